@@ -1,9 +1,12 @@
-//! A large shared object to three clusters of four nodes over links of 20 ms round trip and 1 MB/s: what crosses the links,
-//! and how much it delays the steals that go on meanwhile.
+//! Broadcast of a large shared object to three clusters of four nodes, over links with a 20 ms
+//! round trip and 1 MB/s.
 //!
-//! `cargo bench -p springtide-tests --bench broadcast [-- MEGABYTES]`. Real engines on the in-memory network, in virtual time:
-//! the figures are the same on every machine. Leaves take modelled time; the same tree is computed over and over, beside
-//! the transfer and, in a run of its own, without it.
+//! It measures the bytes over the links, and the delay of simultaneous steals.
+//!
+//! `cargo bench -p springtide-tests --bench broadcast [-- MEGABYTES]`. Real engines run on the
+//! in-memory network, in virtual time: the figures are the same on every machine. Leaves take
+//! modelled time. One tree is computed repeatedly, during the transfer and, in a run of its own,
+//! without it.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -23,13 +26,14 @@ use tokio::time::Instant;
 const CLUSTERS: [&str; 3] = ["c0", "c1", "c2"];
 const ROUND_TRIP: Duration = Duration::from_millis(20);
 const RATE: u64 = 1_000_000;
-/// How long the run without the object is, in virtual time.
+/// Virtual time of the run without the object.
 const WITHOUT: Duration = Duration::from_secs(60);
-/// The bars: bytes into a cluster over the object's, p99 with the transfer over that without.
+/// The bars: bytes into a cluster over the object's, and p99 with the transfer over that without.
 const BYTES_BAR: f64 = 1.05;
 const DELAY_BAR: f64 = 3.0;
 
-/// The transfer (or the run without one) is over. Statics, for the job's root runs on a thread of this process.
+/// Whether the transfer (or the run without one) is over. Statics, for the job's root runs on a
+/// thread of this process.
 static OVER: AtomicBool = AtomicBool::new(false);
 static TOOK: Mutex<Duration> = Mutex::new(Duration::ZERO);
 static TRAFFIC: Mutex<Traffic> = Mutex::new(Traffic::new());
@@ -37,7 +41,7 @@ static TRAFFIC: Mutex<Traffic> = Mutex::new(Traffic::new());
 /// Payload bytes by pair of clusters, from and to.
 type Traffic = BTreeMap<(String, String), u64>;
 
-/// Bytes that do not compress, a function of their number.
+/// Incompressible bytes, a function of their number.
 #[derive(Serialize, Deserialize)]
 struct Blob(#[serde(with = "serde_bytes")] Vec<u8>);
 
@@ -69,7 +73,7 @@ impl Versioned for Blob {
     }
 }
 
-/// Reads the object where it runs.
+/// Reads the object on the node that runs it.
 #[derive(Serialize, Deserialize)]
 struct Check(Version);
 
@@ -87,13 +91,14 @@ impl Task for Check {
     }
 }
 
-/// Publishes an object of so many bytes, if any, and computes until the network has carried it.
+/// Publishes an object of this number of bytes, if any, and computes until the network has carried
+/// it.
 #[derive(Clone, Serialize, Deserialize)]
 struct Spread(usize);
 
 impl Job for Spread {
     const NAME: &'static str = "spread";
-    const ABOUT: &'static str = "a large object beside steals";
+    const ABOUT: &'static str = "a large object during steals";
 
     fn register(registry: &mut Registry) {
         Modelled::register(registry);
@@ -122,7 +127,8 @@ impl Job for Spread {
     }
 }
 
-/// Sets the links, and says when every other cluster was sent the object (or the time without one is over).
+/// Sets the links, and waits until every other cluster has got the object (or the time without one
+/// is over).
 fn meddle(network: MemoryNet, len: usize) {
     let link = LinkProfile::default().delay(ROUND_TRIP / 2).rate(RATE);
     for (at, a) in CLUSTERS.iter().enumerate() {
@@ -155,13 +161,13 @@ fn meddle(network: MemoryNet, len: usize) {
     });
 }
 
-/// Bytes that came into a cluster from others.
+/// The bytes that entered a cluster from others.
 fn into(traffic: &Traffic, cluster: &str) -> u64 {
     let wide = traffic.iter().filter(|((from, to), _)| from != to && to == cluster);
     wide.map(|(_, bytes)| bytes).sum()
 }
 
-/// The summaries are of wide and of local steals.
+/// Returns the traffic, and the summaries of wide-area and of local steals.
 fn measure(len: usize, seed: u64) -> (Traffic, LatencySummary, LatencySummary) {
     let shape = Shape { round_trip: ROUND_TRIP, ..Shape::of(&[4, 4, 4], 1, seed) };
     OVER.store(false, Ordering::Release);
@@ -192,14 +198,16 @@ fn main() {
             let ratio = into(&traffic, cluster) as f64 / len as f64;
             met &= ratio <= BYTES_BAR;
             println!(
-                "  into {cluster}: {ratio:.4} of the object (bar: at most {BYTES_BAR}; all payload counts)"
+                "  into {cluster}: {ratio:.4} of the object (bar: at most {BYTES_BAR}; all payload \
+                 counts)"
             );
         }
         for (name, without, with) in
             [("wide", &without, &with), ("local", &local_without, &local_with)]
         {
             println!(
-                "  {name} steals: p50 {:.1} ms, p99 {:.1} ms of {} without; p50 {:.1} ms, p99 {:.1} ms of {} beside the transfer",
+                "  {name} steals: p50 {:.1} ms, p99 {:.1} ms of {} without; p50 {:.1} ms, p99 \
+                 {:.1} ms of {} during the transfer",
                 without.p50_us as f64 / 1e3,
                 without.p99_us as f64 / 1e3,
                 without.count,

@@ -1,9 +1,9 @@
-//! What six node processes cost that have nothing to do: processor time and resident memory, free and with a job that
-//! leaves them idle.
+//! The cost of six idle node processes: processor time and resident memory, without a job and with
+//! one that leaves them idle.
 //!
-//! `cargo bench -p springtide-tests --bench idle [-- SECONDS]`. Linux only: it reads `/proc`. This program is the
-//! `springtide` command too, with one job of its own (decision 23): it starts `dev` with itself as program, and the
-//! nodes are processes of it.
+//! `cargo bench -p springtide-tests --bench idle [-- SECONDS]`. Linux only: it reads `/proc`. This
+//! program is a `springtide` command with one job of its own (decision 23). It starts `dev` with
+//! itself as program, and the nodes are processes of it.
 
 use std::collections::BTreeMap;
 use std::fs::{read_dir, read_to_string};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop};
 
 const NODES: usize = 6;
-/// Before the first sample, for the start's work to be over.
+/// Delay of the first sample, for the work of the start to end.
 const SETTLE: Duration = Duration::from_secs(10);
 const CPU_BAR: f64 = 0.01;
 const MEMORY_BAR_KIB: u64 = 40 << 10;
@@ -75,7 +75,7 @@ fn measure(span: Duration) -> ExitCode {
     std::thread::sleep(SETTLE);
     met &= report("idle in a running job", head.0.id(), &nodes, span);
     assert!(job.wait().expect("the job ends").success(), "the job failed");
-    assert_eq!(children_of(head.0.id()), nodes, "no node was started anew meanwhile");
+    assert_eq!(children_of(head.0.id()), nodes, "no node was restarted meanwhile");
     head.end();
     println!("{}", if met { "bars met" } else { "A BAR WAS MISSED" });
     ExitCode::SUCCESS
@@ -129,14 +129,14 @@ impl Drop for Grid {
     }
 }
 
-/// The processes whose parent this is.
+/// The child processes of a process.
 fn children_of(parent: u32) -> Vec<u32> {
     let mut children = Vec::new();
     for entry in read_dir("/proc").expect("/proc is there").filter_map(Result::ok) {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // The name, in parentheses, may hold anything; the parent is the second field after it.
+        // The name, in parentheses, may contain anything; the parent is the second field after it.
         let Ok(stat) = read_to_string(entry.path().join("stat")) else { continue };
         let of = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1));
         if of.and_then(|of| of.parse().ok()) == Some(parent) {
@@ -147,14 +147,14 @@ fn children_of(parent: u32) -> Vec<u32> {
     children
 }
 
-/// What a process has used so far.
+/// The resources that a process has used so far.
 #[derive(Clone, Copy, Default)]
 struct Used {
     cpu: Duration,
-    /// How often its threads went to sleep.
+    /// The number of times that its threads went to sleep.
     sleeps: u64,
     resident_kib: u64,
-    /// Of these, what no file backs.
+    /// The part of the resident memory without a file.
     anonymous_kib: u64,
 }
 
@@ -178,7 +178,7 @@ fn field(path: &Path, name: &str) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Prints what the processes use over `span`. Whether the bars are met.
+/// Prints the resources that the processes use over `span`. Returns whether the bars are met.
 fn report(what: &str, head: u32, nodes: &[u32], span: Duration) -> bool {
     let sample = |pid: u32| (pid, used(pid));
     let pids = || nodes.iter().copied().chain([head]);
@@ -194,7 +194,8 @@ fn report(what: &str, head: u32, nodes: &[u32], span: Duration) -> bool {
     let anonymous = nodes.iter().map(|pid| after[pid].anonymous_kib).max().unwrap_or(0);
     let wakes: f64 = nodes.iter().map(|pid| sleeps(*pid)).sum();
     println!(
-        "{what}, {time:.0} s: six nodes {:.3} % of a core together (bar: under {} %), {:.1} wake-ups a second each",
+        "{what}, {time:.0} s: six nodes {:.3} % of a core together (bar: under {} %), {:.1} \
+         wake-ups a second each",
         cores * 100.0,
         CPU_BAR * 100.0,
         wakes / nodes.len() as f64,
@@ -206,7 +207,7 @@ fn report(what: &str, head: u32, nodes: &[u32], span: Duration) -> bool {
         MEMORY_BAR_KIB >> 10,
     );
     println!(
-        "  the head beside them: {:.3} % of a core, {:.1} wake-ups a second, {:.1} MiB",
+        "  the head in addition: {:.3} % of a core, {:.1} wake-ups a second, {:.1} MiB",
         cpu(head) * 100.0,
         sleeps(head),
         after[&head].resident_kib as f64 / 1024.0

@@ -1,8 +1,9 @@
-//! What one decision of the malleability manager costs with 1,000 jobs over 100 clusters.
+//! The cost of one decision of the malleability manager with 1,000 jobs over 100 clusters.
 //!
-//! `cargo bench -p springtide-tests --bench scheduling [-- ROUNDS]`. A decision is whatever the manager does with one event: a
-//! poll that frees processors and so asks all jobs of a cluster, a job that comes and has to be placed, one that comes while
-//! nothing is free and others have to shrink, a job's end. The bar is 1 ms.
+//! `cargo bench -p springtide-tests --bench scheduling [-- ROUNDS]`. A decision is the work of the
+//! manager for one event. The events are a poll that frees processors, so that all jobs of a
+//! cluster are asked; a job that arrives and is placed; one that arrives while no processor is
+//! free, so that others have to shrink; and a job's end. The bar is 1 ms.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,11 +19,11 @@ const CLUSTERS: usize = 100;
 const SIZE: u32 = 100;
 const BAR: Duration = Duration::from_millis(1);
 
-/// A manager, and whoever carries out what it orders, at once.
+/// A manager, and a model that executes its actions at once.
 struct World {
     manager: Manager,
     clusters: Vec<ClusterId>,
-    /// Processors of each job by cluster.
+    /// Processors of each job, by cluster.
     sizes: BTreeMap<JobId, BTreeMap<ClusterId, u32>>,
     now: tokio::time::Instant,
     times: BTreeMap<&'static str, Vec<Duration>>,
@@ -38,8 +39,9 @@ impl World {
         Self { manager, clusters, sizes: BTreeMap::new(), now, times: BTreeMap::new() }
     }
 
-    /// Tells an event, carries out what follows from it, and keeps how long the manager took for each.
-    fn tell(&mut self, what: &'static str, event: Event) {
+    /// Passes an event to the manager, executes the resulting actions, and records the manager's
+    /// time for each event.
+    fn notify(&mut self, what: &'static str, event: Event) {
         let mut news = vec![(what, event)];
         while let Some((what, event)) = news.pop() {
             let began = Instant::now();
@@ -47,12 +49,12 @@ impl World {
             let took = began.elapsed();
             self.times.entry(what).or_default().push(took);
             for action in actions {
-                news.extend(self.carry_out(action));
+                news.extend(self.execute(action));
             }
         }
     }
 
-    fn carry_out(&mut self, action: Action) -> Option<(&'static str, Event)> {
+    fn execute(&mut self, action: Action) -> Option<(&'static str, Event)> {
         Some(match action {
             Action::Claim { job, placed } => {
                 let mut got = BTreeMap::new();
@@ -81,7 +83,7 @@ impl World {
 
     fn polls(&mut self, what: &'static str, others: u32) {
         for cluster in self.clusters.clone() {
-            self.tell(what, Event::Polled { cluster, size: SIZE, others, whole: SIZE });
+            self.notify(what, Event::Polled { cluster, size: SIZE, others, whole: SIZE });
         }
     }
 }
@@ -99,27 +101,29 @@ fn main() {
             world.polls("first poll", SIZE / 2);
             for job in 0..JOBS {
                 let need = Box::new(Need::one(Kind::Malleable, 2, 2, 46));
-                world.tell("a job comes", Event::Submit { job: JobId(job), need });
+                world.notify("a job comes", Event::Submit { job: JobId(job), need });
             }
             let mut next = JOBS;
             for round in 0..rounds {
-                // All that is free has been given away: then a little more is free, in each cluster.
+                // All free processors have been given away: then some more become free in each
+                // cluster.
                 world.now += Duration::from_secs(15);
                 world.polls("a poll", SIZE / 2 - 1 - round % (SIZE / 4));
                 for ends in 0..10 {
                     let job = JobId(next - JOBS + ends);
-                    world.tell("a job ends", Event::Ended { job });
+                    world.notify("a job ends", Event::Ended { job });
                     for (cluster, count) in world.sizes.remove(&job).unwrap_or_default() {
-                        world.tell(
+                        world.notify(
                             "processors are free",
                             Event::Freed { job, cluster, count, let_go: false },
                         );
                     }
                 }
                 for _ in 0..10 {
-                    // As many as nobody has free: under precedence to waiting jobs others shrink.
+                    // More than are free in any cluster: with precedence to waiting jobs others
+                    // shrink.
                     let need = Box::new(Need::one(Kind::Rigid, 20, 20, 20));
-                    world.tell("a job comes", Event::Submit { job: JobId(next), need });
+                    world.notify("a job comes", Event::Submit { job: JobId(next), need });
                     next += 1;
                 }
             }
@@ -131,7 +135,7 @@ fn main() {
                 let mean = times.iter().sum::<Duration>() / times.len() as u32;
                 let p99 = times[(times.len() * 99 / 100).min(times.len() - 1)];
                 let most = times[times.len() - 1];
-                // Of fifty the 99th percentile is the largest, and that is some other process's.
+                // Of fifty values the 99th percentile is the largest, which other processes cause.
                 if what == "all of these" {
                     worst = worst.max(p99);
                 }

@@ -1,8 +1,9 @@
-//! A federation of batch systems in virtual time: a head with scheduler, store and desk, clusters that hold processors on demand,
-//! each with a site in a process of its own. Head and sites can be killed at any moment and started again, as by `kill -9`:
-//! what they had in memory is gone, what they had on disk, and the batch systems' jobs, are there.
+//! A federation of batch systems in virtual time: a head with its scheduler and store, and clusters
+//! that hold processors on demand.
 //!
-//! Must not know what is tested with it.
+//! Each cluster has a site in a process of its own. Head and sites can be killed at any time, as by
+//! `kill -9`, and started again. Their memory is lost; their files and the jobs of the batch
+//! systems remain. This module does not depend on the tests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -33,14 +34,14 @@ use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
-/// A process of the head or of a site: everything in it ends at once when it is killed.
+/// A process of the head or of a site; when it is killed, everything in it ends at once.
 struct Process {
     endpoint: Endpoint,
     tasks: actix_rt::task::JoinHandle<()>,
 }
 
 impl Process {
-    /// Starts what `main` starts in a process of this name.
+    /// Starts a process of this name, which runs `main`.
     fn start<T>(
         network: &MemoryNet,
         peer: Peer,
@@ -59,42 +60,42 @@ impl Process {
     async fn kill(self, network: &MemoryNet) {
         network.kill(&self.endpoint.net.me().node);
         self.tasks.abort();
-        // It is gone, with all files that it had open, when this completes.
+        // When this completes, the process has ended, with all its open files.
         let _ = self.tasks.await;
-        // Else its network and those who hear it would hold each other.
+        // Breaks the cycle between the network and its handlers.
         self.endpoint.router.clear();
     }
 }
 
-/// Where the head is, life after life.
+/// The address of the head, which is the same for all incarnations.
 fn head() -> Contact {
     let address = Address::Memory;
     Contact { node: HEAD.into(), cluster: HEAD_CLUSTER.into(), address }
 }
 
-/// What is known of a job on disk, beside the head.
+/// The client's records of a job, which outlive the head.
 #[derive(Clone, Debug)]
-pub struct Kept {
-    /// When it was submitted.
+pub struct JobRecord {
+    /// The time of the submission.
     pub submitted: Instant,
-    /// How it ended, and when, each time that was said: its answer, or its error.
+    /// Each notification of the job's end: the time, and the answer or the error.
     pub ended: Vec<(Instant, Result<u64, String>)>,
-    /// Seconds of each iteration, as they came.
+    /// The seconds of each iteration, in order of arrival.
     pub iterations: Vec<f64>,
-    /// What it said, and when.
+    /// Messages of the job, with their times.
     pub said: Vec<(Instant, String)>,
 }
 
-/// Whoever submits jobs, and outlives heads.
+/// What the client knows of the jobs that it submitted; it outlives heads.
 #[derive(Default)]
-struct Desk {
-    jobs: RefCell<BTreeMap<JobId, Kept>>,
-    /// News of jobs whose number is on its way.
+struct JobNews {
+    jobs: RefCell<BTreeMap<JobId, JobRecord>>,
+    /// News of jobs whose numbers have not arrived yet.
     early: RefCell<Vec<(JobId, News)>>,
     ended: Notify,
 }
 
-impl Desk {
+impl JobNews {
     fn take(&self, job: JobId, news: News) {
         let mut jobs = self.jobs.borrow_mut();
         let Some(kept) = jobs.get_mut(&job) else {
@@ -116,7 +117,8 @@ impl Desk {
     }
 
     fn begin(&self, job: JobId, submitted: Instant) {
-        let kept = Kept { submitted, ended: Vec::new(), iterations: Vec::new(), said: Vec::new() };
+        let kept =
+            JobRecord { submitted, ended: Vec::new(), iterations: Vec::new(), said: Vec::new() };
         self.jobs.borrow_mut().insert(job, kept);
         for (of, news) in self.early.take() {
             self.take(of, news);
@@ -128,13 +130,13 @@ impl Desk {
     }
 }
 
-struct HeadHere {
+struct RunningHead {
     process: Process,
     head: Head,
     scheduler: Addr<Scheduler>,
 }
 
-/// The federation.
+/// A federation of clusters with batch systems.
 pub struct Federation {
     network: MemoryNet,
     machines: Machines,
@@ -144,15 +146,18 @@ pub struct Federation {
     settings: Settings,
     on_demand: OnDemand,
     dir: TempDir,
-    desk: Rc<Desk>,
-    head: RefCell<Option<HeadHere>>,
+    client: Rc<JobNews>,
+    head: RefCell<Option<RunningHead>>,
     sites: RefCell<BTreeMap<ClusterId, Process>>,
     lives: Cell<u64>,
 }
 
 impl Federation {
-    /// Of these clusters, each a batch system with so many processors where each job waits for `delay` at least. Head and sites run
-    /// when this returns.
+    /// Starts a federation of these clusters; each is a batch system with the given number of
+    /// processors.
+    ///
+    /// Each job of a batch system waits for at least `delay`. Head and sites run when this function
+    /// returns.
     pub async fn start(
         clusters: &[(&str, u32)],
         delay: Duration,
@@ -173,7 +178,8 @@ impl Federation {
             registry.clone(),
             head(),
             all.collect(),
-            (Duration::from_secs(10), false),
+            Duration::from_secs(10),
+            false,
         );
         let batches: BTreeMap<ClusterId, Batch> = nodes
             .iter()
@@ -188,7 +194,7 @@ impl Federation {
             settings,
             on_demand: OnDemand::default(),
             dir: tempfile::tempdir().expect("a folder for its store"),
-            desk: Rc::default(),
+            client: Rc::default(),
             head: RefCell::default(),
             sites: RefCell::default(),
             lives: Cell::new(0),
@@ -205,15 +211,15 @@ impl Federation {
         Peer { node, incarnation: Incarnation(EPOCH_US + self.lives.get()), cluster }
     }
 
-    /// Starts the head, which is down.
+    /// Starts the head, which must be down.
     ///
     /// # Panics
-    /// It runs, or its store cannot be read.
+    /// Panics if it runs, or if its store cannot be read.
     pub fn start_head(&self) {
         assert!(self.head.borrow().is_none(), "one head runs");
         let mut store = Store::open(self.dir.path()).expect("the former head's store");
-        let desk = self.desk.clone();
-        let recovered = store.recover(|job| desk.wants(job)).expect("what was submitted");
+        let client = self.client.clone();
+        let recovered = store.recover(|job| client.wants(job)).expect("what was submitted");
         let peer = self.peer(HEAD.into(), HEAD_CLUSTER.into());
         let (process, head) = Process::start(&self.network, peer, "head", |endpoint| {
             let jobs: Vec<JobId> = recovered.iter().map(|recovered| recovered.job).collect();
@@ -228,7 +234,7 @@ impl Federation {
                     let (links, mut news) = Client::publish_again(endpoint, jobs);
                     actix_rt::spawn(async move {
                         while let Some((job, news, _)) = news.recv().await {
-                            desk.take(job, news);
+                            client.take(job, news);
                         }
                         drop(links);
                     });
@@ -236,21 +242,21 @@ impl Federation {
             )
         });
         let scheduler = head.scheduler.clone();
-        *self.head.borrow_mut() = Some(HeadHere { process, head, scheduler });
+        *self.head.borrow_mut() = Some(RunningHead { process, head, scheduler });
     }
 
-    /// Kills the head. False: it is down.
+    /// Kills the head. Returns false if it is down.
     pub async fn kill_head(&self) -> bool {
-        let Some(HeadHere { process, head, scheduler }) = self.head.take() else { return false };
+        let Some(RunningHead { process, head, scheduler }) = self.head.take() else { return false };
         drop((head, scheduler));
         process.kill(&self.network).await;
         true
     }
 
-    /// Starts a cluster's site, which is down.
+    /// Starts the site of a cluster, which must be down.
     ///
     /// # Panics
-    /// It runs.
+    /// Panics if it runs.
     pub fn start_site(&self, cluster: &ClusterId) {
         assert!(!self.sites.borrow().contains_key(cluster), "one site a cluster runs");
         let request = |node| Machines::request(node, 1);
@@ -270,7 +276,7 @@ impl Federation {
         self.sites.borrow_mut().insert(cluster.clone(), process);
     }
 
-    /// Kills a cluster's site. False: it is down.
+    /// Kills the site of a cluster. Returns false if it is down.
     pub async fn kill_site(&self, cluster: &ClusterId) -> bool {
         let Some(site) = self.sites.borrow_mut().remove(cluster) else { return false };
         self.batches[cluster].caller_died();
@@ -278,43 +284,44 @@ impl Federation {
         true
     }
 
-    /// A cluster's batch system.
+    /// The batch system of a cluster.
     ///
     /// # Panics
-    /// There is no such cluster.
+    /// Panics if there is no such cluster.
     pub fn batch(&self, cluster: &str) -> &Batch {
         &self.batches[&ClusterId::from(cluster)]
     }
 
-    /// All batch systems.
+    /// The batch systems of all clusters.
     pub fn batches(&self) -> impl Iterator<Item = (&ClusterId, &Batch)> {
         self.batches.iter()
     }
 
-    /// Its machines.
+    /// The machines of the federation.
     pub fn machines(&self) -> &Machines {
         &self.machines
     }
 
-    /// Its scheduler, if the head runs.
+    /// The scheduler, if the head runs.
     pub fn scheduler(&self) -> Option<Addr<Scheduler>> {
         self.head.borrow().as_ref().map(|head| head.scheduler.clone())
     }
 
-    /// How its scheduler sees it.
+    /// The state of the grid by its scheduler.
     ///
     /// # Panics
-    /// The head is down.
+    /// Panics if the head is down.
     pub async fn status(&self) -> GridStatus {
         let scheduler = self.scheduler().expect("the head runs");
         let status = scheduler.send(GetStatus {});
         status.await.expect("the head runs")
     }
 
-    /// Submits a job that nobody waits for.
+    /// Submits a job without waiting for its end. None if the head is down, or is killed before it
+    /// answers.
     ///
     /// # Errors
-    /// The scheduler's word. `None`: the head is down, or was killed before it answered.
+    /// The error of the scheduler.
     pub async fn submit<J: Job>(
         &self,
         job: J,
@@ -340,12 +347,13 @@ impl Federation {
         let submitted = Instant::now();
         let answer = scheduler.send(Enqueue(submit)).await.ok()?;
         if let Ok(job) = &answer {
-            self.desk.begin(*job, submitted);
+            self.client.begin(*job, submitted);
         }
         Some(answer)
     }
 
-    /// How many epochs of a job were given out, by what is on disk: one that goes on after a crash of the head needs no other.
+    /// The number of epochs of a job that were issued, by the files of the head. A job that
+    /// continues after a crash of the head needs no other.
     pub fn epochs(&self, job: JobId) -> usize {
         let dir = records_dir(self.dir.path());
         let contents = read(&Disk, &dir, SETTINGS).expect("the head's records").unwrap_or_default();
@@ -353,18 +361,19 @@ impl Federation {
         entries.filter(|entry| matches!(entry, Entry::Epoch { job: of, .. } if *of == job)).count()
     }
 
-    /// What is known of a job.
-    pub fn kept(&self, job: JobId) -> Option<Kept> {
-        self.desk.jobs.borrow().get(&job).cloned()
+    /// The client's records of a job.
+    pub fn kept(&self, job: JobId) -> Option<JobRecord> {
+        self.client.jobs.borrow().get(&job).cloned()
     }
 
     /// Waits until these jobs have ended. Returns those that have not after `limit`.
     pub async fn ended(&self, jobs: &[JobId], limit: Duration) -> Vec<JobId> {
-        let open =
-            || -> Vec<JobId> { jobs.iter().copied().filter(|job| self.desk.wants(*job)).collect() };
+        let open = || -> Vec<JobId> {
+            jobs.iter().copied().filter(|job| self.client.wants(*job)).collect()
+        };
         let all = async {
             loop {
-                let news = self.desk.ended.notified();
+                let news = self.client.ended.notified();
                 if open().is_empty() {
                     return;
                 }
@@ -377,7 +386,7 @@ impl Federation {
 }
 
 impl Drop for Federation {
-    /// As when the machine of all that goes off.
+    /// Stops all processes, as if the machine went off.
     fn drop(&mut self) {
         let head = self.head.take().map(|head| head.process);
         for process in

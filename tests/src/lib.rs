@@ -1,4 +1,4 @@
-//! Helpers of the tests that cross crates. The tests themselves are in `tests/tests/all.rs`.
+//! Helpers of the tests across crates. The tests are in `tests/tests/all.rs`.
 
 pub mod federation;
 pub mod modelled;

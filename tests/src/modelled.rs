@@ -1,4 +1,4 @@
-//! Jobs whose leaves take modelled time: what they compute is known beforehand, so efficiency can be.
+//! Jobs whose leaves take modelled time: the work is known in advance, and so is the efficiency.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,27 +9,28 @@ use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop, Task};
 use tokio::time::Instant;
 
-/// `rounds` iterations of a binary tree of `leaves` leaves that take between half and one and a half times `leaf_us`,
-/// decided by a hash of the leaf's number.
+/// `rounds` iterations of a binary tree of `leaves` leaves, each of 0.5 to 1.5 times `leaf_us`.
+///
+/// The length of a leaf is a hash of its number.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Modelled {
-    /// Iterations.
+    /// The number of iterations.
     pub rounds: u32,
-    /// Leaves of each.
+    /// The number of leaves of an iteration.
     pub leaves: u32,
     /// Mean length of a leaf, in microseconds.
     pub leaf_us: u64,
 }
 
 impl Modelled {
-    /// The time all leaves take together.
+    /// The work of all leaves together.
     pub fn work(&self) -> Duration {
         let one: u64 = (0..self.leaves).map(|leaf| length_us(self.leaf_us, leaf)).sum();
         Duration::from_micros(one * u64::from(self.rounds))
     }
 }
 
-/// A number that looks random.
+/// A pseudo-random number from a seed.
 pub fn hash(n: u32) -> u64 {
     SplitMix(n.into()).next()
 }
@@ -73,17 +74,17 @@ impl Job for Modelled {
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-        self.go_on((0, 0), cx)
+        self.run_from((0, 0), cx)
     }
 
     fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
-        self.go_on(state.get()?, cx)
+        self.run_from(state.get()?, cx)
     }
 }
 
 impl Modelled {
-    /// From this round on, with what the rounds before gave.
-    fn go_on(self, (from, mut checksum): (u32, u64), cx: &Context) -> Result<Outcome, Stop> {
+    /// Runs the iterations from this one on, with the checksum of those before.
+    fn run_from(self, (from, mut checksum): (u32, u64), cx: &Context) -> Result<Outcome, Stop> {
         for round in from..self.rounds {
             let sum = cx.call(Leaves { from: 0, to: self.leaves, leaf_us: self.leaf_us })?;
             checksum = checksum.wrapping_mul(7).wrapping_add(sum);
@@ -94,25 +95,28 @@ impl Modelled {
     }
 }
 
-/// `trees` trees of tasks that run their four parts in three steps and consume what one step gave before the next
-/// begins; the leaves, 4 to the power of `depth`, as those of [`Modelled`]. It writes down what ended.
+/// `trees` trees of tasks that run their four parts in three steps, and consume the results of a
+/// step before the next.
+///
+/// The leaves, 4 to the power of `depth`, are as those of [`Modelled`]. Each end of a task is
+/// recorded.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Staged {
-    /// How many.
+    /// The number of trees.
     pub trees: u32,
-    /// Levels above the leaves.
+    /// The number of levels above the leaves.
     pub depth: u32,
     /// Mean length of a leaf, in microseconds.
     pub leaf_us: u64,
-    /// Tells runs in one process apart: see [`Staged::take_ended`].
+    /// A number that identifies the run in its process: see [`Staged::take_ended`].
     pub run: u64,
 }
 
-/// How long the tasks of each run ran, each time they ended: by run, level and number.
+/// The durations of each task at each of its ends, by run, level and number.
 static ENDED: Mutex<BTreeMap<(u64, u32, u32), Vec<Duration>>> = Mutex::new(BTreeMap::new());
 
 impl Staged {
-    /// How long each task of this run ran, as often as it ended, by level (0: leaves) and number.
+    /// The durations of each task of this run at each of its ends, by level (0: leaves) and number.
     pub fn take_ended(&self) -> BTreeMap<(u32, u32), Vec<Duration>> {
         let mut ended = ENDED.lock().unwrap_or_else(PoisonError::into_inner);
         let mut mine = ended.split_off(&(self.run, 0, 0));

@@ -1,11 +1,12 @@
-//! A laboratory of real, small Slurm clusters on this machine, for tests. One source of how that is done: the script
-//! `tests/slurm/lab.sh`, which people use as well.
+//! A laboratory of real, small Slurm clusters on this machine, for tests.
+//!
+//! The script `tests/slurm/lab.sh` starts and stops them; people use it as well.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// This machine lacks something that a laboratory needs.
+/// This machine lacks a requirement of a laboratory.
 #[derive(Debug)]
 pub struct Skipped(String);
 
@@ -15,23 +16,25 @@ impl fmt::Display for Skipped {
     }
 }
 
-/// Slurm clusters that are there as long as this is. A process that is killed leaves none behind either: they notice its end.
+/// Slurm clusters that exist as long as this value. They notice the end of a killed process, and
+/// end too.
 pub struct SlurmLab {
     dir: tempfile::TempDir,
 }
 
 impl SlurmLab {
-    /// Starts clusters of one machine each, with these names and so many processors. They are separate from each other and from
-    /// whatever Slurm the machine has.
+    /// Starts clusters of one machine each, with these names and numbers of processors.
+    ///
+    /// They are separate from each other and from any Slurm of the machine.
     ///
     /// # Errors
     /// [`Skipped`]: the caller prints it and passes.
     ///
     /// # Panics
-    /// The machine has all that is needed, and yet they do not start.
+    /// Panics if the machine has all requirements and the clusters do not start.
     pub fn start(clusters: &[(&str, u32)]) -> Result<Self, Skipped> {
         let dir = tempfile::Builder::new().prefix("springtide-slurm-").tempdir().expect("a folder");
-        // From here on its end is the laboratory's, also when the start fails half way.
+        // From here on the laboratory is stopped at its end, also if the start fails half way.
         let lab = Self { dir };
         let clusters: Vec<String> =
             clusters.iter().map(|(name, n)| format!("{name}={n}")).collect();
@@ -53,23 +56,24 @@ impl SlurmLab {
         command
     }
 
-    /// The `slurm.conf` of a cluster.
+    /// The path of a cluster's `slurm.conf`.
     pub fn conf(&self, cluster: &str) -> PathBuf {
         self.dir.path().join(cluster).join("slurm.conf")
     }
 
-    /// A folder for files of nodes, of this cluster.
+    /// A folder for files of this cluster's nodes.
     pub fn files(&self, cluster: &str) -> PathBuf {
         let files = self.dir.path().join(cluster).join("files");
         std::fs::create_dir_all(&files).expect("a folder of the laboratory");
         files
     }
 
-    /// Sends a signal (`STOP`, `CONT`) to a cluster's controller, which all commands ask. Stopped, it does not answer, but what was
-    /// asked meanwhile may be done later.
+    /// Sends a signal (`STOP`, `CONT`) to a cluster's controller, which answers all commands.
+    ///
+    /// A stopped controller does not answer, but may execute requests of that time later.
     ///
     /// # Panics
-    /// If there is no controller.
+    /// Panics if there is no controller.
     pub fn signal_controller(&self, cluster: &str, signal: &str) {
         let file = self.dir.path().join(cluster).join("slurmctld.pid");
         let pid = std::fs::read_to_string(file).expect("its number");
@@ -77,10 +81,10 @@ impl SlurmLab {
         assert!(done.expect("kill").success(), "no controller {pid}");
     }
 
-    /// Runs a command of a cluster's user, who is not the provider, and returns what it wrote.
+    /// Runs a command of a cluster's user, as opposed to the provider, and returns its output.
     ///
     /// # Panics
-    /// If it fails.
+    /// Panics if the command fails.
     pub fn user(&self, cluster: &str, program: &str, args: &[&str]) -> String {
         let mut command = Command::new(program);
         command.args(args).env("SLURM_CONF", self.conf(cluster)).stdin(Stdio::null());
@@ -94,9 +98,12 @@ impl SlurmLab {
 
 impl Drop for SlurmLab {
     fn drop(&mut self) {
-        // It bounds its own time. Also while a test panics: nothing here may panic as well.
+        // The script limits its own time. It also runs while a test panics, so it must not panic.
         if let Err(error) = self.script("stop").status() {
-            eprintln!("the laboratory in {} is not ended: {error}", self.dir.path().display());
+            eprintln!(
+                "the laboratory in {} could not be stopped: {error}",
+                self.dir.path().display()
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A grid in one process and in virtual time: real engines on the in-memory network, under tokio's paused clock.
+//! A grid in one process and in virtual time: real engines on the in-memory network, under tokio's
+//! paused clock.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,33 +26,36 @@ use springtide_simulator::simulate;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// What a grid is made of.
+/// The configuration of a grid.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Nodes of each cluster.
+    /// The number of nodes of each cluster.
     pub clusters: Vec<u32>,
     /// Compute threads of a node.
     pub threads: usize,
-    /// Round trip between clusters.
+    /// The round-trip time between clusters.
     pub round_trip: Duration,
-    /// Whom thieves ask.
+    /// The policy that chooses victims.
     pub policy: StealPolicy,
     /// Modelled time of each join and spawn.
     pub fork_time: Option<Duration>,
-    /// Of every random choice.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// Finished results that each node keeps for the case of a loss, in bytes; 0 for none.
+    /// Finished results that each node keeps for the case of a loss, in bytes; 0: none.
     pub results_bytes: usize,
-    /// Results of tasks that run so long are kept until their parents end, for the case of a leave; 0 keeps none.
+    /// Results of tasks that run at least this long are kept until their parents end, for the case
+    /// of a leave; 0: none.
     pub work_floor: Duration,
-    /// What travels between nodes.
+    /// The kind of wire between nodes.
     pub wire: Wire,
-    /// Nodes that speak other versions of the protocol than the wire's settings say; real endpoints alone have versions.
+    /// Nodes with other protocol versions than those of the wire's settings; only real endpoints
+    /// have versions.
     pub protocols: BTreeMap<NodeId, Protocols>,
 }
 
 impl Shape {
-    /// Clusters of so many nodes, each of so many threads, 20 ms from each other, as a grid is by default.
+    /// Clusters of these numbers of nodes, with `threads` threads each and 20 ms between clusters,
+    /// the default of a grid.
     pub fn of(clusters: &[u32], threads: usize, seed: u64) -> Self {
         Self {
             clusters: clusters.to_vec(),
@@ -68,24 +72,24 @@ impl Shape {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// The outcome.
+    /// The outcome of the job, or its failure.
     pub outcome: Result<Outcome, Failure>,
-    /// From the root's start to its end, in virtual time.
+    /// Virtual time from the root's start to its end.
     pub wall: Duration,
-    /// Sum over the nodes.
+    /// The sum of the nodes' statistics.
     pub total: Statistics,
-    /// Sum over the nodes.
+    /// The sum of the nodes' histograms.
     pub latencies: Histograms,
-    /// Everything recorded, in order.
+    /// All recorded events, in order.
     pub records: Vec<Record>,
     /// Hash of the records and of every arrival on the network.
     pub hash: u64,
-    /// What the root said.
+    /// Messages of the root.
     pub said: Vec<String>,
-    /// The files that it wrote: their names, and how long they are.
+    /// The names and lengths of the root's artefacts.
     pub files: Vec<(String, usize)>,
 }
 
@@ -94,45 +98,45 @@ pub fn run<J: Job>(shape: &Shape, job: J) -> Run {
     run_with(shape, job, |_| {})
 }
 
-/// As [`run`]; `meddle` is called once all is set up, with the network.
+/// Runs `job`; calls `meddle` with the network after the set-up.
 pub fn run_with<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet) + 'static) -> Run {
-    run_scripted(shape, job, |hands| async move { meddle(hands.network.clone()) })
+    run_scripted(shape, job, |controls| async move { meddle(controls.network.clone()) })
 }
 
-/// What a script may do to a running grid.
-pub struct Hands {
-    /// The network.
+/// The controls of a running grid, for a script.
+pub struct Controls {
+    /// The network of the grid.
     pub network: MemoryNet,
-    /// All that were members at the start.
+    /// All initial members.
     members: Members,
     engines: BTreeMap<NodeId, Engine>,
     nets: BTreeMap<NodeId, Net>,
     view: RefCell<View>,
     registry: Arc<Registry>,
-    /// The job, encoded, and its name.
+    /// The name and the encoded body of the job.
     job: (&'static str, Bytes),
     ends: mpsc::UnboundedSender<(RootEnd, Instant)>,
     /// The root's newest checkpoint.
     saved: Arc<Mutex<Option<SavedRoot>>>,
-    /// Who waits for the root to stop.
+    /// Notifies the caller that stops the root.
     stopped: RefCell<Option<oneshot::Sender<RootLeft>>>,
 }
 
-impl Hands {
-    /// A node's process ends at once, as after `kill -9`; nobody is told.
+impl Controls {
+    /// Ends a node's process at once, as after `kill -9`, without notice.
     pub fn crash(&self, node: &str) {
         let node = NodeId::from(node);
         self.network.kill(&node);
         self.engines[&node].close();
     }
 
-    /// The membership's word: these nodes are members no more.
+    /// Removes nodes from the members of the job.
     pub fn declare_lost(&self, nodes: &[&str]) {
         let gone: Vec<NodeId> = nodes.iter().map(|node| NodeId::from(*node)).collect();
         self.change(|view| view.without(&gone));
     }
 
-    /// The membership takes that back: they had only been taken for dead.
+    /// Makes nodes members again that were taken for dead.
     pub fn readmit(&self, nodes: &[&str]) {
         let all = self.members.clone();
         let back = nodes.iter().map(|node| NodeId::from(*node));
@@ -140,8 +144,10 @@ impl Hands {
         self.change(|view| view.with(back.iter().map(|(n, m)| ((*n).clone(), (*m).clone()))));
     }
 
-    /// Tells nodes to leave, as the job's coordinator does, and waits until nothing is left on them; then they are members no
-    /// more. Returns how long each took.
+    /// Orders nodes to leave, as the job's coordinator does, and waits until they hold nothing;
+    /// then they are no members.
+    ///
+    /// Returns the duration of each leave.
     pub async fn leave(&self, nodes: &[&str]) -> Vec<Duration> {
         let leaving: Vec<NodeId> = nodes.iter().map(|node| NodeId::from(*node)).collect();
         self.change(|view| view.leaving(&leaving));
@@ -164,14 +170,13 @@ impl Hands {
         took
     }
 
-    /// Moves the job's root to another node, as its coordinator does: at its next checkpoint, or as it is.
+    /// Moves the job's root to another node, as its coordinator does: at its next checkpoint, or at
+    /// once.
     pub async fn move_root(&self, to: &str, at_checkpoint: bool) {
         let to = NodeId::from(to);
         let from = self.view.borrow().coordinator.clone().expect("there is a root");
-        let when = match at_checkpoint {
-            true => StopRoot::AtCheckpoint,
-            false => StopRoot::Now { heir: to.clone() },
-        };
+        let when =
+            if at_checkpoint { StopRoot::AtCheckpoint } else { StopRoot::Now { heir: to.clone() } };
         let (tell, stopped) = oneshot::channel();
         *self.stopped.borrow_mut() = Some(tell);
         self.engines[&from].stop_root(&when);
@@ -190,22 +195,22 @@ impl Hands {
         let entry = self.registry.find_job(name).expect("registered");
         let tell = self.ends.clone();
         self.engines[on].run_job(entry, body, saved, move |end| {
-            // Nobody hears it only when the test has failed.
+            // The receiver is gone only if the test has failed.
             let _ = tell.send((end, Instant::now()));
         });
     }
 
-    /// What a node counted so far.
+    /// The statistics of a node so far.
     pub fn statistics(&self, node: &NodeId) -> Statistics {
         self.engines[node].statistics(false)
     }
 
-    /// A node's network.
+    /// The network of a node.
     pub fn net(&self, node: &NodeId) -> &Net {
         &self.nets[node]
     }
 
-    /// What lost nodes had of a node, as its worker tells the job's coordinator.
+    /// The losses that a node noticed, as its worker reports them to the job's coordinator.
     pub fn take_losses(&self, node: &NodeId) -> Vec<Loss> {
         self.engines[node].take_losses()
     }
@@ -220,17 +225,18 @@ impl Hands {
         }
     }
 
-    /// All nodes of the start, in order of name.
+    /// All initial nodes, in order of name.
     pub fn nodes(&self) -> Vec<NodeId> {
         self.engines.keys().cloned().collect()
     }
 }
 
-/// As [`run`], beside a script that is polled from shortly before the root's start to its own end or the job's.
+/// Runs `job` and a script, which is polled from shortly before the root's start until one of them
+/// ends.
 pub fn run_scripted<J: Job, F: Future<Output = ()> + 'static>(
     shape: &Shape,
     job: J,
-    script: impl FnOnce(Rc<Hands>) -> F + 'static,
+    script: impl FnOnce(Rc<Controls>) -> F + 'static,
 ) -> Run {
     simulate(|| run_here(shape, job, script))
 }
@@ -260,7 +266,7 @@ fn view_of(shape: &Shape) -> View {
 async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     shape: &Shape,
     job: J,
-    script: impl FnOnce(Rc<Hands>) -> F,
+    script: impl FnOnce(Rc<Controls>) -> F,
 ) -> Run {
     let mut registry = Registry::new();
     registry.job::<J>();
@@ -333,8 +339,8 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
         actix_rt::spawn(engine.clone().drive());
         nodes.push((engine, recorder, net));
     }
-    let (ends, mut told) = mpsc::unbounded_channel();
-    let hands = Rc::new(Hands {
+    let (ends, mut end_receiver) = mpsc::unbounded_channel();
+    let controls = Rc::new(Controls {
         network: network.clone(),
         members: view.members.clone(),
         nets,
@@ -346,25 +352,25 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
         saved,
         stopped: RefCell::default(),
     });
-    let script = actix_rt::spawn(script(hands.clone()));
-    // The others are idle before the root starts, as on a grid that was granted in time.
+    let script = actix_rt::spawn(script(controls.clone()));
+    // The other nodes are idle before the root starts, as on a grid with a timely grant.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let started = Instant::now();
-    hands.start_root(&nodes[0].2.me().node, None);
+    controls.start_root(&nodes[0].2.me().node, None);
     let until = started + Duration::from_secs(3600);
     let (outcome, ended) = loop {
-        let told = tokio::time::timeout_at(until, told.recv()).await;
-        let (end, at) = told.expect("the job ends within an hour").expect("the root tells its end");
+        let end = tokio::time::timeout_at(until, end_receiver.recv()).await;
+        let (end, at) = end.expect("the job ends within an hour").expect("the root tells its end");
         match end {
             RootEnd::Ended(outcome) => break (outcome, at),
             RootEnd::Stopped(left) => {
-                let waits = hands.stopped.take().expect("nobody else stops the root");
+                let waits = controls.stopped.take().expect("the script alone stops the root");
                 waits.send(left).expect("the script waits");
             }
         }
     };
     if script.is_finished() {
-        // What it claims must hold.
+        // Assertions of the script must hold.
         script.await.expect("the script did not panic");
     } else {
         script.abort();

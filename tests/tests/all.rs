@@ -1,4 +1,4 @@
-//! What crosses crates, in one binary.
+//! Tests across crates, in one binary.
 
 mod bars;
 mod collective;

@@ -1,14 +1,15 @@
-//! Bars of reliability that are measured from outside: what an endpoint holds in memory while others do their worst (bar 8), and who
-//! shares a grid with other versions (bar 10).
+//! Bars of reliability, measured from outside: the memory of an endpoint under attack (bar 8), and
+//! grids with several versions (bar 10).
 //!
-//! Memory has short tests, whose caps are far from what is measured (the machine is shared), and tests of full size, `#[ignore]`d,
-//! whose tables go into BENCHMARKS.md:
+//! Memory has short tests, whose caps are far above the measurements (the machine is shared). The
+//! tests of full size are `#[ignore]`d, and their tables are in BENCHMARKS.md:
 //!
 //! ```text
 //! cargo test -p springtide-tests --test all bars::full -- --ignored --nocapture --test-threads 1
 //! ```
 //!
-//! The endpoint is a process of its own (`helper`), so that what is measured is its memory alone. Loopback only.
+//! The endpoint is a process of its own (`helper`), so that the measurement covers its memory
+//! alone. Loopback only.
 
 mod attack;
 mod consumer;
@@ -26,35 +27,36 @@ use springtide_runtime::net::tls::Ca;
 
 use self::attack::Flood;
 use self::helper::{Helper, Role};
-use self::odd::{Good, percentile};
+use self::odd::{GoodPeer, percentile};
 
-/// Nothing takes longer in a test that ends well.
+/// No wait of a successful test takes longer.
 const LONG: Duration = Duration::from_secs(60);
 const MIB: f64 = 1024.0;
 
-/// Callers that have not shown where they are get this many places at most: `UNSHOWN_INCOMING` of the links' endpoint, a quarter of the door's.
+/// The maximum number of places for callers with unverified addresses: `UNSHOWN_INCOMING` of the
+/// links' endpoint, a quarter of the join endpoint's.
 const UNSHOWN_LINKS: usize = 64;
 
 fn unshown_door() -> usize {
     JoinLimits::default().at_once.div_ceil(4)
 }
 
-/// What an attack did to an endpoint, and to its good peers meanwhile.
-struct Stood {
+/// The effect of an attack on an endpoint and on its good peers.
+struct AttackResult {
     base_kib: u64,
     most_kib: u64,
-    /// Of the good peers' calls, in order.
+    /// The durations of the good peers' calls, sorted.
     took: Vec<Duration>,
-    /// Unshown callers that were answered otherwise than with a Retry.
+    /// Callers with unverified addresses that got another answer than a Retry.
     served: usize,
     retries: usize,
-    /// Half-open callers that a Retry was asked of, and that were told to go away.
+    /// Half-open callers that got a Retry, and that were refused.
     followed: usize,
     begun: usize,
     turned_away: usize,
 }
 
-impl Stood {
+impl AttackResult {
     fn above_mib(&self) -> f64 {
         self.most_kib.saturating_sub(self.base_kib) as f64 / MIB
     }
@@ -66,7 +68,8 @@ impl Stood {
     fn row(&self, what: &str) -> String {
         let Self { base_kib, took, served, retries, followed, begun, turned_away, .. } = self;
         format!(
-            "| {what} | {:.1} MiB | +{:.1} MiB | {} calls: p50 {:.0} ms, p99 {:.0} ms, most {:.0} ms | {served} served, {retries} asked to \
+            "| {what} | {:.1} MiB | +{:.1} MiB | {} calls: p50 {:.0} ms, p99 {:.0} ms, most {:.0} \
+             ms | {served} served, {retries} asked to \
              show where they are; of those half open {followed} showed \
              it, {begun} were left half open, {turned_away} were turned away |",
             *base_kib as f64 / MIB,
@@ -83,21 +86,23 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// `half_open` handshakes that are begun at so many hosts, shown to be from where they say, and never finished, and `spoofed` first packets from as
-/// many addresses; meanwhile good peers call, one after another, `good` times at least.
+/// Attacks an endpoint while good peers call it one after another, at least `good` times.
+///
+/// The attack has `half_open` handshakes from a number of hosts, with verified addresses, which are
+/// never finished. It also has `spoofed` first packets from as many addresses.
 fn attacked(
     role: Role,
     (half_open, hosts): (usize, usize),
     spoofed: usize,
     good: usize,
     seed: u64,
-) -> Stood {
+) -> AttackResult {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let ca = Ca::ephemeral("bars").unwrap();
         let mut helper = Helper::start(&ca, role);
-        let caller = Good::new(&ca, role, helper.at);
-        // Whatever the first call allocates for good belongs to the base.
+        let caller = GoodPeer::new(&ca, role, helper.at);
+        // Permanent allocations of the first calls belong to the base.
         for _ in 0..10 {
             caller.call().await;
         }
@@ -117,7 +122,7 @@ fn attacked(
         let [open, spoof] = threads.map(|thread| thread.join().expect("the attack goes through"));
         most_kib = most_kib.max(helper.look().resident_kib);
         took.sort();
-        Stood {
+        AttackResult {
             base_kib,
             most_kib,
             took,
@@ -130,32 +135,34 @@ fn attacked(
     })
 }
 
-/// Of so many callers from as many addresses few get more than a short answer, none of those that never finish keeps a good peer out,
-/// and the endpoint's memory stays where it was.
+/// Few of many callers from as many addresses get more than a short answer.
+///
+/// No unfinished caller keeps a good peer out, and the endpoint's memory stays the same.
 #[test]
 fn spoofed_and_half_open_callers_cost_little_and_keep_no_peer_out() {
-    let stood = attacked(Role::Links, (300, 1), 1000, 1, 1);
-    println!("{}", stood.row("links"));
-    assert!(stood.above_mib() < 100.0, "{}", stood.row("links"));
-    // Those that came before there was a crowd, of both kinds; and the good ones count too for a moment.
-    assert!(stood.served <= UNSHOWN_LINKS, "{}", stood.row("links"));
-    assert!(stood.retries >= 1000 - UNSHOWN_LINKS, "{}", stood.row("links"));
+    let result = attacked(Role::Links, (300, 1), 1000, 1, 1);
+    println!("{}", result.row("links"));
+    assert!(result.above_mib() < 100.0, "{}", result.row("links"));
+    // Those that arrive before there are many, of both kinds; the good ones count too for a moment.
+    assert!(result.served <= UNSHOWN_LINKS, "{}", result.row("links"));
+    assert!(result.retries >= 1000 - UNSHOWN_LINKS, "{}", result.row("links"));
     assert!(
-        stood.turned_away > 0,
+        result.turned_away > 0,
         "one host has as many places as it likes: {}",
-        stood.row("links")
+        result.row("links")
     );
 }
 
-/// The same at the door. Whoever holds its places without saying anything comes from one host, and that gets half of them at most.
+/// The same at the join endpoint. Callers that hold its places in silence come from one host, which
+/// gets half of them at most.
 #[test]
-fn spoofed_and_half_open_callers_at_the_door_cost_little_and_keep_nobody_out() {
-    let stood = attacked(Role::Door, (100, 1), 1000, 1, 2);
-    println!("{}", stood.row("door"));
-    assert!(stood.above_mib() < 100.0, "{}", stood.row("door"));
-    assert!(stood.served <= unshown_door(), "{}", stood.row("door"));
-    assert!(stood.retries >= 1000 - unshown_door(), "{}", stood.row("door"));
-    assert!(stood.turned_away > 0, "one host has all places: {}", stood.row("door"));
+fn spoofed_and_half_open_callers_at_the_join_endpoint_keep_no_peer_out() {
+    let result = attacked(Role::Door, (100, 1), 1000, 1, 2);
+    println!("{}", result.row("door"));
+    assert!(result.above_mib() < 100.0, "{}", result.row("door"));
+    assert!(result.served <= unshown_door(), "{}", result.row("door"));
+    assert!(result.retries >= 1000 - unshown_door(), "{}", result.row("door"));
+    assert!(result.turned_away > 0, "one host has all places: {}", result.row("door"));
 }
 
 fn loopback() -> SocketAddr {

@@ -1,4 +1,5 @@
-//! Operations of all processes of an SPMD program: right on clusters of any sizes, and what is for all of a cluster crosses the line to it once.
+//! Collectives of an SPMD program: they are right on clusters of any sizes, and data for a whole
+//! cluster crosses the line to it once.
 
 use std::time::Duration;
 
@@ -18,25 +19,26 @@ enum Way {
     Multicast,
 }
 
-/// Does all operations in each step, with messages that only who makes them knows, and compares what comes.
+/// Executes all operations in each step, with messages that only the sender knows, and compares the
+/// results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Together {
+struct AllCollectives {
     steps: u64,
-    /// The most bytes of a message.
-    longest: u64,
+    /// The maximum length of a message, in bytes.
+    length_max: u64,
     seed: u64,
     processes: u32,
-    /// Gives all so many bytes in this way, and does nothing else.
-    gives: Option<(u32, Way)>,
+    /// If set, the step only sends this number of bytes to all processes in this way.
+    sends_only: Option<(u32, Way)>,
 }
 
-impl Together {
-    /// What `from` has for `to` in the operation `what` of a step.
+impl AllCollectives {
+    /// The message of `from` to `to` in the operation `what` of a step.
     fn message(&self, step: u64, what: u64, from: u32, to: u32) -> Bytes {
         let seed = self.seed ^ step << 48 ^ what << 40 ^ u64::from(from) << 20 ^ u64::from(to);
         let mut random = SplitMix(seed);
-        // Half of them short.
-        let most = if random.next().is_multiple_of(2) { self.longest } else { 100 };
+        // Half of them are short.
+        let most = if random.next().is_multiple_of(2) { self.length_max } else { 100 };
         let length = (random.next() % (most + 1)) as usize;
         let first = random.next();
         (0..length).map(|i| (first.wrapping_add(i as u64) % 251) as u8).collect()
@@ -51,7 +53,7 @@ impl Together {
     }
 }
 
-impl Program for Together {
+impl Program for AllCollectives {
     const NAME: &'static str = "together.process";
     type State = u64;
     type Layout = u32;
@@ -72,7 +74,7 @@ impl Program for Together {
         let (rank, size, all) = (comm.rank(), *size, 0..*size);
         comm.model(Duration::from_millis(10))?;
         let others: Vec<u32> = all.clone().filter(|other| *other != rank).collect();
-        match self.gives {
+        match self.sends_only {
             Some((bytes, Way::Share)) => {
                 comm.share(1, vec![0; bytes as usize])?;
                 return comm.shared(1).map(drop);
@@ -89,7 +91,8 @@ impl Program for Together {
         let wrap = |bytes: &Bytes| bytes.to_vec();
         let own = |what| self.message(step, what, rank, 0);
 
-        // Two at once, and others before they end; of one it is asked now and then whether it is there.
+        // Two at once, and other operations before they end; one is polled for completion
+        // occasionally.
         comm.share(1, own(1))?;
         comm.share(2, own(2))?;
         let gathered = comm.all_gather(&wrap(&own(3)))?;
@@ -104,16 +107,17 @@ impl Program for Together {
             }
         }
 
-        // Each tells some, twice, and nobody waits for those who pass it on; in between one message by the same tag.
-        let tells = |from: u32, to: u32| (from * 7 + to * 3 + step as u32) % 5 < 3;
-        let some: Vec<u32> = all.clone().filter(|to| tells(rank, *to)).collect();
+        // Each process sends to some, twice, without a wait for forwarders; between these is a
+        // message with the same tag.
+        let sends_to = |from: u32, to: u32| (from * 7 + to * 3 + step as u32) % 5 < 3;
+        let some: Vec<u32> = all.clone().filter(|to| sends_to(rank, *to)).collect();
         comm.multicast(&some, 4, own(7))?;
         comm.send((rank + 1) % size, 4, own(8))?;
         comm.multicast(&some, 4, own(9))?;
         for from in all.clone() {
             let before = (from + 1) % size == rank;
-            let told = tells(from, rank);
-            for (what, due) in [(7, told), (8, before), (9, told)] {
+            let sent = sends_to(from, rank);
+            for (what, due) in [(7, sent), (8, before), (9, sent)] {
                 if due {
                     while step.is_multiple_of(2) && !comm.has_come(from, 4)? {
                         comm.model(Duration::from_micros(100))?;
@@ -125,7 +129,7 @@ impl Program for Together {
         }
 
         if comm.has_come((rank + 1) % size, 5)? {
-            return Err(Stop::fail("something came that nobody sent"));
+            return Err(Stop::fail("a message arrived that no process sent"));
         }
 
         let parts = all.clone().map(|to| self.message(step, 4, rank, to)).collect();
@@ -133,16 +137,16 @@ impl Program for Together {
         self.compare("all_to_all", &due, &comm.all_to_all(parts)?)?;
 
         let from = (step % u64::from(size)) as u32;
-        let told = self.message(step, 5, from, 0);
-        let said = (from == rank).then(|| wrap(&told));
-        self.compare("broadcast", &[told], &[comm.broadcast(from, said.as_ref())?.into()])?;
+        let sent = self.message(step, 5, from, 0);
+        let said = (from == rank).then(|| wrap(&sent));
+        self.compare("broadcast", &[sent], &[comm.broadcast(from, said.as_ref())?.into()])?;
 
         let gathered = comm.gather(from, &wrap(&own(6)))?;
         if let Some(gathered) = gathered {
             let gathered: Vec<Bytes> = gathered.into_iter().map(Bytes::from).collect();
             self.compare("gather", &of_all(6), &gathered)?;
         }
-        // In the order of their places, whoever is where.
+        // In the order of ranks, on any nodes.
         let most = comm.all_reduce(&vec![rank], |mut a, b| {
             a.extend(b);
             a
@@ -173,16 +177,17 @@ impl Program for Together {
     }
 }
 
-impl Malleable for Together {
+impl Malleable for AllCollectives {
     const JOB: &'static str = "together";
     const ABOUT: &'static str = "for tests";
 }
 
-/// Plays it on clusters of these sizes; returns the steps that were done, and how many bytes went from one cluster to another.
-fn play(clusters: &'static [u32], job: Together) -> (u64, u64) {
+/// Runs the program on clusters of these sizes; returns the number of steps, and the bytes between
+/// clusters.
+fn play(clusters: &'static [u32], job: AllCollectives) -> (u64, u64) {
     simulate(move || async move {
         let mut registry = Registry::new();
-        registry.job::<Together>();
+        registry.job::<AllCollectives>();
         let grid = Grid::start(&layout(clusters, 1), registry).await;
         let run = grid.submit(job, quiet(1), None).await.expect("it is taken");
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
@@ -194,21 +199,27 @@ fn play(clusters: &'static [u32], job: Together) -> (u64, u64) {
 }
 
 #[test]
-fn they_are_right_on_clusters_of_any_sizes() {
+fn collectives_are_right_on_clusters_of_any_sizes() {
     for clusters in [&[4][..], &[3, 2], &[1, 1, 1], &[1, 5, 2], &[3, 3, 1, 2]] {
         let processes = clusters.iter().sum();
-        let job = Together { steps: 6, longest: 100_000, seed: 7, processes, gives: None };
+        let job =
+            AllCollectives { steps: 6, length_max: 100_000, seed: 7, processes, sends_only: None };
         assert_eq!(play(clusters, job).0, 6, "{clusters:?}");
     }
 }
 
-/// Four processes in each of two clusters give all 100 kB each: eight times that crosses lines, and not 32 times.
+/// Each of four processes in each of two clusters sends 100 kB to all: eight times that crosses
+/// lines, not 32 times.
 #[test]
-fn what_is_for_all_of_a_cluster_crosses_the_line_once() {
+fn data_for_a_whole_cluster_crosses_the_line_once() {
     for way in [Way::Share, Way::Multicast] {
         let bytes = |bytes| {
-            let gives = Some((bytes, way));
-            play(&[4, 4], Together { steps: 10, longest: 0, seed: 7, processes: 8, gives }).1
+            let sends_only = Some((bytes, way));
+            play(
+                &[4, 4],
+                AllCollectives { steps: 10, length_max: 0, seed: 7, processes: 8, sends_only },
+            )
+            .1
         };
         let more = bytes(100_000) - bytes(0);
         assert!((8_000_000..8_100_000).contains(&more), "{way:?} {more}");

@@ -1,5 +1,5 @@
-//! Barnes-Hut with its bodies dealt out over a grid, in virtual time: whatever happens to processes and links, bodies end where they do
-//! on one process, bit for bit.
+//! Barnes-Hut with domains over a grid, in virtual time: for all faults of processes and links, the
+//! bodies have the bits of one process.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use springtide_barnes_hut::domains::Costs;
 use springtide_barnes_hut::options::{Distribution, Model, Order};
 use springtide_runtime::work::{PoolConfig, Registry, encode_job, solo};
 use springtide_tests::number;
-use springtide_tests::virtual_grid::{Hands, Shape, run_scripted};
+use springtide_tests::virtual_grid::{Controls, Shape, run_scripted};
 
 use crate::simulated::after;
 use crate::spmd::history;
 
-/// Of a machine so slow that a step of the job below takes a second or so of one.
+/// Costs of a machine so slow that a step of the job below takes one about a second.
 const COSTS: Costs = Costs {
     point: 1500.0,
     quad: 3000.0,
@@ -53,7 +53,7 @@ fn alone(job: &BarnesHut) -> u64 {
 fn check<F: Future<Output = ()> + 'static>(
     shape: &Shape,
     job: BarnesHut,
-    script: impl FnOnce(Rc<Hands>) -> F + 'static,
+    script: impl FnOnce(Rc<Controls>) -> F + 'static,
 ) -> Vec<String> {
     let right = alone(&job);
     let run = run_scripted(shape, BarnesHut { costs: Some(COSTS), ..job }, script);
@@ -62,35 +62,36 @@ fn check<F: Future<Output = ()> + 'static>(
     run.said
 }
 
-/// Nodes come at the start, leave in order, and one is lost: domains are dealt out anew each time.
+/// Nodes join at the start, leave in order, and one is lost: domains are redistributed each time.
 #[test]
 fn domains_move_with_their_processes() {
-    let script = |hands: Rc<Hands>| async move {
+    let script = |controls: Rc<Controls>| async move {
         after(4).await;
-        hands.leave(&["c0-n01"]).await;
+        controls.leave(&["c0-n01"]).await;
         after(4).await;
-        hands.crash("c1-n01");
+        controls.crash("c1-n01");
         after(2).await;
-        hands.declare_lost(&["c1-n01"]);
+        controls.declare_lost(&["c1-n01"]);
     };
     for (seed, order) in [(1, Order::Mono), (2, Order::Quad)] {
         let said = check(&Shape::of(&[2, 2], 2, seed), job(order, 90), script);
-        let anew = said.iter().any(|text| text.starts_with("the processes begin anew from step "));
-        assert!(anew, "{said:?}");
+        let restarted =
+            said.iter().any(|text| text.starts_with("the processes begin anew from step "));
+        assert!(restarted, "{said:?}");
         assert!(said.iter().any(|text| text.contains(" 8 processes compute")), "{said:?}");
         assert!(said.iter().any(|text| text.contains(" 6 processes compute")), "{said:?}");
         assert!(said.iter().any(|text| text.contains(" 4 processes compute")), "{said:?}");
     }
 }
 
-/// Whatever happens, in whatever order: the answer is right, and the job ends.
+/// For any events in any order: the answer is right, and the job ends.
 #[test]
 fn random_histories_end_with_the_right_answer() {
     let (first, count) =
         (number("SPRINGTIDE_DOMAINS_SEED", 1), number("SPRINGTIDE_DOMAINS_COUNT", 2));
     for seed in first..first + count {
         println!("seed {seed}: SPRINGTIDE_DOMAINS_SEED={seed} SPRINGTIDE_DOMAINS_COUNT=1");
-        let script = move |hands| history(hands, seed, 4, 9000);
+        let script = move |controls| history(controls, seed, 4, 9000);
         let order = if seed % 2 == 0 { Order::Mono } else { Order::Quad };
         check(&Shape::of(&[2, 1, 1], 1 + seed as usize % 2, seed), job(order, 120), script);
     }

@@ -1,4 +1,5 @@
-//! Grids in virtual time from which nodes vanish: the answer stays right, and what was finished is not computed again.
+//! Grids in virtual time that lose nodes: the answer stays right, and completed work is not
+//! repeated.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +14,7 @@ use springtide_runtime::work::{
 };
 use springtide_tests::modelled::{Modelled, Staged, hash};
 use springtide_tests::number;
-use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
+use springtide_tests::virtual_grid::{Controls, Run, Shape, run_scripted};
 use tokio::time::sleep;
 
 fn shape(clusters: &[u32], seed: u64, results_bytes: usize) -> Shape {
@@ -34,20 +35,22 @@ fn work_share(run: &Run, job: &Modelled) -> f64 {
     run.total.times.working_ns as f64 * 1e-9 / job.work().as_secs_f64()
 }
 
-/// Time between a death and the membership's word of it.
+/// Time between a death and the membership's report of it.
 const VERDICT: Duration = Duration::from_millis(2700);
 
-async fn crash_and_tell(hands: Rc<Hands>, at: Duration, nodes: Vec<&'static str>) {
+async fn crash_and_declare_lost(controls: Rc<Controls>, at: Duration, nodes: Vec<&'static str>) {
     sleep(at).await;
-    nodes.iter().for_each(|node| hands.crash(node));
+    nodes.iter().for_each(|node| controls.crash(node));
     sleep(VERDICT).await;
-    hands.declare_lost(&nodes);
+    controls.declare_lost(&nodes);
 }
 
 const JOB: Modelled = Modelled { rounds: 1, leaves: 4096, leaf_us: 20_000 };
 
-/// What the dead had computed is lost with them: each began at most this long before it died, and what it had handed back by
-/// then does not count. The rest is the slack of decision 16, and of circles of waits broken by running a task anew.
+/// The limit of lost work per node: its task started at most this long before its death.
+///
+/// Results that it had returned by then do not count. The rest is the slack of decision 16, and of
+/// circles of waits that are broken by repeating a task.
 const LOST_BEFORE: Duration = Duration::from_secs(4);
 
 #[test]
@@ -64,15 +67,16 @@ fn the_answer_survives_the_loss_of_workers_and_of_a_cluster_and_finished_work_is
         for seed in 1..=3 {
             let run = |results_bytes| {
                 let nodes = lost.clone();
-                let run = run_scripted(&shape(&[4, 4, 4], seed, results_bytes), JOB, |hands| {
-                    crash_and_tell(hands, LOST_BEFORE, nodes)
+                let run = run_scripted(&shape(&[4, 4, 4], seed, results_bytes), JOB, |controls| {
+                    crash_and_declare_lost(controls, LOST_BEFORE, nodes)
                 });
                 assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer);
                 run
             };
             let (without, with) = (run(0), run(RESULTS_BYTES));
             println!(
-                "loss {at}, seed {seed}: work {:.3} of the job's with reuse ({} results), {:.3} without",
+                "loss {at}, seed {seed}: work {:.3} of the job's with reuse ({} results), {:.3} \
+                 without",
                 work_share(&with, &JOB),
                 with.total.counters.tasks.reused,
                 work_share(&without, &JOB),
@@ -84,13 +88,13 @@ fn the_answer_survives_the_loss_of_workers_and_of_a_cluster_and_finished_work_is
             }
             reused += with.total.counters.tasks.reused;
         }
-        // In a single history the dead may have left nothing behind that others could use.
+        // In a single history the lost nodes may have left no useful results.
         assert!(reused > 0, "loss {at}");
     }
 }
 
-/// Half of the workers leave at once: nothing that was finished is computed again, and each goes within a task's length and
-/// a second.
+/// Half of the workers leave at once: no completed work is repeated, and each leaves within a
+/// task's length and a second.
 #[test]
 fn half_of_the_workers_leave_at_once_and_nothing_finished_is_computed_again() {
     let answer = alone(&Modelled { leaf_us: 0, ..JOB });
@@ -100,9 +104,9 @@ fn half_of_the_workers_leave_at_once_and_nothing_finished_is_computed_again() {
             let run = run_scripted(
                 &shape(&[4, 4, 4], seed, RESULTS_BYTES),
                 JOB,
-                move |hands| async move {
+                move |controls| async move {
                     sleep(Duration::from_millis(at)).await;
-                    let took = hands.leave(&half).await;
+                    let took = controls.leave(&half).await;
                     let longest = took.into_iter().max().unwrap_or_default();
                     assert!(longest < Duration::from_millis(1020), "{longest:?}, seed {seed}");
                 },
@@ -110,42 +114,47 @@ fn half_of_the_workers_leave_at_once_and_nothing_finished_is_computed_again() {
             assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
             let twice = (work_share(&run, &JOB) - 1.0) * f64::from(JOB.leaves);
             println!("leave at {at} ms, seed {seed}: {twice:.2} leaf tasks computed twice");
-            // Each was in the midst of one leaf, which is not finished and takes up to one and a half times the mean.
+            // Each was within one leaf, which is not complete and takes up to one and a half times
+            // the mean.
             let unfinished = 1.5 * half.len() as f64;
             assert!(twice <= unfinished, "{twice:.2} leaves, at {at} ms, seed {seed}");
         }
     }
 }
 
-/// A node that is no member, and does not know it, goes on asking for work; what it had would be lost with it unnoticed.
+/// A node that is no member, and does not know it, continues to ask for work; its tasks would be
+/// lost unnoticed.
 #[test]
 fn a_node_that_is_no_member_gets_no_work() {
     let answer = alone(&Modelled { leaf_us: 0, ..JOB });
     for seed in 1..=3 {
-        let run = run_scripted(&shape(&[3, 3], seed, RESULTS_BYTES), JOB, |hands| async move {
+        let run = run_scripted(&shape(&[3, 3], seed, RESULTS_BYTES), JOB, |controls| async move {
             sleep(Duration::from_millis(1500)).await;
-            hands.declare_lost(&["c0-n01", "c1-n02"]);
+            controls.declare_lost(&["c0-n01", "c1-n02"]);
             sleep(Duration::from_millis(3000)).await;
-            hands.crash("c0-n01");
-            hands.crash("c1-n02");
+            controls.crash("c0-n01");
+            controls.crash("c1-n02");
         });
         assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
     }
 }
 
-/// Found by seed 2810 of the drawn histories: a member taken for dead became the job's coordinator at the same moment, and was
-/// a member again in the same life. What the others had of it was gone, and the root waited for it for ever.
+/// Seed 2810 of the drawn histories: a member was taken for dead and became the job's coordinator
+/// at the same time.
+///
+/// Then it was a member again in the same incarnation. The others had dropped its tasks, and the
+/// root waited for them for ever.
 #[test]
-fn a_member_that_was_taken_for_dead_and_is_one_again_gets_its_tasks_back() {
+fn a_readmitted_member_gets_its_tasks_back() {
     let answer = alone(&Modelled { leaf_us: 0, ..JOB });
     for seed in 1..=3 {
-        let run = run_scripted(&shape(&[3, 3], seed, RESULTS_BYTES), JOB, |hands| async move {
+        let run = run_scripted(&shape(&[3, 3], seed, RESULTS_BYTES), JOB, |controls| async move {
             let silent = ["c0-n00", "c1-n02"];
             for _ in 0..3 {
                 sleep(Duration::from_millis(1500)).await;
-                hands.declare_lost(&silent);
+                controls.declare_lost(&silent);
                 sleep(Duration::from_millis(300)).await;
-                hands.readmit(&silent);
+                controls.readmit(&silent);
             }
         });
         assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
@@ -157,32 +166,36 @@ fn a_root_that_moves_at_a_checkpoint_computes_nothing_twice() {
     let job = Modelled { rounds: 4, leaves: 512, ..JOB };
     let answer = alone(&Modelled { leaf_us: 0, ..job.clone() });
     for seed in 1..=4 {
-        let run =
-            run_scripted(&shape(&[3, 3], seed, RESULTS_BYTES), job.clone(), |hands| async move {
+        let run = run_scripted(
+            &shape(&[3, 3], seed, RESULTS_BYTES),
+            job.clone(),
+            |controls| async move {
                 sleep(Duration::from_millis(1700)).await;
-                hands.move_root("c1-n01", true).await;
+                controls.move_root("c1-n01", true).await;
                 sleep(Duration::from_millis(1000)).await;
-                hands.move_root("c0-n00", true).await;
-            });
+                controls.move_root("c0-n00", true).await;
+            },
+        );
         assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
         let share = work_share(&run, &job);
         assert!(share < 1.001, "nothing is run twice: {share:.4}, seed {seed}");
     }
 }
 
-/// Of a root without checkpoints goes along what other nodes have done and do for it; lost is what its own node had done and not
-/// yet handed to anybody.
+/// A root without checkpoints takes the results and tasks of other nodes along.
+///
+/// Lost are the results of its own node that had not been returned yet.
 #[test]
-fn a_root_that_moves_as_it_is_loses_what_its_own_node_had_done() {
+fn a_root_that_moves_at_once_loses_the_work_of_its_own_node() {
     let answer = alone(&Modelled { leaf_us: 0, ..JOB });
     for seed in 1..=4 {
         for at in [1300, 2900, 4100] {
             let run = run_scripted(
                 &shape(&[4, 4, 4], seed, RESULTS_BYTES),
                 JOB,
-                move |hands| async move {
+                move |controls| async move {
                     sleep(Duration::from_millis(at)).await;
-                    hands.move_root("c1-n02", false).await;
+                    controls.move_root("c1-n02", false).await;
                 },
             );
             assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
@@ -195,8 +208,8 @@ fn a_root_that_moves_as_it_is_loses_what_its_own_node_had_done() {
     }
 }
 
-/// Work of tasks that ended more than once: how many of those that ran for the floor, and seconds of the leaves below
-/// it.
+/// The work of tasks that ended more than once: the number of those above the floor, and seconds of
+/// the leaves below it.
 fn ended_twice(job: &Staged) -> (usize, f64) {
     let ended = job.take_ended();
     let twice = |floor: Duration| {
@@ -209,10 +222,10 @@ fn ended_twice(job: &Staged) -> (usize, f64) {
     (twice(WORK_FLOOR).count(), leaves.map(|(_, time)| *time).sum::<Duration>().as_secs_f64())
 }
 
-/// The same where tasks consume what they computed themselves before they go on: what ran for the floor is not computed
-/// again, of what is below it at most a hundredth.
+/// Tasks consume their own results before they continue: tasks above the floor are not repeated,
+/// and at most a hundredth of the work below it is.
 #[test]
-fn what_a_task_had_consumed_when_its_node_left_is_not_computed_again() {
+fn consumed_results_of_a_leaving_node_are_not_computed_again() {
     let job = |run| Staged { trees: 24, depth: 3, leaf_us: 40_000, run };
     let answer = alone(&Staged { leaf_us: 0, ..job(0) });
     let half = ["c0-n01", "c0-n03", "c1-n00", "c1-n02", "c2-n01", "c2-n03"];
@@ -222,16 +235,16 @@ fn what_a_task_had_consumed_when_its_node_left_is_not_computed_again() {
         for (what, work_floor) in floors {
             let job = job(1 + 2 * seed + u64::from(work_floor.is_zero()));
             let shape = Shape { work_floor, ..shape(&[4, 4, 4], seed, RESULTS_BYTES) };
-            let run = run_scripted(&shape, job.clone(), move |hands| async move {
+            let run = run_scripted(&shape, job.clone(), move |controls| async move {
                 sleep(Duration::from_millis(500 + at)).await;
-                hands.leave(&half).await;
+                controls.leave(&half).await;
             });
             assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
             let (above, below) = ended_twice(&job);
             let share = below / (run.total.times.working_ns as f64 * 1e-9);
             println!(
-                "leave at {at} ms, seed {seed}, {what}: {above} tasks above the floor ended twice, and leaves below it \
-                 of {:.2} % of the work; {} kept",
+                "leave at {at} ms, seed {seed}, {what}: {above} tasks above the floor ended twice, \
+                 and leaves below it of {:.2} % of the work; {} kept",
                 share * 100.0,
                 run.total.counters.tasks.kept,
             );
@@ -246,7 +259,8 @@ fn what_a_task_had_consumed_when_its_node_left_is_not_computed_again() {
     assert!(lost > 0, "without what is kept there would be nothing to see");
 }
 
-/// As above: half of the nodes, drawn by seed, leave at a moment drawn by seed. As [`ended_twice`], with the share of all work.
+/// As above, but the leaving half of the nodes and the time are drawn by seed. Returns as
+/// [`ended_twice`], with the share of all work.
 fn leave_at_random(seed: u64) -> (usize, f64) {
     let job = |run| Staged { trees: 24, depth: 3, leaf_us: 40_000, run };
     let random = |n| hash((seed << 8) as u32 + n);
@@ -257,32 +271,34 @@ fn leave_at_random(seed: u64) -> (usize, f64) {
     let answer = alone(&Staged { leaf_us: 0, ..job(0) });
     let job = job(1000 + seed);
     let (leaving, shape) = (half.clone(), shape(&[4, 4, 4], seed, RESULTS_BYTES));
-    let run = run_scripted(&shape, job.clone(), move |hands| async move {
+    let run = run_scripted(&shape, job.clone(), move |controls| async move {
         sleep(at).await;
-        hands.leave(&leaving.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        controls.leave(&leaving.iter().map(String::as_str).collect::<Vec<_>>()).await;
     });
     assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
     let (above, below) = ended_twice(&job);
     let share = below / (run.total.times.working_ns as f64 * 1e-9);
     println!(
-        "seed {seed}, {half:?} at {at:?}: {above} above the floor ended twice, {share:.4} below; {:.1} s",
+        "seed {seed}, {half:?} at {at:?}: {above} above the floor ended twice, {share:.4} below; \
+         {:.1} s",
         run.wall.as_secs_f64()
     );
     (above, share)
 }
 
-/// Histories in which the heir of a task that was left to it had leased what that lies under already: what was done of it
-/// follows to whoever runs it.
+/// Histories in which the successor of a task holds a lease on an ancestor of it already: the
+/// task's results follow to the node that executes the ancestor.
 #[test]
-fn what_was_done_of_a_task_follows_the_one_it_lies_under() {
+fn results_of_a_task_follow_its_ancestor() {
     for seed in [6, 52, 107, 140, 321, 336] {
         let (above, share) = leave_at_random(seed);
         assert!(above == 0 && share <= 0.01, "seed {seed}: {above}, {share:.4}");
     }
 }
 
-/// `SPRINGTIDE_LEAVES=200 SPRINGTIDE_LEAVES_SEED=1`: so many from this seed on. Circles of waits that are broken by running a
-/// task anew remain, in at most 1 of 100 histories.
+/// `SPRINGTIDE_LEAVES=200 SPRINGTIDE_LEAVES_SEED=1`: the number of histories and the first seed.
+///
+/// In at most 1 of 100 histories a circle of waits is broken by repeating a task.
 #[test]
 #[ignore = "a minute"]
 fn half_of_the_nodes_leave_at_random_moments() {
@@ -293,20 +309,24 @@ fn half_of_the_nodes_leave_at_random_moments() {
     assert!(again.len() as u64 * 100 <= count, "{again:?}: {replay}");
 }
 
-/// A cut that heals before anybody is declared lost: what was on the way is asked after, and the job ends as ever.
+/// A cut that heals before any node is declared lost: tasks under way are audited, and the job ends
+/// as usual.
 #[test]
 fn a_cut_between_clusters_that_heals_loses_nothing() {
     let answer = alone(&Modelled { leaf_us: 0, ..JOB });
     for seed in 1..=3 {
         for cut in [Duration::from_millis(200), Duration::from_secs(15), Duration::from_secs(60)] {
-            let run =
-                run_scripted(&shape(&[4, 4], seed, RESULTS_BYTES), JOB, move |hands| async move {
+            let run = run_scripted(
+                &shape(&[4, 4], seed, RESULTS_BYTES),
+                JOB,
+                move |controls| async move {
                     sleep(Duration::from_millis(2300)).await;
                     let (a, b) = ("c0".into(), "c1".into());
-                    hands.network.partition(&a, &b, true);
+                    controls.network.partition(&a, &b, true);
                     sleep(cut).await;
-                    hands.network.partition(&a, &b, false);
-                });
+                    controls.network.partition(&a, &b, false);
+                },
+            );
             assert_eq!(run.outcome.as_ref().expect("no failure").checksum, answer, "seed {seed}");
             let share = work_share(&run, &JOB);
             assert!(share < 1.001, "nothing is run twice: {share:.4}, seed {seed}, cut {cut:?}");
@@ -314,7 +334,8 @@ fn a_cut_between_clusters_that_heals_loses_nothing() {
     }
 }
 
-/// A job of two tasks: its root's node is busy with one while others die of the other, and ends it alone at last.
+/// A job of two tasks: its root's node executes one while others die of the other, and finally
+/// executes that alone.
 #[derive(Clone, Serialize, Deserialize)]
 struct Fatal;
 
@@ -347,39 +368,42 @@ impl Job for Fatal {
     }
 }
 
-/// What the job's coordinator counts deaths by: each holder's death is told by the task's owner, once, with the task's
-/// path; the deaths of others are not.
+/// The job's coordinator counts deaths per task by reports of the task's owner. It reports each
+/// holder's death once, with the task's path, and no other deaths.
 #[test]
-fn an_owner_tells_which_tasks_the_dead_held_of_it() {
+fn an_owner_reports_which_of_its_tasks_the_dead_held() {
     for seed in 1..=3 {
-        let told = Rc::new(RefCell::new(Vec::new()));
+        let reports = Rc::new(RefCell::new(Vec::new()));
         let expected = Rc::new(RefCell::new(Vec::new()));
-        let (tell, expect) = (told.clone(), expected.clone());
+        let (report, expect) = (reports.clone(), expected.clone());
         let shape = shape(&[3, 3], seed, RESULTS_BYTES);
-        let run = run_scripted(&shape, Fatal, move |hands| async move {
-            let mut alive = hands.nodes();
+        let run = run_scripted(&shape, Fatal, move |controls| async move {
+            let mut alive = controls.nodes();
             let root = alive.remove(0);
             sleep(Duration::from_secs(2)).await;
             for round in 0..4 {
                 let holds = |node: &NodeId| {
-                    let tasks = hands.statistics(node).counters.tasks;
+                    let tasks = controls.statistics(node).counters.tasks;
                     tasks.stolen_local + tasks.stolen_wide > 0
                 };
                 // One dies that does not hold it, and three that do.
                 let at = alive.iter().position(|node| holds(node) == (round > 0)).expect("one");
                 let node = alive.remove(at);
-                hands.crash(node.as_str());
+                controls.crash(node.as_str());
                 sleep(VERDICT).await;
-                hands.declare_lost(&[node.as_str()]);
+                controls.declare_lost(&[node.as_str()]);
                 let task = HeldTask { path: TaskPath(vec![1]), name: "fatal.takes".into() };
                 let loss = Loss { node, incarnation: Incarnation(1), tasks: vec![task] };
                 expect.borrow_mut().extend((round > 0).then_some(loss));
                 let losses = || {
-                    hands.nodes().into_iter().map(|node| (node.clone(), hands.take_losses(&node)))
+                    controls
+                        .nodes()
+                        .into_iter()
+                        .map(|node| (node.clone(), controls.take_losses(&node)))
                 };
                 for (owner, losses) in losses() {
                     assert!(owner == root || losses.is_empty());
-                    tell.borrow_mut().extend(losses);
+                    report.borrow_mut().extend(losses);
                 }
                 sleep(Duration::from_secs(2)).await;
             }
@@ -387,7 +411,7 @@ fn an_owner_tells_which_tasks_the_dead_held_of_it() {
         assert_eq!(run.outcome.expect("no failure").checksum, 100, "seed {seed}");
         // A panic in the script would not fail the test.
         assert_eq!(expected.borrow().len(), 3, "seed {seed}");
-        assert_eq!(told.take(), expected.take(), "seed {seed}");
+        assert_eq!(reports.take(), expected.take(), "seed {seed}");
         assert_eq!(run.total.counters.tasks.reclaimed, 3, "seed {seed}");
     }
 }

@@ -1,5 +1,5 @@
-//! Jobs over clusters that are batch systems, in virtual time: growth beside the work, and what is left of all when head and sites
-//! are killed at any moment.
+//! Jobs over clusters with batch systems, in virtual time: growth during the work, and crashes of
+//! head and sites at any time.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::{Job, Registry};
 use springtide_simulator::apps::{Model, Shape};
 use springtide_simulator::simulate;
-use springtide_tests::federation::{Federation, Kept};
+use springtide_tests::federation::{Federation, JobRecord};
 use springtide_tests::number;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -39,7 +39,7 @@ const fn job(rounds: u32) -> Model {
     }
 }
 
-/// A federation whose scheduler and sites look every second.
+/// A federation whose scheduler and sites poll every second.
 async fn federation(
     clusters: &[(&str, u32)],
     delay: Duration,
@@ -50,15 +50,16 @@ async fn federation(
     Federation::start(clusters, delay, registry, settings, 1).await
 }
 
-/// What came of a job that is alone, and ends.
-async fn run<J: Job>(grid: &Federation, job: J, need: Need) -> Kept {
+/// Runs a single job to its end, and returns the client's records.
+async fn run<J: Job>(grid: &Federation, job: J, need: Need) -> JobRecord {
     let id = grid.submit(job, quiet(1), need).await.expect("the head runs").expect("it is taken");
     assert_eq!(grid.ended(&[id], 3600 * SECOND).await, []);
     grid.kept(id).expect("it was submitted")
 }
 
-/// How much longer a job took, from its submission to its end, than its iterations do on the one or the other number of processors.
-fn lost(kept: &Kept, usual: [f64; 2]) -> f64 {
+/// The additional time of a job from its submission to its end, compared with its iterations on one
+/// or the other number of processors.
+fn lost(kept: &JobRecord, usual: [f64; 2]) -> f64 {
     let nearest = |took: &f64| {
         let [one, other] = usual;
         if (took - one).abs() < (took - other).abs() { one } else { other }
@@ -67,7 +68,8 @@ fn lost(kept: &Kept, usual: [f64; 2]) -> f64 {
     (ended - kept.submitted).as_secs_f64() - kept.iterations.iter().map(nearest).sum::<f64>()
 }
 
-/// A job goes on while the batch system takes its time: what it loses by growing does not depend on that.
+/// A job continues while the batch system delays its growth; the time that growth costs does not
+/// depend on the delay.
 #[test]
 fn growth_is_overlapped_with_the_work() {
     let grows = |delay: u64, spmd: bool| {
@@ -76,7 +78,7 @@ fn growth_is_overlapped_with_the_work() {
             let all = [("a", 4)];
             let settings = Settings { hold_within: 120 * SECOND, ..Settings::default() };
             let grid = federation(&all, SECOND, settings, registry).await;
-            // It begins at once; what it grows by comes late.
+            // It starts at once; the additional processors arrive late.
             let need = Need::one(Kind::Malleable, 2, 2, 4);
             let late = grid.clone();
             actix_rt::spawn(async move {
@@ -85,16 +87,18 @@ fn growth_is_overlapped_with_the_work() {
                 }
                 late.batch("a").set_delay(Duration::from_secs(delay));
             });
-            let kept = match spmd {
-                true => run(&grid, crate::spmd::bodies(60, 2_000_000), need).await,
-                false => run(&grid, job(60), need).await,
+            let kept = if spmd {
+                run(&grid, crate::spmd::bodies(60, 2_000_000), need).await
+            } else {
+                run(&grid, job(60), need).await
             };
             let small = kept.iterations.iter().filter(|took| **took > 0.9).count();
-            assert_eq!(grid.batch("a").most(), 4);
+            assert_eq!(grid.batch("a").max_running(), 4);
             assert!(small as u64 >= delay && kept.iterations.len() - small > 10, "{kept:?}");
             let lost = lost(&kept, [1.0, 0.5]);
             println!(
-                "spmd {spmd}, {delay} s late: {small} iterations on two, {lost:.3} s lost with its start"
+                "spmd {spmd}, {delay} s late: {small} iterations on two, {lost:.3} s lost with its \
+                 start"
             );
             lost
         })
@@ -107,7 +111,8 @@ fn growth_is_overlapped_with_the_work() {
     }
 }
 
-/// A job that must make room goes on first, and gives its processors back then: within the step that it is in, and a second.
+/// A job that must shrink continues first and then releases its processors: within its present step
+/// and a second.
 #[test]
 fn a_job_goes_on_before_it_releases_and_does_so_in_time() {
     simulate(|| async {
@@ -123,27 +128,27 @@ fn a_job_goes_on_before_it_releases_and_does_so_in_time() {
         let second = grid.submit(job(2), quiet(2), rigid).await.expect("up").expect("taken");
         assert_eq!(grid.ended(&[second], 120 * SECOND).await, []);
         let scheduler = grid.scheduler().expect("up");
-        let told = scheduler.send(GetJob { job: first }).await.expect("up").expect("it runs");
+        let status = scheduler.send(GetJob { job: first }).await.expect("up").expect("it runs");
         let now = Instant::now();
         let at = |what: &str| {
-            let (age, _) = told.history.iter().find(|(_, line)| line.contains(what)).expect(what);
+            let (age, _) = status.history.iter().find(|(_, line)| line.contains(what)).expect(what);
             now - Duration::from_secs_f64(*age)
         };
         let (asked, free) = (at("must release 2 of a"), at("2 of a are free"));
         let kept = grid.kept(first).expect("it was submitted");
-        let goes_on =
+        let continued =
             kept.said.iter().find(|(_, text)| text.ends_with("2 processes compute on 2 nodes"));
-        let goes_on = goes_on.expect("it goes on").0;
-        // The word that it goes on comes here by way of the head's link.
+        let continued = continued.expect("it continues").0;
+        // The notification of the continuation arrives over the head's link.
         let link = Duration::from_millis(50);
-        println!("asked; goes on after {:?}, free after {:?}", goes_on - asked, free - asked);
-        assert!(asked < goes_on && goes_on <= free + link, "{told:#?}");
-        assert!(free - asked <= SECOND + SECOND, "{told:#?}");
+        println!("asked; continues after {:?}, free after {:?}", continued - asked, free - asked);
+        assert!(asked < continued && continued <= free + link, "{status:#?}");
+        assert!(free - asked <= SECOND + SECOND, "{status:#?}");
         assert_eq!(grid.ended(&[first], 600 * SECOND).await, []);
     });
 }
 
-/// What is killed.
+/// A process that a test kills.
 #[derive(Clone, Debug)]
 enum Victim {
     Head,
@@ -171,7 +176,7 @@ impl Victim {
     }
 }
 
-/// Kills it, and starts it again after a time. What runs on it knows nothing of that.
+/// Kills a process, and starts it again after a time. Its jobs are not notified.
 async fn crash(grid: &Federation, victim: &Victim, down: Duration) {
     if let Victim::Node(node) = victim {
         grid.machines().kill(&(*node).into());
@@ -193,7 +198,8 @@ async fn crash(grid: &Federation, victim: &Victim, down: Duration) {
     }
 }
 
-/// What jobs do at this moment, in the scheduler's words, and how many stubs wait at the batch systems.
+/// The states of jobs at this time, in the scheduler's words, and the number of stubs that wait at
+/// the batch systems.
 async fn under_way(grid: &Federation, jobs: &[JobId]) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let Some(scheduler) = grid.scheduler() else { return words };
@@ -207,8 +213,10 @@ async fn under_way(grid: &Federation, jobs: &[JobId]) -> BTreeSet<String> {
     words
 }
 
-/// Three jobs that share two batch systems, of which the last comes when there is no place for it, while head, sites and nodes are
-/// killed. Returns what was under way when something was.
+/// Three jobs share two batch systems while head, sites and nodes are killed; the last one has no
+/// place at first.
+///
+/// Returns the states at the times of crashes.
 fn crashes(seed: u64) -> BTreeSet<String> {
     simulate(move || async move {
         let mut random = SplitMix(seed);
@@ -221,14 +229,14 @@ fn crashes(seed: u64) -> BTreeSet<String> {
         let grid = federation(&[("a", 4), ("b", 3)], delay, settings, registry()).await;
         let mut jobs = Vec::new();
         let mut answers = Vec::new();
-        let mut told = BTreeSet::new();
+        let mut seen = BTreeSet::new();
         let rounds = [24, 30, 10];
         let needs = [
             Need::one(Kind::Malleable, 2, 2, 4),
             Need::one(Kind::Malleable, 1, 1, 3),
             Need::one(Kind::Rigid, 2, 2, 2),
         ];
-        // Submissions, a local user's processors, and crashes, by their times.
+        // Submissions, a local user's processors, and crashes, in order of time.
         let mut script: Vec<(Duration, Step)> = vec![
             (2 * SECOND, Step::Submit(0)),
             (3 * SECOND, Step::Submit(1)),
@@ -254,31 +262,32 @@ fn crashes(seed: u64) -> BTreeSet<String> {
                     answers.push(job.answer());
                 }
                 Step::Crash(victim, down) => {
-                    told.extend(under_way(&grid, &jobs).await);
+                    seen.extend(under_way(&grid, &jobs).await);
                     crash(&grid, &victim, down).await;
                 }
             }
         }
         let open = grid.ended(&jobs, 600 * SECOND).await;
         let replay = format!(
-            "SPRINGTIDE_CRASH_SEED={seed} SPRINGTIDE_CRASHES=1 cargo test -p springtide-tests --test all federated:: -- --nocapture; {delay:?} {script:?}"
+            "SPRINGTIDE_CRASH_SEED={seed} SPRINGTIDE_CRASHES=1 cargo test -p springtide-tests \
+             --test all federated:: -- --nocapture; {delay:?} {script:?}"
         );
-        let kept: Vec<Kept> = jobs.iter().filter_map(|job| grid.kept(*job)).collect();
+        let kept: Vec<JobRecord> = jobs.iter().filter_map(|job| grid.kept(*job)).collect();
         assert_eq!(open, [], "{replay}\n{:#?}\n{kept:#?}", grid.status().await);
         for (kept, answer) in kept.iter().zip(&answers) {
             let ends: Vec<_> = kept.ended.iter().map(|(_, end)| end.clone()).collect();
             assert_eq!(ends, [Ok(*answer)], "{replay}\n{kept:#?}");
         }
-        // Nothing is left, and nothing was there twice.
+        // Nothing is left, and no processor was held twice.
         sleep(60 * SECOND).await;
         let status = grid.status().await;
         assert_eq!(status.jobs, [], "{replay}");
         assert_eq!(status.count(NodeState::Off), status.nodes(), "{replay}\n{status:#?}");
         for (cluster, batch) in grid.batches() {
             assert_eq!(batch.jobs(), (Vec::new(), Vec::new()), "{cluster}: {replay}");
-            assert_eq!(batch.odd(), Vec::<String>::new(), "{cluster}: {replay}");
+            assert_eq!(batch.violations(), Vec::<String>::new(), "{cluster}: {replay}");
         }
-        told
+        seen
     })
 }
 
@@ -289,30 +298,33 @@ enum Step {
     Crash(Victim, Duration),
 }
 
-/// Whatever head, sites and nodes do when they are killed: no job is lost or told of twice, no processor is held twice or for ever.
+/// For any crashes of head, sites and nodes: no job is lost or reported twice, and no processor is
+/// held twice or for ever.
 #[test]
-fn whoever_is_killed_nothing_is_lost_or_doubled() {
+fn crashes_lose_and_duplicate_nothing() {
     let first = number("SPRINGTIDE_CRASH_SEED", 1);
     let count = number("SPRINGTIDE_CRASHES", 60);
-    let mut told = BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for seed in first..first + count {
-        told.extend(crashes(seed));
+        seen.extend(crashes(seed));
     }
-    println!("{count} histories from {first} on; under way when something was killed: {told:?}");
+    println!("{count} histories from {first} on; states at the times of crashes: {seen:?}");
     if count >= 60 {
         for phase in ["Held", "Waiting", "Running", "Growing", "Claiming", "Shrinking"] {
-            assert!(told.contains(phase), "{phase} is not in {told:?}");
+            assert!(seen.contains(phase), "{phase} is not in {seen:?}");
         }
     }
 }
 
-/// A job outlives heads on the engines that it began with and in its first epoch, and loses no iteration and no time.
+/// A job survives crashes of the head with its engines and its first epoch, and loses neither an
+/// iteration nor time.
 #[test]
-fn a_head_that_is_started_anew_finds_the_jobs_of_its_sites_at_work() {
+fn a_restarted_head_finds_the_running_jobs_of_its_sites() {
     simulate(|| async {
         let all = [("a", 3), ("b", 2)];
         let grid = federation(&all, SECOND, Settings::default(), registry()).await;
-        // The first has the nodes that the second gets, so that what it says of them is over when the head is killed again.
+        // The first job has the nodes of the second, so that the news of the former is over when
+        // the head is killed again.
         for (rounds, kill) in [(4, None), (60, Some(Victim::Head)), (60, Some(Victim::Head))] {
             let need = Need::one(Kind::Rigid, 3, 3, 3);
             let begun = Instant::now();
@@ -323,7 +335,7 @@ fn a_head_that_is_started_anew_finds_the_jobs_of_its_sites_at_work() {
                 let before = engines(&grid, id);
                 assert_eq!(before.len(), 3, "it computes on three nodes");
                 crash(&grid, &victim, 2 * SECOND).await;
-                // A site notices by silence that its head is gone.
+                // A site notices the end of its head by silence.
                 for _ in 0..600 {
                     sleep(Duration::from_millis(100)).await;
                     if grid.status().await.count(NodeState::Busy) == 3 {
@@ -332,21 +344,21 @@ fn a_head_that_is_started_anew_finds_the_jobs_of_its_sites_at_work() {
                 }
                 let status = grid.status().await;
                 assert_eq!(status.count(NodeState::Busy), 3, "{status:#?}");
-                assert_eq!(engines(&grid, id), before, "it began anew");
+                assert_eq!(engines(&grid, id), before, "it started from the beginning");
             }
             assert_eq!(grid.ended(&[id], 600 * SECOND).await, []);
             let kept = grid.kept(id).expect("it was submitted");
             let took = begun.elapsed().as_secs_f64();
-            // Each iteration was told of once, those too that ended while nobody could be told.
+            // Each iteration was reported once, also those that ended while the head was down.
             assert_eq!(kept.iterations.len(), rounds as usize, "{kept:?}");
             let work: f64 = kept.iterations.iter().sum();
             assert!(took < work + 4.0, "{took} s for {work} s of work: {kept:?}");
-            assert_eq!(grid.epochs(id), 1, "a job that goes on needs no other epoch");
+            assert_eq!(grid.epochs(id), 1, "a job that continues needs no other epoch");
         }
     });
 }
 
-/// The engines of a job, of all lives of all nodes so far.
+/// The engines of a job, of all incarnations of all nodes so far.
 fn engines(grid: &Federation, job: JobId) -> Vec<String> {
     let engines = grid.machines().engines();
     let of = engines.iter().filter(|engine| engine.job() == job);

@@ -1,5 +1,8 @@
-//! Named fault histories: the bug classes that schedulers of this kind are known for (Dask's, Ray's, Mesos', with the number of the
-//! report where there is one), and what the drawn histories once found, each as a script that can be read.
+//! Named fault histories: the classes of bugs that such schedulers are known for, and the findings
+//! of drawn histories.
+//!
+//! The former have the number of the report of Dask, Ray or Mesos where there is one. Each is a
+//! readable script.
 
 use std::time::Duration;
 
@@ -13,7 +16,9 @@ use springtide_runtime::id::{ClusterId, Incarnation, NodeId, Peer};
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task, encode_job};
 use springtide_simulator::apps::{Model, Shape};
-use springtide_simulator::faults::{self, Cut, Fault, History, Marked, Role, Summed, Told, Work};
+use springtide_simulator::faults::{
+    self, Cut, Fault, History, HistoryReport, Marked, Role, Summed, Work,
+};
 use springtide_simulator::{Grid, simulate};
 use tokio::time::{Instant, sleep};
 
@@ -47,31 +52,33 @@ fn nodes(names: &[&str]) -> Vec<NodeId> {
     names.iter().map(|name| NodeId::from(*name)).collect()
 }
 
-/// For a few seeds: it ends well, and in all of them together these were met.
-fn ends_well(history: impl Fn(u64) -> History, met: &[&str]) -> Vec<Told> {
-    let told: Vec<Told> = (1..=4)
+/// Runs a history with several seeds: each ends well, and all together take these paths.
+fn ends_well(history: impl Fn(u64) -> History, met: &[&str]) -> Vec<HistoryReport> {
+    let report: Vec<HistoryReport> = (1..=4)
         .map(|seed| {
             let history = history(seed);
             match faults::run(&history) {
-                Ok(told) => told,
+                Ok(report) => report,
                 Err(failed) => panic!("{history}  {failed}\n{:#?}", failed.said),
             }
         })
         .collect();
     for what in met {
-        let times: u64 = told.iter().filter_map(|told| told.met.get(*what)).sum();
-        let all: Vec<_> = told.iter().map(|told| &told.met).collect();
+        let times: u64 = report.iter().filter_map(|report| report.met.get(*what)).sum();
+        let all: Vec<_> = report.iter().map(|report| &report.met).collect();
         assert!(times > 0, "{what}: not met; {all:#?}");
     }
-    told
+    report
 }
 
 fn quiet(seed: u64, clusters: &[u32]) -> History {
     History::quiet(seed, clusters, Work::Model(TREE))
 }
 
-/// dask#6689: a stolen task ends on both sides. A cluster is cut off for longer than silence is borne, computes on, and what it
-/// says when the cut heals nobody goes by.
+/// dask#6689: a stolen task ends on both sides.
+///
+/// A cluster is cut off for longer than the limit of silence and computes on; its results after the
+/// cut are refused.
 #[test]
 fn a_stolen_task_completes_on_both_sides() {
     let history = |seed| {
@@ -85,9 +92,10 @@ fn a_stolen_task_completes_on_both_sides() {
     );
 }
 
-/// dask#6263: a task is "processing" on a worker that is gone. The thief that holds most dies, again and again.
+/// dask#6263: a task is "processing" on a lost worker. The node with most stolen tasks dies
+/// repeatedly.
 #[test]
-fn a_task_is_held_by_a_worker_that_is_gone() {
+fn a_task_is_held_by_a_lost_worker() {
     let history = |seed| {
         let kill = || Fault::KillRole(Role::Thief);
         (0..6).fold(quiet(seed, &[2, 2, 2]), |history, n| history.at(700 + 900 * n, kill()))
@@ -102,9 +110,10 @@ fn a_task_is_held_by_a_worker_that_is_gone() {
     );
 }
 
-/// dask#6244: something is fetched from a worker that leaves. All nodes of two clusters leave while the state is on its way.
+/// dask#6244: an object is fetched from a worker that leaves. All nodes of two clusters leave
+/// during the transfer of the state.
 #[test]
-fn what_is_fetched_from_a_leaving_worker_arrives() {
+fn an_object_that_is_fetched_from_a_leaving_worker_arrives() {
     let history = |seed| {
         let job = Model { state_bytes: 400_000, each_us: 10_000, ..TREE };
         let mut history = History::quiet(seed, &[2, 2, 2], Work::Model(job));
@@ -116,14 +125,16 @@ fn what_is_fetched_from_a_leaving_worker_arrives() {
     ends_well(history, &["member: left"]);
 }
 
-/// dask#6361: a worker that comes back is another one. Its process is killed and comes back at once, twice; what its former lives
-/// said, or were told, is not taken for this one's.
+/// dask#6361: a worker that returns is another incarnation.
+///
+/// Its process is killed and restarts at once, twice; messages of and to its former incarnations
+/// are refused.
 #[test]
-fn a_node_that_comes_back_is_a_new_incarnation() {
+fn a_node_that_returns_is_a_new_incarnation() {
     let history = |seed| {
         let again = |node: &str, after| Fault::KillAgain(node.into(), millis(after));
         let mut history = quiet(seed, &[3, 3]);
-        // What a life sends last often comes after the next one's first word.
+        // The last messages of an incarnation often arrive after the first one of the next.
         let far = LinkProfile::default().delay(millis(500)).jitter(millis(500)).reorder(true);
         history.layout.network.between = far;
         for n in 0..6 {
@@ -135,8 +146,10 @@ fn a_node_that_comes_back_is_a_new_incarnation() {
     ends_well(history, &["fault: kill, and again", "link: refused: of a life that is over"]);
 }
 
-/// ray#8330, and found here with seed 2256 of the first histories: an answer for a former life of a node comes when the next one is
-/// there, and names a lease that this one has, too.
+/// ray#8330, and seed 2256 of the drawn histories: an answer to a former incarnation arrives when
+/// the next one exists.
+///
+/// It has a lease number that the new incarnation uses too.
 #[test]
 fn a_delayed_answer_to_a_former_incarnation_is_refused() {
     let history = |seed| {
@@ -152,7 +165,8 @@ fn a_delayed_answer_to_a_former_incarnation_is_refused() {
     ends_well(history, &["fault: kill: cluster's coordinator", "fault: kill: thief"]);
 }
 
-/// dask#1526: a task moves from node to node and is never run. Half of the nodes leave and come back all the time.
+/// dask#1526: a task moves from node to node and is never executed. Half of the nodes leave and
+/// return repeatedly.
 #[test]
 fn a_task_that_moves_many_times_is_run() {
     let history = |seed| {
@@ -161,18 +175,19 @@ fn a_task_that_moves_many_times_is_run() {
             .at(1000, Fault::Flap(nodes(&["c0-2", "c1-1"]), pauses.clone()))
             .at(1150, Fault::Flap(nodes(&["c1-2", "c2-1"]), pauses))
     };
-    let told = ends_well(
+    let report = ends_well(
         history,
         &["member: left", "member: joined", "engine: a task comes back unfinished"],
     );
-    for told in told {
-        assert!(told.wall < secs(60), "{:?}", told.wall);
+    for report in report {
+        assert!(report.wall < secs(60), "{:?}", report.wall);
     }
 }
 
-/// dask#7002: who decides does not know what is on its way. Nodes leave while what they asked for is under way to them.
+/// dask#7002: the scheduler does not know the messages under way. Nodes leave while tasks that they
+/// stole are under way to them.
 #[test]
-fn a_node_leaves_while_stolen_tasks_are_on_their_way_to_it() {
+fn a_node_leaves_while_stolen_tasks_are_under_way_to_it() {
     let history = |seed| {
         let mut history = quiet(seed, &[2, 2, 2]);
         history.layout.network.between = LinkProfile::default().delay(millis(200));
@@ -186,8 +201,9 @@ fn a_node_leaves_while_stolen_tasks_are_on_their_way_to_it() {
     ends_well(history, &[&met[..], &["engine: a task comes back unfinished"]].concat());
 }
 
-/// dask#1489: a steal that is not confirmed runs a task twice, or never. Lines go down in the midst of steals, for longer than the
-/// idle timeout, and nobody is lost.
+/// dask#1489: a steal that is not confirmed executes a task twice, or never.
+///
+/// Links break during steals, for longer than the idle timeout, and no node is lost.
 #[test]
 fn a_steal_whose_answer_is_lost_with_its_link_is_found() {
     let history = |seed| {
@@ -208,10 +224,12 @@ fn a_steal_whose_answer_is_lost_with_its_link_is_found() {
     );
 }
 
-/// ray#50814: one that was replaced floods its successor. The root's side of a one-way cut is replaced, lives on, and is heard
-/// again: the job has one end.
+/// ray#50814: a replaced process floods its successor.
+///
+/// The root's side of a one-way cut is replaced, continues, and its messages arrive again: the job
+/// has one end.
 #[test]
-fn a_root_that_was_replaced_and_speaks_on_is_not_heard() {
+fn messages_of_a_replaced_root_are_refused() {
     let history = |seed| {
         let mut history = History::quiet(seed, &[2, 3, 3], Work::Marked(MARKED));
         for (from, to) in [("c0", "c1"), ("c0", "c2"), ("c1", "c2"), ("c1", "c0")] {
@@ -222,7 +240,7 @@ fn a_root_that_was_replaced_and_speaks_on_is_not_heard() {
     ends_well(history, &["root: another took its place"]);
 }
 
-/// A result that another root's task left at the same place is not this one's.
+/// A result that another root's task left at the same place is not used for this root's.
 #[test]
 fn a_result_of_a_former_roots_task_is_not_used() {
     let history = |seed| {
@@ -232,17 +250,26 @@ fn a_result_of_a_former_roots_task_is_not_used() {
     };
     ends_well(
         history,
-        &["root: anew", "engine: refused: a result of another task at the same place"],
+        &[
+            "root: from the beginning",
+            "engine: refused: a result of another task at the same place",
+        ],
     );
 }
 
-/// What drawn histories found, drawn again: results kept by place and used for another root's tasks (3131); a member that was taken
-/// for dead and waits for what others have dropped (2810); processes that were killed on machines at a standstill (1074, 3316); a
-/// coordinator without a job that kept an engine (20620); words of former members against their coordinator (3134); a link whose end
-/// was told after the next one's beginning to a process that had stood still (7176, the simulated network's fault); a thread that waits
-/// for a child of a task that stops counted as one that works, so that its circle of waits stayed (338).
+/// Findings of drawn histories, drawn again. Each seed has its cause:
+///
+/// - 3131: results kept by place and used for another root's tasks;
+/// - 2810: a member that was taken for dead and waits for tasks that others have dropped;
+/// - 1074, 3316: processes that were killed on stopped machines;
+/// - 20620: a coordinator without a job that kept an engine;
+/// - 3134: reports of former members against their coordinator;
+/// - 7176: the end of a link reported after the start of the next to a stopped process (a defect of
+///   the simulated network);
+/// - 338: a thread that waited for a child of a stopping task counted as working, so its circle of
+///   waits stayed.
 #[test]
-fn drawn_histories_that_were_wrong_once_are_right() {
+fn drawn_histories_that_found_defects_end_well() {
     for seed in [3131, 2810, 1074, 3316, 20620, 3134, 7176, 338] {
         let history = History::of(seed);
         if let Err(failed) = faults::run(&history) {
@@ -251,10 +278,13 @@ fn drawn_histories_that_were_wrong_once_are_right() {
     }
 }
 
-/// Found with seed 20620: a node that stands still is told to take the job's root over, another does so and ends the job, and the
-/// first goes on, makes itself a coordinator, and is told that the job is over.
+/// Seed 20620: a stopped node gets the order to take the job's root over, and another does so and
+/// ends the job.
+///
+/// Then the first one resumes, becomes a coordinator, and gets the notification that the job is
+/// over.
 #[test]
-fn an_heir_that_stood_still_until_the_job_was_over_frees_its_engine() {
+fn a_successor_that_was_stopped_until_the_job_was_over_frees_its_engine() {
     let history = |seed| {
         quiet(seed, &[4, 2, 4])
             .at(200, Fault::StopRole(Role::Cluster(cluster("c1")), secs(18)))
@@ -263,21 +293,23 @@ fn an_heir_that_stood_still_until_the_job_was_over_frees_its_engine() {
     ends_well(history, &["fault: stop: cluster's coordinator", "root: another took its place"]);
 }
 
-/// A root that computes for minutes without a call does not hear that it should stop: its heir begins without waiting for it.
+/// A root that computes for minutes without a call does not notice its order to stop: its successor
+/// starts without it.
 #[test]
-fn a_root_that_makes_no_call_is_left_behind() {
+fn a_successor_does_not_wait_for_a_root_without_calls() {
     let history = |seed| {
         let job = Model { rounds: 2, serial_us: 8_000_000, ..TREE };
         let slow = Fault::Slow("c0-1".into(), 0.05, secs(200));
         let drain = Fault::Drain(nodes(&["c0-1"]), secs(200));
         History::quiet(seed, &[2, 2, 2], Work::Model(job)).at(0, slow).at(1000, drain)
     };
-    for told in ends_well(history, &["root: moved", "root: anew"]) {
-        assert!(told.wall < secs(60), "{:?} {:#?}", told.wall, told.said);
+    for report in ends_well(history, &["root: moved", "root: from the beginning"]) {
+        assert!(report.wall < secs(60), "{:?} {:#?}", report.wall, report.said);
     }
 }
 
-/// ray#59667: a call is lost, and its caller waits for ever. The head is cut off from all while the job ends.
+/// ray#59667: a call is lost, and its caller waits for ever. The head is cut off from all nodes
+/// while the job ends.
 #[test]
 fn the_end_of_a_job_arrives_though_the_head_was_cut_off_from_it() {
     let history = |seed| {
@@ -287,15 +319,16 @@ fn the_end_of_a_job_arrives_though_the_head_was_cut_off_from_it() {
         }
         history
     };
-    for told in ends_well(history, &["fault: cut"]) {
-        // It had ended long before.
-        assert!(told.wall > secs(43) && told.wall < secs(55), "{:?}", told.wall);
+    for report in ends_well(history, &["fault: cut"]) {
+        // The job had ended long before.
+        assert!(report.wall > secs(43) && report.wall < secs(55), "{:?}", report.wall);
     }
 }
 
-/// Found with seed 7 of the first histories: the same with short cuts, so that what is said of the end is said again.
+/// Seed 7 of the drawn histories: the same with short cuts, so that notifications of the end are
+/// repeated.
 #[test]
-fn the_head_is_cut_off_again_and_again_while_a_job_ends() {
+fn the_head_is_cut_off_repeatedly_while_a_job_ends() {
     let history = |seed| {
         let mut history = quiet(seed, &[2, 2]);
         for n in 0..12 {
@@ -308,8 +341,8 @@ fn the_head_is_cut_off_again_and_again_while_a_job_ends() {
     ends_well(history, &["fault: cut"]);
 }
 
-/// ray#1263, and seeds 132 and 622 of the first histories: a worker joins and is dead, or its cluster's coordinator is, before the
-/// job has begun.
+/// ray#1263, and seeds 132 and 622 of the drawn histories: a worker joins and dies before the job
+/// has started, or its cluster's coordinator does.
 #[test]
 fn nodes_die_while_the_job_begins() {
     for at in [0, 1, 5, 20, 60, 150] {
@@ -323,7 +356,8 @@ fn nodes_die_while_the_job_begins() {
     }
 }
 
-/// A start is inside the fault model: whoever is lost while nodes are assigned the job, it starts without that node, or again.
+/// The fault model includes a job's start: if a node is lost during the assignment, the job starts
+/// without it, or again.
 #[test]
 fn nodes_are_lost_while_the_job_is_assigned() {
     let all = [
@@ -342,7 +376,8 @@ fn nodes_are_lost_while_the_job_is_assigned() {
     }
 }
 
-/// A cluster that nobody reaches when a job comes: the job starts with the others after a short wait, and grows when it is back.
+/// A cluster is unreachable when a job arrives: the job starts with the others after a short wait,
+/// and grows when the cluster is back.
 #[test]
 fn a_job_does_not_wait_for_a_cluster_that_is_cut_off() {
     simulate(|| async {
@@ -352,7 +387,7 @@ fn a_job_does_not_wait_for_a_cluster_that_is_cut_off() {
         for other in [cluster("c0"), cluster("c1"), head] {
             grid.network().partition(&far, &other, true);
         }
-        // Its links are down by now, and its nodes have not given their head up.
+        // Its links have expired by now, and its nodes have not given the head up.
         sleep(secs(25)).await;
         let began = Instant::now();
         let long = Model { rounds: 40, ..TREE };
@@ -380,8 +415,10 @@ async fn incarnations(grid: &Grid) -> Vec<(NodeId, Option<Incarnation>)> {
     nodes.map(|node| (node.node.clone(), node.incarnation)).collect()
 }
 
-/// A process that waits for its job is killed while the job runs, or when it has ended and the end cannot be told: the nodes are
-/// free 10 s later, and none is started anew.
+/// A process that waits for its job is killed while the job runs, or when it has ended and its end
+/// cannot be reported.
+///
+/// The nodes are free 10 s later, and none is restarted.
 #[test]
 fn a_killed_client_frees_its_nodes_within_ten_seconds() {
     for (leaves, leaf_us) in [(2000, 500_000), (16, 20_000)] {
@@ -414,7 +451,7 @@ fn a_killed_client_frees_its_nodes_within_ten_seconds() {
                 principal: None,
             };
             scheduler.send(submit).deadline(secs(60)).await.unwrap().unwrap();
-            // It hears nothing from here on, so that a short job ends and stays untold.
+            // It receives nothing from here on, so that a short job ends without a report.
             assert!(grid.network().stop(&me.node));
             sleep(secs(4)).await;
             grid.network().kill(&me.node);
@@ -428,30 +465,31 @@ fn a_killed_client_frees_its_nodes_within_ten_seconds() {
     }
 }
 
-/// The line between two clusters is cut for a minute while a third cluster reaches both: nobody is dead, and no process is
-/// started anew.
+/// The line between two clusters is cut for a minute while a third cluster reaches both: no node is
+/// taken for dead, and no process restarts.
 #[test]
 fn a_cut_between_two_clusters_that_a_third_reaches_is_no_death() {
     for (a, b) in [("c0", "c1"), ("c1", "c2")] {
         let cut = || Fault::Cut(cluster(a), cluster(b), secs(60));
         let history = |seed| quiet(seed, &[2, 2, 2]).at(1000, cut());
-        for told in ends_well(history, &["fault: cut"]) {
+        for report in ends_well(history, &["fault: cut"]) {
             for lost in ["member: lost by silence", "member: lost by its site's word"] {
-                assert_eq!(told.met[lost], 0, "{:?}", told.said);
+                assert_eq!(report.met[lost], 0, "{:?}", report.said);
             }
         }
     }
 }
 
-/// A process stands still, its peers take it for dead, and it goes on as if nothing had been: whoever watched, did not sleep.
+/// A process is stopped, its peers take it for dead, and it continues. A watcher must not count the
+/// time in which it was stopped itself.
 #[test]
-fn a_watcher_that_stood_still_declares_nobody_dead() {
+fn a_watcher_that_was_stopped_declares_no_node_dead() {
     let history = |seed| {
         // Not long enough for others to notice.
         quiet(seed, &[3, 3]).at(1500, Fault::StopRole(Role::Root, millis(1500)))
     };
-    for told in ends_well(history, &["fault: stop: root"]) {
-        assert_eq!(told.met["member: lost by silence"], 0, "{:?}", told.said);
+    for report in ends_well(history, &["fault: stop: root"]) {
+        assert_eq!(report.met["member: lost by silence"], 0, "{:?}", report.said);
     }
     let history = |seed| quiet(seed, &[3, 3]).at(1500, Fault::StopRole(Role::Root, secs(20)));
     ends_well(history, &["fault: stop: root", "root: another took its place"]);
@@ -540,7 +578,7 @@ fn the_job_after_one_that_failed_runs() {
                 let ended = failing.ended(secs(300)).await.expect("it ends");
                 let error = ended.ended.outcome.expect_err("it fails");
                 assert!(matches!(error, JobError::Task(_)), "{error}");
-                // At once: nobody waits until all is quiet.
+                // At once, without a wait for the end of all messages.
                 let next = grid.submit(TREE, params, None).await.expect("taken");
                 let ended = next.ended(secs(300)).await.expect("it ends");
                 let outcome = ended.ended.outcome.expect("no failure");
@@ -551,10 +589,10 @@ fn the_job_after_one_that_failed_runs() {
     }
 }
 
-/// Mesos and Chronos, by Jepsen: short interruptions of the network, and nothing is scheduled any more. What counts is the job
-/// after them.
+/// Mesos and Chronos, by Jepsen: short interruptions of the network stop all scheduling. The test
+/// is the job after them.
 #[test]
-fn after_short_interruptions_the_grid_is_what_it_was() {
+fn after_short_interruptions_the_grid_works() {
     for seed in 1..=4 {
         let history = quiet(seed, &[2, 2, 2]);
         simulate(|| async move {
@@ -586,8 +624,9 @@ fn after_short_interruptions_the_grid_is_what_it_was() {
     }
 }
 
-/// A worker dies, a cluster is cut off from the master's, the master dies, and a node leaves: the new master goes on from the last
-/// iterate, and each block counts once.
+/// A worker dies, a cluster is cut off from the master's, the master dies, and a node leaves.
+///
+/// The new master continues from the last iterate, and each block counts once.
 #[test]
 fn a_master_and_its_workers_outlive_each_other() {
     let history = |seed| {

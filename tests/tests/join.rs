@@ -1,5 +1,8 @@
-//! Who is let in to a grid, asserted where it counts: at the head. Each case names what the head counted, and that no actor of it saw
-//! anything. Real endpoints on loopback; `--nocapture` prints the matrix. What processes do, `apps/springtide/tests` shows.
+//! Admission to a grid, asserted at the head: each case names the counter of the head, and checks
+//! that no actor saw anything.
+//!
+//! Real endpoints on loopback; `--nocapture` prints the matrix. `apps/springtide/tests` tests the
+//! processes.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -48,36 +51,37 @@ const LOOPBACK: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 const DAY: i64 = 24 * 3600;
 
-/// Anybody with a link may say this.
+/// A message that any peer with a link may send.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Sing {}
+struct Probe {}
 
 remote_message! {
-    "sing" => Sing;
+    "sing" => Probe;
 }
 
-/// An actor of the head that takes messages of every role: what it hears came through.
+/// An actor of the head that accepts messages of every role: a message that it gets has passed all
+/// checks.
 struct Canary(Rc<Cell<u64>>);
 
 impl Actor for Canary {
     type Context = Context<Self>;
 }
 
-impl Handler<Sing> for Canary {
+impl Handler<Probe> for Canary {
     type Result = ();
 
-    fn handle(&mut self, _: Sing, _: &mut Self::Context) {
+    fn handle(&mut self, _: Probe, _: &mut Self::Context) {
         self.0.set(self.0.get() + 1);
     }
 }
 
-/// A head with cluster lab, of three nodes that join; the date is the test's.
+/// A head with cluster lab, of three nodes that join; the test sets the date.
 struct Grid {
     ca: Ca,
     head: Head,
     book: BookFile,
     now: Arc<AtomicI64>,
-    sung: Rc<Cell<u64>>,
+    probes: Rc<Cell<u64>>,
     rows: Vec<[String; 4]>,
     lives: Cell<u64>,
     _dir: tempfile::TempDir,
@@ -96,9 +100,9 @@ impl Grid {
         let identity = identity.unwrap();
         let endpoint = Endpoint::quic(NetConfig::default(), &identity, Incarnation(1)).unwrap();
         let store = Store::open(dir.path()).unwrap();
-        let sung = Rc::new(Cell::new(0));
-        let canary = Canary(sung.clone()).start();
-        endpoint.hub.publish("canary", canary).accepts::<Sing>();
+        let probes = Rc::new(Cell::new(0));
+        let canary = Canary(probes.clone()).start();
+        endpoint.hub.publish("canary", canary).accepts::<Probe>();
         let mut head = Head::start(endpoint, store, Settings::default());
         let place = |n: u32| NodeRequest {
             node: format!("lab-{n}").into(),
@@ -121,7 +125,7 @@ impl Grid {
         let door = Some((LOOPBACK, JoinLimits::default()));
         head.enrol(office, &identity, door).unwrap();
         let (rows, lives) = (Vec::new(), Cell::new(1));
-        Self { ca: ca(), head, book, now, sung, rows, lives, _dir: dir }
+        Self { ca: ca(), head, book, now, probes, rows, lives, _dir: dir }
     }
 
     fn token(&self, uses: u32) -> JoinToken {
@@ -152,7 +156,7 @@ impl Grid {
         let client = self.node(&self.issue("client-2", HEAD_CLUSTER, "client"));
         let enrolment: Remote<Enrolment> = client.hub.remote(&HEAD.into(), ENROLMENT);
         enrolment.send(LookAtBook {}).deadline(LONG).await.unwrap();
-        client.net.close("told").await;
+        client.net.close("done").await;
     }
 
     fn door(&self) -> SocketAddr {
@@ -164,7 +168,7 @@ impl Grid {
         at
     }
 
-    /// An endpoint of this identity that knows the head.
+    /// An endpoint with this identity that knows the head.
     fn node(&self, identity: &NodeIdentity) -> Endpoint {
         self.lives.set(self.lives.get() + 1);
         let life = Incarnation(self.lives.get());
@@ -179,7 +183,7 @@ impl Grid {
         self.ca.issue(&node.into(), &cluster.into(), role, NODE_VALIDITY).unwrap()
     }
 
-    /// What the head has counted under this name: at the door, of links, or of messages.
+    /// The head's counter of this name: at the join endpoint, of links, or of messages.
     async fn counted(&self, what: &str) -> u64 {
         let stats = self.head.endpoint.hub.stats();
         match what.split_once(' ') {
@@ -200,7 +204,8 @@ impl Grid {
         }
     }
 
-    /// Does something that is to be refused, and sees that the head counted it once, under this name, and that nothing came through.
+    /// Executes a request that must be refused; checks that the head counted it once under this
+    /// name, and that no actor saw it.
     async fn case(
         &mut self,
         what: &str,
@@ -208,7 +213,7 @@ impl Grid {
         attempt: impl AsyncFnOnce(&Self) -> String,
     ) {
         let before = self.counted(counted).await;
-        let (sung, given) = (self.sung.get(), self.given());
+        let (probes, given) = (self.probes.get(), self.given());
         let said = timeout(LONG, attempt(self)).await.unwrap_or_else(|_| panic!("{what}: no end"));
         let counts = async {
             while self.counted(counted).await == before {
@@ -218,29 +223,29 @@ impl Grid {
         let counts = timeout(LONG, counts).await;
         counts.unwrap_or_else(|_| panic!("{what}: the head did not count {counted}: {said}"));
         assert_eq!(self.counted(counted).await, before + 1, "{what}: {said}");
-        assert_eq!(self.sung.get(), sung, "{what}: an actor heard it");
+        assert_eq!(self.probes.get(), probes, "{what}: an actor got the message");
         assert_eq!(self.given(), given, "{what}: a name was given");
         let [what, counted] = [what, counted].map(str::to_owned);
         self.rows.push([what, counted, "none".to_owned(), said]);
     }
 
-    /// Names that were given, and uses left of all tokens.
+    /// The number of names that were given, and the remaining uses of all tokens.
     fn given(&self) -> (usize, u32) {
         let book = self.book.read().unwrap();
         (book.names().len(), book.tokens().iter().map(|token| token.uses_left).sum())
     }
 
-    /// Somebody with this identity sings: what he hears of it.
-    async fn sings(&self, identity: &NodeIdentity) -> Result<(), RemoteError> {
+    /// Sends the message with this identity, and returns the result.
+    async fn send_probe(&self, identity: &NodeIdentity) -> Result<(), RemoteError> {
         let endpoint = self.node(identity);
         let canary: Remote<Canary> = endpoint.hub.remote(&HEAD.into(), "canary");
-        let heard = canary.send(Sing {}).deadline(LONG).await;
+        let result = canary.send(Probe {}).deadline(LONG).await;
         endpoint.net.close("sung").await;
-        heard
+        result
     }
 
-    /// Connects with no certificate, or this one, and these protocol names; then says something.
-    async fn knock(
+    /// Connects with this certificate, or none, and these protocol names; then sends some bytes.
+    async fn connect_and_send(
         &self,
         at: SocketAddr,
         alpn: &[&[u8]],
@@ -268,7 +273,7 @@ impl Grid {
         let said = async {
             let conn = endpoint.connect_with(config, at, "node.springtide").unwrap().await?;
             let (mut send, mut recv) = conn.open_bi().await?;
-            // A hello, or what looks like a call of an actor: nobody reads it.
+            // A hello, or bytes that resemble a call of an actor; the head does not read them.
             let _ = send.write_all(&[1, 0, 0, 0, 16, 0, 1, 0, 0x80]).await;
             let _ = recv.read_to_end(1 << 16).await;
             Err(conn.closed().await)
@@ -284,15 +289,15 @@ impl Grid {
     }
 
     fn print(&self) {
-        let head = ["case", "counted at the head", "heard by an actor", "told the caller"];
+        let head = ["case", "counted at the head", "received by an actor", "answer to the caller"];
         let rows: Vec<[&str; 4]> = std::iter::once(head)
             .chain(self.rows.iter().map(|row| [&*row[0], &*row[1], &*row[2], &*row[3]]))
             .collect();
         let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
         let (a, b, c) = (width(0), width(1), width(2));
-        for [what, counted, heard, told] in rows {
-            let told: String = told.chars().take(110).collect();
-            println!("| {what:a$} | {counted:b$} | {heard:c$} | {told}");
+        for [what, counted, received, answer] in rows {
+            let answer: String = answer.chars().take(110).collect();
+            println!("| {what:a$} | {counted:b$} | {received:c$} | {answer}");
         }
     }
 }
@@ -315,19 +320,19 @@ where
         Err(RemoteError::Refused { why: why @ (Refusal::Role | Refusal::Identity), .. }) => {
             format!("{why:?}")
         }
-        Ok(_) => panic!("it was heard"),
+        Ok(_) => panic!("an actor got it"),
         Err(error) => panic!("{error}"),
     }
 }
 
 #[actix_rt::test]
-async fn who_has_no_good_certificate_gets_no_link() {
+async fn peers_without_a_valid_certificate_get_no_link() {
     let mut grid = Grid::start().await;
-    // Whoever has one is heard, else the others would prove nothing.
-    grid.sings(&grid.join().await).await.unwrap();
-    assert_eq!(grid.sung.get(), 1);
+    // A peer with a valid certificate is accepted; otherwise the other cases would prove nothing.
+    grid.send_probe(&grid.join().await).await.unwrap();
+    assert_eq!(grid.probes.get(), 1);
     grid.case("no certificate", "link no-certificate", async |grid| {
-        grid.knock(grid.links(), &[ALPN], None).await
+        grid.connect_and_send(grid.links(), &[ALPN], None).await
     })
     .await;
     grid.case("another authority, of the same grid's name", "link foreign-ca", async |grid| {
@@ -335,29 +340,31 @@ async fn who_has_no_good_certificate_gets_no_link() {
         let other = other.issue(&"lab-1".into(), &"lab".into(), "node", NODE_VALIDITY).unwrap();
         let [cert, key, _] = other.pem();
         let forged = NodeIdentity::of_parts(cert, key, grid.ca.cert_pem()).unwrap();
-        no(grid.sings(&forged).await)
+        no(grid.send_probe(&forged).await)
     })
     .await;
     grid.case("expired certificate", "link bad-certificate", async |grid| {
         let long_ago = grid.now.load(Ordering::Relaxed) - 3 * DAY;
         let day = Duration::from_secs(DAY as u64);
         let old = grid.ca.issue_at(&"lab-1".into(), &"lab".into(), "node", day, long_ago);
-        no(grid.sings(&old.unwrap()).await)
+        no(grid.send_probe(&old.unwrap()).await)
     })
     .await;
     grid.case("no application protocol", "link alpn", async |grid| {
-        grid.knock(grid.links(), &[], Some(&grid.issue("lab-1", "lab", "node"))).await
+        grid.connect_and_send(grid.links(), &[], Some(&grid.issue("lab-1", "lab", "node"))).await
     })
     .await;
     grid.case("the door's protocol at the links' endpoint", "link alpn", async |grid| {
-        grid.knock(grid.links(), &[JOIN_ALPN], Some(&grid.issue("lab-1", "lab", "node"))).await
+        grid.connect_and_send(grid.links(), &[JOIN_ALPN], Some(&grid.issue("lab-1", "lab", "node")))
+            .await
     })
     .await;
     grid.case("a certificate and no hello", "link bad-hello", async |grid| {
-        grid.knock(grid.links(), &[ALPN], Some(&grid.issue("lab-1", "lab", "node"))).await
+        grid.connect_and_send(grid.links(), &[ALPN], Some(&grid.issue("lab-1", "lab", "node")))
+            .await
     })
     .await;
-    // Whoever has a good certificate is who it says, and no other.
+    // A peer with a valid certificate is the one that it claims to be, and no other.
     let honest =
         || Hello { grid: "home".to_owned(), cluster: "lab".to_owned(), ..Hello::of("lab-1") };
     let (node, cluster, other) = ("lab-2".to_owned(), "ams".to_owned(), "work".to_owned());
@@ -377,21 +384,22 @@ async fn who_has_no_good_certificate_gets_no_link() {
             let odd = say_hello(&endpoint, config, grid.links(), &hello).await.unwrap();
             assert_eq!(odd.answer.kind, Kind::REFUSE, "{what}");
             let (mut send, _) = (odd.send, odd.recv);
-            let call = Frame::new(Kind::TELL, "heard by nobody");
+            let call = Frame::new(Kind::TELL, "received by no actor");
             let _ = send.write_all(&[&call.header()[..], &call.body].concat()).await;
             odd.conn.closed().await.to_string()
         })
         .await;
     }
     let identity = grid.join().await;
-    grid.sings(&identity).await.unwrap();
+    grid.send_probe(&identity).await.unwrap();
     grid.revoke(&identity.name().node).await;
-    grid.case("revoked node", "link revoked", async |grid| no(grid.sings(&identity).await)).await;
+    grid.case("revoked node", "link revoked", async |grid| no(grid.send_probe(&identity).await))
+        .await;
     grid.print();
 }
 
 #[actix_rt::test]
-async fn who_has_no_good_token_gets_no_certificate() {
+async fn peers_without_a_valid_token_get_no_certificate() {
     let mut grid = Grid::start().await;
     let closed = |error: JoinError| match error {
         JoinError::Refused(why) => {
@@ -401,15 +409,15 @@ async fn who_has_no_good_token_gets_no_certificate() {
         error => panic!("{error}"),
     };
     grid.case("no application protocol", "door alpn", async |grid| {
-        grid.knock(grid.door(), &[], None).await
+        grid.connect_and_send(grid.door(), &[], None).await
     })
     .await;
     grid.case("the links' protocol at the door", "door alpn", async |grid| {
-        grid.knock(grid.door(), &[ALPN], Some(&grid.issue("lab-1", "lab", "node"))).await
+        grid.connect_and_send(grid.door(), &[ALPN], Some(&grid.issue("lab-1", "lab", "node"))).await
     })
     .await;
     grid.case("a call of an actor at the door", "door bad-request", async |grid| {
-        grid.knock(grid.door(), &[JOIN_ALPN], None).await
+        grid.connect_and_send(grid.door(), &[JOIN_ALPN], None).await
     })
     .await;
     let token = grid.token(2);
@@ -433,7 +441,7 @@ async fn who_has_no_good_token_gets_no_certificate() {
     })
     .await;
     grid.case("garbled token", "door unknown-token", async |grid| {
-        // Its text is refused before anything is sent; who sends it all the same is unknown.
+        // The client refuses its text before it sends anything; the head does not know it either.
         let text = token.to_string();
         assert!(text[..text.len() - 1].parse::<JoinToken>().is_err());
         let id = token.id.to_uppercase() + "\n";
@@ -458,7 +466,7 @@ async fn who_has_no_good_token_gets_no_certificate() {
         closed(join(ends, &once, request, None, LONG).await.unwrap_err())
     })
     .await;
-    // Both uses at once, and a third: exactly two are let in.
+    // Both uses at once, and a third: exactly two are accepted.
     let three =
         tokio::join!(grid.ask(&token, None), grid.ask(&token, None), grid.ask(&token, None));
     let granted = [&three.0, &three.1, &three.2].iter().filter(|answer| answer.is_ok()).count();
@@ -482,12 +490,12 @@ async fn who_has_no_good_token_gets_no_certificate() {
         closed(grid.ask(&fresh, None).await.unwrap_err())
     })
     .await;
-    assert_eq!(grid.sung.get(), 0);
+    assert_eq!(grid.probes.get(), 0);
     grid.print();
 }
 
 #[actix_rt::test]
-async fn whoever_has_a_certificate_may_do_what_it_says_and_no_more() {
+async fn a_certificate_grants_its_own_rights_alone() {
     let mut grid = Grid::start().await;
     let node = grid.join().await;
     let ends = grid.node(&node);
@@ -504,7 +512,7 @@ async fn whoever_has_a_certificate_may_do_what_it_says_and_no_more() {
         work: None,
     };
     let site = site_name(&"lab".into());
-    // Its own registration is taken, else the others would prove nothing.
+    // Its own registration is accepted; otherwise the other cases would prove nothing.
     let own: Remote<Site> = hub.remote(&HEAD.into(), &site);
     own.send(register(&contact)).deadline(LONG).await.unwrap().unwrap();
     grid.case("wrong role: a client registers as a node", "message denied", async |grid| {
@@ -516,7 +524,7 @@ async fn whoever_has_a_certificate_may_do_what_it_says_and_no_more() {
         said
     })
     .await;
-    grid.case("wrong role: one that nobody knows registers", "message denied", async |grid| {
+    grid.case("wrong role: an unknown node registers", "message denied", async |grid| {
         let king = grid.node(&grid.issue("lab-3", "lab", "king"));
         let contact = king.net.contact();
         let register = Register { incarnation: king.net.me().incarnation, ..register(&contact) };
@@ -627,30 +635,30 @@ async fn a_certificate_is_renewed_under_a_link_that_stays_and_not_when_it_is_rev
     };
     let before = links(&grid);
     let canary: Remote<Canary> = ends.hub.remote(&HEAD.into(), "canary");
-    canary.send(Sing {}).deadline(LONG).await.unwrap();
+    canary.send(Probe {}).deadline(LONG).await.unwrap();
     assert_eq!(links(&grid), before, "the link was dropped");
-    // New links show the new certificate: the head forgets the node, and is called again.
+    // New links present the new certificate: the head forgets the node, and is called again.
     grid.head.endpoint.net.forget(&"lab-1".into());
     let again = async {
-        while canary.send(Sing {}).deadline(LONG).await.is_err() {
+        while canary.send(Probe {}).deadline(LONG).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     timeout(LONG, again).await.unwrap();
-    // Another's certificate is not taken for this node's.
+    // The certificate of another node is refused.
     assert!(ends.net.renew(&grid.issue("lab-2", "lab", "node")).is_err());
 
     let now = grid.now.load(Ordering::Relaxed);
     grid.book.change(|book| book.revoke(&"lab-1".into(), "stolen", now)).unwrap().unwrap();
     let refused = enrolment.send(ask()).deadline(LONG).await;
-    // By the book, or, if the head has looked at it meanwhile, by the link.
+    // By the ledger or, if the head has checked it meanwhile, by the link.
     let said = match refused {
         Ok(answer) => answer.unwrap_err().to_string(),
         Err(error) => error.to_string(),
     };
     assert!(said.contains("revoked"), "{said}");
     grid.revoke(&"lab-1".into()).await;
-    // Its link is closed, and the scheduler knows why.
+    // Its link is closed, and the scheduler knows the reason.
     let gone = async {
         loop {
             let status = grid.head.scheduler.send(GetStatus {}).await.unwrap();
@@ -663,9 +671,9 @@ async fn a_certificate_is_renewed_under_a_link_that_stays_and_not_when_it_is_rev
     };
     let why = timeout(LONG, gone).await.unwrap();
     assert!(why.contains("revoked: stolen"), "{why}");
-    let sung = grid.sung.get();
-    let refused = canary.send(Sing {}).deadline(LONG).await.unwrap_err();
+    let probes = grid.probes.get();
+    let refused = canary.send(Probe {}).deadline(LONG).await.unwrap_err();
     assert!(refused.to_string().contains("revoked"), "{refused}");
-    assert_eq!(grid.sung.get(), sung);
+    assert_eq!(grid.probes.get(), probes);
     ends.net.close("done").await;
 }

@@ -1,4 +1,5 @@
-//! Several jobs at once over a grid in virtual time, with all actors: the malleability manager deals out the nodes.
+//! Several jobs at once over a grid in virtual time, with all actors: the malleability manager
+//! distributes the nodes.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,15 +14,15 @@ use tokio::time::sleep;
 
 use crate::simulated::{TREE, layout, params, registry};
 
-/// Nodes of a job, and whether it waits; absent: it is not there.
+/// Nodes of a job, and whether it waits; none if it does not exist.
 async fn nodes(grid: &Rc<Grid>, job: JobId) -> Option<(u32, bool)> {
     let status = grid.scheduler().send(GetStatus {}).await.expect("a status");
     let job = status.jobs.into_iter().find(|known| known.job == job)?;
     Some((job.nodes(), job.state == JobState::Queued))
 }
 
-/// A malleable job grows into what is free; a rigid one comes and goes to the other cluster; for a second the first shrinks,
-/// and when that is over it grows again. All answers are right.
+/// A malleable job grows into free processors. A rigid one gets the other cluster; for a second one
+/// the first shrinks, and grows again after it. All answers are right.
 #[test]
 fn a_job_grows_shrinks_for_another_and_grows_again() {
     for (seed, mode) in [(1, Mode::Static), (2, Mode::Adaptive)] {

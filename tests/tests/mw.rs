@@ -1,4 +1,5 @@
-//! A master and workers on whole grids in virtual time: the answer is that of one thread, bit for bit, whoever comes, goes or dies.
+//! A master and workers on whole grids in virtual time: the answer is that of one thread, bit for
+//! bit, for all joins, leaves and losses.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -6,9 +7,9 @@ use std::time::Duration;
 use springtide_runtime::work::Registry;
 use springtide_simulator::faults::{self, History, Summed};
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{Ended, Grid, Layout, Place, simulate};
+use springtide_simulator::{CompletedRun, Grid, Layout, Place, simulate};
 use springtide_tests::number;
-use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
+use springtide_tests::virtual_grid::{Controls, Run, Shape, run_scripted};
 
 use crate::simulated::{after, drain_after, layout, params, quiet, root_and_another};
 
@@ -18,7 +19,7 @@ const JOB: Summed = Summed { iterations: 10, tasks: 12, ..Summed::SMALL };
 fn scripted<F: Future<Output = ()> + 'static>(
     shape: &Shape,
     job: Summed,
-    script: impl FnOnce(Rc<Hands>) -> F + 'static,
+    script: impl FnOnce(Rc<Controls>) -> F + 'static,
 ) -> Run {
     let right = job.answer();
     let run = run_scripted(shape, job, script);
@@ -27,12 +28,12 @@ fn scripted<F: Future<Output = ()> + 'static>(
     run
 }
 
-/// How often a master began.
+/// The number of times that a master started.
 fn masters(said: &[String]) -> usize {
     said.iter().filter(|text| text.starts_with("the master begins")).count()
 }
 
-/// Seconds of work done by all, over those of the job.
+/// Seconds of work done by all nodes, over those of the job.
 fn work_share(run: &Run, job: &Summed) -> f64 {
     run.total.times.working_ns as f64 * 1e-9 / job.work().as_secs_f64()
 }
@@ -52,7 +53,8 @@ fn all_threads_but_the_masters_work_and_one_seed_gives_one_history() {
     assert_ne!(once(2), once(3));
 }
 
-/// Alone, the master does all itself; and where its node has more threads, these work, isolated or not.
+/// Alone, the master does all work itself. If its node has more threads, these work, isolated or
+/// not.
 #[test]
 fn a_grid_of_one_node_is_enough() {
     for (threads, isolate) in [(1, false), (1, true), (3, true)] {
@@ -64,30 +66,30 @@ fn a_grid_of_one_node_is_enough() {
     }
 }
 
-/// Nobody computes beside the master, while others are there.
+/// An isolated master's node does not compute while there are others.
 #[test]
-fn the_masters_node_is_left_alone_when_it_asks_for_that() {
+fn an_isolated_masters_node_does_not_compute() {
     for isolate in [false, true] {
         let job = Summed { isolate, ..JOB };
-        let script = move |hands: Rc<Hands>| async move {
+        let script = move |controls: Rc<Controls>| async move {
             after(8).await;
-            let here = hands.statistics(&"c0-n00".into()).times.working_ns as f64 * 1e-9;
+            let here = controls.statistics(&"c0-n00".into()).times.working_ns as f64 * 1e-9;
             assert_eq!(here < 0.5, isolate, "{here}");
         };
         scripted(&Shape::of(&[2, 2], 2, 1), job, script);
     }
 }
 
-/// Nodes leave in order: none is kept for longer than a block, and nothing is done twice.
+/// Nodes leave in order: none stays longer than a block, and no work is repeated.
 #[test]
 fn nodes_leave_after_the_block_that_they_do() {
     for seed in 1..=3 {
-        let script = |hands: Rc<Hands>| async move {
+        let script = |controls: Rc<Controls>| async move {
             after(3).await;
-            let took = hands.leave(&["c0-n01", "c1-n00"]).await;
+            let took = controls.leave(&["c0-n01", "c1-n00"]).await;
             assert!(took.iter().all(|took| *took < Duration::from_millis(1500)), "{took:?}");
             after(3).await;
-            hands.leave(&["c1-n01"]).await;
+            controls.leave(&["c1-n01"]).await;
         };
         let run = scripted(&Shape::of(&[3, 2], 1, seed), JOB, script);
         assert_eq!(masters(&run.said), 1);
@@ -95,28 +97,28 @@ fn nodes_leave_after_the_block_that_they_do() {
     }
 }
 
-/// All leave but the master: it goes on alone.
+/// All nodes except the master's leave, and the master continues alone.
 #[test]
 fn the_master_goes_on_alone_when_all_others_have_left() {
-    let script = |hands: Rc<Hands>| async move {
+    let script = |controls: Rc<Controls>| async move {
         after(3).await;
-        hands.leave(&["c0-n01", "c1-n00"]).await;
+        controls.leave(&["c0-n01", "c1-n00"]).await;
     };
     let job = Summed { iterations: 4, ..JOB };
     let run = scripted(&Shape::of(&[2, 1], 1, 1), job, script);
     assert_eq!(masters(&run.said), 1);
 }
 
-/// Nodes are lost with their workers: what they had others do, and no more than that is done again.
+/// The work of lost nodes is repeated by others, and no other work is.
 #[test]
 fn lost_nodes_cost_what_they_had() {
     for seed in 1..=3 {
-        let script = |hands: Rc<Hands>| async move {
+        let script = |controls: Rc<Controls>| async move {
             for node in ["c0-n01", "c0-n02"] {
                 after(3).await;
-                hands.crash(node);
+                controls.crash(node);
                 after(1).await;
-                hands.declare_lost(&[node]);
+                controls.declare_lost(&[node]);
             }
         };
         let run = scripted(&Shape::of(&[3, 2], 1, seed), JOB, script);
@@ -125,46 +127,49 @@ fn lost_nodes_cost_what_they_had() {
     }
 }
 
-/// A link breaks for a while, with orders and answers on it: nothing begins anew, and others do meanwhile what is behind it.
+/// A link breaks for a while, with orders and answers on it. No work starts again, and other nodes
+/// do the work behind the link meanwhile.
 #[test]
-fn a_link_that_breaks_is_waited_for_by_nobody() {
+fn no_node_waits_for_a_broken_link() {
     for cut in [2, 20] {
-        let script = move |hands: Rc<Hands>| async move {
+        let script = move |controls: Rc<Controls>| async move {
             after(3).await;
             let (a, b) = ("c0".into(), "c1".into());
-            hands.network.partition(&a, &b, true);
+            controls.network.partition(&a, &b, true);
             after(cut).await;
-            hands.network.partition(&a, &b, false);
+            controls.network.partition(&a, &b, false);
         };
         let job = Summed { iterations: 20, ..JOB };
         let run = scripted(&Shape::of(&[3, 2], 1, 1), job.clone(), script);
         assert_eq!(masters(&run.said), 1);
-        // Two of four workers are of no use for so long.
+        // Two of four workers are useless for this time.
         let most = job.work().as_secs_f64() / 4.0 * 1.3 + cut as f64 / 2.0 + 3.0;
         assert!(run.wall.as_secs_f64() < most, "{:?} {most}: {:?}", run.wall, run.said);
     }
 }
 
-/// Taken for dead and back in the same life: what it says then counts, or is done already.
+/// A node is taken for dead and returns in the same incarnation: its results count, unless others
+/// have them already.
 #[test]
-fn who_was_taken_for_dead_works_again() {
-    let script = |hands: Rc<Hands>| async move {
+fn a_node_that_was_taken_for_dead_works_again() {
+    let script = |controls: Rc<Controls>| async move {
         after(3).await;
-        hands.declare_lost(&["c1-n00"]);
+        controls.declare_lost(&["c1-n00"]);
         after(2).await;
-        hands.readmit(&["c1-n00"]);
+        controls.readmit(&["c1-n00"]);
     };
     let run = scripted(&Shape::of(&[2, 2], 1, 1), JOB, script);
     assert_eq!(masters(&run.said), 1);
 }
 
-/// The master moves to another node at a checkpoint, and as it is: it goes on after the last iteration that it saved.
+/// The master moves to another node at a checkpoint, or at once, and continues after the last saved
+/// iteration.
 #[test]
 fn the_master_moves_and_the_program_goes_on() {
     for at_checkpoint in [true, false] {
-        let script = move |hands: Rc<Hands>| async move {
+        let script = move |controls: Rc<Controls>| async move {
             after(6).await;
-            hands.move_root("c1-n00", at_checkpoint).await;
+            controls.move_root("c1-n00", at_checkpoint).await;
         };
         let job = Summed { iterations: 20, ..JOB };
         let run = scripted(&Shape::of(&[2, 2], 1, 1), job, script);
@@ -180,7 +185,7 @@ fn registry() -> Registry {
     registry
 }
 
-fn check(ended: &Ended, job: &Summed) {
+fn check(ended: &CompletedRun, job: &Summed) {
     let outcome =
         ended.ended.outcome.as_ref().unwrap_or_else(|why| panic!("{why}; {:?}", ended.said));
     assert_eq!(outcome.checksum, job.answer(), "{:?}", ended.said);
@@ -196,7 +201,8 @@ fn of_speeds(speeds: &[(u32, f64)], seed: u64) -> Layout {
     Layout { clusters, ..layout(&[1], seed) }
 }
 
-/// Speeds from one to seven: iterations take little more than work divided at will would, and equal shares three times as long.
+/// Speeds from one to seven: iterations take little more than perfectly divisible work, and equal
+/// shares take three times as long.
 #[test]
 fn a_grid_of_unequal_nodes_is_used_as_it_is() {
     let speeds = [(1, 7.0), (8, 7.0), (4, 6.0), (2, 1.0)];
@@ -219,7 +225,7 @@ fn a_grid_of_unequal_nodes_is_used_as_it_is() {
             ended
         })
     };
-    let mean = |ended: &Ended| ended.iterations[6..].iter().sum::<f64>() / 6.0;
+    let mean = |ended: &CompletedRun| ended.iterations[6..].iter().sum::<f64>() / 6.0;
     let (ours, even) = (run(job(false)), run(job(true)));
     // The master's node, one of speed 7, does nothing.
     let bound = 60.0 * 5.0 * 0.5 / (8.0 * 7.0 + 4.0 * 6.0 + 2.0);
@@ -229,7 +235,7 @@ fn a_grid_of_unequal_nodes_is_used_as_it_is() {
     assert!(even_s > 3.0 * ours_s, "{even_s} {ours_s}");
 }
 
-/// A node's process dies, then the master's: a new master goes on from the last checkpoint.
+/// A node's process dies, then the master's: a new master continues from the last checkpoint.
 #[test]
 fn a_program_outlives_a_node_and_the_masters_node() {
     let job = Summed { iterations: 30, ..JOB };
@@ -254,7 +260,8 @@ fn a_program_outlives_a_node_and_the_masters_node() {
     });
 }
 
-/// A worker's node and the master's are drained: the master goes on elsewhere from where it was, and no iteration is done twice.
+/// A worker's node and the master's are drained: the master continues elsewhere from its state, and
+/// no iteration is repeated.
 #[test]
 fn a_drained_master_goes_on_elsewhere() {
     let job = Summed { iterations: 30, ..JOB };
@@ -270,7 +277,8 @@ fn a_drained_master_goes_on_elsewhere() {
     });
 }
 
-/// Speeds are known from scenarios done per busy second, with no benchmark: adaptation adds nodes that are of use.
+/// Speeds are known from scenarios done per busy second, without a benchmark: adaptation adds
+/// useful nodes.
 #[test]
 fn adaptation_adds_nodes_to_a_busy_program() {
     let job = Summed { iterations: 120, tasks: 60, ..JOB };
@@ -287,7 +295,8 @@ fn adaptation_adds_nodes_to_a_busy_program() {
     });
 }
 
-/// `SPRINGTIDE_MASTER_HISTORIES=1000 SPRINGTIDE_MASTER_HISTORIES_SEED=1`: so many drawn fault histories of a master and its workers.
+/// `SPRINGTIDE_MASTER_HISTORIES=1000 SPRINGTIDE_MASTER_HISTORIES_SEED=1`: the number of drawn fault
+/// histories of a master and its workers.
 #[test]
 fn masters_and_workers_survive_fault_histories() {
     let first = number("SPRINGTIDE_MASTER_HISTORIES_SEED", 1);
@@ -296,7 +305,7 @@ fn masters_and_workers_survive_fault_histories() {
     let wrong = seeds.filter(|seed| {
         let history = History::of_master(*seed);
         let (wrong, said) = match faults::run(&history) {
-            Ok(told) => (None, told.said),
+            Ok(report) => (None, report.said),
             Err(failed) => (Some(failed.wrong), failed.said),
         };
         if let Some(wrong) = &wrong {

@@ -21,7 +21,7 @@ use springtide_runtime::work::{Job, Registry, encode_job};
 use springtide_simulator::apps::{Model, Shape};
 use springtide_simulator::faults;
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{Ended, Grid, Layout, Place, Run, simulate};
+use springtide_simulator::{CompletedRun, Grid, Layout, Place, Run, simulate};
 use springtide_tests::number;
 use tokio::time::sleep;
 
@@ -66,7 +66,7 @@ pub(crate) fn params(seed: u64) -> JobParams {
     params
 }
 
-/// No adaptation.
+/// The parameters of a job without adaptation.
 pub(crate) fn quiet(seed: u64) -> JobParams {
     let mut params = params(seed);
     params.mode = Mode::Static;
@@ -86,7 +86,7 @@ pub(crate) fn root_and_another(run: &Run<'_>) -> (NodeId, NodeId) {
     (root, another)
 }
 
-/// Drains nodes some seconds from now, with a minute for it.
+/// Drains nodes after some seconds, with a minute's deadline.
 pub(crate) async fn drain_after(grid: Rc<Grid>, seconds: u64, nodes: Vec<NodeId>) {
     let (reason, deadline_ms, life) = ("a test".to_owned(), Some(60_000), None);
     let drain = Drain { nodes, reason, deadline_ms, life };
@@ -96,13 +96,13 @@ pub(crate) async fn drain_after(grid: Rc<Grid>, seconds: u64, nodes: Vec<NodeId>
     assert!(drained.is_ok(), "{drained:?}");
 }
 
-/// The root's node, as it said last.
-fn root(ended: &Ended) -> Vec<String> {
+/// The nodes of the job's root, by its messages.
+fn root(ended: &CompletedRun) -> Vec<String> {
     let says = ended.said.iter().filter_map(|(_, text)| text.strip_prefix("the root runs on "));
     says.map(|text| text.split(',').next().unwrap_or(text).to_owned()).collect()
 }
 
-fn run(clusters: &[u32], seed: u64) -> (Ended, u64) {
+fn run(clusters: &[u32], seed: u64) -> (CompletedRun, u64) {
     let layout = layout(clusters, seed);
     simulate(|| async move {
         let grid = Grid::start(&layout, registry()).await;
@@ -125,12 +125,13 @@ fn one_seed_gives_one_history_of_a_whole_grid() {
     assert!(took < ideal * 1.3, "{took} s, of at least {ideal} s");
     let (again, same) = run(&[3, 3], 1);
     assert_eq!((again.wall, same), (first.wall, digest));
-    // Seeds that differ in the lowest bit only were the same history once.
+    // Seeds that differ in the lowest bit alone must give different histories.
     let (second, third) = (run(&[3, 3], 2).1, run(&[3, 3], 3).1);
     assert!(second != digest && third != digest && second != third);
 }
 
-/// Every role of a grid dies: members, the coordinator of a cluster, the job's own, a whole cluster whose machines go off.
+/// Every role of a grid dies: members, the coordinator of a cluster, the job's own, and a whole
+/// cluster whose machines go off.
 #[test]
 fn all_roles_die_and_the_answer_is_right() {
     for seed in 1..=4 {
@@ -167,24 +168,26 @@ fn all_roles_die_and_the_answer_is_right() {
         }
         let outcome = ended.ended.outcome.as_ref().expect("no failure");
         assert_eq!(outcome.checksum, TREE.answer(), "seed {seed}");
-        // None of what went on was a reason to remove anybody.
+        // None of these events is a reason to remove a node.
         let removed = |text: &&String| text.starts_with("removed");
         let removals: Vec<_> = ended.said.iter().map(|(_, text)| text).filter(removed).collect();
         assert!(removals.is_empty(), "seed {seed}: {removals:?}");
         let distinct: BTreeMap<_, _> = roots.iter().map(|root| (root, ())).collect();
-        assert!(distinct.len() > 1, "the root went on elsewhere: {roots:?}");
+        assert!(distinct.len() > 1, "the root continued elsewhere: {roots:?}");
     }
 }
 
-/// All nodes of the grid are free within a minute after its job: nobody computes on for a root or a coordinator that was replaced.
+/// All nodes of the grid are free within a minute after its job: none computes for a replaced root
+/// or coordinator.
 async fn all_are_free(grid: &Grid, nodes: usize) {
     sleep(Duration::from_secs(60)).await;
     let status = grid.head().status().await;
     assert_eq!((status.count(NodeState::Idle), status.jobs.len()), (nodes, 0), "{status:?}");
 }
 
-/// The root's cluster is cut off from the others, not from the head: they say that they do not hear the root, another takes its
-/// place, and the old one's is stopped.
+/// The root's cluster is cut off from the others, but not from the head.
+///
+/// They report that the root is silent, another node takes its place, and the old root is stopped.
 #[test]
 fn a_root_that_is_cut_off_is_replaced_and_stopped() {
     for seed in 1..=3 {
@@ -216,13 +219,14 @@ fn a_root_that_is_cut_off_is_replaced_and_stopped() {
         }
         let outcome = ended.ended.outcome.as_ref().expect("no failure");
         assert_eq!(outcome.checksum, TREE.answer(), "seed {seed}");
-        assert!(root(&ended).len() > 1, "seed {seed}: nobody took its place");
+        assert!(root(&ended).len() > 1, "seed {seed}: no node took its place");
     }
 }
 
-/// Nodes are drained while the root's node dies: who was asked to let them go is gone, and the next coordinator does.
+/// Nodes are drained while the root's node dies: the coordinator with the order is lost, and the
+/// next one releases them.
 #[test]
-fn nodes_that_leave_while_the_root_dies_are_let_go_by_the_next() {
+fn nodes_that_leave_while_the_root_dies_are_released_by_the_next() {
     for seed in 1..=3 {
         for after_ms in [0, 20, 300, 3000] {
             let layout = layout(&[3, 3], seed);
@@ -267,17 +271,18 @@ fn nodes_that_leave_while_the_root_dies_are_let_go_by_the_next() {
     }
 }
 
-/// Plays 300 histories from seed 1, or `SPRINGTIDE_HISTORIES` from `SPRINGTIDE_HISTORIES_SEED` on.
-/// Each kind of fault and each way of recovery must occur in one of 1,000, and in 100 of 10,000.
+/// Runs 300 histories from seed 1, or `SPRINGTIDE_HISTORIES` from `SPRINGTIDE_HISTORIES_SEED` on.
+///
+/// Each kind of fault and each path of recovery must occur in one of 1,000, and in 100 of 10,000.
 #[test]
 fn jobs_survive_fault_histories() {
     let first = number("SPRINGTIDE_HISTORIES_SEED", 1);
     let seeds = first..first + number("SPRINGTIDE_HISTORIES", 300);
     let alone = seeds.end - seeds.start == 1;
     let tally = faults::run_all(seeds, |history, result| match result {
-        Ok(told) if alone => {
+        Ok(report) if alone => {
             print!("{history}");
-            told.said.iter().for_each(|(at, text)| {
+            report.said.iter().for_each(|(at, text)| {
                 println!("{:9.3} s  {text}", at.as_secs_f64());
             });
         }
@@ -298,14 +303,14 @@ fn jobs_survive_fault_histories() {
     assert!(rare.is_empty(), "not met, or too seldom: {rare:?}");
 }
 
-/// Hears what a cluster's coordinator says of silent members.
-struct Ear(Rc<Cell<u32>>);
+/// Counts the reports of silent members that a cluster's coordinator sends.
+struct SilenceListener(Rc<Cell<u32>>);
 
-impl Actor for Ear {
+impl Actor for SilenceListener {
     type Context = actix::Context<Self>;
 }
 
-impl Handler<Silent> for Ear {
+impl Handler<Silent> for SilenceListener {
     type Result = ();
 
     fn handle(&mut self, _: Silent, _: &mut Self::Context) {
@@ -313,17 +318,18 @@ impl Handler<Silent> for Ear {
     }
 }
 
-/// A node is told of a job twice, for nobody knows whether the first word arrived; and once it is released it says nothing of the
-/// members that it watched.
+/// A node is assigned a job twice, for its answer to the first order may be lost.
+///
+/// Once it is released it reports nothing of the members that it watched.
 #[test]
-fn a_node_may_be_told_of_a_job_twice_and_is_quiet_when_released() {
+fn a_job_may_be_assigned_twice_and_a_released_node_is_silent() {
     let layout = layout(&[3], 1);
     simulate(|| async move {
         let grid = Grid::start(&layout, registry()).await;
         let head = &grid.head().endpoint;
         let job = JobId(77);
-        let heard = Rc::new(Cell::new(0));
-        let ear = Ear(heard.clone()).start();
+        let reports = Rc::new(Cell::new(0));
+        let ear = SilenceListener(reports.clone()).start();
         head.hub.publish(&coordinator_name(job), ear).accepts::<Silent>();
         let status = grid.head().status().await;
         let member = |node: &NodeStatus| Member {
@@ -368,17 +374,18 @@ fn a_node_may_be_told_of_a_job_twice_and_is_quiet_when_released() {
         assert_eq!(grid.machines().hosting(&name), ["c0-1".into()]);
         assert_eq!(worker.send(Release { job, over: true, epoch: Epoch(1) }).await, Ok(()));
         assert_eq!(grid.machines().hosting(&name), []);
-        // The word of a coordinator that the end of its job has overtaken.
+        // The message of a coordinator that arrives after the end of its job.
         let late = worker.send(assign(job)).await;
         assert!(matches!(late, Ok(Err(AssignError::Failed { .. }))), "{late:?}");
         sleep(Duration::from_secs(60)).await;
-        assert_eq!(heard.get(), 0, "it took members of a job that it had left for dead");
+        assert_eq!(reports.get(), 0, "it reported members of a job that it had left");
     });
 }
 
-/// A state of a minute and checkpoints of five over the link of one cluster: they are late there and nowhere else.
+/// A state takes a minute and checkpoints take five over the link of one cluster: they are late
+/// there and nowhere else.
 #[test]
-fn what_a_slow_link_takes_minutes_for_arrives_and_holds_nobody_else_up() {
+fn transfers_of_minutes_over_a_slow_link_arrive_and_delay_nothing_else() {
     let layout = layout(&[4, 4, 4], 1);
     let job = Model {
         rounds: 8,
@@ -400,14 +407,17 @@ fn what_a_slow_link_takes_minutes_for_arrives_and_holds_nobody_else_up() {
     });
     let outcome = ended.ended.outcome.as_ref().expect("no failure");
     assert_eq!(outcome.checksum, answer);
-    // They grow without end where checkpoints are sent faster than the link carries them.
+    // Iterations would grow without bound if checkpoints were sent faster than the link carries
+    // them.
     for seconds in &ended.iterations {
         assert!((100.0..140.0).contains(seconds), "{:?}", ended.iterations);
     }
 }
 
-/// Nodes of one cluster ask each other for work before all of them take part in the job: who does not answers too. They waited five
-/// seconds for each such answer.
+/// Nodes of one cluster ask each other for work before all of them take part in the job.
+///
+/// A node that does not take part yet answers too; otherwise the first iteration waits five seconds
+/// for each answer.
 #[test]
 fn the_first_iteration_in_one_cluster_is_hardly_longer_than_the_others() {
     for seed in 1..=3 {
@@ -419,8 +429,9 @@ fn the_first_iteration_in_one_cluster_is_hardly_longer_than_the_others() {
     }
 }
 
-/// The task that a slow node is at when its time to leave is over lasts longer than a member may be silent: it leaves all the same,
-/// and is not taken for dead.
+/// A slow node's last task lasts longer than its deadline to leave and than the limit of silence.
+///
+/// It leaves all the same, and is not taken for dead.
 #[test]
 fn a_slow_node_that_leaves_is_not_taken_for_dead() {
     let ended = simulate(|| async move {
@@ -454,9 +465,10 @@ fn a_slow_node_that_leaves_is_not_taken_for_dead() {
     assert!(lost.is_empty(), "{lost:?}");
 }
 
-/// A checkpoint that takes five minutes over the link of a cluster does not keep its nodes from hearing that they are to leave.
+/// A checkpoint that takes five minutes over a cluster's link does not delay the orders to its
+/// nodes to leave.
 #[test]
-fn who_is_sent_a_long_checkpoint_leaves_at_once_when_told_to() {
+fn a_node_leaves_at_once_while_it_receives_a_long_checkpoint() {
     let job = Model { rounds: 8, work_us: 800_000_000, checkpoint_bytes: 30_000_000, ..TREE };
     let answer = job.answer();
     let (ended, took) = simulate(|| async move {
@@ -476,7 +488,7 @@ fn who_is_sent_a_long_checkpoint_leaves_at_once_when_told_to() {
         let script = actix_rt::spawn(async move {
             // The first checkpoint is under way by then.
             sleep(Duration::from_secs(150)).await;
-            let told = tokio::time::Instant::now();
+            let ordered = tokio::time::Instant::now();
             let within = Duration::from_secs(1200);
             scheduler
                 .send(drain)
@@ -484,7 +496,7 @@ fn who_is_sent_a_long_checkpoint_leaves_at_once_when_told_to() {
                 .await
                 .expect("an answer")
                 .expect("they are empty");
-            told.elapsed()
+            ordered.elapsed()
         });
         let ended = run.ended(Duration::from_secs(7200)).await.expect("it ends");
         (ended, script.await.expect("no panic"))
@@ -493,9 +505,9 @@ fn who_is_sent_a_long_checkpoint_leaves_at_once_when_told_to() {
     assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
-/// Thousands of grids in one process: whoever is on a network and whoever hears it must not keep each other.
+/// Thousands of grids in one process: a network and its handlers must not keep each other alive.
 #[test]
-fn nothing_of_a_grid_is_left_when_it_is_gone() {
+fn nothing_of_a_grid_is_left_after_its_end() {
     let network = simulate(|| async move {
         let grid = Grid::start(&layout(&[2, 3], 1), registry()).await;
         let job = grid.submit(TREE, params(1), None).await.expect("taken");
@@ -507,10 +519,11 @@ fn nothing_of_a_grid_is_left_when_it_is_gone() {
     assert_eq!(network.holders(), 1);
 }
 
-/// A job at work on slow nodes, which needs no more of them, hears of fast ones that another job has left.
+/// A job on slow nodes, which needs no more of them, is notified of fast ones that another job has
+/// released.
 #[test]
-fn a_job_hears_of_better_nodes_and_may_move_to_them() {
-    // Half of its work is its root's: more nodes would do little.
+fn a_job_is_notified_of_better_nodes_and_may_move_to_them() {
+    // Half of its work is its root's: more nodes would not help much.
     let job = Model { rounds: 6, serial_us: 40_000_000, ..TREE };
     let mut layout = layout(&[3, 3], 1);
     layout.clusters[0].machine.speed = 0.4;
@@ -526,6 +539,7 @@ fn a_job_hears_of_better_nodes_and_may_move_to_them() {
     });
     assert_eq!(ended.ended.outcome.as_ref().expect("no failure").checksum, answer);
     let said: Vec<&str> = ended.said.iter().map(|(_, text)| text.as_str()).collect();
-    let heard = |text: &&str| text.starts_with("better nodes are free: ") && text.contains("of c1");
-    assert!(said.iter().any(heard), "{said:#?}");
+    let is_notice =
+        |text: &&str| text.starts_with("better nodes are free: ") && text.contains("of c1");
+    assert!(said.iter().any(is_notice), "{said:#?}");
 }

@@ -1,5 +1,7 @@
-//! The Slurm provider against a real Slurm: small clusters of this machine's own, started for each test. Where that is not
-//! possible the tests say so and pass.
+//! The Slurm provider against a real Slurm: small clusters of this machine's own, started for each
+//! test.
+//!
+//! If that is not possible the tests print the reason and pass.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,16 +15,17 @@ use springtide_runtime::config::{GridConfig, Sources, load};
 use springtide_tests::slurm::SlurmLab;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Far above whatever is waited for here.
+/// Far above all expected waits.
 const LONG: Duration = Duration::from_secs(120);
 
-/// In place of a node: says that it is there, and ends when it is told to.
-const LISTENS: &str = "#!/bin/sh\necho \"$GREETING $*\"\ntrap 'echo leaves; exit 0' TERM\nwhile :; do sleep 0.05; done\n";
-/// In place of one that does not end in order.
+/// A program in place of a node: reports that it runs, and ends on SIGTERM.
+const LISTENS: &str = "#!/bin/sh\necho \"$GREETING $*\"\ntrap 'echo leaves; exit 0' TERM\n\
+    while :; do sleep 0.05; done\n";
+/// A program in place of a node that does not end in order.
 const STAYS: &str =
     "#!/bin/sh\necho \"$GREETING $*\"\ntrap 'echo stays' TERM\nwhile :; do sleep 0.05; done\n";
 
-/// A cluster of one machine, with what nodes of it need.
+/// A cluster of one machine, with the requirements of its nodes.
 struct Cluster {
     lab: SlurmLab,
     grid: String,
@@ -30,7 +33,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// None, with its reason printed, where this machine allows none.
+    /// Starts a cluster; none, with the reason printed, if this machine does not allow it.
     fn start(processors: u32) -> Option<Self> {
         match SlurmLab::start(&[("vu", processors)]) {
             Ok(lab) => Some(Self { lab, grid: "home".to_owned(), authority: "ours".to_owned() }),
@@ -52,7 +55,7 @@ impl Cluster {
         SlurmProvider::new((&self.grid, &self.authority), &"vu".into(), section, 1)
     }
 
-    /// Where its nodes' files are: a path that a shell would misread if it could.
+    /// The folder of its nodes' files: a path that a shell would misread if it could.
     fn path(&self, name: &str) -> PathBuf {
         let dir = self.lab.files("vu").join("it's \"%j\" $HOME");
         fs::create_dir_all(&dir).expect("a folder of the laboratory");
@@ -93,14 +96,14 @@ impl Cluster {
         }
     }
 
-    /// Processors in use, as Slurm says.
+    /// Processors in use, by Slurm.
     fn busy(&self) -> u32 {
         let counts = self.lab.user("vu", "sinfo", &["--noheader", "--format=%C"]);
         counts.split('/').next().and_then(|busy| busy.trim().parse().ok()).expect("a number")
     }
 }
 
-/// Its next news but why it waits.
+/// The next news of a stub, except the reasons of its wait.
 async fn news(stub: &mut Box<dyn Stub>) -> StubNews {
     loop {
         match timeout(LONG, stub.news()).await.expect("news of a stub") {
@@ -131,7 +134,7 @@ async fn release_all(stubs: Vec<Box<dyn Stub>>) {
 #[actix_rt::test]
 async fn a_processor_is_held_and_is_free_again() {
     let Some(cluster) = Cluster::start(6) else { return };
-    // Its machine says that it has 100,000 MiB.
+    // Its machine claims to have 100,000 MiB.
     let large = cluster.provider("memory = \"40000MiB\"");
     assert_eq!(large.poll().await.unwrap(), Some(Capacity { size: 2, others: 0 }));
     let provider = cluster.provider("");
@@ -143,18 +146,18 @@ async fn a_processor_is_held_and_is_free_again() {
     assert_eq!(cluster.busy(), 1);
     assert_eq!(provider.poll().await.unwrap(), Some(Capacity { size: 6, others: 0 }));
     let end = timeout(LONG, stub.release(LONG)).await.unwrap();
-    // Told once, in order, and nothing was killed.
+    // The node was ended once, in order, and nothing was killed.
     assert_eq!(cluster.log("vu-1").matches("leaves").count(), 1, "{}", cluster.log("vu-1"));
     assert_eq!(end.last_lines.last().map(String::as_str), Some("leaves"));
     assert!(end.how.ends_with("completed"), "{end:?}");
     assert_eq!(cluster.busy(), 0);
-    // Its files are gone but for those that are the site's.
+    // Its files are removed, except those of the site.
     let left = fs::read_dir(config.parent().unwrap()).unwrap().count();
     assert_eq!(left, 2, "its program and its log");
 }
 
 #[actix_rt::test]
-async fn twenty_at_once_fit_and_what_does_not_fit_waits_and_is_cancelled() {
+async fn twenty_at_once_fit_and_others_wait_and_are_cancelled() {
     let Some(cluster) = Cluster::start(20) else { return };
     let provider = cluster.provider("");
     let mut stubs = Vec::new();
@@ -182,7 +185,7 @@ async fn twenty_at_once_fit_and_what_does_not_fit_waits_and_is_cancelled() {
 }
 
 #[actix_rt::test]
-async fn what_local_users_take_is_seen_and_what_they_cancel_has_ended() {
+async fn processors_of_local_users_are_seen_and_cancelled_stubs_end() {
     let Some(cluster) = Cluster::start(6) else { return };
     let provider = cluster.provider("");
     let lab = &cluster.lab;
@@ -200,12 +203,12 @@ async fn what_local_users_take_is_seen_and_what_they_cancel_has_ended() {
     lab.user("vu", "scancel", &[&stub.id().unwrap().0]);
     let end = ended(&mut stub).await;
     assert!(end.how.ends_with("cancelled"), "{end:?}");
-    // The node was told once, so that it left in order.
+    // The node was ended once, so that it left in order.
     assert_eq!(cluster.log("vu-1").matches("leaves").count(), 1, "{}", cluster.log("vu-1"));
     drop(stub);
-    // Whoever else is there goes on.
+    // Other jobs continue.
     assert_eq!(lab.user("vu", "squeue", &["--noheader", "--format=%i %t"]), format!("{job} R"));
-    // One whose program ends by itself says how.
+    // A program that ends by itself reports its status.
     let ends = cluster.path("ends");
     fs::write(&ends, "#!/bin/sh\necho no luck\nexit 4\n").unwrap();
     fs::set_permissions(&ends, fs::Permissions::from_mode(0o755)).unwrap();
@@ -230,16 +233,16 @@ async fn a_stub_that_was_left_is_found_and_gets_other_programs() {
     let later = cluster.provider("");
     let listed = later.list().await.unwrap();
     assert_eq!(listed, [Listed { node: "vu-1".into(), id: id.clone() }]);
-    // Who is not this grid sees nothing.
+    // Another grid sees nothing.
     let other = Cluster { grid: "other".to_owned(), ..cluster };
     assert_eq!(other.provider("").list().await.unwrap(), []);
-    // Nor who is of another grid with the same name.
+    // Nor does another grid with the same name.
     let theirs = "theirs".to_owned();
     let other = Cluster { grid: "home".to_owned(), authority: theirs, ..other };
     assert_eq!(other.provider("").list().await.unwrap(), []);
     let cluster = Cluster { authority: "ours".to_owned(), ..other };
 
-    // The new site has its files elsewhere; the job knows its own.
+    // The new site has other paths; the job knows its own.
     let request = cluster.request("vu-1", STAYS, "second");
     let request = NodeRequest { config: cluster.path("elsewhere.toml"), ..request };
     let mut stub = later.adopt(&listed[0], &request).await.unwrap();
@@ -254,23 +257,23 @@ async fn a_stub_that_was_left_is_found_and_gets_other_programs() {
     assert_eq!(cluster.log("vu-1").matches("stays").count(), 1);
     assert_eq!((stub.id(), cluster.busy()), (Some(id), 1));
 
-    // Dropped, it is cancelled, and the node is told.
+    // A dropped stub is cancelled, and the node is ended.
     drop(stub);
     let begun = Instant::now();
-    // Not by its processor: to sinfo that is free as soon as a job is told to end.
+    // Not by its processor, which sinfo reports as free as soon as a job has an order to end.
     while !cluster.lab.user("vu", "squeue", &["--noheader"]).is_empty() {
         assert!(begun.elapsed() < LONG, "the dropped stub is still there");
         sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(cluster.log("vu-1").matches("leaves").count(), 2, "{}", cluster.log("vu-1"));
-    // A job that is not there any more has ended.
+    // A job that does not exist has ended.
     let gone = Listed { node: "vu-7".into(), id: StubId("4711".into()) };
     let mut stub = later.adopt(&gone, &third).await.unwrap();
     assert!(ended(&mut stub).await.how.contains("gone"));
 }
 
 #[actix_rt::test]
-async fn who_is_to_lose_its_processor_is_warned_and_who_stays_is_killed() {
+async fn a_job_that_loses_its_processor_is_warned_and_then_killed() {
     let Some(cluster) = Cluster::start(2) else { return };
     let provider = cluster.provider("time = \"60s\"\nleave_ahead = \"56s\"");
     let request = cluster.request("vu-1", STAYS, "hello");
@@ -288,7 +291,7 @@ async fn who_is_to_lose_its_processor_is_warned_and_who_stays_is_killed() {
 }
 
 #[actix_rt::test]
-async fn a_controller_that_hangs_ends_nobody_and_leaves_nothing_behind() {
+async fn a_hanging_controller_ends_no_node_and_leaves_no_job() {
     let Some(cluster) = Cluster::start(3) else { return };
     let provider = cluster.provider("");
     let mut stub = cluster.hold(&provider, "vu-1").await;
@@ -306,7 +309,7 @@ async fn a_controller_that_hangs_ends_nobody_and_leaves_nothing_behind() {
     assert!(none.is_err(), "nothing is known of it: {none:?}");
     cluster.lab.signal_controller("vu", "CONT");
 
-    // The submission may be carried out now, and then it is taken back.
+    // The submission may be executed now; then it is cancelled.
     let begun = Instant::now();
     let mut quiet = 0;
     while quiet < 10 {
@@ -322,8 +325,8 @@ async fn a_controller_that_hangs_ends_nobody_and_leaves_nothing_behind() {
     assert_eq!(cluster.busy(), 0);
 }
 
-/// What it takes to hold a processor anew, and to have another program in one that is held:
-/// `cargo test -p springtide-tests --test all slurm::measured -- --ignored --nocapture`.
+/// The time to hold a processor, and to run another program in one that is held: `cargo test -p
+/// springtide-tests --test all slurm::measured -- --ignored --nocapture`.
 #[actix_rt::test]
 #[ignore = "a measurement; its command is in its comment"]
 async fn measured() {
@@ -375,6 +378,6 @@ async fn measured() {
     }
     let recruited = median("recruit, until the program runs:     ", &mut recruited);
     stub.release(LONG).await;
-    // What recruiting is for. On a machine that is busy with other tests one such time says little, and ten do.
-    assert!(recruited < fresh, "{recruited:?} to recruit, {fresh:?} to hold anew");
+    // The purpose of recruiting. On a busy machine one such time is not significant, and ten are.
+    assert!(recruited < fresh, "{recruited:?} to recruit, {fresh:?} to hold again");
 }

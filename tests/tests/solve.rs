@@ -1,5 +1,5 @@
-//! Stochastic programs on whole grids in virtual time: the same iterates, bit for bit, whatever the workers, their speeds and failures;
-//! and times as they were foreseen.
+//! Stochastic programs on whole grids in virtual time: the same iterates, bit for bit, for all
+//! workers, speeds and failures; and times as predicted.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -12,11 +12,11 @@ use springtide_simulator::{Grid, Layout, Place, simulate};
 use springtide_stochastic::Solve;
 use springtide_stochastic::smps::{self, Files};
 use springtide_stochastic::solve::worker::TimeModel;
-use springtide_tests::virtual_grid::{Hands, Shape, run_scripted};
+use springtide_tests::virtual_grid::{Controls, Shape, run_scripted};
 
 use crate::simulated::{after, drain_after, layout, params, quiet, root_and_another};
 
-/// A millisecond a scenario, and as much for a decision.
+/// A millisecond per scenario, and as much per decision.
 const TIME: TimeModel = time_model(0.001, 0.001);
 
 /// Constant seconds of a scenario and of a decision.
@@ -33,7 +33,7 @@ fn program(name: &str) -> Solve {
     Solve { time_model: Some(TIME), tasks: Some(16), block: Some(10), ..Solve::of(model) }
 }
 
-/// 3 s of one worker an iterate.
+/// 3 s of one worker per iterate.
 fn job() -> Solve {
     Solve { scenarios: Some(3000), estimate: Some(500), ..program("plants") }
 }
@@ -41,7 +41,7 @@ fn job() -> Solve {
 fn outcome(
     shape: &Shape,
     job: &Solve,
-    script: impl FnOnce(Rc<Hands>) -> futures_of::Done + 'static,
+    script: impl FnOnce(Rc<Controls>) -> futures_of::Done + 'static,
 ) -> Outcome {
     let run = run_scripted(shape, job.clone(), script);
     run.outcome.clone().unwrap_or_else(|why| panic!("{why}; {:?}", run.said))
@@ -55,7 +55,7 @@ mod futures_of {
     pub type Done = Pin<Box<dyn Future<Output = ()>>>;
 }
 
-/// What does not depend on how long anything took.
+/// The part of an outcome that does not depend on time.
 fn answer(outcome: &Outcome) -> (u64, Value) {
     let mut result = outcome.result.clone();
     if let Some(object) = result.as_object_mut() {
@@ -92,25 +92,25 @@ fn the_answer_has_the_same_bits_on_every_grid() {
     }
 }
 
-/// Nodes leave, die, and come back while it runs; a link breaks; the master moves.
+/// Nodes leave, die, and return during the run; a link breaks; the master moves.
 #[test]
 fn losses_and_moves_change_no_bit() {
     let job = job();
     let right = alone(&job);
     for seed in 1..=2 {
-        let script = |hands: Rc<Hands>| -> futures_of::Done {
+        let script = |controls: Rc<Controls>| -> futures_of::Done {
             Box::pin(async move {
                 after(2).await;
-                hands.leave(&["c0-n01"]).await;
-                hands.crash("c1-n00");
+                controls.leave(&["c0-n01"]).await;
+                controls.crash("c1-n00");
                 after(1).await;
-                hands.declare_lost(&["c1-n00"]);
+                controls.declare_lost(&["c1-n00"]);
                 let (a, b) = ("c0".into(), "c1".into());
-                hands.network.partition(&a, &b, true);
+                controls.network.partition(&a, &b, true);
                 after(2).await;
-                hands.network.partition(&a, &b, false);
+                controls.network.partition(&a, &b, false);
                 after(1).await;
-                hands.move_root("c1-n01", true).await;
+                controls.move_root("c1-n01", true).await;
             })
         };
         let got = answer(&outcome(&Shape::of(&[3, 3], 1, seed), &job, script));
@@ -142,9 +142,9 @@ fn submitted(layout: &Layout, job: &Solve, faults: bool) -> Outcome {
     })
 }
 
-/// The master's node is killed, another drained: a new master goes on after the last iterate.
+/// The master's node is killed, another drained: a new master continues after the last iterate.
 #[test]
-fn a_killed_master_goes_on_to_the_same_bits() {
+fn a_killed_master_continues_to_the_same_bits() {
     let job = job();
     assert_eq!(answer(&submitted(&layout(&[3, 3], 1), &job, true)), alone(&job));
 }
@@ -163,9 +163,10 @@ fn number(outcome: &Outcome, key: &str) -> f64 {
     found.as_f64().unwrap_or_else(|| panic!("{key} in {}", outcome.result))
 }
 
-/// Speeds from one to seven: it takes what was foreseen within a tenth, and an equal split three times as long.
+/// Speeds from one to seven: the time is the predicted one within a tenth, and an equal split takes
+/// three times as long.
 #[test]
-fn what_was_foreseen_is_what_it_takes() {
+fn the_predicted_time_is_the_measured_one() {
     let layout = of_speeds(&[(1, 7.0), (10, 7.0), (6, 5.0), (3, 1.0)]);
     let job = Solve { scenarios: Some(20_000), tasks: Some(100), isolate: true, ..job() };
     let job = Solve {
@@ -184,13 +185,13 @@ fn what_was_foreseen_is_what_it_takes() {
     println!("{}", ours.result["controller"]);
     assert!(even_s > 3.0 * ours_s, "{even_s} {ours_s}");
     assert!(number(&ours, "measured_s") < 1.1 * number(&ours, "fluid_s"));
-    // What it would have been was foreseen, too.
-    let foreseen = number(&ours, "equal_split_s") / number(&ours, "foreseen_iterates");
+    // The time of an equal split is predicted too.
+    let predicted = number(&ours, "equal_split_s") / number(&ours, "foreseen_iterates");
     let was = number(&even, "measured_s") / number(&even, "foreseen_iterates");
-    assert!((foreseen / was - 1.0).abs() < 0.15, "{foreseen} {was}");
+    assert!((predicted / was - 1.0).abs() < 0.15, "{predicted} {was}");
 }
 
-/// More workers than a quarter of the tasks: they are split into blocks.
+/// More workers than a quarter of the tasks: tasks are split into blocks.
 #[test]
 fn many_workers_share_few_tasks() {
     let layout = of_speeds(&[(20, 1.0), (20, 2.0)]);
@@ -210,16 +211,16 @@ fn many_workers_share_few_tasks() {
     );
 }
 
-/// While nodes join a busy run, what was foreseen of each iterate stays right.
+/// While nodes join a running job, the prediction of each iterate stays right.
 #[test]
-fn what_was_foreseen_holds_while_nodes_come() {
+fn the_prediction_holds_while_nodes_join() {
     let job = Solve {
         scenarios: Some(20_000),
         tasks: Some(100),
         no_warm_start: true,
         estimate: Some(0),
         epsilon: 1e-9,
-        // From so small a region it takes a while.
+        // With so small an initial region it takes a while.
         radius: Some(1e-3),
         ..job()
     };
@@ -237,7 +238,7 @@ fn what_was_foreseen_holds_while_nodes_come() {
     assert!(number(&ended, "error").abs() < 0.1, "{}", ended.result["controller"]);
 }
 
-/// A balanced objective lets go of nodes that cost more than they give.
+/// A balanced objective releases nodes whose cost exceeds their benefit.
 #[test]
 fn a_balanced_objective_releases_slow_nodes() {
     let layout = of_speeds(&[(1, 4.0), (4, 4.0), (4, 0.2)]);

@@ -1,4 +1,5 @@
-//! SPMD programs whose number of processes changes, on whole grids in virtual time: the answer is that of one process, bit for bit.
+//! SPMD programs whose number of processes changes, on whole grids in virtual time: the answer is
+//! that of one process, bit for bit.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -19,9 +20,9 @@ use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{
     Context, Job, Outcome, PoolConfig, Registry, Sizes, Stop, encode_job, solo,
 };
-use springtide_simulator::{Ended, Grid, simulate};
+use springtide_simulator::{CompletedRun, Grid, simulate};
 use springtide_tests::number;
-use springtide_tests::virtual_grid::{Hands, Run, Shape, run_scripted};
+use springtide_tests::virtual_grid::{Controls, Run, Shape, run_scripted};
 use tokio::time::sleep;
 
 use crate::simulated::{after, drain_after, layout, quiet, root_and_another};
@@ -31,31 +32,33 @@ use crate::simulated::{after, drain_after, layout, quiet, root_and_another};
 #[serde(bound = "")]
 pub(crate) struct Slow<P: Program> {
     program: P,
-    /// Of a step, all processes together.
+    /// The work of a step, of all processes together.
     step_us: u64,
-    /// It takes what it is offered, whatever the program says.
+    /// Whether it accepts every offer, regardless of the program.
     greedy: bool,
-    /// It asks for nodes until it has so many, or is refused; in milliseconds, if it cannot go on without.
-    asks: Option<(u32, Option<u64>)>,
-    /// Each process says something in its third step.
-    talks: bool,
-    does: Option<Does>,
+    /// It asks for this number of nodes, until it has them or is refused; with a time limit in
+    /// milliseconds, if it cannot continue without.
+    requests_nodes: Option<(u32, Option<u64>)>,
+    /// Whether each process sends a message in its third step.
+    sends_messages: bool,
+    action: Option<Action>,
 }
 
-/// What else processes do.
+/// Additional actions of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Does {
-    /// All wait for each other before the first step.
+enum Action {
+    /// All processes wait for each other before the first step.
     MeetFirst,
-    /// Rank 1 says something at the beginning of a long step, and rank 0 at its end.
+    /// Rank 1 sends a message at the beginning of a long step, and rank 0 at its end.
     TalkInLongStep,
-    /// After the last step each takes longer the higher its rank is, then says something and writes a file.
+    /// After the last step each process takes longer the higher its rank is, then sends a message
+    /// and writes a file.
     EndLate,
-    /// After the last step the last one fails, later than the others end.
+    /// The last process fails after the last step, later than the others end.
     FailLate,
 }
 
-/// What a process does of a step.
+/// The share of a step that a process does.
 pub(crate) trait Share: Malleable {
     fn share(&self, layout: &Self::Layout, rank: u32) -> f64;
 }
@@ -85,8 +88,8 @@ impl<P: Share> Program for Slow<P> {
         self.program.saves()
     }
 
-    fn layout(&self, hands: &[Hand], now: Option<&P::Layout>) -> P::Layout {
-        self.program.layout(hands, now)
+    fn layout(&self, processes: &[Hand], now: Option<&P::Layout>) -> P::Layout {
+        self.program.layout(processes, now)
     }
 
     fn decide(&self, seen: &Observation, layout: Option<&P::Layout>) -> Strategy {
@@ -94,7 +97,7 @@ impl<P: Share> Program for Slow<P> {
         let nodes: BTreeSet<_> = seen.places.iter().map(|place| &place.node).collect();
         let ranks = seen.places.iter().filter_map(|place| place.rank);
         assert!(ranks.eq(0..seen.processes), "{:?}", seen.places);
-        match (self.asks, &seen.refused) {
+        match (self.requests_nodes, &seen.refused) {
             (Some((wanted, within)), None) if seen.point > 3 && usual == Strategy::Keep => {
                 let more = wanted.saturating_sub(nodes.len() as u32);
                 let within = within.map(Duration::from_millis);
@@ -106,7 +109,7 @@ impl<P: Share> Program for Slow<P> {
 
     fn start(&self, layout: &P::Layout, comm: &Comm<'_>) -> Result<P::State, Stop> {
         let state = self.program.start(layout, comm)?;
-        if self.does == Some(Does::MeetFirst) {
+        if self.action == Some(Action::MeetFirst) {
             comm.barrier()?;
         }
         Ok(state)
@@ -121,17 +124,17 @@ impl<P: Share> Program for Slow<P> {
     ) -> Result<(), Stop> {
         let share = self.program.share(layout, comm.rank());
         comm.model(Duration::from_micros((self.step_us as f64 * share) as u64))?;
-        if self.talks && step == 3 {
+        if self.sends_messages && step == 3 {
             comm.say(format!("rank {} of {} is here", comm.rank(), comm.size()));
             comm.artifact(&format!("rank-{}.txt", comm.rank()), vec![7; 100])?;
         }
-        let talks = self.does == Some(Does::TalkInLongStep) && step == 3;
-        if talks && comm.rank() == 1 {
+        let sends_messages = self.action == Some(Action::TalkInLongStep) && step == 3;
+        if sends_messages && comm.rank() == 1 {
             comm.say("the long step begins");
             comm.model(Duration::from_secs(20))?;
         }
         self.program.step(state, step, layout, comm)?;
-        if talks && comm.rank() == 0 {
+        if sends_messages && comm.rank() == 0 {
             comm.say("the long step is over");
         }
         Ok(())
@@ -163,14 +166,14 @@ impl<P: Share> Program for Slow<P> {
     ) -> Result<Outcome, Stop> {
         let outcome = self.program.finish(state, layout, comm)?;
         let (rank, last) = (comm.rank(), comm.size() - 1);
-        match self.does {
-            Some(Does::EndLate) => {
+        match self.action {
+            Some(Action::EndLate) => {
                 comm.model(Duration::from_secs(3 * u64::from(rank)))?;
                 comm.say(format!("rank {rank} ends"));
-                // So long that what is said after it comes before it.
+                // Long enough for later messages to arrive before it.
                 comm.artifact(&format!("end-{rank}.bin"), vec![7; 300_000])?;
             }
-            Some(Does::FailLate) if rank == last => {
+            Some(Action::FailLate) if rank == last => {
                 comm.model(Duration::from_secs(30))?;
                 return Err(Stop::fail("the last one fails"));
             }
@@ -197,13 +200,20 @@ impl<P: Share> Malleable for Slow<P> {
 const FT: Ft = Ft { size: 8, iterations: 60, seed: 314_159_265 };
 const NBODY: Nbody = Nbody { bodies: 60, steps: 60, dt: 1e-3, softening: 0.02, seed: 3 };
 
-/// Bodies that move so many steps, each of so much work.
+/// Bodies that move for this number of steps, each of this work.
 pub(crate) fn bodies(steps: u64, step_us: u64) -> Slow<Nbody> {
     slow(&Nbody { steps, ..NBODY }, step_us)
 }
 
 fn slow<P: Share>(program: &P, step_us: u64) -> Slow<P> {
-    Slow { program: program.clone(), step_us, greedy: false, asks: None, talks: false, does: None }
+    Slow {
+        program: program.clone(),
+        step_us,
+        greedy: false,
+        requests_nodes: None,
+        sends_messages: false,
+        action: None,
+    }
 }
 
 /// The answer of one process.
@@ -216,7 +226,7 @@ fn alone<P: Share>(program: &P) -> u64 {
     alone.expect("it runs").outcome.expect("no failure").checksum
 }
 
-/// How many processes computed, one configuration after the other, on how many nodes.
+/// The numbers of processes of successive configurations, and of their nodes.
 fn sizes<'a>(said: impl IntoIterator<Item = &'a str>) -> Vec<(u32, u32)> {
     let size = |text: &str| {
         let text = text.strip_prefix("from step ")?.split_once(" on ")?.1;
@@ -230,7 +240,7 @@ fn sizes<'a>(said: impl IntoIterator<Item = &'a str>) -> Vec<(u32, u32)> {
 fn scripted<P: Share, F: Future<Output = ()> + 'static>(
     shape: &Shape,
     job: Slow<P>,
-    script: impl FnOnce(Rc<Hands>) -> F + 'static,
+    script: impl FnOnce(Rc<Controls>) -> F + 'static,
 ) -> (Run, Vec<(u32, u32)>) {
     let right = alone(&job.program);
     let run = run_scripted(shape, job, script);
@@ -243,9 +253,9 @@ fn scripted<P: Share, F: Future<Output = ()> + 'static>(
 #[test]
 fn as_many_processes_as_the_program_can_use_and_one_history_a_seed() {
     let once = |seed| {
-        let run = |_: Rc<Hands>| async {};
+        let run = |_: Rc<Controls>| async {};
         let (ft, sizes) = scripted(&Shape::of(&[3, 2], 2, seed), slow(&FT, 100_000), run);
-        // Ten threads make eight processes, on as few nodes as that takes.
+        // Ten threads give eight processes, on as few nodes as possible.
         assert_eq!(sizes, [(8, 4)], "{:?}", ft.said);
         let (nbody, sizes) = scripted(&Shape::of(&[3, 2], 2, seed), slow(&NBODY, 100_000), run);
         assert_eq!(sizes[0], (10, 5));
@@ -254,15 +264,16 @@ fn as_many_processes_as_the_program_can_use_and_one_history_a_seed() {
     assert_eq!(once(1), once(1));
 }
 
-/// Nodes leave in order while the program computes: what they hold is dealt out before they go, and no step is done twice.
+/// Nodes leave in order while the program computes: their state is redistributed first, and no step
+/// is repeated.
 #[test]
-fn nodes_leave_after_the_others_have_gone_on() {
-    let script = |hands: Rc<Hands>| async move {
+fn nodes_leave_after_the_others_have_continued() {
+    let script = |controls: Rc<Controls>| async move {
         after(3).await;
-        let took = hands.leave(&["c0-n01", "c1-n00"]).await;
+        let took = controls.leave(&["c0-n01", "c1-n00"]).await;
         assert!(took.iter().all(|took| *took < Duration::from_secs(5)), "{took:?}");
         after(5).await;
-        hands.leave(&["c1-n01"]).await;
+        controls.leave(&["c1-n01"]).await;
     };
     for seed in 1..=3 {
         let shape = Shape::of(&[3, 2], 1, seed);
@@ -270,27 +281,30 @@ fn nodes_leave_after_the_others_have_gone_on() {
         assert_eq!(sizes, [(4, 4), (2, 2)], "{:?}", ft.said);
         let (nbody, sizes) = scripted(&shape, slow(&NBODY, 1_000_000), script);
         assert_eq!(sizes, [(5, 5), (3, 3), (2, 2)], "{:?}", nbody.said);
-        assert_eq!((anew(&ft.said), anew(&nbody.said)), (0, 0));
+        assert_eq!((restarts(&ft.said), restarts(&nbody.said)), (0, 0));
     }
 }
 
-/// A node is so slow in coming that the program begins without it: the one that cannot be used without it is not given back before
-/// it is there, for with both there are twice as many processes.
+/// A node is so late that the program starts without it.
+///
+/// Another node cannot be used without it. It is not returned before the late one arrives, for both
+/// together double the number of processes.
 #[test]
-fn no_node_is_given_back_while_another_is_on_its_way() {
-    let script = |hands: Rc<Hands>| async move {
-        cut(&hands, ("c0", "c1"), Duration::from_millis(7500)).await;
+fn no_node_is_returned_while_another_is_pending() {
+    let script = |controls: Rc<Controls>| async move {
+        cut(&controls, ("c0", "c1"), Duration::from_millis(7500)).await;
     };
     let (run, sizes) = scripted(&Shape::of(&[3, 1], 1, 1), slow(&FT, 2_000_000), script);
     assert_eq!(sizes, [(2, 2), (4, 4)], "{:?}", run.said);
     assert!(!run.said.iter().any(|text| text.contains("has no use for")), "{:?}", run.said);
 }
 
-/// The root is through first, and waits for the others: what they say, write, or fail with after the last step counts.
+/// The root ends first, and waits for the others: their messages, files and failures after the last
+/// step count.
 #[test]
-fn what_others_do_after_the_last_step_is_waited_for() {
-    let none = |_: Rc<Hands>| async {};
-    let late = Slow { does: Some(Does::EndLate), ..slow(&NBODY, 1_000_000) };
+fn the_root_waits_for_actions_after_the_last_step() {
+    let none = |_: Rc<Controls>| async {};
+    let late = Slow { action: Some(Action::EndLate), ..slow(&NBODY, 1_000_000) };
     let (run, _) = scripted(&Shape::of(&[2, 2], 1, 1), late, none);
     for rank in 0..4 {
         let line = format!("rank {rank} ends");
@@ -298,47 +312,48 @@ fn what_others_do_after_the_last_step_is_waited_for() {
         let file = (format!("end-{rank}.bin"), 300_000);
         assert_eq!(run.files.iter().filter(|one| **one == file).count(), 1, "{:?}", run.files);
     }
-    let fails = Slow { does: Some(Does::FailLate), ..slow(&NBODY, 1_000_000) };
+    let fails = Slow { action: Some(Action::FailLate), ..slow(&NBODY, 1_000_000) };
     let run = run_scripted(&Shape::of(&[2, 2], 1, 1), fails, none);
     let failure = run.outcome.expect_err("one process fails");
     assert_eq!(failure.message, "the last one fails");
 }
 
-/// Nobody waits for the last word of a node that is lost: the outcome is known by then.
+/// The job does not wait for the last message of a lost node, for its outcome is known by then.
 #[test]
-fn a_node_that_is_lost_after_the_last_step_holds_nobody_up() {
-    let script = |hands: Rc<Hands>| async move {
+fn a_node_that_is_lost_after_the_last_step_delays_nothing() {
+    let script = |controls: Rc<Controls>| async move {
         // All steps take 15 s, and the last process nine more.
         after(20).await;
-        hands.crash("c1-n01");
+        controls.crash("c1-n01");
         after(1).await;
-        hands.declare_lost(&["c1-n01"]);
+        controls.declare_lost(&["c1-n01"]);
     };
-    let late = Slow { does: Some(Does::EndLate), ..slow(&NBODY, 1_000_000) };
+    let late = Slow { action: Some(Action::EndLate), ..slow(&NBODY, 1_000_000) };
     let (run, sizes) = scripted(&Shape::of(&[2, 2], 1, 1), late, script);
-    assert_eq!((anew(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
-    let told = "node c1-n01 was lost after the last step: what processes said then may be lost";
-    assert!(run.said.iter().any(|text| text == told), "{:?}", run.said);
+    assert_eq!((restarts(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
+    let warning = "node c1-n01 was lost after the last step: what processes said then may be lost";
+    assert!(run.said.iter().any(|text| text == warning), "{:?}", run.said);
 }
 
-/// The root waits, too, and passes on meanwhile what others say.
+/// The root waits too, and forwards the messages of others meanwhile.
 #[test]
-fn what_others_say_in_a_long_step_is_heard_before_its_end() {
-    let talks = Slow { does: Some(Does::TalkInLongStep), ..slow(&NBODY, 1_000_000) };
-    let (run, _) = scripted(&Shape::of(&[2, 2], 1, 1), talks, |_: Rc<Hands>| async {});
+fn messages_in_a_long_step_arrive_before_its_end() {
+    let sends_messages = Slow { action: Some(Action::TalkInLongStep), ..slow(&NBODY, 1_000_000) };
+    let (run, _) = scripted(&Shape::of(&[2, 2], 1, 1), sends_messages, |_: Rc<Controls>| async {});
     let said: Vec<_> = run.said.iter().filter(|text| text.contains("long step")).collect();
     assert_eq!(said, ["the long step begins", "the long step is over"], "{:?}", run.said);
 }
 
-/// Nodes are lost with their processes: all begin anew from the last saved state, on what is left.
+/// Nodes are lost with their processes: all processes start again from the last saved state, on the
+/// remaining nodes.
 #[test]
 fn lost_nodes_cost_the_steps_since_the_last_saved_state() {
-    let script = |hands: Rc<Hands>| async move {
+    let script = |controls: Rc<Controls>| async move {
         for node in ["c0-n01", "c0-n02"] {
             after(6).await;
-            hands.crash(node);
+            controls.crash(node);
             after(2).await;
-            hands.declare_lost(&[node]);
+            controls.declare_lost(&[node]);
         }
     };
     for seed in 1..=3 {
@@ -351,64 +366,66 @@ fn lost_nodes_cost_the_steps_since_the_last_saved_state() {
             let from = said
                 .iter()
                 .filter_map(|text| text.strip_prefix("the processes begin anew from step "));
-            let from = from.map(|told| told.split_once(": node c0-n0").expect("a cause").0);
+            let from = from.map(|text| text.split_once(": node c0-n0").expect("a cause").0);
             let from: Vec<u64> = from.map(|step| step.parse().expect("a number")).collect();
             assert!(from.len() >= 2 && from.iter().all(|step| *step > 0), "{said:?}");
         }
     }
 }
 
-/// The root moves to another node at a saved state, and as it is.
+/// The root moves to another node at a saved state, or at once.
 #[test]
-fn the_root_moves_and_the_program_goes_on() {
+fn the_root_moves_and_the_program_continues() {
     for at_checkpoint in [true, false] {
-        let script = move |hands: Rc<Hands>| async move {
+        let script = move |controls: Rc<Controls>| async move {
             after(6).await;
-            hands.move_root("c1-n00", at_checkpoint).await;
+            controls.move_root("c1-n00", at_checkpoint).await;
         };
         let (run, sizes) = scripted(&Shape::of(&[2, 2], 1, 1), slow(&FT, 1_000_000), script);
         assert!(sizes.len() >= 2 && sizes.last() == Some(&(4, 4)), "{:?}", run.said);
     }
 }
 
-/// Cuts the lines between two clusters for so long.
-async fn cut(hands: &Hands, (a, b): (&str, &str), time: Duration) {
-    hands.network.partition(&a.into(), &b.into(), true);
+/// Cuts the links between two clusters for a time.
+async fn cut(controls: &Controls, (a, b): (&str, &str), time: Duration) {
+    controls.network.partition(&a.into(), &b.into(), true);
     sleep(time).await;
-    hands.network.partition(&a.into(), &b.into(), false);
+    controls.network.partition(&a.into(), &b.into(), false);
 }
 
-/// Longer than a link lives without a word, so that what is on it is lost.
+/// Longer than the idle timeout of a link, so that messages on it are lost.
 const LONG_CUT: Duration = Duration::from_secs(20);
 
-fn anew(said: &[String]) -> usize {
+fn restarts(said: &[String]) -> usize {
     said.iter().filter(|text| text.contains("begin anew")).count()
 }
 
-/// A link breaks for a while, and mail with it: one of the root, or one between two others.
+/// A link breaks for a while, and messages are lost with it: a link of the root, or one between two
+/// others.
 #[test]
 fn a_link_that_breaks_loses_no_step_for_good() {
     for ends in [("c0", "c1"), ("c1", "c2")] {
-        let script = move |hands: Rc<Hands>| async move {
+        let script = move |controls: Rc<Controls>| async move {
             after(5).await;
-            cut(&hands, ends, LONG_CUT).await;
+            cut(&controls, ends, LONG_CUT).await;
         };
         let nbody = slow(&Nbody { steps: 90, ..NBODY }, 2_000_000);
         let (run, sizes) = scripted(&Shape::of(&[2, 1, 1], 1, 1), nbody, script);
-        assert!(anew(&run.said) >= 1, "{ends:?}: {:?}", run.said);
+        assert!(restarts(&run.said) >= 1, "{ends:?}: {:?}", run.said);
         assert_eq!(sizes.last(), Some(&(4, 4)), "{ends:?}: {:?}", run.said);
     }
 }
 
-/// Two nodes that do not reach each other any more: the others wait for them, for longer each time, and the job fails by their names.
+/// Two nodes stay cut off from each other: the others wait for them, longer each time, and the job
+/// fails with their names.
 #[test]
-fn a_link_that_never_comes_back_fails_the_job_by_its_name() {
-    let script = |hands: Rc<Hands>| async move {
+fn a_link_that_never_returns_fails_the_job_with_its_name() {
+    let script = |controls: Rc<Controls>| async move {
         after(5).await;
-        hands.network.partition(&"c1".into(), &"c2".into(), true);
+        controls.network.partition(&"c1".into(), &"c2".into(), true);
     };
     let run = run_scripted(&Shape::of(&[1, 1, 1], 1, 1), slow(&NBODY, 2_000_000), script);
-    let failure = run.outcome.expect_err("it cannot go on").message;
+    let failure = run.outcome.expect_err("it cannot continue").message;
     assert!(failure.contains("began anew from step") && failure.contains("10 times"), "{failure}");
     assert!(
         failure.contains("between c1-n00 and c2-n00")
@@ -419,110 +436,114 @@ fn a_link_that_never_comes_back_fails_the_job_by_its_name() {
     assert_eq!(waits.count(), 7, "{:?}", run.said);
     assert!(
         run.said.iter().any(|text| text.contains("has waited 30 s for rank"))
-            || anew(&run.said) == 10
+            || restarts(&run.said) == 10
     );
 }
 
-/// They never reached each other: the program talks before its first step, so that no configuration is ever whole. That counts as
-/// well, and nobody waits for ever in silence.
+/// Two nodes never reach each other: the program communicates before its first step, so no
+/// configuration is ever complete.
+///
+/// These attempts count as well, and the job does not wait for ever.
 #[test]
-fn a_program_that_never_gets_through_its_start_fails_by_the_links_name() {
-    let script = |hands: Rc<Hands>| async move {
+fn a_program_that_never_starts_fails_with_the_links_name() {
+    let script = |controls: Rc<Controls>| async move {
         // In the first step, so that nothing is saved.
         sleep(Duration::from_millis(700)).await;
-        hands.network.partition(&"c1".into(), &"c2".into(), true);
+        controls.network.partition(&"c1".into(), &"c2".into(), true);
     };
-    let ft = Slow { does: Some(Does::MeetFirst), ..slow(&FT, 2_000_000) };
+    let ft = Slow { action: Some(Action::MeetFirst), ..slow(&FT, 2_000_000) };
     let run = run_scripted(&Shape::of(&[2, 1, 1], 1, 1), ft, script);
-    let failure = run.outcome.expect_err("it cannot go on").message;
+    let failure = run.outcome.expect_err("it cannot continue").message;
     assert!(failure.contains("began anew from step 0 10 times"), "{failure}");
     assert!(
         failure.contains("between c1-n00 and c2-n00")
             || failure.contains("between c2-n00 and c1-n00"),
         "{failure}"
     );
-    // Each of them is told.
-    assert_eq!(anew(&run.said), 10, "{:?}", run.said);
+    // Each attempt is reported.
+    assert_eq!(restarts(&run.said), 10, "{:?}", run.said);
 }
 
-/// A cut that is shorter costs nothing but the time: what is on the way waits.
+/// A shorter cut costs only its time: messages under way wait.
 #[test]
 fn a_link_that_is_silent_for_a_while_loses_nothing() {
-    let script = |hands: Rc<Hands>| async move {
+    let script = |controls: Rc<Controls>| async move {
         after(5).await;
-        cut(&hands, ("c0", "c1"), Duration::from_secs(3)).await;
+        cut(&controls, ("c0", "c1"), Duration::from_secs(3)).await;
     };
     let (run, sizes) = scripted(&Shape::of(&[2, 2], 1, 1), slow(&NBODY, 1_000_000), script);
-    assert_eq!((anew(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
+    assert_eq!((restarts(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
 }
 
-/// A link between two others breaks while a node leaves: the root has seated the next configuration already, and the two compute
-/// in the one before, or have given what they had.
+/// A link between two other nodes breaks while a node leaves.
+///
+/// The root has assigned the ranks of the next configuration already. The two nodes compute in the
+/// one before, or have given up their state.
 #[test]
-fn a_link_that_breaks_during_a_change_holds_nobody_up() {
+fn a_link_that_breaks_during_a_change_delays_nothing() {
     let mut broke = 0;
     for at in 0..20 {
-        let script = move |hands: Rc<Hands>| async move {
+        let script = move |controls: Rc<Controls>| async move {
             after(5).await;
             let leaves = {
-                let hands = hands.clone();
-                actix_rt::spawn(async move { hands.leave(&["c1-n00"]).await })
+                let controls = controls.clone();
+                actix_rt::spawn(async move { controls.leave(&["c1-n00"]).await })
             };
             sleep(Duration::from_millis(100 * at)).await;
-            cut(&hands, ("c1", "c2"), LONG_CUT).await;
+            cut(&controls, ("c1", "c2"), LONG_CUT).await;
             leaves.await.expect("no panic");
         };
         let nbody = slow(&Nbody { steps: 60, ..NBODY }, 3_000_000);
         let (run, sizes) = scripted(&Shape::of(&[1, 1, 1], 1, 1), nbody, script);
         assert_eq!(sizes.last(), Some(&(2, 2)), "{at}: {:?}", run.said);
-        broke += anew(&run.said);
+        broke += restarts(&run.said);
     }
     assert!(broke > 0);
 }
 
-/// So many things happen to a grid of three clusters, one after another, with up to so long a pause before each: nodes leave
-/// or die, links break, the root moves.
-pub(crate) async fn history(hands: Rc<Hands>, seed: u64, events: usize, pause_ms: usize) {
+/// A sequence of events on a grid of three clusters, each after a pause of up to `pause_ms`: nodes
+/// leave or die, links break, the root moves.
+pub(crate) async fn history(controls: Rc<Controls>, seed: u64, events: usize, pause_ms: usize) {
     let mut random = SplitMix(seed);
-    // The nodes that are there, and may go.
-    let mut others = hands.nodes().split_off(1);
-    let mut root = hands.nodes()[0].clone();
+    // The nodes that exist, and may leave.
+    let mut others = controls.nodes().split_off(1);
+    let mut root = controls.nodes()[0].clone();
     for _ in 0..events {
         sleep(Duration::from_millis(random.below(pause_ms) as u64)).await;
         let at = random.below(others.len());
         match random.below(4) {
             0 if others.len() > 2 => {
                 let node = others.remove(at);
-                hands.leave(&[node.as_str()]).await;
+                controls.leave(&[node.as_str()]).await;
             }
             1 if others.len() > 2 => {
                 let node = others.remove(at);
-                hands.crash(node.as_str());
+                controls.crash(node.as_str());
                 sleep(Duration::from_millis(random.below(3000) as u64)).await;
-                hands.declare_lost(&[node.as_str()]);
+                controls.declare_lost(&[node.as_str()]);
             }
             2 => {
-                // Some are longer than links live without a word.
+                // Some are longer than the idle timeout of links.
                 let time = [4000, 25_000][random.below(2)];
                 let time = Duration::from_millis(random.below(time) as u64);
                 let ends = [("c0", "c1"), ("c1", "c2"), ("c0", "c2")][random.below(3)];
-                cut(&hands, ends, time).await;
+                cut(&controls, ends, time).await;
             }
             _ => {
                 let node = std::mem::replace(&mut others[at], root);
-                hands.move_root(node.as_str(), random.below(2) == 0).await;
+                controls.move_root(node.as_str(), random.below(2) == 0).await;
                 root = node;
             }
         }
     }
 }
 
-/// Whatever happens, in whatever order: the answer is right, and the job ends.
+/// For any events in any order: the answer is right, and the job ends.
 #[test]
 fn random_histories_end_with_the_right_answer() {
     let (first, count) = (number("SPRINGTIDE_SPMD_SEED", 1), number("SPRINGTIDE_SPMD_COUNT", 12));
     for seed in first..first + count {
-        let script = move |hands| history(hands, seed, 6, 7000);
+        let script = move |controls| history(controls, seed, 6, 7000);
         let ft = slow(&Ft { iterations: 250, ..FT }, 1_500_000);
         let nbody = slow(&Nbody { steps: 250, ..NBODY }, 1_500_000);
         if seed % 2 == 0 {
@@ -543,7 +564,7 @@ pub(crate) fn registry<P: Share>() -> Registry {
     registry
 }
 
-fn check<P: Share>(ended: &Ended, program: &P) -> Vec<(u32, u32)> {
+fn check<P: Share>(ended: &CompletedRun, program: &P) -> Vec<(u32, u32)> {
     let outcome = ended.ended.outcome.as_ref().expect("no failure");
     assert_eq!(outcome.checksum, alone(program), "{:?}", ended.said);
     sizes(ended.said.iter().map(|(_, text)| text.as_str()))
@@ -554,9 +575,9 @@ async fn idle(grid: &Grid) -> usize {
     status.count(NodeState::Idle)
 }
 
-/// From two nodes to five: the program uses four and gives one back, which is free for others.
+/// From two nodes to five: the program uses four and returns one, which is free for other jobs.
 #[test]
-fn a_transform_grows_to_a_power_of_two_and_gives_the_rest_back() {
+fn a_transform_grows_to_a_power_of_two_and_returns_the_rest() {
     let job = Slow { greedy: true, ..slow(&Ft { iterations: 120, ..FT }, 1_000_000) };
     simulate(|| async move {
         let grid = Grid::start(&layout(&[5], 1), registry::<Ft>()).await;
@@ -580,14 +601,15 @@ fn a_transform_grows_to_a_power_of_two_and_gives_the_rest_back() {
         assert!(given.count() >= 1, "{:?}", ended.said);
         assert_eq!(free.await.expect("no panic"), 1, "{:?}", ended.said);
         assert_eq!(ended.iterations.len(), 120);
-        // What it gave back it is not given again.
+        // A returned node is not offered to it again.
         assert_eq!(times(&ended, "leaves the job: the program has no use"), 1, "{:?}", ended.said);
     });
 }
 
-/// Of eight nodes another job wants three: the program gives four, and has them back when the other has ended.
+/// Another job needs three of eight nodes: the program releases four, and gets them back when the
+/// other has ended.
 #[test]
-fn a_transform_shrinks_by_more_than_is_asked_for_and_grows_again() {
+fn a_transform_shrinks_by_more_than_requested_and_grows_again() {
     for mode in [Mode::Static, Mode::Adaptive] {
         shrinks_and_grows(mode);
     }
@@ -621,19 +643,20 @@ fn shrinks_and_grows(mode: Mode) {
     });
 }
 
-/// How often something was said.
-fn times(ended: &Ended, what: &str) -> usize {
+/// The number of messages with this text.
+fn times(ended: &CompletedRun, what: &str) -> usize {
     ended.said.iter().filter(|(_, text)| text.contains(what)).count()
 }
 
-/// A program cannot go on without one more node: another that can do with less becomes smaller for it.
+/// A program cannot continue without one more node: another that needs fewer shrinks for it.
 #[test]
 fn a_program_asks_for_a_node_and_another_becomes_smaller() {
     let other = slow(&Nbody { steps: 100, ..NBODY }, 2_000_000);
-    let asks = Slow { asks: Some((3, Some(60_000))), ..slow(&NBODY, 2_000_000) };
-    // The same history twice: one job is listened to at a time.
+    let requests_nodes =
+        Slow { requests_nodes: Some((3, Some(60_000))), ..slow(&NBODY, 2_000_000) };
+    // The same history twice: only one job's messages are received at a time.
     let listen = |to_other: bool| {
-        let (other, asks) = (other.clone(), asks.clone());
+        let (other, requests_nodes) = (other.clone(), requests_nodes.clone());
         simulate(move || async move {
             let grid = Grid::start(&layout(&[6], 1), registry::<Nbody>()).await;
             let submit = async |job, need| {
@@ -641,13 +664,13 @@ fn a_program_asks_for_a_node_and_another_becomes_smaller() {
                 run.expect("it is taken")
             };
             let others = submit(other, Need::one(Kind::Malleable, 2, 4, 4)).await;
-            let run = submit(asks, Need::one(Kind::Malleable, 2, 2, 3)).await;
+            let run = submit(requests_nodes, Need::one(Kind::Malleable, 2, 2, 3)).await;
             let run = if to_other { others } else { run };
             run.ended(Duration::from_secs(3600)).await.expect("it ends")
         })
     };
     let ended = listen(false);
-    assert_eq!(check(&ended, &asks.program), [(2, 2), (3, 3)], "{:?}", ended.said);
+    assert_eq!(check(&ended, &requests_nodes.program), [(2, 2), (3, 3)], "{:?}", ended.said);
     let asked = times(&ended, "the program needs 1 more node within 60s");
     assert_eq!(asked, 1, "{:?}", ended.said);
     let ended = listen(true);
@@ -655,18 +678,20 @@ fn a_program_asks_for_a_node_and_another_becomes_smaller() {
     assert!(sizes.starts_with(&[(4, 4), (3, 3)]), "{:?}", ended.said);
 }
 
-/// It asks for more than it can ever have: it hears why not, and goes on without.
+/// It asks for more nodes than it can ever have: it is refused with the reason, and continues
+/// without.
 #[test]
-fn a_program_that_is_refused_hears_it_and_goes_on() {
+fn a_program_that_is_refused_is_notified_and_continues() {
     for within in [Some(20_000), None] {
         simulate(|| async move {
             let grid = Grid::start(&layout(&[3], 1), registry::<Nbody>()).await;
-            let asks = Slow { asks: Some((9, within)), ..slow(&NBODY, 2_000_000) };
+            let requests_nodes =
+                Slow { requests_nodes: Some((9, within)), ..slow(&NBODY, 2_000_000) };
             let need = Need::one(Kind::Malleable, 2, 2, 3);
-            let run = grid.submitter().submit_needing(asks.clone(), quiet(1), need).await;
+            let run = grid.submitter().submit_needing(requests_nodes.clone(), quiet(1), need).await;
             let run = run.expect("it is taken");
             let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
-            check(&ended, &asks.program);
+            check(&ended, &requests_nodes.program);
             let asked = times(&ended, "more nodes within") + times(&ended, "the program would use");
             assert_eq!(asked, 1, "{within:?}: {:?}", ended.said);
             assert_eq!(times(&ended, "does not get more nodes"), 1, "{:?}", ended.said);
@@ -674,7 +699,7 @@ fn a_program_that_is_refused_hears_it_and_goes_on() {
     }
 }
 
-/// A job without processes, which asks for nodes and waits for what becomes of it.
+/// A job without processes, which asks for nodes and waits for the answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Asks {
     more: u32,
@@ -691,7 +716,7 @@ impl Job for Asks {
         for _ in 0..100 {
             cx.model(Duration::from_millis(100))?;
             if let Some(why) = cx.refused() {
-                // Asked anew, it is not refused yet.
+                // A new request is not refused yet.
                 cx.need_nodes(1, None);
                 let result = serde_json::json!([why, cx.refused()]);
                 return Ok(Outcome { checksum: 0, result });
@@ -722,10 +747,10 @@ fn a_job_that_asks_for_nodes_learns_that_it_is_refused() {
     });
 }
 
-/// What processes say on other nodes than the root's reaches whoever watches the job.
+/// Messages of processes on other nodes than the root's reach the client.
 #[test]
-fn every_process_is_heard() {
-    let job = Slow { talks: true, ..slow(&NBODY, 1_000_000) };
+fn messages_of_every_process_arrive() {
+    let job = Slow { sends_messages: true, ..slow(&NBODY, 1_000_000) };
     simulate(|| async move {
         let grid = Grid::start(&layout(&[2, 2], 2), registry::<Nbody>()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
@@ -738,7 +763,8 @@ fn every_process_is_heard() {
     });
 }
 
-/// A node's process dies: the coordinator hears it, and the program goes on with what is left.
+/// A node's process dies: the coordinator is notified, and the program continues on the remaining
+/// nodes.
 #[test]
 fn a_program_outlives_a_node_and_the_roots_node() {
     let job = slow(&NBODY, 2_000_000);
@@ -763,10 +789,12 @@ fn a_program_outlives_a_node_and_the_roots_node() {
     });
 }
 
-/// Each process is one task as long as the job, and goes to the node that comes for the one that was lost: that several nodes die of
-/// it over the hours is not its fault while the job gets on.
+/// Each process is one task as long as the job, and moves to the node that replaces a lost one.
+///
+/// Over hours several nodes may die while they run it. That is not the task's fault while the job
+/// makes progress.
 #[test]
-fn a_program_outlives_more_nodes_than_one_task_may_take_along() {
+fn a_program_outlives_more_nodes_than_one_task_may_kill() {
     let job = slow(&Nbody { steps: 400, ..NBODY }, 2_000_000);
     simulate(|| async move {
         let grid = Grid::start(&layout(&[9], 1), registry::<Nbody>()).await;
@@ -781,7 +809,8 @@ fn a_program_outlives_more_nodes_than_one_task_may_take_along() {
         {
             let grid = grid.clone();
             actix_rt::spawn(async move {
-                // In turn those that compute: the one that was lost before has come back, and takes the place of this one.
+                // In turn those that compute: the one that was lost before has returned, and takes
+                // the place of this one.
                 for node in members(&["c0-2", "c0-3", "c0-4", "c0-2", "c0-3", "c0-4", "c0-2"]) {
                     after(20).await;
                     grid.machines().kill(&node);
@@ -794,9 +823,9 @@ fn a_program_outlives_more_nodes_than_one_task_may_take_along() {
     });
 }
 
-/// Machines become slow: bodies move to those that are not, and steps take as long as they can then.
+/// Machines become slow: bodies move to the faster ones, and steps take the optimal time then.
 #[test]
-fn bodies_go_where_they_are_moved_fastest() {
+fn bodies_move_to_the_fastest_nodes() {
     let job = slow(&Nbody { bodies: 80, steps: 80, ..NBODY }, 4_000_000);
     let ended = simulate(|| async move {
         let grid = Grid::start(&layout(&[4], 1), registry::<Nbody>()).await;
@@ -815,11 +844,11 @@ fn bodies_go_where_they_are_moved_fastest() {
     let mean = |some: &[f64]| some.iter().sum::<f64>() / some.len() as f64;
     let slowest = ended.iterations.iter().copied().fold(0.0, f64::max);
     let last = mean(&ended.iterations[70..]);
-    // A second with equal machines; four with equal shares; 16/13 of a second with the shares that fit.
+    // A second with equal machines; four with equal shares; 16/13 of a second with optimal shares.
     assert!(slowest > 3.5 && last < 1.4, "{slowest} {last}: {:?}", ended.said);
 }
 
-/// The root's node is drained, and one that computes: the state goes along, and no step is done twice.
+/// The root's node and a computing one are drained: the state moves along, and no step is repeated.
 #[test]
 fn a_drained_root_hands_the_whole_state_over() {
     let job = slow(&NBODY, 2_000_000);

@@ -1,4 +1,4 @@
-//! Whole grids in virtual time: answers, determinism, what stealing achieves.
+//! Whole grids in virtual time: answers, determinism, and the effect of stealing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn the_history_is_the_same_in_another_process() {
     }
 }
 
-/// Every job gives the answer of a run alone, whatever was stolen, and repeats its history.
+/// Every job gives the answer of a run alone, for any steals, and repeats its history.
 fn same_as_alone<J: Job + Clone>(job: J) {
     let mut registry = Registry::new();
     registry.job::<J>();

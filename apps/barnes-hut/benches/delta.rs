@@ -1,9 +1,11 @@
-//! Positions as changes of those before: bytes a body and time on one thread, by the number of frames that the forecast
-//! has. `cargo bench -p springtide-barnes-hut --bench delta`; numbers of bodies may be given (default 20000 and
-//! 200000).
+//! Positions as changes of the former ones: bytes a body and time on one thread, by the number of
+//! frames of the forecast.
 //!
-//! Prints one line for each model, number of bodies and number of frames: the mean over ten steps, of each the best of
-//! five times. Not a test: it asserts only that the bits come back.
+//! `cargo bench -p springtide-barnes-hut --bench delta`; numbers of bodies may be given (default
+//! 20000 and 200000).
+//!
+//! Prints one line for each model, number of bodies and number of frames: the mean over ten steps
+//! of the best of five times. This is no test: it asserts only that decoding is exact.
 
 use std::time::Instant;
 
@@ -64,7 +66,8 @@ fn measure(what: &str, frames: &[Frame], before: usize) {
     }
     let coded = ((frames.len() - 1 - BEFORE) * frames[0].len()) as f64;
     println!(
-        "{what}, {} frames: {:.2} bytes a body; encode {:.1} ns a body ({:.0} MB/s), decode {:.1} ns ({:.0} MB/s)",
+        "{what}, {} frames: {:.2} bytes a body; \
+         encode {:.1} ns a body ({:.0} MB/s), decode {:.1} ns ({:.0} MB/s)",
         before + 1,
         bytes as f64 / coded,
         encode / coded * 1e9,

@@ -1,7 +1,10 @@
-//! Forces on 1e5 bodies of a Plummer sphere with one thread: time to build the tree, time to compute, and error against a
-//! direct sum over all pairs. `cargo bench -p springtide-barnes-hut`; a first argument sets the number of bodies.
+//! Forces on 1e5 bodies of a Plummer sphere with one thread: time of the tree, time of the forces,
+//! and their error.
 //!
-//! Prints one line for each order and theta: best of five. Not a test: it asserts nothing.
+//! The error is against a direct sum over all pairs. `cargo bench -p springtide-barnes-hut`; a
+//! first argument sets the number of bodies.
+//!
+//! Prints one line for each order and theta: the best of five. This is no test: it asserts nothing.
 
 use std::time::Instant;
 
@@ -11,7 +14,7 @@ use springtide_barnes_hut::options::Order;
 use springtide_barnes_hut::shared::{Accuracy, Positions, Setup};
 
 const SOFTENING: f64 = 0.01;
-/// Bodies whose forces are compared.
+/// The number of bodies whose forces are compared.
 const SAMPLE: usize = 1000;
 
 fn main() {
@@ -69,13 +72,14 @@ fn measure(
     let rms = (squares / direct.len() as f64).sqrt();
     let Accuracy { order, theta, group, .. } = accuracy;
     println!(
-        "{order:?} theta {theta} group {group:3}: tree {:7.2} ms, forces {:8.2} ms, rms error {rms:.2e}",
+        "{order:?} theta {theta} group {group:3}: \
+         tree {:7.2} ms, forces {:8.2} ms, rms error {rms:.2e}",
         build * 1e3,
         compute * 1e3
     );
 }
 
-/// Forces on every `stride`th body from all others, in double precision.
+/// Forces on every `stride`th body by all others, in double precision.
 fn direct_sum(position: &[[f64; 3]], stride: usize) -> Vec<(usize, [f64; 3])> {
     let mass = 1.0 / position.len() as f64;
     let on = |i: usize| {

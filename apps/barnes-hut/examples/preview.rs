@@ -1,6 +1,7 @@
-//! Runs a model on one thread and writes its pictures, to look at: `preview DIR [MODEL] [bodies] [steps] [every]`.
+//! Runs a model on one thread and writes its pictures: `preview DIR [MODEL] [bodies] [steps]
+//! [every]`.
 //!
-//! Knows nothing of the grid; the job on a grid gives the same pictures as artefacts.
+//! The job on a grid gives the same pictures as artefacts.
 
 use std::error::Error;
 use std::path::PathBuf;

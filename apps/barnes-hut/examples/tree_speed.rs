@@ -1,17 +1,26 @@
-//! Where the time and the memory of forces on one thread go, and how good the forces are:
-//! `tree_speed [bodies=100000] [order=mono,quad] [theta=0.7] [error=] [wanted=] [leaf=16] [group=256] [repeats=3]`; each but the first may be
-//! a list with commas, and all combinations are measured. `error` is of cells and stands for theta; `wanted` is of forces,
-//! and what gives it is found out first. `save=FILE.npy` writes the bodies and ends; `input=FILE.npy` takes those of a file;
-//! `forces=PREFIX` writes the accelerations of the measurement numbered i into PREFIX.i, `f32` x, y and z of each body.
-//! `sample=N` is how many bodies the error is of, 0 to leave it out.
+//! Measures the time and the memory of forces on one thread, and the error of the forces.
 //!
-//! A Plummer sphere (seed 42, softening 0.01). Times are seconds of CPU of this thread, the least of the repeats: keys and
-//! sorting, cells, moments, the making of lists and series, and the rest, which is the kernels. The peak is of the same kernels on
-//! data that stays in the innermost cache, measured in the same run. The error is of the acceleration, relative, against a
-//! direct sum in double precision with the same softening on 1,000 bodies. Memory is what the process grew by at its highest,
-//! from ahead of the tree until forces are there: tree, lists and forces, without the bodies, in bytes a body. Not a test: it
-//! asserts nothing.
-//! Knows nothing of the grid.
+//! `tree_speed [bodies=100000] [order=mono,quad] [theta=0.7] [error=] [wanted=] [leaf=16]
+//! [group=256] [repeats=3]`.
+//!
+//! Each argument except the first may be a comma-separated list, and all combinations are measured.
+//!
+//! - `error` is the error of cells, and replaces theta.
+//! - `wanted` is the error of forces; suitable settings are found first.
+//! - `save=FILE.npy` writes the bodies and ends; `input=FILE.npy` reads them from a file.
+//! - `forces=PREFIX` writes the accelerations of measurement i into PREFIX.i, `f32` x, y and z of
+//!   each body.
+//! - `sample=N` is the number of bodies whose error is computed; 0: none.
+//!
+//! The bodies are a Plummer sphere (seed 42, softening 0.01). Times are seconds of this thread's
+//! CPU time, the least of the repeats. They are for keys and sorting, cells, moments, making lists
+//! and series, and the rest, which is the kernels. The peak is that of the same kernels on data in
+//! the innermost cache, measured in the same run. The error is that of the acceleration, relative,
+//! against a direct sum in double precision with the same softening on 1,000 bodies.
+//!
+//! Memory is the maximum growth of the process from before the tree until the forces are complete:
+//! tree, lists and forces, without the bodies, in bytes a body. This is no test: it asserts
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +32,7 @@ use springtide_barnes_hut::options::Order;
 use springtide_barnes_hut::shared::{Accuracy, Positions, Setup};
 use springtide_barnes_hut::{calibrate, forces, generate, read, speed, write};
 
-/// As the `springtide` program has it.
+/// The allocator of the `springtide` program.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -99,7 +108,8 @@ fn main() {
         number += 1;
     };
     println!(
-        "order  theta/error leaf group |  sort  tree moments  walk kernels   all s | points quads a body, series | G/s  of peak | memory |  rms      median   p99"
+        "order  theta/error leaf group |  sort  tree moments  walk kernels   all s | \
+         points quads a body, series | G/s  of peak | memory |  rms      median   p99"
     );
     for wanted in numbers("wanted") {
         for group in numbers("group") {
@@ -139,7 +149,7 @@ fn main() {
     }
 }
 
-/// Measures, tells, and returns the accelerations in the order of the bodies.
+/// Measures, prints the results, and returns the accelerations in the order of the bodies.
 fn measure(
     bodies: &Bodies,
     accuracy: Accuracy,
@@ -159,7 +169,7 @@ fn measure(
     let mut memory = 0;
     for _ in 0..repeats {
         drop(last.take());
-        let before = forget_highest();
+        let before = reset_peak();
         let mut start = cpu();
         let tree = speed::tree(&positions, &setup, &mut |stage| {
             let now = cpu();
@@ -208,7 +218,10 @@ fn measure(
     let order = format!("{order:?}");
     let theta = format!("{:.1e}", cell_error.unwrap_or(theta));
     println!(
-        "{order:6} {theta:7} {leaf:4} {group:5} | {sort:.3} {cells:.3} {moments:7.3} {:.3} {kernels:7.3} {all:7.3} | {:6.0} {:5.0} {:11.1}   | {rate:.2} {:5.0} %  | {:6.0} | {rms:.2e} {median:.2e} {worst:.2e}",
+        "{order:6} {theta:7} {leaf:4} {group:5} | \
+         {sort:.3} {cells:.3} {moments:7.3} {:.3} {kernels:7.3} {all:7.3} | \
+         {:6.0} {:5.0} {:11.1}   | {rate:.2} {:5.0} %  | {:6.0} | \
+         {rms:.2e} {median:.2e} {worst:.2e}",
         stage("walk"),
         per_body(counts.points),
         per_body(counts.quads),
@@ -219,23 +232,25 @@ fn measure(
     got
 }
 
-/// Bytes of memory that this process has, or (`VmHWM`) had at most since [`forget_highest`]; 0 where that is not told.
+/// Bytes of memory of this process, now or (`VmHWM`) at most since [`reset_peak`]; 0 if the system
+/// does not report them.
 fn resident(what: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
     line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
 }
 
-/// From now on the highest is counted anew; returns what it is now.
-fn forget_highest() -> u64 {
-    // Where the system does not do it, the highest is since the start, and what is told is too much.
+/// Resets the maximum, and returns the present memory.
+fn reset_peak() -> u64 {
+    // If the system does not support it, the maximum counts from the start and is too large.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     resident("VmRSS")
 }
 
-/// Seconds that this thread has computed, by the kernel's own account; by the clock where there is none.
+/// The CPU time of this thread in seconds, by the kernel's account; without one, the time of the
+/// clock.
 fn cpu() -> f64 {
-    // The account is brought up to date when the thread offers its processor to others.
+    // The account is updated when the thread yields its processor.
     std::thread::yield_now();
     let account = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let ns = account.and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
@@ -244,7 +259,7 @@ fn cpu() -> f64 {
     ns.map_or_else(clock, |ns| ns as f64 * 1e-9)
 }
 
-/// Acceleration of evenly chosen bodies from all others, in double precision.
+/// Accelerations of evenly chosen bodies by all others, in double precision.
 fn direct_sums(bodies: &Bodies, sample: usize) -> Vec<(usize, [f64; 3])> {
     let stride = (bodies.len() / sample.max(1)).max(1);
     let on = |i: usize| {

@@ -1,34 +1,38 @@
-//! The state of a simulation: positions, velocities and masses in double precision, in the user's units with G = 1.
+//! The state of a simulation: positions, velocities and masses in double precision, in the user's
+//! units with G = 1.
 //!
-//! Knows nothing of trees, files or tasks.
+//! This module depends on neither trees nor files nor tasks.
 
 use serde::{Deserialize, Serialize};
 
-/// The largest magnitude a coordinate, velocity or mass may have: its square is far from overflow in double precision.
+/// The largest magnitude of a coordinate, velocity or mass: its square is far from overflow in
+/// double precision.
 pub const LARGEST: f64 = 1e100;
 
 /// Bodies in the order in which they were generated or read; all columns have one length.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Packed", into = "Packed")]
 pub struct Bodies {
-    /// Where they are.
+    /// Positions of the bodies, by body.
     pub position: Vec<[f64; 3]>,
-    /// How fast they move.
+    /// Velocities of the bodies, by body.
     pub velocity: Vec<[f64; 3]>,
-    /// What they weigh; never negative.
+    /// Masses of the bodies; never negative.
     pub mass: Vec<f64>,
-    /// Index of the first body of the second population (the second galaxy), the number of bodies where there is only
-    /// one. Pictures colour the two apart.
+    /// Index of the first body of the second population (the second galaxy); the number of bodies
+    /// if there is only one.
+    ///
+    /// Pictures give the populations different colours.
     pub second: usize,
 }
 
 impl Bodies {
-    /// How many.
+    /// The number of bodies.
     pub fn len(&self) -> usize {
         self.mass.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bodies.
     pub fn is_empty(&self) -> bool {
         self.mass.is_empty()
     }
@@ -41,23 +45,23 @@ impl Bodies {
         self.second = self.mass.len();
     }
 
-    /// Sum of masses.
+    /// The sum of all masses.
     pub fn total_mass(&self) -> f64 {
         self.mass.iter().sum()
     }
 
-    /// Sum of mass times velocity.
+    /// The sum of mass times velocity.
     pub fn momentum(&self) -> [f64; 3] {
         weighted_sum(&self.mass, &self.velocity)
     }
 
-    /// Sum of half mass times velocity squared.
+    /// The sum of half mass times velocity squared.
     pub fn kinetic_energy(&self) -> f64 {
         let twice = |(m, v): (&f64, &[f64; 3])| m * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
         0.5 * self.mass.iter().zip(&self.velocity).map(twice).sum::<f64>()
     }
 
-    /// Sum of mass times position x velocity, about the origin.
+    /// The sum of mass times position x velocity, about the origin.
     pub fn angular_momentum(&self) -> Turning {
         let mut turning = Turning::default();
         for ((m, x), v) in self.mass.iter().zip(&self.position).zip(&self.velocity) {
@@ -70,7 +74,8 @@ impl Bodies {
         turning
     }
 
-    /// Moves and boosts all bodies so that the centre of mass rests at the origin. Bodies without mass are left alone.
+    /// Moves and boosts all bodies so that the centre of mass rests at the origin. Bodies without
+    /// mass are not changed.
     pub fn centre(&mut self) {
         let total = self.total_mass();
         if total <= 0.0 {
@@ -84,16 +89,17 @@ impl Bodies {
         }
     }
 
-    /// A hash of the bits of every position and velocity, in order: FNV-1a with 64 bits over the little-endian bytes of
-    /// x, y, z, vx, vy, vz of each body.
+    /// A hash of the bits of every position and velocity, in order: FNV-1a with 64 bits over the
+    /// little-endian bytes of x, y, z, vx, vy, vz of each body.
     pub fn checksum(&self) -> u64 {
         let bodies = self.position.iter().zip(&self.velocity);
         let values = bodies.flat_map(|(position, velocity)| position.iter().chain(velocity));
         springtide_runtime::work::checksum(values.flat_map(|value| value.to_bits().to_le_bytes()))
     }
 
-    /// The index of the first body that no run can begin with: one with a position, velocity or mass that is no number of up to
-    /// [`LARGEST`], or with a negative mass.
+    /// The index of the first body that no run can start with.
+    ///
+    /// Its position, velocity or mass is no number of up to [`LARGEST`], or its mass is negative.
     pub fn first_bad(&self) -> Option<usize> {
         let good = |v: &[f64; 3]| v.iter().all(|c| c.abs() <= LARGEST);
         let columns = self.position.iter().zip(&self.velocity).zip(&self.mass);
@@ -117,9 +123,9 @@ pub(crate) fn first_not_finite(position: &[[f64; 3]], velocity: &[[f64; 3]]) -> 
 /// The angular momentum of bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Turning {
-    /// Of all together.
+    /// The sum over all bodies.
     pub sum: [f64; 3],
-    /// Sum of the magnitudes of each body's.
+    /// The sum of the magnitudes of each body's.
     pub magnitudes: f64,
 }
 
@@ -147,7 +153,8 @@ fn weighted_sum(mass: &[f64], column: &[[f64; 3]]) -> [f64; 3] {
     sum
 }
 
-/// Bodies on the wire: seven little-endian doubles a body, so that millions travel without a call of serde for each.
+/// Bodies on the wire: seven little-endian doubles a body, so that millions travel without a call
+/// of serde for each.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Packed {
     second: u64,
@@ -220,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_no_run_can_begin_with_is_found() {
+    fn the_first_invalid_body_is_found() {
         assert_eq!(two().first_bad(), None);
         for bad in [f64::NAN, f64::INFINITY, -1e101] {
             for column in 0..3 {
@@ -240,13 +247,13 @@ mod tests {
 
     #[test]
     fn the_checksum_is_fnv_1a_and_sees_one_bit() {
-        // No body: the offset basis of FNV-1a. One byte more or less would change it.
+        // No body gives the offset basis of FNV-1a. One byte more or less would change it.
         assert_eq!(Bodies::default().checksum(), 0xcbf2_9ce4_8422_2325);
         let bodies = two();
         let mut other = bodies.clone();
         other.velocity[1][2] = f64::from_bits(other.velocity[1][2].to_bits() ^ 1);
         assert_ne!(bodies.checksum(), other.checksum());
-        // From an independent implementation.
+        // The value is from an independent implementation.
         assert_eq!(bodies.checksum(), 0xfe62_ab4f_1918_71b5);
     }
 

@@ -1,39 +1,41 @@
-//! The cube that keys are made in: around the middle of the bodies, which its first planes then cut into about equal parts.
+//! The cube that contains all keys: its centre is the middle of the bodies, so that its first
+//! planes divide them about equally.
 //!
-//! Around the middle of their extremes these planes lie wherever the bodies farthest out do, and domains had a quarter more surface towards
-//! the one that they share most with. The middle is the mean of some bodies, summed up exactly: the same bits in whatever parts. Of few
-//! bodies it is that of the extremes: an eighth of them is then hardly more than a block, and blocks that reach from the middle of all to
-//! those farthest out want one and the same error for what is felt there and here. Pure.
+//! A centre between the extremes would depend on the outermost bodies alone; with it, domains have
+//! a quarter more surface towards their main neighbour. The middle is the mean of some bodies,
+//! summed exactly, so its bits do not depend on the partition. For few bodies it is the middle of
+//! the extremes: an eighth of them is hardly more than a block. Large blocks from the middle to the
+//! outermost bodies would need one error for forces at both ends. This module is pure.
 
 use serde::{Deserialize, Serialize};
 
 use crate::exact::Exact;
 use crate::shared::power_of_two_at_least;
 
-/// The mean is of about so many bodies.
-const SAMPLE: usize = 8192;
-/// Of fewer bodies than this it is not taken.
-const FEW: usize = 4 * SAMPLE;
+/// The approximate number of bodies in the mean.
+const SAMPLE_SIZE: usize = 8192;
+/// For fewer bodies than this the extremes are used.
+const SAMPLE_BODIES_MIN: usize = 4 * SAMPLE_SIZE;
 
-/// What a cube follows from; parts are merged.
+/// The inputs of the cube; those of parts can be merged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Bounds {
-    /// Least and greatest coordinates.
+    /// The smallest and largest coordinates.
     low: [f64; 3],
     high: [f64; 3],
-    /// Of those bodies that the mean is of.
+    /// The sums over the bodies of the mean.
     sums: [Exact; 3],
     count: u64,
 }
 
 impl Bounds {
-    /// Of all bodies there are, in their own order.
+    /// The bounds of all bodies, in their own order.
     pub(crate) fn of_all(position: &[[f64; 3]]) -> Self {
         let sampled = stride(position.len()).map(|stride| position.iter().step_by(stride));
         Self::of(position, sampled.into_iter().flatten())
     }
 
-    /// Of some of so many bodies, each with its number among all.
+    /// The bounds of some bodies, each with its number among all.
     pub(crate) fn of_some(
         position: &[[f64; 3]],
         numbers: impl Iterator<Item = u32> + Clone,
@@ -63,7 +65,7 @@ impl Bounds {
         bounds
     }
 
-    /// Adds those of other bodies.
+    /// Merges the bounds of other bodies.
     pub(crate) fn merge(&mut self, other: &Self) {
         for axis in 0..3 {
             self.low[axis] = self.low[axis].min(other.low[axis]);
@@ -73,8 +75,10 @@ impl Bounds {
         self.count += other.count;
     }
 
-    /// Middle and side of the cube: a power of two, no less than a millionth of the softening length, below which places make no
-    /// difference to forces.
+    /// The centre and side of the cube.
+    ///
+    /// The side is a power of two, and at least a millionth of the softening length; smaller
+    /// distances do not change forces.
     pub(crate) fn cube(&self, softening: f64) -> ([f64; 3], f64) {
         let mut centre = [0.0; 3];
         let mut extent = softening * 1e-6;
@@ -84,7 +88,7 @@ impl Bounds {
                 continue;
             }
             let mean = sum.value() / self.count as f64;
-            // There may be none, and the sum of huge ones may be more than a number.
+            // There may be no sample, and the sum of huge coordinates may overflow.
             let middle = if mean.is_finite() { mean } else { 0.5 * low + 0.5 * high };
             *centre = middle.clamp(low, high);
             extent = extent.max(2.0 * (high - *centre).max(*centre - low));
@@ -93,9 +97,9 @@ impl Bounds {
     }
 }
 
-/// Of so many bodies the mean is of each whose number this divides; nothing if there is no mean.
+/// Bodies whose number this divides are in the mean; none if there is no mean.
 fn stride(all: usize) -> Option<usize> {
-    (all >= FEW).then_some(all / SAMPLE)
+    (all >= SAMPLE_BODIES_MIN).then_some(all / SAMPLE_SIZE)
 }
 
 #[cfg(test)]
@@ -104,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// The bounds of so many parts, merged.
+    /// The bounds of this number of parts, merged.
     fn merged(position: &[[f64; 3]], parts: usize) -> Bounds {
         let of_part = |part: usize| {
             let numbers = (part..position.len()).step_by(parts);
@@ -118,14 +122,15 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
-        /// In whatever parts: one cube, which holds all bodies, be they few or many.
+        /// Any partition gives the same cube, which contains all bodies, for few and many bodies.
         #[test]
         fn parts_have_the_cube_of_all(
-            some in prop::collection::vec(prop::array::uniform3(-1e3..1e3f64), 1..200), parts in 1usize..5,
+            some in prop::collection::vec(prop::array::uniform3(-1e3..1e3f64), 1..200),
+            parts in 1usize..5,
             exponent in -300..300i32, many in any::<bool>(),
         ) {
             let unit = 10f64.powi(exponent);
-            let all = if many { FEW + some.len() } else { some.len() };
+            let all = if many { SAMPLE_BODIES_MIN + some.len() } else { some.len() };
             let place = |i: usize| some[i % some.len()].map(|x| (x + (i % 7) as f64) * unit);
             let position: Vec<[f64; 3]> = (0..all).map(place).collect();
             let (centre, side) = Bounds::of_all(&position).cube(0.0);
@@ -136,24 +141,24 @@ mod tests {
         }
     }
 
-    /// Where most are, and not between those farthest out.
+    /// The middle lies where most bodies are, not between the outermost ones.
     #[test]
     fn the_middle_is_where_most_bodies_are() {
-        let mut position = vec![[1.0, 2.0, 3.0]; FEW];
+        let mut position = vec![[1.0, 2.0, 3.0]; SAMPLE_BODIES_MIN];
         position.push([1e3, 0.0, 3.0]);
         let (centre, side) = Bounds::of_all(&position).cube(0.0);
         assert!((centre[0] - 1.0).abs() < 0.2 && (centre[1] - 2.0).abs() < 0.2, "{centre:?}");
         assert_eq!((centre[2], side), (3.0, 2048.0));
-        // Of few, between them.
-        let few = [position[0], position[FEW]];
+        // For few bodies it lies between them.
+        let few = [position[0], position[SAMPLE_BODIES_MIN]];
         assert_eq!(Bounds::of_all(&few).cube(0.0), ([500.5, 1.0, 3.0], 1024.0));
     }
 
     #[test]
-    fn no_bodies_few_and_huge_ones_have_a_cube() {
+    fn every_set_of_bodies_has_a_cube() {
         assert_eq!(Bounds::of_all(&[]).cube(0.0), ([0.0; 3], 1.0));
         assert_eq!(Bounds::of_all(&[[5.0; 3]; 4]).cube(0.0), ([5.0; 3], 1.0));
-        let huge = vec![[1.7e308; 3]; FEW];
+        let huge = vec![[1.7e308; 3]; SAMPLE_BODIES_MIN];
         assert_eq!(Bounds::of_all(&huge).cube(0.0), ([1.7e308; 3], 1.0));
         let (centre, side) = Bounds::of_all(&[[1e200; 3], [-1e200, 0.0, 1e-200]]).cube(0.0);
         assert!(centre.iter().all(|x| x.is_finite()) && side >= 2e200 && side.is_finite());

@@ -1,43 +1,44 @@
-//! The cheapest way to forces of a wanted error, found on a sample of the bodies that it is for.
+//! Finds the cheapest settings for forces of a wanted error, on a sample of the run's bodies.
 //!
-//! Forces on some groups of the tree are held against sums over all bodies, with smaller and smaller errors of cells, for
-//! each order, until they are good enough; the cheapest is taken. A pure function of the bodies: who
-//! calls it again gets the same. Knows nothing of tasks and of what the user typed.
+//! Forces on some groups of the tree are compared with sums over all bodies. For each order the
+//! error of cells shrinks until the forces are good enough; the cheapest order is chosen. The
+//! result is a pure function of the bodies. This module depends on neither tasks nor options.
 
 use crate::bodies::Bodies;
 use crate::forces::{self, BYTES_A_BODY};
 use crate::options::Order;
 use crate::shared::{Accuracy, Positions, Setup};
 
-/// What is to be used.
+/// The settings that were found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
-    /// Highest moment of a far cell.
+    /// The highest moment of a far cell.
     pub order: Order,
-    /// See [`Setup::error`].
+    /// The error of a cell: see [`Setup::error`].
     pub cell_error: f64,
-    /// The error that the sample had: root of the mean square, relative.
+    /// The relative error of the sample, as root of the mean square.
     pub found: f64,
-    /// Whether that is what was wanted; else nothing finer was found.
+    /// Whether this is within the wanted error; if not, no finer setting exists.
     pub reached: bool,
 }
 
-/// Groups whose forces are looked at, and bodies of each.
+/// The number of groups whose forces are compared, and bodies of each.
 const GROUPS: usize = 24;
-/// What an interaction with a quadrupole costs where one with a point costs 1.
+/// The cost of an interaction with a quadrupole, in interactions with points.
 pub(crate) const QUAD_COST: f64 = 2.25;
-/// What it costs to put a cell or body on a group's lists.
+/// The cost of an entry on a group's lists.
 const LIST_COST: f64 = 40.0;
-/// What it costs to put one into its series.
+/// The cost of an entry in a group's series.
 const SERIES_COST: f64 = 120.0;
-/// Of the wanted error: the sample is a small one.
+/// The part of the wanted error that the sample may have, for it is small.
 const MARGIN: f64 = 0.9;
-/// Errors of cells are tried in these steps, from the first to the last.
+/// The tried errors of cells: the first, the factor, and the last.
 const FIRST: f64 = 0.1;
 const STEP: f64 = 0.9;
 const LAST: f64 = 1e-7;
 
-/// What forces on a group of so many bodies cost, in interactions with points, for the counts that [`forces::Lists::fill`] tells of.
+/// The cost of forces on a group of bodies, in interactions with points, by the counts of
+/// [`forces::Lists::fill`].
 pub(crate) fn cost(counts: [usize; 3], bodies: usize) -> f64 {
     let [points, quads, series] = counts.map(|count| count as f64);
     (points + QUAD_COST * quads) * bodies as f64
@@ -45,8 +46,9 @@ pub(crate) fn cost(counts: [usize; 3], bodies: usize) -> f64 {
         + SERIES_COST * series
 }
 
-/// Chooses for a relative error of `wanted` (root of the mean square over bodies). Order and theta of `accuracy` do not
-/// matter.
+/// Chooses the settings for a relative error of `wanted` (root of the mean square over bodies).
+///
+/// Order and theta of `accuracy` are ignored.
 pub fn choose(bodies: &Bodies, accuracy: Accuracy, wanted: f64) -> Choice {
     let tries = [Order::Mono, Order::Quad, Order::Series];
     let tries = tries.map(|order| try_order(bodies, order, accuracy, wanted));
@@ -62,7 +64,7 @@ pub fn choose(bodies: &Bodies, accuracy: Accuracy, wanted: f64) -> Choice {
     better(better(mono, quad), series).0
 }
 
-/// The largest error of cells that will do with this order, and what it costs.
+/// The largest sufficient error of cells with this order, and its cost.
 fn try_order(bodies: &Bodies, order: Order, accuracy: Accuracy, wanted: f64) -> (Choice, f64) {
     let setup = |error| Setup::new(bodies, Accuracy { order, ..accuracy }).with_error(Some(error));
     let positions = Positions::new(&bodies.position, accuracy.softening);
@@ -72,7 +74,7 @@ fn try_order(bodies: &Bodies, order: Order, accuracy: Accuracy, wanted: f64) -> 
     let exact: Vec<_> = groups.iter().map(|&group| forces::exact(&tree, group)).collect();
     let mut cell_error = FIRST;
     loop {
-        // The cells are the same whatever the error is: it only decides which of them are far.
+        // The cells do not depend on the error, which only decides which of them are far.
         tree.error = Some(cell_error);
         let (mut squares, mut sinks, mut total) = (0.0, 0usize, 0.0);
         for (&group, exact) in groups.iter().zip(&exact) {
@@ -103,7 +105,7 @@ mod tests {
     use crate::generate;
 
     #[test]
-    fn the_error_wanted_is_the_error_found_by_what_is_cheapest() {
+    fn the_cheapest_settings_reach_the_wanted_error() {
         let bodies = generate::plummer(6000, 4);
         let accuracy =
             Accuracy { order: Order::Mono, theta: 0.0, softening: 0.01, leaf: 16, group: 128 };
@@ -113,15 +115,15 @@ mod tests {
             assert!(choice.reached && choice.found > wanted / 4.0, "{wanted}: {choice:?}");
             choice
         });
-        // Quadrupoles and series pay where forces are to be exact.
+        // Quadrupoles and series are cheaper for small errors.
         assert_eq!(choices[0].order, Order::Mono);
         assert_ne!(choices[2].order, Order::Mono);
-        // Single precision ends somewhere.
+        // Single precision limits the error.
         assert!(!choose(&bodies, accuracy, 1e-12).reached);
     }
 
     #[test]
-    fn odd_bodies_have_a_choice() {
+    fn unusual_bodies_have_a_choice() {
         for n in [0, 1, 2] {
             let mut bodies = Bodies::default();
             for _ in 0..n {

@@ -1,8 +1,10 @@
-//! How good forces are: on a sample of bodies they are held against sums over all bodies in double precision.
+//! Checks forces: for a sample of bodies they are compared with sums over all bodies in double
+//! precision.
 //!
-//! The sums are over the positions and masses as they are shared, which are rounded to single precision within the box, and with the
-//! softening of the run: what is found is the error of opening, moments and kernel. Each body's sum is in the bodies' order,
-//! so its bits depend on nothing else. Knows nothing of trees and tasks.
+//! The sums use the shared positions and masses, which are rounded to single precision within the
+//! box, and the run's softening. So the error is that of opening, moments and kernel. Each body's
+//! sum is in the bodies' order, so its bits depend on nothing else. This module depends on neither
+//! trees nor tasks.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -10,29 +12,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared::{Positions, Setup};
 
-/// Bytes a body in the output of [`exact`]: x, y, z as little-endian `f64`.
+/// Bytes per body in the output of [`exact`]: x, y, z as little-endian `f64`.
 pub const BYTES_A_BODY: usize = 24;
 
 /// Relative errors of the accelerations of a sample: |a - exact| / |exact|.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForceError {
-    /// Root of the mean square.
+    /// The root of the mean square.
     pub rms: f64,
-    /// Half of the bodies have less.
+    /// The median of the errors.
     pub median: f64,
-    /// All but one in a hundred have no more.
+    /// The 99th percentile of the errors.
     pub p99: f64,
 }
 
-/// Up to `count` different bodies out of `bodies`, in ascending order; the same for the same seed.
+/// Up to `count` different bodies out of `bodies`, in ascending order; one seed gives one sample.
 pub fn sample(bodies: usize, count: usize, seed: u64) -> Vec<u32> {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
-    // Not the numbers that the bodies themselves were drawn with.
+    // A stream of its own, apart from that of the bodies.
     key[8..16].copy_from_slice(b"a sample");
     let mut dice = ChaCha8Rng::from_seed(key);
     let count = count.min(bodies);
-    // R. W. Floyd's: of the first `end` + 1 bodies each has the same chance (J. Bentley, Commun. ACM 30, 754, 1987).
+    // R. W. Floyd's algorithm: each of the first `end` + 1 bodies has the same probability (J.
+    // Bentley, Commun. ACM 30, 754, 1987).
     let mut chosen = std::collections::BTreeSet::new();
     for end in bodies - count..bodies {
         let draw = (u128::from(dice.next_u64()) * (end as u128 + 1)) >> 64;
@@ -43,11 +46,12 @@ pub fn sample(bodies: usize, count: usize, seed: u64) -> Vec<u32> {
     chosen.into_iter().collect()
 }
 
-/// Sinks that are summed for side by side.
+/// The number of sinks that are summed side by side.
 const LANES: usize = 8;
 
-/// Accelerations of these bodies from all bodies, [`BYTES_A_BODY`] each, in units of the box. `None` where there is no such body
-/// or the two objects are for other numbers of bodies.
+/// Accelerations of these bodies from all bodies, [`BYTES_A_BODY`] each, in units of the box.
+///
+/// None if an index is out of range, or the two objects are for different numbers of bodies.
 pub fn exact(positions: &Positions, setup: &Setup, sample: &[u32]) -> Option<Vec<u8>> {
     let inside = positions.inside();
     let masses: Vec<f32> = setup.masses().collect();
@@ -71,7 +75,7 @@ pub fn exact(positions: &Positions, setup: &Setup, sample: &[u32]) -> Option<Vec
             for lane in 0..LANES {
                 let d = [0, 1, 2].map(|axis| p[axis] - at[axis][lane]);
                 let square = d[0] * d[0] + d[1] * d[1] + d[2] * d[2] + softening * softening;
-                // A body does not pull itself, nor one at the same place without softening.
+                // Neither the body itself nor one at the same place without softening pulls.
                 let weight = if square > 0.0 { mass / (square * square.sqrt()) } else { 0.0 };
                 for axis in 0..3 {
                     sums[axis][lane] += weight * d[axis];
@@ -87,16 +91,17 @@ pub fn exact(positions: &Positions, setup: &Setup, sample: &[u32]) -> Option<Vec
     Some(bytes)
 }
 
-/// Pairs that are summed over in about the time of one body's forces by the tree, at its usual settings.
+/// Pairs that are summed in about the time of one body's forces by the tree, at its usual settings.
 pub const PAIRS_A_BODY: f64 = 300.0;
 
-/// The errors of accelerations against exact ones. Bodies on which nothing acts are left out: they have no relative error. `None`
-/// where none is left.
+/// The errors of accelerations against exact ones; none if no body is left.
+///
+/// Bodies without acceleration are omitted, for they have no relative error.
 pub fn compare(pairs: impl Iterator<Item = ([f64; 3], [f64; 3])>) -> Option<ForceError> {
     let square = |v: [f64; 3]| v[0] * v[0] + v[1] * v[1] + v[2] * v[2];
     let mut errors: Vec<f64> = pairs
         .filter_map(|(got, exact)| {
-            // To within the range whatever the user's units are.
+            // Scaled into range for any units of the user.
             let scale = exact.iter().fold(0.0, |most: f64, c| most.max(c.abs()));
             let off = [0, 1, 2].map(|k| (got[k] - exact[k]) / scale);
             (scale > 0.0).then(|| (square(off) / square(exact.map(|c| c / scale))).sqrt())
@@ -138,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_as_they_are() {
+    fn errors_are_relative_and_independent_of_units() {
         let pairs = (0..200).map(|i| ([1.0 + 0.01 * f64::from(i), 0.0, 0.0], [1.0, 0.0, 0.0]));
         let nothing = ([0.0; 3], [0.0; 3]);
         let found = compare(pairs.chain([nothing])).unwrap();
@@ -178,7 +183,7 @@ mod tests {
         }
         let found = compare(pairs.into_iter()).unwrap();
         assert!(found.p99 < 3e-5, "{found:?}");
-        // Any split gives the same bits.
+        // Any partition gives the same bits.
         let parts = all.chunks(7).map(|part| exact(&positions, &setup, part).unwrap());
         assert_eq!(parts.collect::<Vec<_>>().concat(), bytes);
         assert_eq!(exact(&positions, &setup, &[500]), None);

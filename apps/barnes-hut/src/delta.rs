@@ -1,42 +1,49 @@
-//! One step's positions as a change of the positions before: lossless, and a good deal shorter than they are.
+//! Encodes one step's positions as a change of the former ones: lossless, and much shorter than the
+//! positions.
 //!
-//! Who has the positions of the last steps can tell about where each body is next, for bodies move smoothly. Both sides
-//! extrapolate, through up to three frames and in the next one's box, and round to single precision; what travels is by
-//! how many representable numbers each coordinate lies beside that (P. Lindstrom and M. Isenburg, IEEE Trans. Vis.
-//! Comput. Graph. 12, 1245, 2006), in Golomb-Rice codes (R. F. Rice, JPL Publication 79-22, 1979). How many numbers it
-//! may be beside follows from what both know too: how fast the body's velocity changes, and how dense the numbers are
-//! around the expected one. Each ratio of these, in steps of half a power of two, has a code of its own.
+//! Bodies move smoothly, so the positions of the last steps allow a forecast of the next. Both
+//! sides extrapolate, through up to three frames and in the next one's box, and round to single
+//! precision. The code contains, for each coordinate, its distance from the forecast in
+//! representable numbers (P. Lindstrom and M. Isenburg, IEEE Trans. Vis. Comput. Graph. 12, 1245,
+//! 2006), in Golomb-Rice codes (R. F. Rice, JPL Publication 79-22, 1979).
 //!
-//! Both sides compute with + - * / alone, each rounded as IEEE 754 says and none contracted, so that all machines
-//! expect the same bits; a sum over what must come out is sent along all the same.
+//! The scale of this distance follows from two quantities that both sides know: the change of the
+//! body's velocity, and the density of numbers around the forecast. Each ratio of these, in steps
+//! of half a power of two, has its own code.
 //!
-//! Pure functions. Must not know tasks, versions, trees or how bytes travel.
+//! Both sides compute with + - * / alone, each rounded by IEEE 754 and none contracted, so that all
+//! machines have the same forecast. A checksum of the result is sent too.
+//!
+//! The functions are pure. This module depends on neither tasks and versions nor trees nor the
+//! transport.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// Frames before the last that a forecast has use for. With them it is a parabola; a fourth frame would save another
-/// twelfth, and would have to travel with each whole.
+/// The number of frames before the last that a forecast uses.
+///
+/// With them it is a parabola. A fourth frame would save another twelfth, and would be sent with
+/// each whole frame.
 pub const BEFORE: usize = 2;
 
-/// Where all bodies are at one moment: a box and, within it, positions in single precision.
+/// The places of all bodies at one time: a box and, within it, positions in single precision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Frame {
-    /// Middle of the box.
+    /// The middle of the box.
     pub centre: [f64; 3],
-    /// Side of the box; a power of two.
+    /// The side of the box, a power of two.
     pub side: f64,
-    /// Little-endian `f32` x, y, z of each body in sides from the middle.
+    /// Little-endian `f32` x, y, z of each body, in sides from the middle.
     pub inside: Bytes,
 }
 
 impl Frame {
-    /// Number of bodies.
+    /// The number of bodies.
     pub fn len(&self) -> usize {
         self.inside.len() / BODY
     }
 
-    /// Whether there are none.
+    /// Whether there are no bodies.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -46,74 +53,79 @@ impl Frame {
     }
 }
 
-/// What turns a frame, and those before it, into the next one.
+/// The change from a frame, and those before it, to the next one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Delta {
-    /// The next frame's box.
+    /// The box of the next frame.
     centre: [f64; 3],
     side: f64,
     bodies: u32,
-    /// [`sum`] of the next frame.
+    /// The [`sum`] of the next frame.
     sum: u64,
-    /// Low bits of a code, for each context.
+    /// The number of low bits of a code, for each context.
     #[serde(with = "serde_bytes")]
     widths: Vec<u8>,
-    /// Codes of all bodies, from the lowest bit on. Each axis has its own, for then three can be read at a time.
+    /// The codes of all bodies, from the lowest bit on. Each axis has its own stream, so that three
+    /// can be read at a time.
     codes: [Bytes; 3],
 }
 
 impl Delta {
-    /// About how many bytes it takes on the wire.
+    /// The approximate number of bytes on the wire.
     pub fn wire_len(&self) -> usize {
         const REST: usize = 64;
         self.codes.iter().map(Bytes::len).sum::<usize>() + self.widths.len() + REST
     }
 }
 
-/// A delta that is none, or none to these frames.
+/// A delta is not valid, or does not belong to these frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// Of another number of bodies.
+    /// The delta has another number of bodies.
     #[error("a change of the positions of {delta} bodies cannot go with {base} bodies")]
     Bodies {
-        /// In the delta.
+        /// The number of bodies of the delta.
         delta: usize,
-        /// In the frame it is applied to.
+        /// The number of bodies of the frame.
         base: usize,
     },
-    /// No box.
-    #[error("the box of a change of positions is none")]
+    /// The delta has no valid box.
+    #[error("the box of a change of positions is not valid")]
     Box,
-    /// The table of widths has another length, or a width too large.
+    /// The table of widths has a wrong length, or a width is too large.
     #[error("the widths of the codes in a change of positions are out of range")]
     Widths,
-    /// Too few codes, too many, or one that nobody writes.
+    /// There are too few or too many codes, or one is not valid.
     #[error("the codes in a change of positions are cut short or damaged")]
     Codes,
-    /// Other positions come out than went in.
+    /// The decoded positions have another checksum than the encoded ones.
     #[error("a change of positions does not belong to the positions before: the sums differ")]
     Sum,
 }
 
-/// Bytes of a body.
+/// The number of bytes of a body.
 const BODY: usize = 12;
-/// Values that are forecast together, whole bodies: so many that loops are worth it and all stays in the innermost
-/// cache.
+/// The number of values that are forecast together, for whole bodies: large enough for efficient
+/// loops, and small enough for the innermost cache.
 const CHUNK: usize = 3 * 256;
-/// Scale over density of numbers, by halves of powers of two.
+/// The number of contexts: scale over density of numbers, by halves of powers of two.
 const CONTEXTS: usize = 128;
-/// The context of a scale as large as the value. Below are those down to a small part of the number's last place.
+/// The context of a scale as large as the value. Lower ones reach down to a small part of the
+/// number's last place.
 const EVEN: i32 = 72;
-/// Code words begin with fewer zeros than this; so many zeros stand before a value of 32 bits.
+/// Code words start with fewer zeros than this; exactly as many precede a value of 32 bits.
 const ESCAPE: u32 = 15;
-/// Low bits at most: with its zeros and the one behind them a code then fits what [`Reader::peek`] gives.
+/// The maximum number of low bits: with its zeros and the one after them, a code fits into
+/// [`Reader::peek`].
 const WIDTH_MAX: u8 = 31;
 const VALUE_BITS: u32 = 32;
-/// Bits of the longest code.
+/// The number of bits of the longest code.
 const CODE_MAX: u32 = ESCAPE + 1 + VALUE_BITS;
 
-/// The change from `last` to `next`, for those who have `last` and the frames `before` it, newest first. `None` where
-/// the two are not of the same bodies, or the next has no proper box.
+/// Encodes the change from `last` to `next`, for receivers with `last` and the frames `before` it,
+/// newest first.
+///
+/// None if the two have different bodies, or `next` has no valid box.
 pub fn encode(last: &Frame, before: &[Frame], next: &Frame) -> Option<Delta> {
     if next.len() != last.len() || !next.has_box() {
         return None;
@@ -121,30 +133,33 @@ pub fn encode(last: &Frame, before: &[Frame], next: &Frame) -> Option<Delta> {
     let bodies = u32::try_from(next.len()).ok()?;
     let forecast = Forecast::new(last, before, next.centre, next.side);
     let values = words(&next.inside);
-    let mut beside = vec![0u32; values.len()];
+    let mut differences = vec![0u32; values.len()];
     let mut contexts = vec![0u8; values.len()];
     let mut lengths = vec![[0u32; VALUE_BITS as usize + 1]; CONTEXTS];
     let mut chunk = Chunk::new();
-    let chunks = values.chunks(CHUNK).zip(beside.chunks_mut(CHUNK)).zip(contexts.chunks_mut(CHUNK));
-    for (number, ((values, beside), contexts)) in chunks.enumerate() {
+    let chunks =
+        values.chunks(CHUNK).zip(differences.chunks_mut(CHUNK)).zip(contexts.chunks_mut(CHUNK));
+    for (number, ((values, differences), contexts)) in chunks.enumerate() {
         forecast.fill(number * CHUNK, &mut chunk);
         contexts.copy_from_slice(&chunk.context[..contexts.len()]);
-        for ((bytes, expected), beside) in values.iter().zip(&chunk.expected).zip(&mut *beside) {
-            *beside = zigzag(ordered(u32::from_le_bytes(*bytes)).wrapping_sub(*expected));
+        for ((bytes, expected), differences) in
+            values.iter().zip(&chunk.expected).zip(&mut *differences)
+        {
+            *differences = zigzag(ordered(u32::from_le_bytes(*bytes)).wrapping_sub(*expected));
         }
-        for (value, context) in beside.iter().zip(&*contexts) {
+        for (value, context) in differences.iter().zip(&*contexts) {
             lengths[usize::from(*context)][(VALUE_BITS - value.leading_zeros()) as usize] += 1;
         }
     }
     let widths: Vec<u8> = lengths.iter().map(best_width).collect();
     let mut writers = [(); 3].map(|()| Writer::new(next.len()));
-    for (beside, contexts) in beside.chunks(CHUNK).zip(contexts.chunks(CHUNK)) {
-        let (beside, _) = beside.as_chunks::<3>();
+    for (differences, contexts) in differences.chunks(CHUNK).zip(contexts.chunks(CHUNK)) {
+        let (differences, _) = differences.as_chunks::<3>();
         let (contexts, _) = contexts.as_chunks::<3>();
-        for (beside, contexts) in beside.iter().zip(contexts) {
+        for (differences, contexts) in differences.iter().zip(contexts) {
             for axis in 0..3 {
                 let width = u32::from(widths[usize::from(contexts[axis])]);
-                put_code(&mut writers[axis], beside[axis], width);
+                put_code(&mut writers[axis], differences[axis], width);
             }
         }
         writers.iter_mut().for_each(Writer::flush);
@@ -154,10 +169,12 @@ pub fn encode(last: &Frame, before: &[Frame], next: &Frame) -> Option<Delta> {
     Some(Delta { centre, side, bodies, sum: sum(next), widths, codes })
 }
 
-/// The frame that a delta makes of `last` and the frames `before` it, newest first: the very bits that went into
-/// [`encode`]. Takes no more memory than `last` does, whatever the delta says.
+/// Decodes the frame that follows `last` and the frames `before` it, newest first, bit for bit.
+///
+/// It needs no more memory than `last` does, for any contents of the delta.
 ///
 /// # Errors
+/// [`Malformed`].
 /// [`Malformed`].
 pub fn decode(last: &Frame, before: &[Frame], delta: &Delta) -> Result<Frame, Malformed> {
     let Delta { centre, side, .. } = *delta;
@@ -197,25 +214,26 @@ pub fn decode(last: &Frame, before: &[Frame], delta: &Delta) -> Result<Frame, Ma
     if sum(&frame) == delta.sum { Ok(frame) } else { Err(Malformed::Sum) }
 }
 
-/// Where bodies are expected, in sides of the next frame's box from its middle, and how far beside it they may be.
+/// The forecast of bodies, in sides of the next frame's box from its middle, and the scale of their
+/// distance from it.
 ///
-/// In single precision, and yet to the last place of most numbers: the sum begins with what is small, which is exact or
-/// nearly so, and ends with the last position.
+/// It is in single precision, and still exact to the last place of most numbers: the sum starts
+/// with small terms, which are exact or nearly so, and ends with the last position.
 struct Forecast<'a> {
     /// Coordinates of each frame, newest first, and its box's side in sides of the next.
     frames: Vec<(&'a [[u8; 4]], f32)>,
-    /// By how much a frame's distance from the one before it counts for the step and for the scale, newest first.
+    /// Weights of the differences of successive frames in the step and in the scale, newest first.
     weights: &'static [(f32, f32)],
-    /// What the boxes' middles come to in step and scale, for each axis, over and over.
+    /// The step and scale of the boxes' middles, for each axis, repeated.
     step: [f32; CHUNK],
     scale: [f32; CHUNK],
-    /// The least scale.
+    /// The lower limit of the scale.
     least: f32,
 }
 
-/// What is expected of some consecutive values.
+/// The forecast of consecutive values.
 struct Chunk {
-    /// As an [`ordered`] number.
+    /// The forecast as an [`ordered`] number.
     expected: [i32; CHUNK],
     context: [u8; CHUNK],
 }
@@ -230,7 +248,7 @@ impl<'a> Forecast<'a> {
     fn new(last: &'a Frame, before: &'a [Frame], centre: [f64; 3], side: f64) -> Self {
         let usable = before.iter().take(BEFORE).take_while(|frame| frame.len() == last.len());
         let frames: Vec<&Frame> = std::iter::once(last).chain(usable).collect();
-        // By one frame: no step, by two: the last step again, by three: it changes as it did last. The scale is the
+        // One frame gives no step, two the last step, three its change too. The scale is the
         // highest difference that the frames give.
         let (weights, least): (&[(f32, f32)], f32) = match frames.len() {
             1 => (&[], 1.0),
@@ -253,8 +271,8 @@ impl<'a> Forecast<'a> {
         Self { frames: frames.iter().map(scaled).collect(), weights, step, scale, least }
     }
 
-    /// Fills a chunk from a value on, as far as there are values. Loops over one thing at a time: so they are
-    /// vectorised.
+    /// Fills a chunk from a value on, as far as there are values. Each loop does one operation, and
+    /// is vectorised.
     fn fill(&self, first: usize, chunk: &mut Chunk) {
         let place = |bytes: &[u8; 4], ratio: f32| f32::from_le_bytes(*bytes) * ratio;
         let from =
@@ -275,7 +293,7 @@ impl<'a> Forecast<'a> {
         for (scale, halves) in scales.iter().zip(all) {
             let [x, y, z] = scale.map(f32::abs);
             let scale = x + y + z + self.least;
-            // What is no number has no certain bits. Middles and sides that are far out lead there.
+            // A NaN has no certain bits. Distant middles and large sides can lead to it.
             let scale = if scale <= f32::MAX { scale } else { f32::MAX };
             *halves = [(scale.to_bits() >> 22) as i32; 3];
         }
@@ -291,14 +309,15 @@ impl<'a> Forecast<'a> {
     }
 }
 
-/// Bodies that do not accelerate at all have a scale too.
+/// Bodies without acceleration have a scale too.
 const LEAST: f32 = 1e-30;
 
-/// Codes' low bits, for values of so many of each length: those that make the codes shortest in sum.
+/// The number of low bits that makes the codes shortest in sum, by the numbers of values of each
+/// length.
 fn best_width(lengths: &[u32; VALUE_BITS as usize + 1]) -> u8 {
     let bits = |width: u8| -> u64 {
         let code = |(length, count): (usize, &u32)| {
-            // The mean value of that length is one and a half times the least.
+            // The mean value of this length is one and a half times the smallest.
             let high =
                 if length == 0 { 0 } else { (3u64 << (length - 1)) >> (u32::from(width) + 1) };
             u64::from(*count) * u64::from(bits_with(high, width.into()))
@@ -308,23 +327,24 @@ fn best_width(lengths: &[u32; VALUE_BITS as usize + 1]) -> u8 {
     (0..=WIDTH_MAX).min_by_key(|width| bits(*width)).unwrap_or(0)
 }
 
-/// The bits of a single-precision number as an integer that counts such numbers in order; zero is 0, negative zero -1.
+/// The bits of a single-precision number as an integer that counts such numbers in order; zero is
+/// 0, negative zero -1.
 pub(crate) fn ordered(bits: u32) -> i32 {
     let bits = bits as i32;
     bits ^ (bits >> 31 & i32::MAX)
 }
 
-/// Undoes [`ordered`].
+/// The inverse of [`ordered`].
 pub(crate) fn bits(ordered: i32) -> u32 {
     (ordered ^ (ordered >> 31 & i32::MAX)) as u32
 }
 
-/// Small where the number is near zero on either side.
+/// Maps integers near zero, of either sign, to small ones.
 pub(crate) fn zigzag(number: i32) -> u32 {
     (number << 1 ^ number >> 31) as u32
 }
 
-/// Undoes [`zigzag`].
+/// The inverse of [`zigzag`].
 pub(crate) fn unzigzag(value: u32) -> i32 {
     (value >> 1) as i32 ^ -((value & 1) as i32)
 }
@@ -334,8 +354,8 @@ fn words(bytes: &[u8]) -> &[[u8; 4]] {
     bytes[..whole].as_chunks().0
 }
 
-/// A sum over all bits of a frame, that of another frame is hardly ever the same. Not cryptographic. In four strands,
-/// for a multiplication takes a while.
+/// A checksum over all bits of a frame. It is not cryptographic, and has four strands, for a
+/// multiplication has a long latency.
 fn sum(frame: &Frame) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let step = |state: u64, word: u64| (state.rotate_left(29) ^ word).wrapping_mul(ODD);
@@ -353,30 +373,31 @@ fn sum(frame: &Frame) -> u64 {
     all ^ all >> 32
 }
 
-/// Puts codes one behind the other.
+/// Writes codes one after the other.
 pub(crate) struct Writer {
     bytes: Vec<u8>,
-    /// What goes behind them next: room for the codes of a chunk.
+    /// The next bytes: room for the codes of a chunk.
     block: [u8; CHUNK / 3 * CODE_MAX as usize / 8 + 16],
-    /// Full bytes in the block.
+    /// The number of full bytes in the block.
     full: usize,
-    /// Bits that do not yet make a byte.
+    /// Bits that do not fill a byte yet.
     pending: u64,
     bits: u32,
 }
 
 impl Writer {
-    /// For so many rows of three.
+    /// A writer for this number of rows of three.
     pub(crate) fn new(codes: usize) -> Self {
         let block = [0; CHUNK / 3 * CODE_MAX as usize / 8 + 16];
         Self { bytes: Vec::with_capacity(3 * codes), block, full: 0, pending: 0, bits: 0 }
     }
 
-    /// At most [`CODE_MAX`] bits, none set beyond them; the codes of a chunk at most from one `flush` to the next.
+    /// Appends up to [`CODE_MAX`] bits, with zeros beyond; between two flushes, at most the codes
+    /// of a chunk.
     fn put(&mut self, code: u64, bits: u32) {
         self.pending |= code << self.bits;
         self.bits += bits;
-        // All eight bytes, for that takes one instruction; the next go over those that are not full.
+        // All eight bytes, in one instruction; the next call overwrites those that are not full.
         self.block[self.full..self.full + 8].copy_from_slice(&self.pending.to_le_bytes());
         let whole = self.bits / 8;
         self.full += whole as usize;
@@ -398,7 +419,8 @@ impl Writer {
     }
 }
 
-/// Writes the code of this width for a value: its high bits as so many zeros and a one, and then the low ones.
+/// Writes the code of this width for a value: its high bits as a number of zeros and a one, and
+/// then the low bits.
 #[inline]
 pub(crate) fn put_code(writer: &mut Writer, value: u32, width: u32) {
     let high = value >> width;
@@ -410,17 +432,17 @@ pub(crate) fn put_code(writer: &mut Writer, value: u32, width: u32) {
     }
 }
 
-/// How many bits the code of this width for a value takes.
+/// The number of bits of the code of this width for a value.
 pub(crate) fn code_bits(value: u32, width: u32) -> u32 {
     bits_with(u64::from(value >> width), width)
 }
 
-/// The same of a value with these high bits.
+/// The number of bits of a code for a value with these high bits.
 fn bits_with(high: u64, width: u32) -> u32 {
     if high < ESCAPE.into() { high as u32 + 1 + width } else { CODE_MAX }
 }
 
-/// Takes off what [`put_code`] wrote; nothing where no code begins so.
+/// Reads a code of [`put_code`]; none if the bits are no code.
 #[inline]
 pub(crate) fn take_code(reader: &mut Reader<'_>, width: u32) -> Option<u32> {
     let code = reader.peek();
@@ -428,7 +450,7 @@ pub(crate) fn take_code(reader: &mut Reader<'_>, width: u32) -> Option<u32> {
     if high < ESCAPE {
         reader.at += (high + 1 + width) as usize;
         let low = (code >> (high + 1)) as u32 & ((1 << width) - 1);
-        // High bits that are lost here nobody has written.
+        // No writer produces high bits that are lost here.
         Some((high << width) | low)
     } else if high == ESCAPE {
         reader.at += CODE_MAX as usize;
@@ -438,10 +460,10 @@ pub(crate) fn take_code(reader: &mut Reader<'_>, width: u32) -> Option<u32> {
     }
 }
 
-/// Takes codes off.
+/// Reads codes one after the other.
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
-    /// In bits.
+    /// The position in bits.
     at: usize,
 }
 
@@ -450,12 +472,12 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// How many bytes the codes fill that were taken off.
+    /// The number of bytes of the codes that were read.
     pub(crate) fn whole_bytes(&self) -> usize {
         self.at.div_ceil(8)
     }
 
-    /// The next 57 bits or more, the next the lowest; zeros behind the end.
+    /// At least the next 57 bits, the next one the lowest; zeros beyond the end.
     fn peek(&self) -> u64 {
         let rest = self.bytes.get(self.at / 8..).unwrap_or_default();
         let eight = match rest.first_chunk::<8>() {
@@ -482,7 +504,7 @@ mod tests {
         Frame { centre, side, inside: inside.into() }
     }
 
-    /// A walk in four frames: what is newest last.
+    /// A path in four frames, the newest last.
     fn walk(
         bodies: usize,
         seed: u64,
@@ -550,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_keep_their_order_and_come_back() {
+    fn ordered_numbers_keep_their_order_and_convert_back() {
         let order = [f32::MIN, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, f32::MAX, f32::INFINITY];
         let mapped = order.map(|number| ordered(number.to_bits()));
         assert!(mapped.is_sorted_by(|a, b| a < b), "{mapped:?}");
@@ -566,7 +588,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         #[test]
-        fn the_very_bits_come_out(frames in walks()) {
+        fn decoding_an_encoded_frame_is_the_identity(frames in walks()) {
             for before in 0..=BEFORE {
                 let (last, before, next) = split(&frames, before);
                 let delta = encode(&last, &before, &next).unwrap();
@@ -578,11 +600,11 @@ mod tests {
         }
 
         #[test]
-        fn any_bits_come_out(
+        fn decoding_an_encoded_frame_of_any_bits_is_the_identity(
             words in prop::collection::vec(any::<[u32; 9]>(), 0..30),
             centre in any::<[f64; 3]>(),
         ) {
-            // Of numbers that are none neither side makes use, so even these go through.
+            // Neither side computes with NaNs, so even these are preserved.
             let at = |from: usize| {
                 let bytes = words.iter().flat_map(|word| word[from..from + 3].to_vec());
                 Frame {
@@ -607,7 +629,7 @@ mod tests {
                 let mut codes = delta.codes.clone().map(|codes| codes.to_vec());
                 let axis = usize::from(byte) % 3;
                 match what {
-                    // An earlier hit may have taken the last of them.
+                    // An earlier change may have removed the last of them.
                     0 => {
                         let at = at.index(delta.widths.len());
                         delta.widths[at] = byte;
@@ -630,8 +652,9 @@ mod tests {
             if let Ok(frame) = decode(&last, &before, &delta) {
                 prop_assert_eq!(frame, next);
             }
-            // Nor does it matter what it is applied to.
-            let ragged = Frame { inside: last.inside.slice(..last.inside.len() / 2), ..last.clone() };
+            // Nor does the frame matter that it is applied to.
+            let ragged =
+                Frame { inside: last.inside.slice(..last.inside.len() / 2), ..last.clone() };
             prop_assert!(last.is_empty() || decode(&ragged, &before, &delta).is_err());
             let nan: Bytes = vec![0xff; last.inside.len()].into();
             let nan = Frame { inside: nan, centre: [f64::NAN; 3], side: 0.0 };
@@ -667,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_evenly_or_not_at_all_takes_next_to_nothing() {
+    fn uniform_motion_needs_a_bit_per_coordinate() {
         let boxes = [([0.25, 0.0, -0.5], 3); 4];
         let frames = walk(4000, 9, 0.0, 0, &boxes);
         for before in 0..=BEFORE {

@@ -1,25 +1,27 @@
-//! Sums of numbers in double precision that have the same bits in whatever order, and in whatever parts, they are added up.
+//! Exact sums of numbers in double precision: the bits do not depend on the order or grouping of
+//! the additions.
 //!
-//! Nothing is rounded before a sum is read: it is kept as a whole number in digits of 32 bits, of which only those are there that
-//! have been touched. Source: R. M. Neal, *Fast exact summation using small and large superaccumulators*, 2015. Pure.
+//! Nothing is rounded before a sum is read: it is a whole number in digits of 32 bits, of which
+//! only the non-zero ones are stored. Source: R. M. Neal, *Fast exact summation using small and
+//! large superaccumulators*, 2015. This module is pure.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Bits of a digit.
+/// The number of bits of a digit.
 const DIGIT: u32 = 32;
-/// The value of the lowest digit's one is two to the power of minus this: the least number there is.
+/// The lowest digit's unit is two to the power of minus this, the smallest positive number.
 const LEAST: i32 = 1074;
-/// Digits that a number can have.
+/// The maximum number of digits.
 const PLACES: usize = 66;
 
-/// A sum.
+/// An exact sum.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Exact {
-    /// By place, from the lowest; some may be negative, and some more than a digit has room for.
+    /// Digits by place, from the lowest; some may be negative, and some larger than a digit.
     digits: BTreeMap<u8, i64>,
-    /// Of what is infinite or no number.
+    /// The sum of infinities and NaNs.
     rest: f64,
 }
 
@@ -37,7 +39,8 @@ impl Exact {
         }
     }
 
-    /// The same sum in digits that are digits, less those that are zero, but for one at the top that says whether it is below zero: as short as can be.
+    /// The same sum in the shortest form: normal digits without zeros, and a negative one at the
+    /// top of a negative sum.
     pub(crate) fn carried(&self) -> Self {
         let mut digits = BTreeMap::new();
         let mut carry = 0i64;
@@ -53,7 +56,7 @@ impl Exact {
         Self { digits, rest: self.rest }
     }
 
-    /// The number nearest to it.
+    /// The nearest number in double precision.
     pub(crate) fn value(&self) -> f64 {
         let mut sum = self.carried();
         let is_negative = sum.digits.values().next_back().is_some_and(|top| *top < 0);
@@ -62,21 +65,22 @@ impl Exact {
             sum = sum.carried();
         }
         let Some((&top, _)) = sum.digits.last_key_value() else { return self.rest };
-        // Four digits have 97 bits at least; of what is below it matters only whether it is there.
+        // Four digits have at least 97 bits; of the lower ones it matters only whether one is not
+        // zero.
         let low = top.saturating_sub(3);
         let whole = (low..=top).rev().fold(0u128, |whole, place| {
             whole << DIGIT | sum.digits.get(&place).map_or(0, |digit| *digit as u128)
         });
         let below = sum.digits.range(..low).next().is_some();
         let value = (whole | u128::from(below)) as f64;
-        // In two steps, each a power of two that there is.
+        // In two steps, each by a power of two that can be represented.
         let exponent = i32::from(low) * DIGIT as i32 - LEAST;
         let value = value * 2f64.powi(exponent / 2) * 2f64.powi(exponent - exponent / 2);
         self.rest + if is_negative { -value } else { value }
     }
 }
 
-/// Adds numbers; up to 2^30 of them.
+/// Adds up to 2^30 numbers.
 impl Extend<f64> for Exact {
     fn extend<I: IntoIterator<Item = f64>>(&mut self, values: I) {
         let mut digits = [0i64; PLACES];
@@ -88,14 +92,14 @@ impl Extend<f64> for Exact {
             let bits = value.to_bits();
             let exponent = (bits >> 52 & 0x7ff) as u32;
             let fraction = bits & ((1 << 52) - 1);
-            // What is subnormal has the least exponent, and no leading one.
+            // Subnormal numbers have the smallest exponent, and no implicit leading bit.
             let (whole, shift) = match exponent {
                 0 => (fraction, 0),
                 _ => (fraction | 1 << 52, exponent - 1),
             };
             let whole = u128::from(whole) << (shift % DIGIT);
             let sign = if value < 0.0 { -1 } else { 1 };
-            // A bit shift of less than a digit: no more than three of them.
+            // The shift is less than a digit, so at most three digits change.
             let place = (shift / DIGIT) as usize;
             for (i, sum) in digits[place..place + 3].iter_mut().enumerate() {
                 *sum += sign * i64::from((whole >> (DIGIT * i as u32)) as u32);
@@ -118,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cancels_is_gone_and_what_is_small_stays() {
+    fn large_terms_cancel_and_small_ones_stay() {
         for (values, due) in [
             (&[][..], 0.0),
             (&[1e300, 1.0, -1e300], 1.0),
@@ -127,7 +131,7 @@ mod tests {
             (&[5e-324, 5e-324], 1e-323),
             (&[-5e-324], -5e-324),
             (&[1.0, 1e-40, -1e-40], 1.0),
-            // Half way, and a bit beyond.
+            // Half way, and slightly more.
             (&[1.0, f64::EPSILON / 2.0], 1.0),
             (&[1.0, f64::EPSILON / 2.0, 1e-300], 1.0 + f64::EPSILON),
             (&[f64::MAX, f64::MAX, -f64::MAX], f64::MAX),
@@ -140,9 +144,10 @@ mod tests {
     }
 
     proptest! {
-        /// The bits do not depend on the order, nor on who adds up what; they are those of whole numbers where these can be told.
+        /// The bits depend on neither the order nor the grouping; they are those of whole numbers,
+        /// where these can represent the sum.
         #[test]
-        fn sums_do_not_depend_on_who_adds_up_what(
+        fn sums_depend_on_neither_order_nor_grouping(
             (values, shuffled) in prop::collection::vec((-1i64 << 52..1 << 52, -60..60i32), 0..40)
                 .prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
             cut in any::<prop::sample::Index>(),
@@ -155,9 +160,11 @@ mod tests {
             let due = sum(&all);
             prop_assert_eq!(parts.value().to_bits(), due.value().to_bits());
             prop_assert!(due.carried().digits.values().all(|digit| *digit >> DIGIT <= 0));
-            // Less than 2^113 in units of 2^-60, and never rounded twice.
+            // The sum is less than 2^113 in units of 2^-60, and never rounded twice.
             let small: Vec<_> = values.iter().filter(|(_, exponent)| *exponent < 0).collect();
-            let whole: i128 = small.iter().map(|(whole, exponent)| i128::from(*whole) << (exponent + 60)).sum();
+            let shifted =
+                |(whole, exponent): &&(i64, i32)| i128::from(*whole) << (*exponent + 60);
+            let whole: i128 = small.iter().map(shifted).sum();
             let got = sum(&small.iter().map(|some| number(some)).collect::<Vec<_>>()).value();
             prop_assert_eq!(got, whole as f64 * 2f64.powi(-60));
         }

@@ -1,22 +1,27 @@
-//! Forces on groups of bodies: one list of interactions a group, in single precision relative to the group's middle.
+//! Forces on groups of bodies: one list of interactions per group, in single precision relative to
+//! the group's middle.
 //!
-//! A cell is far from a group when its size is less than theta times the distance from its centre of mass to the nearest point
-//! of the box around the group's bodies, so that the text-book criterion holds for each of them; a cell that holds bodies
-//! of the group is never far, whatever theta. Groups that lie together are a block, and what is far from the block's box, or
-//! near to every point of it, is found once for all of them; the lists are the same cells, in another order. What comes out
-//! for a group depends on the tree alone: blocks and lists are those of the tree, sums within a chunk of the list are in single
-//! precision and across chunks in double.
+//! A cell is far from a group if its size is less than theta times a distance. This is the distance
+//! from its centre of mass to the nearest point of the box around the group's bodies. So the
+//! textbook criterion holds for each body. A cell that contains bodies of the group is never far,
+//! for any theta.
 //!
-//! Where an error is asked for in place of theta, a cell is far when the first moment that is left out pulls by less than that
-//! part of the acceleration in the block, of which a rough idea is had first (after V. Springel, MNRAS 364, 1105, 2005, who
-//! takes the acceleration of the step before).
+//! Neighbouring groups form a block. Cells that are far from the block's box, or near to every
+//! point of it, are found once for all of its groups. The lists have the same cells, in another
+//! order. The forces on a group depend on the tree alone: blocks and lists follow from it. Sums
+//! within a chunk of the list are in single precision, and across chunks in double.
 //!
-//! With [`Order::Series`], what is far not only in proportion to its own size but to that of the group acts on the group at
-//! once: by a Taylor series about its middle (see `series.rs`), the rest by the lists. Which sources that are depends on
-//! the group and its lists alone.
+//! With a wanted error instead of theta, a cell is far if the first omitted moment pulls by less
+//! than that part of the acceleration. The acceleration in the block is estimated first (after V.
+//! Springel, MNRAS 364, 1105, 2005, who takes that of the step before).
 //!
-//! Knows nothing of tasks. Source of the scheme: J. E. Barnes, J. Comput. Phys. 87, 161 (1990); of the quadrupole of a
-//! softened point: the second term of the Taylor series of 1 / sqrt(d^2 + eps^2), trace included.
+//! With [`Order::Series`], sources that are far also in proportion to the size of the group act on
+//! the whole group. They act by a Taylor series about its middle (see `series.rs`), the others by
+//! the lists. The choice depends on the group and its lists alone.
+//!
+//! This module does not depend on tasks. Source of the scheme: J. E. Barnes, J. Comput. Phys. 87,
+//! 161 (1990). Source of the quadrupole of a softened point: the second term of the Taylor series
+//! of 1 / sqrt(d^2 + eps^2), trace included.
 
 use std::ops::Range;
 
@@ -26,30 +31,33 @@ use crate::series::{self, Derivatives, Far, Frame, TERMS, quads_side_by_side};
 use crate::shared::Setup;
 use crate::tree::{Cells, Tree, reach_scale};
 
-/// Bytes a body in the output of [`compute`]: acceleration x, y, z and potential as little-endian `f32`, in units of the
-/// box. Single precision suffices: it is three orders finer than what theta leaves, and sums over bodies are in double.
+/// Bytes per body in the output of [`compute`]: acceleration x, y, z and potential as little-endian
+/// `f32`, in units of the box.
+///
+/// Single precision suffices: it is three orders finer than the error of theta, and sums over
+/// bodies are in double.
 pub const BYTES_A_BODY: usize = 16;
 
-/// Forces on the bodies of these groups, [`BYTES_A_BODY`] each, in the tree's order.
+/// Computes the forces on the bodies of these groups, [`BYTES_A_BODY`] each, in the tree's order.
 ///
 /// # Panics
-/// If the range does not lie within the tree's groups.
+/// Panics if the range does not lie within the tree's groups.
 pub fn compute(tree: &Tree, groups: Range<usize>) -> Vec<u8> {
     compute_with(tree, groups, Kernel::best(), true)
 }
 
-/// The same with potentials of zero: cheaper, for who needs no energies.
+/// Computes forces with potentials of zero, which is cheaper.
 ///
 /// # Panics
-/// If the range does not lie within the tree's groups.
+/// Panics if the range does not lie within the tree's groups.
 pub fn accelerations(tree: &Tree, groups: Range<usize>) -> Vec<u8> {
     compute_with(tree, groups, Kernel::best(), false)
 }
 
-/// Acceleration and potential of a body, from its [`BYTES_A_BODY`].
+/// Decodes acceleration and potential of a body from its [`BYTES_A_BODY`].
 ///
 /// # Panics
-/// If these are fewer.
+/// Panics if there are fewer bytes.
 pub(crate) fn row(bytes: &[u8]) -> [f64; 4] {
     [0, 4, 8, 12].map(|at| {
         let bytes = bytes[at..at + 4].try_into().expect("four bytes were cut");
@@ -57,7 +65,7 @@ pub(crate) fn row(bytes: &[u8]) -> [f64; 4] {
     })
 }
 
-/// Forces on all bodies: what one thread does alone.
+/// Computes the forces on all bodies on this thread.
 pub fn all(tree: &Tree) -> Vec<u8> {
     compute(tree, 0..tree.groups())
 }
@@ -76,7 +84,8 @@ pub(crate) fn compute_with(
     bytes
 }
 
-/// Forces on one group, and how many entries its lists of points and of quadrupoles have, and its series.
+/// Computes the forces on one group; returns also the sizes of its lists of points and of
+/// quadrupoles, and of its series.
 pub(crate) fn one(tree: &Tree, group: usize) -> (Vec<u8>, [usize; 3]) {
     let mut bytes = Vec::new();
     let mut lists = Lists::new(tree, Kernel::best(), false);
@@ -84,11 +93,11 @@ pub(crate) fn one(tree: &Tree, group: usize) -> (Vec<u8>, [usize; 3]) {
     (bytes, [lists.sources.points.len(), lists.sources.quads.len(), lists.remote.count])
 }
 
-/// Accelerations of some bodies of a group, from all bodies; each with its place in the group.
+/// Accelerations of some bodies of a group by all bodies, each with its index in the group.
 pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<(usize, [f64; 3])> {
     let bodies = tree.bodies(group..group + 1);
     let count = bodies.len().min(LANES);
-    // All over it: errors are larger at its ends.
+    // Evenly chosen, for errors are larger at the ends of the group.
     let some = spread(count, bodies.len());
     let middle = Extent::of(tree, bodies.clone()).middle();
     let own = tree.own(bodies);
@@ -104,12 +113,12 @@ pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<(usize, [f64; 3])> {
     some.enumerate().map(|(lane, i)| (i, [0, 1, 2].map(|axis| sums[0][axis][lane]))).collect()
 }
 
-/// So many of some things in a row, all over it and none at its ends.
+/// Evenly chosen indices, none of them at the ends.
 pub(crate) fn spread(count: usize, all: usize) -> impl Iterator<Item = usize> + Clone {
     (0..count).map(move |i| all * (2 * i + 1) / (2 * count))
 }
 
-/// Up to as many points as there are lanes, relative to the middle.
+/// Up to [`LANES`] points, relative to the middle.
 fn side_by_side<'p>(points: impl IntoIterator<Item = &'p [f32; 4]>, middle: [f32; 3]) -> Lanes {
     let mut lanes = [[0.0; LANES]; 3];
     for (lane, p) in points.into_iter().take(LANES).enumerate() {
@@ -120,7 +129,7 @@ fn side_by_side<'p>(points: impl IntoIterator<Item = &'p [f32; 4]>, middle: [f32
     lanes
 }
 
-/// Bodies in a row, and the box around them.
+/// Consecutive bodies, and the box around them.
 #[derive(Clone, Debug)]
 struct Extent {
     cuboid: Cuboid,
@@ -145,13 +154,13 @@ impl Extent {
         [0, 1, 2].map(|axis| 0.5 * (self.cuboid.low[axis] + self.cuboid.high[axis]))
     }
 
-    /// Whether these bodies are among those or the other way round; in a tree there is nothing between that and apart.
+    /// Whether one of the two ranges contains the other; in a tree, they are disjoint otherwise.
     fn meets(&self, others: &Range<usize>) -> bool {
         others.start < self.bodies.end && others.end > self.bodies.start
     }
 }
 
-/// What acts, with places in the box's coordinates or relative to a group's middle.
+/// Sources of forces, with places in the box's coordinates or relative to a group's middle.
 #[derive(Default)]
 struct Sources {
     /// Bodies and cells that act as points: position and mass.
@@ -187,14 +196,14 @@ impl Sources {
     }
 }
 
-/// Bodies that a group has at least where a series is made for it.
+/// The minimum number of bodies of a group with a series.
 const SERIES_PAYS: usize = 32;
 
-/// Of what one source may be wrong by, the part that its Taylor series may be. Errors of cells have no common sign in one
-/// direction, those of series do and add up.
+/// The part of a source's error that its Taylor series may have. Errors of cells have no common
+/// sign in one direction; those of series have, and add up.
 const SERIES_PART: f32 = 0.2;
 
-/// How a group's series is made; not at all where all its bodies are at one point.
+/// The frame of a group's series; none if all its bodies are at one point.
 fn frame(tree: &Tree, bodies: Range<usize>, middle: [f32; 3], allowed: f64) -> Option<Frame> {
     let mut most = 0f32;
     for p in tree.own(bodies) {
@@ -205,10 +214,11 @@ fn frame(tree: &Tree, bodies: Range<usize>, middle: [f32; 3], allowed: f64) -> O
     if most < 1e-24 {
         return None;
     }
-    // The root's exponent with its sign turned: the product of both is from one half to one.
+    // The negative exponent of the root: the product of both lies between one half and one.
     let unit = f32::from_bits((253 - (most.sqrt().to_bits() >> 23)) << 23);
     let square = unit * unit;
-    // Without an error that is asked for, as far as twice what theta asks of a cell as large as the group.
+    // Without a wanted error, twice the distance that theta demands of a cell as large as the
+    // group.
     let by_angle =
         if tree.error.is_some() { 2.0 } else { (4.0 / tree.theta.max(1e-3)).max(2.0) as f32 };
     Some(Frame {
@@ -221,15 +231,15 @@ fn frame(tree: &Tree, bodies: Range<usize>, middle: [f32; 3], allowed: f64) -> O
     })
 }
 
-/// What acts on a block from afar, for the series of its groups.
+/// The sources that act on a block from a distance, for the series of its groups.
 struct Remote {
     points: Vec<Far>,
     quads: Vec<Far>,
-    /// What acts on the group at hand alone.
+    /// The sources of the present group alone.
     own: Vec<Far>,
-    /// Which of them the series of the group at hand has taken.
+    /// The sources that the series of the present group contains, a bit per lane.
     taken: Vec<u32>,
-    /// Whether there is one, how many it has taken, and its derivatives.
+    /// Whether there is a series, the number of its sources, and its derivatives.
     series: bool,
     count: usize,
     derivatives: Derivatives,
@@ -258,7 +268,7 @@ impl Remote {
         quads_side_by_side(&common.quads, &mut self.quads);
     }
 
-    /// Makes the series, and puts what is too near for it among the group's sources.
+    /// Computes the series, and adds sources that are too near for it to the group's lists.
     fn take(&mut self, kernel: Kernel, common: &Sources, near: &mut Sources, frame: Frame) {
         self.unit = frame.unit;
         self.derivatives = [[0.0; LANES]; TERMS];
@@ -301,7 +311,7 @@ impl Remote {
     }
 }
 
-/// The lanes of the first so many that have no bit.
+/// The lanes among the first `count` without a bit.
 fn lanes_without(bits: u32, count: usize) -> impl Iterator<Item = usize> {
     let mut rest = !bits & ((1 << count) - 1);
     std::iter::from_fn(move || {
@@ -313,17 +323,19 @@ fn lanes_without(bits: u32, count: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What the sizes of cells are multiplied by where no error is asked for.
+/// The factor of cell sizes without a wanted error.
 const SCALE: f32 = 1.0;
-/// Accelerations in a block may be different by this part of what they are there, when more of the tree is.
+/// Accelerations in a block may change by this part when more of the tree is present.
 const DOUBT: f64 = 0.08;
-/// None counts as less than this part: where what acts nearly cancels out, little is known of what is left.
+/// The smallest acceleration, as a part of the mean: where forces nearly cancel out, the estimate
+/// is poor.
 const LEAST: f64 = 0.02;
-/// That of a block is about this part of those of bodies that do not lie at its ends, where accelerations are most unlike.
+/// The acceleration of a block is about this part of that of inner bodies; at its ends
+/// accelerations differ most.
 const ENDS: f64 = 0.85;
 
-/// The acceleration in a block, by some of its bodies', weighted as relative errors weigh them; each less this part of what they are
-/// on the average.
+/// The typical acceleration in a block, weighted as in relative errors; each is reduced by this
+/// part of the mean.
 fn typical(accelerations: &[f64; LANES], doubt: f64) -> f64 {
     let squares = accelerations.map(|a| a * a);
     let mean = (squares.iter().sum::<f64>() / LANES as f64).sqrt();
@@ -332,8 +344,8 @@ fn typical(accelerations: &[f64; LANES], doubt: f64) -> f64 {
     ENDS * (LANES as f64 / weights.iter().sum::<f64>()).sqrt()
 }
 
-/// What the sizes of cells are about multiplied by, as seen from a block of so many bodies, or may be: by what the acceleration of each was
-/// just before, in the box's units.
+/// The scale of cell sizes as seen from a block of bodies, by the accelerations just before, in the
+/// box's units.
 pub(crate) fn scale_by(acceleration: impl Fn(usize) -> f64, bodies: usize, setup: &Setup) -> f32 {
     let Some(error) = setup.error else { return SCALE };
     let mut felt = [0.0; LANES];
@@ -341,31 +353,32 @@ pub(crate) fn scale_by(acceleration: impl Fn(usize) -> f64, bodies: usize, setup
     reach_scale(error * typical(&felt, DOUBT), setup.order)
 }
 
-/// Lists of one group; kept from group to group for their memory and for what a block's groups have in common.
+/// The lists of one group; kept for the next one for their memory and for the common part of a
+/// block.
 pub(crate) struct Lists<'a> {
     tree: &'a Tree,
     kernel: Kernel,
     rule: Rule,
     own: Own,
-    /// The block of the group before; of no bodies ahead of the first.
+    /// The block of the last group; empty before the first.
     block: Extent,
-    /// What acts on every group of the block, in the box's coordinates.
+    /// The sources of every group of the block, in the box's coordinates.
     common: Sources,
-    /// What the sizes of cells are multiplied by in the block.
+    /// The scale of cell sizes in the block.
     scale: f32,
-    /// Accelerations of some of its bodies, about.
+    /// Estimated accelerations of some of its bodies.
     felt: [f64; LANES],
-    /// By how much one far source may be wrong in the block, an acceleration.
+    /// The allowed error of one far source in the block, an acceleration.
     allowed: f64,
-    /// Cells of which the block's groups have to see for themselves whether they are far.
+    /// Cells that each group of the block has to test by itself.
     unsure: Vec<u32>,
-    /// What acts on the group.
+    /// The sources of the group.
     sources: Sources,
-    /// What acts on it from so far that it makes one series.
+    /// Far sources of the group, which form one series.
     remote: Remote,
     /// The group's bodies, relative to its middle, padded to whole lanes.
     sinks: Vec<Lanes>,
-    /// What they feel.
+    /// The forces on the sinks.
     sums: Vec<Sums>,
     walk: Walk,
 }
@@ -392,8 +405,8 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// Makes lists and series for the group of these bodies; returns how many points and quadrupoles are in the lists, and
-    /// how many sources in the series.
+    /// Makes lists and series for the group of these bodies. Returns the numbers of points, of
+    /// quadrupoles and of sources in the series.
     pub(crate) fn fill(&mut self, bodies: Range<usize>) -> [usize; 3] {
         let tree = self.tree;
         self.enter(bodies.start);
@@ -420,7 +433,7 @@ impl<'a> Lists<'a> {
         [self.sources.points.len(), self.sources.quads.len(), self.remote.count]
     }
 
-    /// Finds what the groups of this body's block have in common, if it was not the last one's.
+    /// Finds the common part of this body's block, unless it is the block of the last group.
     fn enter(&mut self, body: usize) {
         if self.block.bodies.contains(&body) {
             return;
@@ -443,13 +456,15 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// A rough idea of the accelerations in the block, of some of its bodies, where cells that are not large count as points however near.
+    /// Estimates the accelerations of some of the block's bodies; cells that are not large count as
+    /// points at any distance.
     fn accelerations(&mut self) -> [f64; LANES] {
         let Self { tree, kernel, ref block, ref mut sources, ref mut walk, .. } = *self;
         let middle = block.middle();
         sources.clear();
         walk.roughly(tree, kernel, block, sources);
-        // Not at its ends: of one block that is where the middle of all bodies is, and hardly anything acts.
+        // Not at its ends: in one block the end is the middle of all bodies, where hardly any force
+        // acts.
         let own = tree.own(block.bodies.clone());
         let some = spread(LANES, block.bodies.len()).map(|i| &own[i]);
         let sinks = side_by_side(some, middle);
@@ -462,7 +477,8 @@ impl<'a> Lists<'a> {
         std::array::from_fn(|i| (x[i] * x[i] + y[i] * y[i] + z[i] * z[i]).sqrt())
     }
 
-    /// Which cells the lists of a block and its groups are made of, or may be, whose bodies or children are not there.
+    /// Appends the cells without present bodies or children that the lists of a block and its
+    /// groups may need.
     pub(crate) fn absent(&mut self, block: Range<usize>, absent: &mut Vec<u32>) {
         self.enter(block.start);
         absent.extend(&self.walk.absent);
@@ -471,25 +487,25 @@ impl<'a> Lists<'a> {
         walk.absent_below(tree, *kernel, balls, block, unsure, absent);
     }
 
-    /// What the sizes of cells are multiplied by, as seen from this block, or may be when more is there: accelerations are then less
-    /// rough.
+    /// The scale of cell sizes as seen from this block. With more data present it may change, for
+    /// accelerations are then better known.
     pub(crate) fn scale_of(&mut self, block: Range<usize>) -> f32 {
         self.enter(block.start);
         let Some(error) = self.tree.error else { return self.scale };
         reach_scale(error * typical(&self.felt, DOUBT), self.tree.order_of_cells)
     }
 
-    /// How many cells and bodies the block's lists are made of so far.
+    /// The number of cells and bodies of the block's lists so far.
     pub(crate) fn looked_at(&self) -> usize {
         self.common.points.len() + self.common.quads.len() + self.unsure.len()
     }
 
-    /// Whether something was absent that the lists of the last group are made of.
+    /// Whether data for the lists of the last group was absent.
     pub(crate) fn is_short(&self) -> bool {
         !self.walk.absent.is_empty()
     }
 
-    /// Forces on one group; returns what [`Lists::fill`] does.
+    /// Computes the forces on one group; returns the numbers of [`Lists::fill`].
     pub(crate) fn one_group(&mut self, bodies: Range<usize>, out: &mut Vec<u8>) -> [usize; 3] {
         let [points, quads, series] = self.fill(bodies.clone());
         self.sums.clear();
@@ -506,7 +522,8 @@ impl<'a> Lists<'a> {
             let sum = &self.sums[i / LANES];
             let lane = i % LANES;
             let [x, y, z] = [0, 1, 2].map(|axis| sum[axis][lane] as f32);
-            // A body is in its own list: it does not pull itself, but its own potential, as the kernel rounds it, has to go.
+            // A body is in its own list: it does not pull itself, but its own potential, as the
+            // kernel rounds it, is subtracted.
             let own = if self.rule.potential { self.own.potential(p[3]) } else { 0.0 };
             let potential = (sum[3][lane] - own) as f32;
             for value in [x, y, z, potential] {
@@ -517,25 +534,25 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// Walks over the tree, from the cells of one level that have to be opened to those of the next.
+/// Walks over the tree, from the opened cells of one level to those of the next.
 #[derive(Default)]
 struct Walk {
-    /// Cells whose children are to be looked at, and the first child of each.
+    /// Cells whose children are tested, and the first child of each.
     open: Vec<u32>,
     starts: Vec<u32>,
-    /// What a look at the children of each found.
+    /// The results of the tests of each cell's children.
     looks: Vec<Look>,
-    /// Cells to be opened after these.
+    /// Cells to be opened next.
     next: Vec<u32>,
-    /// Cells to be opened that are not split further.
+    /// Leaves to be opened.
     leaves: Vec<u32>,
-    /// Cells whose bodies would have been needed and are not there; of the block and its groups.
+    /// Cells without present bodies that the block or its groups need.
     absent: Vec<u32>,
 }
 
 impl Walk {
-    /// What the groups of the block have in common, and cells (in the order of the walk) that are far from some point of the
-    /// block only.
+    /// Finds the common sources of the groups of the block, and the cells that are far from a part
+    /// of the block only. The cells are in the order of the walk.
     fn for_block(
         &mut self,
         tree: &Tree,
@@ -550,7 +567,7 @@ impl Walk {
         self.next.clear();
         self.leaves.clear();
         if !cells.links.is_empty() {
-            // It holds the block.
+            // The root contains the block.
             self.open_next(cells, 0);
         }
         while self.look_at_next(cells, kernel, balls, block) {
@@ -577,7 +594,7 @@ impl Walk {
         self.add_leaves(tree, common, none);
     }
 
-    /// The rest of what acts on a group.
+    /// Finds the other sources of a group.
     fn for_group(
         &mut self,
         tree: &Tree,
@@ -627,7 +644,7 @@ impl Walk {
         self.add_leaves(tree, sources, middle);
     }
 
-    /// Of these cells and all below those that are not there and may be near to some point of the block.
+    /// Finds the absent cells below these that may be near to some point of the block.
     fn absent_below(
         &mut self,
         tree: &Tree,
@@ -658,11 +675,11 @@ impl Walk {
         }
     }
 
-    /// Few points in place of all bodies.
+    /// Finds a few points that represent all bodies.
     fn roughly(&mut self, tree: &Tree, kernel: Kernel, block: &Extent, sources: &mut Sources) {
         let cells = &tree.cells;
         let middle = block.middle();
-        // A cell of the block is small where it has so many of its bodies.
+        // A cell is small up to this number of bodies.
         let small = block.bodies.len() / 64;
         self.next.clear();
         self.leaves.clear();
@@ -678,7 +695,8 @@ impl Walk {
                     if far || bodies.len() <= small || absent {
                         let [x, y, z, mass] = cells.points[child];
                         sources.points.push([x - middle[0], y - middle[1], z - middle[2], mass]);
-                        // Good enough for what is asked for next, but not for what the whole tree gives.
+                        // Good enough for this estimate, but not for the result with the whole
+                        // tree.
                         if absent && !far && bodies.len() > small {
                             self.absent.push(child as u32);
                         }
@@ -708,7 +726,7 @@ impl Walk {
         to.push(cell as u32);
     }
 
-    /// Opens the next cells and looks at their children; whether there are any.
+    /// Opens the next cells and tests their children; returns whether there are any.
     fn look_at_next(&mut self, cells: &Cells, kernel: Kernel, balls: Balls, from: &Extent) -> bool {
         std::mem::swap(&mut self.open, &mut self.next);
         self.next.clear();

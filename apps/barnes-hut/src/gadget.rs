@@ -1,9 +1,12 @@
-//! Snapshots in the binary format of the Gadget codes, which the field's Python packages (pynbody, yt) read as they are.
+//! Snapshots in the binary format of the Gadget codes, which the field's Python packages (pynbody,
+//! yt) can read.
 //!
-//! Written is SnapFormat 1 with single precision, which is what all of them take: of double precision yt 4.4 finds positions but
-//! looks for velocities and masses in the wrong places. Who needs every bit takes `.npy`. Read are formats 1 and 2, in either
-//! precision. The first population is type 1 (halo), the second type 2 (disk). Units are the run's own, with G = 1; the header's time is that of the run.
-//! Source of the format: V. Springel, User guide for GADGET-2 (2005), section 6. Knows nothing of options.
+//! This module writes SnapFormat 1 with single precision, which all packages accept. In double
+//! precision yt 4.4 reads velocities and masses at wrong offsets; `.npy` keeps every bit. It reads
+//! formats 1 and 2, in either precision. The first population is type 1 (halo), the second type 2
+//! (disk). Units are the run's own, with G = 1, and the header's time is that of the run. Source of
+//! the format: V. Springel, User guide for GADGET-2 (2005), section 6. This module does not depend
+//! on options.
 
 use crate::bodies::Bodies;
 use crate::read::{COLUMNS, Mistake, Place, Reason, check, push, some};
@@ -14,22 +17,25 @@ const HEADER: usize = 256;
 const FIRST: usize = 1;
 const SECOND: usize = 2;
 
-/// Most bodies that a snapshot may have: lengths of blocks are told in 32 bits.
+/// The maximum number of bodies of a snapshot: lengths of blocks have 32 bits.
 pub const MOST_BODIES: usize = u32::MAX as usize / 12;
 
 /// A number is too large for single precision.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error(
-    "body {body} has {value:e}, which is too large for a Gadget snapshot; choose --snapshot-format npy or other units"
+    "body {body} has {value:e}, which is too large for a Gadget snapshot; choose \
+     --snapshot-format npy or other units"
 )]
 pub struct TooLarge {
-    /// Its index.
+    /// The index of the body.
     pub body: usize,
-    /// A coordinate, a velocity or its mass.
+    /// The coordinate, velocity or mass.
     pub value: f64,
 }
 
-/// A snapshot in format 1 with single precision, of at most [`MOST_BODIES`] bodies. `time` is since the start of the run.
+/// Encodes a snapshot in format 1 with single precision, of at most [`MOST_BODIES`] bodies.
+///
+/// `time` counts from the start of the run.
 ///
 /// # Errors
 /// [`TooLarge`].
@@ -53,18 +59,19 @@ pub fn write(bodies: &Bodies, time: f64) -> Result<Vec<u8>, TooLarge> {
         header.extend(values.iter().flat_map(|value| value.to_le_bytes()));
     };
     ints(&mut header, &counts);
-    // Masses of types: zero where each body has its own.
+    // Masses of types: zero, since each body has its own.
     doubles(&mut header, &[0.0; TYPES]);
     // Time and redshift.
     doubles(&mut header, &[time, 0.0]);
-    // Star formation and feedback: none. Counts in all files of the snapshot.
+    // No star formation and no feedback; counts in all files of the snapshot.
     ints(&mut header, &[0, 0]);
     ints(&mut header, &counts);
-    // Cooling: none. Number of files.
+    // No cooling; the number of files.
     ints(&mut header, &[0, 1]);
-    // Box, matter, cosmological constant: none. Hubble parameter: 1, so that no reader scales by it.
+    // No box, matter and cosmological constant; a Hubble parameter of 1, so that no reader scales
+    // by it.
     doubles(&mut header, &[0.0, 0.0, 0.0, 1.0]);
-    // Ages, metals, high words of the counts and all else: none.
+    // No ages, metals, high words of the counts and other fields.
     header.resize(HEADER, 0);
 
     let mut bytes = Vec::with_capacity(HEADER + bodies.len() * 32 + 40);
@@ -85,18 +92,19 @@ pub fn write(bodies: &Bodies, time: f64) -> Result<Vec<u8>, TooLarge> {
     Ok(bytes)
 }
 
-/// Whether a file begins as such snapshots do.
+/// Whether a file starts like a snapshot of this format.
 pub fn is_one(bytes: &[u8]) -> bool {
     matches!(bytes.first_chunk(), Some([0, 1, 0, 0])) || named(bytes)
 }
 
-/// Format 2: each block comes after a record of 8 bytes with its name.
+/// Whether a snapshot has format 2, where each block follows a record of 8 bytes with its name.
 fn named(bytes: &[u8]) -> bool {
     matches!(bytes.first_chunk(), Some([8, 0, 0, 0, b'H', b'E', b'A', b'D']))
 }
 
-/// Reads a snapshot of format 1 or 2. Order and populations of the bodies are those of the file: the first is the first type that
-/// has any.
+/// Reads a snapshot of format 1 or 2. The order of the bodies is that of the file.
+///
+/// The first population is the first type with bodies.
 ///
 /// # Errors
 /// The place and the reason of the first mistake.
@@ -177,7 +185,7 @@ pub fn read(bytes: &[u8]) -> Result<Bodies, Mistake> {
     some(bodies)
 }
 
-/// Names of the blocks in format 2; in format 1 they come in this order.
+/// Names of the blocks in format 2, which is their order in format 1.
 const BLOCKS: [&str; 4] = ["POS ", "VEL ", "ID  ", "MASS"];
 
 struct Header {
@@ -188,7 +196,7 @@ struct Header {
 }
 
 impl Header {
-    /// Of [`HEADER`] bytes.
+    /// Parses the [`HEADER`] bytes.
     fn parse(bytes: &[u8]) -> Self {
         let int = |at: usize| {
             u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes were cut"))
@@ -221,7 +229,7 @@ impl Values<'_> {
     }
 }
 
-/// Fortran's records: the length in bytes before and after each.
+/// Fortran's records, with the length in bytes before and after each.
 struct Records<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -232,7 +240,7 @@ struct Records<'b> {
 type Block<'b> = (Option<[u8; 4]>, &'b [u8]);
 
 impl<'b> Records<'b> {
-    /// The next block; nothing at the end of the file.
+    /// The next block; none at the end of the file.
     fn next(&mut self) -> Result<Option<Block<'b>>, Mistake> {
         let mut name = None;
         if self.at == self.bytes.len() {
@@ -285,7 +293,7 @@ mod tests {
         let bytes = write(&two(), 1.5).unwrap();
         assert_eq!(bytes.len(), 264 + 2 * (8 + 36) + (8 + 12) + (8 + 12));
         let mut expected = vec![0u8; 264];
-        // Where the user guide's table puts them, after the record's length.
+        // The user guide's offsets, after the record's length.
         for at in [0, 260] {
             expected[at..at + 4].copy_from_slice(&256u32.to_le_bytes());
         }
@@ -305,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_to_single_precision() {
+    fn a_snapshot_is_read_back_to_single_precision() {
         for mut bodies in [two(), generate::galaxies(100, 1), generate::plummer(7, 2)] {
             let back = read(&write(&bodies, 0.0).unwrap()).unwrap();
             for column in [&mut bodies.position, &mut bodies.velocity] {
@@ -313,18 +321,19 @@ mod tests {
             }
             bodies.mass.iter_mut().for_each(|m| *m = f64::from(*m as f32));
             assert_eq!(back, bodies);
-            // And from then on bit for bit.
+            // The next round trip is exact.
             assert_eq!(read(&write(&back, 0.0).unwrap()), Ok(back));
         }
     }
 
     #[test]
-    fn what_single_precision_cannot_hold_is_refused() {
+    fn numbers_too_large_for_single_precision_are_refused() {
         let mut bodies = two();
         bodies.mass[2] = 1e39;
-        let told = write(&bodies, 0.0).unwrap_err().to_string();
-        let expected = "body 2 has 1e39, which is too large for a Gadget snapshot; choose --snapshot-format npy or other units";
-        assert_eq!(told, expected);
+        let error = write(&bodies, 0.0).unwrap_err().to_string();
+        let expected = "body 2 has 1e39, which is too large for a Gadget snapshot; choose \
+                        --snapshot-format npy or other units";
+        assert_eq!(error, expected);
     }
 
     #[test]
@@ -371,7 +380,7 @@ mod tests {
 
     type Blocks = Vec<(&'static str, Vec<u8>)>;
 
-    /// One body of gas, of the type's mass, and two stars of their own.
+    /// One body of gas with the type's mass, and two stars with masses of their own.
     fn blocks() -> Blocks {
         let mut header = vec![0; HEADER];
         (header[0], header[16]) = (1, 2);
@@ -396,7 +405,7 @@ mod tests {
         for named in [false, true] {
             assert_eq!(read(&file(named, &blocks())).as_ref(), Ok(&expected));
         }
-        // Names tell them apart, whatever their order.
+        // Names identify blocks in any order.
         let mut mixed = blocks();
         mixed[1..].reverse();
         assert_eq!(read(&file(true, &mixed)), Ok(expected));
@@ -412,7 +421,8 @@ mod tests {
         let good = file(false, &blocks());
         let mut damaged = good.clone();
         damaged[260] = 9;
-        let none = "is no Gadget snapshot: it begins neither with a record of 256 bytes (format 1) nor with the name HEAD (format 2), in little-endian order";
+        let none = "is no Gadget snapshot: it begins neither with a record of 256 bytes (format \
+                    1) nor with the name HEAD (format 2), in little-endian order";
         let table = [
             (vec![], none),
             (b"x,y,z".to_vec(), none),
@@ -421,7 +431,8 @@ mod tests {
             (good[..270].to_vec(), "is cut short: 308 bytes are expected, 270 are there"),
             (
                 damaged,
-                "has a record at byte 0 whose lengths before and after it differ; the file is damaged",
+                "has a record at byte 0 whose lengths before and after it differ; \
+                 the file is damaged",
             ),
             (good[..264].to_vec(), "has no block POS"),
             (
@@ -430,7 +441,8 @@ mod tests {
             ),
             (
                 changed(&|blocks| blocks[0].1[80..88].copy_from_slice(&0.5f64.to_le_bytes())),
-                "is of redshift 0.5, so its coordinates are comoving; save physical ones with redshift 0",
+                "is of redshift 0.5, so its coordinates are comoving; \
+                 save physical ones with redshift 0",
             ),
             (
                 changed(&|blocks| blocks[0].1[16] = 3),
@@ -449,8 +461,8 @@ mod tests {
         ];
         for (bytes, expected) in table {
             let (place, reason) = read(&bytes).unwrap_err();
-            let told = format!("{place}: {reason}");
-            assert_eq!(told.strip_prefix(": ").unwrap_or(&told), expected);
+            let message = format!("{place}: {reason}");
+            assert_eq!(message.strip_prefix(": ").unwrap_or(&message), expected);
         }
     }
 

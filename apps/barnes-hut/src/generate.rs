@@ -1,7 +1,9 @@
-//! Bodies from a seed: Plummer and Hernquist spheres, a disk galaxy, or two galaxies about to meet.
+//! Generates bodies from a seed: Plummer and Hernquist spheres, a disk galaxy, or two galaxies
+//! before an encounter.
 //!
-//! Uses only operations that IEEE 754 rounds exactly (no sine, power or logarithm of the platform's library), so that a
-//! seed gives the same bits on every machine. Knows nothing of forces.
+//! Only operations are used that IEEE 754 rounds exactly (no sine, power or logarithm of the
+//! platform's library). So a seed gives the same bits on every machine. This module does not depend
+//! on forces.
 
 mod disks;
 mod functions;
@@ -39,26 +41,31 @@ pub fn plummer(bodies: usize, seed: u64) -> Bodies {
     all
 }
 
-/// Two disc galaxies on a grazing parabolic orbit, shortly before they meet: the second has 0.7 of the mass of the first,
-/// both turn the way they pass, so that both grow tidal tails and bridges (A. and J. Toomre, Astrophys. J. 178, 623,
-/// 1972). The larger has mass 1 and a disc of radius 1.3.
+/// Two disc galaxies on a grazing parabolic orbit, shortly before their encounter.
 ///
-/// Each is a Plummer halo, a small Plummer bulge and a Kuzmin disc. The discs turn at the circular speed with some scatter;
-/// bodies of halo and bulge start at the circular speed in a random direction, which balances each shell (twice the
-/// kinetic energy is the virial), though it is no exact equilibrium.
+/// The second has 0.7 of the mass of the first. Both rotate in the sense of the orbit, so that both
+/// grow tidal tails and bridges (A. and J. Toomre, Astrophys. J. 178, 623, 1972). The larger has
+/// mass 1 and a disc of radius 1.3.
+///
+/// Each galaxy is a Plummer halo, a small Plummer bulge and a Kuzmin disc. Discs rotate at the
+/// circular speed with some scatter. Bodies of halo and bulge start at the circular speed in a
+/// random direction. That balances each shell (twice the kinetic energy is the virial), though it
+/// is no exact equilibrium.
 pub fn galaxies(bodies: usize, seed: u64) -> Bodies {
-    /// Closest approach and first distance of the centres, had they all their mass there.
+    /// Closest approach and first distance of the centres, for point masses.
     const PERICENTRE: f64 = 0.9;
     const START: f64 = 3.2;
-    /// Mass of the second galaxy; its size scales with the root, which keeps the surface density.
-    const SECOND: f64 = 0.7;
+    /// The mass of the second galaxy; its size scales with the root, which preserves the surface
+    /// density.
+    const SECOND_MASS: f64 = 0.7;
 
     let mut dice = Dice::new(seed);
-    let total = 1.0 + SECOND;
+    let total = 1.0 + SECOND_MASS;
     let (across, inward) = on_a_parabola(total, PERICENTRE, START);
-    // Angles of the discs as exact points of the circle: 16 and 37 degrees against the plane of the orbit.
+    // Angles of the discs as exact points of the circle: 16 and 37 degrees against the plane of the
+    // orbit.
     let first = Galaxy { mass: 1.0, size: 1.0, tilt: [0.96, 0.28] };
-    let second = Galaxy { mass: SECOND, size: SECOND.sqrt(), tilt: [0.8, -0.6] };
+    let second = Galaxy { mass: SECOND_MASS, size: SECOND_MASS.sqrt(), tilt: [0.8, -0.6] };
 
     let split = (bodies as f64 / total).round() as usize;
     let mut all = Bodies::default();
@@ -70,13 +77,14 @@ pub fn galaxies(bodies: usize, seed: u64) -> Bodies {
     all
 }
 
-/// Velocities across and along the line between two centres on a parabolic orbit, at this distance, of this total mass.
+/// Velocities across and along the line between two centres on a parabolic orbit, at this distance,
+/// of this total mass.
 fn on_a_parabola(total: f64, pericentre: f64, distance: f64) -> (f64, f64) {
     let across = (2.0 * pericentre * total).sqrt() / distance;
     (across, (2.0 * total / distance - across * across).sqrt())
 }
 
-/// Turned around the x axis by the angle of this cosine and sine.
+/// Rotates a vector around the x axis by the angle of this cosine and sine.
 fn turn(v: [f64; 3], [c, s]: [f64; 2]) -> [f64; 3] {
     [v[0], c * v[1] - s * v[2], s * v[1] + c * v[2]]
 }
@@ -84,12 +92,12 @@ fn turn(v: [f64; 3], [c, s]: [f64; 2]) -> [f64; 3] {
 struct Galaxy {
     mass: f64,
     size: f64,
-    /// Cosine and sine of the angle by which the disc is turned around the x axis.
+    /// Cosine and sine of the disc's inclination around the x axis.
     tilt: [f64; 2],
 }
 
-/// Shares of the mass, shares of the bodies, and scale lengths of a galaxy of size 1. Discs get most bodies, for they are
-/// what one looks at.
+/// Shares of the mass, shares of the bodies, and scale lengths of a galaxy of size 1. Discs get
+/// most bodies, for they are the visible part.
 const HALO: Part = Part { mass: 0.70, bodies: 0.30, scale: 0.55 };
 const BULGE: Part = Part { mass: 0.12, bodies: 0.10, scale: 0.18 };
 const DISC: Part = Part { mass: 0.18, bodies: 0.60, scale: 0.40 };
@@ -97,7 +105,7 @@ const DISC_EDGE: f64 = 1.3;
 const DISC_THICKNESS: f64 = 0.02;
 /// Scatter of the disc's velocities as a share of the circular speed.
 const DISC_SCATTER: f64 = 0.08;
-/// Share of the mass of halo and bulge that gets bodies; the rest is too far out to matter.
+/// The share of the mass of halo and bulge that gets bodies; the rest is too far out to matter.
 const SPHERE_KEPT: f64 = 0.9;
 
 struct Part {
@@ -107,7 +115,7 @@ struct Part {
 }
 
 impl Galaxy {
-    /// Adds its bodies: a disc first, then bulge and halo.
+    /// Adds the bodies of the galaxy: the disc first, then bulge and halo.
     fn fill(&self, all: &mut Bodies, count: usize, at: [f64; 3], with: [f64; 3], dice: &mut Dice) {
         let halo = (count as f64 * HALO.bodies) as usize;
         let bulge = (count as f64 * BULGE.bodies) as usize;
@@ -142,7 +150,8 @@ impl Galaxy {
         }
     }
 
-    /// Speed of a circular orbit in the disc's plane: all three parts have the potential -M / sqrt(r^2 + scale^2) there.
+    /// The speed of a circular orbit in the disc's plane, where all three parts have the potential
+    /// -M / sqrt(r^2 + scale^2).
     fn circular_speed(&self, radius: f64) -> f64 {
         let pull = |part: &Part| {
             let scale = part.scale * self.size;
@@ -157,15 +166,18 @@ impl Galaxy {
     }
 }
 
-/// Radius within which a Plummer sphere of scale 1 has this share of its mass: (share^(-2/3) - 1)^(-1/2).
+/// The radius within which a Plummer sphere of scale 1 has this share of its mass: (share^(-2/3) -
+/// 1)^(-1/2).
 fn plummer_radius(share: f64) -> f64 {
     let root = cube_root(share);
     1.0 / (1.0 / (root * root) - 1.0).sqrt()
 }
 
-/// Cube root of a number in (0, 1], by Newton's method from a fixed start: the same bits everywhere.
+/// The cube root of a number in (0, 1], by Newton's method from a fixed start: the same bits
+/// everywhere.
 fn cube_root(x: f64) -> f64 {
-    // A third of the exponent, taken from the bits; within 6 % of the root, so five steps reach the last bit or two.
+    // A third of the exponent, taken from the bits: within 6 % of the root, so five steps reach the
+    // last bit or two.
     let mut y = f64::from_bits(x.to_bits() / 3 + 0x2a9f_7893_0000_0000);
     for _ in 0..5 {
         y -= (y * y * y - x) / (3.0 * y * y);
@@ -173,7 +185,7 @@ fn cube_root(x: f64) -> f64 {
     y
 }
 
-/// Random numbers of stable value: ChaCha with 8 rounds, keyed by the seed.
+/// Random numbers that are the same in every version: ChaCha with 8 rounds, keyed by the seed.
 struct Dice(ChaCha8Rng);
 
 impl Dice {
@@ -193,7 +205,7 @@ impl Dice {
         ((self.0.next_u64() >> 12) as f64 + 0.5) * (1.0 / (1u64 << 52) as f64)
     }
 
-    /// A unit vector: a point of the ball, by rejection, brought to the sphere.
+    /// A unit vector: a point of the ball, by rejection, scaled to the sphere.
     fn direction(&mut self) -> [f64; 3] {
         loop {
             let v = [0; 3].map(|_| 2.0 * self.unit() - 1.0);
@@ -225,7 +237,7 @@ impl Dice {
         loop {
             let q = self.unit();
             let rest = 1.0 - q * q;
-            // The density's maximum is 0.092.
+            // The maximum of the density is 0.092.
             if self.unit() * 0.1 < q * q * rest * rest * rest * rest.sqrt() {
                 return q;
             }
@@ -255,7 +267,7 @@ mod tests {
         assert_eq!(sums, [0xb41204aa7fffacdd, 0x26a833cde6775c5e, 0x2b93e0b15acd9d9c]);
     }
 
-    /// Of all pairs, without softening.
+    /// The potential energy of all pairs, without softening.
     pub fn potential_energy(bodies: &Bodies) -> f64 {
         let mut potential = 0.0;
         for i in 0..bodies.len() {
@@ -268,7 +280,7 @@ mod tests {
         potential
     }
 
-    /// About the origin, of bodies of equal mass.
+    /// The half-mass radius about the origin, of bodies of equal mass.
     pub fn half_mass_radius(bodies: &Bodies, range: std::ops::Range<usize>) -> f64 {
         let square = |p: &[f64; 3]| p[0] * p[0] + p[1] * p[1] + p[2] * p[2];
         let mut squares: Vec<f64> = bodies.position[range].iter().map(square).collect();

@@ -1,35 +1,36 @@
-//! What the steps of a run have told so far, thinned out as the result wants it: of bounded size, however many steps.
+//! The reports of a run's steps, thinned out to a bounded number.
 //!
-//! Knows nothing of the runtime; it goes into checkpoints, so that the result of a resumed run tells of all steps.
+//! This module does not depend on the runtime. Checkpoints contain it, so that the result of a
+//! resumed run covers all steps.
 
 use serde::{Deserialize, Serialize};
 
 use crate::check::ForceError;
 use crate::simulate::Report;
 
-/// More steps than this are thinned out in the result, which is one line of text.
+/// The maximum number of steps in the result, which is one line of text.
 const REPORTED: u64 = 10_000;
 
 /// The reports of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct History {
-    /// Every so many steps are kept.
+    /// The distance of the steps that are kept.
     every: u64,
     kept: Vec<Report>,
     last: Option<Report>,
     worst_error: f64,
     #[serde(default)]
     worst_turning: f64,
-    /// Forces computed in all steps.
+    /// The number of forces computed in all steps.
     #[serde(default)]
     forces: u64,
-    /// Steps whose forces were looked at, and how good they were.
+    /// The steps whose forces were checked, with their errors.
     #[serde(default)]
     checked: Vec<(u64, ForceError)>,
 }
 
 impl History {
-    /// Of a run of so many steps, before the first.
+    /// An empty history of a run with this number of steps.
     pub fn new(steps: u64) -> Self {
         let every = steps.saturating_add(1).div_ceil(REPORTED).max(1);
         Self { every, ..Self::default() }
@@ -46,7 +47,7 @@ impl History {
         if let Some(error) = report.force_error {
             self.checked.push((report.step, error));
             if self.checked.len() as u64 > REPORTED {
-                // Every other one will do, and so on.
+                // Every other step suffices when there are too many.
                 let mut odd = false;
                 self.checked.retain(|_| {
                     odd = !odd;
@@ -57,7 +58,7 @@ impl History {
         self.last = Some(report);
     }
 
-    /// The result of a run with so many bodies.
+    /// The result of a run with this number of bodies.
     pub fn result(&self, bodies: usize) -> serde_json::Value {
         let column = |value: fn(&Report) -> f64| self.kept.iter().map(value).collect::<Vec<f64>>();
         let last = self.last;
@@ -79,7 +80,8 @@ impl History {
                 "potential": column(|r| r.potential),
                 "energy_error": column(|r| r.energy_error),
                 "momentum": self.kept.iter().map(|r| r.momentum).collect::<Vec<_>>(),
-                "angular_momentum": self.kept.iter().map(|r| r.angular_momentum).collect::<Vec<_>>(),
+                "angular_momentum":
+                    self.kept.iter().map(|r| r.angular_momentum).collect::<Vec<_>>(),
                 "angular_momentum_error": column(|r| r.angular_momentum_error),
                 "forces": self.kept.iter().map(|r| r.forces).collect::<Vec<_>>(),
             },
@@ -87,7 +89,7 @@ impl History {
     }
 }
 
-/// Columns of what was found, or nothing where nothing was looked at.
+/// Columns of the force errors; null if no forces were checked.
 fn force_error(checked: &[(u64, ForceError)]) -> serde_json::Value {
     if checked.is_empty() {
         return serde_json::Value::Null;
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn how_good_forces_were_is_told_for_the_steps_where_that_was_looked_at() {
+    fn force_errors_are_reported_for_checked_steps() {
         let mut history = History::new(50);
         assert_eq!(history.result(1)["force_error"], serde_json::Value::Null);
         for step in 0..=50 {
@@ -126,7 +128,7 @@ mod tests {
         assert_eq!(result["force_error"]["rms"], serde_json::json!([0.0, 25.0, 50.0]));
         assert_eq!(result["force_error"]["p99"], serde_json::json!([2.0, 2.0, 2.0]));
         assert_eq!(result["forces"], 153);
-        // However many there are.
+        // The number of checked steps is bounded.
         let error = ForceError { rms: 1.0, median: 1.0, p99: 1.0 };
         let mut history = History::new(3 * REPORTED);
         for step in 0..3 * REPORTED {

@@ -1,6 +1,8 @@
-//! The job: its options become bodies, its steps become tasks over ranges of groups, its reports go to whoever watches.
+//! The job: its options determine the bodies, its steps become tasks over ranges of groups, and its
+//! reports go to the client.
 //!
-//! The one module that knows the runtime. It never writes a file: snapshots and pictures are handed over as artefacts.
+//! This module connects the numerics to the runtime. It never writes a file: snapshots and pictures
+//! are artefacts.
 
 mod substep;
 mod sums;
@@ -53,20 +55,21 @@ impl Versioned for Positions {
 pub struct Forces {
     first_group: u32,
     last_group: u32,
-    /// Bodies in these groups.
+    /// The number of bodies in these groups.
     bodies: u32,
     grain: u32,
     setup: Version,
     positions: Version,
 }
 
-/// Forces on consecutive bodies in the tree's order, in pieces of [`forces::compute`]'s format. Pieces are put one after
-/// another on the way up and never copied together.
+/// Forces on consecutive bodies in the tree's order, in pieces of [`forces::compute`]'s format.
+///
+/// Pieces of two tasks are concatenated as a list; their bytes are never copied.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Pieces(Vec<ByteBuf>);
 
 impl Pieces {
-    /// Those of two tasks, one after another.
+    /// Concatenates the pieces of two tasks.
     fn of_both<T: Task<Output = Self>>(cx: &Context, left: T, right: T) -> Result<Self, Stop> {
         let (mut left, right) = cx.join(left, right)?;
         left.0.extend(right.0);
@@ -92,7 +95,7 @@ impl Task for Forces {
         if groups.len() < 2 || tree.bodies(groups.clone()).len() <= self.grain as usize {
             return Ok(Pieces(vec![ByteBuf::from(forces::compute(tree, groups))]));
         }
-        // Indices of groups and numbers of bodies fit: they come from such.
+        // Indices of groups and numbers of bodies fit: they come from such values.
         let middle = tree.middle(groups.clone());
         let half = |groups: Range<usize>| Forces {
             first_group: groups.start as u32,
@@ -107,15 +110,16 @@ impl Task for Forces {
         needs(self.setup, self.positions)
     }
 
-    /// The bodies, where it does not split: what one costs depends on how crowded it is around it, but on the mean of many
-    /// tasks little.
+    /// The number of bodies of a task that does not split.
+    ///
+    /// The cost of a body depends on its surroundings, but the mean over many tasks hardly varies.
     fn cost(&self) -> Option<f64> {
         let groups = self.last_group.saturating_sub(self.first_group);
         (groups < 2 || self.bodies <= self.grain).then(|| self.bodies.into())
     }
 }
 
-/// What each task on a version of the positions reads.
+/// The shared objects of each task on a version of the positions.
 fn needs(setup: Version, positions: Version) -> Vec<Need> {
     vec![Need::of::<Setup>(0, setup), Need::of::<Positions>(0, positions)]
 }
@@ -148,7 +152,8 @@ impl Job for BarnesHut {
             let choice = calibrate::choose(bodies, self.accuracy(), wanted);
             if !choice.reached {
                 return Err(InputError::new(format!(
-                    "no forces with an error of {wanted:e} were found for these bodies, the best have {:.1e}; a larger --force-error will do",
+                    "no forces with an error of {wanted:e} were found for these bodies, the best \
+                     have {:.1e}; a larger --force-error will do",
                     choice.found
                 )));
             }
@@ -170,7 +175,11 @@ impl Job for BarnesHut {
         let setup = Setup::new(&bodies, accuracy).with_error(self.cell_error);
         let rungs = self.block_steps.map(|eta| Rungs::new(bodies.len(), eta, self.max_rung));
         let simulation = Simulation::new(bodies, &setup, dt).with_rungs(rungs);
-        self.go_on(cx, setup, Course { simulation, camera, history: History::new(self.steps) })
+        self.run_steps(
+            cx,
+            setup,
+            RunState { simulation, camera, history: History::new(self.steps) },
+        )
     }
 
     fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
@@ -178,7 +187,7 @@ impl Job for BarnesHut {
         if self.distribution == Distribution::Domains {
             return malleable::resume(Domains::new(self), state, cx);
         }
-        let Saved { step, first_energy, bodies, camera, history, first, rungs } = state.get()?;
+        let SavedRun { step, first_energy, bodies, camera, history, first, rungs } = state.get()?;
         if step == 0 || step > self.steps {
             return Err(Stop::fail(format_args!(
                 "the root's checkpoint is of step {step} of a run that has {} steps",
@@ -199,11 +208,12 @@ impl Job for BarnesHut {
         let first = First { energy: first_energy, ..first };
         let simulation = Simulation::resume(bodies, &setup, dt, step, first).with_rungs(rungs);
         let (camera, history) = (camera.into_owned(), history.into_owned());
-        self.go_on(cx, setup, Course { simulation, camera, history })
+        self.run_steps(cx, setup, RunState { simulation, camera, history })
     }
 
-    /// The forces on fewer bodies, once: with the options that make them dear or cheap. Bodies of a file stay where they are;
-    /// a Plummer sphere, in its own units, stands for them.
+    /// The forces on fewer bodies, once, with the options that determine the cost of a force.
+    ///
+    /// Bodies of a file are not copied; a Plummer sphere, in its own units, represents them.
     fn benchmark(&self) -> Option<Self> {
         let (from_file, bodies) = match &self.loaded {
             Some(loaded) => (true, loaded.len()),
@@ -246,20 +256,21 @@ impl Job for BarnesHut {
     }
 }
 
-/// Most bodies of the benchmark.
+/// The maximum number of bodies of the benchmark.
 const BENCHMARK_BODIES: usize = 8000;
 
 /// A run between drift and forces of a step, or before the forces at its start.
-struct Course {
+struct RunState {
     simulation: Simulation,
     camera: Camera,
     history: History,
 }
 
-/// Positions on their way to the nodes.
+/// Publishes the positions to the nodes.
 struct Publisher {
     how: Broadcast,
-    /// What this root published last. It changes no other root's: after a checkpoint positions begin anew.
+    /// The version that this root published last. A new root starts again with whole positions,
+    /// also after a checkpoint.
     last: Option<Version>,
     versions: u64,
     bytes: u64,
@@ -270,8 +281,9 @@ impl Publisher {
         Self { how, last: None, versions: 0, bytes: 0 }
     }
 
-    /// Publishes the next positions: as a change of the last ones where these are still here and that is shorter, else
-    /// whole.
+    /// Publishes the next positions, as a change of the last ones or whole.
+    ///
+    /// The change is used if the last version still exists and the change is shorter.
     fn publish(&mut self, cx: &Context, next: Positions) -> Result<Version, Stop> {
         let last = self.last.filter(|_| self.how == Broadcast::Changes);
         let last = last.and_then(|version| cx.get::<Positions>(0, version).ok());
@@ -298,17 +310,18 @@ impl Publisher {
     }
 }
 
-/// What a checkpoint keeps of a [`Course`]; all else follows from these and the job. Shared objects are not among them:
-/// both are made from the bodies.
+/// The state of a [`RunState`] in a checkpoint; all else follows from it and the job.
+///
+/// Shared objects are not included, for they are made from the bodies.
 #[derive(Serialize, Deserialize)]
-struct Saved<'a> {
-    /// Whose forces come next.
+struct SavedRun<'a> {
+    /// The step whose forces are computed next.
     step: u64,
     first_energy: f64,
     bodies: Cow<'a, Bodies>,
     camera: Cow<'a, Camera>,
     history: Cow<'a, History>,
-    /// Its energy is told above, as it was by earlier versions.
+    /// Its energy is above, for earlier versions.
     #[serde(default)]
     first: First,
     #[serde(default)]
@@ -316,7 +329,7 @@ struct Saved<'a> {
 }
 
 impl BarnesHut {
-    /// The bodies of the model.
+    /// Generates the bodies of the model.
     pub fn generate(&self) -> Bodies {
         match self.model {
             Model::Galaxies => generate::galaxies(self.bodies, self.seed),
@@ -327,9 +340,10 @@ impl BarnesHut {
         }
     }
 
-    /// The run from here to its end. One child a step, also in a resumed run: none but those of the steps to come.
-    fn go_on(&self, cx: &Context, setup: Setup, course: Course) -> Result<Outcome, Stop> {
-        let Course { mut simulation, camera, mut history } = course;
+    /// Runs the steps from here to the end, with one child per step. A resumed run has only those
+    /// of later steps.
+    fn run_steps(&self, cx: &Context, setup: Setup, course: RunState) -> Result<Outcome, Stop> {
+        let RunState { mut simulation, camera, mut history } = course;
         if simulation.step() == 0 {
             cx.progress(0, self.steps, "steps");
         }
@@ -365,10 +379,10 @@ impl BarnesHut {
                 return Ok(outcome(simulation.bodies(), &history));
             }
             simulation.advance()?;
-            // After the drift, when the accelerations are spent and need not be kept.
+            // After the drift the accelerations are used up and need not be saved.
             let wanted = self.checkpoint_every > 0 && cx.checkpoint_wanted();
             if step > 0 && (wanted || due(self.checkpoint_every, step)) {
-                cx.checkpoint(&Saved {
+                cx.checkpoint(&SavedRun {
                     step: simulation.step(),
                     first_energy: simulation.first().energy,
                     bodies: Cow::Borrowed(simulation.bodies()),
@@ -399,7 +413,7 @@ impl BarnesHut {
         Ok(simulation.accept(&shared, &simulate::Forces { tree, pieces })?)
     }
 
-    /// The forces on the bodies whose steps end within a base step.
+    /// Computes the forces on the bodies whose steps end within a base step.
     fn substep(
         &self,
         cx: &Context,
@@ -419,7 +433,7 @@ impl BarnesHut {
         Ok(simulation.accept_some(&shared, &groups, &simulate::Forces { tree, pieces })?)
     }
 
-    /// How good the forces at these positions are, by a sample of the bodies.
+    /// Computes the error of the forces at these positions, by a sample of the bodies.
     fn force_error(
         &self,
         cx: &Context,
@@ -437,7 +451,8 @@ impl BarnesHut {
     }
 }
 
-/// Makes the snapshot and the picture of a step, where they are due, and hands them to `keep` with their names.
+/// Makes the snapshot and the picture of a step, if they are due, and passes them to `keep` with
+/// their names.
 pub(crate) fn artefacts(
     job: &BarnesHut,
     camera: &Camera,
@@ -457,7 +472,7 @@ pub(crate) fn artefacts(
         keep(&format!("density-{step:06}.png"), camera.draw(bodies)?)?;
     }
     if due(job.render, step) {
-        // Numbered without gaps, as what makes films of frames wants them.
+        // Numbered without gaps, as programs need that make a video of frames.
         keep(&format!("frame-{:06}.png", step / job.render), camera.draw(bodies)?)?;
     }
     Ok(())
@@ -466,7 +481,8 @@ pub(crate) fn artefacts(
 pub(crate) fn line(report: &Report) -> String {
     let [x, y, z] = report.momentum;
     let mut line = format!(
-        "step {}: energy {:.6} (error {:+.2e}), momentum ({x:+.2e}, {y:+.2e}, {z:+.2e}), angular momentum off by {:.1e}",
+        "step {}: energy {:.6} (error {:+.2e}), momentum ({x:+.2e}, {y:+.2e}, {z:+.2e}), angular \
+         momentum off by {:.1e}",
         report.step,
         report.energy(),
         report.energy_error,
@@ -478,7 +494,7 @@ pub(crate) fn line(report: &Report) -> String {
     line
 }
 
-/// Whether something that is done every so many steps (0: never) is to be done now.
+/// Whether an action with this interval in steps (0: never) is due.
 pub(crate) fn due(every: u64, step: u64) -> bool {
     every > 0 && step.is_multiple_of(every)
 }

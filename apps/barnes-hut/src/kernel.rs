@@ -1,39 +1,43 @@
-//! The inner loops: what a chunk of sources does to the bodies of a group, one body a lane.
+//! The inner loops: the forces of a chunk of sources on the bodies of a group, one body per lane.
 //!
-//! Only operations that IEEE 754 rounds exactly (+ - * and the fused multiply-add), each lane on its own and sources in
-//! order; 1 / sqrt begins with a seed made from the bits of a number, by integers. So the bits are the same with any
-//! instruction set: the formulas stand once, generic over a register of numbers. Knows nothing of trees.
+//! Only operations are used that IEEE 754 rounds exactly (+ - * and the fused multiply-add). Each
+//! lane is independent, with sources in order. 1 / sqrt starts with a seed from the bits of a
+//! number, by integer operations. So the bits are the same with any instruction set: the formulas
+//! are written once, generic over a register of numbers. This module does not depend on trees.
 //!
-//! No closures and no `map` of arrays in the formulas: where the compiler does not inline one, it is compiled for the
-//! target's own instructions and called for every number, and a kernel is ten times slower.
+//! The formulas contain neither closures nor `map` of arrays. If the compiler does not inline one,
+//! it is compiled for the base instructions and called for every number. Then a kernel is ten times
+//! slower.
 //!
-//! *The reciprocal root.* [`SEED`] less half of the bits of s is some r0 with y = s r0^2 within 3/4 and 27/32 (the least
-//! ratio, 9/8, that such a constant can give: a search over all mantissas of it). With e = [`MIDDLE`] - y,
-//! 1 / sqrt(s) = r0 f(e) with f(e) = ([`MIDDLE`] - e)^(-1/2), and its cube is r0^3 f(e)^3: both are replaced by the
-//! polynomials of least relative error on that interval (Remez exchange in double precision), 4.1e-7 with degree three
-//! and 1.2e-7 with degree four. Both are written with a leading coefficient of 1, which saves an operation: what they
-//! leave out is a factor of all sums, put right at the end ([`CUBE_LEAD`]) or ahead in the sources ([`ROOT_LEAD`]).
+//! *The reciprocal root.* [`SEED`] less half of the bits of s is some r0 with y = s r0^2 within 3/4
+//! and 27/32. This is the smallest ratio, 9/8, of any such constant (by a search over all its
+//! mantissas). With e = [`MIDDLE`] - y, 1 / sqrt(s) = r0 f(e) with f(e) = ([`MIDDLE`] - e)^(-1/2),
+//! and its cube is r0^3 f(e)^3. Both are replaced by the polynomials of least relative error on
+//! that interval (Remez exchange in double precision): 4.1e-7 with degree three and 1.2e-7 with
+//! degree four. Both have a leading coefficient of 1, which saves an operation. The missing factor
+//! of all sums is applied at the end ([`CUBE_LEAD`]) or in the sources ([`ROOT_LEAD`]).
 #![allow(unsafe_code)]
 
 use std::ops::{Add, Mul, Sub};
 
 use crate::series::{self, Derivatives, Far, Frame, TERMS};
 
-/// Bodies side by side: one 512-bit register of `f32`. Where registers are smaller, some of them are computed after others:
-/// all that is kept of them at a time has to fit the registers.
+/// The number of bodies side by side: one 512-bit register of `f32`. Smaller registers are
+/// processed one after the other, for all simultaneous values must fit into registers.
 pub(crate) const LANES: usize = 16;
 
-/// Sources whose pulls are summed in single precision before they go into the double-precision sum; also what fits the
-/// innermost cache together with the group.
+/// The number of sources whose pulls are summed in single precision before they are added in double
+/// precision. The chunk fits into the innermost cache together with the group.
 pub(crate) const CHUNK: usize = 1024;
 
-/// Squares of distances (in sides of the box) up to this count as no distance and no force: softening off, two bodies at
-/// one point, or a body and itself. It keeps a pull within single precision.
+/// The largest square of a distance (in sides of the box) that counts as zero, without force:
+/// softening off, two bodies at one point, or a body and itself. It keeps a pull within single
+/// precision.
 pub(crate) const POINT_BLIND: f32 = 1e-20;
 
 /// See the head of this file.
 const SEED: u32 = 0x5f20_0000;
-/// Middle of the interval of s r0^2.
+/// The middle of the interval of s r0^2.
 const MIDDLE: f32 = 0.796_875;
 /// f(e)^3 is this times e^4 + ... with [`CUBE`] from the constant upwards.
 const CUBE_LEAD: f64 = 8.616_897_385_661_826;
@@ -45,8 +49,9 @@ const ROOT: [f32; 3] = [1.613_882_8, 1.012_631, 0.955_477_25];
 /// x, y and z of bodies side by side.
 pub(crate) type Lanes = [[f32; LANES]; 3];
 
-/// A far cell: place and mass, and second moments (xx, yy, zz, xy, xz, yz) with half their trace; all but the place with
-/// powers of [`ROOT_LEAD`] and small factors in them, as [`quads`] needs them.
+/// A far cell: place and mass, and second moments (xx, yy, zz, xy, xz, yz) with half their trace.
+///
+/// All except the place contain powers of [`ROOT_LEAD`] and small factors, as [`quads`] needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quad {
     at: [f32; 3],
@@ -87,45 +92,45 @@ impl Quad {
         (self.at, self.mass * (1.0 / Self::CUBE) as f32, self.moments.map(|moment| moment * MOMENT))
     }
 
-    /// The same with places relative to this one.
+    /// The cell with its place relative to this origin.
     pub(crate) fn seen_from(&self, origin: [f32; 3]) -> Self {
         let [x, y, z] = self.at;
         Self { at: [x - origin[0], y - origin[1], z - origin[2]], ..*self }
     }
 }
 
-/// Which code computes; all give the same bits.
+/// An implementation of the kernels; all give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kernel {
     /// For any processor of the target.
     Portable,
-    /// Compiled for AVX2 and fused multiply-adds. Only made when the processor has them.
+    /// Compiled for AVX2 and fused multiply-adds; constructed only if the processor has them.
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Proof),
-    /// Compiled for AVX-512. Only made when the processor has it.
+    /// Compiled for AVX-512; constructed only if the processor has it.
     #[cfg(target_arch = "x86_64")]
     Avx512(avx512::Proof),
 }
 
-/// What each sink feels: acceleration x, y, z and potential.
+/// The forces on each sink: acceleration x, y, z and potential.
 pub(crate) type Sums = [[f64; LANES]; 4];
 
-/// What is the same for all sources and sinks of a call.
+/// Parameters of all sources and sinks of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
-    /// Square of the softening length.
+    /// The square of the softening length.
     pub softening_squared: f32,
-    /// Whether the potential is wanted too; else its sum stays as it is.
+    /// Whether potentials are computed too; otherwise their sums stay the same.
     pub potential: bool,
 }
 
 impl Kernel {
-    /// The fastest for this processor.
+    /// The fastest kernel for this processor.
     pub(crate) fn best() -> Self {
         *Self::all().last().expect("there is always the portable one")
     }
 
-    /// All that this processor can run, the fastest last.
+    /// All kernels that this processor can run, the fastest last.
     pub(crate) fn all() -> Vec<Self> {
         let mut all = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
@@ -136,7 +141,7 @@ impl Kernel {
         all
     }
 
-    /// For a report.
+    /// The name of the kernel, for a report.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
@@ -147,7 +152,7 @@ impl Kernel {
         }
     }
 
-    /// Adds what these points do to the sinks.
+    /// Adds the forces of these points on the sinks.
     pub(crate) fn points(
         self,
         sources: &[[f32; 4]],
@@ -164,7 +169,7 @@ impl Kernel {
         }
     }
 
-    /// Looks from a box at [`LANES`] balls from each of these on; all columns must go on that far.
+    /// Tests [`LANES`] balls from each start on against a box; all columns must extend that far.
     pub(crate) fn look(self, cuboid: Cuboid, balls: Balls, starts: &[u32], looks: &mut Vec<Look>) {
         match self {
             Self::Portable => look::<Common>((), cuboid, balls, starts, looks),
@@ -175,7 +180,7 @@ impl Kernel {
         }
     }
 
-    /// Adds the derivatives of the field of these, which have second moments or have none.
+    /// Adds the derivatives of the field of these sources, with or without second moments.
     pub(crate) fn expand(
         self,
         sources: &[Far],
@@ -193,7 +198,7 @@ impl Kernel {
         }
     }
 
-    /// Adds what a series says to the sinks; lengths are `unit` times those of the sinks.
+    /// Adds the field of a series to the sinks; lengths are `unit` times those of the sinks.
     pub(crate) fn evaluate(
         self,
         series: &[f32; TERMS],
@@ -211,7 +216,7 @@ impl Kernel {
         }
     }
 
-    /// Adds what these far cells do to the sinks.
+    /// Adds the forces of these far cells on the sinks.
     pub(crate) fn quads(self, sources: &[Quad], sinks: &[Lanes], rule: Rule, sums: &mut [Sums]) {
         match self {
             Self::Portable => quads::<Common>((), sources, sinks, rule, sums),
@@ -223,15 +228,17 @@ impl Kernel {
     }
 }
 
-/// A box, for looking at what lies far from it.
+/// A box that balls are tested against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cuboid {
     pub low: [f32; 3],
     pub high: [f32; 3],
 }
 
-/// Balls side by side: x, y and z of their middles and the squares of their radii, a column each. The square of a radius
-/// is this `scale` times the column, but no less than in the column of least ones.
+/// Balls side by side: x, y and z of their middles and the squares of their radii, a column each.
+///
+/// The square of a radius is `scale` times its column, but at least the value of the column of
+/// lower limits.
 #[derive(Clone, Copy)]
 pub(crate) struct Balls<'a> {
     pub middle: [&'a [f32]; 3],
@@ -240,7 +247,7 @@ pub(crate) struct Balls<'a> {
     pub scale: f32,
 }
 
-/// Of [`LANES`] balls side by side, a bit each.
+/// The results for [`LANES`] balls side by side, a bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     /// Every point of the box lies outside the ball.
@@ -249,7 +256,8 @@ pub(crate) struct Look {
     pub near: u32,
 }
 
-/// Nothing is contracted, and rounding keeps order: what is far from a box, or near to it, is so of each box within.
+/// Operations are not contracted, and rounding preserves order. So a cell that is far from a box,
+/// or near to it, is so for each box inside.
 #[inline(always)]
 fn look<W: Wide>(
     proof: W::Proof,
@@ -298,7 +306,7 @@ fn splat_each<W: Wide, const N: usize>(proof: W::Proof, values: [f32; N]) -> [W;
 #[inline(always)]
 fn sixteen(column: &[f32], start: u32) -> &[f32; LANES] {
     let start = start as usize;
-    column[start..start + LANES].try_into().expect("columns go on beyond the last ball")
+    column[start..start + LANES].try_into().expect("columns extend beyond the last ball")
 }
 
 #[inline(always)]
@@ -333,10 +341,12 @@ fn evaluate<W: Wide>(
     }
 }
 
-/// What a body adds to its own sum of potentials: it is in its own list, and this has to go again.
+/// The potential that a body adds to its own sum, for it is in its own list; it is subtracted
+/// later.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
-    /// The parts of the inverse cube of the softening length; none where a body does not see itself.
+    /// The parts of the inverse cube of the softening length; none if a body does not act on
+    /// itself.
     parts: Option<[f32; 3]>,
     softening_squared: f32,
 }
@@ -348,40 +358,42 @@ impl Own {
         Self { parts, softening_squared }
     }
 
-    /// Of a body with this mass, as [`points`] rounds it.
+    /// The potential of a body with this mass, as [`points`] rounds it.
     pub(crate) fn potential(&self, mass: f32) -> f64 {
         let well = self.parts.map_or(0.0, |[a, b, c]| mass * a * b * c * self.softening_squared);
         -f64::from(well) * CUBE_LEAD
     }
 }
 
-/// Numbers side by side, as many as fit a register; each operation rounds each of them as IEEE 754 says.
+/// Numbers side by side, as many as fit into a register; each operation rounds each of them by IEEE
+/// 754.
 pub(crate) trait Wide:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
 {
-    /// How many; divides [`LANES`].
+    /// The number of numbers, which divides [`LANES`].
     const COUNT: usize;
-    /// Whether there are registers enough for two sources at a time.
+    /// Whether there are enough registers for two sources at a time.
     const PAIRS: bool;
-    /// Proof that the processor can do it; needed to make a value, and so for all else.
+    /// Proof that the processor supports the instructions; required to construct a value, and so
+    /// for all operations.
     type Proof: Copy;
 
     fn splat(proof: Self::Proof, value: f32) -> Self;
-    /// Those from `first` on, a multiple of how many there are.
+    /// Loads the numbers from `first` on, a multiple of the count.
     fn load(proof: Self::Proof, values: &[f32; LANES], first: usize) -> Self;
-    /// Sets those from `first` on.
+    /// Stores the numbers from `first` on.
     fn store(self, values: &mut [f32; LANES], first: usize);
-    /// This times `factor` and `more`, rounded once.
+    /// This times `factor` plus `more`, rounded once.
     fn times_plus(self, factor: Self, more: Self) -> Self;
     /// `from` less this times `factor`, rounded once.
     fn times_from(self, factor: Self, from: Self) -> Self;
     /// [`SEED`] less half of the bits.
     fn seed(self) -> Self;
-    /// This where `what` is above `bound`, else zero.
+    /// This where `what` is above `bound`, otherwise zero.
     fn where_above(self, what: Self, bound: Self) -> Self;
-    /// The greater of both, of numbers that are none of them NaN.
+    /// The greater of both numbers, neither of which is NaN.
     fn greater(self, other: Self) -> Self;
-    /// A bit a lane, the first lane's lowest: whether this is above the other.
+    /// Whether this is above the other: a bit per lane, the first lane's lowest.
     fn above(self, other: Self) -> u32;
 }
 
@@ -396,7 +408,7 @@ fn inverse_cube<W: Wide>(proof: W::Proof, s: W) -> [W; 3] {
     [seed, square, f]
 }
 
-/// s^(-1/2) / [`ROOT_LEAD`].
+/// The number s^(-1/2) / [`ROOT_LEAD`].
 #[inline(always)]
 pub(crate) fn inverse_root<W: Wide>(proof: W::Proof, s: W) -> W {
     let [c0, c1, c2] = splat_each(proof, ROOT);
@@ -459,8 +471,8 @@ fn points_so<W: Wide, const POTENTIAL: bool, const BLIND: bool>(
     }
 }
 
-/// A source as a sink sees it: x, y and z of the way to it, the square of the distance, softened, and what the way is
-/// multiplied by.
+/// A source as a sink sees it: x, y and z of the vector to it, the softened square of the distance,
+/// and the factor of the vector.
 type Pull<W> = [W; 5];
 
 #[inline(always)]
@@ -472,7 +484,8 @@ fn add_pull<W: Wide, const POTENTIAL: bool>(
     [weight.times_plus(x, ax), weight.times_plus(y, ay), weight.times_plus(z, az), depth]
 }
 
-/// Of sources side by side, step by step: an operation waits for the one before, and meanwhile the other source's goes on.
+/// Processes sources side by side, step by step: while an operation waits for the one before, the
+/// other source's is executed.
 #[inline(always)]
 fn pulls<W: Wide, const N: usize, const BLIND: bool>(
     proof: W::Proof,
@@ -532,7 +545,8 @@ fn quads<W: Wide>(
     }
 }
 
-/// With d from the sink to the cell, R^2 = d^2 + eps^2, S the second moments and t half their trace:
+/// With d from the sink to the cell, R^2 = d^2 + eps^2, S the second moments and t half their
+/// trace:
 /// potential = -(m / R + 3/2 dSd / R^5 - t / R^3), acceleration = its gradient along d.
 #[inline(always)]
 fn quads_so<W: Wide, const POTENTIAL: bool>(
@@ -559,7 +573,8 @@ fn quads_so<W: Wide, const POTENTIAL: bool>(
                 let z = splat(source.at[2]) - sink_z;
                 let square = x.times_plus(x, softening_squared);
                 let square = z.times_plus(z, y.times_plus(y, square));
-                // A far cell is away from every sink by at least half its size: the square is above zero.
+                // A far cell is away from every sink by at least half its size: the square is above
+                // zero.
                 let inverse = inverse_root(proof, square);
                 let inverse_square = inverse * inverse;
                 let sx = z.times_plus(splat(xz), y.times_plus(splat(xy), x * splat(xx)));
@@ -700,7 +715,7 @@ impl Wide for Plain {
     }
 }
 
-/// What [`Kernel::Portable`] computes with.
+/// The register type of [`Kernel::Portable`].
 #[cfg(not(target_arch = "x86_64"))]
 type Common = Plain;
 #[cfg(target_arch = "x86_64")]
@@ -709,19 +724,21 @@ type Common = sse2::Xmm;
 #[cfg(target_arch = "x86_64")]
 mod sse2;
 
-/// a b + c, rounded once, without an instruction for it. In double precision the product is exact and the sum is rounded
-/// to odd, which is what may be rounded again to single precision without harm (S. Boldo and G. Melquiond, IEEE Trans.
-/// Comput. 57, 462, 2008): cut off towards zero, with the last bit set where anything was cut off.
+/// Computes a b + c, rounded once, without an instruction for it.
+///
+/// In double precision the product is exact. The sum is rounded to odd: it is truncated towards
+/// zero, and its last bit is set if bits were lost. Rounding that to single precision is correct
+/// (S. Boldo and G. Melquiond, IEEE Trans. Comput. 57, 462, 2008).
 #[cfg(any(target_arch = "x86_64", test))]
 #[inline(always)]
 fn fused(a: f32, b: f32, c: f32) -> f32 {
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
-    // What rounding took from the sum, exactly (D. E. Knuth, TAOCP 2, 4.2.2).
+    // The rounding error of the sum, exactly (D. E. Knuth, TAOCP 2, 4.2.2).
     let added = sum - product;
     let lost = (product - (sum - added)) + (c - added);
     let bits = sum.to_bits();
-    // Not where the sum is infinite or none.
+    // Not if the sum is infinite or NaN.
     let inexact = u64::from(lost.abs() > 0.0);
     let away_from_zero = (lost.to_bits() ^ bits) >> 63;
     f64::from_bits((bits - (inexact & away_from_zero)) | inexact) as f32
@@ -742,7 +759,7 @@ macro_rules! entries {
             fn compiled(proof: Proof, a: &[[f32; 4]], b: &[Lanes], c: Rule, d: &mut [Sums]) {
                 super::points::<$vector>(proof, a, b, c, d);
             }
-            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            // SAFETY: a `Proof` is only made after the processor has reported these features.
             unsafe { compiled(proof, sources, sinks, rule, sums) }
         }
 
@@ -757,7 +774,7 @@ macro_rules! entries {
             fn compiled(proof: Proof, a: Cuboid, b: Balls, c: &[u32], d: &mut Vec<Look>) {
                 super::look::<$vector>(proof, a, b, c, d);
             }
-            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            // SAFETY: a `Proof` is only made after the processor has reported these features.
             unsafe { compiled(proof, cuboid, balls, starts, looks) }
         }
 
@@ -780,7 +797,7 @@ macro_rules! entries {
             ) {
                 super::expand::<$vector>(proof, a, b, c, d, e);
             }
-            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            // SAFETY: a `Proof` is only made after the processor has reported these features.
             unsafe { compiled(proof, sources, quads, frame, sums, taken) }
         }
 
@@ -803,7 +820,7 @@ macro_rules! entries {
             ) {
                 super::evaluate::<$vector>(proof, a, b, c, d, e);
             }
-            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            // SAFETY: a `Proof` is only made after the processor has reported these features.
             unsafe { compiled(proof, series, unit, sinks, potential, sums) }
         }
 
@@ -818,7 +835,7 @@ macro_rules! entries {
             fn compiled(proof: Proof, a: &[Quad], b: &[Lanes], c: Rule, d: &mut [Sums]) {
                 super::quads::<$vector>(proof, a, b, c, d);
             }
-            // SAFETY: a `Proof` is only made after the processor said that it has these features.
+            // SAFETY: a `Proof` is only made after the processor has reported these features.
             unsafe { compiled(proof, sources, sinks, rule, sums) }
         }
     };

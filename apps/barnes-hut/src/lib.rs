@@ -1,18 +1,20 @@
 //! Barnes-Hut N-body simulation: the flagship divide-and-conquer job.
 //!
-//! Gravity of many bodies with an octree, whose far cells stand for the bodies in them (J. Barnes and P. Hut, Nature
-//! 324, 446, 1986). Positions are a shared object that each node receives once a step (as a lossless [`delta`] of those
-//! before, which is shorter) and builds the tree from; tasks are ranges of groups of bodies; the job's root integrates.
-//! The forces of a group depend on the shared objects alone, so the result has the same bits however the ranges were
-//! split, stolen or run again.
+//! It computes the gravity of many bodies with an octree, whose far cells stand for the bodies in
+//! them (J. Barnes and P. Hut, Nature 324, 446, 1986). Positions are a shared object that each node
+//! receives once a step, as a lossless [`delta`] of the former ones. Each node builds the tree from
+//! it. Tasks are ranges of groups of bodies; the job's root integrates. The forces of a group
+//! depend on the shared objects alone. So the result has the same bits, however ranges are split,
+//! stolen or repeated.
 //!
-//! With [`domains`] bodies are dealt out instead, and each process moves its own.
+//! With [`domains`] the bodies are distributed instead, and each process moves its own.
 //!
-//! Knows the runtime's task interface (in [`job`] and [`domains`]) and nothing of nodes, networks or the command line.
+//! The crate depends on the runtime's task interface (in [`job`] and [`domains`]), and on neither
+//! nodes and networks nor the command line.
 //!
-//! The numerics, usable without a grid:
-//! [`generate`] or [`read`] make [`bodies::Bodies`]; [`simulate::Simulation`] moves them; it asks for forces, and
-//! [`forces::all`] gives them on one thread.
+//! The numerics can be used without a grid. [`generate`] or [`read`] make [`bodies::Bodies`], and
+//! [`simulate::Simulation`] moves them. It asks for forces, which [`forces::all`] computes on one
+//! thread.
 
 pub mod bodies;
 mod bounds;

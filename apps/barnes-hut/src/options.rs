@@ -1,6 +1,6 @@
-//! The options of the job and what is a sensible value for each.
+//! The options of the job and their default values.
 //!
-//! Knows nothing of how bodies are read or forces computed.
+//! This module depends on neither the reading of bodies nor the computation of forces.
 
 use std::path::PathBuf;
 
@@ -27,8 +27,8 @@ pub struct BarnesHut {
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
 
-    /// Read bodies from FILE instead: CSV with the header x,y,z,vx,vy,vz,m in any order, .npy of shape (n, 7), or a Gadget
-    /// snapshot (SnapFormat 1 or 2) of any other name
+    /// Read bodies from FILE instead: CSV with the header x,y,z,vx,vy,vz,m in any order, .npy of
+    /// shape (n, 7), or a Gadget snapshot (SnapFormat 1 or 2) of any other name
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "bodies", "seed"])]
     #[serde(skip)]
     pub input: Option<PathBuf>,
@@ -49,14 +49,15 @@ pub struct BarnesHut {
     #[arg(long, value_name = "ANGLE", default_value_t = 0.7)]
     pub theta: f64,
 
-    /// In place of an opening angle: a cell is opened unless its error is expected to be below this part of the acceleration
-    /// there; 3e-3 with --order mono gives forces good to about 1e-3, 2e-4 with --order quad to 1e-4
+    /// In place of an opening angle: a cell is opened unless its error is expected to be below this
+    /// part of the acceleration there; 3e-3 with --order mono gives forces good to about 1e-3, 2e-4
+    /// with --order quad to 1e-4
     #[arg(long, value_name = "PART", conflicts_with = "theta")]
     #[serde(default)]
     pub cell_error: Option<f64>,
 
-    /// Find out --order and --cell-error for forces with this relative error, root of the mean square over the bodies as they
-    /// are at the start
+    /// Find out --order and --cell-error for forces with this relative error, root of the mean
+    /// square over the bodies as they are at the start
     #[arg(long, value_name = "ERROR", conflicts_with_all = ["theta", "order", "cell_error"])]
     #[serde(skip)]
     pub force_error: Option<f64>,
@@ -65,7 +66,8 @@ pub struct BarnesHut {
     #[arg(long, value_enum, default_value_t = Order::Quad)]
     pub order: Order,
 
-    /// Leave a checkpoint behind every K steps, from which the run goes on should its root's node be lost; 0: never
+    /// Leave a checkpoint behind every K steps, from which the run goes on should its root's node
+    /// be lost; 0: never
     #[arg(long, value_name = "K", default_value_t = 5)]
     pub checkpoint_every: u64,
 
@@ -93,7 +95,8 @@ pub struct BarnesHut {
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub picture_every: u64,
 
-    /// Draw a frame (PNG of the density) every K steps, and make a film of them at the end if ffmpeg is on the PATH; 0: never
+    /// Draw a frame (PNG of the density) every K steps, and make a film of them at the end if
+    /// ffmpeg is on the PATH; 0: never
     #[arg(long, value_name = "K", default_value_t = 0)]
     #[serde(default)]
     pub render: u64,
@@ -102,8 +105,8 @@ pub struct BarnesHut {
     #[arg(long, value_name = "PIXELS", default_value_t = 800)]
     pub picture_size: u32,
 
-    /// Block time steps: a body's step is halved until it is at most ETA sqrt(softening / acceleration); --dt is the longest, at
-    /// whose end all bodies meet
+    /// Block time steps: a body's step is halved until it is at most ETA sqrt(softening /
+    /// acceleration); --dt is the longest, at whose end all bodies meet
     #[arg(long, value_name = "ETA")]
     #[serde(default)]
     pub block_steps: Option<f64>,
@@ -113,7 +116,8 @@ pub struct BarnesHut {
     #[serde(default)]
     pub max_rung: u32,
 
-    /// Find the relative error of the forces on a sample of bodies against an exact sum, every K steps; 0: never
+    /// Find the relative error of the forces on a sample of bodies against an exact sum, every K
+    /// steps; 0: never
     #[arg(long, value_name = "K", default_value_t = 0)]
     #[serde(default)]
     pub check_forces: u64,
@@ -123,7 +127,8 @@ pub struct BarnesHut {
     #[serde(default)]
     pub check_bodies: u32,
 
-    /// Width of what pictures and frames show [default: three times as far as nearly all bodies are from the middle at the start]
+    /// Width of what pictures and frames show [default: three times as far as nearly all bodies are
+    /// from the middle at the start]
     #[arg(long, value_name = "LENGTH")]
     #[serde(default)]
     pub picture_width: Option<f64>,
@@ -132,28 +137,30 @@ pub struct BarnesHut {
     #[arg(long, value_enum, default_value_t = Broadcast::Changes)]
     pub broadcast: Broadcast,
 
-    /// Who has which bodies: all nodes those of all, or each a domain of its own; domains pay from some 100,000 bodies on
+    /// Who has which bodies: all nodes those of all, or each a domain of its own; domains pay from
+    /// some 100,000 bodies on
     #[arg(long, value_enum, default_value_t = Distribution::Replicated)]
     #[serde(default)]
     pub distribution: Distribution,
 
-    /// With --distribution domains: sort bodies into cells every K steps; in between, cells keep their bodies. 0: at the start
-    /// alone
+    /// With --distribution domains: sort bodies into cells every K steps; in between, cells keep
+    /// their bodies. 0: at the start alone
     #[arg(long, value_name = "K", default_value_t = 8)]
     #[serde(default)]
     pub rekey_every: u64,
 
-    /// With --distribution domains: sum up energies and momenta every K steps, and after the last; the root waits for all sums
+    /// With --distribution domains: sum up energies and momenta every K steps, and after the last;
+    /// the root waits for all sums
     #[arg(long, value_name = "K", default_value_t = 1)]
     #[serde(default = "one")]
     pub report_every: u64,
 
-    /// In a simulation, where computing takes no time of its own: how long it takes, with domains.
+    /// The modelled time of computations with domains, for simulations.
     #[arg(skip)]
     #[serde(default)]
     pub costs: Option<crate::domains::Costs>,
 
-    /// The bodies of `input`, once read on the submitting side; they travel inside the job.
+    /// The bodies of `input`, once read on the submitting side; they are sent inside the job.
     #[arg(skip)]
     pub loaded: Option<Bodies>,
 }
@@ -163,7 +170,7 @@ fn one() -> u64 {
 }
 
 impl Default for BarnesHut {
-    /// What the command line gives when no option is set.
+    /// The options of a command line without arguments.
     fn default() -> Self {
         #[derive(clap::Parser)]
         struct Line {
@@ -175,7 +182,8 @@ impl Default for BarnesHut {
 }
 
 impl BarnesHut {
-    /// The length of a time step: as set, or what suits the model. A galaxy's core turns by half a radian in it.
+    /// The length of a time step: the given one, or a value for the model. A galaxy's core rotates
+    /// by half a radian in it.
     pub fn time_step(&self) -> f64 {
         self.dt.unwrap_or(match self.generated() {
             Some(Model::Galaxies) => 0.1,
@@ -184,7 +192,7 @@ impl BarnesHut {
         })
     }
 
-    /// How forces are computed.
+    /// The parameters of forces.
     pub fn accuracy(&self) -> Accuracy {
         let default = match self.generated() {
             Some(Model::Galaxies) => 0.05,
@@ -196,10 +204,10 @@ impl BarnesHut {
         Accuracy { order, theta, softening, leaf, group }
     }
 
-    /// Checks what the command line's own checks cannot.
+    /// Checks values that the command line's own checks cannot check.
     ///
     /// # Errors
-    /// The first option that is no good.
+    /// The first option with an invalid value.
     pub fn check(&self) -> Result<(), OptionError> {
         let positive = |option, value: f64| {
             if value.is_finite() && value > 0.0 && value <= LARGEST {
@@ -290,33 +298,34 @@ impl BarnesHut {
     }
 }
 
-/// Indices of bodies have 32 bits, on the wire too; a step's forces on this many are 16 GiB.
+/// Indices of bodies have 32 bits, also on the wire; a step's forces on this many are 16 GiB.
 const MOST_BODIES: usize = 1 << 30;
-/// At 2 a cell may be as near as half its size: text-book theta makes no sense beyond.
+/// At 2 a cell may be as near as half its size: larger textbook angles make no sense.
 const MOST_THETA: f64 = 2.0;
-/// What single precision can give, with room.
+/// The smallest error that single precision can give, with a margin.
 const FINEST_FORCES: f64 = 1e-5;
 const MOST_PIXELS: u32 = 16_384;
-/// The sums of so many bodies are a few MB at the root.
+/// The sums of this number of bodies are a few MB at the root.
 const MOST_CHECKED: u32 = 100_000;
 
-/// An option is no good.
+/// An option has an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum OptionError {
-    /// Nothing to simulate.
+    /// There is nothing to simulate.
     #[error("--bodies is 0; at least one body is needed")]
     NoBodies,
-    /// A body that was handed over is no good.
+    /// A body of the job is not valid.
     #[error(
-        "body {0} has a position or velocity that is no number of up to 1e100, or a mass that is not within 0 and 1e100"
+        "body {0} has a position or velocity that is no number of up to 1e100, or a mass that is \
+         not within 0 and 1e100"
     )]
     Body(usize),
-    /// More than indices allow.
+    /// There are more bodies than indices.
     #[error(
         "more than {MOST_BODIES} bodies are not supported; choose a smaller --bodies or --input"
     )]
     TooManyBodies,
-    /// More than lengths of blocks can tell.
+    /// A block of a snapshot would be too long for its length field.
     #[error(
         "a Gadget snapshot takes at most {} bodies; choose --snapshot-format npy",
         gadget::MOST_BODIES
@@ -325,48 +334,50 @@ pub enum OptionError {
     /// A quantity must be above zero.
     #[error("{option} is {value}; it must be a number above 0 and at most 1e100")]
     NotPositive {
-        /// The option.
+        /// The name of the option.
         option: &'static str,
-        /// As given.
+        /// The given value.
         value: f64,
     },
     /// A count must not be zero.
     #[error("{0} is 0; it must be at least 1")]
     Zero(&'static str),
-    /// The softening length is no length.
+    /// The softening length is not a length.
     #[error("--softening is {0}; it must be a length of 0 to 1e100")]
     Softening(f64),
-    /// The opening angle is no good.
+    /// The opening angle is out of range.
     #[error("--theta is {0}; it must lie within 0 (exact sum over all pairs) and {MOST_THETA}")]
     Theta(f64),
-    /// The wanted error is no good.
+    /// The wanted error is out of range.
     #[error("--force-error is {0}; it must lie within {FINEST_FORCES} and 1")]
     ForceError(f64),
-    /// The error that cells may have is no good.
+    /// The error of cells is out of range.
     #[error("--cell-error is {0}; it must be a part above 0 and at most 1")]
     CellError(f64),
     /// The criterion of block time steps needs a length.
     #[error(
-        "--block-steps chooses steps by the softening length, which is 0; set --softening, or leave --block-steps out"
+        "--block-steps chooses steps by the softening length, which is 0; set --softening, or \
+         leave --block-steps out"
     )]
     BlockStepsUnsoftened,
-    /// What bodies that are dealt out do not know.
+    /// Options that domains do not support.
     #[error(
-        "--distribution domains has one step for all bodies and cannot check forces; leave --block-steps and --check-forces out, or the bodies replicated"
+        "--distribution domains has one step for all bodies and cannot check forces; leave \
+         --block-steps and --check-forces out, or the bodies replicated"
     )]
     DomainsAlone,
-    /// More halvings than a clock of ticks can tell.
+    /// The clock of ticks allows fewer halvings.
     #[error("--max-rung is {0}; it must be at most {DEEPEST}")]
     MaxRung(u32),
-    /// The sample is no good.
+    /// The size of the sample is out of range.
     #[error("--check-bodies is {0}; it must lie within 1 and {MOST_CHECKED}")]
     CheckBodies(u32),
-    /// The picture is no good.
+    /// The size of the picture is out of range.
     #[error("--picture-size is {0}; it must lie within 1 and {MOST_PIXELS} pixels")]
     PictureSize(u32),
 }
 
-/// What to simulate.
+/// The model to simulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Model {
     /// Two disc galaxies on a grazing orbit
@@ -381,27 +392,29 @@ pub enum Model {
     Disks,
 }
 
-/// How a far cell acts.
+/// The form in which a far cell acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Order {
     /// As a point at its centre of mass
     Mono,
     /// With its quadrupole moment: dearer, more exact
     Quad,
-    /// With its quadrupole moment, and from afar on a whole group of bodies at once: for exact forces
+    /// With its quadrupole moment, and from afar on a whole group of bodies at once: for exact
+    /// forces
     Series,
 }
 
-/// How positions go to the nodes.
+/// The form in which positions are sent to the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Broadcast {
-    /// As lossless changes: 4 to 8 bytes a body, for links between clusters that are slower than some 100 MB/s
+    /// As lossless changes: 4 to 8 bytes a body, for links between clusters that are slower than
+    /// some 100 MB/s
     Changes,
     /// Whole: 12 bytes a body, and nothing to compute
     Whole,
 }
 
-/// Who has which bodies.
+/// The distribution of the bodies over nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Distribution {
     /// All nodes have all positions, and one moves the bodies: tasks that anybody may take
@@ -461,12 +474,13 @@ mod tests {
     }
 
     #[test]
-    fn every_bad_option_is_named_with_the_mend() {
+    fn every_invalid_option_is_named_with_a_remedy() {
         let table = [
             ("--bodies=0", "--bodies is 0; at least one body is needed"),
             (
                 "--bodies=2000000000",
-                "more than 1073741824 bodies are not supported; choose a smaller --bodies or --input",
+                "more than 1073741824 bodies are not supported; choose a smaller --bodies or \
+                 --input",
             ),
             (
                 "--bodies=400000000 --snapshot-every=1 --snapshot-format=gadget",
@@ -506,11 +520,13 @@ mod tests {
             ),
             (
                 "--block-steps=0.1 --softening=0",
-                "--block-steps chooses steps by the softening length, which is 0; set --softening, or leave --block-steps out",
+                "--block-steps chooses steps by the softening length, which is 0; set \
+                 --softening, or leave --block-steps out",
             ),
             (
                 "--distribution=domains --check-forces=1",
-                "--distribution domains has one step for all bodies and cannot check forces; leave --block-steps and --check-forces out, or the bodies replicated",
+                "--distribution domains has one step for all bodies and cannot check forces; \
+                 leave --block-steps and --check-forces out, or the bodies replicated",
             ),
             ("--block-steps=0.1 --max-rung=21", "--max-rung is 21; it must be at most 20"),
             (

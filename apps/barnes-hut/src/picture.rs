@@ -1,27 +1,30 @@
-//! Pictures of the density of bodies: seen along z, on a logarithmic scale, as PNG.
+//! Pictures of the density of bodies as PNG: seen along z, on a logarithmic scale.
 //!
-//! The two populations have a colour ramp each and mix where they overlap. View and scale are fixed at the start, so that
-//! the pictures of a run make a film. Knows nothing of forces or files.
+//! Each of the two populations has its own colour ramp, and they mix where they overlap. View and
+//! scale are fixed at the start, so that the pictures of a run make a video. This module depends on
+//! neither forces nor files.
 
 use serde::{Deserialize, Serialize};
 
 use crate::bodies::Bodies;
 
-/// Where one looks and how large the picture is.
+/// The centre and size of the view and of the picture.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Camera {
     centre: [f64; 2],
-    /// Half the width of what is seen.
+    /// Half the width of the view.
     half: f64,
     /// Width and height in pixels.
     size: usize,
 }
 
-/// The light of a body is spread by three blurs: some of it stays a point (at the usual size), the rest is a glow that shows
-/// structure where bodies are few. Radius in pixels of a picture of 800, and share of the light.
+/// The radius of each blur in pixels of a picture of 800, and its share of a body's light.
+///
+/// The first leaves a point at the usual size; the others are a glow that shows structure where
+/// bodies are few.
 const GLOW: [(f64, f32); 3] = [(0.4, 0.3), (1.6, 0.4), (8.0, 0.3)];
 
-/// A value of the ramp at each of equal steps of the scale, dark to bright.
+/// The colours of a scale at equal steps, dark to bright.
 type Ramp = [[f32; 3]; 5];
 const ALONE: Ramp = [
     [5.0, 4.0, 14.0],
@@ -46,8 +49,10 @@ const SECOND: Ramp = [
 ];
 
 impl Camera {
-    /// A view of `size` by `size` pixels around these bodies, with room for what may be thrown out: nearly all of them lie
-    /// within the inner two thirds.
+    /// A view of `size` by `size` pixels around these bodies: nearly all lie within the inner two
+    /// thirds.
+    ///
+    /// The margin is for bodies that may be ejected.
     pub fn around(bodies: &Bodies, size: u32) -> Self {
         let n = bodies.len().max(1) as f64;
         let mean = |axis: usize| bodies.position.iter().map(|p| p[axis] / n).sum::<f64>();
@@ -60,19 +65,19 @@ impl Camera {
         Self { centre, half, size: size.max(1) as usize }
     }
 
-    /// The same view, of this width if there is one.
+    /// The same view with another width, if one is given.
     pub fn with_width(self, width: Option<f64>) -> Self {
         Self { half: width.map_or(self.half, |width| 0.5 * width), ..self }
     }
 
-    /// Draws the bodies.
+    /// Draws the bodies as PNG.
     ///
     /// # Errors
-    /// When the picture cannot be encoded, as when it is larger than the format allows.
+    /// The picture cannot be encoded, for example because it is too large for the format.
     pub fn draw(&self, bodies: &Bodies) -> Result<Vec<u8>, png::EncodingError> {
         let split = bodies.second.min(bodies.len());
         let (first, second) = bodies.position.split_at(split);
-        // The scale: a mean body's light over the whole picture is one step above black.
+        // The scale: a mean body's light, spread over the whole picture, is one step above black.
         let unit = (self.size * self.size) as f32 / bodies.len().max(1) as f32;
         let a = self.light(first, unit);
         let b = self.light(second, unit);
@@ -99,13 +104,13 @@ impl Camera {
         Ok(bytes)
     }
 
-    /// Light in each pixel, from the top left.
+    /// The light in each pixel, from the top left.
     fn light(&self, positions: &[[f64; 3]], unit: f32) -> Vec<f32> {
         let size = self.size;
         let mut points = vec![0.0; size * size];
         let scale = size as f64 / (2.0 * self.half);
         for p in positions {
-            // Each body is shared out among the four pixels around it; y points up.
+            // Each body's light is divided among the four pixels around it; y points up.
             let x = (p[0] - self.centre[0] + self.half) * scale - 0.5;
             let y = (self.centre[1] + self.half - p[1]) * scale - 0.5;
             let (column, row) = (x.floor(), y.floor());
@@ -139,7 +144,7 @@ impl Camera {
     }
 }
 
-/// Three box blurs across and down, which is close to a Gaussian of deviation `radius` * 1.0 to 1.4.
+/// Three box blurs across and down, close to a Gaussian with a deviation of `radius` * 1.0 to 1.4.
 fn blur(image: &mut [f32], size: usize, radius: usize) {
     let mut line = vec![0.0; size];
     for _ in 0..3 {
@@ -149,7 +154,7 @@ fn blur(image: &mut [f32], size: usize, radius: usize) {
                 for (i, value) in line.iter_mut().enumerate() {
                     *value = image[at(i)];
                 }
-                // A sliding sum in double precision, so that what was added leaves no trace when it goes.
+                // A sliding sum in double precision, so that subtracted terms leave no error.
                 let mut sum: f64 = line.iter().take(radius).map(|v| f64::from(*v)).sum();
                 for i in 0..size {
                     sum += line.get(i + radius).map_or(0.0, |v| f64::from(*v));
@@ -227,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_sets_of_bodies_can_be_drawn() {
+    fn unusual_sets_of_bodies_can_be_drawn() {
         let mut bodies = Bodies::default();
         let camera = Camera::around(&bodies, 0);
         assert_eq!(decode(&camera.draw(&bodies).unwrap()).0, 1);

@@ -1,7 +1,9 @@
-//! Bodies from files: CSV with a header, NumPy's `.npy`, or a snapshot of [`crate::gadget`]. Every mistake is named by file, place and reason.
+//! Reads bodies from CSV files with a header, from NumPy's `.npy` files, and from snapshots of
+//! [`crate::gadget`].
 //!
-//! The `.npy` reader is our own: it takes the few forms that make sense here, checks lengths before it allocates and
-//! cannot recurse. Source of the format: numpy/lib/format.py. Knows nothing of options.
+//! Every error names the file, the place and the reason. The `.npy` reader accepts the few forms
+//! that make sense here, checks lengths before it allocates, and does not recurse. Source of the
+//! format: numpy/lib/format.py. This module does not depend on options.
 
 use std::fmt;
 use std::fs::File;
@@ -14,15 +16,15 @@ use crate::gadget;
 /// The columns in the order of `.npy` files and snapshots.
 pub const COLUMNS: [&str; 7] = ["x", "y", "z", "vx", "vy", "vz", "m"];
 
-/// A file of bodies is no good.
+/// A file of bodies is not valid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{place}: {reason}", file.display())]
 pub struct FileError {
-    /// The file.
+    /// The path of the file.
     pub file: PathBuf,
-    /// Where in it.
+    /// The place of the mistake.
     pub place: Place,
-    /// What is wrong there.
+    /// The kind of the mistake.
     pub reason: Reason,
 }
 
@@ -33,9 +35,9 @@ pub enum Place {
     Whole,
     /// A line of a CSV file, from 1.
     Line(u64),
-    /// A line of a CSV file, and which column by its name.
+    /// A line of a CSV file, and the name of a column.
     Cell(u64, &'static str),
-    /// A row of an array, from 0 as in NumPy, and which column by its name.
+    /// A row of an array, from 0 as in NumPy, and the name of a column.
     Row(usize, &'static str),
 }
 
@@ -50,118 +52,120 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a file of bodies is no good.
+/// The reason why a file of bodies is not valid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
-    /// The system refused.
+    /// The system cannot read the file.
     #[error("cannot be read: {0}")]
     Unreadable(String),
-    /// Neither of the known extensions, nor a known beginning.
+    /// The file has none of the known extensions, and no known header.
     #[error(
-        "the name ends neither in .csv nor in .npy and it begins as no Gadget snapshot, so the format is not known; rename the file"
+        "the name ends neither in .csv nor in .npy and it begins as no Gadget snapshot, so the \
+         format is not known; rename the file"
     )]
     UnknownFormat,
-    /// Not even a header.
+    /// The file has not even a header.
     #[error("is empty; a header line x,y,z,vx,vy,vz,m and a line for each body are expected")]
     Empty,
-    /// A header and nothing else.
+    /// The file has only a header.
     #[error("has no bodies; at least one is needed")]
     NoBodies,
-    /// A column is not there.
+    /// A column is missing.
     #[error("column {0} is missing; the header needs x,y,z,vx,vy,vz,m in any order")]
     MissingColumn(&'static str),
-    /// A column is there twice.
+    /// A column occurs twice.
     #[error("column {0} is there twice; keep one")]
     DuplicateColumn(&'static str),
-    /// A column nobody asked for.
+    /// A column is unknown.
     #[error("column {0:?} is not known; the header may have x,y,z,vx,vy,vz,m only")]
     UnknownColumn(String),
-    /// A row is too short or long.
+    /// A row is too short or too long.
     #[error("has {got} fields where the header has {expected}")]
     FieldCount {
-        /// Fields in the row.
+        /// The number of fields in the row.
         got: u64,
-        /// Fields in the header.
+        /// The number of fields in the header.
         expected: u64,
     },
-    /// The text is no number.
+    /// The text is not a number.
     #[error("{0:?} is not a number")]
     NotANumber(String),
-    /// A number that is not finite.
+    /// A number is not finite.
     #[error("{0} is not a finite number")]
     NotFinite(String),
-    /// A number too large to square.
+    /// A number is too large to square.
     #[error("{0} is too large; at most 1e100 is allowed, choose another unit")]
     TooLarge(String),
     /// A negative mass.
     #[error("the mass {0} is negative; masses must be zero or more")]
     NegativeMass(String),
-    /// Bytes that are no text.
+    /// The bytes are not text.
     #[error("is not UTF-8 text")]
     NotText,
-    /// Does not start like an array file.
+    /// The file does not start like an array file.
     #[error("is not a NumPy array file (it does not start with \\x93NUMPY)")]
     NotNpy,
-    /// A version of the format that does not exist yet.
+    /// The version of the format is unknown.
     #[error("has version {0}.{1} of the .npy format; 1.0, 2.0 and 3.0 can be read")]
     NpyVersion(u8, u8),
-    /// The header cannot be understood.
+    /// The header cannot be parsed.
     #[error("has a header that cannot be understood: {0}")]
     NpyHeader(&'static str),
-    /// Another type of element.
+    /// The elements have another type.
     #[error("has elements of type {0}; save it as float64 or float32 (<f8, <f4)")]
     NpyType(String),
-    /// Another shape.
+    /// The array has another shape.
     #[error("has shape {0}; (n, 7) with columns x, y, z, vx, vy, vz, m is expected")]
     NpyShape(String),
-    /// Columns stored one after the other.
+    /// The columns are stored one after the other.
     #[error("is stored by columns (fortran_order); save numpy.ascontiguousarray of it")]
     NpyFortran,
     /// The file ends too early.
     #[error("is cut short: {expected} bytes are expected, {got} are there")]
     Truncated {
-        /// Bytes that the header promises, or the header's own.
+        /// The expected number of bytes, of the data or of the header.
         expected: u64,
-        /// Bytes there are.
+        /// The actual number of bytes.
         got: u64,
     },
-    /// Does not start like a Gadget snapshot.
+    /// The file does not start like a Gadget snapshot.
     #[error(
-        "is no Gadget snapshot: it begins neither with a record of 256 bytes (format 1) nor with the name HEAD (format 2), in little-endian order"
+        "is no Gadget snapshot: it begins neither with a record of 256 bytes (format 1) nor with \
+         the name HEAD (format 2), in little-endian order"
     )]
     NotGadget,
-    /// A record is not closed by its length.
+    /// The two lengths of a record differ.
     #[error(
         "has a record at byte {0} whose lengths before and after it differ; the file is damaged"
     )]
     GadgetRecord(u64),
-    /// A block is not there.
+    /// A block is missing.
     #[error("has no block {0}")]
     GadgetMissing(&'static str),
-    /// A block has another size than the header promises.
+    /// A block has another size than the header states.
     #[error("has {got} bytes in its block {block}, which are not {values} numbers of 4 or 8 bytes")]
     GadgetBlock {
-        /// The block.
+        /// The name of the block.
         block: &'static str,
-        /// Its bytes.
+        /// The size of the block, in bytes.
         got: u64,
-        /// Numbers that it should have.
+        /// The expected count of numbers.
         values: u64,
     },
-    /// A part of a snapshot.
+    /// The file is a part of a snapshot.
     #[error("is one of the {0} files of a snapshot; join them into one")]
     GadgetFiles(u32),
-    /// Of a cosmological run.
+    /// The file belongs to a cosmological run.
     #[error(
         "is of redshift {0}, so its coordinates are comoving; save physical ones with redshift 0"
     )]
     GadgetComoving(String),
-    /// The file goes on after the last element.
+    /// The file continues after the last element.
     #[error("has {0} bytes too many after its last element")]
     TooLong(u64),
 }
 
-/// Reads bodies from a `.csv` or `.npy` file, or from a Gadget snapshot, whose name may end in anything.
+/// Reads bodies from a `.csv` or `.npy` file, or from a Gadget snapshot with any name.
 ///
 /// # Errors
 /// [`FileError`] for the first mistake in the file.
@@ -184,7 +188,7 @@ pub fn file(path: &Path) -> Result<Bodies, FileError> {
 
 pub(crate) type Mistake = (Place, Reason);
 
-/// Reads the text of a CSV file.
+/// Parses the text of a CSV file.
 ///
 /// # Errors
 /// The place and the reason of the first mistake.
@@ -231,8 +235,10 @@ pub fn csv(bytes: &[u8]) -> Result<Bodies, Mistake> {
     some(bodies)
 }
 
-/// The line of a CSV record, from 1. The reader's own position is that of the blank lines and
-/// comments before the record, and it does not count a line feed after a carriage return.
+/// The line of a CSV record, from 1.
+///
+/// The reader's own position is that of the blank lines and comments before the record. It does not
+/// count a line feed after a carriage return.
 fn line_of_record(text: &[u8], position: Option<&::csv::Position>) -> u64 {
     let mut start = position.map_or(0, |at| at.byte() as usize).min(text.len());
     loop {
@@ -265,7 +271,7 @@ fn csv_mistake(text: &[u8], error: &::csv::Error) -> Mistake {
     (Place::Line(line), reason)
 }
 
-/// Reads the bytes of a `.npy` file.
+/// Parses the bytes of a `.npy` file.
 ///
 /// # Errors
 /// The place and the reason of the first mistake.
@@ -307,7 +313,7 @@ pub fn npy(bytes: &[u8]) -> Result<Bodies, Mistake> {
             return Err(whole(Reason::NpyShape(format!("({}{comma})", sizes.join(", ")))));
         }
     };
-    // One column is in the same order either way.
+    // A single column has the same order either way.
     if header.fortran && rows > 1 {
         return Err(whole(Reason::NpyFortran));
     }
@@ -337,7 +343,7 @@ pub fn npy(bytes: &[u8]) -> Result<Bodies, Mistake> {
     some(bodies)
 }
 
-/// What a `.npy` header says.
+/// The contents of a `.npy` header.
 #[derive(Debug, Default)]
 struct Header {
     kind: String,
@@ -346,7 +352,8 @@ struct Header {
 }
 
 impl Header {
-    /// Reads `{'descr': '<f8', 'fortran_order': False, 'shape': (3, 7), }`, keys in any order.
+    /// Parses `{'descr': '<f8', 'fortran_order': False, 'shape': (3, 7), }`, with keys in any
+    /// order.
     fn parse(text: &str) -> Result<Self, Reason> {
         let bad = Reason::NpyHeader;
         let mut header = Header::default();
@@ -403,7 +410,7 @@ impl Header {
     }
 }
 
-/// The text between quotes at the start, and what follows them.
+/// The text between quotes at the start, and the text after them.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     text[1..].split_once(quote)
@@ -475,11 +482,13 @@ mod tests {
         let table: &[(&str, &str)] = &[
             (
                 "",
-                "b.csv: is empty; a header line x,y,z,vx,vy,vz,m and a line for each body are expected",
+                "b.csv: is empty; a header line x,y,z,vx,vy,vz,m and a line for each body are \
+                 expected",
             ),
             (
                 "  \n \n",
-                "b.csv: is empty; a header line x,y,z,vx,vy,vz,m and a line for each body are expected",
+                "b.csv: is empty; a header line x,y,z,vx,vy,vz,m and a line for each body are \
+                 expected",
             ),
             ("x,y,z,vx,vy,vz,m\n", "b.csv: has no bodies; at least one is needed"),
             (
@@ -514,7 +523,8 @@ mod tests {
             ),
             (
                 "x,y,z,vx,vy,vz,m\n0,0,-1e101,0,0,0,1\n",
-                "b.csv:2: column z: -1e101 is too large; at most 1e100 is allowed, choose another unit",
+                "b.csv:2: column z: -1e101 is too large; at most 1e100 is allowed, choose another \
+                 unit",
             ),
             (
                 "x,y,z,vx,vy,vz,m\n0,0,0,0,0,0,-1.5\n",
@@ -652,10 +662,11 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_none_are_named() {
+    fn unknown_files_are_named() {
         assert_eq!(
             message("bodies.txt", b"1"),
-            "bodies.txt: the name ends neither in .csv nor in .npy and it begins as no Gadget snapshot, so the format is not known; rename the file"
+            "bodies.txt: the name ends neither in .csv nor in .npy and it begins as no Gadget \
+             snapshot, so the format is not known; rename the file"
         );
         let missing = file(Path::new("/no/such/bodies.csv")).unwrap_err().to_string();
         assert!(
@@ -692,7 +703,7 @@ mod tests {
             let mut bytes = if csv_too { write::csv(&bodies) } else { write::npy(&bodies) };
             let at = at.index(bytes.len());
             bytes.splice(at..(at + noise.len() / 2).min(bytes.len()), noise.iter().copied());
-            // Some of these are good files still; most are not. What matters is that each ends.
+            // Some of these are still valid files; most are not. The test is that each ends.
             drop((csv(&bytes), npy(&bytes), csv(&noise), npy(&noise)));
         }
     }

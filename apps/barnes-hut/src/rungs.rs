@@ -1,65 +1,67 @@
-//! Block time steps: each body's step is the base step halved as often as its rung says, and a clock of ticks within a base step
-//! tells whose step ends when.
+//! Block time steps: each body's step is the base step divided by two to the power of its rung.
 //!
-//! A body's rung follows from its acceleration: the longest step of those that is no longer than eta sqrt(softening / |a|) (T.
-//! Quinn, N. Katz, J. Stadel and G. Lake, arXiv:astro-ph/9710043, 1997; V. Springel, MNRAS 364, 1105, 2005, equation 34, has the
-//! same with eta = sqrt(2 eta')). It is chosen anew at the end of each of the body's steps; a longer one is taken only where the
-//! clock stands at a multiple of it, so that all steps nest and end together with the base step. Choosing by the acceleration at
-//! the start of a step alone is not symmetric in time, as is customary: orbits drift, though much more slowly than the errors of a
-//! base step that is too long for them.
+//! A clock of ticks within a base step determines whose step ends when. A body's rung follows from
+//! its acceleration: the longest step up to eta sqrt(softening / |a|) (T. Quinn, N. Katz, J. Stadel
+//! and G. Lake, arXiv:astro-ph/9710043, 1997; V. Springel, MNRAS 364, 1105, 2005, equation 34, with
+//! eta = sqrt(2 eta')).
 //!
-//! Knows nothing of velocities, trees or tasks.
+//! It is chosen at the end of each of the body's steps. A longer step is taken only if the clock is
+//! at a multiple of it. So all steps nest and end together with the base step. As is customary, the
+//! choice by the acceleration at the start of a step is not symmetric in time. So orbits drift,
+//! though much more slowly than by the errors of too long a base step.
+//!
+//! This module depends on neither velocities nor trees nor tasks.
 
 use serde::{Deserialize, Serialize};
 
-/// The deepest rung there may be: a base step has 2^20 ticks then.
+/// The deepest possible rung, which divides a base step into 2^20 ticks.
 pub const DEEPEST: u32 = 20;
 
 /// The rung of each body and the time within the base step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rungs {
-    /// Scale of the steps.
+    /// The scale of the steps.
     eta: f64,
-    /// Deepest rung: its step is one tick.
+    /// The deepest rung, whose step is one tick.
     deepest: u32,
-    /// Of each body.
+    /// The rung of each body.
     #[serde(with = "serde_bytes")]
     rung: Vec<u8>,
-    /// Ticks since the base step began, of 2^`deepest`.
+    /// Ticks since the start of the base step, of 2^`deepest`.
     tick: u32,
 }
 
 impl Rungs {
-    /// All bodies on rung 0 at the end of a base step. Rungs deeper than [`DEEPEST`] there are not.
+    /// All bodies on rung 0 at the end of a base step; `deepest` is at most [`DEEPEST`].
     pub fn new(bodies: usize, eta: f64, deepest: u32) -> Self {
         let deepest = deepest.min(DEEPEST);
         Self { eta, deepest, rung: vec![0; bodies], tick: 1 << deepest }
     }
 
-    /// Whether these are such rungs of so many bodies, as a state from elsewhere may not be.
+    /// Whether these rungs fit a run with these parameters; a checkpoint may not.
     pub fn fit(&self, bodies: usize, eta: f64, deepest: u32) -> bool {
         let same = self.rung.len() == bodies && self.eta == eta && self.deepest == deepest;
         same && self.rung.iter().all(|rung| u32::from(*rung) <= deepest) && self.tick <= self.last()
     }
 
-    /// Whether the clock stands at the end of the base step, where every body's step ends.
+    /// Whether the clock is at the end of the base step, where every body's step ends.
     pub fn at_end(&self) -> bool {
         self.tick == self.last()
     }
 
-    /// Begins the next base step.
+    /// Starts the next base step.
     pub fn begin(&mut self) {
         self.tick = 0;
     }
 
     /// Chooses the rung of a body whose step ends now, from the square of its acceleration.
     pub fn choose(&mut self, body: usize, acceleration_squared: f64, base: f64, softening: f64) {
-        // Without a root of a root: step^2 |a| <= eta^2 softening.
+        // Without a second root: step^2 |a| <= eta^2 softening.
         let limit = self.eta * self.eta * softening;
         let acceleration = acceleration_squared.sqrt();
         let mut wanted = 0;
         let mut step = base;
-        // No number compares as wanted: one rung will do as well as another for a body that is lost.
+        // A NaN fails every comparison; the rung of a body without a valid state does not matter.
         while wanted < self.deepest && step * step * acceleration > limit {
             step *= 0.5;
             wanted += 1;
@@ -70,11 +72,11 @@ impl Rungs {
         self.rung[body] = wanted as u8;
     }
 
-    /// Moves the clock on to where the next step of any body ends; returns the part of the base step that this takes.
+    /// Advances the clock to the next end of any body's step. Returns this part of the base step.
     pub fn advance(&mut self) -> f64 {
         let deepest = self.rung.iter().max().copied().unwrap_or(0);
         let ticks = self.ticks(deepest.into());
-        // All rungs that are taken have steps of a multiple of this one.
+        // All occupied rungs have steps that are multiples of this one.
         self.tick = (self.tick / ticks + 1) * ticks;
         f64::from(ticks) / f64::from(self.last())
     }
@@ -84,12 +86,12 @@ impl Rungs {
         self.tick.is_multiple_of(self.ticks(self.rung[body].into()))
     }
 
-    /// The part of the base step that this body's step is.
+    /// This body's step as a part of the base step.
     pub fn part(&self, body: usize) -> f64 {
         1.0 / f64::from(1u32 << self.rung[body])
     }
 
-    /// How many bodies there are on each rung, from 0 to the deepest that is taken.
+    /// The number of bodies on each rung, from 0 to the deepest occupied one.
     pub fn census(&self) -> Vec<u64> {
         let mut counts = vec![0; 1];
         for &rung in &self.rung {
@@ -143,7 +145,7 @@ mod tests {
         rungs.choose(0, pull(0.25), 1.0, 1.0);
         rungs.choose(1, pull(1.0), 1.0, 1.0);
         assert_eq!(rungs.advance(), 0.25);
-        // At a quarter a half step would not end with others.
+        // At a quarter, a half step would not end together with others.
         rungs.choose(0, pull(0.5), 1.0, 1.0);
         assert_eq!(rungs.part(0), 0.25);
         assert_eq!(rungs.advance(), 0.25);
@@ -157,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn steps_nest_and_each_body_lives_through_the_whole_base_step(
+        fn steps_nest_and_cover_the_whole_base_step(
             deepest in 0u32..6,
             pulls in prop::collection::vec(prop::collection::vec(0.001f64..4.0, 80), 1..12),
         ) {
@@ -176,7 +178,7 @@ mod tests {
                 }
                 time += rungs.advance();
                 turn += 1;
-                // Nobody's step ends between two stops of the clock.
+                // No step ends between two stops of the clock.
                 prop_assert!(lived.iter().all(|l| *l >= time));
                 if rungs.at_end() {
                     break;

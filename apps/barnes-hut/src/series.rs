@@ -1,29 +1,39 @@
-//! What far sources do to a whole group: a Taylor series of their field about the group's middle, to the fourth order.
+//! The field of far sources on a whole group: a Taylor series about the group's middle, to the
+//! fourth order.
 //!
-//! With f(r) = 1 / sqrt(r^2 + eps^2) and T_n its n-th derivatives, the field of a mass m with second moments S at q from the
-//! middle has the derivatives L_n = m T_n(q) + 1/2 S : T_{n+2}(q) there; terms beyond the fourth derivative of f are left out.
-//! Derivatives are symmetric, and each is kept once. Sources stand side by side, as many as [`LANES`], and each lane is summed
-//! alone; lanes are added up in order: the same bits with any instruction set, for the same sources in the same order. Lengths
-//! are in a unit of about the group's size, so that the derivatives stay within single precision.
+//! With f(r) = 1 / sqrt(r^2 + eps^2) and T_n its n-th derivatives, consider a mass m with second
+//! moments S at q from the middle. Its field has the derivatives L_n = m T_n(q) + 1/2 S :
+//! T_{n+2}(q) there; terms beyond the fourth derivative of f are omitted. Derivatives are
+//! symmetric, and each is stored once.
 //!
-//! Knows nothing of trees, nor of what is far enough. Source: W. Dehnen, J. Comput. Phys. 179, 27 (2002), there for cells on
-//! both sides; the softened derivatives by the chain rule.
+//! Sources are processed [`LANES`] at a time; each lane is summed by itself, and the lanes are
+//! added in order. So the same sources in the same order give the same bits with any instruction
+//! set. Lengths are in a unit of about the group's size, which keeps the derivatives within single
+//! precision.
+//!
+//! This module depends on neither trees nor the choice of far sources. Source: W. Dehnen, J.
+//! Comput. Phys. 179, 27 (2002), there for cells on both sides. The softened derivatives follow by
+//! the chain rule.
 
 use crate::kernel::{LANES, Lanes, Quad, ROOT_LEAD, Sums, Wide, add, inverse_root};
 
-/// Derivatives of order 0, 1, 2, 3 and 4 begin here.
+/// Indices of the first derivatives of order 0, 1, 2, 3 and 4.
 const AT: [usize; 5] = [0, 1, 4, 10, 20];
-/// How many there are of all orders.
+/// The number of derivatives of all orders.
 pub(crate) const TERMS: usize = 35;
 
-/// Of each derivative of one order, in the order xx.., xx..y, xx..z, xx..yy and so on: how many of its axes are not x. One
-/// more derivative along x, y or z has the place of this one, or that plus 1 or 2 further on, in the next order.
+/// For each derivative of one order, in the order xx.., xx..y, xx..z, xx..yy and so on: the number
+/// of its axes other than x.
+///
+/// One more derivative along x has the same index within the next order. Along y or z, add this
+/// number plus 1 or 2.
 const NOT_X: [usize; 15] = [0, 1, 1, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4];
 
-/// Sources side by side: x, y, z, the mass, and half of S: xx, xy, xz, yy, yz, zz, those of two axes doubled.
+/// Sources side by side: x, y, z, the mass, and half of S: xx, xy, xz, yy, yz, zz, those of two
+/// axes doubled.
 pub(crate) type Far = [[f32; LANES]; 10];
 
-/// Puts cells side by side, in order; lanes beyond the last are nothing.
+/// Arranges cells side by side, in order; lanes beyond the last are zero.
 pub(crate) fn quads_side_by_side(quads: &[Quad], all: &mut Vec<Far>) {
     all.clear();
     for chunk in quads.chunks(LANES) {
@@ -39,28 +49,30 @@ pub(crate) fn quads_side_by_side(quads: &[Quad], all: &mut Vec<Far>) {
     }
 }
 
-/// The group whose series it is.
+/// The group that a series belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
-    /// Where it is.
+    /// The middle of the group.
     pub middle: [f32; 3],
-    /// What lengths are multiplied by; a power of two.
+    /// The factor of all lengths, a power of two.
     pub unit: f32,
-    /// Square of the softening length, in the unit.
+    /// The square of the softening length, in the unit.
     pub softening_squared: f32,
-    /// Square of the distance from the middle of the farthest of its bodies, in the unit.
+    /// The square of the largest distance of its bodies from the middle, in the unit.
     pub most: f32,
-    /// Sources are taken where the square of the distance is above this, in the unit,
+    /// The smallest square of a source's distance, in the unit.
     pub nearest: f32,
-    /// and where the first terms that are left out, 5 m r^4 / d^6 and 30 tr S r^2 / d^6, are below this, in the unit.
+    /// The limit of the first omitted terms, 5 m r^4 / d^6 and 30 tr S r^2 / d^6, in the unit.
     pub allowed: f32,
 }
 
 /// Sums of each derivative over the sources of a lane.
 pub(crate) type Derivatives = [[f32; LANES]; TERMS];
 
-/// Adds the derivatives of the field of all sources that are far enough, and tells which these are: a bit a lane. QUADS:
-/// whether they have second moments.
+/// Adds the derivatives of the field of all sources that are far enough, and returns these as a bit
+/// per lane.
+///
+/// QUADS: whether sources have second moments.
 #[inline(always)]
 pub(crate) fn expand<W: Wide, const QUADS: bool>(
     proof: W::Proof,
@@ -109,7 +121,7 @@ pub(crate) fn expand<W: Wide, const QUADS: bool>(
                     *half = half.where_above(bound, left_out).where_above(distance, nearest);
                 }
             }
-            // Those that are not taken are nothing times a number.
+            // Lanes of other sources are multiplied by zero.
             let square = softened.greater(nearest);
             let (xy, xz, yz) = (x * y, x * z, y * z);
             let g0 = inverse_root(proof, square) * lead;
@@ -199,7 +211,7 @@ pub(crate) fn expand<W: Wide, const QUADS: bool>(
     }
 }
 
-/// The series of all lanes together, with the factors of Taylor's formula that [`evaluate`] wants in it.
+/// The series of all lanes together, with the factors of Taylor's formula that [`evaluate`] needs.
 pub(crate) fn series(sums: &Derivatives) -> [f32; TERMS] {
     let mut series = [0.0; TERMS];
     for (n, lanes) in sums.iter().enumerate() {
@@ -216,7 +228,7 @@ pub(crate) fn series(sums: &Derivatives) -> [f32; TERMS] {
     series
 }
 
-/// Adds what the series says to the sinks; lengths are `unit` times those of the sinks.
+/// Adds the series' field to the sinks; lengths are `unit` times those of the sinks.
 #[inline(always)]
 pub(crate) fn evaluate<W: Wide, const POTENTIAL: bool>(
     proof: W::Proof,
@@ -275,7 +287,7 @@ pub(crate) fn evaluate<W: Wide, const POTENTIAL: bool>(
     }
 }
 
-/// A sum and what the derivatives of the next order, after one more along each axis, add to it.
+/// A sum, plus the derivatives of the next order along each axis times the distances.
 #[inline(always)]
 fn plus<W: Wide>(sum: W, [x, y, z]: [W; 3], next: &[W], n: usize) -> W {
     let sum = x.times_plus(next[n], sum);
@@ -290,7 +302,7 @@ mod tests {
     use super::*;
     use crate::kernel::{Kernel, Rule};
 
-    /// A cell of this size about this place.
+    /// A cell of this size at this place.
     fn cell(at: [f32; 3], size: f32) -> Quad {
         let square = f64::from(size * size);
         Quad::new(at, 0.3, &[0.03, 0.02, 0.05, 0.01, -0.02, 0.015].map(|s| s * square))
@@ -342,12 +354,12 @@ mod tests {
                 let all = columns.flat_map(|k| (0..LANES).map(move |lane| (k, lane)));
                 all.map(|(k, lane)| off(k, lane)).fold(0.0, f64::max)
             };
-            // Of the pull of a mass of 0.6, and of its potential.
+            // Relative to the pull of a mass of 0.6, and to its potential.
             let pull = 0.6 / f64::from(distance);
             let errors = [worst(0..3) / pull * f64::from(distance), worst(3..4) / pull];
             assert!(errors[0] < 2e-2 && errors[1] < 2e-3, "{errors:?} at {distance}");
             if let Some(last) = last {
-                // Twice as far: a sixteenth and a thirty-second.
+                // At twice the distance: a sixteenth and a thirty-second.
                 assert!(errors[0] < last[0] / 11.0 + 2e-6, "{errors:?} after {last:?}");
                 assert!(errors[1] < last[1] / 20.0 + 2e-6, "{errors:?} after {last:?}");
             }
@@ -362,7 +374,7 @@ mod tests {
             allowed in 1e-4f32..1.0,
             softening_squared in prop_oneof![Just(0f32), Just(0.3)],
         ) {
-            // Some of them at the middle itself, as near sources may be.
+            // Some at the middle itself, as near sources may be.
             let zero = [[0.0; 3]];
             let cells: Vec<Quad> = places.iter().chain(&zero).map(|p| cell(*p, 0.1)).collect();
             let frame = Frame { allowed, softening_squared, ..FRAME };
@@ -378,7 +390,9 @@ mod tests {
             for kernel in Kernel::all() {
                 let (sums, also) = by_series(kernel, &sources, &frame);
                 prop_assert_eq!(&taken, &also, "{}", kernel.name());
-                let bits = |sums: &Sums| sums.as_flattened().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                let bits = |sums: &Sums| -> Vec<_> {
+                    sums.as_flattened().iter().map(|v| v.to_bits()).collect()
+                };
                 prop_assert_eq!(bits(&plain), bits(&sums), "{}", kernel.name());
             }
         }

@@ -1,10 +1,11 @@
-//! What the nodes share: masses and settings once, positions once a step, and the tree that each node builds from them.
+//! The shared objects of nodes: masses and settings once, positions once a step, and the tree that
+//! each node builds from them.
 //!
-//! Positions travel in single precision relative to a box; these rounded positions are the ones whose forces are
-//! computed, by the sequential run as well. Inside the box lengths are measured in sides of it and masses in the mass
-//! unit, both powers of two, so that scaling changes no bit and single precision is far from overflow whatever units
-//! the user has. Positions can be told by how they changed in a step ([`Positions::change_to`]), which loses no bit and
-//! is shorter. Knows nothing of tasks.
+//! Positions are sent in single precision relative to a box. Forces are computed for these rounded
+//! positions, also by a sequential run. Inside the box lengths are measured in its sides and masses
+//! in the mass unit. Both are powers of two, so scaling changes no bit, and single precision is far
+//! from overflow for any units of the user. Positions can be sent as their change in a step
+//! ([`Positions::change_to`]), which is lossless and shorter. This module does not depend on tasks.
 
 use std::sync::OnceLock;
 
@@ -17,42 +18,42 @@ use crate::delta::{self, BEFORE, Delta, Frame, Malformed};
 use crate::options::Order;
 use crate::tree::Tree;
 
-/// What stays as it is during a run: how forces are computed, and the masses. Published once.
+/// The constants of a run: the computation of forces, and the masses. Published once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
-    /// Highest moment of a far cell.
+    /// The highest moment of a far cell.
     pub order: Order,
-    /// Opening angle.
+    /// The opening angle, as size over distance.
     pub theta: f64,
-    /// Plummer softening length in the user's unit.
+    /// The Plummer softening length in the user's unit.
     pub softening: f64,
-    /// Most bodies in a leaf.
+    /// The maximum number of bodies in a leaf.
     pub leaf: u32,
-    /// Most bodies in a group.
+    /// The maximum number of bodies in a group.
     pub group: u32,
-    /// What a mass of 1 inside stands for in the user's unit; a power of two.
+    /// The user's mass for a mass of 1 inside the box; a power of two.
     pub mass_unit: f64,
-    /// Little-endian `f32` of each body.
+    /// The masses of bodies as little-endian `f32`.
     #[serde(with = "serde_bytes")]
     masses: Vec<u8>,
-    /// Where this is set, a cell is far where its error is expected to be below this part of the acceleration there, and
-    /// `theta` does not matter.
+    /// The wanted error of a cell, as a part of the acceleration there; if set, it replaces
+    /// `theta`.
     #[serde(default)]
     pub error: Option<f64>,
 }
 
-/// How forces are computed; see [`Setup`].
+/// The parameters of forces; see [`Setup`].
 #[derive(Clone, Copy, Debug)]
 pub struct Accuracy {
-    /// Highest moment of a far cell.
+    /// The highest moment of a far cell.
     pub order: Order,
-    /// Opening angle.
+    /// The opening angle, as size over distance.
     pub theta: f64,
-    /// Plummer softening length in the user's unit.
+    /// The Plummer softening length in the user's unit.
     pub softening: f64,
-    /// Most bodies in a leaf.
+    /// The maximum number of bodies in a leaf.
     pub leaf: u32,
-    /// Most bodies in a group.
+    /// The maximum number of bodies in a group.
     pub group: u32,
 }
 
@@ -67,89 +68,92 @@ impl Setup {
         Self { order, theta, softening, leaf, group, mass_unit, masses, error: None }
     }
 
-    /// A setup that knows no bodies, for those who hold masses themselves.
+    /// A setup without bodies, for callers that hold masses themselves.
     pub(crate) fn without_bodies(accuracy: Accuracy, error: Option<f64>, mass_unit: f64) -> Self {
         let none = Self::new(&Bodies::default(), accuracy);
         Self { mass_unit, error, ..none }
     }
 
-    /// The same with [`Setup::error`] set to this.
+    /// The setup with this wanted error: see [`Setup::error`].
     pub fn with_error(self, error: Option<f64>) -> Self {
         Self { error, ..self }
     }
 
-    /// Number of bodies.
+    /// The number of bodies.
     pub fn len(&self) -> usize {
         self.masses.len() / 4
     }
 
-    /// Whether there are none.
+    /// Whether there are no bodies.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Mass of each body in mass units.
+    /// The mass of each body in mass units.
     pub(crate) fn masses(&self) -> impl ExactSizeIterator<Item = f32> + '_ {
         self.masses.chunks_exact(4).map(float)
     }
 }
 
-/// Where the bodies are: a box and, within it, positions in single precision. A new version each step.
+/// The places of bodies: a box and, within it, positions in single precision. Each step has a new
+/// version.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Positions {
-    /// In the user's unit.
+    /// The present box, in the user's unit, and positions.
     frame: Frame,
-    /// Where they were in up to [`BEFORE`] versions before, newest first: what the next change is told by. Versions
-    /// made of changes have them; so who joins late, and gets such a one whole, can go on with the changes. Positions
-    /// that begin anew have none.
+    /// Up to [`BEFORE`] former frames, newest first, which decode the next change.
+    ///
+    /// Versions made by changes have them, so a late node that gets such a version whole can decode
+    /// the next changes. The first positions of a root have none.
     before: Vec<Frame>,
-    /// What should have made these positions, which are none, was no change of those before.
+    /// The error of a change that could not be decoded; then there are no positions.
     #[serde(skip)]
     broken: Option<Malformed>,
-    /// Built by the first task that asks, once a node.
+    /// Built by the first task of a node that needs it.
     #[serde(skip)]
     tree: OnceLock<Tree>,
 }
 
-/// A step of positions: what makes of one version the next.
+/// The change from one version of the positions to the next.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Change {
     delta: Delta,
-    /// Who tells of the change has what comes out and need not make it. It does not travel.
+    /// The sender of the change has its result already. It is not sent.
     #[serde(skip)]
     made: Option<Positions>,
 }
 
 impl Change {
-    /// About how many bytes it takes on the wire.
+    /// The approximate number of bytes on the wire.
     pub fn wire_len(&self) -> usize {
         self.delta.wire_len()
     }
 }
 
-/// Why there is no tree over positions.
+/// The reason why positions have no tree.
 #[derive(Debug, thiserror::Error)]
 pub enum NoTree {
     /// Masses and positions do not belong together.
     #[error("positions of {positions} bodies cannot go with masses of {masses}")]
     Mismatch {
-        /// Number of bodies that have positions.
+        /// The number of bodies with positions.
         positions: usize,
-        /// Number of bodies that have masses.
+        /// The number of bodies with masses.
         masses: usize,
     },
-    /// There are no positions, for what came was no change of those before.
+    /// The positions could not be decoded, for a change does not belong to the former ones.
     #[error(transparent)]
     Malformed(#[from] Malformed),
 }
 
-/// Most bodies of a change: positions with those before must be short enough for a shared object, which is 1 GiB.
+/// The maximum number of bodies of a change: positions and former frames must fit into a shared
+/// object of 1 GiB.
 const MOST_CHANGED: usize = 25_000_000;
 
 impl Positions {
     /// Rounds positions to single precision within a box around the middle of the bodies.
     ///
-    /// The side is no less than a millionth of the softening length, below which positions make no difference to
+    /// The side is at least a millionth of the softening length; smaller distances do not change
     /// forces.
     pub fn new(position: &[[f64; 3]], softening: f64) -> Self {
         let (centre, side) = Bounds::of_all(position).cube(softening);
@@ -167,17 +171,17 @@ impl Positions {
         Self { frame, before, broken: None, tree: OnceLock::new() }
     }
 
-    /// Middle of the box in the user's unit.
+    /// The middle of the box in the user's unit.
     pub fn centre(&self) -> [f64; 3] {
         self.frame.centre
     }
 
-    /// Side of the box in the user's unit; a power of two.
+    /// The side of the box in the user's unit; a power of two.
     pub fn side(&self) -> f64 {
         self.frame.side
     }
 
-    /// The change that makes `next` of these positions; `None` where it is not shorter than `next` itself.
+    /// The change from these positions to `next`; none if it is not shorter than `next` itself.
     pub fn change_to(&self, next: &Positions) -> Option<Change> {
         if self.len() > MOST_CHANGED {
             return None;
@@ -187,8 +191,10 @@ impl Positions {
         Some(Change { delta, made }).filter(|change| change.wire_len() < next.wire_len())
     }
 
-    /// The positions that a change makes of these: bit for bit those that [`Positions::change_to`] was given. What is
-    /// no change of these makes positions of no bodies, for which there is [no tree](NoTree::Malformed).
+    /// Applies a change: the result has the bits of the argument of [`Positions::change_to`].
+    ///
+    /// A change of other positions gives positions of no bodies, which have [no
+    /// tree](NoTree::Malformed).
     pub fn changed(&self, change: Change) -> Self {
         let Change { delta, made } = change;
         if let Some(made) = made {
@@ -203,12 +209,12 @@ impl Positions {
         }
     }
 
-    /// The frames before the next one.
+    /// The former frames of the next version.
     fn become_before(&self) -> Vec<Frame> {
         std::iter::once(&self.frame).chain(&self.before).take(BEFORE).cloned().collect()
     }
 
-    /// About how many bytes they take on the wire.
+    /// The approximate number of bytes on the wire.
     pub fn wire_len(&self) -> usize {
         const REST: usize = 48;
         let frames = std::iter::once(&self.frame).chain(&self.before);
@@ -220,12 +226,12 @@ impl Positions {
         &self.frame
     }
 
-    /// Number of bodies.
+    /// The number of bodies.
     pub fn len(&self) -> usize {
         self.frame.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bodies.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -235,17 +241,20 @@ impl Positions {
         self.places().collect()
     }
 
-    /// The same, one after the other.
+    /// Iterates over each body's position in sides from the middle of the box.
     pub(crate) fn places(&self) -> impl ExactSizeIterator<Item = [f32; 3]> + '_ {
         let place = |bytes: &[u8]| [0, 4, 8].map(|at| float(&bytes[at..at + 4]));
         self.frame.inside.chunks_exact(12).map(place)
     }
 
-    /// The tree over these positions; built when first asked for. A pure function of the two objects, so each node gets
-    /// the same. There is one setup in a job, so the first answer holds for all.
+    /// The tree over these positions, built at the first call.
+    ///
+    /// It is a pure function of the two objects, so each node has the same. A job has one setup, so
+    /// the first result holds for all calls.
     ///
     /// # Errors
-    /// [`NoTree`] when the setup is for another number of bodies, or the positions were made by what was no change.
+    /// [`NoTree`] if the setup is for another number of bodies, or the positions could not be
+    /// decoded.
     pub fn tree(&self, setup: &Setup) -> Result<&Tree, NoTree> {
         if let Some(why) = self.broken {
             return Err(why.into());
@@ -261,7 +270,7 @@ fn float(bytes: &[u8]) -> f32 {
     f32::from_le_bytes(bytes.try_into().expect("four bytes"))
 }
 
-/// The smallest power of two that is no less than a positive finite number, within the normal range.
+/// The smallest power of two that is at least a positive finite number, within the normal range.
 pub(crate) fn power_of_two_at_least(value: f64) -> f64 {
     let exponent = (value.to_bits() >> 52) & 0x7ff;
     let below = f64::from_bits(exponent.clamp(1, 2045) << 52);
@@ -327,7 +336,8 @@ mod tests {
     fn changes_give_every_node_the_bits_of_the_whole_and_are_shorter() {
         for (model, bound) in [(Model::Galaxies, 7.4), (Model::Plummer, 3.9)] {
             let (_, all) = run(model, 3000, 8);
-            // The root, a node that is there from the start, and one that gets a later version whole.
+            // The root, a node that is there from the start, and one that gets a later version
+            // whole.
             let mut root = all[0].clone();
             let mut node = copy(&root);
             let mut late = None;
@@ -356,7 +366,7 @@ mod tests {
         }
     }
 
-    /// What nodes of earlier versions say has no error of cells.
+    /// Earlier versions of the program send no error of cells.
     #[test]
     fn setups_without_an_error_are_read() {
         #[derive(Serialize)]
@@ -378,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn few_bodies_go_whole() {
+    fn few_bodies_are_sent_whole() {
         let (_, all) = run(Model::Plummer, 5, 2);
         assert!(all[0].change_to(&all[1]).is_none());
         let (_, more) = run(Model::Plummer, 6, 2);
@@ -386,13 +396,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_change_of_these_positions_makes_none() {
+    fn a_change_of_other_positions_is_refused() {
         let (setup, all) = run(Model::Galaxies, 500, 2);
         let change = all[0].change_to(&all[1]).unwrap();
         let broken = all[1].changed(copy(&change));
         let error = broken.tree(&setup).unwrap_err();
         assert!(matches!(error, NoTree::Malformed(_)), "{error}");
-        // Nor does what is built on it.
+        // Nor do later changes give positions.
         let next = all[1].change_to(&all[2]).unwrap();
         let error = broken.changed(copy(&next)).tree(&setup).unwrap_err();
         assert_eq!(

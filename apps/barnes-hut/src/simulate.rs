@@ -1,8 +1,9 @@
-//! The owner's side of a run: leapfrog in double precision, with one step for all bodies or with block time steps, and what is
-//! to be kept by it (energy, momentum, angular momentum).
+//! The owner's side of a run: leapfrog in double precision, with one step for all bodies or block
+//! time steps, and its conserved quantities.
 //!
-//! Knows nothing of where forces are computed. Source of the scheme (kick, drift, kick): e.g. J. S. Stadel, PhD thesis,
-//! Univ. of Washington (2001), section 3.6; with block time steps: [`crate::rungs`].
+//! These are energy, momentum and angular momentum. This module does not depend on the place where
+//! forces are computed. Source of the scheme (kick, drift, kick): for example J. S. Stadel, PhD
+//! thesis, Univ. of Washington (2001), section 3.6. With block time steps: [`crate::rungs`].
 
 use serde::{Deserialize, Serialize};
 
@@ -13,31 +14,34 @@ use crate::rungs::Rungs;
 use crate::shared::{Positions, Setup};
 use crate::tree::Tree;
 
-/// What is reported after each step, for one and the same moment.
+/// The quantities that are reported after each step, all at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Steps done.
+    /// The number of completed steps.
     pub step: u64,
-    /// Sum of half mass times velocity squared.
+    /// The sum of half mass times velocity squared.
     pub kinetic: f64,
-    /// Half the sum of mass times potential, as the tree gives it.
+    /// Half the sum of mass times potential, by the tree.
     pub potential: f64,
-    /// Sum of mass times velocity.
+    /// The sum of mass times velocity.
     pub momentum: [f64; 3],
-    /// (energy - first energy) / |first energy|; the difference itself where the first energy is zero.
+    /// (energy - first energy) / |first energy|; the difference itself if the first energy is zero.
     pub energy_error: f64,
-    /// Sum of mass times position x velocity, about the origin.
+    /// The sum of mass times position x velocity, about the origin.
     #[serde(default)]
     pub angular_momentum: [f64; 3],
-    /// |angular momentum - that at the start| / sum of mass times |position x velocity| at the start, which is zero for no
-    /// system that moves, as the angular momentum of a sphere may be.
+    /// |angular momentum - the initial one| / initial sum of mass times |position x velocity|.
+    ///
+    /// The denominator is not zero if bodies move, while the angular momentum of a sphere may be.
     #[serde(default)]
     pub angular_momentum_error: f64,
-    /// Bodies on which forces were computed in the step, each counted as often: with block time steps, too, those that only
-    /// share a group with one whose step ended.
+    /// The number of forces computed in the step.
+    ///
+    /// With block time steps it includes bodies that share a group with one whose step ended, each
+    /// as often as it was computed.
     #[serde(default)]
     pub forces: u64,
-    /// How good the forces were, where that was looked at.
+    /// The error of the forces, if it was checked.
     #[serde(default)]
     pub force_error: Option<ForceError>,
 }
@@ -49,19 +53,20 @@ impl Report {
     }
 }
 
-/// What there was at the start and should stay so.
+/// The initial values of conserved quantities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct First {
-    /// Kinetic and potential.
+    /// Kinetic and potential energy.
     pub energy: f64,
-    /// See [`Report::angular_momentum`].
+    /// The angular momentum: see [`Report::angular_momentum`].
     pub angular_momentum: [f64; 3],
-    /// What its error is measured in: sum of mass times |position x velocity|.
+    /// The unit of its error: the sum of mass times |position x velocity|.
     pub turning: f64,
 }
 
 impl First {
-    /// What [`Report::energy_error`] and [`Report::angular_momentum_error`] are, with these now.
+    /// The values of [`Report::energy_error`] and [`Report::angular_momentum_error`] for these
+    /// quantities.
     pub(crate) fn errors(&self, energy: f64, angular_momentum: [f64; 3]) -> [f64; 2] {
         let or_one = |scale: f64| if scale == 0.0 { 1.0 } else { scale.abs() };
         let off = [0, 1, 2].map(|k| angular_momentum[k] - self.angular_momentum[k]);
@@ -69,60 +74,63 @@ impl First {
     }
 }
 
-/// Bodies in motion.
+/// A simulation of bodies in motion.
 #[derive(Debug)]
 pub struct Simulation {
     bodies: Bodies,
-    /// Of each body, at the end of its last step.
+    /// The acceleration of each body at the end of its last step.
     acceleration: Vec<[f64; 3]>,
     dt: f64,
     softening: f64,
     mass_unit: f64,
     first: First,
     report: Report,
-    /// With block time steps; else all have one.
+    /// The rungs with block time steps; without, all bodies have one step.
     rungs: Option<Rungs>,
     /// Forces computed since the base step began.
     forces: u64,
 }
 
-/// Why a simulation cannot start or go on.
+/// The reason why a simulation cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// A position or velocity is no number any more.
+    /// A position or velocity is not a finite number.
     #[error(
-        "step {step}: body {body} has left the range of numbers; a smaller --dt or a larger --softening may help"
+        "step {step}: body {body} has left the range of numbers; a smaller --dt or a larger \
+         --softening may help"
     )]
     NotFinite {
-        /// In this step (0: before the first).
+        /// The number of the step (0: before the first).
         step: u64,
-        /// Index of the first such body.
+        /// The index of the first such body.
         body: usize,
     },
-    /// Forces came for another number of bodies.
+    /// The forces are for another number of bodies.
     #[error("forces of {got} bytes came where {expected} were due")]
     WrongForces {
-        /// Bytes due.
+        /// The expected number of bytes.
         expected: usize,
-        /// Bytes that came.
+        /// The actual number of bytes.
         got: usize,
     },
     /// A saved state does not belong to the run.
-    #[error("the block time steps that were saved are not of this run; start it anew")]
+    #[error("the saved block time steps do not belong to this run; start it again")]
     OtherRungs,
 }
 
-/// Forces on bodies in the tree's order, in one or more pieces of [`crate::forces::compute`]'s format.
+/// Forces on bodies in the tree's order, in one or more pieces of [`crate::forces::compute`]'s
+/// format.
 pub struct Forces<'a> {
-    /// The order.
+    /// The tree that defines the order.
     pub tree: &'a Tree,
-    /// The pieces.
+    /// The pieces of the forces.
     pub pieces: Vec<&'a [u8]>,
 }
 
 impl Simulation {
-    /// Bodies before their first step. `setup` must have been made from them. [`Simulation::accept`] the forces at
-    /// [`Simulation::positions`] next.
+    /// A simulation before its first step; `setup` must have been made from these bodies.
+    ///
+    /// The next call must be [`Simulation::accept`], with the forces at [`Simulation::positions`].
     pub fn new(bodies: Bodies, setup: &Setup, dt: f64) -> Self {
         let acceleration = vec![[0.0; 3]; bodies.len()];
         let (softening, mass_unit) = (setup.softening, setup.mass_unit);
@@ -140,14 +148,17 @@ impl Simulation {
         }
     }
 
-    /// The same with block time steps, if these are some: `dt` is the longest.
+    /// Uses block time steps, if rungs are given: `dt` is the longest step.
     pub fn with_rungs(self, rungs: Option<Rungs>) -> Self {
         Self { rungs, ..self }
     }
 
-    /// Goes on with the bodies of a simulation that has [advanced](Simulation::advance) from the end of a step into step `step`,
-    /// and that began with `first`. Between drift and forces these are, with the rungs, all that matters: the accelerations are
-    /// spent. Take the forces at [`Simulation::positions`] in next.
+    /// Continues a simulation that has [advanced](Simulation::advance) from the end of a step into
+    /// step `step`.
+    ///
+    /// `first` has its initial values. Between drift and forces the bodies and rungs are the whole
+    /// state; the accelerations are used up. The next call must accept the forces at
+    /// [`Simulation::positions`].
     pub fn resume(bodies: Bodies, setup: &Setup, dt: f64, step: u64, first: First) -> Self {
         let mut simulation = Self::new(bodies, setup, dt);
         simulation.report.step = step;
@@ -155,38 +166,39 @@ impl Simulation {
         simulation
     }
 
-    /// What there was before the first step, once its forces are in.
+    /// The initial values of conserved quantities, once the first forces are accepted.
     pub fn first(&self) -> First {
         self.first
     }
 
-    /// The step that the bodies are in.
+    /// The number of the present step.
     pub fn step(&self) -> u64 {
         self.report.step
     }
 
-    /// The time since the start at the end of that step.
+    /// The time since the start at the end of the present step.
     pub fn time(&self) -> f64 {
         self.report.step as f64 * self.dt
     }
 
-    /// The rungs of the bodies, where they have block time steps.
+    /// The rungs of the bodies, with block time steps.
     pub fn rungs(&self) -> Option<&Rungs> {
         self.rungs.as_ref()
     }
 
-    /// The positions whose forces are wanted, rounded as they are shared.
+    /// The positions whose forces are needed, rounded as they are shared.
     pub fn positions(&self) -> Positions {
         Positions::new(&self.bodies.position, self.softening)
     }
 
-    /// Whether the forces on all bodies are wanted now, by [`Simulation::accept`]; else those of
-    /// [`Simulation::active_groups`], by [`Simulation::accept_some`].
+    /// Whether the forces on all bodies are needed now, by [`Simulation::accept`].
+    ///
+    /// If not, those of [`Simulation::active_groups`] are needed, by [`Simulation::accept_some`].
     pub fn wants_all(&self) -> bool {
         self.rungs.as_ref().is_none_or(Rungs::at_end)
     }
 
-    /// The groups of the tree that hold a body whose forces are wanted, ascending.
+    /// The groups of the tree with a body whose forces are needed, in ascending order.
     pub fn active_groups(&self, tree: &Tree) -> Vec<u32> {
         let active = |group: &usize| {
             let bodies = &tree.order()[tree.bodies(*group..group + 1)];
@@ -195,9 +207,11 @@ impl Simulation {
         (0..tree.groups()).filter(active).map(|group| group as u32).collect()
     }
 
-    /// Half a kick, where a step begins with it, and the drift: bodies are now where the next forces act.
+    /// Does half a kick for steps that begin, and the drift; bodies are then at the places of the
+    /// next forces.
     ///
     /// # Errors
+    /// [`Broken::NotFinite`].
     /// [`Broken::NotFinite`].
     pub fn advance(&mut self) -> Result<(), Broken> {
         if self.wants_all() {
@@ -218,8 +232,10 @@ impl Simulation {
         self.check()
     }
 
-    /// Takes the forces on all bodies at these positions and, but before the first step, does the other half kick: the step is
-    /// over.
+    /// Accepts the forces on all bodies at these positions, and completes the step by the other
+    /// half kick.
+    ///
+    /// There is no kick before the first step.
     ///
     /// # Errors
     /// [`Broken::WrongForces`], [`Broken::NotFinite`].
@@ -248,8 +264,10 @@ impl Simulation {
         Ok(self.report)
     }
 
-    /// Takes the forces on the bodies of [these groups](Simulation::active_groups). Those of them whose steps end now do the
-    /// second half kick of the old step and the first of the next.
+    /// Accepts the forces on the bodies of [these groups](Simulation::active_groups).
+    ///
+    /// Bodies whose steps end now do the second half kick of the old step and the first of the
+    /// next.
     ///
     /// # Errors
     /// [`Broken::WrongForces`], [`Broken::NotFinite`].
@@ -265,7 +283,8 @@ impl Simulation {
         self.check()
     }
 
-    /// How good the last forces are: `exact` has those on the bodies of the sample, in [`check::exact`]'s format.
+    /// The error of the last forces; `exact` has those on the bodies of the sample, in
+    /// [`check::exact`]'s format.
     pub fn force_error(&self, at: &Positions, sample: &[u32], exact: &[u8]) -> Option<ForceError> {
         let unit = self.mass_unit / at.side() / at.side();
         check::compare(sample.iter().zip(exact.chunks_exact(check::BYTES_A_BODY)).map(
@@ -279,13 +298,13 @@ impl Simulation {
         ))
     }
 
-    /// The bodies as they are.
+    /// The present state of the bodies.
     pub fn bodies(&self) -> &Bodies {
         &self.bodies
     }
 
-    /// Puts the accelerations of the bodies of these groups where they belong; calls `each` with the mass and the potential of
-    /// each body.
+    /// Stores the accelerations of the bodies of these groups; calls `each` with the mass and the
+    /// potential of each body.
     fn take(
         &mut self,
         at: &Positions,
@@ -319,7 +338,7 @@ impl Simulation {
         self.rungs.as_ref().is_none_or(|rungs| rungs.is_active(body))
     }
 
-    /// The steps that end now are over, and the next begin: they are chosen, and half of each kick is done.
+    /// Ends the steps that end now, chooses the next ones, and does half of each kick.
     fn begin_steps(&mut self) {
         if let Some(rungs) = &mut self.rungs {
             for (body, a) in self.acceleration.iter().enumerate() {
@@ -356,14 +375,16 @@ impl Simulation {
     }
 }
 
-/// Accelerations of the bodies of these groups (ascending), in [`crate::forces::compute`]'s format without potentials. What comes
-/// out for a group does not depend on which others are among them.
+/// Accelerations of the bodies of these groups (ascending), in [`crate::forces::compute`]'s format
+/// without potentials.
+///
+/// The result for a group does not depend on the other groups.
 ///
 /// # Panics
-/// If there is no such group in the tree.
+/// Panics if there is no such group in the tree.
 pub fn accelerations(tree: &Tree, groups: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Neighbours share lists, so they are computed in one go.
+    // Neighbours share lists, so they are computed together.
     for row in groups.chunk_by(|a, b| a + 1 == *b) {
         if let (Some(first), Some(last)) = (row.first(), row.last()) {
             let range = *first as usize..*last as usize + 1;
@@ -373,7 +394,7 @@ pub fn accelerations(tree: &Tree, groups: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// Runs `steps` steps on this thread and calls `each` after the forces before the first and after every step.
+/// Runs `steps` steps on this thread; calls `each` before the first step and after every step.
 ///
 /// # Errors
 /// [`Broken`].
@@ -387,7 +408,7 @@ pub fn alone(
     alone_with(Simulation::new(bodies, setup, dt), setup, steps, each)
 }
 
-/// The same from a simulation before its first step.
+/// Runs a simulation before its first step: see [`alone`].
 ///
 /// # Errors
 /// [`Broken`].
@@ -428,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn two_bodies_come_round() {
+    fn two_bodies_return_after_a_period() {
         // Masses 1 and 3 on a circle of diameter 2: the period is 2 pi sqrt(8 / 4).
         let speed = (4.0f64 / 2.0).sqrt();
         let mut bodies = Bodies::default();
@@ -454,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn energy_and_momentum_are_kept() {
+    fn energy_and_momentum_are_conserved() {
         let bodies = generate::plummer(3000, 11);
         let start = Bodies::clone(&bodies);
         let setup = Setup::new(&bodies, accuracy(0.5, 0.02));
@@ -496,12 +517,13 @@ mod tests {
         simulation.dt = 1e300;
         assert_eq!(
             simulation.advance().unwrap_err().to_string(),
-            "step 1: body 1 has left the range of numbers; a smaller --dt or a larger --softening may help"
+            "step 1: body 1 has left the range of numbers; a smaller --dt or a larger \
+             --softening may help"
         );
     }
 
     #[test]
-    fn a_simulation_resumed_between_drift_and_forces_goes_on_with_the_same_bits() {
+    fn a_simulation_resumed_between_drift_and_forces_has_the_same_bits() {
         let setup = |bodies: &Bodies| Setup::new(bodies, accuracy(0.7, 0.05));
         let bodies = generate::galaxies(300, 4);
         let forces = |simulation: &mut Simulation, setup: &Setup| {
@@ -516,7 +538,7 @@ mod tests {
         for step in 1..=6 {
             whole.advance().unwrap();
             let there = whole.bodies().clone();
-            // The setup depends on what does not change.
+            // The setup depends on constants alone.
             let again = setup(&there);
             let mut resumed = Simulation::resume(there, &again, 0.1, step, whole.first());
             assert_eq!(forces(&mut resumed, &again), forces(&mut whole, &first));
@@ -524,7 +546,8 @@ mod tests {
         }
     }
 
-    /// Masses 1 and 1 that come within a twentieth of their largest distance: the work is at the pericentre.
+    /// Masses 1 and 1 that approach to a twentieth of their largest distance: the work is at the
+    /// pericentre.
     fn eccentric() -> Bodies {
         let mut bodies = Bodies::default();
         // Semi-major axis 1, eccentricity 0.9, at the apocentre.
@@ -534,7 +557,8 @@ mod tests {
         bodies
     }
 
-    /// The largest error of energy and the forces computed, in a run to time `end` in base steps of `dt`.
+    /// The largest error of energy and the forces computed, in a run to time `end` in base steps of
+    /// `dt`.
     fn course(
         bodies: &Bodies,
         softening: f64,
@@ -542,7 +566,7 @@ mod tests {
         end: f64,
         rungs: Option<(f64, u32)>,
     ) -> (f64, u64, u64) {
-        // Groups of one body: forces are of the active bodies and no others.
+        // Groups of one body: forces are computed for active bodies alone.
         let accuracy = Accuracy { group: 1, ..accuracy(0.3, softening) };
         let setup = Setup::new(bodies, accuracy);
         let rungs = rungs.map(|(eta, deepest)| Rungs::new(bodies.len(), eta, deepest));
@@ -560,11 +584,11 @@ mod tests {
     fn with_one_rung_block_steps_have_the_bits_of_one_step_for_all() {
         for bodies in [generate::galaxies(500, 3), generate::plummer(500, 3)] {
             let plain = course(&bodies, 0.05, 0.03, 0.3, None);
-            // No halving allowed, and none wanted.
+            // No halving is allowed, or none is needed.
             for rungs in [(1e-3, 0), (1e9, 6)] {
                 assert_eq!(course(&bodies, 0.05, 0.03, 0.3, Some(rungs)), plain);
             }
-            // All halve twice: the same steps, told at every fourth only.
+            // All halve twice: the same steps, reported at every fourth only.
             let (_, forces, bits) = course(&bodies, 0.05, 0.12, 0.36, Some((1e-9, 2)));
             let (_, plain_forces, plain_bits) = course(&bodies, 0.05, 0.03, 0.36, None);
             assert_eq!((bits, forces), (plain_bits, plain_forces));

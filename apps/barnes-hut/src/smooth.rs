@@ -1,11 +1,17 @@
-//! Numbers that are told again and again and change smoothly: by how far each is beside what both sides expect.
+//! Codes numbers that are sent repeatedly and change smoothly, by their differences from a forecast
+//! that both sides compute.
 //!
-//! Each number is expected where a line or a parabola through its last values leads (at first: where that of the row before it is,
-//! or what whoever tells it makes of that), and how many representable numbers, or whole ones, it is beside that goes in a Golomb-Rice code. Its width follows the mean of those in
-//! the same column so far; in the first frames, which are unlike all later ones and may be of few rows, it is told, by column. Of several forecasts the one that does best for a frame is taken: an exact parabola follows a turn
-//! but makes the rounding of what it goes through four times as large, one fitted to six values hides it. Lossless; both sides
-//! compute alike, by rounded operations of IEEE 754. Smaller siblings of what `delta.rs` does for all bodies at once: nothing
-//! but codes travels here, for a frame may be of few numbers. Pure. Must not know what the numbers are.
+//! The forecast of a number is a line or parabola through its last values; at first it is the
+//! number of the row before, or a prediction of the sender. The difference counts representable
+//! numbers, or whole ones, and is written in a Golomb-Rice code. The width of the code follows the
+//! mean of its column so far. The first frames, which differ from later ones and may have few rows,
+//! contain the widths by column.
+//!
+//! Of several forecasts the best one for a frame is chosen. An exact parabola follows a turn but
+//! amplifies rounding errors fourfold; one fitted to six values suppresses them. The coding is
+//! lossless: both sides compute with rounded operations of IEEE 754. `delta.rs` is the larger
+//! variant for all bodies at once. Here a frame consists of codes alone, for it may have few
+//! numbers. This module is pure, and does not depend on the meaning of the numbers.
 
 use std::collections::VecDeque;
 
@@ -15,12 +21,12 @@ use crate::delta::{
     Reader, Writer, bits, code_bits, ordered, put_code, take_code, unzigzag, zigzag,
 };
 
-/// About so many codes are written from one flush to the next.
+/// The approximate number of codes from one flush to the next.
 const FLUSH: usize = 64;
-/// Frames that are kept.
+/// The number of frames that are kept.
 const KNOWN: usize = 6;
-/// The next value as a sum of the last ones, newest first, times these: the last value; the lines through two and nearest to
-/// four; the parabolas through three and nearest to five and six.
+/// Weights of the last values, newest first: the last value; the lines through two and fitted to
+/// four; the parabolas through three and fitted to five and six.
 const FORECASTS: [&[f64]; 6] = [
     &[1.0],
     &[2.0, -1.0],
@@ -29,49 +35,50 @@ const FORECASTS: [&[f64]; 6] = [
     &[1.8, 0.0, -0.8, -0.6, 0.6],
     &[1.5, 0.3, -0.4, -0.6, -0.3, 0.5],
 ];
-/// Forecasts are compared by about so many numbers of a frame.
+/// The approximate number of numbers by which forecasts are compared.
 const SAMPLE: usize = 128;
-/// By this part a value changes its column's mean.
+/// The part of a value in its column's new mean, as a negative power of two.
 const SLOW: u32 = 4;
-/// Where fewer frames than this are known, widths are told with a frame.
+/// With fewer known frames than this, a frame contains the widths.
 const TELLING: usize = 3;
-/// The widest of them.
+/// The largest of these widths.
 const WIDEST: u8 = 24;
-/// What values are about expected to be thereafter, at first; in powers of two.
+/// The initially expected size of later values, as a power of two.
 const FIRST: u32 = 2;
 
-/// Frames of as many numbers each, in rows of some columns, as one side tells them and the other hears them.
+/// A sequence of frames with one number of rows and columns, as the sender encodes it and the
+/// receiver decodes it.
 #[derive(Clone, Debug)]
 pub(crate) struct Track {
-    /// How the numbers of each column count.
+    /// The coding of each column's numbers.
     columns: &'static [Counts],
-    /// Newest first.
+    /// The last frames, newest first.
     frames: VecDeque<Vec<f32>>,
-    /// Of what was told in each column when [`TELLING`] frames or more were known, times 2^[`SLOW`].
+    /// The mean code of each column since [`TELLING`] frames are known, times 2^[`SLOW`].
     means: Vec<u64>,
 }
 
-/// How the numbers of a column count.
+/// The coding of a column's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
-    /// Those between two are all that single precision has.
+    /// Differences count the representable numbers of single precision.
     InOrder,
-    /// They are whole, and less than two to the power of 31.
+    /// The numbers are whole, and less than two to the power of 31.
     Whole,
 }
 
-/// What is told of one frame is no such thing.
+/// The bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoFrame;
 
 impl Track {
-    /// Nothing is told yet; rows have these columns.
+    /// An empty track; its rows have these columns.
     pub(crate) fn new(columns: &'static [Counts]) -> Self {
         Self { columns, frames: VecDeque::new(), means: Means::of(columns.len()).0 }
     }
 
-    /// Goes on where some rows of other tracks with these columns are: of each it is said which track's row it is. So far the numbers of
-    /// each column have moved since.
+    /// Continues rows of other tracks with these columns, each given by its track and row. The
+    /// numbers of each column have changed by `moved` since.
     pub(crate) fn of_rows(
         columns: &'static [Counts],
         rows: &[(&Self, usize)],
@@ -88,12 +95,12 @@ impl Track {
         Self { frames: (0..frames).map(frame).collect(), ..Self::new(columns) }
     }
 
-    /// Whether widths are told with the next frame.
+    /// Whether the next frame contains widths.
     fn tells_widths(&self) -> bool {
         self.frames.len() < TELLING
     }
 
-    /// Something of each number of a frame, what goes with it, and how it counts.
+    /// Applies a function to each number of a frame, its companion and its coding.
     fn by_number<A: Copy, B: Copy, T>(
         &self,
         numbers: &[A],
@@ -101,7 +108,7 @@ impl Track {
         of: impl Fn(A, B, Counts) -> T,
     ) -> Vec<T> {
         let both = numbers.iter().zip(with);
-        // Where all count alike this is a loop that goes over many numbers at once.
+        // With one coding for all columns this loop is vectorised.
         if self.columns.iter().all(|counts| *counts == Counts::InOrder) {
             return both.map(|(number, with)| of(*number, *with, Counts::InOrder)).collect();
         }
@@ -109,7 +116,7 @@ impl Track {
         both.zip(counts).map(|((number, with), counts)| of(*number, *with, *counts)).collect()
     }
 
-    /// What the next frame's numbers are expected to be; nothing where no frame is known.
+    /// The forecast of the next frame; none if no frame is known.
     fn expected(&self, forecast: &[f64]) -> Option<Vec<f32>> {
         self.frames.front()?;
         Some(match *forecast {
@@ -123,7 +130,8 @@ impl Track {
         })
     }
 
-    /// Sums of the last frames, newest first, times these; in loops of a fixed length, for they are most of what expecting takes.
+    /// Sums of the last frames, newest first, times these weights; loops have a fixed length, for
+    /// they take most of the time.
     fn sums<const N: usize>(&self, weights: [f64; N]) -> Vec<f32> {
         let count = self.frames[0].len();
         let frames: [&[f32]; N] = std::array::from_fn(|age| &self.frames[age][..count]);
@@ -138,7 +146,7 @@ impl Track {
         all
     }
 
-    /// The forecast that would have told this frame in the fewest bits, about.
+    /// The forecast that needs the fewest bits for this frame, approximately.
     fn best(&self, next: &[f32]) -> u8 {
         let mut bits = [0; FORECASTS.len()];
         let columns = self.columns.len();
@@ -152,7 +160,8 @@ impl Track {
                 .for_each(|(value, frame)| *value = frame[at].into());
             for (bits, forecast) in bits.iter_mut().zip(FORECASTS) {
                 let sum: f64 = forecast.iter().zip(values).map(|(weight, v)| weight * v).sum();
-                let value = beside(next[at], rounded(sum, last[at]), self.columns[at % columns]);
+                let value =
+                    difference(next[at], rounded(sum, last[at]), self.columns[at % columns]);
                 *bits += u32::BITS - value.leading_zeros();
             }
         }
@@ -167,17 +176,18 @@ impl Track {
         self.frames.push_front(next);
     }
 
-    /// What the first number of a frame of which nothing is known is about, and the next one: that of the row before.
+    /// Predicts the first numbers of a new track: the number of the row before.
     fn of_row_before(columns: usize) -> impl Fn(&[f32]) -> f32 {
         move |known| known.len().checked_sub(columns).map_or(0.0, |at| known[at])
     }
 
-    /// Tells the next frame, of as many numbers as those before: writes it for [`Track::hear`].
+    /// Encodes the next frame, with as many numbers as those before, for [`Track::hear`].
     pub(crate) fn tell(&mut self, next: Vec<f32>, to: &mut Vec<u8>) {
         self.tell_from(Self::of_row_before(self.columns.len()), next, to);
     }
 
-    /// The same where it is known what each number of the first frame is about, given those before it.
+    /// Encodes the next frame with a prediction of each number of the first frame, given those
+    /// before it.
     pub(crate) fn tell_from(
         &mut self,
         first: impl Fn(&[f32]) -> f32,
@@ -189,29 +199,29 @@ impl Track {
         let expected = self.expected(FORECASTS[usize::from(best)]);
         let from_first = || (0..next.len()).map(|at| first(&next[..at])).collect();
         let expected = expected.unwrap_or_else(from_first);
-        let values: Vec<u32> = self.by_number(&next, &expected, beside);
-        let told = if self.tells_widths() { shortest(&values, columns) } else { Vec::new() };
+        let values: Vec<u32> = self.by_number(&next, &expected, difference);
+        let widths = if self.tells_widths() { shortest(&values, columns) } else { Vec::new() };
         let mut means = Means(self.means.clone());
-        let codes = means.write(&told, &values);
+        let codes = means.write(&widths, &values);
         put_number(codes.len() as u32, to);
         to.push(best);
-        to.extend_from_slice(&told);
+        to.extend_from_slice(&widths);
         to.extend_from_slice(&codes);
         self.end(next, means);
     }
 
-    /// Hears the next frame, of so many numbers.
+    /// Decodes the next frame, with this number of numbers.
     ///
     /// # Errors
-    /// If the bytes do not begin with one.
+    /// The bytes do not start with a frame.
     pub(crate) fn hear(&mut self, count: usize, bytes: &mut &[u8]) -> Result<&[f32], NoFrame> {
         self.hear_from(Self::of_row_before(self.columns.len()), count, bytes)
     }
 
-    /// The same of what [`Track::tell_from`] wrote.
+    /// Decodes a frame of [`Track::tell_from`].
     ///
     /// # Errors
-    /// If the bytes do not begin with a frame.
+    /// The bytes do not start with a frame.
     pub(crate) fn hear_from(
         &mut self,
         first: impl Fn(&[f32]) -> f32,
@@ -221,25 +231,25 @@ impl Track {
         let length = take_number(bytes).ok_or(NoFrame)? as usize;
         let (&best, rest) = bytes.split_first().ok_or(NoFrame)?;
         let columns = self.columns.len();
-        let told = if self.tells_widths() { columns } else { 0 };
-        let (told, rest) = rest.split_at_checked(told).ok_or(NoFrame)?;
+        let widths = if self.tells_widths() { columns } else { 0 };
+        let (widths, rest) = rest.split_at_checked(widths).ok_or(NoFrame)?;
         let (codes, rest) = rest.split_at_checked(length).ok_or(NoFrame)?;
         let forecast = *FORECASTS.get(usize::from(best)).ok_or(NoFrame)?;
         if self.frames.front().is_some_and(|frame| frame.len() != count)
             || forecast.len() > self.frames.len().max(1)
-            || told.iter().any(|width| *width > WIDEST)
+            || widths.iter().any(|width| *width > WIDEST)
         {
             return Err(NoFrame);
         }
         let mut means = Means(self.means.clone());
-        let values = means.read(told, count, codes).ok_or(NoFrame)?;
+        let values = means.read(widths, count, codes).ok_or(NoFrame)?;
         *bytes = rest;
         let next = match self.expected(forecast) {
-            Some(expected) => self.by_number(&expected, &values, from_there),
+            Some(expected) => self.by_number(&expected, &values, apply_difference),
             None => {
                 let mut next = Vec::with_capacity(count);
                 for (value, counts) in values.iter().zip(self.columns.iter().cycle()) {
-                    next.push(from_there(first(&next), *value, *counts));
+                    next.push(apply_difference(first(&next), *value, *counts));
                 }
                 next
             }
@@ -249,39 +259,40 @@ impl Track {
     }
 }
 
-/// Of what was told so far, by column.
+/// Means of the values so far, by column.
 struct Means(Vec<u64>);
 
 impl Means {
-    /// Of so many columns, of which nothing was told.
+    /// The initial means of these columns.
     fn of(columns: usize) -> Self {
         Self(vec![1 << (FIRST + SLOW); columns])
     }
 
-    /// The width of the next code in a column: what is told or, if nothing is, one that makes codes of such values short.
-    fn next(&self, told: &[u8], column: usize) -> u32 {
-        // The mean times the logarithm of two, about.
+    /// The width of the next code in a column: the sent width or, without one, the best for the
+    /// mean value.
+    fn next(&self, widths: &[u8], column: usize) -> u32 {
+        // The mean times the logarithm of two, approximately.
         let by_mean = || (((self.0[column] * 11) >> (4 + SLOW)) | 1).ilog2();
-        told.get(column).map_or_else(by_mean, |width| u32::from(*width))
+        widths.get(column).map_or_else(by_mean, |width| u32::from(*width))
     }
 
-    /// Counts what that code says, if nothing is told.
-    fn count(&mut self, told: &[u8], column: usize, value: u32) {
-        if told.is_empty() {
+    /// Adds a value to its column's mean, if widths are not sent.
+    fn count(&mut self, widths: &[u8], column: usize, value: u32) {
+        if widths.is_empty() {
             let mean = &mut self.0[column];
             *mean = *mean - (*mean >> SLOW) + u64::from(value);
         }
     }
 
-    /// The codes of rows of values.
-    fn write(&mut self, told: &[u8], values: &[u32]) -> Bytes {
+    /// Encodes rows of values.
+    fn write(&mut self, widths: &[u8], values: &[u32]) -> Bytes {
         let columns = self.0.len();
         let mut writer = Writer::new(values.len() / 3);
         for rows in values.chunks((FLUSH / columns).max(1) * columns) {
             for row in rows.chunks(columns) {
                 for (column, value) in row.iter().enumerate() {
-                    put_code(&mut writer, *value, self.next(told, column));
-                    self.count(told, column, *value);
+                    put_code(&mut writer, *value, self.next(widths, column));
+                    self.count(widths, column, *value);
                 }
             }
             writer.flush();
@@ -289,9 +300,9 @@ impl Means {
         writer.end()
     }
 
-    /// So many values from their codes; nothing if these are not just that.
-    fn read(&mut self, told: &[u8], count: usize, codes: &[u8]) -> Option<Vec<u32>> {
-        // Each code has a bit.
+    /// Decodes this number of values; none if the codes are not exactly these.
+    fn read(&mut self, widths: &[u8], count: usize, codes: &[u8]) -> Option<Vec<u32>> {
+        // Each code has at least one bit.
         if codes.len().saturating_mul(8) < count {
             return None;
         }
@@ -299,27 +310,27 @@ impl Means {
         let mut values = vec![0; count];
         for row in values.chunks_mut(self.0.len()) {
             for (column, value) in row.iter_mut().enumerate() {
-                *value = take_code(&mut reader, self.next(told, column))?;
-                self.count(told, column, *value);
+                *value = take_code(&mut reader, self.next(widths, column))?;
+                self.count(widths, column, *value);
             }
         }
         (reader.whole_bytes() == codes.len()).then_some(values)
     }
 }
 
-/// A forecast as a number; which NaN comes of infinite ones is not said by IEEE 754.
+/// A forecast as a number; IEEE 754 does not specify which NaN results from infinities.
 fn rounded(sum: f64, last: f32) -> f32 {
     if sum.is_nan() { last } else { sum as f32 }
 }
 
-/// How far a number is beside what is expected.
-fn beside(number: f32, expected: f32, counts: Counts) -> u32 {
+/// The difference of a number from its forecast.
+fn difference(number: f32, expected: f32, counts: Counts) -> u32 {
     debug_assert!(counts == Counts::InOrder || f64::from(number) == f64::from(number as i32));
     zigzag(place(number, counts).wrapping_sub(place(expected, counts)))
 }
 
-/// The number that is so far beside what is expected: see [`beside`].
-fn from_there(expected: f32, value: u32, counts: Counts) -> f32 {
+/// The number with this difference from its forecast: see [`difference`].
+fn apply_difference(expected: f32, value: u32, counts: Counts) -> f32 {
     let place = place(expected, counts).wrapping_add(unzigzag(value));
     match counts {
         Counts::InOrder => f32::from_bits(bits(place)),
@@ -327,7 +338,7 @@ fn from_there(expected: f32, value: u32, counts: Counts) -> f32 {
     }
 }
 
-/// Where a number, if it is whole or else the one nearest to it that is, stands among all.
+/// The position of a number among all numbers of its coding; one that is not whole is rounded.
 fn place(number: f32, counts: Counts) -> i32 {
     match counts {
         Counts::InOrder => ordered(number.to_bits()),
@@ -335,14 +346,15 @@ fn place(number: f32, counts: Counts) -> i32 {
     }
 }
 
-/// The whole number nearest to one of less than 52 bits; no instruction for it is there on every machine.
+/// The nearest whole number of one with less than 52 bits; not every machine has an instruction for
+/// it.
 pub(crate) fn nearest_whole(number: f64) -> f64 {
-    // Adding this leaves no bits below one.
+    // The sum has no bits below one.
     const ROUND: f64 = 1.5 * (1u64 << 52) as f64;
     number + ROUND - ROUND
 }
 
-/// Of each column the width by which the codes of its values are shortest, or nearly: about as wide as its values are long on average.
+/// The best width of each column's codes, or nearly: the mean length of its values.
 fn shortest(values: &[u32], columns: usize) -> Vec<u8> {
     let best = |column: usize| {
         let of_column = || values.iter().skip(column).step_by(columns);
@@ -358,14 +370,15 @@ fn shortest(values: &[u32], columns: usize) -> Vec<u8> {
     (0..columns).map(best).collect()
 }
 
-/// Writes numbers that are mostly small, for [`take_codes`]: in codes whose width follows their mean so far.
+/// Encodes numbers that are mostly small, for [`take_codes`]; the width follows their mean so far.
 pub(crate) fn put_codes(values: &[u32], to: &mut Vec<u8>) {
     let codes = Means::of(1).write(&[], values);
     put_number(codes.len() as u32, to);
     to.extend_from_slice(&codes);
 }
 
-/// Reads so many numbers that [`put_codes`] wrote, and goes on behind them. Nothing if there are not so many.
+/// Decodes this number of numbers of [`put_codes`], and advances `bytes`; none if there are too
+/// few.
 pub(crate) fn take_codes(count: usize, bytes: &mut &[u8]) -> Option<Vec<u32>> {
     let length = take_number(bytes)? as usize;
     let (codes, rest) = bytes.split_at_checked(length)?;
@@ -374,7 +387,7 @@ pub(crate) fn take_codes(count: usize, bytes: &mut &[u8]) -> Option<Vec<u32>> {
     Some(values)
 }
 
-/// Writes a number in as many bytes as it needs.
+/// Encodes a number in as many bytes as it needs.
 pub(crate) fn put_number(mut number: u32, to: &mut Vec<u8>) {
     while number >= 0x80 {
         to.push(number as u8 | 0x80);
@@ -383,7 +396,7 @@ pub(crate) fn put_number(mut number: u32, to: &mut Vec<u8>) {
     to.push(number as u8);
 }
 
-/// Reads what [`put_number`] wrote, and goes on behind it.
+/// Decodes a number of [`put_number`], and advances `bytes`.
 pub(crate) fn take_number(bytes: &mut &[u8]) -> Option<u32> {
     let mut number = 0;
     for shift in (0..32).step_by(7) {
@@ -417,7 +430,8 @@ mod tests {
 
         #[test]
         fn codes_are_read_as_they_were_written(
-            numbers in prop::collection::vec(prop_oneof![0u32..9, any::<u32>()], 0..300), rest in any::<Vec<u8>>(),
+            numbers in prop::collection::vec(prop_oneof![0u32..9, any::<u32>()], 0..300),
+            rest in any::<Vec<u8>>(),
             cut in any::<prop::sample::Index>(),
         ) {
             let mut bytes = Vec::new();
@@ -430,15 +444,21 @@ mod tests {
             prop_assert_eq!(left, &rest[..]);
         }
 
-        /// Whatever the numbers are, the same bits come out, and what is cut or damaged is no panic.
+        /// All numbers are decoded to the same bits, and cut or damaged bytes cause no panic.
         #[test]
-        fn frames_are_heard_as_they_were_told(
-            columns in prop_oneof![Just(&[InOrder][..]), Just(&[InOrder; 3][..]), Just(&[Whole, InOrder, Whole, Whole][..])],
-            frames in (0usize..40).prop_flat_map(|n| prop::collection::vec(prop::collection::vec(any::<u32>(), n), 1..10)),
+        fn decoding_an_encoded_frame_is_the_identity(
+            columns in prop_oneof![
+                Just(&[InOrder][..]),
+                Just(&[InOrder; 3][..]),
+                Just(&[Whole, InOrder, Whole, Whole][..]),
+            ],
+            frames in (0usize..40).prop_flat_map(|n| {
+                prop::collection::vec(prop::collection::vec(any::<u32>(), n), 1..10)
+            }),
             cut in any::<prop::sample::Index>(),
             flip in any::<prop::sample::Index>(),
         ) {
-            let (mut told, mut heard) = (Track::new(columns), Track::new(columns));
+            let (mut sender, mut receiver) = (Track::new(columns), Track::new(columns));
             for frame in &frames {
                 let number = |(at, bits): (usize, &u32)| {
                     match columns[at % columns.len()] {
@@ -448,15 +468,15 @@ mod tests {
                 };
                 let frame: Vec<f32> = frame.iter().enumerate().map(number).collect();
                 let mut bytes = Vec::new();
-                told.tell(frame.clone(), &mut bytes);
+                sender.tell(frame.clone(), &mut bytes);
                 let mut damaged = bytes.clone();
                 damaged[flip.index(bytes.len())] ^= 0x14;
-                let _ = heard.clone().hear(frame.len(), &mut &damaged[..]);
+                let _ = receiver.clone().hear(frame.len(), &mut &damaged[..]);
                 let cut = &bytes[..cut.index(bytes.len())];
-                prop_assert!(heard.clone().hear(frame.len(), &mut &cut[..]).is_err());
+                prop_assert!(receiver.clone().hear(frame.len(), &mut &cut[..]).is_err());
                 bytes.push(7);
                 let mut left = &bytes[..];
-                let got = heard.hear(frame.len(), &mut left).unwrap();
+                let got = receiver.hear(frame.len(), &mut left).unwrap();
                 let same = got.iter().map(|x| x.to_bits()).eq(frame.iter().map(|x| x.to_bits()));
                 prop_assert!(same);
                 prop_assert_eq!(left, &[7][..]);
@@ -464,9 +484,9 @@ mod tests {
         }
     }
 
-    /// Bodies on their way round: once it is known how they move, three coordinates take little more than one byte.
+    /// Bodies on orbits: after the first frames, three coordinates need little more than one byte.
     #[test]
-    fn smooth_ways_are_short() {
+    fn smooth_paths_have_short_codes() {
         let mut track = Track::new(&[InOrder; 3]);
         let lengths: Vec<usize> = (0..12)
             .map(|step| {
@@ -484,9 +504,9 @@ mod tests {
         assert!(lengths[3..].iter().all(|length| *length < 500 * 3 / 2), "{lengths:?}");
     }
 
-    /// A few rows with a column that stays as it is: from the second frame on each of its numbers takes a bit.
+    /// A few rows with a constant column: from the second frame on each of its numbers needs a bit.
     #[test]
-    fn few_rows_are_short_from_the_beginning() {
+    fn few_rows_have_short_codes_from_the_start() {
         let mut track = Track::new(&[InOrder; 2]);
         let lengths: Vec<usize> = (0..3)
             .map(|step| {
@@ -496,7 +516,8 @@ mod tests {
                 bytes.len()
             })
             .collect();
-        // 15 bits and two for how each of the others moves, one for each that stays, and what goes before.
+        // 15 bits and two for the change of each other number, one for each constant, and the
+        // header.
         assert!(lengths[1] < 20 * (15 + 2 + 1) / 8 + 5, "{lengths:?}");
     }
 }

@@ -1,5 +1,7 @@
-//! What a measurement of the speed has to see of the inside: the stages of a tree, lists without kernels, kernels without
-//! lists. Forces come from [`crate::forces`]; this adds nothing to them and knows no clock.
+//! Access to internal stages for speed measurements: a tree's stages, lists without kernels, and
+//! kernels without lists.
+//!
+//! Forces come from [`crate::forces`]; this module adds nothing to them and uses no clock.
 
 use crate::forces::Lists;
 use crate::kernel::{Kernel, LANES, Quad, Rule};
@@ -7,23 +9,23 @@ use crate::options::Order;
 use crate::shared::{Positions, Setup};
 use crate::tree::Tree;
 
-/// Interactions of all bodies: how many pairs of a body and a list's entry there are.
+/// Interactions of all bodies: the number of pairs of a body and a list's entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interactions {
-    /// With bodies and with cells that act as points.
+    /// Interactions with bodies, and with cells that act as points.
     pub points: u64,
-    /// With cells that have second moments.
+    /// Interactions with cells that have second moments.
     pub quads: u64,
-    /// Sources in the series of the groups: for a whole group at once.
+    /// Sources in the series of the groups, each for a whole group at once.
     pub series: u64,
 }
 
-/// Builds a tree that nothing keeps; calls `lap` with a stage's name when it is over.
+/// Builds a tree and drops it; calls `lap` with each stage's name at its end.
 pub fn tree(positions: &Positions, setup: &Setup, lap: &mut dyn FnMut(&'static str)) -> Tree {
     Tree::build_in_stages(positions, setup, lap)
 }
 
-/// Makes the lists of all groups and computes nothing with them.
+/// Makes the lists of all groups without computing forces.
 pub fn lists(tree: &Tree) -> Interactions {
     let mut lists = Lists::new(tree, Kernel::best(), false);
     let mut all = Interactions::default();
@@ -38,10 +40,13 @@ pub fn lists(tree: &Tree) -> Interactions {
     all
 }
 
-/// The kernel alone, over and over on what the innermost cache holds: this many sinks feel this many sources, `rounds`
-/// times, by the code of this index in [`instructions`]. Returns the number of interactions.
+/// Runs the kernel alone, on data in the innermost cache: these sinks feel these sources, `rounds`
+/// times.
+///
+/// `code` is an index of [`instructions`]. Returns the number of interactions.
 ///
 /// # Panics
+/// Panics if there is no such code.
 /// If there is no such code.
 pub fn kernel(code: usize, order: Order, sinks: usize, sources: usize, rounds: usize) -> u64 {
     let kernel = Kernel::all()[code];
@@ -65,7 +70,8 @@ pub fn kernel(code: usize, order: Order, sinks: usize, sources: usize, rounds: u
     (vectors * LANES * sources * rounds) as u64
 }
 
-/// The codes that can compute here, for a report; the last is the fastest and the one that is used.
+/// The instruction sets that this processor has, for a report; the last is the fastest, which
+/// forces use.
 pub fn instructions() -> Vec<&'static str> {
     Kernel::all().into_iter().map(Kernel::name).collect()
 }

@@ -1,6 +1,7 @@
-//! Snapshots of all bodies as bytes of a file: `.npy` or CSV, both readable by [`crate::read`] bit for bit.
+//! Encodes snapshots of all bodies as `.npy` or CSV, both of which [`crate::read`] reads back bit
+//! for bit.
 //!
-//! Knows nothing of where the bytes go.
+//! This module does not depend on the destination of the bytes.
 
 use std::fmt::Write;
 
@@ -14,7 +15,8 @@ pub fn npy(bodies: &Bodies) -> Vec<u8> {
     const START: usize = 10;
     let mut header =
         format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({}, 7), }}", bodies.len());
-    // Magic, length and header, newline included, end at a multiple of 64 so that the data can be mapped.
+    // Magic, length and header with its newline end at a multiple of 64, so that the data can be
+    // mapped.
     let padded = (START + header.len() + 1).next_multiple_of(64);
     while START + header.len() + 1 < padded {
         header.push(' ');
@@ -33,14 +35,16 @@ pub fn npy(bodies: &Bodies) -> Vec<u8> {
     bytes
 }
 
-/// Comma-separated values with a header; numbers in the shortest form that reads back to the same bits.
+/// Comma-separated values with a header; numbers have the shortest form that is read back to the
+/// same bits.
 pub fn csv(bodies: &Bodies) -> Vec<u8> {
     let mut text = COLUMNS.join(",");
     text.push('\n');
     for row in rows(bodies) {
         for (i, value) in row.into_iter().enumerate() {
             let separator = if i == 6 { "\n" } else { "," };
-            // `Debug` of a float switches to an exponent for the very large and small; both forms are exact.
+            // `Debug` of a float uses an exponent for very large and small values; both forms are
+            // exact.
             write!(text, "{value:?}{separator}").expect("text takes any amount");
         }
     }

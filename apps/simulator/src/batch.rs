@@ -1,7 +1,8 @@
-//! A batch system in virtual time: whoever wants a processor of its cluster asks for it, waits for it, and gives it back.
+//! A batch system in virtual time: it queues jobs for the processors of its cluster.
 //!
-//! Its jobs are of size 1, wait in the order in which they came, and live on when whoever asked for them has died, as those of
-//! a real one do. Each runs a node's process on the machine of that name. Must not know sites, nor what a node is for.
+//! Each job has size 1 and runs a node's process on the machine of that name. Jobs wait in the
+//! order of their submission. They survive the process that submitted them, as those of a real
+//! batch system do. This module depends on neither sites nor the purpose of a node.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,23 +17,23 @@ use springtide_runtime::id::NodeId;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-use crate::machines::{Life, Machines, ended};
+use crate::machines::{Machines, Process, ended};
 
-/// What a command takes until it is carried out, and its answer takes as long.
+/// Time from a command to its execution, and from there to its answer.
 const COMMAND: Duration = Duration::from_millis(10);
-/// A command without an answer is given up after this time.
-const HUNG: Duration = Duration::from_secs(5);
+/// A command without an answer fails after this time.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is wrong with a batch system's commands.
+/// A fault of a batch system's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// They fail.
+    /// Commands return an error.
     Fails,
-    /// They do not answer.
+    /// Commands do not answer.
     Hangs,
 }
 
-/// A batch system. Clones are the same one.
+/// A batch system; clones refer to the same one.
 #[derive(Clone)]
 pub struct Batch(Rc<Inner>);
 
@@ -44,20 +45,20 @@ struct Inner {
     fault: Cell<Option<Fault>>,
     jobs: RefCell<BTreeMap<u64, Rc<Job>>>,
     last: Cell<u64>,
-    /// Whoever asked before has died, so many times.
+    /// The number of callers that have died so far.
     callers: Cell<u64>,
     changed: Notify,
-    /// What goes on whatever becomes of the caller's process.
+    /// Work that continues after the caller's process has ended.
     outside: mpsc::UnboundedSender<LocalFuture<'static, ()>>,
-    most: Cell<u32>,
-    odd: RefCell<Vec<String>>,
+    max_running: Cell<u32>,
+    violations: RefCell<Vec<String>>,
 }
 
-/// What was asked for.
+/// A submitted job.
 struct Job {
     number: u64,
     node: NodeId,
-    /// Its time to wait is over.
+    /// Whether its minimum waiting time is over.
     ready: Cell<bool>,
     state: watch::Sender<State>,
     orders: mpsc::UnboundedSender<Order>,
@@ -71,16 +72,18 @@ enum State {
 }
 
 enum Order {
-    /// Run this in place of what runs.
+    /// Replace the running process by one for this request.
     Run(Box<NodeRequest>, Duration, oneshot::Sender<()>),
-    /// End it in order, or after this time all at once.
+    /// Stop the job in order, or kill it after this time.
     End(Duration),
     Kill,
 }
 
 impl Batch {
-    /// With so many processors, each of which is a node's of these machines; a job waits for so long at least, as if the system looked
-    /// at its queue from time to time. Belongs to the executor that it is made on.
+    /// Creates a batch system with `processors` processors, one for each job.
+    ///
+    /// A job waits for at least `delay`, as if the system polled its queue. The batch system
+    /// belongs to the executor that it is created on.
     pub fn new(machines: Machines, processors: u32, delay: Duration) -> Self {
         let (outside, mut work) = mpsc::unbounded_channel();
         actix_rt::spawn(async move {
@@ -99,33 +102,33 @@ impl Batch {
             callers: Cell::new(0),
             changed: Notify::new(),
             outside,
-            most: Cell::new(0),
-            odd: RefCell::default(),
+            max_running: Cell::new(0),
+            violations: RefCell::default(),
         }))
     }
 
-    /// So many processors are in local users' hands from now on, or as soon as they are free.
+    /// Sets the number of processors that local users occupy, as soon as they are free.
     pub fn set_others(&self, others: u32) {
         self.0.others.set(others);
         self.0.changed.notify_waiters();
     }
 
-    /// How long a job waits at least, from now on.
+    /// Sets the minimum waiting time of later jobs.
     pub fn set_delay(&self, delay: Duration) {
         self.0.delay.set(delay);
     }
 
-    /// What is wrong with its commands from now on.
+    /// Sets or clears the fault of later commands.
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.0.fault.set(fault);
     }
 
-    /// The process that asked has died: what it had in hand does not end with it.
+    /// Marks the process that submitted jobs as dead; its commands complete and its jobs stay.
     pub fn caller_died(&self) {
         self.0.callers.set(self.0.callers.get() + 1);
     }
 
-    /// Nodes whose jobs run, and those whose jobs wait.
+    /// The nodes whose jobs run, and those whose jobs wait.
     pub fn jobs(&self) -> (Vec<NodeId>, Vec<NodeId>) {
         let jobs = self.0.jobs.borrow();
         let (run, wait): (Vec<_>, Vec<_>) =
@@ -134,14 +137,14 @@ impl Batch {
         (nodes(run), nodes(wait))
     }
 
-    /// Most jobs that ran at once so far.
-    pub fn most(&self) -> u32 {
-        self.0.most.get()
+    /// The maximum number of jobs that ran at once.
+    pub fn max_running(&self) -> u32 {
+        self.0.max_running.get()
     }
 
-    /// What was asked of it that cannot be: two jobs for one node.
-    pub fn odd(&self) -> Vec<String> {
-        self.0.odd.borrow().clone()
+    /// Requests that violate the protocol: two jobs for one node.
+    pub fn violations(&self) -> Vec<String> {
+        self.0.violations.borrow().clone()
     }
 
     fn running(&self) -> u32 {
@@ -158,7 +161,7 @@ impl Batch {
         first && self.running() + self.0.others.get() < self.0.processors
     }
 
-    /// Completes when the system has taken a command in.
+    /// Completes when the system has accepted a command.
     async fn command(&self, what: &str) -> Result<(), ProviderError> {
         match self.0.fault.get() {
             None => {
@@ -171,13 +174,13 @@ impl Batch {
                 Err(ProviderError::Failed { command, how, said: "no controller".to_owned() })
             }
             Some(Fault::Hangs) => {
-                sleep(HUNG).await;
-                Err(ProviderError::Hung { command: what.to_owned(), after: HUNG })
+                sleep(COMMAND_TIMEOUT).await;
+                Err(ProviderError::Hung { command: what.to_owned(), after: COMMAND_TIMEOUT })
             }
         }
     }
 
-    /// Takes a job in.
+    /// Adds a job to the queue.
     fn submit(&self, request: NodeRequest) -> Rc<Job> {
         let number = self.0.last.get() + 1;
         self.0.last.set(number);
@@ -186,7 +189,7 @@ impl Batch {
         let mut jobs = self.0.jobs.borrow_mut();
         if let Some(other) = jobs.values().find(|job| job.node == node) {
             let what = format!("job {number} is for {node}, and job {} is too", other.number);
-            self.0.odd.borrow_mut().push(what);
+            self.0.violations.borrow_mut().push(what);
         }
         let state = watch::channel(State::Waits).0;
         let job = Rc::new(Job { number, node, ready: Cell::new(false), state, orders });
@@ -202,11 +205,11 @@ impl Batch {
     }
 
     fn outside(&self, work: impl Future<Output = ()> + 'static) {
-        // Its reader lives as long as this executor.
+        // The receiver lives as long as this executor.
         let _ = self.0.outside.send(Box::pin(work));
     }
 
-    /// From its submission to its end. Returns how that came.
+    /// Serves a job from its submission to its end, and returns the reason of the end.
     async fn serve(
         &self,
         job: &Job,
@@ -239,57 +242,58 @@ impl Batch {
             }
         }
         job.state.send_replace(State::Runs);
-        self.0.most.set(self.0.most.get().max(self.running()));
+        self.0.max_running.set(self.0.max_running.get().max(self.running()));
         self.0.changed.notify_waiters();
         let mut done = None;
         loop {
-            let life = match self.0.machines.live(&request).await {
-                Ok(life) => life,
+            let process = match self.0.machines.start_process(&request).await {
+                Ok(process) => process,
                 Err(error) => return error.to_string(),
             };
             if let Some(done) = done.take() {
-                // Whoever ordered it may have died.
+                // The process that ordered it may be dead.
                 let _: Result<(), ()> = oneshot::Sender::send(done, ());
             }
-            match self.run(job, &life, &mut orders).await {
+            match self.run(job, &process, &mut orders).await {
                 Ok((next, recruited)) => (request, done) = (*next, Some(recruited)),
                 Err(how) => return how,
             }
         }
     }
 
-    /// Until a process ends; another is to be run in its place, or its end is the job's.
+    /// Runs until the process ends. Returns the next process to run in the job, or the reason of
+    /// the job's end.
     async fn run(
         &self,
         job: &Job,
-        life: &Rc<Life>,
+        process: &Rc<Process>,
         orders: &mut mpsc::UnboundedReceiver<Order>,
     ) -> Result<(Box<NodeRequest>, oneshot::Sender<()>), String> {
         let machines = &self.0.machines;
         loop {
             let order = tokio::select! {
                 biased;
-                how = life.ended() => return Err(how),
+                how = process.ended() => return Err(how),
                 order = orders.recv() => order,
             };
             match order {
                 Some(Order::Run(next, grace, done)) => {
-                    machines.end_in(&job.node, life, grace).await;
+                    machines.end_process(&job.node, process, grace).await;
                     return Ok((next, done));
                 }
                 Some(Order::End(grace)) => {
-                    return Err(machines.end_in(&job.node, life, grace).await);
+                    return Err(machines.end_process(&job.node, process, grace).await);
                 }
-                Some(Order::Kill) => machines.kill_life(&job.node, life),
+                Some(Order::Kill) => machines.kill_process(&job.node, process),
                 // This job holds a sender itself.
-                None => return Err(life.ended().await),
+                None => return Err(process.ended().await),
             }
         }
     }
 
-    fn held(&self, job: Rc<Job>) -> Box<dyn Stub> {
+    fn handle(&self, job: Rc<Job>) -> Box<dyn Stub> {
         let (batch, caller) = (self.clone(), self.0.callers.get());
-        Box::new(Held { batch, job, caller, told: false, left: false })
+        Box::new(JobHandle { batch, job, caller, reported_active: false, abandoned: false })
     }
 }
 
@@ -323,7 +327,7 @@ impl Provider for Batch {
         Box::pin(async move {
             let (batch, request) = (self.clone(), request.clone());
             let (answer, answered) = oneshot::channel();
-            // Who dies while the command runs has it done all the same.
+            // A caller that dies while the command runs does not stop it.
             self.outside(async move {
                 let taken = batch.command("batch-submit").await.map(|()| batch.submit(request));
                 sleep(COMMAND).await;
@@ -335,7 +339,7 @@ impl Provider for Batch {
                 said: String::new(),
             };
             let job = answered.await.unwrap_or_else(|_| Err(gone()))?;
-            Ok(self.held(job))
+            Ok(self.handle(job))
         })
     }
 
@@ -353,7 +357,7 @@ impl Provider for Batch {
                 how: "exit status: 1".to_owned(),
                 said: "no such job".to_owned(),
             })?;
-            Ok(self.held(job))
+            Ok(self.handle(job))
         })
     }
 
@@ -366,34 +370,34 @@ impl Provider for Batch {
     }
 }
 
-/// A job in the hands of whoever asked for it.
-struct Held {
+/// A caller's handle of a job.
+struct JobHandle {
     batch: Batch,
     job: Rc<Job>,
-    /// Which of those who asked, one after the other.
+    /// The number of the caller, to recognise handles of dead callers.
     caller: u64,
-    told: bool,
-    left: bool,
+    reported_active: bool,
+    abandoned: bool,
 }
 
-impl Held {
+impl JobHandle {
     async fn end(&self) -> Ended {
         let mut state = self.job.state.subscribe();
         let end = state.wait_for(|state| matches!(state, State::Ended(_))).await;
         match end.as_deref() {
             Ok(State::Ended(how)) => ended(how.clone()),
-            // The sender is this job's.
+            // The sender belongs to this job.
             _ => ended(String::new()),
         }
     }
 
     fn order(&self, order: Order) {
-        // One that has ended takes no orders.
+        // A job that has ended accepts no orders.
         let _ = self.job.orders.send(order);
     }
 }
 
-impl Stub for Held {
+impl Stub for JobHandle {
     fn id(&self) -> Option<StubId> {
         let is_there = self.batch.0.jobs.borrow().contains_key(&self.job.number);
         is_there.then(|| StubId(self.job.number.to_string()))
@@ -406,10 +410,10 @@ impl Stub for Held {
     fn news(&mut self) -> LocalFuture<'_, StubNews> {
         Box::pin(async move {
             let mut state = self.job.state.subscribe();
-            // The sender is this job's. What it lends is given back before anything else is waited for.
+            // The sender belongs to this job. The borrow ends before the next await.
             let state = state.wait_for(|state| *state != State::Waits).await;
             let runs = state.is_ok_and(|state| *state == State::Runs);
-            if runs && !std::mem::replace(&mut self.told, true) {
+            if runs && !std::mem::replace(&mut self.reported_active, true) {
                 return StubNews::Active;
             }
             StubNews::Ended(self.end().await)
@@ -442,14 +446,14 @@ impl Stub for Held {
     }
 
     fn leave(mut self: Box<Self>) {
-        self.left = true;
+        self.abandoned = true;
     }
 }
 
-impl Drop for Held {
+impl Drop for JobHandle {
     fn drop(&mut self) {
-        // Who has died does nothing any more.
-        if !self.left && self.caller == self.batch.0.callers.get() {
+        // A dead process releases nothing.
+        if !self.abandoned && self.caller == self.batch.0.callers.get() {
             self.order(Order::End(Duration::ZERO));
         }
     }

@@ -1,7 +1,7 @@
-//! Scenarios that cannot end: no node is left, or none that knows the job, and nothing that is still to happen brings one
-//! back.
+//! Detection of scenarios that cannot end: no node is left, or none that knows the job, and no
+//! later event changes that.
 //!
-//! Must not know the job: one that nobody runs gets no further, whatever it is.
+//! This module does not depend on the job: a job without nodes makes no progress.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -10,99 +10,103 @@ use std::time::Duration;
 use springtide_runtime::id::NodeId;
 use tokio::time::sleep;
 
-/// How often it is looked at, in simulated time.
-const LOOK: Duration = Duration::from_secs(5);
-/// What is so for this long stays so: until then the scheduler may find out itself that the job is lost.
-const CERTAIN: Duration = Duration::from_secs(60);
+/// Interval between two checks, in simulated time.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// A job without nodes for this long stays without. Until then the scheduler may find by itself
+/// that the job is lost.
+const NO_NODE_TIME: Duration = Duration::from_secs(60);
 
-/// A job that nobody leads is led again within seconds, or never.
-const LOST: Duration = Duration::from_secs(600);
+/// A job without a coordinator gets a new one within seconds, or never.
+const NO_COORDINATOR_TIME: Duration = Duration::from_secs(600);
 
-/// How a grid is.
+/// The state of a grid, as far as a job needs it.
 pub struct Now {
-    /// Nodes whose processes run.
+    /// The nodes whose processes run.
     pub running: Vec<NodeId>,
     /// Whether one of them hosts the job's coordinator.
     pub is_led: bool,
 }
 
-/// Why a job does not end.
+/// The reason why a job does not end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DeadEnd {
-    /// It can have no node; these run, and are claimed.
+    /// The job can have no node. The listed nodes run and are claimed.
     NoNode(Vec<NodeId>),
-    /// Nobody leads it.
+    /// The job has no coordinator.
     NoCoordinator,
 }
 
-/// What an event is about to do.
+/// The trigger of an event's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ToCome {
-    /// It will happen, or end: the clock brings it.
-    ByTime,
-    /// It waits for an iteration: nodes bring it.
-    ByIteration,
-    /// Nothing more.
-    Nothing,
+pub(crate) enum Trigger {
+    /// The clock: the event happens, or ends, at a time.
+    Clock,
+    /// The job: the event waits for an iteration.
+    Iteration,
+    /// The event has no further step.
+    Never,
 }
 
-/// What is known of a scenario's nodes and events.
+/// The claimed nodes of a scenario and the triggers of its events.
 #[derive(Debug)]
-pub(crate) struct Outlook {
-    events: Vec<Cell<ToCome>>,
-    /// Nodes that the job cannot have, for they are wanted for something else.
+pub(crate) struct DeadEndDetector {
+    events: Vec<Cell<Trigger>>,
+    /// Nodes that the job cannot have, for events have claimed them.
     claimed: RefCell<BTreeSet<NodeId>>,
 }
 
-impl Outlook {
-    /// So many events are to come.
+impl DeadEndDetector {
+    /// Creates a detector for a number of events, all of which are pending.
     pub(crate) fn new(events: usize) -> Self {
-        let events = (0..events).map(|_| Cell::new(ToCome::ByTime)).collect();
+        let events = (0..events).map(|_| Cell::new(Trigger::Clock)).collect();
         Self { events, claimed: RefCell::default() }
     }
 
-    /// What this event is about to do.
-    pub(crate) fn set(&self, event: usize, to_come: ToCome) {
+    /// Sets the trigger of an event's next step.
+    pub(crate) fn set(&self, event: usize, trigger: Trigger) {
         if let Some(known) = self.events.get(event) {
-            known.set(to_come);
+            known.set(trigger);
         }
     }
 
-    /// The job cannot have these.
+    /// Takes nodes away from the job.
     pub(crate) fn claim(&self, nodes: &[NodeId]) {
         self.claimed.borrow_mut().extend(nodes.iter().cloned());
     }
 
-    /// The job can have these again.
+    /// Gives nodes back to the job.
     pub(crate) fn free(&self, nodes: &[NodeId]) {
         let mut claimed = self.claimed.borrow_mut();
         claimed.retain(|node| !nodes.contains(node));
     }
 
-    /// Whether something may still change by itself.
-    fn is_open(&self) -> bool {
-        self.events.iter().any(|event| event.get() == ToCome::ByTime)
+    /// Whether the clock alone may still change something.
+    fn has_timed_event(&self) -> bool {
+        self.events.iter().any(|event| event.get() == Trigger::Clock)
     }
 
-    /// Whether a job can have no node, where these run.
-    fn has_none(&self, running: &[NodeId]) -> bool {
+    /// Whether the job can have none of the running nodes.
+    fn lacks_nodes(&self, running: &[NodeId]) -> bool {
         let claimed = self.claimed.borrow();
         running.iter().all(|node| claimed.contains(node))
     }
 
-    /// Completes when the job surely cannot end any more.
+    /// Completes when the job certainly cannot end.
     pub(crate) async fn dead_end(&self, now: impl Fn() -> Now) -> DeadEnd {
-        let (mut without_node, mut without_lead) = (Duration::ZERO, Duration::ZERO);
+        let (mut without_node, mut without_coordinator) = (Duration::ZERO, Duration::ZERO);
         loop {
-            sleep(LOOK).await;
+            sleep(CHECK_INTERVAL).await;
             let Now { running, is_led } = now();
-            let for_another = |so: bool, so_for| if so { so_for + LOOK } else { Duration::ZERO };
-            without_node = for_another(!self.is_open() && self.has_none(&running), without_node);
-            without_lead = for_another(!self.is_open() && !is_led, without_lead);
-            if without_node >= CERTAIN {
+            let extended = |holds: bool, duration| {
+                if holds { duration + CHECK_INTERVAL } else { Duration::ZERO }
+            };
+            without_node =
+                extended(!self.has_timed_event() && self.lacks_nodes(&running), without_node);
+            without_coordinator = extended(!self.has_timed_event() && !is_led, without_coordinator);
+            if without_node >= NO_NODE_TIME {
                 return DeadEnd::NoNode(running);
             }
-            if without_lead >= LOST {
+            if without_coordinator >= NO_COORDINATOR_TIME {
                 return DeadEnd::NoCoordinator;
             }
         }
@@ -114,26 +118,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_hope_while_a_node_runs_or_time_brings_one() {
-        let outlook = Outlook::new(2);
+    fn a_scenario_may_end_while_a_node_runs_or_an_event_is_timed() {
+        let detector = DeadEndDetector::new(2);
         let (a, b) = (NodeId::from("a-1"), NodeId::from("b-1"));
-        outlook.set(0, ToCome::Nothing);
-        assert!(outlook.is_open(), "an event is to come");
-        outlook.set(1, ToCome::ByIteration);
-        assert!(!outlook.is_open() && outlook.has_none(&[]));
+        detector.set(0, Trigger::Never);
+        assert!(detector.has_timed_event(), "an event is to come");
+        detector.set(1, Trigger::Iteration);
+        assert!(!detector.has_timed_event() && detector.lacks_nodes(&[]));
         let both = [a.clone(), b.clone()];
-        assert!(!outlook.has_none(&both));
-        outlook.claim(&both);
-        assert!(outlook.has_none(&both[..1]));
-        outlook.free(&both[..1]);
-        assert!(!outlook.has_none(&[a]) && outlook.has_none(&[b]));
+        assert!(!detector.lacks_nodes(&both));
+        detector.claim(&both);
+        assert!(detector.lacks_nodes(&both[..1]));
+        detector.free(&both[..1]);
+        assert!(!detector.lacks_nodes(&[a]) && detector.lacks_nodes(&[b]));
     }
 
     /// Two clusters of two nodes, and a job of ten minutes.
-    fn played(events: &str) -> Result<crate::scenario::Played, crate::GridError> {
+    fn play_scenario(events: &str) -> Result<crate::scenario::Played, crate::GridError> {
         let text = format!(
-            "name = \"dead-end\"\n[app]\niterations = 10\nwork = \"240s\"\nleaves = 64\n[job]\nperiod = \"2s\"\n\
-             [[cluster]]\nname = \"a\"\nnodes = 2\nstart = 2\n[[cluster]]\nname = \"b\"\nnodes = 2\nstart = 2\n{events}"
+            "name = \"dead-end\"\n[app]\niterations = 10\nwork = \"240s\"\nleaves = 64\n\
+             [job]\nperiod = \"2s\"\n\
+             [[cluster]]\nname = \"a\"\nnodes = 2\nstart = 2\n\
+             [[cluster]]\nname = \"b\"\nnodes = 2\nstart = 2\n{events}"
         );
         use springtide_runtime::config::{ScenarioConfig, Sources, load};
         let config: ScenarioConfig =
@@ -146,30 +152,31 @@ mod tests {
     const B_GOES: &str = "[[event]]\nwhat = \"crash\"\nat = \"21s\"\ncluster = \"b\"\n";
 
     #[test]
-    fn a_scenario_whose_nodes_all_go_for_good_says_so() {
-        let error = played(&format!("{A_GOES}{B_GOES}")).expect_err("it cannot end");
-        let told = error.to_string();
+    fn a_scenario_without_nodes_says_so() {
+        let error = play_scenario(&format!("{A_GOES}{B_GOES}")).expect_err("it cannot end");
+        let message = error.to_string();
         for part in ["no node is left: all are off", "`lasts`", "20.000 s  a-1 to a-2: off"] {
-            assert!(told.contains(part), "{part} is not in\n{told}");
+            assert!(message.contains(part), "{part} is not in\n{message}");
         }
         let claimed = "[[event]]\nwhat = \"claim\"\nat = \"5s\"\ncluster = \"b\"\n";
-        let error = played(&format!("{claimed}{A_GOES}")).expect_err("it cannot end");
-        let told = error.to_string();
-        assert!(told.contains("b-1 to b-2 are wanted for something else"), "{told}");
+        let error = play_scenario(&format!("{claimed}{A_GOES}")).expect_err("it cannot end");
+        let message = error.to_string();
+        assert!(message.contains("b-1 to b-2 are wanted for something else"), "{message}");
     }
 
-    /// Whoever could say that the coordinator is dead was dead with it: its site does not see it, and no member is left.
+    /// All processes that could report the coordinator's death died with it: its site does not see
+    /// it, and no member is left.
     #[test]
-    fn one_whose_nodes_come_back_too_late_says_so() {
-        let error =
-            played(&format!("{A_GOES}{B_GOES}lasts = \"10m\"\n")).expect_err("it cannot end");
+    fn a_scenario_whose_nodes_return_too_late_says_so() {
+        let error = play_scenario(&format!("{A_GOES}{B_GOES}lasts = \"10m\"\n"))
+            .expect_err("it cannot end");
         assert!(error.to_string().contains("the job is lost"), "{error}");
     }
 
     #[test]
-    fn one_whose_nodes_come_back_ends() {
+    fn a_scenario_whose_nodes_return_ends() {
         let back = "lasts = \"10m\"\n";
-        let played = played(&format!("{A_GOES}{back}{B_GOES}{back}")).expect("it ends");
+        let played = play_scenario(&format!("{A_GOES}{back}{B_GOES}{back}")).expect("it ends");
         assert!(played.wall > Duration::from_secs(600), "{:?}", played.wall);
     }
 }

@@ -1,24 +1,25 @@
-//! Figures of scenarios, as the paper's 2 to 7: runtimes as bars, iterations as lines with the nodes below them. SVG.
+//! Figures of scenarios in SVG, as the paper's figures 2 to 7.
 //!
-//! Must not know how the numbers came about.
+//! Runtimes are bars. Iterations are lines, with the number of nodes below them. This module does
+//! not depend on the source of the numbers.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::paper::Row;
 
-/// Static runs.
+/// Colour of static runs.
 const FIXED: RGBColor = RGBColor(213, 94, 0);
-/// Monitored ones.
+/// Colour of monitored runs.
 const MONITORED: RGBColor = RGBColor(150, 150, 150);
-/// Adaptive ones, with the paper's period.
+/// Colour of adaptive runs with the paper's period.
 const ADAPTIVE: RGBColor = RGBColor(0, 114, 178);
-/// Adaptive ones, with ours.
+/// Colour of adaptive runs with our period.
 const OURS: RGBColor = RGBColor(0, 158, 115);
-/// The best fixed set of nodes.
+/// Colour of runs on the best fixed set of nodes.
 const BEST: RGBColor = RGBColor(40, 40, 40);
 
-/// Colours that people who see few of them can tell apart (after Okabe and Ito).
+/// Colours that colour-blind people can distinguish (after Okabe and Ito).
 pub const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -35,18 +36,18 @@ pub const COLOURS: [RGBColor; 8] = [
 #[error("the figure cannot be drawn: {0}")]
 pub struct FigureError(String);
 
-/// Where a figure is drawn.
+/// The area that a figure is drawn on.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What the drawing says, as this module's error.
+/// Converts an error of the drawing library.
 pub fn wrong(error: impl std::fmt::Display) -> FigureError {
     FigureError(error.to_string())
 }
 
-/// Draws a figure of so many points' width and height, on white, as SVG.
+/// Draws a figure of the given width and height, in points, on white, as SVG.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// The figure cannot be drawn.
 pub fn draw(
     size: (u32, u32),
     on: impl FnOnce(&Area<'_>) -> Result<(), FigureError>,
@@ -64,7 +65,7 @@ pub fn draw(
 /// The runtimes of all scenarios side by side, as the paper's figure 2.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// The figure cannot be drawn.
 pub fn runtimes(rows: &[Row]) -> Result<String, FigureError> {
     let most = rows.iter().map(|row| row.static_s.max(row.adaptive_s)).fold(1.0, f64::max);
     draw((960, 420), |area| {
@@ -89,18 +90,18 @@ pub fn runtimes(rows: &[Row]) -> Result<String, FigureError> {
             .light_line_style(WHITE)
             .draw()
             .map_err(wrong)?;
-        type Of = fn(&Row) -> f64;
-        let bars: [(&str, RGBColor, Of); 5] = [
+        type Column = fn(&Row) -> f64;
+        let columns: [(&str, RGBColor, Column); 5] = [
             ("static", FIXED, |row| row.static_s),
             ("monitored", MONITORED, |row| row.monitor_s),
             ("adaptive", ADAPTIVE, |row| row.adaptive_s),
             ("adaptive, our period", OURS, |row| row.ours.adaptive_s),
             ("best fixed nodes", BEST, |row| row.clairvoyant_s),
         ];
-        for (at, (label, colour, of)) in bars.into_iter().enumerate() {
+        for (index, (label, colour, column)) in columns.into_iter().enumerate() {
             let bar = |(x, row): (usize, &Row)| {
-                let left = x as f64 + 0.1 + 0.16 * at as f64;
-                Rectangle::new([(left, 0.0), (left + 0.14, of(row))], colour.filled())
+                let left = x as f64 + 0.1 + 0.16 * index as f64;
+                Rectangle::new([(left, 0.0), (left + 0.14, column(row))], colour.filled())
             };
             chart
                 .draw_series(rows.iter().enumerate().map(bar))
@@ -114,10 +115,10 @@ pub fn runtimes(rows: &[Row]) -> Result<String, FigureError> {
     })
 }
 
-/// Adds the legend of what has a label.
+/// Adds a legend of all series that have a label.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// The figure cannot be drawn.
 pub fn legend<'a, X, Y>(
     chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
     at: SeriesLabelPosition,
@@ -135,16 +136,16 @@ where
         .map_err(wrong)
 }
 
-/// Which colour a run has.
+/// The colour of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hue {
-    /// Of static runs.
+    /// A static run.
     Fixed,
-    /// Of monitored ones.
+    /// A monitored run.
     Monitored,
-    /// Of adaptive ones.
+    /// An adaptive run.
     Adaptive,
-    /// Of adaptive ones with our period.
+    /// An adaptive run with our period.
     Ours,
 }
 
@@ -162,22 +163,25 @@ impl Hue {
 /// A run in a figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Series<'a> {
-    /// What it is called.
+    /// The name of the run.
     pub label: &'a str,
-    /// How it is drawn.
+    /// The colour of the run.
     pub hue: Hue,
     /// Length of each iteration, seconds.
     pub iterations: &'a [f64],
-    /// From which second on, how many nodes; none are drawn of a run whose number does not change.
+    /// Pairs of a time in seconds and the number of nodes from then on. Empty for a run whose
+    /// number does not change: it gets no line.
     pub nodes: &'a [(f64, u32)],
-    /// Its length, seconds.
+    /// The length of the run, seconds.
     pub end_s: f64,
 }
 
-/// The iterations of a scenario with and without adaptation, and below them the nodes over time, as the paper's figures 3 to 7.
+/// The iterations of a scenario with and without adaptation, and the nodes over time.
+///
+/// As the paper's figures 3 to 7.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// The figure cannot be drawn.
 pub fn iterations(row: &Row) -> Result<String, FigureError> {
     let series = [
         Series {
@@ -206,10 +210,12 @@ pub fn iterations(row: &Row) -> Result<String, FigureError> {
     runs(&format!("Scenario {}: {}", row.name, row.about), &series, &events)
 }
 
-/// Runs of one scenario: their iterations, and below them the nodes over time. `events`: when something happened to the grid, seconds.
+/// The iterations of several runs of one scenario, and the nodes over time.
+///
+/// `events` are the times of changes of the grid, in seconds.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// The figure cannot be drawn.
 pub fn runs(title: &str, series: &[Series<'_>], events: &[f64]) -> Result<String, FigureError> {
     draw((960, 560), |area| {
         let (above, below) = area.split_vertically(340);
@@ -266,7 +272,7 @@ fn nodes(area: &Area<'_>, series: &[Series<'_>], events: &[f64]) -> Result<(), F
         .light_line_style(WHITE)
         .draw()
         .map_err(wrong)?;
-    // What happened to the grid.
+    // Changes of the grid.
     for at in events {
         let line = PathElement::new([(*at, 0.0), (*at, top)], BEST.mix(0.4).stroke_width(1));
         chart.draw_series(std::iter::once(line)).map_err(wrong)?;

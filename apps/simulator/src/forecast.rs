@@ -1,6 +1,6 @@
 //! Predicts a job's run on a grid, and on the grid without one of its clusters or links.
 //!
-//! Must not know where the grid and the job's model come from, nor how a prediction is told.
+//! This module depends on neither the origin of the grid and the model nor the presentation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,14 +17,14 @@ use springtide_runtime::net::Wire;
 use crate::apps::Model;
 use crate::scenario::{Play, play_job, seconds};
 
-/// What a grid is without.
+/// The part of a grid that is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Without {
     /// Nothing: the grid as it is.
     Nothing,
-    /// A cluster.
+    /// A cluster with all its nodes.
     Cluster(Name),
-    /// The link between two: they do not reach each other.
+    /// The link between two clusters, which then cannot reach each other.
     Link(Pair),
 }
 
@@ -38,41 +38,41 @@ impl fmt::Display for Without {
     }
 }
 
-/// How a job would run.
+/// A predicted run of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Predicted {
-    /// On which grid, in words.
+    /// The grid of the prediction, in words.
     pub grid: String,
-    /// From the root's start to its end, seconds; absent when it does not end well.
+    /// Time from the root's start to its end, seconds; absent if the job fails.
     pub runtime_s: Option<f64>,
     /// Length of each iteration, seconds.
     pub iterations: Vec<f64>,
-    /// From which second on, how many nodes.
+    /// Pairs of a time in seconds and the number of nodes from then on.
     pub nodes_over_time: Vec<(f64, u32)>,
-    /// Workers at its end, by cluster.
+    /// Workers at the end of the job, by cluster.
     pub workers: BTreeMap<ClusterId, u32>,
-    /// What was decided: seconds, actions.
+    /// Decisions: pairs of seconds and actions.
     pub decisions: Vec<(f64, String)>,
-    /// Why it does not end well.
+    /// The reason of a failure.
     pub error: Option<String>,
 }
 
-/// What is to be predicted.
+/// The inputs of a prediction.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// The grid: its clusters, links and adaptation. What it says of the job does not count.
+    /// The grid: its clusters, links and adaptation. Its section of the job is ignored.
     pub grid: ScenarioConfig,
-    /// The job.
+    /// The model of the job.
     pub model: Model,
-    /// How far the set of nodes is adapted.
+    /// The extent to which the set of nodes is adapted.
     pub mode: Mode,
-    /// Of whatever is random.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// What its network carries.
+    /// The kind of wire of the network.
     pub wire: Wire,
 }
 
-/// Predicts the run on the grid without this.
+/// Predicts the run on the grid without the given part.
 pub fn predict(order: &Order, without: &Without) -> Predicted {
     let mut grid = order.grid.clone();
     leave_out(&mut grid, without);
@@ -89,7 +89,7 @@ pub fn predict(order: &Order, without: &Without) -> Predicted {
         predicted.error = Some("no cluster is left".to_owned());
         return predicted;
     }
-    begin(&mut grid);
+    start_on_all_nodes(&mut grid);
     let how = Play { mode: order.mode, period: None, seed: order.seed };
     let played = match play_job(&grid, order.model.clone(), &how, order.wire.clone()) {
         Ok(played) => played,
@@ -127,8 +127,8 @@ fn leave_out(grid: &mut ScenarioConfig, without: &Without) {
     }
 }
 
-/// The job begins on all nodes, as one that asks for none in particular does, or on as many as it may have.
-fn begin(grid: &mut ScenarioConfig) {
+/// Starts the job on all nodes, up to the maximum number, as a job without a request of its own.
+fn start_on_all_nodes(grid: &mut ScenarioConfig) {
     let mut left = grid.adaptation.max_nodes.map_or(u32::MAX, Whole::get);
     let mut total = 0_u32;
     for place in &mut grid.cluster {
@@ -137,12 +137,12 @@ fn begin(grid: &mut ScenarioConfig) {
         left -= start.get();
         total = total.saturating_add(nodes.get());
     }
-    // A cluster less may leave too few for what was meant for all.
+    // Without a cluster, too few nodes may be left for the minimum of the whole grid.
     let least = grid.adaptation.min_nodes.get().min(total);
     grid.adaptation.min_nodes = Whole::nearest(least);
 }
 
-/// What a job is given until it is taken to have no end: many times what it took.
+/// The time limit of a predicted job: 100 times its recorded time, and at least an hour.
 pub fn limit(recorded: Duration) -> Duration {
     (recorded * 100).max(Duration::from_secs(3600))
 }

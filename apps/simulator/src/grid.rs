@@ -1,6 +1,8 @@
-//! A grid in virtual time: its head, its sites and their machines on one network, and jobs that are submitted to it.
+//! A grid in virtual time: its head, its sites and their machines on one network, and the jobs
+//! submitted to it.
 //!
-//! Assembly only: what happens to it while a job runs is its user's to say, by [`Grid::machines`] and [`Grid::network`].
+//! This module only assembles the grid. Callers change it while a job runs through
+//! [`Grid::machines`] and [`Grid::network`].
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,85 +21,91 @@ use springtide_runtime::remote::{Remote, RemoteError};
 use springtide_runtime::work::{Job, Registry};
 
 use crate::machines::{Machine, Machines};
-use crate::submitter::{Ended, Submitted, Submitter};
+use crate::submitter::{CompletedRun, SubmittedJob, Submitter};
 
-/// A cluster.
+/// A cluster of a simulated grid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Place {
-    /// Its name.
+    /// The name of the cluster.
     pub name: ClusterId,
-    /// How many nodes it has, named `NAME-1` and so on.
+    /// The number of nodes, which are named `NAME-1` and so on.
     pub nodes: u32,
-    /// Each one's machine.
+    /// The machine of each node.
     pub machine: Machine,
 }
 
-/// What a grid is made of.
+/// The configuration of a grid.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Its clusters.
+    /// The clusters of the grid.
     pub clusters: Vec<Place>,
-    /// Its links, where nothing else is set later.
+    /// The links between clusters, unless a link is set later.
     pub network: MemoryConfig,
-    /// Of the network's losses and jitter.
+    /// The seed of the network's losses and jitter.
     pub seed: u64,
-    /// How long a node that is told to end may take to leave its job.
+    /// Time limit for an ordered exit of a node from its job.
     pub leave_within: Duration,
-    /// Whether processes can be [stopped](Machines::stop): each then has an executor of its own.
+    /// Whether processes can be [stopped](Machines::stop); if so, each has its own executor.
     pub stoppable: bool,
 }
 
-/// Why a job could not be run.
+/// Failure to run a job on a grid.
 #[derive(Debug, thiserror::Error)]
 pub enum GridError {
-    /// The job does not serialise.
+    /// The job cannot be serialised.
     #[error("the job cannot be sent: {0}")]
     Job(String),
-    /// The scheduler could not be asked.
+    /// The scheduler could not be reached.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// It did not take the job.
+    /// The scheduler refused the job.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// It did not end in time.
-    #[error("the job had not ended after {0:?}.{waits} Its last words:\n{1}", waits = told_waits(.2))]
-    Endless(Duration, Told, String),
-    /// It cannot end: no node is left that it could have.
+    /// The job did not end in time.
     #[error(
-        "no node is left: {}, and nothing that is still to happen brings one back; the job waits for nodes for ever. Let an \
-         event end (`lasts`), or another free nodes. What happened last:\n{last}",
-        .held.as_ref().map_or("all are off".to_owned(), |held| format!("{held} are wanted for something else, the others off"))
+        "the job had not ended after {0:?}.{waits} Its last messages:\n{1}",
+        waits = format_waits(.2)
+    )]
+    Endless(Duration, RecentEvents, String),
+    /// The job cannot end: no node is left for it.
+    #[error(
+        "no node is left: {}, and no later event frees or starts one, so the job never ends. Let \
+         an event end (`lasts`), or let another free nodes. The last events:\n{last}",
+        .claimed.as_ref().map_or("all are off".to_owned(), |claimed| {
+            format!("{claimed} are wanted for something else, the others are off")
+        })
     )]
     NoNode {
-        /// Nodes that run and are claimed, in a few words.
-        held: Option<String>,
-        /// What happened to the grid.
-        last: Told,
+        /// The nodes that run and are claimed, as text.
+        claimed: Option<String>,
+        /// The last events of the grid.
+        last: RecentEvents,
     },
-    /// It cannot end: all that knew of it is gone.
+    /// The job cannot end: all nodes that knew it are gone.
     #[error(
-        "the job is lost: the machines of its coordinator and of all who could have said so went off at once, and nothing \
-         that is still to happen changes that. Let one of its nodes be spared. What happened last:\n{last}"
+        "the job is lost: the machines of its coordinator and of all nodes that could report its \
+         loss went off at once, and no later event changes that. Let the event spare one of its \
+         nodes. The last events:\n{last}"
     )]
     NoCoordinator {
-        /// What happened to the grid.
-        last: Told,
+        /// The last events of the grid.
+        last: RecentEvents,
     },
 }
 
-/// Who waits for whom, where that is known.
-fn told_waits(waits: &str) -> String {
+/// Formats the waits between nodes for an error message; empty if they are unknown.
+fn format_waits(waits: &str) -> String {
     match waits {
         "" => String::new(),
-        waits => format!(" Who waits for whom on its nodes:\n{waits}\n"),
+        waits => format!(" Waits between its nodes:\n{waits}\n"),
     }
 }
 
-/// What happened, by the job's seconds. Shown are the last ten.
+/// Events of the grid, by seconds of the job. The text shows the last ten.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told(pub Vec<(Duration, String)>);
+pub struct RecentEvents(pub Vec<(Duration, String)>);
 
-impl std::fmt::Display for Told {
+impl std::fmt::Display for RecentEvents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let hidden = self.0.len().saturating_sub(10);
         for (i, (at, what)) in self.0[hidden..].iter().enumerate() {
@@ -108,7 +116,7 @@ impl std::fmt::Display for Told {
     }
 }
 
-/// A grid.
+/// A simulated grid that runs.
 pub struct Grid {
     network: MemoryNet,
     machines: Machines,
@@ -116,10 +124,12 @@ pub struct Grid {
     submitter: Submitter,
 }
 
-/// Runs this in virtual time, to its end: the clock stands while anything computes, and jumps when all wait.
+/// Runs a future in virtual time to its end.
+///
+/// The clock stands while any task computes, and jumps when all tasks wait.
 ///
 /// # Panics
-/// On a thread that is inside another such runtime.
+/// Panics on a thread that is inside another such runtime.
 pub fn simulate<F: Future>(world: impl FnOnce() -> F) -> F::Output {
     let runtime = || {
         tokio::runtime::Builder::new_current_thread()
@@ -156,7 +166,8 @@ impl Grid {
             registry.clone(),
             head.contact(),
             machines.collect(),
-            (layout.leave_within, layout.stoppable),
+            layout.leave_within,
+            layout.stoppable,
         );
         for place in &layout.clusters {
             let request = |node| Machines::request(node, place.machine.threads);
@@ -167,32 +178,33 @@ impl Grid {
         Rc::new(Self { network, machines, head, submitter })
     }
 
-    /// Its network.
+    /// The network of the grid.
     pub fn network(&self) -> &MemoryNet {
         &self.network
     }
 
-    /// Who submits its jobs.
+    /// The submitter of the grid's jobs.
     pub fn submitter(&self) -> &Submitter {
         &self.submitter
     }
 
-    /// Its scheduler, as its head reaches it.
+    /// The scheduler, as the head reaches it.
     pub fn scheduler(&self) -> Remote<Scheduler> {
         self.submitter.scheduler().clone()
     }
 
-    /// Its machines.
+    /// The machines of the grid.
     pub fn machines(&self) -> &Machines {
         &self.machines
     }
 
-    /// Its head.
+    /// The head of the grid.
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// Submits a job of the grid's program, on so many nodes of each cluster, or on all.
+    /// Submits a job of the grid's program on the given number of nodes of each cluster, or on all
+    /// nodes.
     ///
     /// # Errors
     /// [`GridError`].
@@ -205,13 +217,15 @@ impl Grid {
         Ok(Run { grid: self, run: self.submitter.submit(job, params, clusters).await? })
     }
 
-    /// How often a job was told to have ended that its [`Run`] has heard of already.
+    /// The number of end notifications of a job since its [`Run`] was consumed.
     pub async fn ended_again(&self, job: JobId) -> u64 {
         self.submitter.ended_again(job).await
     }
 
-    /// A digest of every arrival on the network so far and of what was recorded since the last call: equal for equal
-    /// histories.
+    /// A digest of all arrivals on the network so far and of the events recorded since the last
+    /// call.
+    ///
+    /// Equal histories have equal digests.
     pub fn digest(&self, records: &[Record]) -> u64 {
         let mut hash = EventHash::new();
         records.iter().for_each(|record| hash.add(record));
@@ -221,41 +235,41 @@ impl Grid {
 }
 
 impl Drop for Grid {
-    /// As a machine's process: the head's network and its actors would hold each other.
+    /// Breaks the cycle between the head's network and its actors.
     fn drop(&mut self) {
         self.head.endpoint.router.clear();
     }
 }
 
-/// A job of a grid on its way.
+/// A job that runs on a grid.
 pub struct Run<'a> {
     grid: &'a Grid,
-    run: Submitted<'a>,
+    run: SubmittedJob<'a>,
 }
 
 impl Run<'_> {
-    /// Which job it is.
+    /// The scheduler's grant of the job.
     pub fn granted(&self) -> &Granted {
         self.run.granted()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the job.
     ///
     /// # Errors
-    /// [`GridError::Endless`] when that takes longer than `limit` from now.
-    pub async fn ended(self, limit: Duration) -> Result<Ended, GridError> {
+    /// [`GridError::Endless`] after `limit` from now.
+    pub async fn ended(self, limit: Duration) -> Result<CompletedRun, GridError> {
         let (grid, job) = (self.grid, self.granted().job);
         self.run.ended(limit).await.map_err(|error| match error {
-            GridError::Endless(limit, told, _) => {
-                GridError::Endless(limit, told, waits(&grid.machines, job))
+            GridError::Endless(limit, events, _) => {
+                GridError::Endless(limit, events, list_waits(&grid.machines, job))
             }
             error => error,
         })
     }
 }
 
-/// Who waits for whom on a job's nodes that run: a line each.
-fn waits(machines: &Machines, job: JobId) -> String {
+/// Lists the nodes of a job that run, with the nodes that each waits for: a line each.
+fn list_waits(machines: &Machines, job: JobId) -> String {
     let waits = machines.engines_of(job).into_iter().filter_map(|engine| {
         let node = &engine.me().node;
         Some(format!("  {node} {}", engine.waits()?))

@@ -1,9 +1,15 @@
-//! Whole grids in virtual time: the live scheduler, sites, coordinators and workers on the in-memory network, under tokio's
-//! paused clock, with compute threads whose declared time passes at their node's speed. One seed gives one history.
+//! Whole grids in virtual time: the live scheduler, sites, coordinators and workers on the
+//! in-memory network.
 //!
-//! What is live and what is modelled: everything above the network, the processes and the processors is the code that runs
-//! on real grids. The network is the link model's ([`springtide_runtime::net::MemoryNet`]); a process is a set of actors on this
-//! one thread ([`machines`]); a processor is a number ([`springtide_runtime::work::Pace`]).
+//! Time is tokio's paused clock. Compute threads let their declared time pass at their node's
+//! speed. One seed gives one history.
+//!
+//! Everything above the network, the processes and the processors is the code that runs on real
+//! grids. Three parts are modelled:
+//!
+//! - the network, by the link model ([`springtide_runtime::net::MemoryNet`]);
+//! - a process, as a set of actors on this one thread ([`machines`]);
+//! - a processor, as a number ([`springtide_runtime::work::Pace`]).
 
 pub mod apps;
 pub mod batch;
@@ -27,32 +33,35 @@ pub mod submitter;
 mod tests_wire;
 pub mod workload;
 
-/// Does this for each, as many at a time as there are cores, and gives the answers in their order. Each is a world of its own.
-pub fn on_all_cores<T: Sync, R: Send>(all: &[T], what: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// Applies a function to all inputs on all cores, and returns the results in the order of the
+/// inputs.
+///
+/// Each input is handled by one thread from start to end.
+pub fn on_all_cores<T: Sync, R: Send>(inputs: &[T], function: impl Fn(&T) -> R + Sync) -> Vec<R> {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Mutex, PoisonError};
 
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
-    let answers = Mutex::new(all.iter().map(|_| None).collect::<Vec<Option<R>>>());
-    let one_after_another = || {
+    let results = Mutex::new(inputs.iter().map(|_| None).collect::<Vec<Option<R>>>());
+    let take_inputs = || {
         loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(one) = all.get(at) else { return };
-            let answer = what(one);
-            answers.lock().unwrap_or_else(PoisonError::into_inner)[at] = Some(answer);
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(input) = inputs.get(index) else { return };
+            let result = function(input);
+            results.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(result);
         }
     };
     std::thread::scope(|scope| {
         for _ in 0..cores {
-            scope.spawn(one_after_another);
+            scope.spawn(take_inputs);
         }
     });
-    let answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
-    // Each was taken by a thread, and a panic in one ends the scope.
-    answers.into_iter().flatten().collect()
+    let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    // A thread has taken each input, and a panic of one ends the scope.
+    results.into_iter().flatten().collect()
 }
 
 pub use self::dead_end::Now;
 pub use self::grid::{Grid, GridError, Layout, Place, Run, simulate};
-pub use self::submitter::Ended;
+pub use self::submitter::CompletedRun;

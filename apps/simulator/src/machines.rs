@@ -1,7 +1,9 @@
-//! Machines that exist as a name: a site's provider "starts" node processes on them as actors of this thread.
+//! Machines that are only names: a site's provider starts node processes on them as actors of this
+//! thread.
 //!
-//! A process here ends as a real one does: in order when told to, or all at once, and then its site sees it end, or, where
-//! the whole machine went down, sees nothing. A process that is stopped stands still as a whole (`process`). Must not know jobs.
+//! A process ends as a real one does, in order or at once, and its site sees the end. If the
+//! machine goes off, the site sees nothing. A stopped process stops as a whole (see `process`).
+//! This module does not depend on jobs.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,19 +32,21 @@ use tokio::time::{Instant, timeout};
 
 use crate::process::{Gate, run};
 
-/// From the start of a process to its first word, as on a machine that has the program in memory.
+/// Time from the start of a process to its first message, on a machine that has the program in
+/// memory.
 const START: Duration = Duration::from_millis(20);
-/// Lives are numbered by the microsecond of their start, as those of real processes; all grids begin at this one.
+/// The clock of all grids starts at this time. Incarnations are the microseconds of a process's
+/// start, as those of real processes.
 pub const EPOCH_US: u64 = 1_600_000_000_000_000;
-/// How a process ends that is killed.
+/// The exit status of a killed process.
 const KILLED: &str = "signal: 9 (SIGKILL)";
 
-/// One machine.
+/// The hardware of a simulated machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
-    /// Compute threads of its node.
+    /// Compute threads of the machine's node.
     pub threads: u32,
-    /// Seconds of work that each of them does in a second.
+    /// Seconds of work that each thread does in a second.
     pub speed: f64,
 }
 
@@ -55,64 +59,68 @@ struct Inner {
     registry: Arc<Registry>,
     head: Contact,
     machines: BTreeMap<NodeId, (ClusterId, Machine, Pace)>,
-    /// Machines that are off, with the processes that ended with them; what is started there waits.
-    down: RefCell<BTreeMap<NodeId, Option<Rc<Life>>>>,
+    /// Machines that are off, with the processes that ended with them. Processes that start there
+    /// wait.
+    down: RefCell<BTreeMap<NodeId, Option<Rc<Process>>>>,
     up: Notify,
-    running: RefCell<BTreeMap<NodeId, Rc<Life>>>,
-    /// Where the sites are that are not at the head.
+    running: RefCell<BTreeMap<NodeId, Rc<Process>>>,
+    /// The sites that do not run at the head.
     sites: RefCell<BTreeMap<ClusterId, Contact>>,
     began: Instant,
-    last_life: Cell<u64>,
+    last_incarnation: Cell<u64>,
     recorders: RefCell<Vec<Recorder>>,
     leave_within: Duration,
     stoppable: bool,
-    /// Every engine that was started.
+    /// A channel that gets every engine that starts.
     engines: RefCell<(mpsc::UnboundedSender<EngineWatch>, mpsc::UnboundedReceiver<EngineWatch>)>,
-    /// What came out of it.
+    /// The engines received from the channel so far.
     watches: RefCell<Vec<EngineWatch>>,
 }
 
-/// One process.
-pub(crate) struct Life {
+/// A running process of a node.
+pub(crate) struct Process {
     incarnation: Incarnation,
     worker: Addr<Worker>,
     hub: Arc<Hub>,
     router: Arc<Router>,
     ends: mpsc::UnboundedSender<End>,
-    /// How it ended.
+    /// The exit status, when the process has ended.
     ended: watch::Sender<Option<String>>,
-    /// Its serving task.
+    /// The task that serves the process.
     task: RefCell<Option<actix_rt::task::JoinHandle<()>>>,
-    /// Lets it stand still, where it can.
+    /// The gate that stops the process, if it can be stopped.
     gate: Option<Rc<Gate>>,
-    /// Since when it stands.
-    stands: Cell<Option<Instant>>,
+    /// The time of the stop, if the process is stopped.
+    stopped_at: Cell<Option<Instant>>,
 }
 
-impl Life {
-    /// Its site sees it end.
-    fn tell(&self, how: &str) {
+impl Process {
+    /// Reports the end of the process to its site.
+    fn report_end(&self, how: &str) {
         self.ended.send_replace(Some(how.to_owned()));
     }
 
-    /// How it ended, when it has.
+    /// Completes with the exit status when the process has ended.
     pub(crate) async fn ended(&self) -> String {
         let mut ended = self.ended.subscribe();
-        // The sender is held by this life.
+        // This process holds the sender.
         let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
         how.unwrap_or_default()
     }
 }
 
 impl Machines {
-    /// Machines of these nodes, whose processes register with the head's sites, have so long to leave a job in order, and can
-    /// be [stopped](Self::stop) or not.
+    /// Creates the machines of the given nodes; their processes register with the head's sites.
+    ///
+    /// `leave_within` limits an ordered exit from a job. `stoppable` makes processes
+    /// [stoppable](Self::stop).
     pub fn new(
         network: MemoryNet,
         registry: Arc<Registry>,
         head: Contact,
         machines: BTreeMap<NodeId, (ClusterId, Machine)>,
-        (leave_within, stoppable): (Duration, bool),
+        leave_within: Duration,
+        stoppable: bool,
     ) -> Self {
         let paced = |(cluster, machine): (ClusterId, Machine)| {
             let pace = Pace::new(machine.speed);
@@ -128,7 +136,7 @@ impl Machines {
             running: RefCell::default(),
             sites: RefCell::default(),
             began: Instant::now(),
-            last_life: Cell::new(0),
+            last_incarnation: Cell::new(0),
             recorders: RefCell::default(),
             leave_within,
             stoppable,
@@ -137,12 +145,13 @@ impl Machines {
         }))
     }
 
-    /// Nodes of this cluster that are started from now on register with a site in a process of its own, which is there.
+    /// Sets the site that nodes of this cluster register with from now on: one in a process of its
+    /// own.
     pub fn site_is_at(&self, cluster: &ClusterId, site: Contact) {
         self.0.sites.borrow_mut().insert(cluster.clone(), site);
     }
 
-    /// What starts a node here: there are no files.
+    /// A request to start a node here. There are no files.
     pub fn request(node: NodeId, threads: u32) -> NodeRequest {
         NodeRequest {
             node,
@@ -154,62 +163,65 @@ impl Machines {
         }
     }
 
-    /// How fast a machine computes from now on. False: there is no such machine.
+    /// Sets the speed of a machine. Returns false if there is no such machine.
     pub fn set_speed(&self, node: &NodeId, speed: f64) -> bool {
         let machine = self.0.machines.get(node);
         machine.map(|(.., pace)| pace.set(speed)).is_some()
     }
 
-    /// As after `kill -9` of a node's process: its site sees that. False: there is none.
+    /// Kills a node's process; its site sees the end. Returns false if there is no process.
     pub fn kill(&self, node: &NodeId) -> bool {
-        let ended = self.end(node);
-        ended.map(|life| life.tell(KILLED)).is_some()
+        let ended = self.remove_process(node);
+        ended.map(|process| process.report_end(KILLED)).is_some()
     }
 
-    /// As `SIGSTOP`: a node's process neither computes nor reads nor writes, and its timers stand, until it
-    /// [goes on](Self::go_on). False: there is none, it stands already, or it cannot be stopped.
+    /// Stops a node's process as by `SIGSTOP`, until it [resumes](Self::resume).
+    ///
+    /// It neither computes nor reads nor writes, and its timers stop. Returns false if there is
+    /// none, if it is stopped already, or if it cannot be stopped.
     pub fn stop(&self, node: &NodeId) -> bool {
         let running = self.0.running.borrow();
-        let Some(life) = running.get(node) else { return false };
-        let Some(gate) = &life.gate else { return false };
-        if life.stands.get().is_some() || !self.0.network.stop(node) {
+        let Some(process) = running.get(node) else { return false };
+        let Some(gate) = &process.gate else { return false };
+        if process.stopped_at.get().is_some() || !self.0.network.stop(node) {
             return false;
         }
-        life.stands.set(Some(Instant::now()));
+        process.stopped_at.set(Some(Instant::now()));
         gate.shut();
         true
     }
 
-    /// It goes on, with all that came meanwhile. False: it does not stand.
-    pub fn go_on(&self, node: &NodeId) -> bool {
+    /// Resumes a process, which then receives all that arrived meanwhile. Returns false if it is
+    /// not stopped.
+    pub fn resume(&self, node: &NodeId) -> bool {
         let running = self.0.running.borrow();
-        running.get(node).is_some_and(|life| self.set_going(node, life))
+        running.get(node).is_some_and(|process| self.resume_process(node, process))
     }
 
-    fn set_going(&self, node: &NodeId, life: &Life) -> bool {
-        let Some(since) = life.stands.take() else { return false };
+    fn resume_process(&self, node: &NodeId, process: &Process) -> bool {
+        let Some(since) = process.stopped_at.take() else { return false };
         if let Some((.., pace)) = self.0.machines.get(node) {
             pace.stood(since.elapsed());
         }
         self.0.network.go_on(node);
-        if let Some(gate) = &life.gate {
+        if let Some(gate) = &process.gate {
             gate.open();
         }
         true
     }
 
-    /// Whether a node's process runs, and does not stand still.
-    pub fn is_going(&self, node: &NodeId) -> bool {
-        self.0.running.borrow().get(node).is_some_and(|life| life.stands.get().is_none())
+    /// Whether a node's process runs and is not stopped.
+    pub fn is_responsive(&self, node: &NodeId) -> bool {
+        self.0.running.borrow().get(node).is_some_and(|process| process.stopped_at.get().is_none())
     }
 
-    /// Whether this life of a node runs.
-    pub fn lives(&self, peer: &Peer) -> bool {
+    /// Whether this incarnation of a node runs.
+    pub fn is_current(&self, peer: &Peer) -> bool {
         let running = self.0.running.borrow();
-        running.get(&peer.node).is_some_and(|life| life.incarnation == peer.incarnation)
+        running.get(&peer.node).is_some_and(|process| process.incarnation == peer.incarnation)
     }
 
-    /// Every engine that was started so far, of all lives of all nodes.
+    /// Every engine that was started so far, of all incarnations of all nodes.
     pub fn engines(&self) -> Vec<EngineWatch> {
         let mut watches = self.0.watches.borrow_mut();
         while let Ok(watch) = self.0.engines.borrow_mut().1.try_recv() {
@@ -218,72 +230,75 @@ impl Machines {
         watches.clone()
     }
 
-    /// Those of a job whose processes run.
+    /// The engines of a job whose processes run.
     pub fn engines_of(&self, job: JobId) -> Vec<EngineWatch> {
         let mut engines = self.engines();
-        engines.retain(|engine| engine.job() == job && self.lives(engine.me()));
+        engines.retain(|engine| engine.job() == job && self.is_current(engine.me()));
         engines
     }
 
-    /// The machine goes off: its site sees nothing until it is [on](Self::switch_on) again, and what is started there waits
-    /// until then. False: it is off, or there is none.
+    /// Switches a machine off; its site sees nothing until the machine is [on](Self::switch_on)
+    /// again.
+    ///
+    /// Processes that start there wait until then. Returns false if the machine is off or unknown.
     pub fn switch_off(&self, node: &NodeId) -> bool {
         let is_off = self.0.down.borrow().contains_key(node);
         if is_off || !self.0.machines.contains_key(node) {
             return false;
         }
-        let ended = self.end(node);
+        let ended = self.remove_process(node);
         self.0.down.borrow_mut().insert(node.clone(), ended);
         true
     }
 
-    /// The machine is on again, and the process that it had is seen to have ended. False: it was not off.
+    /// Switches a machine on; its site then sees the end of the former process. Returns false if it
+    /// was not off.
     pub fn switch_on(&self, node: &NodeId) -> bool {
         let Some(ended) = self.0.down.borrow_mut().remove(node) else { return false };
-        if let Some(life) = ended {
-            life.tell(KILLED);
+        if let Some(process) = ended {
+            process.report_end(KILLED);
         }
         self.0.up.notify_waiters();
         true
     }
 
-    /// Nodes whose processes run.
+    /// The nodes whose processes run.
     pub fn running(&self) -> Vec<NodeId> {
         self.0.running.borrow().keys().cloned().collect()
     }
 
-    /// Seconds from the grid's start to then.
+    /// Seconds from the grid's start to an instant.
     pub fn seconds_until(&self, then: Instant) -> f64 {
         then.saturating_duration_since(self.0.began).as_secs_f64()
     }
 
-    /// Nodes on which an actor is published under this name.
+    /// The nodes on which an actor is published under this name.
     pub fn hosting(&self, name: &str) -> Vec<NodeId> {
         let running = self.0.running.borrow();
-        let hosts = running.iter().filter(|(_, life)| life.hub.publishes(name));
+        let hosts = running.iter().filter(|(_, process)| process.hub.publishes(name));
         hosts.map(|(node, _)| node.clone()).collect()
     }
 
-    /// What was recorded since the last call, by all processes so far.
+    /// Takes the events that all processes recorded since the last call.
     pub fn drain(&self) -> Vec<springtide_runtime::event::Record> {
         self.0.recorders.borrow().iter().flat_map(Recorder::drain).collect()
     }
 
-    /// The process is no more; its site has not seen it yet.
-    fn end(&self, node: &NodeId) -> Option<Rc<Life>> {
-        let life = self.0.running.borrow_mut().remove(node)?;
+    /// Removes a process. Its site has not seen the end yet.
+    fn remove_process(&self, node: &NodeId) -> Option<Rc<Process>> {
+        let process = self.0.running.borrow_mut().remove(node)?;
         self.0.network.kill(node);
-        // What is left of it has to end.
-        self.set_going(node, &life);
-        if let Some(task) = life.task.borrow_mut().take() {
+        // Its tasks must run to end.
+        self.resume_process(node, &process);
+        if let Some(task) = process.task.borrow_mut().take() {
             task.abort();
         }
-        // Nobody hears it any more, but what would compute on must end.
-        life.worker.do_send(Shutdown { reason: "its process was killed".to_owned() });
-        Some(life)
+        // The process sends no more, but its compute threads must end.
+        process.worker.do_send(Shutdown { reason: "its process was killed".to_owned() });
+        Some(process)
     }
 
-    async fn start(&self, node: &NodeId) -> Option<Rc<Life>> {
+    async fn start(&self, node: &NodeId) -> Option<Rc<Process>> {
         let (cluster, machine, pace) = self.0.machines.get(node)?;
         loop {
             let up = self.0.up.notified();
@@ -294,8 +309,8 @@ impl Machines {
         }
         tokio::time::sleep(START).await;
         let now_us = u64::try_from(self.0.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.0.last_life.set((EPOCH_US + now_us).max(self.0.last_life.get() + 1));
-        let incarnation = Incarnation(self.0.last_life.get());
+        self.0.last_incarnation.set((EPOCH_US + now_us).max(self.0.last_incarnation.get() + 1));
+        let incarnation = Incarnation(self.0.last_incarnation.get());
         let peer = Peer { node: node.clone(), incarnation, cluster: cluster.clone() };
         let endpoint = Endpoint::over(self.0.network.join(peer).ok()?);
         self.0.recorders.borrow_mut().push(endpoint.recorder.clone());
@@ -320,7 +335,7 @@ impl Machines {
                 mhz: (1000.0 * machine.speed) as u32,
                 ..Hardware::default()
             },
-            // Not the simulator's own: that is another in the next run, and not always as long.
+            // Not the simulator's own: it differs from run to run, also in length.
             pid: 1,
             leave_within: self.0.leave_within,
             actors: None,
@@ -329,11 +344,11 @@ impl Machines {
             patient: false,
         };
         let own = self.0.stoppable.then(LocalSet::new);
-        // All that the process spawns from here on is its own.
+        // All tasks that the process spawns from here on are its own.
         let inside = own.as_ref().map(LocalSet::enter);
         let served = Node::start(endpoint, options, self.0.registry.clone());
         let (end, ends) = mpsc::unbounded_channel();
-        let life = Rc::new(Life {
+        let process = Rc::new(Process {
             incarnation,
             worker: served.worker(),
             hub,
@@ -342,33 +357,33 @@ impl Machines {
             ended: watch::channel(None).0,
             task: RefCell::default(),
             gate: own.is_some().then(Rc::default),
-            stands: Cell::default(),
+            stopped_at: Cell::default(),
         });
-        let (machines, name, of) = (self.clone(), node.clone(), Rc::downgrade(&life));
+        let (machines, name, of) = (self.clone(), node.clone(), Rc::downgrade(&process));
         let serving = async move {
             let how = match served.serve(ends).await {
                 Ok(_) => "exit status: 0".to_owned(),
                 Err(error) => format!("exit status: 1; {error}"),
             };
-            let Some(life) = of.upgrade() else { return };
+            let Some(process) = of.upgrade() else { return };
             let mut running = machines.0.running.borrow_mut();
-            if running.get(&name).is_some_and(|now| Rc::ptr_eq(now, &life)) {
+            if running.get(&name).is_some_and(|now| Rc::ptr_eq(now, &process)) {
                 running.remove(&name);
             }
-            life.tell(&how);
+            process.report_end(&how);
         };
-        *life.task.borrow_mut() = Some(actix_rt::spawn(serving));
+        *process.task.borrow_mut() = Some(actix_rt::spawn(serving));
         drop(inside);
-        if let (Some(own), Some(gate)) = (own, &life.gate) {
+        if let (Some(own), Some(gate)) = (own, &process.gate) {
             actix_rt::spawn(run(own, gate.clone()));
         }
-        self.0.running.borrow_mut().insert(node.clone(), life.clone());
-        Some(life)
+        self.0.running.borrow_mut().insert(node.clone(), process.clone());
+        Some(process)
     }
 }
 
-impl Drop for Life {
-    /// Else its network and those who hear it would hold each other.
+impl Drop for Process {
+    /// Breaks the cycle between the network and its handlers.
     fn drop(&mut self) {
         self.router.clear();
     }
@@ -380,9 +395,10 @@ impl Provider for Machines {
         request: &'a NodeRequest,
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         Box::pin(async move {
-            let life = self.live(request).await?;
+            let process = self.start_process(request).await?;
             let (machines, node) = (self.clone(), request.node.clone());
-            Ok(Box::new(Simulated { machines, node, life, told: false }) as Box<dyn Stub>)
+            Ok(Box::new(MachineStub { machines, node, process, reported_active: false })
+                as Box<dyn Stub>)
         })
     }
 
@@ -392,50 +408,58 @@ impl Provider for Machines {
 }
 
 impl Machines {
-    /// Begins a life of a node.
-    pub(crate) async fn live(&self, request: &NodeRequest) -> Result<Rc<Life>, ProviderError> {
-        let life = Machines::start(self, &request.node).await;
-        life.ok_or_else(|| ProviderError::Start {
+    /// Starts a process of a node.
+    pub(crate) async fn start_process(
+        &self,
+        request: &NodeRequest,
+    ) -> Result<Rc<Process>, ProviderError> {
+        let process = Machines::start(self, &request.node).await;
+        process.ok_or_else(|| ProviderError::Start {
             program: request.program.clone(),
             source: std::io::Error::other(format!("there is no machine {}", request.node)),
         })
     }
 
-    /// Ends a life of a node in order, or all at once after `grace`. Returns how it ended.
-    pub(crate) async fn end_in(&self, node: &NodeId, life: &Rc<Life>, grace: Duration) -> String {
-        let _ = life.ends.send(End::Now("its site ends it".to_owned()));
-        match timeout(grace, life.ended()).await {
+    /// Ends a process in order, or kills it after `grace`. Returns its exit status.
+    pub(crate) async fn end_process(
+        &self,
+        node: &NodeId,
+        process: &Rc<Process>,
+        grace: Duration,
+    ) -> String {
+        let _ = process.ends.send(End::Now("its site ends it".to_owned()));
+        match timeout(grace, process.ended()).await {
             Ok(how) => how,
             Err(_) => {
-                self.kill_life(node, life);
-                life.ended.borrow().clone().unwrap_or_default()
+                self.kill_process(node, process);
+                process.ended.borrow().clone().unwrap_or_default()
             }
         }
     }
 
-    /// As [`Machines::kill`], if it is this life that runs.
-    pub(crate) fn kill_life(&self, node: &NodeId, life: &Rc<Life>) {
-        let runs = self.0.running.borrow().get(node).is_some_and(|now| Rc::ptr_eq(now, life));
+    /// As [`Machines::kill`], if this process is the one that runs.
+    pub(crate) fn kill_process(&self, node: &NodeId, process: &Rc<Process>) {
+        let runs = self.0.running.borrow().get(node).is_some_and(|now| Rc::ptr_eq(now, process));
         if runs {
             self.kill(node);
         }
     }
 }
 
-/// What a process leaves that writes nothing.
+/// The end of a process that writes no log.
 pub(crate) fn ended(how: String) -> Ended {
     Ended { how, last_lines: Vec::new() }
 }
 
-struct Simulated {
+struct MachineStub {
     machines: Machines,
     node: NodeId,
-    life: Rc<Life>,
-    /// That it is active was said.
-    told: bool,
+    process: Rc<Process>,
+    /// Whether `news` has reported the stub as active.
+    reported_active: bool,
 }
 
-impl Stub for Simulated {
+impl Stub for MachineStub {
     fn id(&self) -> Option<StubId> {
         None
     }
@@ -445,11 +469,12 @@ impl Stub for Simulated {
     }
 
     fn news(&mut self) -> LocalFuture<'_, StubNews> {
-        let first = !std::mem::replace(&mut self.told, true);
+        let first = !std::mem::replace(&mut self.reported_active, true);
         Box::pin(async move {
-            match first {
-                true => StubNews::Active,
-                false => StubNews::Ended(ended(self.life.ended().await)),
+            if first {
+                StubNews::Active
+            } else {
+                StubNews::Ended(ended(self.process.ended().await))
             }
         })
     }
@@ -460,24 +485,26 @@ impl Stub for Simulated {
         grace: Duration,
     ) -> LocalFuture<'a, Result<(), ProviderError>> {
         Box::pin(async move {
-            self.machines.end_in(&self.node, &self.life, grace).await;
-            self.life = self.machines.live(request).await?;
+            self.machines.end_process(&self.node, &self.process, grace).await;
+            self.process = self.machines.start_process(request).await?;
             Ok(())
         })
     }
 
     fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
-        Box::pin(async move { ended(self.machines.end_in(&self.node, &self.life, grace).await) })
+        Box::pin(
+            async move { ended(self.machines.end_process(&self.node, &self.process, grace).await) },
+        )
     }
 
     fn kill(&mut self) {
-        self.machines.kill_life(&self.node, &self.life);
+        self.machines.kill_process(&self.node, &self.process);
     }
 
     fn leave(self: Box<Self>) {}
 }
 
-impl Drop for Simulated {
+impl Drop for MachineStub {
     fn drop(&mut self) {
         self.kill();
     }

@@ -1,6 +1,6 @@
-//! Scenarios beside what could have been: without adaptation, and with the best fixed set of nodes.
+//! Runs of a scenario with and without adaptation, and on the best fixed set of nodes.
 //!
-//! Must not know how it is shown.
+//! This module does not depend on the presentation of the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,106 +15,110 @@ use springtide_runtime::random::SplitMix;
 use crate::grid::GridError;
 use crate::scenario::{Play, Played, play, seconds};
 
-/// What a node goes through within so many periods and then takes back was to no purpose.
+/// A change counts as undone if it is taken back within this number of periods.
 const UNDONE_WITHIN: u32 = 5;
 
-/// So many iterations under conditions that do not change tell how long the others take.
+/// The number of iterations under constant conditions that suffices to predict the length of all.
 const SETTLED_ITERATIONS: f64 = 4.0;
 
-/// Nodes by cluster.
+/// The number of nodes by cluster.
 pub type Nodes = BTreeMap<String, u32>;
 
-/// A scenario's runs.
+/// The results of all runs of a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// The name of the scenario.
     pub name: String,
-    /// What it is about.
+    /// The description of the scenario.
     pub about: String,
-    /// Of whatever is random.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// The monitoring period, seconds.
     pub period_s: f64,
-    /// Runtime with the nodes it starts on, seconds.
+    /// Runtime on the initial nodes, seconds.
     pub static_s: f64,
-    /// The same, measured and decided, but not changed.
+    /// Runtime with measurements and decisions that are not executed, seconds.
     pub monitor_s: f64,
-    /// Adaptive.
+    /// Runtime of the adaptive run, seconds.
     pub adaptive_s: f64,
     /// 1 - adaptive / static.
     pub reduction: f64,
-    /// The paper's.
+    /// The reduction that the paper reports.
     pub paper_reduction: Option<f64>,
     /// Length of each iteration, seconds.
     pub iterations: Iterations,
-    /// Nodes of the adaptive run: from which second on, how many.
+    /// Nodes of the adaptive run: pairs of a time in seconds and the number from then on.
     pub nodes_over_time: Vec<(f64, u32)>,
-    /// Runtime with the best fixed set of nodes from the moment it could be known, seconds.
+    /// Runtime with the best fixed set of nodes from the first event on, seconds.
     pub clairvoyant_s: f64,
-    /// Which that is: nodes by cluster.
+    /// The best fixed set of nodes.
     pub clairvoyant_nodes: Nodes,
-    /// What was decided in the adaptive run: seconds, actions.
+    /// Decisions of the adaptive run: pairs of seconds and actions.
     pub decisions: Vec<(f64, String)>,
-    /// What happened to the grid in the adaptive run: seconds, what.
+    /// Changes of the grid in the adaptive run: pairs of seconds and text.
     pub events: Vec<(f64, String)>,
-    /// What the adaptive run did and took back within five periods.
+    /// Changes that the adaptive run took back within five periods.
     pub undone: Vec<String>,
-    /// Adaptive with the default monitoring period.
+    /// Results of the adaptive run with the default monitoring period.
     pub ours: Ours,
 }
 
-/// See [`Row::iterations`].
+/// The lengths of a scenario's iterations: see [`Row::iterations`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Iterations {
-    /// Of the static run.
+    /// Iterations of the static run, seconds.
     #[serde(rename = "static")]
     pub fixed: Vec<f64>,
-    /// Of the adaptive run.
+    /// Iterations of the adaptive run, seconds.
     pub adaptive: Vec<f64>,
 }
 
-/// See [`Row::ours`].
+/// Results with the default monitoring period: see [`Row::ours`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Ours {
-    /// Its monitoring period, seconds.
+    /// The monitoring period, seconds.
     pub period_s: f64,
-    /// Runtime, seconds.
+    /// Runtime of the run, seconds.
     pub adaptive_s: f64,
     /// 1 - adaptive / static.
     pub reduction: f64,
     /// Length of each iteration, seconds.
     pub iterations: Vec<f64>,
-    /// From which second on, how many nodes.
+    /// Pairs of a time in seconds and the number of nodes from then on.
     pub nodes_over_time: Vec<(f64, u32)>,
-    /// What was decided: seconds, actions.
+    /// Decisions: pairs of seconds and actions.
     pub decisions: Vec<(f64, String)>,
-    /// What was done and taken back within five periods.
+    /// Changes that were taken back within five periods.
     pub undone: Vec<String>,
 }
 
-/// A scenario's run went wrong.
+/// Failure of a scenario's run.
 #[derive(Debug, thiserror::Error)]
 pub enum PaperError {
-    /// It could not be played.
+    /// The simulation failed.
     #[error("scenario {0}: {1}")]
     Grid(String, #[source] GridError),
-    /// Its job failed.
+    /// The scenario's job failed.
     #[error("scenario {0}: the job failed: {1}")]
     Failed(String, String),
-    /// Its job ended with a wrong answer.
-    #[error("scenario {0}: the answer is {found:016x}, not {expected:016x}", found = .1, expected = .2)]
+    /// The job ended with a wrong answer.
+    #[error(
+        "scenario {0}: the answer is {found:016x}, not {expected:016x}",
+        found = .1,
+        expected = .2
+    )]
     Answer(String, u64, u64),
 }
 
-/// A digest of what the paper's scenarios were calibrated by: the job and the links.
+/// A digest of the calibrated part of the paper's scenarios: the job and the links.
 pub fn calibration(config: &ScenarioConfig) -> u64 {
     let uplinks: Vec<_> = config.cluster.iter().map(|place| &place.uplink).collect();
     let text = serde_json::json!([config.app, config.wide, uplinks.first()]).to_string();
     SplitMix::of(0, &text).0
 }
 
-/// Plays it, and takes nothing but the right answer.
-fn played(config: &ScenarioConfig, how: &Play) -> Result<Played, PaperError> {
+/// Simulates a scenario and checks the answer.
+fn simulate_checked(config: &ScenarioConfig, how: &Play) -> Result<Played, PaperError> {
     let name = || config.name.to_string();
     let played = play(config, how).map_err(|error| PaperError::Grid(name(), error))?;
     match &played.ended.outcome {
@@ -124,8 +128,10 @@ fn played(config: &ScenarioConfig, how: &Play) -> Result<Played, PaperError> {
     }
 }
 
-/// Plays a scenario in all modes, with this monitoring period and with the default one. Where the best fixed set of nodes is known it
-/// is played, and not searched for.
+/// Simulates a scenario in all modes, with the given monitoring period and with the default one.
+///
+/// `best` is the best fixed set of nodes where it is known; otherwise this function searches for
+/// it.
 ///
 /// # Errors
 /// [`PaperError`].
@@ -135,7 +141,7 @@ pub fn row(
     seed: u64,
     best: Option<&Nodes>,
 ) -> Result<Row, PaperError> {
-    let of = |mode, period| played(config, &Play { mode, period: Some(period), seed });
+    let of = |mode, period| simulate_checked(config, &Play { mode, period: Some(period), seed });
     let fixed = of(Mode::Static, period)?;
     let monitor = of(Mode::Monitor, period)?;
     let adaptive = of(Mode::Adaptive, period)?;
@@ -172,12 +178,14 @@ pub fn row(
     })
 }
 
-/// Plays scenarios with these seeds, several at a time, with the paper's monitoring period where none is given; in the order asked
-/// for. `tell` hears of each as it ends. The best fixed set of nodes is searched for with a scenario's first seed: it follows from the
-/// nodes and from what happens to them, and with the others it is played.
+/// Simulates scenarios with the given seeds, several at a time; rows have the order of `orders`.
+///
+/// Without `period`, each scenario has the paper's monitoring period. `tell` gets each row when it
+/// is complete. The best fixed set of nodes is searched for with a scenario's first seed alone. It
+/// depends on the nodes and on their events, so the other seeds reuse it.
 ///
 /// # Errors
-/// That of the first that went wrong.
+/// The first error among the scenarios.
 pub fn rows(
     orders: Vec<(&ScenarioConfig, u64)>,
     period: Option<Duration>,
@@ -209,17 +217,18 @@ pub fn rows(
     Ok(rows.into_values().collect())
 }
 
-/// What a run did and took back within five periods: nodes that came and went, or went and came, by its own decision.
+/// Changes that a run took back within five periods: nodes that joined and left, or left and
+/// joined, by its own decision.
 pub fn undone(run: &Played, period: Duration) -> Vec<String> {
     let within = (UNDONE_WITHIN * period).as_secs_f64();
-    // Of each node: when it last came or went, by the policy's will.
+    // By node: the time and kind of its last change that the policy decided.
     let mut last = BTreeMap::<NodeId, (f64, bool)>::new();
     let mut undone = Vec::new();
-    for (at, event) in run.moments() {
+    for (at, event) in run.events_by_time() {
         let (node, came) = match event {
             Event::NodeJoined { node, .. } => (node, true),
             Event::NodeLeft { node, .. } => (node, false),
-            // Of nobody's will.
+            // A loss is not the policy's decision.
             Event::NodeLost { node, .. } => {
                 last.remove(node);
                 continue;
@@ -241,10 +250,13 @@ pub fn undone(run: &Played, period: Duration) -> Vec<String> {
     undone
 }
 
-/// Runtime with the best fixed set of nodes from the first event on, to which nodes come for nothing.
+/// Runtime with the best fixed set of nodes from the first event on, where additional nodes cost no
+/// time.
 ///
-/// Nodes that nothing happens to are all taken: another that is as good as the rest makes no run longer. Of clusters that events
-/// name, none or all are. Where nothing more happens later, a few iterations tell the length of all.
+/// Clusters that no event names are used whole: another node as fast as the rest lengthens no run.
+/// Slow ones are tried with and without.
+/// Of each cluster that an event names, all nodes are tried or none.
+/// If no event follows later, a few iterations suffice to predict the length of all.
 fn clairvoyant(
     config: &ScenarioConfig,
     fixed: &Played,
@@ -253,7 +265,7 @@ fn clairvoyant(
 ) -> Result<(f64, Nodes), PaperError> {
     let first = fixed.events.iter().map(|(at, _)| at.as_secs_f64()).reduce(f64::min);
     let switch = first.unwrap_or(0.0);
-    let done = done_by(&fixed.iterations, switch);
+    let done = iterations_done(&fixed.iterations, switch);
     let all = f64::from(config.app.iterations.get());
     let left = (all - done).max(0.0);
     let settled = fixed.events.iter().all(|(at, _)| at.as_secs_f64() <= switch);
@@ -262,13 +274,13 @@ fn clairvoyant(
     let skipped = (all - left.ceil()).max(0.0) as u32;
     let mut best: Option<(f64, Nodes)> = None;
     let mut tried = BTreeSet::new();
-    for nodes in known.map_or_else(|| sets(config), |nodes| vec![nodes.clone()]) {
+    for nodes in known.map_or_else(|| candidate_sets(config), |nodes| vec![nodes.clone()]) {
         if nodes.values().all(|count| *count == 0) || !tried.insert(nodes.clone()) {
             continue;
         }
-        let rest = from(config, (switch, skipped), &nodes, whole as u32);
+        let rest = remaining_scenario(config, (switch, skipped), &nodes, whole as u32);
         let how = Play { mode: Mode::Static, period: None, seed };
-        let Ok(run) = played(&rest, &how) else { continue };
+        let Ok(run) = simulate_checked(&rest, &how) else { continue };
         let total = switch + run.wall.as_secs_f64() * left / whole;
         if best.as_ref().is_none_or(|(least, _)| total < *least) {
             best = Some((total, nodes));
@@ -277,12 +289,12 @@ fn clairvoyant(
     Ok(best.unwrap_or_else(|| (fixed.wall.as_secs_f64(), Nodes::new())))
 }
 
-/// How many iterations are done after so many seconds.
-fn done_by(iterations: &[f64], at: f64) -> f64 {
+/// The number of iterations, with fractions, that are done after the given seconds.
+fn iterations_done(iterations: &[f64], at: f64) -> f64 {
     let (mut begun, mut done) = (0.0, 0.0);
     for length in iterations {
         if begun + length > at {
-            // As long as those before, for what comes later has not touched it.
+            // The event at `at` lengthens this iteration, so the mean of the earlier ones is used.
             let usual = if done > 0.0 { begun / done } else { *length };
             return done + ((at - begun) / usual).min(1.0);
         }
@@ -292,8 +304,8 @@ fn done_by(iterations: &[f64], at: f64) -> f64 {
     done
 }
 
-/// Sets of nodes to be tried, by cluster.
-fn sets(config: &ScenarioConfig) -> Vec<Nodes> {
+/// Sets of nodes to try, by cluster.
+fn candidate_sets(config: &ScenarioConfig) -> Vec<Nodes> {
     let named = |name: &str| {
         config.event.iter().any(|event| {
             let between = event.between.iter().flat_map(|Pair(a, b)| [a, b]);
@@ -306,7 +318,7 @@ fn sets(config: &ScenarioConfig) -> Vec<Nodes> {
         let nodes = place.nodes.get();
         let there = nodes - place.later.get();
         let counts = match named(name) {
-            false if place.speed >= fastest(config) * 0.5 => vec![there],
+            false if place.speed >= fastest_speed(config) * 0.5 => vec![there],
             false => vec![0, there],
             true => vec![0, nodes],
         };
@@ -324,12 +336,13 @@ fn sets(config: &ScenarioConfig) -> Vec<Nodes> {
     sets
 }
 
-fn fastest(config: &ScenarioConfig) -> f64 {
+fn fastest_speed(config: &ScenarioConfig) -> f64 {
     config.cluster.iter().map(|place| place.speed).fold(0.0, f64::max)
 }
 
-/// So many iterations of the scenario from this second on, with so many behind it, begun on these nodes.
-fn from(
+/// The given iterations of the scenario from the second `switch` on, on the given nodes, after
+/// `skipped` iterations.
+fn remaining_scenario(
     config: &ScenarioConfig,
     (switch, skipped): (f64, u32),
     nodes: &Nodes,
@@ -341,7 +354,7 @@ fn from(
     for place in &mut rest.cluster {
         let count = nodes.get(place.name.as_str()).copied().unwrap_or(0);
         place.start = Whole::nearest(count);
-        // Whoever knows beforehand has them from then on.
+        // A clairvoyant run has these nodes from the start on.
         place.later = Whole::nearest(place.later.get().min(place.nodes.get() - count));
     }
     let earlier = |event: &mut EventSection| {
@@ -354,7 +367,7 @@ fn from(
         }
     };
     rest.event.iter_mut().for_each(earlier);
-    // Nodes that are taken at once need not be freed.
+    // Nodes that are in use from the start need not be freed.
     rest.event.retain(|event| event.what != Happening::Free);
     rest
 }

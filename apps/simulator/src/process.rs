@@ -1,7 +1,9 @@
-//! A process that can stand still: an executor of its own for all its tasks, which is not run while its gate is shut.
+//! A process that can stop, as by `SIGSTOP`: an executor of its own for its tasks, which does not
+//! run while its gate is shut.
 //!
-//! So its timers stand with it, as with a process that was sent `SIGSTOP`: what was due meanwhile is found due, all at once, when
-//! it goes on. Must not know what runs in it; its network is stopped elsewhere.
+//! Its timers stop with it. All timers that expire meanwhile fire at once when the process
+//! continues. This module depends on neither the process's tasks nor its network, which the caller
+//! stops.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -12,33 +14,33 @@ use std::rc::Rc;
 
 use tokio::task::LocalSet;
 
-/// Lets a process run, or stand still.
+/// Stops and continues a process.
 #[derive(Default)]
 pub(crate) struct Gate {
     shut: Cell<bool>,
-    waits: RefCell<Option<Waker>>,
+    waker: RefCell<Option<Waker>>,
 }
 
 impl Gate {
-    /// It stands still from now on.
+    /// Stops the process.
     pub(crate) fn shut(&self) {
         self.shut.set(true);
     }
 
-    /// It goes on.
+    /// Continues the process.
     pub(crate) fn open(&self) {
         self.shut.set(false);
-        if let Some(waiting) = self.waits.borrow_mut().take() {
-            waiting.wake();
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
         }
     }
 }
 
-/// Runs all tasks of a process to their ends, but for the times when its gate is shut.
+/// Runs all tasks of a process to their ends, except while its gate is shut.
 pub(crate) async fn run(mut tasks: LocalSet, gate: Rc<Gate>) {
     poll_fn(|cx| {
         if gate.shut.get() {
-            *gate.waits.borrow_mut() = Some(cx.waker().clone());
+            *gate.waker.borrow_mut() = Some(cx.waker().clone());
             return Poll::Pending;
         }
         Pin::new(&mut tasks).poll(cx)
@@ -55,17 +57,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_stands_still_finds_its_timers_due_when_it_goes_on() {
+    fn timers_of_a_stopped_process_fire_when_it_continues() {
         crate::simulate(|| async {
             let (tasks, gate) = (LocalSet::new(), Rc::new(Gate::default()));
-            let began = Instant::now();
-            let told = Rc::new(RefCell::new(Vec::new()));
+            let start = Instant::now();
+            let fired = Rc::new(RefCell::new(Vec::new()));
             let inside = tasks.enter();
             for after in [1, 3, 5, 9] {
-                let told = told.clone();
+                let fired = fired.clone();
                 actix_rt::spawn(async move {
                     sleep(Duration::from_secs(after)).await;
-                    told.borrow_mut().push(began.elapsed().as_secs());
+                    fired.borrow_mut().push(start.elapsed().as_secs());
                 });
             }
             drop(inside);
@@ -75,7 +77,7 @@ mod tests {
             sleep(Duration::from_secs(5)).await;
             gate.open();
             process.await.expect("no panic");
-            assert_eq!(*told.borrow(), [1, 7, 7, 9]);
+            assert_eq!(*fired.borrow(), [1, 7, 7, 9]);
         });
     }
 }

@@ -1,6 +1,7 @@
-//! The model of a job that a recorded run shows: what it would compute and send on other nodes.
+//! Learns the model of a job from a recorded run, to predict its computation and messages on other
+//! nodes.
 //!
-//! Must not know files, nor how a prediction is made of it.
+//! This module depends on neither files nor the use of the model.
 
 use std::collections::BTreeMap;
 
@@ -9,49 +10,50 @@ use springtide_runtime::id::ClusterId;
 
 use crate::apps::{Model, Shape};
 
-/// More leaves an iteration than this only make a simulation longer: what is stolen is far larger.
+/// The maximum number of leaves of an iteration. More only lengthen a simulation, as stolen tasks
+/// are far larger.
 pub const LEAVES_MAX: u64 = 4096;
 
-/// How much leaves differ where the job declares no costs.
+/// The spread of leaves if the job declares no costs.
 const SPREAD: f64 = 0.5;
 
-/// What is known of a run: sums over it.
+/// Sums over a recorded run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Recorded {
-    /// Its name.
+    /// The name of the run.
     pub run: String,
-    /// The job's.
+    /// The name of the job.
     pub job: String,
-    /// From the root's start to its end, seconds.
+    /// Time from the root's start to its end, seconds.
     pub wall_s: f64,
-    /// How many iterations it told of.
+    /// The number of iterations that the job reported.
     pub iterations: u32,
-    /// By cluster.
+    /// Each cluster's part, by cluster.
     pub clusters: BTreeMap<ClusterId, Part>,
-    /// Tasks that were run.
+    /// The number of executed tasks.
     pub tasks: u64,
-    /// Bytes of shared objects that were published.
+    /// Bytes of published shared objects.
     pub published_bytes: u64,
     /// Bytes of results of stolen tasks.
     pub result_bytes: u64,
-    /// Tasks of other nodes that were taken, by how deep they lie under the root.
+    /// The number of stolen tasks by their depth below the root.
     pub stolen: BTreeMap<u32, u64>,
 }
 
-/// What is known of a cluster's part in a run.
+/// Sums over a cluster's part in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Nodes at its end.
+    /// Nodes at the end of the run.
     pub workers: u32,
     /// Thread time at work, seconds.
     pub working_s: f64,
-    /// Of this, the root's own between its children.
+    /// The part of this time that the root spent between its children.
     pub root_s: f64,
-    /// Tasks with a declared cost.
+    /// The number of tasks with a declared cost.
     pub costed: u64,
-    /// Their costs.
+    /// The sum of the declared costs.
     pub units: f64,
-    /// The squares of them.
+    /// The sum of the squares of the declared costs.
     pub squares: f64,
 }
 
@@ -61,33 +63,34 @@ impl Part {
     }
 }
 
-/// A run that no model can be made of.
+/// Failure to learn a model from a run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RecordedError {
-    /// Nothing was computed by tasks.
+    /// No task computed anything.
     #[error(
-        "the recorded run computed nothing in tasks ({busy_s:.3} s): record a whole run of the job on a grid, with --out"
+        "the recorded run computed nothing in tasks ({busy_s:.3} s): record a whole run of the \
+         job on a grid, with --out"
     )]
     NoWork {
-        /// Seconds at work outside of the root's own code.
+        /// Seconds of work outside of the root's own code.
         busy_s: f64,
     },
 }
 
-/// A job's model, and how fast the clusters that it was seen on are.
+/// The model of a job, and the speeds of the clusters of the recorded run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Learned {
     /// The model. Speed 1 is the mean of the recorded run.
     pub model: Model,
-    /// Of those whose work can be told from its declared costs.
+    /// The speeds of clusters that can be derived from declared costs.
     pub speeds: BTreeMap<ClusterId, f64>,
-    /// Leaves of an iteration as they were: the model may have fewer.
+    /// Leaves of a recorded iteration; the model may have fewer.
     pub leaves: u64,
-    /// Whether costs were declared, from which leaves and speeds are known; else they are guessed.
+    /// Whether the job declared costs; otherwise leaves and speeds are guessed.
     pub declared: bool,
 }
 
-/// Makes a model of a run.
+/// Learns a model from a recorded run.
 ///
 /// # Errors
 /// [`RecordedError`].
@@ -102,7 +105,7 @@ pub fn learn(run: &Recorded) -> Result<Learned, RecordedError> {
     let declared = units > 0.0 && costed > 0;
     let mean_speed = units / busy_s;
     let speed = |part: &Part| part.units / part.busy_s() / mean_speed;
-    // One thread's few tasks say little.
+    // A thread's few tasks are too few for an estimate.
     let enough = |part: &Part| part.busy_s() > 0.01 * busy_s && part.units > 0.0;
     let speeds: BTreeMap<ClusterId, f64> = run
         .clusters
@@ -116,14 +119,15 @@ pub fn learn(run: &Recorded) -> Result<Learned, RecordedError> {
         .map(|(cluster, part)| part.root_s * speeds.get(cluster).copied().unwrap_or(1.0))
         .sum();
     let rounds = run.iterations.max(1);
-    // Of a binary tree's tasks half are leaves.
+    // Half of a binary tree's tasks are leaves.
     let all_leaves = if declared { costed } else { run.tasks.div_ceil(2) };
     let leaves = (all_leaves / u64::from(rounds)).max(1);
     let modelled = leaves.min(LEAVES_MAX);
     let each = |seconds: f64| (seconds / f64::from(rounds) * 1e6).round() as u64;
-    let spread = match declared {
-        true => spread(costed as f64, units, sum(|part| part.squares), leaves / modelled),
-        false => SPREAD,
+    let spread = if declared {
+        spread(costed as f64, units, sum(|part| part.squares), leaves / modelled)
+    } else {
+        SPREAD
     };
     Ok(Learned {
         model: Model {
@@ -149,15 +153,17 @@ fn bytes(count: f64) -> u32 {
     count.round() as u32 // saturates
 }
 
-/// Half the width of a uniform distribution of this variance, as a share of its mean; of leaves that are each put together
-/// of `merged` of them.
+/// Half the width of a uniform distribution of this variance, as a share of its mean.
+///
+/// Each leaf of the model merges `merged` recorded leaves.
 fn spread(count: f64, sum: f64, squares: f64, merged: u64) -> f64 {
     let mean = sum / count;
     let variance = (squares / count - mean * mean).max(0.0) / (merged.max(1) as f64);
     ((3.0 * variance).sqrt() / mean).clamp(0.0, 1.0)
 }
 
-/// Iterations' worth of results that were sent: a task at depth 1 is a whole iteration's, and each step down is half of one.
+/// The number of iterations whose results were sent: a task at depth 1 is a whole iteration, and
+/// each level halves it.
 fn shares(run: &Recorded) -> f64 {
     let share = |depth: u32| 0.5_f64.powi(depth.saturating_sub(1).min(1000) as i32);
     run.stolen.iter().map(|(depth, count)| share(*depth) * *count as f64).sum()
@@ -168,7 +174,7 @@ mod tests {
     use super::*;
 
     fn part(working_s: f64, root_s: f64, costed: u64, units: f64) -> Part {
-        // All of one size.
+        // All tasks have one size.
         let squares = if costed == 0 { 0.0 } else { units * units / costed as f64 };
         Part { workers: 2, working_s, root_s, costed, units, squares }
     }
@@ -184,7 +190,7 @@ mod tests {
             stolen: [(1, 1), (2, 3), (3, 4)].into(),
             ..Recorded::default()
         };
-        // The second is twice as fast: 40 s of its time are 80 of the first's.
+        // The second cluster is twice as fast: 40 s of its time are 80 s of the first one's.
         run.clusters.insert("a".into(), part(41.0, 1.0, 400, 4000.0));
         run.clusters.insert("b".into(), part(40.0, 0.0, 800, 8000.0));
         let learned = learn(&run).unwrap();
@@ -210,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_uniformly_has_the_spread_that_it_was_made_with() {
+    fn the_spread_of_uniform_costs_is_recovered() {
         let costs: Vec<f64> = (0..=1000).map(|i| 5.0 + 10.0 * f64::from(i) / 1000.0).collect();
         let squares = costs.iter().map(|cost| cost * cost).sum();
         let found = spread(costs.len() as f64, costs.iter().sum(), squares, 1);

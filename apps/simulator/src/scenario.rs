@@ -1,6 +1,6 @@
-//! Plays a scenario's file: its grid, its job, and (`stage`) what happens to them.
+//! Simulates a scenario file: its grid, its job and, in `stage`, its events.
 //!
-//! Must not know how it is told, nor what anybody expects of it.
+//! This module depends on neither the presentation nor the expected result.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,77 +19,81 @@ use springtide_runtime::work::Registry;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::apps::{Model, Shape, Then};
+use crate::apps::{LeafPhase, Model, Shape};
 use crate::dead_end::{DeadEnd, Now};
-use crate::grid::{Grid, GridError, Layout, Place, Told, simulate};
+use crate::grid::{Grid, GridError, Layout, Place, RecentEvents, simulate};
 pub use crate::machines::EPOCH_US;
 use crate::machines::Machine;
 use crate::stage::{Stage, listed};
-use crate::submitter::{Heard, Submitter};
+use crate::submitter::{Progress, Submitter};
 
-/// How a scenario is played.
+/// The options of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Play {
-    /// How far the set of nodes is adapted.
+    /// The extent to which the set of nodes is adapted.
     pub mode: Mode,
-    /// In place of the file's.
+    /// The monitoring period, if it replaces the file's.
     pub period: Option<Duration>,
-    /// Of whatever is random.
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 
-/// How it went.
+/// The result of a simulated scenario.
 #[derive(Debug)]
 pub struct Played {
-    /// As its client hears it.
+    /// The report that the client gets.
     pub ended: Box<JobEnded>,
-    /// The checksum that it should have.
+    /// The checksum that the job must have.
     pub answer: u64,
-    /// From the job's submission to its end.
+    /// Time from the job's submission to its end.
     pub wall: Duration,
     /// Length of each iteration, seconds.
     pub iterations: Vec<f64>,
-    /// How many nodes it had from which second on.
+    /// Pairs of a time in seconds and the job's number of nodes from then on.
     pub nodes: Vec<(f64, u32)>,
-    /// What the job said, by seconds.
+    /// Messages of the job, by time since its submission.
     pub said: Vec<(Duration, String)>,
-    /// What happened to the grid, by seconds.
+    /// Events of the grid, by time since the job's submission.
     pub events: Vec<(Duration, String)>,
-    /// When the job was submitted, in seconds of the grid.
+    /// The time of the job's submission, in seconds of the grid.
     start_s: f64,
-    /// Which nodes events claimed or gave back, and when.
+    /// Nodes that events claimed or freed, by time since the job's submission.
     pub claims: Vec<(Duration, Vec<NodeId>)>,
-    /// The run's log.
+    /// The recorded events of the run.
     pub records: Vec<Record>,
-    /// Digest of all that happened: equal for equal histories. 0 of live ones.
+    /// Digest of all events: equal for equal histories; 0 for live runs.
     pub digest: u64,
 }
 
 impl Played {
-    /// What the policy decided to do, by the job's seconds.
+    /// The actions that the policy decided on, by seconds of the job.
     pub fn actions(&self) -> Vec<(Duration, String)> {
-        let told = |logged: &Logged| {
+        let describe = |logged: &Logged| {
             let at = Duration::try_from_secs_f64(logged.inputs.snapshot.elapsed_s);
             let words: Vec<_> = logged.decision.actions.iter().map(policy::action).collect();
             (at.unwrap_or_default(), words.join("; "))
         };
         let decisions = self.decisions();
-        decisions.iter().filter(|logged| !logged.decision.actions.is_empty()).map(told).collect()
+        decisions
+            .iter()
+            .filter(|logged| !logged.decision.actions.is_empty())
+            .map(describe)
+            .collect()
     }
 
-    /// What happened to nodes and roles, by seconds after the job's start.
-    pub fn moments(&self) -> impl Iterator<Item = (f64, &Event)> {
-        moments(&self.records, self.start_s)
+    /// Recorded events of nodes and roles, by seconds since the job's start.
+    pub fn events_by_time(&self) -> impl Iterator<Item = (f64, &Event)> {
+        events_by_time(&self.records, self.start_s)
     }
 
-    /// Whether an event wanted this node for something else in this time.
+    /// Whether an event claimed or freed this node in this time.
     pub fn was_claimed(&self, node: &NodeId, from: f64, to: f64) -> bool {
         let claims = self.claims.iter().filter(|(_, nodes)| nodes.contains(node));
         let times = claims.map(|(at, _)| at.as_secs_f64());
         times.into_iter().any(|at| (from - 1.0..=to + 1.0).contains(&at))
     }
 
-    /// What the policy decided, and from what.
+    /// The decisions of the policy, with their inputs.
     pub fn decisions(&self) -> Vec<Logged> {
         let decisions = self.records.iter().filter_map(|record| match &record.event {
             Event::Decision { decision, inputs, .. } if decision == ADAPT => {
@@ -101,12 +105,12 @@ impl Played {
     }
 }
 
-/// The job that a section describes.
+/// Builds the job model that a section describes.
 pub fn model(app: &AppSection) -> Model {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let bodies = app.bodies.get();
     let (rounds, from) = (app.iterations.get(), app.then_from);
-    let then = from.zip(app.then_leaves).map(|(from, leaves)| Then {
+    let then = from.zip(app.then_leaves).map(|(from, leaves)| LeafPhase {
         from: from.get() - 1,
         until: app.then_until.map_or(rounds, |until| until.get() - 1),
         leaves: leaves.get(),
@@ -123,7 +127,7 @@ pub fn model(app: &AppSection) -> Model {
         spread: (app.spread * 1000.0) as u32,
         serial_us: micros(app.serial.get()),
         each_us: micros(app.each.get()),
-        // As the real job's positions, forces, and positions with velocities.
+        // The sizes of the real job's positions, forces, and positions with velocities.
         state_bytes: bodies.saturating_mul(12),
         result_bytes: bodies.saturating_mul(16),
         checkpoint_bytes: bodies.saturating_mul(60),
@@ -134,8 +138,9 @@ pub(crate) fn id(name: &springtide_runtime::config::Name) -> ClusterId {
     name.as_str().into()
 }
 
-/// The same in so much less time: work, what is sent, and when things happen shrink alike, so that links as they are carry it. Delays
-/// do not: they are those of the network.
+/// Divides work, traffic and event times by `scale`; link delays stay as they are.
+///
+/// All three shrink alike, so that unchanged links can carry the traffic.
 pub fn scaled(config: &ScenarioConfig, scale: f64) -> ScenarioConfig {
     let mut scaled = config.clone();
     let time = |time: Time| Time::from(time.get().div_f64(scale));
@@ -145,7 +150,7 @@ pub fn scaled(config: &ScenarioConfig, scale: f64) -> ScenarioConfig {
     }
     app.bodies = Whole::nearest((f64::from(app.bodies.get()) / scale).round() as u32);
     scaled.paper.period = scaled.paper.period.map(time);
-    // How long things take to settle, too: what is played is the same job, not one so much shorter.
+    // The policy's times shrink too: the adaptation of the shorter job is that of the original.
     let adapts = &mut scaled.adaptation;
     for seconds in [
         &mut adapts.settle_s,
@@ -163,7 +168,7 @@ pub fn scaled(config: &ScenarioConfig, scale: f64) -> ScenarioConfig {
     scaled
 }
 
-/// The grid that a file describes.
+/// Builds the layout of the grid that a file describes.
 pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
     let place = |place: &PlaceSection| Place {
         name: id(&place.name),
@@ -183,8 +188,9 @@ pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
     }
 }
 
-/// Endpoints that expect of links between clusters what the file says of them, where they are told nothing else.
-fn expecting(mut wire: Wire, config: &ScenarioConfig) -> Wire {
+/// Sets the link policy of QUIC endpoints to the file's links between clusters, unless the caller
+/// set one.
+fn expect_links(mut wire: Wire, config: &ScenarioConfig) -> Wire {
     if let Wire::Quic(net) = &mut wire
         && net.link == LinkPolicy::default()
     {
@@ -199,9 +205,10 @@ fn expecting(mut wire: Wire, config: &ScenarioConfig) -> Wire {
     wire
 }
 
-/// How its job is run.
+/// Builds the parameters of the job.
 pub fn params(config: &ScenarioConfig, play: &Play) -> JobParams {
-    // Small, since large grids have many threads; frames of unoptimised code take several times as much.
+    // Small, since large grids have many threads. Frames of unoptimised code take several times as
+    // much.
     let stack_bytes = if cfg!(debug_assertions) { 1 << 20 } else { 1 << 18 };
     let mut params = JobParams { seed: play.seed, stack_bytes, ..JobParams::default() };
     params.adapt(&config.adaptation);
@@ -211,7 +218,7 @@ pub fn params(config: &ScenarioConfig, play: &Play) -> JobParams {
     params
 }
 
-/// Plays a scenario, from its job's submission to its end.
+/// Simulates a scenario from its job's submission to its end.
 ///
 /// # Errors
 /// The job cannot be run, or does not end in time.
@@ -219,7 +226,8 @@ pub fn play(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
     play_over(config, how, Wire::Frames)
 }
 
-/// The same with a choice of what its network carries: real QUIC endpoints take several times as long to simulate.
+/// Simulates a scenario over the given wire; real QUIC endpoints take several times as long to
+/// simulate.
 ///
 /// # Errors
 /// As of [`play`].
@@ -227,7 +235,7 @@ pub fn play_over(config: &ScenarioConfig, how: &Play, wire: Wire) -> Result<Play
     play_job(config, model(&config.app), how, wire)
 }
 
-/// The same with this job in place of the file's.
+/// Simulates a scenario with the given job instead of the file's.
 ///
 /// # Errors
 /// As of [`play`].
@@ -249,7 +257,7 @@ async fn run(
     let mut registry = Registry::new();
     registry.job::<Model>();
     let mut layout = layout(config, how.seed);
-    layout.network.wire = expecting(wire, config);
+    layout.network.wire = expect_links(wire, config);
     let grid = Grid::start(&layout, registry).await;
     let stage = Stage::new(grid.clone(), config);
     stage.set_links();
@@ -263,8 +271,9 @@ async fn run(
     Ok(played)
 }
 
-/// Runs a job on a grid, and lets happen to it what its file says. `clock` tells what the clock of its records shows, in seconds since
-/// [`EPOCH_US`].
+/// Runs a job on a grid and executes the events of the scenario file.
+///
+/// `clock` converts an instant to the time of the grid's records, in seconds since [`EPOCH_US`].
 ///
 /// # Errors
 /// The job cannot be run, or does not end within the file's limit.
@@ -281,12 +290,12 @@ pub async fn perform(
     let start: BTreeMap<_, _> = start.map(|place| (id(&place.name), place.start.get())).collect();
     let first = start.values().sum();
     let run = submitter.submit(model, params, Some(start)).await?;
-    let began = Instant::now();
-    let start_s = clock(began);
+    let submitted_at = Instant::now();
+    let start_s = clock(submitted_at);
     let job = run.granted().job;
     stage.world.granted(run.granted());
-    let (told, iterations) = watch::channel(0);
-    let (tell, mut happened) = tokio::sync::mpsc::unbounded_channel();
+    let (progress_sender, iterations) = watch::channel(0);
+    let (tell, mut event_receiver) = tokio::sync::mpsc::unbounded_channel();
     let scripts: Vec<_> = config
         .event
         .iter()
@@ -296,49 +305,50 @@ pub async fn perform(
             let (iterations, tell) = (iterations.clone(), tell.clone());
             actix_rt::spawn(async move {
                 stage
-                    .follow((number, &event), job, began, iterations, |what| {
-                        // The play may be over.
-                        let _ = tell.send((began.elapsed(), what));
+                    .run_event((number, &event), job, submitted_at, iterations, |what| {
+                        // The receiver may have ended.
+                        let _ = tell.send((submitted_at.elapsed(), what));
                     })
                     .await
             })
         })
         .collect();
     let limit = config.job.limit.get();
-    let hear = |heard: Heard<'_>| match heard {
-        Heard::Iterations(done) => drop(told.send_replace(done)),
-        Heard::Record(record) => stage.world.happened(record),
+    let on_progress = |update: Progress<'_>| match update {
+        Progress::Iterations(done) => drop(progress_sender.send_replace(done)),
+        Progress::Record(record) => stage.world.happened(record),
     };
     let may_end = !config.event.is_empty() && stage.world.now(job).is_some();
-    // It is known once, and so always.
+    // The state is known either always or never.
     let now = || stage.world.now(job).unwrap_or(Now { running: Vec::new(), is_led: true });
     let ended = tokio::select! {
         biased;
-        ended = run.hearing(hear).ended(limit) => Ok(ended),
-        end = stage.outlook.dead_end(now), if may_end => Err(end),
+        ended = run.on_progress(on_progress).ended(limit) => Ok(ended),
+        end = stage.detector.dead_end(now), if may_end => Err(end),
     };
     scripts.iter().for_each(actix_rt::task::JoinHandle::abort);
     let mut events = Vec::new();
-    while let Ok(event) = happened.try_recv() {
+    while let Ok(event) = event_receiver.try_recv() {
         events.push(event);
     }
     let ended = match ended {
         Ok(ended) => ended?,
-        Err(DeadEnd::NoNode(held)) => {
-            let held = (!held.is_empty()).then(|| listed(&held));
-            return Err(GridError::NoNode { held, last: Told(events) });
+        Err(DeadEnd::NoNode(claimed)) => {
+            let claimed = (!claimed.is_empty()).then(|| listed(&claimed));
+            return Err(GridError::NoNode { claimed, last: RecentEvents(events) });
         }
         Err(DeadEnd::NoCoordinator) => {
-            return Err(GridError::NoCoordinator { last: Told(events) });
+            return Err(GridError::NoCoordinator { last: RecentEvents(events) });
         }
     };
     let claims = stage.take_claims().into_iter();
-    let claims = claims.map(|(at, nodes)| (at.saturating_duration_since(began), nodes)).collect();
+    let claims =
+        claims.map(|(at, nodes)| (at.saturating_duration_since(submitted_at), nodes)).collect();
     Ok(Played {
         answer,
         wall: ended.wall,
         iterations: ended.iterations,
-        nodes: members(&ended.records, job, (first, start_s)),
+        nodes: node_counts(&ended.records, job, (first, start_s)),
         claims,
         start_s,
         said: ended.said,
@@ -349,9 +359,9 @@ pub async fn perform(
     })
 }
 
-/// How many nodes a job had from when on, in seconds after its start.
-fn members(records: &[Record], job: JobId, (first, start_s): (u32, f64)) -> Vec<(f64, u32)> {
-    let changes = moments(records, start_s).filter_map(|(at, event)| match event {
+/// The job's number of nodes over time, in seconds since its start.
+fn node_counts(records: &[Record], job: JobId, (first, start_s): (u32, f64)) -> Vec<(f64, u32)> {
+    let changes = events_by_time(records, start_s).filter_map(|(at, event)| match event {
         Event::ViewChanged { job: of, members, .. } if *of == job => Some((at.max(0.0), *members)),
         _ => None,
     });
@@ -360,8 +370,8 @@ fn members(records: &[Record], job: JobId, (first, start_s): (u32, f64)) -> Vec<
     seen
 }
 
-/// All records in order of time, which counts from the job's start, in seconds.
-fn moments(records: &[Record], start_s: f64) -> impl Iterator<Item = (f64, &Event)> {
+/// All records in order of time, in seconds since the job's start.
+fn events_by_time(records: &[Record], start_s: f64) -> impl Iterator<Item = (f64, &Event)> {
     let at = |record: &Record| (record.incarnation.0.saturating_sub(EPOCH_US) + record.t_us) as f64;
     let moment = move |record| (at(record) * 1e-6 - start_s, &record.event);
     let mut moments: Vec<(f64, &Event)> = records.iter().map(moment).collect();
@@ -369,9 +379,9 @@ fn moments(records: &[Record], start_s: f64) -> impl Iterator<Item = (f64, &Even
     moments.into_iter()
 }
 
-/// Times in seconds.
-pub fn seconds(told: &[(Duration, String)]) -> Vec<(f64, String)> {
-    told.iter().map(|(at, what)| (at.as_secs_f64(), what.clone())).collect()
+/// Converts times to seconds.
+pub fn seconds(events: &[(Duration, String)]) -> Vec<(f64, String)> {
+    events.iter().map(|(at, what)| (at.as_secs_f64(), what.clone())).collect()
 }
 
 #[cfg(test)]
@@ -423,23 +433,27 @@ mod tests {
         nodes = 1
     "#;
 
-    /// Tasks of nodes that leave are taken over by others, and some of these wait for each other in a circle. Until that breaks nobody
-    /// does anything: it took three seconds, an iteration's length.
+    /// Other nodes take over the tasks of nodes that leave, and some of them wait for each other in
+    /// a circle. Until the circle breaks no node works, which can take three seconds, an
+    /// iteration's length.
     #[test]
     fn an_iteration_in_which_nodes_leave_is_not_twice_as_long() {
         let clusters = [("vu", 12, 3), ("leiden", 12, 0), ("uva", 12, 0), ("delft", 4, 4)];
         for at in [14_000, 14_400, 14_600] {
-            let mut text = "name = \"leaves\"\n[app]\nkind = \"barnes-hut\"\niterations = 6\nwork = \"60s\"\n\
-                serial = \"1233ms\"\neach = \"100ms\"\nleaves = 1024\nspread = 0.5\nbodies = 53333\n\
-                [wide]\nrtt = \"4ms\"\nbandwidth = \"12MB/s\"\n"
+            let mut text = "name = \"leaves\"\n\
+                [app]\nkind = \"barnes-hut\"\niterations = 6\nwork = \"60s\"\n\
+                serial = \"1233ms\"\neach = \"100ms\"\nleaves = 1024\nspread = 0.5\n\
+                bodies = 53333\n[wide]\nrtt = \"4ms\"\nbandwidth = \"12MB/s\"\n"
                 .to_owned();
             for (name, nodes, goes) in clusters {
                 text += &format!(
-                    "[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\nstart = {nodes}\nuplink = \"50MB/s\"\n"
+                    "[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\nstart = {nodes}\n\
+                     uplink = \"50MB/s\"\n"
                 );
                 if goes > 0 {
                     text += &format!(
-                        "[[event]]\nwhat = \"claim\"\nat = \"{at}ms\"\ncluster = \"{name}\"\nnodes = {goes}\n"
+                        "[[event]]\nwhat = \"claim\"\nat = \"{at}ms\"\n\
+                         cluster = \"{name}\"\nnodes = {goes}\n"
                     );
                 }
             }
@@ -453,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_happens_at_its_time_and_one_seed_gives_one_history() {
+    fn events_happen_at_their_times_and_one_seed_gives_one_history() {
         let config = read(SMALL);
         let how = Play { mode: Mode::Static, period: None, seed: 3 };
         let [one, other] = [(); 2].map(|()| play(&config, &how).expect("it ends"));
@@ -474,7 +488,8 @@ mod tests {
         assert_eq!(one.nodes.last().map(|(_, nodes)| *nodes), Some(3), "{:?}", one.nodes);
     }
 
-    /// Found in the paper's scenario 5: what could not be fetched within a few seconds was given up, and the root began anew.
+    /// A large checkpoint over a slow link, as in the paper's scenario 5: the successor must not
+    /// give up the transfer.
     #[test]
     fn a_roots_checkpoint_is_fetched_however_long_that_takes() {
         let places = ["a", "b", "c"].map(|name| {
@@ -509,15 +524,15 @@ mod tests {
         let outcome = played.ended.outcome.as_ref().unwrap();
         assert_eq!(outcome.checksum, played.answer);
         let said = |part: &str| played.said.iter().find(|(_, text)| text.contains(part));
-        let (lost, goes_on) =
+        let (lost, resumed) =
             (said("takes its place"), said("the root goes on from its checkpoint"));
-        let took = goes_on.unwrap().0 - lost.unwrap().0;
+        let took = resumed.unwrap().0 - lost.unwrap().0;
         assert!(took > Duration::from_secs(30), "{took:?}");
         assert_eq!(said("the root begins anew"), None);
     }
 
     #[test]
-    fn the_papers_scenarios_are_calibrated_alike_and_all_that_come_along_load() {
+    fn the_papers_scenarios_are_calibrated_alike_and_all_shipped_ones_load() {
         let all: Vec<_> = shipped::PAPER.iter().map(|shipped| read(shipped.text)).collect();
         for config in &all {
             assert_eq!((&config.app, &config.wide), (&all[0].app, &all[0].wide), "{}", config.name);
@@ -533,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_all_at_once_with_their_places() {
+    fn all_mistakes_of_a_file_are_reported_with_their_places() {
         let text = r#"name = "x"
 [app]
 kind = "barnes-hutt"
@@ -556,7 +571,7 @@ deadline = "1s"
         let Err(error) = load::<ScenarioConfig>(&Sources::of_text("bad.toml", text)) else {
             panic!("it is wrong")
         };
-        let told = error.to_string();
+        let message = error.to_string();
         for part in [
             "bad.toml:3:",
             "did you mean `barnes-hut`?",
@@ -568,7 +583,7 @@ deadline = "1s"
             "bad.toml:16:1: the run is over by `job.limit` 100h",
             "bad.toml:18:1: a \"kill\" has no `deadline`",
         ] {
-            assert!(told.contains(part), "{part} is not in\n{told}");
+            assert!(message.contains(part), "{part} is not in\n{message}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Every key of a scenario acts or is refused: the schema is enumerated, so that a new key without an
-//! entry here fails the test.
+//! Every key of a scenario has an effect or is refused. The schema is enumerated, so a new key
+//! without an entry here fails the test.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn grid() -> Vec<Table> {
     GRID.iter().map(|(table, keys)| ((*table).to_owned(), owned(keys))).collect()
 }
 
-/// Sets a key of the last table of this name, or takes it away.
+/// Sets a key of the last table of this name, or removes it.
 fn set(tables: &mut [Table], table: &str, key: &str, value: Option<&str>) {
     let found = tables.iter_mut().rfind(|(name, _)| name == table);
     let (_, keys) = found.unwrap_or_else(|| panic!("the grid has no [{table}]"));
@@ -51,7 +51,7 @@ fn text(tables: &[Table]) -> String {
     out
 }
 
-/// What a scenario does, as far as it can be observed; or why it is refused.
+/// The observable behaviour of a scenario, or the reason of its refusal.
 fn observed(text: &str) -> Result<String, String> {
     let config = load::<ScenarioConfig>(&Sources::of_text("x.toml", text));
     let config = config.map_err(|error| error.to_string())?.value;
@@ -93,8 +93,8 @@ fn values_of_event(key: &str) -> [&'static str; 2] {
     }
 }
 
-/// Events of a kind in the least words, with which a key is tried: keys of time with each form of time,
-/// others at each place.
+/// The smallest events of a kind with which a key is tested: keys of time with each form of time,
+/// others with each place.
 fn least_events(what: &str, key: &str) -> Vec<Vec<(&'static str, &'static str)>> {
     let places: &[&[(&str, &str)]] = match what {
         "load" => &[
@@ -150,11 +150,11 @@ fn every_key_of_every_kind_of_event_acts_or_is_refused() {
                     text(&tables)
                 };
                 let [one, other] = values_of_event(key);
-                let mut seen = Vec::new();
+                let mut observations = Vec::new();
                 for text in [with(Some(one)), with(Some(other)), with(None)] {
                     let found = known.entry(text.clone()).or_insert_with(|| observed(&text));
                     match found {
-                        Ok(what) => seen.push(what.clone()),
+                        Ok(what) => observations.push(what.clone()),
                         Err(error) => is_refused_with_its_place(error),
                     }
                 }
@@ -163,19 +163,19 @@ fn every_key_of_every_kind_of_event_acts_or_is_refused() {
                     continue;
                 }
                 accepted = true;
-                // Where the event needs this value, there is nothing to compare it with.
-                if seen.len() < 2 {
+                // If the event needs this value, there is nothing to compare it with.
+                if observations.len() < 2 {
                     continue;
                 }
                 compared = true;
-                let differs = seen.iter().any(|what| *what != seen[0]);
+                let differs = observations.iter().any(|what| *what != observations[0]);
                 assert!(differs, "{key} of a \"{kind}\" is accepted and does nothing: {event:?}");
             }
             assert_eq!(accepted, compared, "{key} of a \"{kind}\" was compared with nothing");
             acts.extend(accepted.then(|| format!("{kind}.{key}")));
         }
     }
-    // What every kind has, and what came silently to nothing once.
+    // Keys that all kinds of events have.
     for key in ["at", "iteration", "every"] {
         kinds
             .iter()
@@ -183,7 +183,7 @@ fn every_key_of_every_kind_of_event_acts_or_is_refused() {
     }
 }
 
-/// Two values of a key outside of events, and what else must be said with them.
+/// Two values of a key outside of events, and other keys that must be set with them.
 type Values = ([&'static str; 2], &'static [(&'static str, &'static str, &'static str)]);
 
 fn values(table: &str, key: &str) -> Values {
@@ -239,26 +239,26 @@ fn values(table: &str, key: &str) -> Values {
 fn every_key_of_the_grid_and_the_job_acts() {
     for Described { table, key, unset, .. } in describe::<ScenarioConfig>() {
         match table.as_str() {
-            // Names and what the paper found change no play.
+            // Names and the paper's results have no effect on a simulation.
             "" | "paper" | "event" => continue,
             table if unset.is_table() || table.starts_with("adaptation") => continue,
             _ => {}
         }
-        let (values, besides) = values(&table, key);
-        let seen = values.map(|value| {
+        let (values, companions) = values(&table, key);
+        let observations = values.map(|value| {
             let mut tables = grid();
-            besides
+            companions
                 .iter()
                 .for_each(|(table, key, value)| set(&mut tables, table, key, Some(value)));
             set(&mut tables, &table, key, Some(value));
             let text = text(&tables);
             observed(&text).unwrap_or_else(|error| panic!("{table}.{key}: {error}\n{text}"))
         });
-        assert!(seen[0] != seen[1], "{table}.{key} is accepted and does nothing");
+        assert!(observations[0] != observations[1], "{table}.{key} is accepted and does nothing");
     }
 }
 
-/// Whether a decision follows from each of these is for the policy's tests: here each reaches it.
+/// The policy's tests check the effect on decisions. Here each key only has to reach the policy.
 #[test]
 fn every_key_of_adaptation_reaches_the_policy() {
     for Described { table, key, of, choices, unset, .. } in describe::<ScenarioConfig>() {
@@ -273,7 +273,7 @@ fn every_key_of_adaptation_reaches_the_policy() {
             ([], _) => ["2".to_owned(), "3".to_owned()],
             _ => panic!("{table}.{key} has one choice"),
         };
-        let seen = values.map(|value| {
+        let observations = values.map(|value| {
             let mut tables = grid();
             if table != "adaptation" {
                 let place = tables.iter().position(|(name, _)| name == "cluster").unwrap_or(0);
@@ -286,6 +286,6 @@ fn every_key_of_adaptation_reaches_the_policy() {
             let mode = config.adaptation.mode.into();
             format!("{:?}", params(&config, &Play { mode, period: None, seed: 1 }))
         });
-        assert!(seen[0] != seen[1], "{table}.{key} reaches nothing");
+        assert!(observations[0] != observations[1], "{table}.{key} reaches nothing");
     }
 }

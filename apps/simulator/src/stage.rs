@@ -1,6 +1,7 @@
-//! What happens to a scenario's grid, simulated or live: carries its events out, each at its time, and undoes them.
+//! Executes the events of a scenario on a simulated or live grid, each at its time, and undoes
+//! them.
 //!
-//! Must not know what the job makes of it.
+//! This module does not depend on the job.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,46 +22,46 @@ use springtide_runtime::topology::{directions, limited};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::dead_end::{Now, Outlook, ToCome};
+use crate::dead_end::{DeadEndDetector, Now, Trigger};
 use crate::grid::Grid;
 use crate::scenario::id;
 
 /// A grid whose links, processors and processes can be changed.
 pub trait World {
-    /// Its scheduler.
+    /// The scheduler of the grid.
     fn scheduler(&self) -> Remote<Scheduler>;
 
-    /// Nodes on which an actor is published under this name.
+    /// The nodes on which an actor is published under this name.
     fn hosting(&self, actor: &str) -> Vec<NodeId>;
 
-    /// From now on a node's threads do so many seconds of work in a second.
+    /// Sets the speed of a node's threads: seconds of work per second.
     fn set_speed(&self, node: &NodeId, speed: f64);
 
-    /// The line from a cluster to another, or inside one, is like this now.
+    /// Sets the link from a cluster to another, or inside one.
     fn set_line(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile);
 
-    /// What all traffic out of a cluster goes through, and what all into it does.
+    /// Sets the link that all traffic into and out of a cluster passes.
     fn set_uplink(&self, cluster: &ClusterId, profile: LinkProfile);
 
-    /// Two clusters reach each other no more, or do again.
+    /// Cuts or restores the connection between two clusters.
     fn cut(&self, a: &ClusterId, b: &ClusterId, cut: bool);
 
-    /// A node's process is killed, and its site sees that.
+    /// Kills a node's process; its site sees the end.
     fn kill(&self, node: &NodeId);
 
-    /// A machine is off: nothing of it is heard. False: it was.
+    /// Switches a machine off without notice. Returns false if it was off.
     fn switch_off(&self, node: &NodeId) -> bool;
 
-    /// It is on again, with a new process.
+    /// Switches a machine on, with a new process.
     fn switch_on(&self, node: &NodeId);
 
-    /// A job has got its nodes.
+    /// Called when a job has got its nodes.
     fn granted(&self, _granted: &Granted) {}
 
-    /// This was recorded of it.
+    /// Called for each recorded event of the job.
     fn happened(&self, _record: &Record) {}
 
-    /// How it is, where that can be known: which nodes run, and whether one of them leads this job.
+    /// The nodes that run and whether one of them coordinates the job, where that is known.
     fn now(&self, job: JobId) -> Option<Now>;
 }
 
@@ -108,28 +109,28 @@ impl World for Grid {
     }
 }
 
-/// A grid, and what its file says of it.
+/// A grid and its scenario file.
 pub struct Stage {
     pub(crate) world: Rc<dyn World>,
     config: ScenarioConfig,
-    /// Nodes that were claimed or given back, and when on the clock.
+    /// Nodes that were claimed or freed, with the time on the clock.
     claims: RefCell<Vec<(Instant, Vec<NodeId>)>>,
-    pub(crate) outlook: Outlook,
+    pub(crate) detector: DeadEndDetector,
 }
 
 impl Stage {
-    /// A grid that is to become what its file says: see [`Stage::keep_back`].
+    /// A stage over a grid; [`Stage::set_links`] and [`Stage::keep_back`] then apply the file.
     pub fn new(world: Rc<dyn World>, config: &ScenarioConfig) -> Rc<Self> {
-        let (claims, outlook) = (RefCell::default(), Outlook::new(config.event.len()));
-        Rc::new(Self { world, config: config.clone(), claims, outlook })
+        let (claims, detector) = (RefCell::default(), DeadEndDetector::new(config.event.len()));
+        Rc::new(Self { world, config: config.clone(), claims, detector })
     }
 
-    /// Its file.
+    /// The scenario file.
     pub(crate) fn config(&self) -> &ScenarioConfig {
         &self.config
     }
 
-    /// Nodes that were claimed or given back so far, and when on the clock.
+    /// Takes the nodes that were claimed or freed so far, with the times on the clock.
     pub(crate) fn take_claims(&self) -> Vec<(Instant, Vec<NodeId>)> {
         self.claims.take()
     }
@@ -138,7 +139,7 @@ impl Stage {
         self.config.cluster.iter().find(|place| place.name.as_str() == name.as_str())
     }
 
-    /// Makes its links what the file says.
+    /// Sets the links of the grid from the file.
     pub fn set_links(&self) {
         let [there, back] = directions(&self.config.wide.line());
         if there != back {
@@ -158,7 +159,7 @@ impl Stage {
         }
     }
 
-    /// Claims nodes that are not there yet.
+    /// Claims the nodes that are added later.
     pub async fn keep_back(&self) {
         for place in &self.config.cluster {
             let (name, nodes) = (id(&place.name), place.nodes.get());
@@ -178,7 +179,7 @@ impl Stage {
         pairs.into_iter().map(move |(a, b)| (all[a].clone(), all[b].clone()))
     }
 
-    /// Lets links whose profile says so come and go, until that is aborted.
+    /// Starts tasks that cut and restore flapping links until they are aborted.
     pub fn flap(self: &Rc<Self>) -> Vec<JoinHandle<()>> {
         let flaps = self
             .pairs()
@@ -197,7 +198,7 @@ impl Stage {
         flaps.collect()
     }
 
-    /// Sets a line in both directions.
+    /// Sets a link in both directions.
     fn set_line(&self, a: &ClusterId, b: &ClusterId, [there, back]: [LinkProfile; 2]) {
         self.world.set_line(a, b, there);
         self.world.set_line(b, a, back);
@@ -214,16 +215,16 @@ impl Stage {
         let drain = Drain { nodes: nodes.clone(), reason, deadline_ms, life: None };
         let within = deadline.unwrap_or(Duration::from_secs(600)) + Duration::from_secs(60);
         match self.world.scheduler().send(drain).deadline(within).await {
-            Ok(Ok(_)) => self.outlook.claim(&nodes),
+            Ok(Ok(_)) => self.detector.claim(&nodes),
             Ok(Err(error)) => {
-                tracing::warn!("nodes that are claimed are not given back: {error}");
+                tracing::warn!("cannot drain the claimed nodes: {error}");
             }
             Err(_) => {}
         }
     }
 
-    /// Lets an event happen whenever it is time.
-    pub(crate) async fn follow(
+    /// Executes an event at its time or iteration.
+    pub(crate) async fn run_event(
         &self,
         (number, event): (usize, &EventSection),
         job: JobId,
@@ -232,7 +233,7 @@ impl Stage {
         tell: impl Fn(String),
     ) {
         if event.at.is_none() {
-            self.outlook.set(number, ToCome::ByIteration);
+            self.detector.set(number, Trigger::Iteration);
         }
         match (event.at, event.iteration) {
             (Some(at), _) => sleep_until(began + at.get()).await,
@@ -244,15 +245,15 @@ impl Stage {
             }
             (None, None) => {}
         }
-        self.outlook.set(number, ToCome::ByTime);
-        self.go_through(event, job, tell).await;
-        self.outlook.set(number, ToCome::Nothing);
+        self.detector.set(number, Trigger::Clock);
+        self.repeat_event(event, job, tell).await;
+        self.detector.set(number, Trigger::Never);
     }
 
-    /// Lets an event happen, end, and come again. A kill ends at once, and has nothing to undo.
-    async fn go_through(&self, event: &EventSection, job: JobId, tell: impl Fn(String)) {
+    /// Executes an event, undoes it, and repeats it. A kill is over at once and cannot be undone.
+    async fn repeat_event(&self, event: &EventSection, job: JobId, tell: impl Fn(String)) {
         loop {
-            let undo = self.happen(event, job, &tell).await;
+            let undo = self.execute(event, job, &tell).await;
             if let Some(lasts) = event.lasts {
                 sleep(lasts.get()).await;
                 if let Some(undo) = undo {
@@ -264,7 +265,7 @@ impl Stage {
         }
     }
 
-    /// Whom an event is about.
+    /// The nodes that an event concerns.
     fn nodes_of(&self, event: &EventSection, job: JobId) -> Vec<NodeId> {
         let cluster = event.cluster.as_ref().map(id);
         let hosting = |name: &str| self.world.hosting(name);
@@ -283,8 +284,8 @@ impl Stage {
         }
     }
 
-    /// What happened, so that it can be undone. `None`: there is nothing to undo.
-    async fn happen(
+    /// Executes an event. Returns how to undo it; none: it cannot be undone.
+    async fn execute(
         &self,
         event: &EventSection,
         job: JobId,
@@ -314,10 +315,14 @@ impl Stage {
                 let Pair(a, b) = event.between.as_ref()?;
                 let (a, b) = (id(a), id(b));
                 let line = self.config.line(a.as_str(), b.as_str());
-                let was = directions(&line);
+                let original = directions(&line);
                 tell(format!("the link between {a} and {b} is another"));
-                self.set_line(&a, &b, was.each_ref().map(|was| changed(was, event, line.queue)));
-                Some(Undo::Line(a, b, was))
+                self.set_line(
+                    &a,
+                    &b,
+                    original.each_ref().map(|original| changed(original, event, line.queue)),
+                );
+                Some(Undo::Line(a, b, original))
             }
             Happening::Cut => {
                 let Pair(a, b) = event.between.as_ref()?;
@@ -341,7 +346,7 @@ impl Stage {
             Happening::Claim => {
                 tell(format!("{names}: wanted for something else"));
                 let deadline = event.deadline.map(|deadline| deadline.get());
-                // What it lasts begins with the wish, not with its fulfilment.
+                // The duration begins with the request, not with its completion.
                 let claim = self.claim(nodes.clone(), deadline);
                 match event.lasts {
                     Some(lasts) => drop(timeout(lasts.get(), claim).await),
@@ -358,7 +363,7 @@ impl Stage {
         }
     }
 
-    /// Nodes of a cluster that can be let go: all of it, or so many of those kept back at first.
+    /// Nodes of a cluster that can be freed: all, or the given number of those that were kept back.
     fn kept_back(&self, place: &PlaceSection, count: Option<u32>) -> Vec<NodeId> {
         let (name, nodes) = (id(&place.name), place.nodes.get());
         match count {
@@ -406,11 +411,11 @@ impl Stage {
         }
     }
 
-    /// Nodes can be had again.
+    /// Frees nodes for the job.
     async fn free(&self, nodes: &[NodeId], tell: &impl Fn(String)) {
         tell(format!("{}: free", listed(nodes)));
         self.claims.borrow_mut().push((Instant::now(), nodes.to_vec()));
-        self.outlook.free(nodes);
+        self.detector.free(nodes);
         // If no node was held, there is nothing to give back.
         let _ = self.world.scheduler().send(Undrain { nodes: nodes.to_vec() }).await;
     }
@@ -420,14 +425,15 @@ impl Stage {
     }
 }
 
-/// What an event makes of a direction of a link. A queue that is given stays; another is that of the bandwidth.
-fn changed(was: &LinkProfile, event: &EventSection, queue: Option<u32>) -> LinkProfile {
-    let now = was.clone().loss(event.loss.unwrap_or(was.loss));
+/// Applies an event to a direction of a link. A queue that the file gives stays; another follows
+/// the bandwidth.
+fn changed(original: &LinkProfile, event: &EventSection, queue: Option<u32>) -> LinkProfile {
+    let now = original.clone().loss(event.loss.unwrap_or(original.loss));
     let now = event.rtt.map_or(now.clone(), |rtt| now.delay(rtt.get() / 2));
     limited(now, event.bandwidth, queue)
 }
 
-/// How what happened is undone.
+/// The inverse of an event.
 enum Undo {
     Speeds(Vec<(NodeId, f64)>),
     Uplink(ClusterId),
@@ -447,7 +453,7 @@ pub fn cluster_of(node: &NodeId) -> &str {
     node.as_str().rsplit_once('-').map_or("", |(cluster, _)| cluster)
 }
 
-/// Nodes in a few words.
+/// Lists nodes by cluster in a short text.
 pub(crate) fn listed(nodes: &[NodeId]) -> String {
     let mut by_cluster = BTreeMap::<&str, Vec<&NodeId>>::new();
     for node in nodes {
@@ -458,7 +464,7 @@ pub(crate) fn listed(nodes: &[NodeId]) -> String {
         _ => format!("{} to {}", nodes[0], nodes[nodes.len() - 1]),
     });
     let words: Vec<_> = words.collect();
-    if words.is_empty() { "nobody".to_owned() } else { words.join(", ") }
+    if words.is_empty() { "no node".to_owned() } else { words.join(", ") }
 }
 
 #[cfg(test)]
@@ -468,11 +474,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_that_is_given_stays_whatever_the_bandwidth() {
+    fn a_given_queue_stays_for_every_bandwidth() {
         let of = |queue: &str| {
             let text = format!(
-                "name = \"x\"\n[wide]\nbandwidth = \"10MB/s\"\n{queue}\n[[cluster]]\nname = \"a\"\nstart = 1\n[[cluster]]\nname = \"b\"\n\
-                 [[event]]\nwhat = \"link\"\nat = \"1s\"\nbetween = [\"a\", \"b\"]\nbandwidth = \"2MB/s\"\n"
+                "name = \"x\"\n[wide]\nbandwidth = \"10MB/s\"\n{queue}\n\
+                 [[cluster]]\nname = \"a\"\nstart = 1\n[[cluster]]\nname = \"b\"\n\
+                 [[event]]\nwhat = \"link\"\nat = \"1s\"\nbetween = [\"a\", \"b\"]\n\
+                 bandwidth = \"2MB/s\"\n"
             );
             let config = load::<ScenarioConfig>(&Sources::of_text("x.toml", &text));
             let config = config.unwrap_or_else(|error| panic!("{error}")).value;
@@ -480,9 +488,9 @@ mod tests {
             let [there, _] = directions(&line);
             (there.queue, changed(&there, &config.event[0], line.queue))
         };
-        let (was, now) = of("queue = 50000");
-        assert_eq!((was, now.queue, now.rate), (50_000, 50_000, Some(2_000_000)));
-        let (was, now) = of("");
-        assert_eq!((was, now.queue, now.rate), (1_000_000, 200_000, Some(2_000_000)));
+        let (original, now) = of("queue = 50000");
+        assert_eq!((original, now.queue, now.rate), (50_000, 50_000, Some(2_000_000)));
+        let (original, now) = of("");
+        assert_eq!((original, now.queue, now.rate), (1_000_000, 200_000, Some(2_000_000)));
     }
 }

@@ -1,6 +1,6 @@
-//! Submits jobs to a grid, simulated or live, and hears of them.
+//! Submits jobs to a simulated or live grid, and follows their progress.
 //!
-//! Must not know what the grid is made of.
+//! This module does not depend on the grid's implementation.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,28 +21,28 @@ use springtide_runtime::work::{Job, encode_job};
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout};
 
-use crate::grid::{GridError, Told};
+use crate::grid::{GridError, RecentEvents};
 
-/// A submission is answered within this time: it waits for nodes that join.
-const SUBMIT_WITHIN: Duration = Duration::from_secs(120);
+/// Time limit of a submission's answer, which may wait for nodes that join.
+const SUBMIT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How a job ended.
+/// A job that has ended, with its progress.
 #[derive(Debug)]
-pub struct Ended {
-    /// As its client hears it.
+pub struct CompletedRun {
+    /// The report that the client gets.
     pub ended: Box<JobEnded>,
-    /// From its submission to its result; without one, to its end. The records of what happened may come later: over a slow link
-    /// they take seconds.
+    /// Time from the submission to the result, or to the end if there is no result. Records may
+    /// arrive later: over a slow link they take seconds.
     pub wall: Duration,
     /// Length of each iteration, seconds.
     pub iterations: Vec<f64>,
-    /// What it said, with the time since its submission.
+    /// Messages of the job, with the time since its submission.
     pub said: Vec<(Duration, String)>,
-    /// What happened, in the order in which the client heard it.
+    /// Records of events, in the order of their arrival at the client.
     pub records: Vec<Record>,
 }
 
-/// Whoever submits jobs from the head of a grid.
+/// Submits jobs from the head of a grid.
 pub struct Submitter {
     scheduler: Remote<Scheduler>,
     client: Contact,
@@ -52,34 +52,35 @@ pub struct Submitter {
     _links: Arc<Links>,
 }
 
-/// What is told of a job while it runs.
+/// The progress of a running job.
 #[derive(Debug)]
-pub enum Heard<'a> {
-    /// So many iterations are done.
+pub enum Progress<'a> {
+    /// The number of completed iterations.
     Iterations(u64),
-    /// This happened.
+    /// A recorded event.
     Record(&'a Record),
 }
 
-/// Hears of a job.
-type Hear<'a> = dyn Fn(Heard<'_>) + 'a;
+/// A callback for the progress of a job.
+type ProgressCallback<'a> = dyn Fn(Progress<'_>) + 'a;
 
-/// A job on its way.
-pub struct Submitted<'a> {
+/// A submitted job that has not ended.
+pub struct SubmittedJob<'a> {
     submitter: &'a Submitter,
-    began: Instant,
+    submitted_at: Instant,
     granted: Granted,
     iterations: Vec<f64>,
     said: Vec<(Duration, String)>,
     records: Vec<Record>,
-    hear: Option<Box<Hear<'a>>>,
-    /// When its result was here.
+    callback: Option<Box<ProgressCallback<'a>>>,
+    /// Time from the submission to the arrival of the result.
     done: Option<Duration>,
 }
 
 impl Submitter {
-    /// Submits jobs of a program with this fingerprint from the head's endpoint. Sites that can start a program which a client hands in
-    /// start `program`.
+    /// Creates a submitter at the head's endpoint, for a program with this fingerprint.
+    ///
+    /// Sites that can start a client's program start `program`.
     pub fn new(endpoint: &Endpoint, fingerprint: u64, program: Option<PathBuf>) -> Self {
         let (links, news) = Client::publish(endpoint);
         Self {
@@ -92,12 +93,12 @@ impl Submitter {
         }
     }
 
-    /// The scheduler.
+    /// The scheduler of the grid.
     pub fn scheduler(&self) -> &Remote<Scheduler> {
         &self.scheduler
     }
 
-    /// Submits a job, on so many nodes of each cluster, or on all.
+    /// Submits a job on the given number of nodes of each cluster, or on all nodes.
     ///
     /// # Errors
     /// [`GridError`].
@@ -106,11 +107,11 @@ impl Submitter {
         job: J,
         params: JobParams,
         clusters: Option<BTreeMap<ClusterId, u32>>,
-    ) -> Result<Submitted<'_>, GridError> {
+    ) -> Result<SubmittedJob<'_>, GridError> {
         self.submit_as(job, params, clusters, None).await
     }
 
-    /// Submits a job that the malleability manager places among others, and grows and shrinks.
+    /// Submits a job that the malleability manager places, grows and shrinks.
     ///
     /// # Errors
     /// [`GridError`].
@@ -119,7 +120,7 @@ impl Submitter {
         job: J,
         params: JobParams,
         need: Need,
-    ) -> Result<Submitted<'_>, GridError> {
+    ) -> Result<SubmittedJob<'_>, GridError> {
         self.submit_as(job, params, None, Some(need)).await
     }
 
@@ -129,7 +130,7 @@ impl Submitter {
         params: JobParams,
         clusters: Option<BTreeMap<ClusterId, u32>>,
         need: Option<Need>,
-    ) -> Result<Submitted<'_>, GridError> {
+    ) -> Result<SubmittedJob<'_>, GridError> {
         let body = encode_job(job).map_err(|error| GridError::Job(error.to_string()))?;
         let submit = Submit {
             name: J::NAME.to_owned(),
@@ -142,26 +143,26 @@ impl Submitter {
             need,
             principal: None,
         };
-        let began = Instant::now();
-        let granted = self.scheduler.send(submit).deadline(SUBMIT_WITHIN).await??;
-        Ok(Submitted {
+        let submitted_at = Instant::now();
+        let granted = self.scheduler.send(submit).deadline(SUBMIT_TIMEOUT).await??;
+        Ok(SubmittedJob {
             submitter: self,
-            began,
+            submitted_at,
             granted,
             iterations: Vec::new(),
             said: Vec::new(),
             records: Vec::new(),
-            hear: None,
+            callback: None,
             done: None,
         })
     }
 
-    /// The next news of any job, for who follows many at once.
+    /// The next news of any job, for callers that follow several jobs.
     pub async fn news(&self) -> Option<client::Heard> {
         self.news.lock().await.recv().await
     }
 
-    /// How often a job was told to have ended that its [`Submitted`] has heard of already.
+    /// The number of end notifications of a job since its [`SubmittedJob`] was consumed.
     pub async fn ended_again(&self, job: JobId) -> u64 {
         let mut news = self.news.lock().await;
         let mut times = 0;
@@ -172,24 +173,24 @@ impl Submitter {
     }
 }
 
-impl<'a> Submitted<'a> {
-    /// Which job it is.
+impl<'a> SubmittedJob<'a> {
+    /// The scheduler's grant of the job.
     pub fn granted(&self) -> &Granted {
         &self.granted
     }
 
-    /// Tells of it while it runs.
-    pub fn hearing(mut self, hear: impl Fn(Heard<'_>) + 'a) -> Self {
-        self.hear = Some(Box::new(hear));
+    /// Sets the callback for the job's progress.
+    pub fn on_progress(mut self, callback: impl Fn(Progress<'_>) + 'a) -> Self {
+        self.callback = Some(Box::new(callback));
         self
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the job.
     ///
     /// # Errors
-    /// [`GridError::Endless`] when that takes longer than `limit` from now.
-    pub async fn ended(mut self, limit: Duration) -> Result<Ended, GridError> {
-        let hear = async {
+    /// [`GridError::Endless`] after `limit` from now.
+    pub async fn ended(mut self, limit: Duration) -> Result<CompletedRun, GridError> {
+        let callback = async {
             let mut news = self.submitter.news.lock().await;
             while let Some((job, news, _)) = news.recv().await {
                 if job != self.granted.job {
@@ -199,40 +200,42 @@ impl<'a> Submitted<'a> {
                     News::Ended(ended) => return Some(ended),
                     News::Note(note) => {
                         if matches!(*note, NoteKind::Outcome { .. }) {
-                            // A job that goes on elsewhere may tell it again.
-                            self.done.get_or_insert(self.began.elapsed());
+                            // A job that continues elsewhere may repeat it.
+                            self.done.get_or_insert(self.submitted_at.elapsed());
                         }
                         let before = self.records.len();
-                        note_down(
+                        record_note(
                             *note,
-                            self.began.elapsed(),
+                            self.submitted_at.elapsed(),
                             &mut self.iterations,
                             &mut self.said,
                             &mut self.records,
                         );
-                        if let Some(hear) = &self.hear {
-                            self.records[before..].iter().for_each(|new| hear(Heard::Record(new)));
-                            hear(Heard::Iterations(self.iterations.len() as u64));
+                        if let Some(callback) = &self.callback {
+                            self.records[before..]
+                                .iter()
+                                .for_each(|new| callback(Progress::Record(new)));
+                            callback(Progress::Iterations(self.iterations.len() as u64));
                         }
                     }
                 }
             }
             None
         };
-        match timeout(limit, hear).await {
-            Ok(Some(ended)) => Ok(Ended {
+        match timeout(limit, callback).await {
+            Ok(Some(ended)) => Ok(CompletedRun {
                 ended,
-                wall: self.done.unwrap_or_else(|| self.began.elapsed()),
+                wall: self.done.unwrap_or_else(|| self.submitted_at.elapsed()),
                 iterations: self.iterations,
                 said: self.said,
                 records: self.records,
             }),
-            _ => Err(GridError::Endless(limit, Told(self.said), String::new())),
+            _ => Err(GridError::Endless(limit, RecentEvents(self.said), String::new())),
         }
     }
 }
 
-fn note_down(
+fn record_note(
     note: NoteKind,
     at: Duration,
     iterations: &mut Vec<f64>,

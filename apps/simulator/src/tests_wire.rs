@@ -1,4 +1,5 @@
-//! The faster form of the simulator against the one with real QUIC endpoints: grids of which both must say the same.
+//! Comparison of the simulator over frames with the simulator over real QUIC endpoints: both must
+//! agree.
 
 use springtide_runtime::config::{ScenarioConfig, Sources, load};
 use springtide_runtime::net::Wire;
@@ -31,7 +32,7 @@ const GRID: &str = r#"
     mode = "static"
 "#;
 
-fn played(text: &str, seed: u64, wire: Wire) -> Played {
+fn run_over(text: &str, seed: u64, wire: Wire) -> Played {
     let config: ScenarioConfig = load(&Sources::of_text("test.toml", text)).expect("right").value;
     let how = Play { mode: config.adaptation.mode.into(), period: None, seed };
     let began = std::time::Instant::now();
@@ -47,21 +48,21 @@ fn played(text: &str, seed: u64, wire: Wire) -> Played {
     played
 }
 
-/// The walls of both differ by at most this factor.
-fn alike(text: &str, factor: f64) -> [Played; 2] {
-    let both = [Wire::Frames, Wire::quic()].map(|wire| played(text, 1, wire));
+/// Simulates a grid over both wires. The runtimes differ by at most this factor.
+fn run_over_both(text: &str, factor: f64) -> [Played; 2] {
+    let both = [Wire::Frames, Wire::quic()].map(|wire| run_over(text, 1, wire));
     let ratio = both[1].wall.as_secs_f64() / both[0].wall.as_secs_f64();
     assert!((1.0 / factor..factor).contains(&ratio), "{ratio}");
     both
 }
 
 #[test]
-fn a_job_ends_with_the_right_answer_in_about_the_same_time() {
-    alike(GRID, 1.1);
+fn both_wires_give_the_right_answer_in_a_similar_time() {
+    run_over_both(GRID, 1.1);
 }
 
 #[test]
-fn a_cut_link_a_killed_root_and_machines_that_go_off_are_survived_alike() {
+fn both_wires_survive_a_cut_a_killed_root_and_crashed_machines() {
     let events = r#"
         [[event]]
         what = "cut"
@@ -79,7 +80,7 @@ fn a_cut_link_a_killed_root_and_machines_that_go_off_are_survived_alike() {
         nodes = 1
         lasts = "20s"
     "#;
-    let both = alike(&format!("{GRID}{events}"), 1.25);
+    let both = run_over_both(&format!("{GRID}{events}"), 1.25);
     for played in &both {
         let fewest = played.nodes.iter().map(|(_, nodes)| *nodes).min();
         assert!(fewest < Some(6), "{:?}", played.nodes);
@@ -87,13 +88,13 @@ fn a_cut_link_a_killed_root_and_machines_that_go_off_are_survived_alike() {
 }
 
 #[test]
-fn adaptation_decides_alike() {
+fn adaptation_decides_alike_over_both_wires() {
     let text = GRID.replace("mode = \"static\"", "mode = \"adaptive\"\nmin_nodes = 2");
     let text = text.replace(
         "name = \"b\"\n    nodes = 3\n    start = 3",
         "name = \"b\"\n    nodes = 3\n    start = 0",
     );
-    let [frames, quic] = alike(&text, 1.25);
+    let [frames, quic] = run_over_both(&text, 1.25);
     let most = |played: &Played| played.nodes.iter().map(|(_, nodes)| *nodes).max();
     assert_eq!(most(&frames), most(&quic), "{:?} {:?}", frames.nodes, quic.nodes);
 }
@@ -102,9 +103,9 @@ fn adaptation_decides_alike() {
 fn one_seed_gives_one_history_over_real_endpoints() {
     let events = "[[event]]\nwhat = \"kill\"\nat = \"5s\"\ncluster = \"b\"\nnodes = 1\n";
     let text = format!("{GRID}{events}");
-    let [one, other] = [(); 2].map(|()| played(&text, 3, Wire::quic()));
+    let [one, other] = [(); 2].map(|()| run_over(&text, 3, Wire::quic()));
     assert_eq!((one.wall, one.digest), (other.wall, other.digest));
-    assert_ne!(played(&text, 4, Wire::quic()).digest, one.digest);
+    assert_ne!(run_over(&text, 4, Wire::quic()).digest, one.digest);
 }
 
 #[test]
@@ -113,10 +114,10 @@ fn clusters_that_cannot_reach_each_other_work_together_through_a_third() {
     let whole = format!("{GRID}{third}");
     let cut = "[[link]]\nbetween = [\"a\", \"b\"]\nloss = 1.0\n";
     let [whole, cut] =
-        [whole.clone(), format!("{whole}{cut}")].map(|t| played(&t, 1, Wire::quic()));
-    // Nobody was taken for dead.
+        [whole.clone(), format!("{whole}{cut}")].map(|t| run_over(&t, 1, Wire::quic()));
+    // No member was taken for dead.
     let fewest = |played: &Played| played.nodes.iter().map(|(_, nodes)| *nodes).min();
     assert_eq!(fewest(&cut), fewest(&whole), "{:?}", cut.nodes);
-    // Before a gate is asked an attempt must fail, which takes five seconds.
+    // Before a relay is asked, an attempt must fail, which takes five seconds.
     assert!(cut.wall < whole.wall + std::time::Duration::from_secs(15), "{:?}", cut.wall);
 }

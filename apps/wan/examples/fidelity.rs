@@ -1,8 +1,9 @@
-//! How well the router keeps to its links while nodes compute and talk: by how much packets are late, what rate a link carries, and how many
-//! it loses.
+//! Precision of the router while nodes compute and communicate: the lateness of packets, the rate
+//! of a link, and its losses.
 //!
-//! `cargo run --release -p springtide-wan --example fidelity [NODES] [SECONDS] [asleep]`. As root, or where users may have network namespaces.
-//! A virtual machine's processors are kept awake, as `wan run` does, but for `asleep`. Prints a table for BENCHMARKS.md. Linux alone.
+//! `cargo run --release -p springtide-wan --example fidelity [NODES] [SECONDS] [asleep]`. It needs
+//! root, or a system where users may have network namespaces. A virtual machine's processors are
+//! kept awake, as by `wan run`, except with `asleep`. Prints a table for BENCHMARKS.md. Linux only.
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("Linux alone");
+    println!("Linux only");
 }
 
 #[cfg(target_os = "linux")]
@@ -31,13 +32,13 @@ mod linux {
     use springtide_wan::router::{PortOf, Router};
     use springtide_wan::sys::{self, Space};
 
-    type Any<T> = Result<T, Box<dyn Error + Send + Sync>>;
+    type AnyResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-    /// Of a core, for each busy node.
+    /// The share of a core that each busy node uses.
     const SHARE: f64 = 0.04;
     const LOSS: f64 = 0.02;
     const RATE: f64 = 1e6;
-    /// What UDP and IP put before a datagram's content.
+    /// Bytes of the IPv4 and UDP headers.
     const HEADERS: usize = 28;
     const TEXT: &str = r#"
         name = "fidelity"
@@ -82,8 +83,9 @@ mod linux {
         }
     }
 
-    /// A node: computes for its share of a core, in parts of a millisecond, and talks to another cluster.
-    fn busy(own: &str, to: &str) -> Any<()> {
+    /// A node: computes for its share of a core, in steps of a millisecond, and sends to another
+    /// cluster.
+    fn busy(own: &str, to: &str) -> AnyResult<()> {
         let socket = UdpSocket::bind(own)?;
         let (part, pause) = (1e-3, 1e-3 / SHARE);
         let begin = Instant::now();
@@ -92,7 +94,7 @@ mod linux {
             while Instant::now() < until {
                 std::hint::spin_loop();
             }
-            // A full socket, or nobody there: neither matters to the others.
+            // Neither a full socket nor a missing receiver matters to the others.
             let _ = socket.send_to(&[7; 200], to);
             let next = begin + Duration::from_secs_f64(turn as f64 * pause);
             thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -111,8 +113,8 @@ mod linux {
         }
     }
 
-    /// Something done in a space, by a thread of its own.
-    fn inside<T: Send>(port: &Port, what: impl FnOnce() -> T + Send) -> Any<T> {
+    /// Runs a function in a namespace, in a thread of its own.
+    fn inside<T: Send>(port: &Port, what: impl FnOnce() -> T + Send) -> AnyResult<T> {
         thread::scope(|scope| {
             let there = scope.spawn(|| {
                 sys::enter(port.net.as_fd(), Space::Net)?;
@@ -122,20 +124,20 @@ mod linux {
         })
     }
 
-    fn bind(port: &Port, address: &str) -> Any<UdpSocket> {
+    fn bind(port: &Port, address: &str) -> AnyResult<UdpSocket> {
         let socket = inside(port, || UdpSocket::bind(address))??;
         socket.set_read_timeout(Some(Duration::from_secs(2)))?;
         Ok(socket)
     }
 
-    fn measure(nodes: usize, seconds: u64, asleep: bool) -> Any<()> {
+    fn measure(nodes: usize, seconds: u64, asleep: bool) -> AnyResult<()> {
         sys::be_root()?;
         let topology =
             Topology::of(&load::<TopologyConfig>(&Sources::of_text("fidelity", TEXT))?.value);
         let fabric = Fabric::new(&topology, PortOf::Cluster)?;
         let routing = Routing::start(Router::new(topology, PortOf::Cluster, 1), &fabric)?;
         if let Some(why) = &routing.ordinary {
-            println!("the router does not run before others: {why}");
+            println!("the router has no real-time priority: {why}");
         }
         let mut children = Busy(Vec::new());
         for node in 0..nodes {
@@ -158,13 +160,15 @@ mod linux {
         let core = routing.core();
         let us = |share| core.late.value_at_quantile(share) as f64 * 1e-3;
         println!(
-            "{nodes} nodes, each busy for {} % of a core sending 40 datagrams a second; {seconds} s; processors {}kept awake",
+            "{nodes} nodes, each busy for {} % of a core sending 40 datagrams a second; \
+             {seconds} s; processors {}kept awake",
             SHARE * 100.0,
             if awake.is_some() { "" } else { "not " }
         );
         println!("| what | asked | found |\n|---|---|---|");
         println!(
-            "| packets leave the router late by | | half {:.0} us, 99 of 100 {:.0} us, the latest {:.0} us ({} packets) |",
+            "| packets leave the router late by | | half {:.0} us, 99 of 100 {:.0} us, the latest \
+             {:.0} us ({} packets) |",
             us(0.5),
             us(0.99),
             us(1.0),
@@ -173,7 +177,8 @@ mod linux {
         drop(core);
         let at = |share: f64| late[((late.len() - 1) as f64 * share) as usize];
         println!(
-            "| a datagram's way, 10 ms, seen by programs: late by | | half {:.0} us, 99 of 100 {:.0} us ({} datagrams) |",
+            "| a datagram's way, 10 ms, seen by programs: late by | | half {:.0} us, 99 of 100 \
+             {:.0} us ({} datagrams) |",
             at(0.5),
             at(0.99),
             late.len()
@@ -184,19 +189,20 @@ mod linux {
             rate / 1e3
         );
         let (sent, gone) = lost;
-        // Half of what lies within 99 of 100.
+        // Half the width of the 99 % interval is 2.576 standard deviations.
         let sd = (sent as f64 * LOSS * (1.0 - LOSS)).sqrt();
         let (least, most) = (sent as f64 * LOSS - 2.576 * sd, sent as f64 * LOSS + 2.576 * sd);
         println!("| lost of {sent} | {least:.0} to {most:.0} (99 of 100) | {gone} |");
         Ok(())
     }
 
-    /// Lateness of single datagrams, sorted, in microseconds; the rate of a flood in bytes a second; and how many were sent and lost.
+    /// Sorted lateness of single datagrams in microseconds, the rate of a flood in bytes a second,
+    /// and the numbers of sent and lost datagrams.
     fn probe(
         near: &UdpSocket,
         far: &[UdpSocket; 3],
         seconds: u64,
-    ) -> Any<(Vec<f64>, f64, (u64, u64))> {
+    ) -> AnyResult<(Vec<f64>, f64, (u64, u64))> {
         let seconds_f = seconds as f64;
         thread::scope(|scope| {
             let late = scope.spawn(|| {
@@ -215,7 +221,7 @@ mod linux {
                 while let Ok((len, _)) = far[1].recv_from(&mut buffer) {
                     last = Instant::now();
                     match first {
-                        // What comes before it begins the count.
+                        // The first arrival starts the count.
                         None => first = Some(last),
                         Some(_) => bytes += len + HEADERS,
                     }

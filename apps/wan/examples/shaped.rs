@@ -1,6 +1,8 @@
-//! How well shaped sockets keep to their links: by how much datagrams are late, and what three processes get together of one uplink.
+//! Precision of shaped sockets: the lateness of datagrams, and the throughput of three processes
+//! that share an uplink.
 //!
-//! `cargo run --release -p springtide-wan --example shaped [MEGABYTES]`. Prints a table for BENCHMARKS.md. Linux alone.
+//! `cargo run --release -p springtide-wan --example shaped [MEGABYTES]`. Prints a table for
+//! BENCHMARKS.md. Linux only.
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -9,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 #[cfg(not(target_os = "linux"))]
 fn main() {
-    println!("Linux alone");
+    println!("Linux only");
 }
 
 #[cfg(target_os = "linux")]
@@ -34,13 +36,13 @@ mod linux {
     use springtide_wan::sys;
     use springtide_wan::table::Table;
 
-    type Any<T> = Result<T, Box<dyn Error>>;
+    type AnyResult<T> = Result<T, Box<dyn Error>>;
 
     const DATAGRAMS: usize = 1000;
     const PROCESSES: u8 = 3;
     const UPLINK: f64 = 1e6;
 
-    pub fn main() -> Any<()> {
+    pub fn main() -> AnyResult<()> {
         let args: Vec<String> = env::args().skip(1).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -58,13 +60,13 @@ mod linux {
         }
     }
 
-    fn topology(rest: &str) -> Any<Topology> {
+    fn topology(rest: &str) -> AnyResult<Topology> {
         let text = format!("name = \"example\"\nnet = \"127.77.0.0/16\"\n{rest}");
         Ok(Topology::of(&load::<TopologyConfig>(&Sources::of_text("example", &text))?.value))
     }
 
     /// Single datagrams, two milliseconds apart, each with the time at which it was sent.
-    async fn lateness(dir: &Path) -> Any<()> {
+    async fn lateness(dir: &Path) -> AnyResult<()> {
         println!("| one-way delay | arrived late by: p50 | p99 | most |\n|---|---|---|---|");
         for delay_us in [500u64, 10_000, 50_000] {
             let two = "[[cluster]]\nname = \"a\"\n[[cluster]]\nname = \"b\"\n";
@@ -110,28 +112,29 @@ mod linux {
         Ok(())
     }
 
-    /// Who has sent all, and when.
+    /// The received frames, with the time of each.
     #[derive(Default)]
-    struct Heard(Mutex<Vec<(Peer, usize, Instant)>>);
+    struct Received(Mutex<Vec<(Peer, usize, Instant)>>);
 
-    impl Inbox for Heard {
+    impl Inbox for Received {
         fn frame(&self, from: &Peer, _kind: Kind, body: Bytes) {
-            let mut heard = self.0.lock().expect("nobody panicked");
-            heard.push((from.clone(), body.len(), Instant::now()));
+            let mut received = self.0.lock().expect("no thread panicked");
+            received.push((from.clone(), body.len(), Instant::now()));
         }
     }
 
-    fn net(dir: &Path, identity: &NodeIdentity, ip: Ipv4Addr) -> Any<Net> {
+    fn net(dir: &Path, identity: &NodeIdentity, ip: Ipv4Addr) -> AnyResult<Net> {
         let table = Arc::new(Table::open(&dir.join("uplink.links"))?);
         let config = NetConfig { bind: SocketAddr::from((ip, 0)), ..NetConfig::default() };
         let wrap = |socket| Shaped::wrap(socket, table);
         Ok(Net::quic_over(config, identity, Incarnation(1), wrap)?)
     }
 
-    /// Processes that send as much each over one uplink, by QUIC.
-    async fn sharing(dir: &Path, bytes: usize) -> Any<()> {
+    /// Processes that send the same amount each over one uplink, by QUIC.
+    async fn sharing(dir: &Path, bytes: usize) -> AnyResult<()> {
         let topology = topology(&format!(
-            "[wide]\nrtt = \"20ms\"\n[[cluster]]\nname = \"a\"\nnodes = {PROCESSES}\nuplink = \"{}kB/s\"\n\
+            "[wide]\nrtt = \"20ms\"\n\
+             [[cluster]]\nname = \"a\"\nnodes = {PROCESSES}\nuplink = \"{}kB/s\"\n\
              [[cluster]]\nname = \"b\"\n",
             UPLINK / 1e3
         ))?;
@@ -141,8 +144,8 @@ mod linux {
             ca.issue(&node.into(), &cluster.into(), "node", EPHEMERAL_VALIDITY)
         };
         let receiver = net(dir, &issue("b-1", "b")?, Ipv4Addr::new(127, 77, 2, 1))?;
-        let heard = Arc::new(Heard::default());
-        receiver.start(heard.clone());
+        let received = Arc::new(Received::default());
+        receiver.start(received.clone());
         let Address::Socket(to) = receiver.address() else { return Err("no socket".into()) };
         let began = Instant::now();
         let mut children: Vec<Child> = Vec::new();
@@ -156,7 +159,7 @@ mod linux {
             children.push(command.spawn()?);
         }
         let all = async {
-            while heard.0.lock().expect("nobody panicked").len() < children.len() {
+            while received.0.lock().expect("no thread panicked").len() < children.len() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -164,15 +167,16 @@ mod linux {
         let done = tokio::time::timeout(within, all).await;
         let took = began.elapsed();
         println!("\n| process | bytes | took |\n|---|---|---|");
-        for (from, len, at) in heard.0.lock().expect("nobody panicked").iter() {
+        for (from, len, at) in received.0.lock().expect("no thread panicked").iter() {
             println!("| {} | {len} | {:.2} s |", from.node, (*at - began).as_secs_f64());
         }
         let sum = bytes as f64 * f64::from(PROCESSES);
         let uplink = table.stubs().find(|(_, up, ..)| *up).map(|(.., counts)| counts);
         let uplink = uplink.ok_or("no uplink")?;
         println!(
-            "\n{PROCESSES} processes over one uplink of {:.0} kB/s: {:.0} kB/s of payload together in {:.2} s (handshakes and slow start \
-             included); the uplink took {} datagrams of {} bytes with their headers, and {} of these found no room",
+            "\n{PROCESSES} processes over one uplink of {:.0} kB/s: {:.0} kB/s of payload \
+             together in {:.2} s (handshakes and slow start included); the uplink took {} \
+             datagrams of {} bytes with their headers, and {} of these found no room",
             UPLINK / 1e3,
             sum / took.as_secs_f64() / 1e3,
             took.as_secs_f64(),
@@ -190,17 +194,17 @@ mod linux {
         done.map_err(|_| "not all came in time".into())
     }
 
-    async fn sender(dir: &Path, node: &str, to: SocketAddr, bytes: usize) -> Any<()> {
+    async fn sender(dir: &Path, node: &str, to: SocketAddr, bytes: usize) -> AnyResult<()> {
         let identity = NodeIdentity::load(&dir.join(node))?;
         let table = Table::open(&dir.join("uplink.links"))?;
         let ip = table.address(node).ok_or("no such node")?;
         let net = net(dir, &identity, ip)?;
-        net.start(Arc::new(Heard::default()));
+        net.start(Arc::new(Received::default()));
         let there = "b-1".into();
         let address = Address::Socket(to);
         net.learn(Contact { node: "b-1".into(), cluster: "b".into(), address });
         net.send(&there, Class::Bulk, Kind::TASK_RESULT, vec![7; bytes])?;
-        // Waits for transfers under way two seconds only: this one is longer.
+        // `close` waits only two seconds for transfers under way, which are longer here.
         while net.links().iter().all(|link| link.state != springtide_runtime::net::LinkState::Up) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

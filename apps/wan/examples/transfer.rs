@@ -1,7 +1,8 @@
-//! One QUIC transfer between two processes, as nodes send bulk to each other: what it gets of a link, handshake and slow start in it.
+//! One QUIC transfer between two processes, as nodes send bulk data: its throughput, handshake and
+//! slow start included.
 //!
-//! `transfer serve DIR` on one node of a network (`wan exec b-1 ...`), then `transfer send DIR BYTES` on another. DIR is a folder that both
-//! see: keys and the address are left there.
+//! `transfer serve DIR` on one node of a network (`wan exec b-1 ...`), then `transfer send DIR
+//! BYTES` on another. Both need access to DIR, which gets keys and the address.
 
 use std::env;
 use std::error::Error;
@@ -17,11 +18,11 @@ use springtide_runtime::net::{Address, Class, Contact, Inbox, Net, NetConfig};
 use springtide_runtime::wire::Kind;
 use tokio::sync::mpsc;
 
-type Any<T> = Result<T, Box<dyn Error>>;
+type AnyResult<T> = Result<T, Box<dyn Error>>;
 
-const WITHIN: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
-fn main() -> Any<()> {
+fn main() -> AnyResult<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -32,41 +33,41 @@ fn main() -> Any<()> {
     }
 }
 
-/// What came, and from whom.
-struct Heard(mpsc::UnboundedSender<(Peer, usize)>);
+/// Reports each frame's sender and length.
+struct Received(mpsc::UnboundedSender<(Peer, usize)>);
 
-impl Inbox for Heard {
+impl Inbox for Received {
     fn frame(&self, from: &Peer, _kind: Kind, body: Bytes) {
-        // Nobody listens any more once this ends.
+        // The receiver may have ended.
         let _ = self.0.send((from.clone(), body.len()));
     }
 }
 
-fn net(identity: &NodeIdentity) -> Any<(Net, mpsc::UnboundedReceiver<(Peer, usize)>)> {
+fn net(identity: &NodeIdentity) -> AnyResult<(Net, mpsc::UnboundedReceiver<(Peer, usize)>)> {
     let own: IpAddr =
         env::var("SPRINGTIDE_WAN_ADDRESS").map_or(Ok("127.0.0.1".parse()?), |ip| ip.parse())?;
     let config = NetConfig { bind: SocketAddr::new(own, 0), ..NetConfig::default() };
     let net = Net::quic(config, identity, Incarnation(1))?;
-    let (tell, told) = mpsc::unbounded_channel();
-    net.start(Arc::new(Heard(tell)));
-    Ok((net, told))
+    let (sender, receiver) = mpsc::unbounded_channel();
+    net.start(Arc::new(Received(sender)));
+    Ok((net, receiver))
 }
 
-async fn serve(dir: &Path) -> Any<()> {
+async fn serve(dir: &Path) -> AnyResult<()> {
     let ca = Ca::ephemeral("transfer")?;
     for node in ["sender", "receiver"] {
         let own = dir.join(node);
         std::fs::create_dir_all(&own)?;
         ca.issue(&node.into(), &node.into(), "node", EPHEMERAL_VALIDITY)?.save(&own)?;
     }
-    let (net, mut told) = net(&NodeIdentity::load(&dir.join("receiver"))?)?;
+    let (net, mut received) = net(&NodeIdentity::load(&dir.join("receiver"))?)?;
     let Address::Socket(address) = net.address() else { return Err("no socket".into()) };
-    // Put in place whole: the other waits for it.
+    // Renamed when complete, for the other process waits for it.
     std::fs::write(dir.join("address.new"), address.to_string())?;
     std::fs::rename(dir.join("address.new"), dir.join("address"))?;
-    let (from, len) = tokio::time::timeout(WITHIN, told.recv()).await?.ok_or("it ended")?;
+    let (from, len) = tokio::time::timeout(TIMEOUT, received.recv()).await?.ok_or("it ended")?;
     net.send(&from.node, Class::Steal, Kind::TASK_RESULT, len.to_le_bytes().to_vec())?;
-    // Until the other has heard it and closes.
+    // The other process closes the link after it has received this.
     while net.links().iter().any(|link| link.state == springtide_runtime::net::LinkState::Up) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -74,21 +75,21 @@ async fn serve(dir: &Path) -> Any<()> {
     Ok(())
 }
 
-async fn send(dir: &Path, bytes: usize) -> Any<()> {
+async fn send(dir: &Path, bytes: usize) -> AnyResult<()> {
     let begun = Instant::now();
     let address: SocketAddr = loop {
         match std::fs::read_to_string(dir.join("address")) {
             Ok(text) => break text.parse()?,
-            Err(error) if begun.elapsed() > WITHIN => return Err(error.into()),
+            Err(error) if begun.elapsed() > TIMEOUT => return Err(error.into()),
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     };
-    let (net, mut told) = net(&NodeIdentity::load(&dir.join("sender"))?)?;
+    let (net, mut received) = net(&NodeIdentity::load(&dir.join("sender"))?)?;
     let address = Address::Socket(address);
     net.learn(Contact { node: "receiver".into(), cluster: "receiver".into(), address });
     let began = Instant::now();
     net.send(&"receiver".into(), Class::Bulk, Kind::TASK_RESULT, vec![7; bytes])?;
-    tokio::time::timeout(WITHIN, told.recv()).await?.ok_or("it ended")?;
+    tokio::time::timeout(TIMEOUT, received.recv()).await?.ok_or("it ended")?;
     let took = began.elapsed().as_secs_f64();
     println!("{:.1} kB/s, {bytes} bytes in {took:.3} s", bytes as f64 / took / 1e3);
     net.close("done").await;

@@ -1,10 +1,12 @@
-//! Keeps a virtual machine's processors from falling asleep, for as long as something is timed.
+//! Keeps the processors of a virtual machine awake during a measurement.
 //!
-//! A processor with nothing to do is taken by the machine's host, and comes back when the host thinks so: on a busy host milliseconds
-//! after the packet or the timer that woke it, and what was lost shows as stolen time. (Measured with forty nodes: with processors that
-//! sleep one packet in a hundred was late by 4.4 ms and the host had 8 % of the time, without by 0.1 ms and nothing.) So a thread
-//! runs on each that all others go before. It costs what the processors' rest would have saved; what uses it must say so. Must not know
-//! what is timed.
+//! The host takes an idle processor away and returns it late: on a busy host, milliseconds after
+//! the packet or timer that woke it. The lost time counts as stolen. With forty nodes and idle
+//! processors, one packet in a hundred was late by 4.4 ms and 8 % of the time was stolen; with busy
+//! ones it was 0.1 ms and 0 %.
+//!
+//! So a thread with the lowest priority runs on each processor. It costs the processor time that
+//! idling would save, and callers must report that. This module does not depend on the measurement.
 
 use std::io;
 use std::sync::Arc;
@@ -16,13 +18,13 @@ use springtide_runtime::work::thread_cpu;
 
 use crate::sys;
 
-/// Threads that keep all processors of this process awake until it is dropped.
+/// Threads that keep all processors of this process busy until it is dropped.
 pub struct Awake {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<io::Result<Duration>>>,
 }
 
-/// Whether this machine is a virtual one, as far as its processors say so.
+/// Whether this machine is a virtual one, by the flags of its processors.
 pub fn is_virtual() -> bool {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     text.lines().any(|line| {
@@ -31,10 +33,12 @@ pub fn is_virtual() -> bool {
 }
 
 impl Awake {
-    /// Starts a thread for each processor. Each calls `aside` first: to be last among the threads of a control group is not to be last.
+    /// Starts a thread for each processor, which first calls `aside` to leave its control group.
+    ///
+    /// The lowest priority of a control group is not the lowest of the machine.
     ///
     /// # Errors
-    /// The system gives no thread, or does not tell which processors there are.
+    /// The system gives no thread, or does not list the processors.
     pub fn start(aside: impl Fn() -> io::Result<()> + Clone + Send + 'static) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut awake = Self { stop, threads: Vec::new() };
@@ -53,10 +57,10 @@ impl Awake {
         Ok(awake)
     }
 
-    /// Ends them; the processor time that they had, all together.
+    /// Ends the threads and returns the sum of their processor time.
     ///
     /// # Errors
-    /// One of them could not be last in line, and was none.
+    /// A thread could not get the lowest priority.
     pub fn end(mut self) -> io::Result<Duration> {
         self.stop.store(true, Ordering::Relaxed);
         let threads = std::mem::take(&mut self.threads);
@@ -76,10 +80,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_keep_processors_awake_end_and_tell_what_they_had() {
+    fn threads_end_and_report_their_processor_time() {
         let awake = Awake::start(|| Ok(())).unwrap();
         assert_eq!(awake.threads.len(), sys::processors().unwrap().len());
-        // However busy the machine is, a thread that ends has run.
+        // A thread that ends has run, even on a busy machine.
         assert!(awake.end().unwrap() > Duration::ZERO);
         drop(Awake::start(|| Ok(())).unwrap());
         assert!(sys::run_last(1 << 20).is_err());

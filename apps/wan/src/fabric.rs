@@ -1,6 +1,8 @@
-//! Network spaces for a topology, each with a TUN device as its way out, and the thread that routes between them.
+//! Network namespaces of a topology, each with a TUN device, and the thread that routes between
+//! them.
 //!
-//! Spaces have no name and no file: they end with the process that holds them and what runs in them. Must not know who asked for them.
+//! Namespaces have no name and no file: they end with this process and their programs. This module
+//! does not depend on the caller.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,66 +20,67 @@ use springtide_runtime::topology::Topology;
 use crate::router::{GATE, PortOf, Router};
 use crate::sys::{self, Interfaces, Poll, Space};
 
-/// The way out of each space.
+/// The name of the TUN device in each namespace.
 const DEVICE: &str = "wan";
-/// Packets that may wait for the router in each: at 1500 bytes some 10 MB.
+/// Packets of a device that may wait for the router; at 1500 bytes, some 10 MB.
 const QUEUE: u16 = 7000;
-/// The longest packet: larger ones are fragmented by Linux, which knows what the device takes.
+/// The largest packet; Linux fragments larger ones by the device's MTU.
 const PACKET: usize = 1 << 16;
-/// How often the router looks whether it is to end.
-const LOOK: Duration = Duration::from_millis(50);
-/// From one port in a row, so that none waits for another's flood.
+/// The interval at which the router checks whether to end.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// The maximum number of packets that are read from a port in a row, so that other ports are
+/// served.
 const BATCH: usize = 64;
-/// Above most others, and below what Linux itself needs.
+/// A real-time priority above most programs, and below what Linux itself needs.
 const PRIORITY: i32 = 50;
 
-/// A network space could not be made.
+/// A network namespace could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("{space}: {what}: {source}")]
 pub struct FabricError {
-    /// Whose.
+    /// The name of the namespace.
     pub space: String,
-    /// What was asked of Linux.
+    /// The operation that failed.
     pub what: &'static str,
-    /// What it said.
+    /// The error of the system.
     #[source]
     pub source: io::Error,
 }
 
-/// A network space.
+/// A network namespace of a node or a cluster.
 pub struct Port {
-    /// Its node's name, or its cluster's.
+    /// The name of the node or cluster.
     pub name: String,
-    /// To be entered with [`sys::enter`].
+    /// The namespace, to be entered with [`sys::enter`].
     pub net: OwnedFd,
 }
 
-/// The spaces of a topology.
+/// The namespaces of a topology.
 pub struct Fabric {
-    /// In the order of the router's ports.
+    /// The namespaces in the order of the router's ports.
     pub ports: Vec<Port>,
-    /// Their ways out.
+    /// Their TUN devices.
     tuns: Vec<File>,
 }
 
-/// What a space's interfaces are called by others.
+/// The addresses of a namespace's interfaces.
 enum Addresses {
-    /// A node's one address.
+    /// The one address of a node.
     Node(Ipv4Addr),
-    /// All addresses of a cluster's nodes, and that of the way out.
+    /// All addresses of a cluster's nodes, and that of the TUN device.
     Cluster { first: Ipv4Addr, gate: Ipv4Addr },
 }
 
-/// A space in which nothing is set up yet, not even `lo`.
+/// Creates a namespace without any configured interface, not even `lo`.
 ///
 /// # Errors
 /// [`FabricError`]; nothing is left.
 pub fn bare(name: &str) -> Result<Port, FabricError> {
-    apart(name, || space(name))
+    in_new_thread(name, || space(name))
 }
 
-/// Does it in a thread of its own, which may then have another space than the caller.
-fn apart<T: Send>(
+/// Runs a function in a new thread, which may change its namespace.
+fn in_new_thread<T: Send>(
     name: &str,
     what: impl FnOnce() -> Result<T, FabricError> + Send,
 ) -> Result<T, FabricError> {
@@ -88,7 +91,7 @@ fn apart<T: Send>(
     })
 }
 
-/// The calling thread's, from now on.
+/// Creates a namespace for the calling thread.
 fn space(name: &str) -> Result<Port, FabricError> {
     let failed = |what| move |source| FabricError { space: name.to_owned(), what, source };
     sys::unshare(Space::Net).map_err(failed("a network space of its own"))?;
@@ -96,7 +99,7 @@ fn space(name: &str) -> Result<Port, FabricError> {
     Ok(Port { name: name.to_owned(), net })
 }
 
-/// In a thread of its own, whose space it then is.
+/// Creates a namespace with its interfaces, for the calling thread.
 fn make(name: &str, addresses: &Addresses) -> Result<(Port, File), FabricError> {
     let failed = |what| move |source| FabricError { space: name.to_owned(), what, source };
     let port = space(name)?;
@@ -112,30 +115,33 @@ fn make(name: &str, addresses: &Addresses) -> Result<(Port, File), FabricError> 
         }
     };
     interfaces.set_address(DEVICE, own, 16).map_err(failed("the address of its TUN device"))?;
-    // Linux lets none but the machine's own root have a longer one; the usual 500 packets do for all but the largest windows.
+    // Only the machine's own root may lengthen the queue; the usual 500 packets suffice except for
+    // the largest windows.
     let _ = interfaces.set_queue(DEVICE, QUEUE);
     interfaces.set_up(DEVICE).map_err(failed("its TUN device"))?;
     Ok((port, tun))
 }
 
-/// Whether a topology's addresses can be those of spaces.
+/// Checks whether a topology's addresses can be used in namespaces.
 ///
 /// # Errors
-/// They are of loopback.
+/// They are loopback addresses.
 pub fn check_addresses(topology: &Topology) -> Result<(), FabricError> {
     if topology.prefix[0] != Ipv4Addr::LOCALHOST.octets()[0] {
         return Ok(());
     }
-    let reason = "nothing leaves a space for a loopback address: give the topology a private `net` such as \"10.77.0.0/16\"";
+    let reason = "packets to a loopback address never leave a namespace: give the topology a \
+                  private `net` such as \"10.77.0.0/16\"";
     let source = io::Error::new(ErrorKind::InvalidInput, reason);
     Err(FabricError { space: topology.name.clone(), what: "its addresses", source })
 }
 
 impl Fabric {
-    /// A space for each port of a router of this topology. The calling thread stays where it is.
+    /// Creates a namespace for each port of a router of this topology. The calling thread keeps its
+    /// own.
     ///
     /// # Errors
-    /// [`FabricError`]; nothing is left of what was made.
+    /// [`FabricError`]; nothing is left.
     pub fn new(topology: &Topology, ports: PortOf) -> Result<Self, FabricError> {
         check_addresses(topology)?;
         let orders: Vec<(String, Addresses)> = match ports {
@@ -153,39 +159,40 @@ impl Fabric {
                 sites.collect()
             }
         };
-        let made = orders.iter().map(|(name, addresses)| apart(name, || make(name, addresses)));
+        let made =
+            orders.iter().map(|(name, addresses)| in_new_thread(name, || make(name, addresses)));
         let (ports, tuns) = made.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         Ok(Self { ports, tuns })
     }
 }
 
-/// The router, and how well it does.
+/// The router with its statistics.
 pub struct Core {
-    /// The network.
+    /// The router of the network.
     pub router: Router,
-    /// How much later than it should each packet left, in nanoseconds.
+    /// The lateness of packets, in nanoseconds.
     pub late: Histogram<u64>,
-    /// Packets that Linux had no room for, or did not take.
+    /// The number of packets that Linux did not accept.
     pub refused: u64,
-    /// Ports whose device is no more: somebody has deleted it in its space, where the owner may.
+    /// Ports whose device was deleted in its namespace, where the owner may do so.
     pub gone: BTreeSet<usize>,
 }
 
-/// What routes, until it is dropped.
+/// The thread that routes, until this is dropped.
 pub struct Routing {
     core: Arc<Mutex<Core>>,
     stop: Arc<AtomicBool>,
-    /// Why its thread does not run before others, if it does not.
+    /// The reason why the thread has no real-time priority, if it has none.
     pub ordinary: Option<String>,
     start: Instant,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Routing {
-    /// Begins to route between the spaces.
+    /// Starts to route between the namespaces.
     ///
     /// # Errors
-    /// Linux gives no thread, or cannot wait to the microsecond.
+    /// The system gives no thread, or cannot wait with a resolution of microseconds.
     pub fn start(router: Router, fabric: &Fabric) -> io::Result<Self> {
         let late = Histogram::new_with_max(60_000_000_000, 3).map_err(io::Error::other)?;
         let core = Arc::new(Mutex::new(Core { router, late, refused: 0, gone: BTreeSet::new() }));
@@ -196,24 +203,24 @@ impl Routing {
             poll.add(tun.as_fd(), number as u64)?;
         }
         let (stop, start) = (Arc::new(AtomicBool::new(false)), Instant::now());
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let (core_there, stop_there) = (core.clone(), stop.clone());
         let thread = thread::Builder::new().name("wan-router".into()).spawn(move || {
-            // It is told to the nanosecond when to wake; without this Linux takes 50 us more.
-            let precise = sys::wake_precisely().and_then(|()| sys::run_first(PRIORITY));
-            let _ = tell.send(precise.err().map(|error| error.to_string()));
+            // Wake-up times are exact to the nanosecond; by default Linux adds 50 us.
+            let result = sys::wake_precisely().and_then(|()| sys::run_first(PRIORITY));
+            let _ = sender.send(result.err().map(|error| error.to_string()));
             route(&core_there, &tuns, poll, start, &stop_there);
         })?;
-        let ordinary = told.recv().unwrap_or(None);
+        let ordinary = receiver.recv().unwrap_or(None);
         Ok(Self { core, stop, ordinary, start, thread: Some(thread) })
     }
 
-    /// The router and its counts. Packets wait meanwhile.
+    /// The router with its statistics; packets wait while it is locked.
     pub fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core)
     }
 
-    /// The router's time.
+    /// The present time of the router.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
     }
@@ -223,14 +230,14 @@ impl Drop for Routing {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // It does nothing that panics but for a defect, which then was told.
+            // A panic of the thread is a defect that was reported already.
             let _ = thread.join();
         }
     }
 }
 
 fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
-    // Each step leaves it whole.
+    // Each step leaves the value valid.
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -242,23 +249,25 @@ fn route(core: &Mutex<Core>, tuns: &[File], mut poll: Poll, start: Instant, stop
             send_due(&mut core, tuns, start);
             core.router.next_at()
         };
-        let wait = next.map_or(LOOK, |at| at.saturating_sub(start.elapsed()).min(LOOK));
+        let wait = next.map_or(STOP_CHECK_INTERVAL, |at| {
+            at.saturating_sub(start.elapsed()).min(STOP_CHECK_INTERVAL)
+        });
         let ready: Vec<u64> = match poll.wait(wait) {
             Ok(ready) => ready.collect(),
             Err(error) => return tracing::error!(%error, "the router cannot wait and ends"),
         };
         let mut core = lock(core);
         for number in ready {
-            // Numbers are those of `tuns`.
+            // Numbers are indices of `tuns`.
             let port = number as usize;
             for _ in 0..BATCH {
                 match (&tuns[port]).read(&mut buffer) {
                     Ok(len) => {
-                        core.router.take(port, buffer[..len].to_vec(), start.elapsed());
+                        core.router.accept(port, buffer[..len].to_vec(), start.elapsed());
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                     Err(error) => {
-                        // The others' go on.
+                        // The other ports continue.
                         tracing::warn!(port, %error, "a TUN device is gone");
                         poll.remove(tuns[port].as_fd());
                         core.gone.insert(port);
@@ -274,7 +283,7 @@ fn route(core: &Mutex<Core>, tuns: &[File], mut poll: Poll, start: Instant, stop
 fn send_due(core: &mut Core, tuns: &[File], start: Instant) {
     let now = start.elapsed();
     while let Some(due) = core.router.due(now) {
-        // A device takes a packet whole or not at all.
+        // A device accepts a packet whole or not at all.
         match (&tuns[due.to]).write_all(&due.packet) {
             Ok(()) => {
                 let late = start.elapsed().saturating_sub(due.at).as_nanos();
@@ -301,7 +310,7 @@ mod tests {
         Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
     }
 
-    /// Something done in a space, by a thread of its own.
+    /// Runs a function in a namespace, in a thread of its own.
     fn inside<T: Send>(port: &Port, what: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let there = scope.spawn(|| {
@@ -313,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_take_their_links_time_between_spaces_that_nobody_else_sees() {
+    fn datagrams_between_namespaces_take_their_links_time() {
         for ports in [PortOf::Node, PortOf::Cluster] {
             let topology = topology();
             let fabric = match Fabric::new(&topology, ports) {
@@ -344,9 +353,9 @@ mod tests {
             assert_eq!(&buffer[..len], b"and back");
             assert!(began.elapsed() >= Duration::from_millis(30), "{:?}", began.elapsed());
             let core = routing.core();
-            let told: Vec<u64> = core.router.counts().iter().map(|(.., c)| c.packets).collect();
-            assert_eq!((told, core.refused), (vec![1, 1], 0));
-            // Nobody out here has such an interface or address.
+            let counts: Vec<u64> = core.router.counts().iter().map(|(.., c)| c.packets).collect();
+            assert_eq!((counts, core.refused), (vec![1, 1], 0));
+            // The interfaces and addresses do not exist outside the namespaces.
             assert!(UdpSocket::bind("10.77.1.1:0").is_err());
             drop(core);
         }
@@ -369,7 +378,7 @@ mod tests {
         let near = inside(&fabric.ports[0], || UdpSocket::bind("10.77.1.1:4000")).unwrap();
         let far = inside(&fabric.ports[2], || UdpSocket::bind("10.77.2.1:4000")).unwrap();
         far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        near.send_to(b"to nobody", "10.77.1.2:4000").unwrap();
+        near.send_to(b"to no device", "10.77.1.2:4000").unwrap();
         near.send_to(b"there", "10.77.2.1:4000").unwrap();
         let mut buffer = [0; 100];
         let (len, _) = far.recv_from(&mut buffer).expect("it comes");

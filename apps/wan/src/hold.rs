@@ -1,6 +1,7 @@
-//! The process that holds a network: it makes it, answers, and ends all when it is told to or its time is over.
+//! The process that holds a network: it creates it, answers requests, and ends it on request or
+//! after a time.
 //!
-//! Must not know who started it, nor how results are shown.
+//! This module depends on neither the caller nor the presentation.
 
 use std::fs;
 use std::io;
@@ -28,58 +29,61 @@ use crate::set::{Link, Outcome, Steering, Wish, takes};
 use crate::sys;
 use crate::table::{Table, TableError};
 
-/// Programs that still run in a network that ends have so long to end themselves.
-const END_WITHIN: Duration = Duration::from_secs(1);
+/// Time that programs in a network get to end after SIGTERM.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is to be held.
+/// The network to hold.
 #[derive(Clone, Debug)]
 pub struct Order {
-    /// Under which name.
+    /// The name of the network.
     pub name: String,
-    /// What.
+    /// The topology of the network.
     pub topology: Topology,
-    /// Made of what.
+    /// The implementation of the network.
     pub network: Carries,
-    /// Who has a space of its own. The kernel knows spaces of clusters alone, and sockets none.
+    /// Whether nodes or clusters have namespaces. The kernel supports clusters alone, and sockets
+    /// neither.
     pub ports: PortOf,
-    /// Losses and jitter follow from it, but for the kernel's.
+    /// The seed of losses and jitter, except those of the kernel.
     pub seed: u64,
-    /// Whether one that lacks what this machine's kernel cannot do is better than none.
+    /// Whether to accept a network that this machine's kernel emulates only in part.
     pub partial: bool,
-    /// It ends by itself after so long.
+    /// The time after which the network ends by itself.
     pub lasts: Duration,
-    /// It ends when its standard input does: with whoever started it.
+    /// Whether the network ends at the end of its standard input, with the process that started it.
     pub tied: bool,
 }
 
-/// A network cannot be held.
+/// Failure to hold a network.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
-    /// A space of users is not to be had.
+    /// A user namespace is not available.
     #[error(
-        "without root a space of users is needed, and Linux does not give one ({0}): run it as root"
+        "without root a network needs a user namespace, and Linux does not give one ({0}): run it \
+         as root"
     )]
     Users(#[source] io::Error),
-    /// The network's spaces are not to be had.
+    /// The network namespaces are not available.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The kernel cannot be it.
+    /// The kernel cannot emulate the network.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The table that sockets share is not to be had.
+    /// The table that sockets share cannot be created.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// Somebody else was first.
+    /// Another network has this name.
     #[error(
-        "a network named {0} is up already: end it with `wan down {0}`, or give this one another --name"
+        "a network named {0} is up already: end it with `wan down {0}`, or give this one another \
+         --name"
     )]
     Taken(String),
-    /// Something else.
+    /// Another operation failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What Linux said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -89,19 +93,19 @@ fn io(what: &'static str) -> impl FnOnce(io::Error) -> HoldError {
     move |source| HoldError::Io { what, source }
 }
 
-struct Held {
+struct Network {
     order: Order,
     own_users: bool,
     carrier: Carrier,
-    /// Who changes a link has it: one changes after the other.
+    /// Held while a link changes, so that changes are sequential.
     steering: Mutex<Steering>,
-    /// Something comes or goes at another time than before.
+    /// Signals that the next flap is at another time.
     steered: Condvar,
     ends: Instant,
     tied: Mutex<Vec<Tied>>,
 }
 
-/// What carries it.
+/// The running implementation of a network.
 enum Carrier {
     Router(Fabric, Routing),
     Kernel(Mutex<Kernel>),
@@ -109,7 +113,7 @@ enum Carrier {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each step leaves it whole.
+    // Each step leaves the value valid.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -146,7 +150,7 @@ impl Carrier {
         }
     }
 
-    /// Its spaces' names and files.
+    /// The names and file descriptors of the namespaces.
     fn spaces(&self) -> Vec<SpaceStatus> {
         let of = |ports: &[Port]| {
             let ports = ports.iter();
@@ -161,7 +165,7 @@ impl Carrier {
         }
     }
 
-    /// All or nothing. Says what of it is not emulated.
+    /// Applies all changes or none. Returns which of them are not emulated, a sentence each.
     fn change(&self, changes: &[Change]) -> Result<Vec<String>, KernelError> {
         match self {
             Self::Router(_, routing) => {
@@ -181,7 +185,7 @@ impl Carrier {
         Ok(Vec::new())
     }
 
-    /// What a link is like.
+    /// The profile of a link.
     fn profile(&self, link: &LinkId) -> Result<LinkProfile, UnknownCluster> {
         match self {
             Self::Router(_, routing) => routing.core().router.profile(link),
@@ -190,7 +194,7 @@ impl Carrier {
         }
     }
 
-    /// Sets a link in one step: what others ask meanwhile comes before it or after it.
+    /// Sets a link atomically with respect to other requests.
     fn set(&self, steering: &Mutex<Steering>, link: &Link, wish: &Wish) -> Result<Outcome, String> {
         let mut steering = lock(steering);
         let plan = steering.plan(link, wish, |link| self.profile(link), Instant::now());
@@ -200,7 +204,7 @@ impl Carrier {
         Ok(Outcome { lacks, ..plan.outcome })
     }
 
-    /// All lines, and uplinks and downlinks that are limited.
+    /// All lines, and the limited uplinks and downlinks.
     fn links(&self) -> Result<(Vec<LineStatus>, Vec<StubStatus>), String> {
         let line = |from: &ClusterId, to: &ClusterId, profile, cut, counts: Counts| LineStatus {
             from: from.clone(),
@@ -235,20 +239,22 @@ impl Carrier {
     fn notes(&self) -> Vec<String> {
         match self {
             Self::Router(_, routing) => {
-                let told = routing.ordinary.iter().map(|why| {
+                let priority = routing.ordinary.iter().map(|why| {
                     format!(
-                        "its router does not run before other programs ({why}): on a busy machine packets are late"
+                        "its router has no real-time priority ({why}): on a busy machine packets \
+                         are late"
                     )
                 });
                 let spaces = self.spaces();
                 let core = routing.core();
                 let gone = core.gone.iter().filter_map(|port| spaces.get(*port)).map(|space| {
                     format!(
-                        "the interface of {} was deleted, and nothing reaches it: `wan down`, then `wan up` again",
+                        "the interface of {} was deleted, and nothing reaches it: `wan down`, \
+                         then `wan up` again",
                         space.name
                     )
                 });
-                told.chain(gone).collect()
+                priority.chain(gone).collect()
             }
             Self::Kernel(kernel) => lock(kernel).notes().to_vec(),
             Self::Sockets(..) => Vec::new(),
@@ -256,17 +262,17 @@ impl Carrier {
     }
 }
 
-/// Whom a network is tied to, and what that one leaves.
+/// A process that the network is tied to, and the files that it leaves.
 #[derive(Clone)]
 struct Tied {
     pid: u32,
     groups: Vec<PathBuf>,
     folder: PathBuf,
-    /// It is gone, and did not say so before.
+    /// Whether its connection has broken.
     is_broken: bool,
 }
 
-/// Holds a network until it is told to end or its time is over. `ready` is called once it can be used.
+/// Holds a network until a request or its time ends it; calls `ready` once the network can be used.
 ///
 /// # Errors
 /// [`HoldError`]; nothing is left.
@@ -275,58 +281,59 @@ pub fn hold(mut order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), H
         Carries::Sockets => false,
         Carries::Router | Carries::Kernel => sys::be_root().map_err(HoldError::Users)?,
     };
-    // Its name first: whoever has it has all files of that name.
+    // The name comes first: its owner owns all files of that name.
     let (listener, path) = listen(home, &order.name)?;
     let carrier = Carrier::start(&mut order, home).inspect_err(|_| drop(fs::remove_file(&path)))?;
     let ends = Instant::now() + order.lasts;
     let steering = Mutex::new(Steering::new(&order.topology, Instant::now()));
     let (steered, tied) = (Condvar::new(), Mutex::default());
-    let held = Arc::new(Held { order, own_users, carrier, steering, steered, ends, tied });
-    let (tell, told) = mpsc::channel();
-    let (answering, telling) = (held.clone(), tell.clone());
+    let network = Arc::new(Network { order, own_users, carrier, steering, steered, ends, tied });
+    let (end_sender, end_receiver) = mpsc::channel();
+    let (answering, sender) = (network.clone(), end_sender.clone());
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let (held, tell) = (answering.clone(), telling.clone());
+            let (network, end_sender) = (answering.clone(), sender.clone());
             thread::spawn(move || {
-                // Whoever asked may be gone; then nobody wants the answer.
-                let _ = held.answer(stream, &tell);
+                // The caller may have closed the connection; then the answer is dropped.
+                let _ = network.answer(stream, &end_sender);
             });
         }
     });
-    if held.order.tied {
-        let (tell, held) = (tell.clone(), held.clone());
+    if network.order.tied {
+        let (end_sender, network) = (end_sender.clone(), network.clone());
         thread::spawn(move || {
-            // Nothing is ever said there.
+            // The caller never writes there.
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
-            lock(&held.tied).iter_mut().for_each(|tied| tied.is_broken = true);
-            let _ = tell.send(None);
+            lock(&network.tied).iter_mut().for_each(|tied| tied.is_broken = true);
+            let _ = end_sender.send(None);
         });
     }
     ready();
-    let flapping = held.clone();
+    let flapping = network.clone();
     thread::spawn(move || flapping.flap());
-    let asker = loop {
-        match told.recv_timeout(ends.saturating_duration_since(Instant::now())) {
-            Ok(asker) => break asker,
+    let requester = loop {
+        match end_receiver.recv_timeout(ends.saturating_duration_since(Instant::now())) {
+            Ok(requester) => break requester,
             Err(RecvTimeoutError::Disconnected) => break None,
             Err(RecvTimeoutError::Timeout) if Instant::now() >= ends => break None,
             Err(RecvTimeoutError::Timeout) => {}
         }
     };
-    lock(&held.steering).end();
-    held.end_programs();
-    held.clear_up();
-    let name = &held.order.name;
+    lock(&network.steering).end();
+    network.end_programs();
+    network.clear_up();
+    let name = &network.order.name;
     for file in [path, place::log(home, name), place::table(home, name), place::state(home, name)] {
         let _ = fs::remove_file(file);
     }
-    if let Some(mut asker) = asker {
-        let _ = place::say(&mut asker, &Answer::Done);
+    if let Some(mut requester) = requester {
+        let _ = place::say(&mut requester, &Answer::Done);
     }
     Ok(())
 }
 
-/// The socket of this name. It is made under another one, and then is there at once or, if somebody has the name, not at all.
+/// Creates the socket of a name atomically: it gets another name first, and is then linked unless
+/// the name is taken.
 fn listen(home: &Path, name: &str) -> Result<(UnixListener, PathBuf), HoldError> {
     let path = place::socket(home, name);
     let first = home.join(format!(".{}", std::process::id()));
@@ -343,8 +350,8 @@ fn listen(home: &Path, name: &str) -> Result<(UnixListener, PathBuf), HoldError>
     }
 }
 
-impl Held {
-    /// Lets links come and go as long as this process lives.
+impl Network {
+    /// Cuts and restores flapping links as long as this process lives.
     fn flap(&self) {
         let mut steering = lock(&self.steering);
         loop {
@@ -368,7 +375,7 @@ impl Held {
     fn change(&self, changes: &[Change]) -> Result<(), KernelError> {
         let mut steering = lock(&self.steering);
         self.carrier.change(changes)?;
-        steering.heed(changes);
+        steering.note_changes(changes);
         Ok(())
     }
 
@@ -383,7 +390,7 @@ impl Held {
     fn answer(
         &self,
         mut stream: UnixStream,
-        tell: &mpsc::Sender<Option<UnixStream>>,
+        end_sender: &mpsc::Sender<Option<UnixStream>>,
     ) -> io::Result<()> {
         while let Some(request) = place::hear::<Request>(&stream)? {
             let answer = match request {
@@ -399,7 +406,7 @@ impl Held {
                     Ok(outcome) => Answer::Set(outcome),
                     Err(error) => Answer::Failed(error),
                 },
-                // Nothing is said until the end, which closes the line.
+                // There is no answer until the end, which closes the connection.
                 Request::Stay => continue,
                 Request::Tie { pid, groups, folder } => {
                     let new = Tied { pid, groups, folder, is_broken: false };
@@ -408,14 +415,14 @@ impl Held {
                     tied.push(new);
                     drop(tied);
                     place::say(&mut stream, &Answer::Done)?;
-                    // Whatever it is that comes, the line is at its end.
+                    // Any message or error ends the connection.
                     let _ = place::hear::<Request>(&stream);
                     lock(&self.tied)[at].is_broken = true;
-                    let _ = tell.send(None);
+                    let _ = end_sender.send(None);
                     return Ok(());
                 }
                 Request::Down => {
-                    let _ = tell.send(Some(stream));
+                    let _ = end_sender.send(Some(stream));
                     return Ok(());
                 }
             };
@@ -458,21 +465,22 @@ impl Held {
         })
     }
 
-    /// Removes what those leave who are gone: groups as soon as Linux sees that nothing runs in them.
+    /// Removes the files of broken connections' processes: groups as soon as no process runs in
+    /// them.
     fn clear_up(&self) {
         let tied = lock(&self.tied).clone();
         for folder in tied.iter().filter(|tied| tied.is_broken).map(|tied| &tied.folder) {
             let _ = fs::remove_dir_all(folder);
         }
         let groups: Vec<&PathBuf> = tied.iter().flat_map(|tied| &tied.groups).collect();
-        let until = Instant::now() + END_WITHIN;
+        let until = Instant::now() + END_TIMEOUT;
         while groups.iter().any(|group| group.exists()) && Instant::now() < until {
             groups.iter().for_each(|group| quota::remove(group));
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Ends what still runs in it: asks it to, and kills what does not.
+    /// Ends the programs of the network: by SIGTERM, and then by SIGKILL.
     fn end_programs(&self) {
         let number = |ports: &[Port]| {
             ports.iter().filter_map(|port| sys::number_of(&port.net).ok()).collect()
@@ -488,9 +496,9 @@ impl Held {
                 |pid: &i32| tied.iter().any(|tied| i32::try_from(tied.pid) == Ok(*pid));
             within.programs().filter(|pid| !ends_itself(pid)).collect::<Vec<i32>>()
         };
-        let asked = inside();
-        asked.iter().for_each(|pid| sys::end(*pid, false));
-        let until = Instant::now() + END_WITHIN;
+        let running = inside();
+        running.iter().for_each(|pid| sys::end(*pid, false));
+        let until = Instant::now() + END_TIMEOUT;
         while !inside().is_empty() && Instant::now() < until {
             thread::sleep(Duration::from_millis(20));
         }
@@ -498,20 +506,20 @@ impl Held {
     }
 }
 
-/// How a network's programs are told from others, whoever started them.
+/// The criterion for a network's programs.
 #[derive(Clone, Debug)]
 pub enum Within {
-    /// They run in one of the network namespaces with these numbers.
+    /// They run in one of the network namespaces with these inode numbers.
     Spaces(Vec<u64>),
-    /// `wan exec` gave them this table of links, which what they start inherits.
+    /// `wan exec` gave them this table of links in their environment, which children inherit.
     Table(PathBuf),
 }
 
-/// What says so, in a program's environment.
+/// The environment variable that names a program's table of links.
 pub const SHAPE: &str = "SPRINGTIDE_NET__SHAPE";
 
 impl Within {
-    /// Those that run now, but for the calling process.
+    /// The programs that run now, except the calling process.
     pub fn programs(&self) -> impl Iterator<Item = i32> + '_ {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let own = i32::try_from(std::process::id());
@@ -527,8 +535,8 @@ impl Within {
             }
             Self::Table(path) => {
                 let word = [SHAPE.as_bytes(), b"=", path.as_os_str().as_bytes()].concat();
-                let told = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-                told.split(|byte| *byte == 0).any(|entry| entry == word)
+                let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                environment.split(|byte| *byte == 0).any(|entry| entry == word)
             }
         }
     }
@@ -541,7 +549,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_who_set_one_link_at_once_both_have_what_they_asked_for() {
+    fn concurrent_changes_of_one_link_both_hold() {
         let text = "name = \"pair\"\nnet = \"127.77.0.0/16\"\n[wide]\nrtt = \"10ms\"\n\
             [[cluster]]\nname = \"a\"\n[[cluster]]\nname = \"b\"\n";
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).unwrap();
@@ -566,10 +574,10 @@ mod tests {
                 assert_eq!((now.delay_us, now.queue), (1000 * round, 1500 + round as usize));
             }
         }
-        // All or nothing, and the links that are there are named.
+        // All changes or none; the error lists the known clusters.
         let wish = Wish::of(&["down"]).unwrap();
-        let told = carrier.set(&steering, &"a,z".parse::<Link>().unwrap(), &wish).unwrap_err();
-        assert_eq!(told, "there is no cluster named \"z\": the topology has a, b");
+        let error = carrier.set(&steering, &"a,z".parse::<Link>().unwrap(), &wish).unwrap_err();
+        assert_eq!(error, "there is no cluster named \"z\": the topology has a, b");
         assert!(carrier.profile(&LinkId::Line("a".into(), "b".into())).unwrap().up);
     }
 }

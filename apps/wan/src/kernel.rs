@@ -1,6 +1,8 @@
-//! The kernel as the network between spaces: veth pairs and `tc`, by `netem-scripts/kernel.sh`, which is part of this program.
+//! The kernel as the network between namespaces: veth pairs and `tc`, by `netem-scripts/kernel.sh`,
+//! which is part of the program.
 //!
-//! The spaces are this process's, and so is the end of what is in them. Must not know who asked for the network, nor what `tc` is told.
+//! This process owns the namespaces and ends their programs. This module depends on neither the
+//! caller nor the commands of `tc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -16,60 +18,62 @@ use crate::fabric::{self, FabricError, Port};
 use crate::place::{LineStatus, StubStatus};
 use crate::router::{Change, Counts, UnknownCluster, check, is_between, place_of};
 
-/// The script that is the kernel back end.
+/// The script of the kernel back end.
 pub const SCRIPT: &str = include_str!("../../../netem-scripts/kernel.sh");
-/// The space in which what goes from cluster to cluster is forwarded. No cluster of a table can have this name.
+/// The namespace that forwards packets between clusters. No cluster of a table can have this name.
 const CORE: &str = "core";
 
-/// The kernel cannot be the network.
+/// The kernel cannot emulate the network.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// The spaces are not to be had.
+    /// The namespaces cannot be created.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The script cannot be run.
+    /// The shell cannot run the script.
     #[error("the kernel back end needs `sh`: {0}")]
     Shell(#[source] io::Error),
-    /// The script says no.
+    /// The script fails.
     #[error(
-        "the kernel does not take it: {0}; a network by `--network router` needs neither tc nor netem"
+        "the kernel does not take it: {0}; a network by `--network router` needs neither tc nor \
+         netem"
     )]
     Refused(String),
-    /// Less than the topology says would be emulated.
+    /// The kernel would emulate less than the topology specifies.
     #[error(
-        "of {all} links {less} would not be as the topology says ({first}): `--network router` emulates all of it, and with --partial \
-         you get what this kernel can do"
+        "of {all} links {less} would not be as the topology says ({first}): `--network router` \
+         emulates all of it, and with --partial you get what this kernel can do"
     )]
     Partial {
-        /// Links, each direction by itself, and insides of clusters.
+        /// The number of directed links, including those inside clusters.
         all: usize,
-        /// How many of them are meant.
+        /// The number of links that are emulated in part.
         less: usize,
-        /// What is missing, of the first of them.
+        /// The first missing property.
         first: String,
     },
-    /// Less than a change says would be emulated.
+    /// The kernel would emulate less than a change specifies.
     #[error(
-        "{0}; nothing is changed: `wan up --network router` emulates all of it, and with --partial you get what this kernel can do"
+        "{0}; nothing is changed: `wan up --network router` emulates all of it, and with \
+         --partial you get what this kernel can do"
     )]
     Lacks(String),
-    /// A change names what is not there.
+    /// The change names an unknown cluster.
     #[error(transparent)]
     Unknown(#[from] UnknownCluster),
 }
 
-/// Both directions of a cluster's uplink, or one direction of a line.
+/// The state of one direction of a line.
 #[derive(Clone, Debug, PartialEq)]
-struct Way {
+struct LineState {
     profile: LinkProfile,
     cut: bool,
 }
 
-/// What the network is like now.
+/// The links of the network.
 #[derive(Clone, Debug, PartialEq)]
 struct Links {
     clusters: Vec<ClusterId>,
-    lines: BTreeMap<(ClusterId, ClusterId), Way>,
+    lines: BTreeMap<(ClusterId, ClusterId), LineState>,
     stubs: BTreeMap<(ClusterId, bool), LinkProfile>,
 }
 
@@ -77,7 +81,8 @@ impl Links {
     fn of(topology: &Topology) -> Self {
         let inside = |site: &Site| (site.name.clone(), site.name.clone(), site.inside.clone());
         let lines = topology.sites.iter().map(inside).chain(topology.lines.iter().cloned());
-        let lines = lines.map(|(from, to, profile)| ((from, to), Way { profile, cut: false }));
+        let lines =
+            lines.map(|(from, to, profile)| ((from, to), LineState { profile, cut: false }));
         let stubs = topology.sites.iter().flat_map(|site| {
             let both = [(true, &site.up), (false, &site.down)].into_iter();
             both.filter_map(|(up, stub)| Some(((site.name.clone(), up), stub.clone()?)))
@@ -86,12 +91,12 @@ impl Links {
         Self { clusters, lines: lines.collect(), stubs: stubs.collect() }
     }
 
-    /// Changes it, and adds the links that this is about.
+    /// Applies a change, and adds the links that it concerns to `touched`.
     fn change(&mut self, change: &Change, touched: &mut BTreeSet<LinkId>) {
         match change {
             Change::Line { from, to, profile } => {
-                let way = Way { profile: profile.clone(), cut: false };
-                let there = self.lines.entry((from.clone(), to.clone())).or_insert(way);
+                let line = LineState { profile: profile.clone(), cut: false };
+                let there = self.lines.entry((from.clone(), to.clone())).or_insert(line);
                 there.profile = profile.clone();
                 touched.insert(LinkId::Line(from.clone(), to.clone()));
             }
@@ -100,9 +105,9 @@ impl Links {
                 touched.insert(LinkId::Stub(cluster.clone(), *up));
             }
             Change::Cut { a, b, cut } => {
-                for ((from, to), way) in &mut self.lines {
+                for ((from, to), line) in &mut self.lines {
                     if is_between((a, b), (from, to)) {
-                        way.cut = *cut;
+                        line.cut = *cut;
                         touched.insert(LinkId::Line(from.clone(), to.clone()));
                     }
                 }
@@ -110,11 +115,11 @@ impl Links {
         }
     }
 
-    /// The rows of a table that say what these are like: one each, for the script refuses a link that is given twice.
+    /// The table rows of these links: one for each, for the script refuses repetitions.
     fn rows(&self, touched: &BTreeSet<LinkId>) -> String {
         let row = |link: &LinkId| match link {
             LinkId::Line(from, to) => {
-                self.lines.get(&(from.clone(), to.clone())).map(|way| way.row(from, to))
+                self.lines.get(&(from.clone(), to.clone())).map(|line| line.row(from, to))
             }
             LinkId::Stub(cluster, up) => {
                 let stub = self.stubs.get(&(cluster.clone(), *up));
@@ -125,31 +130,33 @@ impl Links {
     }
 }
 
-impl Way {
+impl LineState {
     fn row(&self, from: &ClusterId, to: &ClusterId) -> String {
         let now = self.profile.clone();
         line_row(from, to, &if self.cut { now.up(false) } else { now })
     }
 }
 
-/// A network that the kernel is.
+/// A network that the kernel emulates.
 pub struct Kernel {
     name: String,
-    /// The clusters' spaces, in the order of the topology, and the one between them.
+    /// The clusters' namespaces, in the order of the topology, and the one between them.
     ports: Vec<Port>,
     core: Port,
-    /// Where the script keeps what it made.
+    /// The file in which the script keeps its state.
     state: PathBuf,
     links: Links,
-    /// A network that lacks what this kernel cannot do is taken, too.
+    /// Whether a network is accepted that the kernel emulates in part.
     partial: bool,
-    /// What is not as it should be, one sentence each.
+    /// Deviations from the topology, a sentence each.
     notes: Vec<String>,
 }
 
 impl Kernel {
-    /// Makes the spaces of the clusters, and lets the kernel join them. `state`: a file that the script may write, and that ends with this
-    /// value. `partial`: a network that lacks what this kernel cannot do is taken, too, and [`notes`](Self::notes) say what.
+    /// Creates the namespaces of the clusters, and connects them by the kernel.
+    ///
+    /// `state` is a file for the script, removed with this value. `partial` accepts a network that
+    /// the kernel emulates in part; [`notes`](Self::notes) then lists the deviations.
     ///
     /// # Errors
     /// [`KernelError`]; nothing is left.
@@ -165,8 +172,8 @@ impl Kernel {
         let core = fabric::bare(CORE)?;
         let (name, links) = (name.to_owned(), Links::of(topology));
         let mut kernel = Self { name, ports, core, state, links, partial, notes: Vec::new() };
-        let (_, told) = kernel.script("up", &topology.table())?;
-        kernel.notes = warnings(&told);
+        let (_, output) = kernel.script("up", &topology.table())?;
+        kernel.notes = warnings(&output);
         match kernel.notes.first() {
             Some(first) if !partial => Err(KernelError::Partial {
                 all: kernel.links.lines.len(),
@@ -177,27 +184,27 @@ impl Kernel {
         }
     }
 
-    /// The clusters' spaces.
+    /// The namespaces of the clusters.
     pub fn ports(&self) -> &[Port] {
         &self.ports
     }
 
-    /// What is not as the topology, or who changed it, says.
+    /// Deviations from the topology or from later changes.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What a link is like, by what was said of it. An uplink of which nothing was is one without limits.
+    /// The profile of a link, as it was specified; an unspecified uplink has no limits.
     ///
     /// # Errors
-    /// It has no such cluster.
+    /// The link names an unknown cluster.
     pub fn profile(&self, link: &LinkId) -> Result<LinkProfile, UnknownCluster> {
         let place = |name: &ClusterId| place_of(name, self.links.clusters.iter());
         let found = match link {
             LinkId::Line(from, to) => {
                 place(from)?;
                 place(to)?;
-                self.links.lines.get(&(from.clone(), to.clone())).map(|way| &way.profile)
+                self.links.lines.get(&(from.clone(), to.clone())).map(|line| &line.profile)
             }
             LinkId::Stub(cluster, up) => {
                 place(cluster)?;
@@ -207,16 +214,17 @@ impl Kernel {
         Ok(found.cloned().unwrap_or_default())
     }
 
-    /// Changes it, all or nothing. Says what of it is not emulated, one sentence each.
+    /// Applies all changes or none. Returns the deviations, a sentence each.
     ///
     /// # Errors
-    /// It has no such cluster, the kernel says no, or it would do less than what is asked and that was not taken at the start.
+    /// A cluster is unknown, the script fails, or the kernel would emulate the changes only in part
+    /// and `partial` is not set.
     pub fn change(&mut self, changes: &[Change]) -> Result<Vec<String>, KernelError> {
         check(changes, self.links.clusters.iter())?;
         let (mut links, mut touched) = (self.links.clone(), BTreeSet::new());
         changes.iter().for_each(|change| links.change(change, &mut touched));
-        let (_, told) = self.script("set", &links.rows(&touched))?;
-        let lacks = warnings(&told);
+        let (_, output) = self.script("set", &links.rows(&touched))?;
+        let lacks = warnings(&output);
         if let Some(first) = lacks.first().filter(|_| !self.partial) {
             self.script("set", &self.links.rows(&touched))?;
             return Err(KernelError::Lacks(first.clone()));
@@ -227,20 +235,21 @@ impl Kernel {
         Ok(lacks)
     }
 
-    /// All lines, with what they carried; and uplinks and downlinks that are limited.
+    /// All lines with their counts, and the limited uplinks and downlinks.
     ///
     /// # Errors
-    /// The script cannot tell.
+    /// The script fails.
     pub fn status(&self) -> Result<(Vec<LineStatus>, Vec<StubStatus>), KernelError> {
-        let (told, _) = self.script("status", "")?;
-        let counts = carried(&told);
-        let lines = self.links.lines.iter().map(|((from, to), Way { profile, cut })| LineStatus {
-            from: from.clone(),
-            to: to.clone(),
-            profile: profile.clone(),
-            cut: *cut,
-            counts: counts.get(&(from.clone(), to.clone())).copied().unwrap_or_default(),
-        });
+        let (output, _) = self.script("status", "")?;
+        let counts = parse_counts(&output);
+        let lines =
+            self.links.lines.iter().map(|((from, to), LineState { profile, cut })| LineStatus {
+                from: from.clone(),
+                to: to.clone(),
+                profile: profile.clone(),
+                cut: *cut,
+                counts: counts.get(&(from.clone(), to.clone())).copied().unwrap_or_default(),
+            });
         let stubs = self.links.stubs.iter().map(|((cluster, up), profile)| StubStatus {
             cluster: cluster.clone(),
             up: *up,
@@ -249,7 +258,7 @@ impl Kernel {
         Ok((lines.collect(), stubs.collect()))
     }
 
-    /// Runs the script; what it says, and what it complains of where it succeeds.
+    /// Runs the script. Returns its output, and its warnings if it succeeds.
     fn script(&self, what: &str, rows: &str) -> Result<(String, String), KernelError> {
         let mut command = Command::new("sh");
         command.args(["-c", SCRIPT, "kernel.sh", what, &self.name]);
@@ -261,7 +270,7 @@ impl Kernel {
         let all = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = all.spawn().map_err(KernelError::Shell)?;
         if let Some(mut stdin) = child.stdin.take() {
-            // It reads all of it before it says anything; one that has ended says why.
+            // The script reads all input before it writes; one that has ended reports the reason.
             let _ = stdin.write_all(rows.as_bytes());
         }
         let output = child.wait_with_output().map_err(KernelError::Shell)?;
@@ -277,39 +286,40 @@ impl Kernel {
 }
 
 impl Drop for Kernel {
-    /// Interfaces and their queues end with the spaces that they are in.
+    /// Interfaces and queues end with their namespaces.
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.state);
     }
 }
 
-/// What the script warns of.
-fn warnings(told: &str) -> Vec<String> {
-    let lines = told.lines().filter_map(|line| line.strip_prefix("kernel.sh: warning: "));
+/// The warnings in the script's output.
+fn warnings(output: &str) -> Vec<String> {
+    let lines = output.lines().filter_map(|line| line.strip_prefix("kernel.sh: warning: "));
     lines.map(str::to_owned).collect()
 }
 
-/// Whether a warning of the script is about this link.
+/// Whether a warning of the script concerns this link.
 fn is_about(warning: &str, link: &LinkId) -> bool {
     match link {
         LinkId::Line(from, to) => warning.starts_with(&format!("link {from} {to}: ")),
-        // A rate the kernel can always hold to.
+        // The kernel can always emulate a rate.
         LinkId::Stub(..) => false,
     }
 }
 
-/// What each line carried, by what the script says: `# link FROM TO: N bytes, N packets, N dropped, N waiting`.
-fn carried(told: &str) -> BTreeMap<(ClusterId, ClusterId), Counts> {
+/// Parses the counts of lines in the script's output: `# link FROM TO: N bytes, N packets, N
+/// dropped, N waiting`.
+fn parse_counts(output: &str) -> BTreeMap<(ClusterId, ClusterId), Counts> {
     let of = |line: &str| {
         let (ends, counts) = line.strip_prefix("# link ")?.split_once(": ")?;
         let (from, to) = ends.split_once(' ')?;
         let mut numbers =
             counts.split(", ").filter_map(|part| part.split_once(' ')?.0.parse().ok());
         let (bytes, sent, lost) = (numbers.next()?, numbers.next()?, numbers.next()?);
-        // What was dropped was not sent.
+        // A dropped packet is not among the sent ones.
         Some(((from.into(), to.into()), Counts { packets: sent + lost, bytes, lost }))
     };
-    told.lines().filter_map(of).collect()
+    output.lines().filter_map(of).collect()
 }
 
 #[cfg(test)]
@@ -322,13 +332,14 @@ mod tests {
 
     fn topology() -> Topology {
         let text = "name = \"two\"\n[wide]\nrtt = \"0ms\"\nbandwidth = \"1MB/s\"\n\
-            [[cluster]]\nname = \"a-side\"\nnodes = 2\nuplink = \"2MB/s\"\n[[cluster]]\nname = \"b\"\n";
+            [[cluster]]\nname = \"a-side\"\nnodes = 2\nuplink = \"2MB/s\"\n\
+            [[cluster]]\nname = \"b\"\n";
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text));
         Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
     }
 
     #[test]
-    fn changes_become_the_rows_that_say_so() {
+    fn changes_become_rows_of_the_table() {
         let mut links = Links::of(&topology());
         let before = links.clone();
         let cut = |cut| Change::Cut { a: "b".into(), b: "b".into(), cut };
@@ -341,11 +352,11 @@ mod tests {
             rows(&mut links, &[&cut(true)]),
             "link a-side b 0 0 1 1000000 100000 0\nlink b a-side 0 0 1 1000000 100000 0\n"
         );
-        // It is set anew while it is cut, and is so afterwards.
+        // A new profile of a cut line keeps the cut, which can be lifted later.
         let profile = LinkProfile::default().delay(Duration::from_millis(5)).loss(0.25);
         let line = Change::Line { from: "b".into(), to: "a-side".into(), profile };
         assert_eq!(rows(&mut links, &[&line]), "link b a-side 5000 0 1 - 100000 0\n");
-        // The script takes each link once, however many changes are about it.
+        // The script gets each link once, even if several changes concern it.
         assert_eq!(
             rows(&mut links, &[&line, &cut(true), &cut(false)]),
             "link a-side b 0 0 0 1000000 100000 0\nlink b a-side 5000 0 0.25 - 100000 0\n"
@@ -354,21 +365,22 @@ mod tests {
         let stub = Change::Stub { cluster: "b".into(), up: false, profile: closed };
         assert_eq!(rows(&mut links, &[&stub]), "downlink b 0 100000\n");
         assert_eq!(links.stubs.len(), before.stubs.len() + 1);
-        let nobody = [cut(true), Change::Cut { a: "b".into(), b: "c".into(), cut: true }];
-        let told = check(&nobody, links.clusters.iter()).unwrap_err().to_string();
-        assert_eq!(told, "there is no cluster named \"c\": the topology has a-side, b");
+        let unknown = [cut(true), Change::Cut { a: "b".into(), b: "c".into(), cut: true }];
+        let error = check(&unknown, links.clusters.iter()).unwrap_err().to_string();
+        assert_eq!(error, "there is no cluster named \"c\": the topology has a-side, b");
     }
 
     #[test]
-    fn what_the_script_says_is_read() {
-        let told = "# x: namespaces of the caller\nlink a b 0 0 0 - 100000 0\n# carried since it is up\n\
-            # uplink a: 1 bytes, 1 packets, 0 dropped, 0 waiting\n# link a b: 1500 bytes, 3 packets, 2 dropped, 0 waiting\n";
-        let counts = carried(told);
+    fn the_output_of_the_script_is_parsed() {
+        let output = "# x: namespaces of the caller\nlink a b 0 0 0 - 100000 0\n\
+            # carried since it is up\n# uplink a: 1 bytes, 1 packets, 0 dropped, 0 waiting\n\
+            # link a b: 1500 bytes, 3 packets, 2 dropped, 0 waiting\n";
+        let counts = parse_counts(output);
         assert_eq!(counts.len(), 1);
         let found = counts[&("a".into(), "b".into())];
         assert_eq!(found, Counts { packets: 5, bytes: 1500, lost: 2 });
-        let told = "kernel.sh: warning: link a b: not modelled: delay 5 us\nsomething else\n";
-        assert_eq!(warnings(told), ["link a b: not modelled: delay 5 us"]);
+        let output = "kernel.sh: warning: link a b: not modelled: delay 5 us\nsomething else\n";
+        assert_eq!(warnings(output), ["link a b: not modelled: delay 5 us"]);
     }
 
     #[test]
@@ -413,7 +425,7 @@ mod tests {
         let counts = line.expect("it is there").counts;
         assert_eq!((counts.packets, counts.lost), (3, 1), "{lines:?}");
         assert_eq!(stubs.len(), 2);
-        // The script takes several changes of one line.
+        // The script accepts several changes of one line.
         let (from, to) = (ClusterId::from("a-side"), ClusterId::from("b"));
         let profile = kernel.profile(&LinkId::Line(from.clone(), to.clone())).unwrap();
         assert_eq!(profile.rate, Some(1_000_000));

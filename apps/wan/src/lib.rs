@@ -1,10 +1,15 @@
-//! An emulated wide-area network on one machine, for real processes: a router in user space on TUN devices, in network namespaces of its
-//! own; or the kernel's own queues between them; or, for this program's own processes and without any privilege, sockets that delay, lose and limit what they send, by a table of
-//! links that the processes share. The links are those of `springtide_runtime::topology`, so that all, and the simulator, mean the same
-//! by a file.
+//! An emulated wide-area network on one machine, for real processes in real time.
 //!
-//! Real time is what this crate is about: it is no part of what is simulated. It never touches the namespace it was started in,
-//! nor a real interface. What needs Linux is there on Linux alone.
+//! There are three implementations:
+//!
+//! - a router in user space on TUN devices, in network namespaces of its own;
+//! - the kernel's own queues between such namespaces;
+//! - sockets that delay, lose and limit what they send, by a table of links that processes share.
+//!   They need no privilege and serve this program's own processes alone.
+//!
+//! Their links are those of `springtide_runtime::topology`, so that a file means the same for all
+//! three and for the simulator. The crate never changes the namespace it was started in, nor a real
+//! interface. Modules that need Linux exist on Linux alone.
 
 #[cfg(target_os = "linux")]
 pub mod awake;

@@ -1,6 +1,7 @@
-//! Where a network that is up keeps its files, and what is said to it there: one line of JSON each way, over a socket.
+//! The files of a running network, and its control protocol: one line of JSON each way, over a
+//! socket.
 //!
-//! Must not know what is done about it.
+//! This module does not depend on the execution of requests.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, Write};
@@ -18,89 +19,89 @@ use crate::router::{Change, Counts, PortOf};
 use crate::set::{Link, Outcome, Wish};
 use crate::sys;
 
-/// Whoever does not answer for so long is stuck.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Time limit for the answer of a network.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What can be asked of a network that is up.
+/// A request to a running network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// What it is, and how it does.
+    /// Report the state of the network.
     Status,
-    /// Something is to change, all of it or nothing.
+    /// Change links, all of them or none.
     Change(Vec<Change>),
-    /// So much of a link is to change, whatever it is like by then.
+    /// Set some properties of a link; its other properties stay as they are then.
     Set {
-        /// Which.
+        /// The link to set.
         link: Link,
-        /// What.
+        /// The new properties.
         wish: Wish,
     },
-    /// It is to end. Answered when it has.
+    /// End the network; the answer comes after its end.
     Down,
-    /// Tell nothing, but hold the line: it breaks when the network ends.
+    /// Keep the connection open without an answer; it breaks when the network ends.
     Stay,
-    /// The network ends when this line breaks.
+    /// End the network when this connection breaks.
     Tie {
-        /// Who holds the line: it may run in the network, and ends by itself.
+        /// The process that holds the connection; it may run in the network, and ends by itself.
         pid: u32,
-        /// Folders of control groups that are removed then.
+        /// Control groups that are removed at that time.
         groups: Vec<PathBuf>,
-        /// A folder of its files that is, too.
+        /// A folder that is removed at that time.
         folder: PathBuf,
     },
 }
 
-/// What is answered.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// To [`Request::Status`].
+    /// The answer to [`Request::Status`].
     Status(Box<Status>),
-    /// To [`Request::Set`].
+    /// The answer to [`Request::Set`].
     Set(Outcome),
-    /// It is done.
+    /// The request was executed.
     Done,
-    /// It cannot be done.
+    /// The request failed, for this reason.
     Failed(String),
 }
 
-/// A node, or a cluster, and where it is entered.
+/// A network namespace of a node or a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpaceStatus {
-    /// Its name.
+    /// The name of the node or cluster.
     pub name: String,
-    /// The number of the file that its space is, in the process that holds it.
+    /// The file descriptor of the namespace, in the process that holds the network.
     pub file: i32,
 }
 
-/// What passed from one cluster to another, and what the line is like now.
+/// The state and the counts of the line from one cluster to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LineStatus {
-    /// From this cluster..
+    /// The cluster of the senders.
     pub from: ClusterId,
-    /// ..to this one, which may be the same.
+    /// The cluster of the receivers, which may be the same.
     pub to: ClusterId,
-    /// What it is like.
+    /// The profile of the line.
     pub profile: LinkProfile,
-    /// Whether it is cut.
+    /// Whether the line is cut.
     pub cut: bool,
-    /// What it carried.
+    /// The counts of the line.
     pub counts: Counts,
 }
 
-/// What all traffic out of a cluster, or into it, goes through.
+/// The state of the link that all traffic out of a cluster, or into it, passes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StubStatus {
-    /// The cluster.
+    /// The cluster of the link.
     pub cluster: ClusterId,
-    /// Out of it.
+    /// Whether it is the uplink.
     pub up: bool,
-    /// What it is like.
+    /// The profile of the link.
     pub profile: LinkProfile,
 }
 
-/// What carries a network's packets.
+/// The implementation of a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Carries {
@@ -126,7 +127,7 @@ impl std::str::FromStr for Carries {
 }
 
 impl Carries {
-    /// As said on a command line.
+    /// The word for it on a command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Router => "router",
@@ -136,80 +137,80 @@ impl Carries {
     }
 }
 
-/// A network that is up.
+/// The state of a running network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Its name.
+    /// The name of the network.
     pub name: String,
-    /// What it is made of.
+    /// The implementation of the network.
     pub network: Carries,
-    /// The process that holds it.
+    /// The process that holds the network.
     pub pid: u32,
-    /// Whether it was started without root, in a space of users of its own.
+    /// Whether it was started without root, in its own user namespace.
     pub own_users: bool,
-    /// What has a space.
+    /// Whether nodes or clusters have namespaces.
     pub ports: PortOf,
-    /// All of them; none where sockets carry it.
+    /// All namespaces; none with sockets.
     pub spaces: Vec<SpaceStatus>,
     /// The table of links that sockets share.
     pub table: Option<PathBuf>,
     /// Nodes and their addresses.
     pub nodes: Vec<(String, std::net::Ipv4Addr)>,
-    /// All lines.
+    /// All lines of the network.
     pub lines: Vec<LineStatus>,
-    /// Uplinks and downlinks that are limited.
+    /// The limited uplinks and downlinks.
     pub stubs: Vec<StubStatus>,
-    /// Seconds until it ends by itself.
+    /// Seconds until the network ends by itself.
     pub left_s: f64,
-    /// In what it falls short of what it should be, a sentence each.
+    /// Deviations from the topology, a sentence each.
     pub notes: Vec<String>,
-    /// By how many microseconds packets left the router late: half of them, 99 of 100, and the latest.
+    /// Lateness of packets at the router in microseconds: median, 99th percentile and maximum.
     pub late_us: Option<[f64; 3]>,
-    /// Packets that were for nobody.
+    /// The number of packets with an unknown destination.
     pub unroutable: u64,
-    /// Packets that Linux did not take.
+    /// The number of packets that Linux did not accept.
     pub refused: u64,
 }
 
-/// A network cannot be found, or does not answer.
+/// Failure to find a network or to reach it.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// None of this name.
+    /// No network of this name is up.
     #[error("no network named {name} is up: start one with `wan up`{up}")]
     NotUp {
-        /// The name.
+        /// The requested name.
         name: String,
-        /// Which are.
+        /// The names of the networks that are up.
         up: String,
     },
-    /// None at all.
+    /// No network is up at all.
     #[error("no network is up: start one with `wan up TOPOLOGY`")]
     None,
-    /// It must be said which.
+    /// Several networks are up, so the caller must name one.
     #[error("several networks are up ({0}): say which with --wan NAME")]
     Several(String),
     /// The files of networks cannot be read or written.
     #[error("{}: {source}", path.display())]
     Files {
-        /// What.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// Somebody else's folder stands where ours should.
+    /// The folder of networks belongs to another user.
     #[error("{} belongs to another user: remove it, or set XDG_RUNTIME_DIR", .0.display())]
     Foreign(PathBuf),
-    /// It does not answer.
+    /// The network does not answer.
     #[error("network {name} does not answer: {source}")]
     Silent {
-        /// Which.
+        /// The name of the network.
         name: String,
-        /// Why.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
-    /// It says no.
+    /// The network refuses the request.
     #[error("{0}")]
     Refused(String),
 }
@@ -219,10 +220,10 @@ fn files(path: &Path) -> impl FnOnce(io::Error) -> PlaceError {
     move |source| PlaceError::Files { path, source }
 }
 
-/// The folder of all networks of this user; made if it is not there.
+/// The folder of all networks of this user; created if it does not exist.
 ///
 /// # Errors
-/// It cannot be made, or is another's.
+/// It cannot be created, or belongs to another user.
 pub fn home() -> Result<PathBuf, PlaceError> {
     let (user, _) = sys::ids();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
@@ -232,7 +233,7 @@ pub fn home() -> Result<PathBuf, PlaceError> {
     };
     match DirBuilder::new().mode(0o700).create(&home) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(files(&home)(error)),
-        // In a folder that all can write, somebody may have been first.
+        // In a folder that all users can write, another user may have created it.
         _ => match fs::symlink_metadata(&home) {
             Ok(there) if there.is_dir() && there.uid() == user => Ok(home),
             Ok(_) => Err(PlaceError::Foreign(home)),
@@ -241,34 +242,34 @@ pub fn home() -> Result<PathBuf, PlaceError> {
     }
 }
 
-/// A network's socket.
+/// The path of a network's socket.
 pub fn socket(home: &Path, name: &str) -> PathBuf {
     home.join(format!("{name}.sock"))
 }
 
-/// The table of links that a network's sockets share.
+/// The path of the table of links that a network's sockets share.
 pub fn table(home: &Path, name: &str) -> PathBuf {
     home.join(format!("{name}.links"))
 }
 
-/// What the kernel back end's script keeps.
+/// The path of the state of the kernel back end's script.
 pub fn state(home: &Path, name: &str) -> PathBuf {
     home.join(format!("{name}.kernel"))
 }
 
-/// What the process that holds a network says.
+/// The path of the log of the process that holds a network.
 pub fn log(home: &Path, name: &str) -> PathBuf {
     home.join(format!("{name}.log"))
 }
 
-/// Whether somebody listens at a network's socket. One that is there, and does not answer now, is up.
+/// Whether a process listens at a network's socket. A process that does not answer now counts.
 fn is_up(socket: &Path) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound};
     let error = UnixStream::connect(socket).err();
     !error.is_some_and(|error| matches!(error.kind(), ConnectionRefused | NotFound))
 }
 
-/// The networks that are up, by name. What one that was killed left behind is removed.
+/// The names of the networks that are up. Removes the files of killed ones.
 ///
 /// # Errors
 /// As of [`home`].
@@ -293,7 +294,7 @@ pub fn all(home: &Path) -> Result<Vec<String>, PlaceError> {
     Ok(names)
 }
 
-/// The network that is meant: of this name, or the only one.
+/// Finds a network: that of this name, or the only one.
 ///
 /// # Errors
 /// There is none, or more than one.
@@ -312,31 +313,31 @@ pub fn choose(home: &Path, name: Option<&str>) -> Result<String, PlaceError> {
     }
 }
 
-/// Writes one line.
+/// Writes one line of JSON.
 ///
 /// # Errors
-/// The other side is gone.
+/// The other side has closed the connection.
 pub fn say(to: &mut UnixStream, what: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
     to.write_all(&line)
 }
 
-/// Reads one line. `None`: the other side is gone.
+/// Reads one line of JSON; none if the other side has closed the connection.
 ///
 /// # Errors
-/// It is none of ours, or longer than any.
+/// The line is not a valid message, or too long.
 pub fn hear<T: DeserializeOwned>(from: &UnixStream) -> io::Result<Option<T>> {
-    const LONGEST: u64 = 64 << 20;
+    const LINE_MAX: u64 = 64 << 20;
     let mut line = String::new();
-    io::Read::take(BufReader::new(from), LONGEST).read_line(&mut line)?;
+    io::Read::take(BufReader::new(from), LINE_MAX).read_line(&mut line)?;
     if line.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_str(&line)?)) }
 }
 
-/// Asks a network.
+/// Sends a request to a network and waits for the answer.
 ///
 /// # Errors
-/// [`PlaceError`]. One that ends before it has answered is not up.
+/// [`PlaceError`]. A network that ends before its answer is not up.
 pub fn ask(home: &Path, name: &str, request: &Request) -> Result<Answer, PlaceError> {
     let silent = |source| {
         let name = name.to_owned();
@@ -346,29 +347,31 @@ pub fn ask(home: &Path, name: &str, request: &Request) -> Result<Answer, PlaceEr
             PlaceError::NotUp { name, up: String::new() }
         }
     };
-    let talk = || {
+    let exchange = || {
         let mut stream = UnixStream::connect(socket(home, name))?;
-        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         say(&mut stream, request)?;
         hear::<Answer>(&stream)
     };
-    match talk().map_err(silent)? {
+    match exchange().map_err(silent)? {
         Some(Answer::Failed(reason)) => Err(PlaceError::Refused(reason)),
         Some(answer) => Ok(answer),
-        // Its end is its answer to that.
+        // The end of the network is the answer to this request.
         None if *request == Request::Down => Ok(Answer::Done),
         None => Err(silent(io::ErrorKind::UnexpectedEof.into())),
     }
 }
 
-/// What a network is, and how it does.
+/// Asks a network for its state.
 ///
 /// # Errors
 /// [`PlaceError`].
 pub fn status(home: &Path, name: &str) -> Result<Status, PlaceError> {
     match ask(home, name, &Request::Status)? {
         Answer::Status(status) => Ok(*status),
-        _ => Err(PlaceError::Refused(format!("network {name} is another version's"))),
+        _ => Err(PlaceError::Refused(format!(
+            "network {name} belongs to another version of this program"
+        ))),
     }
 }
 
@@ -378,7 +381,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers one request in the way of `then`, and ends.
+    /// Accepts one connection, calls `then`, and ends.
     fn holder(home: &Path, name: &str, then: impl FnOnce(&Path) + Send + 'static) {
         let path = socket(home, name);
         let listener = UnixListener::bind(&path).unwrap();
@@ -390,20 +393,20 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_ends_while_it_is_asked_is_not_up() {
+    fn a_network_that_ends_during_a_request_is_not_up() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path();
         holder(home, "pair", |path| fs::remove_file(path).unwrap());
-        let told = status(home, "pair").unwrap_err();
-        assert!(matches!(&told, PlaceError::NotUp { name, .. } if name == "pair"), "{told}");
-        // Between the look at which are there and the question.
-        let told = ask(home, "pair", &Request::Stay).unwrap_err();
-        assert!(matches!(told, PlaceError::NotUp { .. }), "{told}");
+        let error = status(home, "pair").unwrap_err();
+        assert!(matches!(&error, PlaceError::NotUp { name, .. } if name == "pair"), "{error}");
+        // The network ends between the check and the request.
+        let error = ask(home, "pair", &Request::Stay).unwrap_err();
+        assert!(matches!(error, PlaceError::NotUp { .. }), "{error}");
         assert_eq!(all(home).unwrap(), Vec::<String>::new());
     }
 
     #[test]
-    fn one_that_was_killed_leaves_nothing_that_counts() {
+    fn files_of_a_killed_network_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path();
         drop(UnixListener::bind(socket(home, "dead")).unwrap());

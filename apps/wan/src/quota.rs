@@ -1,41 +1,43 @@
-//! Shares of processors: control groups of version 1 or 2 with a quota each, or a file with the share for nodes that rest by themselves.
+//! Shares of processors: control groups of version 1 or 2 with quotas, or files with shares for
+//! nodes that limit themselves.
 //!
-//! What is made here lies under folders named after this process, and is removed with it, or by the next one. Must not know what is
-//! computed in it.
+//! All files and groups lie in folders named after this process. It removes them at its end, or the
+//! next process does. This module does not depend on the computation.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Quotas hold within this time, in microseconds. Less than a millisecond of processor time in it cannot be given, which the smallest
-/// shares need a longer one for.
+/// The usual period of a quota, in microseconds. Linux gives at least a millisecond of processor
+/// time per period, so the smallest shares need a longer one.
 const PERIOD_US: u64 = 100_000;
-/// The least quota that Linux takes, in microseconds.
-const QUOTA_LEAST_US: u64 = 1_000;
-/// The longest period that Linux takes, in microseconds.
-const PERIOD_MOST_US: u64 = 1_000_000;
-/// Against the network threads of nodes that compute.
+/// The smallest quota that Linux accepts, in microseconds.
+const QUOTA_MIN_US: u64 = 1_000;
+/// The longest period that Linux accepts, in microseconds.
+const PERIOD_MAX_US: u64 = 1_000_000;
+/// Weight of the network threads, compared with compute threads.
 const NET_WEIGHT: u64 = 131_072;
-/// And these.
+/// Weight of the compute threads.
 const COMPUTE_WEIGHT: u64 = 16_384;
-/// The controllers that a group of version 2 has its own have.
-const HANDS_ON: &str = "cgroup.subtree_control";
-/// Our folders begin with this.
-const OURS: &str = "springtide-";
+/// The file of a version 2 group that lists the controllers of its children.
+const SUBTREE_CONTROL: &str = "cgroup.subtree_control";
+/// The prefix of this program's folders.
+const PREFIX: &str = "springtide-";
 
-/// What gives threads a share of a processor.
+/// The mechanism that limits a thread to a share of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `cpu` of control groups, version 1.
+    /// The `cpu` controller of control groups, version 1.
     V1,
-    /// `cpu` of control groups, version 2, with threads.
+    /// The `cpu` controller of control groups, version 2, with threads.
     V2,
-    /// Compute threads rest by themselves: what they use follows only while there is enough for all.
+    /// Compute threads sleep by themselves; the share holds only while there are enough processors
+    /// for all.
     Duty,
 }
 
 impl Kind {
-    /// In a few words.
+    /// A short description for users.
     pub fn word(self) -> &'static str {
         match self {
             Self::V1 => "control groups, version 1",
@@ -45,18 +47,21 @@ impl Kind {
     }
 }
 
-/// Where control groups are.
+/// A place in the hierarchy of control groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     kind: Kind,
-    /// Where ours may be made.
+    /// The group in which new groups can be created.
     root: PathBuf,
-    /// The group that this process is in.
+    /// The group of this process.
     home: PathBuf,
 }
 
-/// What `/proc/self/mounts` and `/proc/self/cgroup` say of groups that have quotas; the best first. Where this process's own may be: seen
-/// from inside a container its path need not exist below the mount, which then is the place.
+/// The mounted hierarchies with quotas, from `/proc/self/mounts` and `/proc/self/cgroup`; the best
+/// first.
+///
+/// Each has the path of this process's group, and the mount. Inside a container the path need not
+/// exist below the mount; then the mount is used.
 fn mounted(mounts: &str, own: &str) -> Vec<(Kind, [PathBuf; 2])> {
     let mount = |line: &str| -> Option<(PathBuf, String, String)> {
         let mut words = line.split(' ').skip(1);
@@ -82,8 +87,10 @@ fn mounted(mounts: &str, own: &str) -> Vec<(Kind, [PathBuf; 2])> {
     found
 }
 
-/// In version 2 a group that hands its processors on to others has no processes itself but at the top, so that ours come beside this
-/// process's group or above that: where a user may make some, or root.
+/// Places for new groups, the best first.
+///
+/// In version 2, only a group without processes can pass its controllers on, except the root. So
+/// new groups lie next to this process's group or above it, where the user or root may create some.
 fn places(mounts: &str, own: &str) -> Vec<Place> {
     let all = mounted(mounts, own).into_iter().flat_map(|(kind, [inside, at])| {
         let home = if inside.is_dir() { inside } else { at.clone() };
@@ -95,30 +102,30 @@ fn places(mounts: &str, own: &str) -> Vec<Place> {
     all.collect()
 }
 
-/// Where the group of this process for processors may be, in version 1, from the same two files.
+/// Candidates for the version 1 processor group of this process, from the same two files.
 pub fn processor_groups(mounts: &str, own: &str) -> Vec<PathBuf> {
     let first = mounted(mounts, own).into_iter().find(|(kind, _)| *kind == Kind::V1);
     first.map_or_else(Vec::new, |(_, places)| places.into())
 }
 
-/// Why there is no quota by control groups.
+/// The reason why control groups cannot limit processors.
 #[derive(Debug, thiserror::Error)]
 pub enum QuotaError {
-    /// None is mounted.
+    /// No hierarchy of control groups is mounted.
     #[error("no control groups are mounted")]
     None,
-    /// There are some, but without processors.
+    /// The control groups have no `cpu` controller.
     #[error("{}: its controllers are \"{}\", without cpu", .0.display(), .1)]
     NoController(PathBuf, String),
-    /// It is somebody else's to decide what this group hands on.
+    /// The group does not pass the controller on, and belongs to another owner.
     #[error("{} does not hand on cpu to the groups in it", .0.display())]
-    NotHandedOn(PathBuf),
-    /// Not for this user, or not here.
+    NotPassedOn(PathBuf),
+    /// The system refuses an operation.
     #[error("{}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The file of the operation.
         path: PathBuf,
-        /// What Linux said.
+        /// The error of the system.
         #[source]
         source: io::Error,
     },
@@ -137,40 +144,42 @@ fn make(path: &Path) -> Result<(), QuotaError> {
     }
 }
 
-/// A quota and its period in microseconds, for a share of a core.
+/// The quota and its period in microseconds, for a share of a core.
 fn quota(share: f64) -> (u64, u64) {
-    let share = share.max(QUOTA_LEAST_US as f64 / PERIOD_MOST_US as f64);
-    let least = (QUOTA_LEAST_US as f64 / share).ceil() as u64;
-    let period = PERIOD_US.max(least).min(PERIOD_MOST_US);
-    (((period as f64 * share).round() as u64).max(QUOTA_LEAST_US), period)
+    let share = share.max(QUOTA_MIN_US as f64 / PERIOD_MAX_US as f64);
+    let least = (QUOTA_MIN_US as f64 / share).ceil() as u64;
+    let period = PERIOD_US.max(least).min(PERIOD_MAX_US);
+    (((period as f64 * share).round() as u64).max(QUOTA_MIN_US), period)
 }
 
-/// Lets a thread that slept through a period have what it did not use in the next. Threads that wait often lose up to half of their
-/// quota otherwise, which Linux leaves behind on the core they slept on. It may never be more than the quota: nothing, then, before that
-/// becomes less. Kernels before 5.14 have no such file.
+/// Lets a thread carry unused quota over to the next period.
+///
+/// Threads that often wait otherwise lose up to half of their quota, for Linux leaves it on the
+/// core where they slept. The limit may never exceed the quota, so it is cleared before the quota
+/// shrinks. Kernels before 5.14 have no such file.
 fn carry_over(file: &Path, quota: u64) {
     let _ = fs::write(file, quota.to_string());
 }
 
-/// A place for groups, of this process.
+/// The control groups or share files of this process.
 #[derive(Debug)]
 pub struct Quotas {
     kind: Kind,
-    /// The folder of all groups, or of the files with the shares.
+    /// The folder of all groups or share files.
     root: PathBuf,
-    /// The group that this process came from.
+    /// The original group of this process.
     home: PathBuf,
 }
 
 impl Quotas {
-    /// By control groups.
+    /// Limits threads by control groups.
     ///
     /// # Errors
-    /// There are none here, or not for this user; nothing is left.
+    /// There are none, or this user may not use them; nothing is left.
     pub fn by_groups() -> Result<Self, QuotaError> {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let places = places(&read("/proc/self/mounts"), &read("/proc/self/cgroup"));
-        // The best place that there is has the reason that counts.
+        // The reason of the best place is reported.
         let mut reason = None;
         for place in places {
             sweep(&place.root);
@@ -195,21 +204,21 @@ impl Quotas {
             if !has_cpu(&found) {
                 return Err(QuotaError::NoController(root.clone(), found.trim().to_owned()));
             }
-            if !has_cpu(&controllers(HANDS_ON)?) {
+            if !has_cpu(&controllers(SUBTREE_CONTROL)?) {
                 if root != home {
-                    return Err(QuotaError::NotHandedOn(root.clone()));
+                    return Err(QuotaError::NotPassedOn(root.clone()));
                 }
-                write(&root.join(HANDS_ON), "+cpu")?;
+                write(&root.join(SUBTREE_CONTROL), "+cpu")?;
             }
         }
-        let own = root.join(format!("{OURS}{}", std::process::id()));
+        let own = root.join(format!("{PREFIX}{}", std::process::id()));
         make(&own)?;
         let quotas = Self { kind: *kind, root: own, home: home.clone() };
         quotas.prepare()?;
         Ok(quotas)
     }
 
-    /// Threads of nodes that do not compute run before those that do.
+    /// Prepares groups in which network threads have precedence over compute threads.
     fn prepare(&self) -> Result<(), QuotaError> {
         let (net, nodes) = (self.root.join("net"), self.root.join("nodes"));
         match self.kind {
@@ -221,43 +230,43 @@ impl Quotas {
                 }
             }
             Kind::V2 => {
-                // A process has its threads in several groups only below one domain.
-                let hand_on = |group: &Path| write(&group.join(HANDS_ON), "+cpu");
+                // In version 2, a process can have threads in several groups only below one domain.
+                let pass_on = |group: &Path| write(&group.join(SUBTREE_CONTROL), "+cpu");
                 let last = self.root.join("last");
                 for group in [&net, &nodes, &last] {
                     make(group)?;
                     write(&group.join("cgroup.type"), "threaded")?;
                 }
-                hand_on(&self.root)?;
+                pass_on(&self.root)?;
                 write(&last.join("cpu.weight"), "1")?;
                 write(&net.join("cpu.weight"), "10000")?;
                 write(&nodes.join("cpu.weight"), "1000")?;
-                hand_on(&nodes)?;
+                pass_on(&nodes)?;
             }
             Kind::Duty => {}
         }
         Ok(())
     }
 
-    /// By files that hold the shares, in this folder.
+    /// Limits threads by files with shares, in this folder.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The folder cannot be created.
     pub fn by_duty(folder: &Path) -> Result<Self, QuotaError> {
         let root = folder.join("shares");
         make(&root)?;
         Ok(Self { kind: Kind::Duty, root, home: folder.to_owned() })
     }
 
-    /// What gives the shares.
+    /// The mechanism of the limits.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Takes a process, and what it starts, to where threads are that do not compute.
+    /// Moves a process, and the processes that it starts, to the group of network threads.
     ///
     /// # Errors
-    /// Not allowed.
+    /// The system does not allow it.
     pub fn take_in(&self, pid: u32) -> Result<(), QuotaError> {
         match self.kind {
             Kind::V1 => write(&self.root.join("net/cgroup.procs"), &pid.to_string()),
@@ -274,7 +283,7 @@ impl Quotas {
         }
     }
 
-    /// Where threads go that only fill time that nobody wants.
+    /// The group of threads with the lowest priority.
     pub fn aside(&self) -> Aside {
         Aside(match self.kind {
             Kind::V1 => Some(self.home.join("tasks")),
@@ -283,25 +292,28 @@ impl Quotas {
         })
     }
 
-    /// Gives each of a node's compute threads, of which there are so many, a share of a core, from now on. What they are to be told to
-    /// use it: the name of a key of their config's `[work]`, and its value.
+    /// Limits each of a node's compute threads to a share of a core.
+    ///
+    /// Returns the key of their configuration's `[work]` section that makes them use the limit, and
+    /// its value.
     ///
     /// # Errors
-    /// Not allowed.
+    /// The system does not allow it.
     pub fn set(
         &self,
         node: &str,
         share: f64,
         threads: u32,
     ) -> Result<(&'static str, PathBuf), QuotaError> {
-        // A group's quota is of all its threads; a thread that rests knows its own.
+        // The quota of a group holds for all its threads; with share files each thread limits
+        // itself.
         let (quota, period) = quota(share * f64::from(threads));
         match self.kind {
             Kind::V1 => {
                 let group = self.root.join("nodes").join(node);
                 make(&group)?;
                 carry_over(&group.join("cpu.cfs_burst_us"), 0);
-                // A quota must never exceed what its parent has in the same period; no parent of ours has one.
+                // A quota must not exceed the parent's in the same period; these parents have none.
                 write(&group.join("cpu.cfs_period_us"), &period.to_string())?;
                 write(&group.join("cpu.cfs_quota_us"), &quota.to_string())?;
                 carry_over(&group.join("cpu.cfs_burst_us"), quota);
@@ -329,23 +341,24 @@ impl Quotas {
         }
     }
 
-    /// The folders of groups that are left when this process is killed.
+    /// The groups that are left if this process is killed.
     pub fn groups(&self) -> Vec<PathBuf> {
         if self.kind == Kind::Duty { Vec::new() } else { vec![self.root.clone()] }
     }
 }
 
-/// A place outside the group that all others go after: to be last in that one is to be before the rest of the machine.
+/// The group for threads with the lowest priority; it lies outside of this process's groups, which
+/// precede others.
 #[derive(Clone, Debug)]
 pub struct Aside(Option<PathBuf>);
 
 impl Aside {
-    /// Takes the calling thread there.
+    /// Moves the calling thread to the group.
     ///
     /// # Errors
-    /// Not allowed.
+    /// The system does not allow it.
     pub fn step(&self) -> io::Result<()> {
-        // 0 is whoever writes it.
+        // 0 stands for the calling thread.
         self.0.as_ref().map_or(Ok(()), |file| fs::write(file, "0"))
     }
 }
@@ -355,7 +368,7 @@ impl Drop for Quotas {
         match self.kind {
             Kind::Duty => drop(fs::remove_dir_all(&self.root)),
             Kind::V1 | Kind::V2 => {
-                // This process may be in it.
+                // This process may be in the group.
                 let _ = fs::write(self.home.join("cgroup.procs"), std::process::id().to_string());
                 remove(&self.root);
             }
@@ -363,10 +376,10 @@ impl Drop for Quotas {
     }
 }
 
-/// Removes a group of ours with those below it. One in which something still runs stays.
+/// Removes a group of this program with its children. Groups with running processes stay.
 pub fn remove(group: &Path) {
     let is_ours = |path: &Path| {
-        path.components().any(|part| part.as_os_str().to_string_lossy().starts_with(OURS))
+        path.components().any(|part| part.as_os_str().to_string_lossy().starts_with(PREFIX))
     };
     if !is_ours(group) {
         return;
@@ -379,11 +392,11 @@ pub fn remove(group: &Path) {
     let _ = fs::remove_dir(group);
 }
 
-/// Removes what processes that are gone left behind.
+/// Removes the groups of processes that have ended.
 fn sweep(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(OURS)?.parse::<u32>().ok());
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
             remove(&entry.path());
         }
@@ -395,11 +408,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotas_are_what_linux_takes() {
+    fn quotas_are_within_the_limits_of_linux() {
         assert_eq!(quota(0.04), (4_000, 100_000));
         assert_eq!(quota(1.0), (100_000, 100_000));
         assert_eq!(quota(2.5), (250_000, 100_000));
-        // Too little for 100 ms.
+        // Below the minimum within 100 ms.
         assert_eq!(quota(0.008), (1_000, 125_000));
         assert_eq!(quota(0.0), (1_000, 1_000_000));
     }
@@ -416,7 +429,7 @@ mod tests {
         let (first, second) = ("/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/unified/");
         assert_eq!(found, [at(Kind::V1, first, first), at(Kind::V2, second, second)]);
         assert_eq!(places("proc /proc proc rw 0 0\n", ""), []);
-        // Version 2: above the own one, too, as far as groups go.
+        // In version 2, also the ancestors of the process's group.
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().to_str().unwrap();
         let [slice, scope] = ["user.slice", "user.slice/x.scope"].map(|at| format!("{top}/{at}"));
@@ -425,17 +438,17 @@ mod tests {
         assert_eq!(found, [&scope, &slice, top].map(|root| at(Kind::V2, root, &scope)));
     }
 
-    /// Whether a group of version 2 hands processors on is only its owner's to change.
+    /// Only the owner of a version 2 group may change whether it passes controllers on.
     #[test]
-    fn groups_above_are_taken_as_they_are() {
+    fn ancestor_groups_are_not_changed() {
         let dir = tempfile::tempdir().unwrap();
         let (top, home) = (dir.path().to_owned(), dir.path().join("x.scope"));
         fs::create_dir(&home).unwrap();
         fs::write(top.join("cgroup.controllers"), "cpu memory\n").unwrap();
-        fs::write(top.join(HANDS_ON), "memory\n").unwrap();
+        fs::write(top.join(SUBTREE_CONTROL), "memory\n").unwrap();
         let place = Place { kind: Kind::V2, root: top.clone(), home };
-        assert!(matches!(Quotas::at(&place), Err(QuotaError::NotHandedOn(root)) if root == top));
-        assert_eq!(fs::read_to_string(top.join(HANDS_ON)).unwrap(), "memory\n");
+        assert!(matches!(Quotas::at(&place), Err(QuotaError::NotPassedOn(root)) if root == top));
+        assert_eq!(fs::read_to_string(top.join(SUBTREE_CONTROL)).unwrap(), "memory\n");
         fs::write(top.join("cgroup.controllers"), "memory\n").unwrap();
         assert!(
             matches!(Quotas::at(&place), Err(QuotaError::NoController(root, _)) if root == top)
@@ -443,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn files_hold_the_shares_where_there_are_no_groups() {
+    fn share_files_replace_missing_groups() {
         let dir = tempfile::tempdir().unwrap();
         let quotas = Quotas::by_duty(dir.path()).unwrap();
         assert_eq!(quotas.kind(), Kind::Duty);
@@ -457,9 +470,10 @@ mod tests {
         assert!(!file.exists());
     }
 
-    /// Where control groups are to be had: threads, and no others, are under the quota, and nothing stays.
+    /// Where control groups are available, a quota holds for the threads of a group alone, and the
+    /// group is removed at the end.
     #[test]
-    fn a_thread_joins_a_group_that_is_gone_afterwards() {
+    fn a_thread_joins_a_group_that_is_removed_afterwards() {
         let quotas = match Quotas::by_groups() {
             Ok(quotas) => quotas,
             Err(error) => return eprintln!("skipped: no quota by control groups: {error}"),

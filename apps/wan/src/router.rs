@@ -1,7 +1,9 @@
-//! The router: which packet leaves by which port, and when. No I/O, no clock.
+//! The router: computes the port and the time at which each packet leaves. It has no I/O and no
+//! clock.
 //!
-//! A port is where packets come from and go to: a node's network interface, or that of a whole cluster. What lies between two ports
-//! are the links of their clusters in series. Must not know how a packet came here.
+//! A port is the source and destination of packets: the network interface of a node, or of a whole
+//! cluster. The links of two ports' clusters lie between them in series. This module does not
+//! depend on the source of packets.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -12,59 +14,60 @@ use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::{LinkProfile, Path, Paths};
 use springtide_runtime::topology::{LinkId, Site, Topology};
 
-/// Packets that may be on the way at most: beyond it they are dropped, and counted, however long a queue a file asks for.
-const MOST: usize = 1 << 20;
+/// The maximum number of packets under way; more are dropped and counted, however long a queue a
+/// file demands.
+const PACKETS_MAX: usize = 1 << 20;
 
-/// A port's place.
+/// The index of a port.
 pub type Port = usize;
 
-/// Whether a port is a node's, or that of all nodes of a cluster.
+/// Whether each node has a port, or each cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortOf {
-    /// Each node has one: what is inside a cluster passes the router too.
+    /// Each node has a port, so that packets inside a cluster pass the router too.
     Node,
-    /// A cluster's nodes share one: what is inside never comes here.
+    /// The nodes of a cluster share a port, so that packets inside it never reach the router.
     Cluster,
 }
 
-/// What became of packets from one cluster to another.
+/// Counts of packets from one cluster to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Packets taken.
+    /// Packets that were offered.
     pub packets: u64,
-    /// Their bytes, IP headers included.
+    /// Bytes of these packets, IP headers included.
     pub bytes: u64,
-    /// Of those, lost by the link's will or for want of room.
+    /// Packets that the link's loss rate or a full queue dropped.
     pub lost: u64,
 }
 
-struct Parcel {
+struct QueuedPacket {
     at: Duration,
     seq: u64,
     to: Port,
     packet: Vec<u8>,
 }
 
-impl PartialEq for Parcel {
+impl PartialEq for QueuedPacket {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.seq) == (other.at, other.seq)
     }
 }
-impl Eq for Parcel {}
-impl PartialOrd for Parcel {
+impl Eq for QueuedPacket {}
+impl PartialOrd for QueuedPacket {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Parcel {
+impl Ord for QueuedPacket {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.seq).cmp(&(other.at, other.seq))
     }
 }
 
-/// What travels between two clusters, in one direction.
-struct Way {
+/// The path between two clusters, in one direction.
+struct LinkState {
     path: Path,
     cut: bool,
     counts: Counts,
@@ -73,49 +76,50 @@ struct Way {
 /// A packet that is due.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Due {
-    /// By which port it leaves.
+    /// The port that it leaves by.
     pub to: Port,
-    /// Itself.
+    /// The contents of the packet.
     pub packet: Vec<u8>,
-    /// When it should.
+    /// The time at which it should leave.
     pub at: Duration,
 }
 
-/// Something about the network is to change.
+/// A change of the network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// The line from a cluster to another, or inside one.
+    /// Sets the line from a cluster to another, or inside one.
     Line {
-        /// From this cluster.
+        /// The cluster of the senders.
         from: ClusterId,
-        /// To this one.
+        /// The cluster of the receivers.
         to: ClusterId,
-        /// What it is like from now on.
+        /// The new profile of the line.
         profile: LinkProfile,
     },
-    /// What all traffic out of a cluster goes through first, or into it last.
+    /// Sets the link that all traffic out of a cluster passes first, or all traffic into it last.
     Stub {
-        /// Which cluster.
+        /// The cluster of the link.
         cluster: ClusterId,
-        /// Out of it.
+        /// Whether it is the uplink.
         up: bool,
-        /// What it is like from now on.
+        /// The new profile of the link.
         profile: LinkProfile,
     },
-    /// Two clusters do not reach each other, or do again. One and the same: the cluster and all others.
+    /// Cuts or restores the connection of two clusters; if both are the same, that of the cluster
+    /// to all others.
     Cut {
-        /// Between this one,
+        /// The first of the two clusters.
         a: ClusterId,
-        /// and this one.
+        /// The second of the two clusters.
         b: ClusterId,
-        /// Whether it is cut.
+        /// Whether the connection is cut.
         cut: bool,
     },
 }
 
 impl Change {
-    /// Whom it is about: two clusters, or twice the same.
+    /// The two clusters of a change, or one of them twice.
     fn clusters(&self) -> [&ClusterId; 2] {
         match self {
             Self::Line { from: a, to: b, .. } | Self::Cut { a, b, .. } => [a, b],
@@ -124,7 +128,7 @@ impl Change {
     }
 }
 
-/// Whether all clusters that these changes name are there.
+/// Checks that all clusters that the changes name exist.
 pub(crate) fn check<'a>(
     changes: &[Change],
     known: impl Iterator<Item = &'a ClusterId> + Clone,
@@ -133,7 +137,7 @@ pub(crate) fn check<'a>(
     names.try_for_each(|name| place_of(name, known.clone()).map(drop))
 }
 
-/// What a change names is not there.
+/// A change names an unknown cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no cluster named {name:?}: the topology has {known}")]
 pub struct UnknownCluster {
@@ -141,7 +145,7 @@ pub struct UnknownCluster {
     known: String,
 }
 
-/// Where a cluster is among those that there are.
+/// The index of a cluster among the known ones.
 pub(crate) fn place_of<'a>(
     name: &ClusterId,
     known: impl Iterator<Item = &'a ClusterId> + Clone,
@@ -152,30 +156,28 @@ pub(crate) fn place_of<'a>(
     })
 }
 
-/// Whether a cut between two clusters, or of one from all others where both are the same, lies on this way.
+/// Whether a path is affected by a cut of two clusters; if both are the same, of the cluster from
+/// all others.
 pub(crate) fn is_between<T: PartialEq>((a, b): (&T, &T), (from, to): (&T, &T)) -> bool {
-    match a == b {
-        true => (from == a) != (to == a),
-        false => [(a, b), (b, a)].contains(&(from, to)),
-    }
+    if a == b { (from == a) != (to == a) } else { [(a, b), (b, a)].contains(&(from, to)) }
 }
 
 /// The network as a state machine.
 pub struct Router {
     topology: Topology,
-    /// The cluster of each port, by its place in the topology.
+    /// The index in the topology of each port's cluster.
     port_site: Vec<usize>,
-    /// The port of each address: by cluster and node.
+    /// The port of each address, by cluster and node.
     by_address: BTreeMap<(u8, u8), Port>,
     paths: Paths,
-    ways: BTreeMap<(usize, usize), Way>,
-    on_the_way: BinaryHeap<Reverse<Parcel>>,
+    links: BTreeMap<(usize, usize), LinkState>,
+    in_flight: BinaryHeap<Reverse<QueuedPacket>>,
     seq: u64,
     unroutable: u64,
 }
 
 impl Router {
-    /// A router for this topology; losses and jitter follow from `seed`.
+    /// Creates a router for a topology; losses and jitter follow from `seed`.
     pub fn new(topology: Topology, ports: PortOf, seed: u64) -> Self {
         let mut paths = topology.paths(seed);
         let (mut port_site, mut by_address) = (Vec::new(), BTreeMap::new());
@@ -190,29 +192,30 @@ impl Router {
                 by_address.insert((site.number, node), port_site.len() - 1);
             }
             if ports == PortOf::Cluster {
-                // The address of the interface itself: what is not bound to a node's.
+                // The address of the interface itself, for sockets that are not bound to a node's
+                // address.
                 by_address.insert((site.number, GATE), port_site.len() - 1);
             }
         }
-        let mut ways = BTreeMap::new();
+        let mut links = BTreeMap::new();
         for (from, a) in topology.sites.iter().enumerate() {
             for (to, b) in topology.sites.iter().enumerate() {
                 let path = paths.path(&(a.name.clone(), b.name.clone()));
-                ways.insert((from, to), Way { path, cut: false, counts: Counts::default() });
+                links.insert((from, to), LinkState { path, cut: false, counts: Counts::default() });
             }
         }
-        let (on_the_way, seq, unroutable) = (BinaryHeap::new(), 0, 0);
-        Self { topology, port_site, by_address, paths, ways, on_the_way, seq, unroutable }
+        let (in_flight, seq, unroutable) = (BinaryHeap::new(), 0, 0);
+        Self { topology, port_site, by_address, paths, links, in_flight, seq, unroutable }
     }
 
-    /// How many ports it has, in the order of clusters and nodes of the topology.
+    /// The number of ports, in the order of clusters and nodes of the topology.
     pub fn ports(&self) -> usize {
         self.port_site.len()
     }
 
-    /// A packet came from a port. Whether it is on its way now.
-    pub fn take(&mut self, from: Port, packet: Vec<u8>, now: Duration) -> bool {
-        // Linux asks for IPv6 routers of itself: nothing that anybody sent.
+    /// Accepts a packet from a port. Returns whether the packet is under way.
+    pub fn accept(&mut self, from: Port, packet: Vec<u8>, now: Duration) -> bool {
+        // The kernel sends IPv6 router solicitations by itself.
         if packet.first().is_none_or(|byte| byte >> 4 != 4) {
             return false;
         }
@@ -221,50 +224,50 @@ impl Router {
             return false;
         };
         let sites = (self.port_site[from], self.port_site[to]);
-        let Some(way) = self.ways.get_mut(&sites) else { return false };
-        way.counts.packets += 1;
-        way.counts.bytes += packet.len() as u64;
-        let passes = !way.cut && self.on_the_way.len() < MOST;
-        let at = passes.then(|| self.paths.offer(&way.path, now, packet.len())).flatten();
+        let Some(link) = self.links.get_mut(&sites) else { return false };
+        link.counts.packets += 1;
+        link.counts.bytes += packet.len() as u64;
+        let passes = !link.cut && self.in_flight.len() < PACKETS_MAX;
+        let at = passes.then(|| self.paths.offer(&link.path, now, packet.len())).flatten();
         let Some(at) = at else {
-            way.counts.lost += 1;
+            link.counts.lost += 1;
             return false;
         };
         self.seq += 1;
-        self.on_the_way.push(Reverse(Parcel { at, seq: self.seq, to, packet }));
+        self.in_flight.push(Reverse(QueuedPacket { at, seq: self.seq, to, packet }));
         true
     }
 
-    /// Where an IPv4 packet goes.
+    /// The destination port of an IPv4 packet.
     fn port_of(&self, packet: &[u8]) -> Option<Port> {
         let to = packet.get(16..20)?;
         let ours = to[..2] == self.topology.prefix;
         ours.then(|| self.by_address.get(&(to[2], to[3])).copied()).flatten()
     }
 
-    /// When the next packet is due.
+    /// The time at which the next packet is due.
     pub fn next_at(&self) -> Option<Duration> {
-        self.on_the_way.peek().map(|Reverse(parcel)| parcel.at)
+        self.in_flight.peek().map(|Reverse(packet)| packet.at)
     }
 
-    /// The next packet that is due.
+    /// Takes the next packet that is due.
     pub fn due(&mut self, now: Duration) -> Option<Due> {
         if self.next_at()? > now {
             return None;
         }
-        let Reverse(Parcel { at, to, packet, .. }) = self.on_the_way.pop()?;
+        let Reverse(QueuedPacket { at, to, packet, .. }) = self.in_flight.pop()?;
         Some(Due { to, packet, at })
     }
 
-    /// Its clusters, in the order of the topology.
+    /// The clusters, in the order of the topology.
     pub fn clusters(&self) -> impl Iterator<Item = &ClusterId> + Clone {
         self.topology.sites.iter().map(|site| &site.name)
     }
 
-    /// What a link is like. An uplink that was never limited is one without limits.
+    /// The profile of a link; an uplink that was never limited has no limits.
     ///
     /// # Errors
-    /// A cluster is not there.
+    /// The link names an unknown cluster.
     pub fn profile(&self, link: &LinkId) -> Result<LinkProfile, UnknownCluster> {
         let place = |name: &ClusterId| place_of(name, self.clusters());
         let found = match link {
@@ -276,16 +279,18 @@ impl Router {
             LinkId::Stub(cluster, up) => {
                 place(cluster)?;
                 let mut stubs = self.stubs();
-                stubs.find(|(of, way, _)| (*of, way) == (cluster, up)).map(|(.., profile)| profile)
+                stubs
+                    .find(|(of, link, _)| (*of, link) == (cluster, up))
+                    .map(|(.., profile)| profile)
             }
         };
         Ok(found.cloned().unwrap_or_default())
     }
 
-    /// Changes it from now on. What is on its way keeps its time.
+    /// Applies a change; packets under way keep their times.
     ///
     /// # Errors
-    /// A cluster is not there; nothing has changed.
+    /// The change names an unknown cluster; nothing changes.
     pub fn change(&mut self, change: &Change, now: Duration) -> Result<(), UnknownCluster> {
         let place = |name: &ClusterId| place_of(name, self.clusters());
         match change {
@@ -297,17 +302,17 @@ impl Router {
             Change::Stub { cluster, up, profile } => {
                 place(cluster)?;
                 self.paths.set_stub(cluster, *up, profile.clone(), now);
-                // There may have been none.
-                for ((from, to), way) in &mut self.ways {
+                // There may have been no such link.
+                for ((from, to), link) in &mut self.links {
                     let [from, to] = [from, to].map(|at| self.topology.sites[*at].name.clone());
-                    way.path = self.paths.path(&(from, to));
+                    link.path = self.paths.path(&(from, to));
                 }
             }
             Change::Cut { a, b, cut } => {
                 let (a, b) = (place(a)?, place(b)?);
-                for ((from, to), way) in &mut self.ways {
+                for ((from, to), link) in &mut self.links {
                     if is_between((&a, &b), (from, to)) {
-                        way.cut = *cut;
+                        link.cut = *cut;
                     }
                 }
             }
@@ -315,41 +320,41 @@ impl Router {
         Ok(())
     }
 
-    /// What became of packets so far, by cluster of the sender and of the receiver; those without any are left out.
+    /// The counts by cluster of the sender and of the receiver, without empty ones.
     pub fn counts(&self) -> Vec<(&Site, &Site, Counts)> {
         let of = |at: &usize| &self.topology.sites[*at];
-        let some = self.ways.iter().filter(|(_, way)| way.counts.packets > 0);
-        some.map(|((from, to), way)| (of(from), of(to), way.counts)).collect()
+        let some = self.links.iter().filter(|(_, link)| link.counts.packets > 0);
+        some.map(|((from, to), link)| (of(from), of(to), link.counts)).collect()
     }
 
-    /// All lines: from which cluster to which, what they are like, whether they are cut, and what they carried.
+    /// All lines: source, destination, profile, whether it is cut, and counts.
     pub fn lines(
         &self,
     ) -> impl Iterator<Item = (&ClusterId, &ClusterId, &LinkProfile, bool, Counts)> {
-        self.ways.iter().filter_map(|((from, to), way)| {
+        self.links.iter().filter_map(|((from, to), link)| {
             let [from, to] = [from, to].map(|at| &self.topology.sites[*at].name);
             let profile = self.paths.line_profile(&(from.clone(), to.clone()))?;
-            Some((from, to, profile, way.cut, way.counts))
+            Some((from, to, profile, link.cut, link.counts))
         })
     }
 
-    /// Uplinks (true) and downlinks that are limited.
+    /// The limited uplinks (true) and downlinks.
     pub fn stubs(&self) -> impl Iterator<Item = (&ClusterId, bool, &LinkProfile)> {
         self.paths.stub_profiles()
     }
 
-    /// IPv4 packets that were for nobody here.
+    /// The number of IPv4 packets with an unknown destination.
     pub fn unroutable(&self) -> u64 {
         self.unroutable
     }
 
-    /// Packets on the way.
-    pub fn on_the_way(&self) -> usize {
-        self.on_the_way.len()
+    /// The number of packets under way.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
     }
 }
 
-/// The last number of the address of a cluster's own interface.
+/// The last byte of the address of a cluster's own interface.
 pub const GATE: u8 = 254;
 
 #[cfg(test)]
@@ -382,16 +387,16 @@ mod tests {
     }
 
     #[test]
-    fn packets_arrive_when_their_links_say_at_the_port_of_their_address() {
+    fn packets_arrive_at_their_links_time_and_their_addresss_port() {
         for (ports, count, port) in [(PortOf::Node, 4, 3), (PortOf::Cluster, 2, 1)] {
             let mut router = Router::new(two(), ports, 1);
             assert_eq!(router.ports(), count);
-            assert!(router.take(0, packet([10, 77, 2, 2], 1000), Duration::ZERO));
+            assert!(router.accept(0, packet([10, 77, 2, 2], 1000), Duration::ZERO));
             assert_eq!(router.next_at(), Some(11 * MS));
             assert_eq!(router.due(10 * MS), None);
             let due = router.due(12 * MS).expect("it is due");
             assert_eq!((due.to, due.at, due.packet.len()), (port, 11 * MS, 1000));
-            let odd = [
+            let invalid = [
                 packet([10, 78, 2, 2], 100),
                 packet([10, 77, 3, 1], 100),
                 packet([10, 77, 2, 3], 100),
@@ -399,14 +404,14 @@ mod tests {
                 vec![0x45; 12],
                 Vec::new(),
             ];
-            for odd in odd {
-                assert!(!router.take(0, odd, Duration::ZERO));
+            for packet in invalid {
+                assert!(!router.accept(0, packet, Duration::ZERO));
             }
-            assert_eq!((router.unroutable(), router.on_the_way()), (4, 0));
+            assert_eq!((router.unroutable(), router.in_flight()), (4, 0));
         }
-        // Inside a cluster too, where each node has a port.
+        // Packets inside a cluster pass the router too if each node has a port.
         let mut router = Router::new(two(), PortOf::Node, 1);
-        assert!(router.take(0, packet([10, 77, 1, 2], 1000), Duration::ZERO));
+        assert!(router.accept(0, packet([10, 77, 1, 2], 1000), Duration::ZERO));
         assert_eq!(router.due(MS).map(|due| (due.to, due.at)), Some((1, MS / 20)));
     }
 
@@ -414,32 +419,32 @@ mod tests {
     fn a_full_queue_drops_and_a_cut_lets_nothing_through() {
         let mut router = Router::new(two(), PortOf::Cluster, 1);
         let to_b = || packet([10, 77, 2, 1], 1000);
-        let taken = (0..20).filter(|_| router.take(0, to_b(), Duration::ZERO)).count();
+        let taken = (0..20).filter(|_| router.accept(0, to_b(), Duration::ZERO)).count();
         assert_eq!(taken, 10);
         let cut = |a: &str, b: &str, cut| Change::Cut { a: a.into(), b: b.into(), cut };
         router.change(&cut("b", "a", true), MS).unwrap();
-        assert!(!router.take(0, to_b(), 1000 * MS));
+        assert!(!router.accept(0, to_b(), 1000 * MS));
         router.change(&cut("b", "a", false), MS).unwrap();
         router.change(&cut("b", "b", true), MS).unwrap();
-        assert!(!router.take(0, to_b(), 1000 * MS));
-        assert!(!router.take(1, packet([10, 77, 1, 1], 100), 1000 * MS));
+        assert!(!router.accept(0, to_b(), 1000 * MS));
+        assert!(!router.accept(1, packet([10, 77, 1, 1], 100), 1000 * MS));
         router.change(&cut("b", "b", false), MS).unwrap();
-        assert!(router.take(0, to_b(), 1000 * MS));
-        let told = router.counts();
-        assert_eq!(told[0].2, Counts { packets: 23, bytes: 23_000, lost: 12 });
-        let nobody = router.change(&cut("b", "c", true), MS).unwrap_err().to_string();
-        assert_eq!(nobody, "there is no cluster named \"c\": the topology has a, b");
+        assert!(router.accept(0, to_b(), 1000 * MS));
+        let counts = router.counts();
+        assert_eq!(counts[0].2, Counts { packets: 23, bytes: 23_000, lost: 12 });
+        let error = router.change(&cut("b", "c", true), MS).unwrap_err().to_string();
+        assert_eq!(error, "there is no cluster named \"c\": the topology has a, b");
     }
 
     #[test]
-    fn an_uplink_that_is_set_later_lies_on_all_ways_out() {
+    fn a_later_uplink_lies_on_all_paths_out() {
         let mut router = Router::new(two(), PortOf::Cluster, 1);
         let profile = LinkProfile::default().rate(100_000).queue(100_000);
         let stub = Change::Stub { cluster: "a".into(), up: true, profile };
         router.change(&stub, Duration::ZERO).unwrap();
-        assert!(router.take(0, packet([10, 77, 2, 1], 1000), Duration::ZERO));
+        assert!(router.accept(0, packet([10, 77, 2, 1], 1000), Duration::ZERO));
         assert_eq!(router.next_at(), Some(21 * MS));
-        assert!(router.take(1, packet([10, 77, 1, 1], 1000), Duration::ZERO));
+        assert!(router.accept(1, packet([10, 77, 1, 1], 1000), Duration::ZERO));
         assert_eq!(router.next_at(), Some(11 * MS));
         let rate = |link| router.profile(&link).map(|profile| profile.rate);
         assert_eq!(rate(LinkId::Stub("a".into(), true)), Ok(Some(100_000)));
@@ -450,8 +455,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_taken_leaves_once_in_order_of_its_time(
-            sent in prop::collection::vec((0usize..4, 1u8..4, 0u8..4, 20usize..1500, 0u64..3000), 1..200)
+        fn accepted_packets_leave_once_in_order_of_time(
+            sent in prop::collection::vec(
+                (0usize..4, 1u8..4, 0u8..4, 20usize..1500, 0u64..3000), 1..200
+            )
         ) {
             let mut router = Router::new(two(), PortOf::Node, 7);
             let (mut now, mut taken, mut left, mut last) = (Duration::ZERO, 0, 0, Duration::ZERO);
@@ -461,8 +468,8 @@ mod tests {
                     prop_assert!(due.at <= now && due.at >= last);
                     (last, left) = (due.at, left + 1);
                 }
-                taken += u32::from(router.take(from, packet([10, 77, cluster, node], len), now));
-                // What is taken later may be due earlier, but never in the past.
+                taken += u32::from(router.accept(from, packet([10, 77, cluster, node], len), now));
+                // A packet that arrives later may be due earlier, but never in the past.
                 prop_assert!(router.next_at().is_none_or(|at| at >= now));
                 last = Duration::ZERO;
             }

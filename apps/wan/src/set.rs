@@ -1,6 +1,8 @@
-//! What somebody asks of links while they carry, and what they are like after it: the words of a topology's file, with their meaning there.
+//! Changes of links at run time: parses them and computes the new profiles. Words and meanings are
+//! those of a topology's file.
 //!
-//! Pure but for the times that a caller says. Must not know who asks, nor what is done to a network.
+//! All functions are pure; callers pass the time. This module depends on neither the caller nor the
+//! network's implementation.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -17,29 +19,29 @@ use springtide_runtime::topology::{
 use crate::place::Carries;
 use crate::router::{Change, PortOf, UnknownCluster};
 
-/// As in files.
+/// The range of a queue, as in files.
 type Queue = Whole<1500, 4_000_000_000>;
 
-/// Which link, as one says it: `A,B`, `A>B`, `A`, `A>` or `>A`.
+/// The link to change, as users write it: `A,B`, `A>B`, `A`, `A>` or `>A`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Link {
-    /// The line between two clusters, or inside one where they are the same.
+    /// The line between two clusters, or inside one if both are the same.
     Line {
-        /// From this cluster..
+        /// The cluster of the senders.
         a: ClusterId,
-        /// ..to this one.
+        /// The cluster of the receivers.
         b: ClusterId,
-        /// And back.
+        /// Whether the other direction changes too.
         both: bool,
     },
-    /// What all traffic of a cluster goes through.
+    /// The link that all traffic of a cluster passes.
     Uplink {
-        /// Of this one.
+        /// The cluster of the link.
         cluster: ClusterId,
-        /// Out of it.
+        /// Whether the uplink changes.
         out: bool,
-        /// Into it.
+        /// Whether the downlink changes.
         into: bool,
     },
 }
@@ -64,7 +66,7 @@ impl FromStr for Link {
 }
 
 impl Link {
-    /// Its directions; that of the cluster that is named first, before the way back.
+    /// The directions of the link: first from the cluster that is named first, then back.
     fn directions(&self) -> Vec<LinkId> {
         match self {
             Self::Line { a, b, both } => {
@@ -80,7 +82,7 @@ impl Link {
         }
     }
 
-    /// Between whom a flap of it is. What is inside a cluster has none.
+    /// The ends of a flap of this link; a line inside a cluster cannot flap.
     fn ends(&self) -> Option<(&ClusterId, &ClusterId)> {
         match self {
             Self::Line { a, b, .. } if a == b => None,
@@ -97,44 +99,47 @@ impl Link {
     }
 }
 
-/// A limit, or none.
+/// A limit of the bandwidth, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bandwidth {
-    /// No limit.
+    /// The bandwidth is not limited.
     None,
-    /// This one.
+    /// The bandwidth has this limit.
     Rate(Rate),
 }
 
-/// What is to change of a link. What is not given stays.
+/// Changes of a link; properties that are not given stay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Wish {
-    /// All is as in this profile, but for what else is given. Of an uplink: its rates and its queue, as by `uplink_profile`.
+    /// The profile that all other properties are taken from. Of an uplink it sets the rates and the
+    /// queue, as `uplink_profile`.
     pub profile: Option<String>,
-    /// Round trip.
+    /// The round-trip time of packets.
     pub rtt: Option<Time>,
-    /// How much the one-way delay varies either way.
+    /// The largest deviation of the one-way delay from its mean.
     pub jitter: Option<Time>,
-    /// Share of packets lost.
+    /// The share of lost packets.
     pub loss: Option<f64>,
-    /// Bandwidth.
+    /// The limit of the bandwidth.
     pub bandwidth: Option<Bandwidth>,
-    /// Bytes that may wait where there is a bandwidth. Once given it stays, whatever the bandwidth.
+    /// Bytes that may wait if the bandwidth is limited. A given queue stays when the bandwidth
+    /// changes.
     pub queue: Option<Queue>,
     /// Whether jitter may change the order of packets.
     pub reorder: Option<bool>,
-    /// Whether it carries.
+    /// Whether the link carries packets.
     pub up: Option<bool>,
 }
 
-/// A link cannot be set so.
+/// A link cannot be changed as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
-    /// It is none.
+    /// The text is not a link.
     #[error(
-        "{0:?} is no link: say `A,B` for the line between two clusters, `A>B` for one way of it, `A` for a cluster's uplink"
+        "{0:?} is no link: say `A,B` for the line between two clusters, `A>B` for one way of it, \
+         `A` for a cluster's uplink"
     )]
     Link(String),
     /// There is no such key.
@@ -142,58 +147,59 @@ pub enum SetError {
         "{0:?}: it must be profile=, rtt=, jitter=, loss=, bandwidth=, queue=, reorder=, up or down"
     )]
     Word(String),
-    /// One of them would not count.
+    /// A key is given twice, and one of the values would be ignored.
     #[error("{0} is given twice: leave one out")]
     Twice(&'static str),
-    /// A value is not what it must be.
+    /// A value is not valid.
     #[error("{key} {reason}")]
     Value {
-        /// Of which key.
+        /// The key of the value.
         key: &'static str,
-        /// What it must be.
+        /// The rule that the value breaks.
         reason: String,
     },
     /// There is no such profile.
     #[error("there is no profile named {0:?}: see `wan profiles`")]
     Profile(String),
-    /// What comes and goes does so both ways.
-    #[error(
-        "{profile} comes and goes, and that a line does both ways: say `{link}`, or another profile"
-    )]
+    /// A flapping profile is given for one direction, but lines flap in both.
+    #[error("{profile} flaps, and a line does so both ways: say `{link}`, or another profile")]
     OneWay {
-        /// The profile.
+        /// The name of the profile.
         profile: String,
         /// The link in both directions.
         link: String,
     },
-    /// The inside of a cluster does not come and go.
+    /// A flapping profile is given for the inside of a cluster, which cannot flap.
     #[error(
-        "{0} comes and goes, and what is inside a cluster does not: name another profile, or a line between two clusters"
+        "{0} flaps, and the line inside a cluster does not: name another profile, or a line \
+         between two clusters"
     )]
     FlapsInside(String),
-    /// Nothing of it passes what carries the network.
+    /// No packet of the link passes the implementation of the network.
     #[error(
-        "where clusters have the namespaces, what stays inside {0} never comes to the router: bring the network up with `--per node`"
+        "where clusters have the namespaces, packets inside {0} never reach the router: bring \
+         the network up with `--per node`"
     )]
     Inside(ClusterId),
-    /// The kernel's uplinks have rates and queues alone.
+    /// The kernel's uplinks have only rates and queues.
     #[error(
-        "by the kernel an uplink has no {0}: set bandwidth=, queue=, profile=, up or down of it, and the rest of its cluster's lines \
-         (`A,B`); or bring the network up with `--network router` or `--network sockets`"
+        "by the kernel an uplink has no {0}: set bandwidth=, queue=, profile=, up or down of it, \
+         and the rest of its cluster's lines (`A,B`); or bring the network up with `--network \
+         router` or `--network sockets`"
     )]
     KernelUplink(String),
-    /// A cluster is not there.
+    /// The link names an unknown cluster.
     #[error(transparent)]
     Unknown(#[from] UnknownCluster),
 }
 
-/// What becomes of a link's coming and going.
+/// The change of a link's flapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flapping {
-    Stays,
-    Ends,
-    /// It carries for so long, and then nothing for so long.
-    Begins(Duration, Duration),
+    Unchanged,
+    Stop,
+    /// The link is up for the first time, then down for the second, and so on.
+    Start(Duration, Duration),
 }
 
 fn value<T>(key: &'static str, read: Result<T, String>) -> Result<T, SetError> {
@@ -208,10 +214,10 @@ fn once<T>(place: &mut Option<T>, key: &'static str, value: T) -> Result<(), Set
 }
 
 impl Wish {
-    /// Reads words such as `rtt=30ms` and `down`.
+    /// Parses words such as `rtt=30ms` and `down`.
     ///
     /// # Errors
-    /// A word is none, or its value is not what it must be.
+    /// A word is unknown, or its value is not valid.
     pub fn of(words: &[impl AsRef<str>]) -> Result<Self, SetError> {
         let mut wish = Self::default();
         words.iter().try_for_each(|word| wish.read(word.as_ref()))?;
@@ -256,7 +262,7 @@ impl Wish {
         }
     }
 
-    /// Whether a file would take these values.
+    /// Checks the values by the rules of a topology's file.
     fn check(&self) -> Result<(), SetError> {
         for (key, delay) in [("rtt", self.rtt), ("jitter", self.jitter)] {
             value(key, delay.map_or(Ok(()), |delay| allowed_delay(delay).map(drop)))?;
@@ -276,13 +282,13 @@ impl Wish {
         }
     }
 
-    /// Its profile, which is there where [`check`](Self::check) says so.
+    /// The line of the profile, which exists if [`check`](Self::check) succeeds.
     fn line(&self) -> Option<Line> {
         self.profile.as_deref().and_then(profile).map(Line::from)
     }
 
-    /// What one direction of a link is like after it, and whether its queue was given. `back`: it is the way back of what a profile
-    /// describes.
+    /// Computes one direction's new profile, and whether its queue is a given one. `back` marks the
+    /// second direction of a profile.
     fn after(
         &self,
         link: &LinkId,
@@ -329,17 +335,17 @@ impl Wish {
 
     fn flapping(&self) -> Flapping {
         match (self.line().and_then(|line| line.flap), self.up) {
-            (Some((up, down)), None | Some(true)) => Flapping::Begins(up, down),
-            (None, None) if self.profile.is_none() => Flapping::Stays,
-            _ => Flapping::Ends,
+            (Some((up, down)), None | Some(true)) => Flapping::Start(up, down),
+            (None, None) if self.profile.is_none() => Flapping::Unchanged,
+            _ => Flapping::Stop,
         }
     }
 }
 
-/// Whether a network that is carried so does what is wished of a link.
+/// Checks whether a network of this implementation emulates a change.
 ///
 /// # Errors
-/// It would change nothing: what does is told.
+/// The change would have no effect; the error names one that has.
 pub fn takes(network: Carries, ports: PortOf, link: &Link, wish: &Wish) -> Result<(), SetError> {
     match (network, link) {
         (Carries::Kernel, Link::Uplink { .. }) => {
@@ -362,27 +368,27 @@ pub fn takes(network: Carries, ports: PortOf, link: &Link, wish: &Wish) -> Resul
     }
 }
 
-/// What was set.
+/// The result of a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// What each direction is like now.
+    /// The new profile of each direction.
     pub links: Vec<(LinkId, LinkProfile)>,
-    /// Whether it comes and goes by itself.
+    /// Whether the link flaps.
     pub flaps: bool,
-    /// What of it is not emulated, one sentence each.
+    /// Properties that are not emulated, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<String>,
 }
 
-/// A flap and when it turns next.
+/// A flapping link and the time of its next turn.
 #[derive(Clone, Debug, PartialEq)]
-struct Swing {
+struct FlapState {
     flap: Flap,
     cut: bool,
     at: Instant,
 }
 
-impl Swing {
+impl FlapState {
     fn new(flap: Flap, now: Instant) -> Self {
         Self { at: now + flap.up, cut: false, flap }
     }
@@ -403,58 +409,59 @@ impl Swing {
     }
 }
 
-/// What is known of a network's links beside what they are like: which come and go, and whose queue was given.
+/// The state of a network's links beyond their profiles: which flap, and whose queue is a given
+/// one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steering {
-    swings: Vec<Swing>,
+    flaps: Vec<FlapState>,
     queues: BTreeSet<LinkId>,
 }
 
-/// How a wish is fulfilled.
+/// The steps of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What is to change of the links, all of it or nothing.
+    /// The changes of links, all of which are applied or none.
     pub changes: Vec<Change>,
-    /// What is known once that is done.
+    /// The state after the changes.
     pub then: Steering,
-    /// What is told then.
+    /// The result after the changes.
     pub outcome: Outcome,
 }
 
 impl Steering {
-    /// Of a network that comes up now.
+    /// The state of a network that starts now.
     pub fn new(topology: &Topology, now: Instant) -> Self {
-        let swings = topology.flaps.iter().map(|flap| Swing::new(flap.clone(), now));
-        Self { swings: swings.collect(), queues: topology.queues.clone() }
+        let flaps = topology.flaps.iter().map(|flap| FlapState::new(flap.clone(), now));
+        Self { flaps: flaps.collect(), queues: topology.queues.clone() }
     }
 
-    /// When something comes or goes next.
+    /// The time of the next turn of a flap.
     pub fn next_at(&self) -> Option<Instant> {
-        self.swings.iter().map(|swing| swing.at).min()
+        self.flaps.iter().map(|flap| flap.at).min()
     }
 
-    /// What comes or goes by now.
+    /// The changes of all flaps that are due.
     pub fn turn(&mut self, now: Instant) -> Vec<Change> {
-        let due = self.swings.iter_mut().filter(|swing| swing.at <= now).map(Swing::turn);
+        let due = self.flaps.iter_mut().filter(|flap| flap.at <= now).map(FlapState::turn);
         let due: Vec<Change> = due.collect();
-        match due.is_empty() {
-            true => due,
-            // What one of them opens, another may keep shut.
-            false => due.into_iter().chain(self.cuts()).collect(),
+        if due.is_empty() {
+            return due;
         }
+        // A flap that opens may share a line with one that stays cut.
+        due.into_iter().chain(self.cuts()).collect()
     }
 
-    /// Nothing comes or goes any more.
+    /// Stops the flaps of all links.
     pub fn end(&mut self) {
-        self.swings.clear();
+        self.flaps.clear();
     }
 
     fn cuts(&self) -> impl Iterator<Item = Change> {
-        self.swings.iter().filter(|swing| swing.cut).map(|swing| swing.change(true))
+        self.flaps.iter().filter(|flap| flap.cut).map(|flap| flap.change(true))
     }
 
-    /// Takes note of changes that nobody wished here.
-    pub fn heed(&mut self, changes: &[Change]) {
+    /// Records changes that were made without a plan.
+    pub fn note_changes(&mut self, changes: &[Change]) {
         for change in changes {
             let (link, profile) = match change {
                 Change::Line { from, to, profile } => {
@@ -465,22 +472,24 @@ impl Steering {
                 }
                 Change::Cut { .. } => continue,
             };
-            // They do not say whether it was given. One that is not the usual one was.
-            self.know_queue(link, profile.queue != usual_queue(profile.rate));
+            // These do not say whether the queue was given. A queue other than the usual one counts
+            // as given.
+            self.set_queue_given(link, profile.queue != usual_queue(profile.rate));
         }
     }
 
-    fn know_queue(&mut self, link: LinkId, is_given: bool) {
-        match is_given {
-            true => self.queues.insert(link),
-            false => self.queues.remove(&link),
-        };
+    fn set_queue_given(&mut self, link: LinkId, is_given: bool) {
+        if is_given {
+            self.queues.insert(link);
+        } else {
+            self.queues.remove(&link);
+        }
     }
 
-    /// How a wish for a link is fulfilled. `was` says what a link is like now.
+    /// Computes the steps of a change; `was` returns the present profile of a link.
     ///
     /// # Errors
-    /// It cannot be: [`SetError`].
+    /// [`SetError`]: the change is not possible.
     pub fn plan(
         &self,
         link: &Link,
@@ -502,33 +511,33 @@ impl Steering {
                     Change::Stub { cluster: cluster.clone(), up: *up, profile }
                 }
             });
-            then.know_queue(id.clone(), is_given);
+            then.set_queue_given(id.clone(), is_given);
             links.push((id, new));
         }
         let named = || wish.profile.clone().unwrap_or_default();
         let ends = match (wish.flapping(), link.ends()) {
-            (Flapping::Begins(..), None) => return Err(SetError::FlapsInside(named())),
-            (Flapping::Begins(..), Some((a, b))) if !link.is_both_ways() => {
+            (Flapping::Start(..), None) => return Err(SetError::FlapsInside(named())),
+            (Flapping::Start(..), Some((a, b))) if !link.is_both_ways() => {
                 let link = if a == b { a.to_string() } else { format!("{a},{b}") };
                 return Err(SetError::OneWay { profile: named(), link });
             }
-            (Flapping::Stays, _) => None,
+            (Flapping::Unchanged, _) => None,
             (_, ends) => ends,
         };
         if let Some((a, b)) = ends {
-            let all = std::mem::take(&mut then.swings);
-            let (ended, others): (Vec<Swing>, _) =
-                all.into_iter().partition(|swing| swing.is_of((a, b)));
-            then.swings = others;
-            // The others keep shut what is theirs.
-            changes.extend(ended.iter().filter(|swing| swing.cut).map(|swing| swing.change(false)));
+            let all = std::mem::take(&mut then.flaps);
+            let (ended, others): (Vec<FlapState>, _) =
+                all.into_iter().partition(|flap| flap.is_of((a, b)));
+            then.flaps = others;
+            // The other flaps keep their lines cut.
+            changes.extend(ended.iter().filter(|flap| flap.cut).map(|flap| flap.change(false)));
             changes.extend(then.cuts());
-            if let Flapping::Begins(up, down) = wish.flapping() {
+            if let Flapping::Start(up, down) = wish.flapping() {
                 let flap = Flap { from: a.clone(), to: b.clone(), up, down };
-                then.swings.push(Swing::new(flap, now));
+                then.flaps.push(FlapState::new(flap, now));
             }
         }
-        let flaps = link.ends().is_some_and(|ends| then.swings.iter().any(|one| one.is_of(ends)));
+        let flaps = link.ends().is_some_and(|ends| then.flaps.iter().any(|one| one.is_of(ends)));
         Ok(Plan { changes, then, outcome: Outcome { links, flaps, lacks: Vec::new() } })
     }
 }
@@ -552,7 +561,7 @@ mod tests {
         Wish::of(&text.split_whitespace().collect::<Vec<_>>()).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    /// A network of which links are set.
+    /// A network whose links can be set.
     struct Set {
         router: Router,
         steering: Steering,
@@ -586,7 +595,7 @@ mod tests {
             self.change(&changes);
         }
 
-        /// Both ways.
+        /// Whether both directions are cut.
         fn cut(&self, a: &str, b: &str) -> bool {
             let of = |from: &str, to: &str| {
                 let mut lines = self.router.lines();
@@ -598,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_and_mistakes_told() {
+    fn words_are_parsed_and_mistakes_reported() {
         let read = wish("rtt=30ms loss=0.5 bandwidth=2MB/s queue=250000 down");
         assert_eq!(
             (read.rtt.map(Time::get), read.loss),
@@ -624,10 +633,10 @@ mod tests {
             ("up down", "up or down is given twice"),
             ("rtt=5ms rtt=6ms", "rtt= is given twice"),
         ] {
-            let told = Wish::of(&words.split(' ').collect::<Vec<_>>()).unwrap_err().to_string();
-            assert!(told.contains(part), "{words}: {told}");
+            let result = Wish::of(&words.split(' ').collect::<Vec<_>>()).unwrap_err().to_string();
+            assert!(result.contains(part), "{words}: {result}");
         }
-        // Only what is given travels, and what is not known is not passed over.
+        // Only given properties are serialised, and unknown ones are refused.
         let text = r#"{"rtt":"30ms","bandwidth":"none"}"#;
         assert_eq!(serde_json::from_str::<Wish>(text).unwrap(), wish("rtt=30ms bandwidth=none"));
         let whole = wish(
@@ -636,12 +645,12 @@ mod tests {
         let again = serde_json::to_string(&whole).unwrap();
         assert_eq!(serde_json::from_str::<Wish>(&again).unwrap(), whole);
         assert!(serde_json::from_str::<Wish>(r#"{"speed":3}"#).is_err());
-        // Whoever asks may have read nothing: the values are looked at again.
+        // The caller may have skipped the checks, so the values are checked again.
         let unread = Wish { rtt: Some(Time::from(Duration::from_secs(60))), ..Wish::default() };
         let steering = Steering::new(&topology(THREE), Instant::now());
         let link: Link = "a,b".parse().unwrap();
-        let told = steering.plan(&link, &unread, |_| Ok(LinkProfile::default()), Instant::now());
-        assert!(told.unwrap_err().to_string().contains("at most \"10s\""));
+        let result = steering.plan(&link, &unread, |_| Ok(LinkProfile::default()), Instant::now());
+        assert!(result.unwrap_err().to_string().contains("at most \"10s\""));
     }
 
     #[test]
@@ -659,35 +668,35 @@ mod tests {
             assert_eq!(name.parse::<Link>().map(|link| link.directions()), Ok(ways), "{name}");
         }
         for none in ["", ">", ",", "a,", ",a"] {
-            let told = none.parse::<Link>().unwrap_err().to_string();
-            assert!(told.contains("is no link: say `A,B`"), "{told}");
+            let result = none.parse::<Link>().unwrap_err().to_string();
+            assert!(result.contains("is no link: say `A,B`"), "{result}");
         }
-        let told = Set::new(THREE).set("a,d", "down").unwrap_err().to_string();
-        assert_eq!(told, "there is no cluster named \"d\": the topology has a, b, c");
+        let result = Set::new(THREE).set("a,d", "down").unwrap_err().to_string();
+        assert_eq!(result, "there is no cluster named \"d\": the topology has a, b, c");
     }
 
     #[test]
-    fn what_is_given_changes_and_nothing_else() {
+    fn given_properties_change_and_others_stay() {
         let mut set = Set::new(THREE);
         set.set("a,b", "rtt=80ms").unwrap();
         set.set("a>b", "loss=0.5 jitter=2ms").unwrap();
-        let told = set.set("b>a", "down").unwrap();
+        let result = set.set("b>a", "down").unwrap();
         let expected = LinkProfile::default().delay(Duration::from_millis(40));
         assert_eq!(
-            told.links,
+            result.links,
             [(LinkId::Line("b".into(), "a".into()), expected.clone().up(false))]
         );
         let there = set.router.profile(&LinkId::Line("a".into(), "b".into())).unwrap();
         assert_eq!(there, expected.jitter(Duration::from_millis(2)).loss(0.5));
-        // The order of words does not count: a profile comes first, as in files.
-        let told = set.set("a,b", "loss=0.25 profile=asymmetric").unwrap();
+        // The order of words does not matter: a profile comes first, as in files.
+        let result = set.set("a,b", "loss=0.25 profile=asymmetric").unwrap();
         let rates: Vec<_> =
-            told.links.iter().map(|(_, link)| (link.rate, link.loss, link.up)).collect();
+            result.links.iter().map(|(_, link)| (link.rate, link.loss, link.up)).collect();
         assert_eq!(rates, [(Some(1_250_000), 0.25, true), (Some(12_500_000), 0.25, true)]);
     }
 
     #[test]
-    fn an_uplink_is_set_as_a_file_says_it() {
+    fn an_uplink_is_set_as_by_a_file() {
         for profile in profiles() {
             let name = &profile.name;
             let key = format!("name = \"a\"\nuplink_profile = \"{name}\"\n");
@@ -698,32 +707,32 @@ mod tests {
                 [&site.up, &site.down].map(|stub| stub.clone().unwrap_or(plain.clone()));
             let words = format!("profile={name}");
             if profile.up.is_none() {
-                let told = Set::new(THREE).set(">a", &words).unwrap();
-                assert_eq!(told.links[0].1, into, "{name}");
-                let told = Set::new(THREE).set("a>", &words).unwrap();
-                assert_eq!(told.links[0].1, out, "{name}");
+                let result = Set::new(THREE).set(">a", &words).unwrap();
+                assert_eq!(result.links[0].1, into, "{name}");
+                let result = Set::new(THREE).set("a>", &words).unwrap();
+                assert_eq!(result.links[0].1, out, "{name}");
             }
-            let told = Set::new(THREE).set("a", &words).unwrap();
-            let found: Vec<_> = told.links.into_iter().map(|(_, link)| link).collect();
+            let result = Set::new(THREE).set("a", &words).unwrap();
+            let found: Vec<_> = result.links.into_iter().map(|(_, link)| link).collect();
             assert_eq!(found, [out, into], "{name}");
-            assert_eq!(told.flaps, !file.flaps.is_empty(), "{name}");
+            assert_eq!(result.flaps, !file.flaps.is_empty(), "{name}");
         }
-        let told = Set::new(THREE).set(">a", "profile=asymmetric").unwrap();
-        assert_eq!(told.links[0].1.rate, Some(12_500_000));
-        assert_eq!((told.links[0].1.delay_us, told.links[0].1.loss), (0, 0.0));
+        let result = Set::new(THREE).set(">a", "profile=asymmetric").unwrap();
+        assert_eq!(result.links[0].1.rate, Some(12_500_000));
+        assert_eq!((result.links[0].1.delay_us, result.links[0].1.loss), (0, 0.0));
     }
 
     #[test]
-    fn a_queue_that_was_given_stays_and_others_follow_their_rates() {
+    fn a_given_queue_stays_and_others_follow_their_rates() {
         let text = format!(
             "{THREE}[[link]]\nbetween = [\"a\", \"b\"]\nbandwidth = \"1MB/s\"\nqueue = 100000\n"
         );
         let mut set = Set::new(&text);
         let mut queue = |link: &str, words: &str| {
-            let told = set.set(link, words).unwrap();
-            told.links.into_iter().map(|(_, link)| link.queue).collect::<Vec<_>>()
+            let result = set.set(link, words).unwrap();
+            result.links.into_iter().map(|(_, link)| link.queue).collect::<Vec<_>>()
         };
-        // Given in the file, though it is the usual one.
+        // The file gives this queue, though it is the usual one.
         assert_eq!(queue("a,b", "bandwidth=10MB/s"), [100_000, 100_000]);
         assert_eq!(queue("a,c", "bandwidth=10MB/s"), [1_000_000, 1_000_000]);
         assert_eq!(queue("a>c", "queue=50000"), [50_000]);
@@ -731,24 +740,24 @@ mod tests {
         assert_eq!(queue("a,c", "bandwidth=none"), [50_000, 100_000]);
         assert_eq!(queue("a>c", "bandwidth=3MB/s loss=0.1"), [50_000]);
         assert_eq!(queue("a>c", "loss=0.2"), [50_000]);
-        // A profile is all of it.
+        // A profile replaces the whole link.
         assert_eq!(queue("a>c", "profile=wan-50"), [1_250_000]);
         assert_eq!(queue("a>c", "bandwidth=3MB/s"), [300_000]);
         assert_eq!(queue("c", "profile=congested-uplink-100KBps"), [30_000, 30_000]);
         assert_eq!(queue("c", "bandwidth=10MB/s"), [30_000, 30_000]);
         assert_eq!(queue("b", "bandwidth=10MB/s queue=20000"), [20_000, 20_000]);
-        // What was changed from elsewhere.
+        // Changes without a plan.
         let profile = LinkProfile::default().rate(1_000_000).queue(7000);
         let stub = |profile| Change::Stub { cluster: "b".into(), up: true, profile };
         let mut steering = Set::new(THREE).steering;
-        steering.heed(&[stub(profile.clone())]);
+        steering.note_changes(&[stub(profile.clone())]);
         assert_eq!(steering.queues.len(), 1);
-        steering.heed(&[stub(profile.queue(100_000))]);
+        steering.note_changes(&[stub(profile.queue(100_000))]);
         assert!(steering.queues.is_empty());
     }
 
     #[test]
-    fn links_begin_to_come_and_go_and_end_it() {
+    fn links_start_and_stop_flapping() {
         // 20 s up, 5 s down.
         let mut set = Set::new(THREE);
         assert!(set.set("b,a", "profile=flapping").unwrap().flaps);
@@ -765,16 +774,19 @@ mod tests {
             set.set("a,b", "profile=flapping").unwrap();
             set.turn(20);
             assert!(set.cut("a", "b"), "{end}");
-            let told = set.set("a,b", end).unwrap();
-            assert!(!told.flaps && !set.cut("a", "b") && set.steering.next_at().is_none(), "{end}");
-            assert!(told.links.iter().all(|(_, link)| link.up != end.ends_with("down")), "{end}");
+            let result = set.set("a,b", end).unwrap();
+            assert!(
+                !result.flaps && !set.cut("a", "b") && set.steering.next_at().is_none(),
+                "{end}"
+            );
+            assert!(result.links.iter().all(|(_, link)| link.up != end.ends_with("down")), "{end}");
         }
-        // One that begins anew carries first.
+        // A flap that starts again is up first.
         set.set("a,b", "profile=flapping").unwrap();
         set.turn(20);
         set.set("a,b", "profile=flapping").unwrap();
-        assert!(!set.cut("a", "b") && set.steering.swings.len() == 1);
-        // An uplink is another link: what it shuts, the line's end does not open.
+        assert!(!set.cut("a", "b") && set.steering.flaps.len() == 1);
+        // An uplink is another link: the end of the line's flap does not restore it.
         set.set("a", "profile=flapping").unwrap();
         set.turn(20);
         assert!(set.cut("a", "b") && set.cut("a", "c") && !set.cut("b", "c"));
@@ -784,11 +796,11 @@ mod tests {
         assert!(set.cut("a", "c"));
         set.set("a", "up").unwrap();
         assert!(!set.cut("a", "b") && !set.cut("a", "c"));
-        let told = |link, words| Set::new(THREE).set(link, words).unwrap_err().to_string();
-        assert!(told("a>b", "profile=flapping").contains("both ways: say `a,b`"));
-        assert!(told(">a", "profile=flapping").contains("both ways: say `a`"));
-        assert!(told("a,a", "profile=flapping").contains("inside a cluster does not"));
-        // One of the topology's file.
+        let result = |link, words| Set::new(THREE).set(link, words).unwrap_err().to_string();
+        assert!(result("a>b", "profile=flapping").contains("both ways: say `a,b`"));
+        assert!(result(">a", "profile=flapping").contains("both ways: say `a`"));
+        assert!(result("a,a", "profile=flapping").contains("inside a cluster does not"));
+        // A flap of the topology's file.
         let mut set = Set::new(&format!(
             "{THREE}[[link]]\nbetween = [\"a\", \"c\"]\nprofile = \"flapping\"\n"
         ));
@@ -799,12 +811,12 @@ mod tests {
     }
 
     #[test]
-    fn what_would_change_nothing_is_refused_with_what_does() {
-        let told = |network, ports, link: &str, words: &str| {
-            let told = takes(network, ports, &link.parse().unwrap(), &wish(words));
-            told.map_err(|error| error.to_string())
+    fn changes_without_effect_are_refused_with_an_alternative() {
+        let result = |network, ports, link: &str, words: &str| {
+            let result = takes(network, ports, &link.parse().unwrap(), &wish(words));
+            result.map_err(|error| error.to_string())
         };
-        let kernel = |link, words| told(Carries::Kernel, PortOf::Cluster, link, words);
+        let kernel = |link, words| result(Carries::Kernel, PortOf::Cluster, link, words);
         for words in ["bandwidth=1MB/s queue=5000", "profile=wan-50", "down", "up"] {
             assert_eq!(kernel("a", words), Ok(()));
         }
@@ -814,11 +826,11 @@ mod tests {
         for part in ["no rtt=, loss=:", "bandwidth=, queue=", "(`A,B`)", "--network sockets"] {
             assert!(error.contains(part), "{error}");
         }
-        let router = |ports, link| told(Carries::Router, ports, link, "rtt=5ms");
+        let router = |ports, link| result(Carries::Router, ports, link, "rtt=5ms");
         let error = router(PortOf::Cluster, "a,a").unwrap_err();
         assert!(error.contains("inside a") && error.contains("`--per node`"), "{error}");
         assert_eq!(router(PortOf::Cluster, "a,b"), Ok(()));
         assert_eq!(router(PortOf::Node, "a,a"), Ok(()));
-        assert_eq!(told(Carries::Sockets, PortOf::Node, "a", "rtt=5ms"), Ok(()));
+        assert_eq!(result(Carries::Sockets, PortOf::Node, "a", "rtt=5ms"), Ok(()));
     }
 }

@@ -1,8 +1,9 @@
-//! Sockets that delay, lose and limit what they send as a table of links says: an emulated network for processes that opt in, with no
-//! privilege, on loopback.
+//! Sockets that delay, lose and limit what they send by a table of links: an emulated network on
+//! loopback for cooperating processes.
 //!
-//! The receiver's side is the system's own: all that happens on the way happens before a datagram is sent. What goes to addresses outside
-//! the table's network passes as it is. Must not know what datagrams hold.
+//! They need no privilege. All emulation takes place before a datagram is sent; the receiver uses
+//! plain sockets. Datagrams to addresses outside the table's network pass unchanged. This module
+//! does not depend on the contents of datagrams.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,20 +23,22 @@ use springtide_runtime::random::SplitMix;
 use crate::sys;
 use crate::table::Table;
 
-/// Of IPv4 and UDP: a link carries them too, and the router, which sees whole packets, counts them.
+/// Bytes of the IPv4 and UDP headers: a link carries them, and the router, which sees whole
+/// packets, counts them.
 const HEADERS: usize = 28;
-/// Bytes that may be on the way from one socket: what comes on top is lost, however long a queue the table asks for.
-const MOST: usize = 64 << 20;
-/// What is on the way when a socket is closed still arrives if it does so within this time, in nanoseconds.
+/// The maximum number of bytes under way from one socket; more are lost, however long a queue the
+/// table has.
+const BYTES_MAX: usize = 64 << 20;
+/// Time after the close of a socket in which datagrams under way still arrive, in nanoseconds.
 const LINGER: u64 = 2_000_000_000;
-/// The system had no room: so long until it is asked again..
-const AGAIN: Duration = Duration::from_micros(50);
-/// ..and so often, then the datagram is lost.
-const TIMES: u32 = 2000;
-/// Above most others, and below what Linux itself needs.
+/// Delay of a retry if the system has no room for a datagram.
+const RETRY_DELAY: Duration = Duration::from_micros(50);
+/// The number of attempts before a datagram is lost.
+const ATTEMPTS_MAX: u32 = 2000;
+/// A real-time priority above most programs, and below what Linux itself needs.
 const PRIORITY: i32 = 50;
 
-struct Parcel {
+struct QueuedDatagram {
     at: u64,
     seq: u64,
     to: SocketAddr,
@@ -44,46 +47,49 @@ struct Parcel {
     contents: Box<[u8]>,
 }
 
-impl PartialEq for Parcel {
+impl PartialEq for QueuedDatagram {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.seq) == (other.at, other.seq)
     }
 }
-impl Eq for Parcel {}
-impl PartialOrd for Parcel {
+impl Eq for QueuedDatagram {}
+impl PartialOrd for QueuedDatagram {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Parcel {
+impl Ord for QueuedDatagram {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.seq).cmp(&(other.at, other.seq))
     }
 }
 
-/// What is on the way from one socket.
+/// The datagrams under way from one socket.
 struct State {
     rng: SplitMix,
-    on_the_way: BinaryHeap<Reverse<Parcel>>,
-    /// Of their contents.
+    in_flight: BinaryHeap<Reverse<QueuedDatagram>>,
+    /// The total bytes of their contents.
     bytes: usize,
     seq: u64,
-    /// When the sender looks next: what is due earlier must wake it. 0 while it is awake, and sends or looks before it sleeps.
+    /// The time of the sender's next check; earlier datagrams must wake it. 0 while it is awake: it
+    /// checks again before it sleeps.
     wakes_at: u64,
-    /// From then on nothing is sent: the socket was closed.
+    /// The end of all transmission after the socket was closed.
     ends_at: u64,
 }
 
 struct Shared {
     table: Arc<Table>,
-    /// The same socket as the inner one, for a thread that has no part in its runtime.
+    /// A duplicate of the inner socket, for a thread outside of its runtime.
     socket: UdpSocket,
     udp: UdpSocketState,
     state: Mutex<State>,
     wake: Condvar,
 }
 
-/// A UDP socket of one cluster of an emulated network. One thread sends what is on the way, and ends soon after the socket is closed.
+/// A UDP socket of one cluster of an emulated network.
+///
+/// A thread sends the datagrams under way, and ends soon after the socket is closed.
 pub struct Shaped {
     inner: Arc<dyn AsyncUdpSocket>,
     shared: Arc<Shared>,
@@ -97,14 +103,15 @@ impl fmt::Debug for Shaped {
 }
 
 impl Shaped {
-    /// Makes one of a bound socket, whose address says in which cluster it is. To be called inside a tokio runtime; fits
-    /// `springtide_runtime::net::Net::quic_over`.
+    /// Wraps a bound socket, whose address determines its cluster.
+    ///
+    /// It fits `springtide_runtime::net::Net::quic_over`.
     ///
     /// # Errors
-    /// The address is not one of a cluster of the table, or the system does not give a thread.
+    /// The address belongs to no cluster of the table, or the system gives no thread.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub fn wrap(socket: UdpSocket, table: Arc<Table>) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let address = socket.local_addr()?;
         let own = table.number_of(address.ip()).filter(|number| table.has(*number));
@@ -121,7 +128,7 @@ impl Shaped {
         let inner = quinn::TokioRuntime.wrap_udp_socket(socket)?;
         let state = State {
             rng: SplitMix::of(table.seed(), &address.to_string()),
-            on_the_way: BinaryHeap::new(),
+            in_flight: BinaryHeap::new(),
             bytes: 0,
             seq: 0,
             wakes_at: 0,
@@ -138,14 +145,14 @@ impl Shaped {
 impl Drop for Shaped {
     fn drop(&mut self) {
         self.shared.lock().ends_at = sys::now_ns().saturating_add(LINGER);
-        // It is not waited for: who closes a socket is often a thread on which others wait.
+        // The thread is not joined: the thread that closes a socket often serves others.
         self.shared.wake.notify_one();
     }
 }
 
 impl AsyncUdpSocket for Shaped {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        // What is shaped is always taken; the rest waits for the inner socket.
+        // Shaped datagrams are always accepted; others wait for the inner socket.
         self.inner.clone().create_io_poller()
     }
 
@@ -185,38 +192,45 @@ impl AsyncUdpSocket for Shaped {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each step leaves it whole.
+        // Each step leaves the value valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is to be sent, one or several datagrams of one length.
+    /// Accepts a transmission of one or several datagrams of one length.
     fn take(&self, own: u8, to: u8, transmit: &Transmit<'_>) {
         let segment = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
         let mut guard = self.lock();
         let state = &mut *guard;
-        // They are given to the card at one time.
+        // All datagrams of a transmission are sent at one time.
         let now = sys::now_ns();
         for contents in transmit.contents.chunks(segment) {
             let len = contents.len() + HEADERS;
-            if state.bytes + contents.len() > MOST {
+            if state.bytes + contents.len() > BYTES_MAX {
                 self.table.lose(own, to, len);
                 continue;
             }
             let Some(at) = self.table.offer(own, to, len, now, &mut state.rng) else { continue };
             let (address, from, ecn) = (transmit.destination, transmit.src_ip, transmit.ecn);
-            // Without delay it need not wait for the thread; but not before what was taken earlier.
-            let at_once = at <= now && state.on_the_way.is_empty() && state.wakes_at != 0;
+            // A datagram without delay is sent here, but not before earlier ones.
+            let at_once = at <= now && state.in_flight.is_empty() && state.wakes_at != 0;
             if at_once && self.send(address, from, ecn, contents).is_ok() {
                 continue;
             }
             state.seq += 1;
             state.bytes += contents.len();
             let (seq, contents) = (state.seq, contents.into());
-            state.on_the_way.push(Reverse(Parcel { at, seq, to: address, from, ecn, contents }));
+            state.in_flight.push(Reverse(QueuedDatagram {
+                at,
+                seq,
+                to: address,
+                from,
+                ecn,
+                contents,
+            }));
         }
-        let next = state.on_the_way.peek().map_or(u64::MAX, |Reverse(parcel)| parcel.at);
+        let next = state.in_flight.peek().map_or(u64::MAX, |Reverse(datagram)| datagram.at);
         if next < state.wakes_at {
-            // Told once: until it has looked it is awake.
+            // The sender is notified once: it is awake until its next check.
             state.wakes_at = 0;
             drop(guard);
             self.wake.notify_one();
@@ -231,13 +245,14 @@ impl Shared {
         contents: &[u8],
     ) -> io::Result<()> {
         let transmit = Transmit { destination, ecn, contents, segment_size: None, src_ip };
-        // All that it fails with is that there is no room; anything else it logs, as for other sockets.
+        // The only error is a lack of room; the socket logs others, as for other sockets.
         self.udp.send((&self.socket).into(), &transmit)
     }
 
-    /// Sends what is due until the socket is closed.
+    /// Sends datagrams that are due until the socket is closed.
     fn serve(&self) {
-        // Without the first Linux takes 50 us more; the second it gives to few, and without it a thread waits for its turn.
+        // By default Linux adds 50 us to wake-up times. Real-time priority needs a privilege;
+        // without it the thread waits for its turn.
         if let Err(error) = sys::wake_precisely().and_then(|()| sys::run_first(PRIORITY)) {
             tracing::debug!(%error, "what sends shaped datagrams runs as any thread");
         }
@@ -245,21 +260,21 @@ impl Shared {
         let mut state = self.lock();
         loop {
             let now = sys::now_ns();
-            while let Some(Reverse(parcel)) = state.on_the_way.peek()
-                && parcel.at <= now
-                && let Some(Reverse(parcel)) = state.on_the_way.pop()
+            while let Some(Reverse(datagram)) = state.in_flight.peek()
+                && datagram.at <= now
+                && let Some(Reverse(datagram)) = state.in_flight.pop()
             {
-                state.bytes -= parcel.contents.len();
-                due.push(parcel);
+                state.bytes -= datagram.contents.len();
+                due.push(datagram);
             }
             if !due.is_empty() {
                 state.wakes_at = 0;
                 drop(state);
-                due.drain(..).for_each(|parcel| self.deliver(&parcel));
+                due.drain(..).for_each(|datagram| self.deliver(&datagram));
                 state = self.lock();
                 continue;
             }
-            let next = state.on_the_way.peek().map(|Reverse(parcel)| parcel.at);
+            let next = state.in_flight.peek().map(|Reverse(datagram)| datagram.at);
             let ends_at = state.ends_at;
             if ends_at != u64::MAX && next.is_none_or(|next| next > ends_at) {
                 return;
@@ -276,14 +291,14 @@ impl Shared {
         }
     }
 
-    fn deliver(&self, parcel: &Parcel) {
-        for _ in 0..TIMES {
-            if self.send(parcel.to, parcel.from, parcel.ecn, &parcel.contents).is_ok() {
+    fn deliver(&self, datagram: &QueuedDatagram) {
+        for _ in 0..ATTEMPTS_MAX {
+            if self.send(datagram.to, datagram.from, datagram.ecn, &datagram.contents).is_ok() {
                 return;
             }
-            thread::sleep(AGAIN);
+            thread::sleep(RETRY_DELAY);
         }
-        tracing::warn!(to = %parcel.to, "the system had no room for a datagram for long: it is lost");
+        tracing::warn!(to = %datagram.to, "the system had no room for a datagram: it is lost");
     }
 }
 
@@ -327,7 +342,7 @@ mod tests {
         socket.try_send(&transmit).expect("it is taken");
     }
 
-    fn came(socket: &UdpSocket) -> Vec<u8> {
+    fn receive(socket: &UdpSocket) -> Vec<u8> {
         let mut buffer = [0; 2000];
         socket.set_read_timeout(Some(LONG)).unwrap();
         let (len, _) = socket.recv_from(&mut buffer).expect("it comes");
@@ -335,30 +350,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn segments_are_datagrams_of_their_own_and_come_no_sooner_than_they_may() {
+    async fn segments_are_separate_datagrams_and_arrive_after_their_delay() {
         let dir = tempfile::tempdir().unwrap();
         let table = table(&dir, "rtt = \"40ms\"\nbandwidth = \"10MB/s\"");
         let (near, other, far) = (bound(1, 1), bound(1, 2), bound(2, 1));
         let own = Shaped::wrap(near, table.clone()).unwrap();
         let began = Instant::now();
         send(&*own, far.local_addr().unwrap(), &[[1; 100], [2; 100]].concat()[..150], 100);
-        assert_eq!((came(&far), came(&far)), (vec![1; 100], vec![2; 50]));
+        assert_eq!((receive(&far), receive(&far)), (vec![1; 100], vec![2; 50]));
         assert!(began.elapsed() >= Duration::from_millis(20), "{:?}", began.elapsed());
-        // Without any delay, and in order of sending.
+        // Datagrams without any delay keep the order of sending.
         for n in 0..50 {
             send(&*own, other.local_addr().unwrap(), &[n; 10], 10);
         }
-        let order: Vec<u8> = (0..50).map(|_| came(&other)[0]).collect();
+        let order: Vec<u8> = (0..50).map(|_| receive(&other)[0]).collect();
         assert_eq!(order, Vec::from_iter(0..50));
         let counts: Vec<_> = table.lines().map(|(.., counts)| counts).collect();
         assert_eq!((counts[0].packets, counts[1].packets, counts[1].bytes), (50, 2, 150 + 2 * 28));
         assert_eq!(counts[1].lost, 0);
-        // What is cut does not come; what is not of the network does, uncounted.
+        // Datagrams over a cut line are lost; those to other networks pass and are not counted.
         table.cut(&"a".into(), &"b".into(), true).unwrap();
         send(&*own, far.local_addr().unwrap(), &[3; 10], 10);
         table.cut(&"a".into(), &"b".into(), false).unwrap();
         send(&*own, far.local_addr().unwrap(), &[4; 10], 10);
-        assert_eq!(came(&far), [4; 10]);
+        assert_eq!(receive(&far), [4; 10]);
         let counts: Vec<_> = table.lines().map(|(.., counts)| counts).collect();
         assert_eq!((counts[1].packets, counts[1].lost), (4, 1));
         let outside = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -368,49 +383,49 @@ mod tests {
         tokio::time::timeout(LONG, ready).await.unwrap().unwrap();
         assert!(Instant::now() < until);
         send(&*own, outside.local_addr().unwrap(), &[5; 10], 10);
-        assert_eq!(came(&outside), [5; 10]);
+        assert_eq!(receive(&outside), [5; 10]);
     }
 
     #[tokio::test]
-    async fn what_is_on_the_way_arrives_after_the_end_and_then_the_thread_is_gone() {
+    async fn datagrams_under_way_arrive_after_the_close_and_then_the_thread_ends() {
         let dir = tempfile::tempdir().unwrap();
         let table = table(&dir, "rtt = \"200ms\"");
         let far = bound(2, 1);
         let own = Shaped::wrap(bound(1, 1), table.clone()).unwrap();
         send(&*own, far.local_addr().unwrap(), b"goodbye", 100);
         drop(own);
-        assert_eq!(came(&far), b"goodbye");
-        // The thread has a share of it, the test another.
+        assert_eq!(receive(&far), b"goodbye");
+        // The thread has a reference to it, and so has the test.
         let until = Instant::now() + LONG;
         while Arc::strong_count(&table) > 1 {
-            assert!(Instant::now() < until, "the thread goes on");
+            assert!(Instant::now() < until, "the thread does not end");
             thread::sleep(Duration::from_millis(1));
         }
     }
 
     #[tokio::test]
-    async fn a_socket_is_in_a_cluster() {
+    async fn a_socket_must_belong_to_a_cluster() {
         let dir = tempfile::tempdir().unwrap();
         let table = table(&dir, "");
         for outside in [UdpSocket::bind("127.0.0.1:0").unwrap(), bound(3, 1)] {
             let ip = outside.local_addr().unwrap().ip().to_string();
-            let told = Shaped::wrap(outside, table.clone()).unwrap_err().to_string();
-            assert!(told.contains(&ip) && told.contains("127.77.1.1 to 127.77.2.254"), "{told}");
+            let error = Shaped::wrap(outside, table.clone()).unwrap_err().to_string();
+            assert!(error.contains(&ip) && error.contains("127.77.1.1 to 127.77.2.254"), "{error}");
         }
         assert_eq!(Arc::strong_count(&table), 1);
     }
 
     #[derive(Default)]
-    struct Heard(Mutex<Vec<(Kind, Bytes)>>);
+    struct Received(Mutex<Vec<(Kind, Bytes)>>);
 
-    impl Inbox for Heard {
+    impl Inbox for Received {
         fn frame(&self, _from: &Peer, kind: Kind, body: Bytes) {
             self.0.lock().unwrap().push((kind, body));
         }
     }
 
     #[tokio::test]
-    async fn quic_over_it_brings_all_across_a_line_that_delays_and_loses() {
+    async fn quic_delivers_all_over_a_line_that_delays_and_loses() {
         let dir = tempfile::tempdir().unwrap();
         let table =
             table(&dir, "rtt = \"6ms\"\njitter = \"1ms\"\nloss = 0.01\nbandwidth = \"20MB/s\"");
@@ -420,12 +435,12 @@ mod tests {
             let config = NetConfig { bind: SocketAddr::from((ip, 0)), ..NetConfig::default() };
             let wrap = |socket| Shaped::wrap(socket, table.clone());
             let net = Net::quic_over(config, &identity.unwrap(), Incarnation(1), wrap)?;
-            let heard = Arc::new(Heard::default());
-            net.start(heard.clone());
-            Ok::<_, NetError>((net, heard))
+            let received = Arc::new(Received::default());
+            net.start(received.clone());
+            Ok::<_, NetError>((net, received))
         };
         let (a, _) = node("a-1", "a", [127, 77, 1, 1]).unwrap();
-        let (b, heard) = node("b-1", "b", [127, 77, 2, 1]).unwrap();
+        let (b, received) = node("b-1", "b", [127, 77, 2, 1]).unwrap();
         let error = node("x", "a", [127, 0, 0, 1]).err().unwrap().to_string();
         assert!(error.contains("no cluster of the emulated network"), "{error}");
         a.learn(b.contact());
@@ -434,12 +449,12 @@ mod tests {
         a.send(&b.me().node, Class::Control, Kind::TELL, "small").unwrap();
         a.send(&b.me().node, Class::Bulk, Kind::TASK_RESULT, large.clone()).unwrap();
         let all = async {
-            while heard.0.lock().unwrap().len() < 2 {
+            while received.0.lock().unwrap().len() < 2 {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
         tokio::time::timeout(LONG, all).await.expect("both come");
-        let came = std::mem::take(&mut *heard.0.lock().unwrap());
+        let came = std::mem::take(&mut *received.0.lock().unwrap());
         assert!(came.contains(&(Kind::TELL, "small".into())));
         assert!(came.contains(&(Kind::TASK_RESULT, large.clone())));
         let [there, back] = [1, 2].map(|at| table.lines().nth(at).unwrap().4);

@@ -1,15 +1,15 @@
-//! The topologies that come along: data in `netem-scripts/topologies`.
+//! The topologies that are part of the program: data in `netem-scripts/topologies`.
 
-/// A file that comes along.
+/// A topology file that is part of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Shipped {
-    /// Its name.
+    /// The name by which users ask for the file.
     pub name: &'static str,
-    /// What it says.
+    /// The text of the file.
     pub text: &'static str,
 }
 
-/// All of them.
+/// All topologies of the program.
 pub const TOPOLOGIES: &[Shipped] = &[
     Shipped { name: "pair", text: include_str!("../../../netem-scripts/topologies/pair.toml") },
     Shipped { name: "das2", text: include_str!("../../../netem-scripts/topologies/das2.toml") },
@@ -30,9 +30,9 @@ mod tests {
 
     use super::*;
 
-    /// The tables beside them are for those who have no `springtide` at hand.
+    /// The script uses tables where there is no `springtide`; each must follow from its topology.
     #[test]
-    fn all_load_and_their_tables_are_what_follows_from_them() {
+    fn all_topologies_load_and_match_their_tables() {
         let tables = [
             include_str!("../../../netem-scripts/tables/pair.table"),
             include_str!("../../../netem-scripts/tables/das2.table"),

@@ -1,6 +1,7 @@
-//! What Linux is asked for: namespaces, TUN devices, addresses, waiting to the microsecond, a place before others, shared memory.
+//! System calls: namespaces, TUN devices, addresses, precise waiting, priorities and shared memory.
 //!
-//! The only module of this crate with `unsafe`: each block is a system call on values that live through it. Must not know why.
+//! This is the only module of the crate with `unsafe`: each block is a system call on values that
+//! live through it. It does not depend on its callers.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -17,12 +18,12 @@ use std::time::Duration;
 
 use libc::c_int;
 
-/// What a thread or a process can have of its own.
+/// A kind of namespace that a thread or process can have of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// Network interfaces, addresses and routes.
     Net,
-    /// Users: inside it an unprivileged one is root.
+    /// Users: inside the namespace an unprivileged user is root.
     User,
 }
 
@@ -39,42 +40,46 @@ fn done(result: c_int) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Gives the calling thread (of [`Space::User`]: the process, which must have no other thread) a new space of its own.
+/// Gives the calling thread a new namespace. [`Space::User`] applies to the process, which must
+/// have no other thread.
 ///
 /// # Errors
-/// Linux does not allow it.
+/// The system does not allow it.
 pub fn unshare(space: Space) -> io::Result<()> {
     // SAFETY: takes a number, and touches no memory.
     done(unsafe { libc::unshare(space.flag()) })
 }
 
-/// Takes the calling thread (or process, as above) into a space.
+/// Moves the calling thread (for [`Space::User`] the process) into a namespace.
 ///
 /// # Errors
-/// Linux does not allow it.
+/// The system does not allow it.
 pub fn enter(file: BorrowedFd<'_>, space: Space) -> io::Result<()> {
     // SAFETY: takes two numbers; the file is open while it is borrowed.
     done(unsafe { libc::setns(file.as_raw_fd(), space.flag()) })
 }
 
-/// The calling thread's network space, to be entered by others.
+/// Opens the network namespace of the calling thread, for others to enter.
 ///
 /// # Errors
-/// There is no /proc.
+/// `/proc` is not mounted.
 pub fn own_net() -> io::Result<OwnedFd> {
     File::open("/proc/thread-self/ns/net").map(OwnedFd::from)
 }
 
-/// The user's and the group's number that count.
+/// The effective user and group numbers of the process.
 pub fn ids() -> (u32, u32) {
     // SAFETY: these take nothing, touch no memory and do not fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Makes this process, which must have no other thread yet, root in a space of users of its own, where it is not root. Whether that was
-/// needed.
+/// Makes this process root in a user namespace of its own, if it is not root. Returns whether that
+/// was necessary.
+///
+/// The process must have no other thread.
 ///
 /// # Errors
+/// The system does not allow it.
 /// Linux does not allow it.
 pub fn be_root() -> io::Result<bool> {
     let (user, group) = ids();
@@ -82,7 +87,7 @@ pub fn be_root() -> io::Result<bool> {
         return Ok(false);
     }
     unshare(Space::User)?;
-    // Without the first groups could be shed that keep somebody out.
+    // The first entry keeps the process from dropping groups that deny access.
     for (file, map) in [
         ("setgroups", "deny".to_owned()),
         ("uid_map", format!("0 {user} 1")),
@@ -93,7 +98,7 @@ pub fn be_root() -> io::Result<bool> {
     Ok(true)
 }
 
-/// A request about an interface; `name` must be shorter than 16 bytes.
+/// A request about an interface; `name` has 1 to 15 bytes.
 fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: plain numbers, arrays and pointers, for which zero is a value.
     let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -108,14 +113,17 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
 }
 
 fn ask(file: RawFd, what: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
-    // SAFETY: each `what` in this module reads and writes one `ifreq`, which lives through the call.
+    // SAFETY: each `what` of this module accesses one `ifreq`, which lives through the call.
     done(unsafe { libc::ioctl(file, what, request as *mut libc::ifreq) })
 }
 
-/// Makes a TUN device of this name in the calling thread's network space: what is written to the file comes out of the interface as IP
-/// packets, and what is sent there can be read, without waiting.
+/// Creates a TUN device of this name in the calling thread's network namespace.
+///
+/// Writes to the file become IP packets from the interface, and packets to the interface can be
+/// read without blocking.
 ///
 /// # Errors
+/// There is no `/dev/net/tun`, or the system does not allow it.
 /// No /dev/net/tun, or not allowed.
 pub fn open_tun(name: &str) -> io::Result<File> {
     let mut options = OpenOptions::new();
@@ -128,12 +136,12 @@ pub fn open_tun(name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Sets up interfaces of the network space that the calling thread was in when this was made.
+/// Configures interfaces of the network namespace in which it was created.
 pub struct Interfaces(UdpSocket);
 
 fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
     let mut data = [0; 14];
-    // After two bytes of port.
+    // The address follows two bytes of port.
     for (to, from) in data[2..6].iter_mut().zip(address.octets()) {
         *to = from as libc::c_char;
     }
@@ -141,19 +149,20 @@ fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
 }
 
 impl Interfaces {
-    /// Of the calling thread's network space.
+    /// Opens the interfaces of the calling thread's network namespace.
     ///
     /// # Errors
-    /// Linux gives no socket.
+    /// The system gives no socket.
     pub fn here() -> io::Result<Self> {
-        // Any socket will do.
+        // Any socket suffices for these requests.
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map(Self)
     }
 
-    /// Gives an interface (or an alias of one, as `lo:1`) an address, and a route to all that begin alike in so many bits.
+    /// Sets the address of an interface (or of an alias such as `lo:1`), and a route to its network
+    /// with a prefix of `bits`.
     ///
     /// # Errors
-    /// There is none, or it is not allowed.
+    /// There is no such interface, or the system does not allow it.
     pub fn set_address(&self, name: &str, address: Ipv4Addr, bits: u32) -> io::Result<()> {
         let mut one = request(name)?;
         one.ifr_ifru.ifru_addr = socket_address(address);
@@ -164,7 +173,7 @@ impl Interfaces {
         ask(self.0.as_raw_fd(), libc::SIOCSIFNETMASK as libc::Ioctl, &mut other)
     }
 
-    /// Lets an interface carry packets.
+    /// Sets an interface up, so that it carries packets.
     ///
     /// # Errors
     /// As of [`set_address`](Self::set_address).
@@ -177,7 +186,7 @@ impl Interfaces {
         ask(self.0.as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &mut request)
     }
 
-    /// So many packets may wait to be read from a TUN device.
+    /// Sets the number of packets that may wait to be read from a TUN device.
     ///
     /// # Errors
     /// As of [`set_address`](Self::set_address).
@@ -188,30 +197,30 @@ impl Interfaces {
     }
 }
 
-/// Waits for files that can be read, to the microsecond.
+/// Waits for readable files, with a resolution of microseconds.
 pub struct Poll {
     epoll: OwnedFd,
     events: Vec<libc::epoll_event>,
 }
 
 impl Poll {
-    /// For so many files.
+    /// Creates a poll for this number of files.
     ///
     /// # Errors
-    /// Linux gives none.
+    /// The system gives none.
     pub fn new(files: usize) -> io::Result<Self> {
         // SAFETY: takes a number.
         let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         done(epoll)?;
-        // SAFETY: it was just opened, and nobody else has it.
+        // SAFETY: the file was just opened, and nothing else owns it.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
         Ok(Self { epoll, events: vec![libc::epoll_event { events: 0, u64: 0 }; files.max(1)] })
     }
 
-    /// Tells of this file under this number whenever it can be read, for as long as it is open.
+    /// Reports this file under this number whenever it is readable, as long as it is open.
     ///
     /// # Errors
-    /// It cannot be waited for.
+    /// The file does not support polling.
     pub fn add(&self, file: BorrowedFd<'_>, number: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number };
         let (epoll, file) = (self.epoll.as_raw_fd(), file.as_raw_fd());
@@ -219,17 +228,19 @@ impl Poll {
         done(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, file, &raw mut event) })
     }
 
-    /// Tells of this file no more.
+    /// Stops the reports of this file.
     pub fn remove(&self, file: BorrowedFd<'_>) {
         let (epoll, file) = (self.epoll.as_raw_fd(), file.as_raw_fd());
-        // SAFETY: both are open; this operation reads no event. It fails for what is not told of, which is as well.
+        // SAFETY: both are open; this operation reads no event. It fails for an unknown file, which
+        // is harmless.
         let _ = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, file, std::ptr::null_mut()) };
     }
 
-    /// The numbers of files that can be read; none if none can within this time.
+    /// Waits until files are readable or the time is over, and returns the numbers of readable
+    /// files.
     ///
     /// # Errors
-    /// Linux is older than 5.11.
+    /// The kernel is older than 5.11.
     pub fn wait(&mut self, within: Duration) -> io::Result<impl Iterator<Item = u64>> {
         let time = libc::timespec {
             tv_sec: libc::time_t::try_from(within.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -238,7 +249,8 @@ impl Poll {
         };
         let most = c_int::try_from(self.events.len()).unwrap_or(c_int::MAX);
         let events = self.events.as_mut_ptr();
-        // SAFETY: there is room for `most` events, and the time lives through the call; no mask of signals is given.
+        // SAFETY: there is room for `most` events, and the time lives through the call; there is no
+        // mask of signals.
         let ready = unsafe {
             libc::epoll_pwait2(
                 self.epoll.as_raw_fd(),
@@ -260,47 +272,50 @@ impl Poll {
     }
 }
 
-/// The calling thread's waits end to the microsecond, not to the 50 us that Linux allows itself.
+/// Reduces the timer slack of the calling thread from 50 us to a nanosecond.
 ///
 /// # Errors
-/// None is known.
+/// No error is known.
 pub fn wake_precisely() -> io::Result<()> {
     // SAFETY: takes numbers.
     done(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) })
 }
 
-/// The time since this machine was started, in nanoseconds: one clock for all its processes, which nobody sets (`CLOCK_MONOTONIC`).
+/// Nanoseconds since the start of this machine (`CLOCK_MONOTONIC`): one clock for all processes,
+/// which cannot be set.
 pub fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is written during the call. It cannot fail: the clock is always there.
+    // SAFETY: the time is written during the call. It cannot fail: the clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     // Neither is negative.
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The first numbers of a file, in memory that all who map them share.
+/// The first words of a file, in memory that all processes share that map it.
 pub struct Words {
     start: NonNull<AtomicU64>,
     len: usize,
 }
 
-// SAFETY: it is a place in memory that no thread owns, and it is read and written by atomic operations alone.
+// SAFETY: the memory belongs to no thread, and all reads and writes are atomic operations.
 unsafe impl Send for Words {}
 // SAFETY: as above: shared references give atomics, which are made to be shared.
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// Maps so many. Who makes the file shorter afterwards ends, by a signal, whoever reads what was there.
+    /// Maps this number of words. If the file is shortened later, readers of the lost part are
+    /// killed by a signal.
     ///
     /// # Errors
-    /// The file has fewer, may not be read and written, or Linux has no room.
+    /// The file is shorter, may not be read and written, or the system has no room.
     pub fn map(file: &File, len: usize) -> io::Result<Self> {
         let bytes = len.checked_mul(size_of::<AtomicU64>()).filter(|bytes| *bytes > 0);
         let bytes = bytes.ok_or(io::ErrorKind::InvalidInput)?;
         if file.metadata()?.len() < bytes as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // SAFETY: Linux chooses a place that nobody has; the file is open during the call, and need not be after it.
+        // SAFETY: Linux chooses an unused place; the file is open during the call, and need not be
+        // after it.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -325,23 +340,25 @@ impl std::ops::Deref for Words {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: so many words were mapped there, at the start of a page and for reading and writing, and stay until this is dropped. Any
-        // bits are a value of theirs, and this program touches them by atomic operations alone.
+        // SAFETY: this number of words was mapped there, page-aligned, readable and writable, until
+        // this value is dropped. All bit patterns are valid, and this program accesses them by
+        // atomic operations alone.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Words {
     fn drop(&mut self) {
-        // SAFETY: it was mapped there with this length, and nobody has a reference into it any more, for they borrow this.
+        // SAFETY: the memory was mapped there with this length, and no reference into it is left,
+        // for all borrow this value.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len * size_of::<AtomicU64>()) };
     }
 }
 
-/// The calling thread runs before all that are not of its kind (`SCHED_FIFO`).
+/// Gives the calling thread real-time priority (`SCHED_FIFO`).
 ///
 /// # Errors
-/// Not allowed: not root, or in a control group that has no share of real time.
+/// The system does not allow it: not root, or in a control group without a share of real time.
 pub fn run_first(priority: i32) -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: priority };
     // SAFETY: 0 is the calling thread; the parameter is read during the call.
@@ -351,18 +368,18 @@ pub fn run_first(priority: i32) -> io::Result<()> {
 /// The processors that the calling thread may run on.
 ///
 /// # Errors
-/// Linux does not tell.
+/// The system does not report them.
 pub fn processors() -> io::Result<Vec<usize>> {
     // SAFETY: plain numbers, for which zero is a value.
     let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: 0 is the calling thread; the set is written to a value of this frame, of this size.
     done(unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) })?;
     let most = 8 * size_of::<libc::cpu_set_t>();
-    // SAFETY: the set is a value of this frame, and has so many places.
+    // SAFETY: the set is a value of this frame, and has this number of places.
     Ok((0..most).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
 }
 
-/// The calling thread runs on this processor alone, and only while nothing else would (`SCHED_IDLE`).
+/// Pins the calling thread to a processor, with the lowest priority (`SCHED_IDLE`).
 ///
 /// # Errors
 /// There is no such processor.
@@ -381,7 +398,7 @@ pub fn run_last(cpu: usize) -> io::Result<()> {
     done(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) })
 }
 
-/// Lets a command run in these spaces, and die with the process that starts it.
+/// Runs a command in these namespaces; it dies with the process that starts it.
 pub fn run_in(command: &mut Command, spaces: Vec<(OwnedFd, Space)>) {
     let parent = std::process::id();
     let before = move || {
@@ -389,7 +406,7 @@ pub fn run_in(command: &mut Command, spaces: Vec<(OwnedFd, Space)>) {
             enter(file.as_fd(), *space)?;
         }
         die_with_parent()?;
-        // It may have ended before that was asked for. (Seen on a busy machine: the program outlived its command.)
+        // The parent may have ended before the request; then the program would outlive its command.
         // SAFETY: takes nothing.
         let now = unsafe { libc::getppid() };
         if u32::try_from(now) == Ok(parent) {
@@ -398,29 +415,30 @@ pub fn run_in(command: &mut Command, spaces: Vec<(OwnedFd, Space)>) {
             Err(io::Error::from_raw_os_error(libc::ESRCH))
         }
     };
-    // SAFETY: after a fork there is one thread; `before` makes system calls alone, and allocates nothing.
+    // SAFETY: after a fork there is one thread; `before` makes only system calls, and allocates
+    // nothing.
     unsafe { command.pre_exec(before) };
 }
 
-/// The calling process is killed when its parent ends.
+/// Kills the calling process when its parent ends.
 ///
 /// # Errors
-/// None is known.
+/// No error is known.
 pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: takes numbers.
     done(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })
 }
 
-/// The calling process leaves its session: what ends the terminal does not end it.
+/// Moves the calling process to a new session, so that the end of the terminal does not end it.
 ///
 /// # Errors
-/// It leads one already.
+/// It leads a session already.
 pub fn leave_session() -> io::Result<()> {
     // SAFETY: takes nothing.
     done(unsafe { libc::setsid() })
 }
 
-/// What tells a space from others: its file's number.
+/// The inode number of a namespace, which identifies it.
 ///
 /// # Errors
 /// The file is no longer open.
@@ -429,13 +447,13 @@ pub fn number_of(space: &OwnedFd) -> io::Result<u64> {
     Ok(File::from(space.try_clone()?).metadata()?.ino())
 }
 
-/// Lets a process stand still until it is killed or goes on. One that is gone is fine.
+/// Stops a process until it is killed or continued. A process that has ended is ignored.
 pub fn stop(pid: i32) {
     // SAFETY: takes two numbers.
     unsafe { libc::kill(pid, libc::SIGSTOP) };
 }
 
-/// Asks a process to end, or kills it. One that is gone is fine.
+/// Terminates or kills a process. A process that has ended is ignored.
 pub fn end(pid: i32, kill: bool) {
     let signal = if kill { libc::SIGKILL } else { libc::SIGTERM };
     // SAFETY: takes two numbers.

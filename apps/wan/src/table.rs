@@ -1,10 +1,13 @@
-//! A table of links in a file that processes share: each asks it when what it sends arrives, and so they fill the same links together.
+//! A table of links in a file that processes share: each computes from it when its datagrams
+//! arrive, and so they share the links.
 //!
-//! The meaning of a link is that of `springtide_runtime::net::Link`; what that keeps in a queue is here one number, the time at which the
-//! link is free, so that a datagram costs some atomic operations and no lock that a killed process could hold. Must not know what is sent,
-//! nor by whom.
+//! The meaning of a link is that of `springtide_runtime::net::Link`. The queue is represented by
+//! one number, the time at which the link is free. So a datagram costs a few atomic operations, and
+//! there is no lock that a killed process could hold. This module depends on neither the sender nor
+//! the contents of datagrams.
 //!
-//! A file is good for the machine and the start of it that it was made on: its times are those of [`sys::now_ns`].
+//! A file is valid on the machine on which it was made and until its restart: its times are those
+//! of [`sys::now_ns`].
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -18,85 +21,89 @@ use springtide_runtime::net::LinkProfile;
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::topology::{LinkId, Site, Topology};
 
-use self::entry::{AT_LOST, AT_STATE, CUT, Entry, LINK, THERE};
+use self::entry::{AT_LOST, AT_STATE, CUT, EXISTS, Entry, LINK};
 use crate::router::{self, Change, Counts, UnknownCluster};
 use crate::sys::{self, Words};
 
 mod entry;
 
-/// What a file begins with. As a number, so that a machine of another byte order does not take it for its own.
+/// The first word of a file. As a number, it differs on a machine of another byte order.
 const MAGIC: u64 = u64::from_le_bytes(*b"sprtlink");
-/// Of what follows.
+/// The version of the format.
 const VERSION: u64 = 2;
 
-/// Words of the header, and of a cluster.
+/// The numbers of words of the header, and of a cluster.
 const HEADER: usize = 8;
 const SITE: usize = 8;
 
-/// Places in the header.
+/// Indices of words in the header.
 const AT_VERSION: usize = 1;
 const AT_SITES: usize = 2;
 const AT_SEED: usize = 3;
 const AT_PREFIX: usize = 4;
 const AT_MADE: usize = 5;
 
-/// Places in a cluster's words: its name takes the first, padded with zeros.
+/// Indices of a cluster's words: its name takes the first, padded with zeros.
 const NAME_WORDS: usize = 4;
 const AT_NODES: usize = NAME_WORDS;
 
-/// A topology has no more clusters.
-const MOST_SITES: usize = 250;
+/// The maximum number of clusters of a topology.
+const SITES_MAX: usize = 250;
 
-/// A table cannot be made or used.
+/// A table cannot be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// The system does not give it.
+    /// The system refuses an operation.
     #[error("cannot {what} the table of links {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// On which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file is something else.
+    /// The file is not a table of links.
     #[error(
-        "{0} is no table of links: name the file of an emulated network that was made on this machine"
+        "{0} is no table of links: name the file of an emulated network that was made on this \
+         machine"
     )]
     NotATable(PathBuf),
-    /// Another version of this program made it.
+    /// Another version of this program made the file.
     #[error(
-        "the table of links {path} has version {found}, this program reads {VERSION}: make it anew with this program"
+        "the table of links {path} has version {found}, this program reads {VERSION}: create it \
+         again with this program"
     )]
     Version {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its version.
+        /// The version of the file.
         found: u64,
     },
-    /// The file is shorter than it says.
-    #[error("the table of links {path} has {found} bytes of {needed}: make it anew")]
+    /// The file is shorter than its header states.
+    #[error("the table of links {path} has {found} bytes of {needed}: create it again")]
     Truncated {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its length.
+        /// The length of the file, in bytes.
         found: u64,
-        /// What it should be.
+        /// The length by the header, in bytes.
         needed: u64,
     },
-    /// Its times are of an earlier start of the machine.
-    #[error("the table of links {0} was made before this machine was last started: make it anew")]
+    /// The file was made before the last restart of the machine.
+    #[error(
+        "the table of links {0} was made before this machine was last started: create it again"
+    )]
     Stale(PathBuf),
-    /// What a topology has does not fit.
+    /// The topology does not fit into a table.
     #[error("the topology cannot be a table of links: {0}")]
     Topology(String),
 }
 
-/// A table of links, shared with whoever has opened the same file.
+/// A table of links, shared with all processes that have opened the same file.
 pub struct Table {
     words: Words,
-    /// What does not change, read once.
+    /// The constant part of the file, read once.
     sites: Vec<(ClusterId, u8)>,
     prefix: [u8; 2],
     seed: u64,
@@ -108,7 +115,7 @@ impl std::fmt::Debug for Table {
     }
 }
 
-/// The words of a table of so many clusters.
+/// The number of words of a table with this number of clusters.
 fn words(sites: usize) -> usize {
     HEADER + SITE * sites + LINK * (sites * sites + 2 * sites)
 }
@@ -117,7 +124,7 @@ fn bytes(words: usize) -> u64 {
     8 * words as u64
 }
 
-/// Places of links: all lines, all uplinks, all downlinks.
+/// Indices of links: all lines, then all uplinks, then all downlinks.
 fn line_at(sites: usize, from: usize, to: usize) -> usize {
     from * sites + to
 }
@@ -127,15 +134,17 @@ fn stub_at(sites: usize, up: bool, site: usize) -> usize {
 }
 
 impl Table {
-    /// Makes the file anew, with the links of a topology. Losses and jitter follow from `seed`. Who has opened a file that was there
-    /// before goes on with that one.
+    /// Creates or replaces the file, with the links of a topology. Losses and jitter follow from
+    /// `seed`.
+    ///
+    /// Processes that have opened a former file keep that one.
     ///
     /// # Errors
     /// The topology has names that do not fit, or the file cannot be written.
     pub fn create(path: &Path, topology: &Topology, seed: u64) -> Result<Self, TableError> {
         let sites = &topology.sites;
-        if !(1..=MOST_SITES).contains(&sites.len()) {
-            let reason = format!("it has {} clusters, not 1 to {MOST_SITES}", sites.len());
+        if !(1..=SITES_MAX).contains(&sites.len()) {
+            let reason = format!("it has {} clusters, not 1 to {SITES_MAX}", sites.len());
             return Err(TableError::Topology(reason));
         }
         let mut head = vec![0; HEADER + SITE * sites.len()];
@@ -187,7 +196,8 @@ impl Table {
                 }
             }
         }
-        // Written aside and put in place whole: nobody can open half a table.
+        // The file is written under another name and renamed, so that no process can open half a
+        // table.
         let bytes: Vec<u8> = all.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect();
         let failed = |source| TableError::Io { what: "write", path: path.to_owned(), source };
         write_atomic(path, &bytes).map_err(failed)?;
@@ -197,7 +207,8 @@ impl Table {
     /// Opens a file that [`create`](Self::create) made.
     ///
     /// # Errors
-    /// [`TableError`]: it is not there, something else, of another version, too short, or older than the machine's last start.
+    /// [`TableError`]: the file is missing, invalid, of another version, too short, or older than
+    /// the machine's last start.
     pub fn open(path: &Path) -> Result<Self, TableError> {
         let failed = |what| move |source| TableError::Io { what, path: path.to_owned(), source };
         let mut file =
@@ -222,7 +233,7 @@ impl Table {
         let get = |at| word(at).ok_or_else(|| truncated(HEADER));
         let (count, seed, prefix, made) =
             (get(AT_SITES)?, get(AT_SEED)?, get(AT_PREFIX)?, get(AT_MADE)?);
-        let count = usize::try_from(count).ok().filter(|count| (1..=MOST_SITES).contains(count));
+        let count = usize::try_from(count).ok().filter(|count| (1..=SITES_MAX).contains(count));
         let count = count.ok_or_else(|| TableError::NotATable(path.to_owned()))?;
         if found < bytes(words(count)) {
             return Err(truncated(words(count)));
@@ -238,23 +249,25 @@ impl Table {
             (name, u8::try_from(site[AT_NODES].load(Relaxed)).unwrap_or(u8::MAX))
         });
         let sites = sites.collect();
-        // Sixteen bits were written.
+        // The file stores sixteen bits.
         let prefix = (prefix as u16).to_be_bytes();
         Ok(Self { words, sites, prefix, seed })
     }
 
-    /// Losses and jitter follow from it, for each process apart.
+    /// The seed of losses and jitter, which each process combines with its own address.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Its clusters, in the order of their numbers, which begin with 1.
+    /// The clusters, in the order of their numbers, which start with 1.
     pub fn clusters(&self) -> impl Iterator<Item = &ClusterId> + Clone {
         self.sites.iter().map(|(name, _)| name)
     }
 
-    /// The number of the cluster that an address is in: its third. `None` where the address is no part of this network. There may be no
-    /// cluster of that number.
+    /// The number of an address's cluster, its third byte; none if the address is outside of this
+    /// network.
+    ///
+    /// There may be no cluster of this number.
     pub fn number_of(&self, address: IpAddr) -> Option<u8> {
         let address = match address {
             IpAddr::V4(address) => address,
@@ -264,32 +277,34 @@ impl Table {
         ([first, second] == self.prefix).then_some(third)
     }
 
-    /// Whether there is a cluster of that number.
+    /// Whether there is a cluster of this number.
     pub fn has(&self, number: u8) -> bool {
         self.place(number).is_some()
     }
 
-    /// The addresses of its clusters, for people.
+    /// The range of the clusters' addresses, as text.
     pub fn range(&self) -> String {
         let [first, second] = self.prefix;
         format!("{first}.{second}.1.1 to {first}.{second}.{}.254", self.sites.len())
     }
 
-    /// A node's address, by its name. `None` where the topology has no such node.
+    /// A node's address, by its name; none if the topology has no such node.
     pub fn address(&self, node: &str) -> Option<Ipv4Addr> {
         let (cluster, number) = node.rsplit_once('-')?;
         let place = self.sites.iter().position(|(name, _)| name.as_str() == cluster)?;
         let number = number.parse().ok().filter(|n| (1..=self.sites[place].1).contains(n))?;
         let [first, second] = self.prefix;
-        // At most MOST_SITES.
+        // At most SITES_MAX.
         Some(Ipv4Addr::new(first, second, place as u8 + 1, number))
     }
 
-    /// Offers a datagram of `len` bytes, headers included, that goes from a cluster to another or within one (by their numbers), at
-    /// the time `now_ns` of [`sys::now_ns`]. Returns when it arrives, or `None` when it is lost, finds no room, or has no such cluster.
+    /// Offers a datagram of `len` bytes, headers included, to the path between two clusters or
+    /// within one.
     ///
-    /// As in the link model it passes the sender's uplink, the line and the receiver's downlink one after the other, and all three know
-    /// of it when this returns.
+    /// `now_ns` is the time of [`sys::now_ns`]. Returns the time of arrival, or none if the
+    /// datagram is lost, finds no room, or has an unknown cluster. As in the link model it passes
+    /// the sender's uplink, the line and the receiver's downlink in series. All three have counted
+    /// it when this function returns.
     pub fn offer(
         &self,
         from: u8,
@@ -300,7 +315,7 @@ impl Table {
     ) -> Option<u64> {
         let (from, to) = (self.place(from)?, self.place(to)?);
         let line = self.line(from, to);
-        // What is told of a line is told of the whole way, as by the router.
+        // The counts of a line are those of the whole path, as at the router.
         line.count(len);
         let passed = self.pass(from, to, len, now_ns, rng);
         if passed.is_none() {
@@ -326,7 +341,7 @@ impl Table {
         }
         let stub = |up, at, now, rng: &mut SplitMix| {
             let stub = self.stub(up, at);
-            if !stub.has(THERE) {
+            if !stub.has(EXISTS) {
                 return Some(now);
             }
             stub.count(len);
@@ -341,7 +356,7 @@ impl Table {
         stub(false, to, at, rng)
     }
 
-    /// Counts a datagram that its sender has no room to keep as taken and lost.
+    /// Counts a datagram that its sender has no room for as offered and lost.
     pub fn lose(&self, from: u8, to: u8, len: usize) {
         let Some((from, to)) = self.place(from).zip(self.place(to)) else { return };
         let line = self.line(from, to);
@@ -349,12 +364,14 @@ impl Table {
         line.add(AT_LOST, 1);
     }
 
-    /// Sets the line from a cluster to another, or inside one, for all. What waits for it goes on at the new rate; what has an arrival
-    /// keeps it. An offer of this very moment goes by what it was like before, or by what it is like after. One at a time sets links: who
-    /// holds the network.
+    /// Sets the line from a cluster to another, or inside one, for all processes.
+    ///
+    /// Waiting datagrams leave at the new rate, and those with an arrival keep it. A concurrent
+    /// offer uses either the old settings or the new ones. Only the process that holds the network
+    /// may set links, one at a time.
     ///
     /// # Errors
-    /// A cluster is not there.
+    /// A cluster is unknown.
     pub fn set_line(
         &self,
         from: &ClusterId,
@@ -367,10 +384,11 @@ impl Table {
         Ok(())
     }
 
-    /// Sets a cluster's uplink (`up`) or downlink, as [`set_line`](Self::set_line). There may have been none.
+    /// Sets a cluster's uplink (`up`) or downlink, as [`set_line`](Self::set_line). There may have
+    /// been none.
     ///
     /// # Errors
-    /// The cluster is not there.
+    /// The cluster is unknown.
     pub fn set_stub(
         &self,
         cluster: &ClusterId,
@@ -382,31 +400,31 @@ impl Table {
         Ok(())
     }
 
-    /// Two clusters do not reach each other, or do again. One and the same: the cluster and all others.
+    /// Cuts or restores the connection of two clusters; if both are the same, that of the cluster
+    /// to all others.
     ///
     /// # Errors
-    /// A cluster is not there.
+    /// A cluster is unknown.
     pub fn cut(&self, a: &ClusterId, b: &ClusterId, cut: bool) -> Result<(), UnknownCluster> {
         let (a, b) = (self.place_of(a)?, self.place_of(b)?);
-        let others = (0..self.sites.len()).filter(|other| match a == b {
-            true => *other != a,
-            false => *other == b,
-        });
+        let others =
+            (0..self.sites.len()).filter(|other| if a == b { *other != a } else { *other == b });
         for other in others {
             for line in [self.line(a, other), self.line(other, a)] {
-                match cut {
-                    true => line.word(AT_STATE).fetch_or(CUT, Relaxed),
-                    false => line.word(AT_STATE).fetch_and(!CUT, Relaxed),
-                };
+                if cut {
+                    line.word(AT_STATE).fetch_or(CUT, Relaxed);
+                } else {
+                    line.word(AT_STATE).fetch_and(!CUT, Relaxed);
+                }
             }
         }
         Ok(())
     }
 
-    /// Changes it as one changes a router.
+    /// Applies a change, as a router does.
     ///
     /// # Errors
-    /// A cluster is not there.
+    /// A cluster is unknown.
     pub fn change(&self, change: &Change, now_ns: u64) -> Result<(), UnknownCluster> {
         match change {
             Change::Line { from, to, profile } => self.set_line(from, to, profile, now_ns),
@@ -415,19 +433,19 @@ impl Table {
         }
     }
 
-    /// What a link is like. An uplink that was never limited is one without limits.
+    /// The profile of a link; an uplink that was never limited has no limits.
     ///
     /// # Errors
-    /// A cluster is not there.
+    /// A cluster is unknown.
     pub fn profile(&self, link: &LinkId) -> Result<LinkProfile, UnknownCluster> {
         let entry = match link {
             LinkId::Line(from, to) => self.line(self.place_of(from)?, self.place_of(to)?),
             LinkId::Stub(cluster, up) => self.stub(*up, self.place_of(cluster)?),
         };
-        Ok(if entry.has(THERE) { entry.profile() } else { LinkProfile::default() })
+        Ok(if entry.has(EXISTS) { entry.profile() } else { LinkProfile::default() })
     }
 
-    /// All lines: from which cluster to which, what they are like, whether they are cut, and what was sent that way.
+    /// All lines: source, destination, profile, whether it is cut, and counts.
     pub fn lines(
         &self,
     ) -> impl Iterator<Item = (&ClusterId, &ClusterId, LinkProfile, bool, Counts)> {
@@ -439,12 +457,12 @@ impl Table {
         })
     }
 
-    /// Uplinks (true) and downlinks that are limited, and what they took.
+    /// The limited uplinks (true) and downlinks, with their counts.
     pub fn stubs(&self) -> impl Iterator<Item = (&ClusterId, bool, LinkProfile, Counts)> {
         let both = self.sites.iter().enumerate().flat_map(|site| [(site, true), (site, false)]);
         both.filter_map(|((at, (name, _)), up)| {
             let stub = self.stub(up, at);
-            stub.has(THERE).then(|| (name, up, stub.profile(), stub.counts()))
+            stub.has(EXISTS).then(|| (name, up, stub.profile(), stub.counts()))
         })
     }
 
@@ -490,7 +508,7 @@ mod tests {
         Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
     }
 
-    /// Slow and fast lines, stubs in and out, and clusters without any.
+    /// Slow and fast lines, uplinks and downlinks, and clusters without any.
     fn three() -> Topology {
         topology(
             "name = \"three\"\nnet = \"127.77.0.0/16\"\n\
@@ -499,7 +517,8 @@ mod tests {
              [[cluster]]\nname = \"b\"\nnodes = 3\n\
              [[cluster]]\nname = \"c\"\nuplink = \"1500kB/s\"\n\
              [[link]]\nbetween = [\"a\", \"b\"]\nrtt = \"90ms\"\n\
-             [[link]]\nbetween = [\"c\", \"b\"]\nrtt = \"7ms\"\nbandwidth = \"3MB/s\"\nqueue = 50000\n",
+             [[link]]\nbetween = [\"c\", \"b\"]\nrtt = \"7ms\"\nbandwidth = \"3MB/s\"\n\
+             queue = 50000\n",
         )
     }
 
@@ -515,7 +534,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_link_model(
+        fn it_agrees_with_the_link_model(
             sent in prop::collection::vec((1u8..4, 1u8..4, 0u64..1500), 1..400),
             len in 20usize..1500,
         ) {
@@ -539,10 +558,10 @@ mod tests {
             prop_assert_eq!(counts.iter().map(|c| c.lost).sum::<u64>(), lost);
         }
 
-        /// With datagrams of any length the arrivals are the model's too where there is room, and where there is not the queue differs by
-        /// less than a datagram.
+        /// With datagrams of any length the arrivals are the model's if there is room. Otherwise
+        /// the queue differs by less than a datagram.
         #[test]
-        fn it_is_the_link_model_for_any_lengths(
+        fn it_agrees_with_the_link_model_for_any_lengths(
             sent in prop::collection::vec((20usize..1500, 0u64..1500), 1..400),
             full: bool,
         ) {
@@ -578,17 +597,17 @@ mod tests {
             table.set_line(&b, &b, &wild.clone().reorder(reorder), 0).unwrap();
             table.line(1, 1).word(AT_LAST).fetch_and(!TIME, Relaxed);
             let mut rng = SplitMix(5);
-            let mut told = Vec::new();
+            let mut found = Vec::new();
             for i in 0..n {
-                told.extend(table.offer(2, 2, 100, i * MS, &mut rng).map(|at| (i * MS, at)));
+                found.extend(table.offer(2, 2, 100, i * MS, &mut rng).map(|at| (i * MS, at)));
             }
             // 99.9 % interval of a binomial, as for the model.
-            let lost = 1.0 - told.len() as f64 / n as f64;
+            let lost = 1.0 - found.len() as f64 / n as f64;
             assert!((lost - 0.02).abs() < 0.0015, "{lost}");
-            let delays = told.iter().map(|(now, at)| at - now);
+            let delays = found.iter().map(|(now, at)| at - now);
             let (least, most) = (delays.clone().min().unwrap(), delays.max().unwrap());
             assert!(least >= 5 * MS && most <= 15 * MS, "{least} {most}");
-            assert_eq!(told.is_sorted_by_key(|(_, at)| *at), !reorder);
+            assert_eq!(found.is_sorted_by_key(|(_, at)| *at), !reorder);
         }
     }
 
@@ -599,7 +618,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.links");
         let table = Table::create(&path, &topology(text), 1).unwrap();
-        // Each offers two thousand bytes a millisecond of the model's time, in step.
+        // Each user offers two thousand bytes per millisecond of the model's time, in step.
         let (users, steps) = (2, 2000);
         let step = Barrier::new(users);
         let arrivals: Vec<u64> = thread::scope(|scope| {
@@ -620,7 +639,7 @@ mod tests {
             let users: Vec<_> = (0..users).map(|seed| scope.spawn(user(seed as u64))).collect();
             users.into_iter().flat_map(|user| user.join().unwrap()).collect()
         });
-        // From the first to the last arrival, the model's time.
+        // From the first to the last arrival, by the model's time.
         let (first, last) = (arrivals.iter().min().unwrap(), arrivals.iter().max().unwrap());
         let rate = (arrivals.len() - 1) as f64 * 1000.0 / ((last - first) as f64 * 1e-9);
         assert!((rate / 1e6 - 1.0).abs() < 0.05, "{rate}");
@@ -631,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_seen_by_all_and_holds_for_what_waits() {
+    fn settings_hold_for_all_processes_and_for_waiting_datagrams() {
         let (dir, table) = made(&three());
         let other = Table::open(&dir.path().join("t.links")).unwrap();
         let (mut rng, a, b) = (SplitMix(1), "a".into(), "b".into());
@@ -641,9 +660,10 @@ mod tests {
             assert!(other.offer(2, 1, 1000, 0, &mut rng).is_some());
         }
         assert_eq!(other.offer(2, 1, 1000, 0, &mut rng), None);
-        // As in the model's own test: after 5 ms half of it is gone; at a tenth of the rate the rest takes 50 ms.
+        // As in the model's own test: after 5 ms half of it is gone; at a tenth of the rate the
+        // rest takes 50 ms.
         table.set_line(&b, &a, &plain.clone().rate(100_000), 5 * MS).unwrap();
-        // The downlink of `a` comes on top: 1000 bytes at 800 kB/s.
+        // The downlink of `a` adds 1000 bytes at 800 kB/s.
         assert_eq!(other.offer(2, 1, 1000, 5 * MS, &mut rng), Some(65 * MS + 1_250_000));
         for dead in [plain.clone().up(false), plain.clone().rate(0)] {
             table.set_line(&b, &a, &dead, 6 * MS).unwrap();
@@ -653,7 +673,7 @@ mod tests {
         table.cut(&a, &a, true).unwrap();
         assert_eq!(other.offer(2, 1, 1000, 300 * MS, &mut rng), None);
         assert_eq!(other.offer(2, 3, 1000, 300 * MS, &mut rng).map(|at| at > 0), Some(true));
-        // A line that is set stays cut.
+        // A line whose profile is set stays cut.
         let change = Change::Line { from: b.clone(), to: a.clone(), profile: plain.clone() };
         table.change(&change, 300 * MS).unwrap();
         assert!(
@@ -667,19 +687,19 @@ mod tests {
         // An uplink where none was.
         table.set_stub(&b, true, &profile().rate(10_000), 400 * MS).unwrap();
         assert!(other.offer(2, 1, 1000, 400 * MS, &mut rng).is_some_and(|at| at >= 500 * MS));
-        let nobody = table.cut(&a, &"d".into(), true).unwrap_err().to_string();
-        assert_eq!(nobody, "there is no cluster named \"d\": the topology has a, b, c");
+        let error = table.cut(&a, &"d".into(), true).unwrap_err().to_string();
+        assert_eq!(error, "there is no cluster named \"d\": the topology has a, b, c");
     }
 
     #[test]
-    fn what_was_slow_holds_nothing_up_once_the_link_is_fast_again() {
+    fn slow_datagrams_delay_none_once_the_link_is_fast_again() {
         let (_dir, table) = made(&three());
         let (b, mut rng) = (ClusterId::from("b"), SplitMix(1));
         let of = |delay_ms| profile().delay(Duration::from_millis(delay_ms));
         let set = |profile: LinkProfile, now| table.set_line(&b, &b, &profile, now).unwrap();
         set(of(5000), 0);
         assert_eq!(table.offer(2, 2, 100, 0, &mut rng), Some(5000 * MS));
-        // As long as it is as slow, the order stands.
+        // As long as the speed stays the same, so does the order.
         set(of(5000).loss(0.0).queue(5000), 50 * MS);
         set(of(10), 100 * MS);
         assert_eq!(table.offer(2, 2, 100, 200 * MS, &mut rng), Some(210 * MS));
@@ -690,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_comes_whole_to_those_who_offer_meanwhile() {
+    fn a_change_is_atomic_for_concurrent_offers() {
         let (_dir, table) = made(&three());
         let (clock, is_over) = (AtomicU64::new(1), AtomicBool::new(false));
         let (fast, slow) = (profile().rate(10_000_000), profile().rate(20_000));
@@ -706,7 +726,7 @@ mod tests {
                     while !is_over.load(Relaxed) {
                         let now = clock.fetch_add(MS / 10, Relaxed);
                         let at = table.offer(2, 2, 1000, now, &mut rng).unwrap_or_default();
-                        // Others may have taken the clock further, never back.
+                        // Other users may have advanced the clock, but never set it back.
                         longest = longest.max(at.saturating_sub(clock.load(Relaxed)));
                         assert!(both.contains(&table.profile(&line).unwrap()));
                     }
@@ -720,17 +740,18 @@ mod tests {
             is_over.store(true, Relaxed);
             users.into_iter().map(|user| user.join().unwrap()).max()
         });
-        // A full queue at the lower rate. What waits at one rate and is taken for waiting at the other is five hundred times that.
+        // A full queue at the lower rate. A queue at one rate that is taken for one at the other
+        // would be five hundred times longer.
         assert!(longest.is_some_and(|longest| longest <= 500 * MS), "{longest:?}");
     }
 
     #[test]
-    fn no_more_waits_after_a_change_than_a_queue_holds() {
+    fn after_a_change_no_more_waits_than_a_queue_holds() {
         let (_dir, table) = made(&three());
         let (b, mut rng) = (ClusterId::from("b"), SplitMix(1));
         let of = |rate| profile().rate(rate).queue(10_000);
         table.set_line(&b, &b, &of(10_000_000), 0).unwrap();
-        // As if it were free in a second, which no queue of 10 kB makes of this rate.
+        // As if the link were free in a second, which a queue of 10 kB cannot cause at this rate.
         let line = table.line(1, 1);
         line.word(AT_FREE).fetch_or(1000 * MS, Relaxed);
         table.set_line(&b, &b, &of(20_000), 0).unwrap();
@@ -757,16 +778,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_told() {
+    fn invalid_tables_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.links");
-        let told = |bytes: &[u8]| {
+        let found = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
             Table::open(&path).map(drop).unwrap_err()
         };
         assert!(matches!(Table::open(&path), Err(TableError::Io { what: "open", .. })));
         for other in [&b""[..], b"sprt", b"[[cluster]]\nname = \"a\"\n", &[0; 4096]] {
-            assert!(matches!(told(other), TableError::NotATable(_)));
+            assert!(matches!(found(other), TableError::NotATable(_)));
         }
         Table::create(&path, &three(), 1).unwrap();
         let right = fs::read(&path).unwrap();
@@ -776,23 +797,23 @@ mod tests {
             bytes[8 * at..8 * at + 8].copy_from_slice(&word.to_ne_bytes());
             bytes
         };
-        let version = told(&with(AT_VERSION, 9)).to_string();
-        assert!(version.contains("version 9") && version.contains("make it anew"), "{version}");
+        let version = found(&with(AT_VERSION, 9)).to_string();
+        assert!(version.contains("version 9") && version.contains("create it again"), "{version}");
         for short in [8, 20, 63, 64, right.len() - 1] {
-            assert!(matches!(told(&right[..short]), TableError::Truncated { .. }), "{short}");
+            assert!(matches!(found(&right[..short]), TableError::Truncated { .. }), "{short}");
         }
-        assert!(matches!(told(&with(AT_SITES, 251)), TableError::NotATable(_)));
-        assert!(matches!(told(&with(AT_MADE, u64::MAX)), TableError::Stale(_)));
+        assert!(matches!(found(&with(AT_SITES, 251)), TableError::NotATable(_)));
+        assert!(matches!(found(&with(AT_MADE, u64::MAX)), TableError::Stale(_)));
         let mut long = three();
         long.sites[0].name = "x".repeat(33).as_str().into();
         assert!(matches!(Table::create(&path, &long, 1), Err(TableError::Topology(_))));
-        // Whatever is in it, nothing panics.
+        // No content of the file causes a panic.
         let mut rng = SplitMix(3);
         for _ in 0..200 {
             let mut bytes = right.clone();
             let start = 8 * (HEADER + SITE * 3);
             bytes[start..].chunks_mut(8).for_each(|word| {
-                word.copy_from_slice(&(rng.next() | rng.next() | THERE).to_ne_bytes());
+                word.copy_from_slice(&(rng.next() | rng.next() | EXISTS).to_ne_bytes());
             });
             fs::write(&path, &bytes).unwrap();
             let table = Table::open(&path).unwrap();

@@ -1,6 +1,7 @@
-//! A workflow while it is read: what formats tell piece by piece, and what follows from all of it together.
+//! A workflow under construction: readers add its parts, and [`Draft::finish`] completes it.
 //!
-//! Must not know the formats. Here are ids resolved, parents found in the files, sizes settled, overrides applied.
+//! The completion resolves ids, finds parents by files, decides on sizes and applies overrides.
+//! This module does not depend on formats.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -11,24 +12,25 @@ use crate::overrides::{Override, Overrides};
 use crate::text::nearest;
 use crate::values::{RUNTIME_MAX_S, RUNTIME_MIN_S};
 
-/// Most edges of a workflow.
+/// The maximum number of edges of a workflow.
 pub const EDGES_MAX: usize = 10_000_000;
 
-/// Most steps in which parents are looked for among tasks that write the same files: a small file can ask for very many.
+/// The maximum number of steps of the search for parents among writers of one file: a small file
+/// can require very many.
 const STEPS_MAX: usize = 500_000_000;
 
-/// Who says how large a file is.
+/// The source of a file's size, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Says {
-    /// One that reads it.
+pub enum SizeSource {
+    /// A task that reads the file.
     Reader,
-    /// One that writes it.
+    /// A task that writes the file.
     Writer,
     /// The list of files.
     List,
 }
 
-/// An end of an edge that a file tells.
+/// An end of an edge of the file.
 #[derive(Debug)]
 pub enum End {
     Task(usize),
@@ -41,40 +43,40 @@ struct Edge {
     at: Option<Position>,
 }
 
-struct Drafted {
+struct FileDraft {
     name: String,
-    size: Option<(Says, u64)>,
+    size: Option<(SizeSource, u64)>,
     at: Option<Position>,
 }
 
-/// A name by which tasks are referred to beside their ids.
+/// A name by which edges refer to tasks, in addition to ids.
 enum Alias {
-    Of(usize),
-    OfSeveral,
+    Unique(usize),
+    Ambiguous,
 }
 
-/// A workflow while it is read.
+/// A workflow under construction.
 #[derive(Default)]
 pub struct Draft {
     pub name: String,
     tasks: Vec<Task>,
     ids: HashMap<String, usize>,
     aliases: HashMap<String, Alias>,
-    files: Vec<Drafted>,
+    files: Vec<FileDraft>,
     names: HashMap<String, usize>,
     edges: Vec<Edge>,
-    /// What tasks compute, in floating-point operations, where only that is told.
+    /// The work of tasks in floating-point operations, if the file has no runtime.
     flop: HashMap<usize, f64>,
-    odd: BTreeMap<Oddity, Met>,
+    warnings: BTreeMap<Oddity, Met>,
 }
 
 impl Draft {
-    pub fn odd(&mut self, what: Oddity, first: &str, at: Option<Position>) {
+    pub fn warn(&mut self, what: Oddity, first: &str, at: Option<Position>) {
         let met = || Met { times: 0, first: first.to_owned(), at };
-        self.odd.entry(what).or_insert_with(met).times += 1;
+        self.warnings.entry(what).or_insert_with(met).times += 1;
     }
 
-    /// A task, by its index.
+    /// Adds a task and returns its index.
     pub fn task(&mut self, task: Task) -> Result<usize, Problem> {
         let index = self.tasks.len();
         if task.id.is_empty() {
@@ -91,17 +93,17 @@ impl Draft {
         Ok(index)
     }
 
-    /// Edges may call the task so too, if no other task is called so.
+    /// Adds a name by which edges may refer to the task, unless another task has it too.
     pub fn alias(&mut self, task: usize, name: String) {
-        let several = |alias: &mut Alias| *alias = Alias::OfSeveral;
-        self.aliases.entry(name).and_modify(several).or_insert(Alias::Of(task));
+        let make_ambiguous = |alias: &mut Alias| *alias = Alias::Ambiguous;
+        self.aliases.entry(name).and_modify(make_ambiguous).or_insert(Alias::Unique(task));
     }
 
-    pub fn has(&self, id: &str) -> Option<usize> {
+    pub fn find_task(&self, id: &str) -> Option<usize> {
         self.ids.get(id).copied()
     }
 
-    pub fn has_file(&self, name: &str) -> Option<usize> {
+    pub fn find_file(&self, name: &str) -> Option<usize> {
         self.names.get(name).copied()
     }
 
@@ -117,24 +119,24 @@ impl Draft {
         &mut self.tasks[task]
     }
 
-    /// Says how long a task runs, in seconds.
+    /// Sets the runtime of a task, in seconds.
     pub fn runtime(&mut self, task: usize, seconds: f64, at: Option<Position>) {
         let taken = if seconds > 0.0 {
             seconds
         } else {
             let id = self.tasks[task].id.clone();
-            self.odd(Oddity::NoTime, &id, at);
+            self.warn(Oddity::NoTime, &id, at);
             RUNTIME_MIN_S
         };
         self.tasks[task].runtime_s = Some(taken);
     }
 
-    /// Says what a task computes, in floating-point operations.
+    /// Sets the work of a task, in floating-point operations.
     pub fn flop(&mut self, task: usize, flop: f64) {
         self.flop.insert(task, flop);
     }
 
-    /// Says how many processors a task needs, and whether that was rounded up.
+    /// Sets the number of processors of a task, and whether it was rounded up.
     pub fn processors(
         &mut self,
         task: usize,
@@ -143,30 +145,33 @@ impl Draft {
     ) {
         if rounded {
             let id = self.tasks[task].id.clone();
-            self.odd(Oddity::FractionOfProcessor, &id, at);
+            self.warn(Oddity::FractionOfProcessor, &id, at);
         }
         self.tasks[task].processors = Some(processors);
     }
 
-    /// A file, by its index: the same one for the same name.
+    /// Returns the index of a file, which is added if its name is new.
     pub fn file(&mut self, name: &str, at: Option<Position>) -> usize {
         if let Some(index) = self.names.get(name) {
             return *index;
         }
         let index = self.files.len();
-        self.files.push(Drafted { name: name.to_owned(), size: None, at });
+        self.files.push(FileDraft { name: name.to_owned(), size: None, at });
         self.names.insert(name.to_owned(), index);
         index
     }
 
-    /// Says how large a file is. A list knows better than a writer, and that better than a reader; of several, the largest counts.
-    pub fn size(&mut self, file: usize, says: Says, bytes: u64, at: Option<Position>) {
+    /// Sets the size of a file.
+    ///
+    /// A list takes precedence over a writer, and a writer over a reader; of several sizes, the
+    /// largest counts.
+    pub fn size(&mut self, file: usize, source: SizeSource, bytes: u64, at: Option<Position>) {
         let known = self.files[file].size;
         if known.is_some_and(|(_, known)| known != bytes) {
             let name = self.files[file].name.clone();
-            self.odd(Oddity::SizesDiffer, &name, at);
+            self.warn(Oddity::SizesDiffer, &name, at);
         }
-        self.files[file].size = known.max(Some((says, bytes)));
+        self.files[file].size = known.max(Some((source, bytes)));
     }
 
     pub fn reads(&mut self, task: usize, file: usize) {
@@ -181,7 +186,7 @@ impl Draft {
         self.edges.push(Edge { parent, child, at });
     }
 
-    /// The workflow.
+    /// Completes the workflow: see the module.
     pub fn finish(mut self, overrides: &Overrides) -> Result<Workflow, Problem> {
         overrides.check()?;
         if self.tasks.is_empty() {
@@ -194,12 +199,12 @@ impl Draft {
             }
         }
         self.resolve()?;
-        self.follow_files()?;
-        self.overridden(overrides)?;
+        self.add_parents_by_files()?;
+        self.apply_overrides(overrides)?;
         let mut files = Vec::with_capacity(self.files.len());
         for file in std::mem::take(&mut self.files) {
             if file.size.is_none() {
-                self.odd(Oddity::NoSize, &file.name, file.at);
+                self.warn(Oddity::NoSize, &file.name, file.at);
             }
             files.push(File { name: file.name, bytes: file.size.map_or(0, |(_, bytes)| bytes) });
         }
@@ -214,11 +219,11 @@ impl Draft {
             };
             cause.at(first)
         })?;
-        workflow.odd = self.odd;
+        workflow.odd = self.warnings;
         Ok(workflow)
     }
 
-    /// Makes edges that were told parents.
+    /// Resolves the edges of the file to parents.
     fn resolve(&mut self) -> Result<(), Problem> {
         if self.edges.len() > EDGES_MAX {
             return Err(too_many("edges", EDGES_MAX));
@@ -230,7 +235,7 @@ impl Draft {
             }
             self.tasks[child].parents.push(parent);
         }
-        self.tidy();
+        self.sort_and_deduplicate();
         Ok(())
     }
 
@@ -243,8 +248,8 @@ impl Draft {
             return Ok(*task);
         }
         match self.aliases.get(&id) {
-            Some(Alias::Of(task)) => Ok(*task),
-            Some(Alias::OfSeveral) => {
+            Some(Alias::Unique(task)) => Ok(*task),
+            Some(Alias::Ambiguous) => {
                 let id = crate::error::shown(&id);
                 let reason = format!(
                     "several tasks have the name {id}: refer to the one that is meant by its id"
@@ -258,18 +263,19 @@ impl Draft {
         }
     }
 
-    fn tidy(&mut self) {
+    fn sort_and_deduplicate(&mut self) {
         for task in &mut self.tasks {
             task.parents.sort_unstable();
             task.parents.dedup();
         }
     }
 
-    /// Makes those parents that write what a task reads.
+    /// Adds as parents the tasks that write the inputs of a task.
     ///
-    /// Where several write one file, edges that were told decide: if one of them is a parent already, the others are not meant.
-    /// If none is, all are, but for those that wait for the reader themselves, as where tasks change a file in turn.
-    fn follow_files(&mut self) -> Result<(), Problem> {
+    /// If several tasks write one file, the edges of the file decide: if one writer is a parent
+    /// already, the others are not. If none is, all become parents, except those that depend on the
+    /// reader, as when tasks change a file in turn.
+    fn add_parents_by_files(&mut self) -> Result<(), Problem> {
         let mut writers = vec![Vec::new(); self.files.len()];
         for (task, at) in self.tasks.iter().zip(0..) {
             for file in &task.outputs {
@@ -295,7 +301,7 @@ impl Draft {
                                 STEPS_MAX,
                             ));
                         }
-                        if !any_in_both(writers, &task.parents) {
+                        if !have_common_element(writers, &task.parents) {
                             maybe
                                 .extend(writers.iter().copied().filter(|writer| *writer != reader));
                         }
@@ -315,20 +321,20 @@ impl Draft {
         for (writer, reader) in sure {
             self.tasks[reader].parents.push(writer);
         }
-        self.tidy();
+        self.sort_and_deduplicate();
         if unsure.is_empty() {
             return Ok(());
         }
-        self.keep_possible(&mut unsure, steps)?;
+        self.remove_dependents(&mut unsure, steps)?;
         for (reader, writers) in unsure {
             self.tasks[reader].parents.extend(writers);
         }
-        self.tidy();
+        self.sort_and_deduplicate();
         Ok(())
     }
 
-    /// Takes out of those that might be parents of a reader those that wait for it.
-    fn keep_possible(
+    /// Removes possible parents of a reader that depend on it.
+    fn remove_dependents(
         &self,
         unsure: &mut [(usize, Vec<usize>)],
         mut steps: usize,
@@ -339,7 +345,7 @@ impl Draft {
             all[*reader].parents.sort_unstable();
             all[*reader].parents.dedup();
         }
-        // Only where all of them together make a circle need it be looked who waits for whom.
+        // Dependencies have to be searched only if all parents together form a cycle.
         let Err(left) = model::order(&all) else { return Ok(()) };
         let children = model::children(&self.tasks);
         let mut seen = vec![usize::MAX; self.tasks.len()];
@@ -361,7 +367,7 @@ impl Draft {
         Ok(())
     }
 
-    fn overridden(&mut self, overrides: &Overrides) -> Result<(), Problem> {
+    fn apply_overrides(&mut self, overrides: &Overrides) -> Result<(), Problem> {
         let mut used = BTreeSet::new();
         let mut unknown: Option<(usize, usize)> = None;
         let scale = overrides.runtime_scale.unwrap_or(1.0);
@@ -398,7 +404,7 @@ impl Draft {
             );
         }
         for key in overrides.table.keys().filter(|key| !used.contains(key.as_str())) {
-            self.odd(Oddity::OverrideUnused, key, None);
+            self.warn(Oddity::OverrideUnused, key, None);
         }
         Ok(())
     }
@@ -408,13 +414,13 @@ fn too_many(what: &'static str, limit: usize) -> Problem {
     Cause::TooMany { what, limit }.at(None)
 }
 
-/// Whether two ascending lists have something in common.
-fn any_in_both(a: &[usize], b: &[usize]) -> bool {
+/// Whether two ascending lists have a common element.
+fn have_common_element(a: &[usize], b: &[usize]) -> bool {
     let (few, many) = if a.len() < b.len() { (a, b) } else { (b, a) };
     few.iter().any(|task| many.binary_search(task).is_ok())
 }
 
-/// What a table has for a task, and under which key.
+/// The row of a table for a task, with its key.
 fn row<'a>(task: &Task, table: &'a BTreeMap<String, Override>) -> Option<(&'a str, &'a Override)> {
     if table.is_empty() {
         return None;

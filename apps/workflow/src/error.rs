@@ -1,6 +1,6 @@
-//! Why a workflow cannot be read: in which file, where in it, what is wrong, and what to do.
+//! Errors of reading a workflow, each with its file, its place, the mistake and a remedy.
 //!
-//! Must not know how any format is read.
+//! This module does not depend on the reading of formats.
 
 use std::fmt;
 use std::io;
@@ -9,28 +9,28 @@ use std::path::{Path, PathBuf};
 use crate::format::Format;
 use crate::model::Position;
 
-/// Longest piece of a file that a message repeats, in characters.
+/// The maximum length of a quoted piece of a file in a message, in characters.
 const SHOWN_MAX: usize = 60;
 
-/// Longest cycle that a message names in full, in tasks.
+/// The maximum number of tasks of a cycle that a message lists.
 const CYCLE_SHOWN: usize = 12;
 
 /// A workflow, or a table of runtimes, cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {cause}")]
 pub struct ReadError {
-    /// Where.
+    /// The place of the mistake.
     pub place: Place,
-    /// What is wrong, and what to do.
+    /// The mistake and its remedy.
     pub cause: Box<Cause>,
 }
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file, as it was named.
+    /// The path of the file, as the caller named it.
     pub file: PathBuf,
-    /// Where in it, if that is known.
+    /// The position in the file, if it is known.
     pub at: Option<Position>,
 }
 
@@ -44,130 +44,137 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong.
+/// The kind of a mistake.
 #[derive(Debug, thiserror::Error)]
 pub enum Cause {
-    /// The system does not let it be read.
+    /// The system cannot read the file.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
-    /// It is a directory.
+    /// The path is a directory.
     #[error("is a directory: name the workflow file in it")]
     Directory,
-    /// It is larger than what is read.
+    /// The file exceeds the limit of size.
     #[error("is larger than {} MiB, the most that is read", limit >> 20)]
     TooLarge {
-        /// In bytes.
+        /// The limit, in bytes.
         limit: u64,
     },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("is empty: a workflow has at least one task")]
     Empty,
-    /// It describes no task.
+    /// The file describes no task.
     #[error("has no tasks: a workflow has at least one")]
     NoTasks,
-    /// Its text is not UTF-8.
+    /// The text is not UTF-8.
     #[error("is not UTF-8 here: save it as UTF-8 text")]
     NotUtf8,
-    /// Its format can be told neither by its name nor by its content.
+    /// Neither the name nor the content of the file determines its format.
     #[error(
-        "is in no format that is read: WfFormat (.json), DAX (.dax, .xml), Pegasus 5 (.yml), DOT (.dot, .gv) or \
-         Springtide's own (.toml); name it so, or say the format"
+        "is in no format that is read: WfFormat (.json), DAX (.dax, .xml), Pegasus 5 (.yml), DOT \
+         (.dot, .gv) or Springtide's own (.toml); name it so, or say the format"
     )]
     UnknownFormat,
-    /// Its text does not follow the rules of its format.
+    /// The text violates the syntax of its format.
     #[error("not {format}: {reason}")]
     Syntax {
-        /// What it was read as.
+        /// The format that the text was parsed as.
         format: Format,
-        /// What is wrong with it.
+        /// The violation of the syntax.
         reason: String,
     },
-    /// A value is not what it must be.
+    /// A value is not valid.
     #[error("{0}")]
     Value(String),
-    /// A key that Springtide's own format does not have.
-    #[error("there is no key {} here{}", shown(.key), Meant(.meant))]
+    /// Springtide's own format has no such key.
+    #[error("there is no key {} here{}", shown(.key), Suggestion(.meant))]
     UnknownKey {
-        /// As it stands there.
+        /// The key in the file.
         key: String,
-        /// The nearest that there is.
+        /// The most similar known key.
         meant: Option<String>,
     },
     /// A task is a workflow of its own.
     #[error(
-        "task {} is a sub-workflow ({kind}), and those are not read: put its tasks in the place of it, or read its file by \
-         itself", shown(.task)
+        "task {} is a sub-workflow ({kind}), and those are not read: put its tasks in the place of \
+         it, or read its file by itself", shown(.task)
     )]
     SubWorkflow {
-        /// Its id.
+        /// The id of the task.
         task: String,
         /// The word for it in the file.
         kind: String,
     },
     /// Two tasks have one id.
-    #[error("there is another task {}{}: every task needs an id of its own", shown(.id), First(.first))]
+    #[error(
+        "there is another task {}{}: every task needs an id of its own",
+        shown(.id),
+        FirstPosition(.first)
+    )]
     DuplicateId {
-        /// The id.
+        /// The id of both tasks.
         id: String,
-        /// Where the other one is.
+        /// The position of the other task.
         first: Option<Position>,
     },
-    /// An edge is to a task that is not there.
-    #[error("there is no task {}{}", shown(.id), Meant(.meant))]
+    /// An edge refers to an unknown task.
+    #[error("there is no task {}{}", shown(.id), Suggestion(.meant))]
     UnknownTask {
-        /// The id that was given.
+        /// The id in the edge.
         id: String,
-        /// The nearest that there is.
+        /// The most similar known id.
         meant: Option<String>,
     },
-    /// A task uses a file that is not there.
-    #[error("there is no [[file]] {}{}", shown(.name), Meant(.meant))]
+    /// A task uses an unknown file.
+    #[error("there is no [[file]] {}{}", shown(.name), Suggestion(.meant))]
     UnknownFile {
-        /// The name that was given.
+        /// The name in the task.
         name: String,
-        /// The nearest that there is.
+        /// The most similar known name.
         meant: Option<String>,
     },
-    /// A task waits for itself.
+    /// A task is its own parent.
     #[error("task {} is its own parent: take that edge out", shown(.id))]
     SelfEdge {
-        /// Its id.
+        /// The id of the task.
         id: String,
     },
-    /// Tasks wait for one another.
-    #[error("tasks wait for one another in a circle: {}; take one of these edges out", Circle(.tasks))]
+    /// Tasks depend on one another in a cycle.
+    #[error(
+        "tasks wait for one another in a circle: {}; take one of these edges out",
+        Circle(.tasks)
+    )]
     Cycle {
-        /// Their ids; each is a parent of the next, and the last of the first.
+        /// The ids of the tasks; each is a parent of the next, and the last of the first.
         tasks: Vec<String>,
     },
-    /// It is not known how long tasks run.
+    /// The runtimes of tasks are unknown.
     #[error("{}", NoRuntime::of(.task, *.more, *.flop))]
     NoRuntime {
-        /// The first of them.
+        /// The id of the first such task.
         task: String,
-        /// How many others there are.
+        /// The number of other such tasks.
         more: usize,
-        /// How much the first of them computes, in floating-point operations, where the file tells that.
+        /// The work of the first one in floating-point operations, if the file has it.
         flop: Option<f64>,
     },
-    /// There is more of something than is read.
+    /// The file exceeds a limit.
     #[error("has more than {limit} {what}, the most that is read")]
     TooMany {
-        /// Of what.
+        /// The limited quantity.
         what: &'static str,
-        /// The most.
+        /// The limit of the quantity.
         limit: usize,
     },
 }
 
 impl Cause {
-    /// With where it is in the text.
+    /// Adds the position in the text.
     pub(crate) fn at(self, at: impl Into<Option<Position>>) -> Problem {
         Problem { at: at.into(), cause: Box::new(self) }
     }
 }
 
-/// What is wrong, and where in a text that has no name yet.
+/// A mistake and its position, in a text without a name.
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub at: Option<Position>,
@@ -185,16 +192,16 @@ impl Problem {
     }
 }
 
-/// A piece of a file as it can stand in a message: in quotes, on one line, not too long.
+/// Quotes a piece of a file for a message: on one line, and not too long.
 pub(crate) fn shown(text: &str) -> String {
     let start: String = text.chars().take(SHOWN_MAX).collect();
     let dots = if start.len() < text.len() { "..." } else { "" };
     format!("\"{}{dots}\"", start.escape_debug())
 }
 
-struct Meant<'a>(&'a Option<String>);
+struct Suggestion<'a>(&'a Option<String>);
 
-impl fmt::Display for Meant<'_> {
+impl fmt::Display for Suggestion<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(meant) => write!(f, "; did you mean {meant}?"),
@@ -203,9 +210,9 @@ impl fmt::Display for Meant<'_> {
     }
 }
 
-struct First<'a>(&'a Option<Position>);
+struct FirstPosition<'a>(&'a Option<Position>);
 
-impl fmt::Display for First<'_> {
+impl fmt::Display for FirstPosition<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(first) => write!(f, " (in line {})", first.line),

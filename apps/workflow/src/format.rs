@@ -1,4 +1,4 @@
-//! The formats that are read, and how one is told from another. Must not know what is in them.
+//! The formats of workflow files, and their detection. This module does not depend on the contents.
 
 use std::fmt;
 use std::path::Path;
@@ -15,15 +15,15 @@ pub enum Format {
     Pegasus,
     /// DOT of Graphviz, as daggen and others write it.
     Dot,
-    /// Springtide's own, TOML.
+    /// Springtide's own format, TOML.
     Own,
 }
 
 impl Format {
-    /// All there are.
+    /// All formats, in the order of their names in messages.
     pub const ALL: [Self; 5] = [Self::WfFormat, Self::Dax, Self::Pegasus, Self::Dot, Self::Own];
 
-    /// The word for it on a command line.
+    /// The word for the format on a command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::WfFormat => "wfformat",
@@ -34,8 +34,10 @@ impl Format {
         }
     }
 
-    /// What a file is in: by how its content begins if only one format begins so, else by how its name ends, else by words that
-    /// only one format has. `None`: none of this tells.
+    /// Detects the format of a file; none if it cannot be determined.
+    ///
+    /// The start of the content decides if only one format starts so. Otherwise the ending of the
+    /// name decides, then words that only one format has.
     pub fn guess(file: &Path, text: &[u8]) -> Option<Self> {
         let text = text.strip_prefix(&BOM).unwrap_or(text).trim_ascii_start();
         match text.first() {
@@ -63,10 +65,10 @@ impl Format {
     }
 }
 
-/// What some editors put before UTF-8.
+/// The mark that some editors put before UTF-8.
 pub(crate) const BOM: [u8; 3] = [0xef, 0xbb, 0xbf];
 
-/// So many bytes are looked through for words of a format.
+/// The number of bytes that are searched for words of a format.
 const START: usize = 64 << 10;
 
 impl fmt::Display for Format {
@@ -84,10 +86,10 @@ impl fmt::Display for Format {
 impl FromStr for Format {
     type Err = String;
 
-    /// From its [`word`](Self::word).
+    /// Parses a format from its [`word`](Self::word).
     ///
     /// # Errors
-    /// No format has it; the message names those that there are.
+    /// No format has this word; the message lists those that exist.
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL.into_iter().find(|format| format.word() == text).ok_or_else(|| {
             let words: Vec<_> = Self::ALL.into_iter().map(Self::word).collect();
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_format_is_told_by_content_or_name() {
+    fn a_format_is_detected_by_content_or_name() {
         use Format::*;
         for (name, text, format) in [
             ("a.json", "", Some(WfFormat)),

@@ -1,6 +1,6 @@
-//! Workflows: what their tasks are, which files go between them, and how they are read from the formats of the field.
+//! Workflows: their tasks, the files between tasks, and readers for the formats of the field.
 //!
-//! Must not know where tasks are run, nor what a plan is.
+//! The crate depends on neither the execution of tasks nor planning.
 
 mod draft;
 mod error;

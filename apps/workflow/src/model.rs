@@ -1,6 +1,6 @@
-//! A workflow: tasks, the files between them, and who waits for whom.
+//! A workflow: tasks, the files between them, and their dependencies.
 //!
-//! Must not know in which format it was written down, nor where it will run.
+//! This module depends on neither formats nor the place of execution.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -11,43 +11,44 @@ use crate::error::Cause;
 /// A workflow: a directed acyclic graph of tasks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workflow {
-    /// As its file says, else as its file is called; may be empty.
+    /// The name in the file, otherwise the name of the file; may be empty.
     pub name: String,
-    /// As they stand in the file, which need not be an order in which they can run.
+    /// The tasks in the order of the file, which need not be an order of execution.
     pub tasks: Vec<Task>,
-    /// What tasks read and write.
+    /// The files that tasks read and write.
     pub files: Vec<File>,
-    /// What was odd about the file, but could be read.
+    /// Warnings about the file.
     pub odd: BTreeMap<Oddity, Met>,
     order: Vec<usize>,
 }
 
-/// A task.
+/// A task of a workflow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
-    /// No other task of the workflow has it.
+    /// The id, which no other task of the workflow has.
     pub id: String,
-    /// Of its program, or of its kind: others may have it too.
+    /// The name of its program or kind, which other tasks may have too.
     pub name: String,
-    /// What is run, if the file says so.
+    /// The command to run, if the file has one.
     pub command: Option<Command>,
-    /// How long it runs, in seconds, more than 0. Always known after reading, unless it was asked that it need not be.
+    /// The runtime in seconds, more than 0. Known after reading, unless the caller allows unknown
+    /// runtimes.
     pub runtime_s: Option<f64>,
-    /// How many processors it needs, at least 1. Not known if nobody said so: then one is usual.
+    /// The number of processors, at least 1; none if the file has none, which usually means one.
     pub processors: Option<u32>,
-    /// What it reads: indices of the workflow's files, ascending, each once.
+    /// The files that it reads: indices of the workflow's files, ascending, each once.
     pub inputs: Vec<usize>,
-    /// What it writes: indices of the workflow's files, ascending, each once.
+    /// The files that it writes: indices of the workflow's files, ascending, each once.
     pub outputs: Vec<usize>,
-    /// Whom it waits for: indices of the workflow's tasks, ascending, each once. These are those that the file names and those
-    /// that write what it reads.
+    /// The tasks that it waits for: indices of the workflow's tasks, ascending, each once. These
+    /// are the parents of the file and the writers of its inputs.
     pub parents: Vec<usize>,
-    /// Where it stands in the file, if the format tells.
+    /// The position in the file, if the format has it.
     pub at: Option<Position>,
 }
 
 impl Task {
-    /// A task of which only this is known. Its name is its id.
+    /// A task with this id and name, and no other properties.
     pub fn new(id: impl Into<String>) -> Self {
         let id = id.into();
         Self {
@@ -64,21 +65,21 @@ impl Task {
     }
 }
 
-/// What a task runs.
+/// The command of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// A program.
+    /// A program of the system.
     Program {
-        /// Its path or name.
+        /// The path or name of the program.
         program: String,
-        /// What it is given.
+        /// The arguments of the program.
         arguments: Vec<String>,
     },
     /// A job that is registered with Springtide.
     Job {
-        /// Its name.
+        /// The name of the job.
         job: String,
-        /// What it is given.
+        /// The arguments of the job.
         arguments: Vec<String>,
     },
 }
@@ -86,35 +87,35 @@ pub enum Command {
 /// A file that tasks read or write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// No other file of the workflow has it.
+    /// The name, which no other file of the workflow has.
     pub name: String,
-    /// Its size in bytes; 0 if it is not known.
+    /// The size in bytes; 0 if it is unknown.
     pub bytes: u64,
 }
 
-/// A place in a text.
+/// A position in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// From 1.
+    /// The line, from 1.
     pub line: u32,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: u32,
 }
 
-/// What is odd about a file, but can be read.
+/// A warning about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Oddity {
-    /// A task ran no time, or less.
+    /// A task has a runtime of 0 or less.
     NoTime,
     /// A task needs a fraction of a processor.
     FractionOfProcessor,
-    /// A file has one size here and another there.
+    /// A file has different sizes.
     SizesDiffer,
-    /// A file's size is not known.
+    /// The size of a file is unknown.
     NoSize,
-    /// There is a runtime for a task that is not there.
+    /// A runtime belongs to an unknown task.
     NoSuchTask,
-    /// An override is for a task that is not there.
+    /// An override belongs to an unknown task.
     OverrideUnused,
 }
 
@@ -133,22 +134,23 @@ impl fmt::Display for Oddity {
     }
 }
 
-/// How often something odd was met.
+/// The number of occurrences of a warning, and the first one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Met {
-    /// So often.
+    /// The number of occurrences.
     pub times: usize,
-    /// First with this: a task's id, a file's name, or what an override is for.
+    /// The subject of the first one: a task's id, a file's name, or the key of an override.
     pub first: String,
-    /// Where that is, if it is known.
+    /// The position of the first one, if it is known.
     pub at: Option<Position>,
 }
 
 impl Workflow {
-    /// A workflow of tasks that are complete already: their parents are not looked for in the files.
+    /// Makes a workflow of complete tasks: their parents are not derived from files.
     ///
     /// # Errors
-    /// There is no task, two have one id, indices are of nothing or not ascending, or tasks wait for one another.
+    /// There is no task, an id occurs twice, an index is out of range or not ascending, or tasks
+    /// form a cycle.
     pub fn new(name: impl Into<String>, tasks: Vec<Task>, files: Vec<File>) -> Result<Self, Cause> {
         if tasks.is_empty() {
             return Err(Cause::NoTasks);
@@ -179,15 +181,17 @@ impl Workflow {
             Err(left) => {
                 let named = |task: &usize| tasks[*task].id.clone();
                 return Err(Cause::Cycle {
-                    tasks: circle(&tasks, &left).iter().map(named).collect(),
+                    tasks: find_cycle(&tasks, &left).iter().map(named).collect(),
                 });
             }
         };
         Ok(Self { name: name.into(), tasks, files, odd: BTreeMap::new(), order })
     }
 
-    /// Bytes that go from a parent to a child: the sizes of the files that it writes and the child reads. 0 if there are none, or
-    /// no such tasks.
+    /// The bytes from a parent to a child: the sizes of the files that one writes and the other
+    /// reads.
+    ///
+    /// 0 if there are none, or no such tasks.
     pub fn edge_bytes(&self, parent: usize, child: usize) -> u64 {
         let (Some(parent), Some(child)) = (self.tasks.get(parent), self.tasks.get(child)) else {
             return 0;
@@ -208,13 +212,13 @@ impl Workflow {
         })
     }
 
-    /// All tasks, each behind its parents; of those that could come next, the first of the file.
+    /// All tasks in an order of execution; of possible next tasks, the first of the file.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
 }
 
-/// Who waits for each task.
+/// The children of each task.
 pub(crate) fn children(tasks: &[Task]) -> Vec<Vec<usize>> {
     let mut children = vec![Vec::new(); tasks.len()];
     for (child, task) in tasks.iter().enumerate() {
@@ -225,7 +229,8 @@ pub(crate) fn children(tasks: &[Task]) -> Vec<Vec<usize>> {
     children
 }
 
-/// All tasks, each behind its parents; or, where that cannot be, those tasks that are in a circle or behind one.
+/// All tasks in an order of execution; if there is a cycle, the tasks of cycles and their
+/// descendants.
 pub(crate) fn order(tasks: &[Task]) -> Result<Vec<usize>, Vec<bool>> {
     let children = children(tasks);
     let mut waits: Vec<usize> = tasks.iter().map(|task| task.parents.len()).collect();
@@ -247,8 +252,9 @@ pub(crate) fn order(tasks: &[Task]) -> Result<Vec<usize>, Vec<bool>> {
     Err(waits.iter().map(|waits| *waits > 0).collect())
 }
 
-/// A circle among tasks that are in one or behind one: each is a parent of the next, and the last of the first.
-pub(crate) fn circle(tasks: &[Task], left: &[bool]) -> Vec<usize> {
+/// A cycle among the tasks of cycles and their descendants: each is a parent of the next, and the
+/// last of the first.
+pub(crate) fn find_cycle(tasks: &[Task], left: &[bool]) -> Vec<usize> {
     let mut path = Vec::new();
     let mut seen = vec![None; tasks.len()];
     let mut at = left.iter().position(|left| *left);
@@ -305,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_workflow_is_refused() {
+    fn invalid_workflows_are_refused() {
         let refused = |tasks| Workflow::new("w", tasks, vec![]).unwrap_err();
         assert!(matches!(refused(vec![]), Cause::NoTasks));
         assert!(matches!(refused(vec![task("a", &[]), task("a", &[])]), Cause::DuplicateId { .. }));

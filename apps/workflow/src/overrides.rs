@@ -1,6 +1,6 @@
-//! What a user says where a workflow's file says nothing, or something else: processors, runtimes.
+//! Values of the user that replace or complete those of a workflow's file: processors and runtimes.
 //!
-//! Must not know how workflows are read.
+//! This module does not depend on the reading of workflows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,50 +11,54 @@ use crate::model::Position;
 use crate::read;
 use crate::values::{RUNTIME_MAX_S, Scalar};
 
-/// Columns of a table.
+/// The columns of a table.
 const COLUMNS: [&str; 3] = ["name", "runtime_s", "processors"];
 
-/// What is taken instead of what a file says, or where it says nothing.
+/// Values that replace or complete those of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
-    /// Processors of every task that says none.
+    /// The number of processors of every task without one.
     pub processors: Option<u32>,
-    /// Runtime in seconds of every task that says none.
+    /// The runtime in seconds of every task without one.
     pub runtime_s: Option<f64>,
-    /// By task: instead of what the file says. A task takes that which has its id as the key, else its name, else the name of its
-    /// program.
+    /// Replacements by key. A task takes the row with its id, otherwise its name, otherwise the
+    /// name of its program.
     pub table: BTreeMap<String, Override>,
-    /// Every runtime, wherever it comes from, is multiplied by this.
+    /// A factor of every runtime from any source.
     pub runtime_scale: Option<f64>,
-    /// Speed of a processor in floating-point operations a second: of tasks of which the file says only how much they compute.
+    /// The speed of a processor in floating-point operations a second, for tasks whose file has
+    /// only their work.
     pub flop_per_s: Option<f64>,
-    /// Whether runtimes need not be known. Else a task without one is an error.
+    /// Whether runtimes may be unknown; if not, a task without one is an error.
     pub unknown_runtimes: bool,
 }
 
-/// What is taken instead, for one task or kind of tasks.
+/// Replacements for one task or kind of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Override {
-    /// Runtime in seconds.
+    /// The runtime in seconds.
     pub runtime_s: Option<f64>,
-    /// Processors.
+    /// The number of processors.
     pub processors: Option<u32>,
 }
 
 impl Overrides {
-    /// Adds a table, a CSV file with the columns `name`, `runtime_s` (seconds) and `processors` in any order, of which all but the
-    /// first may lack or be empty.
+    /// Adds a table: a CSV file with the columns `name`, `runtime_s` (seconds) and `processors` in
+    /// any order.
+    ///
+    /// All columns except the first may be missing or empty.
     ///
     /// # Errors
-    /// The file cannot be read, a line is none of a table, or two lines have one name; with the line.
+    /// The file cannot be read, a line is not valid, or two lines have one name; the error has the
+    /// line.
     pub fn read_table(&mut self, file: &Path) -> Result<(), ReadError> {
         read::bytes(file).and_then(|text| self.table(&text)).map_err(|problem| problem.of(file))
     }
 
-    /// Adds a table from its text, as [`read_table`](Self::read_table) does; `file` names it in messages.
+    /// Adds a table from its text, as [`read_table`](Self::read_table) does; errors name `file`.
     ///
     /// # Errors
-    /// As there.
+    /// As of [`read_table`](Self::read_table).
     pub fn parse_table(&mut self, file: &Path, text: &[u8]) -> Result<(), ReadError> {
         self.table(text).map_err(|problem| problem.of(file))
     }
@@ -75,27 +79,31 @@ impl Overrides {
             let Some(name) = field(0) else {
                 return Err(Problem::value("this line has no name of a task", at));
             };
-            let told = |reason| Problem::value(reason, at);
-            let runtime_s =
-                field(1).map(|text| Scalar::text(text).seconds()).transpose().map_err(told)?;
+            let wrong_value = |reason| Problem::value(reason, at);
+            let runtime_s = field(1)
+                .map(|text| Scalar::text(text).seconds())
+                .transpose()
+                .map_err(wrong_value)?;
             if runtime_s.is_some_and(|runtime| runtime <= 0.0) {
-                return Err(told("a runtime must be more than 0 s".to_owned()));
+                return Err(wrong_value("a runtime must be more than 0 s".to_owned()));
             }
-            let processors =
-                field(2).map(|text| Scalar::text(text).processors()).transpose().map_err(told)?;
+            let processors = field(2)
+                .map(|text| Scalar::text(text).processors())
+                .transpose()
+                .map_err(wrong_value)?;
             if processors.is_some_and(|(_, rounded)| rounded) {
-                return Err(told("processors must be a whole number".to_owned()));
+                return Err(wrong_value("processors must be a whole number".to_owned()));
             }
             let row =
                 Override { runtime_s, processors: processors.map(|(processors, _)| processors) };
             if self.table.insert(name.to_owned(), row).is_some() {
-                return Err(told(format!("there is a line for {} already", shown(name))));
+                return Err(wrong_value(format!("there is a line for {} already", shown(name))));
             }
         }
         Ok(())
     }
 
-    /// Whether the numbers can be meant.
+    /// Checks that the numbers are plausible.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         let rows = self.table.values();
         let runtimes = rows.clone().filter_map(|row| row.runtime_s).chain(self.runtime_s);
@@ -129,7 +137,7 @@ impl Overrides {
     }
 }
 
-/// Where each of [`COLUMNS`] is.
+/// The index of each of [`COLUMNS`] in the header.
 fn columns(header: &csv::StringRecord, first: Position) -> Result<[Option<usize>; 3], Problem> {
     if header.is_empty() {
         return Err(Cause::Value(format!(
@@ -155,8 +163,10 @@ fn columns(header: &csv::StringRecord, first: Position) -> Result<[Option<usize>
     }
 }
 
-/// Where a CSV record begins. The reader's own position is that of the blank lines and comments
-/// before the record, and it does not count a line feed after a carriage return.
+/// The position of a CSV record.
+///
+/// The reader's own position is that of the blank lines and comments before the record. It does not
+/// count a line feed after a carriage return.
 fn start_of_record(text: &[u8], position: Option<&csv::Position>) -> Position {
     let mut start = position.map_or(0, |at| at.byte() as usize).min(text.len());
     loop {
@@ -232,8 +242,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_told_with_its_line() {
-        for (text, told) in [
+    fn invalid_tables_are_refused_with_their_line() {
+        for (text, message) in [
             (&b""[..], "t.csv: is empty: its first line must be name,runtime_s,processors"),
             (
                 b"name,runtime\n",
@@ -255,7 +265,7 @@ mod tests {
             (b"name,processors\na,1\n\xff,1\n", "t.csv:3:1: is not UTF-8"),
         ] {
             let error = table(text).unwrap_err();
-            assert!(error.starts_with(told), "{error}");
+            assert!(error.starts_with(message), "{error}");
         }
         let error =
             Overrides::default().read_table(Path::new("/nowhere/t.csv")).unwrap_err().to_string();

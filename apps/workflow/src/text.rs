@@ -1,25 +1,27 @@
-//! Lines and columns of a text, and words that were probably meant. Must not know any format.
+//! Lines and columns of a text, and suggestions for misspelt words. This module does not depend on
+//! formats.
 
 use crate::error::shown;
 use crate::model::Position;
 
-/// So many words are compared with one that is not known, and no longer ones than this many bytes.
+/// The maximum number of words that an unknown word is compared with, and their maximum length in
+/// bytes.
 const COMPARED_MAX: usize = 20_000;
 const WORD_MAX: usize = 64;
 
-/// Characters are counted up to every so many bytes: some files have all of their text in one line.
+/// The distance in bytes of counted positions, for files that have all text in one line.
 const BLOCK: usize = 256;
 
-/// A text that knows its lines and columns.
+/// A text with an index of its lines and columns.
 pub(crate) struct Text<'a> {
     text: &'a str,
-    /// Where lines begin.
+    /// The byte offsets of lines.
     lines: Vec<usize>,
-    /// So many characters are before each block.
+    /// The number of characters before each block.
     blocks: Vec<usize>,
 }
 
-/// Of whole characters; bytes that go on with one are none.
+/// Counts the characters that start in these bytes; continuation bytes of UTF-8 do not count.
 fn characters(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count()
 }
@@ -38,7 +40,7 @@ impl<'a> Text<'a> {
         Self { text, lines, blocks }
     }
 
-    /// Characters before a byte.
+    /// The number of characters before a byte.
     fn before(&self, byte: usize) -> usize {
         let block = (byte / BLOCK).min(self.blocks.len().saturating_sub(1));
         let rest = self.text.as_bytes().get(block * BLOCK..byte).unwrap_or_default();
@@ -49,7 +51,7 @@ impl<'a> Text<'a> {
         self.text
     }
 
-    /// Of a byte of the text.
+    /// The position of a byte of the text.
     pub fn position(&self, byte: usize) -> Position {
         let byte = byte.min(self.text.len());
         let line = self.lines.partition_point(|start| *start <= byte).saturating_sub(1);
@@ -59,13 +61,13 @@ impl<'a> Text<'a> {
         Position { line: from_1(line), column: from_1(column) }
     }
 
-    /// Of a piece that was cut out of this text.
+    /// The position of a piece that is a slice of this text.
     pub fn position_of(&self, piece: &str) -> Position {
         let byte = (piece.as_ptr() as usize).wrapping_sub(self.text.as_ptr() as usize);
         self.position(byte)
     }
 
-    /// Of a line and a byte of it, both from 1, as `serde_json` counts.
+    /// The position of a line and a byte in it, both from 1, as `serde_json` counts.
     pub fn position_in(&self, line: usize, column: usize) -> Position {
         let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(self.text.len());
         self.position(start.saturating_add(column.saturating_sub(1)))
@@ -76,7 +78,9 @@ impl<'a> Text<'a> {
     }
 }
 
-/// The word nearest to `word`, in quotes, if one is near enough to have been meant: at most a third of it wrong, but one letter always.
+/// The most similar word, in quotes, if the similarity is sufficient.
+///
+/// At most a third of the letters may differ, or one letter of a short word.
 pub(crate) fn nearest<'a>(word: &str, words: impl Iterator<Item = &'a str>) -> Option<String> {
     if word.len() > WORD_MAX {
         return None;
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_near_word_was_meant() {
+    fn only_similar_words_are_suggested() {
         let words = ["runtime", "inputs", "a"];
         assert_eq!(nearest("runtme", words.into_iter()).as_deref(), Some("\"runtime\""));
         assert_eq!(nearest("processors", words.into_iter()), None);

@@ -1,6 +1,7 @@
-//! Numbers in workflow files: seconds, bytes, processors, with and without units, and what of them is absurd.
+//! Numbers in workflow files: seconds, bytes and processors, with and without units, and their
+//! valid ranges.
 //!
-//! Must not know the formats; what is wrong is told in words, without a place.
+//! This module does not depend on formats; its errors are messages without a place.
 
 use std::fmt;
 
@@ -8,16 +9,16 @@ use serde::de::{Deserialize, Deserializer, Visitor};
 
 use crate::error::shown;
 
-/// Longest runtime of a task, in seconds: some 3000 years.
+/// The longest runtime of a task, in seconds: some 3000 years.
 pub const RUNTIME_MAX_S: f64 = 1e11;
 
-/// Runtime of a task of which a file says that it took no time or less, in seconds.
+/// The runtime in seconds of a task whose file gives 0 or less.
 pub const RUNTIME_MIN_S: f64 = 0.001;
 
-/// The first number that is no `u64` any more.
+/// The smallest number beyond the range of `u64`.
 const U64_END: f64 = 18_446_744_073_709_551_616.0;
 
-/// A number, or a text in which one may stand: formats write `4`, `4.0` and `"4"` for the same.
+/// A number, or a text that may contain one: formats write `4`, `4.0` and `"4"` for the same value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Scalar {
     Whole(i128),
@@ -37,9 +38,9 @@ impl fmt::Display for Scalar {
 
 impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
+        struct ScalarVisitor;
 
-        impl Visitor<'_> for Any {
+        impl Visitor<'_> for ScalarVisitor {
             type Value = Scalar;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +76,7 @@ impl<'de> Deserialize<'de> for Scalar {
             }
         }
 
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(ScalarVisitor)
     }
 }
 
@@ -84,11 +85,11 @@ impl Scalar {
         Self::Text(text.to_owned())
     }
 
-    /// Text that is a number as that number.
+    /// Converts a text with a number to that number.
     fn plain(&self) -> Self {
         let Self::Text(text) = self else { return self.clone() };
         let text = text.trim();
-        // `inf` and `nan` are numbers to Rust, not to a workflow.
+        // Rust accepts `inf` and `nan`, which are not valid in a workflow.
         let digits = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE_".contains(&byte));
         if let Ok(number) = text.parse() {
             return Self::Whole(number);
@@ -107,7 +108,7 @@ impl Scalar {
         }
     }
 
-    /// A runtime in seconds, not more than [`RUNTIME_MAX_S`], but maybe 0 or less.
+    /// A runtime in seconds, at most [`RUNTIME_MAX_S`], but possibly 0 or less.
     pub fn seconds(&self) -> Result<f64, String> {
         let Some(number) = self.number() else {
             return Err(format!("a runtime must be a number of seconds, found {self}"));
@@ -118,7 +119,7 @@ impl Scalar {
         Ok(number)
     }
 
-    /// A runtime in seconds, not less than 0.
+    /// A runtime in seconds, at least 0.
     pub fn seconds_from_0(&self) -> Result<f64, String> {
         match self.seconds()? {
             seconds if seconds < 0.0 => Err(format!("no task has a runtime of {self} s")),
@@ -137,7 +138,7 @@ impl Scalar {
         }
     }
 
-    /// Processors of a task, and whether they are a fraction that was rounded up.
+    /// The processors of a task, and whether they were rounded up.
     pub fn processors(&self) -> Result<(u32, bool), String> {
         let number =
             self.number().map(f64::ceil).filter(|number| (1.0..4_294_967_296.0).contains(number));
@@ -150,7 +151,7 @@ impl Scalar {
         }
     }
 
-    /// Floating-point operations of a task, not less than 0.
+    /// The work of a task in floating-point operations, at least 0.
     pub fn flop(&self) -> Result<f64, String> {
         match self.number() {
             Some(number) if number >= 0.0 => Ok(number),
@@ -192,7 +193,7 @@ fn split(text: &str) -> (&str, &str) {
     (number, unit.trim_start())
 }
 
-/// A runtime in seconds from a text with a unit, as `"30 s"`; more than 0.
+/// Parses a runtime in seconds, more than 0, from a text with a unit such as `"30 s"`.
 pub(crate) fn duration(text: &str) -> Result<f64, String> {
     let (number, unit) = split(text);
     let unit = TIMES.iter().find(|(name, _)| *name == unit);
@@ -201,13 +202,14 @@ pub(crate) fn duration(text: &str) -> Result<f64, String> {
         Some(seconds) if seconds <= RUNTIME_MAX_S => Ok(seconds),
         Some(_) => Err(format!("no task has a runtime of {}", shown(text))),
         None => Err(format!(
-            "a runtime must be more than 0, in seconds or with a unit as \"30 s\" (units ns, us, ms, s, min, h, d), found {}",
+            "a runtime must be more than 0, in seconds or with a unit as \"30 s\" (units ns, us, \
+             ms, s, min, h, d), found {}",
             shown(text)
         )),
     }
 }
 
-/// A size in bytes from a text with a unit, as `"10 MB"`; fractions are rounded up.
+/// Parses a size in bytes from a text with a unit such as `"10 MB"`; fractions are rounded up.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let unit = SIZES.iter().find(|(name, _)| *name == unit).map(|(_, unit)| *unit);
@@ -220,7 +222,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     });
     bytes.ok_or_else(|| {
         format!(
-            "a size must be in bytes or with a unit as \"10 MB\" (units B, kB, MB, GB, TB, KiB, MiB, GiB, TiB), at most {} \
+            "a size must be in bytes or with a unit as \"10 MB\" (units B, kB, MB, GB, TB, KiB, \
+             MiB, GiB, TiB), at most {} \
              bytes, found {}",
             u64::MAX,
             shown(text)

@@ -1,4 +1,4 @@
-//! What cannot be read: each with its place, what is wrong, and what to do.
+//! Files that cannot be read: each error has the place, the mistake and a remedy.
 
 mod samples;
 
@@ -17,7 +17,7 @@ fn fails(name: &str, text: impl AsRef<[u8]>) -> ReadError {
 }
 
 #[track_caller]
-fn told(name: &str, text: impl AsRef<[u8]>, says: &str) {
+fn fails_with(name: &str, text: impl AsRef<[u8]>, says: &str) {
     let error = fails(name, text).to_string();
     assert!(error.contains(says), "{error}\nlacks\n{says}");
 }
@@ -39,13 +39,13 @@ fn dot(statements: &str) -> String {
     format!("digraph {{ node [runtime=1]\n{statements}\n}}")
 }
 
-/// A job of DAX and of Pegasus that lacks nothing.
+/// A complete job of DAX and of Pegasus.
 const JOB: &str = "<job id='a' name='x' runtime='1'/>";
 const YAML_JOB: &str = "- {id: a, name: x, arguments: [], uses: [], metadata: {runtime: 1}}\n";
 const TASK: &str = "[[task]]\nid = 'a'\nruntime = 1\n";
 
 #[test]
-fn what_cannot_be_opened() {
+fn files_that_cannot_be_opened() {
     let read = |file: &Path| Workflow::read(file, &Overrides::default()).unwrap_err().to_string();
     let dir = tempfile::tempdir().unwrap();
     assert!(read(&dir.path().join("none.json")).contains("none.json: cannot be read: "));
@@ -69,7 +69,7 @@ fn what_cannot_be_opened() {
 }
 
 #[test]
-fn what_is_no_text_or_has_no_tasks() {
+fn files_without_text_or_tasks() {
     for (name, format, text) in SAMPLES {
         let (start, end) = text.as_bytes().split_at(text.find('\n').unwrap() + 3);
         let broken = [start, b"\xff", end].concat();
@@ -92,14 +92,14 @@ fn what_is_no_text_or_has_no_tasks() {
         ("w.dot", "digraph {}"),
         ("w.toml", "name = 'x'"),
     ] {
-        told(name, text, ": has no tasks: a workflow has at least one");
+        fails_with(name, text, ": has no tasks: a workflow has at least one");
     }
 }
 
 #[test]
-fn what_was_cut_off() {
+fn truncated_files() {
     for (name, _, text) in SAMPLES {
-        // A text of lines that stand for themselves may end behind any of them.
+        // A text of independent lines may end after any of them.
         if name.ends_with(".toml") || name.ends_with(".yml") {
             continue;
         }
@@ -109,66 +109,66 @@ fn what_was_cut_off() {
             assert!(error.contains("was the file cut off?"), "{error}");
         }
     }
-    told("w.yml", yaml("- {id: a, name: x, args"), "w.yml:3:");
-    told("w.toml", "[[task]]\nid = 'a'\nruntime = ", "w.toml:3:");
-    told("w.toml", "[[task]]\nid = 'a", "w.toml:2:");
+    fails_with("w.yml", yaml("- {id: a, name: x, args"), "w.yml:3:");
+    fails_with("w.toml", "[[task]]\nid = 'a'\nruntime = ", "w.toml:3:");
+    fails_with("w.toml", "[[task]]\nid = 'a", "w.toml:2:");
 }
 
 #[test]
-fn what_is_no_such_format() {
-    told(
+fn files_with_syntax_errors() {
+    fails_with(
         "w.json",
         "[]",
         "w.json:1:1: not WfFormat JSON: there must be an object { } here, found \"[]\"",
     );
-    told("w.json", "{}", "w.json: not WfFormat JSON: there is no key \"workflow\"");
-    told(
+    fails_with("w.json", "{}", "w.json: not WfFormat JSON: there is no key \"workflow\"");
+    fails_with(
         "w.json",
         "{\"workflow\": {}}",
         "has neither \"specification\" (since 1.5) nor \"tasks\" (up to 1.4)",
     );
-    told(
+    fails_with(
         "w.json",
         json("{\"name\": \"a\",\n \"id\": 7}"),
         "w.json:3:8: not WfFormat JSON: invalid type: integer `7`",
     );
-    told(
+    fails_with(
         "w.json",
         json("{\"name\": \"a\"},\n{\"id\": \"b\", \"id\": \"c\"}"),
         "w.json:3:16: not WfFormat JSON: duplicate field",
     );
-    told(
+    fails_with(
         "w.dax",
         "<dag/>",
         "w.dax:1:1: not DAX XML: the outermost element must be <adag>, found <dag>",
     );
-    told("w.dax", "<adag>\n <job></jab>\n</adag>", "w.dax:2:");
-    told("w.dax", "<adag>\n &amp &x; </adag>", "w.dax:2:");
-    told("w.yml", "a: b", "w.yml: not Pegasus 5 YAML: there is no key jobs");
-    told("w.yml", "jobs:\n- id: a\n   b: c", "w.yml:3:");
-    told("w.yml", "jobs: 7", "w.yml:1:7: not Pegasus 5 YAML");
-    told("w.dot", "graph { a -- b }", "w.dot:1:1: not DOT: the graph is undirected");
-    told("w.dot", dot("a -- b"), "w.dot:2:3: not DOT: an edge must be \"->\"");
-    told(
+    fails_with("w.dax", "<adag>\n <job></jab>\n</adag>", "w.dax:2:");
+    fails_with("w.dax", "<adag>\n &amp &x; </adag>", "w.dax:2:");
+    fails_with("w.yml", "a: b", "w.yml: not Pegasus 5 YAML: there is no key jobs");
+    fails_with("w.yml", "jobs:\n- id: a\n   b: c", "w.yml:3:");
+    fails_with("w.yml", "jobs: 7", "w.yml:1:7: not Pegasus 5 YAML");
+    fails_with("w.dot", "graph { a -- b }", "w.dot:1:1: not DOT: the graph is undirected");
+    fails_with("w.dot", dot("a -- b"), "w.dot:2:3: not DOT: an edge must be \"->\"");
+    fails_with(
         "w.dot",
         dot("a -> { b c }"),
         "w.dot:2:6: not DOT: edges from or to a group { } are not read",
     );
-    told(
+    fails_with(
         "w.dot",
         dot("{ a b } -> c"),
         "w.dot:2:7: not DOT: edges from or to a group { } are not read",
     );
-    told(
+    fails_with(
         "w.dot",
         dot("a [runtime=]"),
         "w.dot:2:12: not DOT: there must be a value here, found \"]\"",
     );
-    told("w.dot", dot("a ! b"), "w.dot:2:3: not DOT: \"!\" is out of place here");
-    told("w.dot", dot("a } b"), "w.dot:2:5: not DOT: the graph has ended before \"b\"");
-    told("w.dot", "digraph {\n /* never", "w.dot:2:2: not DOT: this comment has no end");
-    told("w.toml", "[[task]]\nid = ", "w.toml:2:");
-    told(
+    fails_with("w.dot", dot("a ! b"), "w.dot:2:3: not DOT: \"!\" is out of place here");
+    fails_with("w.dot", dot("a } b"), "w.dot:2:5: not DOT: the graph has ended before \"b\"");
+    fails_with("w.dot", "digraph {\n /* never", "w.dot:2:2: not DOT: this comment has no end");
+    fails_with("w.toml", "[[task]]\nid = ", "w.toml:2:");
+    fails_with(
         "w.toml",
         "task = 7",
         "w.toml:1:8: [[task]] must be tables with that heading, found integer",
@@ -176,106 +176,122 @@ fn what_is_no_such_format() {
 }
 
 #[test]
-fn what_lacks() {
-    told("w.json", json("{}"), "w.json:2:1: a task has neither \"id\" nor \"name\"");
-    told(
+fn missing_values() {
+    fails_with("w.json", json("{}"), "w.json:2:1: a task has neither \"id\" nor \"name\"");
+    fails_with(
         "w.json",
         json("{\"name\": \"a\", \"files\": [{}]}"),
         "w.json:2:25: a file of a task has no \"name\"",
     );
-    told(
+    fails_with(
         "w.json",
         json("{\"name\": \"a\", \"files\": [{\"name\": \"f\"}]}"),
         "\"link\" must be \"input\" or \"output\"",
     );
-    told("w.dax", dax("<job name='x'/>"), "w.dax:2:1: <job> has no attribute id");
-    told(
+    fails_with("w.dax", dax("<job name='x'/>"), "w.dax:2:1: <job> has no attribute id");
+    fails_with(
         "w.dax",
         dax("<job id='a' name='x'>\n<uses link='input'/></job>"),
         "w.dax:3:1: <uses> has no attribute name",
     );
-    told(
+    fails_with(
         "w.dax",
         dax("<job id='a' name='x'>\n<uses name='f' link='in'/></job>"),
         "w.dax:3:1: a link must be input",
     );
-    told(
+    fails_with(
         "w.dax",
         dax(&format!("{JOB}<child ref='a'>\n<parent/></child>")),
         "w.dax:3:1: <parent> has no attribute ref",
     );
-    told("w.yml", yaml("- {name: x}"), "w.yml:3:3: a job has no id");
-    told("w.yml", yaml("- {id: a}"), "w.yml:3:3: job \"a\" has no name");
-    told(
+    fails_with("w.yml", yaml("- {name: x}"), "w.yml:3:3: a job has no id");
+    fails_with("w.yml", yaml("- {id: a}"), "w.yml:3:3: job \"a\" has no name");
+    fails_with(
         "w.yml",
         yaml("- {id: a, name: x, uses: [{lfn: f, type: in}]}"),
         "a use's type must be input, output",
     );
-    told("w.toml", "[[task]]\nname = 'x'", "w.toml:1:1: a [[task]] needs an id");
-    told("w.toml", "[[task]]\nid = ''", "w.toml:1:1: a task's id is empty");
-    told("w.toml", "[[file]]\nname = 'x'", "w.toml:1:1: a [[file]] needs a name and a size");
+    fails_with("w.toml", "[[task]]\nname = 'x'", "w.toml:1:1: a [[task]] needs an id");
+    fails_with("w.toml", "[[task]]\nid = ''", "w.toml:1:1: a task's id is empty");
+    fails_with("w.toml", "[[file]]\nname = 'x'", "w.toml:1:1: a [[file]] needs a name and a size");
 }
 
 #[test]
 fn own_format_knows_its_keys() {
-    told(
+    fails_with(
         "w.toml",
         format!("{TASK}runtme = 2"),
         "w.toml:4:1: there is no key \"runtme\" here; did you mean \"runtime\"?",
     );
-    told(
+    fails_with(
         "w.toml",
         format!("{TASK}[[files]]\nname = 'f'"),
         "w.toml:4:3: there is no key \"files\" here; did you mean \"file\"?",
     );
-    told("w.toml", format!("{TASK}gpu = 2"), "w.toml:4:1: there is no key \"gpu\" here");
-    told("w.toml", "[[file]]\nname = 'f'\nbytes = 2", "w.toml:3:1: there is no key \"bytes\" here");
+    fails_with("w.toml", format!("{TASK}gpu = 2"), "w.toml:4:1: there is no key \"gpu\" here");
+    fails_with(
+        "w.toml",
+        "[[file]]\nname = 'f'\nbytes = 2",
+        "w.toml:3:1: there is no key \"bytes\" here",
+    );
     let file = "[[file]]\nname = 'input.dat'\nsize = 2\n";
-    told(
+    fails_with(
         "w.toml",
         format!("{TASK}inputs = [\n 'imput.dat']\n{file}"),
         "w.toml:5:2: there is no [[file]] \"imput.dat\"; did you mean \"input.dat\"?",
     );
-    told("w.toml", format!("{file}{file}"), "w.toml:5:8: there is another [[file]] \"input.dat\"");
-    told("w.toml", format!("{TASK}command = []"), "w.toml:4:11: command must begin with a program");
-    told(
+    fails_with(
+        "w.toml",
+        format!("{file}{file}"),
+        "w.toml:5:8: there is another [[file]] \"input.dat\"",
+    );
+    fails_with(
+        "w.toml",
+        format!("{TASK}command = []"),
+        "w.toml:4:11: command must begin with a program",
+    );
+    fails_with(
         "w.toml",
         format!("{TASK}command = 'ls'"),
         "w.toml:4:11: command must be an array of texts in quotes, found string",
     );
-    told(
+    fails_with(
         "w.toml",
         format!("{TASK}command = ['ls', 1]"),
         "w.toml:4:18: command must be an array of texts",
     );
-    told(
+    fails_with(
         "w.toml",
         format!("{TASK}job = 'j'\ncommand = ['ls']"),
         "w.toml:4:7: a task has a command or a job, not both",
     );
-    told("w.toml", format!("{TASK}arguments = ['x']"), "w.toml:1:1: arguments need a job");
-    told(
+    fails_with("w.toml", format!("{TASK}arguments = ['x']"), "w.toml:1:1: arguments need a job");
+    fails_with(
         "w.toml",
         format!("{TASK}command = ['x']\narguments = ['x']"),
         "w.toml:5:13: arguments are a job's",
     );
-    told("w.toml", "[[task]]\nid = 1", "w.toml:2:6: id must be a text in quotes, found integer");
-    told(
+    fails_with(
+        "w.toml",
+        "[[task]]\nid = 1",
+        "w.toml:2:6: id must be a text in quotes, found integer",
+    );
+    fails_with(
         "w.toml",
         "[[task]]\nid = 'a'\nruntime = '30'",
         "w.toml:3:11: a runtime must be more than 0, in seconds or with a unit",
     );
-    told(
+    fails_with(
         "w.toml",
         "[[task]]\nid = 'a'\nruntime = true",
         "w.toml:3:11: runtime must be seconds or a text as \"30 s\"",
     );
-    told(
+    fails_with(
         "w.toml",
         "[[task]]\nid = 'a'\nprocessors = 1.5",
         "w.toml:3:14: processors must be a whole number, found float",
     );
-    told(
+    fails_with(
         "w.toml",
         "[[file]]\nname = 'f'\nsize = '3 mb'",
         "w.toml:3:8: a size must be in bytes or with a unit as \"10 MB\"",
@@ -283,26 +299,27 @@ fn own_format_knows_its_keys() {
 }
 
 #[test]
-fn ids_that_are_there_twice() {
+fn duplicate_ids() {
     let says = |line| {
         format!("there is another task \"a\" (in line {line}): every task needs an id of its own")
     };
-    told(
+    fails_with(
         "w.json",
         json("{\"name\": \"a\"},\n{\"name\": \"a\"}"),
         &format!("w.json:3:1: {}", says(2)),
     );
-    told("w.dax", dax(&format!("{JOB}\n{JOB}")), &format!("w.dax:3:1: {}", says(2)));
-    told("w.yml", yaml(&format!("{YAML_JOB}{YAML_JOB}")), &format!("w.yml:4:3: {}", says(3)));
-    told("w.toml", format!("{TASK}{TASK}"), &format!("w.toml:4:1: {}", says(1)));
+    fails_with("w.dax", dax(&format!("{JOB}\n{JOB}")), &format!("w.dax:3:1: {}", says(2)));
+    fails_with("w.yml", yaml(&format!("{YAML_JOB}{YAML_JOB}")), &format!("w.yml:4:3: {}", says(3)));
+    fails_with("w.toml", format!("{TASK}{TASK}"), &format!("w.toml:4:1: {}", says(1)));
     let apart = r#"{"workflow": {"specification": {"tasks": [{"id": "a"}]}, "execution": {"tasks": [
         {"id": "a", "runtimeInSeconds": 1},
         {"id": "a", "runtimeInSeconds": 2}]}}}"#;
-    told("w.json", apart, &format!("w.json:3:9: {}", says(2)));
+    fails_with("w.json", apart, &format!("w.json:3:9: {}", says(2)));
     let named = json(
-        "{\"id\": \"1\", \"name\": \"a\"}, {\"id\": \"2\", \"name\": \"a\"},\n{\"id\": \"3\", \"parents\": [\"a\"]}",
+        "{\"id\": \"1\", \"name\": \"a\"}, {\"id\": \"2\", \"name\": \"a\"},\n\
+         {\"id\": \"3\", \"parents\": [\"a\"]}",
     );
-    told(
+    fails_with(
         "w.json",
         named,
         "w.json:3:25: several tasks have the name \"a\": refer to the one that is meant by its id",
@@ -310,59 +327,59 @@ fn ids_that_are_there_twice() {
 }
 
 #[test]
-fn parents_that_are_not_there() {
-    told(
+fn unknown_parents() {
+    fails_with(
         "w.json",
         json("{\"name\": \"merge\"},\n{\"name\": \"b\", \"parents\": [\"merg\"]}"),
         "w.json:3:27: there is no task \"merg\"; did you mean \"merge\"?",
     );
-    told(
+    fails_with(
         "w.json",
-        json("{\"name\": \"b\", \"children\": [\"nobody\"]}"),
-        "w.json:2:28: there is no task \"nobody\"",
+        json("{\"name\": \"b\", \"children\": [\"missing\"]}"),
+        "w.json:2:28: there is no task \"missing\"",
     );
-    told(
+    fails_with(
         "w.dax",
         dax(&format!("{JOB}<child ref='a'>\n<parent ref='z9'/></child>")),
         "w.dax:3:1: there is no task \"z9\"",
     );
-    told(
+    fails_with(
         "w.dax",
         dax(&format!("{JOB}<child ref='z9'>\n<parent ref='a'/></child>")),
         "w.dax:3:1: there is no task \"z9\"",
     );
-    told(
+    fails_with(
         "w.yml",
         yaml(&format!("{YAML_JOB}jobDependencies:\n- id: a\n  children: [z9]")),
         "w.yml:6:14: there is no task \"z9\"",
     );
-    told("w.toml", format!("{TASK}after = ['z9']"), "w.toml:4:10: there is no task \"z9\"");
+    fails_with("w.toml", format!("{TASK}after = ['z9']"), "w.toml:4:10: there is no task \"z9\"");
 }
 
 #[test]
-fn tasks_that_wait_for_themselves() {
+fn tasks_that_are_their_own_parents() {
     let says = "task \"a\" is its own parent: take that edge out";
-    told(
+    fails_with(
         "w.json",
         json("{\"name\": \"a\", \"parents\": [\"a\"]}"),
         &format!("w.json:2:27: {says}"),
     );
-    told(
+    fails_with(
         "w.dax",
         dax(&format!("{JOB}<child ref='a'>\n<parent ref='a'/></child>")),
         &format!("w.dax:3:1: {says}"),
     );
-    told(
+    fails_with(
         "w.yml",
         yaml(&format!("{YAML_JOB}jobDependencies:\n- {{id: a, children: [a]}}")),
         &format!("w.yml:5:22: {says}"),
     );
-    told("w.dot", dot("a -> a"), &format!("w.dot:2:1: {says}"));
-    told("w.toml", format!("{TASK}after = ['a']"), &format!("w.toml:4:10: {says}"));
+    fails_with("w.dot", dot("a -> a"), &format!("w.dot:2:1: {says}"));
+    fails_with("w.toml", format!("{TASK}after = ['a']"), &format!("w.toml:4:10: {says}"));
 }
 
 #[test]
-fn tasks_that_wait_for_one_another() {
+fn tasks_in_a_cycle() {
     let error = fails("w.dot", dot("r -> a\na -> b\nb -> c -> a\nc -> tail"));
     let Cause::Cycle { tasks } = &*error.cause else { panic!("{error}") };
     // A circle has no first task.
@@ -372,14 +389,15 @@ fn tasks_that_wait_for_one_another() {
     let says = "tasks wait for one another in a circle: ";
     assert!(error.to_string().contains(says), "{error}");
     assert!(error.place.at.is_some());
-    told(
+    fails_with(
         "w.json",
         json(
-            "{\"name\": \"a\", \"parents\": [\"b\"], \"runtime\": 1}, {\"name\": \"b\", \"parents\": [\"a\"], \"runtime\": 1}",
+            "{\"name\": \"a\", \"parents\": [\"b\"], \"runtime\": 1}, \
+             {\"name\": \"b\", \"parents\": [\"a\"], \"runtime\": 1}",
         ),
         says,
     );
-    // Also where the circle is in the files.
+    // The circle may also be in the files.
     let file =
         |reads, writes| format!("runtime = 1\ninputs = ['{reads}']\noutputs = ['{writes}']\n");
     let files = "[[file]]\nname = 'f'\nsize = 1\n[[file]]\nname = 'g'\nsize = 1\n";
@@ -388,10 +406,10 @@ fn tasks_that_wait_for_one_another() {
         file("f", "g"),
         file("g", "f")
     );
-    told("w.toml", text, says);
-    // Many tasks are not all named.
+    fails_with("w.toml", text, says);
+    // Only some of many tasks are listed.
     let long: String = (0..100).map(|task| format!("t{task} -> ")).collect();
-    told("w.dot", dot(&format!("{long} t0")), " -> 88 more -> \"t");
+    fails_with("w.dot", dot(&format!("{long} t0")), " -> 88 more -> \"t");
 }
 
 #[test]
@@ -412,9 +430,9 @@ fn tasks_without_a_runtime() {
         ),
         ("w.toml", "[[task]]\nid = 'a'".to_owned(), "w.toml:1:1: task \"a\" has no runtime: "),
     ] {
-        told(name, text, &format!("{says}{give}"));
+        fails_with(name, text, &format!("{says}{give}"));
     }
-    told(
+    fails_with(
         "w.dot",
         "digraph { a [size=5e9] }",
         "; or, as it has a size of 5e9 flop, the speed of a processor in flop/s",
@@ -422,47 +440,48 @@ fn tasks_without_a_runtime() {
 }
 
 #[test]
-fn tasks_that_are_workflows() {
+fn sub_workflows() {
     let says = |kind: &str| {
         format!(
-            "task \"a\" is a sub-workflow ({kind}), and those are not read: put its tasks in the place of it"
+            "task \"a\" is a sub-workflow ({kind}), and those are not read: put its tasks in the \
+             place of it"
         )
     };
     for kind in ["dax", "dag"] {
         let job = format!("{JOB}\n<{kind} id='a' file='sub.dax'/>");
-        told("w.dax", dax(&job), &format!("w.dax:3:1: {}", says(&format!("<{kind}>"))));
+        fails_with("w.dax", dax(&job), &format!("w.dax:3:1: {}", says(&format!("<{kind}>"))));
     }
     for kind in ["dag", "dax", "pegasusWorkflow", "condorWorkflow"] {
-        told(
+        fails_with(
             "w.yml",
             yaml(&format!("- {{id: a, type: {kind}, file: sub.yml}}")),
             &format!("w.yml:3:3: {}", says(kind)),
         );
     }
-    told(
+    fails_with(
         "w.yml",
         yaml("- {id: a, type: jib}"),
         "w.yml:3:3: a job's type must be job, found \"jib\"",
     );
-    told("w.json", json("{\"name\": \"a\", \"type\": \"workflow\"}"), &says("workflow"));
+    fails_with("w.json", json("{\"name\": \"a\", \"type\": \"workflow\"}"), &says("workflow"));
 }
 
 #[test]
-fn numbers_that_cannot_be() {
+fn invalid_numbers() {
     let run = |value: &str| json(&format!("{{\"name\": \"a\",\n\"runtime\": {value}}}"));
-    told("w.json", run("1e300"), "w.json:3:12: no task has a runtime of 1e300 s");
-    told("w.json", run("1e999"), "w.json:3:");
-    told("w.json", run("NaN"), "w.json:3:");
-    told(
+    fails_with("w.json", run("1e300"), "w.json:3:12: no task has a runtime of 1e300 s");
+    fails_with("w.json", run("1e999"), "w.json:3:");
+    fails_with("w.json", run("NaN"), "w.json:3:");
+    fails_with(
         "w.json",
         run("\"soon\""),
         "w.json:3:12: a runtime must be a number of seconds, found \"soon\"",
     );
-    told("w.json", run("[1]"), "w.json:3:");
+    fails_with("w.json", run("[1]"), "w.json:3:");
     let cores =
         |value: &str| json(&format!("{{\"name\": \"a\", \"runtime\": 1,\n\"cores\": {value}}}"));
     for value in ["0", "-1", "1e300", "\"nan\"", "4294967296"] {
-        told(
+        fails_with(
             "w.json",
             cores(value),
             "w.json:3:10: a task's processors must be a number from 1 to 4294967295, found ",
@@ -470,53 +489,59 @@ fn numbers_that_cannot_be() {
     }
     let size = |value: &str| {
         json(&format!(
-            "{{\"name\": \"a\", \"files\": [{{\"name\": \"f\", \"link\": \"input\",\n\"size\": {value}}}]}}"
+            "{{\"name\": \"a\", \"files\": [{{\"name\": \"f\", \"link\": \"input\",\n\
+             \"size\": {value}}}]}}"
         ))
     };
     for value in ["-1", "-0.5", "18446744073709551616", "1e300", "\"1 MB\""] {
-        told(
+        fails_with(
             "w.json",
             size(value),
             "w.json:3:9: a size must be a number of bytes, from 0 to 18446744073709551615, found ",
         );
     }
     let job = |attributes: &str| dax(&format!("<job id='a' name='x'\n{attributes}</job>"));
-    told("w.dax", job("runtime='-1'>"), "w.dax:2:1: no task has a runtime of \"-1\" s");
-    told("w.dax", job("runtime='NaN'>"), "w.dax:2:1: a runtime must be a number");
-    told(
+    fails_with("w.dax", job("runtime='-1'>"), "w.dax:2:1: no task has a runtime of \"-1\" s");
+    fails_with("w.dax", job("runtime='NaN'>"), "w.dax:2:1: a runtime must be a number");
+    fails_with(
         "w.dax",
         job("runtime='1'><uses name='f' link='input' size='1e30'/>"),
         "w.dax:3:13: a size must be",
     );
-    told(
+    fails_with(
         "w.dax",
         job("><profile namespace='pegasus' key='cores'>0</profile>"),
         "w.dax:3:2: a task's processors must be",
     );
-    let nodes = "><profile namespace='pegasus' key='nodes'>4000000000</profile><profile namespace='pegasus' key='ppn'>2</profile>";
-    told("w.dax", job(nodes), "w.dax:3:2: no machine has so many processors");
+    let nodes = "><profile namespace='pegasus' key='nodes'>4000000000</profile>\
+                 <profile namespace='pegasus' key='ppn'>2</profile>";
+    fails_with("w.dax", job(nodes), "w.dax:3:2: no machine has this number of processors");
     let profile = |profile: &str| {
         yaml(&format!("- {{id: a, name: x, profiles: {{pegasus: {{{profile}}}}}}}"))
     };
-    told("w.yml", profile("runtime: '-1'"), "w.yml:3:50: no task has a runtime of \"-1\" s");
-    told("w.yml", profile("runtime: .inf"), "w.yml:3:50: ");
-    told("w.yml", profile("cores: none"), "w.yml:3:48: a task's processors must be");
-    told(
+    fails_with("w.yml", profile("runtime: '-1'"), "w.yml:3:50: no task has a runtime of \"-1\" s");
+    fails_with("w.yml", profile("runtime: .inf"), "w.yml:3:50: ");
+    fails_with("w.yml", profile("cores: none"), "w.yml:3:48: a task's processors must be");
+    fails_with(
         "w.yml",
         profile("nodes: 4000000000, ppn: 4"),
-        "w.yml:3:48: no machine has so many processors",
+        "w.yml:3:48: no machine has this number of processors",
     );
-    told("w.dot", dot("a [runtime=\"-1\"]"), "w.dot:2:12: no task has a runtime of \"-1\" s");
-    told("w.dot", dot("a [procs=0]"), "w.dot:2:10: a task's processors must be");
-    told("w.dot", dot("a [size=nan]"), "w.dot:2:9: a size in flop must be");
-    told("w.dot", dot("a -> b [size=\"-5\"]"), "w.dot:2:14: a size must be a number of bytes");
+    fails_with("w.dot", dot("a [runtime=\"-1\"]"), "w.dot:2:12: no task has a runtime of \"-1\" s");
+    fails_with("w.dot", dot("a [procs=0]"), "w.dot:2:10: a task's processors must be");
+    fails_with("w.dot", dot("a [size=nan]"), "w.dot:2:9: a size in flop must be");
+    fails_with(
+        "w.dot",
+        dot("a -> b [size=\"-5\"]"),
+        "w.dot:2:14: a size must be a number of bytes",
+    );
     let toml = |key: &str| format!("[[task]]\nid = 'a'\n{key}");
     for value in ["0", "-1.5", "1e300", "nan", "inf", "9223372036854775807"] {
-        told("w.toml", toml(&format!("runtime = {value}")), "w.toml:3:11: ");
+        fails_with("w.toml", toml(&format!("runtime = {value}")), "w.toml:3:11: ");
     }
-    told("w.toml", toml("processors = -0x1"), "w.toml:3:");
-    told("w.toml", toml("processors = 0"), "w.toml:3:14: a task's processors must be");
-    told(
+    fails_with("w.toml", toml("processors = -0x1"), "w.toml:3:");
+    fails_with("w.toml", toml("processors = 0"), "w.toml:3:14: a task's processors must be");
+    fails_with(
         "w.toml",
         "[[file]]\nname = 'f'\nsize = 1e30",
         "w.toml:3:8: a size must be a number of bytes",
@@ -524,7 +549,7 @@ fn numbers_that_cannot_be() {
 }
 
 #[test]
-fn overrides_that_cannot_be() {
+fn invalid_overrides() {
     let fails = |overrides: &Overrides| {
         let read = Workflow::parse(Path::new("w.toml"), TASK.as_bytes(), Format::Own, overrides);
         read.unwrap_err().to_string()
@@ -558,37 +583,41 @@ fn overrides_that_cannot_be() {
 }
 
 #[test]
-fn documents_that_mean_harm() {
+fn malicious_documents() {
     let deep =
         |open: &str, close: &str| format!("{}{}", open.repeat(200_000), close.repeat(200_000));
-    told("w.json", format!("{{\"workflow\": {{\"tasks\": {}}}}}", deep("[", "]")), "w.json:1:");
-    told(
+    fails_with(
+        "w.json",
+        format!("{{\"workflow\": {{\"tasks\": {}}}}}", deep("[", "]")),
+        "w.json:1:",
+    );
+    fails_with(
         "w.json",
         json(&format!("{{\"name\": \"a\", \"runtime\": {}}}", deep("[", "]"))),
         "w.json:2:",
     );
-    told(
+    fails_with(
         "w.json",
         format!("{{\"x\": {}}}", deep("[", "]")),
         "w.json: not WfFormat JSON: there is no key",
     );
-    told("w.yml", format!("jobs: {}", deep("[", "]")), "w.yml:1:");
-    told("w.yml", format!("x: {}", deep("{a: ", "}")), "w.yml:1:");
+    fails_with("w.yml", format!("jobs: {}", deep("[", "]")), "w.yml:1:");
+    fails_with("w.yml", format!("x: {}", deep("{a: ", "}")), "w.yml:1:");
     let block: String = (0..500).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
-    told("w.yml", block, "w.yml:65:65: not Pegasus 5 YAML: it is nested too deep");
-    told("w.toml", format!("name = {}", deep("[", "]")), "w.toml:1:88: not workflow TOML: ");
-    told(
+    fails_with("w.yml", block, "w.yml:65:65: not Pegasus 5 YAML: it is nested too deep");
+    fails_with("w.toml", format!("name = {}", deep("[", "]")), "w.toml:1:88: not workflow TOML: ");
+    fails_with(
         "w.toml",
         format!("{} = 1", "a.".repeat(200_000) + "a"),
         "not workflow TOML: recursion limit",
     );
-    told(
+    fails_with(
         "w.dot",
         format!("digraph {}", deep("{", "}")),
         "w.dot:1:73: not DOT: subgraphs are deeper than 64",
     );
-    told("w.dax", format!("<adag>{}</adag>", deep("<a>", "</a>")), "has no tasks");
-    told(
+    fails_with("w.dax", format!("<adag>{}</adag>", deep("<a>", "</a>")), "has no tasks");
+    fails_with(
         "w.dax",
         format!("<adag {}/>", (0..100_000).map(|n| format!("a{n}='' ")).collect::<String>()),
         "w.dax:1:1: not DAX XML: a tag is longer than",
@@ -596,31 +625,32 @@ fn documents_that_mean_harm() {
 
     let says =
         "w.dax:2:1: not DAX XML: it has a DTD, which is not read: take the <!DOCTYPE ...> out";
-    told(
+    fails_with(
         "w.dax",
-        "<?xml version='1.0'?>\n<!DOCTYPE adag [<!ENTITY a 'aaaa'><!ENTITY b '&a;&a;'>]>\n<adag>&b;</adag>",
+        "<?xml version='1.0'?>\n\
+         <!DOCTYPE adag [<!ENTITY a 'aaaa'><!ENTITY b '&a;&a;'>]>\n<adag>&b;</adag>",
         says,
     );
-    told(
+    fails_with(
         "w.dax",
         "<?xml version='1.0'?>\n<!DOCTYPE adag SYSTEM 'file:///etc/passwd'>\n<adag/>",
         says,
     );
 
     let nested: String = (0..60_000).map(|n| format!("<a xmlns:a{n}='{n}'>")).collect();
-    told("w.dax", nested, "w.dax: has more than 64 XML namespaces, the most that is read");
+    fails_with("w.dax", nested, "w.dax: has more than 64 XML namespaces, the most that is read");
 
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..10 {
         let below = format!("*a{}", level - 1);
         bomb += &format!("a{level}: &a{level} [{}]\n", [below.as_str(); 10].join(", "));
     }
-    told("w.yml", format!("{bomb}jobs: *a9"), "aliases make too much of it");
+    fails_with("w.yml", format!("{bomb}jobs: *a9"), "aliases make too much of it");
     let many = format!("x: &x y\njobs: [{}]", "*x, ".repeat(200_000));
-    told("w.yml", many, "not Pegasus 5 YAML");
+    fails_with("w.yml", many, "not Pegasus 5 YAML");
 }
 
-/// So many tasks that write one file, and so many that read it.
+/// This number of tasks that write one file, and as many that read it.
 fn crowd(tasks: usize) -> String {
     let uses = ["inputs", "outputs"];
     let task = |task| format!("[[task]]\nid = '{task}'\nruntime = 1\n{} = ['f']\n", uses[task % 2]);
@@ -628,10 +658,14 @@ fn crowd(tasks: usize) -> String {
 }
 
 #[test]
-fn small_documents_that_ask_for_much_work() {
+fn small_documents_that_require_much_work() {
     let text = crowd(500);
     let read =
         Workflow::parse(Path::new("w.toml"), text.as_bytes(), Format::Own, &Overrides::default());
     assert_eq!(read.unwrap().edges().count(), 250_000);
-    told("w.toml", crowd(4000), "w.toml: has more than 10000000 edges, the most that is read");
+    fails_with(
+        "w.toml",
+        crowd(4000),
+        "w.toml: has more than 10000000 edges, the most that is read",
+    );
 }

@@ -1,4 +1,4 @@
-//! No input makes a reader panic or go on for ever: valid documents of every format that have been damaged, and mere bytes.
+//! No input makes a reader panic or loop: damaged documents of every format, and arbitrary bytes.
 
 mod samples;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use samples::SAMPLES;
 use springtide_workflow::{Format, Overrides, Workflow};
 
-/// A way in which a document is damaged, at a place of it from 0 to 1.
+/// Damage of a document, at a place of it from 0 to 1.
 #[derive(Clone, Debug)]
 enum Damage {
     Flip(f64, u8),
@@ -18,7 +18,7 @@ enum Damage {
 }
 
 impl Damage {
-    fn to(&self, text: &mut Vec<u8>) {
+    fn apply(&self, text: &mut Vec<u8>) {
         let at = |place: &f64| ((text.len() as f64 * place) as usize).min(text.len());
         match self {
             Self::Flip(place, bits) => {
@@ -45,7 +45,7 @@ impl Damage {
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
-    // Bytes that mean something to one format or another.
+    // Bytes with a meaning in some format.
     let signs = prop::sample::select(br#"{}[]<>"'=:;,&*!|-#/\.+0123456789e\n \t"#.to_vec());
     let bytes = prop::collection::vec(prop_oneof![4 => signs, 1 => any::<u8>()], 0..12);
     let place = || 0.0..1.0;
@@ -61,17 +61,17 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Reads, and looks that what comes of it is a workflow.
+/// Reads a text, and checks that the result is a workflow.
 fn try_reading(name: &str, text: &[u8], format: Format) -> Result<bool, TestCaseError> {
     let lenient = Overrides { runtime_s: Some(1.0), ..Overrides::default() };
     let file = Path::new(name);
     match Workflow::parse(file, text, format, &lenient) {
         Err(error) => {
-            let told = error.to_string();
-            prop_assert!(told.starts_with(name) && told.len() < 10_000, "{told}");
+            let message = error.to_string();
+            prop_assert!(message.starts_with(name) && message.len() < 10_000, "{message}");
             if let Some(at) = error.place.at {
                 let lines = text.iter().filter(|byte| **byte == b'\n').count() as u32 + 2;
-                prop_assert!((1..=lines).contains(&at.line) && at.column > 0, "{told}");
+                prop_assert!((1..=lines).contains(&at.line) && at.column > 0, "{message}");
             }
             Ok(false)
         }
@@ -87,7 +87,7 @@ fn try_reading(name: &str, text: &[u8], format: Format) -> Result<bool, TestCase
                 );
                 prop_assert!(task.processors != Some(0));
             }
-            // What could be read can be written and read again.
+            // A workflow that was read can be written and read again.
             let written = workflow.to_toml();
             let again =
                 Workflow::parse(file, written.as_bytes(), Format::Own, &Overrides::default());
@@ -101,7 +101,11 @@ fn try_reading(name: &str, text: &[u8], format: Format) -> Result<bool, TestCase
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn damaged_documents_are_read_or_refused(
@@ -110,12 +114,12 @@ proptest! {
     ) {
         let (name, format, text) = sample;
         let mut text = text.as_bytes().to_vec();
-        damage.iter().for_each(|damage| damage.to(&mut text));
+        damage.iter().for_each(|damage| damage.apply(&mut text));
         try_reading(name, &text, format)?;
     }
 
     #[test]
-    fn mere_bytes_are_read_or_refused(
+    fn arbitrary_bytes_are_read_or_refused(
         format in prop::sample::select(Format::ALL.to_vec()),
         text in prop::collection::vec(any::<u8>(), 0..200),
     ) {
@@ -126,14 +130,16 @@ proptest! {
     #[test]
     fn damaged_tables_are_read_or_refused(damage in prop::collection::vec(damage(), 0..6)) {
         let mut text = b"name,runtime_s,processors\nmAdd,1.5,4\n\"a, b\",,2\nx,3,\n".to_vec();
-        damage.iter().for_each(|damage| damage.to(&mut text));
+        damage.iter().for_each(|damage| damage.apply(&mut text));
         let mut overrides = Overrides::default();
         let read = overrides.parse_table(Path::new("t.csv"), &text);
-        prop_assert!(read.is_ok() || read.is_err_and(|error| error.to_string().starts_with("t.csv")));
+        prop_assert!(
+            read.is_ok() || read.is_err_and(|error| error.to_string().starts_with("t.csv"))
+        );
     }
 }
 
-/// A document with every single byte gone, and every one changed to one that means something.
+/// A document without each single byte, and with each replaced by one with a meaning.
 #[test]
 fn every_place_of_a_document_can_be_damaged() {
     for (name, format, text) in SAMPLES {

@@ -1,4 +1,4 @@
-//! What is read: the same workflow from every format, and real ones with the counts that are known of them.
+//! Every format gives the same workflow, and real workflows have their known counts.
 
 mod samples;
 
@@ -22,7 +22,7 @@ fn index(workflow: &Workflow, id: &str) -> usize {
     workflow.tasks.iter().position(|task| task.id == id).unwrap()
 }
 
-/// Edges by ids, sorted.
+/// The edges by ids, sorted.
 fn edges(workflow: &Workflow) -> Vec<(&str, &str, u64)> {
     let id = |task: usize| workflow.tasks[task].id.as_str();
     let mut edges: Vec<_> =
@@ -32,7 +32,7 @@ fn edges(workflow: &Workflow) -> Vec<(&str, &str, u64)> {
 }
 
 #[test]
-fn all_formats_tell_the_same_workflow() {
+fn all_formats_give_the_same_workflow() {
     for (name, format, text) in SAMPLES {
         assert_eq!(Format::guess(Path::new(name), text.as_bytes()), Some(format));
         let workflow = read(name, text);
@@ -81,7 +81,7 @@ fn a_file_on_disk_is_read_by_its_name() {
 }
 
 #[test]
-fn commands_are_what_files_say() {
+fn commands_are_those_of_the_files() {
     let command = |sample: usize, id| {
         let (name, _, text) = SAMPLES[sample];
         let workflow = read(name, text);
@@ -124,7 +124,7 @@ fn own_format_written_and_read_again_is_the_same() {
 }
 
 #[test]
-fn overrides_stand_in_for_what_files_do_not_say() {
+fn overrides_complete_the_files() {
     let text = "digraph { a [label=x size=3e9]; b [label=x runtime=5 procs=2]; c; a -> b -> c }";
     let table = |rows: &[(&str, Option<f64>, Option<u32>)]| {
         let row = |(key, runtime_s, processors): &(&str, _, _)| {
@@ -132,7 +132,7 @@ fn overrides_stand_in_for_what_files_do_not_say() {
         };
         rows.iter().map(row).collect::<BTreeMap<_, _>>()
     };
-    let told = |overrides: &Overrides| {
+    let given_edges = |overrides: &Overrides| {
         let workflow = parse("g.dot", text, overrides);
         workflow.tasks.iter().map(|task| (task.runtime_s, task.processors)).collect::<Vec<_>>()
     };
@@ -143,21 +143,21 @@ fn overrides_stand_in_for_what_files_do_not_say() {
         ..Overrides::default()
     };
     assert_eq!(
-        told(&overrides),
+        given_edges(&overrides),
         [(Some(3.0), Some(8)), (Some(5.0), Some(2)), (Some(7.0), Some(8))]
     );
-    // An id counts more than a name, and a table more than the file.
+    // An id takes precedence over a name, and a table over the file.
     let rows = table(&[("x", Some(1.0), Some(3)), ("b", None, Some(6)), ("none", None, None)]);
     let overrides = Overrides { table: rows, runtime_scale: Some(2.0), ..overrides };
     assert_eq!(
-        told(&overrides),
+        given_edges(&overrides),
         [(Some(2.0), Some(3)), (Some(10.0), Some(6)), (Some(14.0), Some(8))]
     );
     let odd = parse("g.dot", text, &overrides).odd;
     assert_eq!((odd.len(), odd[&Oddity::OverrideUnused].first.as_str()), (1, "none"));
     let unknown = Overrides { unknown_runtimes: true, ..Overrides::default() };
-    assert_eq!(told(&unknown), [(None, None), (Some(5.0), Some(2)), (None, None)]);
-    // A program's name will do too.
+    assert_eq!(given_edges(&unknown), [(None, None), (Some(5.0), Some(2)), (None, None)]);
+    // The name of a program is a key too.
     let json =
         r#"{"workflow": {"tasks": [{"name": "m_1", "command": {"program": "/usr/bin/m"}}]}}"#;
     let overrides = Overrides { table: table(&[("m", Some(2.5), None)]), ..Overrides::default() };
@@ -165,9 +165,10 @@ fn overrides_stand_in_for_what_files_do_not_say() {
 }
 
 #[test]
-fn tasks_that_took_no_time_are_taken_for_a_short_one_and_counted() {
+fn tasks_without_time_get_a_short_one_and_are_counted() {
     let json = r#"{"workflow": {"tasks": [
-        {"name": "a", "runtime": 1}, {"name": "b", "runtime": -0.5}, {"name": "c", "runtimeInSeconds": 0}]}}"#;
+        {"name": "a", "runtime": 1}, {"name": "b", "runtime": -0.5},
+        {"name": "c", "runtimeInSeconds": 0}]}}"#;
     let workflow = read("w.json", json);
     assert_eq!(
         (workflow.tasks[1].runtime_s, workflow.tasks[2].runtime_s),
@@ -184,7 +185,7 @@ fn tasks_that_took_no_time_are_taken_for_a_short_one_and_counted() {
 }
 
 /// A DAX of tasks that use files, each `task reads... > writes...`, and edges `parent>child`.
-fn dax(tasks: &[&str], told: &[&str]) -> Workflow {
+fn dax(tasks: &[&str], given_edges: &[&str]) -> Workflow {
     let mut text = "<adag>".to_owned();
     for task in tasks {
         let (reads, writes) = task.split_once('>').unwrap();
@@ -199,7 +200,7 @@ fn dax(tasks: &[&str], told: &[&str]) -> Workflow {
         }
         text += "</job>";
     }
-    for edge in told {
+    for edge in given_edges {
         let (parent, child) = edge.split_once('>').unwrap();
         text += &format!("<child ref='{child}'><parent ref='{parent}'/></child>");
     }
@@ -207,7 +208,7 @@ fn dax(tasks: &[&str], told: &[&str]) -> Workflow {
 }
 
 #[test]
-fn who_reads_what_several_write_waits_for_all_unless_edges_say_otherwise() {
+fn a_reader_waits_for_all_writers_unless_edges_decide() {
     let ends = |workflow: &Workflow| {
         let edges =
             edges(workflow).into_iter().map(|(parent, child, _)| format!("{parent}>{child}"));
@@ -215,15 +216,15 @@ fn who_reads_what_several_write_waits_for_all_unless_edges_say_otherwise() {
     };
     assert_eq!(ends(&dax(&["a > f", "b > f", "c f >"], &[])), "a>c b>c");
     assert_eq!(ends(&dax(&["a > f", "b > f", "c f >"], &["b>c"])), "b>c");
-    // One writer is a parent although other edges are told.
+    // One writer is a parent although the file has other edges.
     assert_eq!(ends(&dax(&["a > f", "b >", "c f >"], &["b>c"])), "a>c b>c");
-    // Tasks change a file in turn: who comes later is no parent of who came before.
+    // Tasks change a file in turn: a later one is no parent of an earlier one.
     assert_eq!(ends(&dax(&["a > f", "b f > f", "c f > f"], &["a>b", "b>c"])), "a>b b>c");
     assert_eq!(
         ends(&dax(&["s >", "a > f", "b f > g", "c > f"], &["a>s", "s>b", "b>c"])),
         "a>b a>s b>c s>b"
     );
-    // What a task writes itself it need not wait for.
+    // A task does not wait for a file that it writes itself.
     assert_eq!(ends(&dax(&["a f > f"], &[])), "");
 }
 
@@ -232,7 +233,8 @@ fn sizes_that_differ_are_those_of_the_writer() {
     let workflow = read(
         "w.dax",
         "<adag><job id='r' name='r' runtime='1'><uses file='f' link='input' size='9'/></job>\
-         <job id='w' name='w' runtime='1'><uses file='f' link='output' size='5'/><uses file='g' link='output'/></job></adag>",
+         <job id='w' name='w' runtime='1'><uses file='f' link='output' size='5'/>\
+         <uses file='g' link='output'/></job></adag>",
     );
     assert_eq!(edges(&workflow), [("w", "r", 5)]);
     assert_eq!(
@@ -243,7 +245,8 @@ fn sizes_that_differ_are_those_of_the_writer() {
 
 #[test]
 fn daggen_and_bare_graphs_are_read() {
-    let daggen = "// DAG automatically generated by daggen at Thu Jan  1 00:00:00 1970\n// ./daggen --dot -n 3 \n\
+    let daggen = "// DAG automatically generated by daggen at Thu Jan  1 00:00:00 1970\n\
+        // ./daggen --dot -n 3 \n\
         digraph G {\n  1 [size=\"68719476736\", alpha=\"0.10\"]\n  1 -> 2 [size =\"134217728\"]\n\
         1->3 [size =\"1e3\"]\n  2 [size=\"0\", alpha=\"0.2\"]\n  3 [size=\"1e10\"]\n}\n";
     let speed = Overrides { flop_per_s: Some(1e10), ..Overrides::default() };
@@ -251,7 +254,7 @@ fn daggen_and_bare_graphs_are_read() {
     assert_eq!(edges(&workflow), [("1", "2", 134_217_728), ("1", "3", 1000)]);
     let runtime = |id| workflow.tasks[index(&workflow, id)].runtime_s.unwrap();
     assert_eq!((runtime("1"), runtime("2"), runtime("3")), (6.8719476736, 0.001, 1.0));
-    // Edges with one label from one task are one file, from two tasks they are two.
+    // Edges with one label from one task are one file, from two tasks two.
     let labels =
         "digraph { node [runtime=1] a -> b -> c [label=f size=7]; a -> c [label=f size=7] }";
     let workflow = read("g.dot", labels);
@@ -290,7 +293,7 @@ fn workflows_from_the_wild_have_their_known_counts() {
         let bare = workflow.edges().filter(|(_, _, bytes)| *bytes == 0).count();
         let known = if name.contains("CyberShake") { edges / 2 } else { 0 };
         assert_eq!(bare, known, "{name}");
-        // Its own format has room for all of it.
+        // The own format represents all properties.
         let again = read("again.toml", &workflow.to_toml());
         assert!(workflow.edges().eq(again.edges()), "{name}");
     }

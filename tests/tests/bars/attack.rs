@@ -1,7 +1,7 @@
-//! Callers that never finish: first packets from many addresses, and handshakes that are left half open.
+//! Callers that never finish: first packets from many addresses, and half-open handshakes.
 //!
-//! Packets are quinn's own (connection ids by a printed seed, keys by the system's randomness), so that the endpoint does all the work
-//! for them that it would do for anybody's.
+//! Packets are quinn's own, so that the endpoint does all its usual work for them. Connection ids
+//! follow from a printed seed, keys from the system's randomness.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,7 +13,7 @@ use quinn::crypto::rustls::QuicClientConfig;
 use quinn_proto::{ClientConfig, DatagramEvent, Endpoint, EndpointConfig};
 use springtide_runtime::random::SplitMix;
 
-/// Where half-open callers are, each at a port of its own.
+/// The addresses of half-open callers, each with its own port.
 fn half_open_host(n: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 9, 9, 1 + n as u8)
 }
@@ -22,39 +22,39 @@ fn is_half_open(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V4(ip) if ip.octets()[..3] == [127, 9, 9])
 }
 
-/// So long an answer is waited for.
+/// The time to wait for an answer.
 const ANSWER: Duration = Duration::from_millis(300);
-/// Callers under way at once.
+/// The number of simultaneous callers.
 const AT_ONCE: usize = 100;
 
 pub struct Flood {
     pub at: SocketAddr,
     pub alpn: &'static [u8],
-    /// These show that they are where they say, and then say nothing more.
+    /// Callers that verify their address, and then send nothing.
     pub half_open: usize,
-    /// At so many hosts.
+    /// The number of hosts of these.
     pub hosts: usize,
-    /// Each of these from an address of its own.
+    /// Callers from an address of their own each.
     pub spoofed: usize,
     pub seed: u64,
 }
 
-/// What the callers were told.
+/// The answers that callers got.
 #[derive(Debug, Default)]
-pub struct Told {
-    /// Asked to show where they are.
+pub struct Answers {
+    /// Requests to verify the address.
     pub retries: usize,
-    /// Got the endpoint's part of a handshake, without having shown it.
+    /// Endpoint's parts of a handshake, without verification.
     pub served: usize,
-    /// Half open: asked, and showed it.
+    /// Half-open callers that verified their address.
     pub followed: usize,
-    /// Half open indeed: got the endpoint's part of a handshake, and left it at that.
+    /// Half-open callers that got the endpoint's part of a handshake, and sent no more.
     pub begun: usize,
-    /// Half open: told, after that, that there is no place.
+    /// Half-open callers that were refused after the verification, for lack of a place.
     pub turned_away: usize,
 }
 
-/// One caller: what it was told, in bytes.
+/// A caller, with the bytes that it got.
 struct Caller {
     socket: UdpSocket,
     endpoint: Endpoint,
@@ -63,7 +63,7 @@ struct Caller {
     done: bool,
 }
 
-/// TLS that trusts nobody: nothing is ever finished.
+/// TLS that trusts no certificate, so that no handshake finishes.
 fn config(alpn: &[u8]) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut tls = rustls::ClientConfig::builder_with_provider(provider)
@@ -76,18 +76,18 @@ fn config(alpn: &[u8]) -> ClientConfig {
 }
 
 impl Flood {
-    /// Sends all, and returns what came back.
-    pub fn run(&self) -> Told {
+    /// Runs all callers, and returns the answers.
+    pub fn run(&self) -> Answers {
         println!("an attack on {}: seed {}", self.at, self.seed);
         let mut rng = SplitMix(self.seed);
         let config = config(self.alpn);
-        let mut told = Told::default();
+        let mut answers = Answers::default();
         let half_open = (0..self.half_open).map(|n| half_open_host(n % self.hosts));
-        // None of them twice, none the good peers'.
+        // Each address once, and none of the good peers'.
         let spoofed = (0..self.spoofed)
             .map(|n| Ipv4Addr::new(127, 20 + (n >> 16) as u8, (n >> 8) as u8, n as u8));
         let hosts: Vec<Ipv4Addr> = half_open.chain(spoofed).collect();
-        // Half-open ones are kept to the end, so that all are so at once.
+        // Half-open callers are kept to the end, so that all are open at once.
         let mut kept = Vec::new();
         for batch in hosts.chunks(AT_ONCE) {
             let mut callers: Vec<Caller> =
@@ -95,13 +95,13 @@ impl Flood {
             let until = Instant::now() + ANSWER;
             while Instant::now() < until && callers.iter().any(|caller| !caller.done) {
                 for caller in callers.iter_mut().filter(|caller| !caller.done) {
-                    self.hear(caller, &mut told);
+                    self.receive(caller, &mut answers);
                 }
                 std::thread::sleep(Duration::from_millis(1));
             }
             kept.extend(callers.into_iter().filter(|caller| caller.shown));
         }
-        told
+        answers
     }
 
     fn caller(&self, host: Ipv4Addr, config: &ClientConfig, rng: &mut SplitMix) -> Caller {
@@ -121,13 +121,13 @@ impl Flood {
     fn send(&self, caller: &mut Caller) {
         let mut packet = Vec::new();
         while caller.conn.poll_transmit(Instant::now(), 1, &mut packet).is_some() {
-            // A full buffer of the system's is as good as a lost packet.
+            // A full buffer of the system is equivalent to a lost packet.
             let _ = caller.socket.send_to(&packet, self.at);
             packet.clear();
         }
     }
 
-    fn hear(&self, caller: &mut Caller, told: &mut Told) {
+    fn receive(&self, caller: &mut Caller, answers: &mut Answers) {
         let mut buffer = [0; 2048];
         let len = match caller.socket.recv_from(&mut buffer) {
             Ok((len, _)) => len,
@@ -138,37 +138,37 @@ impl Flood {
         // The type of a long header (RFC 9000, 17.2).
         match (buffer[0] >> 4 & 3, half_open, caller.shown) {
             (3, false, _) => {
-                told.retries += 1;
+                answers.retries += 1;
                 caller.done = true;
             }
             (3, true, false) => {
-                told.retries += 1;
-                told.followed += 1;
+                answers.retries += 1;
+                answers.followed += 1;
                 self.show(caller, &buffer[..len]);
             }
-            // Short ones carry a close and no keys: it was turned away.
+            // Short answers contain a close and no keys: the caller was refused.
             (_, true, true) => {
-                told.begun += usize::from(len >= 200);
-                told.turned_away += usize::from(len < 200);
+                answers.begun += usize::from(len >= 200);
+                answers.turned_away += usize::from(len < 200);
                 caller.done = true;
             }
             (_, true, false) => {
-                told.begun += usize::from(len >= 200);
+                answers.begun += usize::from(len >= 200);
                 caller.done = true;
             }
             (_, false, _) => {
-                told.served += 1;
+                answers.served += 1;
                 caller.done = true;
             }
         }
     }
 
-    /// Says again what it said, with the answer to the request to show where it is.
+    /// Repeats the first packet, with the token of the Retry.
     fn show(&self, caller: &mut Caller, retry: &[u8]) {
         let (now, mut out) = (Instant::now(), Vec::new());
-        let heard =
+        let event =
             caller.endpoint.handle(now, self.at, None, None, BytesMut::from(retry), &mut out);
-        if let Some(DatagramEvent::ConnectionEvent(_, event)) = heard {
+        if let Some(DatagramEvent::ConnectionEvent(_, event)) = event {
             caller.conn.handle_event(event);
         }
         caller.shown = true;

@@ -1,4 +1,4 @@
-//! Consumers that take nothing: what those hold that send to them, and what they hold themselves.
+//! Consumers that read nothing: the memory of their senders, and their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use springtide_runtime::net::{Address, Contact, Net, NetConfig};
 use springtide_runtime::remote::{Hub, Remote, RemoteError};
 use tokio::time::{Instant, sleep};
 
-use super::helper::{Helper, Load, Look, NAME, Role, Slow};
+use super::helper::{Helper, Load, Measurement, NAME, Role, Slow};
 use super::odd::{Hello, client, say_hello};
 use super::{MIB, loopback};
 
-/// What came of a stall.
+/// The result of a stall.
 pub struct Stalled {
     pub what: &'static str,
     pub links: usize,
     pub base_kib: u64,
-    /// Seconds since the flood began, and KiB.
+    /// Pairs of seconds since the start of the flood, and KiB.
     pub seen: Vec<(f64, u64)>,
-    /// What it said of itself at the end.
-    pub last: Look,
-    /// Sends that were refused, typed, at the senders' side.
+    /// The state of the measured process at the end.
+    pub last: Measurement,
+    /// Sends that the senders' side refused with an error.
     pub refused: u64,
 }
 
@@ -33,7 +33,7 @@ impl Stalled {
         most.saturating_sub(self.base_kib) as f64 / MIB
     }
 
-    /// MiB a minute, least squares over the second half, when all that may be held is held.
+    /// MiB a minute, by least squares over the second half, when all bounded memory is in use.
     pub fn slope_mib(&self) -> f64 {
         let half = &self.seen[self.seen.len() / 2..];
         let n = half.len() as f64;
@@ -62,7 +62,8 @@ fn on_one_thread<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-/// An endpoint sends in every class as fast as it may, to peers that have said hello and read nothing.
+/// An endpoint sends in every class at full speed, to peers that have sent a hello and read
+/// nothing.
 pub fn stalled_peers(peers: usize, stall: Duration) -> Stalled {
     on_one_thread(async {
         let ca = Ca::ephemeral("bars").unwrap();
@@ -93,7 +94,8 @@ pub fn stalled_peers(peers: usize, stall: Duration) -> Stalled {
     })
 }
 
-/// Callers send as fast as they may to a published actor that handles nothing, with short deadlines and without any.
+/// Callers send at full speed to a published actor that handles nothing, with short deadlines and
+/// without any.
 pub fn slow_actor(callers: usize, stall: Duration) -> Stalled {
     on_one_thread(async {
         let ca = Ca::ephemeral("bars").unwrap();
@@ -168,7 +170,7 @@ async fn keep_calling(
                         refused.set(refused.get() + 1);
                         sleep(Duration::from_millis(10)).await;
                     }
-                    // Its deadline has passed: it goes on, as those do that have no patience.
+                    // Its deadline has passed: it continues, as impatient callers do.
                     Err(_) => sleep(Duration::from_millis(1)).await,
                 }
             }
@@ -189,7 +191,8 @@ async fn watch(helper: &mut Helper, stall: Duration) -> Vec<(f64, u64)> {
     seen
 }
 
-/// Whoever sends to those who read nothing is told so, and holds its queues and no more.
+/// Sends to peers that read nothing are refused with an error, and the sender holds its queues and
+/// no more.
 #[test]
 fn peers_that_read_nothing_are_not_sent_into_memory() {
     let stalled = stalled_peers(2, Duration::from_secs(4));
@@ -198,9 +201,10 @@ fn peers_that_read_nothing_are_not_sent_into_memory() {
     assert!(stalled.above_mib() < 2.0 * 16.0 + 16.0, "{}", stalled.row());
 }
 
-/// An actor that handles nothing is spared what is too much, whatever its callers' deadlines, and they are told so.
+/// An actor that handles nothing has a bounded queue, for any deadlines of its callers, and they
+/// get errors.
 #[test]
-fn an_actor_that_handles_nothing_is_spared_and_its_callers_are_told() {
+fn an_actor_that_handles_nothing_is_protected_and_its_callers_get_errors() {
     let stalled = slow_actor(2, Duration::from_secs(5));
     println!("{} {:?}", stalled.row(), stalled.last);
     assert!(stalled.refused > 0, "{}", stalled.row());

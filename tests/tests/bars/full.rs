@@ -1,4 +1,5 @@
-//! The bars at full size. Not run by default, for they measure; alone on the machine:
+//! The bars at full size. These are measurements, not run by default; run them alone on the
+//! machine:
 //! `cargo test -p springtide-tests --test all bars::full -- --ignored --nocapture --test-threads 1`
 
 use std::time::Duration;

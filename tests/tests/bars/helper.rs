@@ -1,7 +1,8 @@
-//! The endpoint that is measured, in a process of its own: the test binary run anew as one test that does nothing by default.
+//! The measured endpoint, in a process of its own: the test binary runs again as a single test that
+//! does nothing by default.
 //!
-//! Asked a line on its standard input, it answers a line of JSON on its standard error (the other is the test harness's). It ends when
-//! its input does, so that it outlives no test, however that ends.
+//! For each line on its standard input, it writes a line of JSON to its standard error (the output
+//! belongs to the test harness). It ends with its input, so that it does not outlive a test.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::net::SocketAddr;
@@ -26,21 +27,21 @@ use springtide_runtime::wire::{INLINE_MAX, Kind};
 
 use super::loopback;
 
-/// What is measured.
+/// The kind of the measured process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// An endpoint of links that takes what comes.
+    /// An endpoint of links that accepts all messages.
     Links,
-    /// The same, sending all that is taken to whoever is named.
+    /// An endpoint of links that sends at full speed to the given peers.
     Sender,
-    /// The same with a published actor that handles nothing until it is told to.
+    /// An endpoint of links with a published actor that handles nothing until it is released.
     Slow,
-    /// A door at which nodes join; nobody's token is good.
+    /// An endpoint at which nodes join; all tokens are invalid.
     Door,
 }
 
 impl Role {
-    /// The name of the protocol that it speaks.
+    /// The name of its protocol.
     pub fn alpn(self) -> &'static [u8] {
         match self {
             Role::Door => JOIN_ALPN,
@@ -49,30 +50,30 @@ impl Role {
     }
 }
 
-/// What it says of itself.
+/// The state of the measured process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Look {
-    /// Where it listens.
+pub struct Measurement {
+    /// The address that it listens at.
     pub at: String,
-    /// Resident memory, KiB.
+    /// Resident memory in KiB.
     pub resident_kib: u64,
-    /// Payloads that were taken for sending.
+    /// Payloads that were accepted for sending.
     pub taken: u64,
-    /// Payloads that were not, because a queue was full.
+    /// Payloads that were refused, because a queue was full.
     pub full: u64,
     /// Messages that its actor has handled.
     pub handled: u64,
-    /// Calls that it refused: too many in hand.
+    /// Calls that it refused, because too many were pending.
     pub busy: u64,
     /// Tells that it dropped for the same reason.
     pub dropped: u64,
-    /// Links refused, all reasons.
+    /// Refused links, for all reasons.
     pub refused: u64,
-    /// Links that are up.
+    /// The number of links that are up.
     pub up: usize,
 }
 
-/// The process. Dropped, it ends.
+/// The measured process; it ends when this is dropped.
 pub struct Helper {
     child: Child,
     ask: ChildStdin,
@@ -109,7 +110,7 @@ impl Helper {
         helper
     }
 
-    pub fn tell(&mut self, what: &str) -> Look {
+    pub fn tell(&mut self, what: &str) -> Measurement {
         writeln!(self.ask, "{what}").expect("the helper lives");
         loop {
             let line = self.answers.next().expect("the helper lives").unwrap();
@@ -120,7 +121,7 @@ impl Helper {
         }
     }
 
-    pub fn look(&mut self) -> Look {
+    pub fn look(&mut self) -> Measurement {
         self.tell("look")
     }
 }
@@ -149,7 +150,7 @@ remote_message! {
     "load" => Load;
 }
 
-/// Handles nothing before it is let go.
+/// An actor that handles nothing before it is released.
 pub struct Slow(Arc<Counts>);
 
 impl Actor for Slow {
@@ -193,13 +194,13 @@ impl JoinJudge for NoToken {
     fn refused(&self, _: SocketAddr, _: &JoinRefusal) {}
 }
 
-/// What stands behind the questions.
-enum Stands {
+/// The subject of the requests.
+enum Subject {
     Links(Net, Option<Arc<Hub>>),
     Door(JoinDoor),
 }
 
-/// Does nothing unless it is run by [`Helper::start`].
+/// Does nothing unless [`Helper::start`] runs it.
 #[test]
 #[ignore = "a process of other tests"]
 fn process() {
@@ -210,35 +211,36 @@ fn process() {
     let identity = NodeIdentity::of_parts(&read("cert"), &read("key"), &read("ca")).unwrap();
     actix_rt::System::new().block_on(async move {
         let counts = Arc::new(Counts::default());
-        let stands = match role {
+        let subject = match role {
             Role::Door => {
                 let judge = Arc::new(NoToken);
                 let door = JoinDoor::open(loopback(), &identity, judge, JoinLimits::default());
-                Stands::Door(door.unwrap())
+                Subject::Door(door.unwrap())
             }
             Role::Links | Role::Sender => {
                 let net = Net::quic(config(role), &identity, Incarnation(1)).unwrap();
                 net.start(Arc::new(Nothing));
-                Stands::Links(net, None)
+                Subject::Links(net, None)
             }
             Role::Slow => {
                 let net = Net::quic(config(role), &identity, Incarnation(1)).unwrap();
                 let hub = Hub::new(net.clone());
                 let slow = counts.clone();
-                // As users' actors: on an arbiter of their own.
+                // On an arbiter of its own, as users' actors are.
                 let arbiter = Arbiter::new();
                 let addr = Slow::start_in_arbiter(&arbiter.handle(), move |_| Slow(slow));
                 hub.publish("slow", addr).accepts::<Load>();
                 net.start(hub.clone());
-                Stands::Links(net, Some(hub))
+                Subject::Links(net, Some(hub))
             }
         };
-        std::thread::spawn(move || answer(&stands, &counts));
+        std::thread::spawn(move || answer(&subject, &counts));
         std::future::pending::<()>().await;
     });
 }
 
-/// As a node's, but that payloads that go in bulk may wait as long as those of other classes: what a user queues there is its own.
+/// A node's configuration, but bulk payloads may wait as long as those of other classes: a user's
+/// own queue is not measured.
 fn config(role: Role) -> NetConfig {
     let mut config = NetConfig::default();
     if role == Role::Sender {
@@ -247,13 +249,13 @@ fn config(role: Role) -> NetConfig {
     config
 }
 
-/// Answers what is asked until nobody is there to ask; then the process ends.
-fn answer(stands: &Stands, counts: &Arc<Counts>) {
+/// Answers requests until the input ends; then the process ends.
+fn answer(subject: &Subject, counts: &Arc<Counts>) {
     for line in std::io::stdin().lines() {
         let Ok(line) = line else { break };
         let words: Vec<&str> = line.split_whitespace().collect();
-        match (&*words, stands) {
-            (["flood", to @ ..], Stands::Links(net, _)) => {
+        match (&*words, subject) {
+            (["flood", to @ ..], Subject::Links(net, _)) => {
                 let to: Vec<NodeId> = to.iter().map(|name| NodeId::from(*name)).collect();
                 let (net, counts) = (net.clone(), counts.clone());
                 std::thread::spawn(move || flood(&net, &to, &counts));
@@ -262,19 +264,19 @@ fn answer(stands: &Stands, counts: &Arc<Counts>) {
             (["stop"], _) => counts.stop.store(true, Ordering::Release),
             _ => {}
         }
-        let mut look = Look {
+        let mut look = Measurement {
             resident_kib: resident_kib(),
             taken: counts.taken.load(Ordering::Relaxed),
             full: counts.full.load(Ordering::Relaxed),
             handled: counts.handled.load(Ordering::Relaxed),
-            ..Look::default()
+            ..Measurement::default()
         };
-        match stands {
-            Stands::Door(door) => {
+        match subject {
+            Subject::Door(door) => {
                 look.at = door.address().to_string();
                 look.refused = door.counts().refused.values().sum();
             }
-            Stands::Links(net, hub) => {
+            Subject::Links(net, hub) => {
                 let Address::Socket(at) = net.address() else { panic!("no socket") };
                 look.at = at.to_string();
                 look.refused = net.refused().values().sum();
@@ -291,7 +293,7 @@ fn answer(stands: &Stands, counts: &Arc<Counts>) {
     std::process::exit(0);
 }
 
-/// Sends in every class, each payload with memory of its own, as fast as they are taken.
+/// Sends in every class at full speed, each payload with memory of its own.
 fn flood(net: &Net, to: &[NodeId], counts: &Counts) {
     while !counts.stop.load(Ordering::Acquire) {
         let mut taken = false;

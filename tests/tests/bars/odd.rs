@@ -1,4 +1,5 @@
-//! Hand-made peers: what a node says when a link begins, over bare quinn, and nothing of a node behind it.
+//! Hand-made peers over bare quinn: they send the messages of a node at the start of a link, and
+//! nothing else.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::helper::Role;
 use super::{LONG, loopback};
 
-/// As the runtime's own, which is not public: the golden files say what is on the wire.
+/// The runtime's own message, which is not public: the golden files fix its encoding.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Hello {
     pub protocol_min: u16,
@@ -44,7 +45,7 @@ impl Hello {
     }
 }
 
-/// TLS that shows this certificate and offers these protocols.
+/// TLS that presents this certificate and offers these protocols.
 pub fn client(identity: &NodeIdentity, alpn: &[&[u8]]) -> quinn::ClientConfig {
     let [cert, key, ca] = identity.pem();
     let pem = |text: &str| CertificateDer::from_pem_slice(text.as_bytes()).unwrap();
@@ -64,21 +65,21 @@ pub fn client(identity: &NodeIdentity, alpn: &[&[u8]]) -> quinn::ClientConfig {
     quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(config).unwrap()))
 }
 
-/// A link of which nothing is read but the welcome.
-pub struct Odd {
+/// A link that reads only the welcome.
+pub struct BareLink {
     pub conn: Connection,
     pub send: SendStream,
     pub recv: RecvStream,
     pub answer: Frame,
 }
 
-/// Calls and says hello.
+/// Connects and sends a hello.
 pub async fn say_hello(
     endpoint: &Endpoint,
     config: quinn::ClientConfig,
     at: SocketAddr,
     hello: &Hello,
-) -> Result<Odd, String> {
+) -> Result<BareLink, String> {
     let connecting = endpoint.connect_with(config, at, "node.springtide").unwrap();
     let conn = connecting.await.map_err(|error| error.to_string())?;
     let said = async {
@@ -98,11 +99,11 @@ pub async fn say_hello(
         Some(reason) => reason.to_string(),
         None => error.to_string(),
     })?;
-    Ok(Odd { conn, send, recv, answer })
+    Ok(BareLink { conn, send, recv, answer })
 }
 
-/// Somebody with a right to call, who does so again and again, each time as new.
-pub struct Good {
+/// A peer with a right to call, which calls repeatedly, each time as a new incarnation.
+pub struct GoodPeer {
     role: Role,
     at: SocketAddr,
     identity: NodeIdentity,
@@ -110,7 +111,7 @@ pub struct Good {
     lives: AtomicU64,
 }
 
-impl Good {
+impl GoodPeer {
     pub fn new(ca: &Ca, role: Role, at: SocketAddr) -> Self {
         let identity = ca.issue(&"good".into(), &"bars".into(), "node", EPHEMERAL_VALIDITY);
         let Minted { id, secret, .. } = Minted::draw().unwrap();
@@ -118,7 +119,7 @@ impl Good {
         Self { role, at, identity: identity.unwrap(), token, lives: AtomicU64::new(1) }
     }
 
-    /// From the first packet to the welcome, or to the door's answer.
+    /// Time from the first packet to the welcome, or to the join endpoint's answer.
     pub async fn call(&self) -> Duration {
         let life = self.lives.fetch_add(1, Ordering::Relaxed);
         if self.role == Role::Door {
@@ -143,7 +144,7 @@ impl Good {
     }
 }
 
-/// The value below which this share of them lies. Of none, none.
+/// The value below which this share of the durations lies; zero if there are none.
 pub fn percentile(sorted: &[Duration], share: f64) -> Duration {
     let at = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(at.saturating_sub(1)).copied().unwrap_or_default()

@@ -1,7 +1,9 @@
-//! Versions: neighbours share a grid, others are refused, and both are told who speaks what (bar 10).
+//! Versions: neighbouring versions share a grid, others are refused, and both sides get both
+//! versions (bar 10).
 //!
-//! There is one minor version so far. So today's build plays the former one, beside nodes that say that they speak another on top of it:
-//! what is agreed on, and what frames of the links say, differs between them.
+//! There is one minor version so far. So this build plays the former one, with nodes that claim
+//! another version in addition. The agreed version, and the frames of the links, differ between
+//! them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,10 +35,10 @@ use super::odd::{Hello, client, say_hello};
 use super::{LONG, loopback, ms};
 use crate::simulated;
 
-/// What this build speaks, and what one speaks that knows another minor version on top.
+/// The versions of this build, and of one with another minor version in addition.
 const FORMER: Protocols = Protocols { min: 1, max: 1 };
 const LATER: Protocols = Protocols { min: 1, max: 2 };
-/// Has nothing in common with this build.
+/// Versions that have nothing in common with this build.
 const TWO_LATER: Protocols = Protocols { min: 2, max: 3 };
 
 const NEXT_MAJOR: &[u8] = b"springtide/2";
@@ -53,7 +55,8 @@ fn later() -> Wire {
     Wire::Quic(Box::new(NetConfig { protocols: LATER, ..NetConfig::default() }))
 }
 
-/// Cluster c1 is of the former version, and a node of c0. Both sides steal from each other, one node of each leaves.
+/// Cluster c1 has the former version, and so has a node of c0. Both sides steal from each other,
+/// and one node of each leaves.
 #[test]
 fn nodes_of_two_minor_versions_steal_from_each_other_and_leave() {
     let job = Queens { size: 10, grain: 5 };
@@ -67,18 +70,18 @@ fn nodes_of_two_minor_versions_steal_from_each_other_and_leave() {
             protocols: protocols.clone(),
             ..Shape::of(&[3, 3], 1, seed)
         };
-        let seen = Rc::<RefCell<Seen>>::default();
-        let note = seen.clone();
+        let observations = Rc::<RefCell<Observations>>::default();
+        let note = observations.clone();
         let run = run_scripted(&shape, job.clone(), move |hands| async move {
             let names = hands.nodes();
-            let look = |seen: &mut Seen| {
+            let look = |observations: &mut Observations| {
                 for node in &names {
                     let refused = hands.net(node).refused();
-                    seen.refused |= refused.contains_key(&RefuseReason::Protocol);
-                    seen.steals.insert(node.clone(), hands.statistics(node));
+                    observations.refused |= refused.contains_key(&RefuseReason::Protocol);
+                    observations.steals.insert(node.clone(), hands.statistics(node));
                     for link in hands.net(node).links() {
                         if let Some(protocol) = link.protocol {
-                            seen.spoken.insert((node.clone(), link.peer.node), protocol);
+                            observations.spoken.insert((node.clone(), link.peer.node), protocol);
                         }
                     }
                 }
@@ -91,37 +94,42 @@ fn nodes_of_two_minor_versions_steal_from_each_other_and_leave() {
             look(&mut note.borrow_mut());
             note.borrow_mut().left = true;
         });
-        let seen = seen.borrow();
-        println!("seed {seed}: {:?}, {} links", seen.both_ways(), seen.spoken.len());
+        let observations = observations.borrow();
+        println!(
+            "seed {seed}: {:?}, {} links",
+            observations.both_ways(),
+            observations.spoken.len()
+        );
         assert_eq!(run.outcome.unwrap().checksum, alone(&job), "seed {seed}");
         assert!(
-            seen.left,
+            observations.left,
             "seed {seed}: the job was over before anybody left: {:?}",
-            seen.both_ways()
+            observations.both_ways()
         );
-        assert!(!seen.refused, "seed {seed}: a version was refused");
+        assert!(!observations.refused, "seed {seed}: a version was refused");
         let old: Vec<NodeId> = old.iter().map(|node| NodeId::from(*node)).collect();
-        for ((a, b), protocol) in &seen.spoken {
+        for ((a, b), protocol) in &observations.spoken {
             let mixed = old.contains(a) || old.contains(b);
             assert_eq!(*protocol, if mixed { 1 } else { 2 }, "seed {seed}: {a} and {b}");
         }
-        let both: std::collections::BTreeSet<u16> = seen.spoken.values().copied().collect();
+        let both: std::collections::BTreeSet<u16> = observations.spoken.values().copied().collect();
         assert_eq!(both, [1, 2].into(), "seed {seed}");
     }
 }
 
 #[derive(Default)]
-struct Seen {
+struct Observations {
     steals: BTreeMap<NodeId, Statistics>,
-    /// What two nodes speak with each other, as the first says.
+    /// The version between two nodes, as the first reports it.
     spoken: BTreeMap<(NodeId, NodeId), u16>,
     left: bool,
-    /// Somebody had no version in common with another.
+    /// Whether a node had no version in common with another.
     refused: bool,
 }
 
-impl Seen {
-    /// Tasks that later nodes took from former ones' cluster, and the other way, once there are of both.
+impl Observations {
+    /// Tasks that later nodes stole from the former ones' cluster, and the reverse, once both have
+    /// occurred.
     fn both_ways(&self) -> Option<(u64, u64)> {
         let wide = |cluster: &str| {
             let of = self.steals.iter().filter(|(node, _)| node.as_str().starts_with(cluster));
@@ -132,7 +140,7 @@ impl Seen {
     }
 }
 
-/// The same with all actors of a grid: head, sites and the job's coordinators are of both versions.
+/// The same with all actors of a grid: head, sites and the job's coordinators have both versions.
 #[test]
 fn a_whole_grid_of_two_minor_versions_works() {
     let mut layout = simulated::layout(&[3, 3], 1);
@@ -158,14 +166,14 @@ fn a_whole_grid_of_two_minor_versions_works() {
     assert!(!refused.1.contains_key(&RefuseReason::Protocol), "{:?}", refused.1);
 }
 
-/// What a node hears of its links.
+/// The notifications of a node about its links.
 #[derive(Default)]
-struct Heard {
+struct Received {
     downs: Mutex<Vec<Why>>,
     frames: Mutex<Vec<Bytes>>,
 }
 
-impl Inbox for Heard {
+impl Inbox for Received {
     fn frame(&self, _: &Peer, _: Kind, body: Bytes) {
         self.frames.lock().unwrap().push(body);
     }
@@ -177,7 +185,7 @@ impl Inbox for Heard {
 
 struct Node {
     net: Net,
-    heard: Arc<Heard>,
+    received: Arc<Received>,
 }
 
 impl Node {
@@ -185,9 +193,9 @@ impl Node {
         let identity = ca.issue(&name.into(), &"bars".into(), "node", EPHEMERAL_VALIDITY).unwrap();
         let config = NetConfig { protocols, attempts: 1, ..NetConfig::default() };
         let net = Net::quic(config, &identity, Incarnation(1)).unwrap();
-        let heard = Arc::<Heard>::default();
-        net.start(heard.clone());
-        Self { net, heard }
+        let received = Arc::<Received>::default();
+        net.start(received.clone());
+        Self { net, received }
     }
 
     fn at(&self) -> SocketAddr {
@@ -199,19 +207,19 @@ impl Node {
         self.net.refused().get(&reason).copied().unwrap_or(0)
     }
 
-    /// Calls whoever is there, and returns why it has no link, and how long that took.
+    /// Sends to a peer, and returns the reason why it has no link, and the time until then.
     async fn refusal(&self, contact: Contact) -> (Why, Duration) {
         let (node, began) = (contact.node.clone(), Instant::now());
         self.net.learn(contact);
-        self.net.send(&node, Class::Control, Kind::TELL, "for nobody").unwrap();
+        self.net.send(&node, Class::Control, Kind::TELL, "for no node").unwrap();
         let down = async {
-            while self.heard.downs.lock().unwrap().is_empty() {
+            while self.received.downs.lock().unwrap().is_empty() {
                 sleep(Duration::from_millis(1)).await;
             }
         };
         timeout(LONG, down).await.expect("a refusal");
         let took = began.elapsed();
-        (self.heard.downs.lock().unwrap().remove(0), took)
+        (self.received.downs.lock().unwrap().remove(0), took)
     }
 }
 
@@ -219,7 +227,8 @@ fn says_both(text: &str, mine: &str, theirs: &str) {
     assert!(text.contains(mine) && text.contains(theirs), "{mine} and {theirs}: {text}");
 }
 
-/// Whoever calls whom: it is refused by the side that is called, which counts it, and both versions are in what the caller hears.
+/// For both directions of the call: the called side refuses and counts it, and the caller gets both
+/// versions.
 #[actix_rt::test]
 async fn a_peer_without_a_common_minor_version_is_refused_and_both_are_named() {
     let ca = Ca::ephemeral("bars").unwrap();
@@ -230,14 +239,15 @@ async fn a_peer_without_a_common_minor_version_is_refused_and_both_are_named() {
         assert_eq!(why.refused, Some(RefuseReason::Protocol), "{why}");
         says_both(&why.text, &format!("protocol {caller}"), &format!("protocol {called}"));
         assert_eq!((a.refused(RefuseReason::Protocol), b.refused(RefuseReason::Protocol)), (0, 1));
-        assert!(b.heard.frames.lock().unwrap().is_empty());
+        assert!(b.received.frames.lock().unwrap().is_empty());
         a.net.close("done").await;
         b.net.close("done").await;
     }
 }
 
-/// What was agreed on is what frames say from then on, both ways; another version breaks the link. A kind that the node does not know is
-/// skipped and counted, in every version.
+/// Frames have the agreed version in both directions, and another version breaks the link.
+///
+/// An unknown kind of frame is skipped and counted, in every version.
 #[actix_rt::test]
 async fn frames_carry_the_version_that_was_agreed_on() {
     let ca = Ca::ephemeral("bars").unwrap();
@@ -257,18 +267,19 @@ async fn frames_carry_the_version_that_was_agreed_on() {
             odd.send.write_all(&frame.header_in(agreed)).await.unwrap();
             odd.send.write_all(&frame.body).await.unwrap();
         }
-        let heard = async {
-            while node.heard.frames.lock().unwrap().last().is_none_or(|body| *body != known.body) {
+        let received = async {
+            while node.received.frames.lock().unwrap().last().is_none_or(|body| *body != known.body)
+            {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(LONG, heard).await.expect("the frame that is known");
+        timeout(LONG, received).await.expect("the frame that is known");
         let link = |name: &str| {
             let links = node.net.links();
             links.into_iter().find(|link| link.peer.node.as_str() == name).unwrap()
         };
         assert_eq!((link(&name).protocol, link(&name).unknown_kinds), (Some(agreed.into()), 1));
-        // What the node sends is in that version too.
+        // The node sends frames of that version too.
         node.net.send(&name.as_str().into(), Class::Control, Kind::TELL, "back").unwrap();
         let mut header = [0; HEADER_LEN];
         timeout(LONG, odd.recv.read_exact(&mut header)).await.expect("a frame").unwrap();
@@ -280,11 +291,11 @@ async fn frames_carry_the_version_that_was_agreed_on() {
         assert!(why.contains(&format!("where {agreed} was agreed on")), "{why}");
         assert_eq!(link(&name).strikes, 1);
     }
-    assert_eq!(node.heard.frames.lock().unwrap().len(), 3);
+    assert_eq!(node.received.frames.lock().unwrap().len(), 3);
     node.net.close("done").await;
 }
 
-/// As the runtime's own, of which the version alone is looked at here.
+/// The runtime's own message, of which only the version is read.
 #[derive(serde::Deserialize)]
 struct Welcome {
     protocol: u16,
@@ -294,9 +305,9 @@ fn identity(ca: &Ca, name: &str, role: &str) -> NodeIdentity {
     ca.issue(&name.into(), &"bars".into(), role, EPHEMERAL_VALIDITY).unwrap()
 }
 
-/// A node of another major version calls, one that says what it speaks, and one that does not know that it could.
+/// A node of another major version calls: one that announces its versions, and one that does not.
 #[actix_rt::test]
-async fn a_caller_of_another_major_version_is_refused_and_hears_both() {
+async fn a_caller_of_another_major_version_is_refused_and_gets_both() {
     let ca = Ca::ephemeral("bars").unwrap();
     let node = Node::open(&ca, "a", FORMER);
     let endpoint = Endpoint::client(loopback()).unwrap();
@@ -314,7 +325,7 @@ async fn a_caller_of_another_major_version_is_refused_and_hears_both() {
     says_both(&said, "a speaks springtide protocol 1.1", "next speaks springtide protocol 2.0");
     assert_eq!(node.refused(RefuseReason::Protocol), 1);
 
-    // It says too much, or nothing: refused all the same, and without a word of it.
+    // Too long an announcement, or an empty one, is refused as well, without being repeated.
     for word in [vec![b'x'; 5000], Vec::new()] {
         let before = node.refused(RefuseReason::Protocol);
         let config = client(&identity(&ca, "next", "node"), &[NEXT_MAJOR, VERSIONS_ALPN]);
@@ -333,15 +344,15 @@ async fn a_caller_of_another_major_version_is_refused_and_hears_both() {
     assert!(refused.is_err());
     assert_eq!(node.refused(RefuseReason::Alpn), 1);
 
-    // And one of this version that could speak of versions says hello as ever.
+    // A caller of this version that could announce versions sends its hello as usual.
     let config = client(&identity(&ca, "same", "node"), &[VERSIONS_ALPN, ALPN]);
     let odd = say_hello(&endpoint, config, node.at(), &Hello::of("same")).await.unwrap();
     assert_eq!(odd.answer.kind, Kind::WELCOME);
-    assert!(node.heard.frames.lock().unwrap().is_empty());
+    assert!(node.received.frames.lock().unwrap().is_empty());
     node.net.close("done").await;
 }
 
-/// A head of the next major version: it says so as this build would.
+/// A head of the next major version, which announces it as this build would.
 fn next_head(identity: &NodeIdentity, alpn: &[&[u8]]) -> Endpoint {
     let [cert, key, ca] = identity.pem();
     let pem = |text: &str| CertificateDer::from_pem_slice(text.as_bytes()).unwrap();
@@ -382,11 +393,11 @@ async fn tell_versions(conn: Connection) -> Option<()> {
 }
 
 #[actix_rt::test]
-async fn whoever_calls_a_node_of_another_major_version_hears_both() {
+async fn a_caller_of_a_node_of_another_major_version_gets_both() {
     let ca = Ca::ephemeral("bars").unwrap();
     for (alpn, reason, theirs) in [
         (&[NEXT_MAJOR, VERSIONS_ALPN][..], RefuseReason::Protocol, "springtide protocol 2.0"),
-        // It does not know that it could say so: what it speaks cannot be known.
+        // It does not announce its versions, so they are unknown.
         (&[NEXT_MAJOR][..], RefuseReason::Alpn, "no protocol in common"),
     ] {
         let head = next_head(&identity(&ca, "head", "head"), alpn);
@@ -404,18 +415,18 @@ async fn whoever_calls_a_node_of_another_major_version_hears_both() {
 
 const LINE: &str = "SPRINGTIDE_BARS_LINE";
 
-/// Does nothing unless it is run by the test below: the command, with these words.
+/// Does nothing unless the test below runs it: the command, with these arguments.
 #[test]
 #[ignore = "a process of another test"]
 fn command() {
     let Ok(line) = std::env::var(LINE) else { return };
-    // Not this process's ways: the command has its own, and must find no settings of the tests'.
+    // The command must not find settings of the tests.
     let code = springtide::App::new("springtide", "0").main_with(line.split('\n'));
     let code = if code == springtide::Exit::Version.into() { 6 } else { 99 };
     std::process::exit(code);
 }
 
-/// The command ends with 6, and says both versions.
+/// The command exits with 6, and reports both versions.
 #[actix_rt::test]
 async fn a_node_of_another_version_than_its_head_ends_with_6() {
     let ca = Ca::ephemeral("bars").unwrap();
@@ -436,8 +447,9 @@ async fn a_node_of_another_version_than_its_head_ends_with_6() {
     ] {
         let config = dir.path().join("node.toml");
         let text = format!(
-            "node = \"bars-1\"\ncluster = \"bars\"\n[head]\nname = \"head\"\naddress = \"{at}\"\n[identity]\ncertificate = \"node.pem\"\n\
-             key = \"node.key\"\nca = \"ca.pem\"\n"
+            "node = \"bars-1\"\ncluster = \"bars\"\n\
+             [head]\nname = \"head\"\naddress = \"{at}\"\n\
+             [identity]\ncertificate = \"node.pem\"\nkey = \"node.key\"\nca = \"ca.pem\"\n"
         );
         std::fs::write(&config, text).unwrap();
         let line = ["springtide", "node", "run", "--config", config.to_str().unwrap()].join("\n");

@@ -1,4 +1,5 @@
-//! What is on disk is read with fields of a later version: the scheduler's store and the records of run logs.
+//! Stored data with fields of a later version can be read: the scheduler's store and the records of
+//! run logs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use springtide_simulator::{Grid, simulate};
 
 use crate::simulated;
 
-/// The object with a field that nobody knows, in front or behind.
+/// The object with an unknown field, at the start or at the end.
 fn with_later(object: &Map<String, Value>, first: bool) -> Map<String, Value> {
     let later = || std::iter::once(("zz_later".to_owned(), serde_json::json!({ "a": [1, null] })));
     let known = || object.iter().map(|(key, value)| (key.clone(), value.clone()));
@@ -67,7 +68,7 @@ fn records_of_a_run_are_read_with_fields_of_a_later_version() {
         };
         for first in [true, false] {
             let mut later = with_later(&object, first);
-            // And in what happened: an object by its kind, or one that says its kind inside.
+            // Also inside an event: an object by its kind, or one with its kind inside.
             if let Some(Value::Object(event)) = later.get_mut("event") {
                 let inside = match event.len() {
                     1 => event.values_mut().next().and_then(Value::as_object_mut),

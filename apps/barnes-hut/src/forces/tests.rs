@@ -29,7 +29,8 @@ fn by_setup(bodies: &Bodies, setup: Setup, accuracy: Accuracy) -> Vec<[f64; 4]> 
     out
 }
 
-/// The same from all pairs in double precision, at the positions and masses as given.
+/// Acceleration and potential from all pairs in double precision, at the exact positions and
+/// masses.
 fn by_pairs(bodies: &Bodies, softening: f64) -> Vec<[f64; 4]> {
     let on = |i: usize| {
         let mut sum = [0.0; 4];
@@ -64,7 +65,7 @@ fn theta_zero_is_the_sum_over_all_pairs() {
         for softening in [0.0, 0.01, 0.3] {
             let exact = by_pairs(&bodies, softening);
             let got = by_tree(&bodies, Accuracy { softening, ..EXACT });
-            // What rounding of positions and sums to single precision leaves.
+            // The error of rounding positions and sums to single precision.
             assert!(rms(&got, &exact, 0..3) < 3e-5, "{}", rms(&got, &exact, 0..3));
             assert!(rms(&got, &exact, 3..4) < 3e-6, "{}", rms(&got, &exact, 3..4));
         }
@@ -72,14 +73,15 @@ fn theta_zero_is_the_sum_over_all_pairs() {
 }
 
 #[test]
-fn errors_are_what_theta_and_order_promise() {
+fn errors_match_theta_and_order() {
     let bodies = generate::plummer(5000, 9);
     let exact = by_pairs(&bodies, 0.01);
     let error = |order, theta| {
         let got = by_tree(&bodies, Accuracy { order, theta, ..EXACT });
         (rms(&got, &exact, 0..3), rms(&got, &exact, 3..4))
     };
-    // Upper bounds a third above what is measured; lower bounds show that far cells are used at all.
+    // Upper bounds are a third above the measured errors; lower bounds show that far cells are
+    // used.
     let table = [
         (Order::Mono, 0.7, 4.5e-3, 6e-4),
         (Order::Mono, 0.5, 1.4e-3, 2e-4),
@@ -96,7 +98,7 @@ fn errors_are_what_theta_and_order_promise() {
 }
 
 #[test]
-fn errors_are_what_is_asked_for() {
+fn errors_match_the_wanted_one() {
     for bodies in [generate::plummer(5000, 9), generate::galaxies(5000, 9)] {
         let exact = by_pairs(&bodies, 0.01);
         let error = |order, part| {
@@ -104,7 +106,7 @@ fn errors_are_what_is_asked_for() {
             let setup = Setup::new(&bodies, accuracy).with_error(Some(part));
             rms(&by_setup(&bodies, setup, accuracy), &exact, 0..3)
         };
-        // Upper bounds above what is measured; lower bounds show that far cells are used at all.
+        // Upper bounds are above the measured errors; lower bounds show that far cells are used.
         for (order, part, bound) in [
             (Order::Mono, 3e-3, 3e-3),
             (Order::Mono, 3e-4, 6e-4),
@@ -119,7 +121,7 @@ fn errors_are_what_is_asked_for() {
 
 #[test]
 fn no_body_pulls_itself_at_the_widest_angle() {
-    // All mass in two far corners: a cell that holds the group has its centre of mass far away.
+    // All mass in two far corners: a cell that contains the group has its centre of mass far away.
     let mut bodies = generate::plummer(300, 1);
     for (i, p) in bodies.position.iter_mut().enumerate() {
         let corner = if i % 10 == 0 { 0.0 } else { 100.0 };
@@ -131,7 +133,7 @@ fn no_body_pulls_itself_at_the_widest_angle() {
 }
 
 #[test]
-fn odd_sets_of_bodies_work() {
+fn unusual_sets_of_bodies_work() {
     let mut cases = Vec::new();
     let at = |positions: &[[f64; 3]]| {
         let mut bodies = Bodies::default();
@@ -175,7 +177,8 @@ fn odd_sets_of_bodies_work() {
                 let setup = Setup::new(&bodies, accuracy).with_error(error);
                 let got = by_setup(&bodies, setup, accuracy);
                 let exact = by_pairs(&bodies, softening);
-                // Where all bodies are within a millionth of the softening length, forces count as none.
+                // If all bodies are within a millionth of the softening length, forces count as
+                // zero.
                 let floor = if softening > 0.0 { 1e-9 * bodies.total_mass() } else { 0.0 };
                 let scale = exact
                     .iter()
@@ -185,7 +188,8 @@ fn odd_sets_of_bodies_work() {
                     for k in 0..3 {
                         assert!(
                             (got[k] - exact[k]).abs() <= 0.01 * scale + floor,
-                            "{name}, softening {softening}, theta {theta}: body {i} feels {got:?}, not {exact:?}"
+                            "{name}, softening {softening}, theta {theta}: body {i} feels {got:?}, \
+                             not {exact:?}"
                         );
                     }
                     let off = (got[3] - exact[3]).abs();
@@ -216,7 +220,7 @@ proptest! {
         let tree = positions.tree(&setup).unwrap();
         let whole = all(tree);
 
-        // Another node has the objects from the wire and splits otherwise.
+        // Another node decodes the objects from the wire and splits otherwise.
         let copy: Positions =
             serde_json::from_slice(&serde_json::to_vec(&positions).unwrap()).unwrap();
         let setup: Setup = serde_json::from_slice(&serde_json::to_vec(&setup).unwrap()).unwrap();

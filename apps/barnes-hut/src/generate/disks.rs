@@ -1,9 +1,11 @@
-//! A disk galaxy near equilibrium, and two of them about to collide.
+//! A disk galaxy near equilibrium, and two of them before a collision.
 //!
-//! An exponential disk of some thickness in a Hernquist bulge and a Hernquist halo. Bodies of the spheres have the velocities
-//! of the isotropic Jeans equation in the pull of all three; the disk turns at the circular speed less the asymmetric drift, with
-//! dispersions from a Toomre parameter (L. Hernquist, Astrophys. J. Suppl. 86, 389, 1993; circular speed of the disk: K.
-//! C. Freeman, Astrophys. J. 160, 811, 1970). Lengths and masses of one galaxy are in units of its own, with G = 1.
+//! A galaxy is an exponential disk with a thickness, in a Hernquist bulge and a Hernquist halo.
+//! Bodies of the spheres have the velocities of the isotropic Jeans equation in the pull of all
+//! three. The disk rotates at the circular speed less the asymmetric drift, with dispersions from a
+//! Toomre parameter (L. Hernquist, Astrophys. J. Suppl. 86, 389, 1993). Circular speed of the disk:
+//! K. C. Freeman, Astrophys. J. 160, 811, 1970. Lengths and masses of one galaxy are in its own
+//! units, with G = 1.
 
 use std::f64::consts::{PI, TAU};
 
@@ -11,7 +13,7 @@ use super::functions::{Bessel, exp, ln};
 use super::{Dice, hernquist, on_a_parabola, turn};
 use crate::bodies::Bodies;
 
-/// A sphere: mass, scale length and where it ends, and its share of the bodies.
+/// A sphere: mass, scale length, outer radius, and share of the bodies.
 struct Sphere {
     mass: f64,
     scale: f64,
@@ -21,17 +23,18 @@ struct Sphere {
 
 const HALO: Sphere = Sphere { mass: 0.80, scale: 0.75, edge: 6.0, bodies: 0.40 };
 const BULGE: Sphere = Sphere { mass: 0.05, scale: 0.06, edge: 1.2, bodies: 0.10 };
-/// The rest of the bodies are the disk's: it is what one looks at.
+/// The other bodies are the disk's, the visible part.
 const DISK_MASS: f64 = 0.15;
-/// Radius over which the disk's surface density falls by e.
+/// The radius over which the disk's surface density falls by e.
 const DISK_SCALE: f64 = 0.3;
 const DISK_EDGE: f64 = 5.0 * DISK_SCALE;
-/// Density goes as sech^2 (z / this).
+/// The density is proportional to sech^2 (z / this).
 const DISK_HEIGHT: f64 = 0.06;
 /// Toomre's Q where the disk's own circular speed is highest, 2.2 scale lengths out.
 const TOOMRE_Q: f64 = 1.4;
 
-/// One disk galaxy at rest: mass 1, scale length of the disk 0.3; it turns once in 6 at 2.2 scale lengths.
+/// One disk galaxy at rest with mass 1 and disk scale length 0.3; the disk rotates once in 6 at 2.2
+/// scale lengths.
 pub fn disk(bodies: usize, seed: u64) -> Bodies {
     let mut all = Bodies::default();
     let here = Place { mass: 1.0, size: 1.0, tilt: [1.0, 0.0], at: [0.0; 3], with: [0.0; 3] };
@@ -40,10 +43,12 @@ pub fn disk(bodies: usize, seed: u64) -> Bodies {
     all
 }
 
-/// Two of them on a parabolic orbit before they meet, the second with 0.7 of the mass of the first and sized to have the same
-/// surface density; both turn the way they pass, so that both grow tails.
+/// Two disk galaxies on a parabolic orbit before their encounter.
+///
+/// The second has 0.7 of the mass of the first, and the same surface density. Both rotate in the
+/// sense of the orbit, so that both grow tails.
 pub fn disks(bodies: usize, seed: u64) -> Bodies {
-    /// Closest approach and first distance of the centres, had they all their mass there.
+    /// Closest approach and first distance of the centres, for point masses.
     const PERICENTRE: f64 = 0.8;
     const START: f64 = 4.5;
     const SECOND: f64 = 0.7;
@@ -67,11 +72,11 @@ pub fn disks(bodies: usize, seed: u64) -> Bodies {
     all
 }
 
-/// Where a galaxy is put and how it is scaled.
+/// The position, velocity and scale of a galaxy.
 struct Place {
     mass: f64,
     size: f64,
-    /// Cosine and sine of the angle by which the disk is turned around the x axis.
+    /// Cosine and sine of the disk's inclination around the x axis.
     tilt: [f64; 2],
     at: [f64; 3],
     with: [f64; 3],
@@ -85,7 +90,8 @@ fn fill(all: &mut Bodies, count: usize, place: &Place, dice: &mut Dice) {
     // Units of velocity follow from those of mass and length, as G is 1.
     let swift = (place.mass / place.size).sqrt();
     let mut add = |mut part: Bodies| {
-        // Each part at rest at the centre: that of the few heavy bodies of a halo would be off the disk's else.
+        // Each part rests at the centre; otherwise the few heavy bodies of a halo would be off the
+        // disk's centre.
         part.centre();
         for i in 0..part.len() {
             let placed = |v: [f64; 3], scale: f64, by: [f64; 3]| {
@@ -97,7 +103,7 @@ fn fill(all: &mut Bodies, count: usize, place: &Place, dice: &mut Dice) {
             all.push(position, velocity, part.mass[i] * place.mass);
         }
     };
-    let turning = Turning::new();
+    let rotation = RotationCurve::new();
     let mut part = Bodies::default();
     for _ in 0..disk {
         let radius = disk_radius(dice.open());
@@ -106,7 +112,7 @@ fn fill(all: &mut Bodies, count: usize, place: &Place, dice: &mut Dice) {
             ln(share / (1.0 - share))
         };
         let [c, s] = dice.direction_in_plane();
-        let at = turning.at(radius);
+        let at = rotation.at(radius);
         let (out, along, up) =
             (at[1] * dice.normal(), at[0] + at[2] * dice.normal(), at[3] * dice.normal());
         let velocity = [c * out - s * along, s * out + c * along, up];
@@ -136,7 +142,7 @@ fn fill(all: &mut Bodies, count: usize, place: &Place, dice: &mut Dice) {
 }
 
 impl Sphere {
-    /// Share of the mass of the sphere without an edge.
+    /// The share of the mass of the sphere without an edge.
     fn share(&self, radius: f64) -> f64 {
         let root = radius / (radius + self.scale);
         root * root
@@ -147,13 +153,13 @@ impl Sphere {
     }
 }
 
-/// Share of the mass of an exponential disk without an edge.
+/// The share of the mass of an exponential disk without an edge.
 fn disk_share(radius: f64) -> f64 {
     let x = radius / DISK_SCALE;
     1.0 - (1.0 + x) * exp(-x)
 }
 
-/// Radius within which the disk has this share of its mass, by bisection.
+/// The radius within which the disk has this share of its mass, by bisection.
 fn disk_radius(share: f64) -> f64 {
     let wanted = share * disk_share(DISK_EDGE);
     let (mut low, mut high) = (0.0, DISK_EDGE);
@@ -168,7 +174,7 @@ fn disk_radius(share: f64) -> f64 {
     0.5 * (low + high)
 }
 
-/// Mass of all parts within a radius, the disk's as if it were a sphere.
+/// The mass of all parts within a radius, with the disk as a sphere.
 fn mass_within(radius: f64) -> f64 {
     let disk = disk_share(radius.min(DISK_EDGE)) / disk_share(DISK_EDGE);
     HALO.within(radius) + BULGE.within(radius) + DISK_MASS * disk
@@ -184,7 +190,7 @@ struct Pressure {
 impl Pressure {
     const STEPS: usize = 400;
 
-    /// Of a sphere of this density in the pull of all parts, from its edge inwards.
+    /// The values of a sphere of this density in the pull of all parts, from its edge inwards.
     fn new(sphere: &Sphere) -> Self {
         let first = ln(sphere.scale * 1e-4);
         let step = (ln(sphere.edge) - first) / Self::STEPS as f64;
@@ -193,7 +199,8 @@ impl Pressure {
             1.0 / (x * (1.0 + x) * (1.0 + x) * (1.0 + x))
         };
         let pull = |r: f64| mass_within(r) / (r * r);
-        // Integrals of density times pull, and of pull, from r outwards; all mass is within the halo's edge.
+        // Integrals of density times pull, and of pull, from r outwards; all mass is within the
+        // halo's edge.
         let mut pressure = 0.0;
         let mut depth = mass_within(HALO.edge) / HALO.edge;
         if sphere.edge < HALO.edge {
@@ -226,10 +233,11 @@ impl Pressure {
     }
 }
 
-/// Values at equal steps of the radius in the disk: speed along, and dispersions outwards, along and upwards.
-struct Turning(Vec<[f64; 4]>);
+/// Values at equal steps of the radius in the disk: tangential speed, and radial, tangential and
+/// vertical dispersions.
+struct RotationCurve(Vec<[f64; 4]>);
 
-impl Turning {
+impl RotationCurve {
     const STEPS: usize = 600;
 
     fn new() -> Self {
@@ -242,7 +250,7 @@ impl Turning {
             let disk = 2.0 * full / DISK_SCALE * y * y * (i[0] * k[0] - i[1] * k[1]);
             (HALO.within(r) + BULGE.within(r)) / r + disk
         };
-        // Squares of the frequencies of the epicycle and of the circle.
+        // Squares of the epicyclic and circular frequencies.
         let frequencies = |r: f64| {
             let change = 1e-3 * r;
             let slope =
@@ -250,7 +258,8 @@ impl Turning {
             let circle = circular_squared(r) / (r * r);
             ((slope / r + 2.0 * circle).max(0.0), circle)
         };
-        // Dispersion outwards goes with the root of the surface density, flatter towards the middle.
+        // The radial dispersion is proportional to the root of the surface density, flatter towards
+        // the middle.
         let reference = 2.2 * DISK_SCALE;
         let critical = 3.36 * surface(reference) / frequencies(reference).0.sqrt();
         let scale = TOOMRE_Q * critical * TOOMRE_Q * critical / surface(reference);
@@ -273,7 +282,7 @@ impl Turning {
     }
 }
 
-/// Values between those of a table.
+/// Interpolates between the values of a table.
 fn between<const N: usize>(table: &[[f64; N]], at: f64) -> [f64; N] {
     let below = (at as usize).min(table.len() - 2);
     let part = at - below as f64;
@@ -294,24 +303,26 @@ mod tests {
         let virial = -2.0 * bodies.kinetic_energy() / potential_energy(&bodies);
         assert!((virial - 1.0).abs() < 0.05, "virial ratio {virial}");
         assert!((bodies.total_mass() - 1.0).abs() < 1e-12);
-        // Half of an exponential disk is within 1.68 scale lengths; a little less of one that ends at 5.
+        // Half of an exponential disk is within 1.68 scale lengths; slightly less of one that ends
+        // at 5.
         let half = half_mass_radius(&bodies, 0..3000);
         assert!((half / DISK_SCALE - 1.6).abs() < 0.08, "{half}");
     }
 
-    /// Root of the mean square of the height, and the share of the angular momentum of circular orbits, of these bodies.
+    /// The root of the mean square of the height, and the share of the angular momentum of circular
+    /// orbits, of these bodies.
     fn shape(bodies: &Bodies, disk: usize) -> (f64, f64) {
         let mean = |value: &dyn Fn(usize) -> f64| (0..disk).map(value).sum::<f64>() / disk as f64;
         let height = mean(&|i| bodies.position[i][2].powi(2)).sqrt();
-        let turning = mean(&|i| {
+        let rotation = mean(&|i| {
             let (x, v) = (bodies.position[i], bodies.velocity[i]);
             x[0] * v[1] - x[1] * v[0]
         });
-        (height, turning)
+        (height, rotation)
     }
 
     #[test]
-    fn a_disk_stays_one_over_two_turns() {
+    fn a_disk_is_stable_over_two_rotations() {
         let count = 3000;
         let bodies = disk(count, 3);
         let disk = count / 2;
@@ -326,7 +337,7 @@ mod tests {
         let after = shape(&end, disk);
         let half = half_mass_radius(&end, 0..disk);
         assert!((half / half_before - 1.0).abs() < 0.15, "{half_before} {half}");
-        // Few bodies of a halo heat a disk somewhat.
+        // A halo of few bodies heats a disk.
         assert!(after.0 < 2.2 * before.0, "{before:?} {after:?}");
         assert!((after.1 / before.1 - 1.0).abs() < 0.1, "{before:?} {after:?}");
     }

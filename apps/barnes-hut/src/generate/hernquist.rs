@@ -1,19 +1,22 @@
 //! A Hernquist sphere in equilibrium, from its distribution function.
 //!
-//! Density 1 / (r (r + 1)^3), which is that of an elliptical galaxy or of a halo with a cusp; velocities are isotropic. Source of
-//! density and distribution function: L. Hernquist, Astrophys. J. 356, 359 (1990), equations 2 and 17.
+//! The density 1 / (r (r + 1)^3) is that of an elliptical galaxy or of a halo with a cusp;
+//! velocities are isotropic. Source of density and distribution function: L. Hernquist, Astrophys.
+//! J. 356, 359 (1990), equations 2 and 17.
 
 use super::functions::arcsin;
 use super::{Dice, plummer_radius};
 use crate::bodies::Bodies;
 
-/// Scale length at which the energy is -1/4 with G = M = 1: the energy is -M^2 / (12 a).
+/// The scale length at which the energy is -1/4 with G = M = 1: the energy is -M^2 / (12 a).
 const LENGTH: f64 = 1.0 / 3.0;
-/// Share of the mass that gets bodies: to 199 scale lengths.
+/// The share of the mass that gets bodies: up to 199 scale lengths.
 const KEPT: f64 = 0.99;
 
-/// A Hernquist sphere at rest in Henon units (G = M = 1, E = -1/4), without its outermost hundredth: half of the mass is within
-/// 0.8.
+/// A Hernquist sphere at rest in Henon units (G = M = 1, E = -1/4), without its outermost
+/// hundredth.
+///
+/// Half of the mass is within 0.8.
 pub fn hernquist(bodies: usize, seed: u64) -> Bodies {
     let mut dice = Dice::new(seed);
     let speed = (1.0 / LENGTH).sqrt();
@@ -31,7 +34,8 @@ pub fn hernquist(bodies: usize, seed: u64) -> Bodies {
     all
 }
 
-/// Radius within which a Hernquist sphere of scale 1 has this share of its mass: the root of the share is r / (1 + r).
+/// The radius within which a Hernquist sphere of scale 1 has this share of its mass: the root of
+/// the share is r / (1 + r).
 pub fn radius(share: f64) -> f64 {
     let root = share.sqrt();
     root / (1.0 - root)
@@ -39,9 +43,10 @@ pub fn radius(share: f64) -> f64 {
 
 /// Speed as a share u of the escape speed at this radius, from u^2 f(E) by rejection.
 ///
-/// With q^2 = -E the distribution function is g(q) / (1 - q^2)^(5/2), and 1 - q^2 is (r + u^2) / (1 + r). u^2 / (r +
-/// u^2)^(5/2) is drawn from exactly, as the radii of a Plummer sphere of scale sqrt(r) are; g grows with q and
-/// so is at most that of a body at rest. At least a tenth of the draws are taken.
+/// With q^2 = -E the distribution function is g(q) / (1 - q^2)^(5/2), and 1 - q^2 is (r + u^2) / (1
+/// + r). The factor u^2 / (r + u^2)^(5/2) is drawn exactly, as are the radii of a Plummer sphere of
+/// scale sqrt(r). g grows with q, so it is at most that of a body at rest. At least a tenth of the
+/// draws are accepted.
 fn fraction_of_escape_speed(radius: f64, dice: &mut Dice) -> f64 {
     let depth = 1.0 / (1.0 + radius);
     let within = depth * depth.sqrt();
@@ -55,7 +60,7 @@ fn fraction_of_escape_speed(radius: f64, dice: &mut Dice) -> f64 {
     }
 }
 
-/// The distribution function without what does not depend on q, and times (1 - q^2)^(5/2).
+/// The distribution function without constant factors, times (1 - q^2)^(5/2).
 fn g(q: f64) -> f64 {
     let square = q * q;
     3.0 * arcsin(q)
@@ -79,7 +84,7 @@ mod tests {
         assert!((potential + 0.51).abs() < 0.02, "potential energy {potential}");
         let virial = -2.0 * kinetic / potential;
         assert!((virial - 1.0).abs() < 0.04, "virial ratio {virial}");
-        // (1 + sqrt 2) / 3 of the whole; a hundredth is left out.
+        // (1 + sqrt 2) / 3 of the whole; a hundredth is omitted.
         let half = half_mass_radius(&bodies, 0..6000);
         let expected = LENGTH * radius(0.5 * KEPT);
         assert!((half / expected - 1.0).abs() < 0.04, "half of the mass within {half}");
@@ -111,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bounds_the_rejection_grows() {
+    fn the_bound_of_the_rejection_grows() {
         let mut last = 0.0;
         for i in 60..=1000 {
             let now = g(f64::from(i) / 1000.0);

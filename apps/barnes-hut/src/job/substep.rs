@@ -1,6 +1,7 @@
-//! The task of a substep of block time steps: accelerations of the groups that hold a body whose step ends.
+//! The task of a substep of block time steps: accelerations of the groups with a body whose step
+//! ends.
 //!
-//! Knows nothing of why these groups and not others.
+//! This module does not depend on the choice of groups.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -14,15 +15,15 @@ use crate::simulate;
 /// Computes the accelerations of the bodies of some groups; splits in halves down to the grain.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Substep {
-    /// Ascending.
+    /// Indices of the groups, in ascending order.
     pub groups: Vec<u32>,
-    /// Bodies in these groups.
+    /// The number of bodies in these groups.
     pub bodies: u32,
-    /// A task with more bodies splits.
+    /// The maximum number of bodies of a task that does not split.
     pub grain: u32,
-    /// The run's setup.
+    /// The setup of the run.
     pub setup: Version,
-    /// Where the bodies are.
+    /// The positions of the bodies.
     pub positions: Version,
 }
 
@@ -59,7 +60,7 @@ impl Task for Substep {
         super::needs(self.setup, self.positions)
     }
 
-    /// The bodies, where it does not split, as for all of them.
+    /// The number of bodies of a task that does not split.
     fn cost(&self) -> Option<f64> {
         self.is_leaf().then(|| self.bodies.into())
     }

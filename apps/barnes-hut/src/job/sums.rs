@@ -1,6 +1,6 @@
-//! The task that looks how good forces are: sums over all bodies in double precision, for a sample of them.
+//! The task that checks forces: sums over all bodies in double precision, for a sample of them.
 //!
-//! Knows nothing of the forces that they are held against.
+//! This module does not depend on the forces that the sums are compared with.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -16,13 +16,13 @@ use crate::shared::{Positions, Setup};
 pub struct Sums {
     /// Indices of the bodies.
     pub sample: Vec<u32>,
-    /// Bodies that there are.
+    /// The number of all bodies.
     pub bodies: u32,
     /// The grain of the tasks for forces, in bodies.
     pub grain: u32,
-    /// The run's setup.
+    /// The setup of the run.
     pub setup: Version,
-    /// Where the bodies are.
+    /// The positions of the bodies.
     pub positions: Version,
 }
 
@@ -48,7 +48,7 @@ impl Task for Sums {
         super::needs(self.setup, self.positions)
     }
 
-    /// In bodies' worth of forces by the tree, where it does not split.
+    /// The equivalent number of bodies' forces by the tree, for a task that does not split.
     fn cost(&self) -> Option<f64> {
         self.is_leaf().then(|| self.worth())
     }
@@ -59,7 +59,7 @@ impl Sums {
         self.sample.len() as f64 * f64::from(self.bodies) / check::PAIRS_A_BODY
     }
 
-    /// Eight bodies are summed for side by side: fewer would be a waste.
+    /// Eight bodies are summed side by side, so smaller tasks would be inefficient.
     fn is_leaf(&self) -> bool {
         self.sample.len() <= 8 || self.worth() <= self.grain.into()
     }

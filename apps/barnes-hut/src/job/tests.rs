@@ -42,7 +42,7 @@ fn run(job: BarnesHut, threads: usize) -> (Outcome, Vec<Note>) {
 }
 
 #[test]
-fn any_number_of_threads_and_any_grain_give_the_outcome_of_one_alone() {
+fn any_number_of_threads_and_any_grain_give_the_same_outcome() {
     let openings = [None, Some(1e-3)].into_iter();
     let kinds = openings.flat_map(|error| [(Order::Mono, error), (Order::Quad, error)]);
     for (order, cell_error) in kinds {
@@ -63,7 +63,8 @@ fn any_number_of_threads_and_any_grain_give_the_outcome_of_one_alone() {
 
 #[test]
 fn the_result_is_the_same_everywhere() {
-    // Bits that must not change with compiler, instruction set or machine; a change of the physics changes them.
+    // These bits must not depend on compiler, instruction set or machine; a change of the physics
+    // changes them.
     assert_eq!(run(small(), 2).0.checksum, 0xa5dc44d182c758df);
 }
 
@@ -136,7 +137,7 @@ fn positions_are_broadcast_as_changes() {
     });
     let (bytes, rest) = broadcast.unwrap().split_once(' ').unwrap();
     assert_eq!(rest, "bytes a body in each of 21 versions");
-    // The first of them has 12.
+    // The first broadcast has 12.
     let bytes: f64 = bytes.parse().unwrap();
     assert!(bytes < 7.8, "{bytes}");
 }
@@ -149,14 +150,14 @@ fn checkpoints(notes: &[Note]) -> Vec<(usize, SavedRoot)> {
     notes.iter().enumerate().filter_map(saved).collect()
 }
 
-/// Not what says how long the broadcasts were: a resumed run begins with a whole one.
-fn is_of_the_run(note: &Note) -> bool {
+/// Without the size of broadcasts: a resumed run starts with a whole one.
+fn is_independent_of_resumption(note: &Note) -> bool {
     !matches!(note, Note::Say { text } if text.starts_with("broadcast: "))
 }
 
-/// Runs the job without checkpoints, then with one every `every` steps, then on from each of them: outcome, reports
-/// and artefacts must be those of the first.
-fn resumes_as_without_a_break(job: &BarnesHut, every: u64) {
+/// Runs the job without checkpoints, then with one every `every` steps, then from each of them.
+/// Outcome, reports and artefacts must be those of the first run.
+fn resumes_with_the_same_results(job: &BarnesHut, every: u64) {
     let body = |every| {
         let job = BarnesHut { checkpoint_every: every, ..job.clone() };
         encode_job(job).unwrap()
@@ -166,18 +167,23 @@ fn resumes_as_without_a_break(job: &BarnesHut, every: u64) {
     let (with, notes) = run_encoded(body(every), 2);
     assert_eq!(with, outcome);
     let all = checkpoints(&notes);
-    // None after the last step: the run is over.
+    // There is none after the last step, for the run is over.
     assert_eq!(all.len() as u64, (job.steps - 1) / every);
     let others = notes.iter().filter(|note| !matches!(note, Note::Checkpoint(_)));
-    assert!(others.filter(|n| is_of_the_run(n)).eq(plain.iter().filter(|n| is_of_the_run(n))));
+    assert!(
+        others
+            .filter(|n| is_independent_of_resumption(n))
+            .eq(plain.iter().filter(|n| is_independent_of_resumption(n)))
+    );
     for (number, (at, saved)) in (1..).zip(&all) {
-        // One child a step and one before the first.
+        // One child per step and one before the first.
         assert_eq!((saved.seq, u64::from(saved.next_child)), (number, number * every + 1));
         for threads in [1, 2] {
             let (again, rest) = run_from(body(every), threads, Some(saved.clone()));
             assert_eq!(again.as_ref(), Ok(&outcome), "from step {}", number * every);
-            let rest = rest.iter().filter(|note| is_of_the_run(note));
-            let same = rest.eq(notes[at + 1..].iter().filter(|note| is_of_the_run(note)));
+            let rest = rest.iter().filter(|note| is_independent_of_resumption(note));
+            let same =
+                rest.eq(notes[at + 1..].iter().filter(|note| is_independent_of_resumption(note)));
             assert!(same, "from step {}, {threads} threads", number * every);
         }
     }
@@ -201,16 +207,16 @@ fn block_steps_have_the_same_bits_for_any_split_and_from_any_checkpoint() {
     for (threads, grain) in [(2, 64), (3, 1), (1, 1 << 30)] {
         assert_eq!(run(BarnesHut { grain, ..job.clone() }, threads).0, outcome);
     }
-    // There are substeps, and not of all bodies.
+    // There are substeps, with fewer than all bodies.
     let forces = outcome.result["per_step"]["forces"].as_array().unwrap();
     let forces: Vec<u64> = forces.iter().map(|f| f.as_u64().unwrap()).collect();
     assert_eq!(forces[0], 1000);
     assert!(forces[1..].iter().all(|f| *f > 2000 && *f < 16_000), "{forces:?}");
     assert_eq!(outcome.result["force_error"]["step"], serde_json::json!([0, 2, 4]));
-    let told = notes
+    let messages = notes
         .iter()
         .filter(|note| matches!(note, Note::Say { text } if text.contains(", forces off by ")));
-    assert_eq!(told.count(), 3);
+    assert_eq!(messages.count(), 3);
     let plain = BarnesHut { block_steps: None, ..job.clone() };
     assert_ne!(run(plain, 1).0.checksum, outcome.checksum);
 
@@ -235,7 +241,7 @@ fn a_checkpoint_with_other_rungs_is_refused() {
         let (_, saved) = checkpoints(&notes).remove(0);
         let body = encode_job(goes_on.clone()).unwrap();
         let failure = run_from(body, 1, Some(saved)).0.unwrap_err();
-        let expected = "the block time steps that were saved are not of this run; start it anew";
+        let expected = "the saved block time steps do not belong to this run; start it again";
         assert_eq!(failure.message, expected);
     }
 }
@@ -256,7 +262,7 @@ fn the_error_of_forces_is_what_theta_makes_it() {
 }
 
 #[test]
-fn from_any_checkpoint_outcome_and_artefacts_are_those_of_a_run_without_a_break() {
+fn a_run_from_any_checkpoint_has_the_same_outcome_and_artefacts() {
     for model in [Model::Galaxies, Model::Plummer] {
         for order in [Order::Mono, Order::Quad] {
             for every in [1, 2, 3] {
@@ -270,7 +276,7 @@ fn from_any_checkpoint_outcome_and_artefacts_are_those_of_a_run_without_a_break(
                     picture_size: 48,
                     ..small()
                 };
-                resumes_as_without_a_break(&job, every);
+                resumes_with_the_same_results(&job, every);
             }
         }
     }
@@ -280,7 +286,7 @@ fn from_any_checkpoint_outcome_and_artefacts_are_those_of_a_run_without_a_break(
 fn bodies_of_a_file_are_resumed_too() {
     // Two populations, in units of their own.
     let loaded = Some(generate::galaxies(300, 5));
-    resumes_as_without_a_break(&BarnesHut { loaded, steps: 4, picture_every: 2, ..small() }, 2);
+    resumes_with_the_same_results(&BarnesHut { loaded, steps: 4, picture_every: 2, ..small() }, 2);
 }
 
 #[test]
@@ -300,7 +306,7 @@ fn a_checkpoint_of_another_run_is_refused() {
 #[test]
 fn a_file_travels_inside_the_job() {
     let mut bodies = generate::plummer(200, 8);
-    // What every format can tell.
+    // Numbers that every format can represent.
     for column in [&mut bodies.position, &mut bodies.velocity] {
         column.iter_mut().flatten().for_each(|c| *c = f64::from(*c as f32));
     }
@@ -316,7 +322,7 @@ fn a_file_travels_inside_the_job() {
         std::fs::write(&path, bytes).unwrap();
         let job = BarnesHut { input: Some(path.clone()), steps: 0, ..small() };
         let body = encode_job(job).unwrap();
-        // The node that runs it has no such file.
+        // The node that runs the job has no such file.
         std::fs::remove_file(path).unwrap();
         let (outcome, _) = run_encoded(body, 1);
         assert_eq!(outcome.result["steps"], 0);
@@ -346,7 +352,7 @@ fn the_benchmark_is_small_ready_to_run_and_the_same_for_all() {
         ..job.clone()
     };
     assert_eq!(small, expected);
-    // Bodies from a file are in units of their own.
+    // Bodies of a file have units of their own.
     let loaded = BarnesHut { loaded: Some(generate::plummer(50, 1)), ..job };
     let small = loaded.benchmark().unwrap();
     assert_eq!((small.bodies, small.model, small.softening), (50, Model::Plummer, None));
@@ -372,7 +378,7 @@ fn jobs_and_reports_of_earlier_versions_are_read() {
     assert_eq!(serde_json::from_value::<Report>(earlier).unwrap(), report);
 }
 
-/// What jobs had not from the start.
+/// Options that the first jobs did not have.
 const NEW_OPTIONS: &[&str] = &[
     "cell_error",
     "render",
@@ -400,7 +406,7 @@ fn tasks_cost_their_bodies_once() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_starts() {
+fn mistakes_are_reported_before_the_start() {
     let job = BarnesHut { theta: -1.0, ..small() };
     let message = encode_job(job).unwrap_err().message;
     assert_eq!(message, "--theta is -1; it must lie within 0 (exact sum over all pairs) and 2");
@@ -410,7 +416,7 @@ fn mistakes_are_told_before_anything_starts() {
 }
 
 #[test]
-fn a_wanted_error_becomes_order_and_error_of_cells_ahead_of_the_run() {
+fn a_wanted_error_determines_order_and_cell_error_before_the_run() {
     let job = BarnesHut { force_error: Some(2e-3), model: Model::Plummer, ..small() };
     let mut prepared = job.clone();
     prepared.prepare().unwrap();
@@ -423,8 +429,8 @@ fn a_wanted_error_becomes_order_and_error_of_cells_ahead_of_the_run() {
     assert!(encode_job(job).is_ok());
 }
 
-/// Bodies that are hard on a tree or on an integrator, by name.
-fn odd() -> Vec<(&'static str, Bodies)> {
+/// Bodies that are difficult for a tree or an integrator, by name.
+fn unusual() -> Vec<(&'static str, Bodies)> {
     let at = |positions: &[[f64; 3]], mass: f64| {
         let mut bodies = Bodies::default();
         for p in positions {
@@ -462,8 +468,8 @@ fn odd() -> Vec<(&'static str, Bodies)> {
 }
 
 #[test]
-fn odd_bodies_run_to_an_end_or_a_clear_error() {
-    for (name, bodies) in odd() {
+fn unusual_bodies_run_to_an_end_or_a_clear_error() {
+    for (name, bodies) in unusual() {
         for (softening, snapshot_format) in [
             (0.0, SnapshotFormat::Npy),
             (0.05, SnapshotFormat::Npy),
@@ -490,11 +496,14 @@ fn odd_bodies_run_to_an_end_or_a_clear_error() {
                 match outcome {
                     Ok(outcome) => assert_eq!(outcome.result["steps"], 2, "{name}"),
                     Err(failure) => {
-                        let told = [
-                            "has left the range of numbers; a smaller --dt or a larger --softening may help",
-                            "is too large for a Gadget snapshot; choose --snapshot-format npy or other units",
+                        let messages = [
+                            "has left the range of numbers; a smaller --dt or a larger \
+                             --softening may help",
+                            "is too large for a Gadget snapshot; choose --snapshot-format npy or \
+                             other units",
                         ];
-                        let clear = told.iter().any(|told| failure.message.ends_with(told));
+                        let clear =
+                            messages.iter().any(|messages| failure.message.ends_with(messages));
                         assert!(clear, "{name}: {failure}");
                     }
                 }
@@ -504,8 +513,8 @@ fn odd_bodies_run_to_an_end_or_a_clear_error() {
 }
 
 #[test]
-fn bodies_that_nothing_pulls_stay_where_they_are() {
-    for (name, bodies) in odd() {
+fn bodies_without_forces_stay_at_rest() {
+    for (name, bodies) in unusual() {
         if !["one", "two of no mass", "two in one place", "all in one place"].contains(&name) {
             continue;
         }
@@ -519,14 +528,14 @@ fn bodies_that_nothing_pulls_stay_where_they_are() {
             let (outcome, _) = run(job, 2);
             assert_eq!(outcome.checksum, bodies.checksum(), "{name}");
             assert_eq!(outcome.result["energy_error"], 0.0, "{name}");
-            // No body has a force that could be wrong.
+            // No body has a force, so there is no error.
             assert!(outcome.result["force_error"].is_null(), "{name}");
         }
     }
 }
 
 #[test]
-fn bodies_that_are_none_are_refused() {
+fn invalid_bodies_are_refused() {
     let mut bodies = generate::plummer(5, 1);
     bodies.mass[3] = -1.0;
     let refused = |loaded| {

@@ -26,8 +26,8 @@ impl Proof {
 
 entries!("avx2,fma", Ymm);
 
-/// Made by `splat` and `load` alone, which take a [`Proof`]; so whoever holds one runs on a processor that has what
-/// the proof says.
+/// Made only by `splat` and `load`, which take a [`Proof`]; so a value exists only on a processor
+/// with these features.
 #[derive(Clone, Copy)]
 struct Ymm([__m256; 2]);
 
@@ -39,7 +39,7 @@ macro_rules! ymm_operation {
             #[inline(always)]
             fn $method(self, other: Self) -> Self {
                 let ([a, b], [c, d]) = (self.0, other.0);
-                // SAFETY: `self` is there, so the processor has AVX2.
+                // SAFETY: `self` exists, so the processor has AVX2.
                 Self(unsafe { [$instruction(a, c), $instruction(b, d)] })
             }
         }
@@ -51,7 +51,7 @@ ymm_operation!(Mul, mul, _mm256_mul_ps);
 
 impl Wide for Ymm {
     const COUNT: usize = LANES;
-    // One source after the other: two at a time do not fit sixteen registers.
+    // One source at a time: two do not fit into sixteen registers.
     const PAIRS: bool = false;
     type Proof = Proof;
 
@@ -65,14 +65,16 @@ impl Wide for Ymm {
     #[inline(always)]
     fn load(_: Proof, values: &[f32; LANES], _first: usize) -> Self {
         let (low, high) = values.split_at(LANES / 2);
-        // SAFETY: the proof says that the processor has AVX2; eight numbers are read from either half of sixteen.
+        // SAFETY: the proof says that the processor has AVX2; eight numbers are read from either
+        // half of sixteen.
         Self(unsafe { [_mm256_loadu_ps(low.as_ptr()), _mm256_loadu_ps(high.as_ptr())] })
     }
 
     #[inline(always)]
     fn store(self, values: &mut [f32; LANES], _first: usize) {
         let (low, high) = values.split_at_mut(LANES / 2);
-        // SAFETY: `self` is there, so the processor has AVX2; eight numbers are written to either half of sixteen.
+        // SAFETY: `self` exists, so the processor has AVX2; eight numbers are written to either
+        // half of sixteen.
         unsafe {
             _mm256_storeu_ps(low.as_mut_ptr(), self.0[0]);
             _mm256_storeu_ps(high.as_mut_ptr(), self.0[1]);
@@ -82,21 +84,21 @@ impl Wide for Ymm {
     #[inline(always)]
     fn times_plus(self, factor: Self, more: Self) -> Self {
         let ([a, b], [c, d], [e, f]) = (self.0, factor.0, more.0);
-        // SAFETY: `self` is there, so the processor has fused multiply-adds.
+        // SAFETY: `self` exists, so the processor has fused multiply-adds.
         Self(unsafe { [_mm256_fmadd_ps(a, c, e), _mm256_fmadd_ps(b, d, f)] })
     }
 
     #[inline(always)]
     fn times_from(self, factor: Self, from: Self) -> Self {
         let ([a, b], [c, d], [e, f]) = (self.0, factor.0, from.0);
-        // SAFETY: `self` is there, so the processor has fused multiply-adds.
+        // SAFETY: `self` exists, so the processor has fused multiply-adds.
         Self(unsafe { [_mm256_fnmadd_ps(a, c, e), _mm256_fnmadd_ps(b, d, f)] })
     }
 
     #[inline(always)]
     fn seed(self) -> Self {
         let [a, b] = self.0;
-        // SAFETY: `self` is there, so the processor has AVX2.
+        // SAFETY: `self` exists, so the processor has AVX2.
         Self(unsafe {
             let seed = _mm256_set1_epi32(SEED as i32);
             let a = _mm256_srli_epi32::<1>(_mm256_castps_si256(a));
@@ -111,7 +113,7 @@ impl Wide for Ymm {
     #[inline(always)]
     fn where_above(self, what: Self, bound: Self) -> Self {
         let ([a, b], [c, d], [e, f]) = (self.0, what.0, bound.0);
-        // SAFETY: `self` is there, so the processor has AVX2.
+        // SAFETY: `self` exists, so the processor has AVX2.
         Self(unsafe {
             [
                 _mm256_and_ps(a, _mm256_cmp_ps::<_CMP_GT_OQ>(c, e)),
@@ -123,14 +125,14 @@ impl Wide for Ymm {
     #[inline(always)]
     fn greater(self, other: Self) -> Self {
         let ([a, b], [c, d]) = (self.0, other.0);
-        // SAFETY: `self` is there, so the processor has AVX2.
+        // SAFETY: `self` exists, so the processor has AVX2.
         Self(unsafe { [_mm256_max_ps(a, c), _mm256_max_ps(b, d)] })
     }
 
     #[inline(always)]
     fn above(self, other: Self) -> u32 {
         let ([a, b], [c, d]) = (self.0, other.0);
-        // SAFETY: `self` is there, so the processor has AVX2.
+        // SAFETY: `self` exists, so the processor has AVX2.
         let [low, high] = unsafe {
             [
                 _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, c)),

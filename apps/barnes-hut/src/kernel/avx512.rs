@@ -12,7 +12,7 @@ use super::{
     Balls, Cuboid, Derivatives, Far, Frame, LANES, Lanes, Look, Quad, Rule, SEED, Sums, TERMS, Wide,
 };
 
-/// Proof that the processor has AVX-512's foundation, fused multiply-adds among it.
+/// Proof that the processor has AVX-512's foundation, which includes fused multiply-adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Proof(());
 
@@ -24,7 +24,8 @@ impl Proof {
 
 entries!("avx512f", Zmm);
 
-/// Made by `splat` and `load` alone, which take a [`Proof`]; so whoever holds one runs on a processor with AVX-512.
+/// Made only by `splat` and `load`, which take a [`Proof`]; so a value exists only on a processor
+/// with AVX-512.
 #[derive(Clone, Copy)]
 struct Zmm(__m512);
 
@@ -35,7 +36,7 @@ macro_rules! zmm_operation {
 
             #[inline(always)]
             fn $method(self, other: Self) -> Self {
-                // SAFETY: `self` is there, so the processor has AVX-512.
+                // SAFETY: `self` exists, so the processor has AVX-512.
                 Self(unsafe { $instruction(self.0, other.0) })
             }
         }
@@ -58,31 +59,33 @@ impl Wide for Zmm {
 
     #[inline(always)]
     fn load(_: Proof, values: &[f32; LANES], _first: usize) -> Self {
-        // SAFETY: the proof says that the processor has AVX-512; sixteen numbers are read from an array of sixteen.
+        // SAFETY: the proof says that the processor has AVX-512; sixteen numbers are read from an
+        // array of sixteen.
         Self(unsafe { _mm512_loadu_ps(values.as_ptr()) })
     }
 
     #[inline(always)]
     fn store(self, values: &mut [f32; LANES], _first: usize) {
-        // SAFETY: `self` is there, so the processor has AVX-512; sixteen numbers are written to an array of sixteen.
+        // SAFETY: `self` exists, so the processor has AVX-512; sixteen numbers are written to an
+        // array of sixteen.
         unsafe { _mm512_storeu_ps(values.as_mut_ptr(), self.0) }
     }
 
     #[inline(always)]
     fn times_plus(self, factor: Self, more: Self) -> Self {
-        // SAFETY: `self` is there, so the processor has AVX-512.
+        // SAFETY: `self` exists, so the processor has AVX-512.
         Self(unsafe { _mm512_fmadd_ps(self.0, factor.0, more.0) })
     }
 
     #[inline(always)]
     fn times_from(self, factor: Self, from: Self) -> Self {
-        // SAFETY: `self` is there, so the processor has AVX-512.
+        // SAFETY: `self` exists, so the processor has AVX-512.
         Self(unsafe { _mm512_fnmadd_ps(self.0, factor.0, from.0) })
     }
 
     #[inline(always)]
     fn seed(self) -> Self {
-        // SAFETY: `self` is there, so the processor has AVX-512.
+        // SAFETY: `self` exists, so the processor has AVX-512.
         Self(unsafe {
             let half = _mm512_srli_epi32::<1>(_mm512_castps_si512(self.0));
             _mm512_castsi512_ps(_mm512_sub_epi32(_mm512_set1_epi32(SEED as i32), half))
@@ -91,7 +94,7 @@ impl Wide for Zmm {
 
     #[inline(always)]
     fn where_above(self, what: Self, bound: Self) -> Self {
-        // SAFETY: `self` is there, so the processor has AVX-512.
+        // SAFETY: `self` exists, so the processor has AVX-512.
         Self(unsafe {
             let above = _mm512_cmp_ps_mask::<_CMP_GT_OQ>(what.0, bound.0);
             _mm512_maskz_mov_ps(above, self.0)
@@ -100,13 +103,13 @@ impl Wide for Zmm {
 
     #[inline(always)]
     fn greater(self, other: Self) -> Self {
-        // SAFETY: `self` is there, so the processor has AVX-512.
+        // SAFETY: `self` exists, so the processor has AVX-512.
         Self(unsafe { _mm512_max_ps(self.0, other.0) })
     }
 
     #[inline(always)]
     fn above(self, other: Self) -> u32 {
-        // SAFETY: `self` is there, so the processor has AVX-512.
+        // SAFETY: `self` exists, so the processor has AVX-512.
         u32::from(unsafe { _mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0, other.0) })
     }
 }

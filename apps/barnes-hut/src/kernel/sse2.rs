@@ -1,5 +1,7 @@
-//! Four numbers in a 128-bit register of any x86-64 processor: without an instruction for the fused multiply-add, for which
-//! the compiler would ask the library, number by number.
+//! Four numbers in a 128-bit register of any x86-64 processor.
+//!
+//! There is no instruction for the fused multiply-add, for which the compiler would call the
+//! library number by number.
 
 use std::arch::x86_64::{
     __m128, __m128d, _mm_add_pd, _mm_add_ps, _mm_and_ps, _mm_and_si128, _mm_castpd_ps,
@@ -33,7 +35,8 @@ xmm_operation!(Add, add, _mm_add_ps);
 xmm_operation!(Sub, sub, _mm_sub_ps);
 xmm_operation!(Mul, mul, _mm_mul_ps);
 
-/// The fused operation of two numbers that are in the lower half of each, before it is rounded to single precision.
+/// The fused operation of the two numbers in the lower half of each register, before it is rounded
+/// to single precision.
 #[inline(always)]
 fn half(a: __m128, b: __m128, c: __m128) -> __m128d {
     // SAFETY: every processor of this architecture has SSE2.
@@ -75,9 +78,11 @@ impl Wide for Xmm {
         unsafe { _mm_storeu_ps(four.as_mut_ptr(), self.0) }
     }
 
-    /// In double precision the product is exact, and the sum is rounded twice, which does no harm unless it came to lie
-    /// half-way between two numbers of single precision (its last 29 bits are a one and zeros), or single precision ends
-    /// earlier there, below its least normal number. Where that is so the slow way is taken.
+    /// Fused multiply-add by way of double precision, where the product is exact.
+    ///
+    /// The sum is rounded twice. That is harmless except in two cases. The sum lies half-way
+    /// between two numbers of single precision (its last 29 bits are a one and zeros), or below the
+    /// smallest normal number. These cases take the slow path.
     #[inline(always)]
     fn times_plus(self, factor: Self, more: Self) -> Self {
         let (a, b, c) = (self.0, factor.0, more.0);

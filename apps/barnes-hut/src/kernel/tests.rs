@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Numbers of all magnitudes, zero and equal ones among them.
+/// Numbers of all magnitudes, with zero and equal ones.
 fn number() -> impl Strategy<Value = f32> {
     prop_oneof![Just(0.0f32), Just(0.25), -1f32..1.0, (-1f32..1.0).prop_map(|v| v * 1e-12)]
 }
@@ -13,7 +13,9 @@ proptest! {
     #[test]
     fn every_path_gives_the_same_bits(
         points in prop::collection::vec(prop::array::uniform4(number()), 1..50),
-        sinks in prop::collection::vec(prop::array::uniform3(prop::array::uniform16(number())), 1..4),
+        sinks in prop::collection::vec(
+            prop::array::uniform3(prop::array::uniform16(number())), 1..4
+        ),
         softening_squared in prop_oneof![Just(0f32), Just(1e-4), Just(1e-20)],
         potential in any::<bool>(),
     ) {
@@ -21,7 +23,9 @@ proptest! {
         let bits = |kernel: Kernel| {
             let mut sums = vec![[[0.0; LANES]; 4]; sinks.len()];
             kernel.points(&points, &sinks, rule, &mut sums);
-            let far = |p: &[f32; 4]| Quad::new([p[0] + 3.0, p[1], p[2]], p[3], &[0.1, 0.2, 0.3, 0.01, -0.02, 0.03]);
+            let far = |p: &[f32; 4]| {
+                Quad::new([p[0] + 3.0, p[1], p[2]], p[3], &[0.1, 0.2, 0.3, 0.01, -0.02, 0.03])
+            };
             let cells: Vec<Quad> = points.iter().map(far).collect();
             kernel.quads(&cells, &sinks, rule, &mut sums);
             sums.into_iter().flatten().flatten().map(f64::to_bits).collect::<Vec<_>>()
@@ -59,7 +63,7 @@ proptest! {
         for kernel in Kernel::all() {
             prop_assert_eq!(&plain, &see(kernel, cuboid), "{}", kernel.name());
         }
-        // From a corner of the box, at most the same is unsure.
+        // From a corner of the box, at most the same balls are undecided.
         let corner = Cuboid { low: cuboid.high, high: cuboid.high };
         for (box_, corner) in plain.iter().zip(see(Kernel::best(), corner)) {
             prop_assert_eq!(box_.far & !corner.far, 0);
@@ -81,10 +85,12 @@ proptest! {
             got.to_bits() == exact.to_bits() || got.is_nan() && exact.is_nan()
         };
         prop_assert!(same(a, b, c), "{a:e} {b:e} {c:e}");
-        // Sums that are halves of a unit in the last place and a little more or less; sums that nearly cancel.
+        // Sums near half a unit in the last place, and sums that nearly cancel.
         let [a, b] = [a, b].map(|x| f32::from_bits(x.to_bits() & 0x007f_f000 | 0x3f80_0000));
         let tiny = f32::from_bits((127 - 24 - ulps) << 23) * near as f32;
-        for (a, b, c) in [(a, b, tiny), (a, b, -a * b), (a, 1.0, tiny), (tiny, a, b), (a, tiny, tiny - 1e-40)] {
+        let cases =
+            [(a, b, tiny), (a, b, -a * b), (a, 1.0, tiny), (tiny, a, b), (a, tiny, tiny - 1e-40)];
+        for (a, b, c) in cases {
             prop_assert!(same(a, b, c), "{a:e} {b:e} {c:e}");
         }
     }
@@ -92,7 +98,7 @@ proptest! {
 
 #[test]
 fn roots_are_within_their_bounds_over_two_binades() {
-    // The seed of 4 s is half that of s, so these stand for all: one of every number from 1 to 4.
+    // The seed of 4 s is half that of s, so the numbers from 1 to 4 represent all.
     let (mut root, mut cube, mut low, mut high) = (0f64, 0f64, f64::MAX, 0f64);
     for first in (1f32.to_bits()..4f32.to_bits()).step_by(Plain::COUNT) {
         let s = Plain(std::array::from_fn(|lane| f32::from_bits(first + lane as u32)));
@@ -168,8 +174,9 @@ fn two_points_pull_as_newton_says() {
 
 #[test]
 fn a_far_cell_acts_as_its_points_to_third_order() {
-    // Four points seen from further and further. The first term left out is smaller than the monopole by the cube of
-    // size / distance: twice the distance, an eighth of the relative error of the force.
+    // Four points, seen from increasing distances. The first omitted term is smaller than the
+    // monopole by the cube of size / distance: twice the distance gives an eighth of the relative
+    // error of the force.
     let cloud: [[f32; 4]; 4] = [
         [0.1, 0.0, 0.05, 0.1],
         [-0.1, 0.1, 0.0, 0.2],

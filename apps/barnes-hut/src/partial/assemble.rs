@@ -1,4 +1,5 @@
-//! The tree of what is here: own branches, what is known of those of others, and of the rest the sums.
+//! Assembles the tree of all present data: own branches, the known parts of remote ones, and sums
+//! of the rest.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,9 +10,11 @@ use super::view::Other;
 use crate::shared::Setup;
 use crate::tree::{ABSENT, Cells, Link, Part, Sums, Tree, agreeing};
 
-/// Puts together what there is: `infos` and `sums` tell of all roots, `own` are the cells of the consecutive ones from `first` on,
-/// and `others` those of others that are here. Cells above roots come first, level by level, then those of each root. The memory is that of
-/// a tree `before`, if there is one.
+/// Assembles a tree from the present data; the memory is that of a tree `before`, if there is one.
+///
+/// `infos` and `sums` describe all roots. `own` are the cells of consecutive roots from `first` on,
+/// and `others` the present cells of remote roots. Cells above roots come first, level by level,
+/// then those of each root.
 pub(crate) fn assemble(
     before: Option<Tree>,
     infos: &[Info],
@@ -28,7 +31,7 @@ pub(crate) fn assemble(
     let own_roots = first..first + own.len();
     let branch = |root: usize| own_roots.contains(&root).then(|| &own[root - first]);
 
-    // The roots of each cell that is above them, or is one.
+    // The range of roots of each cell that is above roots, or is one.
     let all = 0..infos.len();
     let mut upper = if infos.is_empty() { Vec::new() } else { vec![all] };
     let (mut links, mut levels) = (Vec::new(), Vec::new());
@@ -43,7 +46,7 @@ pub(crate) fn assemble(
         links.push(Link { first, end, child: child as u32, children });
         levels.push(level as u8);
     }
-    // Their sums are needed alone: cells within roots are told with all that is asked for.
+    // Only their sums are needed: cells within roots come with all other data.
     let mut of_upper = Sums::new(upper.len(), setup, true);
     for (at, roots) in upper.iter().enumerate().rev() {
         match (roots.len(), branch(roots.start)) {
@@ -89,7 +92,7 @@ pub(crate) fn assemble(
     Tree::of(setup, side, (cells, points, part), (groups, blocks))
 }
 
-/// Adds to a tree what came of a root with these bodies after it was put together.
+/// Adds data of a remote root that arrived after the assembly, to the cell with these bodies.
 pub(crate) fn add(tree: &mut Tree, bodies: Range<usize>, other: &Other) {
     let Tree { cells, points, part, .. } = tree;
     let Some(Part { stored, .. }) = part else { return };
@@ -102,7 +105,7 @@ pub(crate) fn add(tree: &mut Tree, bodies: Range<usize>, other: &Other) {
     hang(other, (at, bodies.start as u32), cells, points, stored);
 }
 
-/// Puts a root of another, whose first body is this, in the place of its cell.
+/// Replaces a cell by the cells of a remote root, whose first body is `first`.
 fn hang(
     other: &Other,
     (at, first): (usize, u32),

@@ -1,4 +1,5 @@
-//! Blocks and roots: what follows of keys alone, in pieces and as a whole. Knows no bodies.
+//! Blocks and roots, which follow from keys alone, in pieces and as a whole. This module does not
+//! depend on bodies.
 
 use std::ops::Range;
 
@@ -7,36 +8,39 @@ use serde::{Deserialize, Serialize};
 use crate::shared::Setup;
 use crate::tree::{GROUPS_A_BLOCK, LEVELS, agreeing};
 
-/// What all nodes know of a block.
+/// The properties of a block that all nodes know.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Info {
-    /// Key of its first body.
+    /// The key of its first body.
     pub first: u64,
-    /// Key of its last body.
+    /// The key of its last body.
     pub last: u64,
-    /// Bodies; at least one.
+    /// The number of bodies, at least one.
     pub bodies: u32,
-    /// What its forces cost, in any unit.
+    /// The cost of its forces, in any unit.
     pub cost: f32,
 }
 
-/// Bodies of these blocks together.
+/// The number of bodies of these blocks together.
 pub(crate) fn bodies_of(infos: &[Info]) -> usize {
     infos.iter().map(|info| info.bodies as usize).sum()
 }
 
-/// Most bodies of a block where a group has at most so many, unless they lie at one point.
+/// The maximum number of bodies of a block for this maximum of a group, unless they lie at one
+/// point.
 pub(crate) fn most_bodies(group: u32) -> usize {
     group.max(1) as usize * GROUPS_A_BLOCK
 }
 
-/// The blocks of sorted keys that are all there are, with this cost for each body.
+/// The blocks of all keys, which are sorted, with this cost of each body.
 pub(crate) fn blocks(keys: &[(u64, u32)], setup: &Setup, cost: f32) -> Vec<Info> {
     pieces(keys, 0..1 << (3 * LEVELS), setup, |bodies| cost * bodies.len() as f32)
 }
 
-/// Cubes that lie within a range of keys and have no more bodies than a block, as large as may be, for sorted keys
-/// within that range. Where others have the keys around it, several of these, together with theirs, may make one block.
+/// The largest cubes within a range of keys that have at most the bodies of a block, for sorted
+/// keys in that range.
+///
+/// If other nodes have the neighbouring keys, several of these, with theirs, may form one block.
 pub(crate) fn pieces(
     keys: &[(u64, u32)],
     within: Range<u64>,
@@ -45,7 +49,7 @@ pub(crate) fn pieces(
 ) -> Vec<Info> {
     let most = most_bodies(setup.group);
     let mut pieces = Vec::new();
-    // The last is next, so that pieces come out in order.
+    // The last is processed next, so that pieces come out in order.
     let all = 0..keys.len();
     let mut open = vec![all];
     while let Some(bodies) = open.pop() {
@@ -57,7 +61,7 @@ pub(crate) fn pieces(
         let shift = 3 * (LEVELS - level);
         let start = first >> shift << shift;
         let inside = start >= within.start && start + ((1 << shift) - 1) < within.end;
-        // The finest cubes are not cut: whoever has a part of one says so, and the others' parts are put to it.
+        // The finest cubes are not cut: each owner of a part reports it, and the parts are merged.
         if level == LEVELS || inside && bodies.len() <= most {
             pieces.push(Info { first, last, bodies: bodies.len() as u32, cost: cost(bodies) });
             continue;
@@ -68,7 +72,7 @@ pub(crate) fn pieces(
     pieces
 }
 
-/// Consecutive things with sorted keys, cut by the octants of a cube of this level.
+/// Splits consecutive elements with sorted keys by the octants of a cube of this level.
 pub(super) fn octants(
     things: Range<usize>,
     level: u32,
@@ -85,7 +89,7 @@ pub(super) fn octants(
     parts
 }
 
-/// The blocks that pieces of all keys make, in order: of each, which pieces it is made of.
+/// The blocks that the pieces of all keys form, in order: for each, the range of its pieces.
 pub(crate) fn merged(pieces: &[Info], setup: &Setup) -> Vec<Range<usize>> {
     let most = most_bodies(setup.group);
     let mut blocks = Vec::new();
@@ -107,15 +111,18 @@ pub(crate) fn merged(pieces: &[Info], setup: &Setup) -> Vec<Range<usize>> {
     blocks
 }
 
-/// One block of several pieces.
+/// The block that several pieces form.
 pub(crate) fn joined(pieces: &[Info]) -> Info {
     let (first, last) = (pieces[0].first, pieces[pieces.len() - 1].last);
     let bodies = pieces.iter().map(|piece| piece.bodies).sum();
     Info { first, last, bodies, cost: pieces.iter().map(|piece| piece.cost).sum() }
 }
 
-/// The largest cells whose blocks all have one holder and together no more than `most` bodies, or are but one block; in order, of each
-/// which blocks it is made of. Of the sums of these *roots* all cells above them follow.
+/// The *roots*: the largest cells whose blocks have one holder and at most `most` bodies together,
+/// or that are one block.
+///
+/// They are in order, each with the range of its blocks. The sums of all cells above them follow
+/// from theirs.
 pub(crate) fn roots(
     infos: &[Info],
     most: usize,
@@ -126,7 +133,7 @@ pub(crate) fn roots(
     let mut open = vec![all];
     while let Some(blocks) = open.pop() {
         let Some(last) = blocks.clone().next_back() else { continue };
-        // Each holds consecutive blocks.
+        // Each cell holds consecutive blocks.
         let is_small = blocks.len() == 1 || bodies_of(&infos[blocks.clone()]) <= most;
         if is_small && holder(blocks.start) == holder(last) {
             roots.push(blocks);

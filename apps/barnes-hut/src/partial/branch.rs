@@ -1,4 +1,4 @@
-//! The cells of a root whose bodies are all here. Knows not who is told of them.
+//! The cells of a root whose bodies are all present.
 
 use std::cmp::Reverse;
 use std::iter::Peekable;
@@ -7,16 +7,16 @@ use super::blocks::most_bodies;
 use crate::shared::Setup;
 use crate::tree::{Builder, Cells, Link, Sums};
 
-/// The cells of a root; bodies and cells count from its first.
+/// The cells of a root; indices of bodies and cells start at its first.
 #[derive(Clone, Debug)]
 pub(crate) struct Branch {
     pub(super) cells: Cells,
     pub(super) levels: Vec<u8>,
-    /// First body of each group.
+    /// The first body of each group.
     pub(super) groups: Vec<u32>,
-    /// First body of each block.
+    /// The first body of each block.
     pub(super) blocks: Vec<u32>,
-    /// The cell of each block, in order; where blocks share a point they share one.
+    /// The cell of each block, in order; blocks at one point share a cell.
     pub(super) tops: Vec<u32>,
     pub(super) sums: Sums,
     /// Position and mass of each body, in sides of the box.
@@ -24,7 +24,8 @@ pub(crate) struct Branch {
 }
 
 impl Branch {
-    /// The cells of a root with these keys, sorted. All is zero until it is summed up.
+    /// The cells of a root with these sorted keys. All sums are zero until
+    /// [`sum_up`](Self::sum_up).
     pub(crate) fn new(keys: &[(u64, u32)], setup: &Setup) -> Self {
         let Builder { cells, levels, groups, blocks, .. } = Builder::build(keys, setup);
         let sums = Sums::new(levels.len(), setup, true);
@@ -39,8 +40,10 @@ impl Branch {
         Self { cells, levels, groups, blocks, tops, sums, points: vec![[0.0; 4]; keys.len()] }
     }
 
-    /// Sums up all cells anew, the bodies being at these places. Where sums of blocks were told ahead, cells that are no smaller
-    /// follow from those: of blocks' sums the ones from `first` on are this root's.
+    /// Sums up all cells for bodies at these places.
+    ///
+    /// If sums of blocks were sent ahead, cells at least as large as blocks follow from those; this
+    /// root's start at `first`.
     pub(crate) fn sum_up(
         &mut self,
         points: &[[f32; 4]],
@@ -60,14 +63,15 @@ impl Branch {
         self.cells.follow(&self.sums, &self.levels, setup);
     }
 
-    /// Cells of blocks, deepest first, and which block it is.
+    /// The cells of blocks with the numbers of the blocks, deepest first.
     fn by_cell(&self) -> Peekable<impl Iterator<Item = (u32, usize)> + use<>> {
         let mut tops: Vec<(u32, usize)> = self.tops.iter().copied().zip(0..).collect();
         tops.sort_unstable_by_key(|&(cell, _)| Reverse(cell));
         tops.into_iter().peekable()
     }
 
-    /// Sums of the whole, as [`Sums::row`] has them, that follow from these of blocks, the ones from `first` on.
+    /// The sums of the whole root, as [`Sums::row`] has them, from sums of blocks that start at
+    /// `first`.
     pub(crate) fn sums_of(
         &self,
         (blocks, first): (&Sums, usize),
@@ -87,7 +91,7 @@ impl Branch {
         sums.row(0, to);
     }
 
-    /// Whether a cell is smaller than the block that it is of.
+    /// Whether a cell is smaller than its block.
     pub(super) fn is_within_block(&self, cell: usize) -> bool {
         let Link { first, end, .. } = self.cells.links[cell];
         let link = |top: &u32| self.cells.links[*top as usize];
@@ -96,22 +100,22 @@ impl Branch {
         top.is_some_and(|top| end - first < top.end - top.first)
     }
 
-    /// Whether its bodies are at these places.
+    /// Whether the bodies are at these places.
     pub(crate) fn is_at(&self, points: &[[f32; 4]]) -> bool {
         self.points == points
     }
 
-    /// Where its bodies are.
+    /// The places and masses of the bodies.
     pub(crate) fn points(&self) -> &[[f32; 4]] {
         &self.points
     }
 
-    /// How many bodies it has.
+    /// The number of bodies.
     pub(crate) fn bodies(&self) -> usize {
         self.points.len()
     }
 
-    /// Sums of the whole, as [`Sums::row`] has them.
+    /// Appends the sums of the whole root, as [`Sums::row`] has them.
     pub(crate) fn sums(&self, to: &mut Vec<f32>) {
         self.sums.row(0, to);
     }

@@ -1,13 +1,17 @@
-//! A tree whose bodies lie on several nodes: each holds blocks of its own, knows the sums of all others, and has bodies of
-//! those that are near.
+//! A tree whose bodies lie on several nodes: each node holds some blocks, the sums of all others,
+//! and the bodies of those nearby.
 //!
-//! A *block* is the first cell on the way down that has no more bodies than the groups of a block may have together, so
-//! blocks are those of the whole tree, in the order of their keys, and wherever they lie. Of keys alone follow the cells above them
-//! ([`Info`] says enough of each block for that) and those within ([`Branch`]). What a node makes of these and of
-//! [`Sums`](crate::tree::Sums) is a [`Tree`](crate::tree::Tree) with the cells of the whole one and with their bits, less what is in blocks
-//! that are not there, and a walk meets them in the same order: forces on its own groups come out as they would on one node, or it is said which blocks are missing.
+//! A *block* is the first cell on the way down with at most the bodies of a block's groups. Blocks
+//! are those of the whole tree, in the order of their keys, independently of their owner. Keys
+//! alone determine the cells above blocks ([`Info`] has enough of each block for that) and those
+//! within ([`Branch`]).
 //!
-//! Knows nothing of who holds which blocks, nor of messages.
+//! From these and from [`Sums`](crate::tree::Sums) a node makes a [`Tree`](crate::tree::Tree). It
+//! has the cells and bits of the whole tree, without the contents of absent blocks, and a walk
+//! meets them in the same order. So forces on own groups have the bits of a single node's, or the
+//! missing blocks are reported.
+//!
+//! This module depends on neither the owners of blocks nor messages.
 
 mod assemble;
 mod blocks;

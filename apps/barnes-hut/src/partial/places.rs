@@ -1,7 +1,9 @@
-//! Where the bodies of a view are, from step to step, and on from one view to the next. Knows neither cells nor messages.
+//! The places of a view's bodies from step to step, and from one view to the next.
 //!
-//! When bodies are sorted all views begin anew, but most bodies in them are those of the views before. Of such a body the form of the new view
-//! says which it was, and its places go on from those: two whole frames (of a place, and of how it changes) take ten times what one does later.
+//! When bodies are sorted all views are replaced, but most bodies of a new view were in former
+//! ones. For such a body the view's form gives the reference, and its places continue from there. A
+//! new body needs two whole frames, one of its place and one of its change. These take ten times
+//! the bytes of a later frame. This module depends on neither cells nor messages.
 
 use std::collections::BTreeMap;
 
@@ -10,31 +12,32 @@ use crate::smooth::{Counts, Track, put_codes, put_number, take_codes, take_numbe
 
 const PLACE: &[Counts] = &[Counts::InOrder; 3];
 
-/// Where the bodies of a view are, as it was told in each step.
+/// The places of a view's bodies, as they were sent in each step.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
-    /// Of each body, whether it was told of before, and which of those that were, or were not, it is.
+    /// For each body, whether a former view had it, and its index among the bodies that former
+    /// views had, or had not.
     rows: Vec<(bool, usize)>,
-    /// Of those that were not and those that were.
+    /// The tracks of the bodies without and with a former view.
     tracks: [Track; 2],
 }
 
-/// A body of a view before: of which root, by its number then, and which of those that the view showed.
+/// A body of a former view: the number of its root then, and its index in that view.
 pub(crate) type Reference = (u32, u32);
 
-/// Views before bodies were sorted, as those who tell and those who hear know them.
+/// The views before the last sorting, as both the sender and the receiver know them.
 pub(crate) struct Past<'p> {
     /// The places that the view of a root with this number showed.
     pub places: &'p dyn Fn(u32) -> Option<&'p Places>,
-    /// How far what stays where it is has moved inside the box since.
+    /// The movement of a fixed point inside the box since then.
     pub moved: [f64; 3],
 }
 
 impl Past<'_> {
-    /// No views before.
+    /// No former views.
     pub(crate) const NONE: Past<'static> = Past { places: &|_| None, moved: [0.0; 3] };
 
-    /// Writes which bodies those of a view were, for [`Past::read`].
+    /// Writes the references of a view's bodies, for [`Past::read`].
     pub(super) fn write(&self, known: &[Option<Reference>], to: &mut Vec<u8>) {
         let mut firsts: BTreeMap<u32, u32> =
             known.iter().flatten().map(|&(root, _)| (root, 0)).collect();
@@ -59,7 +62,8 @@ impl Past<'_> {
         put_codes(&known.iter().map(code).collect::<Vec<_>>(), to);
     }
 
-    /// Reads which bodies the so many of a view were, and goes on behind it. Nothing if these are no bodies of views before.
+    /// Reads the references of a view's bodies and advances `form`; none if they refer to no former
+    /// view.
     pub(super) fn read(&self, count: usize, form: &mut &[u8]) -> Option<Vec<Option<Reference>>> {
         let roots = take_number(form)?;
         let (mut firsts, mut all) = (Vec::new(), 0u32);
@@ -88,8 +92,9 @@ impl Past<'_> {
         Some(known)
     }
 
-    /// Where the bodies of a view are that were these. Nothing if there were none such.
-    pub(super) fn go_on(&self, known: &[Option<Reference>]) -> Option<Places> {
+    /// The places of a view's bodies, continued from these references; none if a reference is not
+    /// valid.
+    pub(super) fn continue_from(&self, known: &[Option<Reference>]) -> Option<Places> {
         let (mut rows, mut before, mut new) = (Vec::with_capacity(known.len()), Vec::new(), 0);
         for known in known {
             if let &Some((root, at)) = known {
@@ -108,12 +113,12 @@ impl Past<'_> {
 }
 
 impl Places {
-    /// Of how many bodies.
+    /// The number of bodies.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Writes where they are now, for [`Places::hear`].
+    /// Encodes the present places, for [`Places::hear`].
     pub(super) fn tell(&mut self, places: impl Iterator<Item = [f32; 3]>, to: &mut Vec<u8>) {
         let mut numbers = [(); 2].map(|()| Vec::with_capacity(3 * self.rows.len()));
         for (&(is_known, _), place) in self.rows.iter().zip(places) {
@@ -126,18 +131,18 @@ impl Places {
         }
     }
 
-    /// Hears where they are now, and goes on behind it. Nothing if it is not that.
+    /// Decodes the present places and advances `bytes`; none if they are not valid.
     pub(super) fn hear(&mut self, points: &mut [[f32; 4]], bytes: &mut &[u8]) -> Option<()> {
         let known = self.rows.iter().filter(|(is_known, _)| *is_known).count();
         let counts = [self.rows.len() - known, known];
-        let mut heard: [&[f32]; 2] = [&[]; 2];
-        for ((track, count), heard) in self.tracks.iter_mut().zip(counts).zip(&mut heard) {
+        let mut decoded: [&[f32]; 2] = [&[]; 2];
+        for ((track, count), decoded) in self.tracks.iter_mut().zip(counts).zip(&mut decoded) {
             if count > 0 {
-                *heard = track.hear(3 * count, bytes).ok()?;
+                *decoded = track.hear(3 * count, bytes).ok()?;
             }
         }
         for (point, &(is_known, row)) in points.iter_mut().zip(&self.rows) {
-            point[..3].copy_from_slice(&heard[usize::from(is_known)][3 * row..3 * row + 3]);
+            point[..3].copy_from_slice(&decoded[usize::from(is_known)][3 * row..3 * row + 3]);
         }
         Some(())
     }
@@ -149,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// Where this body is in a step: it has its own way, and turns.
+    /// The place of a body in a step: each has its own path, with a turn.
     fn place(body: usize, step: u32) -> [f32; 3] {
         [0, 1, 2].map(|axis| {
             let own = ((body * 37 + axis * 11) % 101) as f32 / 101.0 - 0.5;
@@ -161,18 +166,18 @@ mod tests {
         vec![[0.0, 0.0, 0.0, 1.0]; bodies.len()]
     }
 
-    /// Tells and hears these bodies in these steps; returns the bytes of the last.
+    /// Encodes and decodes these bodies in these steps; returns the bytes of the last.
     fn follow(
-        (teller, hearer): (&mut Places, &mut Places),
+        (sender, receiver): (&mut Places, &mut Places),
         bodies: &[usize],
         steps: std::ops::Range<u32>,
     ) -> Vec<u8> {
         let mut bytes = Vec::new();
         for step in steps {
             bytes.clear();
-            teller.tell(bodies.iter().map(|&body| place(body, step)), &mut bytes);
+            sender.tell(bodies.iter().map(|&body| place(body, step)), &mut bytes);
             let (mut points, mut left) = (points(bodies), &bytes[..]);
-            hearer.hear(&mut points, &mut left).unwrap();
+            receiver.hear(&mut points, &mut left).unwrap();
             assert!(left.is_empty());
             for (&body, [x, y, z, _]) in bodies.iter().zip(points) {
                 assert_eq!(place(body, step), [x, y, z]);
@@ -182,77 +187,91 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever its bodies were before, a view is heard as it is told; and those that were told of before take less.
+        /// Decoding an encoded view is the identity for all former views; known bodies need fewer
+        /// bytes.
         #[test]
-        fn views_go_on_with_those_before(
-            views in prop::collection::vec((0u32..1000, 0usize..40), 0..4), new in 0usize..20, before in 1u32..9,
-            seed in any::<u64>(), at in any::<prop::sample::Index>(), bits in 1u8.., cut in any::<prop::sample::Index>(),
+        fn views_continue_former_ones(
+            views in prop::collection::vec((0u32..1000, 0usize..40), 0..4),
+            new in 0usize..20, before in 1u32..9,
+            seed in any::<u64>(), at in any::<prop::sample::Index>(), bits in 1u8..,
+            cut in any::<prop::sample::Index>(),
         ) {
-            let mut told = BTreeMap::new();
+            let mut sent = BTreeMap::new();
             for (root, count) in views {
                 let bodies: Vec<usize> = (0..count).map(|i| root as usize * 64 + i).collect();
                 let known = vec![None; count];
-                let [mut teller, mut hearer] = [(); 2].map(|()| Past::NONE.go_on(&known).unwrap());
-                follow((&mut teller, &mut hearer), &bodies, 0..before);
-                told.insert(root, (bodies, teller, hearer));
+                let empty = || Past::NONE.continue_from(&known).unwrap();
+                let [mut sender, mut receiver] = [empty(), empty()];
+                follow((&mut sender, &mut receiver), &bodies, 0..before);
+                sent.insert(root, (bodies, sender, receiver));
             }
             // All of them and some others, in another order.
             let of_view = |(&root, (bodies, ..)): (&u32, &(Vec<usize>, _, _))| -> Vec<_> {
                 (0..bodies.len()).map(|at| (bodies[at], Some((root, at as u32)))).collect()
             };
-            let mut all: Vec<(usize, Option<Reference>)> = told.iter().flat_map(of_view).collect();
+            let mut all: Vec<(usize, Option<Reference>)> = sent.iter().flat_map(of_view).collect();
             all.extend((0..new).map(|i| (100_000 + i, None)));
             let count = all.len() as u64;
             all.sort_by_key(|(body, _)| (*body as u64).wrapping_mul(seed | 1) % (count + 7));
             let (bodies, known): (Vec<usize>, Vec<_>) = all.into_iter().unzip();
-            let [told, heard] = [0, 1].map(|hears| {
-                let of = |(root, (_, teller, hearer)): (&u32, &(_, Places, Places))| {
-                    (*root, if hears == 1 { hearer.clone() } else { teller.clone() })
+            let [sent, received] = [0, 1].map(|receiver_past| {
+                let of = |(root, (_, sender, receiver)): (&u32, &(_, Places, Places))| {
+                    (*root, if receiver_past == 1 { receiver.clone() } else { sender.clone() })
                 };
-                told.iter().map(of).collect::<BTreeMap<u32, Places>>()
+                sent.iter().map(of).collect::<BTreeMap<u32, Places>>()
             });
-            let tells = |root: u32| told.get(&root);
-            let hears = |root: u32| heard.get(&root);
-            let tells = Past { places: &tells, moved: [0.0; 3] };
-            let hears = Past { places: &hears, moved: [0.0; 3] };
+            let sender_past = |root: u32| sent.get(&root);
+            let receiver_past = |root: u32| received.get(&root);
+            let sender_past = Past { places: &sender_past, moved: [0.0; 3] };
+            let receiver_past = Past { places: &receiver_past, moved: [0.0; 3] };
             let mut form = Vec::new();
-            tells.write(&known, &mut form);
+            sender_past.write(&known, &mut form);
             let read = |form: &[u8]| {
                 let mut left = form;
-                hears.read(known.len(), &mut left).filter(|_| left.is_empty())
+                receiver_past.read(known.len(), &mut left).filter(|_| left.is_empty())
             };
             prop_assert!(read(&form).is_some_and(|read| read == known));
-            let (mut teller, mut hearer) = (tells.go_on(&known).unwrap(), hears.go_on(&known).unwrap());
-            let bytes = follow((&mut teller, &mut hearer), &bodies, before..before + 1);
+            let pasts = [&sender_past, &receiver_past];
+            let [mut sender, mut receiver] = pasts.map(|past| past.continue_from(&known).unwrap());
+            let bytes = follow((&mut sender, &mut receiver), &bodies, before..before + 1);
             let none = vec![None; known.len()];
-            let [mut anew, mut heard_anew] = [(); 2].map(|()| Past::NONE.go_on(&none).unwrap());
-            let all_anew = follow((&mut anew, &mut heard_anew), &bodies, before..before + 1);
+            let empty = || Past::NONE.continue_from(&none).unwrap();
+            let [mut sender_new, mut receiver_new] = [empty(), empty()];
+            let both = (&mut sender_new, &mut receiver_new);
+            let without_past = follow(both, &bodies, before..before + 1);
             if before >= 3 && known.len() >= 40 + 2 * new {
-                prop_assert!(2 * bytes.len() < all_anew.len(), "{} of {}", bytes.len(), all_anew.len());
+                prop_assert!(
+                    2 * bytes.len() < without_past.len(),
+                    "{} of {}",
+                    bytes.len(),
+                    without_past.len()
+                );
             }
-            follow((&mut teller, &mut hearer), &bodies, before + 1..before + 4);
-            // What is cut or damaged is told apart, or is something else, and never a panic.
+            follow((&mut sender, &mut receiver), &bodies, before + 1..before + 4);
+            // A cut or damaged form gives an error or another form, and never a panic.
             prop_assert!(read(&form[..cut.index(form.len())]).is_none());
             let at = at.index(form.len());
             form[at] ^= bits;
             if let Some(other) = read(&form) {
-                let _ = hears.go_on(&other).map(|mut places| places.hear(&mut points(&bodies), &mut &bytes[..]));
+                let _ = receiver_past
+                    .continue_from(&other)
+                    .map(|mut places| places.hear(&mut points(&bodies), &mut &bytes[..]));
             }
         }
     }
 
-    /// What stays where it is while the box moves is expected where it then is.
+    /// A fixed body is expected at its new place while the box moves.
     #[test]
     fn places_move_with_the_box() {
         let bodies: Vec<usize> = (0..100).collect();
-        let mut places = Past::NONE.go_on(&[None; 100]).unwrap();
+        let mut places = Past::NONE.continue_from(&[None; 100]).unwrap();
         let mut bytes = Vec::new();
         (0..6).for_each(|_| places.tell(bodies.iter().map(|&body| place(body, 0)), &mut bytes));
         let known: Vec<_> = (0..100).map(|at| Some((3, at))).collect();
         let later = |body: usize| place(body, 0).map(|x| (f64::from(x) + 0.25) as f32);
         let bytes = [[0.25; 3], [0.0; 3]].map(|moved| {
             let past = Past { places: &|_| Some(&places), moved };
-            let (mut next, mut bytes) = (past.go_on(&known).unwrap(), Vec::new());
+            let (mut next, mut bytes) = (past.continue_from(&known).unwrap(), Vec::new());
             next.tell(bodies.iter().map(|&body| later(body)), &mut bytes);
             bytes.len()
         });

@@ -1,4 +1,4 @@
-//! That a part gives the bits of the whole, and mere bytes do no harm.
+//! A partial tree gives the bits of the whole tree, and invalid bytes do no harm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::options::Order;
 use crate::shared::{Accuracy, Positions, Setup};
 use crate::tree::{Sums, Tree, morton, sorted_pairs};
 
-/// Nothing was told before.
+/// No former views.
 const NEW: (&Past<'static>, &dyn Fn(usize) -> Option<Reference>) = (&Past::NONE, &|_| None);
 
 fn sorted(bodies: &Bodies) -> (Positions, Vec<(u64, u32)>, Vec<[f32; 3]>) {
@@ -42,7 +42,8 @@ fn firsts(infos: &[Info]) -> Vec<usize> {
     infos.iter().scan(0, first).collect()
 }
 
-/// The roots of which own blocks miss something, and where these, whose bodies get to all these places, are and how far they look.
+/// The roots that own blocks need more of, and the sinks of these blocks, whose bodies get to all
+/// these places.
 fn missing(tree: &Tree, places: &[&[[f32; 4]]], infos: &[Info]) -> (BTreeSet<usize>, Vec<Sink>) {
     let (mut absent, mut sinks) = (Vec::new(), Vec::new());
     let mut lists = Lists::new(tree, Kernel::best(), true);
@@ -63,8 +64,13 @@ fn missing(tree: &Tree, places: &[&[[f32; 4]]], infos: &[Info]) -> (BTreeSet<usi
     (absent.into_iter().map(root).collect(), sinks)
 }
 
-/// What these sinks are told of a branch and what it will be later, as it is told and as it is heard.
-fn told(branch: &Branch, later: &Branch, sinks: &[Sink], setup: &Setup) -> (View, Other) {
+/// Encodes a branch, with its later state, for these sinks, and decodes it.
+fn encode_and_decode(
+    branch: &Branch,
+    later: &Branch,
+    sinks: &[Sink],
+    setup: &Setup,
+) -> (View, Other) {
     let mut bytes = Vec::new();
     let mut view = branch.view(later, sinks, NEW, setup, &mut bytes).unwrap();
     branch.tell(&mut view, setup, &mut bytes);
@@ -75,7 +81,7 @@ fn told(branch: &Branch, later: &Branch, sinks: &[Sink], setup: &Setup) -> (View
     (view, other)
 }
 
-/// The cells of roots that all of these keys are of.
+/// The cells of roots with all of these keys.
 fn branches(keys: &[(u64, u32)], infos: &[Info], setup: &Setup) -> Vec<Branch> {
     let mut rest = keys;
     let branch = |info: &Info| {
@@ -111,11 +117,14 @@ fn points(keys: &[(u64, u32)], inside: &[[f32; 3]], setup: &Setup) -> Vec<[f32; 
     keys.iter().map(point).collect()
 }
 
-/// Known from a first look or from what was felt in the step before. A second round of wishes costs two delays of the longest line; one block
-/// in the middle of a sphere, where accelerations nearly cancel out, was enough for one, for all to wait for. And so was one in a later step,
-/// when a rounded moment was above all that it was when it was said what is far.
+/// One exchange suffices: the scale of each block follows from a first look, or from the
+/// accelerations of the step before.
+///
+/// A second round of requests costs two delays of the longest link. A single block causes it, for
+/// example in the middle of a sphere, where accelerations nearly cancel out. A rounded moment that
+/// exceeds the announced distance in a later step causes it too.
 #[test]
-fn one_look_says_how_far_blocks_look() {
+fn one_exchange_determines_the_scales_of_blocks() {
     let accuracy =
         Accuracy { order: Order::Series, theta: 0.7, softening: 0.01, leaf: 16, group: 256 };
     for (seed, order) in (0..8).zip([Order::Series, Order::Mono].into_iter().cycle()) {
@@ -146,7 +155,7 @@ fn one_look_says_how_far_blocks_look() {
                 (sum_up(&mut branches, &moved(time), &setup), branches)
             })
             .collect();
-        // What each felt a step before, in a box of then.
+        // The accelerations of the step before, in the box of that step.
         let mut felt = vec![0.0; bodies.len()];
         let mut before = bodies.clone();
         for (place, v) in before.position.iter_mut().zip(&bodies.velocity) {
@@ -187,7 +196,8 @@ fn one_look_says_how_far_blocks_look() {
             let seen: BTreeSet<usize> = others.filter(near).collect();
             for (wanted, sinks) in [(wanted, sinks), (seen, foreseen)] {
                 let of_root = |&root: &usize| {
-                    let (view, other) = told(&branches[root], &later[root], &sinks, &setup);
+                    let (view, other) =
+                        encode_and_decode(&branches[root], &later[root], &sinks, &setup);
                     ((root, view), (root, other))
                 };
                 let (mut views, mut others): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -210,7 +220,7 @@ fn one_look_says_how_far_blocks_look() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// However keys are cut into ranges, the pieces of all make the blocks of the whole tree.
+    /// The pieces of any ranges of keys form the blocks of the whole tree.
     #[test]
     fn pieces_make_the_blocks_of_the_whole(
         n in 1usize..4000, seed in any::<u64>(), group in 1u32..12, same in 0usize..300,
@@ -224,35 +234,42 @@ proptest! {
         let whole = blocks(&keys, &setup, 1.0);
         let firsts = firsts(&whole);
         for &first in &firsts {
-            // One point may be many blocks of the tree: those are one here.
+            // One point may have many blocks of the tree: here those are one.
             prop_assert_eq!(tree.block(first).start, first);
         }
         prop_assert_eq!(firsts.len(), (0..n).filter(|&i| {
             tree.block(i).start == i && (i == 0 || keys[i].0 != keys[i - 1].0)
         }).count());
         // Cuts at some bodies' keys, rounded.
-        let mut cuts: Vec<u64> = cuts.iter().map(|(i, bits)| keys[i.index(n)].0 >> bits << bits).collect();
+        let mut cuts: Vec<u64> =
+            cuts.iter().map(|(i, bits)| keys[i.index(n)].0 >> bits << bits).collect();
         cuts.extend([0, 1 << 63]);
         cuts.sort_unstable();
         let mut all = Vec::new();
         for range in cuts.windows(2) {
-            let [from, to] = [range[0], range[1]].map(|cut| keys.partition_point(|key| key.0 < cut));
-            all.extend(pieces(&keys[from..to], range[0]..range[1], &setup, |bodies| bodies.len() as f32));
+            let [from, to] =
+                [range[0], range[1]].map(|cut| keys.partition_point(|key| key.0 < cut));
+            let cost = |bodies: Range<usize>| bodies.len() as f32;
+            all.extend(pieces(&keys[from..to], range[0]..range[1], &setup, cost));
         }
-        let merged: Vec<Info> = merged(&all, &setup).into_iter().map(|some| joined(&all[some])).collect();
+        let merged: Vec<Info> =
+            merged(&all, &setup).into_iter().map(|some| joined(&all[some])).collect();
         prop_assert_eq!(merged, whole);
     }
 
-    /// Forces on own bodies have the bits of those in the whole tree once all that is missing has come.
+    /// Forces on own bodies have the bits of the whole tree's once all missing data has arrived.
     #[test]
     fn a_part_gives_the_bits_of_the_whole(
-        n in 1usize..6000, seed in any::<u64>(), group in 2u32..20, leaf in 1u32..16, same in 0usize..100,
+        n in 1usize..6000, seed in any::<u64>(), group in 2u32..20, leaf in 1u32..16,
+        same in 0usize..100,
         order in prop_oneof![Just(Order::Mono), Just(Order::Quad), Just(Order::Series)],
         error in prop::option::of(1e-4f64..0.1), theta in 0.3f64..1.2,
-        from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>(), most in 0usize..6000,
+        from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>(),
+        most in 0usize..6000,
     ) {
         let bodies = bodies(n, seed, same);
-        let setup = Setup::new(&bodies, Accuracy { order, theta, softening: 0.01, leaf, group }).with_error(error);
+        let setup = Setup::new(&bodies, Accuracy { order, theta, softening: 0.01, leaf, group })
+            .with_error(error);
         let (positions, keys, inside) = sorted(&bodies);
         let whole = forces::all(positions.tree(&setup).unwrap());
 
@@ -276,10 +293,12 @@ proptest! {
             let mut rest = &points[..];
             for (root, branch) in branches.iter_mut().enumerate() {
                 let (own, others) = rest.split_at(branch.bodies());
-                // In the later steps, sums of blocks that were told ahead, and are not quite those of the bodies.
+                // In later steps, use sums of blocks that were sent ahead and are not quite those
+                // of the bodies.
                 let near = |&[x, y, z, m]: &[f32; 4]| [x + 1e-4, y - 1e-5, z, m];
                 let near: Vec<_> = own.iter().map(near).collect();
-                let counts = branch.tops.iter().map(|top| branch.cells.links[*top as usize].bodies().len());
+                let counts =
+                    branch.tops.iter().map(|top| branch.cells.links[*top as usize].bodies().len());
                 let ahead = Sums::of_bodies(counts, &near, &setup);
                 let ahead = (step > 1).then_some((&ahead, 0));
                 branch.sum_up(own, ahead, &setup);
@@ -295,7 +314,8 @@ proptest! {
             }
             for (&root, view) in &mut views {
                 let root: usize = root;
-                let (mut bytes, other): (_, &mut Other) = (Vec::new(), others.get_mut(&root).unwrap());
+                let (mut bytes, other): (_, &mut Other) =
+                    (Vec::new(), others.get_mut(&root).unwrap());
                 prop_assert_eq!(View::numbers(view, &setup), other.numbers(&setup));
                 branches[root].tell(view, &setup, &mut bytes);
                 let mut left = &bytes[..];
@@ -304,10 +324,15 @@ proptest! {
             }
             let mut rounds = 0;
             let tree = loop {
-                // Some come when it is put together.
+                // Some are present at the assembly.
                 let (late, here): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                    others.iter().map(|(root, other)| (*root, other)).partition(|(root, _)| (root + step) % 3 == 0);
-                let mut tree = assemble(spare.take(), &infos, &sums, (mine.start, &branches[mine.clone()]), &here, &setup, side);
+                    others
+                        .iter()
+                        .map(|(root, other)| (*root, other))
+                        .partition(|(root, _)| (root + step) % 3 == 0);
+                let own = (mine.start, &branches[mine.clone()]);
+                let mut tree =
+                    assemble(spare.take(), &infos, &sums, own, &here, &setup, side);
                 for (root, other) in late {
                     let first = firsts(&infos)[root];
                     add(&mut tree, first..first + infos[root].bodies as usize, other);
@@ -316,11 +341,12 @@ proptest! {
                 if missing.is_empty() {
                     break tree;
                 }
-                // What is far when nothing is missing may be near when something is, and its scale wrong: twice is enough.
+                // A cell that is far with all data may be near without, when its scale is wrong;
+                // two rounds suffice.
                 rounds += 1;
                 prop_assert!(rounds <= 4, "something of {} roots is still missing", missing.len());
                 for root in missing {
-                    let (view, other) = told(&branches[root], &branches[root], &sinks, &setup);
+                    let (view, other) = encode_and_decode(&branches[root], &branches[root], &sinks, &setup);
                     views.insert(root, view);
                     others.insert(root, other);
                 }
@@ -350,7 +376,7 @@ proptest! {
         }
     }
 
-    /// Forms that are cut or damaged are told apart or are other forms, and never a panic.
+    /// Cut or damaged forms give errors or other forms, and never a panic.
     #[test]
     fn damaged_views_are_no_panic(
         n in 1usize..400, seed in any::<u64>(), quad in any::<bool>(), scale in 0.1f32..30.0,
@@ -358,7 +384,9 @@ proptest! {
     ) {
         let bodies = bodies(n, seed, 0);
         let order = if quad { Order::Quad } else { Order::Mono };
-        let setup = Setup::new(&bodies, Accuracy { order, theta: 0.7, softening: 0.01, leaf: 4, group: 8 });
+        let setup = Setup::new(
+            &bodies, Accuracy { order, theta: 0.7, softening: 0.01, leaf: 4, group: 8 }
+        );
         let (_, keys, inside) = sorted(&bodies);
         let mut branch = Branch::new(&keys, &setup);
         let points: Vec<_> = keys.iter().map(|&(_, i)| {
@@ -368,7 +396,9 @@ proptest! {
         branch.sum_up(&points, None, &setup);
         let sink = Sink { extent: [[0.0; 3], [0.1; 3]], scale };
         let mut bytes = Vec::new();
-        let Some(mut view) = branch.view(&branch, &[sink], NEW, &setup, &mut bytes) else { return Ok(()) };
+        let Some(mut view) = branch.view(&branch, &[sink], NEW, &setup, &mut bytes) else {
+            return Ok(())
+        };
         branch.tell(&mut view, &setup, &mut bytes);
         let read = |bytes: &[u8]| {
             let mut left = bytes;

@@ -1,4 +1,5 @@
-//! What is told of a branch to somebody elsewhere, and what is known there of it. Knows not who that is, nor of messages.
+//! Delta encoding of a branch for a remote subscriber, and the subscriber's decoded copy.
+//! Independent of the transport.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,38 +11,38 @@ use crate::shared::Setup;
 use crate::smooth::{Track, put_codes, put_number, take_codes, take_number};
 use crate::tree::{ABSENT, Cells, LEVELS, Link, Row, Sums, Tree};
 
-/// Bodies that lie elsewhere, as those cells of others see them that have to open some of their cells.
+/// A set of remote bodies, as seen by the cells that these bodies may have to open.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sink {
-    /// Least and greatest coordinates.
+    /// The smallest and largest coordinates.
     pub extent: [[f32; 3]; 2],
-    /// What sizes of cells are multiplied by, as seen from there.
+    /// The factor of cell sizes, as seen from there.
     pub scale: f32,
 }
 
-/// A block may look farther than it does by this: scales change as accelerations do.
+/// The margin of the scale of a block, for scales change with accelerations.
 const MARGIN: f32 = 1.05;
 
 impl Sink {
-    /// Of a block in this box, which looks so far now.
+    /// The sink of a block in this box with this scale.
     pub(crate) fn new(extent: [[f32; 3]; 2], scale: f32) -> Self {
         Self { extent, scale: MARGIN * scale }
     }
 
-    /// One that is told what any of these, at least one, is.
+    /// A sink that needs all data of these sinks, of which there is at least one.
     pub(crate) fn joined(sinks: &[Self]) -> Self {
         let extent = around(sinks.iter().flat_map(|sink| sink.extent));
         let scale = sinks.iter().map(|sink| sink.scale).fold(0.0, f32::max);
         Self { extent, scale }
     }
 
-    /// As bytes, for [`Sink::take`].
+    /// Encodes the sink, for [`Sink::take`].
     pub(crate) fn write(&self, to: &mut Vec<u8>) {
         let values = self.extent.iter().flatten().chain([&self.scale]);
         to.extend(values.flat_map(|value| value.to_le_bytes()));
     }
 
-    /// Reads what [`Sink::write`] wrote, and goes on behind it. Nothing if there is not so much.
+    /// Decodes a sink and advances `bytes`; none if there are too few bytes.
     pub(crate) fn take(bytes: &mut &[u8]) -> Option<Self> {
         let (sink, rest) = bytes.split_first_chunk::<{ 7 * 4 }>()?;
         *bytes = rest;
@@ -50,7 +51,7 @@ impl Sink {
         Some(Self { extent: [three(0)?, three(3)?], scale: value(6)? })
     }
 
-    /// Bodies of cells of a tree, closed ones, that some of these may have to open.
+    /// The bodies of closed cells of a tree that some of these sinks may have to open.
     pub(crate) fn closed<'s>(
         sinks: impl Iterator<Item = &'s Self> + Clone,
         tree: &Tree,
@@ -66,8 +67,10 @@ impl Sink {
         some.map(|cell| links[cell].bodies())
     }
 
-    /// Whether a cell at this place that is far from there on is far from all of it, and with some room: its place is in steps, and it is
-    /// farther away than a part of its size.
+    /// Whether a cell at this place, which is far from a certain distance on, is far from the whole
+    /// sink.
+    ///
+    /// A margin covers the rounding of its place and a part of its size.
     fn finds_far(&self, place: &[f32; 4], far: [f32; 2]) -> bool {
         const ROOM: f32 = 1.004;
         let [low, high] = self.extent;
@@ -81,7 +84,7 @@ impl Sink {
     }
 }
 
-/// Least and greatest coordinates of these places.
+/// The smallest and largest coordinates of these places.
 pub(crate) fn around(places: impl Iterator<Item = [f32; 3]>) -> [[f32; 3]; 2] {
     places.fold([[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]], |[low, high], place| {
         let low = [0, 1, 2].map(|axis| low[axis].min(place[axis]));
@@ -89,14 +92,15 @@ pub(crate) fn around(places: impl Iterator<Item = [f32; 3]>) -> [[f32; 3]; 2] {
     })
 }
 
-/// In the form of a view, of each cell: it has so many children, which follow.
+/// A cell's entry in the form of a view: the number of its children, which follow.
 const CHILDREN: u8 = 0x0f;
-/// Its bodies are told.
+/// Flag: the bodies of the cell are sent.
 const BODIES: u8 = 0x10;
-/// All bodies in it are told, and its value is not, for it follows from where they are: so it is with cells within blocks.
+/// Flag: all bodies of the cell are sent, and its value follows from them, as for cells within
+/// blocks.
 const WHOLE: u8 = 0x20;
 
-/// The code of how a cell is told, the smallest for what is frequent.
+/// The code of an entry, small for frequent ones.
 fn code_of(kind: u8) -> u32 {
     const LEAF: u8 = BODIES | WHOLE;
     match kind {
@@ -107,7 +111,7 @@ fn code_of(kind: u8) -> u32 {
     }
 }
 
-/// That with this code; nothing if there is none.
+/// The entry with this code; none if there is none.
 fn kind_of(code: u32) -> Option<u8> {
     Some(match code {
         0 => 0,
@@ -121,11 +125,13 @@ fn kind_of(code: u32) -> Option<u8> {
     })
 }
 
-/// Bodies of a leaf that are told in place of its value, though nobody has to open it: they are shorter.
+/// Up to this number of bodies of a leaf are sent instead of its value, for they are shorter.
 const AS_SHORT: usize = 4;
 
-/// What somebody is told of a branch in each step: the values of some of its cells, and where some of its bodies are. Which these are stays
-/// the same from step to step; its *form* says it.
+/// The data of a branch that a subscriber gets in each step: the values of some cells, and the
+/// places of some bodies.
+///
+/// The choice stays the same from step to step; its *form* describes it.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     cells: Vec<u32>,
@@ -135,12 +141,12 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Which bodies it shows, and where they were.
+    /// The bodies of the view, and their places.
     pub(crate) fn into_places(self) -> (Vec<Range<usize>>, Places) {
         (self.bodies, self.places)
     }
 
-    /// How many numbers are told in each step.
+    /// The count of numbers that are sent in each step.
     pub(crate) fn numbers(&self, setup: &Setup) -> usize {
         let bodies: usize = self.bodies.iter().map(Range::len).sum();
         Row::columns(setup).len() * self.cells.len() + 3 * bodies
@@ -148,9 +154,12 @@ impl View {
 }
 
 impl Branch {
-    /// What these sinks need of it, and its form for [`Other::read`]: children of cells that are not far from one of them, now or with bodies
-    /// where they are `later`, and bodies of such that have none. Nothing where the whole is far from all. `known`: which bodies of this
-    /// branch were told of before bodies were sorted, in what is `past`.
+    /// The data that these sinks need, and its form for [`Other::read`]; none if the whole branch
+    /// is far from all.
+    ///
+    /// It contains the children of cells that are not far from a sink, now or with bodies at their
+    /// `later` places, and the bodies of such leaves. `known` gives references of bodies to the
+    /// views in `past`.
     pub(crate) fn view(
         &self,
         later: &Self,
@@ -168,41 +177,42 @@ impl Branch {
         if root.is_empty() {
             return None;
         }
-        // Level by level, as cells are: of each that is told, which it is, where its children begin, and how it is told.
-        let mut told = vec![(0, 0, 0)];
+        // Level by level, as cells are: the cell, the index of its first child, and its entry.
+        let mut sent = vec![(0, 0, 0)];
         let mut open = VecDeque::from([root]);
         let mut at = 0;
         while let Some(near_to) = open.pop_front() {
-            let cell = told[at].0;
+            let cell = sent[at].0;
             let link = self.cells.links[cell];
             let opened = !near_to.is_empty();
-            let children = told.len();
-            // The sums of blocks may have been told ahead: they do not follow from where bodies are.
+            let children = sent.len();
+            // Sums of blocks may have been sent ahead: they do not follow from the places of
+            // bodies.
             let whole = if self.is_within_block(cell) { WHOLE } else { 0 };
             let kind = match link.children {
                 0 if opened || link.bodies().len() <= AS_SHORT => BODIES | whole,
                 1.. if opened => {
-                    told.extend(link.children().map(|child| (child, 0, 0)));
+                    sent.extend(link.children().map(|child| (child, 0, 0)));
                     open.extend(link.children().map(|child| near(child, &near_to)));
                     link.children as u8
                 }
                 _ => 0,
             };
-            (told[at].1, told[at].2) = (children, kind);
+            (sent[at].1, sent[at].2) = (children, kind);
             at += 1;
         }
-        for at in (0..told.len()).rev() {
-            let (cell, first, kind) = told[at];
+        for at in (0..sent.len()).rev() {
+            let (cell, first, kind) = sent[at];
             let mut children = first..first + usize::from(kind & CHILDREN);
             let follows = !children.is_empty() && self.is_within_block(cell);
-            if follows && children.all(|child| told[child].2 & WHOLE != 0) {
-                told[at].2 |= WHOLE;
+            if follows && children.all(|child| sent[child].2 & WHOLE != 0) {
+                sent[at].2 |= WHOLE;
             }
         }
         let (mut cells, mut bodies) = (Vec::new(), Vec::new());
         let (mut kinds, mut levels, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         let mut before = 0;
-        for &(cell, _, kind) in &told {
+        for &(cell, _, kind) in &sent {
             let link = self.cells.links[cell];
             kinds.push(code_of(kind));
             if kind & WHOLE == 0 {
@@ -221,29 +231,31 @@ impl Branch {
         }
         put_number(kinds.len() as u32, form);
         [kinds, levels, counts].iter().for_each(|codes| put_codes(codes, form));
-        // In their order, so that those of a cell that is whole lie together.
+        // In order, so that the bodies of a whole cell lie together.
         bodies.sort_unstable_by_key(|bodies| bodies.start);
         self.write_masses(&bodies, form);
         let known: Vec<_> = bodies.iter().flat_map(Range::clone).map(known).collect();
         past.write(&known, form);
-        let places = past.go_on(&known)?;
+        let places = past.continue_from(&known)?;
         Some(View { cells, bodies, values: Track::new(Row::columns(setup)), places })
     }
 
-    /// Whether a cell is not far from a sink, now or with bodies where they are `later`: cells whose bodies were close together grow as these
-    /// part.
+    /// Whether a cell is not far from a sink, now or with bodies at their `later` places.
+    ///
+    /// A cell whose bodies were close together grows as they separate.
     fn is_near(&self, later: &Self, cell: usize, setup: &Setup) -> impl Fn(&Sink) -> bool + use<> {
         let values = [self.cells.value(cell), later.cells.value(cell)];
         let values = values.map(|value| (value.point, value.far_with_room(setup)));
         move |sink| values.iter().any(|(place, far)| !sink.finds_far(place, *far))
     }
 
-    /// Whether the whole is not far from some of these, now or with bodies where they are `later`: then there is a [view](Self::view).
+    /// Whether the branch is not far from some of these sinks, now or later; if so, it has a
+    /// [view](Self::view).
     pub(crate) fn is_near_to(&self, later: &Self, sinks: &[Sink], setup: &Setup) -> bool {
         sinks.iter().any(self.is_near(later, 0, setup))
     }
 
-    /// The masses of bodies: once where they are all the same.
+    /// Writes the masses of bodies; a single one if all are equal.
     fn write_masses(&self, bodies: &[Range<usize>], to: &mut Vec<u8>) {
         let points = bodies.iter().flat_map(|some| &self.points[some.clone()]);
         let masses: Vec<f32> = points.map(|point| point[3]).collect();
@@ -254,7 +266,7 @@ impl Branch {
         to.extend(masses[..some].iter().flat_map(|mass| mass.to_le_bytes()));
     }
 
-    /// Writes what the view shows now, for [`Other::hear`].
+    /// Encodes the present data of the view, for [`Other::hear`].
     pub(crate) fn tell(&self, view: &mut View, setup: &Setup, to: &mut Vec<u8>) {
         let mut numbers = Vec::with_capacity(view.cells.len() * Row::columns(setup).len());
         for &cell in &view.cells {
@@ -267,7 +279,7 @@ impl Branch {
     }
 }
 
-/// What the next number of these cells' rows is about, given those before it.
+/// The predicted numbers of these cells' rows, given those before.
 fn expected<'c>(
     cells: &'c [u32],
     links: &'c [Link],
@@ -283,15 +295,15 @@ fn expected<'c>(
     }
 }
 
-/// What is known here of a branch of somebody else.
+/// The present data of a remote branch.
 #[derive(Clone, Debug)]
 pub(crate) struct Other {
     pub(super) cells: Cells,
     pub(super) levels: Vec<u8>,
-    /// Cells whose values are told; those of others follow from their bodies.
-    pub(super) told: Vec<u32>,
+    /// Cells whose values are sent; those of others follow from their bodies.
+    pub(super) sent: Vec<u32>,
     pub(super) whole: Vec<bool>,
-    /// Where in `points` a cell's bodies begin; [`ABSENT`] if they are not here.
+    /// The index in `points` of a cell's first body; [`ABSENT`] if its bodies are absent.
     pub(super) stored: Vec<u32>,
     pub(super) points: Vec<[f32; 4]>,
     pub(super) values: Track,
@@ -299,8 +311,10 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Reads the form of a view of a root with so many bodies, which goes on with what is `past`, and goes on behind it. Nothing if it is
-    /// none.
+    /// Decodes the form of a view of a root with this number of bodies, and advances the bytes;
+    /// none if it is not valid.
+    ///
+    /// References of the form refer to `past`.
     pub(crate) fn read(
         bodies: u32,
         form: &mut &[u8],
@@ -313,13 +327,13 @@ impl Other {
         let kinds = take_codes(count, form)?.into_iter().map(kind_of);
         let kinds: Vec<u8> = kinds.collect::<Option<_>>()?;
         let some = |is: fn(u8) -> bool| kinds.iter().filter(|kind| is(**kind)).count();
-        let mut told = take_codes(some(|kind| kind & WHOLE != 0), form)?.into_iter();
+        let mut sent = take_codes(some(|kind| kind & WHOLE != 0), form)?.into_iter();
         let mut counts = take_codes(some(|kind| kind & CHILDREN == 0), form)?.into_iter();
         let mut before = 0i32;
         for (at, &kind) in kinds.iter().enumerate() {
             let mut level = 0;
             if kind & WHOLE != 0 {
-                before = before.checked_add(unzigzag(told.next()?))?;
+                before = before.checked_add(unzigzag(sent.next()?))?;
                 level = u8::try_from(before).ok().filter(|level| u32::from(*level) <= LEVELS)?;
             }
             let children = u32::from(kind & CHILDREN);
@@ -327,7 +341,7 @@ impl Other {
             let link = links.get_mut(at)?;
             (link.child, link.children) = (child, children);
             if children == 0 {
-                // Where it begins is known when all are read.
+                // The first child's index is known when all entries are read.
                 link.end = counts.next()?;
             }
             links.extend((0..children).map(|_| none));
@@ -378,19 +392,20 @@ impl Other {
         }
         let points = read_masses(count, form)?.into_iter().map(|m| [0.0, 0.0, 0.0, m]).collect();
         let known = past.read(count, form)?;
-        let (values, places) = (Track::new(Row::columns(setup)), past.go_on(&known)?);
-        let told = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
+        let (values, places) = (Track::new(Row::columns(setup)), past.continue_from(&known)?);
+        let sent = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
         let mut cells = Cells::default();
         cells.links = links;
-        Some(Self { cells, levels, told, whole, stored, points, values, places })
+        Some(Self { cells, levels, sent, whole, stored, points, values, places })
     }
 
-    /// Hears what [`Branch::tell`] wrote for this view, and goes on behind it. Nothing if it is not that: then this is of no more use.
+    /// Decodes the data of [`Branch::tell`] for this view and advances `bytes`. None if it is not
+    /// valid; then this copy is unusable.
     pub(crate) fn hear(&mut self, bytes: &mut &[u8], setup: &Setup) -> Option<()> {
         let columns = Row::columns(setup).len();
-        let Self { values, told, cells, .. } = self;
-        let first = expected(told, &cells.links, setup);
-        let rows = values.hear_from(first, columns * told.len(), bytes).ok()?;
+        let Self { values, sent, cells, .. } = self;
+        let first = expected(sent, &cells.links, setup);
+        let rows = values.hear_from(first, columns * sent.len(), bytes).ok()?;
         self.places.hear(&mut self.points, bytes)?;
         let mut sums = Sums::new(self.levels.len(), setup, true);
         for at in (0..self.levels.len()).rev() {
@@ -402,31 +417,31 @@ impl Other {
             }
         }
         self.cells.follow(&sums, &self.levels, setup);
-        for (&cell, row) in self.told.iter().zip(rows.chunks_exact(columns)) {
+        for (&cell, row) in self.sent.iter().zip(rows.chunks_exact(columns)) {
             let value = Row::read(row, setup)?.value(setup);
             self.cells.set_value(cell as usize, &value);
         }
         Some(())
     }
 
-    /// Where its bodies were, for the next view.
+    /// The last places of its bodies, for the next view.
     pub(crate) fn places(&self) -> &Places {
         &self.places
     }
 
-    /// How many cells of it are here.
+    /// The number of present cells.
     pub(crate) fn cells(&self) -> usize {
         self.levels.len()
     }
 
-    /// How many of its bodies are here.
+    /// The number of present bodies.
     pub(crate) fn bodies(&self) -> usize {
         self.points.len()
     }
 
-    /// How many numbers are told in each step.
+    /// The count of numbers that are sent in each step.
     pub(crate) fn numbers(&self, setup: &Setup) -> usize {
-        Row::columns(setup).len() * self.told.len() + 3 * self.points.len()
+        Row::columns(setup).len() * self.sent.len() + 3 * self.points.len()
     }
 }
 
@@ -436,7 +451,7 @@ fn take_byte(bytes: &mut &[u8]) -> Option<u8> {
     Some(byte)
 }
 
-/// Reads what [`Branch::write_masses`] wrote of so many bodies.
+/// Decodes the masses of [`Branch::write_masses`], for this number of bodies.
 fn read_masses(count: usize, bytes: &mut &[u8]) -> Option<Vec<f32>> {
     if count == 0 {
         return Some(Vec::new());

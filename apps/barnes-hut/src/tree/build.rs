@@ -1,4 +1,4 @@
-//! Cells, groups and blocks that follow of sorted keys alone.
+//! Builds cells, groups and blocks from sorted keys.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use super::cells::{Cells, Link};
 use super::keys::{LEVELS, agreeing};
 use crate::shared::Setup;
 
-/// Groups of a block have up to this many times the bodies that one group may have.
+/// The maximum number of bodies of a block, in groups of maximum size.
 pub(crate) const GROUPS_A_BLOCK: usize = 16;
 
-/// What has a key.
+/// An element with a key.
 pub(crate) trait Keyed {
-    /// Its Morton key, or as many of its levels as tell it from others.
+    /// The Morton key, or enough of its levels to distinguish it from others.
     fn key(&self) -> u64;
 }
 
@@ -27,22 +27,22 @@ impl<T> Keyed for (u64, T) {
     }
 }
 
-/// Makes cells, groups and blocks of sorted keys.
+/// Builds cells, groups and blocks from sorted keys.
 pub(crate) struct Builder<'a, K> {
     keys: &'a [K],
     leaf: usize,
     group: usize,
     pub cells: Cells,
-    /// Of each cell.
+    /// The level of each cell.
     pub levels: Vec<u8>,
-    /// First body of each.
+    /// The first body of each group.
     pub groups: Vec<u32>,
-    /// First body of each.
+    /// The first body of each block.
     pub blocks: Vec<u32>,
 }
 
 impl<'a, K: Keyed> Builder<'a, K> {
-    /// Splits the cell that holds these keys, sorted, with their bodies.
+    /// Builds the cells of all these keys, which are sorted as their bodies.
     pub(crate) fn build(keys: &'a [K], setup: &Setup) -> Self {
         let mut builder = Self {
             keys,
@@ -59,7 +59,8 @@ impl<'a, K: Keyed> Builder<'a, K> {
         builder
     }
 
-    /// Makes all cells, groups and blocks. No cell is deeper than [`LEVELS`], for each split fixes at least one more level.
+    /// Builds all cells, groups and blocks. No cell is deeper than [`LEVELS`], for each split fixes
+    /// at least one more level.
     fn split(&mut self) {
         if self.keys.is_empty() {
             return;
@@ -88,14 +89,14 @@ impl<'a, K: Keyed> Builder<'a, K> {
         }
     }
 
-    /// Adds the cell of these bodies (at least one), whose parent has `above`.
+    /// Adds the cell of these bodies (at least one); its parent has `above` bodies.
     fn add(&mut self, bodies: Range<usize>, above: usize) {
         let differing = self.keys[bodies.start].key() ^ self.keys[bodies.end - 1].key();
         let level = agreeing(differing);
         let whole = bodies.len() <= self.leaf || level == LEVELS;
         let cut = |most: usize, firsts: &mut Vec<u32>| {
-            // The first on the way down that is small enough, or is not split further. A leaf may hold more than a group's
-            // bodies: any number may share one point.
+            // The first cell on the way down that is small enough, or is not split. A leaf may hold
+            // more than a group's bodies, for any number may share one point.
             if above > most && (whole || bodies.len() <= most) {
                 firsts.extend(bodies.clone().step_by(most).map(|first| first as u32));
             }

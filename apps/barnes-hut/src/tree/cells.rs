@@ -1,4 +1,4 @@
-//! Cells as walks see them: how they hang together, what acts in their place, and from where on it may. Knows not what made them.
+//! The cells of a tree: their structure, their values, and the distance from which they are far.
 
 use std::ops::Range;
 
@@ -7,37 +7,38 @@ use super::value::{Row, Value};
 use crate::kernel::{Balls, LANES, Quad};
 use crate::shared::Setup;
 
-/// The cubes of the octree with at least one body, level by level, so that the children of one lie side by side in the
-/// order of their bodies; the root comes first. A cube with a single child is left out in favour of that child, so a cell
-/// is the smallest cube of the grid around its bodies.
+/// The cubes of the octree with at least one body, level by level; the root comes first.
+///
+/// The children of a cell lie side by side in the order of their bodies. A cube with a single child
+/// is replaced by that child, so a cell is the smallest cube of the grid around its bodies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cells {
     /// Centre of mass and mass.
     pub points: Vec<[f32; 4]>,
-    /// The same with second moments; empty where only monopoles are asked for.
+    /// Centre of mass and mass with second moments; empty with monopoles alone.
     pub quads: Vec<Quad>,
-    /// How they hang together.
+    /// The structure of the tree.
     pub links: Vec<Link>,
-    /// The centres of mass again, a column for each axis, and beyond the last cell so many that a look at the last finds
-    /// [`LANES`].
+    /// The centres of mass again, a column for each axis, padded so that [`LANES`] values can be
+    /// read from the last cell on.
     pub(super) com: [Vec<f32>; 3],
-    /// The cell is a far one where the square of the distance is above this: the square of size / theta. Where an error is
-    /// asked for, it is this times a scale, which depends on the acceleration there.
+    /// A cell is far if the square of the distance is above this: the square of size / theta. With
+    /// a wanted error, this is multiplied by a scale that depends on the acceleration.
     pub(super) open_below: Vec<f32>,
-    /// And where it is above this too, which only matters where an error is asked for.
+    /// The lower limit of this square of the distance, which matters only with a wanted error.
     never_below: Vec<f32>,
 }
 
-/// How a cell hangs together with others.
+/// The bodies and children of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
-    /// Its bodies.
+    /// The index of the first body.
     pub first: u32,
     /// One after the last of its bodies.
     pub end: u32,
-    /// Its first child.
+    /// The index of the first child.
     pub child: u32,
-    /// How many children it has; none where it is not split further.
+    /// The number of children; 0 for a leaf.
     pub children: u32,
 }
 
@@ -59,13 +60,13 @@ impl Cells {
         Balls { middle: [x, y, z], radius_squared, least_squared, scale }
     }
 
-    /// See [`Value`].
+    /// The value of a cell: see [`Value`].
     pub(crate) fn value(&self, cell: usize) -> Value {
         let far = [self.open_below[cell], self.never_below[cell]];
         Value { point: self.points[cell], quad: self.quads.get(cell).copied(), far }
     }
 
-    /// Makes room for so many more.
+    /// Reserves memory for this number of further cells.
     pub(crate) fn reserve(&mut self, more: usize) {
         self.points.reserve(more);
         self.quads.reserve(more);
@@ -73,7 +74,7 @@ impl Cells {
         self.columns().for_each(|column| column.reserve(more));
     }
 
-    /// Makes it of no cells, and keeps the room of those that there were.
+    /// Removes all cells, and keeps the memory.
     pub(super) fn clear(&mut self) {
         self.points.clear();
         self.quads.clear();
@@ -81,17 +82,18 @@ impl Cells {
         self.columns().for_each(Vec::clear);
     }
 
-    /// What looks read, in columns that go beyond the last cell.
+    /// The columns that extend beyond the last cell.
     fn columns(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
         self.com.iter_mut().chain([&mut self.open_below, &mut self.never_below])
     }
 
-    /// Makes of this cell the first of some others, whose bodies count from its first, and puts the rest of these behind all.
+    /// Replaces a cell by the root of other cells, and appends the rest of these; their bodies
+    /// count from `first`.
     pub(crate) fn hang(&mut self, at: usize, others: &Cells, first: u32) {
         let count = self.links.len();
         self.set_value(at, &others.value(0));
         let moved = |link: &Link| {
-            // There the first is no child.
+            // In the other cells, index 0 is the root and no child.
             let child = if link.children == 0 { 0 } else { count as u32 + link.child - 1 };
             Link { first: first + link.first, end: first + link.end, child, ..*link }
         };
@@ -111,7 +113,7 @@ impl Cells {
         }
     }
 
-    /// Makes a cell's value this.
+    /// Sets a cell's value.
     pub(crate) fn set_value(&mut self, cell: usize, value: &Value) {
         self.points[cell] = value.point;
         for (column, &c) in self.com.iter_mut().zip(&value.point) {
@@ -123,12 +125,13 @@ impl Cells {
         [self.open_below[cell], self.never_below[cell]] = value.far;
     }
 
-    /// Balls for a rough idea: sizes of cells alone matter.
+    /// Balls for a rough estimate, which depend on the sizes of cells alone.
     pub(crate) fn rough_balls(&self) -> Balls<'_> {
         self.balls(0.0)
     }
 
-    /// Sets masses, centres and moments, from the last cell, which is deepest, to the first; and where cells are far.
+    /// Sets masses, centres, moments and distances, from the last cell, which is deepest, to the
+    /// first.
     pub(super) fn sum_up(&mut self, points: &[[f32; 4]], levels: &[u8], setup: &Setup) {
         let mut sums = Sums::new(levels.len(), setup, false);
         for at in (0..levels.len()).rev() {
@@ -137,7 +140,7 @@ impl Cells {
         self.follow(&sums, levels, setup);
     }
 
-    /// Sets what follows from sums and levels.
+    /// Sets all values that follow from sums and levels.
     pub(crate) fn follow(&mut self, sums: &Sums, levels: &[u8], setup: &Setup) {
         self.points.clear();
         self.quads.clear();

@@ -1,16 +1,19 @@
-//! Morton keys: of places, of the cubes that hold them, and how they are sorted. Knows neither bodies nor cells.
+//! Morton keys of places and cubes, and their sorting. This module depends on neither bodies nor
+//! cells.
 
 use std::ops::Range;
 
-/// Bits of a Morton key per axis, and so the deepest level of the tree.
+/// Bits of a Morton key per axis, which is the deepest level of the tree.
 pub(crate) const LEVELS: u32 = 21;
 
-/// On how many levels, from the top, two keys agree that differ in these bits; keys fill the low 63.
+/// The number of levels, from the top, on which two keys agree that differ in these bits; keys have
+/// the low 63 bits.
 pub(crate) fn agreeing(differing: u64) -> u32 {
     ((differing.leading_zeros() - 1) / 3).min(LEVELS)
 }
 
-/// The Morton key of a position within half a side of the middle: bits of x, y and z in turn, x highest.
+/// The Morton key of a position within half a side of the middle: bits of x, y and z in turn, x
+/// highest.
 pub(crate) fn morton(position: [f32; 3]) -> u64 {
     let mut key = 0;
     for (axis, c) in position.into_iter().enumerate() {
@@ -21,7 +24,7 @@ pub(crate) fn morton(position: [f32; 3]) -> u64 {
     key
 }
 
-/// The least corner of the cube with this key, in sides from the middle.
+/// The lowest corner of the cube with this key, in sides from the middle.
 pub(crate) fn corner(key: u64) -> [f64; 3] {
     [2, 1, 0].map(|first| {
         let cell: u64 = (0..LEVELS).map(|bit| (key >> (3 * bit + first) & 1) << bit).sum();
@@ -41,25 +44,28 @@ pub(super) fn spread(bits: u32) -> u64 {
 
 /// Bodies in the order of their keys.
 pub(crate) struct Sorted {
-    /// Whose key comes next; of equal ones the first.
+    /// Body indices in the order of their keys; equal keys keep the order of indices.
     pub order: Vec<u32>,
-    /// Keys in that order, or as many of their levels as tell them from the keys beside them; what is below is zero. Equal ones are
-    /// of equal keys.
+    /// The keys in that order, cut to the levels that distinguish them from their neighbours; lower
+    /// bits are zero. Equal prefixes belong to equal keys.
     pub prefixes: Vec<u64>,
 }
 
 /// Bits of the first digit, whole levels.
 const FIRST: u32 = 12;
-/// Bits of a key.
+/// The number of bits of a key.
 const BITS: u32 = 3 * LEVELS;
 
-/// Sorts keys, equal ones by index: a radix sort from the highest digit of words that hold an index and as much of the rest of a key as there
-/// is room for. So all but its first pass stay within a cache, and few words are the same in what they have of their keys.
+/// Sorts keys, equal ones by index.
+///
+/// It is a radix sort from the highest digit, of words that hold an index and as much of the
+/// remaining key as fits. So all passes but the first stay within a cache, and few words have equal
+/// key bits.
 pub(crate) fn sort(keys: &[u64]) -> Sorted {
     sort_by(keys, u64::BITS)
 }
 
-/// The same with words of so many bits: more than an index has.
+/// Sorts keys by words with this number of bits, which exceeds that of an index.
 pub(super) fn sort_by(keys: &[u64], bits: u32) -> Sorted {
     let index = usize::BITS - keys.len().leading_zeros();
     let kept = (bits - index).min(BITS - FIRST) / 3 * 3;
@@ -71,11 +77,11 @@ pub(super) fn sort_by(keys: &[u64], bits: u32) -> Sorted {
         let rest = key >> left_out & ((1 << kept) - 1);
         (first(key), rest << index | i as u64)
     };
-    deal(keys.iter().enumerate().map(word), &mut ends, &mut words);
+    distribute(keys.iter().enumerate().map(word), &mut ends, &mut words);
     let mut order = vec![0; keys.len()];
-    let largest = parts(&ends).map(|part| part.len()).max().unwrap_or(0);
+    let largest = ranges(&ends).map(|part| part.len()).max().unwrap_or(0);
     let mut space = vec![0; largest];
-    for (digit, part) in parts(&ends).enumerate() {
+    for (digit, part) in ranges(&ends).enumerate() {
         let words = &mut words[part.clone()];
         sort_part(words, &mut space[..part.len()], index, false);
         let (mut before, mut alike) = (u64::MAX, false);
@@ -87,14 +93,14 @@ pub(super) fn sort_by(keys: &[u64], bits: u32) -> Sorted {
             *word = ((digit as u64) << kept | rest) << left_out;
         }
         if alike && left_out > 0 {
-            tell_apart(words, &mut order[part], keys);
+            sort_equal_prefixes(words, &mut order[part], keys);
         }
     }
     Sorted { order, prefixes: words }
 }
 
-/// Sorts those whose prefixes are the same by their whole keys, and puts these there.
-fn tell_apart(prefixes: &mut [u64], order: &mut [u32], keys: &[u64]) {
+/// Sorts keys with equal prefixes by their whole keys, and corrects the prefixes.
+fn sort_equal_prefixes(prefixes: &mut [u64], order: &mut [u32], keys: &[u64]) {
     let mut rest = order;
     let mut pairs: Vec<(u64, u32)> = Vec::new();
     for run in prefixes.chunk_by_mut(|a, b| a == b) {
@@ -111,8 +117,8 @@ fn tell_apart(prefixes: &mut [u64], order: &mut [u32], keys: &[u64]) {
     }
 }
 
-/// Puts words into their buckets, of which all are empty, one bucket after the other and in order within each; tells where each ends.
-fn deal(words: impl Iterator<Item = (usize, u64)> + Clone, ends: &mut [u32], to: &mut [u64]) {
+/// Distributes words into their empty buckets, in order, and computes where each bucket ends.
+fn distribute(words: impl Iterator<Item = (usize, u64)> + Clone, ends: &mut [u32], to: &mut [u64]) {
     words.clone().for_each(|(bucket, _)| ends[bucket] += 1);
     let mut sum = 0;
     for end in ends.iter_mut() {
@@ -125,22 +131,24 @@ fn deal(words: impl Iterator<Item = (usize, u64)> + Clone, ends: &mut [u32], to:
     }
 }
 
-/// The parts that end there, one after the other.
-fn parts(ends: &[u32]) -> impl Iterator<Item = Range<usize>> {
+/// The consecutive ranges with these ends.
+fn ranges(ends: &[u32]) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     ends.iter().map(move |&end| std::mem::replace(&mut start, end as usize)..end as usize)
 }
 
-/// Sorts words whose lowest `index` bits are in order where the others are equal, with as much space beside; to be found there if `aside`.
+/// Sorts words by their upper bits; the lowest `index` bits break ties and are in order already.
+///
+/// `space` has the size of `words` and gets the result if `aside`.
 fn sort_part(words: &mut [u64], space: &mut [u64], index: u32, aside: bool) {
-    /// So many are sorted by comparing them.
-    const FEW: usize = 64;
-    /// The most bits of a digit.
-    const MOST: u32 = 11;
+    /// Up to this number of words are sorted by comparison.
+    const COMPARISON_MAX: usize = 64;
+    /// The maximum number of bits of a digit.
+    const DIGIT_BITS_MAX: u32 = 11;
     let Some(&first) = words.first() else { return };
     let differing = words.iter().fold(0, |bits, word| bits | (word ^ first));
     let top = u64::BITS - differing.leading_zeros();
-    if top <= index || words.len() <= FEW {
+    if top <= index || words.len() <= COMPARISON_MAX {
         if top > index {
             words.sort_unstable();
         }
@@ -149,19 +157,19 @@ fn sort_part(words: &mut [u64], space: &mut [u64], index: u32, aside: bool) {
         }
         return;
     }
-    // Some sixteen words a bucket.
-    let digit = (words.len().ilog2() - 4).min(MOST).min(top - index);
+    // About sixteen words per bucket.
+    let digit = (words.len().ilog2() - 4).min(DIGIT_BITS_MAX).min(top - index);
     let shift = top - digit;
     let bucket = |word: u64| (word >> shift) as usize & ((1 << digit) - 1);
-    let mut ends = [0u32; 1 << MOST];
+    let mut ends = [0u32; 1 << DIGIT_BITS_MAX];
     let ends = &mut ends[..1 << digit];
-    deal(words.iter().map(|&word| (bucket(word), word)), ends, space);
-    for part in parts(ends) {
+    distribute(words.iter().map(|&word| (bucket(word), word)), ends, space);
+    for part in ranges(ends) {
         sort_part(&mut space[part.clone()], &mut words[part], index, !aside);
     }
 }
 
-/// Keys with the indices that they had, sorted.
+/// Sorted keys with their original indices.
 pub(crate) fn sorted_pairs(keys: &[u64]) -> Vec<(u64, u32)> {
     sort(keys).order.into_iter().map(|i| (keys[i as usize], i)).collect()
 }

@@ -1,7 +1,9 @@
-//! The octree over Morton-sorted bodies, and the groups of bodies that share one list of interactions.
+//! The octree over Morton-sorted bodies, and the groups of bodies that share one list of
+//! interactions.
 //!
-//! Lengths are in sides of the box, masses in mass units (see [`crate::shared`]). Building is a pure function of the
-//! shared objects, so every node has the same cells, groups and bits. Knows nothing of how forces are computed.
+//! Lengths are in sides of the box, masses in mass units (see [`crate::shared`]). The tree is a
+//! pure function of the shared objects, so every node has the same cells, groups and bits. This
+//! module does not depend on the computation of forces.
 
 mod build;
 mod cells;
@@ -24,46 +26,50 @@ use crate::shared::{Positions, Setup};
 /// The tree of one version of the positions.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// For each body in the tree's order, its index in the original order.
+    /// The original index of each body in the tree's order.
     order: Vec<u32>,
     /// Position and mass of each body in the tree's order.
     pub(crate) points: Vec<[f32; 4]>,
     pub(crate) cells: Cells,
-    /// First body of each group, and the number of bodies at the end.
+    /// The first body of each group, and the number of bodies at the end.
     groups: Vec<u32>,
-    /// First body of each block, which is a number of groups that lie together, and the number of bodies at the end.
+    /// The first body of each block, which is a sequence of neighbouring groups, and the number of
+    /// bodies at the end.
     blocks: Vec<u32>,
-    /// Square of the softening length.
+    /// The square of the softening length.
     pub(crate) softening_squared: f32,
-    /// Opening angle, where no error is asked for.
+    /// The opening angle, without a wanted error.
     pub(crate) theta: f64,
-    /// The part of the acceleration that one far cell may be wrong by, where that decides what is far.
+    /// The wanted error of a far cell, as a part of the acceleration, if it replaces the opening
+    /// angle.
     pub(crate) error: Option<f64>,
     pub(crate) order_of_cells: Order,
-    /// Where this is a part of a tree: what is there of it.
+    /// The present part, if this is a part of a tree.
     pub(crate) part: Option<Part>,
 }
 
-/// What is there of a tree whose bodies lie on several nodes (see [`crate::partial`]). Bodies are numbered as in the whole
-/// tree; `points` has some of them.
+/// The present part of a tree whose bodies lie on several nodes (see [`crate::partial`]).
+///
+/// Bodies have the numbers of the whole tree; `points` contains some of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// The first of the bodies that `groups` and `blocks` tell of; `points` begins with these.
+    /// The first body of `groups` and `blocks`; `points` starts with these bodies.
     pub first: usize,
-    /// Of each cell that has bodies in `points`, where they begin there; of others [`ABSENT`].
+    /// The index in `points` of each cell's first body; [`ABSENT`] if its bodies are absent.
     pub stored: Vec<u32>,
 }
 
-/// See [`Part`].
+/// Marks a cell whose bodies are absent: see [`Part`].
 pub(crate) const ABSENT: u32 = u32::MAX;
 
 impl Tree {
-    /// Builds the tree. Bodies beyond the shorter of the two objects are left out; [`Positions::tree`] refuses that.
+    /// Builds the tree. If one object has more bodies, these are ignored; [`Positions::tree`]
+    /// refuses such objects.
     pub(crate) fn build(positions: &Positions, setup: &Setup) -> Self {
         Self::build_in_stages(positions, setup, &mut |_| {})
     }
 
-    /// The same; calls `lap` with the name of each stage when it is over.
+    /// Builds the tree; calls `lap` with the name of each stage at its end.
     pub(crate) fn build_in_stages(
         positions: &Positions,
         setup: &Setup,
@@ -89,8 +95,10 @@ impl Tree {
         Self { order, ..Self::of(setup, positions.side(), made, (groups, blocks)) }
     }
 
-    /// A tree of these cells and points, the whole or a part; the bodies that groups and blocks tell of lie first in `points`. Whom
-    /// they are in another order it does not know.
+    /// Makes a tree of these cells and points, the whole or a part; the bodies of groups and blocks
+    /// come first in `points`.
+    ///
+    /// The order of the bodies is not set.
     pub(crate) fn of(
         setup: &Setup,
         side: f64,
@@ -115,7 +123,7 @@ impl Tree {
         }
     }
 
-    /// What is left of it is room for the cells and points of another, and where these are stored.
+    /// Returns the memory of the cells, points and indices for another tree.
     pub(crate) fn into_room(self) -> (Cells, Vec<[f32; 4]>, Vec<u32>) {
         let Self { mut cells, mut points, part, .. } = self;
         let mut stored = part.map(|part| part.stored).unwrap_or_default();
@@ -131,7 +139,7 @@ impl Tree {
         &self.points[bodies.start - first..bodies.end - first]
     }
 
-    /// Position and mass of a cell's bodies, if they are there.
+    /// Position and mass of a cell's bodies, if they are present.
     pub(crate) fn stored(&self, cell: usize) -> Option<&[[f32; 4]]> {
         let bodies = self.cells.links[cell].bodies();
         match &self.part {
@@ -144,13 +152,13 @@ impl Tree {
         }
     }
 
-    /// Whether a cell cannot be opened, for it is one of a part that has not what is in it.
+    /// Whether a cell cannot be opened, for its contents are absent.
     pub(crate) fn is_absent(&self, cell: usize) -> bool {
         let stored = self.part.as_ref().map(|part| part.stored[cell]);
         stored == Some(ABSENT) && self.cells.links[cell].children == 0
     }
 
-    /// Number of groups; tasks are ranges of them.
+    /// The number of groups; tasks are ranges of them.
     pub fn groups(&self) -> usize {
         self.groups.len() - 1
     }
@@ -158,7 +166,7 @@ impl Tree {
     /// The bodies of these groups, in the tree's order.
     ///
     /// # Panics
-    /// If the range does not lie within the tree's groups.
+    /// Panics if the range does not lie within the tree's groups.
     pub fn bodies(&self, groups: Range<usize>) -> Range<usize> {
         self.groups[groups.start] as usize..self.groups[groups.end] as usize
     }
@@ -176,7 +184,8 @@ impl Tree {
         self.blocks[after - 1] as usize..self.blocks[after] as usize
     }
 
-    /// Where to split a range of at least two groups so that both sides have about half of the bodies: neither is empty.
+    /// Splits a range of at least two groups so that both sides have about half of the bodies;
+    /// neither is empty.
     pub fn middle(&self, groups: Range<usize>) -> usize {
         let bodies = self.bodies(groups.clone());
         let half = (bodies.start + bodies.len() / 2) as u32;
@@ -184,7 +193,7 @@ impl Tree {
         cut.clamp(groups.start + 1, groups.end - 1)
     }
 
-    /// For each body in the tree's order, its index in the original order.
+    /// The original index of each body in the tree's order.
     pub fn order(&self) -> &[u32] {
         &self.order
     }

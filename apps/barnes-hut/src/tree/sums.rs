@@ -1,4 +1,4 @@
-//! Sums over the bodies of cells. Knows not what follows from them.
+//! Sums over the bodies of cells.
 
 use std::ops::Range;
 
@@ -9,26 +9,28 @@ use crate::smooth::Counts;
 /// Second moments of the mass about the centre of mass: xx, yy, zz, xy, xz, yz.
 pub(super) type Moments = [f32; 6];
 
-/// Least and greatest coordinates of no bodies.
+/// The smallest and largest coordinates of no bodies.
 const NOWHERE: [[f32; 3]; 2] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
 
-/// Sums over the bodies of each of some cells, from which all else about a cell follows. Summed up in double precision, and
-/// rounded in each cell: so little has to be told of a cell from which those above it follow.
+/// Sums over the bodies of cells, from which all other properties of a cell follow.
+///
+/// They are computed in double precision, and rounded in each cell, so that the cells above follow
+/// from few bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sums {
     /// Centre of mass and mass.
     pub(super) points: Vec<[f32; 4]>,
-    /// Sums of mass times the square of the distance from the centre of mass, where an error is asked for and no quadrupoles are: of those
-    /// they are the trace.
+    /// Sums of mass times the square of the distance from the centre of mass, for a wanted error
+    /// without quadrupoles. Quadrupoles have it as their trace.
     pub(super) spreads: Vec<f32>,
-    /// Where quadrupoles are.
+    /// The second moments, with quadrupoles.
     pub(super) moments: Vec<Moments>,
-    /// Least and greatest coordinates of the bodies, where these may have left their cubes.
+    /// The smallest and largest coordinates of the bodies, if these may have left their cubes.
     extents: Vec<[[f32; 3]; 2]>,
 }
 
 impl Sums {
-    /// Of so many cells, all zero. `moved`: bodies may have left their cubes.
+    /// Zero sums of this number of cells; `moved` says whether bodies may have left their cubes.
     pub(crate) fn new(count: usize, setup: &Setup, moved: bool) -> Self {
         let quad = setup.order != Order::Mono;
         Self {
@@ -39,7 +41,7 @@ impl Sums {
         }
     }
 
-    /// Of so many bodies in a row each, which may have left their cubes.
+    /// The sums of consecutive bodies, in cells of these sizes, which may have left their cubes.
     pub(crate) fn of_bodies(
         counts: impl ExactSizeIterator<Item = usize>,
         points: &[[f32; 4]],
@@ -55,7 +57,7 @@ impl Sums {
         sums
     }
 
-    /// Sums up a cell from its children, which have been, or if it has none from its bodies.
+    /// Sums up a cell from its children's sums, or from its bodies if it is a leaf.
     pub(crate) fn sum(&mut self, at: usize, children: Range<usize>, bodies: &[[f32; 4]]) {
         let mut mass = 0.0;
         let mut com = [0.0; 3];
@@ -72,7 +74,7 @@ impl Sums {
             com = com.map(|c| c / mass);
         }
         self.points[at] = [com[0], com[1], com[2], mass].map(|sum| sum as f32);
-        // About the place that others are told of.
+        // About the rounded place, which other nodes receive.
         com = [0, 1, 2].map(|axis| f64::from(self.points[at][axis]));
         if !self.spreads.is_empty() {
             let away = |p: [f32; 4]| {
@@ -121,7 +123,7 @@ impl Sums {
         }
     }
 
-    /// Takes over one of another's cells, which has the same kinds of sums.
+    /// Copies a cell's sums from others of the same kinds.
     pub(crate) fn copy(&mut self, at: usize, from: &Self, other: usize) {
         self.points[at] = from.points[other];
         if !self.spreads.is_empty() {
@@ -135,7 +137,7 @@ impl Sums {
         }
     }
 
-    /// Numbers of a cell, and how each counts.
+    /// The coding of each number of a cell's row.
     pub(crate) fn columns(&self) -> &'static [Counts] {
         const MOST: usize = 4 + 1 + 6 + 6;
         let some = [!self.spreads.is_empty(), !self.moments.is_empty(), !self.extents.is_empty()];
@@ -144,7 +146,7 @@ impl Sums {
         &[Counts::InOrder; MOST][..4 + more]
     }
 
-    /// A cell's numbers: always as many for sums of the same kinds.
+    /// Appends the numbers of a cell; their count depends only on the kinds of sums.
     pub(crate) fn row(&self, at: usize, to: &mut Vec<f32>) {
         to.extend(self.points[at]);
         to.extend(self.spreads.get(at));
@@ -159,7 +161,8 @@ impl Sums {
         rows
     }
 
-    /// So many cells whose bodies may have left their cubes, from [`Sums::rows`]; nothing if these are others' numbers.
+    /// Parses the sums of this number of moved cells from [`Sums::rows`]; none if the length is
+    /// wrong.
     pub(crate) fn of_rows(count: usize, rows: &[f32], setup: &Setup) -> Option<Self> {
         let mut sums = Self::new(count, setup, true);
         let columns = sums.columns().len();
@@ -169,7 +172,7 @@ impl Sums {
         (rows.len() == count * columns).then_some(sums)
     }
 
-    /// Takes over the numbers of a cell from [`Sums::row`].
+    /// Sets a cell's sums from the numbers of [`Sums::row`].
     pub(crate) fn set_row(&mut self, at: usize, row: &[f32]) {
         let all = self.points[at].iter_mut().chain(self.spreads.get_mut(at));
         let all = all.chain(self.moments.get_mut(at).into_iter().flatten());
@@ -177,7 +180,8 @@ impl Sums {
         all.zip(row).for_each(|(of, number)| *of = *number);
     }
 
-    /// The side of the cube that a cell counts as having: of its level or, where its bodies may have moved, what holds them.
+    /// The size of a cell: the side of its level's cube or, if its bodies may have moved, of the
+    /// cube that contains them.
     pub(super) fn size(&self, at: usize, level: u8) -> f64 {
         let side = f64::from_bits((1023 - u64::from(level)) << 52);
         let Some([low, high]) = self.extents.get(at) else { return side };

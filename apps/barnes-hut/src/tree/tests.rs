@@ -1,4 +1,4 @@
-//! That trees hold together, and that keys, sums and roots are what they should be.
+//! Tests of the structure of trees, and of keys, sums and roots.
 
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ proptest! {
         let Sorted { order, prefixes } = sort_by(&keys, bits);
         prop_assert_eq!(&sorted_pairs(&keys), &wanted);
         prop_assert!(order.iter().copied().eq(wanted.iter().map(|pair| pair.1)));
-        // All that cells are made of: levels on which neighbours agree, and the octants below.
+        // Cells depend on the levels on which neighbours agree, and the octants below.
         for at in 1..prefixes.len() {
             let level = agreeing(wanted[at - 1].0 ^ wanted[at].0);
             prop_assert_eq!(agreeing(prefixes[at - 1] ^ prefixes[at]), level);
@@ -74,7 +74,7 @@ fn spreading_puts_each_bit_at_three_times_its_place() {
     assert_eq!(morton([f32::NAN, f32::INFINITY, f32::NEG_INFINITY]), spread((1 << 21) - 1) << 1);
 }
 
-/// What must hold for every tree.
+/// The invariants of every tree.
 fn check(tree: &Tree, bodies: usize, leaf: u32, group: u32) {
     let mut seen = tree.order().to_vec();
     seen.sort_unstable();
@@ -102,7 +102,7 @@ fn check(tree: &Tree, bodies: usize, leaf: u32, group: u32) {
             assert!(high - low <= size * 1.000001, "cell {i} is {size}");
             let com = cells.points[i][axis];
             assert_eq!(cells.com[axis][i], com);
-            // In steps, to the nearest.
+            // Rounded to steps.
             assert!(mass == 0.0 || (low - half <= com && com <= high + half), "cell {i}");
         }
         children += cells.links[i].children().len();
@@ -119,7 +119,7 @@ fn check(tree: &Tree, bodies: usize, leaf: u32, group: u32) {
         }
     }
     assert_eq!(children + 1, cells.links.len().max(1), "each cell but the root is one's child");
-    // Blocks are groups put together.
+    // Blocks consist of whole groups.
     let mut end = 0;
     for g in 0..tree.groups() {
         let (group, block) = (tree.bodies(g..g + 1), tree.block(tree.bodies(g..g + 1).start));
@@ -133,8 +133,9 @@ fn check(tree: &Tree, bodies: usize, leaf: u32, group: u32) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn a_tree_holds_together(
-        n in 1usize..6000, seed in any::<u64>(), leaf in 1u32..40, group in 1u32..300, same in 0usize..50,
+    fn a_tree_satisfies_its_invariants(
+        n in 1usize..6000, seed in any::<u64>(), leaf in 1u32..40, group in 1u32..300,
+        same in 0usize..50,
     ) {
         let mut bodies = generate::plummer(n, seed);
         for i in 0..same.min(n) {
@@ -172,7 +173,7 @@ fn moments_are_those_of_the_bodies() {
         let mass = f64::from(tree.cells.points[i][3]);
         let square = f64::from(tree.cells.open_below[i]) * 0.49;
         for k in 0..6 {
-            // In steps, to the nearest; about a place that is in steps itself.
+            // Rounded to steps, about a place that is rounded itself.
             let bound = 1.001 * (2f64.powi(-12) + 3.0 * 2f64.powi(-24)) * mass * square;
             assert!((direct[k] - moments[k]).abs() < bound, "{direct:?} {moments:?}");
         }

@@ -1,8 +1,10 @@
-//! What stands for a cell that is far: its bodies' mass in one place, their second moments, and how far is far.
+//! The value of a far cell: its mass at one place, its second moments, and the distance from which
+//! it is far.
 //!
-//! In whole steps that are small beside the cell: others are told of many cells in each step of a run, and whatever is told of a place
-//! or a moment beyond what it adds to forces is noise that has to be told again each time. Whoever holds the bodies goes by the same
-//! steps, so all have the same bits. Knows neither who tells whom, nor how cells hang together.
+//! Values are rounded to steps that are small compared with the cell. Other nodes get the values of
+//! many cells in each step of a run. Digits without effect on forces would be noise that has to be
+//! sent each time. The owner of the bodies uses the rounded values too, so all nodes have the same
+//! bits. This module depends on neither communication nor the structure of trees.
 
 use super::sums::Sums;
 use crate::kernel::Quad;
@@ -10,34 +12,39 @@ use crate::options::Order;
 use crate::shared::Setup;
 use crate::smooth::{Counts, nearest_whole};
 
-/// A place is told in so small parts of the size of the cell, rounded down to a power of two: two to the power of minus this. A pull is wrong
-/// by some ten-thousandth where the cell just is far, and it is one of many: forces that are wrong by 2.64e-5 (300,000 bodies) would be by
-/// 2.60e-5 with a bit more here and two of moments, and by 2.70e-5 with one less of both.
+/// A place is rounded to the cell's size, rounded down to a power of two, times two to the power of
+/// minus this.
+///
+/// A pull is wrong by about 1e-4 if the cell is just far, and it is one of many. With 300,000
+/// bodies the error of forces is 2.64e-5. One bit more here and two more of moments give 2.60e-5,
+/// and one bit less of both gives 2.70e-5.
 const PLACE: i32 = 11;
-/// A size is in such parts of that, rounded up: it grows as bodies leave their cube, and all that it grows by others may have to wish for.
+/// A size is rounded up to steps of this power. It grows as bodies leave their cube, and its growth
+/// can cause requests of other nodes.
 const SIZE: i32 = 10;
-/// Second moments in such parts of the mass times the square of the size.
+/// Second moments are rounded to steps of this power, in units of the mass times the square of the
+/// size.
 const MOMENT: i32 = 11;
-/// Where coordinates are two to the power of this times as large as a size, they have no such steps.
+/// Coordinates beyond two to the power of this, in sizes, are not rounded.
 const COORDINATE: i32 = 17;
 
-/// Where an error is asked for, no cell is far that would not be with this theta.
+/// With a wanted error, no cell is far that is not far with this theta.
 const WIDEST: f64 = 1.4;
 
-/// What lists are made of, of one cell.
+/// The properties of a cell that lists use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value {
     /// Centre of mass and mass.
     pub point: [f32; 4],
-    /// The same with second moments, where these are.
+    /// Centre of mass and mass with second moments, if these are used.
     pub quad: Option<Quad>,
-    /// The squares of the distances from which it is far: one to be multiplied by a scale, and the least.
+    /// Squares of the distances from which the cell is far: one to be scaled, and the lower limit.
     pub far: [f32; 2],
 }
 
 impl Value {
-    /// The squares of the distances from which it is far while its second moments, which are rounded, are about these: at another time they may
-    /// come out some steps more.
+    /// The squares of these distances with a margin for the rounding of second moments, which may
+    /// differ by some steps at another time.
     pub(crate) fn far_with_room(&self, setup: &Setup) -> [f32; 2] {
         let [far, least] = self.far;
         if setup.error.is_none() {
@@ -45,7 +52,7 @@ impl Value {
         }
         let mass = f64::from(self.point[3]);
         let step = f64::from(least) * (WIDEST * WIDEST) * mass / f64::from(1 << MOMENT);
-        // Each is rounded by up to half a step here, and there.
+        // Each is rounded by up to half a step, here and there.
         let far = match &self.quad {
             Some(quad) => reach(mass, quad.spread() + 3.0 * step, true),
             None => reach(mass, f64::from(far) * f64::from(far) / 1.5 + step, false),
@@ -54,29 +61,30 @@ impl Value {
     }
 }
 
-/// What is told of a cell, from which its [`Value`] follows; all but the mass is whole.
+/// The numbers of a cell that are sent, from which its [`Value`] follows; all except the mass are
+/// whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Row {
-    /// Of the greatest power of two that is not above the size: steps are parts of it.
+    /// The exponent of the largest power of two up to the size; steps are parts of it.
     exponent: i32,
     size: f64,
     place: [f64; 3],
     mass: f32,
-    /// Second moments or, where only their sum matters, that and zeros.
+    /// Second moments or, if only their sum matters, that and zeros.
     moments: [f64; 6],
 }
 
-/// Where in the numbers of a row.
+/// Indices of the numbers of a row.
 const EXPONENT: usize = 0;
 const FIRST_COORDINATE: usize = 2;
 const MASS: usize = 5;
 const MOMENTS: usize = 6;
 
 impl Row {
-    /// The most numbers.
+    /// The maximum count of numbers.
     const MOST: usize = MOMENTS + 6;
 
-    /// How its numbers count.
+    /// The coding of each number.
     pub(crate) fn columns(setup: &Setup) -> &'static [Counts] {
         const ALL: [Counts; Row::MOST] = {
             let mut all = [Counts::Whole; Row::MOST];
@@ -90,7 +98,7 @@ impl Row {
         &ALL[..MOMENTS + more]
     }
 
-    /// Of a cell with these sums and of this level.
+    /// The row of a cell with these sums and this level.
     pub(crate) fn of(sums: &Sums, cell: usize, level: u8) -> Self {
         let [x, y, z, mass] = sums.points[cell];
         let size = sums.size(cell, level);
@@ -117,7 +125,7 @@ impl Row {
         Self { exponent, size, place, mass, moments }
     }
 
-    /// That with these numbers; nothing if there are not so many.
+    /// Parses a row; none if there are too few numbers.
     pub(crate) fn read(numbers: &[f32], setup: &Setup) -> Option<Self> {
         let numbers = numbers.get(..Self::columns(setup).len())?;
         let mut all = [0.0; Self::MOST];
@@ -128,7 +136,7 @@ impl Row {
         Some(Self { exponent, size, place, mass, moments })
     }
 
-    /// Its numbers, for [`Row::read`].
+    /// Appends the numbers of a row, for [`Row::read`].
     pub(crate) fn write(&self, setup: &Setup, to: &mut Vec<f32>) {
         let [x, y, z] = self.place.map(|steps| steps as f32);
         to.extend([self.exponent as f32, self.size as f32, x, y, z, self.mass]);
@@ -136,8 +144,9 @@ impl Row {
         to.extend(self.moments[..more].iter().map(|steps| *steps as f32));
     }
 
-    /// What the next number of a row is about, of which these are known and of the row before all, whose bodies are `more` times as many
-    /// here.
+    /// Predicts the next number of a row from the known ones and the row before.
+    ///
+    /// `more` is the ratio of the two cells' bodies.
     pub(crate) fn expected(before: &[f32], known: &[f32], more: f64) -> f32 {
         let column = known.len();
         let of_before = f64::from(before[column]);
@@ -151,9 +160,9 @@ impl Row {
         }
     }
 
-    /// What follows from it.
+    /// The value that follows from a row.
     pub(crate) fn value(&self, setup: &Setup) -> Value {
-        // What others told may be anything.
+        // Numbers from other nodes may be arbitrary.
         let exponent = self.exponent.clamp(-500, 500);
         let step = power_of_two(exponent - PLACE);
         let [x, y, z] = self.place.map(|steps| (steps * step) as f32);
@@ -177,25 +186,28 @@ impl Row {
     }
 }
 
-/// The whole number of steps nearest to so many; none where that has more than so many bits, or is no number. Single precision tells those
-/// of 24 bits apart, and those that a number of single precision is in steps.
+/// The nearest whole number of steps; 0 if it has more than `BITS` bits or is no number.
+///
+/// Single precision represents whole numbers of 24 bits, and multiples of a single-precision
+/// number's unit.
 fn whole<const BITS: u32>(steps: f64) -> f64 {
     if steps.abs() < f64::from(1 << BITS) { nearest_whole(steps) } else { 0.0 }
 }
 
-/// The greatest power of two that is not above a number.
+/// The exponent of the largest power of two up to a number.
 fn exponent(of: f64) -> i32 {
     (of.abs().to_bits() >> 52) as i32 - 1023
 }
 
-/// Within what double precision has room for.
+/// A power of two, limited to the range of double precision.
 fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent.clamp(-1022, 1023) + 1023) as u64) << 52)
 }
 
-/// What the square of the distance from which a cell is far is in proportion to: the first moment that is left out makes
-/// an error of 3/2 S / d^4 or, after quadrupoles, about 5/2 T / d^5, where T, the sum of mass times the third power of
-/// distance, is about (S^3 / M)^(1/2).
+/// The quantity that is proportional to the square of the distance from which a cell is far.
+///
+/// The first omitted moment causes an error of 3/2 S / d^4 or, with quadrupoles, about 5/2 T / d^5.
+/// T, the sum of mass times the third power of distance, is about (S^3 / M)^(1/2).
 fn reach(mass: f64, spread: f64, quad: bool) -> f64 {
     if !quad {
         (1.5 * spread).sqrt()
@@ -207,7 +219,7 @@ fn reach(mass: f64, spread: f64, quad: bool) -> f64 {
     }
 }
 
-/// What [`reach`] is multiplied by where one cell may be wrong by `error`, an acceleration.
+/// The factor of [`reach`] if one cell may be wrong by `error`, an acceleration.
 pub(crate) fn reach_scale(error: f64, order: Order) -> f32 {
     let root = match order {
         Order::Mono => error.sqrt(),
@@ -216,17 +228,20 @@ pub(crate) fn reach_scale(error: f64, order: Order) -> f32 {
             root * root
         }
     };
-    // No error at all is allowed where nothing acts; finite, so that no product with zero is no number.
+    // With no acceleration no error is allowed; the value is finite, so that its product with zero
+    // is a number.
     if root > 1e-30 { (1.0 / root) as f32 } else { 1e30 }
 }
 
-/// The fifth root of a number that is not negative, by Newton's method from a fixed start: the same bits everywhere. That
-/// of zero and of tiny numbers is zero.
+/// The fifth root of a non-negative number, by Newton's method from a fixed start: the same bits
+/// everywhere.
+///
+/// The roots of zero and of tiny numbers are zero.
 pub(super) fn fifth_root(x: f64) -> f64 {
     if x < 1e-200 {
         return 0.0;
     }
-    // A fifth of the exponent, taken from the bits: within some 5 % of the root.
+    // A fifth of the exponent, taken from the bits: within 5 % of the root.
     let mut y = f64::from_bits(x.to_bits() / 5 + 0x3325_f000_0000_0000);
     for _ in 0..4 {
         let fourth = y * y * y * y;

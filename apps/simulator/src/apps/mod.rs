@@ -1,6 +1,6 @@
-//! Jobs as models of what they compute and send.
+//! Jobs that model the computation and messages of real ones.
 
 mod model;
 
-pub use model::{Model, Shape, Then};
+pub use model::{LeafPhase, Model, Shape};
 pub(crate) use model::{chain, hash};

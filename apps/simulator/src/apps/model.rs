@@ -1,8 +1,9 @@
-//! A job as a model: iterations that send a state to all nodes and divide their work into a tree of tasks, whose leaves take
-//! declared time. What it computes is nothing, but its answer is checkable: each task gives a number.
+//! A model of a job: iterations that send a state to all nodes and divide their work into a tree of
+//! tasks.
 //!
-//! The structure is that of real jobs (Barnes-Hut: `apps/barnes-hut`); what it sends is as long as theirs and made of zeros,
-//! of which nodes keep the length alone.
+//! Leaves take declared time. Tasks compute nothing, but the answer is checkable: each task returns
+//! a number. The structure is that of real jobs (Barnes-Hut: `apps/barnes-hut`). Messages have the
+//! length of theirs and consist of zeros, of which nodes keep the length alone.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,55 +16,55 @@ use springtide_runtime::random::SplitMix;
 use springtide_runtime::share::{Need, Version, Versioned};
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop, Task};
 
-/// How work is divided.
+/// The way work is divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Shape {
-    /// In halves.
+    /// In two halves.
     #[default]
     Even,
-    /// At any place.
+    /// At a random place.
     Uneven,
 }
 
-/// Other leaves for a while: how far the job can be divided changes.
+/// Iterations with another number of leaves, which limits how far the job can be divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Then {
+pub struct LeafPhase {
     /// The first such iteration, from 0.
     pub from: u32,
-    /// The first that is as before.
+    /// The first later iteration with the usual number.
     pub until: u32,
-    /// Leaves meanwhile.
+    /// The number of leaves in these iterations.
     pub leaves: u32,
 }
 
-/// A job.
+/// A job of modelled iterations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// How work is divided.
+    /// The way work is divided.
     pub shape: Shape,
-    /// Iterations.
+    /// The number of iterations.
     pub rounds: u32,
-    /// Leaves of each.
+    /// The number of leaves of an iteration.
     pub leaves: u32,
-    /// Other leaves for a while.
-    pub then: Option<Then>,
-    /// Work of all leaves of an iteration, in microseconds, on the mean.
+    /// Iterations with another number of leaves.
+    pub then: Option<LeafPhase>,
+    /// Mean work of all leaves of an iteration, in microseconds.
     pub work_us: u64,
-    /// Leaves differ from their mean by up to so many thousandths of it.
+    /// The largest deviation of a leaf from the mean, in thousandths of it.
     pub spread: u32,
     /// Work of the root alone in each iteration, in microseconds.
     pub serial_us: u64,
-    /// Work of each node before its first task of an iteration, in microseconds. Needs a state.
+    /// Work of each node before its first task of an iteration, in microseconds; needs a state.
     pub each_us: u64,
-    /// Bytes of the state that all nodes need in each iteration; 0: there is none.
+    /// Bytes of the state that all nodes need in each iteration; 0: no state.
     pub state_bytes: u32,
-    /// Bytes of an iteration's result, all leaves together.
+    /// Bytes of an iteration's result, of all leaves together.
     pub result_bytes: u32,
     /// Bytes of a checkpoint.
     pub checkpoint_bytes: u32,
 }
 
-/// A leaf's number.
+/// The number that a leaf returns.
 pub(crate) fn hash(round: u32, leaf: u32) -> u64 {
     SplitMix(u64::from(round) << 32 | u64::from(leaf)).next()
 }
@@ -96,7 +97,7 @@ impl Model {
         })
     }
 
-    fn go_on(self, (from, mut checksum): (u32, u64), cx: &Context) -> Result<Outcome, Stop> {
+    fn run_from(self, (from, mut checksum): (u32, u64), cx: &Context) -> Result<Outcome, Stop> {
         cx.progress(from.into(), self.rounds.into(), "iterations");
         for round in from..self.rounds {
             let state = match self.state_bytes {
@@ -115,12 +116,12 @@ impl Model {
     }
 }
 
-/// A checksum with the next iteration's sum in it.
+/// Adds an iteration's sum to a checksum.
 pub(crate) fn chain(checksum: u64, sum: u64) -> u64 {
     checksum.wrapping_mul(7).wrapping_add(sum)
 }
 
-/// So many zeros on the wire, a number here.
+/// Zeros on the wire, represented by their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Zeros(u32);
 
@@ -148,11 +149,11 @@ impl<'de> Deserialize<'de> for Zeros {
     }
 }
 
-/// What all nodes need in an iteration.
+/// The state that all nodes need in an iteration.
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     content: Zeros,
-    /// Whether this node has prepared itself for it.
+    /// Whether this node has prepared itself for the state.
     #[serde(skip)]
     is_ready: AtomicBool,
 }
@@ -196,12 +197,12 @@ impl Leaves {
 }
 
 impl Task for Leaves {
-    /// The sum of the leaves' numbers, and what they send back.
+    /// The sum of the leaves' numbers, and their result bytes.
     type Output = (u64, Zeros);
     const NAME: &'static str = "model.leaves";
 
     fn cost(&self) -> Option<f64> {
-        // Seconds of work of a leaf; what is divided on costs nothing itself.
+        // Seconds of work of a leaf; a task that divides its work costs nothing itself.
         (self.to - self.from == 1).then(|| self.model.leaf_us(self.round, self.from) as f64 * 1e-6)
     }
 
@@ -239,12 +240,12 @@ impl Job for Model {
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-        self.go_on((0, 0), cx)
+        self.run_from((0, 0), cx)
     }
 
     fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
         let (round, checksum, Zeros(_)) = state.get()?;
-        self.go_on((round, checksum), cx)
+        self.run_from((round, checksum), cx)
     }
 
     /// A leaf without a state, of 20 ms.
@@ -258,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_are_a_length_here_and_bytes_on_the_wire() {
+    fn zeros_are_a_length_in_memory_and_bytes_on_the_wire() {
         let bytes = springtide_runtime::wire::encode_payload(&Zeros(300)).unwrap();
         assert!(bytes.len() > 300);
         let back: Zeros = springtide_runtime::wire::decode_payload(&bytes).unwrap();

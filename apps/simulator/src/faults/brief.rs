@@ -1,9 +1,9 @@
 //! Histories of many brief jobs: jobs of no length, jobs that fail at once, and cancels at any
-//! moment, while links break, slow down and let streams overtake each other.
+//! moment.
 //!
-//! A brief job ends before the last word of its start has come. Each submission must be answered,
-//! each job must end once, and no node may be left at work for an ended job within
-//! [`RECONCILED_WITHIN`].
+//! Meanwhile links break, slow down and let streams overtake each other. A brief job ends before
+//! the last message of its start has arrived. Each submission must be answered, and each job must
+//! end once. No node may work for an ended job after [`RECONCILED_WITHIN`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,13 +18,13 @@ use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use super::judge::{self, Judged};
+use super::judge::{self, CompletedHistory};
 use super::play::{World, registry};
-use super::{Failed, History, Met, SOON, Told, Wrong};
+use super::{History, HistoryFailure, HistoryReport, PathCounts, SOON, Violation};
 use crate::apps::hash;
 use crate::grid::{Grid, GridError};
 
-/// Ways in which brief jobs end, and states in which they are cancelled, as they are counted.
+/// The counted ends of brief jobs, and the states in which they are cancelled.
 const PATHS: &[&str] = &[
     "brief: of no length",
     "brief: failed at once",
@@ -36,7 +36,7 @@ const PATHS: &[&str] = &[
     "cancel: ending",
 ];
 
-/// All that is counted of brief jobs.
+/// All counted paths of brief jobs.
 pub(super) fn paths() -> impl Iterator<Item = &'static str> {
     PATHS.iter().copied()
 }
@@ -44,11 +44,11 @@ pub(super) fn paths() -> impl Iterator<Item = &'static str> {
 /// A job that computes for a moment, or fails.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Momentary {
-    /// Work of its root, in microseconds; 0: it ends at once.
+    /// Work of the root, in microseconds; 0: it ends at once.
     pub work_us: u64,
-    /// It fails after its work.
+    /// Whether the job fails after its work.
     pub fails: bool,
-    /// Makes its answer another than that of other jobs.
+    /// Makes the answer differ from that of other jobs.
     pub tag: u32,
 }
 
@@ -69,7 +69,7 @@ impl Job for Momentary {
             cx.model(Duration::from_micros(self.work_us))?;
         }
         if self.fails {
-            return Err(std::io::Error::other("it fails as it is told to").into());
+            return Err(std::io::Error::other("the job fails by request").into());
         }
         Ok(Outcome { checksum: self.answer(), result: serde_json::Value::Null })
     }
@@ -80,9 +80,9 @@ impl Job for Momentary {
 pub struct Submission {
     /// Time after the start of the history.
     pub at: Duration,
-    /// The job.
+    /// The job to submit.
     pub job: Momentary,
-    /// Nodes by cluster; absent: all.
+    /// Nodes by cluster; absent: all nodes.
     pub clusters: Option<BTreeMap<ClusterId, u32>>,
 }
 
@@ -91,11 +91,11 @@ pub struct Submission {
 pub struct Brief {
     /// The jobs, by the time of their submission.
     pub jobs: Vec<Submission>,
-    /// Times at which one of the known jobs is cancelled, and which of them, modulo their number.
+    /// Cancels: a time, and the index of a known job modulo their number.
     pub cancels: Vec<(Duration, usize)>,
 }
 
-/// What became of the jobs so far.
+/// The ends of the jobs so far.
 #[derive(Default)]
 struct Ends {
     ended: RefCell<BTreeMap<JobId, Result<Outcome, JobError>>>,
@@ -103,17 +103,20 @@ struct Ends {
     cancelled: RefCell<BTreeSet<JobId>>,
 }
 
-/// Plays a history of brief jobs.
-pub(super) async fn play(history: &History, brief: &Brief) -> Result<Told, Failed> {
+/// Runs a history of brief jobs.
+pub(super) async fn play(
+    history: &History,
+    brief: &Brief,
+) -> Result<HistoryReport, HistoryFailure> {
     let grid = Grid::start(&history.layout, registry()).await;
     let began = Instant::now();
     let ends = Rc::new(Ends::default());
-    let (of, heard) = (Rc::clone(&grid), Rc::clone(&ends));
+    let (of, received) = (Rc::clone(&grid), Rc::clone(&ends));
     let reading = actix_rt::spawn(async move {
         while let Some((job, news, _)) = of.submitter().news().await {
             let News::Ended(ended) = news else { continue };
-            if heard.ended.borrow_mut().insert(job, ended.outcome).is_some() {
-                heard.again.set(heard.again.get() + 1);
+            if received.ended.borrow_mut().insert(job, ended.outcome).is_some() {
+                received.again.set(received.again.get() + 1);
             }
         }
     });
@@ -122,13 +125,13 @@ pub(super) async fn play(history: &History, brief: &Brief) -> Result<Told, Faile
         grid: Rc::clone(&grid),
         layout: history.layout.clone(),
         job: Rc::clone(&latest),
-        spares: false,
+        spares_one_node: false,
     };
     let scripts = history.faults.iter().map(|(at, fault)| {
         let (world, fault, at) = (world(), fault.clone(), began + *at);
         actix_rt::spawn(async move {
             sleep_until(at).await;
-            world.happen(&fault).await
+            world.execute(&fault).await
         })
     });
     let scripts: Vec<_> = scripts.collect();
@@ -151,14 +154,14 @@ pub(super) async fn play(history: &History, brief: &Brief) -> Result<Told, Faile
         })
     });
     let submissions: Vec<_> = submissions.collect();
-    let script = |error: tokio::task::JoinError| Wrong::Script(error.to_string());
-    let mut met = Met::new();
+    let script = |error: tokio::task::JoinError| Violation::Script(error.to_string());
+    let mut met = PathCounts::new();
     let mut granted = BTreeMap::new();
     for (submission, one) in submissions.into_iter().zip(&brief.jobs) {
         match submission.await.map_err(script)? {
             Ok(job) => drop(granted.insert(job, one.job.clone())),
-            Err(GridError::Submit(error)) => refused(history, &ends, &error, &mut met)?,
-            Err(error) => return Err(Wrong::Grid(error).into()),
+            Err(GridError::Submit(error)) => check_refusal(history, &ends, &error, &mut met)?,
+            Err(error) => return Err(Violation::Grid(error).into()),
         }
     }
     for (running, (_, fault)) in scripts.into_iter().zip(&history.faults) {
@@ -182,30 +185,30 @@ pub(super) async fn play(history: &History, brief: &Brief) -> Result<Told, Faile
     if timeout_at(until, all_ended).await.is_err() {
         let open = |job: &&JobId| !ends.ended.borrow().contains_key(*job);
         let open: Vec<_> = granted.keys().filter(open).collect();
-        return Err(Wrong::Failed(format!(
+        return Err(Violation::Failed(format!(
             "{open:?} have no end: {:?}",
             grid.head().status().await
         ))
         .into());
     }
     let wall = began.elapsed();
-    for (job, asked) in &granted {
-        ended(history, &ends, *job, asked, &mut met)?;
+    for (job, submitted_job) in &granted {
+        check_end(history, &ends, *job, submitted_job, &mut met)?;
     }
     let last = granted.keys().next_back().copied().unwrap_or(JobId(0));
-    // The judge reads the news that come from here on.
+    // The checks read the news from here on.
     reading.abort();
-    let told = Judged { history, grid: &grid, job: last, survivors: Vec::new() };
-    judge::nothing_left(&told, RECONCILED_WITHIN, &mut met).await?;
+    let completed = CompletedHistory { history, grid: &grid, job: last, survivors: Vec::new() };
+    judge::check_nothing_left(&completed, RECONCILED_WITHIN, &mut met).await?;
     if ends.again.get() > 0 {
-        return Err(Wrong::Again(ends.again.get()).into());
+        return Err(Violation::Again(ends.again.get()).into());
     }
     let after = wall.saturating_sub(history.healed());
     let digest = grid.digest(&[]);
-    Ok(Told { met, digest, said: Vec::new(), wall, after })
+    Ok(HistoryReport { met, digest, said: Vec::new(), wall, after })
 }
 
-/// Cancels one of the jobs that the scheduler knows. Returns in which state that was.
+/// Cancels one of the jobs that the scheduler knows. Returns its state at that time.
 async fn cancel(grid: &Grid, ends: &Ends, which: usize) -> Option<JobState> {
     let jobs = grid.head().status().await.jobs;
     let job = jobs.get(which % jobs.len().max(1))?;
@@ -220,48 +223,48 @@ fn may_lose(history: &History) -> bool {
     !history.faults.is_empty()
 }
 
-/// A submission was refused: cancelled, or no worker took it.
-fn refused(
+/// Checks a refused submission: it was cancelled, or no worker accepted it.
+fn check_refusal(
     history: &History,
     ends: &Ends,
     error: &SubmitError,
-    met: &mut Met,
-) -> Result<(), Wrong> {
+    met: &mut PathCounts,
+) -> Result<(), Violation> {
     let fits = match error {
         SubmitError::Cancelled { .. } => !ends.cancelled.borrow().is_empty(),
         SubmitError::Refused(_) | SubmitError::NotPlaced { .. } => may_lose(history),
         SubmitError::Program { .. } | SubmitError::Store { .. } => false,
     };
     *met.entry("brief: refused".to_owned()).or_default() += 1;
-    if fits { Ok(()) } else { Err(Wrong::Failed(error.to_string())) }
+    if fits { Ok(()) } else { Err(Violation::Failed(error.to_string())) }
 }
 
-/// A job has ended: with its answer, its failure, or what a cancel or a fault made of it.
-fn ended(
+/// Checks the end of a job: its answer, its failure, a cancel or a fault.
+fn check_end(
     history: &History,
     ends: &Ends,
     job: JobId,
-    asked: &Momentary,
-    met: &mut Met,
-) -> Result<(), Wrong> {
+    submitted_job: &Momentary,
+    met: &mut PathCounts,
+) -> Result<(), Violation> {
     let ended = ends.ended.borrow();
     let Some(outcome) = ended.get(&job) else { return Ok(()) };
     let path = match outcome {
         Ok(outcome) => {
-            let (found, expected) = (outcome.checksum, asked.answer());
-            if asked.fails || found != expected {
-                return Err(Wrong::Answer { found, expected });
+            let (found, expected) = (outcome.checksum, submitted_job.answer());
+            if submitted_job.fails || found != expected {
+                return Err(Violation::Answer { found, expected });
             }
             "brief: of no length"
         }
-        Err(JobError::Task(_)) if asked.fails => "brief: failed at once",
+        Err(JobError::Task(_)) if submitted_job.fails => "brief: failed at once",
         Err(JobError::Cancelled { .. }) if ends.cancelled.borrow().contains(&job) => {
             "brief: cancelled"
         }
         Err(JobError::NodeLost { .. } | JobError::Start { .. }) if may_lose(history) => {
             "brief: lost with a node"
         }
-        Err(error) => return Err(Wrong::Failed(format!("{job}: {error}"))),
+        Err(error) => return Err(Violation::Failed(format!("{job}: {error}"))),
     };
     *met.entry(path.to_owned()).or_default() += 1;
     Ok(())

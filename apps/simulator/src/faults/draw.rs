@@ -1,4 +1,4 @@
-//! Draws a history from a seed: a grid, a job, and what happens to them. Must not know how it is played.
+//! Draws a history from a seed: a grid, a job and its faults. This module does not run it.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::faults::summed::Summed;
 use crate::grid::{Layout, Place};
 use crate::machines::Machine;
 
-/// Most nodes of a grid.
+/// The maximum number of nodes of a grid.
 const NODES_MAX: u64 = 16;
 
 struct Draw(SplitMix);
 
 impl Draw {
-    /// From `low` to `high`, both among them.
+    /// A number from `low` to `high`, both included.
     fn from(&mut self, low: u64, high: u64) -> u64 {
         low + self.0.next() % (high - low + 1)
     }
@@ -34,7 +34,7 @@ impl Draw {
         Duration::from_millis(self.from(low, high))
     }
 
-    /// Some of these, at least one and at most so many, in any order.
+    /// Some of these items, from one to `most`, in any order.
     fn some<T: Clone>(&mut self, all: &[T], most: usize) -> Vec<T> {
         let mut left = all.to_vec();
         let count = self.from(1, most.clamp(1, all.len()) as u64);
@@ -42,7 +42,7 @@ impl Draw {
     }
 }
 
-/// What a grid's faults are drawn from.
+/// The clusters and nodes that faults are drawn from.
 struct Names {
     clusters: Vec<ClusterId>,
     nodes: Vec<NodeId>,
@@ -50,18 +50,18 @@ struct Names {
 }
 
 impl History {
-    /// Draws one.
+    /// Draws a history of a divide-and-conquer job.
     pub fn of(seed: u64) -> Self {
         Self::draw(seed, None)
     }
 
-    /// Draws one of a master and its workers. (Apart from the others, so that these are what they were.)
+    /// Draws a history of a master with workers, from a random stream of its own.
     pub fn of_master(seed: u64) -> Self {
         let mut draw = Draw(SplitMix::of(seed, "a master and workers"));
         Self::draw(seed, Some(summed(&mut draw)))
     }
 
-    /// Draws one of brief jobs, cancels and faults of links and processes.
+    /// Draws a history of brief jobs, cancels and faults of links and processes.
     pub fn of_brief(seed: u64) -> Self {
         let mut draw = Draw(SplitMix::of(seed, "brief jobs"));
         let count = draw.from(1, 3);
@@ -108,11 +108,11 @@ impl History {
         Self { seed, layout, job, params, faults, at_start }
     }
 
-    fn draw(seed: u64, instead: Option<Work>) -> Self {
+    fn draw(seed: u64, replacement: Option<Work>) -> Self {
         let mut draw = Draw(SplitMix(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
         let layout = layout(&mut draw, seed);
         let job = job(&mut draw, layout.network.between.reorder);
-        let job = instead.unwrap_or(job);
+        let job = replacement.unwrap_or(job);
         let period_ms = draw.from(1000, 5000);
         let mut params = JobParams { seed, period_ms, poison: 0, ..JobParams::default() };
         params.settings.period_s = period_ms as f64 * 1e-3;
@@ -128,14 +128,14 @@ impl History {
         let mut faults: Vec<(Duration, Fault)> = (0..draw.from(1, 6))
             .map(|_| (draw.millis(0, span), fault(&mut draw, &names)))
             .collect();
-        // One in four goes on after the job would have ended.
+        // One history in four has a fault that outlasts the job's expected end.
         if draw.from(0, 3) == 0 {
             let more = Duration::from_millis(span) + draw.millis(0, 20_000);
             if let Some((_, fault)) = faults.first_mut() {
                 fault.lengthen(more);
             }
         }
-        // Drawn apart, so that the others are what they were before there was this.
+        // From a random stream of its own, so that the other draws of a seed do not depend on it.
         let mut apart = Draw(SplitMix::of(seed, "taken for dead, and chosen"));
         if apart.from(0, TAKEN_FOR_DEAD - 1) == 0 {
             faults.extend(taken_for_dead(&mut apart, &names, span));
@@ -162,10 +162,9 @@ impl Names {
     }
 }
 
-/// A fault that is over before long: what it does to the words of a start and an end is what
-/// counts.
+/// A short fault for brief jobs: it affects the messages of a start and an end.
 fn brief_fault(draw: &mut Draw, names: &Names) -> Fault {
-    // A grid of one cluster has its head beside it.
+    // A grid of one cluster has only the link to its head.
     let (a, b) = match names.clusters.len() {
         1 => (names.clusters[0].clone(), HEAD_CLUSTER.into()),
         _ => pair(draw, names, true),
@@ -188,10 +187,10 @@ fn brief_fault(draw: &mut Draw, names: &Names) -> Fault {
     }
 }
 
-/// One history in so many has what comes by chance in one of thousands: see [`taken_for_dead`].
+/// One history in this many contains the rare sequence of [`taken_for_dead`].
 const TAKEN_FOR_DEAD: u64 = 5;
 
-/// One history in so many has faults while its job starts.
+/// One history in this many has faults while its job starts.
 const STARTS: u64 = 3;
 
 /// One to three faults within the time that a start takes: a few round trips.
@@ -221,8 +220,12 @@ fn faults_of_start(draw: &mut Draw, names: &Names) -> Vec<(Duration, Fault)> {
     faults
 }
 
-/// The coordinator of the second cluster stands still until the root has taken it for dead and is lost. The head, cut off from the root,
-/// has not heard of the one, and chooses it to take the other's place: for all who had heard it is a member again, in the same life.
+/// A member that was taken for dead is chosen as the next root.
+///
+/// The sub-coordinator of the second cluster is stopped until the root has taken it for dead and is
+/// lost itself. The head is cut off from the root and has not received the report of its death. It
+/// chooses this node as the successor of the root. Nodes that know of its death then see it as a
+/// member again, in the same incarnation.
 fn taken_for_dead(draw: &mut Draw, names: &Names, span: u64) -> Vec<(Duration, Fault)> {
     let [home, second, ..] = &names.clusters[..] else { return Vec::new() };
     let at = draw.millis(100, span / 2 + 100);
@@ -254,13 +257,13 @@ fn layout(draw: &mut Draw, seed: u64) -> Layout {
         .delay(draw.millis(1, 60))
         .jitter(draw.millis(0, 5))
         .loss(if draw.from(0, 2) == 0 { 0.005 } else { 0.0 });
-    // On one grid in four what was sent first often comes last: so far apart that a restarted process is heard before the last of
-    // its former life.
+    // On one grid in four, messages often arrive in reverse order. Delays differ so much that a
+    // restarted process can speak before the last messages of its former incarnation arrive.
     let between = match draw.from(0, 3) {
         0 => between.clone().jitter(Duration::from_micros(between.delay_us)).reorder(true),
         _ => between,
     };
-    // Links are taken for dead after members, or before them: then nobody is lost, and messages are.
+    // Links expire after members, or before them: then no member is lost, but messages are.
     let idle_timeout = Duration::from_millis(*draw.of(&[800, 1500, 3000, 15_000, 15_000]));
     Layout {
         clusters,
@@ -271,8 +274,8 @@ fn layout(draw: &mut Draw, seed: u64) -> Layout {
     }
 }
 
-/// Of results so many bytes in all where delays vary by as much as they are: more would pass, and take longer than a job may after its
-/// last fault.
+/// The maximum bytes of all results where delays vary by as much as they are. More would pass, but
+/// take longer than a job may after its last fault.
 const JITTERY_BYTES: u64 = 300_000_000;
 
 fn job(draw: &mut Draw, jittery: bool) -> Work {
@@ -300,7 +303,7 @@ fn job(draw: &mut Draw, jittery: bool) -> Work {
     })
 }
 
-/// So short that even one slow node that is left ends it in time.
+/// Short enough that even one slow node that is left completes it in time.
 fn summed(draw: &mut Draw) -> Work {
     Work::Summed(Summed {
         iterations: draw.from(2, 8) as u32,
@@ -381,7 +384,7 @@ fn fault(draw: &mut Draw, names: &Names) -> Fault {
         }
         12..=15 => {
             let lasts = match draw.from(0, 3) {
-                // Nobody takes it for dead, or everybody does.
+                // All members take it for dead, or none does.
                 0 => draw.millis(10, 1000),
                 1 | 2 => draw.millis(1000, 14_000),
                 _ => draw.millis(14_000, 40_000),
@@ -401,7 +404,7 @@ fn fault(draw: &mut Draw, names: &Names) -> Fault {
                     Cut { a, b, from: at, until: Duration::ZERO }
                 })
                 .collect();
-            // Healed one by one, in another order.
+            // Restored one by one, in another order.
             let order = draw.some(&(0..cuts.len()).collect::<Vec<_>>(), cuts.len());
             let rest: Vec<_> = (0..cuts.len()).filter(|cut| !order.contains(cut)).collect();
             at += draw.millis(0, 10_000);

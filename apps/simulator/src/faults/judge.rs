@@ -1,6 +1,7 @@
-//! What is right in every history: the answer, once; books that balance; nothing heard from the dead; nothing left.
+//! Checks that hold in every history: one right answer, balanced accounts, no message of the dead,
+//! nothing left.
 //!
-//! Must not know what happened, but for whether a node of the job was left.
+//! This module does not know the faults, except whether a node of the job survived.
 
 use std::time::Duration;
 
@@ -10,21 +11,22 @@ use springtide_runtime::id::{JobId, NodeId};
 use springtide_runtime::work::{Books, EngineWatch, Tables};
 use tokio::time::{Instant, sleep};
 
-use super::{History, Met, Wrong};
+use super::{History, PathCounts, Violation};
 use crate::grid::Grid;
-use crate::submitter::Ended;
+use crate::submitter::CompletedRun;
 
-/// Nodes must be free so long after their job.
+/// Nodes must be free within this time after their job.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
-/// What an engine may still hold of messages when it has ended, and of pointers at any time.
+/// Limits of the state of an ended engine: its messages, and its pointers at any time.
 const MESSAGES_MAX: usize = 10_000;
 const POINTERS_MAX: usize = 1 << 16;
 
-/// Ways of recovery of which the job tells its user: the names under which they are counted, and what is said.
-const SAID: &[(&str, &str)] = &[
+/// Paths of recovery that the job reports to its user: the counted name, and the text of the
+/// report.
+const REPORTED_PATHS: &[(&str, &str)] = &[
     ("root: another took its place", "takes its place"),
     ("root: from a checkpoint", "the root goes on from its checkpoint"),
-    ("root: anew", "the root begins anew"),
+    ("root: from the beginning", "the root begins anew"),
     ("root: moved", "the job's root moves from"),
     ("member: lost by its site's word", "its process ended"),
     ("member: lost by silence", "silent for"),
@@ -32,12 +34,12 @@ const SAID: &[(&str, &str)] = &[
     ("member: left", "leaves the job"),
 ];
 
-/// Other ways of recovery, and what must be refused, by the names under which they are counted.
+/// Other paths of recovery, and refusals, by their counted names.
 const PATHS: &[&str] = &[
     "fault: lasts longer than the job",
     "fault: while the job starts",
     "link: streams overtake each other",
-    "link: heard twice",
+    "link: a message arrives twice",
     "link: a process stood longer than the idle timeout",
     "link: refused: of a link that is over",
     "link: refused: of a life that is over",
@@ -68,57 +70,65 @@ const PATHS: &[&str] = &[
     "engine: refused: a result of another task at the same place",
 ];
 
-/// All that is counted beside the faults.
+/// All counted paths, except the faults.
 pub(super) fn paths() -> impl Iterator<Item = &'static str> {
-    SAID.iter().map(|(path, _)| *path).chain(PATHS.iter().copied())
+    REPORTED_PATHS.iter().map(|(path, _)| *path).chain(PATHS.iter().copied())
 }
 
-/// What is judged.
-pub(super) struct Judged<'a> {
+/// The subject of the checks.
+pub(super) struct CompletedHistory<'a> {
     pub(super) history: &'a History,
     pub(super) grid: &'a Grid,
     pub(super) job: JobId,
-    /// Nodes of the job that were there when it ended.
+    /// Nodes of the job that were alive when it ended.
     pub(super) survivors: Vec<NodeId>,
 }
 
-pub(super) async fn all(told: &Judged<'_>, ended: &Ended, met: &mut Met) -> Result<(), Wrong> {
-    job(told, ended, met)?;
-    nothing_left(told, FREE_WITHIN, met).await
+pub(super) async fn check_all(
+    completed: &CompletedHistory<'_>,
+    ended: &CompletedRun,
+    met: &mut PathCounts,
+) -> Result<(), Violation> {
+    check_job(completed, ended, met)?;
+    check_nothing_left(completed, FREE_WITHIN, met).await
 }
 
-/// Nobody works for an ended job any more, within so long.
-pub(super) async fn nothing_left(
-    told: &Judged<'_>,
+/// Checks that no node works for an ended job, within a time.
+pub(super) async fn check_nothing_left(
+    completed: &CompletedHistory<'_>,
     within: Duration,
-    met: &mut Met,
-) -> Result<(), Wrong> {
-    all_are_free(told.grid, within).await?;
-    balance(told, within, met).await
+    met: &mut PathCounts,
+) -> Result<(), Violation> {
+    check_all_free(completed.grid, within).await?;
+    check_accounts(completed, within, met).await
 }
 
-fn job(told: &Judged<'_>, ended: &Ended, met: &mut Met) -> Result<(), Wrong> {
+fn check_job(
+    completed: &CompletedHistory<'_>,
+    ended: &CompletedRun,
+    met: &mut PathCounts,
+) -> Result<(), Violation> {
     let outcome = match &ended.ended.outcome {
         Ok(outcome) => outcome,
-        // It says so, and it is so.
-        Err(JobError::NodeLost { .. }) if told.survivors.is_empty() => {
+        // A job that lost all its nodes reports it correctly.
+        Err(JobError::NodeLost { .. }) if completed.survivors.is_empty() => {
             *met.entry("job: lost with all its nodes".to_owned()).or_default() += 1;
             return Ok(());
         }
-        Err(error) => return Err(Wrong::Failed(error.to_string())),
+        Err(error) => return Err(Violation::Failed(error.to_string())),
     };
-    let (found, expected) = (outcome.checksum, told.history.job.answer());
+    let (found, expected) = (outcome.checksum, completed.history.job.answer());
     if found != expected {
-        return Err(Wrong::Answer { found, expected });
+        return Err(Violation::Answer { found, expected });
     }
-    for (path, part) in SAID {
+    for (path, part) in REPORTED_PATHS {
         let times = ended.said.iter().filter(|(_, text)| text.contains(part)).count();
         *met.entry((*path).to_owned()).or_default() += times as u64;
     }
     Ok(())
 }
 
-async fn all_are_free(grid: &Grid, within: Duration) -> Result<(), Wrong> {
+async fn check_all_free(grid: &Grid, within: Duration) -> Result<(), Violation> {
     let until = Instant::now() + within;
     loop {
         let status = grid.head().status().await;
@@ -126,21 +136,26 @@ async fn all_are_free(grid: &Grid, within: Duration) -> Result<(), Wrong> {
             return Ok(());
         }
         if Instant::now() >= until {
-            return Err(Wrong::NotFree(within, format!("{status:?}")));
+            return Err(Violation::NotFree(within, format!("{status:?}")));
         }
         sleep(Duration::from_secs(1)).await;
     }
 }
 
-/// The books of all engines there were, of all lives of all nodes, and of the network.
-async fn balance(told: &Judged<'_>, within: Duration, met: &mut Met) -> Result<(), Wrong> {
+/// Checks the accounts of all engines of all incarnations, and of the network.
+async fn check_accounts(
+    completed: &CompletedHistory<'_>,
+    within: Duration,
+    met: &mut PathCounts,
+) -> Result<(), Violation> {
     let until = Instant::now() + within;
-    let engines = told.grid.machines().engines();
-    // A node is free when its threads are told to end; those of a task under way end at its next call. So here do those of a
-    // process that was killed, and on a machine that had come to a standstill they had to wait for it.
-    let machines = told.grid.machines();
-    // Of a process that has ended only its system could free anything.
-    let lingers = |engine: &&EngineWatch| !engine.is_over() && machines.lives(engine.me());
+    let engines = completed.grid.machines().engines();
+    // A node is free when its threads have orders to end, and threads of a running task end at its
+    // next call. This also holds for a killed process. On a stopped machine its threads end only
+    // after the machine has resumed.
+    let machines = completed.grid.machines();
+    // Only the operating system could free the state of a process that has ended.
+    let lingers = |engine: &&EngineWatch| !engine.is_over() && machines.is_current(engine.me());
     let computes = |engine: &EngineWatch| engine.books().threads > 0;
     while engines.iter().any(|engine| lingers(&engine) || computes(engine))
         && Instant::now() < until
@@ -149,49 +164,49 @@ async fn balance(told: &Judged<'_>, within: Duration, met: &mut Met) -> Result<(
     }
     for engine in &engines {
         let books = engine.books();
-        balances(engine, &books)?;
-        is_bounded(engine, &books, lingers(&engine))?;
+        check_leases(engine, &books)?;
+        check_bounds(engine, &books, lingers(&engine))?;
         for (what, times) in books.met {
             *met.entry(format!("engine: {what}")).or_default() += times;
         }
     }
-    let again = told.grid.ended_again(told.job).await;
+    let again = completed.grid.ended_again(completed.job).await;
     if again > 0 {
-        return Err(Wrong::Again(again));
+        return Err(Violation::Again(again));
     }
-    let odd = told.grid.network().oddities();
-    if odd.from_the_dead > 0 {
-        return Err(Wrong::Dead(odd.from_the_dead));
+    let oddities = completed.grid.network().oddities();
+    if oddities.from_the_dead > 0 {
+        return Err(Violation::Dead(oddities.from_the_dead));
     }
     for (what, times) in [
-        ("link: streams overtake each other", odd.overtaking),
-        ("link: heard twice", odd.repeated),
-        ("link: a process stood longer than the idle timeout", odd.long_stops),
-        ("link: refused: of a link that is over", odd.stale),
-        ("link: refused: of a life that is over", odd.stale_lives),
+        ("link: streams overtake each other", oddities.overtaking),
+        ("link: a message arrives twice", oddities.repeated),
+        ("link: a process stood longer than the idle timeout", oddities.long_stops),
+        ("link: refused: of a link that is over", oddities.stale),
+        ("link: refused: of a life that is over", oddities.stale_lives),
     ] {
         *met.entry(what.to_owned()).or_default() += times;
     }
     Ok(())
 }
 
-fn who(engine: &EngineWatch) -> String {
+fn describe(engine: &EngineWatch) -> String {
     let me = engine.me();
-    format!("{} (life {})", me.node, me.incarnation.0)
+    format!("{} (incarnation {})", me.node, me.incarnation.0)
 }
 
-fn balances(engine: &EngineWatch, books: &Books) -> Result<(), Wrong> {
+fn check_leases(engine: &EngineWatch, books: &Books) -> Result<(), Violation> {
     let fits = books.leases.balances() && books.doubled == 0;
-    // What its threads were told to leave they have left.
+    // Threads that had orders to leave their leases have left them.
     let open = books.threads == 0 && books.leases.open > 0;
     if fits && !open {
         return Ok(());
     }
     let text = format!("{:?}, {} tasks came twice", books.leases, books.doubled);
-    Err(Wrong::Leases(who(engine), text))
+    Err(Violation::Leases(describe(engine), text))
 }
 
-fn is_bounded(engine: &EngineWatch, books: &Books, lingers: bool) -> Result<(), Wrong> {
+fn check_bounds(engine: &EngineWatch, books: &Books, lingers: bool) -> Result<(), Violation> {
     let Tables { stolen, parked, unsent, results_bytes, results_max, known, .. } = books.tables;
     let fits = results_bytes <= results_max
         && known <= POINTERS_MAX
@@ -201,7 +216,7 @@ fn is_bounded(engine: &EngineWatch, books: &Books, lingers: bool) -> Result<(), 
         return Ok(());
     }
     let over = if lingers { "it is still there; " } else { "" };
-    let told = if books.closed { "told to end" } else { "not told to end" };
-    let text = format!("{over}{told}, {} threads, {:?}", books.threads, books.tables);
-    Err(Wrong::Held(who(engine), text))
+    let state = if books.closed { "ordered to end" } else { "not ordered to end" };
+    let text = format!("{over}{state}, {} threads, {:?}", books.threads, books.tables);
+    Err(Violation::Held(describe(engine), text))
 }

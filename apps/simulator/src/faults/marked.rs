@@ -1,7 +1,8 @@
-//! A job whose root gives its tasks other arguments each time it is started: a result of another root's task lies at the same
-//! place in the tree, and taken for this one's makes the answer wrong.
+//! A job whose root gives its tasks other arguments at each start.
 //!
-//! Any search whose root tells its tasks of the best found so far is such a job.
+//! A result of another root's task lies at the same place in the tree; if it is taken for this
+//! root's, the answer is wrong. A search whose root passes the best solution so far to its tasks is
+//! such a job.
 
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ use crate::apps::{chain, hash};
 /// Iterations of a balanced tree of leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Marked {
-    /// Iterations.
+    /// The number of iterations.
     pub rounds: u32,
-    /// Leaves of each.
+    /// The number of leaves of an iteration.
     pub leaves: u32,
     /// Mean work of a leaf, in microseconds.
     pub leaf_us: u64,
@@ -25,7 +26,7 @@ pub struct Marked {
     pub saves: bool,
 }
 
-/// What a leaf gives beside its number: nobody else's mark gives the same.
+/// A value that a leaf returns with its number; it differs for every mark.
 fn marked(mark: u64, round: u32, leaf: u32) -> u64 {
     SplitMix(mark.rotate_left(40) ^ hash(round, leaf)).next()
 }
@@ -50,15 +51,16 @@ impl Marked {
         })
     }
 
-    fn go_on(self, (from, mut checksum): (u32, u64), cx: &Context) -> Result<Outcome, Stop> {
-        // Each root has an epoch of its own. No task needs the object, so that tasks of two roots differ in their arguments alone.
+    fn run_from(self, (from, mut checksum): (u32, u64), cx: &Context) -> Result<Outcome, Stop> {
+        // Each root has its own epoch. No task needs the object, so that tasks of two roots differ
+        // in their arguments alone.
         let mark = u64::from(cx.put(0, Mark)?.epoch.0);
         for round in from..self.rounds {
             let all = Leaves { job: self.clone(), mark, round, from: 0, to: self.leaves };
             let (sum, found) = cx.call(all)?;
             let marks = (0..self.leaves).map(|leaf| marked(mark, round, leaf));
             let expected = marks.fold(0, u64::wrapping_add);
-            // What is another root's does not cancel out.
+            // The marks of another root's results do not cancel out.
             let sum = sum.wrapping_add(found).wrapping_sub(expected);
             checksum = chain(checksum, sum);
             cx.iteration_done();
@@ -118,10 +120,10 @@ impl Job for Marked {
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-        self.go_on((0, 0), cx)
+        self.run_from((0, 0), cx)
     }
 
     fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
-        self.go_on(state.get()?, cx)
+        self.run_from(state.get()?, cx)
     }
 }

@@ -1,8 +1,8 @@
-//! Fault histories: small grids under whatever can go wrong, drawn from a seed or written by hand, whose jobs must end once and with
-//! the right answer soon after the last fault has healed, and leave nothing behind.
+//! Fault histories: small grids under all kinds of faults, drawn from a seed or written by hand.
 //!
-//! One seed, one history: what a failing one prints replays it. `draw` makes them, `play` lets them happen, `judge` says what is
-//! wrong.
+//! Each job must end once, with the right answer, soon after the last fault has healed, and leave
+//! nothing behind. One seed gives one history: the output of a failing one replays it. `draw` draws
+//! histories, `play` runs them, `judge` checks them.
 
 mod brief;
 mod draw;
@@ -28,17 +28,17 @@ use crate::apps::Model;
 use crate::grid::{GridError, Layout, Place, simulate};
 use crate::machines::Machine;
 
-/// A job must have ended so long after the last fault has healed, in virtual time.
+/// A job must end within this virtual time after the last fault has healed.
 const SOON: Duration = Duration::from_secs(300);
 
-/// Who somebody is at the moment.
+/// A role that a node has at the moment.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Role {
     /// The node of the job's root and coordinator.
     Root,
-    /// The node of this cluster's coordinator.
+    /// The node of this cluster's sub-coordinator.
     Cluster(ClusterId),
-    /// The node that has most tasks of others.
+    /// The node that holds most stolen tasks.
     Thief,
 }
 
@@ -52,57 +52,61 @@ impl Role {
     }
 }
 
-/// One of several cuts: times since the first of them was to come.
+/// One of several cuts; times count from the start of the first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cut {
-    /// Between this cluster,
+    /// The first of the two clusters.
     pub a: ClusterId,
-    /// and this one.
+    /// The second of the two clusters.
     pub b: ClusterId,
-    /// When.
+    /// The start of the cut.
     pub from: Duration,
-    /// When it heals.
+    /// The end of the cut.
     pub until: Duration,
 }
 
-/// What happens to a grid, at a time after its job was submitted.
+/// A fault of a grid.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// A process is killed; its site starts it anew.
+    /// A process is killed; its site starts another.
     Kill(NodeId),
-    /// Whoever has a role then is killed.
+    /// The node that has a role at that time is killed.
     KillRole(Role),
-    /// A process is killed, and the next one of its node so long after it was started.
+    /// A process is killed, and its successor is killed this long after its start.
     KillAgain(NodeId, Duration),
-    /// Machines are off for so long.
+    /// Machines are off for a time.
     Off(Vec<NodeId>, Duration),
-    /// Two clusters (one may be the head's) do not reach each other for so long.
+    /// Two clusters (one may be the head's) do not reach each other for a time.
     Cut(ClusterId, ClusterId, Duration),
-    /// Lines are cut one by one, and heal one by one in another order.
+    /// Links are cut one by one, and restored one by one in another order.
     Swizzle(Vec<Cut>),
-    /// What the first sends the second is lost for so long; not the other way round.
+    /// Messages from the first cluster to the second are lost for a time; the other direction
+    /// works.
     OneWay(ClusterId, ClusterId, Duration),
-    /// The line between two clusters is like this for so long.
+    /// The link between two clusters has this profile for a time.
     Line(ClusterId, ClusterId, LinkProfile, Duration),
-    /// The line between two clusters is like this for so long, and streams overtake each other on it.
+    /// The link between two clusters has this profile for a time, and its streams overtake each
+    /// other.
     Reorder(ClusterId, ClusterId, LinkProfile, Duration),
-    /// Of what senders between two clusters may say again, such a share is heard twice, up to so long after the first time; for
-    /// so long.
+    /// Repeatable messages between two clusters arrive twice.
+    ///
+    /// The fields are the share of such messages, the longest delay of the second copy, and the
+    /// duration.
     Repeat(ClusterId, ClusterId, f64, Duration, Duration),
-    /// A machine computes at so much of its speed for so long.
+    /// A machine computes at this share of its speed for a time.
     Slow(NodeId, f64, Duration),
-    /// Processes stand still for so long, as after `SIGSTOP`.
+    /// Processes are stopped for a time, as by `SIGSTOP`.
     Stop(Vec<NodeId>, Duration),
-    /// Whoever has a role then stands still for so long.
+    /// The node that has a role at that time is stopped for a time.
     StopRole(Role, Duration),
-    /// Nodes are drained, and put back after so long.
+    /// Nodes are drained, and undrained after a time.
     Drain(Vec<NodeId>, Duration),
-    /// Nodes are drained, put back, drained again and so on, with these pauses.
+    /// Nodes are drained and undrained alternately, with these pauses.
     Flap(Vec<NodeId>, Vec<Duration>),
 }
 
 impl Fault {
-    /// Every kind that there is.
+    /// Every kind of fault, by name.
     pub const KINDS: &[&str] = &[
         "kill",
         "kill: root",
@@ -125,7 +129,7 @@ impl Fault {
         "flap",
     ];
 
-    /// Its kind, in a word.
+    /// The name of the fault's kind.
     pub fn kind(&self) -> String {
         let word = match self {
             Self::Kill(_) => "kill",
@@ -147,7 +151,7 @@ impl Fault {
         word.to_owned()
     }
 
-    /// How long it lasts.
+    /// The duration of the fault.
     fn lasts(&self) -> Duration {
         match self {
             Self::Kill(_) | Self::KillRole(_) => Duration::ZERO,
@@ -167,8 +171,9 @@ impl Fault {
         }
     }
 
-    /// Lets it last longer, where that may go on for ever without making an end of the job: not where the head is cut off, for
-    /// without a word from it nodes end.
+    /// Lengthens a fault that cannot end the job, however long it lasts.
+    ///
+    /// A cut from the head is not lengthened, for nodes without contact to the head end.
     fn lengthen(&mut self, by: Duration) {
         let is_head =
             |cluster: &ClusterId| *cluster == springtide_actors::head::HEAD_CLUSTER.into();
@@ -189,14 +194,14 @@ impl Fault {
     }
 }
 
-/// What is computed.
+/// The computation of a history.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    /// A job like real ones.
+    /// A divide-and-conquer job like real ones.
     Model(Model),
-    /// One whose tasks differ from root to root.
+    /// A job whose tasks differ from root to root.
     Marked(Marked),
-    /// A master and workers.
+    /// A master with workers.
     Summed(Summed),
     /// Many brief jobs.
     Brief(Brief),
@@ -209,7 +214,7 @@ impl Work {
             Self::Model(job) => job.answer(),
             Self::Marked(job) => job.answer(),
             Self::Summed(job) => job.answer(),
-            // Each of its jobs has one of its own.
+            // Each of its jobs has its own answer.
             Self::Brief(_) => 0,
         }
     }
@@ -225,25 +230,27 @@ impl Work {
     }
 }
 
-/// A grid, its job, and what happens to it.
+/// A grid, its job and its faults.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// The seed it was drawn from, and of whatever is random in it.
+    /// The seed that the history was drawn from; it also seeds all random numbers of the run.
     pub seed: u64,
-    /// The grid.
+    /// The grid to simulate.
     pub layout: Layout,
-    /// The job.
+    /// The job that the grid runs.
     pub job: Work,
-    /// How it is run.
+    /// The parameters of the job.
     pub params: JobParams,
-    /// Faults of the running job, by the time since it had its nodes, in order.
+    /// Faults of the running job, in order of the time since the job got its nodes.
     pub faults: Vec<(Duration, Fault)>,
-    /// Faults of its start, by the time since its submission, in order.
+    /// Faults during the job's start, in order of the time since its submission.
     pub at_start: Vec<(Duration, Fault)>,
 }
 
 impl History {
-    /// One in which nothing happens yet: clusters `c0`, `c1` and so on of so many nodes with one thread each, 10 ms apart.
+    /// A history without faults: clusters `c0`, `c1` and so on of the given numbers of nodes.
+    ///
+    /// Each node has one thread; links take 10 ms.
     pub fn quiet(seed: u64, clusters: &[u32], job: Work) -> Self {
         let place = |(at, nodes): (usize, &u32)| Place {
             name: format!("c{at}").into(),
@@ -263,102 +270,102 @@ impl History {
         Self { seed, layout, job, params, faults, at_start }
     }
 
-    /// With this, so many milliseconds after the submission.
+    /// Adds a fault, this number of milliseconds after the job got its nodes.
     pub fn at(mut self, millis: u64, fault: Fault) -> Self {
         self.faults.push((Duration::from_millis(millis), fault));
         self.faults.sort_by_key(|(at, _)| *at);
         self
     }
 
-    /// With this fault of the start, so many milliseconds after the submission.
+    /// Adds a fault of the start, this number of milliseconds after the submission.
     pub fn at_start(mut self, millis: u64, fault: Fault) -> Self {
         self.at_start.push((Duration::from_millis(millis), fault));
         self.at_start.sort_by_key(|(at, _)| *at);
         self
     }
 
-    /// When all has healed.
+    /// The time at which all faults have healed.
     fn healed(&self) -> Duration {
         let all = self.faults.iter().chain(&self.at_start);
         all.map(|(at, fault)| *at + fault.lasts()).max().unwrap_or_default()
     }
 }
 
-/// What was met in a history, by name.
-pub type Met = BTreeMap<String, u64>;
+/// The number of occurrences of each path in a history, by name.
+pub type PathCounts = BTreeMap<String, u64>;
 
-/// What is wrong with a history.
+/// A violation of what must hold in every history.
 #[derive(Debug, thiserror::Error)]
-pub enum Wrong {
+pub enum Violation {
     /// The job could not be run, or did not end.
     #[error(transparent)]
     Grid(#[from] GridError),
-    /// It failed.
+    /// The job failed.
     #[error("the job failed: {0}")]
     Failed(String),
-    /// It ended with another answer.
+    /// The job ended with another answer.
     #[error("the answer is {found:016x}, not {expected:016x}")]
     Answer {
-        /// What it said.
+        /// The answer of the job.
         found: u64,
-        /// What is right.
+        /// The right answer.
         expected: u64,
     },
-    /// Its end was told more than once.
-    #[error("the job's end was told {0} times more")]
+    /// The client was notified of the job's end more than once.
+    #[error("the client got {0} more notifications of the job's end")]
     Again(u64),
-    /// Somebody still works for it.
-    #[error("{0:?} after the job its nodes are not free: {1}")]
+    /// Nodes still work for the ended job.
+    #[error("{0:?} after the job's end its nodes are not free: {1}")]
     NotFree(Duration, String),
-    /// A lease was lost, or ended twice, or a task came twice under one.
+    /// A lease was lost, or ended twice, or a task came twice under one lease.
     #[error("the leases of {0} do not balance: {1}")]
     Leases(String, String),
-    /// Something is left of the job, or outgrew its bound.
-    #[error("{0} holds what it should not: {1}")]
+    /// State of the job is left, or exceeds its bound.
+    #[error("{0} holds state that it should not have: {1}")]
     Held(String, String),
-    /// A message of a dead incarnation was heard.
-    #[error("{0} frames of a former life of a node were delivered after some of a later one")]
+    /// A message of a dead incarnation was delivered.
+    #[error("{0} frames of an earlier incarnation of a node arrived after some of a later one")]
     Dead(u64),
-    /// A bug of the history itself.
-    #[error("what was to happen did not: {0}")]
+    /// A fault of the history could not be executed.
+    #[error("a fault of the history could not be executed: {0}")]
     Script(String),
 }
 
-/// A history in which something is wrong.
+/// A history with a violation.
 #[derive(Debug, thiserror::Error)]
 #[error("{wrong}")]
-pub struct Failed {
-    /// What.
+pub struct HistoryFailure {
+    /// The violation of the history.
     #[source]
-    pub wrong: Box<Wrong>,
-    /// What the job had said, where it ended.
+    pub wrong: Box<Violation>,
+    /// Messages of the job, if it ended.
     pub said: Vec<(Duration, String)>,
 }
 
-impl<T: Into<Wrong>> From<T> for Failed {
+impl<T: Into<Violation>> From<T> for HistoryFailure {
     fn from(wrong: T) -> Self {
         Self { wrong: Box::new(wrong.into()), said: Vec::new() }
     }
 }
 
-/// How a history went.
+/// The result of a history without violation.
 #[derive(Debug)]
-pub struct Told {
-    /// What was met.
-    pub met: Met,
-    /// Digest of all that happened.
+pub struct HistoryReport {
+    /// The paths that the history took, with their numbers.
+    pub met: PathCounts,
+    /// Digest of all events.
     pub digest: u64,
-    /// What the job said, for who looks.
+    /// Messages of the job.
     pub said: Vec<(Duration, String)>,
-    /// How long it took.
+    /// Time from the job's submission to its end.
     pub wall: Duration,
-    /// How long it took after all had healed.
+    /// Time from the end of the last fault to the end of the job.
     pub after: Duration,
 }
 
-impl Told {
-    /// Of two histories of one seed.
-    fn and(mut self, other: Self) -> Self {
+impl HistoryReport {
+    /// Merges the results of two histories of one seed.
+    fn merge(mut self, other: Self) -> Self {
         for (what, times) in other.met {
             *self.met.entry(what).or_default() += times;
         }
@@ -368,47 +375,47 @@ impl Told {
     }
 }
 
-/// Runs a history.
+/// Runs a history and checks it.
 ///
 /// # Errors
-/// [`Failed`].
-pub fn run(history: &History) -> Result<Told, Failed> {
+/// [`HistoryFailure`] with the violation.
+pub fn run(history: &History) -> Result<HistoryReport, HistoryFailure> {
     simulate(|| play::play(history))
 }
 
-/// What came of many histories.
+/// The results of many histories.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// What was met in all of them: how often, and in how many.
+    /// For each path: the number of occurrences, and of histories with one.
     pub met: BTreeMap<String, (u64, u64)>,
-    /// Seeds of those in which something was wrong.
+    /// Seeds of histories with a violation.
     pub wrong: Vec<u64>,
-    /// Digests of all that happened in the others, by seed.
+    /// Digests of all events of the others, by seed.
     pub digests: BTreeMap<u64, u64>,
-    /// How many there were.
+    /// The number of histories.
     pub histories: u64,
-    /// The longest time from the last fault's end to that of the job, and in which.
+    /// The longest time from the last fault's end to that of the job, and its seed.
     pub slowest: (Duration, u64),
 }
 
-/// Runs the histories of each seed, several at a time; `tell` hears of each as it ends.
+/// Runs the histories of each seed, several at a time; `tell` gets each result as it is complete.
 pub fn run_all(
     seeds: impl IntoIterator<Item = u64>,
-    tell: impl Fn(&History, &Result<Told, Failed>) + Sync,
+    tell: impl Fn(&History, &Result<HistoryReport, HistoryFailure>) + Sync,
 ) -> Tally {
     let seeds: Vec<u64> = seeds.into_iter().collect();
-    let told = crate::on_all_cores(&seeds, |seed| {
-        let mut all: Option<Told> = None;
+    let reports = crate::on_all_cores(&seeds, |seed| {
+        let mut all: Option<HistoryReport> = None;
         for history in [History::of(*seed), History::of_brief(*seed)] {
             let result = run(&history);
             tell(&history, &result);
-            let told = result.ok()?;
+            let reports = result.ok()?;
             all = Some(match all {
-                None => told,
-                Some(before) => before.and(told),
+                None => reports,
+                Some(before) => before.merge(reports),
             });
         }
-        all.map(|told| (told.met, told.digest, told.after))
+        all.map(|reports| (reports.met, reports.digest, reports.after))
     });
     let mut tally = Tally { histories: seeds.len() as u64, ..Tally::default() };
     for name in Fault::KINDS.iter().map(|kind| format!("fault: {kind}")) {
@@ -417,8 +424,8 @@ pub fn run_all(
     for name in judge::paths().chain(brief::paths()) {
         tally.met.entry(name.to_owned()).or_default();
     }
-    for (seed, told) in seeds.into_iter().zip(told) {
-        let Some((met, digest, after)) = told else {
+    for (seed, reports) in seeds.into_iter().zip(reports) {
+        let Some((met, digest, after)) = reports else {
             tally.wrong.push(seed);
             continue;
         };
@@ -434,7 +441,7 @@ pub fn run_all(
 }
 
 impl Tally {
-    /// What was met, a line each, with how often and in how many histories.
+    /// Lists the paths, a line each, with both numbers.
     pub fn lines(&self) -> String {
         let line = |(what, (times, histories)): (&String, &(u64, u64))| {
             format!("{times:9} in {histories:6}  {what}\n")
@@ -442,7 +449,7 @@ impl Tally {
         self.met.iter().map(line).collect()
     }
 
-    /// What was met in fewer histories than this.
+    /// The paths that fewer histories than this took.
     pub fn rarer_than(&self, histories: u64) -> Vec<&str> {
         let rare = self.met.iter().filter(|(_, (_, of))| *of < histories);
         rare.map(|(what, _)| what.as_str()).collect()

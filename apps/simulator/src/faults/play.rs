@@ -1,4 +1,5 @@
-//! Plays a history: lets each fault happen at its time and heal, and writes down what was met. Must not know what is right.
+//! Runs a history: executes each fault at its time, heals it, and counts the paths that the job
+//! took.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,8 +15,10 @@ use springtide_runtime::work::Registry;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::judge::{self, Judged};
-use super::{Failed, Fault, History, Met, Role, SOON, Told, Work, Wrong};
+use super::judge::{self, CompletedHistory};
+use super::{
+    Fault, History, HistoryFailure, HistoryReport, PathCounts, Role, SOON, Violation, Work,
+};
 use crate::apps::Model;
 use crate::faults::brief::{self, Momentary};
 use crate::faults::marked::Marked;
@@ -23,9 +26,11 @@ use crate::faults::summed::Summed;
 use crate::grid::{Grid, Layout};
 use crate::stage::cluster_of;
 
-/// What senders say again when they do not know whether it arrived: answers to audits, and what is asked or told again with time.
-/// (A request for work, and the answer to one, is said once.)
-const SAID_AGAIN: &[Kind] = &[
+/// Messages that senders repeat while they do not know whether they arrived: answers to audits, and
+/// requests and notices with a timer.
+///
+/// A request for work and its answer are sent once.
+const REPEATABLE_KINDS: &[Kind] = &[
     Kind::WORK_HINT,
     Kind::TASK_RESULT,
     Kind::TASK_RETURN,
@@ -38,24 +43,24 @@ const SAID_AGAIN: &[Kind] = &[
     Kind::OBJECT_MISS,
 ];
 
-/// A killed process is back within this time, or its machine is off.
+/// A killed process is back within this time, unless its machine is off.
 const BACK_WITHIN: Duration = Duration::from_secs(30);
 
-/// The programs' jobs that histories run.
+/// The registry of all jobs that histories run.
 pub(super) fn registry() -> Registry {
     let mut registry = Registry::new();
     registry.job::<Model>().job::<Marked>().job::<Summed>().job::<Momentary>();
     registry
 }
 
-pub(super) async fn play(history: &History) -> Result<Told, Failed> {
+pub(super) async fn play(history: &History) -> Result<HistoryReport, HistoryFailure> {
     let grid = Grid::start(&history.layout, registry()).await;
-    // The first job of a grid.
+    // The first job of a grid has number 1.
     let at_start = match &history.job {
         Work::Brief(_) => &[],
         _ => &history.at_start[..],
     };
-    let of_start = let_happen(&grid, history, JobId(1), at_start, Instant::now());
+    let of_start = execute_all(&grid, history, JobId(1), at_start, Instant::now());
     let job = match &history.job {
         Work::Model(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
         Work::Marked(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
@@ -63,13 +68,13 @@ pub(super) async fn play(history: &History) -> Result<Told, Failed> {
         Work::Brief(brief) => return brief::play(history, brief).await,
     };
     let id = job.granted().job;
-    let scripts = let_happen(&grid, history, id, &history.faults, Instant::now());
+    let scripts = execute_all(&grid, history, id, &history.faults, Instant::now());
     let ended = job.ended(history.healed() + SOON).await?;
     let survivors = survivors(&grid, id, &[]);
-    let mut met = Met::new();
+    let mut met = PathCounts::new();
     for (script, (at, fault)) in scripts.into_iter().zip(&history.faults) {
-        // Those that the job did not live to see are waited for too, so that the grid is whole again.
-        let happened = script.await.map_err(|error| Wrong::Script(error.to_string()))?;
+        // Faults that outlast the job are awaited too, so that the grid is whole again.
+        let happened = script.await.map_err(|error| Violation::Script(error.to_string()))?;
         if happened {
             *met.entry(format!("fault: {}", fault.kind())).or_default() += 1;
             if *at <= ended.wall && *at + fault.lasts() > ended.wall {
@@ -78,20 +83,20 @@ pub(super) async fn play(history: &History) -> Result<Told, Failed> {
         }
     }
     for script in of_start {
-        let happened = script.await.map_err(|error| Wrong::Script(error.to_string()))?;
+        let happened = script.await.map_err(|error| Violation::Script(error.to_string()))?;
         *met.entry("fault: while the job starts".to_owned()).or_default() += u64::from(happened);
     }
-    let told = Judged { history, grid: &grid, job: id, survivors };
-    if let Err(wrong) = judge::all(&told, &ended, &mut met).await {
-        return Err(Failed { wrong: Box::new(wrong), said: ended.said });
+    let completed = CompletedHistory { history, grid: &grid, job: id, survivors };
+    if let Err(wrong) = judge::check_all(&completed, &ended, &mut met).await {
+        return Err(HistoryFailure { wrong: Box::new(wrong), said: ended.said });
     }
     let after = ended.wall.saturating_sub(history.healed());
     let digest = grid.digest(&ended.records);
-    Ok(Told { met, digest, said: ended.said, wall: ended.wall, after })
+    Ok(HistoryReport { met, digest, said: ended.said, wall: ended.wall, after })
 }
 
-/// Lets faults happen at their times from `began` on. Each tells whether it could.
-fn let_happen(
+/// Executes faults at their times since `began`. Each task returns whether its fault could happen.
+fn execute_all(
     grid: &Rc<Grid>,
     history: &History,
     job: JobId,
@@ -101,22 +106,22 @@ fn let_happen(
     let script = |(at, fault): &(Duration, Fault)| {
         let (fault, at) = (fault.clone(), began + *at);
         let (grid, layout) = (Rc::clone(grid), history.layout.clone());
-        let world = World { grid, layout, job: Rc::new(Cell::new(job)), spares: true };
+        let world = World { grid, layout, job: Rc::new(Cell::new(job)), spares_one_node: true };
         actix_rt::spawn(async move {
             sleep_until(at).await;
-            world.happen(&fault).await
+            world.execute(&fault).await
         })
     };
     faults.iter().map(script).collect()
 }
 
-/// Nodes of the job that run and do not leave, but for these.
+/// Nodes of the job that run and do not leave, except the given ones.
 fn survivors(grid: &Grid, job: JobId, without: &[NodeId]) -> Vec<NodeId> {
     let machines = grid.machines();
     let here = machines.engines_of(job).into_iter();
     let stays = here.filter(|engine| !engine.is_over() && !engine.books().leaving);
     let alive = stays.map(|engine| engine.me().node.clone());
-    alive.filter(|node| !without.contains(node) && machines.is_going(node)).collect()
+    alive.filter(|node| !without.contains(node) && machines.is_responsive(node)).collect()
 }
 
 pub(super) struct World {
@@ -124,12 +129,12 @@ pub(super) struct World {
     pub(super) layout: Layout,
     /// The job whose roles are meant.
     pub(super) job: Rc<Cell<JobId>>,
-    /// One node of the job is always spared.
-    pub(super) spares: bool,
+    /// Whether one node of the job is always spared.
+    pub(super) spares_one_node: bool,
 }
 
 impl World {
-    /// Who has a role now, if anybody.
+    /// The node that has a role now, if any.
     fn holder(&self, role: &Role) -> Option<NodeId> {
         let (machines, job) = (self.grid.machines(), self.job.get());
         match role {
@@ -147,17 +152,22 @@ impl World {
         }
     }
 
-    /// A job whose nodes are all lost at once is lost with them, as it says: so one is always left. One that has not begun on any
-    /// node is started on others.
+    /// Whether the job survives the loss of these nodes.
+    ///
+    /// A job that loses all nodes at once is lost, so one node is always spared. A job that has not
+    /// begun on any node is started on others.
     fn may_lose(&self, nodes: &[NodeId]) -> bool {
         let machines = self.grid.machines();
         let job = self.job.get();
         let begun = machines.engines().iter().any(|engine| engine.job() == job);
-        let left = |node: &NodeId| !nodes.contains(node) && machines.is_going(node);
-        match begun {
-            _ if !self.spares => true,
-            true => !survivors(&self.grid, job, nodes).is_empty(),
-            false => machines.running().iter().any(left),
+        let left = |node: &NodeId| !nodes.contains(node) && machines.is_responsive(node);
+        if !self.spares_one_node {
+            return true;
+        }
+        if begun {
+            !survivors(&self.grid, job, nodes).is_empty()
+        } else {
+            machines.running().iter().any(left)
         }
     }
 
@@ -165,19 +175,19 @@ impl World {
         self.may_lose(std::slice::from_ref(node)) && self.grid.machines().kill(node)
     }
 
-    /// A machine's process stands still for so long.
-    async fn stand(&self, nodes: &[NodeId], lasts: Duration) -> bool {
+    /// Stops processes for a time.
+    async fn stop(&self, nodes: &[NodeId], lasts: Duration) -> bool {
         let machines = self.grid.machines();
         if !self.may_lose(nodes) {
             return false;
         }
-        let stands: Vec<_> = nodes.iter().filter(|node| machines.stop(node)).collect();
+        let stopped: Vec<_> = nodes.iter().filter(|node| machines.stop(node)).collect();
         sleep(lasts).await;
-        // Who was killed meanwhile stands no more.
-        for node in &stands {
-            machines.go_on(node);
+        // A process that was killed meanwhile cannot be resumed.
+        for node in &stopped {
+            machines.resume(node);
         }
-        !stands.is_empty()
+        !stopped.is_empty()
     }
 
     async fn drain(&self, nodes: &[NodeId]) {
@@ -187,7 +197,7 @@ impl World {
             deadline_ms: None,
             life: None,
         };
-        // It is answered when they are empty; nobody waits for that here.
+        // The scheduler answers when the nodes are empty; the history does not wait for that.
         let call = self.grid.scheduler().send(drain).start();
         actix_rt::spawn(async move { drop(call.await) });
     }
@@ -203,8 +213,8 @@ impl World {
         network.set_links(a, b, &self.layout.network.between);
     }
 
-    /// Lets it happen and heal. Whether it could.
-    pub(super) async fn happen(&self, fault: &Fault) -> bool {
+    /// Executes a fault and heals it. Returns whether it could happen.
+    pub(super) async fn execute(&self, fault: &Fault) -> bool {
         let (machines, network) = (self.grid.machines(), self.grid.network());
         match fault {
             Fault::Kill(node) => self.kill(node),
@@ -214,7 +224,7 @@ impl World {
                     return false;
                 }
                 let until = Instant::now() + BACK_WITHIN;
-                while !machines.is_going(node) && Instant::now() < until {
+                while !machines.is_responsive(node) && Instant::now() < until {
                     sleep(Duration::from_millis(1)).await;
                 }
                 sleep(*after).await;
@@ -268,7 +278,7 @@ impl World {
             }
             Fault::Repeat(a, b, share, late, lasts) => {
                 let before = network.oddities().repeated;
-                let kinds = SAID_AGAIN.to_vec();
+                let kinds = REPEATABLE_KINDS.to_vec();
                 let repeat = Repeat { share: *share, late: *late, kinds };
                 for (from, to) in [(a, b), (b, a)] {
                     network.repeat(from, to, Some(repeat.clone()));
@@ -287,9 +297,9 @@ impl World {
                 sleep(*lasts).await;
                 machines.set_speed(node, speed)
             }
-            Fault::Stop(nodes, lasts) => self.stand(nodes, *lasts).await,
+            Fault::Stop(nodes, lasts) => self.stop(nodes, *lasts).await,
             Fault::StopRole(role, lasts) => match self.holder(role) {
-                Some(node) => self.stand(&[node], *lasts).await,
+                Some(node) => self.stop(&[node], *lasts).await,
                 None => false,
             },
             Fault::Drain(nodes, lasts) => {

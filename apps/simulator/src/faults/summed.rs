@@ -1,7 +1,9 @@
-//! A master and workers: iterations in each of which every task sums what its blocks come to under the last iterate, in floating
-//! point, so that one sum in another order, or of another iterate, is another answer.
+//! A master-worker job: in each iteration every task sums the values of its blocks at the last
+//! iterate.
 //!
-//! Any method that evaluates a function in pieces, and goes on from the sum, is such a job.
+//! Sums are of floating point numbers, so a sum in another order, or at another iterate, gives
+//! another answer. Any method that evaluates a function in pieces and continues from the sum is
+//! such a job.
 
 use std::time::Duration;
 
@@ -17,28 +19,28 @@ use crate::apps::{chain, hash};
 /// Iterations of tasks that are sums.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summed {
-    /// Iterations.
+    /// The number of iterations.
     pub iterations: u32,
-    /// Tasks of each.
+    /// The number of tasks of an iteration.
     pub tasks: u32,
-    /// Blocks of a task.
+    /// The number of blocks of a task.
     pub blocks: u32,
-    /// Work of a block that the worker did not do before, in microseconds; its units are as many thousandths of that.
+    /// Work of a block that is new to the worker, in microseconds; a unit is 1,000 microseconds.
     pub block_us: u64,
-    /// What share of that one has that it did before, in percent.
+    /// Work of a block that the worker has done already, in percent of a new one.
     pub warm: u32,
-    /// Every so many iterations the master leaves a checkpoint; 0: never.
+    /// The number of iterations between two checkpoints of the master; 0: none.
     pub saves: u32,
     /// The master's own work before each iteration, in microseconds.
     pub serial_us: u64,
-    /// Equal numbers of tasks for all workers: [`Dealing::Equal`].
+    /// Whether all workers get equal numbers of tasks: [`Dealing::Equal`].
     pub equal_split: bool,
-    /// No worker on the master's node: [`Settings::isolate`].
+    /// Whether the master's node has no worker: [`Settings::isolate`].
     pub isolate: bool,
 }
 
 impl Summed {
-    /// A small one.
+    /// A small job for tests.
     pub const SMALL: Self = Self {
         iterations: 6,
         tasks: 24,
@@ -59,7 +61,7 @@ impl Summed {
         (iterate + sums.sum::<f64>()).fract()
     }
 
-    /// The work of the whole job, if nothing is ever done twice by one worker.
+    /// The work of the whole job, if no worker repeats a block.
     pub fn work(&self) -> Duration {
         let blocks = u64::from(self.iterations) * u64::from(self.tasks) * u64::from(self.blocks);
         Duration::from_micros(blocks * self.block_us)
@@ -80,7 +82,7 @@ impl Summed {
     }
 }
 
-/// How far the master is.
+/// The state of the master between iterations.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct State {
     iteration: u32,
@@ -99,15 +101,15 @@ impl State {
     }
 }
 
-/// The master's side.
-pub struct Driving {
+/// The master's side of the job.
+pub struct SumDriver {
     job: Summed,
     state: State,
     batch: Option<BatchId>,
     sums: Vec<Option<f64>>,
 }
 
-impl Driving {
+impl SumDriver {
     fn submit(&mut self, master: &mut Master<'_, Summed>) -> Result<(), Stop> {
         let job = &self.job;
         master.cx().model(Duration::from_micros(job.serial_us))?;
@@ -120,7 +122,7 @@ impl Driving {
     }
 }
 
-impl Driver<Summed> for Driving {
+impl Driver<Summed> for SumDriver {
     fn begin(&mut self, master: &mut Master<'_, Summed>) -> Result<(), Stop> {
         let at = self.state.iteration;
         master.cx().say(format!("the master begins at iteration {at}"));
@@ -136,7 +138,9 @@ impl Driver<Summed> for Driving {
     ) -> Result<(), Stop> {
         let sum = &mut self.sums[task as usize];
         if Some(batch) != self.batch || sum.is_some() {
-            return Err(Stop::fail(format_args!("task {task} was told twice, or of no batch")));
+            return Err(Stop::fail(format_args!(
+                "task {task} ended twice, or belongs to no open batch"
+            )));
         }
         *sum = Some(outputs.into_iter().sum());
         if self.sums.iter().any(Option::is_none) {
@@ -175,12 +179,12 @@ impl Program for Summed {
     type Work = ();
     type Output = f64;
     type Worker = std::collections::BTreeSet<(u32, u32)>;
-    type Driver = Driving;
+    type Driver = SumDriver;
     type State = State;
 
     fn settings(&self) -> Settings {
         let Self { isolate, equal_split, .. } = *self;
-        // A unit is a millisecond. Histories kill nodes by chance.
+        // A unit is a millisecond. Histories kill nodes at random.
         let bench_units = self.block_us as f64 / 1000.0;
         let affinity = self.warm < 100;
         let dealing = if equal_split { Dealing::Equal } else { Dealing::Earliest };
@@ -191,21 +195,21 @@ impl Program for Summed {
         Ok(Self::Worker::new())
     }
 
-    fn driver(&self, saved: Option<State>, _: &Context) -> Result<Driving, Stop> {
+    fn driver(&self, saved: Option<State>, _: &Context) -> Result<SumDriver, Stop> {
         let state = saved.unwrap_or_else(State::start);
-        Ok(Driving { job: self.clone(), state, batch: None, sums: Vec::new() })
+        Ok(SumDriver { job: self.clone(), state, batch: None, sums: Vec::new() })
     }
 
     fn execute(
         &self,
-        did: &mut Self::Worker,
+        done_blocks: &mut Self::Worker,
         iterate: &f64,
         task: u32,
         _: &(),
         block: u32,
         cx: &Context,
     ) -> Result<f64, Stop> {
-        let new = did.insert((task, block));
+        let new = done_blocks.insert((task, block));
         let percent = if new { 100 } else { u64::from(self.warm) };
         cx.model(Duration::from_micros(self.block_us * percent / 100))?;
         Ok(Self::block(*iterate, task, block))
@@ -214,7 +218,7 @@ impl Program for Summed {
 
 impl Job for Summed {
     const NAME: &'static str = "summed";
-    const ABOUT: &'static str = "a master that goes on from the sums of its workers";
+    const ABOUT: &'static str = "a master that continues from the sums of its workers";
 
     fn register(registry: &mut Registry) {
         mw::register::<Self>(registry);

@@ -1,4 +1,4 @@
-//! Histories that once ended wrong, by name, and the loss of single messages in short cuts.
+//! Histories that failed once, by name, and the loss of single messages in short cuts.
 
 use std::time::Duration;
 
@@ -95,8 +95,8 @@ impl Job for FailingTask {
     }
 }
 
-/// A worker fails while a cut loses all that its cluster sends to the master's. The cut ends before
-/// anybody counts as dead, and the job fails soon after it.
+/// A worker fails while a cut loses all messages from its cluster to the master's. The cut ends
+/// before any member counts as dead, and the job fails soon after it.
 #[test]
 fn a_failure_during_a_short_one_way_cut_reaches_the_master() {
     for (idle_timeout_ms, cut_ms) in [(800, 0), (800, 3000), (800, 6000), (15_000, 6000)] {
@@ -128,13 +128,13 @@ fn a_failure_during_a_short_one_way_cut_reaches_the_master() {
 
 /// The kinds of jobs for which histories are drawn.
 #[derive(Clone, Copy, Debug)]
-enum Drawn {
+enum HistoryKind {
     Tree,
     Master,
     Brief,
 }
 
-impl Drawn {
+impl HistoryKind {
     fn history(self, seed: u64) -> History {
         match self {
             Self::Tree => History::of(seed),
@@ -144,39 +144,43 @@ impl Drawn {
     }
 }
 
-/// Drawn histories that once ended wrong, and what each showed.
-const ONCE_WRONG: &[(Drawn, u64, &str)] = &[
+/// Drawn histories that failed once, and what each showed.
+const ONCE_WRONG: &[(HistoryKind, u64, &str)] = &[
     (
-        Drawn::Tree,
+        HistoryKind::Tree,
         700_086,
         "a successor that drains is cut off from all other clusters, and one of those is off",
     ),
     (
-        Drawn::Tree,
+        HistoryKind::Tree,
         1_000_764,
         "a cluster kept the view of a lost coordinator, and others reached it for the new one",
     ),
-    (Drawn::Tree, 1_001_233, "the same, where the former coordinator moved the root and drained"),
     (
-        Drawn::Brief,
+        HistoryKind::Tree,
+        1_001_233,
+        "the same, where the former coordinator moved the root and drained",
+    ),
+    (
+        HistoryKind::Brief,
         226,
         "a successor was cancelled while it gathered and started a root, whose engine stayed",
     ),
-    (Drawn::Brief, 539, "the same, where all jobs end at once"),
-    (Drawn::Brief, 940_150, "the same, in the third cluster"),
-    (Drawn::Brief, 940_839, "the same, where each job has a part of the clusters"),
+    (HistoryKind::Brief, 539, "the same, where all jobs end at once"),
+    (HistoryKind::Brief, 940_150, "the same, in the third cluster"),
+    (HistoryKind::Brief, 940_839, "the same, where each job has a part of the clusters"),
     (
-        Drawn::Brief,
+        HistoryKind::Brief,
         758,
         "two ends of a simulated link passed over each other's attempts after a one-way cut",
     ),
     (
-        Drawn::Master,
+        HistoryKind::Master,
         55,
         "the same, while a master-worker job starts: a worker never returned its task",
     ),
     (
-        Drawn::Master,
+        HistoryKind::Master,
         1517,
         "the order to take a job over was lost in a cut: the job failed though a node lived",
     ),
@@ -192,7 +196,7 @@ fn drawn_histories_that_once_ended_wrong_end_well() {
     }
 }
 
-/// A line is cut for good while a third cluster reaches both ends. The simulated network has no
+/// A link is cut permanently while a third cluster reaches both ends. The simulated network has no
 /// relays, so the job ends without one of the two clusters.
 #[test]
 fn a_cut_for_good_between_two_clusters_does_not_hold_up_a_job() {
@@ -206,9 +210,10 @@ fn a_cut_for_good_between_two_clusters_does_not_hold_up_a_job() {
     }
 }
 
-/// The master's cluster does not reach a worker's for 20 s from the start of a master-worker job
-/// on, and a cut of both directions ends before that. Both ends of the link dial meanwhile. The
-/// worker's task returns once the link is back.
+/// A worker behind a one-way cut returns its task once the link is back.
+///
+/// From the start of a master-worker job on, its master's cluster does not reach a worker's for 20
+/// s. A cut of both directions ends before that. Both ends of the link dial meanwhile.
 #[test]
 fn a_worker_behind_a_one_way_cut_of_the_start_returns_its_task() {
     for seed in 1..=4 {

@@ -1,4 +1,4 @@
-//! One workflow, submitted at many moments of a load: provisioned by a plan of slots, and best effort.
+//! Comparison of plans of slots with best effort, for one workflow at many times of a load.
 
 use std::collections::BinaryHeap;
 
@@ -12,22 +12,22 @@ use super::load::Load;
 use super::{Range, Spread};
 use crate::on_all_cores;
 
-/// One service unit is a processor for an hour.
+/// A service unit in processor-seconds: a processor for an hour.
 pub const SERVICE_UNIT: f64 = 3600.0;
 
-/// How plans are made.
+/// The parameters of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Planning {
-    /// How sets of slots are searched.
+    /// The search over sets of slots.
     pub search: Search,
-    /// How long.
+    /// The limit of the search.
     pub budget: Budget,
-    /// How tasks are placed.
+    /// The placement of tasks on slots.
     pub method: Method,
-    /// What a slot costs less for each day between now and its start, as a part of its price, and the most: the paper's future work,
-    /// a discount for those who plan ahead.
+    /// A discount for early planning, the paper's future work: the part of a slot's price for each
+    /// day until its start, and the maximum.
     pub discount: Option<(f64, f64)>,
-    /// Of whatever is random.
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 
@@ -39,101 +39,102 @@ impl Planning {
     }
 }
 
-/// Which plan of a front is taken.
+/// The rule that chooses a plan of a front.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Choice {
-    /// The trade-off: 0 the shortest, 1 the cheapest.
+    /// The trade-off: 0 for the shortest plan, 1 for the cheapest.
     pub alpha: f64,
-    /// Only among those that cost at most so many times the floor. Where there is none, the one that is nearest.
+    /// The maximum cost as a multiple of the floor. If no plan is within it, the nearest is chosen.
     pub most: Option<f64>,
 }
 
 impl Choice {
-    /// By the trade-off alone.
+    /// A choice by the trade-off alone.
     pub fn of(alpha: f64) -> Self {
         Self { alpha, most: None }
     }
 
-    /// The shortest that costs at most so many times the floor.
+    /// The shortest plan whose cost is at most this multiple of the floor.
     pub fn within(most: f64) -> Self {
         Self { alpha: 0.0, most: Some(most) }
     }
 }
 
-/// What a choice made of a submission.
+/// The plan of a choice at one submission.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Planned {
     /// Seconds from the submission to the last task's end.
     pub makespan_s: f64,
-    /// What the plan's slots cost, in processor-seconds at the price of 1.
+    /// The cost of the plan's slots, in processor-seconds at a price of 1.
     pub cost: f64,
 }
 
-/// One submission.
+/// The results of one submission.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Submission {
-    /// When, seconds from the load's beginning.
+    /// The time of the submission, seconds from the load's beginning.
     pub at_s: f64,
-    /// How many slots were advertised.
+    /// The number of advertised slots.
     pub slots: usize,
-    /// After how many seconds half of the site is free for good: slots from then on are paid as they are used, those before it whole.
+    /// Seconds until half of the site is permanently free. Later slots are paid by use, earlier
+    /// ones whole.
     pub half_free_s: f64,
-    /// How many plans of which none is dominated were found.
+    /// The number of plans in the front that was found.
     pub front: usize,
-    /// By choice; nothing where no plan was found.
+    /// The plan of each choice; absent if no plan was found.
     pub planned: Vec<Option<Planned>>,
-    /// Best effort, seconds.
+    /// The makespan of best effort, seconds.
     pub best_effort_s: f64,
 }
 
-/// A workflow under a load.
+/// The results of a workflow under a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// What other users keep busy of the site.
+    /// The load of other users, as a part of the site.
     pub load: f64,
-    /// How plans were taken.
+    /// The rules that chose plans.
     pub choices: Vec<Choice>,
-    /// What no plan costs less than (equation 9): what best effort costs.
+    /// The lower bound of a plan's cost (equation 9), which is the cost of best effort.
     pub floor: f64,
-    /// One by one.
+    /// The results of each submission.
     pub submissions: Vec<Submission>,
 }
 
-/// A choice's results over the submissions.
+/// The results of a choice over all submissions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// The choice.
+    /// The rule of the choice.
     #[serde(flatten)]
     pub choice: Choice,
-    /// Provisioned makespan, seconds.
+    /// The makespan of the plan, seconds.
     pub makespan_s: Spread,
-    /// Provisioned cost.
+    /// The cost of the plan.
     pub cost: Spread,
-    /// Best effort, seconds.
+    /// The makespan of best effort, seconds.
     pub best_effort_s: Spread,
-    /// Provisioned less best effort, submission by submission, seconds.
+    /// The plan's makespan less that of best effort, by submission, seconds.
     pub difference_s: Spread,
-    /// In how many submissions no plan was found.
+    /// The number of submissions without a plan.
     pub without: usize,
 }
 
 impl Comparison {
-    /// A number of each submission.
+    /// The range of a number over the submissions.
     fn range(&self, of: impl Fn(&Submission) -> f64) -> Range {
         Range::of(self.submissions.iter().map(of))
     }
 
-    /// How many slots were advertised.
+    /// The number of advertised slots.
     pub fn slots(&self) -> Range {
         self.range(|one| one.slots as f64)
     }
 
-    /// After how many seconds half of the site was free for good.
+    /// Seconds until half of the site is permanently free.
     pub fn half_free_s(&self) -> Range {
         self.range(|one| one.half_free_s)
     }
 
-    /// Results by choice.
+    /// The summary of each choice.
     pub fn summaries(&self) -> Vec<Summary> {
         let of = |(index, &choice): (usize, &Choice)| {
             let with =
@@ -154,7 +155,7 @@ impl Comparison {
     }
 }
 
-/// Submits a workflow at moments (in order) of a load, at each as if at no other.
+/// Submits a workflow at each of the times of a load, independently; times are in order.
 pub fn compare(
     dag: &Dag,
     load: &Load,
@@ -168,7 +169,7 @@ pub fn compare(
     for &moment in moments {
         while let Some(job) = load.jobs.get(next).filter(|job| job.submit <= moment) {
             table.forget(job.submit);
-            // Jobs are no wider than the site, and it has room after the last of them.
+            // Jobs are no wider than the site, which has room after the last of them.
             let _ = table.submit(job.processors, job.duration, job.submit);
             next += 1;
         }
@@ -193,7 +194,7 @@ pub fn compare(
     Comparison { load: load.offered, choices: choices.to_vec(), floor: dag.work(1), submissions }
 }
 
-/// After how many seconds half of a site is free for good.
+/// Seconds until half of a site is permanently free.
 fn half_free(slots: &[Slot], now: Time, processors: u32) -> f64 {
     let mut free = 0;
     let mut last = slots.iter().filter(|slot| slot.divisible);
@@ -204,7 +205,8 @@ fn half_free(slots: &[Slot], now: Time, processors: u32) -> f64 {
     half.map_or(f64::INFINITY, |slot| seconds(slot.start - now))
 }
 
-/// Plans on what a site advertises at a moment: how many plans, and what each choice takes.
+/// Plans on the slots that a site advertises at a time. Returns the number of plans, and the plan
+/// of each choice.
 fn provisioned(
     dag: &Dag,
     mut slots: Vec<Slot>,
@@ -212,7 +214,7 @@ fn provisioned(
     choices: &[Choice],
     planning: &Planning,
 ) -> (usize, Vec<Option<Planned>>) {
-    // The planner's time begins with the submission.
+    // The planner's clock starts at the submission.
     for slot in &mut slots {
         slot.start -= now;
         slot.end -= now;
@@ -231,12 +233,13 @@ fn provisioned(
     (front.points().len(), choices.iter().map(choose).collect())
 }
 
-/// Submits each task when its parents have ended; what others submit meanwhile comes in between. Returns the makespan.
+/// Submits each task when its parents have ended, in order with other users' jobs. Returns the
+/// makespan.
 pub fn best_effort(dag: &Dag, mut table: Table, others: &[super::load::Job], now: Time) -> Time {
     let mut others = others.iter().peekable();
     let mut waits: Vec<usize> = (0..dag.len()).map(|task| dag.parents(task).len()).collect();
     let mut ready_at: Vec<Time> = vec![now; dag.len()];
-    // The earliest first; of those at once the first of the workflow.
+    // The earliest first; of tasks with one time, the first of the workflow.
     let mut ready: BinaryHeap<std::cmp::Reverse<(Time, usize)>> = BinaryHeap::new();
     ready.extend(
         (0..dag.len()).filter(|&task| waits[task] == 0).map(|task| std::cmp::Reverse((now, task))),

@@ -1,6 +1,7 @@
-//! Figures of the experiments: lines with deviations over a parameter, and clouds of plans with their front. SVG and CSV.
+//! Figures of the experiments, in SVG and CSV: lines with deviations over a parameter, and scatter
+//! plots of plans with their fronts.
 //!
-//! Must not know how the numbers came about.
+//! This module does not depend on the source of the numbers.
 
 use std::fmt::Write;
 
@@ -10,36 +11,36 @@ use plotters::prelude::*;
 use crate::figure::{Area, COLOURS, FigureError, draw, legend, wrong};
 use crate::workload::figures::quoted;
 
-/// Of more points a cloud is thinned: a figure of a megabyte shows no more.
+/// The maximum number of points of a scatter plot; more are thinned, as they only enlarge the file.
 const CLOUD_MAX: usize = 4000;
 
 /// Values over a parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// What it is called.
+    /// The name of the line.
     pub label: String,
-    /// Parameter, value, and its standard deviation (0: none is drawn).
+    /// Parameter, value and standard deviation of the value (0: not drawn).
     pub points: Vec<(f64, f64, f64)>,
 }
 
-/// What is along the axes of a figure.
+/// The labels of a figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Axes<'a> {
-    /// Above it.
+    /// The title above the figure.
     pub title: &'a str,
-    /// Along the parameter.
+    /// The label of the parameter's axis.
     pub x: &'a str,
-    /// Along the values.
+    /// The label of the values' axis.
     pub y: &'a str,
 }
 
 /// A chart of two values.
 pub type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// An empty chart with its axes.
+/// Creates an empty chart with its axes.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// The chart cannot be drawn.
 pub fn chart<'a>(
     area: &Area<'a>,
     axes: Axes<'_>,
@@ -66,17 +67,17 @@ pub fn chart<'a>(
     Ok(chart)
 }
 
-/// A number along an axis: without digits that say nothing.
+/// Formats a number at an axis, without trailing zeros.
 fn tick(value: &f64) -> String {
     let text = format!("{value:.6}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// Lines over a parameter, with a bar of one deviation up and down.
+/// Draws lines over a parameter, with bars of one standard deviation up and down.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// The figure cannot be drawn.
 pub fn lines(axes: Axes<'_>, lines: &[Line]) -> Result<String, FigureError> {
     let all = || lines.iter().flat_map(|line| line.points.iter());
     let least = all().map(|(x, ..)| *x).fold(f64::INFINITY, f64::min).min(1e300);
@@ -88,7 +89,7 @@ pub fn lines(axes: Axes<'_>, lines: &[Line]) -> Result<String, FigureError> {
         let mut chart = chart(area, axes, least - room..most + room, 0.0..top)?;
         for (at, line) in lines.iter().enumerate() {
             let colour = COLOURS[at % COLOURS.len()];
-            // Bars of several lines at one place stand beside one another.
+            // Bars of several lines at one parameter stand side by side.
             let aside = room * 0.12 * (at as f64 - (lines.len() as f64 - 1.0) / 2.0);
             let bars = line.points.iter().filter(|(_, _, deviation)| *deviation > 0.0);
             let bars = bars.map(|&(x, y, deviation)| {
@@ -109,10 +110,10 @@ pub fn lines(axes: Axes<'_>, lines: &[Line]) -> Result<String, FigureError> {
     })
 }
 
-/// All plans that were met as small points, and fronts as steps.
+/// Draws all plans of a search as small points, and fronts as steps.
 ///
 /// # Errors
-/// It cannot be drawn.
+/// The figure cannot be drawn.
 pub fn cloud(
     axes: Axes<'_>,
     met: &[(f64, f64)],
@@ -158,12 +159,12 @@ pub fn cloud(
     })
 }
 
-/// Lines as a table: a header, then a row for each point.
+/// The lines as CSV: a header, then a row for each point.
 pub fn csv(axes: Axes<'_>, lines: &[Line]) -> String {
     let mut text = format!("line,{},{},standard deviation\n", quoted(axes.x), quoted(axes.y));
     for line in lines {
         for (x, y, deviation) in &line.points {
-            // A String takes whatever is written.
+            // Writing to a String cannot fail.
             let _ = writeln!(text, "{},{x},{y},{deviation}", quoted(&line.label));
         }
     }

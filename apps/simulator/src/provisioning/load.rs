@@ -1,7 +1,10 @@
-//! Other users' jobs on a site: a trace, and a second copy of it, one week later, of which each job comes by a probability.
+//! Other users' jobs on a site: a trace, and a second copy of it, from which each job is taken with
+//! a probability.
 //!
-//! The recipe is the paper's (section 5, after Sabin et al. 2003): load rises and what single jobs are like does not change. Where a load
-//! below the first copy's is asked for, each of its jobs comes by a probability as well. Must not know what is compared under the load.
+//! The second copy is one week later. The recipe is the paper's (section 5, after Sabin et al.
+//! 2003): the load rises, and single jobs stay realistic. For a load below that of the first copy,
+//! each of its jobs is taken with a probability as well. This module does not depend on what is
+//! compared.
 
 use std::time::Duration;
 
@@ -10,27 +13,27 @@ use springtide_actors::policy::provisioning::{Time, seconds};
 use crate::workload::dice::Dice;
 use crate::workload::swf::Trace;
 
-/// Another user's job.
+/// A job of another user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// When it is submitted.
+    /// The time of its submission.
     pub submit: Time,
-    /// Its processors.
+    /// The number of its processors.
     pub processors: u32,
-    /// How long they are reserved for it.
+    /// The duration of its reservation.
     pub duration: Time,
 }
 
-/// What is taken of a trace.
+/// The part of a trace that is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
-    /// Its first day, from 0.
+    /// The first day of the window, from 0.
     pub from_day: u32,
-    /// How many.
+    /// The number of days.
     pub days: u32,
-    /// The second copy is so many days later in the trace.
+    /// The distance of the second copy from the first in the trace, in days.
     pub apart_days: u32,
-    /// Runtimes are said to be so many times as long as they are (1: exactly).
+    /// The factor by which users overestimate runtimes; 1: not at all.
     pub estimate: f64,
 }
 
@@ -42,18 +45,18 @@ impl Default for Window {
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Jobs of a site under a load.
+/// The jobs of a site under a load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
     /// Processors of the site.
     pub processors: u32,
-    /// By submission.
+    /// The jobs in order of their submission.
     pub jobs: Vec<Job>,
-    /// What the jobs would keep busy of the site over the window, as a part of it.
+    /// The offered load of the jobs over the window, as a part of the site.
     pub offered: f64,
 }
 
-/// A trace as two copies: what each would keep busy alone, and both together under a target.
+/// Two copies of a trace, from which jobs are drawn for a target load.
 #[derive(Debug)]
 pub struct Copies {
     processors: u32,
@@ -63,7 +66,8 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Of a trace on a machine with so many processors. Jobs that are wider have that many.
+    /// Takes the copies of a trace, for a machine of this size. Wider jobs get all of its
+    /// processors.
     pub fn of(trace: &Trace, processors: u32, window: Window) -> Self {
         let copy = |from_day: u32| -> Vec<Job> {
             let (from, to) = (DAY * from_day, DAY * (from_day + window.days));
@@ -80,32 +84,35 @@ impl Copies {
         Self { processors, window, first, second }
     }
 
-    /// What jobs would keep busy, as a part of the site.
+    /// The offered load of these jobs, as a part of the site.
     fn offered(&self, jobs: &[Job]) -> f64 {
         let work: f64 =
             jobs.iter().map(|job| f64::from(job.processors) * seconds(job.duration)).sum();
-        // How long runtimes are said to be is no load.
+        // The overestimation of runtimes adds no load.
         work / self.window.estimate
             / f64::from(self.processors)
             / (DAY * self.window.days).as_secs_f64()
     }
 
-    /// What the first copy alone would keep busy.
+    /// The offered load of the first copy alone.
     pub fn least(&self) -> f64 {
         self.offered(&self.first)
     }
 
-    /// The first copy, and as much of the second as makes a target: each of its jobs comes by the same probability. Less than the first
-    /// copy is as much of that.
+    /// Draws the jobs for a target load: the first copy, and each job of the second with the same
+    /// probability.
+    ///
+    /// For a target below the load of the first copy, each of its jobs is taken with the same
+    /// probability.
     pub fn under(&self, target: f64, seed: u64) -> Load {
-        let part = |lacks: f64, of: &[Job]| {
-            (lacks.max(0.0) / self.offered(of).max(f64::MIN_POSITIVE)).min(1.0)
+        let part = |missing_load: f64, of: &[Job]| {
+            (missing_load.max(0.0) / self.offered(of).max(f64::MIN_POSITIVE)).min(1.0)
         };
         let first = part(target, &self.first);
         let second = part(target - self.least(), &self.second);
         let mut dice = Dice::new(seed, 13);
         let mut some = |of: &[Job], share: f64| -> Vec<Job> {
-            // A whole copy draws nothing.
+            // A whole copy draws no random numbers.
             of.iter().copied().filter(|_| share >= 1.0 || dice.unit() < share).collect()
         };
         let mut jobs = some(&self.first, first);

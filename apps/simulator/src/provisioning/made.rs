@@ -1,4 +1,4 @@
-//! Workflows and slots that are drawn by a seed, as the paper describes its own.
+//! Workflows and slots that are drawn from a seed by the paper's descriptions.
 
 use springtide_actors::policy::provisioning::{
     Dag, Edge, Links, Price, Runtime, SECOND, Slot, Task, from_seconds,
@@ -6,35 +6,35 @@ use springtide_actors::policy::provisioning::{
 
 use crate::workload::dice::Dice;
 
-/// Processors of the paper's four sites.
+/// The processors of the paper's four sites.
 pub const SITES: [u32; 4] = [10, 20, 30, 40];
 
-/// How many slots the paper's four sites have until 30,000 s.
+/// The number of slots of the paper's four sites within 30,000 s.
 pub const SLOTS: usize = 124;
 
-/// A layered workflow.
+/// The parameters of a layered workflow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layered {
-    /// Tasks.
+    /// The number of tasks.
     pub tasks: usize,
-    /// Levels; a task has parents in the level above it.
+    /// The number of levels; a task has parents in the level above it.
     pub levels: usize,
-    /// Mean runtime, seconds; drawn evenly from half of it to half as much again.
+    /// Mean runtime, seconds; uniform from 0.5 to 1.5 times the mean.
     pub runtime_s: f64,
-    /// Mean transfer between sites, seconds; drawn evenly from nothing to twice of it.
+    /// Mean transfer between sites, seconds; uniform from 0 to twice the mean.
     pub transfer_s: f64,
-    /// Mean processors of a task; drawn evenly from 1 to twice of it less 1.
+    /// Mean processors of a task; uniform from 1 to twice the mean less 1.
     pub processors: u32,
-    /// Most of them.
+    /// The maximum number of processors of a task.
     pub most: u32,
 }
 
-/// One byte takes a microsecond: transfers are told as times.
+/// Links on which one byte takes a microsecond, so that transfers can be given as times.
 pub fn links() -> Links {
     Links { other: Some((0, SECOND as f64)), ..Links::default() }
 }
 
-/// Draws a workflow.
+/// Draws a layered workflow from a seed.
 pub fn layered(of: &Layered, seed: u64) -> Dag {
     let mut dice = Dice::new(seed, 11);
     let level = |task: usize| task * of.levels / of.tasks.max(1);
@@ -59,12 +59,13 @@ pub fn layered(of: &Layered, seed: u64) -> Dag {
             edges.push(Edge { from, to: index, bytes });
         }
     }
-    // Parents are in the level above alone, so that there is no cycle, and no task is without processors.
+    // Parents are in the level above alone, so there is no cycle, and every task has processors.
     Dag::new(tasks, &edges, 1).expect("a layered workflow is one")
 }
 
-/// CyberShake as the paper's table 1 and figure 8 have it: 8,039 tasks in five levels. Tasks wider than `most` have that many processors
-/// (the paper's machine has 430 for tasks of 288).
+/// CyberShake by the paper's table 1 and figure 8: 8,039 tasks in five levels.
+///
+/// Tasks wider than `most` have `most` processors (the paper's machine has 430 for tasks of 288).
 pub fn cybershake(most: u32) -> Dag {
     const PAIRS: usize = 4017;
     let task = |name: &str, seconds: u64, processors: u32| Task {
@@ -91,8 +92,11 @@ pub fn cybershake(most: u32) -> Dag {
     Dag::new(tasks, &edges, 1).expect("the paper's workflow is one")
 }
 
-/// Draws slots of the paper's four sites: at each they come 1,000 s apart in the mean, from 0 on until 30,000 s, last 1,000 s in the mean,
-/// and have from 1 to all of its processors; drawn again until there are as many as the paper's.
+/// Draws slots of the paper's four sites.
+///
+/// At each site slots arrive from 0 to 30,000 s with a mean distance of 1,000 s. They have a mean
+/// duration of 1,000 s and from 1 to all processors of the site. The draw is repeated until the
+/// number of slots is the paper's.
 pub fn four_sites(seed: u64) -> Vec<Slot> {
     let mut dice = Dice::new(seed, 12);
     loop {

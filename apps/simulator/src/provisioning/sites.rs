@@ -1,8 +1,9 @@
-//! The search itself, on slots of four sites: its front, the schedulers' shares, what population, crossover and mutation do.
+//! The search over slots of four sites: its front, schedulers, populations, crossover and mutation.
 //!
-//! Source: the paper, section 3 (figures 1 to 3 and the text after them). Fronts are held against one another as there: merged, without
-//! what is dominated, each search counts its own that are left; besides by the area that they dominate. One draw of slots and workflow says
-//! little, for such a front has a handful of plans: searches are held against one another over several.
+//! Source: the paper, section 3 (figures 1 to 3 and the text after them). Fronts are compared as in
+//! the paper: all are merged, dominated plans are removed, and each search counts its remaining
+//! plans. The dominated area is a second measure. A front of one draw has few plans, so searches
+//! are compared over several draws.
 
 use serde::Serialize;
 use springtide_actors::policy::provisioning::{
@@ -17,16 +18,17 @@ use crate::on_all_cores;
 /// Slots, workflow and links of one draw.
 #[derive(Debug)]
 pub struct Instance {
-    /// The slots.
+    /// The slots of all sites.
     pub slots: Vec<Slot>,
-    /// The workflow.
+    /// The workflow to plan.
     pub dag: Dag,
-    /// How long data takes between sites.
+    /// The transfer times between sites.
     pub links: Links,
 }
 
 impl Instance {
-    /// Draws one: 124 slots, 100 tasks of one processor and 100 s in ten levels, transfers as long.
+    /// Draws an instance: 124 slots, and 100 tasks of one processor and 100 s in ten levels, with
+    /// transfers of 100 s.
     pub fn drawn(seed: u64) -> Self {
         let workflow = made::Layered {
             tasks: 100,
@@ -43,7 +45,7 @@ impl Instance {
         }
     }
 
-    /// Searches it.
+    /// Searches the plans of the instance.
     pub fn search(
         &self,
         method: Method,
@@ -57,15 +59,15 @@ impl Instance {
     }
 }
 
-/// Every front is looked at below this: a million processor-seconds and 10,000 s.
+/// The reference point of hypervolumes: a million processor-seconds and 10,000 s.
 pub const REFERENCE: Objectives = Objectives { cost: 1e6, makespan: 10_000 * SECOND };
 
-/// A point, in the paper's units.
+/// A plan's cost and makespan, in the paper's units.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// Service units.
+    /// The cost in service units.
     pub cost_su: f64,
-    /// Seconds.
+    /// The makespan in seconds.
     pub makespan_s: f64,
 }
 
@@ -75,39 +77,39 @@ impl From<Objectives> for Plan {
     }
 }
 
-/// One search among several of one question.
+/// The result of one of several searches on a draw.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rival {
-    /// What it is called.
+    /// The name of the search.
     pub name: String,
-    /// Sets tried.
+    /// The number of sets tried.
     pub evaluations: usize,
-    /// Plans among them.
+    /// The number of sets that gave a plan.
     pub feasible: usize,
-    /// Of which none is dominated by its own.
+    /// The number of plans in its own front.
     pub front: usize,
-    /// Nor by any other's.
+    /// The number of these plans that no other search dominates.
     pub survivors: usize,
-    /// The area it dominates, as a part of all.
+    /// The dominated area, as a part of all.
     pub hypervolume: f64,
-    /// Its plans.
+    /// The plans of its front.
     pub plans: Vec<Plan>,
 }
 
-/// A search as one of several ways.
+/// A named configuration of the search.
 #[derive(Clone, Debug)]
 pub struct Way {
-    /// What it is called.
+    /// The name of the search.
     pub name: String,
-    /// How tasks are placed.
+    /// The placement of tasks on slots.
     pub method: Method,
-    /// How sets are searched.
+    /// The search over sets of slots.
     pub search: Search,
-    /// How long.
+    /// The limit of the search.
     pub budget: Budget,
 }
 
-/// Holds ways against one another on each of several draws: by draw, then by way.
+/// Compares searches on each of several draws: results by draw, then by search.
 pub fn hold(ways: &[Way], seeds: &[u64]) -> Vec<Vec<Rival>> {
     on_all_cores(seeds, |&seed| {
         let instance = Instance::drawn(seed);
@@ -119,7 +121,7 @@ pub fn hold(ways: &[Way], seeds: &[u64]) -> Vec<Vec<Rival>> {
     })
 }
 
-/// Holds searches of one draw against one another.
+/// Compares the searches of one draw.
 pub fn rivals(found: Vec<(String, Found)>) -> Vec<Rival> {
     let fronts: Vec<&Front> = found.iter().map(|(_, found)| &found.front).collect();
     let rival = |(name, of): &(String, Found)| Rival {
@@ -134,26 +136,26 @@ pub fn rivals(found: Vec<(String, Found)>) -> Vec<Rival> {
     found.iter().map(rival).collect()
 }
 
-/// What one way came to over several draws.
+/// The results of one search over several draws.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Standing {
-    /// What it is called.
+    /// The name of the search.
     pub name: String,
-    /// Sets tried.
+    /// The number of sets tried.
     pub evaluations: Range,
-    /// Plans of which none is dominated by its own.
+    /// The number of plans in its own front.
     pub front: Range,
-    /// Nor by any other's.
+    /// The number of these plans that no other search dominates.
     pub survivors: Range,
-    /// These over all draws together.
+    /// The sum of these plans over all draws.
     pub all_survivors: usize,
-    /// In so many draws no other way has more of them.
+    /// The number of draws in which no other search has more of them.
     pub first_in: usize,
-    /// The area it dominates, as a part of all.
+    /// The dominated area, as a part of all.
     pub hypervolume: Range,
 }
 
-/// Standings of ways over draws.
+/// The results of each search over all draws.
 pub fn standings(draws: &[Vec<Rival>]) -> Vec<Standing> {
     let ways = draws.iter().map(Vec::len).min().unwrap_or(0);
     let standing = |way: usize| {
@@ -173,7 +175,7 @@ pub fn standings(draws: &[Vec<Rival>]) -> Vec<Standing> {
     (0..ways).map(standing).collect()
 }
 
-/// What each trade-off takes of a front.
+/// The plan that each trade-off chooses of a front.
 pub fn sweep(front: &Front, alphas: &[f64]) -> Vec<(f64, Plan)> {
     let take = |&alpha: &f64| {
         let point = front.choose(alpha, &Constraint::default()).ok()?;

@@ -1,4 +1,4 @@
-//! What is drawn is as the paper says, and small comparisons whose outcome is known.
+//! Draws have the paper's properties, and small comparisons have known results.
 
 use springtide_actors::policy::provisioning::{
     Budget, Dag, Edge, Method, Runtime, SECOND, Search, Table, Task,
@@ -19,7 +19,7 @@ const PLANNING: Planning = Planning {
 };
 
 #[test]
-fn what_is_drawn_is_as_the_paper_says() {
+fn draws_have_the_papers_properties() {
     let slots = made::four_sites(1);
     assert_eq!(slots.len(), made::SLOTS);
     for (site, size) in made::SITES.into_iter().enumerate() {
@@ -55,9 +55,10 @@ fn a_mean_and_its_deviation() {
     assert_eq!(Spread::of(&[3.0]), Spread { mean: 3.0, ..Spread::default() });
 }
 
-/// What tables of Student's distribution say, beyond which 0.1 % is: of few values an interval is far wider than the normal one's.
+/// Quantiles from tables of Student's distribution: intervals of few values are far wider than
+/// those of the normal one.
 #[test]
-fn an_interval_is_as_wide_as_so_few_values_allow() {
+fn intervals_match_tables_of_students_distribution() {
     for (count, beyond) in [
         (2, 636.619),
         (3, 31.599),
@@ -67,7 +68,7 @@ fn an_interval_is_as_wide_as_so_few_values_allow() {
         (50, 3.500),
         (9999, 3.291),
     ] {
-        // Half of one value and half of another: the deviation is known.
+        // Half of the values are 0 and half are 1, so the deviation is known.
         let values: Vec<f64> = (0..count).map(|at| f64::from(at % 2)).collect();
         let spread = Spread::of(&values);
         let is = spread.half_interval / spread.deviation * f64::from(count).sqrt();
@@ -75,8 +76,8 @@ fn an_interval_is_as_wide_as_so_few_values_allow() {
     }
 }
 
-/// Two tasks one after the other. Best effort submits the second when the first has ended, behind what others submitted meanwhile; a plan
-/// had its place before them.
+/// Two tasks in sequence. Best effort submits the second when the first has ended, behind other
+/// users' jobs; a plan has reserved its place.
 #[test]
 fn best_effort_waits_behind_others_and_a_plan_does_not() {
     let task = |name: &str| Task {
@@ -100,8 +101,8 @@ fn best_effort_waits_behind_others_and_a_plan_does_not() {
     assert_eq!((both.floor, both.summaries()[0].difference_s.mean), (80.0, -100.0));
 }
 
-/// A hole before another's job that is had whole or not at all, and what is free for good behind it: the shortest plan pays for the hole,
-/// and is not taken where it costs too much.
+/// A slot between two jobs that must be bought whole, and a permanently free one. The shortest plan
+/// pays for the whole slot, and is not chosen if it costs too much.
 #[test]
 fn the_shortest_plan_is_taken_among_those_that_cost_no_more_than_allowed() {
     let task = Task { name: "a".to_owned(), processors: 1, runtime: Runtime::Same(50 * SECOND) };
@@ -118,12 +119,12 @@ fn the_shortest_plan_is_taken_among_those_that_cost_no_more_than_allowed() {
         .iter()
         .map(|planned| planned.map(|planned| (planned.makespan_s, planned.cost)).unwrap())
         .collect();
-    // Of what nothing holds to, the nearest: the cheapest.
+    // If no plan satisfies the limit, the nearest is chosen: the cheapest.
     assert_eq!(taken, [(50.0, 100.0), (250.0, 50.0), (50.0, 100.0), (250.0, 50.0)]);
 }
 
 #[test]
-fn rivals_are_counted_by_what_no_other_dominates() {
+fn rivals_count_plans_that_no_other_dominates() {
     let instance = sites::Instance::drawn(2);
     let budget = Budget { population: 20, iterations: 4 };
     let of = |how| instance.search(Method::Heft, how, budget, 1, false);
@@ -134,7 +135,7 @@ fn rivals_are_counted_by_what_no_other_dominates() {
     assert!(all[1].hypervolume > all[0].hypervolume, "{all:?}");
     assert!(all.iter().all(|rival| rival.survivors <= rival.front && rival.evaluations <= 100));
     assert!(all[1].survivors > 0);
-    // The cheapest is taken at 1, the shortest at 0.
+    // The cheapest plan is chosen at 1, the shortest at 0.
     let front = of(Search::Pruned).front;
     let sweep = sites::sweep(&front, &[0.0, 0.5, 1.0]);
     assert!(
@@ -142,12 +143,13 @@ fn rivals_are_counted_by_what_no_other_dominates() {
     );
 }
 
-/// Under a load there are jobs of one copy, of both, or a part of the first, at exact and at loose estimates the same ones.
+/// A load has jobs of one copy, of both, or a part of the first. Overestimated runtimes leave the
+/// drawn jobs the same.
 #[test]
 fn a_load_is_a_part_of_one_copy_or_more_than_one() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("even.swf");
-    // An hour on 2 of 10 processors, ten times a day for 20 days: 1/12 of them.
+    // An hour on 2 of 10 processors, ten times a day for 20 days: 1/12 of the site.
     let job = |number: u32| {
         format!("{number} {} 0 3600 2 -1 -1 2 3600 -1 1 1 1 -1 1 -1 -1 -1\n", number * 8640)
     };
@@ -165,7 +167,10 @@ fn a_load_is_a_part_of_one_copy_or_more_than_one() {
         assert!((load.offered - load.jobs.len() as f64 / 100.0 * least).abs() < 1e-9);
         let loose = Copies::of(&trace, 10, Window { estimate: 1.2, ..window }).under(target, 1);
         assert_eq!(loose.jobs.len(), load.jobs.len());
-        assert!((loose.offered - load.offered).abs() < 1e-9, "how long is said is no load");
+        assert!(
+            (loose.offered - load.offered).abs() < 1e-9,
+            "an overestimated runtime adds no load"
+        );
         assert!(
             loose
                 .jobs
@@ -177,7 +182,7 @@ fn a_load_is_a_part_of_one_copy_or_more_than_one() {
 }
 
 #[test]
-fn ways_stand_by_what_they_have_left_over_all_draws() {
+fn searches_are_ranked_by_surviving_plans_over_all_draws() {
     assert_eq!(Range::of([3.0, 1.0, 2.0]), Range { median: 2.0, least: 1.0, most: 3.0 });
     assert_eq!(Range::of([]), Range::default());
     let budget = Budget { population: 20, iterations: 2 };
@@ -194,9 +199,10 @@ fn ways_stand_by_what_they_have_left_over_all_draws() {
     assert!(sites::standings(&[]).is_empty());
 }
 
-/// A job on all processors, then one on half of them: half of the site is free for good when the first ends, all when both do.
+/// A job on all processors, then one on half of them. Half of the site is free when the first ends,
+/// all when both have ended.
 #[test]
-fn half_of_a_site_is_free_for_good() {
+fn the_time_until_half_of_a_site_is_free() {
     let job = |processors, duration| Job { submit: 0, processors, duration: duration * SECOND };
     let task = Task { name: "a".to_owned(), processors: 1, runtime: Runtime::Same(SECOND) };
     let dag = Dag::new(vec![task], &[], 1).unwrap();

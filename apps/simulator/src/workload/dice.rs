@@ -1,4 +1,5 @@
-//! Random numbers of stable value: ChaCha with 8 rounds, keyed by the seed, a stream for each purpose.
+//! Random numbers that are the same in every version: ChaCha with 8 rounds, keyed by the seed, one
+//! stream for each purpose.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -13,12 +14,12 @@ impl Dice {
         Self(random)
     }
 
-    /// Evenly from 0 to, and not with, 1.
+    /// A uniform number from 0 to 1, without 1.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 * (0.5f64).powi(53)
     }
 
-    /// Exponentially, with this mean.
+    /// An exponential number with this mean.
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }

@@ -1,6 +1,7 @@
-//! Plays a workload: one event after the other, in the order of their times.
+//! Simulates a workload event by event, in order of time.
 //!
-//! Sites and jobs are modelled, the manager is the live one. Must not decide anything that the manager decides.
+//! Sites and jobs are modelled, the manager is the live one. This module takes none of the
+//! manager's decisions.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -14,111 +15,111 @@ use tokio::time::Instant;
 use super::dice::Dice;
 use super::{Arrival, Site, Workload};
 
-/// After the last job has ended what it had is free within this time, or it never is.
-const LINGER: Duration = Duration::from_secs(600);
+/// Time after the end of the last job within which all processors must be free.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What became of a workload.
+/// The outcome of a workload.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The jobs, as they came.
-    pub jobs: Vec<Ended>,
-    /// What was in use, whenever that changed.
+    /// The jobs, in order of their arrival.
+    pub jobs: Vec<JobRecord>,
+    /// The processors in use, at each change.
     pub used: Vec<Moment>,
-    /// When jobs were asked to grow, or to shrink (`true`), and took or gave something.
+    /// Changes of jobs: the time and the direction.
     pub changes: Vec<(Duration, Direction)>,
-    /// Messages that asked for it.
+    /// Messages that offered processors.
     pub offers: u64,
-    /// Messages that asked for processors back.
+    /// Messages that requested processors back.
     pub shrinks: u64,
-    /// When the last job ended.
+    /// The end of the last job.
     pub end: Duration,
-    /// Events that the manager took in.
+    /// The number of events that the manager handled.
     pub events: u64,
-    /// What it thought odd. Nothing should be.
+    /// Violations that the manager reported; there should be none.
     pub odd: Vec<String>,
 }
 
-/// What is in use at a moment.
+/// The processors in use from a time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// When.
+    /// Time since the beginning of the workload.
     pub at: Duration,
-    /// By jobs, with what is held for them.
+    /// Processors of jobs, including those that are held for them.
     pub jobs: u32,
-    /// By local users.
+    /// Processors of local users.
     pub users: u32,
 }
 
-/// What became of a job.
+/// The history of a job in a workload.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ended {
-    /// Its program.
+pub struct JobRecord {
+    /// The name of the program.
     pub program: String,
-    /// Its kind.
+    /// The kind of the job.
     pub kind: Kind,
-    /// Fewest processors.
+    /// The minimum number of processors.
     pub min: u32,
-    /// When it came.
+    /// The time of the job's arrival.
     pub came: Duration,
-    /// When it began; absent if it never did.
+    /// The time of the job's start; absent if it never started.
     pub began: Option<Duration>,
-    /// When it ended.
+    /// The time of the job's end.
     pub ended: Option<Duration>,
-    /// Why it never began.
+    /// The reason why the job never started.
     pub failed: Option<String>,
-    /// Mean of its processors over its run.
+    /// Mean number of processors over the run.
     pub mean: f64,
-    /// Most processors.
+    /// The maximum number of processors.
     pub most: u32,
-    /// Changes of its size.
+    /// The number of changes of the size.
     pub changes: u32,
-    /// Processor-seconds that it, or what was held for it, took.
+    /// Processor-seconds of the job, including those that were held for it.
     pub taken: f64,
-    /// Those of one processor alone.
+    /// Seconds of the same work on one processor.
     pub work: f64,
-    /// Seconds in which it computed nothing because it changed.
+    /// Seconds in pauses for changes.
     pub paused: f64,
 }
 
-impl Ended {
-    /// From its coming to its end, in seconds.
+impl JobRecord {
+    /// Time from the arrival to the end, in seconds.
     pub fn response(&self) -> Option<f64> {
         self.ended.map(|ended| (ended - self.came).as_secs_f64())
     }
 
-    /// From its beginning to its end, in seconds.
+    /// Time from the start to the end, in seconds.
     pub fn execution(&self) -> Option<f64> {
         Some((self.ended? - self.began?).as_secs_f64())
     }
 
-    /// From its coming to its beginning, in seconds.
+    /// Time from the arrival to the start, in seconds.
     pub fn wait(&self) -> Option<f64> {
         self.began.map(|began| (began - self.came).as_secs_f64())
     }
 }
 
-/// What happens next.
+/// A scheduled event of the simulation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Next {
+enum QueuedEvent {
     Comes(usize),
     Poll(usize),
     Tick,
-    /// Stubs of a claim are there, or not.
+    /// The stubs of a claim start, or fail to.
     Claimed(usize),
-    /// A job computes on what it was given.
+    /// A job computes on added processors.
     Grown {
         job: usize,
         change: u64,
         count: u32,
     },
-    /// Stubs of a growth are there, as far as there is room.
+    /// The stubs of a growth start, as far as there is room.
     Stubs {
         job: usize,
         change: u64,
         site: usize,
         count: u32,
     },
-    /// A job's size changes; it goes on after the pause.
+    /// A job's size changes; it continues after the pause.
     Change {
         job: usize,
         site: usize,
@@ -126,50 +127,50 @@ enum Next {
         count: u32,
         grow: bool,
     },
-    /// A job goes on.
+    /// A job continues after a pause.
     Resume {
         job: usize,
         round: u64,
     },
-    /// Processors are free.
+    /// Released processors become free.
     Free {
         job: usize,
         site: usize,
         count: u32,
     },
-    /// Stubs are given back, of which so many were there.
+    /// Stubs are released, of which `there` had started.
     Unheld {
         job: usize,
         site: usize,
         count: u32,
         there: u32,
     },
-    /// A job's work is done, if nothing has changed since.
+    /// A job's work is done, unless its state has changed since.
     Done {
         job: usize,
         round: u64,
     },
-    /// A local user comes.
+    /// A local user arrives.
     User(usize),
-    /// A local user goes.
+    /// A local user leaves.
     Leaves {
         site: usize,
         count: u32,
     },
 }
 
-/// A job that runs, or will.
+/// A job that runs or will run.
 struct Job {
     arrival: Arrival,
     sizes: BTreeMap<usize, u32>,
-    /// Part of its work that is left.
+    /// The remaining fraction of its work.
     left: f64,
-    /// It computes nothing.
+    /// Whether it pauses for a change.
     paused: bool,
     since: Duration,
-    /// Counts its states, so that an end foreseen in an earlier one is known as such.
+    /// The number of the job's state, to recognise a predicted end of an earlier state.
     round: u64,
-    ended: Ended,
+    ended: JobRecord,
     over: bool,
 }
 
@@ -182,7 +183,7 @@ impl Job {
         self.arrival.program.curve.seconds(self.size()) * self.arrival.scale
     }
 
-    /// Computes until now.
+    /// Advances the job's work to the present.
     fn advance(&mut self, now: Duration) {
         let passed = (now - self.since).as_secs_f64();
         self.since = now;
@@ -195,17 +196,17 @@ impl Job {
     }
 }
 
-/// What a site really has.
-struct Lrm {
+/// The real state of a site's local resource manager.
+struct ResourceManager {
     size: u32,
     ours: u32,
     users: u32,
-    /// Local users that wait for room.
+    /// Requests of local users that wait for room.
     waiting: VecDeque<u32>,
     dice: Dice,
 }
 
-impl Lrm {
+impl ResourceManager {
     fn idle(&self) -> u32 {
         self.size - self.ours - self.users
     }
@@ -216,32 +217,32 @@ struct Engine<'a> {
     manager: Manager,
     origin: Instant,
     now: Duration,
-    next: BinaryHeap<Reverse<(Duration, u64, Next)>>,
-    counted: u64,
+    next: BinaryHeap<Reverse<(Duration, u64, QueuedEvent)>>,
+    sequence: u64,
     jobs: Vec<Job>,
-    sites: Vec<Lrm>,
+    sites: Vec<ResourceManager>,
     points: Dice,
-    /// Jobs that have neither ended nor failed.
+    /// The number of jobs that have neither ended nor failed.
     open: usize,
-    /// When a tick is in the heap for.
+    /// The time of the next scheduled tick.
     tick: Option<Duration>,
     taken: u32,
     claims: BTreeMap<usize, BTreeMap<usize, u32>>,
-    /// What is held for jobs that do not compute on it yet, by job and site.
+    /// Processors that are held for jobs and not yet used, by job and site.
     stubs: BTreeMap<(usize, usize), u32>,
-    /// Changes whose stubs are not wanted any more.
-    given_up: BTreeSet<u64>,
+    /// Changes whose stubs are to be released.
+    cancelled_changes: BTreeSet<u64>,
     taken_by: Vec<(u32, Duration)>,
     out: Outcome,
 }
 
-/// Plays a workload to its end. Of a workload that a site never has room for, jobs fail.
+/// Simulates a workload to its end. Jobs that no site ever has room for fail.
 pub fn play(workload: &Workload) -> Outcome {
     let origin = Instant::now();
     let names = workload.sites.iter().map(|site| site.name.clone());
     let manager = Manager::new(workload.settings.clone(), names, origin);
     let jobs: Vec<Job> = workload.jobs.iter().map(job).collect();
-    let lrm = |(at, site): (usize, &Site)| Lrm {
+    let lrm = |(at, site): (usize, &Site)| ResourceManager {
         size: site.size,
         ours: 0,
         users: 0,
@@ -254,7 +255,7 @@ pub fn play(workload: &Workload) -> Outcome {
         origin,
         now: Duration::ZERO,
         next: BinaryHeap::new(),
-        counted: 0,
+        sequence: 0,
         open: jobs.len(),
         taken_by: vec![(0, Duration::ZERO); jobs.len()],
         jobs,
@@ -264,7 +265,7 @@ pub fn play(workload: &Workload) -> Outcome {
         taken: 0,
         claims: BTreeMap::new(),
         stubs: BTreeMap::new(),
-        given_up: BTreeSet::new(),
+        cancelled_changes: BTreeSet::new(),
         out: Outcome::default(),
     };
     engine.run();
@@ -273,7 +274,7 @@ pub fn play(workload: &Workload) -> Outcome {
 
 fn job(arrival: &Arrival) -> Job {
     let program = &arrival.program;
-    let ended = Ended {
+    let ended = JobRecord {
         program: program.name.clone(),
         kind: arrival.kind,
         min: arrival.min,
@@ -301,31 +302,31 @@ fn job(arrival: &Arrival) -> Job {
 }
 
 impl Engine<'_> {
-    fn at(&mut self, at: Duration, next: Next) {
-        self.counted += 1;
-        self.next.push(Reverse((at, self.counted, next)));
+    fn schedule_at(&mut self, at: Duration, next: QueuedEvent) {
+        self.sequence += 1;
+        self.next.push(Reverse((at, self.sequence, next)));
     }
 
-    fn after(&mut self, wait: Duration, next: Next) {
-        self.at(self.now + wait, next);
+    fn schedule_after(&mut self, wait: Duration, next: QueuedEvent) {
+        self.schedule_at(self.now + wait, next);
     }
 
     fn run(&mut self) {
         for site in 0..self.sites.len() {
-            self.at(Duration::ZERO, Next::Poll(site));
+            self.schedule_at(Duration::ZERO, QueuedEvent::Poll(site));
             if let Some(first) = self.next_user(site) {
-                self.at(first, Next::User(site));
+                self.schedule_at(first, QueuedEvent::User(site));
             }
         }
         for at in 0..self.jobs.len() {
-            self.at(self.jobs[at].arrival.at, Next::Comes(at));
+            self.schedule_at(self.jobs[at].arrival.at, QueuedEvent::Comes(at));
         }
         while let Some(Reverse((at, _, next))) = self.next.pop() {
-            if self.open == 0 && (self.taken == 0 || at > self.out.end + LINGER) {
+            if self.open == 0 && (self.taken == 0 || at > self.out.end + RELEASE_TIMEOUT) {
                 break;
             }
             self.now = at;
-            self.happen(next);
+            self.handle(next);
             if self.open > 0 {
                 self.out.end = at;
             }
@@ -336,19 +337,19 @@ impl Engine<'_> {
         self.out.jobs = self.jobs.drain(..).map(|job| job.ended).collect();
     }
 
-    fn tell(&mut self, event: Event) {
+    fn notify_manager(&mut self, event: Event) {
         let mut news = VecDeque::from([event]);
         while let Some(event) = news.pop_front() {
             self.out.events += 1;
             let actions = self.manager.handle(event, self.origin + self.now);
             for action in actions {
-                news.extend(self.carry_out(action));
+                news.extend(self.execute(action));
             }
         }
         let due = self.manager.due().map(|due| due.duration_since(self.origin));
         if let Some(due) = due.filter(|due| self.tick.is_none_or(|tick| *due < tick)) {
             self.tick = Some(due);
-            self.at(due.max(self.now), Next::Tick);
+            self.schedule_at(due.max(self.now), QueuedEvent::Tick);
         }
     }
 
@@ -358,11 +359,11 @@ impl Engine<'_> {
 
     fn site(&self, cluster: &ClusterId) -> usize {
         let at = self.workload.sites.iter().position(|site| site.name == *cluster);
-        at.unwrap_or_else(|| unreachable!("the manager was told of no cluster {cluster}"))
+        at.unwrap_or_else(|| unreachable!("the manager knows no cluster {cluster}"))
     }
 
-    /// Does what the manager wants done, and says what it hears at once.
-    fn carry_out(&mut self, action: Action) -> Option<Event> {
+    /// Executes an action of the manager, and returns the event of an immediate answer.
+    fn execute(&mut self, action: Action) -> Option<Event> {
         match action {
             Action::Move { job, .. } => return Some(Event::Moved { job }),
             Action::Claim { job, placed } => {
@@ -372,7 +373,7 @@ impl Engine<'_> {
                     *claim.entry(self.site(&part.cluster)).or_default() += part.count;
                 }
                 self.claims.insert(at, claim);
-                self.after(self.workload.costs.hold, Next::Claimed(at));
+                self.schedule_after(self.workload.costs.hold, QueuedEvent::Claimed(at));
             }
             Action::Fail { job, reason } => {
                 let job = &mut self.jobs[index(job)];
@@ -383,7 +384,7 @@ impl Engine<'_> {
             Action::Offer { job, change, count, .. } => {
                 self.out.offers += 1;
                 let at = index(job);
-                let accepted = self.answers(at, Direction::Grow, count);
+                let accepted = self.accepted(at, Direction::Grow, count);
                 if accepted > 0 {
                     self.out.changes.push((self.now, Direction::Grow));
                 }
@@ -392,41 +393,48 @@ impl Engine<'_> {
             Action::Shrink { job, change, cluster, count, .. } => {
                 self.out.shrinks += 1;
                 let (at, site) = (index(job), self.site(&cluster));
-                let accepted = self.answers(at, Direction::Shrink, count);
+                let accepted = self.accepted(at, Direction::Shrink, count);
                 if accepted > 0 {
                     self.out.changes.push((self.now, Direction::Shrink));
                     let until_point = self.until_point();
-                    let next = Next::Change { job: at, site, change, count: accepted, grow: false };
-                    self.after(until_point, next);
+                    let next =
+                        QueuedEvent::Change { job: at, site, change, count: accepted, grow: false };
+                    self.schedule_after(until_point, next);
                 }
                 return Some(Event::Answer { job, change, count: Some(accepted) });
             }
             Action::Hold { job, change, cluster, count } => {
                 let (job, site) = (index(job), self.site(&cluster));
-                let next = Next::Stubs { job, change, site, count };
-                self.after(self.workload.costs.hold, next);
+                let next = QueuedEvent::Stubs { job, change, site, count };
+                self.schedule_after(self.workload.costs.hold, next);
             }
             Action::Recruit { job, change, cluster, count } => {
                 let (job, site) = (index(job), self.site(&cluster));
                 let until_point = self.until_point();
-                self.after(until_point, Next::Change { job, site, change, count, grow: true });
+                self.schedule_after(
+                    until_point,
+                    QueuedEvent::Change { job, site, change, count, grow: true },
+                );
             }
             Action::Unhold { job, change, cluster, count, .. } => {
                 let (job, site) = (index(job), self.site(&cluster));
-                self.given_up.insert(change);
+                self.cancelled_changes.insert(change);
                 let stubs = self.stubs.entry((job, site)).or_default();
                 let there = count.min(*stubs);
                 *stubs -= there;
-                let next = Next::Unheld { job, site, count, there };
-                self.after(self.workload.costs.release, next);
+                let next = QueuedEvent::Unheld { job, site, count, there };
+                self.schedule_after(self.workload.costs.release, next);
             }
             Action::Force { job, cluster, count, .. } => {
                 let (job, site) = (index(job), self.site(&cluster));
                 let count = self.shrink(job, site, count);
-                self.after(self.workload.costs.release, Next::Free { job, site, count });
+                self.schedule_after(
+                    self.workload.costs.release,
+                    QueuedEvent::Free { job, site, count },
+                );
             }
             Action::Refuse { .. } => {}
-            // No job of a workload says how long it takes, and none reserves.
+            // No job of a workload declares its duration, and none has a reservation.
             Action::End { reason, .. } => self.out.odd.push(reason),
             Action::Unreserved(bill) => self.out.odd.push(bill.why),
             Action::Odd { what } => self.out.odd.push(what),
@@ -434,42 +442,39 @@ impl Engine<'_> {
         None
     }
 
-    fn answers(&self, at: usize, direction: Direction, count: u32) -> u32 {
+    fn accepted(&self, at: usize, direction: Direction, count: u32) -> u32 {
         let job = &self.jobs[at];
-        match job.over {
-            true => 0,
-            false => job.arrival.program.accepts(job.size(), direction, count),
-        }
+        if job.over { 0 } else { job.arrival.program.accepts(job.size(), direction, count) }
     }
 
     fn until_point(&mut self) -> Duration {
         self.workload.costs.point.mul_f64(self.points.unit())
     }
 
-    fn happen(&mut self, next: Next) {
+    fn handle(&mut self, next: QueuedEvent) {
         match next {
-            Next::Comes(at) => {
+            QueuedEvent::Comes(at) => {
                 let Arrival { kind, min, start, max, .. } = self.jobs[at].arrival;
                 let placement = self.workload.placement;
                 let need = Box::new(Need { placement, ..Need::one(kind, min, start, max) });
-                self.tell(Event::Submit { job: number(at), need });
+                self.notify_manager(Event::Submit { job: number(at), need });
             }
-            Next::Poll(site) => {
-                let Lrm { size, users, .. } = self.sites[site];
+            QueuedEvent::Poll(site) => {
+                let ResourceManager { size, users, .. } = self.sites[site];
                 let (cluster, others, whole) = (self.name(site), users, size);
-                self.tell(Event::Polled { cluster, size, others, whole });
-                self.after(self.workload.settings.poll_every, Next::Poll(site));
+                self.notify_manager(Event::Polled { cluster, size, others, whole });
+                self.schedule_after(self.workload.settings.poll_every, QueuedEvent::Poll(site));
             }
-            Next::Tick => {
+            QueuedEvent::Tick => {
                 self.tick = None;
-                self.tell(Event::Tick);
+                self.notify_manager(Event::Tick);
             }
-            Next::Claimed(at) => self.claimed(at),
-            Next::Grown { job, change, count } => {
-                self.tell(Event::Grown { job: number(job), change, count });
+            QueuedEvent::Claimed(at) => self.claimed(at),
+            QueuedEvent::Grown { job, change, count } => {
+                self.notify_manager(Event::Grown { job: number(job), change, count });
             }
-            Next::Stubs { job, change, site, count } => {
-                if self.given_up.contains(&change) {
+            QueuedEvent::Stubs { job, change, site, count } => {
+                if self.cancelled_changes.contains(&change) {
                     return;
                 }
                 let there = count.min(self.sites[site].idle());
@@ -478,49 +483,49 @@ impl Engine<'_> {
                 let id = number(job);
                 if there < count {
                     let (count, reason) = (count - there, "local users were faster".to_owned());
-                    self.tell(Event::NotHeld { job: id, change, count, reason });
+                    self.notify_manager(Event::NotHeld { job: id, change, count, reason });
                 }
-                self.tell(Event::Held { job: id, change, count: there });
+                self.notify_manager(Event::Held { job: id, change, count: there });
             }
-            Next::Change { job, site, change, count, grow } => {
+            QueuedEvent::Change { job, site, change, count, grow } => {
                 self.change(job, site, change, count, grow);
             }
-            Next::Resume { job, round } => {
+            QueuedEvent::Resume { job, round } => {
                 if self.jobs[job].round == round && !self.jobs[job].over {
                     self.jobs[job].advance(self.now);
                     self.jobs[job].paused = false;
-                    self.foresee(job);
+                    self.schedule_end(job);
                 }
             }
-            Next::Free { job, site, count } => {
-                self.give_back(job, site, count);
+            QueuedEvent::Free { job, site, count } => {
+                self.release(job, site, count);
                 let (job, cluster) = (number(job), self.name(site));
-                self.tell(Event::Freed { job, cluster, count, let_go: false });
+                self.notify_manager(Event::Freed { job, cluster, count, let_go: false });
             }
-            Next::Unheld { job, site, count, there } => {
-                self.give_back(job, site, there);
+            QueuedEvent::Unheld { job, site, count, there } => {
+                self.release(job, site, there);
                 let (job, cluster) = (number(job), self.name(site));
-                self.tell(Event::Unheld { job, cluster, count });
+                self.notify_manager(Event::Unheld { job, cluster, count });
             }
-            Next::Done { job, round } => {
+            QueuedEvent::Done { job, round } => {
                 if self.jobs[job].round == round && !self.jobs[job].over {
                     self.done(job);
                 }
             }
-            Next::User(site) => {
+            QueuedEvent::User(site) => {
                 let most = f64::from(self.workload.sites[site].users.most.max(1));
                 let count = 1 + (self.sites[site].dice.unit() * most) as u32;
                 let count = count.min(self.sites[site].size);
                 self.sites[site].waiting.push_back(count);
-                self.let_users_in(site);
+                self.admit_users(site);
                 if let Some(next) = self.next_user(site) {
-                    self.after(next, Next::User(site));
+                    self.schedule_after(next, QueuedEvent::User(site));
                 }
             }
-            Next::Leaves { site, count } => {
+            QueuedEvent::Leaves { site, count } => {
                 self.sites[site].users -= count;
-                self.let_users_in(site);
-                self.note_use();
+                self.admit_users(site);
+                self.record_usage();
             }
         }
     }
@@ -533,7 +538,7 @@ impl Engine<'_> {
             .then(|| Duration::from_secs_f64(self.sites[site].dice.exponential(every)))
     }
 
-    fn let_users_in(&mut self, site: usize) {
+    fn admit_users(&mut self, site: usize) {
         while let Some(&count) = self.sites[site].waiting.front() {
             if count > self.sites[site].idle() {
                 return;
@@ -542,12 +547,12 @@ impl Engine<'_> {
             self.sites[site].users += count;
             let hold = self.workload.sites[site].users.hold.as_secs_f64();
             let hold = self.sites[site].dice.exponential(hold);
-            self.after(Duration::from_secs_f64(hold), Next::Leaves { site, count });
-            self.note_use();
+            self.schedule_after(Duration::from_secs_f64(hold), QueuedEvent::Leaves { site, count });
+            self.record_usage();
         }
     }
 
-    fn note_use(&mut self) {
+    fn record_usage(&mut self) {
         let users = self.sites.iter().map(|site| site.users).sum();
         let moment = Moment { at: self.now, jobs: self.taken, users };
         match self.out.used.last_mut() {
@@ -556,7 +561,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Notes what a job has taken so far, and that it has this many now.
+    /// Adds the job's processor-seconds so far, and sets its number of processors.
     fn account(&mut self, at: usize, has: u32) {
         let (had, since) = self.taken_by[at];
         self.jobs[at].ended.taken += f64::from(had) * (self.now - since).as_secs_f64();
@@ -567,15 +572,15 @@ impl Engine<'_> {
         self.account(at, self.taken_by[at].0 + count);
         self.sites[site].ours += count;
         self.taken += count;
-        self.note_use();
+        self.record_usage();
     }
 
-    fn give_back(&mut self, at: usize, site: usize, count: u32) {
+    fn release(&mut self, at: usize, site: usize, count: u32) {
         self.account(at, self.taken_by[at].0.saturating_sub(count));
         self.sites[site].ours -= count;
         self.taken -= count;
-        self.note_use();
-        self.let_users_in(site);
+        self.record_usage();
+        self.admit_users(site);
     }
 
     fn claimed(&mut self, at: usize) {
@@ -583,7 +588,7 @@ impl Engine<'_> {
         let id = number(at);
         if claim.iter().any(|(&site, &count)| self.sites[site].idle() < count) {
             let reason = "local users were faster".to_owned();
-            return self.tell(Event::ClaimFailed { job: id, reason });
+            return self.notify_manager(Event::ClaimFailed { job: id, reason });
         }
         let mut got = BTreeMap::new();
         for (&site, &count) in &claim {
@@ -594,32 +599,35 @@ impl Engine<'_> {
         (job.sizes, job.since) = (claim, self.now);
         job.ended.began = Some(self.now);
         job.ended.most = job.size();
-        self.foresee(at);
-        self.tell(Event::Claimed { job: id, got });
+        self.schedule_end(at);
+        self.notify_manager(Event::Claimed { job: id, got });
         self.measure(at);
         self.release_rest(at);
     }
 
-    /// A job that cannot use all that it started with gives the rest back by itself.
+    /// A job that cannot use all initial processors returns the rest by itself.
     fn release_rest(&mut self, at: usize) {
         let job = &self.jobs[at];
         let rest = job.size() - job.arrival.program.usable(job.size()).min(job.size());
         let Some((&site, _)) = job.sizes.iter().next().filter(|_| rest > 0) else { return };
         self.jobs[at].advance(self.now);
         self.shrink(at, site, rest);
-        self.foresee(at);
-        self.after(self.workload.costs.release, Next::Free { job: at, site, count: rest });
+        self.schedule_end(at);
+        self.schedule_after(
+            self.workload.costs.release,
+            QueuedEvent::Free { job: at, site, count: rest },
+        );
     }
 
-    /// The job tells how efficient it is.
+    /// Reports the efficiency of the job to the manager.
     fn measure(&mut self, at: usize) {
         let job = &self.jobs[at];
         let processors = job.size();
         let efficiency = job.arrival.program.curve.efficiency(processors);
-        self.tell(Event::Efficiency { job: number(at), efficiency, processors });
+        self.notify_manager(Event::Efficiency { job: number(at), efficiency, processors });
     }
 
-    /// A job goes on without so many, or as many as it has.
+    /// Removes up to `count` processors from a job, and returns their number.
     fn shrink(&mut self, at: usize, site: usize, count: u32) -> u32 {
         let size = self.jobs[at].sizes.entry(site).or_default();
         let count = count.min(*size);
@@ -629,7 +637,7 @@ impl Engine<'_> {
 
     fn change(&mut self, at: usize, site: usize, change: u64, count: u32, grow: bool) {
         if self.jobs[at].over {
-            return; // what it was given is given back by the manager
+            return; // the manager releases the added processors
         }
         self.jobs[at].advance(self.now);
         self.jobs[at].ended.changes += 1;
@@ -647,23 +655,23 @@ impl Engine<'_> {
         job.paused = true;
         job.round += 1;
         let round = job.round;
-        // It goes on before anything is released, or the manager hears of it.
-        self.after(pause, Next::Resume { job: at, round });
+        // The job resumes before processors are released or the manager is notified.
+        self.schedule_after(pause, QueuedEvent::Resume { job: at, round });
         if grow {
-            self.after(pause, Next::Grown { job: at, change, count });
+            self.schedule_after(pause, QueuedEvent::Grown { job: at, change, count });
         } else {
             let free = pause + self.workload.costs.release;
-            self.after(free, Next::Free { job: at, site, count });
+            self.schedule_after(free, QueuedEvent::Free { job: at, site, count });
         }
     }
 
-    /// Says when a job that computes will be done.
-    fn foresee(&mut self, at: usize) {
+    /// Schedules the end of a job that computes.
+    fn schedule_end(&mut self, at: usize) {
         let job = &mut self.jobs[at];
         job.round += 1;
         let round = job.round;
         let left = Duration::from_secs_f64((job.left * job.seconds()).max(0.0));
-        self.after(left, Next::Done { job: at, round });
+        self.schedule_after(left, QueuedEvent::Done { job: at, round });
         if self.jobs[at].ended.changes > 0 {
             self.measure(at);
         }
@@ -678,9 +686,12 @@ impl Engine<'_> {
         job.ended.mean = if ran > 0.0 { job.ended.mean / ran } else { f64::from(job.size()) };
         let sizes = std::mem::take(&mut job.sizes);
         self.open -= 1;
-        self.tell(Event::Ended { job: number(at) });
+        self.notify_manager(Event::Ended { job: number(at) });
         for (site, count) in sizes {
-            self.after(self.workload.costs.release, Next::Free { job: at, site, count });
+            self.schedule_after(
+                self.workload.costs.release,
+                QueuedEvent::Free { job: at, site, count },
+            );
         }
     }
 }

@@ -1,48 +1,50 @@
-//! The six figures in which the paper shows a set of runs, as SVG and as CSV: over the jobs, how many processors they had in
-//! the mean and at most, their execution and response times; over time, the processors in use and the manager's operations.
+//! The six figures of the paper for a set of runs, in SVG and CSV.
 //!
-//! Source: Buisson et al., *Scheduling malleable applications in multicluster systems*, CLUSTER 2007, figures 7 and 8. Must not
-//! know how the outcomes came about.
+//! Over the jobs: mean and maximum processors, execution and response times. Over time: processors
+//! in use and the manager's operations.
+//!
+//! Source: Buisson et al., *Scheduling malleable applications in multicluster systems*, CLUSTER
+//! 2007, figures 7 and 8. This module does not depend on the simulation of the outcomes.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use plotters::prelude::*;
 
-use super::{Ended, Outcome};
+use super::{JobRecord, Outcome};
 use crate::figure::{COLOURS, FigureError, draw, legend, wrong};
 
-/// Points of a line over time: of more, several lines are a thicket.
+/// The number of points of a line over time; with more, several lines cannot be distinguished.
 const POINTS: u32 = 150;
 
-/// One of the six.
+/// One of the six figures of a set of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     /// (a) Distribution over the jobs of their mean number of processors.
     MeanProcessors,
-    /// (b) Of the most that they had.
+    /// (b) Distribution over the jobs of their maximum number of processors.
     MostProcessors,
-    /// (c) Of the execution times.
+    /// (c) Distribution over the jobs of their execution times.
     Execution,
-    /// (d) Of the response times.
+    /// (d) Distribution over the jobs of their response times.
     Response,
     /// (e) Processors in use over time.
     Utilisation,
-    /// (f) Operations of the malleability manager over time, added up.
+    /// (f) Cumulative operations of the malleability manager over time.
     Operations,
 }
 
 /// A run in a figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
-    /// What it is called.
+    /// The name of the run.
     pub label: &'a str,
-    /// What became of it.
+    /// The outcome of the run.
     pub outcome: &'a Outcome,
 }
 
 impl Figure {
-    /// All of them.
+    /// All six figures, in the paper's order.
     pub const ALL: [Self; 6] = [
         Self::MeanProcessors,
         Self::MostProcessors,
@@ -52,7 +54,7 @@ impl Figure {
         Self::Operations,
     ];
 
-    /// For a file's name.
+    /// The name of the figure's file.
     pub fn name(self) -> &'static str {
         match self {
             Self::MeanProcessors => "mean-processors",
@@ -64,7 +66,7 @@ impl Figure {
         }
     }
 
-    /// Its title, and what is along its two axes.
+    /// The title, and the labels of the two axes.
     fn words(self) -> [&'static str; 3] {
         let jobs = "jobs with no more, %";
         match self {
@@ -79,15 +81,15 @@ impl Figure {
         }
     }
 
-    /// Points of its line, by rising x.
+    /// The points of a run's line, by rising x.
     pub fn points(self, outcome: &Outcome) -> Vec<(f64, f64)> {
         match self {
             Self::MeanProcessors => distribution(outcome, |job| job.ended.map(|_| job.mean)),
             Self::MostProcessors => {
                 distribution(outcome, |job| job.ended.map(|_| f64::from(job.most)))
             }
-            Self::Execution => distribution(outcome, Ended::execution),
-            Self::Response => distribution(outcome, Ended::response),
+            Self::Execution => distribution(outcome, JobRecord::execution),
+            Self::Response => distribution(outcome, JobRecord::response),
             Self::Utilisation => used(outcome),
             Self::Operations => {
                 let so_far = |(at, change): (usize, &(Duration, _))| {
@@ -101,10 +103,10 @@ impl Figure {
         }
     }
 
-    /// As a drawing.
+    /// Draws the figure as SVG.
     ///
     /// # Errors
-    /// It cannot be drawn.
+    /// The figure cannot be drawn.
     pub fn svg(self, title: &str, runs: &[Run<'_>]) -> Result<String, FigureError> {
         let lines: Vec<_> = runs.iter().map(|run| (run.label, self.points(run.outcome))).collect();
         let all = || lines.iter().flat_map(|(_, points)| points.iter());
@@ -156,7 +158,7 @@ impl Figure {
         }
     }
 
-    /// What a line goes through: it rises where its next point is, and not before.
+    /// The corners of a step line, which rises at each point.
     fn steps(self, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
         if self == Self::Utilisation {
             return points.to_vec();
@@ -171,13 +173,13 @@ impl Figure {
         steps
     }
 
-    /// As a table: a header, then a line for each run and point.
+    /// The figure as CSV: a header, then a line for each run and point.
     pub fn csv(self, runs: &[Run<'_>]) -> String {
         let [_, x, y] = self.words();
         let mut text = format!("run,{},{}\n", column(x), column(y));
         for run in runs {
             for (x, y) in self.points(run.outcome) {
-                // A String takes whatever is written.
+                // Writing to a String cannot fail.
                 let _ = writeln!(text, "{},{x},{y}", quoted(run.label));
             }
         }
@@ -185,10 +187,11 @@ impl Figure {
     }
 }
 
-/// All jobs of these runs as a table, a line each. Times in seconds; empty: it did not happen.
+/// All jobs of the runs as CSV, a line each. Times are in seconds; a field is empty if the event
+/// did not occur.
 pub fn jobs(runs: &[Run<'_>]) -> String {
-    let head = "run,job,program,kind,came_s,began_s,ended_s,mean_processors,most_processors,changes,\
-                processor_seconds,sequential_s,paused_s,failed\n";
+    let head = "run,job,program,kind,came_s,began_s,ended_s,mean_processors,most_processors,\
+                changes,processor_seconds,sequential_s,paused_s,failed\n";
     let mut text = head.to_owned();
     let at = |time: Option<Duration>| time.map_or(String::new(), |t| t.as_secs_f64().to_string());
     for run in runs {
@@ -219,16 +222,17 @@ fn column(words: &str) -> String {
     words.replace(", %", "_percent").replace(' ', "_")
 }
 
-/// A field of a table (CSV), in quotes where it must be.
+/// Quotes a CSV field where it must be quoted.
 pub fn quoted(text: &str) -> String {
-    match text.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_owned(),
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
     }
 }
 
-/// Which part of the jobs, in percent, has no more than x.
-fn distribution(outcome: &Outcome, of: impl Fn(&Ended) -> Option<f64>) -> Vec<(f64, f64)> {
+/// The percentage of the jobs whose value is at most x.
+fn distribution(outcome: &Outcome, of: impl Fn(&JobRecord) -> Option<f64>) -> Vec<(f64, f64)> {
     let mut values: Vec<f64> = outcome.jobs.iter().filter_map(of).collect();
     values.sort_by(f64::total_cmp);
     let all = values.len() as f64;
@@ -243,7 +247,7 @@ fn distribution(outcome: &Outcome, of: impl Fn(&Ended) -> Option<f64>) -> Vec<(f
     points
 }
 
-/// The processors in use by jobs, each point a mean over its part of the time.
+/// The processors in use by jobs; each point is a mean over its interval.
 fn used(outcome: &Outcome) -> Vec<(f64, f64)> {
     let end = outcome.end.as_secs_f64();
     let step = end / f64::from(POINTS);
@@ -272,9 +276,9 @@ mod tests {
     use super::super::Moment;
     use super::*;
 
-    fn job(came: u64, began: u64, ended: u64, most: u32) -> Ended {
+    fn job(came: u64, began: u64, ended: u64, most: u32) -> JobRecord {
         let at = Duration::from_secs;
-        Ended {
+        JobRecord {
             program: "a, \"b\"".to_owned(),
             kind: Kind::Malleable,
             min: 2,
@@ -294,7 +298,7 @@ mod tests {
     fn outcome() -> Outcome {
         let at = Duration::from_secs;
         let failed =
-            Ended { ended: None, began: None, failed: Some("no".into()), ..job(0, 0, 0, 0) };
+            JobRecord { ended: None, began: None, failed: Some("no".into()), ..job(0, 0, 0, 0) };
         Outcome {
             jobs: vec![job(0, 1, 11, 4), job(0, 5, 11, 4), job(5, 6, 100, 8), failed],
             used: [(0, 0), (10, 4), (60, 10), (100, 0)]
@@ -307,15 +311,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_is_what_happened() {
+    fn points_match_the_outcome() {
         let outcome = outcome();
         let points = |figure: Figure| figure.points(&outcome);
-        let told = |figure| -> Vec<_> {
+        let rounded = |figure| -> Vec<_> {
             points(figure).iter().map(|(x, y)| (*x, (y * 1000.0).round() / 1000.0)).collect()
         };
-        assert_eq!(told(Figure::MostProcessors), [(4.0, 66.667), (8.0, 100.0)]);
-        assert_eq!(told(Figure::Execution), [(6.0, 33.333), (10.0, 66.667), (94.0, 100.0)]);
-        assert_eq!(told(Figure::Response), [(11.0, 66.667), (95.0, 100.0)]);
+        assert_eq!(rounded(Figure::MostProcessors), [(4.0, 66.667), (8.0, 100.0)]);
+        assert_eq!(rounded(Figure::Execution), [(6.0, 33.333), (10.0, 66.667), (94.0, 100.0)]);
+        assert_eq!(rounded(Figure::Response), [(11.0, 66.667), (95.0, 100.0)]);
         assert_eq!(
             points(Figure::Operations),
             [(0.0, 0.0), (20.0, 1.0), (30.0, 2.0), (100.0, 2.0)]
@@ -350,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_of_nothing() {
+    fn empty_outcomes_can_be_drawn() {
         let outcome = Outcome::default();
         for figure in Figure::ALL {
             figure.svg("", &[Run { label: "none", outcome: &outcome }]).unwrap();

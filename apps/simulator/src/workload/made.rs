@@ -1,6 +1,6 @@
-//! Workloads from their files: what a [`WorkloadConfig`] says, drawn with a seed.
+//! Draws workloads from their files ([`WorkloadConfig`]) and a seed.
 //!
-//! Must not know how a workload is played.
+//! This module does not depend on the simulation.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,52 +17,52 @@ use super::program::{Curve, Program, Sizes};
 use super::swf::{self, Met, Oddity, SwfError, SwfJob, Trace};
 use super::{Arrival, Costs, Site, Users, Workload};
 
-/// A trace's cluster where the file names none.
-const ALONE: &str = "trace";
-/// A malleable job of a trace has an average parallelism of up to so many times its size there, and can do with the size
-/// divided by it.
+/// The name of a trace's cluster if the file names none.
+const DEFAULT_CLUSTER: &str = "trace";
+/// The largest ratio of a malleable job's average parallelism to its size in the trace. Its minimum
+/// is its size divided by this ratio.
 const BREADTH: f64 = 4.0;
-/// Largest coefficient of variance of its parallelism.
+/// The largest coefficient of variance of a malleable job's parallelism.
 const SIGMA_MAX: f64 = 2.0;
-/// A job takes at least so long: traces have jobs of 0 s.
+/// The shortest duration of a job, in seconds: traces have jobs of 0 s.
 const LEAST_SECONDS: f64 = 1e-3;
 
-/// A workload cannot be made.
+/// Failure to make a workload.
 #[derive(Debug, thiserror::Error)]
 pub enum MakeError {
-    /// Its trace cannot be read.
+    /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] SwfError),
-    /// None of the trace's jobs are left.
+    /// No job of the trace is left.
     #[error("{}: it has {jobs} jobs, and `skip` leaves {skip} of them out", file.display())]
     Skipped {
-        /// The trace.
+        /// The path of the trace.
         file: PathBuf,
-        /// How many jobs it has.
+        /// The number of its jobs.
         jobs: usize,
-        /// How many are left out.
+        /// The number of skipped jobs.
         skip: u32,
     },
-    /// What a check of the file should have found.
+    /// A mistake of the file that its check should have found.
     #[error("{0}")]
     Unchecked(String),
 }
 
-/// A workload as made, and what was odd in its trace.
+/// A workload, with the warnings about its trace.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// To be played.
+    /// The workload to simulate.
     pub workload: Workload,
-    /// What is odd about the trace's lines.
+    /// The warnings about the trace's lines.
     pub odd: Vec<(Oddity, Met)>,
-    /// Jobs that are larger than any cluster: they will fail.
+    /// The number of jobs that fail, for they are larger than any cluster.
     pub too_large: usize,
 }
 
-/// Makes a workload. `base`: the folder that a relative path of the trace starts from.
+/// Makes a workload; a relative path of the trace starts at `base`.
 ///
 /// # Errors
-/// The trace cannot be read, or nothing of it is left.
+/// The trace cannot be read, or no job of it is left.
 pub fn make(config: &WorkloadConfig, base: &Path, seed: u64) -> Result<Made, MakeError> {
     match &config.trace.file {
         Some(file) => {
@@ -77,10 +77,10 @@ pub fn make(config: &WorkloadConfig, base: &Path, seed: u64) -> Result<Made, Mak
     }
 }
 
-/// Makes a workload of a trace that was read already from this file.
+/// Makes a workload from a trace that the caller has read from `file`.
 ///
 /// # Errors
-/// Nothing of the trace is left.
+/// No job of the trace is left.
 pub fn make_of(
     config: &WorkloadConfig,
     trace: &Trace,
@@ -89,7 +89,7 @@ pub fn make_of(
 ) -> Result<Made, MakeError> {
     let mut sites: Vec<Site> = config.cluster.iter().map(site).collect();
     if sites.is_empty() {
-        sites.push(Site::new(ALONE, trace.processors()));
+        sites.push(Site::new(DEFAULT_CLUSTER, trace.processors()));
     }
     let largest = sites.iter().map(|site| site.size).max().unwrap_or(0);
     let section = &config.trace;
@@ -169,8 +169,10 @@ fn program(section: &ProgramSection) -> Result<Program, MakeError> {
     Ok(Program { name, curve, sizes, min, max })
 }
 
-/// The jobs of all sections, by when they come. One seed draws the same programs whatever share of the jobs is malleable, so
-/// that workloads that differ in this differ in nothing else.
+/// The jobs of all sections, in order of their arrival.
+///
+/// A seed draws the same programs for every share of malleable jobs, so that such workloads differ
+/// in nothing else.
 fn jobs(config: &WorkloadConfig, seed: u64) -> Result<Vec<Arrival>, MakeError> {
     let programs = config.program.iter().map(|section| Ok((section, Arc::new(program(section)?))));
     let programs = programs.collect::<Result<Vec<_>, MakeError>>()?;
@@ -188,8 +190,8 @@ fn jobs(config: &WorkloadConfig, seed: u64) -> Result<Vec<Arrival>, MakeError> {
             let Some((program, shared)) = choice.get(drawn) else {
                 return Err(MakeError::Unchecked("a job has no program".to_owned()));
             };
-            let as_said = dice.unit() < section.malleable;
-            jobs.push(arrival(section, program, shared, at, as_said)?);
+            let is_malleable = dice.unit() < section.malleable;
+            jobs.push(arrival(section, program, shared, at, is_malleable)?);
             let every = section.every.get();
             at += if section.random { every.mul_f64(dice.exponential(1.0)) } else { every };
         }
@@ -203,12 +205,12 @@ fn arrival(
     program: &ProgramSection,
     shared: &Arc<Program>,
     at: Duration,
-    as_said: bool,
+    is_malleable: bool,
 ) -> Result<Arrival, MakeError> {
     let sizes = section.sizes(program).map_err(|(_, reason)| MakeError::Unchecked(reason))?;
     let kind = match section.kind {
-        JobKind::Moldable if as_said => Kind::Moldable,
-        JobKind::Malleable if as_said => Kind::Malleable,
+        JobKind::Moldable if is_malleable => Kind::Moldable,
+        JobKind::Malleable if is_malleable => Kind::Malleable,
         _ => Kind::Rigid,
     };
     let [min, start, max] = sizes;
@@ -217,12 +219,12 @@ fn arrival(
     Ok(Arrival { at, kind, min, start, max, program, scale: section.scale })
 }
 
-/// Programs of a trace's rigid jobs, which differ in the time alone.
+/// Programs of a trace's rigid jobs, which differ in the duration alone.
 #[derive(Default)]
 struct Programs(std::collections::BTreeMap<u32, Arc<Program>>);
 
 impl Programs {
-    /// One that takes a second on just so many processors.
+    /// A program that takes a second on exactly this number of processors.
     fn rigid(&mut self, size: u32) -> Arc<Program> {
         let made = || {
             let curve = Curve::Points(vec![(size, 1.0)]);
@@ -233,8 +235,10 @@ impl Programs {
     }
 }
 
-/// A job of a trace. A malleable one is drawn after Downey (1997): an average parallelism, evenly in its logarithm, and a
-/// coefficient of variance; its work is what takes the trace's time on the trace's processors.
+/// A job of a trace.
+///
+/// A malleable one is drawn after Downey (1997): an average parallelism, uniform in its logarithm,
+/// and a coefficient of variance. Its work takes the trace's time on the trace's processors.
 fn traced(
     job: &SwfJob,
     at: Duration,

@@ -1,9 +1,12 @@
-//! Workloads of many jobs over many clusters: the live malleability manager
-//! ([`springtide_actors::scheduler::manager`]) against modelled sites and applications, in simulated time.
+//! Workloads of many jobs over many clusters: the live malleability manager against modelled sites
+//! and applications.
 //!
-//! What is live: every decision, and the books. What is modelled: how long a job takes on so many processors
-//! ([`program`]), what holding, recruiting and releasing processors costs ([`Costs`]), and local users, who take processors
-//! without asking anybody here ([`Users`]).
+//! Time is simulated. Every decision and all accounts are those of the live manager
+//! ([`springtide_actors::scheduler::manager`]). Three parts are modelled:
+//!
+//! - the duration of a job on a number of processors ([`program`]);
+//! - the cost of holding, recruiting and releasing processors ([`Costs`]);
+//! - local users, who take processors without a request to the scheduler ([`Users`]).
 
 pub(crate) mod dice;
 mod engine;
@@ -21,56 +24,57 @@ use springtide_actors::policy::malleability::Placement;
 use springtide_actors::scheduler::manager::{Kind, Settings};
 use springtide_runtime::id::ClusterId;
 
-pub use self::engine::{Ended, Moment, Outcome, play};
+pub use self::engine::{JobRecord, Moment, Outcome, play};
 pub use self::summary::Summary;
 
 use self::program::Program;
 
-/// A cluster.
+/// A cluster with its local users.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Site {
-    /// Its name.
+    /// The name of the cluster.
     pub name: ClusterId,
-    /// Its processors.
+    /// The number of its processors.
     pub size: u32,
-    /// Who else uses them.
+    /// The local users of the cluster.
     pub users: Users,
 }
 
 impl Site {
-    /// One that nobody else uses.
+    /// A cluster without local users.
     pub fn new(name: &str, size: u32) -> Self {
         Self { name: ClusterId::from(name), size, users: Users::default() }
     }
 }
 
-/// Local users of a cluster, who bypass the scheduler: their requests come at random, and wait in the site's own queue while
-/// there is no room.
+/// Local users of a cluster, who bypass the scheduler.
+///
+/// Their requests arrive at random, and wait in the site's own queue until there is room.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Users {
-    /// Processors that they use on the average, if they never had to wait.
+    /// Mean number of processors that they would use without queueing.
     pub mean: f64,
-    /// Most processors of a request; requests are evenly from 1 to this.
+    /// Largest request; sizes are uniform from 1 to this.
     pub most: u32,
-    /// For how long, on the average (exponentially).
+    /// Mean of the exponentially distributed duration.
     pub hold: Duration,
 }
 
-/// What changes of jobs cost.
+/// Durations of a job's changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// From the order for a processor to a stub that holds it.
+    /// Time from the order for a processor to a stub that holds it.
     pub hold: Duration,
-    /// From the order for a released processor to its being free.
+    /// Time from the order to release a processor until it is free.
     pub release: Duration,
-    /// A job comes to a point where it can change at least so often.
+    /// The longest time between two points where a job can change.
     pub point: Duration,
-    /// A job computes nothing for so long when it changes: recruiting, redistribution, or giving up processes.
+    /// The pause of a job at a change: recruiting, redistribution, or ending processes.
     pub pause: Duration,
 }
 
 impl Default for Costs {
-    /// Those of the model that the bars come from.
+    /// The costs of the model behind the specification's bars.
     fn default() -> Self {
         Self {
             hold: Duration::from_secs(8),
@@ -81,39 +85,39 @@ impl Default for Costs {
     }
 }
 
-/// A job and when it comes.
+/// A job and the time of its arrival.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrival {
-    /// From the beginning.
+    /// Time from the beginning of the workload.
     pub at: Duration,
-    /// What can change.
+    /// The kind of the job: rigid, moldable or malleable.
     pub kind: Kind,
-    /// Fewest processors.
+    /// The minimum number of processors.
     pub min: u32,
-    /// Most that it starts with.
+    /// The maximum number of processors at the start.
     pub start: u32,
-    /// Most.
+    /// The maximum number of processors.
     pub max: u32,
-    /// What it computes.
+    /// The program of the job.
     pub program: Arc<Program>,
-    /// It takes so many times as long as the program's curve says.
+    /// A factor for all durations of the program's curve.
     pub scale: f64,
 }
 
-/// A workload and what it runs on.
+/// A workload, its clusters and its scheduling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// The clusters.
+    /// The clusters of the workload.
     pub sites: Vec<Site>,
-    /// The jobs, by the time at which they come.
+    /// The jobs, in order of their arrival.
     pub jobs: Vec<Arrival>,
-    /// How clusters are chosen for them.
+    /// The policy that chooses clusters for jobs.
     pub placement: Placement,
-    /// How they are managed.
+    /// The settings of the malleability manager.
     pub settings: Settings,
-    /// What changes cost.
+    /// The durations of changes.
     pub costs: Costs,
-    /// Of all that is random.
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 

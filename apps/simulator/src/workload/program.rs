@@ -1,23 +1,25 @@
-//! What a simulated job computes: how long it takes on so many processors, and which numbers of processors it can use.
+//! The program of a simulated job: its duration by the number of processors, and the numbers that
+//! it can use.
 //!
-//! Must not know who gives it processors.
+//! This module does not depend on scheduling.
 
 use springtide_actors::policy::malleability::Direction;
 
-/// How long a job takes, by processors, in seconds.
+/// The duration of a job in seconds, by the number of processors.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Curve {
     /// `serial + parallel / n`.
     Fit {
-        /// Seconds that no processor shortens.
+        /// Seconds that do not depend on the number of processors.
         serial: f64,
-        /// Seconds of one processor that are shared out.
+        /// Seconds of one processor that are divided among all.
         parallel: f64,
     },
-    /// Measured points, by rising processors, with `serial + parallel / n` through each two that follow each other. At least one.
+    /// Measured points by rising processors, at least one. `serial + parallel / n` interpolates
+    /// between two neighbours.
     Points(Vec<(u32, f64)>),
-    /// Downey's model: average parallelism and its variance, as in *A parallel workload model and its implications for
-    /// processor allocation*, 1997.
+    /// Downey's model (*A parallel workload model and its implications for processor allocation*,
+    /// 1997).
     Downey {
         /// Seconds on one processor.
         alone: f64,
@@ -29,35 +31,36 @@ pub enum Curve {
 }
 
 impl Curve {
-    /// Seconds on so many processors; none is one.
+    /// The duration in seconds on this number of processors; 0 counts as 1.
     pub fn seconds(&self, processors: u32) -> f64 {
         let n = f64::from(processors.max(1));
         match self {
             Self::Fit { serial, parallel } => serial + parallel / n,
-            Self::Points(points) => through(points, n),
+            Self::Points(points) => interpolate(points, n),
             Self::Downey { alone, parallelism, sigma } => alone / downey(n, *parallelism, *sigma),
         }
     }
 
-    /// What so many processors do, as a multiple of one.
+    /// The speedup of this number of processors over one.
     pub fn speedup(&self, processors: u32) -> f64 {
         self.seconds(1) / self.seconds(processors)
     }
 
-    /// Which part of so many processors computes.
+    /// The speedup per processor on this number of processors.
     pub fn efficiency(&self, processors: u32) -> f64 {
         self.speedup(processors) / f64::from(processors.max(1))
     }
 }
 
-fn through(points: &[(u32, f64)], n: f64) -> f64 {
+fn interpolate(points: &[(u32, f64)], n: f64) -> f64 {
     let at = |&(n, seconds): &(u32, f64)| (1.0 / f64::from(n.max(1)), seconds);
     let (first, last) = match points {
         [] => return 0.0,
         [only] => return at(only).1,
         [first, .., last] => (first, last),
     };
-    // Nothing is known beyond the last point: it is as good as it gets. Before the first the first two say how it goes.
+    // The last point also holds for more processors. Below the first, the first two points are
+    // extrapolated.
     let n = n.min(f64::from(last.0.max(1)));
     let next = points.iter().skip(1).position(|point| f64::from(point.0) >= n).unwrap_or(0) + 1;
     let ((x0, y0), (x1, y1)) = if n < f64::from(first.0) {
@@ -68,7 +71,7 @@ fn through(points: &[(u32, f64)], n: f64) -> f64 {
     y0 + (1.0 / n - x0) / (x1 - x0) * (y1 - y0)
 }
 
-/// Speed-up by Downey's model.
+/// The speedup by Downey's model.
 fn downey(n: f64, a: f64, sigma: f64) -> f64 {
     if sigma <= 1.0 {
         if n <= a {
@@ -85,33 +88,33 @@ fn downey(n: f64, a: f64, sigma: f64) -> f64 {
     }
 }
 
-/// Which numbers of processors a program can use.
+/// The numbers of processors that a program can use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sizes {
-    /// All.
+    /// Every number.
     #[default]
     Any,
-    /// 1, 2, 4, 8 and so on.
+    /// The powers of two: 1, 2, 4, 8 and so on.
     PowersOfTwo,
 }
 
-/// A program.
+/// A program with its duration and its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// Its name.
+    /// The name of the program.
     pub name: String,
-    /// How long it takes.
+    /// The duration of a run.
     pub curve: Curve,
-    /// Which sizes it can have.
+    /// The usable numbers of processors.
     pub sizes: Sizes,
-    /// Fewest processors.
+    /// The minimum number of processors.
     pub min: u32,
-    /// Most.
+    /// The maximum number of processors.
     pub max: u32,
 }
 
 impl Program {
-    /// The most that it can use of so many.
+    /// The number of these processors that the program can use.
     pub fn usable(&self, processors: u32) -> u32 {
         match self.sizes {
             Sizes::Any => processors.min(self.max),
@@ -120,7 +123,7 @@ impl Program {
         }
     }
 
-    /// What it answers to an offer of, or a request for, so many processors.
+    /// The number of processors that the program accepts of an offer, or gives up on request.
     pub fn accepts(&self, size: u32, direction: Direction, asked: u32) -> u32 {
         match direction {
             Direction::Grow => self.usable(size.saturating_add(asked)).saturating_sub(size),
@@ -141,11 +144,11 @@ mod tests {
     }
 
     #[test]
-    fn points_are_met_and_between_them_is_a_hyperbola() {
+    fn points_are_interpolated_by_hyperbolas() {
         let curve = Curve::Points(vec![(2, 60.0), (4, 40.0), (8, 38.0)]);
         let seconds: Vec<f64> = [1, 2, 3, 4, 8, 100].map(|n| curve.seconds(n)).to_vec();
         assert_eq!(seconds[1], 60.0);
-        // 20 + 80 / n through the first two.
+        // The first two points lie on 20 + 80 / n.
         assert!((seconds[0] - 100.0).abs() < 1e-9 && (seconds[2] - 140.0 / 3.0).abs() < 1e-9);
         assert_eq!(&seconds[3..], [40.0, 38.0, 38.0]);
         assert_eq!(Curve::Points(vec![(4, 7.0)]).seconds(9), 7.0);
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn powers_of_two_are_kept_to() {
+    fn sizes_stay_powers_of_two() {
         let ft = program(Sizes::PowersOfTwo, 32);
         assert_eq!(ft.accepts(2, Direction::Grow, 20), 14);
         assert_eq!(ft.accepts(8, Direction::Grow, 7), 0);

@@ -1,7 +1,9 @@
-//! What the paper states of its experiments, beside what ours come to; where they differ, why.
+//! Statements of the paper on its experiments, compared with our results, with the reason of each
+//! difference.
 //!
-//! Source: Buisson et al., *Scheduling malleable applications in multicluster systems*, CLUSTER 2007, sections 1, 7 and 8. Of its
-//! figures the text that we have keeps the axes alone, which bound what is drawn. Must not know how the outcomes came about.
+//! Source: Buisson et al., *Scheduling malleable applications in multicluster systems*, CLUSTER
+//! 2007, sections 1, 7 and 8. Of its figures our copy has only the axes, which bound the values.
+//! This module does not depend on the simulation of the outcomes.
 
 use serde::Serialize;
 use springtide_actors::policy::malleability::Policy;
@@ -9,33 +11,33 @@ use springtide_actors::scheduler::manager::Approach;
 
 use super::Summary;
 
-/// What became of one of the paper's workloads, under one choice.
+/// The result of one of the paper's workloads under one configuration.
 #[derive(Clone, Debug)]
 pub struct Of {
-    /// Who came first.
+    /// The precedence of running or waiting jobs.
     pub approach: Approach,
-    /// Who grew and shrank.
+    /// The policy that selects jobs to grow and shrink.
     pub policy: Policy,
-    /// The share of malleable jobs that its name stands for: all of Wm and W'm, half of Wmr and W'mr; none where all are rigid.
+    /// The share of malleable jobs: 1 for Wm and W'm, 0.5 for Wmr and W'mr, 0 for rigid jobs.
     pub malleable: f64,
     /// Means over the seeds.
     pub result: Summary,
 }
 
-/// A statement.
+/// A statement of the paper and our result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Statement {
-    /// What the paper says.
+    /// The statement of the paper.
     pub paper: &'static str,
-    /// What ours say.
+    /// Our result, in words.
     pub ours: String,
-    /// Whether that is the same.
+    /// Whether our result agrees with the statement.
     pub same: bool,
-    /// If not, why.
+    /// The reason, if it does not agree.
     pub why: Option<&'static str>,
 }
 
-/// All of them that can be judged by these runs.
+/// Compares all statements that these runs suffice for.
 pub fn statements(runs: &[Of]) -> Vec<Statement> {
     let of = |approach: Approach, policy: Policy, malleable: f64| {
         let found = runs
@@ -66,7 +68,8 @@ pub fn statements(runs: &[Of]) -> Vec<Statement> {
         ])
     };
     say(
-        "a higher utilisation and shorter execution times can be achieved when malleability is used",
+        "a higher utilisation and shorter execution times can be achieved when malleability is \
+         used",
         four(running).zip(rigid(running)).map(|(four, rigid)| {
             let shorter = four.iter().all(|one| one.execution_s < rigid.execution_s);
             let more = four.iter().all(|one| one.used > rigid.used);
@@ -97,7 +100,7 @@ pub fn statements(runs: &[Of]) -> Vec<Statement> {
             let both = four.iter().all(|one| one.offers > 0 && one.shrinks > 0);
             (format!("shrinks {}", list(&four, |one| one.shrinks as f64, 0)), both)
         }),
-        "rigid jobs of two processors nearly always find them idle, so that nobody has to make room",
+        "rigid jobs of two processors nearly always find them idle, so no job has to shrink",
     );
     say(
         "under load the execution times of all four are almost the same",
@@ -112,11 +115,12 @@ pub fn statements(runs: &[Of]) -> Vec<Statement> {
             );
             (ours, most <= 1.1 * least)
         }),
-        "egs gives some to each job at every poll, so that few stay at their minimum; what a change costs the applications of the \
-         paper is not known, and is 4 s here",
+        "egs gives some to each job at every poll, so only a few stay at their minimum; the paper does \
+         not state the cost of a change in its applications, which is 4 s here",
     );
     say(
-        "under load the response time is far worse for egs with all jobs malleable, for they wait longer",
+        "under load the response time is far worse for egs with all jobs malleable, for they wait \
+         longer",
         four(waiting).map(|four| {
             let [fpsma, _, egs, _] = four;
             let ours = format!(
@@ -126,9 +130,10 @@ pub fn statements(runs: &[Of]) -> Vec<Statement> {
             );
             (ours, egs.response_s > 1.1 * fpsma.response_s)
         }),
-        "jobs start on two processors, and with precedence to those that wait room is made for these within seconds: egs's wait is \
-         longer than fpsma's, and both are short. The paper's waits need what the text does not tell: how often the queue is \
-         scanned, and how long a cluster's own scheduler takes",
+        "jobs start on two processors, and precedence to waiting jobs makes room for these within \
+         seconds: egs's wait is longer than fpsma's, and both are short. The paper's waits depend \
+         on times that it does not state: how often the queue is scanned, and how long a \
+         cluster's own scheduler takes",
     );
     let axis = |approach, ends: [f64; 5]| {
         four(approach).map(|four| {
@@ -141,21 +146,24 @@ pub fn statements(runs: &[Of]) -> Vec<Statement> {
                 most(|one| one.operations as f64),
             ];
             let text = format!(
-                "means up to {:.0} processors a job, {:.0} s, {:.0} s, {:.0} processors in use, {:.0} operations",
+                "means up to {:.0} processors a job, {:.0} s, {:.0} s, {:.0} processors in use, \
+                 {:.0} operations",
                 ours[0], ours[1], ours[2], ours[3], ours[4]
             );
             (text, ours.iter().zip(ends).all(|(ours, end)| *ours <= end))
         })
     };
-    let outside = "the paper's clusters were used by others as well, and how much it does not say: without a cap ours get more, and \
-                   with one egs changes more jobs a poll";
+    let outside = "the paper's clusters had other users, whose load it does not state: without a \
+                   cap ours get more, and with one egs changes more jobs a poll";
     say(
-        "axes with precedence to running jobs: 30 processors a job, 1200 s, 1200 s, 120 in use, 800 operations",
+        "axes with precedence to running jobs: 30 processors a job, 1200 s, 1200 s, 120 in use, \
+         800 operations",
         axis(running, [30.0, 1200.0, 1200.0, 120.0, 800.0]),
         outside,
     );
     say(
-        "axes with precedence to waiting jobs: 40 processors a job, 1000 s, 1000 s, 100 in use, 500 operations",
+        "axes with precedence to waiting jobs: 40 processors a job, 1000 s, 1000 s, 100 in use, \
+         500 operations",
         axis(waiting, [40.0, 1000.0, 1000.0, 100.0, 500.0]),
         outside,
     );
@@ -165,6 +173,7 @@ pub fn statements(runs: &[Of]) -> Vec<Statement> {
 fn list(all: &[&Summary; 4], of: fn(&Summary) -> f64, digits: usize) -> String {
     let [a, b, c, d] = all.map(of);
     format!(
-        "fpsma {a:.digits$} and {b:.digits$} (half of them rigid), egs {c:.digits$} and {d:.digits$}"
+        "fpsma {a:.digits$} and {b:.digits$} (half of them rigid), egs {c:.digits$} and \
+         {d:.digits$}"
     )
 }

@@ -1,52 +1,52 @@
-//! What became of a workload, in a few numbers.
+//! Statistics of a workload's outcome.
 
 use serde::Serialize;
 use springtide_actors::scheduler::manager::Kind;
 
-use super::{Ended, Outcome};
+use super::{JobRecord, Outcome};
 
-/// Runs shorter than this count as so long in a slowdown, seconds: the bound of Feitelson's *bounded slowdown*.
+/// The bound of Feitelson's *bounded slowdown*, seconds: shorter runs count as this long.
 const SHORT: f64 = 10.0;
 
-/// What became of a workload. Times in seconds; means are over the jobs that ended.
+/// Statistics of a workload's outcome. Times are in seconds; means are over the jobs that ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// Jobs that ended.
+    /// The number of jobs that ended.
     pub ended: usize,
-    /// Jobs that never began.
+    /// The number of jobs that never started.
     pub failed: usize,
-    /// When the last one ended.
+    /// The end of the last job.
     pub end_s: f64,
-    /// Mean time from a job's beginning to its end.
+    /// Mean time from a job's start to its end.
     pub execution_s: f64,
-    /// From its coming to its end.
+    /// Mean time from a job's arrival to its end.
     pub response_s: f64,
-    /// Of ten jobs one had a longer response time.
+    /// The 90th percentile of the response time.
     pub response_p90_s: f64,
-    /// From its coming to its beginning.
+    /// Mean time from a job's arrival to its start.
     pub wait_s: f64,
-    /// Mean of response time by execution time, where no execution time is shorter than 10 s.
+    /// Mean of response time by execution time, where execution times below 10 s count as 10 s.
     pub slowdown: f64,
-    /// Mean over the jobs of their processors, each a mean over its run.
+    /// Mean over the jobs of each one's mean number of processors.
     pub processors: f64,
-    /// Processors in use by jobs, over the time until the last one ended.
+    /// Mean number of processors in use by jobs until the last one ended.
     pub used: f64,
-    /// Malleable jobs that never had more than their fewest processors.
+    /// Malleable jobs that never had more than their minimum of processors.
     pub stuck: usize,
-    /// Processor-hours in use beyond what one processor alone would have taken for the same work.
+    /// Processor-hours in use beyond those of one processor for the same work.
     pub wasted_h: f64,
     /// Messages that offered processors.
     pub offers: u64,
-    /// Messages that asked for some back.
+    /// Messages that requested processors back.
     pub shrinks: u64,
-    /// Of both, those after which a job changed.
+    /// Offers and requests after which a job changed.
     pub operations: usize,
-    /// Seconds in which a job computed nothing because it changed, a job.
+    /// Mean seconds of a job in pauses for its changes.
     pub paused_s: f64,
 }
 
 impl Summary {
-    /// The mean of several; of none all is 0. Counts are rounded.
+    /// The mean of several summaries, with rounded counts; all values are 0 if there are none.
     pub fn mean(all: &[Self]) -> Self {
         let of = |of: fn(&Self) -> f64| mean(all.iter().map(of));
         let count = |value: fn(&Self) -> f64| of(value).round();
@@ -70,11 +70,11 @@ impl Summary {
         }
     }
 
-    /// Of this outcome.
+    /// Computes the summary of an outcome.
     pub fn of(outcome: &Outcome) -> Self {
         let jobs = &outcome.jobs;
-        let mean = |of: fn(&Ended) -> Option<f64>| mean(jobs.iter().filter_map(of));
-        let mut responses: Vec<f64> = jobs.iter().filter_map(Ended::response).collect();
+        let mean = |of: fn(&JobRecord) -> Option<f64>| mean(jobs.iter().filter_map(of));
+        let mut responses: Vec<f64> = jobs.iter().filter_map(JobRecord::response).collect();
         responses.sort_by(f64::total_cmp);
         let p90 = responses.get((responses.len() * 9 / 10).min(responses.len().saturating_sub(1)));
         let end_s = outcome.end.as_secs_f64();
@@ -82,16 +82,16 @@ impl Summary {
             f64::from(pair[0].jobs) * (pair[1].at - pair[0].at).as_secs_f64()
         };
         let used: f64 = outcome.used.windows(2).map(over).sum();
-        let stuck = |job: &&Ended| job.kind == Kind::Malleable && job.most == job.min;
+        let stuck = |job: &&JobRecord| job.kind == Kind::Malleable && job.most == job.min;
         let wasted: f64 = jobs.iter().map(|job| job.taken - job.work).sum();
         Self {
             ended: responses.len(),
             failed: jobs.iter().filter(|job| job.failed.is_some()).count(),
             end_s,
-            execution_s: mean(Ended::execution),
-            response_s: mean(Ended::response),
+            execution_s: mean(JobRecord::execution),
+            response_s: mean(JobRecord::response),
             response_p90_s: p90.copied().unwrap_or(0.0),
-            wait_s: mean(Ended::wait),
+            wait_s: mean(JobRecord::wait),
             slowdown: mean(|job| Some(job.response()? / job.execution()?.max(SHORT))),
             processors: mean(|job| job.ended.map(|_| job.mean)),
             used: used / end_s.max(f64::MIN_POSITIVE),

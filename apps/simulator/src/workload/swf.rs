@@ -1,8 +1,9 @@
-//! Job traces in the Standard Workload Format, plain or compressed with gzip, as they are found in the wild.
+//! Job traces in the Standard Workload Format, plain or compressed with gzip.
 //!
-//! The form: D. Feitelson's Parallel Workloads Archive, *The Standard Workload Format*, version 2.2: 18 numbers a line, -1 where
-//! something is not known, comments behind `;`, of which those at the top may be `Key: value`. What is merely odd is read and
-//! counted as a warning; what cannot be a trace is an error with its line. Must not know what is made of a trace.
+//! Source: D. Feitelson's Parallel Workloads Archive, *The Standard Workload Format*, version 2.2.
+//! A line has 18 numbers, with -1 for unknown values. Comments follow `;`, and those at the top may
+//! be `Key: value`. Unusual lines are read and counted as warnings; a line that cannot be part of a
+//! trace is an error. This module does not depend on the use of the trace.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,68 +14,72 @@ use std::time::Duration;
 
 use flate2::read::MultiGzDecoder;
 
-/// Fields of a line.
+/// The number of fields of a line.
 const FIELDS: usize = 18;
 
-/// Largest trace, in bytes of text: the largest of the public ones has a third of this.
+/// The maximum size of a trace, in bytes of text: three times the largest public one.
 const TEXT_MAX: u64 = 1 << 30;
 
-/// Longest time in a trace, in seconds: some 3000 years, so that times since 1970 pass.
+/// The longest time in a trace, in seconds: some 3000 years, so that times since 1970 are valid.
 const SECONDS_MAX: f64 = 1e11;
 
-/// Byte order mark of a UTF-8 text.
+/// The byte order mark of a UTF-8 text.
 const BOM: [u8; 3] = [0xef, 0xbb, 0xbf];
 
-/// First bytes of what gzip has compressed.
+/// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// A trace cannot be read.
+/// Failure to read a trace.
 #[derive(Debug, thiserror::Error)]
 pub enum SwfError {
-    /// The file cannot be read, or is no gzip although it begins like one.
+    /// The file cannot be read, or has a gzip header and is not gzip.
     #[error("cannot read the trace {}: {source}", file.display())]
     File {
-        /// Which.
+        /// The path of the trace.
         file: PathBuf,
-        /// Why.
+        /// The error of the system or the decoder.
         source: std::io::Error,
     },
-    /// A line is none of a trace.
+    /// A line is not part of a trace.
     #[error("{}:{line}: {reason}", file.display())]
     Line {
-        /// Of which file.
+        /// The path of the trace.
         file: PathBuf,
-        /// From 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The mistake of the line.
         reason: String,
     },
-    /// There is no job in it that could be run.
-    #[error("{}: no line is a job with a size and a run time: is it a trace in the Standard Workload Format?", file.display())]
+    /// The trace contains no job that could run.
+    #[error(
+        "{}: no line is a job with a size and a run time: is it a trace in the Standard Workload \
+         Format?",
+        file.display()
+    )]
     Empty {
-        /// Which file.
+        /// The path of the trace.
         file: PathBuf,
     },
 }
 
-/// What is odd about a trace.
+/// A warning about a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Oddity {
-    /// A job's line stands behind that of a job which came later. Jobs are sorted.
+    /// A job's line follows that of a job with a later submit time. Jobs are sorted.
     Unsorted,
-    /// More fields than the form has. The others are not read.
+    /// A line has more fields than the format. The others are ignored.
     MoreFields,
-    /// The processors that a job was given are not known; those that it asked for are taken.
+    /// The allocated processors are unknown; the requested ones are used.
     SizeAsked,
-    /// A job's processors are not known. It is left out.
+    /// The processors of a job are unknown. The job is skipped.
     NoSize,
-    /// A job's run time is not known. It is left out.
+    /// The run time of a job is unknown. The job is skipped.
     NoRunTime,
-    /// A job's run time is 0. It stays.
+    /// The run time of a job is 0. The job is kept.
     RunTimeZero,
-    /// It is not known when a job came. It is left out.
+    /// The submit time of a job is unknown. The job is skipped.
     NoSubmitTime,
-    /// Two jobs have the same number. Both stay.
+    /// Two jobs have the same number. Both are kept.
     SameNumber,
 }
 
@@ -93,45 +98,46 @@ impl fmt::Display for Oddity {
     }
 }
 
-/// How often something odd was met.
+/// The number of occurrences of a warning, and the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
-    /// In so many lines.
+    /// The number of lines with the warning.
     pub times: usize,
-    /// First in this one, from 1.
+    /// The first line with the warning, from 1.
     pub line: usize,
 }
 
 /// A job of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwfJob {
-    /// Its number.
+    /// The number of the job.
     pub number: i64,
-    /// When it came, since the first job that is kept.
+    /// Submit time, since the first job that is kept.
     pub submit: Duration,
-    /// How long it ran.
+    /// The run time of the job.
     pub run: Duration,
-    /// On how many processors.
+    /// The number of processors.
     pub size: u32,
-    /// How long it said that it would run at most.
+    /// The requested time limit of the job.
     pub requested: Option<Duration>,
-    /// Its partition; of a grid, its site.
+    /// The partition of the job; in a grid's trace, its site.
     pub partition: Option<i64>,
 }
 
-/// A trace.
+/// The jobs and the header of a trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
-    /// What the top says, by key, as `MaxProcs`; of several with one key the first.
+    /// The header by key, such as `MaxProcs`; the first of several values with one key.
     pub header: BTreeMap<String, String>,
-    /// By when they came, and those that came at once as they stand in the file.
+    /// The jobs by submit time; jobs with one time keep the order of the file.
     pub jobs: Vec<SwfJob>,
-    /// What is odd.
+    /// The warnings about the trace.
     pub odd: BTreeMap<Oddity, Met>,
 }
 
 impl Trace {
-    /// Processors of the machine: what the top says, or the largest job's where it says nothing.
+    /// The processors of the machine by the header, or those of the largest job if there is no
+    /// header.
     pub fn processors(&self) -> u32 {
         let said = ["MaxProcs", "MaxNodes"].into_iter().find_map(|key| self.header.get(key));
         let said = said.and_then(|text| text.split_whitespace().next()?.parse().ok());
@@ -140,10 +146,10 @@ impl Trace {
     }
 }
 
-/// Reads a trace.
+/// Reads a trace from a file.
 ///
 /// # Errors
-/// The file cannot be read, a line is none of a trace, or no job is left.
+/// The file cannot be read, a line is not part of a trace, or no job is left.
 pub fn read(file: &Path) -> Result<Trace, SwfError> {
     let failed = |source| SwfError::File { file: file.to_owned(), source };
     let mut bytes = Vec::new();
@@ -155,16 +161,16 @@ pub fn read(file: &Path) -> Result<Trace, SwfError> {
         bytes = text;
     }
     if bytes.len() as u64 > TEXT_MAX {
-        let reason = format!("its text is larger than {TEXT_MAX} bytes: it is no trace");
+        let reason = format!("its text is larger than {TEXT_MAX} bytes, the limit of a trace");
         return Err(failed(std::io::Error::other(reason)));
     }
     parse(file, &bytes)
 }
 
-/// Reads the text of a trace, which `file` names in messages.
+/// Parses the text of a trace; errors name `file`.
 ///
 /// # Errors
-/// A line is none of a trace, or no job is left.
+/// A line is not part of a trace, or no job is left.
 pub fn parse(file: &Path, text: &[u8]) -> Result<Trace, SwfError> {
     let mut reader = Reader::default();
     let text = text.strip_prefix(&BOM).unwrap_or(text);
@@ -179,12 +185,12 @@ pub fn parse(file: &Path, text: &[u8]) -> Result<Trace, SwfError> {
     reader.trace().ok_or_else(|| SwfError::Empty { file: file.to_owned() })
 }
 
-/// A trace while it is read.
+/// The state of a parser.
 #[derive(Default)]
 struct Reader {
     line: usize,
     header: BTreeMap<String, String>,
-    /// By the line's order, with the time at which each came, in seconds.
+    /// The jobs in order of lines, with their submit times in seconds.
     jobs: Vec<(f64, SwfJob)>,
     latest: f64,
     numbers: std::collections::BTreeSet<i64>,
@@ -197,7 +203,7 @@ impl Reader {
     }
 
     fn read(&mut self, line: &[u8]) -> Result<(), String> {
-        // Comments are in whatever encoding their authors had.
+        // Comments may have any encoding.
         let line = String::from_utf8_lossy(line);
         let line = line.trim();
         match line.strip_prefix(';') {
@@ -249,14 +255,14 @@ impl Reader {
         if size > f64::from(u32::MAX) {
             return Err(format!("no machine has the {size} processors of this job"));
         }
-        let lacks = match () {
+        let warning = match () {
             () if submit < 0.0 => Some(Oddity::NoSubmitTime),
             () if run < 0.0 => Some(Oddity::NoRunTime),
             () if size < 1.0 => Some(Oddity::NoSize),
             () => None,
         };
-        if let Some(lacks) = lacks {
-            self.odd(lacks);
+        if let Some(warning) = warning {
+            self.odd(warning);
             return Ok(());
         }
         if given < 1.0 {
@@ -322,13 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_odd_is_read_and_counted() {
+    fn warnings_are_counted() {
         let trace = of(TWO).unwrap();
         let seconds = Duration::from_secs_f64;
-        let told: Vec<_> =
+        let found: Vec<_> =
             trace.jobs.iter().map(|job| (job.number, job.submit, job.run, job.size)).collect();
         assert_eq!(
-            told,
+            found,
             [
                 (8, seconds(0.0), seconds(0.5), 2),
                 (7, seconds(60.0), seconds(60.0), 4),
@@ -357,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_no_part_of_a_trace() {
+    fn a_byte_order_mark_is_ignored() {
         let marked = of(&format!("\u{feff}{TWO}")).unwrap();
         assert_eq!(marked, of(TWO).unwrap());
         let error = of("\u{feff}\r\n;\r\n2 3 4\r\n").unwrap_err().to_string();
@@ -365,9 +371,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_told_with_its_line() {
+    fn errors_name_the_line() {
         let job = "1 0 0 5 1 -1 -1 1 9 -1 1 1 1 -1 1 1 -1 -1";
-        for (text, told) in [
+        for (text, found) in [
             (format!("{job}\n2 3 4"), "some.swf:2: a job has 18 fields, this line has 3"),
             (job.replace(" 5 ", " five "), "some.swf:1: field 4 must be a number, found \"five\""),
             (job.replace(" 5 ", " inf "), "field 4 must be a number"),
@@ -376,7 +382,7 @@ mod tests {
             ("; nothing\n".to_owned(), "some.swf: no line is a job"),
         ] {
             let error = of(&text).unwrap_err().to_string();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(found), "{error}");
         }
         let none = read(Path::new("/nowhere/at/all.swf")).unwrap_err().to_string();
         assert!(none.starts_with("cannot read the trace /nowhere/at/all.swf: "), "{none}");
@@ -420,7 +426,7 @@ mod tests {
             let got: Vec<_> = trace
                 .odd
                 .iter()
-                // How many of the unsorted ones there are is a matter of what they are compared with.
+                // The number of unsorted lines depends on the comparison.
                 .map(|(what, met)| (*what, if *what == Unsorted { 0 } else { met.times }))
                 .collect();
             assert_eq!(got, odd, "{name}");

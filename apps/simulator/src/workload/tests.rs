@@ -14,7 +14,7 @@ use crate::shipped;
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=10;
 
-/// A workload that comes with the program, under this policy and with this share of malleable jobs.
+/// A shipped workload under a policy, with a share of malleable jobs.
 fn workload(name: &str, malleable: f64, policy: Policy, seed: u64) -> Workload {
     let shipped = shipped::workload(name).unwrap();
     let sources = Sources::of_text(name, shipped.text);
@@ -32,7 +32,7 @@ fn run(name: &str, malleable: f64, policy: Policy, seed: u64) -> Outcome {
 }
 
 #[test]
-fn those_that_come_with_the_program_are_the_papers() {
+fn shipped_workloads_are_the_papers() {
     for shipped in shipped::WORKLOADS {
         let config =
             load::<WorkloadConfig>(&Sources::of_text(shipped.name, shipped.text)).unwrap().value;
@@ -59,7 +59,7 @@ fn those_that_come_with_the_program_are_the_papers() {
 }
 
 #[test]
-fn malleable_jobs_run_faster_and_use_more_and_nobody_shrinks() {
+fn malleable_jobs_run_faster_use_more_and_never_shrink() {
     for policy in [Policy::Fpsma, Policy::Egs] {
         for seed in SEEDS {
             let of = |malleable| run("wm", malleable, policy, seed);
@@ -80,7 +80,7 @@ fn malleable_jobs_run_faster_and_use_more_and_nobody_shrinks() {
 }
 
 #[test]
-fn under_load_each_policy_is_what_it_says() {
+fn under_load_each_policy_behaves_as_stated() {
     let mut waits = [0.0, 0.0];
     for seed in SEEDS {
         let of = |policy| [1.0, 0.5].map(|malleable| run("wm-dense", malleable, policy, seed));
@@ -99,8 +99,8 @@ fn under_load_each_policy_is_what_it_says() {
         );
         assert!(most <= 1.35 * least, "seed {seed}: {exec:?}");
     }
-    // One seed in five has it the other way round: the difference is small beside the chance of
-    // one workload, and the paper has one workload.
+    // One seed in five gives the opposite order: the difference is small compared with the
+    // variation between workloads, and the paper has one workload.
     assert!(waits[0] > waits[1], "{waits:?}");
 }
 
@@ -165,7 +165,7 @@ fn one_seed_is_one_history() {
 }
 
 #[test]
-fn what_the_paper_states_is_judged_by_what_was_played() {
+fn statements_of_the_paper_are_compared_with_simulations() {
     let mut runs = Vec::new();
     let approaches =
         [(Approach::Running, ["wm", "wmr"]), (Approach::Waiting, ["wm-dense", "wmr-dense"])];
@@ -179,13 +179,13 @@ fn what_the_paper_states_is_judged_by_what_was_played() {
         let result = Summary::of(&run(names[0], 0.0, Policy::Egs, 1));
         runs.push(Of { approach, policy: Policy::Egs, malleable: 0.0, result });
     }
-    let told = statements(&runs);
-    assert_eq!(told.len(), 7);
-    assert!(told[0].same && told[1].same, "{told:#?}");
-    assert!(told.iter().all(|one| one.same || one.why.is_some()), "{told:#?}");
-    // Nothing is said of what was not played.
-    assert_eq!(statements(&runs[..4]).len(), 2, "{told:#?}");
-    // And nothing is the same whatever came of it.
+    let found = statements(&runs);
+    assert_eq!(found.len(), 7);
+    assert!(found[0].same && found[1].same, "{found:#?}");
+    assert!(found.iter().all(|one| one.same || one.why.is_some()), "{found:#?}");
+    // There is no statement on workloads that were not simulated.
+    assert_eq!(statements(&runs[..4]).len(), 2, "{found:#?}");
+    // Statements must not agree with every result.
     for run in &mut runs {
         let shrinks = if run.approach == Approach::Running { 1 } else { 0 };
         run.result = Summary { shrinks, execution_s: 5e3 * run.malleable, ..Summary::default() };

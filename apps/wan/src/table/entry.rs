@@ -1,6 +1,6 @@
-//! One link's words in a table: what it is like, and the time at which it is free.
+//! The words of one link in a table: its settings, and the time at which it is free.
 //!
-//! Must not know where in the file they are, nor which link they are of.
+//! This module does not depend on the position of the words in the file, nor on the link.
 
 use std::sync::atomic::{
     AtomicU64,
@@ -13,15 +13,17 @@ use springtide_runtime::random::SplitMix;
 
 use crate::router::Counts;
 
-/// Words of a link.
+/// The number of words of a link.
 pub(super) const LINK: usize = 24;
 
-/// A link's words: its settings twice, and what is counted, each a cache line. The settings in force are those of the generation that
-/// [`AT_FREE`] bears; a change fills the others and brings them into force with that one word, so that what waits and the rate at which it
-/// goes out change at one moment, and one who is killed on the way has changed nothing.
+/// A link's words are its settings twice and its counters, each a cache line.
+///
+/// The valid settings are those of the generation in [`AT_FREE`]. A change fills the other settings
+/// and validates them with that one word. So the queue and the rate change at one moment, and a
+/// process that is killed during a change has changed nothing.
 const SETTINGS: usize = 8;
 
-/// Places in settings.
+/// Indices of words in settings.
 const AT_DELAY_US: usize = 0;
 const AT_JITTER_US: usize = 1;
 /// The bits of an `f64`.
@@ -30,13 +32,13 @@ const AT_RATE: usize = 3;
 const AT_QUEUE: usize = 4;
 const AT_FLAGS: usize = 5;
 
-/// Places in a link's words, after both settings.
+/// Indices of a link's words after both settings.
 pub(super) const AT_STATE: usize = 2 * SETTINGS;
-/// When it is free, with the generation of its settings.
+/// The time at which the link is free, with the generation of its settings.
 pub(super) const AT_FREE: usize = 2 * SETTINGS + 1;
-/// The latest time at which something was offered to it: what had left the queue by then does not come back.
+/// The latest time of an offer: a datagram that had left the queue by then does not return to it.
 const AT_SEEN: usize = 2 * SETTINGS + 2;
-/// The latest arrival, with the generation of the settings by which it may hold up what follows.
+/// The latest arrival, with the generation of the settings by which it may delay later datagrams.
 pub(super) const AT_LAST: usize = 2 * SETTINGS + 3;
 const AT_PACKETS: usize = 2 * SETTINGS + 4;
 const AT_BYTES: usize = 2 * SETTINGS + 5;
@@ -45,12 +47,14 @@ pub(super) const AT_LOST: usize = 2 * SETTINGS + 6;
 /// Flags of settings.
 const UP: u64 = 1;
 const REORDER: u64 = 2;
-/// Of a link's state: two clusters do not reach each other, whatever their line is like.
+/// Flag of a link's state: the two clusters are cut off from each other, independently of the
+/// line's settings.
 pub(super) const CUT: u64 = 4;
-/// Such a link lies on the way at all: a cluster may have no limited uplink.
-pub(super) const THERE: u64 = 8;
+/// Flag of a link's state: the link exists. A cluster may have no limited uplink.
+pub(super) const EXISTS: u64 = 8;
 
-/// A time that bears a generation has so many bits, in nanoseconds 36 years; the generation, modulo 16, has the others.
+/// Bits of a time with a generation: 36 years in nanoseconds. The remaining bits hold the
+/// generation modulo 16.
 const TIME_BITS: u32 = 60;
 pub(super) const TIME: u64 = (1 << TIME_BITS) - 1;
 const GENERATIONS: u64 = 1 << (u64::BITS - TIME_BITS);
@@ -59,15 +63,15 @@ fn stamped(generation: u64, time: u64) -> u64 {
     (generation << TIME_BITS) | time.min(TIME)
 }
 
-/// A generation, and a time.
+/// Splits a word into a generation and a time.
 fn split(word: u64) -> (u64, u64) {
     (word >> TIME_BITS, word & TIME)
 }
 
-/// No limit. (A link that carries 0 bytes a second is another thing.)
+/// The rate of an unlimited link; a rate of 0 carries nothing.
 const NO_RATE: u64 = u64::MAX;
 
-/// What a link is like, as its words say it.
+/// The settings of a link, as its words encode them.
 #[derive(Clone, Copy)]
 struct Settings {
     delay_us: u64,
@@ -107,7 +111,7 @@ impl Settings {
         self.flags & flag != 0
     }
 
-    /// As much of it as counts.
+    /// The jitter, which cannot exceed the delay.
     fn jitter_us(&self) -> u64 {
         self.jitter_us.min(self.delay_us)
     }
@@ -117,14 +121,16 @@ impl Settings {
         self.delay_us.saturating_add(self.jitter_us()).saturating_mul(1000)
     }
 
-    /// Whether all takes the same time by both.
+    /// Whether all datagrams take the same time by both settings.
     fn is_as_fast_as(&self, other: &Self) -> bool {
         let pace = |of: &Self| (of.delay_us, of.jitter_us, of.rate);
         pace(self) == pace(other)
     }
 
-    /// When the last byte of a datagram has left the queue of a link that is free at a time; `None` where it does not carry, or there is no
-    /// room. `seen` is asked where there is a rate.
+    /// The time at which the last byte of a datagram has left the queue; none if the link is down
+    /// or has no room.
+    ///
+    /// `free` is the time at which the link is free. `seen` is called only for a limited rate.
     fn sent(&self, len: usize, now: u64, free: u64, seen: impl FnOnce() -> u64) -> Option<u64> {
         if !self.has(UP) || self.rate == 0 {
             return None;
@@ -133,7 +139,8 @@ impl Settings {
             return Some(now);
         }
         let busy = busy_ns(len as u128, self.rate);
-        // The model counts what is being sent whole. With datagrams of one length this is the same, else it is less than one off.
+        // The model counts a datagram in transmission whole. With datagrams of one length the
+        // results are equal; otherwise they differ by less than one datagram.
         let before = match busy {
             0 => 0,
             busy => u128::from(free.saturating_sub(seen()).div_ceil(busy)) * len as u128,
@@ -143,7 +150,8 @@ impl Settings {
     }
 }
 
-/// One link's words. Of one moment are settings and the time at which it is free; each of the others is read and written by itself.
+/// One link's words. The settings and the time at which the link is free are consistent; all others
+/// are accessed independently.
 #[derive(Clone, Copy)]
 pub(super) struct Entry<'a>(pub(super) &'a [AtomicU64]);
 
@@ -157,7 +165,7 @@ impl Entry<'_> {
     }
 
     pub(super) fn has(&self, flag: u64) -> bool {
-        // Where a link is there, so are its settings.
+        // A link that exists has its settings.
         self.word(AT_STATE).load(Acquire) & flag != 0
     }
 
@@ -185,7 +193,7 @@ impl Entry<'_> {
         }
     }
 
-    /// Those of a generation. They hold if [`AT_FREE`] still bears it afterwards.
+    /// The settings of a generation, which are valid if [`AT_FREE`] has this generation afterwards.
     fn settings(&self, generation: u64) -> Settings {
         let words = self.slot(generation);
         let get = |at: usize| words[at].load(Relaxed);
@@ -197,7 +205,7 @@ impl Entry<'_> {
             queue: get(AT_QUEUE),
             flags: get(AT_FLAGS),
         };
-        // Who has read a word of a later change sees that one's generation from here on.
+        // A reader of a word of a later change sees its generation from here on.
         fence(Acquire);
         settings
     }
@@ -213,7 +221,7 @@ impl Entry<'_> {
             let word = self.word(AT_FREE).load(Acquire);
             let (generation, free) = split(word);
             let (old, next) = (self.settings(generation), (generation + 1) % GENERATIONS);
-            // The change before this one is seen by whoever sees a word of this one.
+            // A process that sees a word of this change also sees the change before it.
             fence(Release);
             let words = self.slot(next);
             let store = |at: usize, word: u64| words[at].store(word, Relaxed);
@@ -223,32 +231,34 @@ impl Entry<'_> {
             store(AT_RATE, new.rate);
             store(AT_QUEUE, new.queue);
             store(AT_FLAGS, new.flags);
-            // What waits goes out at the new rate, and no more waits than a queue holds: who sets it may be late by its clock.
-            let waits = u128::from(free.saturating_sub(now));
-            let waits = match old.rate {
+            // Waiting datagrams leave at the new rate, and no more wait than a queue holds: the
+            // clock of the caller may be late.
+            let waiting = u128::from(free.saturating_sub(now));
+            let waiting = match old.rate {
                 NO_RATE => 0,
-                rate => waits * u128::from(rate.max(1)) / 1_000_000_000,
+                rate => waiting * u128::from(rate.max(1)) / 1_000_000_000,
             };
-            let waits = waits.min(u128::from(old.queue.max(new.queue)));
-            let free = now.saturating_add(busy_ns(waits, new.rate));
-            // Else what was sent while it was slow would hold up all that follows, for as long as it was slow.
-            let latest = match new.is_as_fast_as(&old) {
-                true => TIME,
-                false => free.saturating_add(new.longest_ns()),
-            };
+            let waiting = waiting.min(u128::from(old.queue.max(new.queue)));
+            let free = now.saturating_add(busy_ns(waiting, new.rate));
+            // Otherwise datagrams sent at the slow rate would delay all later ones, for as long as
+            // the link was slow.
+            let latest =
+                if new.is_as_fast_as(&old) { TIME } else { free.saturating_add(new.longest_ns()) };
             let clamp = |word: u64| Some(stamped(next, split(word).1.min(latest)));
             let _ = self.word(AT_LAST).fetch_update(AcqRel, Acquire, clamp);
-            let there = stamped(next, free);
-            if self.word(AT_FREE).compare_exchange(word, there, AcqRel, Acquire).is_ok() {
+            let updated = stamped(next, free);
+            if self.word(AT_FREE).compare_exchange(word, updated, AcqRel, Acquire).is_ok() {
                 break;
             }
         }
-        // Whether it is cut is not the profile's to say.
-        self.word(AT_STATE).fetch_or(THERE, Release);
+        // A cut is independent of the profile.
+        self.word(AT_STATE).fetch_or(EXISTS, Release);
     }
 
-    /// What it is like, with the generation of that, and when the last byte of a datagram has left the queue; `None` where it does not
-    /// carry, or there is no room.
+    /// Queues a datagram. Returns the settings with their generation, and the time at which its
+    /// last byte has left the queue.
+    ///
+    /// The result is none if the link is down or has no room.
     fn queue(&self, len: usize, now: u64) -> Option<(Settings, u64, u64)> {
         let mut word = self.word(AT_FREE).load(Acquire);
         loop {
@@ -256,7 +266,8 @@ impl Entry<'_> {
             let settings = self.settings(generation);
             let seen = || self.word(AT_SEEN).fetch_max(now, Relaxed).max(now);
             let sent = settings.sent(len, now, free, seen);
-            // Without a rate nothing waits. The word is written all the same: if it is another by now, so are the settings.
+            // Without a rate nothing waits. The word is written all the same: if it has changed, so
+            // have the settings.
             let next = match sent {
                 Some(sent) if settings.rate != NO_RATE => stamped(generation, sent),
                 _ => word,
@@ -270,18 +281,19 @@ impl Entry<'_> {
 
     pub(super) fn offer(&self, len: usize, now: u64, rng: &mut SplitMix) -> Option<u64> {
         let (settings, generation, sent) = self.queue(len, now)?;
-        // Drawn whether needed or not, as in the model.
+        // Drawn in all cases, as in the model.
         let (lost, swing) = (rng.unit(), rng.unit());
         if lost < settings.loss {
-            return None; // after the queue: it took its share of the rate
+            return None; // after the queue: it used its share of the rate
         }
         let delay_us = settings.delay_us as f64 + settings.jitter_us() as f64 * (2.0 * swing - 1.0);
         let at = sent.saturating_add((delay_us * 1000.0) as u64);
-        // One for all processes, as the link is: a process of its own would keep the order of what it sends itself alone, and what jitter
-        // does would depend on how many share the link.
+        // One value for all processes, as the link is shared. With one for each process, only its
+        // own datagrams would keep their order, and the effect of jitter would depend on the number
+        // of processes.
         let later = |word: u64| {
             let (of, last) = split(word);
-            // What a change overtook has no place in the order after it.
+            // An arrival by older settings has no place in the order.
             (of == generation).then(|| stamped(of, last.max(at)))
         };
         let last = self.word(AT_LAST).fetch_update(AcqRel, Acquire, later);
@@ -292,7 +304,7 @@ impl Entry<'_> {
     }
 }
 
-/// The time that so many bytes keep a link busy, in nanoseconds.
+/// The time that this number of bytes occupies a link, in nanoseconds.
 fn busy_ns(bytes: u128, rate: u64) -> u64 {
     match rate {
         NO_RATE => 0,

@@ -1,26 +1,28 @@
-//! DAX of Pegasus, versions 2.1 to 3.6.
+//! Reads DAX of Pegasus, versions 2.1 to 3.6.
 //!
-//! A runtime is an attribute `runtime` of a job, as in the gallery of synthetic workflows, or a profile or metadata `runtime` of it;
-//! processors are the profile `pegasus:cores`, else `pegasus:nodes` times `pegasus:ppn`, else `globus:count`. Files that are linked
-//! neither as input nor as output do not matter here.
+//! A runtime is an attribute `runtime` of a job, as in the gallery of synthetic workflows, or its
+//! profile or metadata `runtime`. The number of processors is the profile `pegasus:cores`,
+//! otherwise `pegasus:nodes` times `pegasus:ppn`, otherwise `globus:count`. Files that are linked
+//! neither as input nor as output are ignored.
 
 use roxmltree::{Document, Error, Node, ParsingOptions};
 
-use super::{syntax, told};
-use crate::draft::{Draft, End, Says};
+use super::{syntax, with_position};
+use crate::draft::{Draft, End, SizeSource};
 use crate::error::{Cause, Problem};
 use crate::format::Format;
 use crate::model::{Command, Position, Task};
 use crate::text::Text;
 use crate::values::Scalar;
 
-/// Most nodes of a document; a task with its files has some ten to a hundred.
+/// The maximum number of nodes of a document; a task with its files has ten to a hundred.
 const NODES_MAX: u32 = 20_000_000;
 
-/// Longest tag, in bytes: the time for a tag grows with the square of its attributes.
+/// The maximum length of a tag, in bytes: the time for a tag is quadratic in its attributes.
 const TAG_MAX: usize = 16 << 10;
 
-/// Most namespaces that are declared. Every element that declares one gets a list of all around it; a DAX needs two in all.
+/// The maximum number of declared namespaces. Each element with a declaration gets a list of all
+/// outer ones; a DAX needs two in all.
 const NAMESPACES_MAX: usize = 64;
 
 pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
@@ -106,19 +108,20 @@ impl Reader<'_, '_> {
         }
         if let Some((text, node)) = runtime {
             let at = self.at(node);
-            let seconds = told(Scalar::text(text).seconds_from_0(), at)?;
+            let seconds = with_position(Scalar::text(text).seconds_from_0(), at)?;
             self.draft.runtime(task, seconds, at);
         }
-        let number = |(text, node)| told(Scalar::text(text).processors(), self.at(node));
-        let at = |told: Option<(&str, Node<'_, '_>)>| told.and_then(|(_, node)| self.at(node));
+        let number = |(text, node)| with_position(Scalar::text(text).processors(), self.at(node));
+        let at = |found: Option<(&str, Node<'_, '_>)>| found.and_then(|(_, node)| self.at(node));
         let (processors, at) = match (cores, nodes, count) {
             (Some(cores), ..) => (number(cores)?, at(Some(cores))),
             (None, Some(nodes), _) => {
                 let ((nodes, rounded), place) = (number(nodes)?, at(Some(nodes)));
                 let (ppn, rounded_too) = ppn.map(number).transpose()?.unwrap_or((1, false));
                 let product = nodes.checked_mul(ppn);
-                let product = product
-                    .ok_or_else(|| Problem::value("no machine has so many processors", place))?;
+                let product = product.ok_or_else(|| {
+                    Problem::value("no machine has this number of processors", place)
+                })?;
                 ((product, rounded || rounded_too), place)
             }
             (None, None, Some(count)) => (number(count)?, at(Some(count))),
@@ -128,7 +131,7 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// A file of a job; `link` is what it is for where that is not said.
+    /// Adds a file of a job; `link` is its use if the element has none.
     fn uses(&mut self, task: usize, node: Node<'_, '_>, link: &str) -> Result<(), Problem> {
         let link = node.attribute("link").unwrap_or(link);
         let (reads, writes) = match link {
@@ -145,7 +148,7 @@ impl Reader<'_, '_> {
             }
         };
         let at = self.at(node);
-        // Up to 2.1 the attribute was called file.
+        // Up to 2.1 the attribute is named `file`.
         let name = match node.attribute("name").or_else(|| node.attribute("file")) {
             Some(name) => name,
             None => self.needed(node, "name")?,
@@ -158,19 +161,24 @@ impl Reader<'_, '_> {
             self.draft.writes(task, file);
         }
         let metadata = node.children().find(|child| {
-            child.has_tag_name_of("metadata") && child.attribute("key") == Some("size")
+            child.has_local_name("metadata") && child.attribute("key") == Some("size")
         });
         let size = node.attribute("size").or_else(|| metadata.and_then(|metadata| metadata.text()));
         if let Some(size) = size.filter(|size| !size.trim().is_empty()) {
-            let bytes = told(Scalar::text(size).bytes(), at)?;
-            self.draft.size(file, if writes { Says::Writer } else { Says::Reader }, bytes, at);
+            let bytes = with_position(Scalar::text(size).bytes(), at)?;
+            self.draft.size(
+                file,
+                if writes { SizeSource::Writer } else { SizeSource::Reader },
+                bytes,
+                at,
+            );
         }
         Ok(())
     }
 
     fn child(&mut self, child: Node<'_, '_>) -> Result<(), Problem> {
         let id = self.needed(child, "ref")?;
-        for parent in child.children().filter(|node| node.has_tag_name_of("parent")) {
+        for parent in child.children().filter(|node| node.has_local_name("parent")) {
             let of = self.needed(parent, "ref")?;
             self.draft.edge(End::Id(of.to_owned()), End::Id(id.to_owned()), self.at(parent));
         }
@@ -178,18 +186,18 @@ impl Reader<'_, '_> {
     }
 }
 
-trait Named {
-    /// Whether it is an element of this name, in whatever namespace: files of all ages say different ones.
-    fn has_tag_name_of(&self, name: &str) -> bool;
+trait LocalName {
+    /// Whether this is an element of this name, in any namespace: versions differ in it.
+    fn has_local_name(&self, name: &str) -> bool;
 }
 
-impl Named for Node<'_, '_> {
-    fn has_tag_name_of(&self, name: &str) -> bool {
+impl LocalName for Node<'_, '_> {
+    fn has_local_name(&self, name: &str) -> bool {
         self.is_element() && self.tag_name().name() == name
     }
 }
 
-/// Words of a command line, which is text and names of files.
+/// The words of a command line, which consists of text and names of files.
 fn arguments(node: Node<'_, '_>) -> Vec<String> {
     let mut line = String::new();
     for part in node.children() {
@@ -203,7 +211,7 @@ fn arguments(node: Node<'_, '_>) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// That no tag is longer than [`TAG_MAX`].
+/// Checks that no tag is longer than [`TAG_MAX`].
 fn tags_are_short(text: &Text<'_>) -> Result<(), Problem> {
     let mut open = None;
     for (at, byte) in text.as_str().bytes().enumerate() {
@@ -211,7 +219,7 @@ fn tags_are_short(text: &Text<'_>) -> Result<(), Problem> {
             (b'<', _) => open = Some(at),
             (b'>', _) => open = None,
             (_, Some(start)) if at - start > TAG_MAX => {
-                // Comments and the like have no attributes.
+                // Comments and similar constructs have no attributes.
                 if !text.as_str()[start..].starts_with("<!") {
                     let reason = format!("a tag is longer than {TAG_MAX} bytes");
                     return Err(syntax(Format::Dax, reason, text.position(start)));
@@ -245,6 +253,6 @@ fn wrong(error: &Error, text: &Text<'_>) -> Problem {
         _ => said.strip_suffix(&format!(" at {}", error.pos())).unwrap_or(&said),
     };
     let place = error.pos();
-    // Its columns count characters, as ours.
+    // Its columns count characters, as ours do.
     syntax(Format::Dax, reason, Position { line: place.row.max(1), column: place.col.max(1) })
 }

@@ -1,27 +1,35 @@
-//! DOT of Graphviz, as daggen, DSLab and people write it: a subset, of directed graphs.
+//! Reads DOT of Graphviz, as daggen, DSLab and people write it: a subset, of directed graphs.
 //!
-//! Nodes are tasks. Of their attributes these are understood: `label`, the name; `runtime` or `weight`, the runtime in seconds;
-//! `procs`, `processors` or `cores`; and `size`, how much the task computes in floating-point operations, as daggen has it, which
-//! makes a runtime with the speed of a processor (`Overrides::flop_per_s`). Of edges: `size`, `bytes` or `weight`, the bytes of a
-//! file that goes from one task to the other; edges from one task with the same `label` mean the same file, which has that name.
-//! Edges without any of these only tell the order. All other attributes, as daggen's `alpha`, are passed over.
+//! Nodes are tasks. These attributes of nodes are known:
 //!
-//! Also read: `node [..]` and `edge [..]` defaults, chains `a -> b -> c`, subgraphs as mere brackets, ports, quoted and HTML names,
-//! comments. Not read: undirected graphs, and edges from or to subgraphs.
+//! - `label`: the name;
+//! - `runtime` or `weight`: the runtime in seconds;
+//! - `procs`, `processors` or `cores`: the number of processors;
+//! - `size`: the task's work in floating-point operations, as daggen has it. With the speed of a
+//!   processor (`Overrides::flop_per_s`) it gives a runtime.
+//!
+//! These attributes of edges are known: `size`, `bytes` or `weight`, the bytes of a file that goes
+//! from one task to the other. Edges from one task with the same `label` mean the same file, which
+//! has that name. Edges without these attributes only define the order. All other attributes, such
+//! as daggen's `alpha`, are ignored.
+//!
+//! Other supported constructs are `node [..]` and `edge [..]` defaults, chains `a -> b -> c`,
+//! subgraphs as mere brackets, ports, quoted and HTML names, and comments. Not supported are
+//! undirected graphs, and edges from or to subgraphs.
 
 mod tokens;
 
 use std::collections::{BTreeMap, HashMap};
 
 use self::tokens::{Token, Tokens};
-use super::told;
-use crate::draft::{Draft, End, Says};
+use super::with_position;
+use crate::draft::{Draft, End, SizeSource};
 use crate::error::Problem;
 use crate::model::{Position, Task};
 use crate::text::Text;
 use crate::values::Scalar;
 
-/// Deepest subgraph.
+/// The maximum depth of subgraphs.
 const DEPTH_MAX: usize = 64;
 
 pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
@@ -31,17 +39,17 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
     Ok(reader.draft)
 }
 
-/// Attributes, each with where its value is.
+/// Attributes, each with the position of its value.
 type Attributes = BTreeMap<String, (String, Option<Position>)>;
 
-/// What nodes and edges have unless they say otherwise.
+/// The default attributes of nodes and edges.
 #[derive(Clone, Default)]
 struct Defaults {
     node: Attributes,
     edge: Attributes,
 }
 
-/// Attributes of nodes, those of edges, and all that are kept.
+/// The known attributes of nodes and of edges.
 const NODE: [&str; 7] = ["label", "runtime", "weight", "procs", "processors", "cores", "size"];
 const EDGE: [&str; 4] = ["label", "size", "bytes", "weight"];
 
@@ -125,7 +133,7 @@ impl Reader<'_, '_> {
         )
     }
 
-    /// A node, edges, or an attribute of the graph, from behind its first word.
+    /// Parses the rest of a node, of edges, or of an attribute of the graph, after its first word.
     fn statement(
         &mut self,
         first: String,
@@ -176,9 +184,9 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    /// The task of a node; where it is met first, it gets what nodes have.
+    /// Returns the task of a node; a new one gets the defaults of nodes.
     fn node(&mut self, id: String, byte: usize, defaults: &Defaults) -> Result<usize, Problem> {
-        if let Some(task) = self.draft.has(&id) {
+        if let Some(task) = self.draft.find_task(&id) {
             return Ok(task);
         }
         let at = Some(self.tokens.text.position(byte));
@@ -195,15 +203,15 @@ impl Reader<'_, '_> {
             self.draft.task_mut(task).name = label.clone();
         }
         if let Some((text, at)) = get(&["runtime", "weight"]) {
-            let seconds = told(Scalar::text(text).seconds_from_0(), *at)?;
+            let seconds = with_position(Scalar::text(text).seconds_from_0(), *at)?;
             self.draft.runtime(task, seconds, *at);
         }
         if let Some((text, at)) = get(&["procs", "processors", "cores"]) {
-            let processors = told(Scalar::text(text).processors(), *at)?;
+            let processors = with_position(Scalar::text(text).processors(), *at)?;
             self.draft.processors(task, processors, *at);
         }
         if let Some((text, at)) = get(&["size"]) {
-            self.draft.flop(task, told(Scalar::text(text).flop(), *at)?);
+            self.draft.flop(task, with_position(Scalar::text(text).flop(), *at)?);
         }
         Ok(())
     }
@@ -218,7 +226,7 @@ impl Reader<'_, '_> {
         self.draft.edge(End::Task(from), End::Task(to), Some(at));
         let size = ["size", "bytes", "weight"].into_iter().find_map(|name| attributes.get(name));
         let Some((text, place)) = size else { return Ok(()) };
-        let bytes = told(Scalar::text(text).bytes(), *place)?;
+        let bytes = with_position(Scalar::text(text).bytes(), *place)?;
         let ends = format!("{} -> {}", self.draft.id(from), self.draft.id(to));
         let label = attributes
             .get("label")
@@ -228,8 +236,8 @@ impl Reader<'_, '_> {
         let file = match self.files.get(&key) {
             Some(file) => *file,
             None => {
-                // A label that another task's file has already cannot be this one's name.
-                let free = |name: &String| self.draft.has_file(name).is_none();
+                // A label that is another task's file already cannot be the name of this one.
+                let free = |name: &String| self.draft.find_file(name).is_none();
                 let mut name = label.filter(free).unwrap_or(ends);
                 while !free(&name) {
                     name.push('\'');
@@ -240,12 +248,12 @@ impl Reader<'_, '_> {
                 file
             }
         };
-        self.draft.size(file, Says::Writer, bytes, *place);
+        self.draft.size(file, SizeSource::Writer, bytes, *place);
         self.draft.reads(to, file);
         Ok(())
     }
 
-    /// Lists in brackets, of which there may be none; those attributes are kept that have one of these names.
+    /// Parses lists in brackets, if there are any, and keeps the attributes with these names.
     fn attributes(&mut self, kept: &mut Attributes, names: &[&str]) -> Result<(), Problem> {
         while self.tokens.sign('[')? {
             while !self.tokens.sign(']')? {
@@ -253,7 +261,7 @@ impl Reader<'_, '_> {
                     continue;
                 }
                 let (name, _) = self.tokens.id("an attribute or \"]\"")?;
-                // Without a value an attribute is true, which none of those that matter here can be.
+                // An attribute without a value is true, which no known attribute can be.
                 if !self.tokens.sign('=')? {
                     continue;
                 }

@@ -1,4 +1,5 @@
-//! Workflows from files: what is the same for all formats. Each format has a module, which turns a text into a draft.
+//! Readers of workflow files: the common part. Each format has a module that parses a text into a
+//! draft.
 
 mod dax;
 mod dot;
@@ -17,32 +18,33 @@ use crate::model::{Position, Workflow};
 use crate::overrides::Overrides;
 use crate::text::Text;
 
-/// Largest file that is read, in bytes: 512 MiB.
+/// The maximum size of a file, in bytes: 512 MiB.
 pub const TEXT_MAX: u64 = 512 << 20;
 
 impl Workflow {
-    /// Reads a file, in the format that its name and content tell.
+    /// Reads a file, in the format that its name and content determine.
     ///
     /// # Errors
-    /// The file cannot be read, is in no known format or larger than [`TEXT_MAX`], is not a workflow, or a task has no runtime
-    /// and `overrides` give it none; with the place.
+    /// The file cannot be read, has no known format, is larger than [`TEXT_MAX`], or is not a valid
+    /// workflow. Or a task has no runtime and `overrides` give it none. The error has the place.
     pub fn read(file: &Path, overrides: &Overrides) -> Result<Self, ReadError> {
         let read = || {
             let text = bytes(file)?;
-            let format =
-                Format::guess(file, &text).ok_or_else(|| match text.trim_ascii().is_empty() {
-                    true => Cause::Empty.at(None),
-                    false => Cause::UnknownFormat.at(None),
-                })?;
+            let format = Format::guess(file, &text).ok_or_else(|| {
+                let is_empty = text.trim_ascii().is_empty();
+                let cause = if is_empty { Cause::Empty } else { Cause::UnknownFormat };
+                cause.at(None)
+            })?;
             draft(&text, format)?.named(file).finish(overrides)
         };
         read().map_err(|problem: Problem| problem.of(file))
     }
 
-    /// Reads a text in a format; `file` names it in messages.
+    /// Parses a text in a format; errors name `file`.
     ///
     /// # Errors
-    /// The text is larger than [`TEXT_MAX`], is not a workflow, or a task has no runtime and `overrides` give it none.
+    /// The text is larger than [`TEXT_MAX`] or is not a valid workflow. Or a task has no runtime
+    /// and `overrides` give it none.
     pub fn parse(
         file: &Path,
         text: &[u8],
@@ -53,7 +55,8 @@ impl Workflow {
         read.map_err(|problem| problem.of(file))
     }
 
-    /// In Springtide's own format. Read again it is the same workflow, but for where tasks stand and what was odd.
+    /// Writes the workflow in Springtide's own format. Reading it gives the same workflow, without
+    /// positions and warnings.
     pub fn to_toml(&self) -> String {
         own::write(self)
     }
@@ -70,7 +73,7 @@ impl Draft {
     }
 }
 
-/// A file's content.
+/// The content of a file.
 pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, Problem> {
     let unreadable = |source| Cause::Unreadable(source).at(None);
     let about = std::fs::metadata(file).map_err(unreadable)?;
@@ -81,7 +84,7 @@ pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, Problem> {
         return Err(Cause::TooLarge { limit: TEXT_MAX }.at(None));
     }
     let mut bytes = Vec::new();
-    // What is no regular file says nothing of its length before.
+    // The length of a file that is not regular is unknown before reading.
     let file = std::fs::File::open(file).map_err(unreadable)?;
     file.take(TEXT_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)
@@ -114,7 +117,7 @@ fn syntax(format: Format, reason: impl Into<String>, at: impl Into<Option<Positi
     Cause::Syntax { format, reason: reason.into() }.at(at)
 }
 
-/// A value, or what is wrong with it and where that is.
-fn told<T>(value: Result<T, String>, at: Option<Position>) -> Result<T, Problem> {
+/// Adds the position to the error of a value.
+fn with_position<T>(value: Result<T, String>, at: Option<Position>) -> Result<T, Problem> {
     value.map_err(|reason| Problem::value(reason, at))
 }

@@ -21,15 +21,16 @@
 //! size = "10 MB"                      # or a number of bytes
 //! ```
 //!
-//! `id`, and `name` and `size` of files, must be there; `name` of a task is else its program, its job or its id. Here, other than in
-//! formats that programs write, what is not known is an error: most of it is a word misspelt.
+//! `id`, and `name` and `size` of files, are required. The `name` of a task defaults to its
+//! program, its job or its id. Unlike in formats that programs write, an unknown key is an error,
+//! for most are misspelt.
 
 use serde::Serialize;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{syntax, told};
-use crate::draft::{Draft, End, Says};
+use super::{syntax, with_position};
+use crate::draft::{Draft, End, SizeSource};
 use crate::error::{Cause, Problem, shown};
 use crate::format::Format;
 use crate::model::{Command, Position, Task, Workflow};
@@ -83,7 +84,7 @@ impl Reader<'_, '_> {
         Some(self.text.position(value.span().start))
     }
 
-    /// That a table has no other keys.
+    /// Checks that a table has no other keys.
     fn keys(&self, table: &DeTable<'_>, keys: &[&str]) -> Result<(), Problem> {
         // The first in the file, not in the alphabet.
         let unknown = table.keys().filter(|key| !keys.contains(&key.get_ref().as_ref()));
@@ -106,7 +107,7 @@ impl Reader<'_, '_> {
         text.ok_or_else(|| self.must(value, key, "a text in quotes"))
     }
 
-    /// Texts of an array, each with its place.
+    /// The texts of an array, each with its position.
     fn strings(
         &self,
         value: Option<&Value<'_>>,
@@ -137,7 +138,7 @@ impl Reader<'_, '_> {
         array.iter().map(table).collect()
     }
 
-    /// A number as the file has it.
+    /// The number of a value, if it is one.
     fn number(&self, value: &Value<'_>) -> Option<Scalar> {
         match value.get_ref() {
             DeValue::Integer(number) => {
@@ -155,17 +156,17 @@ impl Reader<'_, '_> {
         };
         let place = self.at(size);
         let bytes = match (self.number(size), size.get_ref().as_str()) {
-            (Some(number), _) => told(number.bytes(), place)?,
-            (None, Some(text)) => told(values::size(text), place)?,
+            (Some(number), _) => with_position(number.bytes(), place)?,
+            (None, Some(text)) => with_position(values::size(text), place)?,
             (None, None) => return Err(self.must(size, "size", "bytes or a text as \"10 MB\"")),
         };
         let (place, name) = (self.at(name), self.string(name, "name")?);
-        if self.draft.has_file(&name).is_some() {
+        if self.draft.find_file(&name).is_some() {
             let reason = format!("there is another [[file]] {}", shown(&name));
             return Err(Problem::value(reason, place));
         }
         let file = self.draft.file(&name, at);
-        self.draft.size(file, Says::List, bytes, place);
+        self.draft.size(file, SizeSource::List, bytes, place);
         Ok(())
     }
 
@@ -188,13 +189,13 @@ impl Reader<'_, '_> {
         if let Some(value) = table.get("runtime") {
             let place = self.at(value);
             let seconds = match (self.number(value), value.get_ref().as_str()) {
-                (Some(number), _) => match told(number.seconds(), place)? {
+                (Some(number), _) => match with_position(number.seconds(), place)? {
                     seconds if seconds <= 0.0 => {
                         return Err(Problem::value("a runtime must be more than 0 s", place));
                     }
                     seconds => seconds,
                 },
-                (None, Some(text)) => told(values::duration(text), place)?,
+                (None, Some(text)) => with_position(values::duration(text), place)?,
                 (None, None) => {
                     return Err(self.must(value, "runtime", "seconds or a text as \"30 s\""));
                 }
@@ -205,14 +206,14 @@ impl Reader<'_, '_> {
             match self.number(value) {
                 Some(number @ Scalar::Whole(_)) => {
                     let (place, processors) = (self.at(value), number.processors());
-                    self.draft.processors(task, told(processors, place)?, place);
+                    self.draft.processors(task, with_position(processors, place)?, place);
                 }
                 _ => return Err(self.must(value, "processors", "a whole number")),
             }
         }
         for (key, reads) in [("inputs", true), ("outputs", false)] {
             for (name, place) in self.strings(table.get(key), key)? {
-                let Some(file) = self.draft.has_file(&name) else {
+                let Some(file) = self.draft.find_file(&name) else {
                     let meant = nearest(&name, self.draft.file_names());
                     return Err(Cause::UnknownFile { name, meant }.at(place));
                 };
@@ -302,7 +303,7 @@ struct WrittenFile<'w> {
 #[serde(untagged)]
 enum WrittenSize {
     Number(i64),
-    /// What is no number of TOML any more.
+    /// A number beyond the range of TOML.
     Text(String),
 }
 

@@ -1,20 +1,21 @@
-//! Abstract workflows of Pegasus 5 (schema wf-5.0), YAML.
+//! Reads abstract workflows of Pegasus 5 (schema wf-5.0), YAML.
 //!
-//! The schema has no runtimes: one is taken from the profile `pegasus: runtime`, where there is one, or from metadata `runtime`;
-//! processors from `pegasus: cores`, else `nodes` times `ppn`. Catalogs and hooks do not matter here.
+//! The schema has no runtimes: they are taken from the profile `pegasus: runtime` or from the
+//! metadata `runtime`. The number of processors is `pegasus: cores`, otherwise `nodes` times `ppn`.
+//! Catalogs and hooks are ignored.
 
 use serde::Deserialize;
 use serde_saphyr::{Error, Location, Spanned};
 
-use super::{syntax, told};
-use crate::draft::{Draft, End, Says};
+use super::{syntax, with_position};
+use crate::draft::{Draft, End, SizeSource};
 use crate::error::{Cause, Problem, shown};
 use crate::format::Format;
 use crate::model::{Command, Position, Task};
 use crate::text::Text;
 use crate::values::Scalar;
 
-/// Most events of a document: a task with its files has some hundred.
+/// The maximum number of events of a document: a task with its files has about a hundred.
 const EVENTS_MAX: usize = 100_000_000;
 
 #[derive(Deserialize)]
@@ -76,7 +77,8 @@ struct Dependency {
 
 pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
     let options = serde_saphyr::options! {
-        // A budget that grows with nothing but the file's own size, for which there is a limit; aliases have their own.
+        // The budget depends on the file's own size alone, which is limited; aliases have a limit
+        // of their own.
         budget: serde_saphyr::budget! {
             max_events: EVENTS_MAX,
             max_nodes: EVENTS_MAX,
@@ -146,11 +148,12 @@ fn job(draft: &mut Draft, job: Job, at: Option<Position>) -> Result<(), Problem>
     runtime = runtime.or_else(|| job.metadata.and_then(|metadata| metadata.runtime));
     if let Some(Spanned { value, referenced, .. }) = runtime {
         let at = place(referenced);
-        let seconds = told(value.seconds_from_0(), at)?;
+        let seconds = with_position(value.seconds_from_0(), at)?;
         draft.runtime(task, seconds, at);
     }
-    let number =
-        |told_by: &Spanned<Scalar>| told(told_by.value.processors(), place(told_by.referenced));
+    let number = |number: &Spanned<Scalar>| {
+        with_position(number.value.processors(), place(number.referenced))
+    };
     if let Some(cores) = &cores {
         draft.processors(task, number(cores)?, place(cores.referenced));
     } else if let Some(nodes) = &nodes {
@@ -158,8 +161,8 @@ fn job(draft: &mut Draft, job: Job, at: Option<Position>) -> Result<(), Problem>
         let (nodes, rounded) = number(nodes)?;
         let (ppn, rounded_too) = ppn.as_ref().map(number).transpose()?.unwrap_or((1, false));
         let product = nodes.checked_mul(ppn);
-        let product =
-            product.ok_or_else(|| Problem::value("no machine has so many processors", at))?;
+        let product = product
+            .ok_or_else(|| Problem::value("no machine has this number of processors", at))?;
         draft.processors(task, (product, rounded || rounded_too), at);
     }
     Ok(())
@@ -191,8 +194,8 @@ fn uses(draft: &mut Draft, task: usize, used: Use, at: Option<Position>) -> Resu
     }
     if let Some(size) = used.size.or_else(|| used.metadata.and_then(|metadata| metadata.size)) {
         let at = place(size.referenced);
-        let bytes = told(size.value.bytes(), at)?;
-        draft.size(file, if writes { Says::Writer } else { Says::Reader }, bytes, at);
+        let bytes = with_position(size.value.bytes(), at)?;
+        draft.size(file, if writes { SizeSource::Writer } else { SizeSource::Reader }, bytes, at);
     }
     Ok(())
 }
@@ -205,7 +208,7 @@ fn place(location: Location) -> Option<Position> {
 fn wrong(error: &Error, text: &Text<'_>) -> Problem {
     let error = error.without_snippet();
     let said = error.to_string();
-    // The place stands before the reason already.
+    // The place is part of the error already.
     let places = [" at line ", " (defined at line ", " (used at line "];
     let end = places.iter().filter_map(|place| said.find(place)).min().unwrap_or(said.len());
     let reason = &said[..end];

@@ -1,23 +1,23 @@
-//! WfFormat of WfCommons, versions 1.3 to 1.6.
+//! Reads WfFormat of WfCommons, versions 1.3 to 1.6.
 //!
-//! Up to 1.4 a task has all there is to know about it, and edges name tasks by name; from 1.5 on structure and execution are apart,
-//! and edges name tasks by id. What is read is told by which keys are there, not by the version that a file says it has. Keys that
-//! do not matter here are passed over.
+//! Up to 1.4 a task has all its properties, and edges refer to tasks by name. From 1.5 on structure
+//! and execution are separate, and edges refer to tasks by id. The keys of the file decide, not the
+//! version that it states. Unknown keys are ignored.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{syntax, told};
-use crate::draft::{Draft, End, Says};
+use super::{syntax, with_position};
+use crate::draft::{Draft, End, SizeSource};
 use crate::error::{Cause, Problem, shown};
 use crate::format::Format;
 use crate::model::{Command, Oddity, Position, Task};
 use crate::text::Text;
 use crate::values::Scalar;
 
-/// Pieces of the text, each of which knows its place.
+/// Unparsed pieces of the text, whose positions are known.
 type Raws<'a> = Option<Vec<&'a RawValue>>;
 type Raw<'a> = Option<&'a RawValue>;
 
@@ -54,10 +54,10 @@ struct Execution<'a> {
     tasks: Raws<'a>,
 }
 
-/// A task's place in the structure.
+/// The entry of a task in the structure.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Described<'a> {
+struct TaskEntry<'a> {
     name: Option<String>,
     id: Option<String>,
     category: Option<String>,
@@ -75,10 +75,10 @@ struct Described<'a> {
     files: Raws<'a>,
 }
 
-/// How a task ran.
+/// The entry of a task in the execution.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Ran<'a> {
+struct ExecutionEntry<'a> {
     id: Option<String>,
     #[serde(borrow)]
     runtime_in_seconds: Raw<'a>,
@@ -97,10 +97,10 @@ struct Program {
     arguments: Option<Vec<String>>,
 }
 
-/// A file of the list, or of a task.
+/// The entry of a file in the list, or of a task's file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Listed<'a> {
+struct FileEntry<'a> {
     id: Option<String>,
     name: Option<String>,
     path: Option<String>,
@@ -111,7 +111,7 @@ struct Listed<'a> {
     size: Raw<'a>,
 }
 
-/// What the versions have in common.
+/// The common part of the versions.
 struct Reader<'a, 'b> {
     text: &'b Text<'a>,
     draft: Draft,
@@ -128,8 +128,8 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
     let body: Body<'_> = reader.object(workflow)?;
     reader.draft.name = top.name.unwrap_or_default();
     match (body.specification, body.tasks.or(body.jobs)) {
-        (Some(specification), _) => reader.apart(specification, body.execution)?,
-        (None, Some(tasks)) => reader.together(&tasks)?,
+        (Some(specification), _) => reader.read_separate(specification, body.execution)?,
+        (None, Some(tasks)) => reader.read_combined(&tasks)?,
         (None, None) => {
             let reason =
                 "\"workflow\" has neither \"specification\" (since 1.5) nor \"tasks\" (up to 1.4)";
@@ -140,14 +140,14 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
 }
 
 impl<'a> Reader<'a, '_> {
-    /// A piece of the text as something.
+    /// Parses a piece of the text.
     fn piece<T: Deserialize<'a>>(&self, raw: &'a RawValue) -> Result<T, Problem> {
         let start =
             (raw.get().as_ptr() as usize).wrapping_sub(self.text.as_str().as_ptr() as usize);
         serde_json::from_str(raw.get()).map_err(|error| wrong(&error, self.text, start))
     }
 
-    /// A piece of the text that must have keys: serde would take an array for one too.
+    /// Parses an object: serde would accept an array as well.
     fn object<T: Deserialize<'a>>(&self, raw: &'a RawValue) -> Result<T, Problem> {
         if raw.get().starts_with('{') {
             return self.piece(raw);
@@ -160,8 +160,12 @@ impl<'a> Reader<'a, '_> {
         Some(self.text.position_of(raw.get()))
     }
 
-    /// From 1.5 on.
-    fn apart(&mut self, specification: &'a RawValue, execution: Raw<'a>) -> Result<(), Problem> {
+    /// Reads versions from 1.5 on.
+    fn read_separate(
+        &mut self,
+        specification: &'a RawValue,
+        execution: Raw<'a>,
+    ) -> Result<(), Problem> {
         let specification: Specification<'_> = self.object(specification)?;
         let execution: Option<Execution<'_>> = execution.map(|raw| self.object(raw)).transpose()?;
         for raw in specification.files.unwrap_or_default() {
@@ -172,13 +176,13 @@ impl<'a> Reader<'a, '_> {
         }
         let mut ran: HashMap<usize, Option<Position>> = HashMap::new();
         for raw in execution.and_then(|execution| execution.tasks).unwrap_or_default() {
-            let run: Ran<'_> = self.object(raw)?;
+            let run: ExecutionEntry<'_> = self.object(raw)?;
             let at = self.at(raw);
             let Some(id) = &run.id else {
                 return Err(Problem::value("a task of the execution has no \"id\"", at));
             };
-            let Some(task) = self.draft.has(id) else {
-                self.draft.odd(Oddity::NoSuchTask, id, at);
+            let Some(task) = self.draft.find_task(id) else {
+                self.draft.warn(Oddity::NoSuchTask, id, at);
                 continue;
             };
             if let Some(first) = ran.insert(task, at) {
@@ -189,8 +193,8 @@ impl<'a> Reader<'a, '_> {
         Ok(())
     }
 
-    /// Up to 1.4.
-    fn together(&mut self, tasks: &[&'a RawValue]) -> Result<(), Problem> {
+    /// Reads versions up to 1.4.
+    fn read_combined(&mut self, tasks: &[&'a RawValue]) -> Result<(), Problem> {
         for raw in tasks {
             let task = self.task(raw)?;
             let run = self.object(raw)?;
@@ -199,29 +203,29 @@ impl<'a> Reader<'a, '_> {
         Ok(())
     }
 
-    /// A file of the list.
+    /// Adds a file of the list.
     fn file(&mut self, raw: &'a RawValue) -> Result<(), Problem> {
-        let listed: Listed<'_> = self.object(raw)?;
+        let listed: FileEntry<'_> = self.object(raw)?;
         let at = self.at(raw);
         let Some(name) = listed.id.or(listed.name) else {
             return Err(Problem::value("a file has no \"id\"", at));
         };
         let file = self.draft.file(&name, at);
-        self.size(file, Says::List, listed.size_in_bytes.or(listed.size))
+        self.size(file, SizeSource::List, listed.size_in_bytes.or(listed.size))
     }
 
-    fn size(&mut self, file: usize, says: Says, size: Raw<'a>) -> Result<(), Problem> {
+    fn size(&mut self, file: usize, says: SizeSource, size: Raw<'a>) -> Result<(), Problem> {
         let Some(raw) = size else { return Ok(()) };
         let at = self.at(raw);
-        let bytes = told(self.piece::<Scalar>(raw)?.bytes(), at)?;
+        let bytes = with_position(self.piece::<Scalar>(raw)?.bytes(), at)?;
         self.draft.size(file, says, bytes, at);
         Ok(())
     }
 
     fn task(&mut self, raw: &'a RawValue) -> Result<usize, Problem> {
-        let described: Described<'_> = self.object(raw)?;
+        let described: TaskEntry<'_> = self.object(raw)?;
         let at = self.at(raw);
-        let Described { name, id, category, kind, .. } = described;
+        let TaskEntry { name, id, category, kind, .. } = described;
         let Some(id) = id.or_else(|| name.clone()) else {
             return Err(Problem::value("a task has neither \"id\" nor \"name\"", at));
         };
@@ -255,9 +259,9 @@ impl<'a> Reader<'a, '_> {
         Ok(task)
     }
 
-    /// A file of a task, as up to 1.4.
+    /// Adds a file of a task, up to 1.4.
     fn used(&mut self, task: usize, raw: &'a RawValue) -> Result<(), Problem> {
-        let listed: Listed<'_> = self.object(raw)?;
+        let listed: FileEntry<'_> = self.object(raw)?;
         let at = self.at(raw);
         let Some(name) = listed.name.or(listed.id) else {
             return Err(Problem::value("a file of a task has no \"name\"", at));
@@ -267,11 +271,11 @@ impl<'a> Reader<'a, '_> {
         let says = match listed.link.as_deref() {
             Some("input") => {
                 self.draft.reads(task, file);
-                Says::Reader
+                SizeSource::Reader
             }
             Some("output") => {
                 self.draft.writes(task, file);
-                Says::Writer
+                SizeSource::Writer
             }
             _ => {
                 return Err(Problem::value(
@@ -283,15 +287,15 @@ impl<'a> Reader<'a, '_> {
         self.size(file, says, listed.size_in_bytes.or(listed.size))
     }
 
-    fn ran(&mut self, task: usize, run: Ran<'a>) -> Result<(), Problem> {
+    fn ran(&mut self, task: usize, run: ExecutionEntry<'a>) -> Result<(), Problem> {
         if let Some(raw) = run.runtime_in_seconds.or(run.runtime) {
             let at = self.at(raw);
-            let seconds = told(self.piece::<Scalar>(raw)?.seconds(), at)?;
+            let seconds = with_position(self.piece::<Scalar>(raw)?.seconds(), at)?;
             self.draft.runtime(task, seconds, at);
         }
         if let Some(raw) = run.core_count.or(run.cores) {
             let at = self.at(raw);
-            let processors = told(self.piece::<Scalar>(raw)?.processors(), at)?;
+            let processors = with_position(self.piece::<Scalar>(raw)?.processors(), at)?;
             self.draft.processors(task, processors, at);
         }
         if let Some(Program { program: Some(program), arguments }) = run.command {
@@ -302,7 +306,7 @@ impl<'a> Reader<'a, '_> {
     }
 }
 
-/// What is wrong with a piece that begins at a byte.
+/// The error of a piece that starts at a byte.
 fn wrong(error: &serde_json::Error, text: &Text<'_>, start: usize) -> Problem {
     let said = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
@@ -312,7 +316,7 @@ fn wrong(error: &serde_json::Error, text: &Text<'_>, start: usize) -> Problem {
     }
     let piece = text.position(start);
     let line = (piece.line as usize).saturating_add(error.line().saturating_sub(1));
-    // In its first line a piece does not begin at the line's beginning.
+    // The first line of a piece does not start at the start of a line.
     let at = match error.line() {
         0 | 1 => text.position(start.saturating_add(error.column().saturating_sub(1))),
         _ => text.position_in(line, error.column()),

@@ -2,7 +2,7 @@
 
 use springtide_workflow::Format;
 
-/// Its name, its format, its text.
+/// The name, the format and the text of each sample.
 pub const SAMPLES: [(&str, Format, &str); 7] = [
     ("diamond-1.3.json", Format::WfFormat, include_str!("../data/diamond-1.3.json")),
     ("diamond-1.4.json", Format::WfFormat, include_str!("../data/diamond-1.4.json")),

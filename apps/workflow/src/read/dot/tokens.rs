@@ -1,23 +1,23 @@
-//! The pieces of a DOT text: names, signs, arrows, each with its place. Must not know what they mean together.
+//! The tokens of a DOT text: names, signs and arrows, each with its position.
 
 use crate::error::{Problem, shown};
 use crate::format::Format;
 use crate::read::syntax;
 use crate::text::Text;
 
-/// A piece of the text.
+/// A token of the text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Token {
     Id {
         text: String,
-        /// In quotes a keyword is none.
+        /// Whether the name is in quotes, where it is no keyword.
         quoted: bool,
     },
-    /// One of `{ } [ ] = ; , :`.
+    /// One of the signs `{ } [ ] = ; , :`.
     Sign(char),
-    /// `->`.
+    /// The arrow `->` of a directed edge.
     Arrow,
-    /// `--`.
+    /// The line `--` of an undirected edge.
     Line,
     End,
 }
@@ -57,7 +57,7 @@ impl<'a, 'b> Tokens<'a, 'b> {
         syntax(Format::Dot, reason, self.text.position(byte))
     }
 
-    /// The next token, and at which byte it begins.
+    /// The next token, and the byte at which it starts.
     pub fn next(&mut self) -> Result<(Token, usize), Problem> {
         match self.ahead.take() {
             Some(token) => Ok(token),
@@ -70,7 +70,7 @@ impl<'a, 'b> Tokens<'a, 'b> {
         Ok(&self.ahead.insert(token).0)
     }
 
-    /// Takes the next token if it is this sign.
+    /// Consumes the next token if it is this sign.
     pub fn sign(&mut self, sign: char) -> Result<bool, Problem> {
         let is = *self.peek()? == Token::Sign(sign);
         if is {
@@ -145,7 +145,8 @@ impl<'a, 'b> Tokens<'a, 'b> {
                 Token::Line
             }
             _ => {
-                // Graphviz takes numbers as `-1.5e` apart; nobody writes that. Others write `1e+06` without quotes.
+                // Graphviz splits numbers such as `-1.5e`, which no program writes. Some write
+                // `1e+06` without quotes.
                 let digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
                 let exponent = |at: usize| {
                     let (before, after) = (&rest[..at], &rest[at + 1..]);
@@ -184,7 +185,7 @@ impl<'a, 'b> Tokens<'a, 'b> {
                     Some((at, '"')) => break at,
                     Some((_, '\\')) => match chars.next() {
                         Some((_, '"')) => text.push('"'),
-                        // A line that goes on.
+                        // A continued line.
                         Some((_, '\n')) => {}
                         Some((_, other)) => text.extend(['\\', other]),
                         None => {
@@ -216,7 +217,7 @@ impl<'a, 'b> Tokens<'a, 'b> {
         }
     }
 
-    /// A text in angle brackets, which may be in it in pairs.
+    /// A text in angle brackets, which may contain pairs of them.
     fn html(&mut self) -> Result<String, Problem> {
         let (mut depth, rest) = (0_usize, self.rest());
         for (at, byte) in rest.bytes().enumerate() {
