@@ -112,8 +112,8 @@ impl App {
         let matches = match self.command_line().try_get_matches_from(&line) {
             Ok(matches) => matches,
             Err(mut error) => {
-                if let Some(said) = self.misplaced(&line, &error) {
-                    talk::error(self.name, &said);
+                if let Some(message) = self.misplaced(&line, &error) {
+                    talk::error(self.name, &message);
                     return Exit::Usage.into();
                 }
                 self.suggest(&line, &mut error);
@@ -143,7 +143,7 @@ impl App {
         if known {
             return;
         }
-        let before = || line.iter().take_while(|said| *said != word.as_str());
+        let before = || line.iter().take_while(|argument| *argument != word.as_str());
         let of_run = before().any(|w| w == "run" || w == "submit" || w == "plan");
         let command = self.command_line();
         let commands = command.get_subcommands().map(Command::get_name);
@@ -167,8 +167,8 @@ impl App {
         let at = words
             .windows(2)
             .position(|two| two[0] == "job" && matches!(two[1], "submit" | "plan"))?;
-        let between = words.get(at + 2..)?.iter().take_while(|said| *said != word);
-        if !between.clone().any(|said| said.starts_with('-')) {
+        let between = words.get(at + 2..)?.iter().take_while(|argument| *argument != word);
+        if !between.clone().any(|argument| argument.starts_with('-')) {
             return None;
         }
         let names = || self.jobs.iter().map(|job| job.name);

@@ -52,7 +52,7 @@ use self::records::JobRecords;
 use self::retention::EndedJob;
 use crate::exit::{Exit, Failed};
 use crate::outdir::manifest;
-use crate::report::Ended;
+use crate::report::RunEnd;
 
 /// The name under which the head publishes the archive.
 pub const DESK: &str = "desk";
@@ -182,7 +182,7 @@ pub struct JobEnd {
 }
 
 impl JobEnd {
-    fn of(ended: &Ended, cancelled: bool, exit: Exit) -> Self {
+    fn of(ended: &RunEnd, cancelled: bool, exit: Exit) -> Self {
         let error = ended.error().map(str::to_owned);
         let own = !matches!(exit, Exit::Ok | Exit::Failure);
         Self { error, cancelled, exit: own.then_some(exit as u8) }

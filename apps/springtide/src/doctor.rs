@@ -374,7 +374,7 @@ fn advice(fact: &Fact, machine: &Host) -> String {
             let helper = helper.map(|(_, package, why)| {
                 format!(
                     "optional, {why}: `apt-get install \
-            {package}`"
+                    {package}`"
                 )
             });
             tool.or(kind).or(helper).unwrap_or_default()
@@ -436,7 +436,7 @@ mod tests {
         let mut facts = vec![
             round_trip_fact(of::SOCKETS, Duration::from_millis(10), Duration::from_micros(10_311)),
             Fact::yes(of::SPACES, "as root"),
-            Fact::yes(of::TUN, "/dev/net/tun gives one"),
+            Fact::yes(of::TUN, "/dev/net/tun creates one"),
             Fact::yes(of::FIRST, "SCHED_FIFO is granted"),
             round_trip_fact(of::TRIP, Duration::from_millis(10), Duration::from_micros(10_214)),
             kernel_network_fact(&[], Duration::from_micros(10_402)),

@@ -115,7 +115,7 @@ pub fn ca(command: &CaCommand) -> Result<(), Failed> {
             Ca::create(grid, dir)?;
             let shown = dir.display();
             eprintln!(
-                "created the authority of grid {grid} in {shown}; {shown}/ca.key must stay secret"
+                "made the authority of grid {grid} in {shown}; {shown}/ca.key must stay secret"
             );
         }
         CaCommand::Fingerprint { dir, config, json } => {
@@ -133,7 +133,7 @@ pub fn ca(command: &CaCommand) -> Result<(), Failed> {
                     exit,
                     message: format!(
                         "{message}; name an authority's directory with \
-                --dir, or a grid with --config"
+                        --dir, or a grid with --config"
                     ),
                 }
             })?;

@@ -138,17 +138,17 @@ mod tests {
         let video = temp.path().join(VIDEO_FILE);
         // The last argument is the file name.
         let good = stand_in("for last; do :; done; echo \"$@\" > \"$last\"");
-        let Video::Made(path) = frames.video(good.as_os_str()).await else { panic!("no film") };
+        let Video::Made(path) = frames.video(good.as_os_str()).await else { panic!("no video") };
         assert_eq!(path, video);
         let arguments = std::fs::read_to_string(&path).unwrap();
         assert!(arguments.contains("-framerate 25 -i frame-%06d.png"), "{arguments}");
 
         let bad = stand_in("echo cut > film.mp4; echo unknown encoder >&2; exit 3");
-        let Video::Failed(why) = frames.video(bad.as_os_str()).await else { panic!("a film") };
+        let Video::Failed(why) = frames.video(bad.as_os_str()).await else { panic!("a video") };
         assert_eq!(why, "no video: ffmpeg ended with exit status: 3: unknown encoder");
         assert!(!video.exists());
         let none = temp.path().join("not-there");
-        let Video::NotMade(why) = frames.video(none.as_os_str()).await else { panic!("a film") };
+        let Video::NotMade(why) = frames.video(none.as_os_str()).await else { panic!("a video") };
         let expected = format!(
             "no video: ffmpeg is not on the PATH; once it is there: cd {} && ffmpeg -nostdin \
             -loglevel error -y -framerate 25 -i 'frame-%06d.png' -vf \

@@ -218,8 +218,8 @@ pub fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failed 
 
 /// The directory of the state of a grid with this config file.
 pub fn dir_of(file: &Path, config: &GridConfig) -> PathBuf {
-    let beside = file.parent().unwrap_or_else(|| Path::new(""));
-    beside.join(".springtide").join(config.grid.as_str())
+    let parent = file.parent().unwrap_or_else(|| Path::new(""));
+    parent.join(".springtide").join(config.grid.as_str())
 }
 
 /// The authority's directory of a grid with this config.
@@ -305,7 +305,7 @@ pub fn ad_hoc(
 /// Creates a directory that only its owner may enter.
 ///
 /// # Errors
-/// As of the system.
+/// The operating system reports an error.
 pub fn make_private_dir(dir: &Path) -> Result<(), Failed> {
     use std::os::unix::fs::DirBuilderExt;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);

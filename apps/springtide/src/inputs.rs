@@ -352,15 +352,15 @@ async fn receive(
     let (mut file, begun) =
         open_partial(part, entry.bytes).map_err(|error| cannot("write", part, &error))?;
     let (mut next, mut have) = (begun, begun);
-    let mut asked: VecDeque<RemoteRequest<ReadChunk>> = VecDeque::new();
+    let mut requests: VecDeque<RemoteRequest<ReadChunk>> = VecDeque::new();
     while have < entry.bytes {
-        while next < entry.bytes && asked.len() < CHUNKS_AHEAD {
+        while next < entry.bytes && requests.len() < CHUNKS_AHEAD {
             let (name, sum) = (entry.name.clone(), entry.sum.clone());
             let chunk = ReadChunk { name, sum, at: next, len: CHUNK_MAX };
-            asked.push_back(server.send(chunk).deadline(CHUNK_TIMEOUT).start());
+            requests.push_back(server.send(chunk).deadline(CHUNK_TIMEOUT).start());
             next = entry.bytes.min(next + u64::from(CHUNK_MAX));
         }
-        let Some(call) = asked.pop_front() else { break };
+        let Some(call) = requests.pop_front() else { break };
         let bytes = call.await?.map_err(refused)?;
         if bytes.is_empty() {
             break; // the checksum detects it

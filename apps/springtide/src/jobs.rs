@@ -533,27 +533,29 @@ fn logs(
     wanted: Option<usize>,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
-    let Some(JobRecord { lines, said, dir, .. }) = record else {
+    let Some(JobRecord { lines, said: line_count, dir, .. }) = record else {
         return Err(not_submitted(one.job));
     };
     let file = dir.join("log.txt");
     if one.grid.json {
         let object = json!({
-            "schema": SCHEMA, "job": one.job.0, "lines": lines, "said": said, "file": file,
+            "schema": SCHEMA, "job": one.job.0, "lines": lines, "said": line_count, "file": file,
         });
         return print(&format!("{object}\n"));
     }
     print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())?;
-    if let Some(note) = missing_lines_note(lines.len(), said, wanted).filter(|_| !global.quiet) {
+    if let Some(note) =
+        missing_lines_note(lines.len(), line_count, wanted).filter(|_| !global.quiet)
+    {
         eprintln!("{note}: all are in {} on the head's machine", file.display());
     }
     Ok(())
 }
 
 /// The note that some requested lines are missing, if so.
-fn missing_lines_note(lines: usize, said: u64, wanted: Option<usize>) -> Option<String> {
-    let fewer = (lines as u64) < said && wanted.is_none_or(|wanted| lines < wanted);
-    fewer.then(|| format!("only the last {lines} of {said} lines are shown"))
+fn missing_lines_note(lines: usize, line_count: u64, wanted: Option<usize>) -> Option<String> {
+    let fewer = (lines as u64) < line_count && wanted.is_none_or(|wanted| lines < wanted);
+    fewer.then(|| format!("only the last {lines} of {line_count} lines are shown"))
 }
 
 async fn cancel(grid: &Grid, one: &OneArgs, global: &GlobalArgs) -> Result<(), Failed> {

@@ -197,7 +197,7 @@ pub struct Report {
     /// Whether processors were kept awake during the run.
     #[serde(default)]
     pub awake: bool,
-    /// Delay of packets in the router in microseconds: median, 99th percentile and maximum.
+    /// Lateness of packets in the router in microseconds: median, 99th percentile and maximum.
     pub late_us: Option<[f64; 3]>,
     /// The fraction by which the paper's run was shorter than a static one.
     pub paper_reduction: Option<f64>,
@@ -220,8 +220,8 @@ pub fn run(
     let mode = args.mode.map_or_else(|| file.adaptation.mode.into(), Mode::from);
     let config = scaled(&file, args.time_scale);
     let period = args.period.unwrap_or_else(|| file.paper.period.unwrap_or(file.job.period).get());
-    let how = Play { mode, period: Some(period.div_f64(args.time_scale)), seed: args.seed };
-    crate::sim::check(&config, &how)?;
+    let play_params = Play { mode, period: Some(period.div_f64(args.time_scale)), seed: args.seed };
+    crate::sim::check(&config, &play_params)?;
     let scratch = Scratch::make()?;
     let lasts = config.job.limit.get().min(Duration::from_secs(24 * 3600)) + STARTUP_TIMEOUT;
     // First the parts that this host may not support, while there is nothing to remove.
@@ -246,7 +246,7 @@ pub fn run(
     let before = read_cpu_ticks();
     let setting = LiveSettings {
         config: &config,
-        how,
+        play_params,
         share: args.share,
         quotas,
         network: network.clone(),
@@ -275,7 +275,7 @@ pub fn run(
     let late_us = network.late_us();
     let predicted = match args.no_prediction {
         true => None,
-        false => play(&config, &how).ok().map(|played| played.wall.as_secs_f64()),
+        false => play(&config, &play_params).ok().map(|played| played.wall.as_secs_f64()),
     };
     let outcome = played.ended.outcome.as_ref();
     let entry = |(at, what): &(Duration, String)| (at.as_secs_f64(), what.clone());
@@ -289,7 +289,7 @@ pub fn run(
         share: args.share,
         quota: kind.word().to_owned(),
         network: network.word().to_owned(),
-        period_s: how.period.unwrap_or_default().as_secs_f64(),
+        period_s: play_params.period.unwrap_or_default().as_secs_f64(),
         wall_s: played.wall.as_secs_f64(),
         iterations: played.iterations.clone(),
         nodes_over_time: played.nodes.clone(),
@@ -308,7 +308,7 @@ pub fn run(
     if let Some(out) = &mut out {
         artefacts.add(out.records(&played.records));
         artefacts.add(out.own_file(REPORT, format!("{json}\n").as_bytes()).map(drop));
-        artefacts.add(out.finish(&crate::report::Ended::of(Model::NAME, &played.ended).json()));
+        artefacts.add(out.finish(&crate::report::RunEnd::of(Model::NAME, &played.ended).json()));
     }
     artefacts.print(args.json, json, || report_text(&report, &played))?;
     match &played.ended.outcome {
@@ -329,14 +329,14 @@ fn write(path: &Path, text: &str) -> Result<(), Failed> {
     write_file(path, text.as_bytes())
 }
 
-fn quotas(how: &str, scratch: &Path) -> Result<Quotas, Failed> {
+fn quotas(kind: &str, scratch: &Path) -> Result<Quotas, Failed> {
     let duty = || Quotas::by_duty(scratch).map_err(Failed::failure);
-    match how {
+    match kind {
         "duty" => duty(),
         "groups" => Quotas::by_groups().map_err(|error| {
             Failed::usage(format!(
                 "control groups cannot limit processors: {error}; use `--quota \
-            duty`"
+                duty`"
             ))
         }),
         _ => Quotas::by_groups().or_else(|_| duty()),
@@ -362,7 +362,7 @@ fn report_text(report: &Report, played: &Played) -> String {
         report.predicted_s.map_or(String::new(), |s| format!("; simulated it takes {s:.1} s"));
     let late = match report.late_us {
         Some([half, p99, _]) => format!(
-            "namespaces and a router; packet delays were {half:.0} us (half), {p99:.0} us (99 of \
+            "namespaces and a router; packets were late by {half:.0} us (half), {p99:.0} us (99 of \
             100)"
         ),
         None if report.network == Carries::Kernel.word() => {
@@ -503,7 +503,7 @@ fn grid_text(config: &ScenarioConfig, head: Ipv4Addr, shape: Option<&Path>) -> S
 /// The parts of a live run.
 struct LiveSettings<'a> {
     config: &'a ScenarioConfig,
-    how: Play,
+    play_params: Play,
     share: f64,
     quotas: Rc<Quotas>,
     network: Rc<LiveNetwork>,
@@ -520,7 +520,7 @@ fn on_share(model: Model, share: f64) -> Model {
 }
 
 async fn live(setting: LiveSettings<'_>, registry: Arc<Registry>) -> Result<Played, Failed> {
-    let LiveSettings { config, how, share, .. } = setting;
+    let LiveSettings { config, play_params, share, .. } = setting;
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(setting.global.quiet);
     let network = setting.network.clone();
@@ -593,7 +593,7 @@ async fn live(setting: LiveSettings<'_>, registry: Arc<Registry>) -> Result<Play
         let start = start.saturating_sub(Duration::from_micros(EPOCH_US));
         let clock = |at: Instant| (start + at.saturating_duration_since(now)).as_secs_f64();
         // The process that holds the network changes its links over time.
-        let played = perform(&stage, &submitter, job, params(config, &how), clock).await;
+        let played = perform(&stage, &submitter, job, params(config, &play_params), clock).await;
         played.map_err(|error| Failed::new(Exit::Timeout, error))
     };
     let played = tokio::select! {
@@ -622,9 +622,9 @@ struct Processes {
 }
 
 impl Processes {
-    fn signal(&self, pid: u32, how: fn(i32)) {
+    fn signal(&self, pid: u32, action: fn(i32)) {
         if let Ok(pid) = i32::try_from(pid) {
-            how(pid);
+            action(pid);
         }
     }
 
@@ -687,7 +687,7 @@ struct LiveWorld {
 struct JobRoles {
     job: Option<JobId>,
     root: Option<NodeId>,
-    /// The cluster nodes when the job began. Later ones are known to their clusters alone.
+    /// The sub-coordinators when the job began. Only their own clusters know later ones.
     clusters: BTreeSet<NodeId>,
 }
 
@@ -791,7 +791,7 @@ const LOOPBACK_DELAY: Duration = Duration::from_micros(200);
 
 impl LiveNetwork {
     fn start(
-        how: &str,
+        kind: &str,
         config: &ScenarioConfig,
         scratch: &Path,
         seed: u64,
@@ -805,8 +805,8 @@ impl LiveNetwork {
         let per = if near { PortOf::Cluster } else { PortOf::Node };
         let start = |by| {
             let name = format!("run-{}", std::process::id());
-            let how = NetworkSettings { network: by, per, seed, lasts, partial: false };
-            let network = Network::start_tied(&file, &name, &how)?;
+            let settings = NetworkSettings { network: by, per, seed, lasts, partial: false };
+            let network = Network::start_tied(&file, &name, &settings)?;
             let (spaces, status) = (network.spaces()?, network.status()?);
             for note in &status.notes {
                 tracing::warn!("{note}");
@@ -814,7 +814,7 @@ impl LiveNetwork {
             let nodes = status.nodes.into_iter().collect();
             Ok(Self { network, by, spaces, nodes, table: status.table })
         };
-        match how {
+        match kind {
             "router" => start(Carries::Router),
             "kernel" => start(Carries::Kernel),
             "sockets" => start(Carries::Sockets),

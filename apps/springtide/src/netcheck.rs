@@ -88,13 +88,13 @@ pub async fn check(file: &Path, all_pairs: bool, as_json: bool) -> Result<(), Fa
     }
     let mut from = BTreeMap::new();
     if all_pairs {
-        for asked in contacts.iter().filter(|contact| contact.node != head) {
+        for source in contacts.iter().filter(|contact| contact.node != head) {
             let others: Vec<_> =
-                contacts.iter().filter(|other| other.node != asked.node).cloned().collect();
+                contacts.iter().filter(|other| other.node != source.node).cloned().collect();
             let deadline = PATH_TIMEOUT * u32::try_from(others.len()).unwrap_or(u32::MAX);
-            let prober: Remote<Prober> = endpoint.hub.remote(&asked.node, PROBER);
+            let prober: Remote<Prober> = endpoint.hub.remote(&source.node, PROBER);
             let paths = prober.send(CheckPaths { contacts: others }).deadline(deadline).await;
-            from.insert(asked.node.clone(), paths.map_err(|error| error.to_string()));
+            from.insert(source.node.clone(), paths.map_err(|error| error.to_string()));
         }
     }
     let here = endpoint.net.me().node.clone();
@@ -150,8 +150,9 @@ impl Firewall {
     fn ask(&self) -> String {
         let Self { ports, head } = self;
         format!(
-            "ask the firewall's administrator to allow UDP in both directions between all hosts of \
-            the grid: to ports {ports} of the nodes (`net.ports`) and to port {head} of the head"
+            "ask whoever runs the firewall to let UDP through in both directions between all hosts \
+            of the grid: to ports {ports} of the nodes (`net.ports`) and to port {head} of the \
+            head"
         )
     }
 }

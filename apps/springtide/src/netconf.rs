@@ -318,8 +318,8 @@ fn refuse(wrong: &[String]) -> Result<(), Failed> {
     }
     let wrong = wrong.join("\n  ");
     Err(Failed::usage(format!(
-        "the parameters of adaptation are wrong (`config show --origin` shows those of the \
-        config):\n  {wrong}"
+        "the job cannot be adapted so (`config show --origin` tells what the config sets):\n  \
+        {wrong}"
     )))
 }
 
@@ -335,11 +335,11 @@ pub fn check_start(
 ) -> Result<Option<BTreeMap<ClusterId, u32>>, Failed> {
     let existing = existing(config);
     let mut wrong = contradictions(params, existing);
-    let asked = start.and_then(|start| start_nodes(config, params, start, &mut wrong));
+    let node_counts = start.and_then(|start| start_nodes(config, params, start, &mut wrong));
     refuse(&wrong)?;
     let most = params.max_nodes.unwrap_or(u32::MAX);
     let all = || config.cluster.iter().map(|c| (ClusterId::from(c.name.as_str()), c.nodes.get()));
-    Ok(asked.or_else(|| (existing <= most).then(|| all().collect())))
+    Ok(node_counts.or_else(|| (existing <= most).then(|| all().collect())))
 }
 
 /// The first nodes of a job by cluster.
@@ -519,8 +519,12 @@ mod tests {
         }
         let names = |start: Option<Shape>, set: &[(&str, &str)]| {
             let (config, params) = loaded(set);
-            check_start(&config, &params, start).unwrap().map(|asked| {
-                asked.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ")
+            check_start(&config, &params, start).unwrap().map(|node_counts| {
+                node_counts
+                    .iter()
+                    .map(|(name, n)| format!("{name} {n}"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
             })
         };
         assert_eq!(names(None, &[]).as_deref(), Some("ams 2, bud 2, del 2"));

@@ -24,7 +24,7 @@ use crate::node;
 use crate::outdir::write_file;
 use crate::report::SCHEMA;
 use crate::run::{Attachment, attach, print};
-use crate::token::{TokenDesk, columns, notify_head};
+use crate::token::{GridTokens, columns, notify_head};
 
 /// Timeout of a request to the scheduler.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ struct Row {
     revoked: Option<String>,
 }
 
-async fn rows(file: &Path, tokens: &TokenDesk) -> Result<Vec<Row>, Failed> {
+async fn rows(file: &Path, tokens: &GridTokens) -> Result<Vec<Row>, Failed> {
     let Attachment { endpoint, head, .. } = attach(file, &tokens.config).await?;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let status = scheduler.send(GetStatus {}).deadline(REQUEST_TIMEOUT).await;
@@ -131,7 +131,7 @@ fn table(rows: &[Row]) -> String {
 /// # Errors
 /// No grid is up.
 pub async fn list(file: &Path, json: bool) -> Result<(), Failed> {
-    let tokens = TokenDesk::of(file)?;
+    let tokens = GridTokens::of(file)?;
     let rows = rows(file, &tokens).await?;
     match json {
         true => {
@@ -147,7 +147,7 @@ pub async fn list(file: &Path, json: bool) -> Result<(), Failed> {
 /// # Errors
 /// No grid is up, or it has no such node.
 pub async fn status(node: &str, file: &Path, json: bool) -> Result<(), Failed> {
-    let tokens = TokenDesk::of(file)?;
+    let tokens = GridTokens::of(file)?;
     let rows = rows(file, &tokens).await?;
     let Some(row) = rows.iter().find(|row| row.status.node.as_str() == node) else {
         return Err(unknown(node, rows.iter().map(|row| row.status.node.as_str())));
@@ -177,7 +177,7 @@ fn unknown<'a>(node: &str, known: impl Iterator<Item = &'a str> + Clone) -> Fail
 /// # Errors
 /// No node has joined under this name, or the token store cannot be written.
 pub async fn revoke(node: &str, file: &Path, reason: &str) -> Result<(), Failed> {
-    let tokens = TokenDesk::of(file)?;
+    let tokens = GridTokens::of(file)?;
     let (id, now) = (NodeId::from(node), calendar()());
     let revoked = tokens.book.change(|book| {
         book.revoke(&id, reason, now).map(|()| book.given(&id).map_or(now, |given| given.until))
@@ -201,7 +201,7 @@ pub async fn revoke(node: &str, file: &Path, reason: &str) -> Result<(), Failed>
     let until = date(u64::try_from(until).unwrap_or(0));
     match notify_head(file, &tokens).await {
         true => eprintln!(
-            "{node} is revoked: its link is closed, and it gets no other, nor a certificate; its \
+            "{node} is revoked: its link is closed, and it gets none, nor another certificate; its \
             name is free again when its certificate ends, at {until}"
         ),
         false => eprintln!(
@@ -239,7 +239,7 @@ impl OwnState {
     /// Writes the file.
     ///
     /// # Errors
-    /// As of the system.
+    /// The operating system reports an error.
     pub fn write(&self, path: &Path) -> Result<(), Failed> {
         write_file(path, &serde_json::to_vec(self).map_err(Failed::failure)?)
     }

@@ -21,7 +21,7 @@ use crate::run::print;
 /// Creates a directory and its parents, unless they exist.
 ///
 /// # Errors
-/// As of the system.
+/// The operating system reports an error.
 pub fn make_dir(dir: &Path) -> Result<(), Failed> {
     fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))
 }
@@ -29,8 +29,7 @@ pub fn make_dir(dir: &Path) -> Result<(), Failed> {
 /// Creates a new directory: `dir`, or else the first free one of `dir-2`, `dir-3` and so on.
 ///
 /// # Errors
-/// As of the system.
-/// The system refuses.
+/// The operating system reports an error.
 pub fn make_new_dir(dir: &Path) -> Result<PathBuf, Failed> {
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         make_dir(parent)?;
@@ -55,7 +54,7 @@ pub fn make_new_dir(dir: &Path) -> Result<PathBuf, Failed> {
 /// Creates an empty file, or empties it, for a process to write to.
 ///
 /// # Errors
-/// As of the system.
+/// The operating system reports an error.
 pub fn create_file(path: &Path) -> Result<File, Failed> {
     File::create(path).map_err(|error| cannot("write", path, &error))
 }
@@ -63,7 +62,7 @@ pub fn create_file(path: &Path) -> Result<File, Failed> {
 /// Appends to a file, which is created if it does not exist.
 ///
 /// # Errors
-/// As of the system.
+/// The operating system reports an error.
 pub fn append(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
     use std::io::Write as _;
     let file = OpenOptions::new().create(true).append(true).open(path);
@@ -74,7 +73,7 @@ pub fn append(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
 /// Writes a file, completely or not at all.
 ///
 /// # Errors
-/// As of the system.
+/// The operating system reports an error.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
     write_atomic(path, bytes).map_err(|error| cannot("write", path, &error))
 }
@@ -168,7 +167,7 @@ impl Artefacts {
 /// Writes a file into a directory, which is created if needed. Returns its path.
 ///
 /// # Errors
-/// As of the system.
+/// The operating system reports an error.
 pub fn keep(dir: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, Failed> {
     make_dir(dir)?;
     let path = dir.join(name);

@@ -137,8 +137,8 @@ pub enum How {
 }
 
 impl From<How> for Search {
-    fn from(how: How) -> Self {
-        match how {
+    fn from(search: How) -> Self {
+        match search {
             How::Paper => Search::PAPER,
             How::Pruned => Search::Pruned,
         }
@@ -246,7 +246,7 @@ fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Fail
     let instance = Instance::drawn(args.seed);
     // About as many sets as the paper's search evaluated plans.
     let budget = budget(args, 50, 34);
-    let find = |how| -> Found { instance.search(Method::Heft, how, budget, args.seed, true) };
+    let find = |search| -> Found { instance.search(Method::Heft, search, budget, args.seed, true) };
     let (paper, ours) = (find(Search::PAPER), find(Search::Pruned));
     let place = |is: Objectives| {
         let Plan { cost_su, makespan_s } = is.into();
@@ -324,12 +324,12 @@ fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Fail
     let schedulers =
         |search| Method::ALL.map(|method| way(method.to_string(), method, search)).to_vec();
     let cuts = |crossover| {
-        let how = Search::Paper { crossover, mutation: 1.0 };
-        way(format!("{crossover} cuts"), Method::Heft, how)
+        let search = Search::Paper { crossover, mutation: 1.0 };
+        way(format!("{crossover} cuts"), Method::Heft, search)
     };
     let turned = |mutation| {
-        let how = Search::Paper { crossover: 2, mutation };
-        way(format!("{mutation}/n"), Method::Heft, how)
+        let search = Search::Paper { crossover: 2, mutation };
+        way(format!("{mutation}/n"), Method::Heft, search)
     };
     let (half, few) = (sets / 2, generations / 2);
     // Statements of the paper, and the variants that they compare.
@@ -453,8 +453,8 @@ impl Site {
 
     fn describe(&self) -> String {
         format!(
-            "{}: {} processors, {} days from day {} on; the first copy alone keeps {:.0} % busy; a \
-            task as wide as the paper's {PAPER_PROCESSORS} processors has {}",
+            "{}: {} processors, {} days from day {} on; the first copy alone keeps {:.0} % busy; \
+            task widths of the paper's {PAPER_PROCESSORS} processors are scaled to {}",
             self.file.display(),
             self.processors,
             self.window.days,
@@ -836,7 +836,7 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Re
 fn estimates(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Result<(), Failed> {
     results.line(
         "CyberShake with overestimated run times of other users (paper: +3 % and +7.7 % \
-    at 10 and 20 %; best effort with exact ones 30 % above):",
+        at 10 and 20 %; best effort with exact ones 30 % above):",
     );
     let mut rows = Vec::new();
     let mut exact = None;

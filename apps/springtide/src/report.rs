@@ -24,7 +24,7 @@ pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
 
 /// The end of a run.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct RunEnd {
     /// The name of the job.
     pub job: String,
     /// Its outcome, or the reason why it has none.
@@ -39,7 +39,7 @@ pub struct Ended {
     pub stopped: Option<String>,
 }
 
-impl Ended {
+impl RunEnd {
     /// The end of a job as its client received it.
     pub fn of(job: &str, ended: &JobEnded) -> Self {
         let outcome = ended.outcome.clone().map_err(|error| error.to_string());
@@ -472,7 +472,7 @@ mod tests {
 
     use super::*;
 
-    fn ended() -> Ended {
+    fn ended() -> RunEnd {
         let mut report =
             JobReport { wall_s: 12.345, iterations: vec![1.5, 0.5, 1.0], ..JobReport::default() };
         for name in ["ams", "del"] {
@@ -495,7 +495,7 @@ mod tests {
         let result =
             json!({ "n": 5, "deep": { "x": 1.5, "p": [1, 2, 3] }, "series": [1, 2, 3, 4, 5] });
         let outcome = Outcome { checksum: 0xab, result };
-        Ended::new("fib", Ok(outcome), Some(report))
+        RunEnd::new("fib", Ok(outcome), Some(report))
     }
 
     #[test]
@@ -550,20 +550,20 @@ mod tests {
 
     #[test]
     fn a_failure_has_its_error_and_no_figures() {
-        let object = Ended::early("fib", "no node").json();
+        let object = RunEnd::early("fib", "no node").json();
         assert_eq!((&object["ok"], &object["error"]), (&json!(false), &json!("no node")));
         assert_eq!(object["checksum"], Value::Null);
         // Unknown values are omitted: no zeros.
         let mut keys: Vec<&String> = object.as_object().unwrap().keys().collect();
         keys.sort();
         assert_eq!(keys, ["checksum", "error", "job", "ok", "result", "schema"]);
-        assert_eq!(Ended::early("fib", "no node").summary(), "");
+        assert_eq!(RunEnd::early("fib", "no node").summary(), "");
     }
 
     #[test]
     fn a_missing_file_is_an_error_in_addition_to_the_result() {
         let unwritten = Some("cannot write a.png: full".to_owned());
-        let object = Ended { unwritten, ..ended() }.json();
+        let object = RunEnd { unwritten, ..ended() }.json();
         assert_eq!(object["ok"], json!(false));
         assert_eq!(object["error"], json!("cannot write a.png: full"));
         assert_eq!(object["checksum"], ended().json()["checksum"]);
@@ -571,7 +571,7 @@ mod tests {
 
     #[test]
     fn warnings_stand_in_the_object_and_in_the_summary() {
-        let warned = Ended { warnings: vec!["too many threads".to_owned()], ..ended() };
+        let warned = RunEnd { warnings: vec!["too many threads".to_owned()], ..ended() };
         assert_eq!(warned.json()["warnings"], json!(["too many threads"]));
         assert!(warned.summary().contains("\nwarning     too many threads\n"));
     }

@@ -35,7 +35,7 @@ use crate::film::{self, Video};
 use crate::grid::{self, Authority, HeadFile, Plan};
 use crate::netconf;
 use crate::outdir::{OutDir, manifest, write_file};
-use crate::report::{Ended, seconds, size};
+use crate::report::{RunEnd, seconds, size};
 use crate::scratch::Scratch;
 use crate::signals::{Signals, word};
 use crate::solo;
@@ -102,7 +102,7 @@ pub async fn run(order: RunRequest) -> Result<(), Failed> {
 /// Always the failure itself.
 pub fn print_early_failure(job: &str, json: bool, failed: Failed) -> Result<(), Failed> {
     if json {
-        print(&format!("{}\n", Ended::early(job, &failed.message).json()))?;
+        print(&format!("{}\n", RunEnd::early(job, &failed.message).json()))?;
     }
     Err(failed)
 }
@@ -124,7 +124,7 @@ pub fn print(text: &str) -> Result<(), Failed> {
     }
 }
 
-async fn run_to_end(order: RunRequest) -> Result<(Ended, Exit), Failed> {
+async fn run_to_end(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
     let mut signals = Signals::take()?;
     let over = |sources| order.args.over(sources);
     let config = match &order.args.config {
@@ -171,7 +171,7 @@ async fn run_to_end(order: RunRequest) -> Result<(Ended, Exit), Failed> {
     // A job that was stopped or lost has its last preliminary outcome.
     let mut ended = match (ended, watch.preliminary.take()) {
         (Err(failed), Some(outcome)) => {
-            Ok((Ended::stopped(order.job, outcome, &failed.message), failed.exit))
+            Ok((RunEnd::stopped(order.job, outcome, &failed.message), failed.exit))
         }
         (ended, preliminary) => {
             ended.map(|(ended, exit)| (ended.or_preliminary(preliminary), exit))
@@ -181,7 +181,7 @@ async fn run_to_end(order: RunRequest) -> Result<(Ended, Exit), Failed> {
     if let Ok((ended, _)) = &mut ended {
         ended.warnings = warnings;
     }
-    let unwritten = |ended: &mut Result<(Ended, Exit), Failed>, out: &OutDir| {
+    let unwritten = |ended: &mut Result<(RunEnd, Exit), Failed>, out: &OutDir| {
         if let (Ok((ended, exit)), Some(error)) = (ended, out.unwritten()) {
             ended.unwritten = Some(error);
             // A failure of the job takes precedence.
@@ -191,7 +191,7 @@ async fn run_to_end(order: RunRequest) -> Result<(Ended, Exit), Failed> {
     unwritten(&mut ended, &out);
     let result = match &ended {
         Ok((ended, _)) => ended.json(),
-        Err(failed) => Ended::early(order.job, &failed.message).json(),
+        Err(failed) => RunEnd::early(order.job, &failed.message).json(),
     };
     // A failure is recorded, and the result is printed all the same.
     let _ = out.finish(&result);
@@ -393,7 +393,7 @@ async fn own_grid(
     start: Option<BTreeMap<ClusterId, u32>>,
     run: &str,
     watch: &mut Watch<'_>,
-) -> Result<(Ended, Exit), Failed> {
+) -> Result<(RunEnd, Exit), Failed> {
     let dir = GridDir::make(watch.out.path())?;
     let program = grid::this_program()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(config.value.grid.as_str())?);
@@ -440,7 +440,7 @@ async fn own_grid(
     ended
 }
 
-fn record_end(endpoint: &Endpoint, ended: &Result<(Ended, Exit), Failed>, wall: Duration) {
+fn record_end(endpoint: &Endpoint, ended: &Result<(RunEnd, Exit), Failed>, wall: Duration) {
     let error = match ended {
         Ok((ended, _)) => ended.outcome.as_ref().err().cloned(),
         Err(failed) => Some(failed.message.clone()),
@@ -477,7 +477,7 @@ async fn attached(
     params: JobParams,
     run: &str,
     watch: &mut Watch<'_>,
-) -> Result<(Ended, Exit), Failed> {
+) -> Result<(RunEnd, Exit), Failed> {
     let attachment = attach(file, &config.value).await?;
     let Attachment { endpoint, links, news, head, crowded, .. } = attachment;
     watch.warn_crowded(&crowded);
@@ -598,7 +598,7 @@ async fn drive(
     name: &str,
     session: Session,
     watch: &mut Watch<'_>,
-) -> Result<(Ended, Exit), Failed> {
+) -> Result<(RunEnd, Exit), Failed> {
     let Session { endpoint, head, submit, links, mut news } = session;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_TIMEOUT));
@@ -607,7 +607,7 @@ async fn drive(
     let mut ticks = interval(TICK);
     let me = endpoint.net.me().node.clone();
     let mut asks = interval(WAIT_REASON_INTERVAL);
-    let mut asked: Option<RemoteRequest<GetWait>> = None;
+    let mut wait_request: Option<RemoteRequest<GetWait>> = None;
     watch.talk.wait_for("waiting for nodes");
     loop {
         let lost_at = lost.as_ref().map(|(at, _)| *at);
@@ -638,17 +638,17 @@ async fn drive(
                 }
                 granted = Some(reply);
             }
-            _ = asks.tick(), if granted.is_none() && asked.is_none() => {
+            _ = asks.tick(), if granted.is_none() && wait_request.is_none() => {
                 let ask = GetWait { client: me.clone() };
-                asked = Some(scheduler.send(ask).deadline(HEAD_TIMEOUT).start());
+                wait_request = Some(scheduler.send(ask).deadline(HEAD_TIMEOUT).start());
             }
             Some(answer) = async {
-                match &mut asked {
-                    Some(asked) => Some(asked.await),
+                match &mut wait_request {
+                    Some(wait_request) => Some(wait_request.await),
                     None => None,
                 }
-            }, if asked.is_some() => {
-                asked = None;
+            }, if wait_request.is_some() => {
+                wait_request = None;
                 // A head that does not know the request leaves the line unchanged.
                 if let (None, Ok(Some(what))) = (&granted, answer) {
                     watch.talk.wait_for(&format!("waiting for {what}"));
@@ -674,13 +674,13 @@ async fn drive(
 }
 
 /// The end of a job for its report, with the exit code.
-pub fn conclude(name: &str, ended: JobEnded) -> (Ended, Exit) {
+pub fn conclude(name: &str, ended: JobEnded) -> (RunEnd, Exit) {
     let exit = match &ended.outcome {
         Ok(_) => Exit::Ok,
         Err(JobError::Start { .. }) => Exit::NotPlaced,
         Err(_) => Exit::Failure,
     };
-    (Ended::of(name, &ended), exit)
+    (RunEnd::of(name, &ended), exit)
 }
 
 /// Cancels a job within a short time, and still handles its last notes.

@@ -109,16 +109,16 @@ impl RunLog {
         Ok(Self { file, run, moments, decisions, homes, gap, manifest, result })
     }
 
-    /// How the set of nodes was adapted: as the decisions say, else the manifest, if it is known.
+    /// The mode of adaptation, from the decisions or else the manifest, if it is known.
     pub fn mode(&self) -> Option<Mode> {
         let decided = self.decisions.last().map(|taken| taken.logged.inputs.snapshot.mode);
         decided.or_else(|| Mode::of_word(self.manifest.as_ref()?.mode.as_deref()?))
     }
 
-    /// The decisions.
+    /// The decisions of the policy.
     ///
     /// # Errors
-    /// There are none.
+    /// The log has none.
     pub fn some_decisions(&self) -> Result<&[TimedDecision], Failed> {
         match self.decisions.is_empty() {
             false => Ok(&self.decisions),
@@ -126,7 +126,7 @@ impl RunLog {
         }
     }
 
-    /// Said of a log without decisions.
+    /// The message about a log without decisions.
     pub fn no_decisions(&self) -> String {
         format!(
             "no decision is in {}: the run was static (--mode), without a grid (--sequential), or \
@@ -137,8 +137,8 @@ impl RunLog {
     }
 }
 
-/// Leaves out that a node joined or was lost where another record says the same: a coordinator and
-/// its successor may both have recorded it.
+/// Removes joins and losses that are recorded twice: a coordinator and its successor may both have
+/// recorded them.
 fn once_each(moments: &mut Vec<TimedEvent>) {
     let mut is_member: BTreeMap<NodeId, bool> = BTreeMap::new();
     moments.retain(|moment| match &moment.event {
@@ -150,12 +150,12 @@ fn once_each(moments: &mut Vec<TimedEvent>) {
     });
 }
 
-/// A file of a run, if it is there and whole: the log alone is enough for a report.
+/// A file of a run, if it exists and is complete: a report needs only the log.
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
-/// What the log lacks.
+/// The reason why the log is incomplete, if it is.
 fn gap(log: &ReadLog) -> Option<String> {
     match &log.cut {
         Some(cut) => Some(format!("{cut}: the run was cut off there")),
@@ -173,7 +173,7 @@ fn clock_us(record: &Record) -> i128 {
     i128::from(began) + i128::from(record.t_us)
 }
 
-/// When the job started: what times are counted from. Without that, the first record.
+/// The start of the job, from which times are counted; else the first record.
 fn start_us(records: &[Record]) -> i128 {
     let started = records.iter().filter(|r| matches!(r.event, Event::JobStarted { .. }));
     let first = started.map(clock_us).min();

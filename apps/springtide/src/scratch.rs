@@ -33,7 +33,7 @@ impl Scratch {
     /// Creates a directory, and removes those of processes that ended without removing theirs.
     ///
     /// # Errors
-    /// As of the system.
+    /// The operating system reports an error.
     pub fn make() -> Result<Self, Failed> {
         Self::make_in(&std::env::temp_dir())
     }

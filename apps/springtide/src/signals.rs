@@ -16,7 +16,7 @@ impl Signals {
     /// Replaces the system's default, which would end the process at once.
     ///
     /// # Errors
-    /// As of the system.
+    /// The operating system reports an error.
     pub fn take() -> Result<Self, Failed> {
         let failed = |error| Failed::failure(format!("cannot take signals: {error}"));
         Ok(Self {

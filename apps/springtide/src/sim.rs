@@ -27,7 +27,7 @@ use crate::atr::{AtrArgs, atr};
 use crate::exit::{Exit, Failed};
 use crate::outdir::{Artefacts, OutDir, manifest};
 use crate::provisioning::{ProvisioningArgs, provisioning};
-use crate::report::Ended;
+use crate::report::RunEnd;
 use crate::run::print;
 use crate::scaling::{ScalingArgs, scaling};
 use crate::whatif::{self, PredictionSettings, WhatIfArgs};
@@ -205,17 +205,17 @@ fn run(
 ) -> Result<(), Failed> {
     let (config, text) = read(scenario)?;
     let mode = mode.unwrap_or_else(|| config.adaptation.mode.into());
-    let how = Play { mode, period, seed };
-    check(&config, &how)?;
+    let settings = Play { mode, period, seed };
+    check(&config, &settings)?;
     let started = std::time::Instant::now();
     let played =
-        play_over(&config, &how, wire).map_err(|error| Failed::new(exit_of(&error), error))?;
+        play_over(&config, &settings, wire).map_err(|error| Failed::new(exit_of(&error), error))?;
     let mut artefacts = Artefacts::of(out);
     if let Some(dir) = out {
-        artefacts.add(keep(dir, &config, &text, &played, &how, version));
+        artefacts.add(keep(dir, &config, &text, &played, &settings, version));
     }
-    let result = result(&config, &how, &played);
-    let text = || result_text(&config, &how, &played, started.elapsed());
+    let result = result(&config, &settings, &played);
+    let text = || result_text(&config, &settings, &played, started.elapsed());
     artefacts.print(json, result, text)?;
     match &played.ended.outcome {
         Ok(outcome) if outcome.checksum == played.answer => Ok(()),
@@ -367,7 +367,7 @@ fn replay_one(history: &History) -> Result<(), Failed> {
 
 fn find(name: &str) -> Result<&'static Shipped, Failed> {
     shipped::find(name).ok_or_else(|| {
-        Failed::usage(format!("no built-in scenario is named {name}: see `sim list`"))
+        Failed::usage(format!("no scenario of this program is named {name}: see `sim list`"))
     })
 }
 
@@ -389,8 +389,8 @@ pub(crate) fn read(scenario: &Path) -> Result<(ScenarioConfig, String), Failed> 
     Ok((loaded.value, text))
 }
 
-pub(crate) fn check(config: &ScenarioConfig, how: &Play) -> Result<(), Failed> {
-    let params = params(config, how);
+pub(crate) fn check(config: &ScenarioConfig, settings: &Play) -> Result<(), Failed> {
+    let params = params(config, settings);
     crate::netconf::check_settings(&params, config.cluster.iter().map(|place| place.nodes.get()))
 }
 
@@ -399,14 +399,14 @@ pub(crate) fn keep(
     config: &ScenarioConfig,
     text: &str,
     played: &Played,
-    how: &Play,
+    settings: &Play,
     version: &str,
 ) -> Result<(), Failed> {
-    let mut manifest = manifest(&format!("sim-{}", config.name), version, Some(how.seed));
-    manifest.mode = Some(word(how.mode).to_owned());
+    let mut manifest = manifest(&format!("sim-{}", config.name), version, Some(settings.seed));
+    manifest.mode = Some(word(settings.mode).to_owned());
     let mut out = OutDir::create(dir, &manifest, text, LOG_MAX)?;
     out.records(&played.records)?;
-    out.finish(&Ended::of(Model::NAME, &played.ended).json())
+    out.finish(&RunEnd::of(Model::NAME, &played.ended).json())
 }
 
 /// The value of a mode on the command line.
@@ -414,13 +414,13 @@ pub(crate) fn word(mode: Mode) -> &'static str {
     mode.word()
 }
 
-fn result(config: &ScenarioConfig, how: &Play, played: &Played) -> serde_json::Value {
+fn result(config: &ScenarioConfig, settings: &Play, played: &Played) -> serde_json::Value {
     let at = |(at, text): &(Duration, String)| serde_json::json!([at.as_secs_f64(), text]);
     serde_json::json!({
         "schema": crate::report::SCHEMA,
         "scenario": config.name.as_str(),
-        "mode": word(how.mode),
-        "seed": how.seed,
+        "mode": word(settings.mode),
+        "seed": settings.seed,
         "wall_s": played.wall.as_secs_f64(),
         "iterations": played.iterations,
         "nodes_over_time": played.nodes,
@@ -431,7 +431,12 @@ fn result(config: &ScenarioConfig, how: &Play, played: &Played) -> serde_json::V
     })
 }
 
-fn result_text(config: &ScenarioConfig, how: &Play, played: &Played, took: Duration) -> String {
+fn result_text(
+    config: &ScenarioConfig,
+    settings: &Play,
+    played: &Played,
+    took: Duration,
+) -> String {
     let mut text = format!("scenario {}: {}\n", config.name, config.about);
     let mut lines: Vec<(Duration, String)> = played.said.clone();
     lines.extend(played.events.iter().map(|(at, what)| (*at, format!("--- {what}"))));
@@ -448,8 +453,8 @@ fn result_text(config: &ScenarioConfig, how: &Play, played: &Played, took: Durat
         lengths.join(" "),
         nodes.join(", "),
         played.wall.as_secs_f64(),
-        word(how.mode),
-        how.seed,
+        word(settings.mode),
+        settings.seed,
         took.as_secs_f64(),
         played.digest
     ));

@@ -116,8 +116,8 @@ pub fn config(file: &Path) -> Result<(SiteConfig, GridConfig), Failed> {
     // Environment variables apply to the grid's config only.
     let sources = |file: &Path| Sources { file: Some(file.to_owned()), ..Sources::default() };
     let site = load::<SiteConfig>(&sources(file))?.value;
-    let beside = file.parent().unwrap_or_else(|| Path::new(""));
-    let grid = load::<GridConfig>(&sources(&beside.join(&site.grid_config)))?.value;
+    let parent = file.parent().unwrap_or_else(|| Path::new(""));
+    let grid = load::<GridConfig>(&sources(&parent.join(&site.grid_config)))?.value;
     Ok((site, grid))
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, interval};
 
 use crate::exit::{Exit, Failed};
-use crate::report::Ended;
+use crate::report::RunEnd;
 use crate::run::{RunRequest, Watch};
 
 /// Capacity of the queue of notes; a full queue blocks the job.
@@ -29,7 +29,7 @@ pub async fn run(
     order: &RunRequest,
     params: &JobParams,
     watch: &mut Watch<'_>,
-) -> Result<(Ended, Exit), Failed> {
+) -> Result<(RunEnd, Exit), Failed> {
     let (sender, mut receiver) = mpsc::channel(NOTES_MAX);
     let config = PoolConfig {
         threads: 1,
@@ -78,7 +78,7 @@ pub async fn run(
                 Some(JobMessage::Ended(ended)) => {
                     let report = ended.map_err(Failed::failure)?;
                     let exit = if report.outcome.is_ok() { Exit::Ok } else { Exit::Failure };
-                    return Ok((Ended::solo(order.job, report, iterations), exit));
+                    return Ok((RunEnd::solo(order.job, report, iterations), exit));
                 }
                 None => return Err(Failed::failure("the job's thread ended without a result")),
             },

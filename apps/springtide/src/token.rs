@@ -121,13 +121,13 @@ pub async fn token(command: TokenCommand) -> Result<(), Failed> {
 }
 
 /// A grid's config and its token store.
-pub struct TokenDesk {
+pub struct GridTokens {
     pub config: GridConfig,
     pub dir: PathBuf,
     pub book: BookFile,
 }
 
-impl TokenDesk {
+impl GridTokens {
     /// Opens the token store of the grid of a config file.
     ///
     /// # Errors
@@ -175,8 +175,8 @@ fn cluster(config: &GridConfig, args: &CreateArgs) -> Result<ClusterId, Failed> 
 }
 
 /// The address of the join endpoint, from the config or from the file of the running head.
-fn join_address(token_desk: &TokenDesk) -> Result<String, Failed> {
-    let join = &token_desk.config.join;
+fn join_address(grid_tokens: &GridTokens) -> Result<String, Failed> {
+    let join = &grid_tokens.config.join;
     let Some(bind) = join.bind else {
         return Err(Failed::usage(
             "the grid has no join endpoint: set `join.bind` in its config, for \
@@ -189,7 +189,7 @@ fn join_address(token_desk: &TokenDesk) -> Result<String, Failed> {
     if bind.port() != 0 {
         return Ok(bind.to_string());
     }
-    let running = HeadFile::read(&token_desk.dir)?.and_then(|head| head.join);
+    let running = HeadFile::read(&grid_tokens.dir)?.and_then(|head| head.join);
     running.map(|at| at.to_string()).ok_or_else(|| {
         Failed::failure(
             "the join address is known only while a head runs, because `join.bind` has port 0: \
@@ -199,13 +199,13 @@ fn join_address(token_desk: &TokenDesk) -> Result<String, Failed> {
 }
 
 async fn create(args: &CreateArgs) -> Result<(), Failed> {
-    let token_desk = TokenDesk::of(&args.config)?;
+    let grid_tokens = GridTokens::of(&args.config)?;
     let Role(role) = args.role;
-    let cluster = cluster(&token_desk.config, args)?;
-    let at = join_address(&token_desk)?;
-    let ca = grid::ca_dir(&token_desk.config, &token_desk.dir);
-    grid::check_authority(&token_desk.config, &token_desk.dir)?;
-    if token_desk.config.tls.ca.is_none() && !ca.exists() {
+    let cluster = cluster(&grid_tokens.config, args)?;
+    let at = join_address(&grid_tokens)?;
+    let ca = grid::ca_dir(&grid_tokens.config, &grid_tokens.dir);
+    grid::check_authority(&grid_tokens.config, &grid_tokens.dir)?;
+    if grid_tokens.config.tls.ca.is_none() && !ca.exists() {
         let shown = args.config.display();
         return Err(Failed::failure(format!(
             "the grid of {shown} has no authority yet, which a token names: start it once with `{} \
@@ -218,7 +218,7 @@ async fn create(args: &CreateArgs) -> Result<(), Failed> {
     let order = TokenOrder { role, cluster: cluster.clone(), ttl, uses: args.uses };
     let minted = Minted::draw().map_err(Failed::failure)?;
     let now = calendar()();
-    let made = token_desk.book.change(|book| book.create(&order, &minted, now))?;
+    let made = grid_tokens.book.change(|book| book.create(&order, &minted, now))?;
     let Minted { id, secret, .. } = minted;
     let token = JoinToken { authority: ca.fingerprint(), id, secret };
     let line = format!("{} node join {at} --token {token}", program_name());
@@ -244,8 +244,8 @@ async fn create(args: &CreateArgs) -> Result<(), Failed> {
         TokenRole::Client => "clients".to_owned(),
     };
     eprintln!(
-        "token {} is for {what}, good until {ends} ({} from now), for {}; each owner of this line \
-        can join: revoke it with `{} token revoke {} --config {}`",
+        "token {} is for {what}, good until {ends} ({} from now), for {}; whoever has this line \
+        can join: take it back with `{} token revoke {} --config {}`",
         made.id,
         seconds(ttl as f64),
         many(u64::from(made.uses), "use"),
@@ -253,7 +253,7 @@ async fn create(args: &CreateArgs) -> Result<(), Failed> {
         made.id,
         args.config.display(),
     );
-    if HeadFile::read(&token_desk.dir)?.is_none() {
+    if HeadFile::read(&grid_tokens.dir)?.is_none() {
         eprintln!(
             "no head runs for {0} as far as this host knows: `{1} up {0}` opens the join endpoint",
             args.config.display(),
@@ -266,18 +266,18 @@ async fn create(args: &CreateArgs) -> Result<(), Failed> {
 /// The grid's enrolment, if a head answers.
 async fn connect_enrolment(
     file: &Path,
-    token_desk: &TokenDesk,
+    grid_tokens: &GridTokens,
 ) -> Option<(Attachment, Remote<Enrolment>)> {
-    HeadFile::read(&token_desk.dir).ok().flatten()?;
-    let attachment = attach(file, &token_desk.config).await.ok()?;
+    HeadFile::read(&grid_tokens.dir).ok().flatten()?;
+    let attachment = attach(file, &grid_tokens.config).await.ok()?;
     let enrolment = attachment.endpoint.hub.remote(&attachment.head, ENROLMENT);
     Some((attachment, enrolment))
 }
 
 /// Asks a running head to read the token store at once; another head reads it at its start. Returns
 /// whether a head answered.
-pub async fn notify_head(file: &Path, token_desk: &TokenDesk) -> bool {
-    let Some((attachment, enrolment)) = connect_enrolment(file, token_desk).await else {
+pub async fn notify_head(file: &Path, grid_tokens: &GridTokens) -> bool {
+    let Some((attachment, enrolment)) = connect_enrolment(file, grid_tokens).await else {
         return false;
     };
     let notified = enrolment.send(LookAtBook {}).deadline(REQUEST_TIMEOUT).await.is_ok();
@@ -286,9 +286,9 @@ pub async fn notify_head(file: &Path, token_desk: &TokenDesk) -> bool {
 }
 
 async fn list(file: &Path, json: bool) -> Result<(), Failed> {
-    let token_desk = TokenDesk::of(file)?;
-    let book = token_desk.book.read()?;
-    let door = match connect_enrolment(file, &token_desk).await {
+    let grid_tokens = GridTokens::of(file)?;
+    let book = grid_tokens.book.read()?;
+    let door = match connect_enrolment(file, &grid_tokens).await {
         Some((attachment, enrolment)) => {
             let door = enrolment.send(GetDoor {}).deadline(REQUEST_TIMEOUT).await.ok();
             attachment.endpoint.net.close("answered").await;
@@ -381,11 +381,11 @@ fn join_attempts(door: &DoorStatus) -> String {
 }
 
 fn revoke(id: &str, file: &Path) -> Result<(), Failed> {
-    let token_desk = TokenDesk::of(file)?;
+    let grid_tokens = GridTokens::of(file)?;
     let now = calendar()();
     // The argument may be the whole token.
     let id = id.parse::<JoinToken>().map_or_else(|_| id.to_owned(), |token| token.id);
-    let before = token_desk.book.change(|book| {
+    let before = grid_tokens.book.change(|book| {
         let known: Vec<String> = book.tokens().iter().map(|token| token.id.clone()).collect();
         book.revoke_token(&id, now).ok_or(known)
     })?;

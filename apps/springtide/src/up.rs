@@ -31,7 +31,7 @@ use crate::slots;
 use crate::talk::Talk;
 
 /// The first line of a config that `dev` wrote and may overwrite.
-const DEV_HEADER: &str = "# Written by `dev`, which overwrites it at each start.";
+const DEV_HEADER: &str = "# Written by `dev`, which writes it anew each time it starts.";
 /// Interval between comparisons of the grid's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -384,7 +384,7 @@ pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubj
                 ChangeSubject::Failure,
                 format!(
                     "cluster {cluster} cannot be used: \
-                {reason}"
+                    {reason}"
                 ),
             )),
             None => lines.push((ChangeSubject::Member, format!("cluster {cluster} can be used"))),

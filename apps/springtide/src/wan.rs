@@ -115,7 +115,7 @@ pub enum WanCommand {
     },
     /// Run a scenario with live node processes over an emulated network, on slowed processors
     Run(LiveArgs),
-    /// Show live runs side by side: times, the paper's reductions, what simulated time predicts
+    /// Compare live runs: times, the paper's reductions, simulated times
     Report {
         /// Directories of runs (`wan run --out`), or with runs below them
         #[arg(value_name = "DIR", required = true, value_hint = ValueHint::DirPath)]
@@ -298,10 +298,10 @@ pub struct NetworkSettings {
 /// The maximum number of a network's shortcomings printed at its start.
 const NOTES: usize = 3;
 
-fn up(file: &Path, name: Option<Name>, how: &NetworkSettings) -> Result<(), Failed> {
+fn up(file: &Path, name: Option<Name>, settings: &NetworkSettings) -> Result<(), Failed> {
     let config = read(file)?;
     let name = name.unwrap_or_else(|| config.name.clone()).to_string();
-    let network = Network::start(file, &name, how)?;
+    let network = Network::start(file, &name, settings)?;
     let status = network.status()?;
     let first: Vec<String> =
         status.nodes.iter().take(4).map(|(node, address)| format!("{node} {address}")).collect();
@@ -310,7 +310,7 @@ fn up(file: &Path, name: Option<Name>, how: &NetworkSettings) -> Result<(), Fail
         "network {name} is up: {} nodes ({}{more}), for {}\n",
         status.nodes.len(),
         first.join(", "),
-        Time::from(how.lasts)
+        Time::from(settings.lasts)
     );
     if let Some(table) = &status.table {
         text += &format!(
@@ -344,9 +344,9 @@ impl Network {
     ///
     /// # Errors
     /// A network of this name is up, or it cannot be started; nothing remains.
-    pub fn start(file: &Path, name: &str, how: &NetworkSettings) -> Result<Self, Failed> {
+    pub fn start(file: &Path, name: &str, settings: &NetworkSettings) -> Result<Self, Failed> {
         let home = home()?;
-        hold_apart(&home, file, name, how, false)?;
+        hold_apart(&home, file, name, settings, false)?;
         Ok(Self { home, name: name.to_owned(), keep_alive: None, is_ending: Arc::default() })
     }
 
@@ -354,9 +354,9 @@ impl Network {
     ///
     /// # Errors
     /// As [`Network::start`].
-    pub fn start_tied(file: &Path, name: &str, how: &NetworkSettings) -> Result<Self, Failed> {
+    pub fn start_tied(file: &Path, name: &str, settings: &NetworkSettings) -> Result<Self, Failed> {
         let home = home()?;
-        let keep_alive = hold_apart(&home, file, name, how, true)?;
+        let keep_alive = hold_apart(&home, file, name, settings, true)?;
         Ok(Self { home, name: name.to_owned(), keep_alive, is_ending: Arc::default() })
     }
 
@@ -448,7 +448,7 @@ fn hold_apart(
     home: &Path,
     file: &Path,
     name: &str,
-    how: &NetworkSettings,
+    settings: &NetworkSettings,
     tied: bool,
 ) -> Result<Option<ChildStdin>, Failed> {
     if place::all(home).map_err(failed)?.iter().any(|other| other == name) {
@@ -459,13 +459,13 @@ fn hold_apart(
     let log = place::log(home, name);
     let said = create_file(&log)?;
     let this = std::env::current_exe().map_err(Failed::failure)?;
-    let per = if how.per == PortOf::Cluster { "cluster" } else { "node" };
+    let per = if settings.per == PortOf::Cluster { "cluster" } else { "node" };
     let mut holder = Command::new(this)
         .args(["wan", "hold"])
         .arg(file)
-        .args([name, how.network.word(), per, &how.seed.to_string()])
-        .arg(how.lasts.as_millis().to_string())
-        .args(how.partial.then_some("--partial"))
+        .args([name, settings.network.word(), per, &settings.seed.to_string()])
+        .arg(settings.lasts.as_millis().to_string())
+        .args(settings.partial.then_some("--partial"))
         .args(tied.then_some("--tied"))
         .stdin(if tied { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
@@ -488,7 +488,7 @@ fn hold_apart(
         let _ = std::fs::remove_file(&log);
         let why = why.trim().trim_start_matches("springtide: ").to_owned();
         let why = if why.is_empty() { "no reason was given".to_owned() } else { why };
-        let other = match how.network {
+        let other = match settings.network {
             Carries::Router => {
                 "; `wan doctor` says what this host supports; programs of Springtide can use \
                 `--network sockets` on every host"
@@ -538,7 +538,7 @@ fn status_text(status: &Status) -> String {
     text += &match (status.late_us, &status.table) {
         (Some([half, most, latest]), _) => {
             format!(
-                "; delayed by {half:.0} us (half), {most:.0} us (99 of 100), {latest:.0} us \
+                "; late by {half:.0} us (half), {most:.0} us (99 of 100), {latest:.0} us \
                 (maximum)\n"
             )
         }

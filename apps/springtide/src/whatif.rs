@@ -83,9 +83,9 @@ pub struct Prediction {
 ///
 /// # Errors
 /// The record, the grid's config or the links are not usable.
-pub fn what_if(args: &WhatIfArgs, how: PredictionSettings) -> Result<(), Failed> {
-    let (json, seed) = (how.json, how.seed);
-    let Prediction { run, learned, mode, predicted } = predict(args, how)?;
+pub fn what_if(args: &WhatIfArgs, settings: PredictionSettings) -> Result<(), Failed> {
+    let (json, seed) = (settings.json, settings.seed);
+    let Prediction { run, learned, mode, predicted } = predict(args, settings)?;
     if json {
         let object = serde_json::json!({
             "schema": crate::report::SCHEMA,
@@ -100,7 +100,7 @@ pub fn what_if(args: &WhatIfArgs, how: PredictionSettings) -> Result<(), Failed>
     print(&prediction_text(&run, &learned, &predicted))
 }
 
-fn predict(args: &WhatIfArgs, how: PredictionSettings) -> Result<Prediction, Failed> {
+fn predict(args: &WhatIfArgs, settings: PredictionSettings) -> Result<Prediction, Failed> {
     let (Some(dir), Some(file)) = (&args.recorded, &args.config) else {
         return Err(Failed::usage("--recorded needs --config as well"));
     };
@@ -114,8 +114,14 @@ fn predict(args: &WhatIfArgs, how: PredictionSettings) -> Result<Prediction, Fai
     };
     let grid = grid(&config.value, links.as_ref(), &learned, run.wall_s)?;
     let without = variants(args, &grid)?;
-    let mode = how.mode.unwrap_or_else(|| grid.adaptation.mode.into());
-    let order = Order { grid, model: learned.model.clone(), mode, seed: how.seed, wire: how.wire };
+    let mode = settings.mode.unwrap_or_else(|| grid.adaptation.mode.into());
+    let order = Order {
+        grid,
+        model: learned.model.clone(),
+        mode,
+        seed: settings.seed,
+        wire: settings.wire,
+    };
     let predicted = without.iter().map(|without| forecast::predict(&order, without)).collect();
     Ok(Prediction { run, learned, mode, predicted })
 }

@@ -283,11 +283,11 @@ fn job_entry(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<Entr
 fn decision_entry(taken: &TimedDecision) -> Entry {
     let logged = &taken.logged;
     let elapsed_s = logged.inputs.snapshot.elapsed_s;
-    let mut told = policy::tell(std::slice::from_ref(logged), Some(f64::INFINITY)).into_iter();
-    let head = told.next().unwrap_or_default();
+    let mut sentences = policy::tell(std::slice::from_ref(logged), Some(f64::INFINITY)).into_iter();
+    let head = sentences.next().unwrap_or_default();
     // The time has a column of its own, on the run's clock.
     let text = head.strip_prefix(&format!("{elapsed_s:.1} s, ")).unwrap_or(&head).to_owned();
-    let why = told.map(|line| line.trim().to_owned()).collect();
+    let why = sentences.map(|line| line.trim().to_owned()).collect();
     Entry { at_s: taken.at_s, kind: "decision", text, why }
 }
 
@@ -452,14 +452,14 @@ fn entries_about(taken: &TimedDecision, node: &NodeId, home: Option<&ClusterId>)
     let at_s = taken.at_s;
     let period = taken.logged.inputs.snapshot.period;
     let prefix = format!("{:.1} s: ", taken.logged.inputs.snapshot.elapsed_s);
-    let told = policy::tell_node(std::slice::from_ref(&taken.logged), node, home);
+    let sentences = policy::tell_node(std::slice::from_ref(&taken.logged), node, home);
     let only = if taken.logged.decision.withheld.is_empty() { "" } else { ", only monitored" };
     let entry = |line: String| {
         let text = line.strip_prefix(&prefix).unwrap_or(&line);
         let text = format!("period {period}{only}: {text}");
         Entry { at_s, kind: "decision", text, why: Vec::new() }
     };
-    told.into_iter().map(entry).collect()
+    sentences.into_iter().map(entry).collect()
 }
 
 /// The entry of a node that a decision with removals does not mention.
@@ -527,7 +527,7 @@ fn text(entries: &[Entry], width: Option<usize>) -> String {
 }
 
 fn object(log: &RunLog, entries: &[Entry]) -> Value {
-    let told: Vec<Value> = entries
+    let objects: Vec<Value> = entries
         .iter()
         .map(|Entry { at_s, kind, text, why }| {
             json!({ "at_s": at_s, "kind": kind, "text": text, "why": why })
@@ -538,7 +538,7 @@ fn object(log: &RunLog, entries: &[Entry]) -> Value {
         "run": log.run,
         "decisions": log.decisions.len(),
         "gap": log.gap,
-        "told": told,
+        "told": objects,
     })
 }
 

@@ -46,7 +46,7 @@ pub(super) async fn gather(
     let mut looks = interval(POLL_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut skipped, mut looked) = (IDLE_FACTOR, 0_u64);
-    let mut asked: BTreeMap<JobId, JoinHandle<Option<JobReport>>> = BTreeMap::new();
+    let mut pending: BTreeMap<JobId, JoinHandle<Option<JobReport>>> = BTreeMap::new();
     loop {
         looks.tick().await;
         skipped += 1;
@@ -69,14 +69,14 @@ pub(super) async fn gather(
         let running = snapshot.status.jobs.iter().filter(|job| job.state == JobState::Running);
         let hosts = running.filter_map(|job| Some((job.job, job.coordinator.clone()?)));
         for (job, node) in hosts.take(JOBS_MAX) {
-            asked.entry(job).or_insert_with(|| actix_rt::spawn(look(hub.clone(), job, node)));
+            pending.entry(job).or_insert_with(|| actix_rt::spawn(look(hub.clone(), job, node)));
         }
-        if !asked.is_empty() {
+        if !pending.is_empty() {
             sleep(ANSWER_DELAY_MAX).await;
         }
-        for (job, answer) in std::mem::take(&mut asked) {
+        for (job, answer) in std::mem::take(&mut pending) {
             if !answer.is_finished() {
-                asked.insert(job, answer);
+                pending.insert(job, answer);
                 continue;
             }
             let Ok(Some((look, workers))) = answer.await else { continue };
@@ -113,14 +113,14 @@ async fn look(hub: Arc<Hub>, job: JobId, coordinator: NodeId) -> Option<JobRepor
     let name = cluster_coordinator_name(job);
     let hosts =
         look.clusters.iter().filter_map(|(cluster, sum)| Some((cluster, sum.host.as_ref()?)));
-    let asked: Vec<_> = hosts
+    let pending: Vec<_> = hosts
         .map(|(cluster, host)| {
             let remote = hub.remote::<ClusterCoordinator>(host, &name);
             (cluster.clone(), remote.send(LookAtCluster { job }).deadline(REQUEST_TIMEOUT).start())
         })
         .collect();
     let mut workers = BTreeMap::new();
-    for (cluster, request) in asked {
+    for (cluster, request) in pending {
         if let Ok(Some(found)) = request.await {
             workers.insert(cluster, found.workers);
         }

@@ -41,7 +41,7 @@ pub enum Verdict {
     /// The address contains the token: the browser gets a cookie, and is redirected to the address
     /// without it.
     Enter,
-    /// It is refused with this status, and why.
+    /// The request is refused with this status and reason.
     Refuse(u16, &'static str),
 }
 
@@ -56,9 +56,9 @@ pub struct Guard {
 /// A reason not to start the dashboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
-    /// It would be open to all.
+    /// Everybody could read it.
     #[error(
-        "the dashboard would be open to everybody who can reach {0}: add a token \
+        "the dashboard would be open to everybody who reaches {0}: give it a token \
         (`dashboard.token_file`, a file with at least 16 characters that only its owner may read), \
         or bind it to 127.0.0.1"
     )]

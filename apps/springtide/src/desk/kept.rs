@@ -18,7 +18,7 @@ use super::records::{JobRecords, JobResult};
 use super::{JobEnd, JobEntry, JobRecord, since_epoch};
 use crate::exit::{Exit, Failed};
 use crate::outdir::{OutDir, append, make_dir, write_file};
-use crate::report::Ended;
+use crate::report::RunEnd;
 use crate::run::conclude;
 
 /// The maximum number of a job's last lines in memory. Its log file holds all lines.
@@ -32,7 +32,7 @@ pub(super) struct ArchivedJob {
     pub(super) progress: Option<String>,
     /// The last lines. Empty once the job has ended, unless the log file lacks lines.
     pub(super) lines: VecDeque<String>,
-    pub(super) said: u64,
+    pub(super) line_count: u64,
     /// Whether the log file lacks lines of the job.
     pub(super) unlogged: bool,
     pub(super) dir: PathBuf,
@@ -47,7 +47,7 @@ pub(super) struct ArchivedJob {
 
 /// Reads the last lines of a job's log, and counts all its lines.
 fn tail(log: &Path, max: usize) -> io::Result<(VecDeque<String>, u64)> {
-    let (mut last, mut said) = (VecDeque::new(), 0);
+    let (mut last, mut line_count) = (VecDeque::new(), 0);
     for line in BufReader::new(fs::File::open(log)?).split(b'\n') {
         if last.len() == max {
             last.pop_front();
@@ -55,9 +55,9 @@ fn tail(log: &Path, max: usize) -> io::Result<(VecDeque<String>, u64)> {
         if max > 0 {
             last.push_back(shorten(&String::from_utf8_lossy(&line?)));
         }
-        said += 1;
+        line_count += 1;
     }
-    Ok((last, said))
+    Ok((last, line_count))
 }
 
 /// Shortens a line to its maximum length in memory.
@@ -77,7 +77,7 @@ impl ArchivedJob {
             entry,
             progress: None,
             lines: VecDeque::new(),
-            said: 0,
+            line_count: 0,
             unlogged: false,
             dir,
             open: None,
@@ -122,17 +122,17 @@ impl ArchivedJob {
         let name = self.entry.name.clone();
         match self.records.outcome(self.entry.job) {
             Ok(Some(outcome)) => {
-                let ended = Ended::new(&name, Ok(outcome), None);
-                let ended = Ended { unwritten, ..ended };
+                let ended = RunEnd::new(&name, Ok(outcome), None);
+                let ended = RunEnd { unwritten, ..ended };
                 self.conclude(&ended, false, Exit::Ok);
             }
             Ok(None) => {
-                let ended = Ended::early(&name, why).or_preliminary(self.preliminary.take());
-                self.conclude(&Ended { unwritten, ..ended }, false, Exit::Failure);
+                let ended = RunEnd::early(&name, why).or_preliminary(self.preliminary.take());
+                self.conclude(&RunEnd { unwritten, ..ended }, false, Exit::Failure);
             }
             Err(error) => {
                 let why = format!("{error}; or submit the job again");
-                self.conclude(&Ended::early(&name, &why), false, Exit::Failure);
+                self.conclude(&RunEnd::early(&name, &why), false, Exit::Failure);
             }
         }
     }
@@ -150,7 +150,7 @@ impl ArchivedJob {
 
     /// Stores the result and the end of the job. What cannot be stored stays in memory until the
     /// head ends.
-    fn conclude(&mut self, ended: &Ended, cancelled: bool, exit: Exit) {
+    fn conclude(&mut self, ended: &RunEnd, cancelled: bool, exit: Exit) {
         let end = JobEnd::of(ended, cancelled, exit);
         let (mut object, summary) = (ended.json(), ended.summary());
         if let (Some(_), Some(object)) = (&end.error, object.as_object_mut()) {
@@ -186,9 +186,9 @@ impl ArchivedJob {
     /// Reads the last lines of the log into memory, unless the job has ended.
     pub(super) fn read_lines(&mut self) {
         if self.entry.ended.is_none()
-            && let Ok((lines, said)) = tail(&self.dir.join("log.txt"), LINES_MAX)
+            && let Ok((lines, line_count)) = tail(&self.dir.join("log.txt"), LINES_MAX)
         {
-            (self.lines, self.said) = (lines, said);
+            (self.lines, self.line_count) = (lines, line_count);
         }
     }
 
@@ -205,7 +205,7 @@ impl ArchivedJob {
                 self.lines.pop_front();
             }
             self.lines.push_back(shorten(line));
-            self.said += 1;
+            self.line_count += 1;
         }
         // Lines are rare, so that the file need not stay open.
         let lines: String = text.lines().map(|line| format!("{line}\n")).collect();
@@ -287,14 +287,14 @@ impl ArchivedJob {
         if max > 0 && self.entry.ended.is_some() && self.lines.is_empty() {
             let read = tail(&self.dir.join("log.txt"), max.min(LINES_MAX));
             // A log that cannot be read counts as empty.
-            return read.map(|(lines, said)| (lines.into(), said)).unwrap_or_default();
+            return read.map(|(lines, line_count)| (lines.into(), line_count)).unwrap_or_default();
         }
         let skip = self.lines.len().saturating_sub(max);
-        (self.lines.iter().skip(skip).cloned().collect(), self.said)
+        (self.lines.iter().skip(skip).cloned().collect(), self.line_count)
     }
 
     pub(super) fn record(&self, lines: usize, result: bool) -> JobRecord {
-        let (lines, said) = self.last_lines(lines);
+        let (lines, line_count) = self.last_lines(lines);
         let (result, unreadable) = match result.then(|| self.result()) {
             None => (None, None),
             Some(Ok(result)) => (result, None),
@@ -304,7 +304,7 @@ impl ArchivedJob {
             entry: self.entry.clone(),
             progress: self.progress.clone(),
             lines,
-            said,
+            said: line_count,
             result,
             unwritten: self.unwritten.as_ref().map(|(_, why)| why.clone()),
             unreadable,

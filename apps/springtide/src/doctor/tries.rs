@@ -103,14 +103,14 @@ fn output_of(mut command: Command, within: Duration) -> io::Result<Output> {
     sys::run_in(&mut command, Vec::new());
     let child = command.spawn()?;
     let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || tell.send(child.wait_with_output()));
-    told.recv_timeout(within).unwrap_or_else(|_| {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    receiver.recv_timeout(within).unwrap_or_else(|_| {
         sys::end(pid, true);
         let what = format!("it took longer than {} s", within.as_secs());
         // The output so far; no other process holds the pipe for long.
         let mut output =
-            told.recv_timeout(within).map_err(|_| io::Error::other(what.clone()))??;
+            receiver.recv_timeout(within).map_err(|_| io::Error::other(what.clone()))??;
         output.stderr = what.into_bytes();
         Ok(output)
     })
@@ -118,12 +118,13 @@ fn output_of(mut command: Command, within: Duration) -> io::Result<Output> {
 
 /// Runs a part in a child.
 pub(super) fn part_of(part: &str) -> Result<(), Failed> {
-    let tell = |fact: Fact| print(&format!("{}\n", serde_json::to_value(fact).unwrap_or_default()));
+    let report =
+        |fact: Fact| print(&format!("{}\n", serde_json::to_value(fact).unwrap_or_default()));
     match part {
-        "sockets" => sockets(tell),
-        "router" => router(tell),
-        "kernel" => kernel(tell),
-        "processors" => processors(tell),
+        "sockets" => sockets(report),
+        "router" => router(report),
+        "kernel" => kernel(report),
+        "processors" => processors(report),
         _ => Err(Failed::usage(format!("{PART} is set to {part:?}: only this command may set it"))),
     }
 }
@@ -146,13 +147,13 @@ fn apart<T: Send>(what: impl FnOnce() -> T + Send) -> io::Result<T> {
 }
 
 /// Two nodes of this program in one process, as with `wan up --network sockets`.
-fn sockets(tell: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
+fn sockets(report: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
     let topology = topology(&format!("{TWO_SOCKETS}{TWO}"))?;
     let home = place::home().map_err(Failed::failure)?;
     let table = place::table(&home, &own_name(parent_id()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failed::failure)?;
-    tell(match runtime.block_on(shaped_trip(&topology, &table)) {
+    report(match runtime.block_on(shaped_trip(&topology, &table)) {
         Ok(took) => round_trip_fact(of::SOCKETS, 2 * DELAY, took),
         Err(error) => Fact::error(of::SOCKETS, &error),
     })
@@ -191,9 +192,9 @@ async fn shaped_trip(topology: &Topology, file: &Path) -> io::Result<Duration> {
         let config = NetConfig { bind, ..NetConfig::default() };
         let shape = |socket| Shaped::wrap(socket, table);
         let net = Net::quic_over(config, &identity, Incarnation(1), shape).map_err(wrong)?;
-        let (tell, told) = unbounded_channel();
-        net.start(Arc::new(ArrivalSignal(tell)));
-        nodes.push((net, told));
+        let (sender, receiver) = unbounded_channel();
+        net.start(Arc::new(ArrivalSignal(sender)));
+        nodes.push((net, receiver));
     }
     let [(near, back), (far, there)] = &mut nodes[..] else {
         return Err(wrong("the topology has not two clusters"));
@@ -225,34 +226,34 @@ fn median(mut took: Vec<Duration>) -> Duration {
     took[took.len() / 2]
 }
 
-fn router(tell: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
+fn router(report: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
     let device = be_root().and_then(|how| Ok((how, apart(|| sys::open_tun("wan").map(drop))?)));
     let device = match device {
         Ok((how, device)) => {
-            tell(Fact::yes(of::SPACES, how))?;
+            report(Fact::yes(of::SPACES, how))?;
             device
         }
-        Err(error) => return tell(Fact::error(of::SPACES, &error)),
+        Err(error) => return report(Fact::error(of::SPACES, &error)),
     };
     match device {
-        Ok(()) => tell(Fact::yes(of::TUN, "/dev/net/tun creates one"))?,
-        Err(error) => return tell(Fact::error(of::TUN, &error)),
+        Ok(()) => report(Fact::yes(of::TUN, "/dev/net/tun creates one"))?,
+        Err(error) => return report(Fact::error(of::TUN, &error)),
     }
     let topology = topology(TWO)?;
     let fabric = match Fabric::new(&topology, PortOf::Node) {
         Ok(fabric) => fabric,
-        Err(error) => return tell(Fact::no(of::TRIP, error)),
+        Err(error) => return report(Fact::no(of::TRIP, error)),
     };
     let [near, far] = [1, 2].map(|number| topology.address(number, 1));
     let routing = match Routing::start(Router::new(topology, PortOf::Node, 1), &fabric) {
         Ok(routing) => routing,
-        Err(error) => return tell(Fact::error(of::TRIP, &error)),
+        Err(error) => return report(Fact::error(of::TRIP, &error)),
     };
-    tell(match &routing.ordinary {
+    report(match &routing.ordinary {
         None => Fact::yes(of::FIRST, "SCHED_FIFO is granted"),
         Some(error) => Fact::no(of::FIRST, error),
     })?;
-    tell(match trip([(&fabric.ports[0], near), (&fabric.ports[1], far)]) {
+    report(match trip([(&fabric.ports[0], near), (&fabric.ports[1], far)]) {
         Ok(took) => round_trip_fact(of::TRIP, 2 * DELAY, took),
         Err(error) => Fact::error(of::TRIP, &error),
     })
@@ -309,7 +310,7 @@ pub(super) fn round_trip_fact(name: &str, asked: Duration, took: Duration) -> Fa
     }
 }
 
-fn kernel(tell: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
+fn kernel(report: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
     // Both before any thread exists, and the directory before the change of user.
     let home = place::home().map_err(Failed::failure)?;
     let root = be_root();
@@ -317,7 +318,7 @@ fn kernel(tell: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
     for (name, package) in TOOLS {
         let found = tool(name, package);
         whole &= found.is_ok();
-        tell(match found {
+        report(match found {
             Ok(path) => Fact::yes(name, path.display()),
             Err(said) => Fact::no(name, said),
         })?;
@@ -330,16 +331,16 @@ fn kernel(tell: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
     can.args(["-c", SCRIPT, "kernel.sh", "can"]);
     match output_of(can, SCRIPT_TIMEOUT) {
         Ok(Output { status, stdout, .. }) if status.success() => {
-            let told = String::from_utf8_lossy(&stdout);
-            told.lines().filter_map(ability).try_for_each(&tell)?;
+            let text = String::from_utf8_lossy(&stdout);
+            text.lines().filter_map(ability).try_for_each(&report)?;
         }
         Ok(Output { stderr, .. }) => {
             let said = String::from_utf8_lossy(&stderr);
-            return tell(Fact::no(of::KERNEL, said.trim().trim_start_matches("kernel.sh: ")));
+            return report(Fact::no(of::KERNEL, said.trim().trim_start_matches("kernel.sh: ")));
         }
-        Err(error) => return tell(Fact::error(of::KERNEL, &error)),
+        Err(error) => return report(Fact::error(of::KERNEL, &error)),
     }
-    tell(network(&topology(TWO_KERNEL)?, &home))
+    report(network(&topology(TWO_KERNEL)?, &home))
 }
 
 /// Parses a line of the script: `NAME yes`, or `NAME no: WHY`.
@@ -409,13 +410,13 @@ fn tool(name: &str, package: &str) -> Result<PathBuf, String> {
     Err(other)
 }
 
-fn processors(tell: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
+fn processors(report: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
     // The least quota that a run requests. It ends with `quotas`.
     let tried = Quotas::by_groups().and_then(|quotas| {
         quotas.set("doctor", 0.04, 1)?;
         Ok(quotas)
     });
-    tell(match tried {
+    report(match tried {
         Ok(quotas) => Fact::yes(of::QUOTA, quotas.kind().word()),
         Err(error) => Fact::no(of::QUOTA, error),
     })
@@ -450,8 +451,8 @@ mod tests {
 
     #[test]
     fn the_scripts_output_is_parsed() {
-        let told = "netem no: Specified qdisc kind is unknown. \ntbf yes\nnew yes\nhtb\n";
-        let found: Vec<Fact> = told.lines().filter_map(ability).collect();
+        let text = "netem no: Specified qdisc kind is unknown. \ntbf yes\nnew yes\nhtb\n";
+        let found: Vec<Fact> = text.lines().filter_map(ability).collect();
         let netem = Fact::no("netem", "Specified qdisc kind is unknown");
         assert_eq!(found, [netem, Fact::yes("tbf", "this kernel has it")]);
         // The script tests each of them.

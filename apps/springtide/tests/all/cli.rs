@@ -60,10 +60,10 @@ fn typing_errors_are_reported_with_suggestions() {
         (&["node", "drain", "--config", "a"], "<NODE>"),
         (&["run", "fib", "--n", "94"], "--n 94: give a value from 0 to 93"),
     ];
-    for (line, output) in cases {
+    for (line, expected) in cases {
         let ended = run(line);
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{line:?}");
-        assert!(ended.err.contains(output), "{line:?}: {}", ended.err);
+        assert!(ended.err.contains(expected), "{line:?}: {}", ended.err);
     }
 }
 
@@ -127,8 +127,8 @@ fn configs_are_written_checked_and_shown() {
     std::fs::write(&file, "grdi = \"a\"\n[[cluster]]\nname = \"A b\"\nnodes = 0\n").unwrap();
     let bad = run(&["config", "check", name]);
     assert_eq!(bad.code, Some(2));
-    for output in [":1:1:", "did you mean `grid`", ":3:", ":4:"] {
-        assert!(bad.err.contains(output), "{output}: {}", bad.err);
+    for part in [":1:1:", "did you mean `grid`", ":3:", ":4:"] {
+        assert!(bad.err.contains(part), "{part}: {}", bad.err);
     }
     let lost = run(&["up", temp.path().join("no.toml").to_str().unwrap()]);
     assert_eq!(lost.code, Some(2));
@@ -271,7 +271,7 @@ fn workloads_are_played_drawn_and_refused() {
     for (line, part) in [
         (vec![broken.as_str()], "broken.swf:2: a job has 18 fields, this line has 3"),
         (vec![wrong.as_str()], "wrong.toml:1:1: there is no program that it could run"),
-        (vec!["wm", "--cluster", "a=b"], "give a name and a number of processors"),
+        (vec!["wm", "--cluster", "a=b"], "must be a name and a number of processors"),
         (vec!["wm", "--malleable", "2"], "must lie within 0 and 1"),
         (vec!["wm", "--policy", "equal"], "possible values"),
         (vec![trace.as_str(), "--skip", "3"], "it has 3 jobs, and `skip` leaves 3 of them out"),
@@ -380,7 +380,7 @@ fn provisioning_is_compared_with_best_effort() {
         (&["tradeoff", "--trace", trace, "--from-day", "300"], "there are no jobs in the 60 days"),
         (&["tradeoff", "--trace", "nowhere.swf"], "nowhere.swf"),
         (&["sites", "--draws", "0"], "--draws"),
-        (&["tradeoff", "--loads", "3"], "give a part of the machine"),
+        (&["tradeoff", "--loads", "3"], "must be a fraction of the machine"),
     ] {
         let refused = run(&[&["sim", "provisioning"], line].concat());
         assert_eq!(refused.code, Some(2), "{line:?}: {}", refused.err);
@@ -507,7 +507,7 @@ fn workflows_are_planned_drawn_and_refused() {
             vec![&fork, "--slots", &slots, "--budget", "100"],
             3,
             &["no plan that was found costs at most 100.0 processor-seconds: the cheapest costs \
-                120.0 processor-seconds and takes 50.00 s (--budget 120)"],
+            120.0 processor-seconds and takes 50.00 s (--budget 120)"],
         ),
         (
             vec![&fork, "--slots", &slots, "--budget", "150", "--deadline", "40s"],

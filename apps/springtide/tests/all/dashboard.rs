@@ -749,16 +749,14 @@ fn a_run_that_is_over_is_one_page_that_needs_no_server() {
     let steals = job["steals"].as_array().unwrap();
     assert!(steals.iter().any(|steal| steal[2].as_u64() > Some(0)), "{job}");
     // Its figures exist without a script, and it can be compared with another run.
-    assert!(
-        text.contains("<h2>Iterations</h2>") && text.contains("<h2>Where thread time went</h2>")
-    );
+    assert!(text.contains("<h2>Iterations</h2>") && text.contains("<h2>Thread time by state</h2>"));
     let compared = dir.path().join("compared.html");
     let both = ["report", "--compare", run_dir, run_dir, "--out", compared.to_str().unwrap()];
     let output = run(&both);
     assert_eq!(output.code, Some(0), "{}", output.err);
     let text = std::fs::read_to_string(&compared).unwrap();
     assert!(
-        text.contains("Their answers are one.")
+        text.contains("Their results are equal.")
             && text.contains("run (2)")
             && !text.contains("<script")
     );

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::{Ended, Running, kill, nodes, program, run, text, until};
+use crate::support::{CommandOutput, Running, kill, nodes, program, run, text, until};
 
 /// A grid that stays.
 pub struct Up {
@@ -63,16 +63,16 @@ impl Up {
     }
 
     /// The output of the head since its start.
-    pub fn said(&self) -> String {
+    pub fn output(&self) -> String {
         text(&self.temp.path().join("stderr.log"))
     }
 
     /// Waits for this output of `up`.
     fn await_output(&self, what: &str) {
-        until(what, || self.said().contains(what));
+        until(what, || self.output().contains(what));
     }
 
-    pub fn node(&self, line: &[&str]) -> Ended {
+    pub fn node(&self, line: &[&str]) -> CommandOutput {
         let config = ["--config", self.file.to_str().unwrap()];
         run(&[&["node"], line, &config].concat())
     }
@@ -172,11 +172,11 @@ fn a_node_that_is_ordered_to_end_leaves_first() {
     kill(pid, "TERM");
     until("it ends and is restarted", || up.pid("ams-2").is_some_and(|now| now != pid));
     let log = up.log("ams-2");
-    for output in [
+    for part in [
         "ordered to end by SIGTERM: leaves its job first",
         "ends: ordered to end by SIGTERM: it is empty",
     ] {
-        assert!(log.contains(output), "{output}: {log}");
+        assert!(log.contains(part), "{part}: {log}");
     }
     up.end();
 }
@@ -254,18 +254,18 @@ fn an_attached_run_has_its_losses_on_one_clock() {
     let client = up.temp.path().join("client");
     std::fs::create_dir(&client).unwrap();
     let mut running = Running::start(program(&line), &client);
-    let said = || text(&client.join("stderr.log"));
+    let output = || text(&client.join("stderr.log"));
     let root = |times: usize| {
-        until("the root runs", || said().matches("the root runs on ").count() == times);
+        until("the root runs", || output().matches("the root runs on ").count() == times);
         let line =
-            said().lines().rfind(|line| line.contains("the root runs on ")).unwrap().to_owned();
+            output().lines().rfind(|line| line.contains("the root runs on ")).unwrap().to_owned();
         line.split("the root runs on ").nth(1).unwrap().trim().to_owned()
     };
     let first = root(1);
     kill(up.pid(&first).unwrap(), "KILL");
     let second = root(2);
     running.signal("TERM");
-    assert_eq!(running.wait().code(), Some(143), "{}", said());
+    assert_eq!(running.wait().code(), Some(143), "{}", output());
     let output = run(&["why", dir, "--json"]);
     assert_eq!(output.code, Some(0), "{}", output.err);
     let object = json(&output.out);

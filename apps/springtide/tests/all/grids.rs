@@ -313,8 +313,8 @@ fn nodes_that_do_not_start_are_reported_with_their_last_lines() {
     command.env("SPRINGTIDE_CLUSTER__AMS__PROGRAM", &script);
     let ended = finish(command);
     assert_eq!(ended.code, Some(3), "{}", ended.err);
-    for log in ["ams-1", "exit status: 7", "out of order", "4 times in a row"] {
-        assert!(ended.err.contains(log), "{log}: {}", ended.err);
+    for part in ["ams-1", "exit status: 7", "out of order", "4 times in a row"] {
+        assert!(ended.err.contains(part), "{part}: {}", ended.err);
     }
 }
 
@@ -399,8 +399,8 @@ fn a_grid_that_is_up_serves_run_after_run() {
         assert!(reached.len() == 2 && reached.iter().all(|node| node["ok"] == true), "{from}");
     }
     let table = run(&["net", "check", "--config", config, "--all-pairs"]).out;
-    for log in ["here", "ams-1", "packets of", "certificate of authority", "firewall: ask"] {
-        assert!(table.contains(log), "{log}: {table}");
+    for part in ["here", "ams-1", "packets of", "certificate of authority", "firewall: ask"] {
+        assert!(table.contains(part), "{part}: {table}");
     }
 
     // A client of another authority is refused.

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Ended, Running, program, run, until};
+use crate::support::{CommandOutput, Running, program, run, until};
 
 /// A text of several chunks.
 fn text() -> String {
@@ -30,11 +30,11 @@ fn config(dir: &Path) -> String {
     config + "[[cluster]]\nname = \"bud\"\nnodes = 2\n"
 }
 
-fn execute(up: &Up, line: &[&str]) -> Ended {
+fn execute(up: &Up, line: &[&str]) -> CommandOutput {
     run(&[line, &["--config", up.file.to_str().unwrap()]].concat())
 }
 
-fn object(ended: &Ended) -> Value {
+fn object(ended: &CommandOutput) -> Value {
     serde_json::from_str(&ended.out)
         .unwrap_or_else(|error| panic!("{error}: {}{}", ended.out, ended.err))
 }

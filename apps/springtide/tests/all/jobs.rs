@@ -5,17 +5,17 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Ended, Running, nodes, program, run, text, until};
+use crate::support::{CommandOutput, Running, nodes, program, run, text, until};
 
 /// Short intervals, so that free processors are detected soon.
 const QUICK: &str = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"";
 
-pub fn job(up: &Up, line: &[&str]) -> Ended {
+pub fn job(up: &Up, line: &[&str]) -> CommandOutput {
     let config = ["--config", up.file.to_str().unwrap()];
     run(&[&["job"], line, &config].concat())
 }
 
-pub fn object(output: &Ended) -> Value {
+pub fn object(output: &CommandOutput) -> Value {
     serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("{error}: {}", output.out))
 }
 
@@ -138,7 +138,7 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     };
     let text = "[[job]]\nprogram = \"queens\"\nargs = [\"--size\", \"8\"]\ncount = 2\nmax = 2\n\
     [[job]]\nprogram = \"fib\"\nargs = [\"--n\", \"15\"]\nclusters = [\"del\"]\n";
-    for (wrong, output) in [
+    for (wrong, expected) in [
         (text.replace("fib", "fbi"), "jobs.toml:7:1: no job is named fbi: did you mean fib?"),
         (text.replace("--n", "--m"), "jobs.toml:8:1: fib: unexpected argument '--m' found"),
         (text.replace("\"del\"", "\"dle\""), "jobs.toml:9:1: the grid has no cluster dle"),
@@ -150,7 +150,7 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     ] {
         let refused = submit(&wrong);
         assert_eq!(refused.code, Some(2), "{}", refused.err);
-        assert!(refused.err.contains(output), "{output}: {}", refused.err);
+        assert!(refused.err.contains(expected), "{expected}: {}", refused.err);
     }
     assert_eq!(job(&up, &["list"]).out, "no jobs\n");
     let all = submit(text);
@@ -215,7 +215,7 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     assert_eq!(status(&up, "3")["state"], "done");
     let done = job(&up, &["result", "3", "--json"]);
     assert_eq!(object(&done)["job"], "fib", "{}", done.out);
-    // Ended jobs are removed by number, age and count, for the next head as well.
+    // CommandOutput jobs are removed by number, age and count, for the next head as well.
     let refused = job(&up, &["purge", "7", "99"]);
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     let refused = job(&up, &["purge"]);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Ended, Running, finish, kill, program, run, text, until};
+use crate::support::{CommandOutput, Running, finish, kill, program, run, text, until};
 
 /// Cluster ams with one node of the head's, and lab, which two nodes may join.
 fn config(validity: &str) -> String {
@@ -22,11 +22,11 @@ fn config(validity: &str) -> String {
     )
 }
 
-fn execute(up: &Up, line: &[&str]) -> Ended {
+fn execute(up: &Up, line: &[&str]) -> CommandOutput {
     run(&[line, &["--config", up.file.to_str().unwrap()]].concat())
 }
 
-fn object(ended: &Ended) -> Value {
+fn object(ended: &CommandOutput) -> Value {
     serde_json::from_str(&ended.out)
         .unwrap_or_else(|error| panic!("{error}: {}{}", ended.out, ended.err))
 }
@@ -115,7 +115,7 @@ impl Machine {
             == Some(0)
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         text(&self.dir.join("stderr.log"))
     }
 }
@@ -123,8 +123,8 @@ impl Machine {
 #[test]
 fn a_node_joins_works_renews_dies_comes_back_is_drained_and_revoked() {
     let up = Up::by(&config("15s"));
-    assert!(up.said().contains("cluster lab: 0 of up to 2 nodes have joined"), "{}", up.said());
-    assert!(up.said().contains("nodes join at 127.0.0.1:"), "{}", up.said());
+    assert!(up.output().contains("cluster lab: 0 of up to 2 nodes have joined"), "{}", up.output());
+    assert!(up.output().contains("nodes join at 127.0.0.1:"), "{}", up.output());
     assert_eq!(state(&up, "lab-1"), "off");
     let machine = Machine::new(&up, "elsewhere");
     let (secret, door) = token(&up, &[]);
@@ -132,7 +132,7 @@ fn a_node_joins_works_renews_dies_comes_back_is_drained_and_revoked() {
     machine.await_notification("READY=1");
     machine.await_notification("WATCHDOG=1");
     until("it is there", || state(&up, "lab-1") == "idle");
-    until("it says so", || up.said().contains("node lab-1 has joined, with 2 threads"));
+    until("it says so", || up.output().contains("node lab-1 has joined, with 2 threads"));
     until("it is well", || machine.is_healthy());
     let known = status(&up, "lab-1");
     assert!(known["address"].as_str().unwrap().starts_with("127.0.0.2:"), "{known}");
@@ -172,7 +172,7 @@ fn a_node_joins_works_renews_dies_comes_back_is_drained_and_revoked() {
 
     // On a signal it reports its end; restarted, it is back.
     node.signal("TERM");
-    assert_eq!(node.wait().code(), Some(0), "{}", machine.said());
+    assert_eq!(node.wait().code(), Some(0), "{}", machine.output());
     machine.await_notification("STOPPING=1");
     until("it is gone", || state(&up, "lab-1") == "off");
     let why = status(&up, "lab-1")["reason"].as_str().unwrap().to_owned();
@@ -189,8 +189,8 @@ fn a_node_joins_works_renews_dies_comes_back_is_drained_and_revoked() {
     );
     let revoked = execute(&up, &["node", "revoke", "lab-1", "--reason", "stolen"]);
     assert_eq!(revoked.code, Some(0), "{}", revoked.err);
-    assert_eq!(node.wait().code(), Some(5), "{}", machine.said());
-    assert!(machine.said().contains("is revoked (stolen)"), "{}", machine.said());
+    assert_eq!(node.wait().code(), Some(5), "{}", machine.output());
+    assert!(machine.output().contains("is revoked (stolen)"), "{}", machine.output());
     assert_eq!(state(&up, "lab-1"), "off");
     assert_eq!(status(&up, "lab-1")["revoked"], "stolen");
     let listed = execute(&up, &["node", "list"]).out;
@@ -214,7 +214,7 @@ fn a_job_continues_without_a_revoked_node() {
     let mut job = Running::start(job, &dir);
     until("the node works", || state(&up, "lab-1") == "busy");
     assert_eq!(execute(&up, &["node", "revoke", "lab-1"]).code, Some(0));
-    assert_eq!(node.wait().code(), Some(5), "{}", machine.said());
+    assert_eq!(node.wait().code(), Some(5), "{}", machine.output());
     assert_eq!(job.wait().code(), Some(0), "{}", text(&dir.join("stderr.log")));
     let result: Value = serde_json::from_str(&text(&dir.join("stdout.log"))).unwrap();
     assert_eq!(result["result"]["solutions"], 2_279_184, "{result}");
@@ -269,7 +269,7 @@ fn refusals_to_join_say_what_to_do() {
     let wrong = format!("{}{}", &secret[..secret.len() - 4], "0000");
     refused(&[], Some(&wrong), 5, "this token is not good here");
     refused(&["--name", "lab-7"], Some(&secret), 5, "are called lab-1 to lab-2");
-    refused(&["--bind", "0.0.0.0:0"], Some(&secret), 2, "give --advertise as well");
+    refused(&["--bind", "0.0.0.0:0"], Some(&secret), 2, "add --advertise");
     assert!(!machine.dir.join("springtide-node/node.pem").exists());
 
     // The token in a file; the node is not run, and can be later.
@@ -306,7 +306,7 @@ fn refusals_to_join_say_what_to_do() {
     assert!(!events.contains(&revoked[87..]), "a secret is in the log");
 
     for (line, says) in [
-        (&["--cluster", "ams"][..], "is none that nodes join"),
+        (&["--cluster", "ams"][..], "is not one that nodes join"),
         (&["--cluster", "lap"], "did you mean lab?"),
         (&["--role", "site", "--cluster", "lab"], "has no site of its own"),
         (&[], "--cluster NAME"),
@@ -421,10 +421,10 @@ fn the_service_files_are_sound() {
                 continue;
             }
         };
-        let said = String::from_utf8_lossy(&verify.stderr);
+        let output = String::from_utf8_lossy(&verify.stderr);
         // It may report problems of other units of this host.
-        let ours: Vec<&str> = said.lines().filter(|line| line.contains("springtide")).collect();
-        assert!(ours.is_empty(), "{said}");
+        let ours: Vec<&str> = output.lines().filter(|line| line.contains("springtide")).collect();
+        assert!(ours.is_empty(), "{output}");
     }
     let container = text(&packaging.join("Containerfile"));
     for must in ["AS build", "USER 10001", "HEALTHCHECK", "node\", \"status\", \"--self"] {

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Ended, finish};
+use crate::support::{CommandOutput, finish};
 
 /// The example program, which `cargo test` builds unless it builds only this test.
-fn deadly(line: &[&str]) -> Ended {
+fn deadly(line: &[&str]) -> CommandOutput {
     let program: PathBuf =
         Path::new(env!("CARGO_BIN_EXE_springtide")).with_file_name("examples/deadly");
     if !program.exists() {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Ended, Running, nodes, program, run, text, until};
+use crate::support::{CommandOutput, Running, nodes, program, run, text, until};
 
 /// Cluster ams in the head's process, and del with a site process.
 fn config(dir: &Path) -> String {
@@ -24,11 +24,11 @@ fn config(dir: &Path) -> String {
     config
 }
 
-fn execute(up: &Up, line: &[&str]) -> Ended {
+fn execute(up: &Up, line: &[&str]) -> CommandOutput {
     run(&[line, &["--config", up.file.to_str().unwrap()]].concat())
 }
 
-fn object(ended: &Ended) -> Value {
+fn object(ended: &CommandOutput) -> Value {
     serde_json::from_str(&ended.out)
         .unwrap_or_else(|error| panic!("{error}: {}{}", ended.out, ended.err))
 }

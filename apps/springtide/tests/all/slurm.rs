@@ -136,7 +136,7 @@ impl Grid {
                 !ended && start.elapsed() < LONG,
                 "it has not grown to {to}: {}\n{}",
                 output(),
-                self.up.said()
+                self.up.output()
             );
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -295,7 +295,7 @@ fn kill_head_at(moment: KillTime) {
         // A job that computed when the head was killed has continued: the result alone does not
         // exclude a restart.
         if matches!(moment, KillTime::Size(_) | KillTime::Shrinks) {
-            assert_eq!(grid.epochs(&first), 1, "{moment:?}: it restarted: {}", grid.up.said());
+            assert_eq!(grid.epochs(&first), 1, "{moment:?}: it restarted: {}", grid.up.output());
         }
     }
     if let Some(second) = second {
@@ -344,11 +344,11 @@ fn a_killed_site_recovers_its_batch_jobs() {
     assert_eq!(before.len(), 3, "{before:?}");
     first.signal("KILL");
     drop(first);
-    let (mut second, said) = site("second");
-    until("they are taken over", || text(&said).matches("is taken over").count() == 3);
+    let (mut second, output) = site("second");
+    until("they are taken over", || text(&output).matches("is taken over").count() == 3);
     // Longer than the time after which a late node is killed.
     std::thread::sleep(Duration::from_secs(32));
-    assert_eq!((size(&up, "1"), queue(&lab, "vu", &[])), (3, before), "{}", text(&said));
+    assert_eq!((size(&up, "1"), queue(&lab, "vu", &[])), (3, before), "{}", text(&output));
     let log = entries(&up.dir);
     let epochs = log.iter().filter(|entry| entry["kind"] == "epoch").count();
     assert_eq!(epochs, 1, "{log:?}");

@@ -6,19 +6,19 @@ use serde_json::Value;
 
 use crate::drains::Up;
 use crate::jobs::{job, object};
-use crate::support::{Ended, finish, program, run, text, until};
+use crate::support::{CommandOutput, finish, program, run, text, until};
 
 fn plants() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../stochastic/tests/data/plants")
 }
 
-fn solve(model: &Path, options: &[&str]) -> Ended {
+fn solve(model: &Path, options: &[&str]) -> CommandOutput {
     let mut command = program(&["solve"]);
     command.arg(model).args(options);
     finish(command)
 }
 
-fn result(ended: &Ended) -> Value {
+fn result(ended: &CommandOutput) -> Value {
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out))
 }

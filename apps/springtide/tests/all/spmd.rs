@@ -26,8 +26,8 @@ fn a_transform_uses_a_power_of_two_and_gives_the_rest_back() {
     let ended = run(&[&["run"], &job[..], &["--clusters", "1x3", "-v", "--json"]].concat());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     assert_eq!(result(&ended.out)["checksum"], alone(&job), "{}", ended.err);
-    for output in ["from step 0 on 2 processes compute on 2 nodes", "the program has no use for"] {
-        assert!(ended.err.contains(output), "{output}: {}", ended.err);
+    for part in ["from step 0 on 2 processes compute on 2 nodes", "the program has no use for"] {
+        assert!(ended.err.contains(part), "{part}: {}", ended.err);
     }
     let refused = run(&["run", "ft", "--size", "48", "--sequential"]);
     assert_eq!(refused.code, Some(2), "{}", refused.err);

@@ -21,11 +21,11 @@ impl Up {
         let config = temp.path().join("grid.toml");
         let up = Running::start(program(&["up", config.to_str().unwrap()]), temp.path());
         let this = Self { _up: up, temp };
-        until("it is up", || this.said().contains("Ctrl-C ends the grid"));
+        until("it is up", || this.output().contains("Ctrl-C ends the grid"));
         this
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         text(&self.temp.path().join("stderr.log"))
     }
 
@@ -62,7 +62,7 @@ fn a_job_whose_start_loses_a_node_ends_with_its_result() {
         kill(*pid, "KILL");
         let status = job.wait();
         let (out, err) = (text(&dir.join("stdout.log")), text(&dir.join("stderr.log")));
-        assert_eq!(status.code(), Some(0), "{node}: {err}\n{out}\n{}", grid.said());
+        assert_eq!(status.code(), Some(0), "{node}: {err}\n{out}\n{}", grid.output());
         let object: Value = serde_json::from_str(&out).unwrap();
         assert_eq!(object["result"]["solutions"], 2680, "{out}");
         until("the node is back", || grid.idle().len() == 4);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub const LONG: Duration = Duration::from_secs(120);
 
 /// The end of a command.
-pub struct Ended {
+pub struct CommandOutput {
     /// The exit code; none after a signal.
     pub code: Option<i32>,
     /// The text on standard output.
@@ -28,14 +28,14 @@ pub fn program(line: &[&str]) -> Command {
 }
 
 /// Runs the program to its end.
-pub fn run(line: &[&str]) -> Ended {
+pub fn run(line: &[&str]) -> CommandOutput {
     finish(program(line))
 }
 
 /// Runs a command to its end.
-pub fn finish(mut command: Command) -> Ended {
+pub fn finish(mut command: Command) -> CommandOutput {
     let out = command.output().expect("the program starts");
-    Ended {
+    CommandOutput {
         code: out.status.code(),
         out: String::from_utf8(out.stdout).expect("text"),
         err: String::from_utf8(out.stderr).expect("text"),

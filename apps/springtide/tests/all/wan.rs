@@ -370,7 +370,7 @@ fn the_kernel_can_emulate_a_network() {
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().expect("text");
     let up = ["up", file, "--network", "kernel", "--for", LIFETIME];
-    place.wrong(&[&up[..], &["--per", "node"]].concat(), "a namespace for each cluster");
+    place.wrong(&[&up[..], &["--per", "node"]].concat(), "each cluster has one namespace");
     let (code, out, err) = place.wan(&up);
     if code == Some(1) && err.contains("the kernel does not take it") {
         return println!("skipped: {}", err.trim());
@@ -438,7 +438,7 @@ fn sockets_emulate_a_network_without_rights() {
     assert_eq!(code, Some(0), "{output}");
     // Not a program of this project, so that it is not shaped.
     assert!(
-        output.starts_with("note: network pair shapes the sockets of Springtide's own"),
+        output.starts_with("note: network pair shapes only the sockets of Springtide's"),
         "{output}"
     );
     let of = |key: &str| env.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use crate::drains::Up;
 use crate::jobs::{job, object, size, status};
-use crate::support::{Ended, Running, kill, program, run, text, until};
+use crate::support::{CommandOutput, Running, kill, program, run, text, until};
 
-fn execute(up: &Up, line: &[&str]) -> Ended {
+fn execute(up: &Up, line: &[&str]) -> CommandOutput {
     run(&[line, &["--config", up.file.to_str().unwrap()]].concat())
 }
 
@@ -243,9 +243,9 @@ fn a_workflow_continues_after_a_restart_of_the_head() {
     up.start_head();
     // The client gets no message that the task is gone: it asks.
     let ended = client.wait();
-    let said = text(&dir.join("stderr.log"));
-    assert_eq!(ended.code(), Some(0), "{said}");
-    assert!(said.contains("is planned anew"), "{said}");
+    let output = text(&dir.join("stderr.log"));
+    assert_eq!(ended.code(), Some(0), "{output}");
+    assert!(output.contains("is planned anew"), "{output}");
     assert!(!execute(&up, &["slots", "list"]).out.contains("reservation"));
     assert_eq!(left(&up), [""; 0].map(PathBuf::from));
     up.end();

@@ -10,16 +10,16 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::{Ended, finish, program};
+use crate::support::{CommandOutput, finish, program};
 
 /// Runs the program in a directory.
-fn run_in(dir: &Path, line: &[&str]) -> Ended {
+fn run_in(dir: &Path, line: &[&str]) -> CommandOutput {
     let mut command = program(line);
     command.current_dir(dir);
     finish(command)
 }
 
-fn object(ended: &Ended) -> Value {
+fn object(ended: &CommandOutput) -> Value {
     serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out))
 }
 
