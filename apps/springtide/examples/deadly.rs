@@ -1,11 +1,13 @@
-//! A program whose one task ends the process of every node that runs it: what poison looks like.
+//! A program with a task that ends the process of every node that runs it: an example of a poison
+//! task.
 //!
 //! ```text
 //! cargo run -p springtide --example deadly -- run deadly --clusters 1x5
 //! ```
 //!
-//! Its site starts each such node anew, and the others go on; without the count of deaths by task they would die in turn, again
-//! and again. A job that calls foreign code which may end its process should do so in a process of its own, and fail by `?`.
+//! Its site restarts each such node, and the other nodes continue. Without the count of deaths by
+//! task, all nodes would die in turn, again and again. A job with foreign code that may end its
+//! process should run that code in a process of its own, and fail by `?`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -14,10 +16,10 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
 
-/// The job: its root's node is busy with one task while another node takes the deadly one.
+/// The job: its root's node executes one task while another node takes the deadly one.
 #[derive(Args, Serialize, Deserialize)]
 struct Deadly {
-    /// So long the harmless task computes, in seconds
+    /// Computing time of the harmless task, in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
@@ -68,7 +70,8 @@ impl Task for Abort {
     }
 }
 
-/// A job that panics where the runtime's own actors ask it. That is told in the nodes' logs, and it runs all the same.
+/// A job that panics in a call by the runtime's own actors. The panic is logged by the nodes, and
+/// the job runs all the same.
 #[derive(Args, Serialize, Deserialize)]
 struct Careless;
 

@@ -1,13 +1,15 @@
-//! An SPMD program of one's own, whose number of processes changes while it runs: heat in a rod, in one dimension.
+//! An SPMD program whose number of processes changes while it runs: heat in a one-dimensional rod.
 //!
 //! ```text
-//! cargo run --release -p springtide --example heat -- run heat --cells 200000 --steps 2000 --clusters 2x2 -v
+//! cargo run --release -p springtide --example heat -- \
+//!     run heat --cells 200000 --steps 2000 --clusters 2x2 -v
 //! ```
 //!
-//! Each process holds a run of the rod's cells, and in each step tells its neighbours the cells at its ends. Between two steps the
-//! runtime may ask what to do (`decide`), who is to hold what (`layout`), and move what each holds (`give`, `take`): when nodes
-//! come, are to leave, are lost, or are slower than others. Every cell is computed in the same way wherever it lies, so the
-//! answer has the same bits whatever happened.
+//! Each process holds a range of the rod's cells, and sends the cells at its ends to its neighbours
+//! in each step. Between two steps the runtime may ask for a decision (`decide`) and a distribution
+//! (`layout`), and move cells (`give`, `take`). It does so when nodes join, leave, fail, or are
+//! slower than others. Every cell is computed in the same way on every process, so that the result
+//! always has the same bits.
 
 use std::process::ExitCode;
 
@@ -21,22 +23,23 @@ use springtide_runtime::work::{InputError, Outcome, Stop, checksum};
 /// The job. Its fields are the options.
 #[derive(Args, Serialize, Deserialize, Clone)]
 struct Heat {
-    /// The rod has so many cells
+    /// Number of cells of the rod
     #[arg(long, default_value_t = 100_000)]
     cells: u32,
-    /// Steps of time
+    /// Number of time steps
     #[arg(long, default_value_t = 1000)]
     steps: u64,
-    /// Asks for as many more nodes as it has fewer than these, once, and goes on without those that it does not get
+    /// Minimum number of nodes; the job requests missing ones once, and continues without those
+    /// that it does not get
     #[arg(long, default_value_t = 1)]
     nodes: u32,
 }
 
-/// How much of the difference flows in a step.
+/// The fraction of the difference that flows in a step.
 const RATE: f64 = 0.25;
-/// Shares are dealt out anew when the slowest process takes so many times as long as they do on average.
+/// Cells are redistributed if the slowest process takes this many times as long as the average.
 const UNEVEN: f64 = 1.25;
-/// Tags: the end of a run goes to the left, or to the right.
+/// Tags of messages: the end of a range for the left or right neighbour.
 const TO_LEFT: u32 = 1;
 const TO_RIGHT: u32 = 2;
 
@@ -45,7 +48,7 @@ impl Malleable for Heat {
     const ABOUT: &'static str = "Heat in a rod, on any number of processes";
     const NEGOTIATES: bool = true;
 
-    /// Each needs a cell.
+    /// Each process needs a cell.
     fn usable(&self, processes: u32) -> u32 {
         processes.min(self.cells)
     }
@@ -68,7 +71,7 @@ fn run_of(bounds: &Bounds, rank: u32) -> std::ops::Range<u32> {
 
 impl Program for Heat {
     const NAME: &'static str = "heat.process";
-    /// The heat of the cells of one process.
+    /// The heat of one process's cells.
     type State = Vec<f64>;
     type Layout = Bounds;
 
@@ -76,7 +79,8 @@ impl Program for Heat {
         self.steps
     }
 
-    /// The decision procedure: as many processes as there can be; others' shares if one is slow; more nodes if there are too few.
+    /// Decides: as many processes as possible, a redistribution if one is slow, more nodes if there
+    /// are too few.
     fn decide(&self, seen: &Observation, layout: Option<&Bounds>) -> Strategy {
         let processes = self.usable(seen.available);
         if layout.is_none() || processes != seen.processes || seen.leaving > 0 {
@@ -86,7 +90,8 @@ impl Program for Heat {
         nodes.sort();
         nodes.dedup();
         let more = self.nodes.saturating_sub(nodes.len() as u32);
-        // Asked for once: what is on its way comes while shares are dealt out, and what was refused it does without.
+        // Requested once: nodes under way arrive during the redistribution, and refused ones are
+        // not requested again.
         if more > 0 && seen.needed.is_none() && seen.refused.is_none() {
             return Strategy::Need(Need { more, within: None });
         }
@@ -97,8 +102,8 @@ impl Program for Heat {
         if slowest > UNEVEN * mean { Strategy::Rebalance } else { Strategy::Keep }
     }
 
-    /// The plan: a cell each, and the rest by how many cells each went through in how much time. Who has not told, or is new, is
-    /// taken for an average one; so a single one of whom nothing is known gets all.
+    /// Distributes cells: one for each process, and the rest by cells per time. Processes without
+    /// measurements count as average, so that a single one gets all cells.
     fn layout(&self, hands: &[Hand], now: Option<&Bounds>) -> Bounds {
         let speed = |hand: &Hand| {
             let (now, was, pace) = (now?, hand.was?, hand.pace?);
@@ -135,7 +140,7 @@ impl Program for Heat {
         if rank < last {
             comm.send(rank + 1, TO_RIGHT, last_cell.to_le_bytes().to_vec())?;
         }
-        // The rod's own ends lose nothing.
+        // The ends of the rod lose nothing.
         let mut left = match rank {
             0 => first_cell,
             _ => number(&comm.receive(rank - 1, TO_RIGHT)?)?,
@@ -152,7 +157,8 @@ impl Program for Heat {
         Ok(())
     }
 
-    /// What another process needs of this one's cells, if the others of its run are elsewhere: those that are in both runs.
+    /// The cells of this process that another process needs in a new distribution: those in both
+    /// ranges.
     fn give(
         &self,
         cells: &Vec<f64>,
@@ -161,12 +167,12 @@ impl Program for Heat {
     ) -> Result<Bytes, Stop> {
         let (mine, theirs) = (run_of(from, rank), run_of(to, other));
         let common = mine.start.max(theirs.start)..mine.end.min(theirs.end);
-        // An empty range, if they have none in common.
+        // Empty if the ranges have none in common.
         let cells = common.map(|cell| cells[(cell - mine.start) as usize]);
         Ok(cells.flat_map(f64::to_le_bytes).collect::<Vec<u8>>().into())
     }
 
-    /// Runs are in order of rank, and so are the pieces.
+    /// Ranges are in order of rank, and so are the pieces.
     fn take(&self, pieces: &[Bytes], _: &Bounds, to: (&Bounds, u32)) -> Result<Vec<f64>, Stop> {
         let cells = pieces.iter().flat_map(|piece| piece.chunks(8)).map(number);
         let cells = cells.collect::<Result<Vec<f64>, Stop>>()?;

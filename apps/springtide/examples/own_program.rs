@@ -1,11 +1,12 @@
-//! A program of one's own on the grid: a task, a job with options, an actix actor, and three lines of `main`.
+//! A program on the grid: a task, a job with options, an actix actor, and three lines of `main`.
 //!
 //! ```text
 //! cargo run --release -p springtide --example own_program -- run collatz --below 3000000
 //! ```
 //!
-//! The same file is the program that submits and the program of every node. It can also use a grid that another program
-//! has started: `springtide up grid.toml`, then `own_program run collatz --config grid.toml`; the sites start its nodes.
+//! The same file is the program that submits and the program of every node. It can also use a grid
+//! that another program started: `springtide up grid.toml`, then `own_program run collatz --config
+//! grid.toml`. The sites start its nodes.
 
 use std::process::ExitCode;
 
@@ -21,7 +22,7 @@ struct Collatz {
     /// Numbers below this are looked at
     #[arg(long, default_value_t = 1_000_000)]
     below: u64,
-    /// So many numbers are looked at by one task
+    /// Numbers per task
     #[arg(long, default_value_t = 10_000)]
     grain: u64,
 }
@@ -86,7 +87,7 @@ fn length(mut n: u64) -> u32 {
     steps
 }
 
-/// An actor of one's own: any actix actor, published under a name on each node, reached from everywhere on the grid.
+/// Any actix actor, published under a name on each node, and reachable from the whole grid.
 struct Greeter;
 
 impl Actor for Greeter {

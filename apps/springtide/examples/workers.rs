@@ -1,11 +1,13 @@
-//! A master-worker program of one's own: a master hands out ranges of numbers, workers count the primes in them.
+//! A master-worker program: a master distributes ranges of numbers, and workers count the primes in
+//! them.
 //!
 //! ```text
 //! cargo run --release -p springtide --example workers -- run count --below 3000000 --clusters 2x2
 //! ```
 //!
-//! A task has blocks, so that the runtime can split it over workers. What comes of a block depends on the block alone; the master
-//! adds up by the tasks' numbers. So the answer is the same whatever workers come, leave or are lost.
+//! A task has blocks, so that the runtime can split it over workers. The result of a block depends
+//! on the block alone, and the master sums by the tasks' numbers. So the result is the
+//! same when workers join, leave or fail.
 
 use std::process::ExitCode;
 
@@ -17,15 +19,15 @@ use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Re
 /// The job. Its fields are the options.
 #[derive(Args, Serialize, Deserialize, Clone)]
 struct Count {
-    /// Numbers below this are looked at
+    /// Upper limit of the numbers
     #[arg(long, default_value_t = 1_000_000)]
     below: u64,
-    /// In so many tasks
+    /// Number of tasks
     #[arg(long, default_value_t = 20)]
     tasks: u32,
 }
 
-/// Each task has so many blocks.
+/// The number of blocks of each task.
 const BLOCKS: u32 = 8;
 
 impl Job for Count {
@@ -88,7 +90,7 @@ impl Program for Count {
 /// The master's side.
 struct Counting {
     job: Count,
-    /// By task, as far as they are done.
+    /// Results by task, of completed tasks.
     found: Vec<Option<u64>>,
 }
 

@@ -1,6 +1,6 @@
-//! A broker that carries out what [`Broker`] orders: it asks a grid's scheduler for slots, reserves what a plan needs, and holds on to it.
+//! Makes reservations with a grid's scheduler, as a [`Broker`] orders.
 //!
-//! Must not know how a plan is made.
+//! Independent of planning.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,31 +19,32 @@ use tokio::time::sleep;
 
 use crate::exit::{Exit, Failed};
 
-/// Word of the scheduler that takes longer is taken for none.
-const WITHIN: Duration = Duration::from_secs(5);
+/// Timeout of a request to the scheduler.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time, in microseconds of the Unix epoch.
+/// The current time, in microseconds since the Unix epoch.
 pub fn now() -> Time {
     let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     from_duration(passed)
 }
 
-/// Asks which slots there are.
+/// Asks the scheduler for its slots.
 ///
 /// # Errors
-/// Nobody answers.
+/// The scheduler does not answer.
 pub async fn slots(scheduler: &Remote<Scheduler>) -> Result<GridSlots, Failed> {
-    Ok(scheduler.send(GetSlots {}).deadline(WITHIN).await?)
+    Ok(scheduler.send(GetSlots {}).deadline(REQUEST_TIMEOUT).await?)
 }
 
-/// A plan of offers: what it needs and the most that is paid for it, or why there is none. It is given clusters to stay away from, and why.
+/// Plans reservations from offers, avoiding some clusters for the given reasons. Returns the
+/// reservations and the maximum price, or the reason why no plan exists.
 pub type Planner<'a> =
     dyn FnMut(&GridSlots, &BTreeMap<ClusterId, String>) -> Result<(Vec<Part>, f64), String> + 'a;
 
-/// Reserves what a plan needs. With a lease it ends when it is not [renewed](renew) for so long.
+/// Reserves what a plan needs. A reservation with a lease expires unless it is [renewed](renew).
 ///
 /// # Errors
-/// [`Exit::NotPlaced`] where no plan can be reserved, or there is none.
+/// [`Exit::NotPlaced`] if no plan exists or none can be reserved.
 pub async fn agree(
     scheduler: &Remote<Scheduler>,
     name: &str,
@@ -51,7 +52,7 @@ pub async fn agree(
     planner: &mut Planner<'_>,
 ) -> Result<Reservation, Failed> {
     let lease_ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
-    // Nobody else's seed: another process, or another time.
+    // A seed that differs between processes and times.
     let seed = SplitMix::of(now(), &format!("{name} {}", std::process::id())).next();
     let mut broker = Broker::new(name, lease_ms, seed, Limits::default());
     let mut news = News::Begin;
@@ -61,9 +62,9 @@ pub async fn agree(
                 Ok(slots) => News::Planned(planner(&slots, &but)),
                 Err(_) => News::Silent,
             },
-            Order::Prepare(ask) => asked(scheduler, PrepareSlots { ask }).await,
-            Order::Commit(id, token) => asked(scheduler, CommitSlots { id, token }).await,
-            Order::Confirm(id, token) => asked(scheduler, ConfirmSlots { id, token }).await,
+            Order::Prepare(ask) => send_request(scheduler, PrepareSlots { ask }).await,
+            Order::Commit(id, token) => send_request(scheduler, CommitSlots { id, token }).await,
+            Order::Confirm(id, token) => send_request(scheduler, ConfirmSlots { id, token }).await,
             Order::Wait(wait) => {
                 sleep(wait).await;
                 News::Waited
@@ -71,9 +72,9 @@ pub async fn agree(
             Order::Done(one) => return Ok(*one),
             Order::Failed { release, why } => {
                 if let Some((id, token)) = release {
-                    // Where nobody hears it, it runs out.
-                    let word = ReleaseSlots { id, token: Some(token) };
-                    let _ = scheduler.send(word).deadline(WITHIN).await;
+                    // An undelivered release is harmless: the reservation expires.
+                    let message = ReleaseSlots { id, token: Some(token) };
+                    let _ = scheduler.send(message).deadline(REQUEST_TIMEOUT).await;
                 }
                 let exit = match why {
                     Failure::Silent(_) => Exit::Failure,
@@ -87,27 +88,27 @@ pub async fn agree(
     }
 }
 
-async fn asked<M>(scheduler: &Remote<Scheduler>, word: M) -> News
+async fn send_request<M>(scheduler: &Remote<Scheduler>, message: M) -> News
 where
     M: RemoteMessage<Result = Result<Reservation, Refusal>>,
     Scheduler: actix::Handler<M>,
 {
     let answer: Result<Result<Reservation, Refusal>, RemoteError> =
-        scheduler.send(word).deadline(WITHIN).await;
+        scheduler.send(message).deadline(REQUEST_TIMEOUT).await;
     match answer {
         Ok(answer) => News::Answered(answer.map(Box::new)),
         Err(_) => News::Silent,
     }
 }
 
-/// Renews a lease now and then, until it is refused; returns why.
+/// Renews a lease periodically until the scheduler refuses, and returns the refusal.
 pub async fn renew(scheduler: Remote<Scheduler>, one: Reservation) -> Refusal {
     let every = Duration::from_millis(one.lease_ms.unwrap_or(60_000)) / 4;
     loop {
         sleep(every).await;
-        let word = ConfirmSlots { id: one.id, token: one.token };
-        // Who is silent may have been started anew, and goes on then.
-        if let Ok(Err(refusal)) = scheduler.send(word).deadline(WITHIN).await {
+        let message = ConfirmSlots { id: one.id, token: one.token };
+        // A scheduler that does not answer may be restarting, and continues after that.
+        if let Ok(Err(refusal)) = scheduler.send(message).deadline(REQUEST_TIMEOUT).await {
             return refusal;
         }
     }

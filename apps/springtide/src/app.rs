@@ -1,6 +1,6 @@
-//! The program: its jobs, and the way from its command line to its exit code.
+//! The program: its jobs, and the path from its command line to its exit code.
 //!
-//! Must not know how commands do their work.
+//! Independent of the commands' work.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use springtide_runtime::work::{Job, Registry, encode_job};
 use springtide_simulator::apps::Model;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, Other, RunArgs};
+use crate::args::{self, GlobalArgs, NetCommand, NodeCommand, OtherCommand, RunArgs};
 use crate::dashboard;
 use crate::exit::{Exit, Failed};
 use crate::jobs::{FileArgs, NeedArgs};
@@ -28,7 +28,7 @@ use crate::{
     trace, up, why, workflow,
 };
 
-/// A program with its jobs. Its `main` ends with [`App::main`].
+/// A program with its jobs. Its `main` calls [`App::main`].
 pub struct App {
     pub(crate) name: &'static str,
     version: &'static str,
@@ -42,23 +42,23 @@ struct JobCommand {
     about: &'static str,
     augment: fn(Command) -> Command,
     encode: fn(&ArgMatches) -> Result<Bytes, Failed>,
-    /// It is a command of the program, besides one of `run`.
+    /// Whether the job is also a command of the program, besides one of `run`.
     is_command: bool,
 }
 
 impl App {
-    /// A program without jobs. `version` takes part in what tells its nodes from those of other programs.
+    /// Creates a program without jobs. Nodes of a program and version accept only each other.
     pub fn new(name: &'static str, version: &'static str) -> Self {
         let mut registry = Registry::new();
         registry.version(version);
-        // Nodes of live scenarios run it.
+        // Nodes of live scenarios run this job.
         registry.job::<Model>();
-        // Tasks of workflows are jobs too.
+        // Tasks of workflows are jobs.
         registry.job::<workflow::run::WorkflowTask>();
         Self { name, version, registry, jobs: Vec::new(), actors: None }
     }
 
-    /// Adds a job: its fields are the options of `run NAME`.
+    /// Adds a job. Its fields are the options of `run NAME`.
     ///
     /// # Panics
     /// If another job, task or object has one of its names.
@@ -78,11 +78,11 @@ impl App {
         self
     }
 
-    /// Adds a job that is a command, too: `NAME` does what `run NAME` does, and its `--json` is the job's own result, with what is
-    /// known of the run under `run`.
+    /// Adds a job that is also a command: `NAME` does the same as `run NAME`. Its `--json` prints
+    /// the job's own result, with the data of the run under `run`.
     ///
     /// # Panics
-    /// As of [`App::job`].
+    /// As [`App::job`].
     pub fn command<J: Job + Args>(self) -> Self {
         let mut app = self.job::<J>();
         if let Some(job) = app.jobs.last_mut() {
@@ -91,19 +91,19 @@ impl App {
         app
     }
 
-    /// Starts own actors on each node, on an arbiter apart from the runtime's: `start` is called there and publishes them
-    /// at the hub, where tasks and other nodes find them.
+    /// Starts own actors on each node, on an arbiter apart from the runtime's. `start` runs there
+    /// and publishes the actors at the hub, where tasks and other nodes find them.
     pub fn actors(mut self, start: impl Fn(&Arc<Hub>) + Send + Sync + 'static) -> Self {
         self.actors = Some(Arc::new(start));
         self
     }
 
-    /// Does what the command line of this process says.
+    /// Executes the command line of this process.
     pub fn main(self) -> ExitCode {
         self.main_with(std::env::args_os())
     }
 
-    /// Does what this command line says; its first word is the program's name.
+    /// Executes a command line. Its first word is the program's name.
     pub fn main_with(
         self,
         line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
@@ -112,12 +112,12 @@ impl App {
         let matches = match self.command_line().try_get_matches_from(&line) {
             Ok(matches) => matches,
             Err(mut error) => {
-                if let Some(said) = self.misplaced(&line, &error) {
-                    talk::error(self.name, &said);
+                if let Some(message) = self.misplaced(&line, &error) {
+                    talk::error(self.name, &message);
                     return Exit::Usage.into();
                 }
                 self.suggest(&line, &mut error);
-                // Help and version are data and no failure.
+                // Help and version are output and no failure.
                 let exit = if error.use_stderr() { Exit::Usage } else { Exit::Ok };
                 let _ = error.print();
                 return exit.into();
@@ -133,7 +133,8 @@ impl App {
         }
     }
 
-    /// clap's measure of likeness finds nothing for a short word with two letters swapped: `fbi` for `fib`.
+    /// Adds a suggestion for a short word with two letters swapped, such as `fbi` for `fib`. clap's
+    /// measure of similarity finds none.
     fn suggest(&self, line: &[OsString], error: &mut clap::Error) {
         let known = error.get(ContextKind::SuggestedSubcommand).is_some();
         let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
@@ -142,7 +143,7 @@ impl App {
         if known {
             return;
         }
-        let before = || line.iter().take_while(|said| *said != word.as_str());
+        let before = || line.iter().take_while(|argument| *argument != word.as_str());
         let of_run = before().any(|w| w == "run" || w == "submit" || w == "plan");
         let command = self.command_line();
         let commands = command.get_subcommands().map(Command::get_name);
@@ -156,8 +157,8 @@ impl App {
         }
     }
 
-    /// `job submit --config G queens`: options before the job are those of a file of jobs. clap says that the two exclude each
-    /// other, which helps nobody who does not know that.
+    /// Explains options before the job, as in `job submit --config G queens`: those belong to a
+    /// file of jobs. clap says only that the two exclude each other.
     fn misplaced(&self, line: &[OsString], error: &clap::Error) -> Option<String> {
         let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
             return None;
@@ -166,8 +167,8 @@ impl App {
         let at = words
             .windows(2)
             .position(|two| two[0] == "job" && matches!(two[1], "submit" | "plan"))?;
-        let between = words.get(at + 2..)?.iter().take_while(|said| *said != word);
-        if !between.clone().any(|said| said.starts_with('-')) {
+        let between = words.get(at + 2..)?.iter().take_while(|argument| *argument != word);
+        if !between.clone().any(|argument| argument.starts_with('-')) {
             return None;
         }
         let names = || self.jobs.iter().map(|job| job.name);
@@ -181,11 +182,10 @@ impl App {
         Some(format!("options come after the job: {name} job {what} {word} {options}"))
     }
 
-    /// What can be said on its command line: for whoever writes it down, or wants to know whether a line is right without
-    /// doing what it says.
+    /// The definition of the command line, for documentation and for checks that execute nothing.
     pub fn command_line(&self) -> Command {
         let jobs = self.jobs.iter().map(|job| args::job_command(job.name, job.about, job.augment));
-        let need = |job: &JobCommand| args::need_command(job.name, job.about, job.augment);
+        let need = |job: &JobCommand| args::requirement_command(job.name, job.about, job.augment);
         let needs = self.jobs.iter().map(need);
         let commands = self.jobs.iter().filter(|job| job.is_command);
         let commands = commands.map(|job| args::job_command(job.name, job.about, job.augment));
@@ -197,7 +197,7 @@ impl App {
         let global = args::global(matches);
         if let Some(("run", matches)) = matches.subcommand() {
             let Some((name, matches)) = matches.subcommand() else {
-                return Err(Failed::usage("which job? see `run --help`"));
+                return Err(Failed::usage("no job is given: see `run --help`"));
             };
             let global = args::global(matches);
             log_to_stderr(own_level(&global), false);
@@ -215,26 +215,26 @@ impl App {
             log_to_stderr(own_level(&global), false);
             return self.job_command(matches, &global);
         }
-        let other = Other::from_arg_matches(matches)
+        let other = OtherCommand::from_arg_matches(matches)
             .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
         match other {
-            Other::Up { config } => {
+            OtherCommand::Up { config } => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(up::up(&config, self.version, &global))
             }
-            Other::Dev { clusters, dir } => {
+            OtherCommand::Dev { clusters, dir } => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(up::dev(clusters, dir, self.version, &global))
             }
-            Other::Node(NodeCommand::Run { config, with_parent }) => {
+            OtherCommand::Node(NodeCommand::Run { config, with_parent }) => {
                 let config = node::config(&config)?;
                 let json = config.log.format == springtide_runtime::config::Format::Json;
                 log_to_stderr(global.log_level.unwrap_or(config.log.level), json);
                 let registry = Arc::new(self.registry);
                 on_arbiter(node::run(config, with_parent, registry, self.actors))
             }
-            Other::Node(NodeCommand::Join(args)) => {
-                // Before a log of any level begins: that is the node's config's to say.
+            OtherCommand::Node(NodeCommand::Join(args)) => {
+                // Before logging starts: the node's config sets the log level.
                 let Some(config) = on_runtime(join::run(&args))? else { return Ok(()) };
                 let config = node::config(&config)?;
                 let json = config.log.format == springtide_runtime::config::Format::Json;
@@ -242,76 +242,77 @@ impl App {
                 let registry = Arc::new(self.registry);
                 on_arbiter(node::run(config, false, registry, self.actors))
             }
-            Other::Node(NodeCommand::List { config, json }) => {
+            OtherCommand::Node(NodeCommand::List { config, json }) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(nodes::list(&config, json))
             }
-            Other::Node(NodeCommand::Status { node, config, json, .. }) => {
+            OtherCommand::Node(NodeCommand::Status { node, config, json, .. }) => {
                 log_to_stderr(own_level(&global), false);
                 match node {
                     Some(node) => on_arbiter(nodes::status(&node, &config, json)),
                     None => nodes::status_of_self(&config, json),
                 }
             }
-            Other::Node(NodeCommand::Revoke { node, config, reason }) => {
+            OtherCommand::Node(NodeCommand::Revoke { node, config, reason }) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(nodes::revoke(&node, &config, &reason))
             }
-            Other::Token(command) => {
+            OtherCommand::Token(command) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(token::token(command))
             }
-            Other::Node(NodeCommand::Drain { nodes, config, deadline, reason, json }) => {
+            OtherCommand::Node(NodeCommand::Drain { nodes, config, deadline, reason, json }) => {
                 log_to_stderr(own_level(&global), false);
                 let reason = reason.as_deref();
-                let order = drain::Order { nodes: &nodes, file: &config, deadline, reason, json };
+                let order =
+                    drain::DrainRequest { nodes: &nodes, file: &config, deadline, reason, json };
                 on_arbiter(drain::drain(order, &global))
             }
-            Other::Node(NodeCommand::Undrain { nodes, config }) => {
+            OtherCommand::Node(NodeCommand::Undrain { nodes, config }) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(drain::undrain(&nodes, &config))
             }
-            Other::Files(command) => {
+            OtherCommand::Files(command) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(inputs::files(command, &global))
             }
-            Other::Slots(command) => {
+            OtherCommand::Slots(command) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(slots::list(command))
             }
-            Other::Reserve(args) => {
+            OtherCommand::Reserve(args) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(slots::reserve(args))
             }
-            Other::Release(args) => {
+            OtherCommand::Release(args) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(slots::release(args))
             }
-            Other::Site(SiteCommand::Run { config }) => {
+            OtherCommand::Site(SiteCommand::Run { config }) => {
                 let (site, grid) = site::config(&config)?;
                 let json = site.log.format == springtide_runtime::config::Format::Json;
                 log_to_stderr(global.log_level.unwrap_or(site.log.level), json);
                 on_arbiter(site::run(&config, &site, &grid, &global))
             }
-            Other::Why { run, at, node, json } => {
+            OtherCommand::Why { run, at, node, json } => {
                 why::why(&why::Question { run: &run, at, node: node.as_deref(), json })
             }
-            Other::Replay { run } => why::replay(&run),
-            Other::Top { url, config, token_file, once } => {
-                let at = top::At {
+            OtherCommand::Replay { run } => why::replay(&run),
+            OtherCommand::Top { url, config, token_file, once } => {
+                let at = top::DashboardArgs {
                     url: url.as_deref(),
                     config: config.as_deref(),
                     token_file: token_file.as_deref(),
                 };
                 top::top(&at, once)
             }
-            Other::Report { runs, compare, out } => dashboard::report(&runs, compare, out),
-            Other::Trace { run, out } => trace::trace(&run, out),
-            Other::Sim(command) => {
+            OtherCommand::Report { runs, compare, out } => dashboard::report(&runs, compare, out),
+            OtherCommand::Trace { run, out } => trace::trace(&run, out),
+            OtherCommand::Sim(command) => {
                 log_to_stderr(own_level(&global), false);
                 sim::sim(command, self.version)
             }
-            Other::Workflow(command) => {
+            OtherCommand::Workflow(command) => {
                 log_to_stderr(own_level(&global), false);
                 let fingerprint = self.registry.fingerprint();
                 let encode = |name: &str, options: &[String]| self.encode(name, options);
@@ -319,23 +320,23 @@ impl App {
                 workflow::workflow(&command, &programs, &global)
             }
             #[cfg(target_os = "linux")]
-            Other::Wan(command) => {
+            OtherCommand::Wan(command) => {
                 log_to_stderr(own_level(&global), false);
                 crate::wan::wan(command, Arc::new(self.registry), self.version, &global)
             }
-            Other::Config(command) => files::config(&command),
-            Other::Ca(command) => files::ca(&command),
-            Other::Net(NetCommand::Check { config, all_pairs, json }) => {
+            OtherCommand::Config(command) => files::config(&command),
+            OtherCommand::Ca(command) => files::ca(&command),
+            OtherCommand::Net(NetCommand::Check { config, all_pairs, json }) => {
                 log_to_stderr(own_level(&global), false);
                 on_arbiter(netcheck::check(&config, all_pairs, json))
             }
-            Other::Completions { shell } => {
+            OtherCommand::Completions { shell } => {
                 let mut out = Vec::new();
                 clap_complete::generate(shell, &mut self.command_line(), self.name, &mut out);
                 run::print(&String::from_utf8_lossy(&out))
             }
-            Other::Man { dir } => files::man(&self.command_line(), &dir),
-            Other::Version { json } => run::print(&self.version_text(json)),
+            OtherCommand::Man { dir } => files::man(&self.command_line(), &dir),
+            OtherCommand::Version { json } => run::print(&self.version_text(json)),
         }
     }
 
@@ -354,7 +355,8 @@ impl App {
         }
     }
 
-    /// A job of its name and options, or which there are ([`Exit::NotPlaced`] if it is the name that is wrong).
+    /// Encodes a job from its name and options. Fails with [`Exit::NotPlaced`] if the name is
+    /// wrong, and lists the names.
     fn encode(&self, name: &str, options: &[String]) -> Result<(&'static str, Bytes), Failed> {
         let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
             let names = || self.jobs.iter().map(|job| job.name);
@@ -404,24 +406,24 @@ impl App {
             Ok(all) => all,
             Err(failed) => return jobs::told_early(grid.json, None, failed),
         };
-        let order = jobs::Order { file: grid.config, json: grid.json, dry, fingerprint };
+        let order = jobs::SubmitOrder { file: grid.config, json: grid.json, dry, fingerprint };
         on_arbiter(jobs::submit(order, &config, all, global))
     }
 
-    /// One job of the command line, and the config of the grid that it is for.
+    /// One job of the command line, and the config of its grid.
     fn wanted(
         &self,
         name: &str,
         matches: &ArgMatches,
         args: &NeedArgs,
-    ) -> Result<(GridConfig, Vec<jobs::Wanted>), Failed> {
+    ) -> Result<(GridConfig, Vec<jobs::JobRequest>), Failed> {
         let config = jobs::grid_config(&args.grid.config)?;
         let need = jobs::need(args, &config)?;
         let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
             return Err(Failed::usage(format!("no job is named {name}: see `run --help`")));
         };
         let (body, line) = ((job.encode)(matches)?, args::job_line(job.augment, name, matches));
-        Ok((config, vec![jobs::Wanted { name: job.name, body, line, need }]))
+        Ok((config, vec![jobs::JobRequest { name: job.name, body, line, need }]))
     }
 
     fn run(
@@ -438,14 +440,14 @@ impl App {
             .map_err(|error| Failed::usage(error.to_string().trim_end()))?;
         let body = match (job.encode)(matches) {
             Ok(body) => body,
-            Err(failed) => return run::tell_early(job.name, args.json, failed),
+            Err(failed) => return run::print_early_failure(job.name, args.json, failed),
         };
         let registry = Arc::new(self.registry);
         let version = self.version;
         let job = job.name;
-        // Of a job that has no such option there is none.
+        // A job without this option has no checkpoint.
         let checkpoint = matches.try_get_one::<PathBuf>("checkpoint").ok().flatten().cloned();
-        on_arbiter(run::run(run::Order {
+        on_arbiter(run::run(run::RunRequest {
             checkpoint,
             job,
             body,
@@ -458,22 +460,23 @@ impl App {
     }
 }
 
-/// Runs a command on this process's main arbiter, which is to own its endpoint and the runtime's actors.
+/// Runs a command on this process's main arbiter, which owns its endpoint and the runtime's actors.
 pub(crate) fn on_arbiter<T>(command: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
     abort_on_panic();
     actix::System::new().block_on(command)
 }
 
-/// Runs what needs no arbiter, before there is one.
+/// Runs a command that needs no arbiter, before any arbiter exists.
 fn on_runtime<T>(command: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let failed = |error| Failed::failure(format!("this machine gives no runtime: {error}"));
+    let failed = |error| Failed::failure(format!("cannot start the asynchronous runtime: {error}"));
     runtime.map_err(failed)?.block_on(command)
 }
 
-/// A panic in one of the runtime's own actors leaves the process in a state nobody has thought of: it ends, and its site
-/// starts another. They live on the main thread. Panics of tasks are caught by the pool, those of users' code that these actors
-/// call by who calls it, those of users' actors concern them alone; of all a line is enough.
+/// Aborts the process on a panic of the runtime's own actors, which leaves it in an undefined
+/// state; its site then restarts it. These actors live on the main thread. The pool catches panics
+/// of tasks, and the caller catches panics of users' code in those actors. Panics of users' actors
+/// affect only these. All panics are logged.
 fn abort_on_panic() {
     let main = std::thread::current().id();
     let usual = std::panic::take_hook();
@@ -496,10 +499,10 @@ fn own_level(global: &GlobalArgs) -> Level {
     })
 }
 
-/// Log lines of this level go to standard error.
+/// Writes log lines of this level to standard error.
 fn log_to_stderr(level: Level, json: bool) {
     use std::io::IsTerminal;
-    // quinn and rustls speak of every packet from `debug` on.
+    // quinn and rustls log every packet from `debug` on.
     let filter = EnvFilter::new(format!(
         "warn,springtide={level},springtide_actors={level},springtide_runtime={level}"
     ));
@@ -509,6 +512,6 @@ fn log_to_stderr(level: Level, json: bool) {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(colours);
-    // A second call in one process, as tests make it, keeps the first subscriber.
+    // Later calls in one process, as in tests, keep the first subscriber.
     let _ = if json { lines.json().try_init() } else { lines.try_init() };
 }

@@ -1,4 +1,4 @@
-//! The command line: what can be said, not what is done about it.
+//! The command line: its commands and options, independent of their execution.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::workflow::WorkflowCommand;
 /// Options of every command.
 #[derive(Args, Clone, Debug, Default)]
 pub struct GlobalArgs {
-    /// Say less: no progress, no notes
+    /// Print less: no progress, no notes
     #[arg(
         id = "app.quiet",
         short = 'q',
@@ -31,42 +31,70 @@ pub struct GlobalArgs {
         conflicts_with = "app.verbose"
     )]
     pub quiet: bool,
-    /// Say more; twice: log lines too
-    #[arg(id = "app.verbose", short = 'v', long = "verbose", action = ArgAction::Count, global = true)]
+    /// Print more; twice: also log lines
+    #[arg(
+        id = "app.verbose",
+        short = 'v',
+        long = "verbose",
+        action = ArgAction::Count,
+        global = true,
+    )]
     pub verbose: u8,
-    /// Log lines of this process and of the nodes it starts: error, warn, info, debug or trace
-    #[arg(id = "app.log_level", long = "log-level", value_name = "LEVEL", global = true,
-          value_parser = words::<Level>(&["error", "warn", "info", "debug", "trace"]), hide_possible_values = true)]
+    /// Log level of this process and of the nodes it starts: error, warn, info, debug or trace
+    #[arg(
+        id = "app.log_level",
+        long = "log-level",
+        value_name = "LEVEL",
+        global = true,
+        value_parser = words::<Level>(&["error", "warn", "info", "debug", "trace"]),
+        hide_possible_values = true,
+    )]
     pub log_level: Option<Level>,
 }
 
-/// Options of `run`, beside those of the job.
+/// Options of `run`, in addition to those of the job.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Run options")]
 pub struct RunArgs {
-    /// Run on the grid of this file, which `up` has started [default: a grid of its own]
-    #[arg(id = "run.config", long = "config", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Run on the running grid of this config [default: a grid of its own]
+    #[arg(
+        id = "run.config",
+        long = "config",
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+    )]
     pub config: Option<PathBuf>,
-    /// Shape of the grid it starts: clusters x nodes, and threads of a node
-    #[arg(id = "run.clusters", long = "clusters", value_name = "CxN[@T]", conflicts_with_all = ["run.config", "run.sequential"])]
+    /// Shape of the grid to start: clusters x nodes, and threads per node
+    #[arg(
+        id = "run.clusters",
+        long = "clusters",
+        value_name = "CxN[@T]",
+        conflicts_with_all = ["run.config", "run.sequential"],
+    )]
     pub clusters: Option<Shape>,
-    /// Begin on so many nodes of so many of the clusters; the others are free for the job to grow into [default: all]
-    #[arg(id = "run.start", long = "start", value_name = "CxN", value_parser = start,
+    /// Start on C clusters with N nodes each; the job may grow into the others [default: all]
+    #[arg(id = "run.start", long = "start", value_name = "CxN", value_parser = parse_start,
           conflicts_with_all = ["run.config", "run.sequential"])]
     pub start: Option<Shape>,
-    /// How far its set of nodes is adapted: static, monitor (decided, logged, not done) or adaptive [default: adaptive]
-    #[arg(id = "run.mode", long = "mode", value_name = "HOW",
-          value_parser = words::<Mode>(&["static", "monitor", "adaptive"]), hide_possible_values = true)]
+    /// Adaptation of the set of nodes: static, monitor (decide and log only) or adaptive [default:
+    /// adaptive]
+    #[arg(
+        id = "run.mode",
+        long = "mode",
+        value_name = "HOW",
+        value_parser = words::<Mode>(&["static", "monitor", "adaptive"]),
+        hide_possible_values = true,
+    )]
     pub mode: Option<Mode>,
-    /// Fewest nodes that the job may have [default: 1]
+    /// Minimum number of nodes of the job [default: 1]
     #[arg(id = "run.min_nodes", long = "min-nodes", value_name = "N")]
     pub min_nodes: Option<u32>,
-    /// Most nodes that it may have [default: no limit]
+    /// Maximum number of nodes of the job [default: no limit]
     #[arg(id = "run.max_nodes", long = "max-nodes", value_name = "N")]
     pub max_nodes: Option<u32>,
-    /// Set what adaptation goes by, such as e_min=0.4 or weights.alpha=2, with the names of [adaptation] in the config.
-    /// May be given several times
-    #[arg(id = "run.set", long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    /// Set a parameter of adaptation, such as e_min=0.4 or weights.alpha=2, by its name in
+    /// [adaptation] of the config. Repeatable
+    #[arg(id = "run.set", long = "set", value_name = "NAME=VALUE", value_parser = parse_setting)]
     pub set: Vec<(String, String)>,
     /// Run without a grid, on one thread of this process
     #[arg(id = "run.sequential", long = "sequential", conflicts_with = "run.config")]
@@ -74,38 +102,45 @@ pub struct RunArgs {
     /// Print the result as one JSON object
     #[arg(id = "run.json", long = "json")]
     pub json: bool,
-    /// Directory for what the run leaves: manifest, events, node logs, result, the job's files
+    /// Directory for the files of the run: manifest, events, node logs, result, the job's files
     #[arg(id = "run.out", long = "out", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
-    /// Whom idle nodes steal from: cluster-aware, or random as the baseline
+    /// Selection of victims: cluster-aware, or random as the baseline
     #[arg(id = "run.steal", long = "steal", value_name = "HOW",
           value_parser = words::<Steal>(&["cluster-aware", "random"]), hide_possible_values = true)]
     pub steal: Option<Steal>,
-    /// Seed of the run's own random choices (whom to steal from)
+    /// Random seed of the run's own choices, such as of victims
     #[arg(id = "run.seed", long = "seed", value_name = "N")]
     pub seed: Option<u64>,
-    /// End the run when it takes longer, for example 90s or 10m
+    /// Maximum time of the run, for example 90s or 10m
     #[arg(id = "run.timeout", long = "timeout", value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
-    /// End the job when so many nodes died holding the same task; 0: never [default: 3]
+    /// End the job when N nodes failed while they held the same task; 0: never [default: 3]
     #[arg(id = "run.poison", long = "poison", value_name = "N")]
     pub poison: Option<u32>,
-    /// Finished results that each node keeps for the case that others are lost; 0B: none [default: 64MiB]
+    /// Finished results that each node keeps in case other nodes fail; 0B: none [default: 64MiB]
     #[arg(id = "run.keep-results", long = "keep-results", value_name = "SIZE")]
     pub keep_results: Option<String>,
-    /// What checkpoints of the job may come to in a second: those sooner are passed over; 0B: no limit [default: 256KiB]
+    /// Maximum rate of checkpoints in bytes a second; earlier checkpoints are skipped; 0B: no limit
+    /// [default: 256KiB]
     #[arg(id = "run.checkpoint-rate", long = "checkpoint-rate", value_name = "SIZE")]
     pub checkpoint_rate: Option<String>,
-    /// Where the job's input files are, on a grid of its own or without one [default: the current directory]
-    #[arg(id = "run.files", long = "files", value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "run.config")]
+    /// Directory of the job's input files, without --config [default: the current directory]
+    #[arg(
+        id = "run.files",
+        long = "files",
+        value_name = "DIR",
+        value_hint = ValueHint::DirPath,
+        conflicts_with = "run.config",
+    )]
     pub files: Option<PathBuf>,
-    /// How often statistics are sent up the tree [default: 10s]
+    /// Interval between reports of statistics [default: 10s]
     #[arg(id = "run.period", long = "period", value_name = "TIME", value_parser = time)]
     pub period: Option<Duration>,
 }
 
 impl RunArgs {
-    /// Puts what these say of adaptation and faults over the config's.
+    /// Overrides the config by the options of adaptation and faults.
     pub fn over(&self, mut sources: Sources) -> Sources {
         for (name, value) in &self.set {
             sources = sources.with_flag("--set", &format!("adaptation.{name}"), value);
@@ -133,346 +168,379 @@ impl RunArgs {
         sources
     }
 
-    /// Where input files are; nowhere, if the current directory has gone or no config can name it.
+    /// The directory of input files. None if the current directory is missing or no config can name
+    /// it.
     pub fn input_dir(&self) -> Option<PathBuf> {
         let here = || std::env::current_dir().ok().filter(|dir| dir.to_str().is_some());
         self.files.clone().or_else(here)
     }
 }
 
-/// The commands beside `run`.
+/// All commands except `run`.
 #[derive(Subcommand, Clone, Debug)]
-pub enum Other {
-    /// Start all nodes of a grid and stay up; `run --config FILE` uses it
+pub enum OtherCommand {
+    /// Start all nodes of a grid and keep running; `run --config FILE` uses it
     Up {
-        /// The grid's config
+        /// Config of the grid
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
     },
-    /// Start a local grid for trying things out, and stay up
+    /// Start a local grid for experiments, and keep running
     Dev {
-        /// Shape: clusters x nodes, and threads of a node
+        /// Shape: clusters x nodes, and threads per node
         #[arg(long, value_name = "CxN[@T]", default_value = "3x2")]
         clusters: Shape,
-        /// Where its config, certificates and logs go
-        #[arg(long, value_name = "DIR", default_value = ".springtide-dev", value_hint = ValueHint::DirPath)]
+        /// Directory for its config, certificates and logs
+        #[arg(
+            long,
+            value_name = "DIR",
+            default_value = ".springtide-dev",
+            value_hint = ValueHint::DirPath,
+        )]
         dir: PathBuf,
     },
-    /// Nodes: run one, join a grid, look at them, take some out of service and put them back
+    /// Nodes: run one, join a grid, list them, drain them and return them to service
     #[command(subcommand, arg_required_else_help = true)]
     Node(NodeCommand),
-    /// Tokens: who may join a grid
+    /// Join tokens: who may join a grid
     #[command(subcommand, arg_required_else_help = true)]
     Token(TokenCommand),
-    /// Input files of jobs in the clusters of a grid that is up
+    /// Input files of jobs in the clusters of a running grid
     #[command(subcommand, arg_required_else_help = true)]
     Files(FilesCommand),
-    /// Slots of a grid that is up: processors for a while, at a price
+    /// Slots of a running grid: processors for an interval, at a price
     #[command(subcommand, arg_required_else_help = true)]
     Slots(SlotsCommand),
-    /// Reserve processors of a grid that is up
+    /// Reserve processors of a running grid
     #[command(after_help = RESERVE_EXIT_CODES)]
     Reserve(ReserveArgs),
-    /// End a reservation before its time
+    /// End a reservation early
     Release(ReleaseArgs),
-    /// A cluster's site as a process of its own
+    /// Run a cluster's site as a process of its own
     #[command(subcommand, arg_required_else_help = true)]
     Site(SiteCommand),
-    /// Tell why a run's nodes were added, removed or not removed, in order of time
+    /// Explain why a run's nodes were added, removed or kept, in order of time
     Why {
-        /// The run's directory: what `run` was given as --out
+        /// Directory of the run: the --out of `run`
         #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
         run: PathBuf,
-        /// Only the decision at this moment, with all its reasons: seconds since the job's start
-        #[arg(long, value_name = "SECONDS", value_parser = moment)]
+        /// Show only the decision at this time, with all its reasons: seconds since the job's start
+        #[arg(long, value_name = "SECONDS", value_parser = parse_moment)]
         at: Option<f64>,
-        /// Only what concerns this node: why it was added, removed, or not removed
+        /// Show only decisions about this node
         #[arg(long, value_name = "NODE")]
         node: Option<String>,
-        /// Print it as one JSON object
+        /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Watch a grid that is up in the terminal: the dashboard's numbers
+    /// Watch a running grid in the terminal, with the dashboard's numbers
     Top {
-        /// Where the dashboard is
+        /// URL of the dashboard
         #[arg(value_name = "URL", value_hint = ValueHint::Url, required_unless_present = "config")]
         url: Option<String>,
-        /// The config of the grid that is up
+        /// Config of the running grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "url")]
         config: Option<PathBuf>,
-        /// A file with the dashboard's token; `dashboard.token_file` of the config where it is not given
+        /// File with the dashboard's token [default: `dashboard.token_file` of the config]
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         token_file: Option<PathBuf>,
-        /// Print one frame as text, as it does anyhow where the output is no terminal
+        /// Print one frame as text; implied if the output is no terminal
         #[arg(long)]
         once: bool,
     },
-    /// Show a run on one page, or several side by side: a file that is opened in a browser, without a server
+    /// Write a page about a run, or several runs side by side, for a browser without a server
     Report {
-        /// The runs' directories: what `run` was given as --out; or that of a workflow's plan
+        /// Directories of the runs: the --out of `run`, or the directory of a workflow's plan
         #[arg(value_name = "RUN", value_hint = ValueHint::DirPath, required = true)]
         runs: Vec<PathBuf>,
-        /// Hold the runs against each other; so it is whenever there are several
+        /// Compare the runs; implied for several runs
         #[arg(long)]
         compare: bool,
-        /// The file; where it is not given, report.html in the run's directory, of several compared.html here
+        /// File to write [default: report.html in the run's directory; for several runs
+        /// compared.html here]
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         out: Option<PathBuf>,
     },
     /// Write a run's tasks, steals and decisions as a timeline for ui.perfetto.dev
     Trace {
-        /// The run's directory: what `run` was given as --out
+        /// Directory of the run: the --out of `run`
         #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
         run: PathBuf,
-        /// The file; trace.json in the run's directory where it is not given
+        /// File to write [default: trace.json in the run's directory]
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         out: Option<PathBuf>,
     },
-    /// Take a run's decisions again from its log: they must come out the same
+    /// Repeat a run's decisions from its log, and fail if they differ
     Replay {
-        /// The run's directory: what `run` was given as --out
+        /// Directory of the run: the --out of `run`
         #[arg(value_name = "RUN", value_hint = ValueHint::DirPath)]
         run: PathBuf,
     },
-    /// Simulate grids: play scenarios, faults and what-ifs in virtual time
+    /// Simulate grids: run scenarios, faults and forecasts in virtual time
     #[command(subcommand, arg_required_else_help = true)]
     Sim(SimCommand),
-    /// Workflows of many tasks: look at their files, and plan which slots of sites to have for them
+    /// Workflows of many tasks: inspect their files, and plan the slots of sites for them
     #[command(subcommand, arg_required_else_help = true)]
     Workflow(WorkflowCommand),
-    /// Emulate wide-area networks on this machine, for any programs
+    /// Emulate wide-area networks on this host, for any programs
     #[cfg(target_os = "linux")]
     #[command(subcommand, arg_required_else_help = true)]
     Wan(WanCommand),
     /// Write, check and show configuration
     #[command(subcommand, arg_required_else_help = true)]
     Config(ConfigCommand),
-    /// The grid's certificate authority
+    /// The certificate authority of a grid
     #[command(subcommand, arg_required_else_help = true)]
     Ca(CaCommand),
-    /// The network between this machine and a grid
+    /// The network between this host and a grid
     #[command(subcommand, arg_required_else_help = true)]
     Net(NetCommand),
     /// Print completions for a shell
     Completions {
-        /// Which
+        /// Shell to complete for
         shell: clap_complete::Shell,
     },
-    /// Write manual pages, one of each command
+    /// Write manual pages, one for each command
     Man {
-        /// Where to
+        /// Directory for the pages
         #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
         dir: PathBuf,
     },
     /// Print the version
     Version {
-        /// As one JSON object
+        /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
 }
 
-/// `node ...`
+/// The subcommands of `node`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum NodeCommand {
-    /// Run one node until its head is gone or it is told to end
+    /// Run one node until its head is lost or orders it to end
     Run {
-        /// The node's config
+        /// Config of the node
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
-        /// End when standard input ends: it is held open by whoever started this node
+        /// End when standard input ends; the parent process holds it open
         #[arg(long, hide = true)]
         with_parent: bool,
     },
     /// Join a grid with a token: get a certificate, write the node's files, and run it
     #[command(after_help = JOIN_EXIT_CODES)]
     Join(JoinArgs),
-    /// List the nodes of a grid that is up
+    /// List the nodes of a running grid
     List {
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
-        /// Print them as one JSON object
+        /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Tell how a node is
+    /// Show the state of a node
     #[command(after_help = STATUS_EXIT_CODES)]
     Status {
-        /// Its name
+        /// Name of the node
         #[arg(
             value_name = "NODE",
             required_unless_present = "of_self",
             conflicts_with = "of_self"
         )]
         node: Option<String>,
-        /// Whether the node of this machine with this config is registered, for health checks: it must have joined by a token
+        /// Check that the node of this host with this config is registered, for health checks; it
+        /// must have joined by a token
         #[arg(id = "of_self", long = "self")]
         of_self: bool,
-        /// The grid's config; with --self the node's
+        /// Config of the grid; with --self, of the node
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
-        /// Print it as one JSON object
+        /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Cut a node off that has joined: its certificate is not valid any more
+    /// Exclude a joined node: its certificate becomes invalid
     Revoke {
-        /// Its name
+        /// Name of the node
         #[arg(value_name = "NODE")]
         node: String,
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
-        /// Why, for whoever asks later
+        /// Reason, shown in listings
         #[arg(long, value_name = "TEXT", default_value = "by order")]
         reason: String,
     },
-    /// Empty nodes of a grid that is up, and give them no more jobs; returns when they are empty
+    /// Drain nodes of a running grid: they get no more jobs; returns when they are empty
     #[command(after_help = DRAIN_EXIT_CODES)]
     Drain {
-        /// Their names
+        /// Names of the nodes
         #[arg(value_name = "NODE", required = true)]
         nodes: Vec<String>,
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
-        /// After this time jobs let them go in any case, for example 30s: what was unfinished there is computed again
+        /// Deadline, for example 30s: then jobs release the nodes, and others repeat the unfinished
+        /// work
         #[arg(long, value_name = "TIME", value_parser = time)]
         deadline: Option<Duration>,
-        /// Why, for whoever looks at them later [default: drained by `node drain`]
+        /// Reason, shown in listings [default: drained by `node drain`]
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
         /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Put drained nodes back into service
+    /// Return drained nodes to service
     #[command(after_help = DRAIN_EXIT_CODES)]
     Undrain {
-        /// Their names
+        /// Names of the nodes
         #[arg(value_name = "NODE", required = true)]
         nodes: Vec<String>,
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
     },
 }
 
 const RESERVE_EXIT_CODES: &str = "\
-Exit codes: 0 reserved; 1 no grid is up; 3 it is not to be had, or there is no such cluster.";
+Exit codes: 0 reserved; 1 no grid is up; 3 the processors are \
+not available, or no such cluster exists.";
 
 const JOIN_EXIT_CODES: &str = "\
-Exit codes: 0 joined, and ended by order; 1 nobody answers, or files cannot be written; 2 wrong options, or what is no token; \
-5 the token is not good, or another grid answers (then nothing was said to it); 6 it is no door, or of another version.";
+Exit codes: 0 joined, and ended by order; 1 no answer, or files \
+cannot be written; 2 wrong options, or no valid form of a token; 5 the token is not valid, or \
+another grid answers (nothing was sent to it); 6 the address is no join endpoint, or of another \
+version.";
 
 const STATUS_EXIT_CODES: &str = "\
-Exit codes: 0 it was told (with --self: the node is registered); 1 no grid is up (with --self: the node does not run, or is \
-not registered); 2 there is no such node.";
+Exit codes: 0 the state is printed (with --self: the node is \
+registered); 1 no grid is up (with --self: the node does not run, or is not registered); 2 no such \
+node exists.";
 
 const DRAIN_EXIT_CODES: &str = "\
-Exit codes: 0 done; 1 no grid is up, or somebody put the nodes back; 2 there is no such node; 3 a job needs the nodes; \
-130 interrupted: the drain goes on, `node undrain` takes it back.";
+Exit codes: 0 done; 1 no grid is up, or another command returned \
+the nodes to service; 2 no such node exists; 3 a job needs the nodes; 130 interrupted: the drain \
+continues, `node undrain` cancels it.";
 
-/// `config ...`
+/// The subcommands of `config`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum ConfigCommand {
     /// Write a commented example
     Init {
-        /// Where to; `-` is standard output
+        /// File to write; `-` is standard output
         #[arg(value_name = "FILE", default_value = "grid.toml", value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// A node's config in place of a grid's
+        /// Write a node's config instead of a grid's
         #[arg(long)]
         node: bool,
-        /// A file of jobs in place of a grid's config
+        /// Write a file of jobs instead of a grid's config
         #[arg(long, conflicts_with = "node")]
         jobs: bool,
     },
-    /// Tell all mistakes at once
+    /// Check a config and report all errors
     Check {
-        /// The config
+        /// Config to check
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// It is a node's
+        /// The config is a node's
         #[arg(long)]
         node: bool,
     },
-    /// Print the effective config: defaults, file and environment put together
+    /// Print the effective config: defaults, file and environment combined
     Show {
-        /// The config [default: defaults and environment alone]
+        /// Config to show [default: defaults and environment alone]
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: Option<PathBuf>,
-        /// Say where each value comes from
+        /// Print the origin of each value
         #[arg(long)]
         origin: bool,
-        /// It is a node's
+        /// The config is a node's
         #[arg(long)]
         node: bool,
     },
 }
 
-/// `ca ...`
+/// The subcommands of `ca`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum CaCommand {
-    /// Make an authority
+    /// Create a certificate authority
     Init {
-        /// Where it is kept; ca.key there must stay secret
+        /// Directory of the authority; ca.key in it must stay secret
         #[arg(long, value_name = "DIR", default_value = "ca", value_hint = ValueHint::DirPath)]
         dir: PathBuf,
-        /// The grid's name
+        /// Name of the grid
         #[arg(long, value_name = "NAME", default_value = "local")]
         grid: String,
     },
-    /// Print SHA-256 of its certificate: what join tokens name it by
+    /// Print the SHA-256 fingerprint of the authority's certificate, which join tokens contain
     Fingerprint {
-        /// Where the authority is kept, or a file with its certificate
-        #[arg(long, value_name = "DIR", default_value = "ca", conflicts_with = "config", value_hint = ValueHint::AnyPath)]
+        /// Directory of the authority, or a file with its certificate
+        #[arg(
+            long,
+            value_name = "DIR",
+            default_value = "ca",
+            conflicts_with = "config",
+            value_hint = ValueHint::AnyPath,
+        )]
         dir: PathBuf,
-        /// The authority of the grid of this config
+        /// Use the authority of the grid of this config
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: Option<PathBuf>,
-        /// Print it as one JSON object
+        /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Issue a node's certificate
+    /// Issue a certificate for a node
     Issue {
-        /// The node's name
+        /// Name of the node
         #[arg(value_name = "NODE")]
         node: String,
-        /// Its cluster
+        /// Cluster of the node
         #[arg(long, value_name = "NAME")]
         cluster: String,
-        /// What it may be: node, client, site or head
-        #[arg(long, value_name = "ROLE", default_value = "node", value_parser = ["node", "client", "site", "head"], hide_possible_values = true)]
+        /// Role: node, client, site or head
+        #[arg(
+            long,
+            value_name = "ROLE",
+            default_value = "node",
+            value_parser = ["node", "client", "site", "head"],
+            hide_possible_values = true,
+        )]
         role: String,
-        /// Where the authority is kept
+        /// Directory of the authority
         #[arg(long, value_name = "DIR", default_value = "ca", value_hint = ValueHint::DirPath)]
         dir: PathBuf,
-        /// Where node.pem, node.key and ca.pem go [default: NODE]
+        /// Directory for node.pem, node.key and ca.pem [default: NODE]
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
-        /// How many days it is valid
-        #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3650))]
+        /// Validity in days
+        #[arg(
+            long,
+            value_name = "N",
+            default_value_t = 30,
+            value_parser = clap::value_parser!(u64).range(1..=3650),
+        )]
         days: u64,
     },
 }
 
-/// `net ...`
+/// The subcommands of `net`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum NetCommand {
-    /// Reach the head and every node of a running grid by QUIC; print round trips, packet sizes, buffers, certificate dates
+    /// Connect to the head and every node of a running grid by QUIC; print round trips, packet
+    /// sizes, buffers, certificate dates
     #[command(
-        after_help = "Exit codes: 0 all are reached; 1 some are not; 2 the config is wrong; 5 a certificate is refused \
-        or past its date. A certificate that ends within 14 days is told and is no failure."
+        after_help = "Exit codes: 0 all are reachable; 1 some are not; 2 the config is wrong; 5 a \
+        certificate is refused or past its date. A certificate that ends within 14 days is \
+        reported and is no failure."
     )]
     Check {
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
-        /// Ask each node to reach every other, too
+        /// Also let each node connect to every other
         #[arg(long)]
         all_pairs: bool,
         /// Print the result as one JSON object
@@ -481,14 +549,15 @@ pub enum NetCommand {
     },
 }
 
-/// The shape of a local grid: `3x2` is three clusters of two nodes, `3x2@4` with four threads each.
+/// The shape of a local grid: `3x2` is three clusters of two nodes, `3x2@4` has four threads per
+/// node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Clusters.
+    /// The number of clusters.
     pub clusters: u32,
-    /// Nodes of each.
+    /// The number of nodes per cluster.
     pub nodes: u32,
-    /// Compute threads of each node.
+    /// The number of compute threads per node.
     pub threads: u32,
 }
 
@@ -498,7 +567,7 @@ impl Default for Shape {
     }
 }
 
-/// Nodes that one machine is asked to start at most: beyond that it is a slip of the finger.
+/// The maximum number of nodes on one host: a larger number is assumed to be a typing error.
 const NODES_MAX: u32 = 512;
 
 impl std::str::FromStr for Shape {
@@ -514,7 +583,8 @@ impl std::str::FromStr for Shape {
         });
         shape.ok_or_else(|| {
             format!(
-                "must be clusters x nodes such as 3x2, or 3x2@4 with 4 threads a node, and at most {NODES_MAX} nodes"
+                "must be clusters x nodes such as 3x2, or 3x2@4 with 4 threads per node, with at \
+                most {NODES_MAX} nodes"
             )
         })
     }
@@ -528,7 +598,7 @@ impl std::fmt::Display for Shape {
 }
 
 impl Shape {
-    /// The clusters' names.
+    /// The names of the clusters.
     pub fn names(&self) -> impl Iterator<Item = String> + use<> {
         const NAMES: [&str; 12] =
             ["ams", "del", "bud", "lis", "osl", "prg", "rom", "sof", "tal", "vie", "war", "zag"];
@@ -537,15 +607,15 @@ impl Shape {
     }
 }
 
-/// As a shape, without threads: those are the grid's.
-fn start(text: &str) -> Result<Shape, String> {
+/// Parses a shape without threads, which the grid's shape has.
+fn parse_start(text: &str) -> Result<Shape, String> {
     match text.parse::<Shape>() {
         Ok(shape) if !text.contains('@') => Ok(shape),
-        _ => Err("must be clusters x nodes such as 1x2: the job begins on so many".to_owned()),
+        _ => Err("must be clusters x nodes such as 1x2, on which the job starts".to_owned()),
     }
 }
 
-fn setting(text: &str) -> Result<(String, String), String> {
+fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE such as e_min=0.4")?;
     if name == "period_s" {
         return Err("the period is set by --period".to_owned());
@@ -553,7 +623,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn moment(text: &str) -> Result<f64, String> {
+fn parse_moment(text: &str) -> Result<f64, String> {
     let seconds = text.strip_suffix('s').unwrap_or(text).trim_end().parse::<f64>().ok();
     seconds
         .filter(|s| s.is_finite() && *s >= 0.0)
@@ -562,10 +632,10 @@ fn moment(text: &str) -> Result<f64, String> {
 
 pub fn time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<Time>()?.get();
-    if time.is_zero() { Err("must be longer than nothing".to_owned()) } else { Ok(time) }
+    if time.is_zero() { Err("must be longer than zero".to_owned()) } else { Ok(time) }
 }
 
-/// A choice of words of the config.
+/// Parses a choice of the config's keywords.
 pub fn words<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
 where
     T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
@@ -573,8 +643,8 @@ where
     PossibleValuesParser::new(words).try_map(|word| word.parse::<T>())
 }
 
-/// The whole command, `jobs` being the subcommands of `run`,
-/// `needs` those of `job submit` and `job plan`.
+/// The whole command. `jobs` are the subcommands of `run`, `needs` those of `job submit` and `job
+/// plan`.
 pub fn command(
     name: &'static str,
     version: &'static str,
@@ -585,8 +655,8 @@ pub fn command(
     let run = Command::new("run")
         .about("Run a job and print its result")
         .long_about(
-            "Runs a job and prints its result. Without --config it starts a grid of its own: node processes on this \
-             machine, in three clusters of two, which end with it.",
+            "Runs a job and prints its result. Without --config it starts a grid of its own: node \
+            processes on this machine, in three clusters of two nodes, which end with it.",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -605,10 +675,12 @@ pub fn command(
         .after_help(EXIT_CODES)
         .subcommand(run)
         .subcommand(job(name, needs));
-    GlobalArgs::augment_args(Other::augment_subcommands(command)).about(about).long_about(None)
+    GlobalArgs::augment_args(OtherCommand::augment_subcommands(command))
+        .about(about)
+        .long_about(None)
 }
 
-/// `job ...`
+/// The command `job` with its subcommands.
 fn job(program: &'static str, needs: Vec<Command>) -> Command {
     let submit = |name: &'static str, about: &'static str| {
         FileArgs::augment_args(Command::new(name))
@@ -620,11 +692,12 @@ fn job(program: &'static str, needs: Vec<Command>) -> Command {
             .subcommand_help_heading("Jobs")
             .disable_help_subcommand(true)
             .override_usage(format!(
-                "{program} job {name} JOB --config FILE [OPTIONS]\n       {program} job {name} --file JOBS --config FILE"
+                "{program} job {name} JOB --config FILE [OPTIONS]\n       \
+                {program} job {name} --file JOBS --config FILE"
             ))
             .after_help(format!(
-                "`{program} job {name} JOB --help` lists the options of a job and what it may need: how many processors, of \
-                 which clusters, which files."
+                "`{program} job {name} JOB --help` lists the options of a job and its \
+                requirements: number of processors, clusters and files."
             ))
             .subcommands(needs.clone())
     };
@@ -633,19 +706,18 @@ fn job(program: &'static str, needs: Vec<Command>) -> Command {
         .arg_required_else_help(true)
         .subcommand(submit(
             "submit",
-            "Submit jobs to a grid that is up; their numbers are printed, nobody waits",
+            "Submit jobs to a running grid and print their numbers, without waiting for their ends",
         ))
         .subcommand(submit(
             "plan",
-            "Tell where jobs would start now, and if nowhere, why not; nothing is submitted",
+            "Plan where jobs would start now, or why they could not; nothing is submitted",
         ));
-    JobCommand::augment_subcommands(job).about(
-        "Many jobs on a grid that is up: submit them, look at them, make them larger and smaller",
-    )
+    JobCommand::augment_subcommands(job)
+        .about("Jobs of a running grid: submit, inspect, grow, shrink and cancel them")
 }
 
-/// The subcommand of a job: its own options and those of the run. Where both have an option of the same name, the job
-/// keeps it and the run's is called `--run-NAME`.
+/// The subcommand of a job, with its own options and those of the run. If both have an option of
+/// the same name, the run's is called `--run-NAME`.
 pub fn job_command(
     name: &'static str,
     about: &'static str,
@@ -654,8 +726,9 @@ pub fn job_command(
     with_options(name, about, augment, "run", RunArgs::augment_args(Command::new("run")))
 }
 
-/// The same with what it needs: `--job-NAME` is where names clash.
-pub fn need_command(
+/// The subcommand of a job with its requirements. If both have an option of the same name, the
+/// requirement's is called `--job-NAME`.
+pub fn requirement_command(
     name: &'static str,
     about: &'static str,
     augment: fn(Command) -> Command,
@@ -678,7 +751,7 @@ fn with_options(
     for id in ids {
         more = more.mut_arg(&id, |arg| {
             let clash = arg.get_long().filter(|long| taken.iter().any(|known| known == long));
-            // Names are built once in a process's life.
+            // Names are built once per process.
             let renamed = clash.map(|long| &*format!("{prefix}-{long}").leak());
             if let Some(long) = renamed { arg.long(long) } else { arg }
         });
@@ -687,7 +760,7 @@ fn with_options(
     job.args(args).next_help_heading(None)
 }
 
-/// A job with those of its own options that were given, as people write it.
+/// A job and its options that were given, as a command line.
 pub fn job_line(augment: fn(Command) -> Command, name: &str, matches: &ArgMatches) -> String {
     let job = augment(Command::new("job"));
     let given = |arg: &&clap::Arg| {
@@ -709,7 +782,7 @@ pub fn job_line(augment: fn(Command) -> Command, name: &str, matches: &ArgMatche
     line
 }
 
-/// What was said for all commands.
+/// The options of every command.
 pub fn global(matches: &ArgMatches) -> GlobalArgs {
     GlobalArgs::from_arg_matches(matches).unwrap_or_default()
 }
@@ -735,7 +808,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_adaptation() {
+    fn options_of_adaptation_override_the_config() {
         let run = |line: &[&str]| {
             let matches = job_command("job", "A job", |command| command)
                 .try_get_matches_from([&["job"], line].concat())
@@ -775,7 +848,7 @@ mod tests {
             ("--checkpoint-rate", "work.checkpoints", "1MiB"),
         ];
         assert_eq!(keys, expected);
-        for (bad, told) in [
+        for (bad, expected) in [
             (&["--start", "1x2@4"][..], "clusters x nodes such as 1x2"),
             (&["--start", "1x2", "--config", "a"], "cannot be used with"),
             (&["--mode", "adaptve"], "'adaptive'"),
@@ -784,21 +857,25 @@ mod tests {
             (&["--min-nodes", "few"], "--min-nodes"),
         ] {
             let error = run(bad).unwrap_err();
-            assert!(error.contains(told), "{bad:?}: {error}");
+            assert!(error.contains(expected), "{bad:?}: {error}");
         }
-        assert_eq!((moment("42.5"), moment("7 s")), (Ok(42.5), Ok(7.0)));
-        assert!(moment("-1").is_err() && moment("inf").is_err() && moment("x").is_err());
+        assert_eq!((parse_moment("42.5"), parse_moment("7 s")), (Ok(42.5), Ok(7.0)));
+        assert!(
+            parse_moment("-1").is_err()
+                && parse_moment("inf").is_err()
+                && parse_moment("x").is_err()
+        );
     }
 
     #[derive(Args)]
     struct Job {
-        /// Its seed
+        /// Random seed
         #[arg(long, default_value_t = 7)]
         seed: u64,
     }
 
     #[test]
-    fn a_jobs_option_goes_before_the_runs_of_the_same_name() {
+    fn an_option_of_a_job_renames_the_runs_option_of_the_same_name() {
         let command = || job_command("job", "A job", Job::augment_args);
         command().debug_assert();
         let matches = command()
@@ -814,9 +891,9 @@ mod tests {
     }
 
     #[test]
-    fn the_command_is_sound() {
+    fn the_command_is_valid() {
         let jobs = vec![job_command("job", "A job", Job::augment_args)];
-        let needs = vec![need_command("job", "A job", Job::augment_args)];
+        let needs = vec![requirement_command("job", "A job", Job::augment_args)];
         command("springtide", "1.2.3", jobs, needs).debug_assert();
     }
 }

@@ -1,8 +1,9 @@
 //! Dates of the proleptic Gregorian calendar in UTC, from and to seconds since the Unix epoch.
 //!
-//! Must not know what happens then. (Days to date and back after H. Hinnant, "chrono-compatible low-level date algorithms".)
+//! Independent of the use of dates. (Conversion after H. Hinnant, "chrono-compatible low-level date
+//! algorithms".)
 
-/// Year, month and day of a day since the Unix epoch.
+/// Converts a day since the Unix epoch to year, month and day.
 fn civil(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
     let (era, doe) = (z / 146_097, z % 146_097);
@@ -15,7 +16,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year, month, day)
 }
 
-/// The day since the Unix epoch of a date, which must be one after it.
+/// Converts a date after the Unix epoch to its day since the epoch.
 fn days((year, month, day): (u64, u64, u64)) -> u64 {
     let y = year - u64::from(month <= 2);
     let (era, yoe) = (y / 400, y % 400);
@@ -24,13 +25,13 @@ fn days((year, month, day): (u64, u64, u64)) -> u64 {
     era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
 }
 
-/// `20261121-101530`: for names.
+/// Formats a time as `20261121-101530`, for names.
 pub fn stamp(unix_s: u64) -> String {
     let ((year, month, day), rest) = (civil(unix_s / 86_400), unix_s % 86_400);
     format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", rest / 3600, rest % 3600 / 60, rest % 60)
 }
 
-/// `2026-11-21T10:15:30Z`: for people and programs (RFC 3339).
+/// Formats a time as `2026-11-21T10:15:30Z` (RFC 3339), for people and programs.
 pub fn date(unix_s: u64) -> String {
     let ((year, month, day), rest) = (civil(unix_s / 86_400), unix_s % 86_400);
     format!(
@@ -41,7 +42,8 @@ pub fn date(unix_s: u64) -> String {
     )
 }
 
-/// Of a date such as [`date`] writes, with or without its seconds. `None`: it is none, or before the Unix epoch.
+/// Parses a date in the format of [`date`], with or without seconds. `None` if it is none, or
+/// precedes the Unix epoch.
 pub fn parse(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix(['Z', 'z'])?.split_once(['T', 't', ' '])?;
     let date = fields(date, '-', &[4, 2, 2])?;
@@ -58,7 +60,7 @@ pub fn parse(text: &str) -> Option<u64> {
     }
     let date = (date[0], date[1], date[2]);
     let day = days(date);
-    // The 31st of a shorter month is another day.
+    // The 31st of a shorter month would be another day.
     (civil(day) == date).then(|| day * 86_400 + time[0] * 3600 + time[1] * 60 + time[2])
 }
 

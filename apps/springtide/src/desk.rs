@@ -1,20 +1,21 @@
-//! Jobs that nobody waits for: the head is their client, and keeps what they say and what comes of them.
+//! Archive of jobs that run without a waiting client: the head is their client and stores their
+//! output and outcomes.
 //!
 //! ```text
-//! DIR/jobs.records/          what was submitted, what came of it: all that the desk answers from
+//! DIR/jobs.records/          submissions, outcomes and ends; the only source of answers
 //! DIR/jobs/JOB/log.txt       the job's own lines
-//! DIR/jobs/JOB/result.json   a copy of its result, with all else that a run's directory has
-//! DIR/jobs/JOB/summary.txt   the same for people
+//! DIR/jobs/JOB/result.json   a copy of its result; the other files are those of a run directory
+//! DIR/jobs/JOB/summary.txt   a summary of its result in plain text
 //! ```
 //!
-//! A job without a record was never submitted. An outcome or an end is acknowledged when it is
-//! durable here, and the scheduler forgets a job only then. A head that begins compares both, and
-//! the desk looks again and again whether the scheduler still knows what has no end. No file of a
-//! job that waits is open: there may be far more of them than a process may have files open. The
-//! desk has a thread of its own, for its disk may be slow. Ended jobs are removed with their files
-//! when they are past the limits of the config.
+//! A job without a record was never submitted. The archive acknowledges an outcome or an end once
+//! it is durable, and the scheduler forgets a job only then. At its start, a head compares the
+//! archive with the scheduler's jobs. Later the archive repeats this comparison at an interval, for
+//! jobs that have no end. The archive keeps no file of a waiting job open, because more jobs may
+//! wait than a process may open files. It has a thread of its own, because its disk may be slow. It
+//! removes ended jobs and their files when they exceed the limits of the config.
 //!
-//! Must not know how jobs are scheduled, nor how the command shows them.
+//! Independent of scheduling and of the presentation of jobs.
 
 mod drawer;
 mod kept;
@@ -43,87 +44,91 @@ use springtide_runtime::remote::Origin;
 use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
-pub use self::drawer::Drawer;
+pub use self::drawer::ArchiveReader;
 pub use self::retention::{Retention, Selection};
 
-use self::kept::Kept;
+use self::kept::ArchivedJob;
 use self::records::JobRecords;
 use self::retention::EndedJob;
 use crate::exit::{Exit, Failed};
 use crate::outdir::manifest;
-use crate::report::Ended;
+use crate::report::RunEnd;
 
-/// The desk's name on the head.
+/// The name under which the head publishes the archive.
 pub const DESK: &str = "desk";
 
-/// What a job without an end has, when its head has gone.
+/// The error of a job without an end whose head has ended.
 const LOST: &str = "the grid ended before the job did: submit it again";
-/// What one has that the scheduler does not know.
+/// The error of a job without an end that the scheduler does not know.
 const UNKNOWN: &str =
-    "the scheduler does not know the job, and nobody has told its end: submit it again";
-/// Interval between looks for ended jobs that are past the limits.
+    "the scheduler does not know the job, and its end was not reported: submit it again";
+/// Interval between removals of ended jobs that exceed the limits.
 const PURGE_INTERVAL: Duration = Duration::from_secs(10);
-/// It is looked so often whether the scheduler knows all jobs that have no end.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A job that the scheduler does not know has this time for the word of its end, which may wait for notes that are late.
-const UNKNOWN_WITHIN: Duration = Duration::from_secs(15);
+/// Interval between comparisons of the jobs without an end with the jobs of the scheduler.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(2);
+/// Time that a job unknown to the scheduler has until its end must be reported. The report may wait
+/// for late notes.
+const UNKNOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// To the desk: submit this, and keep what comes of it.
+/// Submits a job and archives its output and outcome.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SubmitJob {
-    /// The submission. Its client is the head, whoever it names.
+    /// The submission. The archive replaces its client by the head.
     pub submit: Submit,
-    /// The job with its options, as people write it.
+    /// The job and its options as a command line.
     pub line: String,
 }
 
-/// To the desk: which jobs were submitted?
+/// Asks for the submitted jobs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ListJobs {
-    /// At most this number of ended jobs, the last ones; all, if absent.
+    /// The maximum number of ended jobs, most recent first; all if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<usize>,
-    /// Only jobs of this principal. The desk sets it to the sender, unless that is the operator.
+    /// Only jobs of this principal. The archive sets it to the sender, unless the sender is the
+    /// operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Principal>,
 }
 
-/// To the desk: remove ended jobs, with their files.
+/// Removes ended jobs and their files.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PurgeJobs {
-    /// Which.
+    /// The ended jobs to remove.
     pub selection: Selection,
-    /// Only jobs of this principal. The desk sets it to the sender, unless that is the operator.
+    /// Only jobs of this principal. The archive sets it to the sender, unless the sender is the
+    /// operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<Principal>,
 }
 
-/// What became of a [`PurgeJobs`].
+/// The result of a [`PurgeJobs`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Purged {
     /// Jobs that were removed.
     pub removed: Vec<JobId>,
-    /// Jobs that were named and have not ended.
+    /// Named jobs that have not ended.
     pub running: Vec<JobId>,
-    /// Jobs that were named and are not known.
+    /// Named jobs that the archive does not know.
     pub unknown: Vec<JobId>,
-    /// Jobs that could not be removed, and why.
+    /// Jobs that could not be removed, with the reason.
     pub failed: BTreeMap<JobId, String>,
 }
 
-/// To the desk: all of one job.
+/// Asks for everything known about one job.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ReadJob {
-    /// Which.
+    /// The job to read.
     pub job: JobId,
-    /// So many of its last lines.
+    /// The maximum number of its last lines.
     pub lines: usize,
-    /// Its result as well, if it has one. Former versions do not say, and want it.
-    #[serde(default = "wanted")]
+    /// Whether to return its result, if it has one. Earlier versions send no such field and expect
+    /// the result.
+    #[serde(default = "wants_result")]
     pub result: bool,
 }
 
-fn wanted() -> bool {
+fn wants_result() -> bool {
     true
 }
 
@@ -134,56 +139,56 @@ remote_message! {
     "desk-purge" => PurgeJobs -> Purged;
 }
 
-/// A job that was submitted here.
+/// Entry of an archived job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEntry {
-    /// Its number.
+    /// The number of the job.
     pub job: JobId,
-    /// The registered name.
+    /// The registered name of its program.
     pub name: String,
-    /// With its options.
+    /// The program and its options as a command line.
     pub line: String,
-    /// When, in seconds since the Unix epoch.
+    /// Time of submission in seconds since the Unix epoch.
     pub submitted_unix_s: u64,
-    /// How it ended, if it has.
+    /// The end of the job, if it has ended.
     #[serde(default)]
     pub ended: Option<JobEnd>,
-    /// When, in seconds since the Unix epoch.
+    /// Time of the end in seconds since the Unix epoch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_unix_s: Option<u64>,
-    /// Who submitted it.
+    /// The principal that submitted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<Principal>,
 }
 
 impl JobEntry {
-    /// Whether this principal submitted it; every job is of all.
+    /// Whether this principal submitted it; true for every job if no principal is given.
     fn is_of(&self, of: Option<&Principal>) -> bool {
         of.is_none() || self.principal.as_ref() == of
     }
 }
 
-/// How a job ended.
+/// The end of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEnd {
-    /// Why it has no outcome, if it has none.
+    /// The reason why it has no outcome, if it has none.
     pub error: Option<String>,
-    /// It was cancelled.
+    /// Whether the job was cancelled.
     #[serde(default)]
     pub cancelled: bool,
-    /// What `run` would end with, where that is not 1.
+    /// The exit code that `run` would end with, where it is not 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<u8>,
 }
 
 impl JobEnd {
-    fn of(ended: &Ended, cancelled: bool, exit: Exit) -> Self {
+    fn of(ended: &RunEnd, cancelled: bool, exit: Exit) -> Self {
         let error = ended.error().map(str::to_owned);
         let own = !matches!(exit, Exit::Ok | Exit::Failure);
         Self { error, cancelled, exit: own.then_some(exit as u8) }
     }
 
-    /// What a command that tells of it ends with.
+    /// The exit code of a command that reports this end.
     pub fn exit(&self) -> Exit {
         match (&self.error, self.exit) {
             (None, _) => Exit::Ok,
@@ -192,7 +197,7 @@ impl JobEnd {
         }
     }
 
-    /// In a word.
+    /// The state in one word.
     pub fn word(&self) -> &'static str {
         match (self.cancelled, &self.error) {
             (true, _) => "cancelled",
@@ -202,32 +207,32 @@ impl JobEnd {
     }
 }
 
-/// All that is known of a job.
+/// Everything known about a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
-    /// Which.
+    /// The entry of the job.
     pub entry: JobEntry,
-    /// How far it says that it is.
+    /// The progress that it last reported.
     pub progress: Option<String>,
-    /// Its last lines.
+    /// Its last lines of output.
     pub lines: Vec<String>,
-    /// How many lines it has said in all.
+    /// The number of all lines of its output.
     #[serde(default)]
     pub said: u64,
-    /// Its result as one object, and for people, if it has ended and that was asked for.
+    /// Its result as a JSON object and as text, if it has ended and the result was requested.
     pub result: Option<(Value, String)>,
-    /// Why its result is not on disk, if it is in the head's memory alone.
+    /// The reason why its result is only in the head's memory, if it could not be stored.
     #[serde(default)]
     pub unwritten: Option<String>,
-    /// Why its result cannot be read, if it is damaged.
+    /// The reason why its result cannot be read, if it is damaged.
     #[serde(default)]
     pub unreadable: Option<String>,
-    /// Where its files are, on the head's machine.
+    /// The directory of its files on the head's host.
     pub dir: PathBuf,
 }
 
-/// The desk, published as [`DESK`] on a head that stays.
-pub struct Desk {
+/// The archive of jobs, published as [`DESK`] on a head that stays.
+pub struct JobArchive {
     dir: PathBuf,
     scheduler: Addr<Scheduler>,
     me: Contact,
@@ -236,71 +241,78 @@ pub struct Desk {
     log_max: u64,
     retention: Retention,
     records: JobRecords,
-    book: Book,
+    jobs_table: JobTable,
 }
 
-/// All jobs of a desk.
+/// All jobs of an archive.
 #[derive(Default)]
-struct Book {
-    jobs: BTreeMap<JobId, Kept>,
-    /// Submissions whose number is on its way.
+struct JobTable {
+    jobs: BTreeMap<JobId, ArchivedJob>,
+    /// Submissions that have no job number yet.
     submitting: usize,
-    /// The highest number when none was: of those up to it, what is not in `jobs` is nobody's.
+    /// The highest job number when no submission was under way. Lower numbers that `jobs` does not
+    /// hold belong to no archived job.
     settled: JobId,
-    /// News of jobs whose number is on its way.
+    /// News that arrived before the number of its job.
     early: Vec<(JobId, News, Receipt)>,
-    /// Jobs without an end that the scheduler does not know, and since when.
+    /// Jobs without an end that the scheduler does not know, with the time of the first such
+    /// comparison.
     unknown: BTreeMap<JobId, Instant>,
 }
 
-/// What a desk is made with.
-pub struct Setting {
-    /// The grid's directory.
+/// Settings of an archive.
+pub struct ArchiveSettings {
+    /// The directory of the grid.
     pub dir: PathBuf,
-    /// The grid's config, as it is shown.
+    /// The grid's config in its printed form.
     pub config: String,
-    /// The program's version.
+    /// The version of this program.
     pub version: &'static str,
-    /// Most bytes of a job's log of events.
+    /// Maximum size of a job's event log in bytes.
     pub log_max: u64,
-    /// How long ended jobs are kept.
+    /// The limits on ended jobs.
     pub retention: Retention,
 }
 
-/// The desk's thread. Dropped, it ends when what the desk is at is on disk.
-pub struct DeskThread(Option<Arbiter>);
+/// The archive's thread. Dropping it waits until all started work is on disk.
+pub struct ArchiveThread(Option<Arbiter>);
 
-impl Drop for DeskThread {
+impl Drop for ArchiveThread {
     fn drop(&mut self) {
         let Some(arbiter) = self.0.take() else { return };
         arbiter.stop();
-        // An error: a panic over there, which was told.
+        // An error is a panic of that thread, which is logged already.
         let _ = arbiter.join();
     }
 }
 
-impl Desk {
-    /// Opens the desk of a head before anybody can call that: what was submitted to former heads is known, and goes on if the
-    /// scheduler has it still. `lost`: jobs whose submission cannot be read, and why.
+impl JobArchive {
+    /// Starts the archive of a head, before other processes can reach the head. Jobs of earlier
+    /// heads continue if the scheduler has recovered them. `lost` holds jobs whose submission
+    /// cannot be read, with the reason.
     pub fn open(
-        drawer: Drawer,
+        reader: ArchiveReader,
         endpoint: &Endpoint,
         scheduler: &Addr<Scheduler>,
         recovered: &[JobId],
         lost: &BTreeMap<JobId, String>,
-    ) -> DeskThread {
-        let Drawer { setting, dir, records, mut jobs, last } = drawer;
-        let Setting { config, version, log_max, retention, .. } = setting;
-        for (job, kept) in jobs.iter_mut().filter(|(_, kept)| kept.entry.ended.is_none()) {
+    ) -> ArchiveThread {
+        let ArchiveReader { setting, dir, records, mut jobs, last } = reader;
+        let ArchiveSettings { config, version, log_max, retention, .. } = setting;
+        for (job, archived) in
+            jobs.iter_mut().filter(|(_, archived)| archived.entry.ended.is_none())
+        {
             match (recovered.contains(job), lost.get(job)) {
-                (true, _) => kept.resume(log_max),
-                (false, Some(why)) => kept
-                    .lose(&format!("what was submitted cannot be read: {why}; or submit it again")),
-                (false, None) => kept.lose(LOST),
+                (true, _) => archived.resume(log_max),
+                (false, Some(why)) => archived.end_unreported(&format!(
+                    "the submission cannot be read: {why}; submit it \
+                    again"
+                )),
+                (false, None) => archived.end_unreported(LOST),
             }
         }
         let (_, mut news) = Client::publish_again(endpoint, recovered.iter().copied());
-        let desk = Self {
+        let archive = Self {
             dir,
             scheduler: scheduler.clone(),
             me: endpoint.net.contact(),
@@ -309,27 +321,27 @@ impl Desk {
             log_max,
             retention,
             records,
-            book: Book { jobs, settled: last, ..Book::default() },
+            jobs_table: JobTable { jobs, settled: last, ..JobTable::default() },
         };
-        // The scheduler's need not wait for this one's disk.
+        // On a thread of its own, so that the scheduler does not wait for the archive's disk.
         let thread = Arbiter::new();
-        let desk = Self::start_in_arbiter(&thread.handle(), move |_| desk);
+        let archive = Self::start_in_arbiter(&thread.handle(), move |_| archive);
         let hub = &endpoint.hub;
-        hub.publish(DESK, desk.clone())
+        hub.publish(DESK, archive.clone())
             .accepts_judged::<SubmitJob>()
             .accepts_judged::<ListJobs>()
             .accepts_judged::<ReadJob>()
             .accepts_judged::<PurgeJobs>();
         actix::spawn(async move {
             while let Some((job, news, receipt)) = news.recv().await {
-                // The desk lives as long as the head does.
-                let _ = desk.send(Heard { job, news, receipt }).await;
+                // The archive lives as long as the head.
+                let _ = archive.send(ReceivedNews { job, news, receipt }).await;
             }
         });
-        DeskThread(Some(thread))
+        ArchiveThread(Some(thread))
     }
 
-    fn begin(&mut self, job: JobId, submit: &Submit, line: &str) -> Result<(), Failed> {
+    fn create(&mut self, job: JobId, submit: &Submit, line: &str) -> Result<(), Failed> {
         let dir = self.dir.join(job.to_string());
         let mut about = manifest(&submit.name, self.version, Some(submit.params.seed));
         about.mode = Some(submit.params.mode.word().to_owned());
@@ -346,27 +358,28 @@ impl Desk {
         };
         let records = self.records.clone();
         let with = (&*self.config, self.log_max);
-        let kept = Kept::begin(dir, entry, records, &about, with)?;
-        self.book.jobs.insert(job, kept);
+        let archived = ArchivedJob::create(dir, entry, records, &about, with)?;
+        self.jobs_table.jobs.insert(job, archived);
         Ok(())
     }
 
-    /// Removes jobs that are past the limits.
+    /// Removes ended jobs that exceed the limits.
     fn retain(&mut self) {
-        let expired = self.retention.expired(&self.book.ended(None), since_epoch());
+        let expired = self.retention.expired(&self.jobs_table.ended(None), since_epoch());
         if expired.is_empty() {
             return;
         }
-        let Purged { removed, failed, .. } = self.book.remove(&self.dir, &self.records, expired);
-        tracing::info!("{} ended jobs are past the limits and are removed", removed.len());
+        let Purged { removed, failed, .. } =
+            self.jobs_table.remove(&self.dir, &self.records, expired);
+        tracing::info!("{} ended jobs exceed the limits and were removed", removed.len());
         for (job, why) in failed {
-            tracing::warn!("{job} is past the limits and cannot be removed: {why}");
+            tracing::warn!("{job} exceeds the limits and cannot be removed: {why}");
         }
     }
 }
 
-impl Book {
-    /// Removes ended jobs: their files first, so that a crash between leaves a job to remove again.
+impl JobTable {
+    /// Removes ended jobs: their files first, so that after a crash the record still names the job.
     fn remove(&mut self, dir: &Path, records: &JobRecords, jobs: Vec<JobId>) -> Purged {
         let mut purged = Purged::default();
         for job in jobs {
@@ -390,12 +403,12 @@ impl Book {
         purged
     }
 
-    /// Removes the ended jobs that an order names, as far as they are of its principal.
+    /// Removes the ended jobs that an order selects, if they belong to its principal.
     fn purge(&mut self, dir: &Path, records: &JobRecords, order: &PurgeJobs, now: u64) -> Purged {
         let (mut running, mut unknown) = (Vec::new(), Vec::new());
         let mut refused = BTreeMap::new();
         for &job in &order.selection.jobs {
-            match self.jobs.get(&job).map(|kept| &kept.entry) {
+            match self.jobs.get(&job).map(|archived| &archived.entry) {
                 None => unknown.push(job),
                 Some(entry) if !entry.is_of(order.of.as_ref()) => {
                     refused.insert(job, "another principal submitted it".to_owned());
@@ -404,15 +417,15 @@ impl Book {
                 Some(_) => {}
             }
         }
-        let selected = order.selection.of(&self.ended(order.of.as_ref()), now);
+        let selected = order.selection.select(&self.ended(order.of.as_ref()), now);
         let mut purged = self.remove(dir, records, selected);
         purged.failed.append(&mut refused);
         Purged { running, unknown, ..purged }
     }
 
-    /// The ended jobs of a principal, or of all.
+    /// The ended jobs of a principal, or of all principals.
     fn ended(&self, of: Option<&Principal>) -> Vec<EndedJob> {
-        let entries = self.jobs.values().map(|kept| &kept.entry);
+        let entries = self.jobs.values().map(|archived| &archived.entry);
         let ended = entries.filter(|entry| entry.ended.is_some() && entry.is_of(of));
         let ended = ended.map(|entry| EndedJob {
             job: entry.job,
@@ -421,32 +434,33 @@ impl Book {
         ended.collect()
     }
 
-    /// The jobs of a principal, or of all: those without an end, and the last ones that have one.
+    /// The jobs of a principal, or of all: all without an end, and the last `ended` ones with an
+    /// end.
     fn list(&self, ended: Option<usize>, of: Option<&Principal>) -> Vec<JobEntry> {
         let all = Retention { jobs: ended.unwrap_or(usize::MAX), age: Duration::MAX };
         let hidden: BTreeSet<JobId> = all.expired(&self.ended(of), 0).into_iter().collect();
-        let entries = self.jobs.values().map(|kept| &kept.entry);
+        let entries = self.jobs.values().map(|archived| &archived.entry);
         let shown = entries.filter(|entry| entry.is_of(of) && !hidden.contains(&entry.job));
         shown.cloned().collect()
     }
 
-    /// The number of a submission has come, or will not.
-    fn numbered(&mut self, job: Option<JobId>) {
+    /// Records that a submission got its job number, or was refused.
+    fn settle_submission(&mut self, job: Option<JobId>) {
         self.submitting -= 1;
         if self.submitting == 0 {
             let known = self.jobs.last_key_value().map(|(job, _)| *job);
             self.settled = self.settled.max(job.max(known).unwrap_or_default());
         }
         for (of, news, receipt) in std::mem::take(&mut self.early) {
-            self.hear(of, news, receipt);
+            self.apply_news(of, news, receipt);
         }
     }
 
-    /// The receipt is dropped when they are on disk.
-    fn hear(&mut self, job: JobId, news: News, receipt: Receipt) {
+    /// Applies news of a job. Dropping the receipt acknowledges the news, once it is on disk.
+    fn apply_news(&mut self, job: JobId, news: News, receipt: Receipt) {
         match self.jobs.get_mut(&job) {
-            Some(kept) => kept.take(news),
-            // Its number may be on its way. Of others nobody wants to hear.
+            Some(archived) => archived.take(news),
+            // The job may be one whose number is not known yet. News of other jobs is dropped.
             None if self.submitting > 0 && job > self.settled => {
                 self.early.push((job, news, receipt));
             }
@@ -454,21 +468,22 @@ impl Book {
         }
     }
 
-    /// Ends what has no end and is not among the jobs that the scheduler knows, if that stays so.
+    /// Ends jobs that have no end and stay unknown to the scheduler.
     fn compare(&mut self, known: &BTreeSet<JobId>, now: Instant) {
-        let lost =
-            |(job, kept): &(&JobId, &Kept)| kept.entry.ended.is_none() && !known.contains(job);
+        let lost = |(job, archived): &(&JobId, &ArchivedJob)| {
+            archived.entry.ended.is_none() && !known.contains(job)
+        };
         let lost: BTreeSet<JobId> = self.jobs.iter().filter(lost).map(|(&job, _)| job).collect();
         self.unknown.retain(|job, _| lost.contains(job));
         for job in lost {
             let since = *self.unknown.entry(job).or_insert(now);
-            if now.saturating_duration_since(since) < UNKNOWN_WITHIN {
+            if now.saturating_duration_since(since) < UNKNOWN_TIMEOUT {
                 continue;
             }
             self.unknown.remove(&job);
-            if let Some(kept) = self.jobs.get_mut(&job) {
-                tracing::warn!("{job} is not known to the scheduler: it is taken for ended");
-                kept.lose(UNKNOWN);
+            if let Some(archived) = self.jobs.get_mut(&job) {
+                tracing::warn!("the scheduler does not know {job}: the archive ends it");
+                archived.end_unreported(UNKNOWN);
             }
         }
     }
@@ -476,7 +491,7 @@ impl Book {
 
 /// Seconds since the Unix epoch.
 pub fn since_epoch() -> u64 {
-    // Only people read it.
+    // Approximate: only people read it.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
@@ -506,7 +521,7 @@ impl Ruled for PurgeJobs {
     }
 }
 
-/// The principal to whose jobs a sender is confined: its own, unless it is the operator.
+/// The principal whose jobs a sender may see: its own; none for the operator, who sees all.
 fn visible_to(from: &Origin) -> Option<Principal> {
     (!admit::is_operator(from)).then(|| Principal::of(from))
 }
@@ -523,13 +538,13 @@ impl Ruled for ReadJob {
     }
 }
 
-impl Judges for Desk {
+impl Judges for JobArchive {
     fn standing(&mut self, from: &Origin, about: &About, _: Option<&JobAuthority>) -> Standing {
-        let kept = self.book.jobs.get(&about.job);
-        let principal = kept.and_then(|kept| kept.entry.principal.as_ref());
+        let archived = self.jobs_table.jobs.get(&about.job);
+        let principal = archived.and_then(|archived| archived.entry.principal.as_ref());
         let owner = principal.is_some_and(|principal| principal.is(from));
         let places = admit::outside(from, Some(&self.me.node)).or(Places::OWNER.when(owner));
-        Standing { known: kept.is_some(), places, ..Standing::default() }
+        Standing { known: archived.is_some(), places, ..Standing::default() }
     }
 
     fn ask(&self, _: &Origin, _: &About) -> Option<Asking> {
@@ -537,98 +552,98 @@ impl Judges for Desk {
     }
 }
 
-springtide_actors::judged!(Desk);
+springtide_actors::judged!(JobArchive);
 
-impl Actor for Desk {
+impl Actor for JobArchive {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
         self.retain();
-        ctx.run_interval(PURGE_INTERVAL, |desk, _| desk.retain());
-        ctx.run_interval(LOOK_EVERY, |desk, ctx| {
-            if desk.book.jobs.values().all(|kept| kept.entry.ended.is_some()) {
+        ctx.run_interval(PURGE_INTERVAL, |archive, _| archive.retain());
+        ctx.run_interval(COMPARE_INTERVAL, |archive, ctx| {
+            if archive.jobs_table.jobs.values().all(|archived| archived.entry.ended.is_some()) {
                 return;
             }
-            let call = desk.scheduler.send(GetKnown).into_actor(desk);
-            ctx.spawn(call.map(|known, desk, _| {
-                // Where another head has taken over, its desk keeps the jobs.
+            let request = archive.scheduler.send(GetKnown).into_actor(archive);
+            ctx.spawn(request.map(|known, archive, _| {
+                // No answer: another head has taken over, and its archive keeps the jobs.
                 if let Ok(Some(known)) = known {
-                    desk.book.compare(&known, Instant::now());
+                    archive.jobs_table.compare(&known, Instant::now());
                 }
             }));
         });
     }
 }
 
-impl Handler<SubmitJob> for Desk {
+impl Handler<SubmitJob> for JobArchive {
     type Result = ResponseActFuture<Self, Result<JobId, SubmitError>>;
 
     fn handle(&mut self, order: SubmitJob, _: &mut Self::Context) -> Self::Result {
         let SubmitJob { mut submit, line } = order;
         submit.client = self.me.clone();
-        self.book.submitting += 1;
-        let call = self.scheduler.send(Enqueue(submit.clone()));
-        let then = move |answer: Result<_, MailboxError>, desk: &mut Self, _: &mut _| {
+        self.jobs_table.submitting += 1;
+        let request = self.scheduler.send(Enqueue(submit.clone()));
+        let on_answer = move |answer: Result<_, MailboxError>, archive: &mut Self, _: &mut _| {
             let ended = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
             let answer = answer.unwrap_or_else(|_| Err(ended()));
-            let begun = match &answer {
-                Ok(job) => desk.begin(*job, &submit, &line),
+            let created = match &answer {
+                Ok(job) => archive.create(*job, &submit, &line),
                 Err(_) => Ok(()),
             };
-            desk.book.numbered(answer.as_ref().ok().copied());
+            archive.jobs_table.settle_submission(answer.as_ref().ok().copied());
             let job = answer?;
-            if let Err(failed) = begun {
-                // Nobody would find it again: better to say so now.
+            if let Err(failed) = created {
+                // The next head would not know the job: the client gets the error now.
                 let reason = failed.message;
-                tracing::warn!("{job} is withdrawn: {reason}");
-                desk.scheduler.do_send(CancelJob { job, reason: reason.clone() });
+                tracing::warn!("{job} is cancelled, because it cannot be stored: {reason}");
+                archive.scheduler.do_send(CancelJob { job, reason: reason.clone() });
                 return Err(SubmitError::Store { reason });
             }
             Ok(job)
         };
-        Box::pin(call.into_actor(self).map(then))
+        Box::pin(request.into_actor(self).map(on_answer))
     }
 }
 
-/// News of a job.
+/// News of a job from the client.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Heard {
+struct ReceivedNews {
     job: JobId,
     news: News,
     receipt: Receipt,
 }
 
-impl Handler<Heard> for Desk {
+impl Handler<ReceivedNews> for JobArchive {
     type Result = ();
 
-    fn handle(&mut self, Heard { job, news, receipt }: Heard, _: &mut Self::Context) {
-        self.book.hear(job, news, receipt);
+    fn handle(&mut self, ReceivedNews { job, news, receipt }: ReceivedNews, _: &mut Self::Context) {
+        self.jobs_table.apply_news(job, news, receipt);
     }
 }
 
-impl Handler<ListJobs> for Desk {
+impl Handler<ListJobs> for JobArchive {
     type Result = MessageResult<ListJobs>;
 
     fn handle(&mut self, ask: ListJobs, _: &mut Self::Context) -> Self::Result {
-        MessageResult(self.book.list(ask.ended, ask.of.as_ref()))
+        MessageResult(self.jobs_table.list(ask.ended, ask.of.as_ref()))
     }
 }
 
-impl Handler<PurgeJobs> for Desk {
+impl Handler<PurgeJobs> for JobArchive {
     type Result = MessageResult<PurgeJobs>;
 
     fn handle(&mut self, order: PurgeJobs, _: &mut Self::Context) -> Self::Result {
-        MessageResult(self.book.purge(&self.dir, &self.records, &order, since_epoch()))
+        MessageResult(self.jobs_table.purge(&self.dir, &self.records, &order, since_epoch()))
     }
 }
 
-impl Handler<ReadJob> for Desk {
+impl Handler<ReadJob> for JobArchive {
     type Result = MessageResult<ReadJob>;
 
     fn handle(&mut self, ask: ReadJob, _: &mut Self::Context) -> Self::Result {
         let ReadJob { job, lines, result } = ask;
-        MessageResult(self.book.jobs.get(&job).map(|kept| kept.record(lines, result)))
+        MessageResult(self.jobs_table.jobs.get(&job).map(|archived| archived.record(lines, result)))
     }
 }
 

@@ -1,7 +1,9 @@
-//! `wan doctor`: what this machine can do for emulated networks, if not why, and what to do about it.
+//! `wan doctor`: tests which network emulations this host supports, with reasons and remedies for
+//! failures.
 //!
-//! Whatever changes a process or leaves something in it is tried by children, which are this program again: their spaces, devices and
-//! groups end with them. Must not know how links are described, nor who will use what is found.
+//! Tests that change a process or create objects run in children, which execute this program: their
+//! namespaces, devices and groups end with them. Independent of the description of links and of the
+//! use of the results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,10 +24,10 @@ use crate::run::print;
 mod tries;
 
 const IPROUTE2: &str = "iproute2";
-/// What it runs, and the package of each.
+/// The tools that the script runs, with their packages.
 const TOOLS: [(&str, &str); 4] =
     [("ip", IPROUTE2), ("tc", IPROUTE2), ("nsenter", "util-linux"), ("unshare", "util-linux")];
-/// What `kernel.sh can` tells of, and the kernel's module for each.
+/// The kinds that `kernel.sh can` reports, with their kernel modules.
 const KINDS: [(&str, &str); 6] = [
     ("netem", "sch_netem"),
     ("tbf", "sch_tbf"),
@@ -34,14 +36,14 @@ const KINDS: [(&str, &str); 6] = [
     ("veth", "veth"),
     ("nft", "nft_numgen"),
 ];
-/// Programs of others that are of use, their packages, and what for.
+/// Useful programs of other projects, with their packages and purposes.
 const HELPERS: [(&str, &str, &str); 3] = [
     ("ping", "iputils-ping", "to look at round trips with `wan exec`"),
     ("iperf3", "iperf3", "to look at rates with `wan exec`"),
     ("qemu-system-x86_64", "qemu-system-x86", "for `netem-scripts/vm.sh`, a kernel with netem"),
 ];
 
-/// Names of facts, as they are in JSON.
+/// Names of facts, as in JSON.
 mod of {
     pub const SOCKETS: &str = "shaped_sockets";
     pub const SPACES: &str = "namespaces";
@@ -52,16 +54,16 @@ mod of {
     pub const QUOTA: &str = "quota";
 }
 
-/// What came of one try.
+/// The result of one test.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Fact {
     name: String,
     ok: bool,
-    /// What was found, or what was said against it.
+    /// The finding, or the reason of the failure.
     said: String,
-    /// The number of Linux's error.
+    /// The error number of Linux.
     code: Option<i32>,
-    /// What was measured.
+    /// Measured values by name.
     numbers: BTreeMap<String, f64>,
 }
 
@@ -79,27 +81,27 @@ impl Fact {
     }
 }
 
-/// What advice depends on.
+/// The properties of the host that advice depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Machine {
+struct Host {
     root: bool,
-    /// By name, as `sysctl` tells them.
+    /// Kernel settings by name, as `sysctl` prints them.
     settings: BTreeMap<&'static str, String>,
-    /// The control group with this process's share of real time, if there are such, and that share.
+    /// The control group that limits this process's real-time share, if any, and that share.
     real_time: Option<(PathBuf, String)>,
 }
 
-/// Settings that keep users from having spaces, with the value that does, and the one that does not.
-const AGAINST_USERS: [(&str, &str, &str); 3] = [
+/// Settings that forbid user namespaces: name, forbidding value, permitting value.
+const USER_NAMESPACE_SETTINGS: [(&str, &str, &str); 3] = [
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("user.max_user_namespaces", "0", "10000"),
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
 ];
 
-impl Machine {
-    fn look() -> Self {
+impl Host {
+    fn inspect() -> Self {
         let read = |path: &Path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-        let settings = AGAINST_USERS.iter().filter_map(|(name, ..)| {
+        let settings = USER_NAMESPACE_SETTINGS.iter().filter_map(|(name, ..)| {
             let path = Path::new("/proc/sys").join(name.replace('.', "/"));
             Some((*name, read(&path)?))
         });
@@ -114,10 +116,10 @@ impl Machine {
     }
 }
 
-/// Tries what there is, and tells it.
+/// Runs all tests and prints the results.
 ///
 /// # Errors
-/// Nothing works.
+/// No emulation works.
 pub fn doctor(json: bool) -> Result<(), Failed> {
     if let Ok(part) = env::var(PART) {
         return part_of(&part);
@@ -128,7 +130,7 @@ pub fn doctor(json: bool) -> Result<(), Failed> {
         facts.extend(found);
         reasons.insert(part, reason);
     }
-    // A child that was killed leaves its files.
+    // A killed child leaves its files.
     if let Ok(home) = place::home() {
         let name = own_name(std::process::id());
         for file in [place::table(&home, &name), place::state(&home, &name)] {
@@ -139,27 +141,27 @@ pub fn doctor(json: bool) -> Result<(), Failed> {
         Some(path) => Fact::yes(name, path.display()),
         None => Fact::no(name, ""),
     }));
-    let found = Found::of(&facts, &reasons, &Machine::look());
+    let found = DoctorReport::of(&facts, &reasons, &Host::inspect());
     print(&if json { format!("{}\n", found.object()) } else { found.table() })?;
     match (found.network, found.kernel) {
         (None, None) => {
-            Err(Failed::failure("no network can be emulated here: see what is said above"))
+            Err(Failed::failure("no network can be emulated on this host: see the reasons above"))
         }
         _ => Ok(()),
     }
 }
 
-/// What a network would be made by.
+/// The emulation that `wan up` would use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
     /// For programs of any kind.
     Router,
-    /// For this program's own traffic alone.
+    /// Only for this program's own traffic.
     Sockets,
 }
 
 impl Network {
-    /// The best of those that work.
+    /// The best emulation that works.
     fn choose(router: bool, sockets: bool) -> Option<Self> {
         match (router, sockets) {
             (true, _) => Some(Self::Router),
@@ -176,16 +178,16 @@ impl Network {
     }
 }
 
-/// What a network by the kernel would have.
+/// The capabilities of a network by the kernel's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ByKernel {
-    /// All that a topology says.
+enum KernelFeatures {
+    /// All features of topologies.
     Whole,
-    /// Rates, and loss where `nft` gives it.
+    /// Only rates, and loss if `nft` supports it.
     Rates,
 }
 
-impl ByKernel {
+impl KernelFeatures {
     fn word(self) -> &'static str {
         match self {
             Self::Whole => "whole",
@@ -194,7 +196,7 @@ impl ByKernel {
     }
 }
 
-/// One line of what is told.
+/// One line of the results.
 #[derive(Clone, Debug, PartialEq)]
 struct Item {
     name: &'static str,
@@ -202,21 +204,21 @@ struct Item {
     ok: bool,
     why: String,
     numbers: BTreeMap<String, f64>,
-    /// Nothing that networks need.
+    /// Whether networks work without it.
     optional: bool,
 }
 
-/// All that is told.
-struct Found {
+/// All results of the tests.
+struct DoctorReport {
     items: Vec<Item>,
     network: Option<Network>,
-    kernel: Option<ByKernel>,
+    kernel: Option<KernelFeatures>,
     summary: String,
 }
 
-impl Found {
-    /// `reasons`: by part, why its child came to a bad end, if it did.
-    fn of(facts: &[Fact], reasons: &BTreeMap<&str, Option<String>>, machine: &Machine) -> Self {
+impl DoctorReport {
+    /// Evaluates facts. `reasons` has by part the reason why its child failed, if it did.
+    fn of(facts: &[Fact], reasons: &BTreeMap<&str, Option<String>>, machine: &Host) -> Self {
         let fact = |name: &str| facts.iter().find(|fact| fact.name == name);
         let is = |name: &str| fact(name).is_some_and(|fact| fact.ok);
         let item = |name: &'static str, what: &str, part: &str, optional: bool| {
@@ -227,7 +229,7 @@ impl Found {
                     ("kernel", None) if !is(of::SPACES) => {
                         "not tried without a namespace".to_owned()
                     }
-                    _ => "not tried, for something before it failed".to_owned(),
+                    _ => "not tried, because an earlier test failed".to_owned(),
                 });
             let (what, missing) = (what.to_owned(), Fact::no(name, missing));
             let tried = fact(name);
@@ -244,7 +246,7 @@ impl Found {
             item(of::FIRST, "router: runs before others", "router", false),
             item(of::TRIP, "router: a round trip", "router", false),
         ];
-        // Where there is netem nothing else is needed for loss.
+        // With netem, loss needs nothing else.
         let of_kernel = |name: &'static str| {
             item(name, &format!("kernel: {name}"), "kernel", name == "nft" && is("netem"))
         };
@@ -253,7 +255,7 @@ impl Found {
         items.push(item(of::QUOTA, "processors: quotas", "processors", false));
         items.extend(HELPERS.iter().map(|(name, ..)| item(name, name, "", true)));
         let network = Network::choose(is(of::TRIP), is(of::SOCKETS));
-        let whole = if is("netem") { ByKernel::Whole } else { ByKernel::Rates };
+        let whole = if is("netem") { KernelFeatures::Whole } else { KernelFeatures::Rates };
         let kernel = is(of::KERNEL).then_some(whole);
         let quota = fact(of::QUOTA).filter(|fact| fact.ok);
         let summary = summary(network, kernel, fact(of::SPACES), quota);
@@ -285,114 +287,125 @@ impl Found {
             "schema": SCHEMA,
             "checks": checks,
             "network": self.network.map(Network::word),
-            "kernel": self.kernel.map(ByKernel::word),
+            "kernel": self.kernel.map(KernelFeatures::word),
             "quota": if is(of::QUOTA) { "groups" } else { "duty" },
             "summary": self.summary,
         })
     }
 }
 
-/// What to do about something that is not to be had.
-fn advice(fact: &Fact, machine: &Machine) -> String {
-    let Machine { root, settings, real_time } = machine;
+/// The remedy for something that is not available.
+fn advice(fact: &Fact, machine: &Host) -> String {
+    let Host { root, settings, real_time } = machine;
     let is = |codes: &[i32]| fact.code.is_some_and(|code| codes.contains(&code));
     match &fact.name[..] {
         of::SOCKETS if fact.numbers.is_empty() => {
             "is the loopback interface up? `ip link set lo up`".to_owned()
         }
         of::SPACES if is(&[libc::ENOSPC]) => {
-            "there are too many: see `sysctl user.max_net_namespaces user.max_user_namespaces`".to_owned()
+            "too many exist: `sysctl user.max_net_namespaces user.max_user_namespaces`".to_owned()
         }
         of::SPACES if *root => {
-            "a container must be given them: `docker run --cap-add SYS_ADMIN --cap-add NET_ADMIN --device /dev/net/tun \
-             --security-opt seccomp=unconfined`, or --privileged"
+            "a container must be given them: `docker run --cap-add SYS_ADMIN --cap-add NET_ADMIN \
+            --device /dev/net/tun \
+            --security-opt seccomp=unconfined`, or --privileged"
                 .to_owned()
         }
         of::SPACES => {
-            let against = AGAINST_USERS.iter().find_map(|(name, bad, good)| {
+            let against = USER_NAMESPACE_SETTINGS.iter().find_map(|(name, bad, good)| {
                 let is = settings.get(name).is_some_and(|value| value == bad);
-                is.then(|| format!("as root, `sysctl {name}={good}` gives users namespaces; or "))
+                is.then(|| format!("as root, `sysctl {name}={good}` allows user namespaces; or "))
             });
             format!("{}run it as root", against.unwrap_or_default())
         }
         of::TUN if is(&[libc::ENOENT, libc::ENODEV, libc::ENXIO]) => {
-            "as root, `modprobe tun`; a container is given it with `--device /dev/net/tun`".to_owned()
+            "as root, `modprobe tun`; in a container, `--device /dev/net/tun`".to_owned()
         }
         of::TUN if is(&[libc::EACCES]) && !root => {
-            "as root, `chmod 666 /dev/net/tun` opens it to all users, which is how most systems have it; or run it as root"
+            "as root, `chmod 666 /dev/net/tun` opens it to all users, as on most systems; or run \
+            it as root"
                 .to_owned()
         }
-        of::TUN => {
-            "a container must be given it: `--device /dev/net/tun --cap-add NET_ADMIN`".to_owned()
-        }
+        of::TUN => "in a container: `--device /dev/net/tun --cap-add NET_ADMIN`".to_owned(),
         of::FIRST => {
             let none = real_time.as_ref().filter(|(_, share)| share == "0");
             let do_this = match none {
                 Some((group, _)) => format!(
-                    "this process's control group has no share of real time: as root, `echo 400000 > {}`, after the same in those \
-                     above it",
+                    "this process's control group has no real-time share: as root, `echo 400000 > \
+                    {}`, first in the groups above it",
                     group.join("cpu.rt_runtime_us").display()
                 ),
-                None if *root => "a container must be given it: `--cap-add SYS_NICE`".to_owned(),
-                None => "run it as root, or let this user have it: `rtprio 50` in /etc/security/limits.conf".to_owned(),
+                None if *root => "in a container: `--cap-add SYS_NICE`".to_owned(),
+                None => "run it as root, or allow it to this user: `rtprio 50` in \
+                /etc/security/limits.conf"
+                    .to_owned(),
             };
             format!("on a busy machine packets are late without it; {do_this}")
         }
-        // It says itself what else there is.
+        // The fact contains the alternatives.
         of::KERNEL if fact.numbers.is_empty() => String::new(),
-        of::TRIP => "what is above works, so this is a defect: please report it".to_owned(),
+        of::TRIP => "the parts above work, so that this is a bug: please report it".to_owned(),
         of::SOCKETS | of::KERNEL => {
-            "a link that takes less time than was asked for is a defect: please report it".to_owned()
+            "a link with less delay than requested is a bug: please report it".to_owned()
         }
         "netem" => {
-            "so the kernel gives no delay or jitter, and loss by nft alone; what is left are rates. Try `modprobe sch_netem` as root \
-             (Ubuntu has it in linux-modules-extra); `netem-scripts/vm.sh` runs netem proper in a virtual machine, without root"
+            "so that the kernel emulates rates, and loss by nft, but no delay or jitter. Try \
+            `modprobe sch_netem` as root (Ubuntu has it in linux-modules-extra); \
+            `netem-scripts/vm.sh` runs netem in a virtual machine, without root"
                 .to_owned()
         }
         "nft" => {
-            "it gives loss where there is no netem: `apt-get install nftables`, or `modprobe nft_numgen` as root".to_owned()
+            "it emulates loss without netem: `apt-get install nftables`, or `modprobe nft_numgen` \
+            as root"
+                .to_owned()
         }
         of::QUOTA => {
             let who = if *root { "" } else { "; root gets quotas" };
             let rest = Kind::Duty.word();
-            format!("instead: {rest} by themselves, which holds while processors are free{who}")
+            format!("instead: {rest} by themselves, which is exact while processors are free{who}")
         }
         name => {
             let tool = TOOLS.iter().find(|tool| tool.0 == name);
             let tool = tool.map(|(_, package)| format!("`apt-get install {package}`"));
             let kind = KINDS.iter().find(|kind| kind.0 == name).map(|(_, module)| {
-                format!("`netem-scripts/kernel.sh` cannot do without; try `modprobe {module}` as root")
+                format!("`netem-scripts/kernel.sh` needs it; try `modprobe {module}` as root")
             });
             let helper = HELPERS.iter().find(|(other, ..)| *other == name);
-            let helper = helper.map(|(_, package, why)| format!("optional, {why}: `apt-get install {package}`"));
+            let helper = helper.map(|(_, package, why)| {
+                format!(
+                    "optional, {why}: `apt-get install \
+                    {package}`"
+                )
+            });
             tool.or(kind).or(helper).unwrap_or_default()
         }
     }
 }
 
-/// What commands would do here.
+/// The emulations that commands would use here.
 fn summary(
     network: Option<Network>,
-    kernel: Option<ByKernel>,
+    kernel: Option<KernelFeatures>,
     spaces: Option<&Fact>,
     quota: Option<&Fact>,
 ) -> String {
     let duty = Kind::Duty.word();
-    let shares = format!("processors are shared out by {}", quota.map_or(duty, |fact| &fact.said));
+    let shares = format!("processors are limited by {}", quota.map_or(duty, |fact| &fact.said));
     let usual = match network {
         Some(Network::Router) => {
             let how = spaces.map_or("", |fact| &fact.said);
             format!("`wan up` and `wan run` would use the router in user space, {how}; {shares}.")
         }
         Some(Network::Sockets) => format!(
-            "`wan run` would use its nodes' own sockets, and `wan up --network sockets` gives those alone, which carry no other program; {shares}."
+            "`wan run` would use its nodes' own sockets, and so would `wan up --network sockets`, \
+            but for no other programs; {shares}."
         ),
         None => "Neither a router nor the nodes' own sockets work here.".to_owned(),
     };
     let kernel = match kernel {
-        Some(ByKernel::Whole) => "would come up, with delay, jitter and loss by netem",
-        Some(ByKernel::Rates) => {
-            "would come up for rates alone: a topology with delay needs netem, or --partial"
+        Some(KernelFeatures::Whole) => "would come up, with delay, jitter and loss by netem",
+        Some(KernelFeatures::Rates) => {
+            "would come up for rates only: a topology with delay needs netem, or --partial"
         }
         None => "would not come up",
     };
@@ -403,30 +416,30 @@ fn summary(
 mod tests {
     use std::time::Duration;
 
-    use super::tries::{ASKED, network_told, trip_told};
+    use super::tries::{DELAY, kernel_network_fact, round_trip_fact};
     use super::*;
 
-    fn user() -> Machine {
-        Machine::default()
+    fn user() -> Host {
+        Host::default()
     }
 
-    fn root() -> Machine {
-        Machine { root: true, ..user() }
+    fn root() -> Host {
+        Host { root: true, ..user() }
     }
 
     fn refused(name: &str, code: i32) -> Fact {
         Fact::error(name, &io::Error::from_raw_os_error(code))
     }
 
-    /// Of a machine that has everything.
+    /// The facts of a host that supports everything.
     fn all() -> Vec<Fact> {
         let mut facts = vec![
-            trip_told(of::SOCKETS, Duration::from_millis(10), Duration::from_micros(10_311)),
+            round_trip_fact(of::SOCKETS, Duration::from_millis(10), Duration::from_micros(10_311)),
             Fact::yes(of::SPACES, "as root"),
-            Fact::yes(of::TUN, "/dev/net/tun gives one"),
+            Fact::yes(of::TUN, "/dev/net/tun creates one"),
             Fact::yes(of::FIRST, "SCHED_FIFO is granted"),
-            trip_told(of::TRIP, Duration::from_millis(10), Duration::from_micros(10_214)),
-            network_told(&[], Duration::from_micros(10_402)),
+            round_trip_fact(of::TRIP, Duration::from_millis(10), Duration::from_micros(10_214)),
+            kernel_network_fact(&[], Duration::from_micros(10_402)),
             Fact::yes(of::QUOTA, Kind::V1.word()),
         ];
         facts.extend(TOOLS.iter().map(|(name, _)| Fact::yes(name, "/sbin")));
@@ -435,8 +448,8 @@ mod tests {
         facts
     }
 
-    fn found(facts: &[Fact], machine: &Machine) -> Found {
-        Found::of(facts, &BTreeMap::new(), machine)
+    fn found(facts: &[Fact], machine: &Host) -> DoctorReport {
+        DoctorReport::of(facts, &BTreeMap::new(), machine)
     }
 
     #[test]
@@ -448,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_with_everything_is_told_in_a_line_each() {
+    fn a_host_with_everything_has_one_line_per_fact() {
         let found = found(&all(), &root());
         let table = found.table();
         assert_eq!(
@@ -470,38 +483,39 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_tried_says_why_and_the_rest_counts() {
+    fn untried_tests_have_reasons_and_the_others_count() {
         let mut facts = vec![all().remove(0), refused(of::SPACES, libc::EPERM)];
-        let told = found(&facts, &user());
-        assert_eq!(told.network, Some(Network::Sockets));
-        let why = |told: &Found, name: &str| -> String {
-            told.items.iter().find(|item| item.name == name).map(|item| item.why.clone()).unwrap()
+        let report = found(&facts, &user());
+        assert_eq!(report.network, Some(Network::Sockets));
+        let why = |report: &DoctorReport, name: &str| -> String {
+            report.items.iter().find(|item| item.name == name).map(|item| item.why.clone()).unwrap()
         };
-        assert!(why(&told, of::SPACES).ends_with("; run it as root"), "{}", why(&told, of::SPACES));
-        assert_eq!(why(&told, of::TRIP), "not tried, for something before it failed");
-        assert_eq!(why(&told, "netem"), "not tried without `ip`");
-        assert!(told.summary.contains("own sockets"), "{}", told.summary);
+        let spaces = why(&report, of::SPACES);
+        assert!(spaces.ends_with("; run it as root"), "{spaces}");
+        assert_eq!(why(&report, of::TRIP), "not tried, because an earlier test failed");
+        assert_eq!(why(&report, "netem"), "not tried without `ip`");
+        assert!(report.summary.contains("own sockets"), "{}", report.summary);
         facts.push(Fact::yes("ip", "/sbin/ip"));
         assert_eq!(why(&found(&facts, &user()), "veth"), "not tried without `tc`");
         facts.extend(TOOLS.iter().skip(1).map(|(name, _)| Fact::yes(name, "/sbin")));
-        let told = found(&facts, &user());
+        let report = found(&facts, &user());
         for name in ["netem", "nft", of::KERNEL] {
-            assert_eq!(why(&told, name), "not tried without a namespace");
+            assert_eq!(why(&report, name), "not tried without a namespace");
         }
-        assert!(told.summary.ends_with("`wan up --network kernel` would not come up."));
+        assert!(report.summary.ends_with("`wan up --network kernel` would not come up."));
         let reasons = [("router", Some("it took longer than 20 s".to_owned()))].into();
-        let told = Found::of(&facts, &reasons, &user());
-        assert_eq!(why(&told, of::TUN), "it took longer than 20 s");
-        // Whatever it came to: its own facts count.
-        assert!(why(&told, of::SPACES).starts_with("Operation not permitted"));
-        assert_eq!(Found::of(&[], &reasons, &user()).network, None);
+        let report = DoctorReport::of(&facts, &reasons, &user());
+        assert_eq!(why(&report, of::TUN), "it took longer than 20 s");
+        // The part's own facts count, in spite of its end.
+        assert!(why(&report, of::SPACES).starts_with("Operation not permitted"));
+        assert_eq!(DoctorReport::of(&[], &reasons, &user()).network, None);
     }
 
     #[test]
-    fn advice_says_what_to_do_here() {
+    fn advice_depends_on_the_host() {
         let set =
-            |name, value: &str| Machine { settings: [(name, value.to_owned())].into(), ..user() };
-        let group = |share: &str| Machine {
+            |name, value: &str| Host { settings: [(name, value.to_owned())].into(), ..user() };
+        let group = |share: &str| Host {
             real_time: Some(("/cg/cpu/x".into(), share.to_owned())),
             ..root()
         };
@@ -532,7 +546,7 @@ mod tests {
             (Fact::no("u32", "Unknown filter"), root(), "`modprobe cls_u32`"),
             (Fact::no("nft", "nft is not here"), root(), "apt-get install nftables"),
             (Fact::no(of::SOCKETS, "no address"), user(), "ip link set lo up"),
-            (trip_told(of::KERNEL, 2 * ASKED, ASKED), root(), "is a defect"),
+            (round_trip_fact(of::KERNEL, 2 * DELAY, DELAY), root(), "is a bug"),
             (
                 Fact::no(of::QUOTA, "no control groups are mounted"),
                 user(),
@@ -545,27 +559,27 @@ mod tests {
             ),
         ];
         for (fact, machine, part) in cases {
-            let told = advice(&fact, &machine);
-            assert!(told.contains(part), "{fact:?}: {told}");
+            let report = advice(&fact, &machine);
+            assert!(report.contains(part), "{fact:?}: {report}");
         }
     }
 
     #[test]
-    fn a_kernel_without_netem_is_told_with_what_it_has() {
+    fn a_kernel_without_netem_is_reported_with_its_features() {
         let took = Duration::from_micros(120);
         let note = |lacks: &str| vec![format!("link a b: not modelled, for this kernel: {lacks}")];
-        let told = network_told(&note("delay 5000 us, loss 1e-06"), took);
-        assert!(told.ok && told.said.starts_with("rates only, no netem: "), "{}", told.said);
-        assert_eq!(told.numbers["measured_ms"], 0.12);
-        let told = network_told(&note("delay 5000 us"), took);
-        assert!(told.said.starts_with("rates and loss only, no netem: "), "{}", told.said);
+        let report = kernel_network_fact(&note("delay 5000 us, loss 1e-06"), took);
+        assert!(report.ok && report.said.starts_with("rates only, no netem: "), "{}", report.said);
+        assert_eq!(report.numbers["measured_ms"], 0.12);
+        let report = kernel_network_fact(&note("delay 5000 us"), took);
+        assert!(report.said.starts_with("rates and loss only, no netem: "), "{}", report.said);
         let mut facts = all();
         facts.retain(|fact| !["netem", "nft", of::KERNEL].contains(&&*fact.name));
-        facts.extend([Fact::no("netem", "unknown"), Fact::no("nft", "not here"), told]);
+        facts.extend([Fact::no("netem", "unknown"), Fact::no("nft", "not here"), report]);
         let found = found(&facts, &root());
         assert_eq!(found.object()["kernel"], "rates");
-        assert!(found.summary.contains("kernel` would come up for rates alone"));
-        // It is needed here.
+        assert!(found.summary.contains("kernel` would come up for rates only"));
+        // Required on this host.
         assert!(found.items.iter().any(|item| item.name == "nft" && !item.ok && !item.optional));
     }
 

@@ -1,6 +1,6 @@
-//! `node drain` and `node undrain`: nodes of a grid that is up are taken out of service, and put back.
+//! `node drain` and `node undrain`: take nodes of a running grid out of service, and return them.
 //!
-//! Must not know how a node is emptied: that is between scheduler and jobs.
+//! Independent of the release of nodes by jobs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,37 +20,38 @@ use crate::run::{Attachment, attach, print};
 use crate::signals::{Signals, word};
 use crate::talk::Talk;
 
-/// A job may need as long as this to let a node go, for it may have no deadline.
-const EMPTY_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How long the scheduler may take to answer what takes it no time.
-const WITHIN: Duration = Duration::from_secs(5);
-/// The talk is kept alive this often.
+/// Maximum time that jobs may need to release the nodes without a deadline.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Timeout of a request that the scheduler answers at once.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval between updates of the progress line.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What is to be drained.
-pub struct Order<'a> {
-    /// The nodes' names.
+/// A request to drain nodes.
+pub struct DrainRequest<'a> {
+    /// The names of the nodes.
     pub nodes: &'a [String],
-    /// The grid's config.
+    /// The grid's config file.
     pub file: &'a Path,
-    /// When they go in any case.
+    /// The time after which jobs must release the nodes.
     pub deadline: Option<Duration>,
-    /// Why.
+    /// The reason, shown in listings.
     pub reason: Option<&'a str>,
-    /// Whether the result is one JSON object.
+    /// Whether the result is printed as one JSON object.
     pub json: bool,
 }
 
 /// Drains nodes and returns when they are empty.
 ///
 /// # Errors
-/// No grid is up, it has no such node, a job needs it, or somebody put it back.
-pub async fn drain(order: Order<'_>, global: &GlobalArgs) -> Result<(), Failed> {
-    let drained = emptied(&order, global).await;
+/// No grid is up, it has no such node, a job needs the node, or another command returned it to
+/// service.
+pub async fn drain(request: DrainRequest<'_>, global: &GlobalArgs) -> Result<(), Failed> {
+    let drained = drain_nodes(&request, global).await;
     let text = match &drained {
-        Ok(drained) if order.json => format!("{}\n", object(drained)),
+        Ok(drained) if request.json => format!("{}\n", object(drained)),
         Ok(drained) => table(drained),
-        Err(failed) if order.json => {
+        Err(failed) if request.json => {
             format!("{}\n", json!({ "schema": SCHEMA, "ok": false, "error": failed.message }))
         }
         Err(_) => String::new(),
@@ -59,37 +60,37 @@ pub async fn drain(order: Order<'_>, global: &GlobalArgs) -> Result<(), Failed> 
     drained.map(drop)
 }
 
-async fn emptied(order: &Order<'_>, global: &GlobalArgs) -> Result<Drained, Failed> {
+async fn drain_nodes(request: &DrainRequest<'_>, global: &GlobalArgs) -> Result<Drained, Failed> {
     let mut signals = Signals::take()?;
-    let config = load::<GridConfig>(&Sources::of_process(Some(order.file)))?.value;
-    let Attachment { endpoint, head, .. } = attach(order.file, &config).await?;
+    let config = load::<GridConfig>(&Sources::of_process(Some(request.file)))?.value;
+    let Attachment { endpoint, head, .. } = attach(request.file, &config).await?;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
-    let nodes: Vec<NodeId> = order.nodes.iter().map(|name| name.as_str().into()).collect();
+    let nodes: Vec<NodeId> = request.nodes.iter().map(|name| name.as_str().into()).collect();
     let drain = Drain {
         nodes,
-        reason: order.reason.unwrap_or("drained by `node drain`").to_owned(),
-        deadline_ms: order.deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+        reason: request.reason.unwrap_or("drained by `node drain`").to_owned(),
+        deadline_ms: request.deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
         life: None,
     };
     let mut talk = Talk::new(global.quiet);
-    let names = order.nodes.join(", ");
-    talk.wait_for(&match order.deadline {
+    let names = request.nodes.join(", ");
+    talk.wait_for(&match request.deadline {
         Some(limit) => {
             format!("waiting until {names} are empty, {} at most", seconds(limit.as_secs_f64()))
         }
         None => format!("waiting until {names} are empty"),
     });
-    let mut answer = Box::pin(scheduler.send(drain).deadline(EMPTY_WITHIN));
+    let mut answer = Box::pin(scheduler.send(drain).deadline(DRAIN_TIMEOUT));
     let mut ticks = interval(TICK);
     let drained = loop {
         tokio::select! {
             biased;
             exit = signals.next() => {
-                let shown = order.file.display();
+                let shown = request.file.display();
                 break Err(Failed::new(exit, format!(
-                    "{}: the nodes are still being emptied; `node undrain {} --config {shown}` takes it back",
+                    "{}: the drain continues; `node undrain {} --config {shown}` cancels it",
                     word(exit),
-                    order.nodes.join(" "),
+                    request.nodes.join(" "),
                 )));
             }
             answer = &mut answer => {
@@ -107,7 +108,7 @@ async fn emptied(order: &Order<'_>, global: &GlobalArgs) -> Result<Drained, Fail
     drained
 }
 
-/// Puts nodes back into service.
+/// Returns nodes to service.
 ///
 /// # Errors
 /// No grid is up, or it has no such node.
@@ -116,7 +117,7 @@ pub async fn undrain(nodes: &[String], file: &Path) -> Result<(), Failed> {
     let Attachment { endpoint, head, .. } = attach(file, &config).await?;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let nodes: Vec<NodeId> = nodes.iter().map(|name| name.as_str().into()).collect();
-    let answer = match scheduler.send(Undrain { nodes }).deadline(WITHIN).await {
+    let answer = match scheduler.send(Undrain { nodes }).deadline(REQUEST_TIMEOUT).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(refused(&scheduler, error).await),
         Err(error) => Err(error.into()),
@@ -125,11 +126,11 @@ pub async fn undrain(nodes: &[String], file: &Path) -> Result<(), Failed> {
     answer
 }
 
-/// The failure, with the name that was probably meant.
+/// The failure, with a suggestion for an unknown name.
 async fn refused(scheduler: &Remote<Scheduler>, error: DrainError) -> Failed {
     let DrainError::UnknownNode { node } = &error else { return error.into() };
-    // Without an answer there is no guess, and the failure is told all the same.
-    let status = scheduler.send(GetStatus {}).deadline(WITHIN).await.unwrap_or_default();
+    // Without the list of nodes, the failure has no suggestion.
+    let status = scheduler.send(GetStatus {}).deadline(REQUEST_TIMEOUT).await.unwrap_or_default();
     let known: Vec<NodeId> =
         status.sites.into_values().flat_map(|site| site.nodes).map(|node| node.node).collect();
     unknown(node, &known)
@@ -166,7 +167,7 @@ mod tests {
     use crate::exit::Exit;
 
     #[test]
-    fn what_was_drained_is_told() {
+    fn drained_nodes_are_listed() {
         let drained =
             Drained { empty: vec!["ams-1".into(), "ams-12".into()], gone: vec!["del-1".into()] };
         let expected = "ams-1   empty\nams-12  empty\ndel-1   gone: it does not run\n";
@@ -177,13 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_has_its_exit_and_its_mend() {
+    fn each_refusal_has_its_exit_and_its_remedy() {
         let known = ["ams-1".into(), "del-1".into()];
-        let told = unknown(&"asm-1".into(), &known);
+        let failed = unknown(&"asm-1".into(), &known);
         let expected = "the grid has no node asm-1: did you mean ams-1?";
-        assert_eq!((told.exit, told.message.as_str()), (Exit::Usage, expected));
-        let told = unknown(&"zzz".into(), &known).message;
-        assert_eq!(told, "the grid has no node zzz: it has ams-1, del-1");
+        assert_eq!((failed.exit, failed.message.as_str()), (Exit::Usage, expected));
+        let failed = unknown(&"zzz".into(), &known).message;
+        assert_eq!(failed, "the grid has no node zzz: it has ams-1, del-1");
         let job = springtide_runtime::id::JobId(3);
         for (error, exit, part) in [
             (DrainError::NoNodes, Exit::Usage, "at least one"),

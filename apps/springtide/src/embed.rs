@@ -1,6 +1,7 @@
-//! A grid inside an own program: node processes of the same program, jobs run from code, own actors called from code.
+//! A grid inside a program: node processes of the same program, jobs run from code, and actors
+//! called from code.
 //!
-//! Must not know command lines beyond telling a node's from the program's own.
+//! Independent of command lines, except for recognising a node's.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,10 +33,11 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Runs a job on all nodes and waits for its end. `note` sees what it reports meanwhile.
+    /// Runs a job on all nodes and waits for its end. `note` receives its notes meanwhile.
     ///
     /// # Errors
-    /// [`Failed`]: the job's input is wrong, or it could not be placed. That the job itself failed stands in the answer.
+    /// [`Failed`]: the job's input is wrong, or it could not be placed. A failure of the job itself
+    /// is in the answer.
     pub async fn run<J: Job>(
         &mut self,
         job: J,
@@ -66,7 +68,7 @@ impl Grid {
         Err(Failed::failure("the client's actor has ended"))
     }
 
-    /// The way to the actors published on this process and on every node.
+    /// The hub with the actors published on this process and on every node.
     pub fn hub(&self) -> &Arc<Hub> {
         &self.head.endpoint.hub
     }
@@ -80,7 +82,7 @@ impl Grid {
 }
 
 impl App {
-    /// Adds a job that is run from code only: it needs no options on the command line.
+    /// Adds a job that runs only from code: it needs no options on the command line.
     ///
     /// # Panics
     /// As [`App::job`].
@@ -89,9 +91,10 @@ impl App {
         self
     }
 
-    /// Starts a grid of `shape` (clusters x nodes, for example `"2x1"`) of node processes on this machine, runs `program`
-    /// with it, and ends it. The nodes are this very program: started as `PROGRAM node run ...` it serves as a node, and
-    /// `program` is not called. So `main` should do nothing else before.
+    /// Starts a grid of node processes on this host, runs `program` with it, and ends it. `shape`
+    /// is clusters x nodes, for example `"2x1"`. The nodes execute this same program: started as
+    /// `PROGRAM node run ...`, it is a node and does not call `program`. Therefore `main` should do
+    /// nothing before this call.
     pub fn embed<F>(self, shape: &str, program: F) -> ExitCode
     where
         F: AsyncFnOnce(&mut Grid) -> Result<(), Failed>,

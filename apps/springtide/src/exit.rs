@@ -1,6 +1,6 @@
-//! How the command ends: its exit codes, and the failures that carry them.
+//! Exit codes of the command, and failures that carry them.
 //!
-//! Must not know commands.
+//! Independent of all commands.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -18,31 +18,31 @@ use springtide_runtime::records::RecordError;
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::work::InputError;
 
-/// What the process ends with. Scripts rely on the numbers.
+/// The exit code of the process. Scripts rely on the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It did what was asked.
+    /// The command succeeded.
     Ok = 0,
-    /// It failed.
+    /// The command failed.
     Failure = 1,
     /// Options, configuration or input files are wrong.
     Usage = 2,
     /// The grid cannot give the nodes or slots asked for, or a job cannot spare them.
     NotPlaced = 3,
-    /// It took longer than allowed.
+    /// The command exceeded a time limit.
     Timeout = 4,
-    /// A certificate was missing, foreign or expired.
+    /// A certificate is missing, foreign or expired.
     Auth = 5,
-    /// The other side runs another version.
+    /// The remote process runs another version.
     Version = 6,
-    /// Ended by Ctrl-C.
+    /// Ctrl-C ended the process.
     Interrupted = 130,
-    /// Ended by SIGTERM.
+    /// SIGTERM ended the process.
     Terminated = 143,
 }
 
 impl Exit {
-    /// The one of this number; of a number that is none, a failure.
+    /// The exit with this number; [`Exit::Failure`] for an unknown number.
     pub fn of(code: u8) -> Self {
         let all = [
             Self::Ok,
@@ -64,7 +64,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// For `--help`.
+/// The exit codes as `--help` shows them.
 pub const EXIT_CODES: &str = "\
 Exit codes:
   0    done
@@ -76,27 +76,27 @@ Exit codes:
   6    the other side runs another version
   130  ended by Ctrl-C (143: by SIGTERM); everything it started has ended too";
 
-/// Why a command did not do what was asked.
+/// The reason why a command failed, with its exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// What the process ends with.
+    /// The exit code of the process.
     pub exit: Exit,
-    /// What went wrong and how to mend it. Empty: everything has been said.
+    /// What failed and how to correct it. Empty if the failure was printed already.
     pub message: String,
 }
 
 impl Failed {
-    /// A failure with this exit.
+    /// Creates a failure with this exit.
     pub fn new(exit: Exit, message: impl fmt::Display) -> Self {
         Self { exit, message: message.to_string() }
     }
 
-    /// An ordinary failure.
+    /// Creates a failure with [`Exit::Failure`].
     pub fn failure(message: impl fmt::Display) -> Self {
         Self::new(Exit::Failure, message)
     }
 
-    /// The user asked for something wrong.
+    /// Creates a failure with [`Exit::Usage`]: the user's request is wrong.
     pub fn usage(message: impl fmt::Display) -> Self {
         Self::new(Exit::Usage, message)
     }
@@ -108,7 +108,7 @@ impl fmt::Display for Failed {
     }
 }
 
-/// The exit of a failure whose link was refused for this reason, or not refused at all.
+/// The exit code of a failed link; `None` if the remote process did not refuse it.
 pub fn of_refusal(refused: Option<RefuseReason>) -> Exit {
     match refused {
         Some(RefuseReason::Protocol | RefuseReason::Alpn) => Exit::Version,
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_link_tells_auth_from_version_whatever_its_words() {
+    fn a_refused_link_has_the_exit_of_its_reason_and_not_of_its_text() {
         use springtide_runtime::net::{Address, Why};
         let gone = |why| Failed::from(RemoteError::Gone { node: "head".into(), why }).exit;
         let refused = |reason| gone(Why::refused(reason, "no"));

@@ -1,6 +1,6 @@
-//! `config` and `ca`: the files a grid is made from.
+//! `config` and `ca`: the files that a grid needs.
 //!
-//! Must not know what they are used for.
+//! Independent of the use of the files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use springtide_runtime::net::tls::{Ca, Fingerprint};
 
 use crate::args::{CaCommand, ConfigCommand, Shape};
 use crate::exit::{Exit, Failed};
-use crate::grid::{self, ad_hoc, called, make_private_dir};
+use crate::grid::{self, ad_hoc, make_private_dir, program_name};
 use crate::netconf;
 use crate::outdir::{make_dir, write_file};
 use crate::report::SCHEMA;
 use crate::run::print;
 
-/// `config ...`
+/// Executes a subcommand of `config`.
 ///
 /// # Errors
-/// Mistakes in a config, all of them; files that cannot be written.
+/// All mistakes in a config; or files cannot be written.
 pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
     match command {
         ConfigCommand::Init { file, node, jobs } => {
@@ -47,20 +47,20 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
                 (false, true) => ("check it", format!("config check --node {shown}")),
                 (false, false) => ("check it", format!("config check {shown}")),
             };
-            eprintln!("wrote {shown}; {} with `{} {}`", next.0, called(), next.1);
+            eprintln!("wrote {shown}; {} with `{} {}`", next.0, program_name(), next.1);
             Ok(())
         }
         ConfigCommand::Check { file, node: true } => {
             let config = load::<NodeConfig>(&Sources::of_process(Some(file)))?.value;
             eprintln!("{}: no mistakes", file.display());
-            tell_links(&config.link, &config.net);
+            print_links(&config.link, &config.net);
             Ok(())
         }
         ConfigCommand::Check { file, node: false } => {
             let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
             netconf::check_adaptation(&config, &netconf::job_params(&config))?;
             eprintln!("{}: no mistakes", file.display());
-            tell_links(&config.link, &config.net);
+            print_links(&config.link, &config.net);
             Ok(())
         }
         ConfigCommand::Show { file, origin, node: true } => {
@@ -76,8 +76,8 @@ pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
     }
 }
 
-/// What is expected of links is not seen at work before a job runs over them: what follows from it is told here.
-fn tell_links(links: &[LinkSection], net: &NetSection) {
+/// Prints the consequences of links' expected values, which otherwise show only when a job runs.
+fn print_links(links: &[LinkSection], net: &NetSection) {
     for link in links {
         eprintln!("{}", netconf::describe(link, net));
     }
@@ -87,7 +87,7 @@ fn show<T: Config>(file: Option<&Path>, origin: bool) -> Result<(), Failed> {
     print(&load::<T>(&Sources::of_process(file))?.show(origin))
 }
 
-/// `man`: a page of each command, under the names that `man` looks for.
+/// Writes manual pages, one per command, under the names that `man` searches for.
 ///
 /// # Errors
 /// They cannot be written.
@@ -103,10 +103,11 @@ pub fn man(command: &clap::Command, dir: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// `ca ...`
+/// Executes a subcommand of `ca`.
 ///
 /// # Errors
-/// Names that a certificate cannot carry, an authority that is there already or is not there, files.
+/// A certificate cannot carry a name, an authority exists already or does not exist, or files
+/// cannot be written.
 pub fn ca(command: &CaCommand) -> Result<(), Failed> {
     match command {
         CaCommand::Init { dir, grid } => {
@@ -128,7 +129,13 @@ pub fn ca(command: &CaCommand) -> Result<(), Failed> {
             let file = if at.is_file() { at } else { at.join("ca.pem") };
             let pem = std::fs::read_to_string(&file).map_err(|error| {
                 let Failed { exit, message } = grid::cannot("read", &file, &error);
-                Failed { exit, message: format!("{message}; name an authority's directory with --dir, or a grid with --config") }
+                Failed {
+                    exit,
+                    message: format!(
+                        "{message}; name an authority's directory with \
+                        --dir, or a grid with --config"
+                    ),
+                }
             })?;
             let sum = Fingerprint::of_pem(&pem)
                 .map_err(|error| Failed::new(Exit::Auth, format!("{}: {error}", file.display())))?;

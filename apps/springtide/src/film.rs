@@ -1,6 +1,7 @@
-//! A film of the frames that a job has left, by `ffmpeg` where that is on the PATH.
+//! Makes a video from a job's frames, with `ffmpeg` if it is on the PATH.
 //!
-//! Frames are files of a job that are called `frame-000000.png`, `frame-000001.png` and so on. Must not know which jobs leave some.
+//! Frames are files of a job with names such as `frame-000000.png`, `frame-000001.png`. Independent
+//! of the jobs that write them.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,10 +9,10 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-/// What the film is called; it lies beside its frames.
-const FILM: &str = "film.mp4";
-/// Frames a second.
-const RATE: &str = "25";
+/// The file name of the video, next to its frames.
+const VIDEO_FILE: &str = "film.mp4";
+/// Frames per second.
+const FRAMES_PER_SECOND: &str = "25";
 
 /// The frames of a run.
 pub struct Frames {
@@ -19,17 +20,17 @@ pub struct Frames {
     count: usize,
 }
 
-/// What became of the film.
-pub enum Film {
-    /// It is here.
+/// The result of making a video.
+pub enum Video {
+    /// The path of the video.
     Made(PathBuf),
-    /// There is no film, for the program is not there; so it is to be made.
+    /// The program is missing; the text contains the command to run later.
     NotMade(String),
-    /// The program could not make it.
+    /// The reason why the program failed.
     Failed(String),
 }
 
-/// The frames among these files, if there are two or more; they count without a gap from the first.
+/// The frames among these files, if at least two have consecutive numbers from 0.
 pub fn frames(files: &[PathBuf]) -> Option<Frames> {
     let numbered = files.iter().filter_map(|file| Some((number(file)?, file)));
     let mut numbers: Vec<_> = numbered.collect();
@@ -52,48 +53,48 @@ fn number(file: &Path) -> Option<u64> {
 }
 
 impl Frames {
-    /// A line about them.
+    /// A line that names the frames.
     pub fn line(&self) -> String {
         let last = self.count - 1;
         let file = |number| format!("frame-{number:06}.png");
         format!("wrote {} to {}", self.dir.join(file(0)).display(), file(last))
     }
 
-    /// What makes a film of them, without the program: in their directory.
+    /// The arguments of the program, which runs in the frames' directory.
     fn arguments() -> [&'static str; 13] {
-        // An even number of pixels is what players of this form of colour take.
+        // Players of this pixel format need even numbers of pixels.
         let even = "scale=trunc(iw/2)*2:trunc(ih/2)*2";
-        let quiet = ["-nostdin", "-loglevel", "error", "-y", "-framerate", RATE];
+        let quiet = ["-nostdin", "-loglevel", "error", "-y", "-framerate", FRAMES_PER_SECOND];
         let [a, b, c, d, e, f] = quiet;
-        [a, b, c, d, e, f, "-i", "frame-%06d.png", "-vf", even, "-pix_fmt", "yuv420p", FILM]
+        [a, b, c, d, e, f, "-i", "frame-%06d.png", "-vf", even, "-pix_fmt", "yuv420p", VIDEO_FILE]
     }
 
-    /// Makes the film. When this is dropped before it is done, the program is ended.
-    pub async fn film(&self, program: &OsStr) -> Film {
+    /// Makes the video. Dropping the future before its end kills the program.
+    pub async fn video(&self, program: &OsStr) -> Video {
         let by_hand = || {
-            let told = Self::arguments().map(|word| match word.contains(['(', '%']) {
+            let arguments = Self::arguments().map(|word| match word.contains(['(', '%']) {
                 true => format!("'{word}'"),
                 false => word.to_owned(),
             });
-            format!("cd {} && ffmpeg {}", self.dir.display(), told.join(" "))
+            format!("cd {} && ffmpeg {}", self.dir.display(), arguments.join(" "))
         };
         let mut command = Command::new(program);
         command.args(Self::arguments()).current_dir(&self.dir).kill_on_drop(true);
         let output = command.stdin(Stdio::null()).output().await;
         match output {
-            Ok(output) if output.status.success() => Film::Made(self.dir.join(FILM)),
+            Ok(output) if output.status.success() => Video::Made(self.dir.join(VIDEO_FILE)),
             Ok(output) => {
-                // A film that is cut short is none; that it cannot be removed changes nothing.
-                let _ = std::fs::remove_file(self.dir.join(FILM));
+                // A truncated video is useless. A failed removal changes nothing.
+                let _ = std::fs::remove_file(self.dir.join(VIDEO_FILE));
                 let said = String::from_utf8_lossy(&output.stderr);
                 let line = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-                Film::Failed(format!("no film: ffmpeg ended with {}: {line}", output.status))
+                Video::Failed(format!("no video: ffmpeg ended with {}: {line}", output.status))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let why = "no film: ffmpeg is not on the PATH";
-                Film::NotMade(format!("{why}; once it is there: {}", by_hand()))
+                let why = "no video: ffmpeg is not on the PATH";
+                Video::NotMade(format!("{why}; once it is there: {}", by_hand()))
             }
-            Err(error) => Film::Failed(format!("no film: ffmpeg cannot be started: {error}")),
+            Err(error) => Video::Failed(format!("no video: ffmpeg cannot be started: {error}")),
         }
     }
 }
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_those_that_count_on_from_the_first() {
+    fn frames_have_consecutive_numbers_from_the_first() {
         let count = |names: &[&str]| frames(&files(names)).map(|frames| frames.count);
         assert_eq!(count(&[]), None);
         assert_eq!(count(&["frame-000000.png"]), None);
@@ -124,7 +125,7 @@ mod tests {
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn a_film_is_made_by_the_program_or_told_how_to_make() {
+    async fn a_video_is_made_or_the_command_is_given() {
         use std::os::unix::fs::PermissionsExt;
         let temp = tempfile::tempdir().unwrap();
         let frames = Frames { dir: temp.path().to_owned(), count: 2 };
@@ -134,23 +135,24 @@ mod tests {
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
             path
         };
-        let film = temp.path().join(FILM);
-        // What it is told, in its last word.
+        let video = temp.path().join(VIDEO_FILE);
+        // The last argument is the file name.
         let good = stand_in("for last; do :; done; echo \"$@\" > \"$last\"");
-        let Film::Made(path) = frames.film(good.as_os_str()).await else { panic!("no film") };
-        assert_eq!(path, film);
-        let told = std::fs::read_to_string(&path).unwrap();
-        assert!(told.contains("-framerate 25 -i frame-%06d.png"), "{told}");
+        let Video::Made(path) = frames.video(good.as_os_str()).await else { panic!("no video") };
+        assert_eq!(path, video);
+        let arguments = std::fs::read_to_string(&path).unwrap();
+        assert!(arguments.contains("-framerate 25 -i frame-%06d.png"), "{arguments}");
 
         let bad = stand_in("echo cut > film.mp4; echo unknown encoder >&2; exit 3");
-        let Film::Failed(why) = frames.film(bad.as_os_str()).await else { panic!("a film") };
-        assert_eq!(why, "no film: ffmpeg ended with exit status: 3: unknown encoder");
-        assert!(!film.exists());
+        let Video::Failed(why) = frames.video(bad.as_os_str()).await else { panic!("a video") };
+        assert_eq!(why, "no video: ffmpeg ended with exit status: 3: unknown encoder");
+        assert!(!video.exists());
         let none = temp.path().join("not-there");
-        let Film::NotMade(why) = frames.film(none.as_os_str()).await else { panic!("a film") };
+        let Video::NotMade(why) = frames.video(none.as_os_str()).await else { panic!("a video") };
         let expected = format!(
-            "no film: ffmpeg is not on the PATH; once it is there: cd {} && ffmpeg -nostdin -loglevel error -y -framerate 25 -i \
-             'frame-%06d.png' -vf 'scale=trunc(iw/2)*2:trunc(ih/2)*2' -pix_fmt yuv420p film.mp4",
+            "no video: ffmpeg is not on the PATH; once it is there: cd {} && ffmpeg -nostdin \
+            -loglevel error -y -framerate 25 -i 'frame-%06d.png' -vf \
+            'scale=trunc(iw/2)*2:trunc(ih/2)*2' -pix_fmt yuv420p film.mp4",
             temp.path().display()
         );
         assert_eq!(why, expected);

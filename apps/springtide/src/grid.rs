@@ -1,17 +1,18 @@
-//! A grid as files and processes: its directory, certificates, nodes' configs, and the head that is started from them.
+//! A grid as files and processes: its directory, certificates, nodes' configs, and the start of its
+//! head.
 //!
 //! ```text
-//! DIR/head.json        where the running head is reached; there only while it runs
+//! DIR/head.json        address of the running head; exists only while it runs
 //! DIR/scheduler.records/  numbers and epochs given out, jobs that have not ended
-//! DIR/jobs.records/    jobs that were submitted, and what came of them
-//! DIR/ca/              the authority, where the config names no other
+//! DIR/jobs.records/    submitted jobs and their outcomes
+//! DIR/ca/              the authority, unless the config names another
 //! DIR/node/NODE/       a node's config, certificate and key
 //! DIR/nodes/NODE.log   its log
-//! DIR/join.records/    join tokens, names that were given to nodes which joined, and those that were revoked
-//! DIR/site/NAME/       a cluster's site with a process of its own: its config, that of the grid, its certificate, and those of its nodes
+//! DIR/join.records/    join tokens, names of joined nodes, and revoked names
+//! DIR/site/NAME/       a site process of a cluster: its config and certificate, and its nodes'
 //! ```
 //!
-//! Must not know jobs.
+//! Independent of jobs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,8 +38,8 @@ use springtide_actors::site::OnDemand;
 use springtide_actors::site_host::site_node;
 use springtide_actors::store::{Store, StoreError};
 use springtide_runtime::config::{
-    ClusterSection, GridConfig, Level, Loaded, NodeConfig, Provider as Whose, SitePlace, Sources,
-    load,
+    ClusterSection, GridConfig, Level, Loaded, NodeConfig, Provider as ProviderKind, SitePlace,
+    Sources, load,
 };
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::Address;
@@ -51,29 +52,29 @@ use tokio::time::{Instant, Interval, interval_at};
 
 use crate::agree;
 use crate::args::Shape;
-use crate::desk::{Desk, DeskThread, Drawer, Setting};
+use crate::desk::{ArchiveReader, ArchiveSettings, ArchiveThread, JobArchive};
 use crate::exit::{Exit, Failed};
 use crate::netconf::{self, Emulated};
 use crate::outdir::{make_dir, write_file};
 use crate::site;
 
-/// How long a node gets to end in order: its threads stop, its links close.
+/// Time that a node gets to end in order: its threads stop, its links close.
 pub const NODE_GRACE: Duration = Duration::from_secs(3);
 
-/// Nodes that have not registered for so long are named, again and again if there is more to say.
+/// Interval between reports of nodes that have not registered.
 const MISSING_AFTER: Duration = Duration::from_secs(3);
-/// At most so many are named.
+/// The maximum number of nodes in a report.
 const MISSING_MAX: usize = 3;
-/// At most so many characters of a log's line are shown.
+/// The maximum number of characters shown of a log line.
 const LINE_MAX: usize = 300;
 
-/// Certificates of a grid: issued for one command, or kept.
+/// The certificate authority of a grid, for one command or permanent.
 pub enum Authority {
-    /// In memory alone: it ends with the command.
+    /// An authority in memory, which ends with the command.
     Ephemeral(Ca),
-    /// In a directory; its certificates are valid for this long.
+    /// An authority in a directory, and the validity of its certificates.
     Kept(Ca, Duration),
-    /// On another machine: what it issued is in its places.
+    /// An authority on another host. Its certificates are in their places already.
     Elsewhere,
 }
 
@@ -81,7 +82,7 @@ impl Authority {
     /// Issues an identity.
     ///
     /// # Errors
-    /// A name that a certificate cannot carry.
+    /// A certificate cannot carry the name.
     pub fn issue(&self, node: &NodeId, cluster: &str, role: &str) -> Result<NodeIdentity, Failed> {
         let (ca, validity) = match self {
             Authority::Ephemeral(ca) => (ca, EPHEMERAL_VALIDITY),
@@ -98,7 +99,7 @@ impl Authority {
 }
 
 impl Authority {
-    /// Its certificate in PEM, where it is here.
+    /// Its certificate in PEM; empty if the authority is elsewhere.
     pub fn certificate(&self) -> &str {
         match self {
             Authority::Ephemeral(ca) | Authority::Kept(ca, _) => ca.cert_pem(),
@@ -107,59 +108,60 @@ impl Authority {
     }
 }
 
-/// A grid that is to be started.
+/// A grid to be started.
 pub struct Plan<'a> {
-    /// What it is to be.
+    /// The config of the grid.
     pub config: &'a GridConfig,
-    /// Its directory.
+    /// The directory of the grid.
     pub dir: &'a Path,
-    /// Its authority.
+    /// The authority of the grid.
     pub authority: &'a Authority,
     /// The program of nodes whose cluster names none.
     pub program: &'a Path,
     /// Directory of input files of nodes whose cluster names none.
     pub files: Option<&'a Path>,
-    /// From which severity on nodes write log lines; the config's where absent.
+    /// The log level of nodes; the config's if absent.
     pub log_level: Option<Level>,
 }
 
-/// What is done first when it is known that this is the grid's only head.
+/// Runs first, once this process is the grid's only head.
 pub type Alone<'a> = dyn Fn() -> Result<(), Failed> + 'a;
 
-/// Where a running head is reached: the content of `head.json`.
+/// The address of a running head: the content of `head.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadFile {
-    /// Of this content.
+    /// The version of the content.
     pub schema: u32,
-    /// Its address.
+    /// The address of the head.
     pub address: SocketAddr,
-    /// Its process.
+    /// The process id of the head.
     pub pid: u32,
-    /// Its machine. Absent from former versions: then nobody knows which process is meant.
+    /// The host of the head. Earlier versions do not write it; then the process is unknown.
     #[serde(default)]
     pub host: Option<String>,
-    /// Where nodes join, if they may.
+    /// The address where nodes join, if the grid has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub join: Option<SocketAddr>,
 }
 
-/// This machine's name, as a head's file has it.
+/// This host's name as a head's file contains it.
 fn this_host() -> Option<String> {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 impl HeadFile {
-    /// Where it is.
+    /// The path of the file.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join("head.json")
     }
 
-    /// Reads it; none where no head has written it, or the one that did is known to have died. Whether one that may live does,
-    /// whoever calls it finds out; whether another may begin, the lease of the grid's store decides.
+    /// Reads the file. None if no head wrote it, or if its head is known to have died. Only a
+    /// connection shows whether the head lives. The lease of the grid's store decides whether
+    /// another head may start.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn read(dir: &Path) -> Result<Option<Self>, Failed> {
         let path = Self::path(dir);
         let bytes = match fs::read(&path) {
@@ -172,16 +174,16 @@ impl HeadFile {
         Ok((!head.is_dead(this_host().as_deref(), Path::new("/proc"))).then_some(head))
     }
 
-    /// Whether its process has ended, as far as this machine can know. A number says something where it was given alone: the
-    /// directory may be another machine's, too.
+    /// Whether the head's process has ended, as far as this host can know. A process id counts only
+    /// on the host that gave it out: hosts may share the directory.
     fn is_dead(&self, here: Option<&str>, proc: &Path) -> bool {
         let ours = here.is_some() && self.host.as_deref() == here;
-        // This process asks, and is no head: its number was given out again, as in a container that was started again.
+        // This process is no head, so that its own id was reused, as in a restarted container.
         let again = self.pid == std::process::id();
         ours && proc.join("self").exists() && (again || !proc.join(self.pid.to_string()).exists())
     }
 
-    /// On which machine it is, if not on this one.
+    /// The host of the head, if it is another one.
     pub fn elsewhere(&self) -> Option<&str> {
         self.host.as_deref().filter(|host| this_host().as_deref() != Some(*host))
     }
@@ -193,17 +195,17 @@ impl HeadFile {
     }
 }
 
-/// This program's file, to be started again as a node.
+/// The path of this program's file, which nodes start.
 ///
 /// # Errors
-/// The system does not tell.
+/// The system does not report it.
 pub fn this_program() -> Result<PathBuf, Failed> {
     std::env::current_exe()
         .map_err(|error| Failed::failure(format!("this program cannot find itself: {error}")))
 }
 
-/// What people call this program by, for words that tell them to call it: it need not be ours.
-pub fn called() -> String {
+/// The name by which people call this program, for messages that contain commands.
+pub fn program_name() -> String {
     let file = std::env::current_exe().ok();
     let name = file.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy());
     name.map_or_else(|| "springtide".to_owned(), |name| name.into_owned())
@@ -214,33 +216,36 @@ pub fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failed 
     Failed::failure(format!("cannot {what} {}: {error}", path.display()))
 }
 
-/// Where the state of a grid of this config file is.
+/// The directory of the state of a grid with this config file.
 pub fn dir_of(file: &Path, config: &GridConfig) -> PathBuf {
-    let beside = file.parent().unwrap_or_else(|| Path::new(""));
-    beside.join(".springtide").join(config.grid.as_str())
+    let parent = file.parent().unwrap_or_else(|| Path::new(""));
+    parent.join(".springtide").join(config.grid.as_str())
 }
 
-/// The authority's directory of a grid of this config.
+/// The authority's directory of a grid with this config.
 pub fn ca_dir(config: &GridConfig, dir: &Path) -> PathBuf {
     config.tls.ca.clone().unwrap_or_else(|| dir.join("ca"))
 }
 
-/// Checks that a grid which has run, or runs, still has the certificate of the authority that it made.
+/// Checks that a grid that has run still has the certificate of its authority.
 ///
 /// # Errors
-/// It is missing: another authority would cut off every node and client of the grid.
+/// The certificate is missing: another authority would exclude every node and client of the grid.
 pub fn check_authority(config: &GridConfig, dir: &Path) -> Result<(), Failed> {
     let at = ca_dir(config, dir);
     let certificate = at.join("ca.pem");
-    let left = [HeadFile::path(dir), at.join("ca.key")];
-    if config.tls.ca.is_some() || certificate.exists() || !left.iter().any(|path| path.exists()) {
+    let leftover = [HeadFile::path(dir), at.join("ca.key")];
+    if config.tls.ca.is_some() || certificate.exists() || !leftover.iter().any(|path| path.exists())
+    {
         return Ok(());
     }
     Err(Failed::new(
         Exit::Auth,
         format!(
-            "{} is missing, and the grid in {} has run with it: restore it from a backup; or end the grid and \
-             remove {} and {} to begin with another authority, which voids all certificates and tokens",
+            "{} is missing, and the grid in {} has run with it: restore it from a backup; or end \
+            the grid and \
+            remove {} and {} to begin with another authority, which voids all certificates and \
+            tokens",
             certificate.display(),
             dir.display(),
             at.display(),
@@ -249,10 +254,10 @@ pub fn check_authority(config: &GridConfig, dir: &Path) -> Result<(), Failed> {
     ))
 }
 
-/// The authority of a grid that stays: the one the config names, or one made in its directory.
+/// The authority of a grid that stays: that of the config, or one created in the grid's directory.
 ///
 /// # Errors
-/// It cannot be read or made.
+/// It cannot be read or created.
 pub fn kept_authority(config: &GridConfig, dir: &Path) -> Result<Authority, Failed> {
     check_authority(config, dir)?;
     let at = ca_dir(config, dir);
@@ -267,7 +272,8 @@ pub fn kept_authority(config: &GridConfig, dir: &Path) -> Result<Authority, Fail
         return Err(Failed::new(
             Exit::Auth,
             format!(
-                "the authority in {} is of grid {}, the config's grid is {}: set `grid` or `tls.ca` right",
+                "the authority in {} is of grid {}, the config's grid is {}: set `grid` or \
+                `tls.ca` right",
                 at.display(),
                 ca.grid(),
                 config.grid
@@ -277,7 +283,7 @@ pub fn kept_authority(config: &GridConfig, dir: &Path) -> Result<Authority, Fail
     Ok(Authority::Kept(ca, config.tls.validity.get()))
 }
 
-/// The config of an ad-hoc grid of this shape. `over` puts what flags say over it.
+/// The config of an ad-hoc grid of this shape. `over` applies flags.
 ///
 /// # Errors
 /// An environment variable or a flag has a wrong value.
@@ -285,7 +291,7 @@ pub fn ad_hoc(
     shape: Shape,
     over: impl FnOnce(Sources) -> Sources,
 ) -> Result<Loaded<GridConfig>, Failed> {
-    // A text in place of a file, so that the environment can still override it.
+    // A text instead of a file, so that the environment can override it.
     let mut text = String::new();
     for name in shape.names() {
         let Shape { nodes, threads, .. } = shape;
@@ -296,17 +302,17 @@ pub fn ad_hoc(
     Ok(load::<GridConfig>(&over(sources))?)
 }
 
-/// Makes a directory that only its owner may enter.
+/// Creates a directory that only its owner may enter.
 ///
 /// # Errors
-/// The system's.
+/// The operating system reports an error.
 pub fn make_private_dir(dir: &Path) -> Result<(), Failed> {
     use std::os::unix::fs::DirBuilderExt;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|error| cannot("make", dir, &error))
 }
 
-/// Starts the head of a grid and, through its sites, every node: each cluster's by the provider that the config names.
+/// Starts the head of a grid and its sites, which start every node by the provider of its cluster.
 ///
 /// # Errors
 /// A port is in use, files cannot be written, names do not fit.
@@ -315,24 +321,24 @@ pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
     Ok(launch(plan, provider, None).await?.0)
 }
 
-/// The same by another provider for all clusters.
+/// Starts a grid with another provider for all clusters.
 ///
 /// # Errors
-/// As of [`start`].
+/// As [`start`].
 pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<Head, Failed> {
     Ok(launch(plan, |_, _| Ok(provider.clone()), None).await?.0)
 }
 
-/// The same as [`start`] for a grid whose head goes on with what former heads of it have left. `alone` is called when it is known that
-/// this is the only head of the grid, before anything else is done. The desk's thread is to end after the head.
+/// Starts a grid whose head continues the work of earlier heads. `alone` runs first, once this is
+/// known to be the only head. The archive's thread must end after the head.
 ///
 /// # Errors
-/// As of [`start`]; a head of this grid runs already.
+/// As [`start`]; or a head of this grid runs already.
 pub async fn start_again(
     plan: &Plan<'_>,
-    setting: Setting,
+    setting: ArchiveSettings,
     alone: &Alone<'_>,
-) -> Result<(Head, Option<DeskThread>), Failed> {
+) -> Result<(Head, Option<ArchiveThread>), Failed> {
     let provider = |cluster: &_, nodes: &_| provider_of(plan, cluster, nodes);
     launch(plan, provider, Some((setting, alone))).await
 }
@@ -345,10 +351,11 @@ fn provider_of(
     provider_for(plan.config, plan.authority.certificate(), cluster, nodes)
 }
 
-/// Who has the processors of a cluster with these nodes. `authority`: the certificate of the grid's, which tells it from others of its name.
+/// The provider of a cluster's processors. The `authority`'s certificate distinguishes grids of the
+/// same name.
 ///
 /// # Errors
-/// The config does not say what the provider needs.
+/// The config lacks a section that the provider needs.
 pub fn provider_for(
     config: &GridConfig,
     authority: &str,
@@ -360,24 +367,24 @@ pub fn provider_for(
         Failed::usage(format!("cluster \"{name}\" has no [cluster.{section}]: add it{key}"))
     };
     match (cluster.provider, &cluster.ssh, &cluster.slurm) {
-        (Whose::Local, ..) => Ok(Rc::new(LocalProvider::new())),
-        (Whose::Join, ..) => Ok(Rc::new(JoinProvider)),
-        (Whose::Ssh, Some(ssh), _) => {
+        (ProviderKind::Local, ..) => Ok(Rc::new(LocalProvider::new())),
+        (ProviderKind::Join, ..) => Ok(Rc::new(JoinProvider)),
+        (ProviderKind::Ssh, Some(ssh), _) => {
             let provider = SshProvider::new(ssh, nodes)
                 .map_err(|error| Failed::usage(format!("cluster \"{name}\": {error}")))?;
             Ok(Rc::new(provider))
         }
-        (Whose::Slurm, _, Some(slurm)) => {
+        (ProviderKind::Slurm, _, Some(slurm)) => {
             let (id, threads) = (ClusterId::from(name.as_str()), config.threads_of(cluster));
             let grid = (config.grid.as_str(), authority);
             Ok(Rc::new(SlurmProvider::new(grid, &id, slurm, threads)))
         }
-        (Whose::Ssh, None, _) => Err(lacks("ssh", " with `hosts`")),
-        (Whose::Slurm, _, None) => Err(lacks("slurm", ", empty or not")),
+        (ProviderKind::Ssh, None, _) => Err(lacks("ssh", " with `hosts`")),
+        (ProviderKind::Slurm, _, None) => Err(lacks("slurm", ", empty or not")),
     }
 }
 
-/// How a cluster's processors are held on demand, if they are.
+/// Whether a cluster's processors are held on demand, and how.
 pub fn on_demand(cluster: &ClusterSection) -> OnDemand {
     let slurm = cluster.slurm.as_ref();
     slurm.map_or_else(OnDemand::default, |slurm| OnDemand {
@@ -390,33 +397,36 @@ pub fn on_demand(cluster: &ClusterSection) -> OnDemand {
 async fn launch(
     plan: &Plan<'_>,
     provider: impl Fn(&ClusterSection, &[NodeId]) -> Result<Rc<dyn Provider>, Failed>,
-    again: Option<(Setting, &Alone<'_>)>,
-) -> Result<(Head, Option<DeskThread>), Failed> {
+    again: Option<(ArchiveSettings, &Alone<'_>)>,
+) -> Result<(Head, Option<ArchiveThread>), Failed> {
     let Plan { config, dir, .. } = *plan;
     let network = netconf::emulated(&config.net)?;
     make_private_dir(dir)?;
-    // A run's directory is its user's; what the grid keeps in it is private in itself.
+    // The user chooses the permissions of a run's directory; the grid's private files in it have
+    // their own.
     if matches!(plan.authority, Authority::Kept(..)) {
         private::check_dir(dir)?;
     }
-    // First of all: whoever has it is the only head of this grid.
+    // First of all: the holder of this lease is the only head of the grid.
     let mut store = Store::open(dir).map_err(|error| match error {
         StoreError::Lease(LeaseError::Held { holder, path }) => {
             let lease = path.display();
             Failed::failure(format!(
-                "this grid is up already ({holder}): use it, or end it first (it has locked {lease})"
+                "this grid is up already ({holder}): use it, or end it first (it has locked \
+                {lease})"
             ))
         }
         error => error.into(),
     })?;
-    let mut drawer = None;
+    let mut archive_reader = None;
     if let Some((setting, alone)) = again {
         alone()?;
-        drawer = Some(Drawer::open(setting)?);
+        archive_reader = Some(ArchiveReader::open(setting)?);
     }
-    if let Some(drawer) = &drawer {
-        // The store may have been moved away, to begin anew: a number that is given out twice would have two results.
-        store.begin_above(drawer.last());
+    if let Some(archive_reader) = &archive_reader {
+        // The store may have been moved away for a fresh start. Reused numbers would have two
+        // results.
+        store.begin_above(archive_reader.last());
     }
     let logs = dir.join("nodes");
     make_dir(&logs)?;
@@ -426,13 +436,13 @@ async fn launch(
         net.advertise = Some(netconf::resolve(advertise).await?);
     }
     let own = match plan.authority {
-        // The store's lease is held: no other head counts here.
+        // The store's lease is held, so that no other head counts.
         Authority::Kept(..) => incarnation::issue(dir).map_err(Failed::failure)?,
-        // Nobody knows a former head of such a grid.
+        // A grid that ends with its command has no earlier head.
         Authority::Ephemeral(_) | Authority::Elsewhere => incarnation::only(),
     };
     let endpoint = match netconf::endpoint(net, &identity, own, network.as_ref()) {
-        // Its default is an address outside all emulated networks.
+        // The default is an address outside all emulated networks.
         Err(error) if network.is_some() => {
             let message = format!("head.bind: {}", error.message);
             return Err(Failed { message, ..error });
@@ -440,7 +450,7 @@ async fn launch(
         opened => opened?,
     };
     if matches!(plan.authority, Authority::Kept(..)) {
-        // Before anybody can call.
+        // Before any other process can connect.
         endpoint.net.revoke(&BookFile::of(dir).read()?.revoked(calendar()()));
     }
     let Address::Socket(address) = endpoint.net.address() else {
@@ -459,16 +469,16 @@ async fn launch(
         let requests: Result<Vec<_>, _> = nodes
             .iter()
             .map(|node| match cluster.provider {
-                // Nothing is written for a node that nobody here starts.
-                Whose::Join => Ok(place(node, config.threads_of(cluster))),
+                // A node that joins from elsewhere has no files here.
+                ProviderKind::Join => Ok(join_request(node, config.threads_of(cluster))),
                 _ => request(plan, cluster, node, (address, None), network.as_ref()),
             })
             .collect();
         sites.push((name, requests?, provider, on_demand(cluster), keeping(config, cluster)));
     }
     let settings = Settings { clock_us: agree::now(), ..netconf::scheduling(config) };
-    let mut recovered = match &drawer {
-        Some(drawer) => store.recover(|job| drawer.wants(job))?,
+    let mut recovered = match &archive_reader {
+        Some(archive_reader) => store.recover(|job| archive_reader.awaits_end(job))?,
         None => Vec::new(),
     };
     for found in &mut recovered {
@@ -478,9 +488,11 @@ async fn launch(
     let names = config.cluster.iter().map(|cluster| ClusterId::from(cluster.name.as_str()));
     let before = (recovered, names.collect());
     let lost = store.lost().clone();
-    let mut desk = None;
+    let mut archive = None;
     let mut head = Head::start_again(endpoint, store, settings, before, |endpoint, scheduler| {
-        desk = drawer.map(|drawer| Desk::open(drawer, endpoint, scheduler, &jobs, &lost));
+        archive = archive_reader.map(|archive_reader| {
+            JobArchive::open(archive_reader, endpoint, scheduler, &jobs, &lost)
+        });
     });
     let (pid, host) = (std::process::id(), this_host());
     let mut file = HeadFile { schema: 1, address, pid, host, join: None };
@@ -488,17 +500,18 @@ async fn launch(
     for (cluster, requests, provider, on_demand, keeping) in sites {
         head.start_site_by(cluster, requests, provider, on_demand, keeping);
     }
-    // Of a grid that ends with its command nobody has a token.
+    // A grid that ends with its command has no join tokens.
     if matches!(plan.authority, Authority::Kept(..)) {
         file.join = enrol(plan, &mut head, &identity, address)?;
         if file.join.is_some() {
             file.write(dir)?;
         }
     }
-    Ok((head, desk))
+    Ok((head, archive))
 }
 
-/// Lets certificates be renewed and revoked, and opens the door at which nodes join, where the config has one. Returns where it is.
+/// Starts renewal and revocation of certificates, and the join endpoint if the config has one.
+/// Returns its address.
 fn enrol(
     plan: &Plan<'_>,
     head: &mut Head,
@@ -508,7 +521,7 @@ fn enrol(
     let Plan { config, dir, .. } = *plan;
     let join = &config.join;
     let mut clusters = Clusters::new();
-    for cluster in config.cluster.iter().filter(|cluster| cluster.provider == Whose::Join) {
+    for cluster in config.cluster.iter().filter(|cluster| cluster.provider == ProviderKind::Join) {
         let terms = join_terms(plan, cluster, address)?;
         clusters.insert(ClusterId::from(cluster.name.as_str()), terms);
     }
@@ -520,7 +533,7 @@ fn enrol(
     let limits =
         JoinLimits { at_once: join.at_once.get() as usize, within: join.answer_within.get() };
     let opened = head.enrol(office, identity, join.bind.map(|bind| (bind, limits)));
-    // Of a cluster with a site of its own the site renews the files.
+    // A site process renews the files of its own cluster.
     let here = own_clusters(config).filter(|cluster| cluster.site != SitePlace::Own);
     let files = here.flat_map(|cluster| {
         let name = ClusterId::from(cluster.name.as_str());
@@ -537,10 +550,11 @@ fn enrol(
 
 /// Clusters whose nodes get their certificates from the head, without a token.
 fn own_clusters(config: &GridConfig) -> impl Iterator<Item = &ClusterSection> {
-    config.cluster.iter().filter(|cluster| cluster.provider != Whose::Join)
+    config.cluster.iter().filter(|cluster| cluster.provider != ProviderKind::Join)
 }
 
-/// The names under which the head issues certificates by itself: of nodes and of sites of their own.
+/// Whether the head issues certificates for a name without a token: those of nodes and of site
+/// processes.
 fn is_own(config: &GridConfig) -> IsOwn {
     let mut own = Vec::new();
     for cluster in own_clusters(config) {
@@ -557,7 +571,8 @@ fn is_own(config: &GridConfig) -> IsOwn {
     })
 }
 
-/// What nodes that join a cluster are told: what the others of the grid have in their files, without what is this machine's own.
+/// The config that nodes get when they join a cluster: the shared config without the parts of this
+/// host.
 fn join_terms(
     plan: &Plan<'_>,
     cluster: &ClusterSection,
@@ -587,14 +602,14 @@ fn join_terms(
     Ok(JoinTerms { most: cluster.nodes.get(), config })
 }
 
-/// The place of a node that nobody here starts.
-fn place(node: &NodeId, threads: u32) -> NodeRequest {
+/// The entry of a node that joins from elsewhere.
+fn join_request(node: &NodeId, threads: u32) -> NodeRequest {
     let (program, config, log) = Default::default();
     NodeRequest { node: node.clone(), program, config, log, env: Vec::new(), threads }
 }
 
-/// Where the head listens. One that takes any free port takes that of the last one, if it is free: nodes that have outlived it know no
-/// other.
+/// The address of the head. Where the config takes any free port, the last head's port is
+/// preferred: surviving nodes know no other.
 fn bind_of(config: &GridConfig, dir: &Path) -> SocketAddr {
     let bind = config.head.bind;
     let last = fs::read(HeadFile::path(dir)).ok();
@@ -605,23 +620,23 @@ fn bind_of(config: &GridConfig, dir: &Path) -> SocketAddr {
     }
 }
 
-/// Nodes that are waited for: after a while it is said which, and why as far as that is known.
-pub struct Missing {
+/// Reports nodes that have not registered after a while, with the reason if it is known.
+pub struct MissingNodes {
     logs: PathBuf,
-    looks: Interval,
-    said: BTreeSet<String>,
+    interval: Interval,
+    reported: BTreeSet<String>,
 }
 
-impl Missing {
-    /// Of a grid whose files are in this directory.
+impl MissingNodes {
+    /// Creates a reporter for the grid in this directory.
     pub fn of(dir: &Path) -> Self {
-        let looks = interval_at(Instant::now() + MISSING_AFTER, MISSING_AFTER);
-        Self { logs: dir.join("nodes"), looks, said: BTreeSet::new() }
+        let interval = interval_at(Instant::now() + MISSING_AFTER, MISSING_AFTER);
+        Self { logs: dir.join("nodes"), interval, reported: BTreeSet::new() }
     }
 
-    /// Completes when it is time to look.
+    /// Completes when the next report is due.
     pub async fn wait(&mut self) {
-        self.looks.tick().await;
+        self.interval.tick().await;
     }
 
     /// Lines about nodes that have not registered, each line once.
@@ -635,7 +650,7 @@ impl Missing {
                 Some(reason) => reason.clone(),
                 None => match last_line(&log) {
                     Some(line) => format!("its log ends with: {line}"),
-                    None => "it has not said anything".to_owned(),
+                    None => "its log is empty".to_owned(),
                 },
             };
             lines.push(format!("node {} has not registered yet: {why}", node.node));
@@ -643,46 +658,47 @@ impl Missing {
         if starting.len() > MISSING_MAX {
             lines.push(format!("{} more nodes have not registered", starting.len() - MISSING_MAX));
         }
-        lines.retain(|line| self.said.insert(line.clone()));
+        lines.retain(|line| self.reported.insert(line.clone()));
         lines
     }
 }
 
-/// The last line of a log that says anything.
+/// The last line of a log that is not empty.
 fn last_line(log: &Path) -> Option<String> {
     let text = String::from_utf8_lossy(&fs::read(log).ok()?).into_owned();
     let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
     Some(line.trim().chars().take(LINE_MAX).collect())
 }
 
-/// The head's own certificate, which is issued where it is used.
+/// The head's own certificate, issued by this process.
 pub struct HeadCertificate<'a> {
     authority: &'a Authority,
     dates: Option<Dates>,
-    /// Not issued before this, after a failure.
+    /// The time before which no new attempt is made, after a failure.
     not_before: Option<Instant>,
 }
 
-/// After a failure the head's certificate is issued again after this time.
-const ISSUE_AGAIN: Duration = Duration::from_secs(60);
+/// Delay between attempts after a failure to issue the certificate.
+const ISSUE_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 impl<'a> HeadCertificate<'a> {
-    /// Of the head of this authority's grid. Its dates are known from the first look on.
+    /// The certificate of the head of this authority's grid. Its dates are known after the first
+    /// check.
     pub fn new(authority: &'a Authority) -> Self {
         Self { authority, dates: None, not_before: None }
     }
 
-    /// Issues it again if the calendar says that it is due. To be called often.
+    /// Renews the certificate if it is due. To be called often.
     ///
     /// # Errors
-    /// It cannot be issued or used; the former one is shown on.
-    pub fn look(&mut self, head: &Head, now: i64) -> Result<(), Failed> {
+    /// It cannot be issued or used; the old one stays in use.
+    pub fn renew_if_due(&mut self, head: &Head, now: i64) -> Result<(), Failed> {
         let is_late = self.not_before.is_none_or(|at| at <= Instant::now());
         if !is_late || self.dates.is_some_and(|dates| !is_due(dates, 0.0, now)) {
             return Ok(());
         }
         let issued = self.issue(head);
-        self.not_before = issued.is_err().then(|| Instant::now() + ISSUE_AGAIN);
+        self.not_before = issued.is_err().then(|| Instant::now() + ISSUE_RETRY_DELAY);
         issued
     }
 
@@ -698,11 +714,11 @@ impl<'a> HeadCertificate<'a> {
 /// Ends a grid: every node, then the head.
 pub async fn stop(head: Head, dir: &Path, reason: &str) {
     head.stop(NODE_GRACE, reason).await;
-    // It says that a head runs; another start replaces it.
+    // The file says that a head runs; the next start replaces it.
     let _ = fs::remove_file(HeadFile::path(dir));
 }
 
-/// What a cluster's file server keeps, if it has files.
+/// The limits of a cluster's file server, if it has one.
 pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<Keeping> {
     let limits = Limits {
         largest: config.files.largest.bytes(),
@@ -713,7 +729,8 @@ pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<Keeping>
     Some(Keeping { cluster: ClusterId::from(cluster.name.as_str()), dir, limits })
 }
 
-/// What is written for a node, and how it is started. It finds the head here, and there its site, if that is elsewhere.
+/// Writes the files of a node, and describes its start. The node finds the head at the first
+/// address, and its site at the second if that is elsewhere.
 pub fn request(
     plan: &Plan<'_>,
     cluster: &ClusterSection,
@@ -740,15 +757,15 @@ pub fn request(
     })
 }
 
-/// A path that means the same wherever a process is started.
+/// Makes a path absolute, so that processes started elsewhere can use it.
 ///
 /// # Errors
-/// There is no current directory.
+/// No current directory exists.
 pub fn absolute(path: &Path) -> Result<PathBuf, Failed> {
     std::path::absolute(path).map_err(|error| cannot("find", path, &error))
 }
 
-/// A node's config as a file: the grid's network and work sections, and who it is.
+/// A node's config file: the grid's network and work sections, and the node's identity.
 fn node_config(
     plan: &Plan<'_>,
     cluster: &ClusterSection,
@@ -793,18 +810,18 @@ fn node_config(
         set(None, "site_at", site.to_string().into());
     }
     if let Some(files) = cluster.files.as_deref().or(plan.files) {
-        // A node need not run where the head was started.
+        // The node may run elsewhere than the head was started.
         set(None, "files", text(absolute(files)?)?.into());
     }
     set(None, "net", encode(&|| toml::Value::try_from(&config.net))?);
     if let (Some(network), Some(shape)) = (network, &config.net.shape) {
-        // Each has an address of its own, and need not run where this does.
+        // Each node has an address of its own, perhaps on another host.
         let bind =
             SocketAddr::new(netconf::emulated_address(network, node)?, config.net.bind.port());
         set(Some("net"), "bind", bind.to_string().into());
         set(Some("net"), "shape", text(absolute(shape)?)?.into());
     }
-    // A node needs to know of the links of its own cluster alone.
+    // A node needs only the links of its own cluster.
     let links = config.link.iter().filter(|link| link.other_end(cluster.name.as_str()).is_some());
     let links: Vec<_> = links.cloned().collect();
     if !links.is_empty() {
@@ -821,15 +838,15 @@ fn node_config(
     set(Some("log"), "level", level.to_string().into());
     set(Some("log"), "format", config.log.format.to_string().into());
     let written = toml::to_string(&table).map_err(Failed::failure)?;
-    // What this program writes it must be able to read: better to fail here than in each node.
+    // An unreadable config fails here rather than in each node.
     load::<NodeConfig>(&Sources::of_text("node.toml", &written))?;
     Ok(written)
 }
 
-/// Fails with the reason if a node of a settled grid is broken.
+/// Fails if a node of a settled grid is broken.
 ///
 /// # Errors
-/// The first broken node with its last lines.
+/// The reason of the first broken node, with its last log lines.
 pub fn check_whole(status: &GridStatus) -> Result<(), Failed> {
     let mut nodes = status.sites.values().flat_map(|site| &site.nodes);
     match nodes.find(|node| node.state == NodeState::Broken) {
@@ -847,36 +864,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grid_that_has_run_gets_no_second_authority() {
+    fn a_grid_that_has_run_keeps_its_authority() {
         let temp = tempfile::tempdir().unwrap();
         let config = ad_hoc(Shape::default(), |sources| sources).unwrap().value;
         let dir = temp.path().join("grid");
         make_private_dir(&dir).unwrap();
         kept_authority(&config, &dir).unwrap();
         let ca = dir.join("ca");
-        for left in ["ca.key", "", "head.json"] {
-            match left {
+        for leftover in ["ca.key", "", "head.json"] {
+            match leftover {
                 "ca.key" => fs::remove_file(ca.join("ca.pem")).unwrap(),
                 "" => fs::remove_file(ca.join("ca.key")).unwrap(),
                 head => fs::write(dir.join(head), "").unwrap(),
             }
             let made = kept_authority(&config, &dir);
-            if left.is_empty() {
-                // Nothing is left of a grid: it begins.
+            if leftover.is_empty() {
+                // Nothing is left of a grid, so that a new one starts.
                 made.unwrap();
                 fs::remove_dir_all(&ca).unwrap();
                 continue;
             }
-            let Err(refused) = made else { panic!("{left}") };
+            let Err(refused) = made else { panic!("{leftover}") };
             assert_eq!(refused.exit, Exit::Auth);
-            let told = ["ca.pem is missing", "backup", "end the grid"];
-            assert!(told.iter().all(|told| refused.message.contains(told)), "{refused}");
+            let parts = ["ca.pem is missing", "backup", "end the grid"];
+            assert!(parts.iter().all(|part| refused.message.contains(part)), "{refused}");
             assert!(!ca.join("ca.pem").exists());
         }
     }
 
     #[test]
-    fn a_process_is_judged_on_its_own_machine_alone() {
+    fn a_process_is_judged_on_its_own_host_only() {
         let temp = tempfile::tempdir().unwrap();
         let proc = temp.path();
         for name in ["self", "7"] {
@@ -892,13 +909,13 @@ mod tests {
         let dead = |head: &HeadFile| head.is_dead(Some("here"), proc);
         assert!(!dead(&head(7, Some("here"))));
         assert!(dead(&head(8, Some("here"))));
-        // Whoever asks is no head, though it has the number of one.
+        // The asking process is no head, though the file contains its id.
         assert!(dead(&head(std::process::id(), Some("here"))));
         assert!(!dead(&head(8, Some("there"))) && !dead(&head(8, None)));
         assert!(!head(8, Some("here")).is_dead(None, proc));
-        // Where nothing tells of processes one cannot know.
+        // Without /proc the state of processes is unknown.
         assert!(!head(8, Some("here")).is_dead(Some("here"), &proc.join("7")));
-        // Of a former version, which did not write its machine.
+        // An earlier version did not write its host.
         let old = r#"{"schema":1,"address":"127.0.0.1:1","pid":7}"#;
         assert_eq!(serde_json::from_str::<HeadFile>(old).unwrap().host, None);
     }

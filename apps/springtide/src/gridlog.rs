@@ -1,6 +1,6 @@
-//! What a grid's scheduler decides, on disk as it happens: `DIR/scheduler.events.jsonl`, which outlives heads.
+//! The decisions of a grid's scheduler on disk: `DIR/scheduler.events.jsonl`, which survives heads.
 //!
-//! Must not know what the events mean.
+//! Independent of the meaning of events.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,22 +8,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use springtide_runtime::event::{Header, LogError, Record, RunLog, SCHEMA};
 
-/// Interval between looks for logs that are too old.
+/// Interval between removals of old logs.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is kept of the log.
+/// Limits of the log's size and age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLimits {
-    /// A longer log is put aside.
+    /// Size in bytes at which the log is rotated.
     pub bytes: u64,
-    /// Logs that are kept beside the current one.
+    /// The maximum number of rotated logs.
     pub count: u32,
-    /// No log that was put aside is kept longer.
+    /// The maximum age of rotated logs.
     pub age: Duration,
 }
 
-/// The log. One that has grown too long is put aside as `scheduler.events.1.jsonl`, the one before it
-/// as `2`, and so on, within the limits.
+/// The log. A full one is rotated to `scheduler.events.1.jsonl`, the one before it to `2`, and so
+/// on, within the limits.
 pub struct GridLog {
     path: PathBuf,
     version: &'static str,
@@ -33,16 +33,16 @@ pub struct GridLog {
 }
 
 impl GridLog {
-    /// Where it is.
+    /// The path of the log.
     pub fn path(dir: &Path) -> PathBuf {
         dir.join("scheduler.events.jsonl")
     }
 
-    fn aside(&self, number: u32) -> PathBuf {
+    fn rotated_path(&self, number: u32) -> PathBuf {
         self.path.with_extension(format!("{number}.jsonl"))
     }
 
-    /// Goes on with the log of a grid's directory, or begins it.
+    /// Continues the log of a grid's directory, or creates it.
     ///
     /// # Errors
     /// It cannot be written.
@@ -50,18 +50,18 @@ impl GridLog {
         let path = Self::path(dir);
         let log = match path.exists() {
             true => RunLog::resume(&path, u64::MAX)?,
-            false => begin(&path, version)?,
+            false => create(&path, version)?,
         };
         let mut log = Self { path, version, limits, log, expired: Instant::now() };
-        log.turn()?;
+        log.rotate()?;
         log.expire(SystemTime::now());
         Ok(log)
     }
 
-    /// Writes records down.
+    /// Appends records to the log.
     ///
     /// # Errors
-    /// They are not written.
+    /// They cannot be written.
     pub fn append(&mut self, records: &[Record]) -> Result<(), LogError> {
         if self.expired.elapsed() >= EXPIRY_INTERVAL {
             self.expire(SystemTime::now());
@@ -70,20 +70,20 @@ impl GridLog {
             return Ok(());
         }
         self.log.append(records)?;
-        self.turn()
+        self.rotate()
     }
 
-    /// Removes logs that are past the limits.
+    /// Removes logs that exceed the limits.
     fn expire(&mut self, now: SystemTime) {
         self.expired = Instant::now();
         for number in 1.. {
-            let path = self.aside(number);
+            let path = self.rotated_path(number);
             let Ok(about) = fs::metadata(&path) else { return };
             let age = about.modified().ok().and_then(|at| now.duration_since(at).ok());
             if number > self.limits.count || age.is_some_and(|age| age > self.limits.age) {
-                // Those behind it are older.
+                // Logs with higher numbers are older.
                 (number..)
-                    .map(|number| self.aside(number))
+                    .map(|number| self.rotated_path(number))
                     .take_while(|path| path.exists())
                     .for_each(|path| {
                         if let Err(error) = fs::remove_file(&path) {
@@ -95,24 +95,24 @@ impl GridLog {
         }
     }
 
-    fn turn(&mut self) -> Result<(), LogError> {
+    fn rotate(&mut self) -> Result<(), LogError> {
         if fs::metadata(&self.path).map_or(0, |file| file.len()) <= self.limits.bytes {
             return Ok(());
         }
-        let io = |source| LogError::Io { file: self.path.clone(), what: "put it aside", source };
-        let last = (1..).find(|number| !self.aside(*number).exists()).unwrap_or(1);
+        let io = |source| LogError::Io { file: self.path.clone(), what: "rotate", source };
+        let last = (1..).find(|number| !self.rotated_path(*number).exists()).unwrap_or(1);
         for number in (1..last).rev() {
-            fs::rename(self.aside(number), self.aside(number + 1)).map_err(io)?;
+            fs::rename(self.rotated_path(number), self.rotated_path(number + 1)).map_err(io)?;
         }
-        fs::rename(&self.path, self.aside(1)).map_err(io)?;
-        self.log = begin(&self.path, self.version)?;
+        fs::rename(&self.path, self.rotated_path(1)).map_err(io)?;
+        self.log = create(&self.path, self.version)?;
         self.expire(SystemTime::now());
         Ok(())
     }
 }
 
-fn begin(path: &Path, version: &str) -> Result<RunLog, LogError> {
-    // Only people read it.
+fn create(path: &Path, version: &str) -> Result<RunLog, LogError> {
+    // Approximate: only people read it.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let header = Header {
         schema: SCHEMA,
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_on_after_a_head_and_is_put_aside_when_it_is_long() {
+    fn the_log_continues_after_a_head_and_is_rotated_when_full() {
         let dir = tempfile::tempdir().unwrap();
         let now = tokio::time::Instant::now();
         let recorder = Recorder::new(NodeId::from("head"), Incarnation(1), now, 100);
@@ -154,14 +154,14 @@ mod tests {
             log.append(&decide("more")).unwrap();
         }
         assert!(fs::metadata(&path).unwrap().len() <= 4000);
-        // The newest has the lowest number.
-        let [first, second] = [1, 2].map(|number| read(&log.aside(number)).unwrap().records);
+        // The newest log has the lowest number.
+        let [first, second] = [1, 2].map(|number| read(&log.rotated_path(number)).unwrap().records);
         assert!(first[0].order() > second[0].order());
-        assert!(!log.aside(3).exists());
+        assert!(!log.rotated_path(3).exists());
         let hour = Duration::from_secs(3600);
         log.expire(SystemTime::now() + hour / 2);
-        assert!(log.aside(2).exists());
+        assert!(log.rotated_path(2).exists());
         log.expire(SystemTime::now() + 2 * hour);
-        assert!(!log.aside(1).exists() && !log.aside(2).exists() && path.exists());
+        assert!(!log.rotated_path(1).exists() && !log.rotated_path(2).exists() && path.exists());
     }
 }

@@ -1,6 +1,7 @@
 //! `files ...`: input files of jobs in the directories of a grid's clusters.
 //!
-//! Bytes go to and from the clusters' file servers, not through the scheduler. Must not know where jobs are placed.
+//! Bytes pass through the clusters' file servers, not the scheduler. Independent of the placement
+//! of jobs.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -31,67 +32,68 @@ use crate::run::{Attachment, print};
 use crate::signals::{Signals, word};
 use crate::talk::Talk;
 
-/// How long the head may take to answer what takes it no time.
-const WITHIN: Duration = Duration::from_secs(10);
-/// A file server has this long to read or write a piece.
-const CHUNK_WITHIN: Duration = Duration::from_secs(120);
-/// Pieces that are asked for ahead.
-const AHEAD: usize = 4;
+/// Timeout of a request that the head answers at once.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of a file server to read or write a chunk.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(120);
+/// The number of chunks requested ahead.
+const CHUNKS_AHEAD: usize = 4;
 
-/// `files ...`
+/// The subcommands of `files`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum FilesCommand {
-    /// Show which files there are, how long they are and which clusters have them
+    /// List files with their lengths and clusters
     List {
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
         /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Copy a file of this machine into a cluster's directory
+    /// Copy a file of this host into a cluster's directory
     Put {
-        /// The file
+        /// Path of the file
         #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// Which cluster
+        /// Cluster to copy to
         #[arg(long, value_name = "NAME")]
         cluster: String,
-        /// What it is called there [default: its own name]
+        /// Name of the file there [default: its own name]
         #[arg(long = "as", value_name = "NAME")]
         name: Option<String>,
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
     },
     /// Remove files from all clusters
     Remove {
-        /// Their names; those that begin with wf- and are of no workflow that runs were left by one that was killed
+        /// Names of the files; those that begin with wf- and belong to no running workflow remain
+        /// from a killed one
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
     },
-    /// Copy a cluster's file to this machine
+    /// Copy a cluster's file to this host
     Fetch {
-        /// Its name
+        /// Name of the file
         #[arg(value_name = "NAME")]
         name: String,
-        /// From which cluster [default: the first that has it]
+        /// Cluster to copy from [default: the first that has it]
         #[arg(long, value_name = "NAME")]
         cluster: Option<String>,
-        /// Where to [default: its name, here]
+        /// Path to write [default: its name, in this directory]
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         out: Option<PathBuf>,
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
     },
 }
 
-/// Does it.
+/// Executes a subcommand of `files`.
 ///
 /// # Errors
 /// No grid is up, it has no such file or cluster, or a file cannot be read or written.
@@ -107,21 +109,21 @@ pub async fn files(command: FilesCommand, global: &GlobalArgs) -> Result<(), Fai
     let done = tokio::select! {
         biased;
         exit = signals.next() => {
-            let goes_on = "the same command goes on from what is there";
-            Err(Failed::new(exit, format!("{}: {goes_on}", word(exit))))
+            let hint = "the same command continues the transfer";
+            Err(Failed::new(exit, format!("{}: {hint}", word(exit))))
         }
-        done = told(&attachment, command, global) => done,
+        done = execute(&attachment, command, global) => done,
     };
-    attachment.endpoint.net.close("told").await;
+    attachment.endpoint.net.close("answered").await;
     done
 }
 
-async fn told(
+async fn execute(
     attachment: &Attachment,
     command: FilesCommand,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
-    let grid = attachment.scheduler().send(GetFiles {}).deadline(WITHIN).await?;
+    let grid = attachment.scheduler().send(GetFiles {}).deadline(REQUEST_TIMEOUT).await?;
     match command {
         FilesCommand::List { json, .. } => {
             print(&if json { list_object(&grid.files) } else { list_text(&grid.files) })
@@ -146,12 +148,12 @@ async fn told(
         FilesCommand::Remove { names, .. } => {
             let known = |name: &&String| grid.files.iter().any(|file| file.name == **name);
             if let Some(unknown) = names.iter().find(|name| !known(name)) {
-                return found(&grid.files, unknown, None).map(drop);
+                return select(&grid.files, unknown, None).map(drop);
             }
             for cluster in grid.servers.keys() {
                 let server = server(attachment, &grid, cluster)?;
                 let word = RemoveFiles { names: names.clone() };
-                server.send(word).deadline(CHUNK_WITHIN).await?.map_err(refused)?;
+                server.send(word).deadline(CHUNK_TIMEOUT).await?.map_err(refused)?;
             }
             Ok(())
         }
@@ -164,7 +166,7 @@ async fn told(
                 )));
             }
             let cluster = cluster.map(|name| ClusterId::from(name.as_str()));
-            let (cluster, entry) = found(&grid.files, &name, cluster)?;
+            let (cluster, entry) = select(&grid.files, &name, cluster)?;
             let server = server(attachment, &grid, &cluster)?;
             fetch(&server, &entry, &out, &mut Talk::new(global.quiet)).await?;
             if !global.quiet {
@@ -175,13 +177,13 @@ async fn told(
     }
 }
 
-/// What a file is, by reading all of it. That may take minutes, and must not hold up signals; a thread of its own does not hold
-/// up the process's end either.
+/// The entry of a file, from reading all of it. Reading may take minutes: a thread of its own
+/// blocks neither signals nor the process's end.
 pub async fn summed(path: &Path, name: &str) -> Result<FileEntry, Failed> {
     let (done, sum) = tokio::sync::oneshot::channel();
     let (file, name) = (path.to_owned(), name.to_owned());
     let read = move || {
-        // Nobody waits for it any more: then nobody wants it.
+        // The receiver may be gone; then the result is not needed.
         let _ = done.send(entry_of(&file, &name));
     };
     let thread = std::thread::Builder::new().name("checksum".to_owned()).spawn(read);
@@ -199,8 +201,8 @@ pub fn server(
     let Some(at) = grid.servers.get(cluster) else {
         let known: Vec<&str> = grid.servers.keys().map(ClusterId::as_str).collect();
         let there = match known.is_empty() {
-            true => "no cluster does; set `files` of a [[cluster]]".to_owned(),
-            false => format!("those that do are {}", known.join(", ")),
+            true => "no cluster does; set `files` in a [[cluster]]".to_owned(),
+            false => format!("those with files are {}", known.join(", ")),
         };
         return Err(Failed::usage(format!("cluster {cluster} keeps no files: {there}")));
     };
@@ -208,8 +210,8 @@ pub fn server(
     Ok(attachment.endpoint.hub.remote(&at.node, &files_name(cluster)))
 }
 
-/// Which file of a name, and from where.
-fn found(
+/// Selects the file of a name and the cluster to copy from.
+fn select(
     files: &[FileStatus],
     name: &str,
     cluster: Option<ClusterId>,
@@ -217,7 +219,7 @@ fn found(
     let Some(file) = files.iter().find(|file| file.name == name) else {
         let hint = match nearest(name, files.iter().map(|file| file.name.as_str())) {
             Some(meant) => format!("did you mean {meant}?"),
-            None => "`files list` shows those there are".to_owned(),
+            None => "`files list` shows all files".to_owned(),
         };
         return Err(Failed::usage(format!("no cluster has a file {name}: {hint}")));
     };
@@ -231,7 +233,7 @@ fn found(
         },
         None => match (file.differs(), file.clusters.iter().next()) {
             (Some(differs), _) => Err(Failed::usage(format!(
-                "files named {name} differ ({differs}): say which by --cluster"
+                "files named {name} differ ({differs}): select one with --cluster"
             ))),
             (None, Some((cluster, entry))) => Ok((cluster.clone(), entry.clone())),
             (None, None) => Err(Failed::usage(format!("no cluster has a file {name}"))),
@@ -242,7 +244,7 @@ fn found(
 /// Sends a file to a cluster's file server.
 ///
 /// # Errors
-/// It cannot be read, or the server does not take it.
+/// It cannot be read, or the server refuses it.
 pub async fn put(
     server: &Remote<FileServer>,
     path: &Path,
@@ -251,7 +253,7 @@ pub async fn put(
 ) -> Result<(), Failed> {
     let mut file = File::open(path).map_err(|error| cannot("read", path, &error))?;
     let mut chunk = vec![0; CHUNK_MAX as usize];
-    // Says how much is there already.
+    // The answer contains the length that the server has already.
     let mut at = send(server, entry, 0, Bytes::new()).await?;
     std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(at.have))
         .map_err(|error| cannot("read", path, &error))?;
@@ -261,7 +263,7 @@ pub async fn put(
         let len = left.min(chunk.len());
         file.read_exact(&mut chunk[..len]).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
-                Failed::failure(format!("{} became shorter while it was sent", path.display()))
+                Failed::failure(format!("{} became shorter during the transfer", path.display()))
             }
             _ => cannot("read", path, &error),
         })?;
@@ -270,7 +272,7 @@ pub async fn put(
         if !at.done && at.have != before + len as u64 {
             let name = &entry.name;
             return Err(Failed::failure(format!(
-                "somebody else sends {name} too: try again later"
+                "another client sends {name} at the same time: try again later"
             )));
         }
     }
@@ -285,7 +287,7 @@ async fn send(
     bytes: Bytes,
 ) -> Result<springtide_actors::files::PutState, Failed> {
     let put = PutChunk { file: entry.clone(), at, bytes };
-    server.send(put).deadline(CHUNK_WITHIN).await?.map_err(refused)
+    server.send(put).deadline(CHUNK_TIMEOUT).await?.map_err(refused)
 }
 
 fn refused(error: FileError) -> Failed {
@@ -295,8 +297,9 @@ fn refused(error: FileError) -> Failed {
     }
 }
 
-/// Written beside its place first, so that a file that is there is whole. What came before an interruption is gone on from; its
-/// checksum tells whether it was of this file.
+/// Copies a file from a cluster's file server. It writes a temporary file first, so that the final
+/// file is complete. An interrupted transfer continues; the checksum shows whether the beginning
+/// belongs to this file.
 pub async fn fetch(
     server: &Remote<FileServer>,
     entry: &FileEntry,
@@ -313,22 +316,25 @@ pub async fn fetch(
             talk.done();
             return fs::rename(&part, out).map_err(|error| cannot("write", out, &error));
         }
-        // What came of it is of no use.
+        // The damaged file is of no use.
         let _ = fs::remove_file(&part);
         if begun == 0 {
             let name = &entry.name;
-            return Err(Failed::failure(format!("{name} arrived damaged: fetch it again")));
+            return Err(Failed::failure(format!(
+                "{name} was damaged in the transfer: fetch it \
+            again"
+            )));
         }
     }
 }
 
-/// How much of a file is there already, and the file, to be gone on with.
-#[allow(clippy::disallowed_methods)] // Its error is the caller's.
-fn resumed(part: &Path, bytes: u64) -> std::io::Result<(File, u64)> {
+/// Opens the file of an interrupted transfer, and returns its length.
+#[allow(clippy::disallowed_methods)] // the caller reports the error
+fn open_partial(part: &Path, bytes: u64) -> std::io::Result<(File, u64)> {
     let mut file = File::options().create(true).truncate(false).write(true).open(part)?;
     let mut have = file.metadata()?.len();
     if have > bytes {
-        // Of another file.
+        // The file is longer than the new one, so that it is of another.
         file.set_len(0)?;
         have = 0;
     }
@@ -336,7 +342,7 @@ fn resumed(part: &Path, bytes: u64) -> std::io::Result<(File, u64)> {
     Ok((file, have))
 }
 
-/// Returns how much was there before.
+/// Copies the missing part of a file. Returns the length that existed before.
 async fn receive(
     server: &Remote<FileServer>,
     entry: &FileEntry,
@@ -344,20 +350,20 @@ async fn receive(
     talk: &mut Talk,
 ) -> Result<u64, Failed> {
     let (mut file, begun) =
-        resumed(part, entry.bytes).map_err(|error| cannot("write", part, &error))?;
+        open_partial(part, entry.bytes).map_err(|error| cannot("write", part, &error))?;
     let (mut next, mut have) = (begun, begun);
-    let mut asked: VecDeque<RemoteRequest<ReadChunk>> = VecDeque::new();
+    let mut requests: VecDeque<RemoteRequest<ReadChunk>> = VecDeque::new();
     while have < entry.bytes {
-        while next < entry.bytes && asked.len() < AHEAD {
+        while next < entry.bytes && requests.len() < CHUNKS_AHEAD {
             let (name, sum) = (entry.name.clone(), entry.sum.clone());
             let chunk = ReadChunk { name, sum, at: next, len: CHUNK_MAX };
-            asked.push_back(server.send(chunk).deadline(CHUNK_WITHIN).start());
+            requests.push_back(server.send(chunk).deadline(CHUNK_TIMEOUT).start());
             next = entry.bytes.min(next + u64::from(CHUNK_MAX));
         }
-        let Some(call) = asked.pop_front() else { break };
+        let Some(call) = requests.pop_front() else { break };
         let bytes = call.await?.map_err(refused)?;
         if bytes.is_empty() {
-            break; // found out by its checksum
+            break; // the checksum detects it
         }
         file.write_all(&bytes).map_err(|error| cannot("write", part, &error))?;
         have += bytes.len() as u64;
@@ -426,7 +432,8 @@ mod tests {
         let expected = "\
 FILE         LENGTH  CLUSTERS
 bodies.csv  1.50 kB  ams, del
-text        differs  ams has 7 bytes (000000000000), del has 8 bytes (000000000000); remove the wrong ones, or give them other names
+text        differs  ams has 7 bytes (000000000000), del has 8 bytes (000000000000); \
+            remove the wrong ones, or give them other names
 ";
         assert_eq!(list_text(&files), expected, "{}", list_text(&files));
         assert_eq!(list_text(&[]), "no files\n");
@@ -435,37 +442,37 @@ text        differs  ams has 7 bytes (000000000000), del has 8 bytes (0000000000
     }
 
     #[test]
-    fn what_came_before_is_gone_on_from_unless_it_is_too_long() {
+    fn a_partial_file_is_continued_unless_it_is_too_long() {
         let temp = tempfile::tempdir().unwrap();
         let part = temp.path().join("bodies.csv.part");
-        assert_eq!(resumed(&part, 5).unwrap().1, 0);
+        assert_eq!(open_partial(&part, 5).unwrap().1, 0);
         fs::write(&part, "abc").unwrap();
-        let (mut file, have) = resumed(&part, 5).unwrap();
+        let (mut file, have) = open_partial(&part, 5).unwrap();
         assert_eq!(have, 3);
         file.write_all(b"de").unwrap();
         assert_eq!(fs::read(&part).unwrap(), b"abcde");
-        assert_eq!(resumed(&part, 4).unwrap().1, 0);
+        assert_eq!(open_partial(&part, 4).unwrap().1, 0);
         assert_eq!(fs::read(&part).unwrap(), b"");
     }
 
     #[test]
-    fn which_file_is_meant_is_found_or_told() {
+    fn the_meant_file_is_selected_or_the_choice_is_reported() {
         let files = [
             file("bodies.csv", &[("ams", 1), ("del", 1)]),
             file("text", &[("ams", 7), ("del", 8)]),
         ];
-        let of = |name: &str, cluster: Option<&str>| found(&files, name, cluster.map(Into::into));
+        let of = |name: &str, cluster: Option<&str>| select(&files, name, cluster.map(Into::into));
         assert_eq!(of("bodies.csv", None).unwrap().0, "ams".into());
         assert_eq!(of("text", Some("del")).unwrap().1.bytes, 8);
-        for (name, cluster, told) in [
+        for (name, cluster, expected) in [
             ("bodeis.csv", None, "did you mean bodies.csv?"),
             ("zzz", None, "`files list` shows"),
-            ("text", None, "say which by --cluster"),
+            ("text", None, "select one with --cluster"),
             ("text", Some("bud"), "cluster bud has no file text: ams, del has"),
         ] {
             let failed = of(name, cluster).unwrap_err();
             assert_eq!(failed.exit, Exit::Usage);
-            assert!(failed.message.contains(told), "{failed}");
+            assert!(failed.message.contains(expected), "{failed}");
         }
     }
 }

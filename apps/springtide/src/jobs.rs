@@ -1,6 +1,6 @@
-//! `job ...`: jobs that are submitted to a grid that is up, and what becomes of them.
+//! `job ...`: submits jobs to a running grid, and shows and changes them.
 //!
-//! Must not know how they are scheduled.
+//! Independent of scheduling.
 
 mod needs;
 mod shown;
@@ -23,16 +23,16 @@ use springtide_runtime::id::JobId;
 use springtide_runtime::remote::Remote;
 use tokio::time::{Instant, sleep};
 
-pub use self::needs::{NeedArgs, Wanted, need, of_file};
+pub use self::needs::{JobRequest, NeedArgs, need, of_file};
 
 use self::shown::{
-    Known, list_object, list_text, plan_object, plan_text, purged_object, purged_text, rows,
+    JobInfo, list_object, list_text, plan_object, plan_text, purged_object, purged_text, rows,
     status_object, status_text, why_object, why_text,
 };
 use crate::args::{GlobalArgs, time};
 use crate::desk::{
-    DESK, Desk, JobEntry, JobRecord, ListJobs, PurgeJobs, Purged, ReadJob, Selection, SubmitJob,
-    since_epoch,
+    DESK, JobArchive, JobEntry, JobRecord, ListJobs, PurgeJobs, Purged, ReadJob, Selection,
+    SubmitJob, since_epoch,
 };
 use crate::exit::{Exit, Failed};
 use crate::netconf;
@@ -40,143 +40,149 @@ use crate::report::{SCHEMA, seconds};
 use crate::run::{Attachment, attach, print};
 use crate::signals::{Signals, word};
 
-/// How long the head may take to answer what takes it no time.
-const WITHIN: Duration = Duration::from_secs(10);
-/// A job that is waited for is looked at this often.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A job that is cancelled has this long to end.
-const CANCEL_WITHIN: Duration = Duration::from_secs(30);
-/// Ended jobs that `job list` shows, unless more are wanted.
+/// Timeout of a request that the head answers at once.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between queries while the command waits for a job.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Time that a cancelled job has to end.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The default number of ended jobs that `job list` shows.
 const ENDED_SHOWN: usize = 20;
-/// Removing many jobs may take the head this long.
+/// Timeout of a purge, which may remove many jobs.
 const PURGE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Failures that are told in full, of many.
-const TOLD_MAX: usize = 10;
-/// So many lines are more than are kept.
+/// The maximum number of failures that a plan prints in full.
+const FAILURES_MAX: usize = 10;
+/// A number of lines above the maximum that the head keeps.
 const ALL_LINES: usize = 1_000_000;
 
-/// Which grid.
+/// Options that select the grid and the form of the output.
 #[derive(Args, Clone, Debug)]
 pub struct GridArgs {
-    /// The grid's config: `up` has started it
-    #[arg(id = "job.config", long = "config", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Config of the running grid
+    #[arg(
+        id = "job.config",
+        long = "config",
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+    )]
     pub config: PathBuf,
     /// Print the result as one JSON object
     #[arg(id = "job.json", long = "json")]
     pub json: bool,
 }
 
-/// `job submit` and `job plan` with a file.
+/// Options of `job submit` and `job plan` with a file.
 #[derive(Args, Clone, Debug)]
 pub struct FileArgs {
     #[command(flatten)]
     pub grid: GridArgs,
-    /// Jobs in a file; `config init --jobs` writes an example
+    /// File with jobs; `config init --jobs` writes an example
     #[arg(id = "job.file", long = "file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub file: PathBuf,
 }
 
-/// `job ...`, but for `submit` and `plan`.
+/// Subcommands of `job`, except `submit` and `plan`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum JobCommand {
-    /// Show the jobs that have not ended, and the last ones that have
+    /// List the jobs that have not ended, and the last ended ones
     List {
         #[command(flatten)]
         grid: GridArgs,
-        /// At most this number of ended jobs
+        /// Maximum number of ended jobs
         #[arg(long, value_name = "N", default_value_t = ENDED_SHOWN)]
         last: usize,
-        /// All ended jobs that are kept
+        /// List all ended jobs that the head keeps
         #[arg(long, conflicts_with = "last")]
         all: bool,
     },
-    /// Remove ended jobs, with their files
+    /// Remove ended jobs and their files
     Purge {
         #[command(flatten)]
         grid: GridArgs,
         /// Numbers of ended jobs, such as 7 or job-7
-        #[arg(value_name = "JOB", value_parser = number,
+        #[arg(value_name = "JOB", value_parser = parse_job,
               required_unless_present_any = ["older_than", "keep"])]
         jobs: Vec<JobId>,
-        /// Those that ended longer ago than this
+        /// Remove jobs that ended longer ago than this
         #[arg(long, value_name = "TIME", value_parser = time)]
         older_than: Option<Duration>,
-        /// All but this number of those that ended last; with --older-than, those beyond both
+        /// Remove all but the last N ended jobs; with --older-than, only those that exceed both
+        /// limits
         #[arg(long, value_name = "N")]
         keep: Option<usize>,
     },
-    /// Show what a job has and does
+    /// Show the state, processors and progress of a job
     Status(OneArgs),
-    /// Tell why a job waits, and what happened to it
+    /// Explain why a job waits, and list its history
     Why(OneArgs),
-    /// Give a running job more processors as soon as there are free ones
+    /// Give a running job more processors as soon as they are free
     Grow {
         #[command(flatten)]
         one: OneArgs,
-        /// How many more
+        /// Number of additional processors
         #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
         count: u32,
-        /// Other jobs shrink for it, if that gives it all of them within this time
+        /// Shrink other jobs for it, if that frees all processors within this time
         #[arg(long, value_name = "TIME", value_parser = time)]
         within: Option<Duration>,
-        /// Only there
+        /// Only in this cluster
         #[arg(long, value_name = "NAME")]
         cluster: Option<String>,
     },
-    /// Take processors from a running job; it gets no more than it has then
+    /// Take processors from a running job; its new size is its maximum from then on
     Shrink {
         #[command(flatten)]
         one: OneArgs,
-        /// How many
+        /// Number of processors to take
         #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
         count: u32,
     },
-    /// End a job, or take it from the queue
+    /// Cancel a job, waiting or running
     Cancel(OneArgs),
     /// Print a job's result
     Result {
         #[command(flatten)]
         one: OneArgs,
-        /// Wait until it has ended
+        /// Wait until the job has ended
         #[arg(long)]
         wait: bool,
-        /// Wait no longer than this
+        /// Maximum time to wait
         #[arg(long, value_name = "TIME", value_parser = time, requires = "wait")]
         timeout: Option<Duration>,
     },
-    /// Print what a job has said
+    /// Print the output of a job
     Logs {
         #[command(flatten)]
         one: OneArgs,
-        /// Only so many of its last lines
+        /// Maximum number of last lines
         #[arg(long, value_name = "N")]
         lines: Option<usize>,
     },
 }
 
-/// One job of a grid.
+/// Options that select one job of a grid.
 #[derive(Args, Clone, Debug)]
 pub struct OneArgs {
-    /// Its number, such as 7 or job-7
-    #[arg(value_name = "JOB", value_parser = number)]
+    /// Number of the job, such as 7 or job-7
+    #[arg(value_name = "JOB", value_parser = parse_job)]
     pub job: JobId,
     #[command(flatten)]
     pub grid: GridArgs,
 }
 
-fn number(text: &str) -> Result<JobId, String> {
+fn parse_job(text: &str) -> Result<JobId, String> {
     let digits = text.strip_prefix("job-").unwrap_or(text);
     let number = digits.parse().ok().filter(|number| *number > 0);
     number.map(JobId).ok_or_else(|| "must be a job's number such as 7 or job-7".to_owned())
 }
 
-/// What submissions are made with.
-pub struct Order {
+/// Settings of a submission.
+pub struct SubmitOrder {
     /// The grid's config file.
     pub file: PathBuf,
-    /// The result is one JSON object.
+    /// Whether the result is printed as one JSON object.
     pub json: bool,
-    /// Nothing is submitted: where would it go?
+    /// Whether to plan the jobs instead of submitting them.
     pub dry: bool,
     /// Fingerprint of this program's registry.
     pub fingerprint: u64,
@@ -185,12 +191,12 @@ pub struct Order {
 /// Reads the grid's config.
 ///
 /// # Errors
-/// Its mistakes.
+/// The config cannot be read or is wrong.
 pub fn grid_config(file: &Path) -> Result<GridConfig, Failed> {
     Ok(load::<GridConfig>(&Sources::of_process(Some(file)))?.value)
 }
 
-/// Finds the head of the grid of a config and calls it.
+/// Finds the head of the grid of a config and connects to it.
 ///
 /// # Errors
 /// As [`grid_config`] and [`attach`].
@@ -198,15 +204,15 @@ pub async fn attach_by(file: &Path) -> Result<Attachment, Failed> {
     attach(file, &grid_config(file)?).await
 }
 
-/// Submits jobs and does not wait for them; or tells where they would go.
+/// Submits jobs without waiting for their ends, or plans where they would start.
 ///
 /// # Errors
-/// No grid is up, or the head does not take them: those before are submitted, and told. A plan has a failure where a job
-/// would have no place now.
+/// No grid is up, or the head refuses a job; the jobs before it are submitted and printed. A plan
+/// fails if a job could not start now.
 pub async fn submit(
-    order: Order,
+    order: SubmitOrder,
     config: &GridConfig,
-    jobs: Vec<Wanted>,
+    jobs: Vec<JobRequest>,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
     let attachment = match attach(&order.file, config).await {
@@ -223,16 +229,16 @@ pub async fn submit(
 
 async fn submit_all(
     attachment: &Attachment,
-    order: &Order,
+    order: &SubmitOrder,
     config: &GridConfig,
-    jobs: Vec<Wanted>,
+    jobs: Vec<JobRequest>,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
     let Attachment { endpoint, head, .. } = attachment;
-    let desk: Remote<Desk> = endpoint.hub.remote(head, DESK);
+    let archive: Remote<JobArchive> = endpoint.hub.remote(head, DESK);
     let all = jobs.len();
     let (mut numbers, mut ended) = (Vec::new(), Ok(()));
-    for Wanted { name, body, line, need } in jobs {
+    for JobRequest { name, body, line, need } in jobs {
         let mut params: JobParams = netconf::job_params(config);
         params.min_nodes = need.least();
         params.max_nodes = Some(need.greatest());
@@ -247,12 +253,16 @@ async fn submit_all(
             need: Some(need),
             principal: None,
         };
-        let job = match desk.send(SubmitJob { submit, line: line.clone() }).deadline(WITHIN).await {
+        let job = match archive
+            .send(SubmitJob { submit, line: line.clone() })
+            .deadline(REQUEST_TIMEOUT)
+            .await
+        {
             Ok(Ok(job)) => job,
             refused => {
                 let failed = match refused {
                     Ok(refused) => refused.map(drop).map_err(Failed::from).err(),
-                    // It may have come, and its answer not.
+                    // The head may have received the job, while its answer was lost.
                     Err(error) => Some(Failed::from(error)).map(|failed| {
                         let message = format!(
                             "{}; `job list` shows whether it was submitted",
@@ -261,8 +271,9 @@ async fn submit_all(
                         Failed { message, ..failed }
                     }),
                 };
-                ended =
-                    failed.map_or(Ok(()), |failed| Err(partly(failed, &line, numbers.len(), all)));
+                ended = failed.map_or(Ok(()), |failed| {
+                    Err(after_some_submitted(failed, &line, numbers.len(), all))
+                });
                 break;
             }
         };
@@ -275,8 +286,8 @@ async fn submit_all(
     ended
 }
 
-/// A submission that failed after others had not.
-fn partly(failed: Failed, line: &str, before: usize, all: usize) -> Failed {
+/// Adds to a failed submission how many jobs were submitted before it.
+fn after_some_submitted(failed: Failed, line: &str, before: usize, all: usize) -> Failed {
     if all == 1 {
         return failed;
     }
@@ -284,7 +295,7 @@ fn partly(failed: Failed, line: &str, before: usize, all: usize) -> Failed {
     Failed { message, ..failed }
 }
 
-/// The numbers of jobs that were submitted, also if others were not.
+/// The printed numbers of submitted jobs, with the failure of the others.
 fn submitted(json: bool, numbers: &[JobId], failed: Option<&Failed>) -> String {
     if !json {
         return numbers.iter().map(|job| format!("{job}\n")).collect();
@@ -299,14 +310,14 @@ fn submitted(json: bool, numbers: &[JobId], failed: Option<&Failed>) -> String {
 
 async fn plan_all(
     attachment: &Attachment,
-    order: &Order,
-    jobs: Vec<Wanted>,
+    order: &SubmitOrder,
+    jobs: Vec<JobRequest>,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
     let scheduler = attachment.scheduler();
     let mut plans = Vec::new();
-    for Wanted { line, need, .. } in jobs {
-        match scheduler.send(PlanJob { need }).deadline(WITHIN).await {
+    for JobRequest { line, need, .. } in jobs {
+        match scheduler.send(PlanJob { need }).deadline(REQUEST_TIMEOUT).await {
             Ok(plan) => plans.push((line, plan)),
             Err(error) => return told_early(order.json, None, error.into()),
         }
@@ -320,33 +331,33 @@ async fn plan_all(
         false => plans.iter().map(|(line, plan)| plan_text(line, plan) + "\n").collect(),
     })?;
     if plans.len() > 1 && !global.quiet && !order.json {
-        eprintln!("each job is planned alone, on what is free now: together some may wait");
+        eprintln!("each job is planned alone on the processors free now; together, some may wait");
     }
-    no_place(&plans)
+    check_plans(&plans)
 }
 
-/// What of these plans is none.
-fn no_place(plans: &[(String, Result<Placed, PlanError>)]) -> Result<(), Failed> {
+/// Fails if any of these plans found no place.
+fn check_plans(plans: &[(String, Result<Placed, PlanError>)]) -> Result<(), Failed> {
     let failures = || plans.iter().filter_map(|(line, plan)| Some((line, plan.as_ref().err()?)));
     let Some((_, first)) = failures().next() else { return Ok(()) };
     if plans.len() == 1 {
         return Err(Failed::new(Exit::NotPlaced, first));
     }
     let count = failures().count();
-    let mut text = format!("{count} of {} jobs would not start now:", plans.len());
-    for (line, error) in failures().take(TOLD_MAX) {
+    let mut text = format!("{count} of {} jobs cannot start now:", plans.len());
+    for (line, error) in failures().take(FAILURES_MAX) {
         let _ = write!(text, "\n  {line}: {error}");
     }
-    if count > TOLD_MAX {
-        let _ = write!(text, "\n  and {} more", count - TOLD_MAX);
+    if count > FAILURES_MAX {
+        let _ = write!(text, "\n  and {} more", count - FAILURES_MAX);
     }
     Err(Failed::new(Exit::NotPlaced, text))
 }
 
-/// Where nothing else is printed, a failure is, if one JSON object is wanted.
+/// Prints a failure as a JSON object, if JSON is requested and nothing else is printed.
 ///
 /// # Errors
-/// That failure.
+/// Always the failure itself.
 pub fn told_early(json: bool, job: Option<JobId>, failed: Failed) -> Result<(), Failed> {
     if json {
         let mut object = json!({ "schema": SCHEMA, "ok": false, "error": failed.message });
@@ -358,41 +369,42 @@ pub fn told_early(json: bool, job: Option<JobId>, failed: Failed) -> Result<(), 
     Err(failed)
 }
 
-/// A grid that is asked about its jobs.
+/// A connection to a grid for questions about its jobs.
 struct Grid {
     attachment: Attachment,
-    desk: Remote<Desk>,
+    archive: Remote<JobArchive>,
     scheduler: Remote<Scheduler>,
 }
 
 impl Grid {
     async fn attach(file: &Path) -> Result<Self, Failed> {
         let attachment = attach_by(file).await?;
-        let desk = attachment.endpoint.hub.remote(&attachment.head, DESK);
+        let archive = attachment.endpoint.hub.remote(&attachment.head, DESK);
         let scheduler = attachment.scheduler();
-        Ok(Self { attachment, desk, scheduler })
+        Ok(Self { attachment, archive, scheduler })
     }
 
-    /// What is known of a job that there must be.
-    async fn known(&self, job: JobId, lines: usize) -> Result<Known, Failed> {
-        let known = self.look(job, lines, false).await?;
-        if known.record.is_none() && known.detail.is_none() {
+    /// Returns the state of a job, or fails if the grid does not know it.
+    async fn job_info(&self, job: JobId, lines: usize) -> Result<JobInfo, Failed> {
+        let job_info = self.find(job, lines, false).await?;
+        if job_info.record.is_none() && job_info.detail.is_none() {
             return Err(Failed::usage(format!("the grid has no {job}: `job list` shows its jobs")));
         }
-        Ok(known)
+        Ok(job_info)
     }
 
-    /// What is known of a job, if anything: one that was there and that nobody knows any more is over.
-    async fn look(&self, job: JobId, lines: usize, result: bool) -> Result<Known, Failed> {
+    /// Returns the state of a job. A former job without a record and without scheduler state has
+    /// ended.
+    async fn find(&self, job: JobId, lines: usize, result: bool) -> Result<JobInfo, Failed> {
         let ask = ReadJob { job, lines, result };
-        let record = self.desk.send(ask).deadline(WITHIN).await?;
-        let detail = self.scheduler.send(GetJob { job }).deadline(WITHIN).await?;
-        Ok(Known { job, record, detail })
+        let record = self.archive.send(ask).deadline(REQUEST_TIMEOUT).await?;
+        let detail = self.scheduler.send(GetJob { job }).deadline(REQUEST_TIMEOUT).await?;
+        Ok(JobInfo { job, record, detail })
     }
 }
 
 impl JobCommand {
-    /// Which grid, and which job of it.
+    /// The options of the grid, and the job that the command names.
     fn of(&self) -> (&GridArgs, Option<JobId>) {
         match self {
             Self::List { grid, .. } | Self::Purge { grid, .. } => (grid, None),
@@ -405,17 +417,17 @@ impl JobCommand {
     }
 }
 
-/// `job list` and all that is about one job.
+/// Executes a subcommand of `job` other than `submit` and `plan`.
 ///
 /// # Errors
-/// No grid is up, it has no such job, or the job cannot do what is asked.
+/// No grid is up, it has no such job, or the job cannot do the request.
 pub async fn job(command: JobCommand, global: &GlobalArgs) -> Result<(), Failed> {
     let (GridArgs { config, json }, one) = command.of();
     let (file, json) = (config.clone(), *json);
     let done = async {
         let grid = Grid::attach(&file).await?;
-        let done = told(&grid, command, global).await;
-        grid.attachment.endpoint.net.close("told").await;
+        let done = execute(&grid, command, global).await;
+        grid.attachment.endpoint.net.close("answered").await;
         done
     };
     match done.await {
@@ -424,41 +436,41 @@ pub async fn job(command: JobCommand, global: &GlobalArgs) -> Result<(), Failed>
     }
 }
 
-/// Returns what to end with though all has been printed, if that is a failure.
-async fn told(
+/// Executes a subcommand. Returns the failure to exit with after all output is printed.
+async fn execute(
     grid: &Grid,
     command: JobCommand,
     global: &GlobalArgs,
 ) -> Result<Option<Failed>, Failed> {
     match command {
         JobCommand::List { grid: args, last, all } => {
-            // One more than is shown tells whether there are more.
+            // One more than is shown, to detect that there are more.
             let ended = (!all).then_some(last.saturating_add(1));
             let ask = ListJobs { ended, ..ListJobs::default() };
-            let jobs = grid.desk.send(ask).deadline(WITHIN).await?;
+            let jobs = grid.archive.send(ask).deadline(REQUEST_TIMEOUT).await?;
             let (jobs, more) = if all { (jobs, false) } else { last_ended(jobs, last) };
-            let status = grid.scheduler.send(GetStatus {}).deadline(WITHIN).await?;
+            let status = grid.scheduler.send(GetStatus {}).deadline(REQUEST_TIMEOUT).await?;
             let rows = rows(jobs, status.jobs, since_epoch());
             print(&if args.json { list_object(&rows, more) } else { list_text(&rows) })?;
             if more && !args.json && !global.quiet {
-                eprintln!("jobs that ended earlier are not shown: --last N or --all shows more");
+                eprintln!("jobs that ended earlier are hidden: show more with --last N or --all");
             }
         }
         JobCommand::Purge { grid: args, jobs, older_than, keep } => {
             let older_than_s = older_than.map(|age| age.as_secs());
             let selection = Selection { jobs: jobs.into_iter().collect(), older_than_s, keep };
-            let call = grid.desk.send(PurgeJobs { selection, of: None });
+            let call = grid.archive.send(PurgeJobs { selection, of: None });
             let purged = call.deadline(PURGE_TIMEOUT).await?;
             print(&if args.json { purged_object(&purged) } else { purged_text(&purged) })?;
             return Ok(not_purged(&purged));
         }
         JobCommand::Status(one) => {
-            let known = grid.known(one.job, 0).await?;
-            print(&if one.grid.json { status_object(&known) } else { status_text(&known) })?;
+            let job_info = grid.job_info(one.job, 0).await?;
+            print(&if one.grid.json { status_object(&job_info) } else { status_text(&job_info) })?;
         }
         JobCommand::Why(one) => {
-            let known = grid.known(one.job, 0).await?;
-            print(&if one.grid.json { why_object(&known) } else { why_text(&known) })?;
+            let job_info = grid.job_info(one.job, 0).await?;
+            print(&if one.grid.json { why_object(&job_info) } else { why_text(&job_info) })?;
         }
         JobCommand::Grow { one, count, within, cluster } => {
             let within_ms = within.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
@@ -468,26 +480,26 @@ async fn told(
         JobCommand::Shrink { one, count } => resize(grid, &one, Resize::Shrink { count }).await?,
         JobCommand::Cancel(one) => cancel(grid, &one, global).await?,
         JobCommand::Result { one, wait, timeout } => {
-            let known = grid.known(one.job, 0).await?;
-            let known = match wait {
-                true => ended(grid, known, timeout, "goes on; `job cancel` ends it").await?,
-                false => known,
+            let job_info = grid.job_info(one.job, 0).await?;
+            let job_info = match wait {
+                true => ended(grid, job_info, timeout, "continues; `job cancel` ends it").await?,
+                false => job_info,
             };
-            let known = match known.has_ended() {
-                true => grid.look(one.job, 0, true).await?,
-                false => known,
+            let job_info = match job_info.has_ended() {
+                true => grid.find(one.job, 0, true).await?,
+                false => job_info,
             };
-            return result(&one, known);
+            return result(&one, job_info);
         }
         JobCommand::Logs { one, lines } => {
-            let known = grid.known(one.job, lines.unwrap_or(ALL_LINES)).await?;
-            logs(&one, known.record, lines, global)?;
+            let job_info = grid.job_info(one.job, lines.unwrap_or(ALL_LINES)).await?;
+            logs(&one, job_info.record, lines, global)?;
         }
     }
     Ok(None)
 }
 
-/// The jobs without those that ended before the last `count`, and whether there are such.
+/// The jobs without those that ended before the last `count`, and whether there are any such jobs.
 fn last_ended(jobs: Vec<JobEntry>, count: usize) -> (Vec<JobEntry>, bool) {
     let mut ended: Vec<(u64, JobId)> = jobs
         .iter()
@@ -500,7 +512,7 @@ fn last_ended(jobs: Vec<JobEntry>, count: usize) -> (Vec<JobEntry>, bool) {
     (shown, !hidden.is_empty())
 }
 
-/// The failure of a purge that could not remove all jobs that were named.
+/// The failure of a purge that did not remove all named jobs.
 fn not_purged(purged: &Purged) -> Option<Failed> {
     let Purged { running, unknown, failed, .. } = purged;
     if let Some(job) = unknown.first() {
@@ -521,40 +533,45 @@ fn logs(
     wanted: Option<usize>,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
-    let Some(JobRecord { lines, said, dir, .. }) = record else {
+    let Some(JobRecord { lines, said: line_count, dir, .. }) = record else {
         return Err(not_submitted(one.job));
     };
     let file = dir.join("log.txt");
     if one.grid.json {
         let object = json!({
-            "schema": SCHEMA, "job": one.job.0, "lines": lines, "said": said, "file": file,
+            "schema": SCHEMA, "job": one.job.0, "lines": lines, "said": line_count, "file": file,
         });
         return print(&format!("{object}\n"));
     }
     print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())?;
-    if let Some(note) = more_lines(lines.len(), said, wanted).filter(|_| !global.quiet) {
+    if let Some(note) =
+        missing_lines_note(lines.len(), line_count, wanted).filter(|_| !global.quiet)
+    {
         eprintln!("{note}: all are in {} on the head's machine", file.display());
     }
     Ok(())
 }
 
-/// What to say where not all lines that were wanted are here.
-fn more_lines(lines: usize, said: u64, wanted: Option<usize>) -> Option<String> {
-    let fewer = (lines as u64) < said && wanted.is_none_or(|wanted| lines < wanted);
-    fewer.then(|| format!("these are the last {lines} of {said} lines"))
+/// The note that some requested lines are missing, if so.
+fn missing_lines_note(lines: usize, line_count: u64, wanted: Option<usize>) -> Option<String> {
+    let fewer = (lines as u64) < line_count && wanted.is_none_or(|wanted| lines < wanted);
+    fewer.then(|| format!("only the last {lines} of {line_count} lines are shown"))
 }
 
 async fn cancel(grid: &Grid, one: &OneArgs, global: &GlobalArgs) -> Result<(), Failed> {
     let job = one.job;
-    let known = grid.known(job, 0).await?;
-    if known.has_ended() {
-        return Err(Failed::failure(format!("{job} has ended already: it is {}", known.state())));
+    let job_info = grid.job_info(job, 0).await?;
+    if job_info.has_ended() {
+        return Err(Failed::failure(format!(
+            "{job} has ended already: it is {}",
+            job_info.state()
+        )));
     }
     let reason = "cancelled by `job cancel`".to_owned();
-    grid.scheduler.send(CancelJob { job, reason }).deadline(WITHIN).await?;
-    let known =
-        ended(grid, known, Some(CANCEL_WITHIN), "is being ended, and nobody need wait").await?;
-    let state = known.state();
+    grid.scheduler.send(CancelJob { job, reason }).deadline(REQUEST_TIMEOUT).await?;
+    let job_info =
+        ended(grid, job_info, Some(CANCEL_TIMEOUT), "ends without further action").await?;
+    let state = job_info.state();
     if !matches!(state, "cancelled" | "over") {
         let text = format!("{job} ended before it could be cancelled: it is {state}");
         return Err(Failed::failure(text));
@@ -572,12 +589,14 @@ async fn cancel(grid: &Grid, one: &OneArgs, global: &GlobalArgs) -> Result<(), F
 async fn resize(grid: &Grid, one: &OneArgs, by: Resize) -> Result<(), Failed> {
     let job = one.job;
     let call = grid.scheduler.send(ResizeJob { job, by });
-    let done = match call.deadline(WITHIN).await? {
+    let done = match call.deadline(REQUEST_TIMEOUT).await? {
         Ok(done) => done,
         Err(error) => {
             let exit = match &error {
                 ResizeError::Bounds { .. } => Exit::NotPlaced,
-                ResizeError::NotRunning { .. } => return Err(no_size(&grid.known(job, 0).await?)),
+                ResizeError::NotRunning { .. } => {
+                    return Err(not_resizable(&grid.job_info(job, 0).await?));
+                }
                 _ => Exit::Usage,
             };
             return Err(Failed::new(exit, error));
@@ -586,58 +605,61 @@ async fn resize(grid: &Grid, one: &OneArgs, by: Resize) -> Result<(), Failed> {
     let (from, to) = (done.from, done.to);
     print(&match one.grid.json {
         true => format!("{}\n", json!({ "schema": SCHEMA, "job": job.0, "from": from, "to": to })),
-        false => format!("{job} has {from} processors and is to have {to}\n"),
+        false => format!("{job} has {from} processors and will have {to}\n"),
     })
 }
 
-/// Why a job that does not run is not made larger or smaller.
-fn no_size(known: &Known) -> Failed {
-    let (job, state) = (known.job, known.state());
-    Failed::failure(match known.has_ended() {
+/// The failure to resize a job that does not run.
+fn not_resizable(job_info: &JobInfo) -> Failed {
+    let (job, state) = (job_info.job, job_info.state());
+    Failed::failure(match job_info.has_ended() {
         true => format!("{job} has ended: it is {state}"),
         false => {
-            let why = known.why().map_or_else(String::new, |why| format!(" ({why})"));
+            let why = job_info.why().map_or_else(String::new, |why| format!(" ({why})"));
             format!("{job} is {state}{why}: its size can be changed when it runs")
         }
     })
 }
 
-/// Waits for a job's end. `else_it`: what becomes of it if that is given up.
+/// Waits for a job's end. `if_aborted` describes the job's state if the wait ends early.
 async fn ended(
     grid: &Grid,
-    mut known: Known,
+    mut job_info: JobInfo,
     limit: Option<Duration>,
-    else_it: &str,
-) -> Result<Known, Failed> {
+    if_aborted: &str,
+) -> Result<JobInfo, Failed> {
     let mut signals = Signals::take()?;
-    let (began, job) = (Instant::now(), known.job);
-    while !known.has_ended() {
+    let (began, job) = (Instant::now(), job_info.job);
+    while !job_info.has_ended() {
         if let Some(limit) = limit.filter(|limit| began.elapsed() >= *limit) {
             let limit = seconds(limit.as_secs_f64());
-            let text = format!("{job} has not ended after {limit}: it {else_it}");
+            let text = format!("{job} has not ended after {limit}: it {if_aborted}");
             return Err(Failed::new(Exit::Timeout, text));
         }
         tokio::select! {
             biased;
             exit = signals.next() => {
-                return Err(Failed::new(exit, format!("{}: {job} {else_it}", word(exit))));
+                return Err(Failed::new(exit, format!("{}: {job} {if_aborted}", word(exit))));
             }
-            () = sleep(LOOK_EVERY) => {}
+            () = sleep(POLL_INTERVAL) => {}
         }
-        known = grid.look(job, 0, false).await?;
+        job_info = grid.find(job, 0, false).await?;
     }
-    Ok(known)
+    Ok(job_info)
 }
 
 fn not_submitted(job: JobId) -> Failed {
-    let text = format!("{job} was not submitted by `job submit`: whoever ran it has its result");
+    let text = format!(
+        "{job} was not submitted by `job submit`: only the client that ran it has \
+    its result"
+    );
     Failed::usage(text)
 }
 
-/// Prints a job's result, and returns the failure that it is, if it is one.
-fn result(one: &OneArgs, known: Known) -> Result<Option<Failed>, Failed> {
+/// Prints a job's result. Returns the failure of the job, if it failed.
+fn result(one: &OneArgs, job_info: JobInfo) -> Result<Option<Failed>, Failed> {
     let job = one.job;
-    let Some(record) = known.record else { return Err(not_submitted(job)) };
+    let Some(record) = job_info.record else { return Err(not_submitted(job)) };
     let Some(end) = record.entry.ended else {
         return Err(Failed::failure(format!("{job} has not ended: wait for it with --wait")));
     };
@@ -650,7 +672,8 @@ fn result(one: &OneArgs, known: Known) -> Result<Option<Failed>, Failed> {
         let (word, dir) = (end.word(), record.dir.display());
         let error = end.error.map_or_else(String::new, |error| format!(": {error}"));
         return Err(Failed::failure(format!(
-            "{job} has ended ({word}{error}), and its result could not be written to {dir}: see the log of its head"
+            "{job} has ended ({word}{error}), and its result could not be written to {dir}: see \
+            the log of its head"
         )));
     };
     print(&if one.grid.json { format!("{object}\n") } else { summary })?;
@@ -673,21 +696,21 @@ mod tests {
     use crate::desk::JobEnd;
 
     #[test]
-    fn jobs_have_numbers() {
-        assert_eq!(number("7"), Ok(JobId(7)));
-        assert_eq!(number("job-12"), Ok(JobId(12)));
+    fn job_numbers_parse() {
+        assert_eq!(parse_job("7"), Ok(JobId(7)));
+        assert_eq!(parse_job("job-12"), Ok(JobId(12)));
         for wrong in ["", "job-", "0", "-1", "job-x", "7.5"] {
-            assert!(number(wrong).is_err(), "{wrong}");
+            assert!(parse_job(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn what_was_submitted_before_a_failure_is_told() {
+    fn a_failure_reports_the_jobs_submitted_before_it() {
         let numbers = [JobId(1), JobId(2)];
-        let failed = partly(Failed::new(Exit::NotPlaced, "nowhere"), "fib", 2, 5);
+        let failed = after_some_submitted(Failed::new(Exit::NotPlaced, "nowhere"), "fib", 2, 5);
         let text = "2 of 5 jobs were submitted; then fib: nowhere";
         assert_eq!((failed.exit, failed.message.as_str()), (Exit::NotPlaced, text));
-        assert_eq!(partly(Failed::failure("no"), "fib", 0, 1).message, "no");
+        assert_eq!(after_some_submitted(Failed::failure("no"), "fib", 0, 1).message, "no");
         assert_eq!(submitted(false, &numbers, Some(&failed)), "job-1\njob-2\n");
         let object = |failed| serde_json::from_str::<Value>(&submitted(true, &numbers, failed));
         let expected = json!({ "schema": 1, "ok": false, "jobs": [1, 2], "error": text });
@@ -696,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_tells_what_never_starts_and_each_failure() {
+    fn a_plan_reports_jobs_that_never_start_and_each_failure() {
         let no = |never| {
             let why = springtide_actors::policy::malleability::NoPlace {
                 component: 0,
@@ -711,28 +734,28 @@ mod tests {
         let plans = |count: usize| -> Vec<(String, Result<Placed, PlanError>)> {
             (0..count).map(|i| (format!("fib --n {i}"), no(i % 2 == 0))).collect()
         };
-        assert_eq!(no_place(&plans(0)), Ok(()));
+        assert_eq!(check_plans(&plans(0)), Ok(()));
         assert_eq!(
-            no_place(&plans(1)).unwrap_err().message,
+            check_plans(&plans(1)).unwrap_err().message,
             "no cluster can ever take component 1"
         );
-        let many = no_place(&plans(12)).unwrap_err();
+        let many = check_plans(&plans(12)).unwrap_err();
         assert_eq!(many.exit, Exit::NotPlaced);
-        let told = "12 of 12 jobs would not start now:\n  fib --n 0: no cluster can ever take";
-        assert!(many.message.starts_with(told), "{}", many.message);
+        let expected = "12 of 12 jobs cannot start now:\n  fib --n 0: no cluster can ever take";
+        assert!(many.message.starts_with(expected), "{}", many.message);
         assert!(many.message.ends_with("fib --n 9: no cluster can take component 1\n  and 2 more"));
     }
 
     #[test]
-    fn lines_that_are_not_here_are_told() {
-        assert_eq!(more_lines(5, 5, None), None);
-        assert_eq!(more_lines(3, 5, Some(3)), None);
-        let told = Some("these are the last 1000 of 1200 lines".to_owned());
-        assert_eq!(more_lines(1000, 1200, None), told);
-        assert_eq!(more_lines(1000, 1200, Some(1100)), told);
+    fn missing_lines_are_reported() {
+        assert_eq!(missing_lines_note(5, 5, None), None);
+        assert_eq!(missing_lines_note(3, 5, Some(3)), None);
+        let expected = Some("only the last 1000 of 1200 lines are shown".to_owned());
+        assert_eq!(missing_lines_note(1000, 1200, None), expected);
+        assert_eq!(missing_lines_note(1000, 1200, Some(1100)), expected);
     }
 
-    fn known(end: Option<JobEnd>, waits: Option<&str>) -> Known {
+    fn job_info(end: Option<JobEnd>, waits: Option<&str>) -> JobInfo {
         let (name, line) = ("fib".to_owned(), "fib --n 5".to_owned());
         let ended_unix_s = end.as_ref().map(|_| 5);
         let entry = JobEntry {
@@ -768,74 +791,79 @@ mod tests {
             view: None,
             history: Vec::new(),
         });
-        Known { job: JobId(7), record: Some(record), detail }
+        JobInfo { job: JobId(7), record: Some(record), detail }
     }
 
     #[test]
-    fn why_and_status_tell_errors_and_what_is_waited_for() {
+    fn why_and_status_report_errors_and_reasons_to_wait() {
         let end = JobEnd { error: Some("it broke".to_owned()), cancelled: false, exit: Some(3) };
-        let failed = known(Some(end), None);
+        let failed = job_info(Some(end), None);
         let object: Value = serde_json::from_str(&why_object(&failed)).unwrap();
         assert_eq!((&object["state"], &object["why"]), (&json!("failed"), &json!("it broke")));
-        let waits = known(None, Some("nodes that may have outlived the former scheduler"));
+        let waits = job_info(None, Some("nodes that may have outlived the former scheduler"));
         let text = status_text(&waits);
         assert!(text.contains("  waits for   nodes that may have outlived"), "{text}");
         let object: Value = serde_json::from_str(&status_object(&waits)).unwrap();
-        let told = object["waits_for"].as_str().unwrap();
-        assert!(told.starts_with("nodes that may"), "{object}");
-        let refused = no_size(&waits);
+        let expected = object["waits_for"].as_str().unwrap();
+        assert!(expected.starts_with("nodes that may"), "{object}");
+        let refused = not_resizable(&waits);
         assert_eq!(refused.exit, Exit::Failure);
-        let told = "job-7 is waiting (nodes that may have outlived the former scheduler): its size";
-        assert!(refused.message.starts_with(told), "{refused}");
-        assert_eq!(no_size(&failed).message, "job-7 has ended: it is failed");
+        let expected = "job-7 is waiting (nodes that may have outlived the former scheduler): its \
+        size";
+        assert!(refused.message.starts_with(expected), "{refused}");
+        assert_eq!(not_resizable(&failed).message, "job-7 has ended: it is failed");
     }
 
-    /// The desk is asked before the scheduler, which may have forgotten the job meanwhile.
+    /// The archive is asked before the scheduler, which may have forgotten the job meanwhile.
     #[test]
-    fn a_job_that_only_the_desk_knows_is_in_one_state_everywhere() {
-        let known = known(None, None);
-        assert!(!known.has_ended(), "whoever waits for it waits on");
-        let entry = known.record.as_ref().unwrap().entry.clone();
+    fn a_job_known_to_the_archive_alone_has_one_state_everywhere() {
+        let job_info = job_info(None, None);
+        assert!(!job_info.has_ended(), "a client that waits for it continues to wait");
+        let entry = job_info.record.as_ref().unwrap().entry.clone();
         let rows = rows(vec![entry], Vec::new(), 60);
         let read = |object: String| serde_json::from_str::<Value>(&object).unwrap();
         let listed = read(list_object(&rows, false))["jobs"][0]["state"].clone();
-        let (status, why) = (read(status_object(&known)), read(why_object(&known)));
+        let (status, why) = (read(status_object(&job_info)), read(why_object(&job_info)));
         for state in [&listed, &status["state"], &why["state"]] {
             assert_eq!(state, "ending");
         }
         assert!(list_text(&rows).contains("job-7  ending "), "{}", list_text(&rows));
-        assert!(status_text(&known).contains("  state       ending\n"), "{}", status_text(&known));
-        assert_eq!(why_text(&known), "job-7 is ending\n");
-        let refused = no_size(&known).message;
+        assert!(
+            status_text(&job_info).contains("  state       ending\n"),
+            "{}",
+            status_text(&job_info)
+        );
+        assert_eq!(why_text(&job_info), "job-7 is ending\n");
+        let refused = not_resizable(&job_info).message;
         assert_eq!(refused, "job-7 is ending: its size can be changed when it runs");
-        // Another's job, of which the scheduler remembers what happened, has no end that could be told.
-        let other = Known { record: None, ..known };
+        // The scheduler remembers a job of another client, and its end is not stored here.
+        let other = JobInfo { record: None, ..job_info };
         assert!(other.has_ended() && other.state() == "over");
     }
 
     #[test]
-    fn a_result_has_the_exit_of_its_job_or_the_word_that_it_is_lost() {
+    fn a_result_has_the_exit_of_its_job_or_reports_its_loss() {
         let one = || OneArgs {
             job: JobId(7),
             grid: GridArgs { config: "grid.toml".into(), json: false },
         };
         let end = JobEnd { error: Some("nowhere".to_owned()), cancelled: false, exit: Some(3) };
-        let mut failed = known(Some(end.clone()), None);
+        let mut failed = job_info(Some(end.clone()), None);
         let lost = result(&one(), failed).unwrap_err();
         assert_eq!(lost.exit, Exit::Failure);
         assert!(lost.message.contains("has ended (failed: nowhere), and its result could not"));
-        failed = known(Some(end), None);
+        failed = job_info(Some(end), None);
         if let Some(record) = &mut failed.record {
             record.result = Some((json!({}), String::new()));
         }
-        let told = result(&one(), failed).unwrap().unwrap();
-        assert_eq!((told.exit, told.message.as_str()), (Exit::NotPlaced, "nowhere"));
-        let waits = result(&one(), known(None, Some("a place"))).unwrap_err();
+        let expected = result(&one(), failed).unwrap().unwrap();
+        assert_eq!((expected.exit, expected.message.as_str()), (Exit::NotPlaced, "nowhere"));
+        let waits = result(&one(), job_info(None, Some("a place"))).unwrap_err();
         assert!(waits.message.contains("has not ended"), "{waits}");
     }
 
     #[test]
-    fn a_list_shows_the_jobs_that_ended_last_and_a_purge_that_left_some_fails() {
+    fn a_list_shows_the_last_ended_jobs_and_an_incomplete_purge_fails() {
         let end = || Some(JobEnd { error: None, cancelled: false, exit: None });
         let entry = |job: u64, ended_unix_s: Option<u64>| JobEntry {
             job: JobId(job),
@@ -868,7 +896,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_of_a_file_have_components_and_mistakes_their_places() {
+    fn jobs_of_a_file_have_components_and_errors_have_positions() {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("jobs.toml");
         let text =
@@ -879,7 +907,7 @@ mod tests {
             of_file(&file, &config, |_, _| Ok(("fib", Bytes::new())))
         };
         let text = "[[job]]\nprogram = \"fib\"\nmin = 2\nclusters = [\"ams\"]\n\
-                    [[job.component]]\n[[job.component]]\nmin = 1\nmax = 2\nclusters = [\"del\"]\n";
+        [[job.component]]\n[[job.component]]\nmin = 1\nmax = 2\nclusters = [\"del\"]\n";
         let all = read(text).unwrap();
         let need = &all[0].need;
         let shown: Vec<_> = need
@@ -890,7 +918,7 @@ mod tests {
         let one = |name: &str| vec![name.to_owned()];
         assert_eq!(shown, [(2, 2, one("ams")), (1, 1, one("del"))]);
         assert_eq!((&need.most, need.least(), need.greatest()), (&vec![6, 2], 3, 8));
-        for (from, to, told) in [
+        for (from, to, expected) in [
             ("\"del\"", "\"dle\"", "jobs.toml:9:1: the grid has no cluster dle: did you mean del?"),
             ("\"ams\"", "\"asm\"", "jobs.toml:4:1: the grid has no cluster asm: did you mean ams?"),
             ("min = 1", "min = 3", "jobs.toml:8:1: min 3 is more than max 2"),
@@ -898,7 +926,7 @@ mod tests {
         ] {
             let Err(failed) = read(&text.replace(from, to)) else { panic!("{to} is taken") };
             assert_eq!(failed.exit, Exit::Usage);
-            assert!(failed.message.contains(told), "{told}: {failed}");
+            assert!(failed.message.contains(expected), "{expected}: {failed}");
         }
     }
 }

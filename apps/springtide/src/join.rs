@@ -1,6 +1,6 @@
-//! `node join`: a token becomes a node's directory: its key, its certificate and its config.
+//! `node join`: creates a node's directory from a token: key, certificate and config.
 //!
-//! Must not know how the grid judges it, nor how a node runs.
+//! Independent of the grid's judgement and of the execution of nodes.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -15,46 +15,53 @@ use springtide_runtime::net::tls::{Fingerprint, NewKey, NodeIdentity, Role, cale
 
 use crate::dates::date;
 use crate::exit::{Exit, Failed};
-use crate::grid::{absolute, called, cannot, make_private_dir};
+use crate::grid::{absolute, cannot, make_private_dir, program_name};
 use crate::netconf;
 use crate::outdir::write_file;
 
-/// The environment variable that a token may come from.
+/// The environment variable that may contain a token.
 const TOKEN_VAR: &str = "SPRINGTIDE_TOKEN";
-/// How long joining may take.
-const WITHIN: Duration = Duration::from_secs(15);
-/// A file with a token is no longer than this.
+/// Timeout of the exchange.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
+/// Maximum size of a file with a token.
 const TOKEN_FILE_MAX: u64 = 4096;
 
-/// `node join`
+/// Options of `node join`.
 #[derive(Args, Clone, Debug)]
 pub struct JoinArgs {
-    /// Where the grid lets nodes in: its `join.advertise`, or `join.bind`
+    /// Address at which the grid admits nodes: its `join.advertise`, or `join.bind`
     #[arg(value_name = "HOST:PORT")]
     at: HostPort,
-    /// The token, as `token create` printed it. It is seen in lists of processes: --token-file and the environment variable
-    /// SPRINGTIDE_TOKEN are not
+    /// Token as printed by `token create`. Lists of processes show it, unlike --token-file and the
+    /// environment variable SPRINGTIDE_TOKEN
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
     token: Option<String>,
-    /// A file with the token
+    /// File with the token
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     token_file: Option<PathBuf>,
-    /// Where node.toml, node.pem, node.key and ca.pem go. If a node that has joined is there, it is run, and no token is used
-    #[arg(long, value_name = "DIR", default_value = "springtide-node", value_hint = ValueHint::DirPath)]
+    /// Directory for node.toml, node.pem, node.key and ca.pem. If it contains a joined node, that
+    /// node is run without a token
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "springtide-node",
+        value_hint = ValueHint::DirPath,
+    )]
     dir: PathBuf,
-    /// The name that the node would have, such as lab-3 [default: the lowest that is free]
+    /// Requested name of the node, such as lab-3 [default: the lowest free one]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// Where the node listens [default: this machine's address towards the grid, any port]
+    /// Address on which the node listens [default: this host's address towards the grid, any port]
     #[arg(long, value_name = "ADDR")]
     bind: Option<SocketAddr>,
-    /// Where others reach it, when that is not --bind; port 0 stands for the one that was bound
+    /// Address at which others reach the node, if it differs from --bind; port 0 stands for the
+    /// bound one
     #[arg(long, value_name = "ADDR")]
     advertise: Option<SocketAddr>,
-    /// Compute threads [default: as the grid's config says]
+    /// Compute threads [default: as in the grid's config]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Option<u32>,
-    /// Write the files, and do not run the node
+    /// Write the files without running the node
     #[arg(long)]
     no_run: bool,
 }
@@ -70,43 +77,45 @@ impl From<JoinError> for Failed {
     }
 }
 
-/// Joins, and returns the config of the node that is to be run, if one is.
+/// Joins a grid. Returns the config of the node to run, if any.
 ///
 /// # Errors
-/// No token, or none that is good; nobody answers; files cannot be written.
+/// No token is given or it is not valid, the grid does not answer, or files cannot be written.
 pub async fn run(args: &JoinArgs) -> Result<Option<PathBuf>, Failed> {
     let token = token(args)?;
     let dir = absolute(&args.dir)?;
     let config = dir.join("node.toml");
-    let former = former(&dir, token.as_ref())?;
-    if let Former::Node(identity) = &former {
+    let previous = previous(&dir, token.as_ref())?;
+    if let Previous::Node(identity) = &previous {
         let name = identity.name();
         eprintln!("{} has joined as {} before: no token is used", dir.display(), name.node);
         return Ok(next(args, &config));
     }
     let token = token.ok_or_else(|| {
         Failed::usage(format!(
-            "with which token? give --token, --token-file or the environment variable {TOKEN_VAR}; `token create` at the grid makes one"
+            "no token is given: add --token, --token-file or the environment variable {TOKEN_VAR}; \
+            `token create` at the grid creates one"
         ))
     })?;
     let at = netconf::resolve(&args.at).await?;
     let from = match args.bind.filter(|bind| !bind.ip().is_unspecified()) {
         Some(bind) => bind,
-        None => SocketAddr::new(towards(at)?, 0),
+        None => SocketAddr::new(local_address(at)?, 0),
     };
     let key = NewKey::make()?;
     let wanted = args.name.as_deref().map(NodeId::from);
-    let wanted = wanted.or(match former {
-        // It is known again by its name, if nobody has got that meanwhile.
-        Former::Ended(name) => Some(name),
+    let wanted = wanted.or(match previous {
+        // A node keeps its name, unless another node has it meanwhile.
+        Previous::Ended(name) => Some(name),
         _ => None,
     });
-    let grant = join((from, at), &token, key.request()?, wanted, WITHIN).await?;
+    let grant = join((from, at), &token, key.request()?, wanted, JOIN_TIMEOUT).await?;
     let JoinGrant { certificate, authority, config: text } = grant;
     if Fingerprint::of_pem(&authority)? != token.authority {
         return Err(Failed::new(
             Exit::Auth,
-            "the grid gave the certificate of another authority than the token's: nothing is kept",
+            "the grid sent the certificate of another authority than the token's: no file is \
+            written",
         ));
     }
     let identity = key.identity(&certificate, &authority)?;
@@ -116,17 +125,19 @@ pub async fn run(args: &JoinArgs) -> Result<Option<PathBuf>, Failed> {
     if name.may() != Role::Node {
         identity.save(&dir)?;
         eprintln!(
-            "wrote node.pem, node.key and ca.pem of {name} to {}, valid until {until}; no node is run by them",
+            "wrote node.pem, node.key and ca.pem of {name} to {}, valid until {until}; they belong \
+            to no node",
             dir.display()
         );
         return Ok(None);
     }
     let text = node_config(args, &dir, &text, from)?;
-    // The key last: with it the directory is a node's.
+    // The key last, because it makes the directory a node's.
     write_file(&config, text.as_bytes())?;
     identity.save(&dir)?;
     eprintln!(
-        "joined grid {} as {} of cluster {}; its files are in {}, its certificate is valid until {until} and is renewed while it runs",
+        "joined grid {} as {} of cluster {}; its files are in {}, its certificate is valid until \
+        {until} and is renewed while it runs",
         identity.grid(),
         name.node,
         name.cluster,
@@ -137,25 +148,25 @@ pub async fn run(args: &JoinArgs) -> Result<Option<PathBuf>, Failed> {
 
 fn next(args: &JoinArgs, config: &Path) -> Option<PathBuf> {
     if args.no_run {
-        eprintln!("run it with: {} node run --config {}", called(), config.display());
+        eprintln!("run it with: {} node run --config {}", program_name(), config.display());
         return None;
     }
     Some(config.to_owned())
 }
 
-/// What is in the directory already.
-enum Former {
+/// The previous content of the directory.
+enum Previous {
     Nothing,
     /// A node that has joined the same grid.
     Node(Box<NodeIdentity>),
-    /// One of this name, whose certificate has ended.
+    /// A node with this name, whose certificate has ended.
     Ended(NodeId),
 }
 
-fn former(dir: &Path, token: Option<&JoinToken>) -> Result<Former, Failed> {
+fn previous(dir: &Path, token: Option<&JoinToken>) -> Result<Previous, Failed> {
     let read = |name: &str| fs::read_to_string(dir.join(name)).ok();
     let [Some(cert), Some(key), Some(ca)] = ["node.pem", "node.key", "ca.pem"].map(read) else {
-        return Ok(Former::Nothing);
+        return Ok(Previous::Nothing);
     };
     let identity = NodeIdentity::of_parts(&cert, &key, &ca)?;
     let shown = dir.display();
@@ -170,15 +181,15 @@ fn former(dir: &Path, token: Option<&JoinToken>) -> Result<Former, Failed> {
         ));
     }
     if identity.dates()?.until < calendar()() {
-        return Ok(Former::Ended(identity.name().node.clone()));
+        return Ok(Previous::Ended(identity.name().node.clone()));
     }
     if !dir.join("node.toml").exists() {
         return Err(Failed::usage(format!(
-            "{shown} holds the certificate of {} and no node.toml: choose another --dir",
+            "{shown} contains the certificate of {} and no node.toml: choose another --dir",
             identity.name()
         )));
     }
-    Ok(Former::Node(Box::new(identity)))
+    Ok(Previous::Node(Box::new(identity)))
 }
 
 fn token(args: &JoinArgs) -> Result<Option<JoinToken>, Failed> {
@@ -196,23 +207,23 @@ fn token(args: &JoinArgs) -> Result<Option<JoinToken>, Failed> {
     text.map(|text| text.parse::<JoinToken>().map_err(Failed::usage)).transpose()
 }
 
-/// This machine's address as packets to there have it.
-fn towards(at: SocketAddr) -> Result<IpAddr, Failed> {
+/// This host's address in packets to that address.
+fn local_address(at: SocketAddr) -> Result<IpAddr, Failed> {
     let any: IpAddr = match at {
         SocketAddr::V4(_) => [0; 4].into(),
         SocketAddr::V6(_) => [0; 16].into(),
     };
-    // Nothing is sent: the system looks up the route alone.
+    // Sends nothing: the system only looks up the route.
     let found = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(at)?;
         socket.local_addr()
     });
     found.map(|address| address.ip()).map_err(|error| {
-        Failed::failure(format!("this machine has no way to {at}: {error}; give --bind"))
+        Failed::failure(format!("this host has no route to {at}: {error}; add --bind"))
     })
 }
 
-/// What the grid says, and what this machine does.
+/// The node's config, from the grid's terms and the options of this command.
 fn node_config(
     args: &JoinArgs,
     dir: &Path,
@@ -223,7 +234,8 @@ fn node_config(
         Failed::new(
             Exit::Version,
             format!(
-                "the config from the grid is not understood ({error}): bring both to one version"
+                "the config from the grid is not readable ({error}): use the same version on both \
+                sides"
             ),
         )
     };
@@ -249,11 +261,14 @@ fn node_config(
         set("identity", key, path.into());
     }
     let written = toml::to_string(&table).map_err(Failed::failure)?;
-    load::<NodeConfig>(&Sources::of_text("node.toml", &written)).map_err(|error| match args.bind {
-        Some(bind) if bind.ip().is_unspecified() && args.advertise.is_none() => Failed::usage(format!(
-            "--bind {bind} is no address that others can connect to: give --advertise as well"
-        )),
-        _ => not_understood(&error),
+    load::<NodeConfig>(&Sources::of_text("node.toml", &written)).map_err(|error| {
+        match args.bind {
+            Some(bind) if bind.ip().is_unspecified() && args.advertise.is_none() => {
+                let text = "is no address that others can connect to: add --advertise";
+                Failed::usage(format!("--bind {bind} {text}"))
+            }
+            _ => not_understood(&error),
+        }
     })?;
     Ok(written)
 }

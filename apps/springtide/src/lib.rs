@@ -1,16 +1,17 @@
-//! The `springtide` command as a library: an own binary with own jobs is three lines of `main`.
+//! The `springtide` command as a library: a program with its own jobs needs three lines of `main`.
 //!
 //! ```no_run
 //! use std::process::ExitCode;
 //!
 //! fn main() -> ExitCode {
-//!     springtide::App::new("my-program", env!("CARGO_PKG_VERSION")).job::<springtide_classics::Fib>().main()
+//!     let program = springtide::App::new("my-program", env!("CARGO_PKG_VERSION"));
+//!     program.job::<springtide_classics::Fib>().main()
 //! }
 //! ```
 //!
-//! It then has `run`, `up`, `dev`, `node run`, `config` and so on, and its nodes are the same program: tasks need not be
-//! sent as code. See `ARCHITECTURE.md` for who knows whom.
-// Tests prepare their files as they like.
+//! The program then has `run`, `up`, `dev`, `node run`, `config` and so on. Its nodes execute the
+//! same program, so that tasks need not be sent as code. `ARCHITECTURE.md` describes the modules.
+// Tests may write files directly.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod agree;

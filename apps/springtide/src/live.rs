@@ -1,6 +1,8 @@
-//! `wan run`: a scenario with live node processes, over an emulated network, on processors that are slowed down.
+//! `wan run`: runs a scenario with live node processes over an emulated network, on slowed
+//! processors.
 //!
-//! The same files and the same stage as in simulated time. Must not know how networks are emulated, nor how a processor is slowed.
+//! Scenario files and driver are those of simulated time. Independent of the emulation of networks
+//! and of the quotas of processors.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,68 +57,94 @@ use crate::scratch::Scratch;
 use crate::signals::{Signals, word as signal_word};
 use crate::sim::word;
 use crate::talk::Talk;
-use crate::wan::{How, Network};
+use crate::wan::{Network, NetworkSettings};
 
-/// A grid of forty nodes on two cores takes some seconds to come up, and to end.
-const AROUND: Duration = Duration::from_secs(120);
-/// The largest log of a run, in bytes.
+/// Time beyond the run's own for the start and end of the grid: forty nodes on two cores take some
+/// seconds.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(120);
+/// Maximum size of a run's log in bytes.
 const LOG_MAX: u64 = 1 << 30;
-/// Above this share of the machine's time results say more of the machine than of the program.
-const BUSY: f64 = 0.9;
-/// From this share on it is told that the machine's host took some of its time: packets and threads are late by as much.
-const TELLS: f64 = 0.01;
+/// Utilisation of the host above which the results measure the host rather than the program.
+const BUSY_MAX: f64 = 0.9;
+/// Fraction of stolen processor time from which on it is reported. Packets and threads are late by
+/// as much.
+const STOLEN_REPORTED: f64 = 0.01;
 
 /// Options of a live scenario.
 #[derive(Args, Clone, Debug)]
 pub struct LiveArgs {
-    /// Its file, or the name of one that comes with this program (`sim list`)
+    /// Scenario file, or the name of a built-in scenario (`sim list`)
     #[arg(value_name = "SCENARIO", value_hint = ValueHint::FilePath)]
     pub scenario: PathBuf,
-    /// How far the job's set of nodes is adapted: static, monitor or adaptive [default: the file's]
-    #[arg(long, value_name = "HOW", value_parser = words::<config::Mode>(&["static", "monitor", "adaptive"]),
-          hide_possible_values = true)]
+    /// Adaptation of the job's set of nodes: static, monitor or adaptive [default: the file's]
+    #[arg(
+        long,
+        value_name = "HOW",
+        value_parser = words::<config::Mode>(&["static", "monitor", "adaptive"]),
+        hide_possible_values = true,
+    )]
     pub mode: Option<config::Mode>,
-    /// So many times shorter than the file says: its work, what it sends and when things happen; delays of links stay
+    /// Divide work, traffic and event times by N; link delays stay as they are
     #[arg(long, value_name = "N", default_value_t = 60.0, value_parser = scale)]
     pub time_scale: f64,
-    /// A node of speed 1 has this share of a core
+    /// Fraction of a core that a node of speed 1 gets
     #[arg(long, value_name = "SHARE", default_value_t = 0.04, value_parser = share)]
     pub share: f64,
-    /// How nodes get it: by control groups, by compute threads that rest (duty), or by the first that this machine has (auto)
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "groups", "duty"], hide_possible_values = true)]
+    /// Limit of processors: control groups, pauses of compute threads (duty), or the first that
+    /// this host supports (auto)
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "auto",
+        value_parser = ["auto", "groups", "duty"],
+        hide_possible_values = true,
+    )]
     pub quota: String,
-    /// What carries it: a router between network namespaces, the kernel's queues between them, the nodes' own sockets, or a router where this
-    /// machine allows it and sockets elsewhere (auto)
-    #[arg(long, value_name = "WHAT", default_value = "auto", value_parser = ["auto", "router", "kernel", "sockets"], hide_possible_values = true)]
+    /// Emulation of the network: a router between network namespaces, the kernel's queues between
+    /// them, the nodes' own sockets, or a router with sockets as fallback (auto)
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "auto",
+        value_parser = ["auto", "router", "kernel", "sockets"],
+        hide_possible_values = true,
+    )]
     pub network: String,
-    /// Whether processors are kept from falling asleep meanwhile, which costs power, and without which a virtual machine's host takes them
-    /// away and lets packets and threads be late: always, never, or on a virtual machine (auto)
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "always", "never"], hide_possible_values = true)]
+    /// Keep processors awake, which costs power: always, never, or on a virtual machine (auto),
+    /// whose host would otherwise take them away and delay packets and threads
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "auto",
+        value_parser = ["auto", "always", "never"],
+        hide_possible_values = true,
+    )]
     pub awake: String,
-    /// How often the set of nodes is thought over, in the file's time [default: the paper's period, or the file's]
+    /// Interval between decisions on the set of nodes, in the file's time [default: the paper's
+    /// period, or the file's]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub period: Option<Duration>,
-    /// Of whatever is random
+    /// Random seed of the run
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Do not play it in simulated time, too
+    /// Do not also simulate the scenario
     #[arg(long)]
     pub no_prediction: bool,
     /// Print the result as one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Directory for what the run leaves, for `why`, `replay` and `wan report`
+    /// Directory for the files of the run, for `why`, `replay` and `wan report`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
 }
 
-fn positive(text: &str, most: f64) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= most);
-    number.ok_or_else(|| format!("must be above 0 and at most {most}, found {text:?}"))
+fn positive(text: &str, max: f64) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= max);
+    number.ok_or_else(|| format!("must be above 0 and at most {max}, found {text:?}"))
 }
 
 fn scale(text: &str) -> Result<f64, String> {
-    // Times of a file that are a thousand times longer are still times.
+    // Scaled times must stay within the range of times.
     let scale = positive(text, 1e6)?;
     if scale < 1e-3 { Err("must be at least 0.001".to_owned()) } else { Ok(scale) }
 }
@@ -125,61 +153,63 @@ fn share(text: &str) -> Result<f64, String> {
     positive(text, 1.0)
 }
 
-/// What came of a live run: the content of its `wan.json`.
+/// The report of a live run: the content of its `wan.json`.
 #[derive(Clone, Debug, Serialize, serde::Deserialize)]
 pub struct Report {
-    /// Of this content.
+    /// The version of the content.
     pub schema: u32,
-    /// The scenario's name.
+    /// The name of the scenario.
     pub scenario: String,
-    /// What it is about.
+    /// The description of the scenario.
     pub about: String,
-    /// static, monitor or adaptive.
+    /// The mode: static, monitor or adaptive.
     pub mode: String,
-    /// Of whatever is random.
+    /// The random seed of the run.
     pub seed: u64,
-    /// By how much it was shortened.
+    /// The factor by which work, traffic and event times were divided.
     pub time_scale: f64,
-    /// What a node of speed 1 had of a core.
+    /// The fraction of a core of a node of speed 1.
     pub share: f64,
-    /// What gave it to them.
+    /// The mechanism that limited the processors.
     pub quota: String,
-    /// What carried it: `router`, `kernel` or `sockets`.
+    /// The emulation of the network: `router`, `kernel` or `sockets`.
     pub network: String,
-    /// The monitoring period, seconds.
+    /// The monitoring period in seconds.
     pub period_s: f64,
-    /// From the job's submission to its end, seconds.
+    /// Time from the job's submission to its end, in seconds.
     pub wall_s: f64,
-    /// Length of each iteration, seconds.
+    /// Length of each iteration in seconds.
     pub iterations: Vec<f64>,
-    /// From which second on, how many nodes.
+    /// The number of nodes over time: seconds, nodes.
     pub nodes_over_time: Vec<(f64, u32)>,
-    /// What happened to the grid: seconds, what.
+    /// Events of the grid: seconds, description.
     pub events: Vec<(f64, String)>,
-    /// What was decided: seconds, actions.
+    /// Decisions of the policy: seconds, actions.
     pub decisions: Vec<(f64, String)>,
-    /// The answer's checksum.
+    /// The checksum of the result.
     pub checksum: String,
-    /// What share of the machine's processor time was used meanwhile, by all.
+    /// The fraction of the host's processor time that was used during the run, by all processes.
     pub busy: f64,
-    /// What share of it the machine's own host took, where the machine is virtual and can tell.
+    /// The fraction of processor time that the hypervisor took, if the host is virtual and reports
+    /// it.
     #[serde(default)]
     pub stolen: f64,
-    /// Whether processors were kept from falling asleep meanwhile.
+    /// Whether processors were kept awake during the run.
     #[serde(default)]
     pub awake: bool,
-    /// By how many microseconds packets left the router late: half of them, 99 of 100, and the latest.
+    /// Lateness of packets in the router in microseconds: median, 99th percentile and maximum.
     pub late_us: Option<[f64; 3]>,
-    /// By how much the run was shorter than a static one in the paper, as a share.
+    /// The fraction by which the paper's run was shorter than a static one.
     pub paper_reduction: Option<f64>,
-    /// The same in simulated time, seconds.
+    /// The simulated time of the job in seconds.
     pub predicted_s: Option<f64>,
 }
 
-/// Does it.
+/// Runs a live scenario.
 ///
 /// # Errors
-/// The scenario, the network or the processors cannot be had, or the job goes wrong; nothing is left.
+/// The scenario is wrong, the network or the processors are not available, or the job fails. All
+/// processes and namespaces are removed.
 pub fn run(
     args: &LiveArgs,
     registry: Arc<Registry>,
@@ -190,13 +220,13 @@ pub fn run(
     let mode = args.mode.map_or_else(|| file.adaptation.mode.into(), Mode::from);
     let config = scaled(&file, args.time_scale);
     let period = args.period.unwrap_or_else(|| file.paper.period.unwrap_or(file.job.period).get());
-    let how = Play { mode, period: Some(period.div_f64(args.time_scale)), seed: args.seed };
-    crate::sim::check(&config, &how)?;
+    let play_params = Play { mode, period: Some(period.div_f64(args.time_scale)), seed: args.seed };
+    crate::sim::check(&config, &play_params)?;
     let scratch = Scratch::make()?;
-    let lasts = config.job.limit.get().min(Duration::from_secs(24 * 3600)) + AROUND;
-    // What this machine may not have comes first: then there is nothing yet to be taken down.
+    let lasts = config.job.limit.get().min(Duration::from_secs(24 * 3600)) + STARTUP_TIMEOUT;
+    // First the parts that this host may not support, while there is nothing to remove.
     let quotas = Rc::new(quotas(&args.quota, scratch.path())?);
-    let network = Carrier::start(&args.network, &config, scratch.path(), args.seed, lasts)?;
+    let network = LiveNetwork::start(&args.network, &config, scratch.path(), args.seed, lasts)?;
     network.network.tie(quotas.groups(), scratch.path().to_owned())?;
     quotas.take_in(std::process::id()).map_err(Failed::failure)?;
     network.enter()?;
@@ -207,16 +237,16 @@ pub fn run(
     };
     let awake = match args.awake.as_str() {
         "always" => Some(keep_awake().map_err(|error| {
-            Failed::failure(format!("processors are not kept awake: {error}; `--awake never`"))
+            Failed::failure(format!("cannot keep processors awake: {error}; use `--awake never`"))
         })?),
-        // It is the better for it, and goes without.
+        // An improvement that the run can do without.
         "auto" if awake::is_virtual() => keep_awake().ok(),
         _ => None,
     };
-    let before = used();
-    let setting = Setting {
+    let before = read_cpu_ticks();
+    let setting = LiveSettings {
         config: &config,
-        how,
+        play_params,
         share: args.share,
         quotas,
         network: network.clone(),
@@ -239,16 +269,16 @@ pub fn run(
         clear(dir);
     }
     let played = played?;
-    let after = used();
+    let after = read_cpu_ticks();
     let awake = awake.and_then(|awake| awake.end().ok());
     let (busy, stolen) = after.since(&before, awake.unwrap_or_default());
     let late_us = network.late_us();
     let predicted = match args.no_prediction {
         true => None,
-        false => play(&config, &how).ok().map(|played| played.wall.as_secs_f64()),
+        false => play(&config, &play_params).ok().map(|played| played.wall.as_secs_f64()),
     };
     let outcome = played.ended.outcome.as_ref();
-    let told = |(at, what): &(Duration, String)| (at.as_secs_f64(), what.clone());
+    let entry = |(at, what): &(Duration, String)| (at.as_secs_f64(), what.clone());
     let report = Report {
         schema: crate::report::SCHEMA,
         scenario: config.name.to_string(),
@@ -259,12 +289,12 @@ pub fn run(
         share: args.share,
         quota: kind.word().to_owned(),
         network: network.word().to_owned(),
-        period_s: how.period.unwrap_or_default().as_secs_f64(),
+        period_s: play_params.period.unwrap_or_default().as_secs_f64(),
         wall_s: played.wall.as_secs_f64(),
         iterations: played.iterations.clone(),
         nodes_over_time: played.nodes.clone(),
-        events: played.events.iter().map(told).collect(),
-        decisions: played.actions().iter().map(told).collect(),
+        events: played.events.iter().map(entry).collect(),
+        decisions: played.actions().iter().map(entry).collect(),
         checksum: outcome.map_or_else(|_| String::new(), |o| format!("{:016x}", o.checksum)),
         busy,
         stolen,
@@ -278,44 +308,48 @@ pub fn run(
     if let Some(out) = &mut out {
         artefacts.add(out.records(&played.records));
         artefacts.add(out.own_file(REPORT, format!("{json}\n").as_bytes()).map(drop));
-        artefacts.add(out.finish(&crate::report::Ended::of(Model::NAME, &played.ended).json()));
+        artefacts.add(out.finish(&crate::report::RunEnd::of(Model::NAME, &played.ended).json()));
     }
-    artefacts.print(args.json, json, || story(&report, &played))?;
+    artefacts.print(args.json, json, || report_text(&report, &played))?;
     match &played.ended.outcome {
         Ok(outcome) if outcome.checksum == played.answer => Ok(()),
         Ok(outcome) => Err(Failed::failure(format!(
-            "the answer is {:016x}, not {:016x}: this is a bug, please report it with the scenario and --seed {}",
+            "the answer is {:016x}, not {:016x}: this is a bug, please report it with the scenario \
+            and --seed {}",
             outcome.checksum, played.answer, args.seed
         ))),
         Err(error) => Err(Failed::failure(error)),
     }
 }
 
-/// The file of a run that has its [`Report`].
+/// The name of the file with a run's [`Report`].
 pub const REPORT: &str = "wan.json";
 
 fn write(path: &Path, text: &str) -> Result<(), Failed> {
     write_file(path, text.as_bytes())
 }
 
-fn quotas(how: &str, scratch: &Path) -> Result<Quotas, Failed> {
+fn quotas(kind: &str, scratch: &Path) -> Result<Quotas, Failed> {
     let duty = || Quotas::by_duty(scratch).map_err(Failed::failure);
-    match how {
+    match kind {
         "duty" => duty(),
         "groups" => Quotas::by_groups().map_err(|error| {
-            Failed::usage(format!("no quota by control groups: {error}; `--quota duty` needs none"))
+            Failed::usage(format!(
+                "control groups cannot limit processors: {error}; use `--quota \
+                duty`"
+            ))
         }),
         _ => Quotas::by_groups().or_else(|_| duty()),
     }
 }
 
-fn story(report: &Report, played: &Played) -> String {
+fn report_text(report: &Report, played: &Played) -> String {
     let mut text = format!("scenario {}: {}\n", report.scenario, report.about);
-    let mut story: Vec<(Duration, String)> = played.said.clone();
-    story.extend(played.events.iter().map(|(at, what)| (*at, format!("--- {what}"))));
-    story.extend(played.actions().iter().map(|(at, what)| (*at, format!("=== {what}"))));
-    story.sort_by_key(|(at, _)| *at);
-    for (at, what) in &story {
+    let mut lines: Vec<(Duration, String)> = played.said.clone();
+    lines.extend(played.events.iter().map(|(at, what)| (*at, format!("--- {what}"))));
+    lines.extend(played.actions().iter().map(|(at, what)| (*at, format!("=== {what}"))));
+    lines.sort_by_key(|(at, _)| *at);
+    for (at, what) in &lines {
         text += &format!("{:9.1} s  {what}\n", at.as_secs_f64());
     }
     let lengths: Vec<_> = report.iterations.iter().map(|s| format!("{s:.1}")).collect();
@@ -327,8 +361,9 @@ fn story(report: &Report, played: &Played) -> String {
     let predicted =
         report.predicted_s.map_or(String::new(), |s| format!("; simulated it takes {s:.1} s"));
     let late = match report.late_us {
-        Some([half, most, _]) => format!(
-            "namespaces and a router; packets were late by {half:.0} us (half), {most:.0} us (99 of 100)"
+        Some([half, p99, _]) => format!(
+            "namespaces and a router; packets were late by {half:.0} us (half), {p99:.0} us (99 of \
+            100)"
         ),
         None if report.network == Carries::Kernel.word() => {
             "namespaces and the kernel's queues".to_owned()
@@ -336,14 +371,14 @@ fn story(report: &Report, played: &Played) -> String {
         None => "the nodes' own sockets".to_owned(),
     };
     let stolen = match report.stolen {
-        share if share >= TELLS => format!(", and its host took {:.0} %", 100.0 * share),
+        share if share >= STOLEN_REPORTED => format!(", and its host took {:.0} %", 100.0 * share),
         _ => String::new(),
     };
     let awake = if report.awake { " and kept awake" } else { "" };
     text += &format!(
-        "iterations  {} s\nnodes       {}\nprocessors  {:.1} % of a core by {}; the machine was {:.0} % busy{awake}{stolen}\n\
-         network     {late}\n\
-         runtime     {:.1} s ({}, seed {}, {} times shortened){predicted}\n",
+        "iterations  {} s\nnodes       {}\n\
+        processors  {:.1} % of a core by {}; the host was {:.0} % busy{awake}{stolen}\n\
+        network     {late}\nruntime     {:.1} s ({}, seed {}, shortened by {}){predicted}\n",
         lengths.join(" "),
         nodes.join(", "),
         100.0 * report.share,
@@ -354,24 +389,23 @@ fn story(report: &Report, played: &Played) -> String {
         report.seed,
         report.time_scale,
     );
-    if report.busy > BUSY {
-        text +=
-            "the machine had little left: give nodes a smaller --share, or less to do at once\n";
+    if report.busy > BUSY_MAX {
+        text += "the host was nearly saturated: use a smaller --share, or fewer nodes\n";
     }
     text
 }
 
-/// Of /proc/stat, in a second: what programs see is a hundred on every machine.
+/// Ticks a second in /proc/stat; 100 on every host.
 const TICKS: f64 = 100.0;
 
-/// What the machine's processors have done since it was started, in ticks.
-struct Used {
+/// Processor time of the host since its start, in ticks.
+struct CpuTicks {
     busy: u64,
     stolen: u64,
     all: u64,
 }
 
-fn used() -> Used {
+fn read_cpu_ticks() -> CpuTicks {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = text.lines().next().unwrap_or_default();
     let ticks: Vec<u64> = first.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
@@ -379,21 +413,22 @@ fn used() -> Used {
     let all: u64 = ticks.iter().take(8).sum();
     let idle: u64 = ticks.iter().skip(3).take(2).sum();
     let stolen = ticks.get(7).copied().unwrap_or_default();
-    Used { busy: all.saturating_sub(idle), stolen, all }
+    CpuTicks { busy: all.saturating_sub(idle), stolen, all }
 }
 
-impl Used {
-    /// Which shares were busy and stolen, where threads that only kept processors awake had so much.
-    fn since(&self, before: &Used, awake: Duration) -> (f64, f64) {
+impl CpuTicks {
+    /// The fractions of busy and stolen time. `awake` is the time of the threads that only kept
+    /// processors awake.
+    fn since(&self, before: &CpuTicks, awake: Duration) -> (f64, f64) {
         let all = self.all.saturating_sub(before.all).max(1) as f64;
-        // Linux may count less idle time than before.
+        // Linux may report less idle time than before.
         let share = |now: u64, then: u64| now.saturating_sub(then) as f64 / all;
         let awake = awake.as_secs_f64() * TICKS / all;
         ((share(self.busy, before.busy) - awake).max(0.0), share(self.stolen, before.stolen))
     }
 }
 
-/// The scenario's network as the text of a topology with a place for the head.
+/// The scenario's network as a topology file, with a place for the head.
 fn topology(config: &ScenarioConfig) -> Result<String, Failed> {
     let value = |section: Result<toml::Value, toml::ser::Error>| section.map_err(Failed::failure);
     let mut clusters = Vec::new();
@@ -418,17 +453,17 @@ fn topology(config: &ScenarioConfig) -> Result<String, Failed> {
         table.insert("link".to_owned(), value(toml::Value::try_from(&config.link))?);
     }
     let text = toml::to_string(&table).map_err(Failed::failure)?;
-    // What does not fit an emulated network is told before anything starts.
+    // An error of the topology is reported before anything starts.
     load::<TopologyConfig>(&Sources::of_text("the scenario's network", &text))?;
     Ok(text)
 }
 
-/// The compute threads of each of a cluster's nodes.
+/// The number of compute threads of a cluster's nodes.
 fn threads(config: &ScenarioConfig, place: &config::PlaceSection) -> u32 {
     place.threads.unwrap_or(config.job.threads).get()
 }
 
-/// The grid's config. Nodes expect of their links what the scenario says of them.
+/// The grid's config. It contains the links of the scenario.
 fn grid_text(config: &ScenarioConfig, head: Ipv4Addr, shape: Option<&Path>) -> String {
     let mut text = format!("grid = \"wan\"\n[head]\nbind = \"{head}:0\"\n");
     if let Some(shape) = shape {
@@ -465,27 +500,27 @@ fn grid_text(config: &ScenarioConfig, head: Ipv4Addr, shape: Option<&Path>) -> S
     text
 }
 
-/// All that a live run needs.
-struct Setting<'a> {
+/// The parts of a live run.
+struct LiveSettings<'a> {
     config: &'a ScenarioConfig,
-    how: Play,
+    play_params: Play,
     share: f64,
     quotas: Rc<Quotas>,
-    network: Rc<Carrier>,
+    network: Rc<LiveNetwork>,
     dir: PathBuf,
     global: &'a GlobalArgs,
     version: &'a str,
 }
 
-/// What declared work costs of a processor where a node of speed 1 has this share of one.
+/// Scales the cost of declared work to the fraction of a processor that a node of speed 1 has.
 fn on_share(model: Model, share: f64) -> Model {
     let cost = |us: u64| (us as f64 * share).round() as u64;
     let (work_us, serial_us) = (cost(model.work_us), cost(model.serial_us));
     Model { work_us, serial_us, each_us: cost(model.each_us), ..model }
 }
 
-async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, Failed> {
-    let Setting { config, how, share, .. } = setting;
+async fn live(setting: LiveSettings<'_>, registry: Arc<Registry>) -> Result<Played, Failed> {
+    let LiveSettings { config, play_params, share, .. } = setting;
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(setting.global.quiet);
     let network = setting.network.clone();
@@ -494,8 +529,8 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
     let grid_config = load::<GridConfig>(&Sources::of_text("the scenario's grid", &text))?.value;
     let program = grid::this_program()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(grid_config.grid.as_str())?);
-    // What each node is told beside its file: where it listens, and what slows it down.
-    let mut told = BTreeMap::new();
+    // Additions to each node's config: its address and its limit of processors.
+    let mut node_settings = BTreeMap::new();
     for place in &config.cluster {
         for number in 1..=place.nodes.get() {
             let node = NodeId::from(format!("{}-{number}", place.name));
@@ -505,16 +540,16 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
                 .map_err(Failed::failure)?;
             let bind = SocketAddr::from((network.address(node.as_str())?, 0)).to_string();
             let quota = format!("SPRINGTIDE_WORK__{}", key.to_uppercase());
-            told.insert(node, (bind, quota, path));
+            node_settings.insert(node, (bind, quota, path));
         }
     }
     let within = network.clone();
     let inner =
         LocalProvider::new().preparing(move |request: &NodeRequest, command: &mut Command| {
-            if let Some((bind, quota, path)) = told.get(&request.node) {
+            if let Some((bind, quota, path)) = node_settings.get(&request.node) {
                 command.env("SPRINGTIDE_NET__BIND", bind).env(quota, path);
             }
-            within.take_in(&request.node, command);
+            within.enter_namespace(&request.node, command);
         });
     let processes = Rc::new(Processes {
         inner,
@@ -533,7 +568,7 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
     let head = grid::start_by(&plan, &(processes.clone() as Rc<dyn Provider>)).await?;
     talk.wait_for("starting nodes");
     let submitter = Submitter::new(&head.endpoint, registry.fingerprint(), Some(program.clone()));
-    let world = Rc::new(Live {
+    let world = Rc::new(LiveWorld {
         scheduler: submitter.scheduler().clone(),
         processes,
         quotas: setting.quotas.clone(),
@@ -551,14 +586,14 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
         grid::check_whole(&status)?;
         let stage = Stage::new(world.clone(), config);
         stage.keep_back().await;
-        talk.say(&format!("{} nodes; the job begins ({})", status.nodes(), setting.version));
+        talk.say(&format!("{} nodes; the job starts ({})", status.nodes(), setting.version));
         let job = on_share(model(&config.app), share);
         let (now, system) = (Instant::now(), SystemTime::now());
         let start = system.duration_since(UNIX_EPOCH).unwrap_or_default();
         let start = start.saturating_sub(Duration::from_micros(EPOCH_US));
         let clock = |at: Instant| (start + at.saturating_duration_since(now)).as_secs_f64();
-        // The process that holds the network lets its lines come and go by itself.
-        let played = perform(&stage, &submitter, job, params(config, &how), clock).await;
+        // The process that holds the network changes its links over time.
+        let played = perform(&stage, &submitter, job, params(config, &play_params), clock).await;
         played.map_err(|error| Failed::new(Exit::Timeout, error))
     };
     let played = tokio::select! {
@@ -567,7 +602,7 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
         played = play => played,
     };
     talk.wait_for("ending the nodes");
-    world.processes.let_go();
+    world.processes.resume_all();
     tokio::select! {
         biased;
         _ = signals.next() => {}
@@ -581,15 +616,15 @@ async fn live(setting: Setting<'_>, registry: Arc<Registry>) -> Result<Played, F
 struct Processes {
     inner: LocalProvider,
     pids: RefCell<BTreeMap<NodeId, u32>>,
-    /// Machines that are off, with the process that stood still when it was switched off.
+    /// Hosts that are switched off, with the process that was stopped.
     off: RefCell<BTreeMap<NodeId, Option<u32>>>,
     on: Notify,
 }
 
 impl Processes {
-    fn signal(&self, pid: u32, how: fn(i32)) {
+    fn signal(&self, pid: u32, action: fn(i32)) {
         if let Ok(pid) = i32::try_from(pid) {
-            how(pid);
+            action(pid);
         }
     }
 
@@ -599,8 +634,8 @@ impl Processes {
         }
     }
 
-    /// All that are off are on, so that they can be ended.
-    fn let_go(&self) {
+    /// Resumes all stopped processes, so that they can end.
+    fn resume_all(&self) {
         let off: Vec<NodeId> = self.off.borrow().keys().cloned().collect();
         off.iter().for_each(|node| self.switch_on(node));
     }
@@ -635,36 +670,36 @@ impl Provider for Processes {
     }
 }
 
-/// A live grid as a stage's world.
-struct Live {
+/// A live grid as the driver's world.
+struct LiveWorld {
     scheduler: Remote<Scheduler>,
     processes: Rc<Processes>,
     quotas: Rc<Quotas>,
     share: f64,
-    /// By cluster: of each of its nodes.
+    /// The number of threads of each node, by cluster.
     threads: BTreeMap<String, u32>,
-    network: Rc<Carrier>,
-    job: RefCell<Known>,
+    network: Rc<LiveNetwork>,
+    job: RefCell<JobRoles>,
 }
 
-/// What is known of who does what in the job.
+/// The roles of nodes in the job.
 #[derive(Default)]
-struct Known {
+struct JobRoles {
     job: Option<JobId>,
     root: Option<NodeId>,
-    /// As they were when the job began: who succeeds them is told to their cluster alone.
+    /// The sub-coordinators when the job began. Only their own clusters know later ones.
     clusters: BTreeSet<NodeId>,
 }
 
-impl Live {
+impl LiveWorld {
     fn change(&self, changes: &[Change]) {
         if let Err(error) = self.network.network.change(changes) {
-            tracing::error!("a link does not change: {}", error.message);
+            tracing::error!("a link cannot be changed: {}", error.message);
         }
     }
 }
 
-impl World for Live {
+impl World for LiveWorld {
     fn scheduler(&self) -> Remote<Scheduler> {
         self.scheduler.clone()
     }
@@ -683,7 +718,7 @@ impl World for Live {
     fn set_speed(&self, node: &NodeId, speed: f64) {
         let threads = self.threads.get(cluster_of(node)).copied().unwrap_or(1);
         if let Err(error) = self.quotas.set(node.as_str(), self.share * speed, threads) {
-            tracing::error!("the share of {node} does not change: {error}");
+            tracing::error!("the processor limit of {node} cannot be changed: {error}");
         }
     }
 
@@ -704,7 +739,7 @@ impl World for Live {
         self.processes.kill(node);
     }
 
-    /// Its process stands still: nobody sees it end.
+    /// Stops the node's process, so that no other process sees it end.
     fn switch_off(&self, node: &NodeId) -> bool {
         let mut off = self.processes.off.borrow_mut();
         if off.contains_key(node) {
@@ -725,7 +760,7 @@ impl World for Live {
     fn granted(&self, granted: &Granted) {
         let clusters = granted.view.cluster_coordinators.values().cloned().collect();
         let root = Some(granted.coordinator.node.clone());
-        *self.job.borrow_mut() = Known { job: Some(granted.job), root, clusters };
+        *self.job.borrow_mut() = JobRoles { job: Some(granted.job), root, clusters };
     }
 
     fn happened(&self, record: &Record) {
@@ -739,38 +774,39 @@ impl World for Live {
     }
 }
 
-/// What carries a live grid's datagrams: a network that another process holds, and ends with this one.
-struct Carrier {
+/// The network of a live grid. Another process holds it, and ends with this one.
+struct LiveNetwork {
     network: Network,
     by: Carries,
-    /// By cluster, or by node; none where the nodes' own sockets carry them.
+    /// Namespaces by cluster or by node; none if the nodes' own sockets emulate the network.
     spaces: BTreeMap<String, OwnedFd>,
     nodes: BTreeMap<String, Ipv4Addr>,
     /// The table that nodes' sockets obey.
     table: Option<PathBuf>,
 }
 
-/// What loopback takes by itself: clusters with a longer way between two of their nodes need a space for each node.
-const INSIDE: Duration = Duration::from_micros(200);
+/// Delay that loopback has by itself. Clusters with a longer internal delay need a namespace for
+/// each node.
+const LOOPBACK_DELAY: Duration = Duration::from_micros(200);
 
-impl Carrier {
+impl LiveNetwork {
     fn start(
-        how: &str,
+        kind: &str,
         config: &ScenarioConfig,
         scratch: &Path,
         seed: u64,
         lasts: Duration,
     ) -> Result<Self, Failed> {
-        // What fits none is told at once.
+        // A wrong topology is reported at once.
         let text = topology(config)?;
         let file = scratch.join("topology.toml");
         write(&file, &text)?;
-        let near = config.cluster.iter().all(|place| place.delay.get() <= INSIDE);
+        let near = config.cluster.iter().all(|place| place.delay.get() <= LOOPBACK_DELAY);
         let per = if near { PortOf::Cluster } else { PortOf::Node };
         let start = |by| {
             let name = format!("run-{}", std::process::id());
-            let how = How { network: by, per, seed, lasts, partial: false };
-            let network = Network::start_tied(&file, &name, &how)?;
+            let settings = NetworkSettings { network: by, per, seed, lasts, partial: false };
+            let network = Network::start_tied(&file, &name, &settings)?;
             let (spaces, status) = (network.spaces()?, network.status()?);
             for note in &status.notes {
                 tracing::warn!("{note}");
@@ -778,12 +814,12 @@ impl Carrier {
             let nodes = status.nodes.into_iter().collect();
             Ok(Self { network, by, spaces, nodes, table: status.table })
         };
-        match how {
+        match kind {
             "router" => start(Carries::Router),
             "kernel" => start(Carries::Kernel),
             "sockets" => start(Carries::Sockets),
             _ => start(Carries::Router).or_else(|failed: Failed| {
-                tracing::warn!("the nodes' own sockets are the network: {}", failed.message);
+                tracing::warn!("the nodes' own sockets emulate the network: {}", failed.message);
                 start(Carries::Sockets)
             }),
         }
@@ -793,12 +829,13 @@ impl Carrier {
         self.by.word()
     }
 
-    /// The space that a node is in.
+    /// The namespace of a node.
     fn space(&self, node: &str) -> Option<&OwnedFd> {
         self.spaces.get(node).or_else(|| self.spaces.get(cluster_of(&NodeId::from(node))))
     }
 
-    /// Takes this process, which is the head and has no other thread yet, to where the head is.
+    /// Moves this process, which is the head and has no other thread yet, into the head's
+    /// namespace.
     fn enter(&self) -> Result<(), Failed> {
         if self.table.is_some() {
             return Ok(());
@@ -811,9 +848,10 @@ impl Carrier {
         sys::enter(own.as_fd(), Space::Net).map_err(Failed::failure)
     }
 
-    /// Lets a node's process begin where its cluster is, and end with this one: it may stand still, and see nothing.
-    fn take_in(&self, node: &NodeId, command: &mut Command) {
-        // A node that is in no space cannot bind to its address: its site tells.
+    /// Starts a node's process in the namespace of its cluster, and lets it end with this process:
+    /// a stopped node cannot notice its parent's end.
+    fn enter_namespace(&self, node: &NodeId, command: &mut Command) {
+        // A node without a namespace cannot bind its address, which its site reports.
         let space = self.space(node.as_str()).and_then(|space| space.try_clone().ok());
         sys::run_in(command, space.into_iter().map(|space| (space, Space::Net)).collect());
     }

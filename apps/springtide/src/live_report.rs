@@ -1,7 +1,8 @@
-//! `wan report`: live runs side by side, with what the paper shows and what simulated time predicts. Only runs of one setting are
-//! put beside each other, and only those with the file's own monitoring period beside the paper.
+//! `wan report`: a table of live runs, with the paper's results and simulated times. It compares
+//! only runs of equal settings, and compares with the paper only runs with the scenario file's own
+//! monitoring period.
 //!
-//! Must not know how they were run.
+//! Independent of the execution of runs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,10 +24,11 @@ use crate::report::median;
 const MODES: [(&str, Hue); 3] =
     [("static", Hue::Fixed), ("monitor", Hue::Monitored), ("adaptive", Hue::Adaptive)];
 
-/// Reads the runs in these directories and below them, prints the table, and draws a figure of each scenario where `figures` is.
+/// Reads the runs in these directories and below, prints the table, and draws a figure of each
+/// scenario into `figures`.
 ///
 /// # Errors
-/// There is no run, or a file cannot be read or written.
+/// No run is found, or a file cannot be read or written.
 pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<(), Failed> {
     let mut runs = Vec::new();
     for dir in dirs {
@@ -36,7 +38,7 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
         let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
         return Err(Failed::usage(format!("{} holds no run of `wan run --out`", dirs.join(", "))));
     }
-    let groups = grouped(runs);
+    let groups = group_by_setting(runs);
     let mut artefacts = Artefacts::of(figures);
     if artefacts.are_wanted() {
         let mut drawn_of = BTreeMap::new();
@@ -47,7 +49,7 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
                 1 => format!("live-{name}.svg"),
                 number => format!("live-{name}-{number}.svg"),
             };
-            let text = drawn(runs, (groups.len() > 1).then_some(setting))?;
+            let text = draw(runs, (groups.len() > 1).then_some(setting))?;
             artefacts.keep(&file, text);
         }
     }
@@ -57,11 +59,11 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
 }
 
 /// Runs of one setting, by scenario.
-type Group = (Setting, BTreeMap<String, Vec<Report>>);
+type SettingRuns = (Setting, BTreeMap<String, Vec<Report>>);
 
-/// Those that stand beside the paper come first.
-fn grouped(runs: Vec<(Setting, Report)>) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+/// Settings that compare with the paper come first.
+fn group_by_setting(runs: Vec<(Setting, Report)>) -> Vec<SettingRuns> {
+    let mut groups: Vec<SettingRuns> = Vec::new();
     for (setting, run) in runs {
         let at = groups.iter().position(|(other, _)| *other == setting).unwrap_or(groups.len());
         if at == groups.len() {
@@ -69,48 +71,48 @@ fn grouped(runs: Vec<(Setting, Report)>) -> Vec<Group> {
         }
         groups[at].1.entry(run.scenario.clone()).or_default().push(run);
     }
-    groups.sort_by_key(|(setting, _)| setting.period != Period::Files);
+    groups.sort_by_key(|(setting, _)| setting.period != PeriodOrigin::ScenarioFile);
     groups
 }
 
-fn all(groups: &[Group]) -> impl Iterator<Item = (&Setting, &str, &[Report])> {
+fn all(groups: &[SettingRuns]) -> impl Iterator<Item = (&Setting, &str, &[Report])> {
     groups.iter().flat_map(|(setting, scenarios)| {
         scenarios.iter().map(move |(name, runs)| (setting, name.as_str(), runs.as_slice()))
     })
 }
 
-/// Whose monitoring period a run has.
+/// The origin of a run's monitoring period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Period {
-    /// The scenario's file says so: that is the experiment it describes, and the paper's where it is of the paper.
-    Files,
-    /// Another.
+enum PeriodOrigin {
+    /// The scenario's file sets it: the run is the experiment that the file describes.
+    ScenarioFile,
+    /// The run sets another period.
     Ours,
-    /// The run's directory has no file that loads.
+    /// The run's directory has no readable scenario file.
     Unknown,
 }
 
-/// What runs must have in common to be put beside each other.
+/// Settings that runs must share to be compared.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 struct Setting {
     time_scale: f64,
     period_s: f64,
-    period: Period,
+    period: PeriodOrigin,
     share: f64,
     quota: String,
     network: String,
-    /// Of the scenario's file, as `sim paper` prints it.
+    /// The calibration of the scenario's file, as `sim paper` prints it.
     calibration: Option<String>,
 }
 
 impl Setting {
     fn of(run: &Report, file: Option<&ScenarioConfig>) -> Self {
-        let period = file.map_or(Period::Unknown, |file| {
+        let period = file.map_or(PeriodOrigin::Unknown, |file| {
             let own = file.paper.period.unwrap_or(file.job.period).get().as_secs_f64();
-            // What was run was divided by the scale, and rounded.
+            // The executed period is the scaled and rounded one.
             let is_own = (run.period_s * run.time_scale - own).abs() <= 1e-4 * own;
-            if is_own { Period::Files } else { Period::Ours }
+            if is_own { PeriodOrigin::ScenarioFile } else { PeriodOrigin::Ours }
         });
         Self {
             time_scale: run.time_scale,
@@ -128,30 +130,31 @@ impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { time_scale, period_s, period, share, quota, network, calibration } = self;
         let whose = match period {
-            Period::Files => "the file's own",
-            Period::Ours => "ours, not the file's: not beside the paper",
-            Period::Unknown => {
-                "not known whether it is the file's, for the run's config.toml is not there or does not load: not beside the paper"
+            PeriodOrigin::ScenarioFile => "the file's own",
+            PeriodOrigin::Ours => "ours, not the file's: not compared with the paper",
+            PeriodOrigin::Unknown => {
+                "unknown whether it is the file's, because the run's config.toml is missing or \
+                wrong: not compared with the paper"
             }
         };
         write!(
             f,
-            "{time_scale} times shortened, period {period_s} s ({whose}), {:.1} % of a core by {quota}, network by {network}, \
-             calibration {}",
+            "shortened by {time_scale}, period {period_s} s ({whose}), {:.1} % of a core by \
+            {quota}, network by {network}, calibration {}",
             100.0 * share,
             calibration.as_deref().unwrap_or("unknown"),
         )
     }
 }
 
-/// The runs in a directory, and in those below it.
+/// Collects the runs in a directory and below.
 fn find(dir: &Path, depth: u32, runs: &mut Vec<(Setting, Report)>) -> Result<(), Failed> {
     let file = dir.join(REPORT);
     if file.exists() {
         let bytes = fs::read(&file).map_err(|error| cannot("read", &file, &error))?;
         let run: Report = serde_json::from_slice(&bytes)
             .map_err(|error| Failed::usage(format!("{}: {error}", file.display())))?;
-        runs.push((Setting::of(&run, played(dir).as_ref()), run));
+        runs.push((Setting::of(&run, scenario_of(dir).as_ref()), run));
         return Ok(());
     }
     if depth > 3 {
@@ -163,14 +166,14 @@ fn find(dir: &Path, depth: u32, runs: &mut Vec<(Setting, Report)>) -> Result<(),
     below.iter().filter(|path| path.is_dir()).try_for_each(|path| find(path, depth + 1, runs))
 }
 
-/// The scenario's file that a run played, where its directory has it in a form that loads.
-fn played(dir: &Path) -> Option<ScenarioConfig> {
+/// The scenario file of a run, if its directory has a readable one.
+fn scenario_of(dir: &Path) -> Option<ScenarioConfig> {
     let text = fs::read_to_string(RunDir::open(dir).ok()?.config()).ok()?;
-    // Not with this process's environment: it is as it was.
+    // Without this process's environment, which differs from the run's.
     Some(load::<ScenarioConfig>(&Sources::of_text("config.toml", &text)).ok()?.value)
 }
 
-/// A scenario in the table. Times are medians over its runs in that mode, in seconds.
+/// A scenario in the table. Times are medians over its runs in a mode, in seconds.
 #[derive(Clone, Debug, serde::Serialize)]
 struct Row {
     scenario: String,
@@ -181,17 +184,17 @@ struct Row {
     /// 1 - adaptive / static.
     reduction: Option<f64>,
     predicted_reduction: Option<f64>,
-    /// Where the period is the file's.
+    /// None unless the period is the file's.
     paper_reduction: Option<f64>,
     /// monitor / static - 1.
     monitored: Option<f64>,
-    /// Whether all answers are one.
+    /// Whether all results are equal.
     same_answer: bool,
     busy: f64,
 }
 
-/// Of two in the middle the faster one.
-fn middle<'a>(runs: &'a [Report], mode: &str) -> Option<&'a Report> {
+/// The median run of a mode; the faster one of two.
+fn median_run<'a>(runs: &'a [Report], mode: &str) -> Option<&'a Report> {
     let mut runs: Vec<&Report> = runs.iter().filter(|run| run.mode == mode).collect();
     runs.sort_by(|a, b| a.wall_s.total_cmp(&b.wall_s));
     runs.get(runs.len().saturating_sub(1) / 2).copied()
@@ -222,7 +225,7 @@ impl Row {
             predicted_reduction: share(&predicted_s, "adaptive").map(|share| 1.0 - share),
             paper_reduction: first
                 .and_then(|run| run.paper_reduction)
-                .filter(|_| setting.period == Period::Files),
+                .filter(|_| setting.period == PeriodOrigin::ScenarioFile),
             monitored: share(&wall_s, "monitor").map(|share| share - 1.0),
             same_answer: runs.iter().all(|run| Some(&run.checksum) == first.map(|f| &f.checksum)),
             busy: runs.iter().map(|run| run.busy).fold(0.0, f64::max),
@@ -232,7 +235,7 @@ impl Row {
     }
 }
 
-/// A table for each setting.
+/// The tables of all settings.
 fn tables(rows: &[Row]) -> String {
     let of_one = rows.chunk_by(|a, b| a.setting == b.setting);
     let tables = of_one.filter_map(|rows| Some(table(&rows.first()?.setting, rows)));
@@ -241,8 +244,8 @@ fn tables(rows: &[Row]) -> String {
 
 fn table(setting: &Setting, rows: &[Row]) -> String {
     let paper = |cell: &str| match setting.period {
-        Period::Files => format!(" {cell:>6}"),
-        Period::Ours | Period::Unknown => String::new(),
+        PeriodOrigin::ScenarioFile => format!(" {cell:>6}"),
+        PeriodOrigin::Ours | PeriodOrigin::Unknown => String::new(),
     };
     let mut text = format!(
         "{setting}\n{:14} {:>4}  {:>16} {:>16} {:>16}  {:>9} {:>9}{}  {:>8} {:>5}  {}\n",
@@ -288,10 +291,10 @@ fn table(setting: &Setting, rows: &[Row]) -> String {
     text
 }
 
-/// The run of each mode that took as long as half of them at most. `setting`: where there are others.
-fn drawn(runs: &[Report], setting: Option<&Setting>) -> Result<String, Failed> {
+/// The figure of a scenario, with the median run of each mode. `setting` is given if several exist.
+fn draw(runs: &[Report], setting: Option<&Setting>) -> Result<String, Failed> {
     let of_mode = |(mode, hue): &(&'static str, Hue)| {
-        let run = middle(runs, mode)?;
+        let run = median_run(runs, mode)?;
         let nodes: &[(f64, u32)] = if *hue == Hue::Adaptive { &run.nodes_over_time } else { &[] };
         let (iterations, end_s) = (&run.iterations[..], run.wall_s);
         Some((run, Series { label: mode, hue: *hue, iterations, nodes, end_s }))
@@ -300,7 +303,7 @@ fn drawn(runs: &[Report], setting: Option<&Setting>) -> Result<String, Failed> {
     let Some(last) = named.last() else { return Err(Failed::failure("no run to draw")) };
     let events: Vec<f64> = last.events.iter().map(|(at, _)| *at).collect();
     let setting = setting.map_or(String::new(), |setting| {
-        format!(" ({} times shortened, period {} s)", setting.time_scale, setting.period_s)
+        format!(" (shortened by {}, period {} s)", setting.time_scale, setting.period_s)
     });
     let title = format!("Scenario {}, live{setting}: {}", last.scenario, last.about);
     figure::runs(&title, &series, &events).map_err(Failed::failure)
@@ -337,7 +340,7 @@ mod tests {
         }
     }
 
-    /// As of the paper's file, whose period is 180 s.
+    /// The setting of the paper's file, with a period of 180 s.
     fn of_paper(run: &Report) -> Setting {
         let shipped = springtide_simulator::shipped::find("3").unwrap();
         let file = load::<ScenarioConfig>(&Sources::of_text("3", shipped.text)).unwrap().value;
@@ -345,35 +348,35 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_compared_and_a_wrong_answer_is_seen() {
+    fn medians_are_compared_and_differing_results_are_reported() {
         let mut runs: Vec<Report> =
             [100.0, 110.0, 90.0].iter().map(|s| run("static", *s, "a")).collect();
         runs.push(run("adaptive", 40.0, "a"));
         let setting = of_paper(&runs[0]);
         let row = Row::of(&setting, &runs);
         assert_eq!(row.wall_s["static"], 100.0);
-        // That is the one that is drawn; of two, the faster one.
-        assert_eq!(middle(&runs, "static").map(|run| run.wall_s), Some(100.0));
-        assert_eq!(middle(&runs[..2], "static").map(|run| run.wall_s), Some(100.0));
-        assert_eq!(middle(&runs[1..3], "static").map(|run| run.wall_s), Some(90.0));
-        assert!(middle(&runs, "monitor").is_none());
+        // The median is drawn; the faster one of two.
+        assert_eq!(median_run(&runs, "static").map(|run| run.wall_s), Some(100.0));
+        assert_eq!(median_run(&runs[..2], "static").map(|run| run.wall_s), Some(100.0));
+        assert_eq!(median_run(&runs[1..3], "static").map(|run| run.wall_s), Some(90.0));
+        assert!(median_run(&runs, "monitor").is_none());
         assert!((row.reduction.unwrap() - 0.6).abs() < 1e-9);
         assert!(row.same_answer && row.monitored.is_none());
-        let told = tables(&[row]);
-        assert!(told.contains("100.0 (90.0) s") && told.contains("60.0 %"), "{told}");
+        let text = tables(&[row]);
+        assert!(text.contains("100.0 (90.0) s") && text.contains("60.0 %"), "{text}");
         runs.push(run("monitor", 102.0, "b"));
-        let told = tables(&[Row::of(&setting, &runs)]);
-        assert!(told.contains("THEY DIFFER") && told.contains("+2.0 %"), "{told}");
-        assert!(drawn(&runs, None).unwrap().contains("Scenario 3, live: an uplink"));
-        let title = "Scenario 3, live (60 times shortened, period 3 s): an uplink";
-        assert!(drawn(&runs, Some(&setting)).unwrap().contains(title));
+        let text = tables(&[Row::of(&setting, &runs)]);
+        assert!(text.contains("THEY DIFFER") && text.contains("+2.0 %"), "{text}");
+        assert!(draw(&runs, None).unwrap().contains("Scenario 3, live: an uplink"));
+        let title = "Scenario 3, live (shortened by 60, period 3 s): an uplink";
+        assert!(draw(&runs, Some(&setting)).unwrap().contains(title));
     }
 
     #[test]
-    fn runs_of_different_settings_are_no_medians_and_ours_are_not_beside_the_paper() {
+    fn runs_of_different_settings_have_tables_of_their_own() {
         let paper = run("static", 100.0, "a");
         let ours = Report { period_s: 1.5, ..run("static", 70.0, "a") };
-        // Its own period, but another time.
+        // Its own period, but another time scale.
         let scaled = Report { time_scale: 30.0, period_s: 6.0, ..run("static", 200.0, "b") };
         let shared = Report { share: 0.02, ..run("static", 400.0, "a") };
         let quota = Report { quota: "groups".to_owned(), ..run("static", 300.0, "a") };
@@ -384,26 +387,26 @@ mod tests {
         let mut runs: Vec<(Setting, Report)> =
             all_of.iter().map(|run| (of_paper(run), (*run).clone())).collect();
         runs.push((Setting::of(&unknown, None), unknown));
-        let groups = grouped(runs);
+        let groups = group_by_setting(runs);
         let rows: Vec<Row> =
             all(&groups).map(|(setting, _, runs)| Row::of(setting, runs)).collect();
         let walls: Vec<f64> = rows.iter().map(|row| row.wall_s["static"]).collect();
         assert_eq!(walls, [100.0, 200.0, 400.0, 300.0, 500.0, 70.0, 600.0]);
         assert!((rows[0].reduction.unwrap() - 0.6).abs() < 1e-9);
-        let beside: Vec<bool> = rows.iter().map(|row| row.paper_reduction.is_some()).collect();
-        assert_eq!(beside, [true, true, true, true, true, false, false]);
-        // An answer of another time scale is another's.
+        let other_dir: Vec<bool> = rows.iter().map(|row| row.paper_reduction.is_some()).collect();
+        assert_eq!(other_dir, [true, true, true, true, true, false, false]);
+        // Results of another time scale are not compared.
         assert!(rows.iter().all(|row| row.same_answer));
-        let told = tables(&rows);
-        let told: Vec<&str> = told.split("\n\n").collect();
-        assert_eq!(told.len(), 7);
+        let text = tables(&rows);
+        let text: Vec<&str> = text.split("\n\n").collect();
+        assert_eq!(text.len(), 7);
         let digest = rows[0].setting.calibration.clone().unwrap();
-        assert!(told[0].starts_with("60 times shortened, period 3 s (the file's own), 4.0 %"));
-        assert!(told[0].contains(&format!("calibration {digest}\n")), "{}", told[0]);
-        assert!(told[0].contains(" paper ") && told[0].contains(" 60 % "), "{}", told[0]);
-        assert!(told[5].contains("period 1.5 s (ours, not the file's"), "{}", told[5]);
-        assert!(!told[5].contains(" paper ") && !told[5].contains(" 60 % "), "{}", told[5]);
-        assert!(told[6].contains("calibration unknown"), "{}", told[6]);
+        assert!(text[0].starts_with("shortened by 60, period 3 s (the file's own), 4.0 %"));
+        assert!(text[0].contains(&format!("calibration {digest}\n")), "{}", text[0]);
+        assert!(text[0].contains(" paper ") && text[0].contains(" 60 % "), "{}", text[0]);
+        assert!(text[5].contains("period 1.5 s (ours, not the file's"), "{}", text[5]);
+        assert!(!text[5].contains(" paper ") && !text[5].contains(" 60 % "), "{}", text[5]);
+        assert!(text[6].contains("calibration unknown"), "{}", text[6]);
         let object = serde_json::to_value(&rows[5]).unwrap();
         assert_eq!(object["setting"]["period"], "ours");
         assert_eq!(object["paper_reduction"], serde_json::Value::Null);
@@ -425,8 +428,8 @@ mod tests {
             assert_eq!(found.len(), 1);
             found.remove(0).0
         };
-        assert_eq!(found().period, Period::Unknown);
-        // What `wan run --out` puts beside it.
+        assert_eq!(found().period, PeriodOrigin::Unknown);
+        // `wan run --out` writes the config next to the report.
         let scenario = springtide_simulator::shipped::find("3").unwrap();
         fs::write(below.join("config.toml"), scenario.text).unwrap();
         fs::write(below.join("events.jsonl"), "").unwrap();
@@ -434,15 +437,15 @@ mod tests {
         assert_eq!(setting, of_paper(&run("static", 10.0, "a")));
         assert_eq!(
             (setting.period, setting.calibration.map(|c| c.len())),
-            (Period::Files, Some(16))
+            (PeriodOrigin::ScenarioFile, Some(16))
         );
         report(&dirs, Some(&dir.path().join("figures")), true).unwrap();
         assert!(dir.path().join("figures/live-3.svg").exists());
-        // Of another setting: a figure of its own.
+        // Another setting has a figure of its own.
         let other = Report { time_scale: 30.0, ..run("static", 20.0, "b") };
-        let beside = dir.path().join("c");
-        fs::create_dir_all(&beside).unwrap();
-        fs::write(beside.join(REPORT), serde_json::to_string(&other).unwrap()).unwrap();
+        let other_dir = dir.path().join("c");
+        fs::create_dir_all(&other_dir).unwrap();
+        fs::write(other_dir.join(REPORT), serde_json::to_string(&other).unwrap()).unwrap();
         report(&dirs, Some(&dir.path().join("figures")), false).unwrap();
         assert!(dir.path().join("figures/live-3-2.svg").exists());
         fs::write(below.join(REPORT), "{").unwrap();

@@ -1,4 +1,4 @@
-//! The `springtide` program: the house's own jobs.
+//! The `springtide` program with the project's own jobs.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     program().main()
 }
 
-/// The program: tests of its documentation read their command lines by it.
+/// The program; tests of its documentation parse command lines with it.
 pub fn program() -> App {
     App::new("springtide", env!("CARGO_PKG_VERSION"))
         .job::<BarnesHut>()

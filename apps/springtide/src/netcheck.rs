@@ -1,7 +1,8 @@
-//! `net check`: is the grid that is up reached from here, and with `--all-pairs` from each of its nodes? How fast, by which
-//! packets, with which buffers; how long certificates last; and what to ask of whoever runs the firewall.
+//! `net check`: reachability of a running grid from this host and, with `--all-pairs`, from each of
+//! its nodes. Reports round trips, packet sizes, buffers and the validity of certificates, and
+//! names the ports that a firewall must open.
 //!
-//! Must not know jobs.
+//! Independent of jobs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -24,43 +25,43 @@ use crate::grid;
 use crate::report::{SCHEMA, seconds, size};
 use crate::run::{Attachment, attach, print};
 
-/// How long the scheduler may take to answer.
-const WITHIN: Duration = Duration::from_secs(5);
-/// A node that checks its paths to all others gets this long for each: as long as one that is not reached takes, attempts
-/// and waits included.
-const WITHIN_PATH: Duration = Duration::from_secs(40);
-/// A certificate that ends within so many days is told.
-const SOON_DAYS: i64 = 14;
+/// Timeout of a request to the scheduler.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout per path of a node that checks its paths to all others: the time of an unreachable one
+/// with retries and delays.
+const PATH_TIMEOUT: Duration = Duration::from_secs(40);
+/// A certificate that ends within this number of days is reported.
+const DAYS_LEFT_MIN: i64 = 14;
 
-/// All that was found.
-struct Found {
-    /// This process.
+/// The results of a check.
+struct CheckResults {
+    /// The name of this process.
     here: NodeId,
     buffers: Option<Buffers>,
-    /// By node that looked, then by node looked for; of a node that did not answer, why.
+    /// Paths by source node, then by target; the reason for a source that did not answer.
     from: BTreeMap<NodeId, Result<Paths, String>>,
-    /// By whose they are.
+    /// Remaining days of certificates, by their owners.
     certificates: BTreeMap<String, i64>,
     firewall: Firewall,
 }
 
-/// What the firewall must let through.
+/// The ports that a firewall must open.
 struct Firewall {
     ports: String,
     head: u16,
 }
 
-/// Calls the head and each of its nodes, and prints what was found.
+/// Connects to the head and each of its nodes, and prints the results.
 ///
 /// # Errors
-/// The head or a node is not reached; a certificate is refused or past its date.
+/// The head or a node is unreachable, or a certificate is refused or outside its dates.
 pub async fn check(file: &Path, all_pairs: bool, as_json: bool) -> Result<(), Failed> {
     let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
-    // Before anything is called: where one is past its date, that is why nothing is reached.
+    // Before any connection: a certificate outside its dates explains why nothing is reachable.
     let certificates = certificates(file, &config)?;
     let Attachment { endpoint, head, address: at, .. } = attach(file, &config).await?;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
-    let status = scheduler.send(GetStatus {}).deadline(WITHIN).await?;
+    let status = scheduler.send(GetStatus {}).deadline(REQUEST_TIMEOUT).await?;
     let mut contacts = Vec::new();
     let mut mine = Paths { buffers: endpoint.net.buffers(), paths: BTreeMap::new() };
     let (cluster, address) = (HEAD_CLUSTER.into(), Address::Socket(at));
@@ -72,7 +73,7 @@ pub async fn check(file: &Path, all_pairs: bool, as_json: bool) -> Result<(), Fa
                     let (node, cluster) = (node.node, cluster.clone());
                     contacts.push(Contact { node, cluster, address });
                 }
-                // Nobody waits for those that have not joined.
+                // Nodes that have not joined are not missing.
                 None if site.joins => {}
                 None => {
                     let error = Some("it has not registered".to_owned());
@@ -87,13 +88,13 @@ pub async fn check(file: &Path, all_pairs: bool, as_json: bool) -> Result<(), Fa
     }
     let mut from = BTreeMap::new();
     if all_pairs {
-        for asked in contacts.iter().filter(|contact| contact.node != head) {
+        for source in contacts.iter().filter(|contact| contact.node != head) {
             let others: Vec<_> =
-                contacts.iter().filter(|other| other.node != asked.node).cloned().collect();
-            let deadline = WITHIN_PATH * u32::try_from(others.len()).unwrap_or(u32::MAX);
-            let prober: Remote<Prober> = endpoint.hub.remote(&asked.node, PROBER);
+                contacts.iter().filter(|other| other.node != source.node).cloned().collect();
+            let deadline = PATH_TIMEOUT * u32::try_from(others.len()).unwrap_or(u32::MAX);
+            let prober: Remote<Prober> = endpoint.hub.remote(&source.node, PROBER);
             let paths = prober.send(CheckPaths { contacts: others }).deadline(deadline).await;
-            from.insert(asked.node.clone(), paths.map_err(|error| error.to_string()));
+            from.insert(source.node.clone(), paths.map_err(|error| error.to_string()));
         }
     }
     let here = endpoint.net.me().node.clone();
@@ -104,7 +105,7 @@ pub async fn check(file: &Path, all_pairs: bool, as_json: bool) -> Result<(), Fa
         ports: config.net.ports.map_or("any".to_owned(), |ports| ports.to_string()),
         head: at.port(),
     };
-    let found = Found { here, buffers, from, certificates, firewall };
+    let found = CheckResults { here, buffers, from, certificates, firewall };
     print(&if as_json { format!("{}\n", found.object()) } else { found.table() })?;
     let missing = found.missing();
     if missing.is_empty() {
@@ -114,11 +115,11 @@ pub async fn check(file: &Path, all_pairs: bool, as_json: bool) -> Result<(), Fa
     Err(Failed::failure(format!("not reached: {}; {ask}", missing.join(", "))))
 }
 
-/// The last days of the authority's certificate and of those that nodes were given from here.
+/// Remaining days of the authority's certificate and of those that this host issued to nodes.
 fn certificates(file: &Path, config: &GridConfig) -> Result<BTreeMap<String, i64>, Failed> {
     let dir = grid::dir_of(file, config);
     let mut files = vec![("authority".to_owned(), grid::ca_dir(config, &dir).join("ca.pem"))];
-    // Nodes that were started elsewhere keep theirs there.
+    // Nodes that were started elsewhere keep their files there.
     for entry in std::fs::read_dir(dir.join("node")).into_iter().flatten().flatten() {
         files.push((
             entry.file_name().to_string_lossy().into_owned(),
@@ -135,7 +136,8 @@ fn certificates(file: &Path, config: &GridConfig) -> Result<BTreeMap<String, i64
             return Err(Failed::new(
                 Exit::Auth,
                 format!(
-                    "{shown} is not valid today: issue it again with `springtide ca issue`, or see to the clock"
+                    "{shown} is not valid today: issue another with `springtide ca issue`, or \
+                    correct the clock"
                 ),
             ));
         }
@@ -148,13 +150,14 @@ impl Firewall {
     fn ask(&self) -> String {
         let Self { ports, head } = self;
         format!(
-            "ask whoever runs the firewall to let UDP through in both directions between all machines of the grid: to \
-             ports {ports} of the nodes (`net.ports`) and to port {head} of the head"
+            "ask whoever runs the firewall to let UDP through in both directions between all hosts \
+            of the grid: to ports {ports} of the nodes (`net.ports`) and to port {head} of the \
+            head"
         )
     }
 }
 
-impl Found {
+impl CheckResults {
     fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for (from, paths) in &self.from {
@@ -194,7 +197,7 @@ impl Found {
                 writeln!(out, "buffers here: {receive} to receive, {send} to send ({asked} asked)");
         }
         for (name, days) in &self.certificates {
-            let soon = if *days < SOON_DAYS { ": issue it again soon" } else { "" };
+            let soon = if *days < DAYS_LEFT_MIN { ": issue another soon" } else { "" };
             let _ = writeln!(out, "certificate of {name}: {days} days left{soon}");
         }
         let _ = writeln!(out, "firewall: {}", self.firewall.ask());
@@ -225,7 +228,7 @@ impl Found {
         let certificates: Vec<Value> = self
             .certificates
             .iter()
-            .map(|(of, days)| json!({ "of": of, "days_left": days, "soon": *days < SOON_DAYS }))
+            .map(|(of, days)| json!({ "of": of, "days_left": days, "soon": *days < DAYS_LEFT_MIN }))
             .collect();
         json!({
             "schema": SCHEMA,

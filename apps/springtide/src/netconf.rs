@@ -1,6 +1,6 @@
-//! From the config's sections to the settings of the runtime.
+//! Conversion of config sections to settings of the runtime.
 //!
-//! Must not know commands.
+//! Independent of commands.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +33,7 @@ fn congestion(choice: Congestion) -> net::Congestion {
     }
 }
 
-/// What a link is set to; `section` is the one of the whole process.
+/// The policy of a link; `section` is that of the whole process.
 pub fn policy(link: &LinkSection, section: &NetSection) -> LinkPolicy {
     LinkPolicy {
         rtt_ms: link.rtt.get().as_secs_f64() * 1e3,
@@ -42,12 +42,12 @@ pub fn policy(link: &LinkSection, section: &NetSection) -> LinkPolicy {
     }
 }
 
-/// What follows from a link's expectations, for people.
+/// The consequences of a link's expected values, for people.
 pub fn describe(link: &LinkSection, section: &NetSection) -> String {
     let policy = policy(link, section);
     format!(
-        "link {} - {}: {} round trip, {}, {}; a stream's window is {}, bulk transfers begin with {}, a steal is given up \
-         after {:.0} s",
+        "link {} - {}: {} round trip, {}, {}; a stream's window is {}, bulk transfers begin with \
+        {}, a steal times out after {:.0} s",
         link.between.0,
         link.between.1,
         link.rtt,
@@ -59,7 +59,7 @@ pub fn describe(link: &LinkSection, section: &NetSection) -> String {
     )
 }
 
-/// The network of a node.
+/// The network settings of a node.
 pub fn node_net(config: &NodeConfig) -> NetConfig {
     let mut net = net(&config.net);
     let links = config.link.iter().filter_map(|link| {
@@ -71,7 +71,7 @@ pub fn node_net(config: &NodeConfig) -> NetConfig {
     net
 }
 
-/// The network of a process, without the links to certain clusters.
+/// The network settings of a process, without links to certain clusters.
 pub fn net(section: &NetSection) -> NetConfig {
     let default = NetConfig::default();
     let millis = |time: springtide_runtime::config::Time| {
@@ -98,7 +98,7 @@ pub fn net(section: &NetSection) -> NetConfig {
     }
 }
 
-/// The network of the head, or of a client of it.
+/// The network settings of the head, or of one of its clients.
 pub fn head_net(config: &GridConfig, bind: SocketAddr) -> NetConfig {
     let mut net = net(&config.net);
     net.bind = bind;
@@ -107,17 +107,17 @@ pub fn head_net(config: &GridConfig, bind: SocketAddr) -> NetConfig {
     net
 }
 
-/// An emulated network that this process's datagrams take.
+/// An emulated network that carries this process's datagrams.
 #[cfg(target_os = "linux")]
 pub type Emulated = std::sync::Arc<springtide_wan::table::Table>;
-/// There is none elsewhere.
+/// No emulated network exists on other systems.
 #[cfg(not(target_os = "linux"))]
 pub type Emulated = std::convert::Infallible;
 
-/// The emulated network that `net.shape` names, if it names one.
+/// The emulated network that `net.shape` names, if any.
 ///
 /// # Errors
-/// It is not there or no such thing, or this is not Linux.
+/// The file is missing or no table of links.
 #[cfg(target_os = "linux")]
 pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
     let open = |path: &PathBuf| springtide_wan::table::Table::open(path).map(Emulated::new);
@@ -125,24 +125,22 @@ pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
     opened.map_err(|error| Failed::usage(format!("net.shape: {error}")))
 }
 
-/// The emulated network that `net.shape` names, if it names one.
+/// The emulated network that `net.shape` names, if any.
 ///
 /// # Errors
-/// It names one: there are none here.
+/// It names one: networks are emulated on Linux only.
 #[cfg(not(target_os = "linux"))]
 pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
     match &section.shape {
         None => Ok(None),
-        Some(_) => {
-            Err(Failed::usage("net.shape: networks are emulated on Linux alone: leave it out"))
-        }
+        Some(_) => Err(Failed::usage("net.shape: networks are emulated on Linux only: omit it")),
     }
 }
 
-/// Where a node is in an emulated network.
+/// The address of a node in an emulated network.
 ///
 /// # Errors
-/// It has no such node.
+/// The network has no such node.
 pub fn emulated_address(network: &Emulated, node: &NodeId) -> Result<IpAddr, Failed> {
     #[cfg(target_os = "linux")]
     match network.address(node.as_str()) {
@@ -150,8 +148,8 @@ pub fn emulated_address(network: &Emulated, node: &NodeId) -> Result<IpAddr, Fai
         None => {
             let names: Vec<&str> = network.clusters().map(ClusterId::as_str).collect();
             Err(Failed::usage(format!(
-                "net.shape: the emulated network has no node {node}: it has the clusters {}; give the grid the names and numbers of \
-                 nodes of the topology that the table was made of",
+                "net.shape: the emulated network has no node {node}: it has the clusters {}; use \
+                the cluster names and node counts of the topology that the table was made from",
                 names.join(", ")
             )))
         }
@@ -160,10 +158,10 @@ pub fn emulated_address(network: &Emulated, node: &NodeId) -> Result<IpAddr, Fai
     match *network {}
 }
 
-/// Opens a process's endpoint, over an emulated network where one is given.
+/// Opens a process's endpoint, over an emulated network if one is given.
 ///
 /// # Errors
-/// As [`Endpoint::quic`]; or it binds to no address of the emulated network.
+/// As [`Endpoint::quic`]; or the address is not one of the emulated network.
 pub fn endpoint(
     config: NetConfig,
     identity: &NodeIdentity,
@@ -182,7 +180,7 @@ pub fn endpoint(
     match *network {}
 }
 
-/// How jobs are run.
+/// The parameters of jobs on a grid with this config.
 pub fn job_params(config: &GridConfig) -> JobParams {
     let mut params = work_params(&config.work);
     params.adapt(&config.adaptation);
@@ -191,7 +189,7 @@ pub fn job_params(config: &GridConfig) -> JobParams {
     params
 }
 
-/// How many malleable jobs share the nodes: what links are taken to carry before they are measured, too.
+/// The settings of the scheduler: of malleable jobs, and of links without measurements.
 pub fn scheduling(config: &GridConfig) -> Settings {
     let names = || config.cluster.iter().map(|cluster| cluster.name.as_str());
     let mut links = Vec::new();
@@ -225,12 +223,12 @@ pub fn scheduling(config: &GridConfig) -> Settings {
     }
 }
 
-/// What a cluster asks for its slots.
+/// The terms of a cluster's slots.
 fn terms_of(config: &GridConfig, cluster: &ClusterSection) -> Terms {
     let (all, own) = (&config.slots, cluster.slots.as_ref());
     let share = |of: fn(&ClusterSlotsSection) -> Option<f64>, all| own.and_then(of).unwrap_or(all);
     Terms {
-        // No batch system promises that a job begins at a time, and nobody that a node joins.
+        // Batch systems promise no start times, and joining nodes come at unknown times.
         advertise: own.and_then(|own| own.advertise).unwrap_or(all.advertise)
             && !matches!(cluster.provider, Provider::Slurm | Provider::Join),
         rate: share(|own| own.rate, all.rate),
@@ -246,7 +244,7 @@ fn terms_of(config: &GridConfig, cluster: &ClusterSection) -> Terms {
     }
 }
 
-/// What brokers are told of the links between clusters.
+/// The links between clusters, as brokers get them.
 fn grid_links(config: &GridConfig) -> Vec<GridLink> {
     let names: Vec<&str> = config.cluster.iter().map(|cluster| cluster.name.as_str()).collect();
     let expected = LinkPolicy::default();
@@ -275,23 +273,24 @@ fn work_params(work: &WorkSection) -> JobParams {
     }
 }
 
-/// The config's nodes.
+/// The number of nodes in the config.
 pub fn existing(config: &GridConfig) -> u32 {
     config.cluster.iter().fold(0, |sum, cluster| sum.saturating_add(cluster.nodes.get()))
 }
 
-/// Whether what a job is adapted by makes sense together, and on the config's grid.
+/// Checks that a job's adaptation parameters are consistent, and fit the config's grid.
 ///
 /// # Errors
-/// All contradictions at once.
+/// All contradictions together.
 pub fn check_adaptation(config: &GridConfig, params: &JobParams) -> Result<(), Failed> {
     check_start(config, params, None).map(drop)
 }
 
-/// Whether what a job is adapted by makes sense together, on clusters of so many nodes.
+/// Checks that a job's adaptation parameters are consistent, on clusters with these numbers of
+/// nodes.
 ///
 /// # Errors
-/// All contradictions at once.
+/// All contradictions together.
 pub fn check_settings(
     params: &JobParams,
     clusters: impl Iterator<Item = u32>,
@@ -304,7 +303,7 @@ fn contradictions(params: &JobParams, existing: u32) -> Vec<String> {
         min_nodes: params.min_nodes,
         max_nodes: params.max_nodes,
         existing_nodes: Some(existing),
-        // Known to the job alone; its coordinator sees to it.
+        // Only the job knows it; its coordinator checks it.
         benchmark_s: None,
     };
     match params.settings.validate(&frame) {
@@ -319,15 +318,16 @@ fn refuse(wrong: &[String]) -> Result<(), Failed> {
     }
     let wrong = wrong.join("\n  ");
     Err(Failed::usage(format!(
-        "the job cannot be adapted so (`config show --origin` tells what the config sets):\n  {wrong}"
+        "the job cannot be adapted so (`config show --origin` tells what the config sets):\n  \
+        {wrong}"
     )))
 }
 
-/// As [`check_adaptation`], with the nodes on which the job begins: returns how many of which cluster. `None`: the
-/// scheduler takes what the job may have.
+/// As [`check_adaptation`], with the nodes on which the job starts. Returns their number by
+/// cluster; `None` if the scheduler chooses.
 ///
 /// # Errors
-/// All contradictions at once.
+/// All contradictions together.
 pub fn check_start(
     config: &GridConfig,
     params: &JobParams,
@@ -335,21 +335,21 @@ pub fn check_start(
 ) -> Result<Option<BTreeMap<ClusterId, u32>>, Failed> {
     let existing = existing(config);
     let mut wrong = contradictions(params, existing);
-    let asked = start.and_then(|start| begins(config, params, start, &mut wrong));
+    let node_counts = start.and_then(|start| start_nodes(config, params, start, &mut wrong));
     refuse(&wrong)?;
     let most = params.max_nodes.unwrap_or(u32::MAX);
     let all = || config.cluster.iter().map(|c| (ClusterId::from(c.name.as_str()), c.nodes.get()));
-    Ok(asked.or_else(|| (existing <= most).then(|| all().collect())))
+    Ok(node_counts.or_else(|| (existing <= most).then(|| all().collect())))
 }
 
 /// The first nodes of a job by cluster.
-fn begins(
+fn start_nodes(
     config: &GridConfig,
     params: &JobParams,
     start: Shape,
     wrong: &mut Vec<String>,
 ) -> Option<BTreeMap<ClusterId, u32>> {
-    let told = wrong.len();
+    let message = wrong.len();
     let clusters = start.clusters as usize;
     if clusters > config.cluster.len() {
         let has = config.cluster.len();
@@ -373,13 +373,13 @@ fn begins(
         wrong.push(format!("--start {start} is above the job's maximum ({most} nodes)"));
     }
     let names = first().map(|cluster| (ClusterId::from(cluster.name.as_str()), start.nodes));
-    (wrong.len() == told).then(|| names.collect())
+    (wrong.len() == message).then(|| names.collect())
 }
 
-/// The address behind a name and port.
+/// Resolves the address of a name and port.
 ///
 /// # Errors
-/// The name is not known, or has no address.
+/// The name is unknown, or has no address.
 pub async fn resolve(at: &springtide_runtime::config::HostPort) -> Result<SocketAddr, Failed> {
     let failed = |why: String| Failed::failure(format!("cannot find the head at {at}: {why}"));
     let found = tokio::net::lookup_host((at.host.as_str(), at.port)).await;
@@ -397,7 +397,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn an_emulated_network_is_there_or_the_reason_is_told() {
+    fn an_emulated_network_opens_or_the_reason_is_reported() {
         use springtide_runtime::config::TopologyConfig;
         use springtide_runtime::topology::Topology;
         use springtide_wan::table::Table;
@@ -408,28 +408,30 @@ mod tests {
             let set = |sources: Sources| sources.with_flag("--set", "net.shape", path.display());
             emulated(&crate::grid::ad_hoc(Shape::default(), set).unwrap().value.net)
         };
-        let told = opened().unwrap_err().message;
+        let message = opened().unwrap_err().message;
         assert!(
-            told.starts_with("net.shape: cannot open") && told.contains("pair.links"),
-            "{told}"
+            message.starts_with("net.shape: cannot open") && message.contains("pair.links"),
+            "{message}"
         );
         std::fs::write(&path, "something else").unwrap();
-        let told = opened().unwrap_err().message;
-        assert!(told.contains("is no table of links"), "{told}");
-        let text = "name = \"pair\"\nnet = \"127.77.0.0/16\"\n[[cluster]]\nname = \"a\"\nnodes = 2\n[[cluster]]\nname = \"b\"\n";
+        let message = opened().unwrap_err().message;
+        assert!(message.contains("is no table of links"), "{message}");
+        let text = "name = \"pair\"\nnet = \"127.77.0.0/16\"\n[[cluster]]\nname = \"a\"\n\
+        nodes = 2\n[[cluster]]\nname = \"b\"\n";
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).unwrap().value;
         Table::create(&path, &Topology::of(&config), 1).unwrap();
         let network = opened().unwrap().expect("it is named");
         let address = |node: &str| emulated_address(&network, &NodeId::from(node));
         assert_eq!(address("a-2").unwrap().to_string(), "127.77.1.2");
-        let told = address("b-2").unwrap_err().message;
-        assert!(told.contains("no node b-2") && told.contains("clusters a, b"), "{told}");
+        let message = address("b-2").unwrap_err().message;
+        assert!(message.contains("no node b-2") && message.contains("clusters a, b"), "{message}");
     }
 
     #[test]
     fn a_cluster_has_its_own_reserve_and_cap() {
-        let text = "[scheduling]\nreserve = 1\n[[cluster]]\nname = \"ams\"\nnodes = 4\nreserve = 2\n\
-                    [[cluster]]\nname = \"del\"\nnodes = 4\nreserve = 0\ncap = 3\n[[cluster]]\nname = \"bud\"\n";
+        let text = "[scheduling]\nreserve = 1\n[[cluster]]\nname = \"ams\"\nnodes = 4\nreserve = \
+        2\n[[cluster]]\nname = \"del\"\nnodes = 4\nreserve = 0\ncap = 3\n[[cluster]]\nname = \
+        \"bud\"\n";
         let config = load::<springtide_runtime::config::GridConfig>(&Sources::of_text("g", text));
         let settings = scheduling(&config.unwrap().value);
         let of = |pairs: &[(&str, u32)]| {
@@ -451,7 +453,7 @@ mod tests {
 
     #[test]
     fn every_setting_has_a_key_of_its_own() {
-        // Each is set to another value than its default and arrives where it belongs.
+        // Each key is set to a value other than its default, and sets its own field.
         let defaults = serde_json::to_value(Settings::default()).unwrap();
         let mut tried = 0;
         let mut try_out = |path: &str, default: &serde_json::Value| {
@@ -483,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_told_at_once_before_anything_starts() {
+    fn contradictions_are_reported_together_before_the_start() {
         let loaded = |set: &[(&str, &str)]| {
             let with = |mut sources: Sources| {
                 for (key, value) in set {
@@ -502,8 +504,8 @@ mod tests {
             ("min_nodes", "8"),
             ("max_nodes", "5"),
         ]);
-        let told = check_start(&config, &params, shape("4x3")).unwrap_err();
-        assert_eq!(told.exit, crate::Exit::Usage);
+        let message = check_start(&config, &params, shape("4x3")).unwrap_err();
+        assert_eq!(message.exit, crate::Exit::Usage);
         for part in [
             "e_min (0.6) must be below e_max (0.5)",
             "slow_below is 2",
@@ -513,33 +515,39 @@ mod tests {
             "--start 4x3 is more than cluster ams has, 2",
             "--start 4x3 is above the job's maximum (5 nodes)",
         ] {
-            assert!(told.message.contains(part), "{part} is not in\n{told}");
+            assert!(message.message.contains(part), "{part} is not in\n{message}");
         }
         let names = |start: Option<Shape>, set: &[(&str, &str)]| {
             let (config, params) = loaded(set);
-            check_start(&config, &params, start).unwrap().map(|asked| {
-                asked.iter().map(|(name, n)| format!("{name} {n}")).collect::<Vec<_>>().join(", ")
+            check_start(&config, &params, start).unwrap().map(|node_counts| {
+                node_counts
+                    .iter()
+                    .map(|(name, n)| format!("{name} {n}"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
             })
         };
         assert_eq!(names(None, &[]).as_deref(), Some("ams 2, bud 2, del 2"));
         assert_eq!(names(shape("2x1"), &[]).as_deref(), Some("ams 1, del 1"));
-        // Fewer than there are: which, the scheduler says.
+        // Fewer than exist: the scheduler chooses.
         assert_eq!(names(None, &[("max_nodes", "4")]), None);
     }
 
     #[test]
     fn a_nodes_links_are_those_of_its_cluster() {
-        let text = "node = \"ams-1\"\ncluster = \"ams\"\n[head]\naddress = \"127.0.0.1:1\"\n[identity]\n\
-            certificate = \"node.pem\"\nkey = \"node.key\"\nca = \"ca.pem\"\n\
-            [[link]]\nbetween = [\"del\", \"ams\"]\nrtt = \"20ms\"\nbandwidth = \"8Mbit/s\"\ncongestion = \"bbr\"\n\
-            [[link]]\nbetween = [\"del\", \"bud\"]\n";
+        let text = "node = \"ams-1\"\ncluster = \"ams\"\n[head]\naddress = \"127.0.0.1:1\"\n\
+        [identity]\n\
+        certificate = \"node.pem\"\nkey = \"node.key\"\nca = \"ca.pem\"\n\
+        [[link]]\nbetween = [\"del\", \"ams\"]\nrtt = \"20ms\"\nbandwidth = \"8Mbit/s\"\n\
+        congestion = \"bbr\"\n\
+        [[link]]\nbetween = [\"del\", \"bud\"]\n";
         let config = load::<NodeConfig>(&Sources::of_text("node.toml", text)).unwrap().value;
         let links = node_net(&config).links;
         assert_eq!(links.len(), 1);
         let expected =
             LinkPolicy { rtt_ms: 20.0, bandwidth: 1e6, congestion: net::Congestion::Bbr };
         assert_eq!(links[&ClusterId::from("del")], expected);
-        let told = describe(&config.link[0], &config.net);
-        assert!(told.starts_with("link del - ams: 20ms round trip, 1MB/s, bbr;"), "{told}");
+        let message = describe(&config.link[0], &config.net);
+        assert!(message.starts_with("link del - ams: 20ms round trip, 1MB/s, bbr;"), "{message}");
     }
 }

@@ -1,6 +1,6 @@
 //! `node run`: one node process.
 //!
-//! Must not know what the node does.
+//! Independent of the node's work.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -29,23 +29,23 @@ use crate::nodes::OwnState;
 use crate::notify::Notifier;
 use crate::signals::{Signals, word};
 
-/// Delay before a node begins again; bounds the rate of a restart loop.
-pub const ANEW_PAUSE: Duration = Duration::from_secs(1);
-/// A node that has joined says that it is well this often.
-const HEALTH_EVERY: Duration = Duration::from_secs(5);
+/// Delay before an ordered restart; bounds the rate of a restart loop.
+pub const RESTART_DELAY: Duration = Duration::from_secs(1);
+/// Interval between updates of a joined node's state file.
+const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Reads a node's config.
 ///
 /// # Errors
-/// Every mistake in it.
+/// All mistakes in the config.
 pub fn config(file: &Path) -> Result<NodeConfig, Failed> {
     Ok(load::<NodeConfig>(&Sources::of_process(Some(file)))?.value)
 }
 
-/// Runs it.
+/// Runs a node.
 ///
 /// # Errors
-/// It could not begin, or was left alone.
+/// The node cannot start, or has lost its head.
 pub async fn run(
     config: NodeConfig,
     with_parent: bool,
@@ -56,10 +56,10 @@ pub async fn run(
     let identity = identity(&config.identity).map_err(|failed| match config.renew {
         true => Failed {
             message: format!(
-                "{}. This node has joined by a token: if its certificate has ended, join anew with `{} node join HOST:PORT --token \
-                 TOKEN --dir DIR`, where DIR is its directory",
+                "{}. This node has joined by a token: if its certificate has ended, join again \
+                with `{} node join HOST:PORT --token TOKEN --dir DIR`, where DIR is its directory",
                 failed.message,
-                crate::grid::called()
+                crate::grid::program_name()
             ),
             ..failed
         },
@@ -72,7 +72,8 @@ pub async fn run(
         return Err(Failed::new(
             Exit::Auth,
             format!(
-                "the certificate {} is of {}/{}, the config says {}/{}: issue the right one with `springtide ca issue`",
+                "the certificate {} is of {}/{}, the config has {}/{}: issue the right one with \
+                `springtide ca issue`",
                 config.identity.certificate.display(),
                 name.cluster,
                 name.node,
@@ -83,7 +84,7 @@ pub async fn run(
     }
     let cluster = config.site.as_ref().unwrap_or(&config.cluster);
     let dir = config.identity.certificate.with_file_name("");
-    let numbers = Numbers::of(&config, &dir)?;
+    let numbers = IncarnationCounter::of(&config, &dir)?;
     let incarnation = numbers.own;
     let address = netconf::resolve(&config.head.address).await?;
     let head = Contact {
@@ -112,7 +113,7 @@ pub async fn run(
             address: Address::Socket(netconf::resolve(at).await?),
         }),
     };
-    let (registered, standing) = watch::channel(false);
+    let (registered, is_registered) = watch::channel(false);
     let options = NodeOptions {
         head,
         site_at,
@@ -137,33 +138,33 @@ pub async fn run(
     let node = Node::start(endpoint, options, registry);
     let (end, ends) = mpsc::unbounded_channel();
     let notifier = Notifier::of_env();
-    notifier.status("looks for its head");
+    notifier.status("connects to its head");
     notifier.keep_alive();
     let who = format!("{}/{}", config.cluster, config.node);
-    actix_rt::spawn(tell_manager(notifier.clone(), who, standing.clone()));
+    actix_rt::spawn(report_to_manager(notifier.clone(), who, is_registered.clone()));
     if config.renew {
-        actix_rt::spawn(tell_health(config.clone(), standing));
+        actix_rt::spawn(write_health(config.clone(), is_registered));
     }
     actix_rt::spawn(async move {
         let mut parent = pin!(async {
             match with_parent {
-                true => parent_gone().await,
+                true => parent_ended().await,
                 false => std::future::pending().await,
             }
         });
         loop {
-            let told = tokio::select! {
+            let end_kind = tokio::select! {
                 biased;
-                exit = signals.next() => End::Leave(format!("told to end by {}", word(exit))),
-                // Its grid ends, or nobody is left whom it could ask.
+                exit = signals.next() => End::Leave(format!("ordered to end by {}", word(exit))),
+                // The parent ends with the grid, or leaves the node without control.
                 () = &mut parent => {
-                    let reason = "whoever started it has ended, or told it to".to_owned();
+                    let reason = "its parent process has ended, or closed the input".to_owned();
                     let _ = end.send(End::Now(reason));
                     return;
                 }
             };
-            if end.send(told).is_err() {
-                return; // it ends already
+            if end.send(end_kind).is_err() {
+                return; // the node is ending already
             }
         }
     });
@@ -178,19 +179,21 @@ pub async fn run(
         Some(known) => numbers.raise(known)?,
         None => numbers.next(None),
     };
-    tracing::info!("begins again as a new incarnation");
-    tokio::time::sleep(ANEW_PAUSE).await;
-    Err(begin_again(next))
+    tracing::info!("restarts as a new incarnation");
+    tokio::time::sleep(RESTART_DELAY).await;
+    Err(restart(next))
 }
 
-/// The numbers of a node's incarnations: counted in a file beside its certificate, or given by its config.
-struct Numbers {
+/// The incarnation numbers of a node: counted in a file next to its certificate, or set by its
+/// config.
+struct IncarnationCounter {
     own: Incarnation,
-    /// Where they are counted; absent: the config gives the number, or the directory cannot be written.
+    /// The directory of the counter. None if the config sets the number, or if the directory is not
+    /// writable.
     dir: Option<PathBuf>,
 }
 
-impl Numbers {
+impl IncarnationCounter {
     fn of(config: &NodeConfig, dir: &Path) -> Result<Self, Failed> {
         if let Some(given) = config.incarnation {
             return Ok(Self { own: Incarnation(given), dir: None });
@@ -199,7 +202,8 @@ impl Numbers {
             Ok(own) => Ok(Self { own, dir: Some(dir.to_owned()) }),
             Err(error @ IncarnationError::Io { .. }) => {
                 tracing::warn!(
-                    "incarnations are not counted ({error}): this one may be below a former one; its site says so then"
+                    "incarnations are not counted ({error}): this one may be below an earlier one; \
+                    its site reports that"
                 );
                 Ok(Self { own: incarnation::only(), dir: None })
             }
@@ -207,7 +211,7 @@ impl Numbers {
         }
     }
 
-    /// Makes the next process exceed `known`. Returns the number that it is to be given, where none counts.
+    /// Makes the next process exceed `known`. Returns its number if no counter exists.
     fn raise(&self, known: Option<Incarnation>) -> Result<Option<Incarnation>, Failed> {
         match &self.dir {
             Some(dir) => {
@@ -218,16 +222,16 @@ impl Numbers {
         }
     }
 
-    /// The number that the next process is to be given, where none counts.
+    /// The number of the next process, if no counter exists.
     fn next(&self, known: Option<Incarnation>) -> Option<Incarnation> {
         let above = known.unwrap_or(self.own).max(self.own);
         self.dir.is_none().then(|| incarnation::after(above))
     }
 }
 
-/// Runs this program again in this process, with the same arguments: its starter need not know. Returns
-/// only if that fails. `incarnation`: of the new one, where no file counts them.
-pub fn begin_again(incarnation: Option<Incarnation>) -> Failed {
+/// Replaces this process by a new run of this program with the same arguments; its parent need not
+/// know. Returns only on failure. `incarnation` is the new number, if no counter exists.
+pub fn restart(incarnation: Option<Incarnation>) -> Failed {
     use std::os::unix::process::CommandExt as _;
     let again = |program| {
         let mut command = std::process::Command::new(program);
@@ -238,31 +242,34 @@ pub fn begin_again(incarnation: Option<Incarnation>) -> Failed {
         command.exec()
     };
     let error = std::env::current_exe().map_or_else(|error| error, again);
-    Failed::failure(format!(
-        "this process was to begin again and could not: {error}; start it again"
-    ))
+    Failed::failure(format!("this process failed to restart: {error}; start it again"))
 }
 
-/// The service manager hears that the node is ready when it is first registered, and later how it is.
-async fn tell_manager(notifier: Notifier, who: String, mut standing: watch::Receiver<bool>) {
+/// Tells the service manager that the node is ready when it first registers, and its state after
+/// that.
+async fn report_to_manager(
+    notifier: Notifier,
+    who: String,
+    mut is_registered: watch::Receiver<bool>,
+) {
     let mut ready = false;
     loop {
-        let registered = *standing.borrow_and_update();
+        let registered = *is_registered.borrow_and_update();
         match (registered, ready) {
             (true, false) => notifier.ready(&format!("{who} is registered")),
             (true, true) => notifier.status(&format!("{who} is registered")),
-            (false, true) => notifier.status(&format!("{who} looks for its head")),
+            (false, true) => notifier.status(&format!("{who} connects to its head")),
             (false, false) => {}
         }
         ready |= registered;
-        if standing.changed().await.is_err() {
+        if is_registered.changed().await.is_err() {
             return;
         }
     }
 }
 
-/// Keeps what `node status --self` reads: when it is old, this arbiter does not run what it is given.
-async fn tell_health(config: NodeConfig, mut standing: watch::Receiver<bool>) {
+/// Writes the file that `node status --self` reads. An old file shows that this arbiter is blocked.
+async fn write_health(config: NodeConfig, mut is_registered: watch::Receiver<bool>) {
     let path = OwnState::path(&config);
     let mut failed = false;
     loop {
@@ -270,25 +277,25 @@ async fn tell_health(config: NodeConfig, mut standing: watch::Receiver<bool>) {
             schema: crate::report::SCHEMA,
             node: config.node.to_string(),
             cluster: config.cluster.to_string(),
-            registered: *standing.borrow_and_update(),
+            registered: *is_registered.borrow_and_update(),
             pid: std::process::id(),
             at: calendar()(),
         };
         if let Err(error) = state.write(&path)
             && !std::mem::replace(&mut failed, true)
         {
-            tracing::warn!("health checks will not see this node: {}", error.message);
+            tracing::warn!("health checks cannot see this node: {}", error.message);
         }
-        if let Ok(Err(_)) = tokio::time::timeout(HEALTH_EVERY, standing.changed()).await {
+        if let Ok(Err(_)) = tokio::time::timeout(HEALTH_INTERVAL, is_registered.changed()).await {
             return;
         }
     }
 }
 
-/// The identity's files, which lie in one folder under fixed names.
+/// Loads the identity's files, which lie in one directory under fixed names.
 ///
 /// # Errors
-/// They do not, or cannot be read.
+/// They have other places, or cannot be read.
 pub fn identity(files: &IdentitySection) -> Result<NodeIdentity, Failed> {
     let dir = files.certificate.parent().unwrap_or_else(|| Path::new(""));
     let expected =
@@ -296,8 +303,8 @@ pub fn identity(files: &IdentitySection) -> Result<NodeIdentity, Failed> {
     for (path, name) in expected {
         if *path != dir.join(name) {
             return Err(Failed::usage(format!(
-                "{}: the files of an identity are node.pem, node.key and ca.pem of one folder, as `springtide ca issue` \
-                 writes them",
+                "{}: the files of an identity are node.pem, node.key and ca.pem in one directory, \
+                as `springtide ca issue` writes them",
                 path.display()
             )));
         }
@@ -305,20 +312,21 @@ pub fn identity(files: &IdentitySection) -> Result<NodeIdentity, Failed> {
     Ok(NodeIdentity::load(dir)?)
 }
 
-/// Completes when standard input ends. It is read by a thread of its own, for a read that blocks cannot be taken back.
-async fn parent_gone() {
-    let (gone, told) = oneshot::channel();
+/// Completes when standard input ends. A thread of its own reads it, because a blocking read cannot
+/// be cancelled.
+async fn parent_ended() {
+    let (sender, receiver) = oneshot::channel();
     let read = move || {
         let mut input = std::io::stdin().lock();
         let mut rest = [0; 256];
         while matches!(input.read(&mut rest), Ok(n) if n > 0) {}
-        let _ = gone.send(());
+        let _ = sender.send(());
     };
     let thread = std::thread::Builder::new().name("parent".to_owned()).spawn(read);
     if let Err(error) = thread {
-        // Better to end than to outlive whoever started this.
-        tracing::error!("the system gives no thread to watch standard input: {error}");
+        // Better to end than to outlive the parent.
+        tracing::error!("cannot create a thread to watch standard input: {error}");
         return;
     }
-    let _ = told.await;
+    let _ = receiver.await;
 }

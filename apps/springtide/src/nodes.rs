@@ -1,6 +1,7 @@
-//! `node list`, `node status` and `node revoke`: the nodes of a grid, for people, programs and health checks.
+//! `node list`, `node status` and `node revoke`: the nodes of a grid, for people, programs and
+//! health checks.
 //!
-//! Must not know how a node is started or ended.
+//! Independent of the start and end of nodes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,19 +19,19 @@ use springtide_runtime::remote::Remote;
 
 use crate::dates::date;
 use crate::exit::Failed;
-use crate::grid::{called, cannot};
+use crate::grid::{cannot, program_name};
 use crate::node;
 use crate::outdir::write_file;
 use crate::report::SCHEMA;
 use crate::run::{Attachment, attach, print};
-use crate::token::{Desk, columns, tell_head};
+use crate::token::{GridTokens, columns, notify_head};
 
-/// How long the scheduler may take to answer.
-const WITHIN: Duration = Duration::from_secs(5);
-/// A node's word of itself is good for this long.
-const FRESH: Duration = Duration::from_secs(20);
+/// Timeout of a request to the scheduler.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum age of a node's own state file.
+const STATE_AGE_MAX: Duration = Duration::from_secs(20);
 
-/// A node, and until when its certificate is valid, where that is known.
+/// A node, and the end of its certificate's validity, if that is known.
 struct Row {
     cluster: ClusterId,
     status: NodeStatus,
@@ -38,13 +39,13 @@ struct Row {
     revoked: Option<String>,
 }
 
-async fn rows(file: &Path, desk: &Desk) -> Result<Vec<Row>, Failed> {
-    let Attachment { endpoint, head, .. } = attach(file, &desk.config).await?;
+async fn rows(file: &Path, tokens: &GridTokens) -> Result<Vec<Row>, Failed> {
+    let Attachment { endpoint, head, .. } = attach(file, &tokens.config).await?;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
-    let status = scheduler.send(GetStatus {}).deadline(WITHIN).await;
-    endpoint.net.close("told").await;
-    let book = desk.book.read()?;
-    Ok(of_status(status?, &book, &desk.dir))
+    let status = scheduler.send(GetStatus {}).deadline(REQUEST_TIMEOUT).await;
+    endpoint.net.close("answered").await;
+    let book = tokens.book.read()?;
+    Ok(of_status(status?, &book, &tokens.dir))
 }
 
 fn of_status(status: GridStatus, book: &Book, dir: &Path) -> Vec<Row> {
@@ -125,13 +126,13 @@ fn table(rows: &[Row]) -> String {
     columns(&cells)
 }
 
-/// `node list`
+/// Executes `node list`.
 ///
 /// # Errors
 /// No grid is up.
 pub async fn list(file: &Path, json: bool) -> Result<(), Failed> {
-    let desk = Desk::of(file)?;
-    let rows = rows(file, &desk).await?;
+    let tokens = GridTokens::of(file)?;
+    let rows = rows(file, &tokens).await?;
     match json {
         true => {
             let nodes: Vec<Value> = rows.iter().map(Row::object).collect();
@@ -141,13 +142,13 @@ pub async fn list(file: &Path, json: bool) -> Result<(), Failed> {
     }
 }
 
-/// `node status NODE`
+/// Executes `node status NODE`.
 ///
 /// # Errors
 /// No grid is up, or it has no such node.
 pub async fn status(node: &str, file: &Path, json: bool) -> Result<(), Failed> {
-    let desk = Desk::of(file)?;
-    let rows = rows(file, &desk).await?;
+    let tokens = GridTokens::of(file)?;
+    let rows = rows(file, &tokens).await?;
     let Some(row) = rows.iter().find(|row| row.status.node.as_str() == node) else {
         return Err(unknown(node, rows.iter().map(|row| row.status.node.as_str())));
     };
@@ -171,95 +172,103 @@ fn unknown<'a>(node: &str, known: impl Iterator<Item = &'a str> + Clone) -> Fail
     Failed::usage(format!("the grid has no node {node}: {hint}"))
 }
 
-/// `node revoke`
+/// Executes `node revoke`.
 ///
 /// # Errors
-/// Nobody has joined under this name; the book cannot be written.
+/// No node has joined under this name, or the token store cannot be written.
 pub async fn revoke(node: &str, file: &Path, reason: &str) -> Result<(), Failed> {
-    let desk = Desk::of(file)?;
+    let tokens = GridTokens::of(file)?;
     let (id, now) = (NodeId::from(node), calendar()());
-    let revoked = desk.book.change(|book| {
+    let revoked = tokens.book.change(|book| {
         book.revoke(&id, reason, now).map(|()| book.given(&id).map_or(now, |given| given.until))
     })?;
     let until = revoked.map_err(|error| {
         let RevokeError::Unknown { known, .. } = &error;
         let hint = match nearest(node, known.iter().map(NodeId::as_str)) {
             Some(meant) => format!("did you mean {meant}?"),
-            None if known.is_empty() => "nobody has joined this grid yet".to_owned(),
-            None => format!("there are {}", known.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ")),
+            None if known.is_empty() => "no node has joined this grid yet".to_owned(),
+            None => format!(
+                "there are {}",
+                known.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ")
+            ),
         };
         Failed::usage(format!(
-            "{error}: {hint} (nodes that the grid starts itself are taken out of service with `{} node drain`)",
-            called()
+            "{error}: {hint} (nodes that the grid starts itself are taken out of service with `{} \
+            node drain`)",
+            program_name()
         ))
     })?;
     let until = date(u64::try_from(until).unwrap_or(0));
-    match tell_head(file, &desk).await {
+    match notify_head(file, &tokens).await {
         true => eprintln!(
-            "{node} is revoked: its link is closed, and it gets none, nor another certificate; its name is free again when its \
-             certificate has ended, at {until}"
+            "{node} is revoked: its link is closed, and it gets none, nor another certificate; its \
+            name is free again when its certificate ends, at {until}"
         ),
         false => eprintln!(
-            "{node} is revoked, until its certificate ends at {until}: no head answers now, the next will heed it"
+            "{node} is revoked, until its certificate ends at {until}: no head answers; the \
+            next head will enforce it"
         ),
     }
     Ok(())
 }
 
-/// What a node that has joined says of itself, beside its certificate: for health checks on its own machine.
+/// The state that a joined node writes next to its certificate, for health checks on its own
+/// host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnState {
-    /// Of this content.
+    /// The version of the content.
     pub schema: u32,
-    /// Who.
+    /// The name of the node.
     pub node: String,
-    /// Its cluster.
+    /// The cluster of the node.
     pub cluster: String,
-    /// Whether its site knows it.
+    /// Whether its site has registered it.
     pub registered: bool,
-    /// Its process.
+    /// The process id of the node.
     pub pid: u32,
-    /// When that was said, in seconds since 1970.
+    /// The time of the state, in seconds since the Unix epoch.
     pub at: i64,
 }
 
 impl OwnState {
-    /// Where it is.
+    /// The path of the file.
     pub fn path(config: &NodeConfig) -> PathBuf {
         config.identity.certificate.with_file_name("node.state.json")
     }
 
-    /// Writes it.
+    /// Writes the file.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The operating system reports an error.
     pub fn write(&self, path: &Path) -> Result<(), Failed> {
         write_file(path, &serde_json::to_vec(self).map_err(Failed::failure)?)
     }
 
-    /// Why it is not well, if it is not.
-    fn ill(&self, now: i64) -> Option<String> {
+    /// The reason why the node is unhealthy, if it is.
+    fn unhealthy(&self, now: i64) -> Option<String> {
         let ago = now.saturating_sub(self.at);
-        if ago > FRESH.as_secs() as i64 {
+        if ago > STATE_AGE_MAX.as_secs() as i64 {
             return Some(format!(
-                "{} has said nothing for {ago} s: it does not run, or hangs",
+                "{} has written no state for {ago} s: it does not run, or hangs",
                 self.node
             ));
         }
-        (!self.registered)
-            .then(|| format!("{} runs and is not registered: its head is not reached", self.node))
+        (!self.registered).then(|| {
+            format!("{} runs and is not registered: it does not reach its head", self.node)
+        })
     }
 }
 
-/// `node status --self`
+/// Executes `node status --self`.
 ///
 /// # Errors
-/// It does not run, or is not registered.
+/// The node does not run, or is not registered.
 pub fn status_of_self(file: &Path, json: bool) -> Result<(), Failed> {
     let config = node::config(file)?;
     if !config.renew {
         return Err(Failed::usage(format!(
-            "{} is not the config of a node that has joined (`renew = true`): of others `node status NODE --config GRID` tells",
+            "{} is not the config of a node that has joined (`renew = true`): for other nodes use \
+            `node status NODE --config GRID`",
             file.display()
         )));
     }
@@ -270,7 +279,7 @@ pub fn status_of_self(file: &Path, json: bool) -> Result<(), Failed> {
             return Err(Failed::failure(format!(
                 "{} has not run yet: start it with `{} node run --config {}`",
                 config.node,
-                called(),
+                program_name(),
                 file.display()
             )));
         }
@@ -278,21 +287,21 @@ pub fn status_of_self(file: &Path, json: bool) -> Result<(), Failed> {
     };
     let state: OwnState = serde_json::from_slice(&bytes)
         .map_err(|error| Failed::failure(format!("{}: {error}", path.display())))?;
-    let ill = state.ill(calendar()());
+    let unhealthy = state.unhealthy(calendar()());
     if json {
         let object = json!({
             "schema": SCHEMA,
             "node": state.node,
             "cluster": state.cluster,
-            "registered": ill.is_none(),
+            "registered": unhealthy.is_none(),
             "pid": state.pid,
-            "reason": ill,
+            "reason": unhealthy,
         });
         print(&format!("{object}\n"))?;
-    } else if ill.is_none() {
+    } else if unhealthy.is_none() {
         print(&format!("{} is registered\n", state.node))?;
     }
-    ill.map_or(Ok(()), |ill| Err(Failed::failure(ill)))
+    unhealthy.map_or(Ok(()), |unhealthy| Err(Failed::failure(unhealthy)))
 }
 
 #[cfg(test)]
@@ -325,15 +334,17 @@ mod tests {
         let expected = "\
 NODE   CLUSTER  STATE   JOB  THREADS  ADDRESS  CERTIFICATE UNTIL  REASON
 lab-1  lab      idle    -    4        -        -
-lab-2  lab      off     -    -        -        -                  its link is down: the peer says goodbye
-lab-3  lab      broken  -    -        -        -                  next try in 40 s: it ended 4 times in a row: signal: 9
+lab-2  lab      off     -    -        -        -                  \
+             its link is down: the peer says goodbye
+lab-3  lab      broken  -    -        -        -                  \
+             next try in 40 s: it ended 4 times in a row: signal: 9
 ";
         assert_eq!(table(&rows), expected);
         assert_eq!(rows[0].object()["state"], "idle");
     }
 
     #[test]
-    fn a_node_is_well_while_it_says_so() {
+    fn a_node_is_healthy_while_its_state_is_recent() {
         let state = |registered| OwnState {
             schema: 1,
             node: "lab-1".into(),
@@ -342,10 +353,10 @@ lab-3  lab      broken  -    -        -        -                  next try in 40
             pid: 1,
             at: 100,
         };
-        assert_eq!(state(true).ill(110), None);
-        assert!(state(true).ill(121).unwrap().contains("does not run"));
-        assert!(state(false).ill(110).unwrap().contains("not registered"));
-        // A clock that was set back makes nobody ill.
-        assert_eq!(state(true).ill(50), None);
+        assert_eq!(state(true).unhealthy(110), None);
+        assert!(state(true).unhealthy(121).unwrap().contains("does not run"));
+        assert!(state(false).unhealthy(110).unwrap().contains("not registered"));
+        // A clock that was set back makes no node unhealthy.
+        assert_eq!(state(true).unhealthy(50), None);
     }
 }

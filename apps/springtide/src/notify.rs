@@ -1,7 +1,8 @@
-//! What the service manager is told (sd_notify, systemd's protocol): that the process is ready, what it does, that it ends, and that
-//! it is alive.
+//! Notifications to the service manager (sd_notify, systemd's protocol): the process is ready, its
+//! status, its end, and that it is alive.
 //!
-//! A datagram to the socket that the environment names; without one, nothing. Must not know what is ready.
+//! Sends datagrams to the socket that the environment names, if any. Independent of the process's
+//! purpose.
 
 use std::os::unix::net::UnixDatagram;
 use std::rc::Rc;
@@ -9,49 +10,49 @@ use std::time::Duration;
 
 use tokio::time::interval;
 
-/// Tells the service manager, if there is one. Cheap to clone.
+/// Notifies the service manager, if there is one. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Notifier(Option<Rc<Inner>>);
 
 struct Inner {
     socket: UnixDatagram,
-    /// It is to hear that the process lives at least this often.
+    /// The maximum interval between keep-alive messages.
     watchdog: Option<Duration>,
 }
 
 impl Notifier {
-    /// As the environment of this process says.
+    /// The service manager that this process's environment names.
     pub fn of_env() -> Self {
         let var = |name: &str| std::env::var(name).ok();
         Self::of(var("NOTIFY_SOCKET"), var("WATCHDOG_USEC"), var("WATCHDOG_PID"))
     }
 
-    fn of(path: Option<String>, watchdog: Option<String>, whose: Option<String>) -> Self {
+    fn of(path: Option<String>, watchdog: Option<String>, owner: Option<String>) -> Self {
         let Some(socket) = path.and_then(|path| connect(&path)) else { return Self::default() };
-        // The variable may be another process's, which started this one.
-        let ours = whose.is_none_or(|pid| pid.parse() == Ok(std::process::id()));
+        // The variable may have been set for the parent process.
+        let ours = owner.is_none_or(|pid| pid.parse() == Ok(std::process::id()));
         let watchdog = watchdog.filter(|_| ours).and_then(|us| us.parse().ok());
         let watchdog = watchdog.filter(|us| *us > 0).map(Duration::from_micros);
         Self(Some(Rc::new(Inner { socket, watchdog })))
     }
 
-    /// It does what it is for.
+    /// Reports that the process is ready.
     pub fn ready(&self, status: &str) {
-        self.tell(&format!("READY=1\nSTATUS={}", line(status)));
+        self.send(&format!("READY=1\nSTATUS={}", line(status)));
     }
 
-    /// What it does, in a line for people.
+    /// Reports the status in one line for people.
     pub fn status(&self, status: &str) {
-        self.tell(&format!("STATUS={}", line(status)));
+        self.send(&format!("STATUS={}", line(status)));
     }
 
-    /// It ends.
+    /// Reports that the process ends.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.send("STOPPING=1");
     }
 
-    /// Says twice in each of the manager's intervals that the process lives, from a task of this arbiter: as long as that runs what it
-    /// is given, and no longer.
+    /// Sends keep-alive messages twice in each interval of the manager, from a task of this
+    /// arbiter. A blocked arbiter sends none.
     pub fn keep_alive(&self) {
         let Some(every) = self.0.as_ref().and_then(|inner| inner.watchdog) else { return };
         let notifier = self.clone();
@@ -60,21 +61,21 @@ impl Notifier {
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
-                notifier.tell("WATCHDOG=1");
+                notifier.send("WATCHDOG=1");
             }
         });
     }
 
-    fn tell(&self, what: &str) {
+    fn send(&self, what: &str) {
         let Some(inner) = &self.0 else { return };
-        // A manager that does not read is no reason to stop working.
+        // A manager that does not read must not stop the process.
         if let Err(error) = inner.socket.send(what.as_bytes()) {
-            tracing::debug!("the service manager was not told: {error}");
+            tracing::debug!("the service manager was not notified: {error}");
         }
     }
 }
 
-/// One line: what follows would be a message of its own.
+/// The first line, because a second one would be another message.
 fn line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
@@ -120,7 +121,7 @@ mod tests {
             self.1.path().join("notify").to_str().map(str::to_owned)
         }
 
-        fn hears(&self) -> String {
+        fn receive(&self) -> String {
             let mut bytes = [0; 512];
             let len = self.0.recv(&mut bytes).unwrap();
             String::from_utf8(bytes[..len].to_vec()).unwrap()
@@ -128,23 +129,23 @@ mod tests {
     }
 
     #[actix_rt::test]
-    async fn a_manager_hears_each_word() {
+    async fn a_manager_receives_each_notification() {
         let manager = Manager::new();
         let notifier = Notifier::of(manager.path(), None, None);
         notifier.ready("3 nodes");
         notifier.status("a\nREADY=1");
         notifier.stopping();
-        assert_eq!(manager.hears(), "READY=1\nSTATUS=3 nodes");
-        assert_eq!(manager.hears(), "STATUS=a READY=1");
-        assert_eq!(manager.hears(), "STOPPING=1");
-        notifier.keep_alive(); // nobody asked for it
+        assert_eq!(manager.receive(), "READY=1\nSTATUS=3 nodes");
+        assert_eq!(manager.receive(), "STATUS=a READY=1");
+        assert_eq!(manager.receive(), "STOPPING=1");
+        notifier.keep_alive(); // the manager has no watchdog
         tokio::time::sleep(Duration::from_millis(50)).await;
         notifier.stopping();
-        assert_eq!(manager.hears(), "STOPPING=1");
+        assert_eq!(manager.receive(), "STOPPING=1");
     }
 
     #[actix_rt::test]
-    async fn it_hears_of_life_while_the_arbiter_runs_and_no_longer() {
+    async fn keep_alive_stops_when_the_arbiter_is_blocked() {
         let manager = Manager::new();
         let us = |ms: u64| Some((1000 * ms).to_string());
         let other = Notifier::of(manager.path(), us(20), Some("1".to_owned()));
@@ -154,9 +155,9 @@ mod tests {
         notifier.keep_alive();
         for _ in 0..3 {
             tokio::time::sleep(Duration::from_millis(110)).await;
-            assert_eq!(manager.hears(), "WATCHDOG=1");
+            assert_eq!(manager.receive(), "WATCHDOG=1");
         }
-        // What is there already is read away; then the arbiter is blocked.
+        // Reads all messages so far; then the arbiter is blocked.
         manager.0.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         let mut bytes = [0; 64];
         let mut still = 0;
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_manager_nothing_is_said() {
+    fn without_a_manager_nothing_is_sent() {
         assert!(Notifier::of(None, None, None).0.is_none());
         assert!(Notifier::of(Some("/nowhere/at/all".to_owned()), None, None).0.is_none());
     }

@@ -1,8 +1,8 @@
 //! Files that commands write: a run's directory with its log and the job's files, and artefacts of
 //! other commands.
 //!
-//! Every file of this crate is written through this module (`clippy.toml` forbids the other ways), so
-//! that one that cannot be written fails the command. Does not know where events come from.
+//! Every file of this crate is written through this module (`clippy.toml` forbids the other ways),
+//! so that a failed write fails the command. Independent of the origin of events.
 #![allow(clippy::disallowed_methods)]
 
 use std::fs::{self, File, OpenOptions};
@@ -18,19 +18,18 @@ use crate::exit::Failed;
 use crate::grid::cannot;
 use crate::run::print;
 
-/// Makes a directory and its parents, where they do not exist.
+/// Creates a directory and its parents, unless they exist.
 ///
 /// # Errors
-/// The system refuses.
+/// The operating system reports an error.
 pub fn make_dir(dir: &Path) -> Result<(), Failed> {
     fs::create_dir_all(dir).map_err(|error| cannot("make", dir, &error))
 }
 
-/// Makes a directory that did not exist before: `dir`, or else the first free one of `dir-2`, `dir-3`
-/// and so on.
+/// Creates a new directory: `dir`, or else the first free one of `dir-2`, `dir-3` and so on.
 ///
 /// # Errors
-/// The system refuses.
+/// The operating system reports an error.
 pub fn make_new_dir(dir: &Path) -> Result<PathBuf, Failed> {
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         make_dir(parent)?;
@@ -52,18 +51,18 @@ pub fn make_new_dir(dir: &Path) -> Result<PathBuf, Failed> {
     }
 }
 
-/// Makes an empty file, or empties it, for a process to write to.
+/// Creates an empty file, or empties it, for a process to write to.
 ///
 /// # Errors
-/// The system refuses.
+/// The operating system reports an error.
 pub fn create_file(path: &Path) -> Result<File, Failed> {
     File::create(path).map_err(|error| cannot("write", path, &error))
 }
 
-/// Appends to a file, which is made if it does not exist.
+/// Appends to a file, which is created if it does not exist.
 ///
 /// # Errors
-/// The system refuses.
+/// The operating system reports an error.
 pub fn append(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
     use std::io::Write as _;
     let file = OpenOptions::new().create(true).append(true).open(path);
@@ -71,15 +70,15 @@ pub fn append(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
     written.map_err(|error| cannot("write", path, &error))
 }
 
-/// Writes a file, whole or not at all.
+/// Writes a file, completely or not at all.
 ///
 /// # Errors
-/// The system refuses.
+/// The operating system reports an error.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failed> {
     write_atomic(path, bytes).map_err(|error| cannot("write", path, &error))
 }
 
-/// What could not be written: the first reason in full, and how many more there are.
+/// Failed writes: the first reason in full, and the number of others.
 #[derive(Clone, Debug, Default)]
 pub struct Unwritten {
     first: Option<String>,
@@ -87,7 +86,7 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// Notes a failure. Returns its message, if it is the first.
+    /// Records a failure. Returns its message if it is the first.
     pub fn add(&mut self, failed: Failed) -> Option<&str> {
         if self.first.is_some() {
             self.more += 1;
@@ -96,7 +95,7 @@ impl Unwritten {
         Some(self.first.insert(failed.message))
     }
 
-    /// The failures in a line, if there are any.
+    /// The failures in one line, if any.
     pub fn error(&self) -> Option<String> {
         let first = self.first.as_ref()?;
         Some(match self.more {
@@ -107,15 +106,15 @@ impl Unwritten {
     }
 }
 
-/// Files that a command leaves in the directory it was given, if it was given one. A file that cannot
-/// be written does not hold up the others, nor the result; it fails the command in the end.
+/// Files that a command writes into a directory, if one was given. A failed write affects neither
+/// other files nor the result; the command fails at its end.
 pub struct Artefacts {
     dir: Option<PathBuf>,
     unwritten: Unwritten,
 }
 
 impl Artefacts {
-    /// Files for this directory.
+    /// The files of this directory.
     pub fn of(dir: Option<&Path>) -> Self {
         Self { dir: dir.map(Path::to_owned), unwritten: Unwritten::default() }
     }
@@ -125,7 +124,7 @@ impl Artefacts {
         self.dir.is_some()
     }
 
-    /// Writes a file, if there is a directory for it.
+    /// Writes a file, if a directory was given.
     pub fn keep(&mut self, name: &str, contents: impl AsRef<[u8]>) {
         let Some(dir) = &self.dir else { return };
         if let Err(failed) = keep(dir, name, contents.as_ref()) {
@@ -133,14 +132,14 @@ impl Artefacts {
         }
     }
 
-    /// Notes that something else could not be written.
+    /// Records the failure of another write.
     pub fn add(&mut self, written: Result<(), Failed>) {
         if let Err(failed) = written {
             self.unwritten.add(failed);
         }
     }
 
-    /// Prints a command's result, as JSON with the key `error` if something was not written.
+    /// Prints a command's result, as JSON with the key `error` if a write failed.
     ///
     /// # Errors
     /// A file or the result could not be written.
@@ -152,7 +151,7 @@ impl Artefacts {
     ) -> Result<(), Failed> {
         let error = self.unwritten.error();
         if let (Some(error), Some(object)) = (&error, object.as_object_mut()) {
-            // What failed before that is worse.
+            // An earlier error takes precedence.
             if object.get("error").is_none_or(Value::is_null) {
                 object.insert("error".to_owned(), error.as_str().into());
             }
@@ -165,10 +164,10 @@ impl Artefacts {
     }
 }
 
-/// Writes a file into a directory, which is made if it is not there. Returns where it is.
+/// Writes a file into a directory, which is created if needed. Returns its path.
 ///
 /// # Errors
-/// The system refuses.
+/// The operating system reports an error.
 pub fn keep(dir: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, Failed> {
     make_dir(dir)?;
     let path = dir.join(name);
@@ -176,25 +175,25 @@ pub fn keep(dir: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf, Failed> {
     Ok(path)
 }
 
-/// A run's directory, or none: then only files of the job, if it has any, are kept.
+/// A run's directory; or none, with only the job's files.
 pub struct OutDir {
     dir: Option<RunDir>,
     log: Option<RunLog>,
-    /// The log is begun, and opened again when there is something to write: its most bytes.
+    /// The size limit of a log that is reopened at the next write.
     closed: Option<u64>,
-    /// Where files go when there is no directory; made with the first.
+    /// The directory of files if there is no run directory; created with the first file.
     files: PathBuf,
     written: Vec<PathBuf>,
-    /// The directory of files is this run's own, which is to be made as a new one.
+    /// Whether the directory of files belongs to this run and does not exist yet.
     is_unmade: bool,
     unwritten: Unwritten,
 }
 
 impl OutDir {
-    /// With a directory: manifest, config and log are begun there.
+    /// Creates a run's directory with manifest, config and log.
     ///
     /// # Errors
-    /// There is a run already, or the system refuses.
+    /// It contains a run already, or as of the system.
     pub fn create(
         dir: &Path,
         manifest: &Manifest,
@@ -202,17 +201,17 @@ impl OutDir {
         log_max: u64,
     ) -> Result<Self, Failed> {
         let run = RunDir::create(dir)?;
-        // The log is made as a new file: of two runs that begin here at once it lets one go on.
+        // The log is a new file: of two runs that start here at once, one fails.
         let log = run.begin_log(manifest, log_max)?;
         run.write_manifest(manifest)?;
         run.write_config(config)?;
         Ok(Self::of(run, Some(log), None))
     }
 
-    /// The same, and no file of it stays open before there is something to write.
+    /// Creates a run's directory without open files before the first write.
     ///
     /// # Errors
-    /// As of [`OutDir::create`].
+    /// As [`OutDir::create`].
     pub fn create_closed(
         dir: &Path,
         manifest: &Manifest,
@@ -223,21 +222,21 @@ impl OutDir {
         Ok(Self { log: None, closed: Some(log_max), ..out })
     }
 
-    /// Goes on with that of a run whose writer has died, when there is something to write.
+    /// Continues the directory of a run whose writer has died, at the first write.
     ///
     /// # Errors
-    /// There is none.
+    /// No run exists there.
     pub fn resume(dir: &Path, log_max: u64) -> Result<Self, Failed> {
         Ok(Self::of(RunDir::open(dir)?, None, Some(log_max)))
     }
 
-    /// Without one: the job's files, if there are any, go into a new directory of the run's name.
+    /// No run directory: the job's files go into a new directory with the run's name.
     pub fn none(manifest: &Manifest) -> Self {
         let files = PathBuf::from(format!("springtide-{}", manifest.run));
         Self { is_unmade: true, ..Self::files_only(files) }
     }
 
-    /// Without one, and the job's files go into this directory.
+    /// No run directory: the job's files go into this directory.
     pub fn files_only(files: PathBuf) -> Self {
         let (written, unwritten) = (Vec::new(), Unwritten::default());
         Self { dir: None, log: None, closed: None, files, written, is_unmade: false, unwritten }
@@ -256,22 +255,22 @@ impl OutDir {
         Ok(())
     }
 
-    /// Where the run's directory is.
+    /// The path of the run's directory.
     pub fn path(&self) -> Option<&Path> {
         self.dir.as_ref().map(RunDir::path)
     }
 
-    /// What could not be written so far: it fails the run in the end.
+    /// The reason why files are missing, which fails the run at its end.
     pub fn unwritten(&self) -> Option<String> {
         self.unwritten.error()
     }
 
-    /// Notes that something else of the run could not be written.
+    /// Records the failure of another write of the run.
     pub fn add(&mut self, failed: Failed) {
         self.unwritten.add(failed);
     }
 
-    /// Remembers a failure to write, and passes it on.
+    /// Records a failed write, and returns it.
     fn remember<T>(&mut self, written: Result<T, Failed>) -> Result<T, Failed> {
         if let Err(failed) = &written {
             self.unwritten.add(failed.clone());
@@ -299,7 +298,7 @@ impl OutDir {
         }
     }
 
-    /// Writes a file of the job, whole or not at all.
+    /// Writes a file of the job, completely or not at all.
     ///
     /// # Errors
     /// Its name is no plain file name, or it cannot be written.
@@ -308,7 +307,7 @@ impl OutDir {
         self.remember(written)
     }
 
-    /// The same for a file of the run's own, which no job may write.
+    /// Writes a file of the run itself, which no job may write.
     ///
     /// # Errors
     /// It cannot be written.
@@ -334,10 +333,10 @@ impl OutDir {
         &self.written
     }
 
-    /// Ends the log and writes the result: the run is whole.
+    /// Ends the log and writes the result, which completes the run.
     ///
     /// # Errors
-    /// They cannot be written. The result is written, if it can be, though the log cannot.
+    /// They cannot be written. The result is also written if the log fails.
     pub fn finish(&mut self, result: &Value) -> Result<(), Failed> {
         let logged = self.end_log();
         let written = match &self.dir {
@@ -348,7 +347,7 @@ impl OutDir {
         logged.and(written)
     }
 
-    /// Ends the log.
+    /// Ends the event log.
     ///
     /// # Errors
     /// It cannot be written.
@@ -361,7 +360,7 @@ impl OutDir {
     }
 }
 
-/// Names come from other machines: nothing may be written but beside the run's own files, and not over them.
+/// Names come from other hosts: they must not leave the directory or replace the run's own files.
 fn check_name(name: &str) -> Result<(), Failed> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let own = [
@@ -381,7 +380,7 @@ fn check_name(name: &str) -> Result<(), Failed> {
     } else if name.starts_with('.') {
         "it must not begin with a point"
     } else if own.contains(&name) {
-        "the run has a file of its own of that name"
+        "the run itself has a file with that name"
     } else {
         return Ok(());
     };
@@ -389,9 +388,9 @@ fn check_name(name: &str) -> Result<(), Failed> {
     Err(Failed::failure(format!("the job's file `{shown}` is not written: {wrong}")))
 }
 
-/// A new run: its name is the job's and the time in UTC.
+/// The manifest of a new run, which is named by the job and the time in UTC.
 pub fn manifest(job: &str, version: &str, seed: Option<u64>) -> Manifest {
-    // The system's clock names the run and is no part of it.
+    // The system's clock only names the run.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Manifest {
         schema: SCHEMA,
@@ -410,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_writes_only_beside_the_runs_own_files() {
+    fn a_job_cannot_replace_the_runs_own_files() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("out");
         let mut out = OutDir::create(&dir, &manifest("fib", "1", None), "", u64::MAX).unwrap();
@@ -436,8 +435,8 @@ mod tests {
         out.finish(&serde_json::json!({})).unwrap();
         assert_eq!(out.files(), [dir.join("a.png")]);
         assert_eq!(std::fs::read(dir.join("a.png")).unwrap(), b"two");
-        let left = std::fs::read_dir(temp.path()).unwrap().count();
-        assert_eq!(left, 1);
+        let entries = std::fs::read_dir(temp.path()).unwrap().count();
+        assert_eq!(entries, 1);
         let Err(again) = OutDir::create(&dir, &manifest("fib", "1", None), "", 0) else {
             panic!("taken")
         };
@@ -445,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_begin_at_once_share_no_directory() {
+    fn concurrent_runs_share_no_directory() {
         let temp = tempfile::tempdir().unwrap();
         let (dir, named) = (temp.path().join("springtide-fib"), temp.path().join("out"));
         let start = std::sync::Barrier::new(8);
@@ -473,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_remembered_and_holds_up_nothing_else() {
+    fn failed_writes_are_recorded_and_block_nothing() {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("out");
         std::fs::create_dir_all(dir.join("a.svg/full")).unwrap();

@@ -1,6 +1,6 @@
-//! `sim provisioning`: the experiments of the provisioning paper in simulated time, beside what the paper says.
+//! `sim provisioning`: simulated experiments of the provisioning paper, with the paper's results.
 //!
-//! Must not know how they are simulated.
+//! Independent of the simulation.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -25,69 +25,98 @@ use springtide_simulator::workload::swf::{self, Trace};
 use crate::exit::Failed;
 use crate::outdir::Artefacts;
 
-/// Processors of the paper's machine: widths of its tasks are told for that.
-const PAPERS: u32 = 430;
+/// Processors of the paper's machine, for which the widths of its tasks are given.
+const PAPER_PROCESSORS: u32 = 430;
 
-/// What a plan may cost beside the trade-offs, as so many times the floor.
-const WITHIN: f64 = 1.15;
+/// Maximum cost of the additional plan without a trade-off, in multiples of the minimum cost.
+const COST_MAX: f64 = 1.15;
 
-/// An experiment.
+/// An experiment of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Experiment {
-    /// The search on 124 slots of four sites: its front, schedulers, populations, crossover, mutation (figures 1 to 3)
+    /// Search on 124 slots of four sites: front, schedulers, populations, crossover, mutation
+    /// (figures 1 to 3)
     Sites,
-    /// Makespan and cost by trade-off under a load (figure 5)
+    /// Makespan and cost by trade-off at one load (figure 5)
     Tradeoff,
-    /// By the size of tasks and by load (figures 6 and 7)
+    /// Makespan and cost by size of tasks and by load (figures 6 and 7)
     Sizes,
     /// CyberShake, 8,039 tasks, by load (figure 9)
     Cybershake,
-    /// CyberShake where others say that their jobs take longer than they do (section 7)
+    /// CyberShake where other users overestimate run times (section 7)
     Estimates,
-    /// By trade-off where slots cost less the earlier they are asked for (the paper's future work)
+    /// Makespan and cost by trade-off where early reservations cost less (the paper's future work)
     Discount,
-    /// All of these
+    /// All experiments
     Paper,
 }
 
-/// `sim provisioning ...`
+/// Options of `sim provisioning`.
 #[derive(Args, Clone, Debug)]
 pub struct ProvisioningArgs {
-    /// Which experiment
+    /// Experiment to run
     #[arg(value_enum, value_name = "EXPERIMENT", default_value = "paper")]
     experiment: Experiment,
-    /// Other users' jobs: a trace (SWF, plain or gzip), of which two copies a week apart make the load. All but `sites` need one
+    /// Trace with jobs of other users (SWF, plain or gzip); the load consists of two copies a week
+    /// apart. Required except for `sites`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     trace: Option<PathBuf>,
-    /// Processors of the machine [default: the trace's]. The paper's tasks keep their share of its 430
+    /// Number of processors of the machine [default: the trace's]. The paper's tasks keep their
+    /// share of its 430
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     processors: Option<u32>,
-    /// First day that is taken of the trace
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=36_500))]
+    /// First day of the trace to use
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u32).range(..=36_500),
+    )]
     from_day: u32,
-    /// So many days of it
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(3..=3_650))]
+    /// Number of days to use
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u32).range(3..=3_650),
+    )]
     days: u32,
-    /// Loads as parts of the machine, several after commas: the first copy and a part of the second, or a part of the first. The least
-    /// is that of experiments on one load
-    #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = share, default_values_t = [0.63, 0.70, 0.76, 0.82, 0.88, 0.94])]
+    /// Loads as fractions of the machine, comma-separated: all or part of the first copy, and part
+    /// of the second. Experiments at one load use the least
+    #[arg(
+        long,
+        value_name = "SHARE",
+        value_delimiter = ',',
+        value_parser = share,
+        default_values_t = [0.63, 0.70, 0.76, 0.82, 0.88, 0.94],
+    )]
     loads: Vec<f64>,
-    /// The workflow is submitted at so many moments of the load
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=10_000))]
+    /// Number of times at which the workflow is submitted
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 50,
+        value_parser = clap::value_parser!(u32).range(2..=10_000),
+    )]
     submissions: u32,
-    /// `sites` draws slots and a workflow so many times
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Number of draws of slots and workflow for `sites`
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 9,
+        value_parser = clap::value_parser!(u32).range(1..=10_000),
+    )]
     draws: u32,
-    /// How plans are searched
+    /// Search for plans
     #[arg(long, value_enum, value_name = "HOW", default_value_t = How::Pruned)]
     search: How,
-    /// Sets of slots in a generation [default: 20, of CyberShake 10, of `sites` 50]
+    /// Sets of slots in a generation [default: 20; 10 for CyberShake; 50 for `sites`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     population: Option<u32>,
-    /// Generations after the first one [default: 10, of `sites` 34]
+    /// Generations after the first [default: 10; 34 for `sites`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100_000))]
     iterations: Option<u32>,
-    /// Of whatever is random
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Print the results as one JSON object
@@ -98,18 +127,18 @@ pub struct ProvisioningArgs {
     out: Option<PathBuf>,
 }
 
-/// A search, for the command line.
+/// A search as an option of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum How {
-    /// As in the paper: what is chosen is paid, used or not
+    /// The paper's: chosen slots are paid, used or not
     Paper,
-    /// Ours: what is not used is dropped
+    /// This project's: unused slots are dropped
     Pruned,
 }
 
 impl From<How> for Search {
-    fn from(how: How) -> Self {
-        match how {
+    fn from(search: How) -> Self {
+        match search {
             How::Paper => Search::PAPER,
             How::Pruned => Search::Pruned,
         }
@@ -117,7 +146,7 @@ impl From<How> for Search {
 }
 
 impl How {
-    /// Which of them a search is.
+    /// The option of a search.
     pub fn from_search(search: Search) -> Self {
         match search {
             Search::Paper { .. } => Self::Paper,
@@ -125,7 +154,7 @@ impl How {
         }
     }
 
-    /// The word for it on a command line.
+    /// The value of the option on a command line.
     pub fn word(self) -> &'static str {
         match self {
             Self::Paper => "paper",
@@ -137,19 +166,19 @@ impl How {
 fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if share > 0.0 && share <= 2.0 => Ok(share),
-        _ => Err("give a part of the machine such as 0.76".to_owned()),
+        _ => Err("must be a fraction of the machine such as 0.76".to_owned()),
     }
 }
 
-/// What came of the experiments: text for people, results for programs, files.
+/// The results of the experiments: text, JSON and files.
 #[derive(Default)]
-struct Told {
+struct Results {
     text: String,
-    results: serde_json::Map<String, Value>,
+    json: serde_json::Map<String, Value>,
     files: Vec<(String, String)>,
 }
 
-impl Told {
+impl Results {
     fn line(&mut self, line: impl AsRef<str>) {
         self.text.push_str(line.as_ref());
         self.text.push('\n');
@@ -157,67 +186,67 @@ impl Told {
 
     fn result(&mut self, name: &str, value: &impl Serialize) -> Result<(), Failed> {
         let value = serde_json::to_value(value).map_err(Failed::failure)?;
-        self.results.insert(name.to_owned(), value);
+        self.json.insert(name.to_owned(), value);
         Ok(())
     }
 
     fn figure(&mut self, name: &str, axes: Axes<'_>, lines: &[Line]) -> Result<(), Failed> {
-        self.files.push((format!("{name}.svg"), figures::lines(axes, lines).map_err(unseen)?));
+        self.files.push((format!("{name}.svg"), figures::lines(axes, lines).map_err(cannot_draw)?));
         self.files.push((format!("{name}.csv"), figures::csv(axes, lines)));
         Ok(())
     }
 }
 
-fn unseen(error: FigureError) -> Failed {
+fn cannot_draw(error: FigureError) -> Failed {
     Failed::failure(error)
 }
 
-/// Does it.
+/// Runs an experiment.
 ///
 /// # Errors
-/// The trace cannot be read, is too short, or a file cannot be written.
+/// The trace cannot be read or is too short, or a file cannot be written.
 pub fn provisioning(args: &ProvisioningArgs) -> Result<(), Failed> {
     let began = std::time::Instant::now();
-    let mut told = Told::default();
+    let mut results = Results::default();
     let all = args.experiment == Experiment::Paper;
     let wants = |experiment| all || args.experiment == experiment;
     if wants(Experiment::Sites) {
-        four_sites(args, &mut told)?;
+        four_sites(args, &mut results)?;
     }
     if args.experiment != Experiment::Sites {
         let site = Site::read(args)?;
-        told.line(site.tells());
+        results.line(site.describe());
         if wants(Experiment::Tradeoff) {
-            trade_off(args, &site, None, &mut told)?;
+            trade_off(args, &site, None, &mut results)?;
         }
         if wants(Experiment::Sizes) {
-            sizes(args, &site, &mut told)?;
+            sizes(args, &site, &mut results)?;
         }
         if wants(Experiment::Cybershake) {
-            cybershake(args, &site, &mut told)?;
+            cybershake(args, &site, &mut results)?;
         }
         if wants(Experiment::Estimates) {
-            estimates(args, &site, &mut told)?;
+            estimates(args, &site, &mut results)?;
         }
         if wants(Experiment::Discount) {
-            trade_off(args, &site, Some((0.05, 0.5)), &mut told)?;
+            trade_off(args, &site, Some((0.05, 0.5)), &mut results)?;
         }
     }
     let result =
-        json!({ "schema": crate::report::SCHEMA, "seed": args.seed, "results": told.results });
+        json!({ "schema": crate::report::SCHEMA, "seed": args.seed, "results": results.json });
     let mut artefacts = Artefacts::of(args.out.as_deref());
-    told.files.iter().for_each(|(name, text)| artefacts.keep(name, text));
+    results.files.iter().for_each(|(name, text)| artefacts.keep(name, text));
     artefacts.keep("provisioning.json", format!("{result}\n"));
-    let Told { text, .. } = told;
+    let Results { text, .. } = results;
     artefacts.print(args.json, result, || format!("{text}{:.1} s\n", began.elapsed().as_secs_f64()))
 }
 
-/// Figures 1 to 3, and what population, crossover and mutation do.
-fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
+/// Figures 1 to 3, and the effects of population, crossover and mutation.
+fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Failed> {
     let instance = Instance::drawn(args.seed);
-    // About as many sets as the paper's search met plans.
+    // About as many sets as the paper's search evaluated plans.
     let budget = budget(args, 50, 34);
-    let find = |how| -> Found { instance.search(Method::Heft, how, budget, args.seed, true) };
+    let find = |search| -> Found { instance.search(Method::Heft, search, budget, args.seed, true) };
     let (paper, ours) = (find(Search::PAPER), find(Search::Pruned));
     let place = |is: Objectives| {
         let Plan { cost_su, makespan_s } = is.into();
@@ -234,9 +263,12 @@ fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
     };
     let fronts =
         [("as in the paper".to_owned(), points(&paper)), ("ours".to_owned(), points(&ours))];
-    told.files.push(("front.svg".into(), figures::cloud(axes, &met, &fronts).map_err(unseen)?));
-    told.line(format!(
-        "Four sites, 124 slots, 100 tasks (seed {}): {} plans met, {} of them not dominated (paper: 1742 and 40, of a workflow that it does not tell)",
+    results
+        .files
+        .push(("front.svg".into(), figures::cloud(axes, &met, &fronts).map_err(cannot_draw)?));
+    results.line(format!(
+        "Four sites, 124 slots, 100 tasks (seed {}): {} plans evaluated, {} of them not dominated \
+        (paper: 1742 and 40, for an unspecified workflow)",
         args.seed,
         paper.feasible,
         paper.front.points().len(),
@@ -255,9 +287,12 @@ fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
             })
             .collect();
         let y = if of == 0 { "makespan, hours" } else { "cost, service units" };
-        let axes =
-            Axes { title: "What each trade-off takes", x: "trade-off (0 fastest, 1 cheapest)", y };
-        told.figure(&format!("tradeoff-sites-{name}"), axes, &lines)?;
+        let axes = Axes {
+            title: "Makespan and cost by trade-off",
+            x: "trade-off (0 fastest, 1 cheapest)",
+            y,
+        };
+        results.figure(&format!("tradeoff-sites-{name}"), axes, &lines)?;
     }
     for (name, sweep) in &sweeps {
         let take = |(alpha, plan): &(f64, Plan)| {
@@ -265,13 +300,14 @@ fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
         };
         let some: Vec<String> =
             sweep.iter().filter(|(alpha, _)| [0.0, 0.5, 1.0].contains(alpha)).map(take).collect();
-        told.line(format!("  trade-offs, {name}: {}", some.join(", ")));
+        results.line(format!("  trade-offs, {name}: {}", some.join(", ")));
     }
-    told.result("sweep", &sweeps)?;
+    results.result("sweep", &sweeps)?;
     let seeds: Vec<u64> =
         (0..u64::from(args.draws)).map(|draw| args.seed.wrapping_add(draw)).collect();
-    told.line(format!(
-        "  {} draws of slots and workflow, seeds {} on: medians, and the least and most in brackets",
+    results.line(format!(
+        "  {} draws of slots and workflow, seeds {} on: medians, with minimum and maximum in \
+        brackets",
         args.draws, args.seed
     ));
     let way = |name: String, method, search| Way { name, method, search, budget };
@@ -288,15 +324,15 @@ fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
     let schedulers =
         |search| Method::ALL.map(|method| way(method.to_string(), method, search)).to_vec();
     let cuts = |crossover| {
-        let how = Search::Paper { crossover, mutation: 1.0 };
-        way(format!("{crossover} cuts"), Method::Heft, how)
+        let search = Search::Paper { crossover, mutation: 1.0 };
+        way(format!("{crossover} cuts"), Method::Heft, search)
     };
     let turned = |mutation| {
-        let how = Search::Paper { crossover: 2, mutation };
-        way(format!("{mutation}/n"), Method::Heft, how)
+        let search = Search::Paper { crossover: 2, mutation };
+        way(format!("{mutation}/n"), Method::Heft, search)
     };
     let (half, few) = (sets / 2, generations / 2);
-    // What the paper says, and the ways that it says it of.
+    // Statements of the paper, and the variants that they compare.
     let questions = [
         (
             "schedulers",
@@ -306,12 +342,13 @@ fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
         ("schedulers-ours", "schedulers under our search", schedulers(Search::Pruned)),
         (
             "growth",
-            "four times the population, or four times the generations (paper: population does more)",
+            "four times the population, or four times the generations (paper: population has more \
+            effect)",
             [(half, few), (4 * half, few), (half, 4 * few)].map(shape).to_vec(),
         ),
         (
             "population",
-            "population x generations, about as many sets tried",
+            "population x generations, about equal numbers of sets",
             [
                 (sets / 5, 5 * generations),
                 (half, 2 * generations),
@@ -341,16 +378,16 @@ fn four_sites(args: &ProvisioningArgs, told: &mut Told) -> Result<(), Failed> {
     for (name, title, ways) in questions {
         let draws = sites::hold(&ways, &seeds);
         let standings = sites::standings(&draws);
-        told.line(format!("  {title}:"));
+        results.line(format!("  {title}:"));
         for standing in &standings {
-            told.line(stands(standing));
+            results.line(standing_line(standing));
         }
-        told.result(name, &json!({ "over_draws": standings, "draws": draws }))?;
+        results.result(name, &json!({ "over_draws": standings, "draws": draws }))?;
     }
     Ok(())
 }
 
-fn stands(of: &Standing) -> String {
+fn standing_line(of: &Standing) -> String {
     let range = |range: Range, decimals: usize| {
         let Range { median, least, most } = range;
         format!("{median:.decimals$} [{least:.decimals$}, {most:.decimals$}]")
@@ -367,7 +404,7 @@ fn stands(of: &Standing) -> String {
     )
 }
 
-/// The machine and who else uses it.
+/// The machine and the load of other users.
 struct Site {
     file: PathBuf,
     trace: Rc<Trace>,
@@ -380,7 +417,9 @@ impl Site {
     fn read(args: &ProvisioningArgs) -> Result<Self, Failed> {
         let Some(file) = &args.trace else {
             return Err(Failed::usage(
-                "this experiment needs other users' jobs: give a trace in the Standard Workload Format with --trace FILE (the Parallel Workloads Archive has many; the paper's is CTC-SP2-1996-3.1-cln, with --processors 430)",
+                "this experiment needs jobs of other users: give a trace in the Standard Workload \
+                Format with --trace FILE (the Parallel Workloads Archive has many; the paper's is \
+                CTC-SP2-1996-3.1-cln, with --processors 430)",
             ));
         };
         let trace = swf::read(file).map_err(Failed::usage)?;
@@ -389,7 +428,7 @@ impl Site {
         let copies = Copies::of(&trace, processors, window);
         if copies.least() <= 0.0 {
             return Err(Failed::usage(format!(
-                "{}: there are no jobs in the {} days from day {} on",
+                "{}: no jobs in the {} days from day {} on",
                 file.display(),
                 args.days,
                 args.from_day
@@ -398,7 +437,7 @@ impl Site {
         Ok(Self { file: file.clone(), trace: Rc::new(trace), copies, processors, window })
     }
 
-    /// The same where others say that their jobs take so many times as long as they do.
+    /// The same site where other users overestimate run times by this factor.
     fn estimated(&self, estimate: f64) -> Self {
         let Self { file, trace, processors, window, .. } = self;
         let window = Window { estimate, ..*window };
@@ -412,9 +451,10 @@ impl Site {
         }
     }
 
-    fn tells(&self) -> String {
+    fn describe(&self) -> String {
         format!(
-            "{}: {} processors, {} days from day {} on; the first copy alone keeps {:.0} % busy; the paper's tasks have {} of its {PAPERS} processors' share",
+            "{}: {} processors, {} days from day {} on; the first copy alone keeps {:.0} % busy; \
+            task widths of the paper's {PAPER_PROCESSORS} processors are scaled to {}",
             self.file.display(),
             self.processors,
             self.window.days,
@@ -424,14 +464,14 @@ impl Site {
         )
     }
 
-    /// As wide as on the paper's machine.
+    /// Scales a width from the paper's machine to this one.
     fn scaled(&self, processors: u32) -> u32 {
-        let wide = f64::from(processors) * f64::from(self.processors) / f64::from(PAPERS);
+        let wide = f64::from(processors) * f64::from(self.processors) / f64::from(PAPER_PROCESSORS);
         (wide.round() as u32).clamp(1, self.processors)
     }
 
-    /// A workflow's submissions: none in the first eighth, when the machine fills, nor in the last quarter, so that others come as long as
-    /// it runs.
+    /// Compares submissions of a workflow. None lies in the first eighth, while the machine fills,
+    /// or in the last quarter, so that other jobs arrive while the workflow runs.
     fn compare(
         &self,
         args: &ProvisioningArgs,
@@ -444,13 +484,13 @@ impl Site {
         let days = u64::from(self.window.days) * 24 * 3600 * SECOND;
         let (from, to) = (days / 8, days * 3 / 4);
         let count = u64::from(args.submissions);
-        // Not at the same time of all days.
+        // Times that differ in their time of day.
         let moments: Vec<u64> =
             (0..count).map(|at| from + (to - from) * at / (count - 1)).collect();
         compare(dag, &load, &moments, choices, planning)
     }
 
-    /// The loads that were asked for, each once; and what is to be said of those that all of both copies do not come to.
+    /// The requested loads without duplicates, and a note about loads that two copies do not reach.
     fn loads(&self, args: &ProvisioningArgs) -> (Vec<f64>, Option<String>) {
         let mut loads = args.loads.clone();
         loads.sort_by(f64::total_cmp);
@@ -458,25 +498,26 @@ impl Site {
         let offered = |load: &f64| self.copies.under(*load, args.seed).offered;
         let most = loads.last().map_or(0.0, offered);
         let all = loads.len();
-        // Two that ask for all there is are one.
+        // Two loads that both request all jobs are equal.
         loads.dedup_by(|load, before| offered(load) == offered(before));
         let left = all - loads.len();
         let note = (left > 0).then(|| {
             format!(
-                "  two copies of this trace come to {:.0} %: {left} larger loads are left out",
+                "  two copies of this trace give a load of {:.0} %: {left} larger loads are \
+                omitted",
                 most * 100.0
             )
         });
         (loads, note)
     }
 
-    /// The least of them.
+    /// The least of the loads.
     fn load(args: &ProvisioningArgs) -> f64 {
         args.loads.iter().copied().fold(f64::INFINITY, f64::min)
     }
 }
 
-/// What was asked for, else this.
+/// The requested budget, or this default.
 fn budget(args: &ProvisioningArgs, population: usize, iterations: usize) -> Budget {
     Budget {
         population: args.population.map_or(population, |population| population as usize),
@@ -494,7 +535,8 @@ fn planning(args: &ProvisioningArgs, population: usize) -> Planning {
     }
 }
 
-/// The synthetic workflow of section 5 with so many processors a task in the mean, on the paper's machine.
+/// The synthetic workflow of section 5 with this mean number of processors per task, on the paper's
+/// machine.
 fn synthetic(site: &Site, processors: u32, seed: u64) -> Dag {
     let of = Layered {
         tasks: 100,
@@ -512,7 +554,8 @@ fn row(summary: &Summary, floor: f64) -> String {
     let hours = |seconds: f64| seconds / 3600.0;
     let missing = if *without > 0 { format!(", no plan in {without}") } else { String::new() };
     format!(
-        "provisioned {:7.2} h (sd {:6.2}), best effort {:7.2} h (sd {:6.2}): {:+6.1} %, cost {:5.1} % of the floor (sd {:.1}); difference {:+.2} h, interval {:+.2} to {:+.2}{missing}",
+        "provisioned {:7.2} h (sd {:6.2}), best effort {:7.2} h (sd {:6.2}): {:+6.1} %, cost \
+        {:5.1} % of the floor (sd {:.1}); difference {:+.2} h, interval {:+.2} to {:+.2}{missing}",
         hours(makespan_s.mean),
         hours(makespan_s.deviation),
         hours(best_effort_s.mean),
@@ -526,8 +569,8 @@ fn row(summary: &Summary, floor: f64) -> String {
     )
 }
 
-fn tells_within() -> String {
-    format!("the shortest within {:.0} % of the floor", (WITHIN - 1.0) * 100.0)
+fn describe_cost_max() -> String {
+    format!("the shortest within {:.0} % of the floor", (COST_MAX - 1.0) * 100.0)
 }
 
 fn hours(label: &str, points: impl Iterator<Item = (f64, f64, f64)>) -> Line {
@@ -535,16 +578,16 @@ fn hours(label: &str, points: impl Iterator<Item = (f64, f64, f64)>) -> Line {
     Line { label: label.to_owned(), points: points.collect() }
 }
 
-/// Figure 5; with a discount the paper's future work.
+/// Figure 5; with a discount, the paper's future work.
 fn trade_off(
     args: &ProvisioningArgs,
     site: &Site,
     discount: Option<(f64, f64)>,
-    told: &mut Told,
+    results: &mut Results,
 ) -> Result<(), Failed> {
     let mut choices: Vec<Choice> =
         (0..=10).map(|tenth| Choice::of(f64::from(tenth) / 10.0)).collect();
-    choices.push(Choice::within(WITHIN));
+    choices.push(Choice::within(COST_MAX));
     let dag = synthetic(site, 22, args.seed);
     let planning = Planning { discount, ..planning(args, 20) };
     let found = site.compare(args, &dag, Site::load(args), &choices, &planning);
@@ -560,14 +603,15 @@ fn trade_off(
             "slots cost 5 % less for each day ahead, at most half; not in the paper",
         ),
     };
-    told.line(format!(
+    results.line(format!(
         "Trade-off at a load of {:.0} %, {} submissions ({what}):",
         found.load * 100.0,
         args.submissions
     ));
     let (slots, free) = (found.slots(), found.half_free_s());
-    told.line(format!(
-        "  {:.0} slots advertised (median, {:.0} to {:.0}); half of the machine is free for good after {:.1} h (median, {:.1} to {:.1})",
+    results.line(format!(
+        "  {:.0} slots advertised (median, {:.0} to {:.0}); half of the machine stays free after \
+        {:.1} h (median, {:.1} to {:.1})",
         slots.median,
         slots.least,
         slots.most,
@@ -579,10 +623,10 @@ fn trade_off(
     let within = summaries.pop();
     let trade_offs: Vec<(f64, &Summary)> = summaries.iter().map(|s| (s.choice.alpha, s)).collect();
     for (alpha, summary) in trade_offs.iter().filter(|(alpha, _)| [0.0, 0.5, 1.0].contains(alpha)) {
-        told.line(format!("  {alpha:.1}: {}", row(summary, found.floor)));
+        results.line(format!("  {alpha:.1}: {}", row(summary, found.floor)));
     }
     if let Some(summary) = &within {
-        told.line(format!("  {}: {}", tells_within(), row(summary, found.floor)));
+        results.line(format!("  {}: {}", describe_cost_max(), row(summary, found.floor)));
     }
     let lines = [
         hours(
@@ -597,7 +641,11 @@ fn trade_off(
         ),
     ];
     let x = "trade-off (0 fastest, 1 cheapest)";
-    told.figure(&format!("{name}-makespan"), Axes { title: titles[0], x, y: "hours" }, &lines)?;
+    results.figure(
+        &format!("{name}-makespan"),
+        Axes { title: titles[0], x, y: "hours" },
+        &lines,
+    )?;
     let lines = [
         hours(
             "provisioned",
@@ -608,27 +656,38 @@ fn trade_off(
             trade_offs.iter().map(|(alpha, _)| (*alpha, found.floor, 0.0)),
         ),
     ];
-    told.figure(&format!("{name}-cost"), Axes { title: titles[1], x, y: "service units" }, &lines)?;
-    told.result(name, &json!({ "load": found.load, "floor_su": found.floor / SERVICE_UNIT, "slots": slots, "half_free_s": free, "trade_offs": summaries, "within": within }))
+    results.figure(
+        &format!("{name}-cost"),
+        Axes { title: titles[1], x, y: "service units" },
+        &lines,
+    )?;
+    results.result(
+        name,
+        &json!({
+            "load": found.load, "floor_su": found.floor / SERVICE_UNIT, "slots": slots,
+            "half_free_s": free, "trade_offs": summaries, "within": within,
+        }),
+    )
 }
 
 /// Figures 6 and 7.
-fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Failed> {
+fn sizes(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Result<(), Failed> {
     const SIZES: [u32; 4] = [3, 10, 20, 30];
     let planning = planning(args, 20);
     let (loads, note) = site.loads(args);
     let mut rows = Vec::new();
-    told.line(format!(
-        "By size of tasks and load, {} submissions (paper: the larger, and the fuller the machine, the more is gained; 100 % is best effort):",
+    results.line(format!(
+        "By size of tasks and load, {} submissions (paper: the gain grows with task size and load; \
+        100 % is best effort):",
         args.submissions
     ));
-    note.into_iter().for_each(|note| told.line(note));
+    note.into_iter().for_each(|note| results.line(note));
     for size in SIZES {
         let dag = synthetic(site, size, args.seed);
         for &load in &loads {
             let found = site.compare(args, &dag, load, &[0.0, 0.5, 1.0].map(Choice::of), &planning);
             let summaries = found.summaries();
-            told.line(format!(
+            results.line(format!(
                 "  {size:2} processors ({} here), load {:2.0} %, 0.5: {}",
                 site.scaled(size),
                 found.load * 100.0,
@@ -645,8 +704,8 @@ fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Fa
     };
     let makespan = |summary: &Summary, _: f64| summary.makespan_s.mean / summary.best_effort_s.mean;
     let cost = |summary: &Summary, floor: f64| summary.cost.mean / floor;
-    type Of<'a> = &'a dyn Fn(&Summary, f64) -> f64;
-    for (name, of) in [("makespan", &makespan as Of<'_>), ("cost", &cost)] {
+    type Measure<'a> = &'a dyn Fn(&Summary, f64) -> f64;
+    for (name, of) in [("makespan", &makespan as Measure<'_>), ("cost", &cost)] {
         let mut lines: Vec<Line> = SIZES
             .iter()
             .map(|&size| Line {
@@ -654,7 +713,7 @@ fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Fa
                 points: part(of, 1, size),
             })
             .collect();
-        // What is above it and what below is the question.
+        // The line separates gains from losses.
         let best_effort = |of: &Line| Line {
             label: "best effort".to_owned(),
             points: of.points.iter().map(|&(x, ..)| (x, 100.0, 0.0)).collect(),
@@ -662,7 +721,7 @@ fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Fa
         lines.push(best_effort(&lines[0]));
         let title = format!("Provisioned {name} by load, trade-off 0.5");
         let axes = Axes { title: &title, x: "load, %", y: "% of best effort" };
-        told.figure(&format!("load-{name}"), axes, &lines)?;
+        results.figure(&format!("load-{name}"), axes, &lines)?;
         let least = rows.first().map_or(0.0, |row| row.1);
         let by_size = |at: usize| {
             rows.iter().filter(|row| row.1 == least).map(move |(size, _, floor, all)| {
@@ -676,17 +735,20 @@ fn sizes(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Fa
         lines.push(best_effort(&lines[0]));
         let title = format!("Provisioned {name} by size of tasks, load {:.0} %", least * 100.0);
         let axes = Axes { title: &title, x: "processors a task, on the paper's machine", ..axes };
-        told.figure(&format!("size-{name}"), axes, &lines)?;
+        results.figure(&format!("size-{name}"), axes, &lines)?;
     }
     let json: Vec<Value> = rows
         .iter()
-        .map(|(size, load, floor, all)| json!({ "size": size, "load": load, "floor_su": floor / SERVICE_UNIT, "trade_offs": all }))
+        .map(|(size, load, floor, all)| {
+            let floor_su = floor / SERVICE_UNIT;
+            json!({ "size": size, "load": load, "floor_su": floor_su, "trade_offs": all })
+        })
         .collect();
-    told.result("sizes", &json)
+    results.result("sizes", &json)
 }
 
-/// What the paper's figure 9 and its text say of provisioned against best effort.
-fn stated(load: f64) -> &'static str {
+/// The paper's results of provisioned against best effort, from figure 9 and its text.
+fn paper_result(load: f64) -> &'static str {
     match (load * 100.0).round() as u32 {
         60..=66 => " (paper: -23 %)",
         92..=96 => " (paper: -56 %)",
@@ -694,11 +756,11 @@ fn stated(load: f64) -> &'static str {
     }
 }
 
-/// Figure 9.
-fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Failed> {
+/// Runs the experiment of figure 9.
+fn cybershake(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Result<(), Failed> {
     let dag = made::cybershake(site.scaled(288));
     let planning = planning(args, 10);
-    told.line(format!(
+    results.line(format!(
         "CyberShake, {} tasks, the widest of {} processors, trade-off 0.5, {} submissions:",
         dag.len(),
         site.scaled(288),
@@ -706,22 +768,26 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(
     ));
     let mut rows = Vec::new();
     let (loads, note) = site.loads(args);
-    note.into_iter().for_each(|note| told.line(note));
+    note.into_iter().for_each(|note| results.line(note));
     for load in loads {
-        let choices = [Choice::of(0.5), Choice::within(WITHIN)];
+        let choices = [Choice::of(0.5), Choice::within(COST_MAX)];
         let found = site.compare(args, &dag, load, &choices, &planning);
         let [summary, within] = found.summaries()[..] else { continue };
-        told.line(format!(
+        results.line(format!(
             "  load {:2.0} %: {}{}",
             found.load * 100.0,
             row(&summary, found.floor),
-            stated(found.load)
+            paper_result(found.load)
         ));
-        told.line(format!("             {}: {}", tells_within(), row(&within, found.floor)));
+        results.line(format!(
+            "             {}: {}",
+            describe_cost_max(),
+            row(&within, found.floor)
+        ));
         rows.push((found.load, found.floor, summary, within));
     }
     let x = "load, %";
-    // Provisioned first, as in the other figures: a colour means one thing.
+    // Provisioned first, so that colours have the same meaning as in the other figures.
     let lines = [
         hours(
             "provisioned",
@@ -735,7 +801,7 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(
             }),
         ),
     ];
-    told.figure(
+    results.figure(
         "cybershake-makespan",
         Axes { title: "CyberShake: makespan", x, y: "hours" },
         &lines,
@@ -750,21 +816,28 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(
             rows.iter().map(|(load, floor, ..)| (load * 100.0, *floor, 0.0)),
         ),
     ];
-    told.figure(
+    results.figure(
         "cybershake-cost",
         Axes { title: "CyberShake: cost", x, y: "service units" },
         &lines,
     )?;
     let json: Vec<Value> = rows
         .iter()
-        .map(|(load, floor, summary, within)| json!({ "load": load, "floor_su": floor / SERVICE_UNIT, "result": summary, "within": within }))
+        .map(|(load, floor, summary, within)| {
+            let floor_su = floor / SERVICE_UNIT;
+            json!({ "load": load, "floor_su": floor_su, "result": summary, "within": within })
+        })
         .collect();
-    told.result("cybershake", &json)
+    results.result("cybershake", &json)
 }
 
-/// Section 7: others' jobs are said to take longer than they do, and their reservations last as long as was said.
-fn estimates(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<(), Failed> {
-    told.line("CyberShake, others' runtimes said too long (paper: +3 % and +7.7 % at 10 and 20 % too long; best effort at exact ones 30 % above):");
+/// Section 7: other users overestimate the run times of their jobs, and reservations last as long
+/// as estimated.
+fn estimates(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Result<(), Failed> {
+    results.line(
+        "CyberShake with overestimated run times of other users (paper: +3 % and +7.7 % \
+        at 10 and 20 %; best effort with exact ones 30 % above):",
+    );
     let mut rows = Vec::new();
     let mut exact = None;
     for estimate in [1.0, 1.1, 1.2] {
@@ -774,7 +847,7 @@ fn estimates(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<()
             site.compare(args, &dag, Site::load(args), &[Choice::of(0.5)], &planning(args, 10));
         let summary = found.summaries()[0];
         let base = *exact.get_or_insert(summary.makespan_s.mean);
-        told.line(format!(
+        results.line(format!(
             "  {:+3.0} %: {:+.1} % of the exact makespan; {}",
             (estimate - 1.0) * 100.0,
             (summary.makespan_s.mean / base - 1.0) * 100.0,
@@ -782,5 +855,5 @@ fn estimates(args: &ProvisioningArgs, site: &Site, told: &mut Told) -> Result<()
         ));
         rows.push(json!({ "estimate": estimate, "load": found.load, "result": summary }));
     }
-    told.result("estimates", &rows)
+    results.result("estimates", &rows)
 }

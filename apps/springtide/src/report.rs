@@ -1,6 +1,6 @@
-//! What a run tells at its end: the JSON object of `--json`, and the summary for people.
+//! The result of a run: the JSON object of `--json`, and the summary for people.
 //!
-//! Must not know where the numbers come from.
+//! Independent of the origin of the numbers.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use springtide_runtime::work::solo::SoloReport;
 /// Version of the JSON object.
 pub const SCHEMA: u32 = 1;
 
-/// The number in the middle; of two there, their mean.
+/// The median; of an even number of values, the mean of the two in the middle.
 pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
     let upper = *numbers.get(numbers.len() / 2)?;
@@ -22,28 +22,28 @@ pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
     Some(lower.midpoint(upper))
 }
 
-/// A run that has ended.
+/// The end of a run.
 #[derive(Clone, Debug)]
-pub struct Ended {
-    /// The job's name.
+pub struct RunEnd {
+    /// The name of the job.
     pub job: String,
-    /// Its outcome, or why there is none.
+    /// Its outcome, or the reason why it has none.
     pub outcome: Result<Outcome, String>,
-    /// What it used, where that is known.
+    /// The resources that it used, if known.
     pub report: Option<JobReport>,
-    /// What is to be warned of, in sentences.
+    /// Warnings to print, in sentences.
     pub warnings: Vec<String>,
-    /// Which of its files could not be written, and why: then it has failed.
+    /// The reason why files are missing, which fails the run.
     pub unwritten: Option<String>,
-    /// Why it was stopped, if its outcome is one that it had reached on the way.
+    /// The reason why it was stopped, if its outcome is preliminary.
     pub stopped: Option<String>,
 }
 
-impl Ended {
-    /// A job that has ended, as its client was told.
+impl RunEnd {
+    /// The end of a job as its client received it.
     pub fn of(job: &str, ended: &JobEnded) -> Self {
         let outcome = ended.outcome.clone().map_err(|error| error.to_string());
-        // Of a job that nobody coordinated there is no report.
+        // A job without a coordinator has no report.
         let report = Some(ended.report.clone()).filter(|report| *report != JobReport::default());
         Self::new(job, outcome, report)
     }
@@ -60,18 +60,18 @@ impl Ended {
         }
     }
 
-    /// Why it has failed, if it has.
+    /// The reason why it failed, if it did.
     pub fn error(&self) -> Option<&str> {
         let failed = self.outcome.as_ref().err();
         failed.or(self.stopped.as_ref()).or(self.unwritten.as_ref()).map(String::as_str)
     }
 
-    /// A job that was stopped, with the outcome that it had reached.
+    /// A job that was stopped, with its preliminary outcome.
     pub fn stopped(job: &str, outcome: Outcome, why: &str) -> Self {
         Self { stopped: Some(why.to_owned()), ..Self::new(job, Ok(outcome), None) }
     }
 
-    /// Gives a job without an outcome the last one that it published, if there is one.
+    /// Replaces a missing outcome by the last preliminary one, if any.
     pub fn or_preliminary(self, preliminary: Option<Outcome>) -> Self {
         match (self.outcome, preliminary) {
             (Err(why), Some(outcome)) => Self { outcome: Ok(outcome), stopped: Some(why), ..self },
@@ -79,12 +79,12 @@ impl Ended {
         }
     }
 
-    /// A run that came to nothing before its job began.
+    /// A run that failed before its job began.
     pub fn early(job: &str, error: &str) -> Self {
         Self::new(job, Err(error.to_owned()), None)
     }
 
-    /// A run without a grid.
+    /// The end of a run without a grid.
     pub fn solo(job: &str, solo: SoloReport, iterations: Vec<f64>) -> Self {
         let mut report =
             JobReport { wall_s: solo.wall.as_secs_f64(), iterations, ..JobReport::default() };
@@ -99,7 +99,7 @@ impl Ended {
         Self::new(job, outcome, Some(report))
     }
 
-    /// The object of `--json`, also the run's `result.json`. What is not known is not in it.
+    /// The object of `--json`, also the run's `result.json`. Unknown values are omitted.
     pub fn json(&self) -> Value {
         let mut object = json!({
             "schema": SCHEMA,
@@ -125,7 +125,8 @@ impl Ended {
         object
     }
 
-    /// The same with the job's result first: its own keys, and the rest under `run`. Of a run without a result all is as it is there.
+    /// The object with the job's own keys first and the rest under `run`. A run without a result
+    /// has the plain object.
     pub fn result_first(&self) -> Value {
         let mut run = self.json();
         let result = run.get_mut("result").map(Value::take);
@@ -137,7 +138,7 @@ impl Ended {
         Value::Object(result)
     }
 
-    /// The summary for people; of a run that has an outcome.
+    /// The summary for people, for a run with an outcome.
     pub fn summary(&self) -> String {
         let mut out = String::new();
         let Ok(outcome) = &self.outcome else { return out };
@@ -168,7 +169,7 @@ impl Ended {
         }
         line("checksum", &checksum(outcome.checksum));
         let mut first = true;
-        // A job that knows what matters to people says it in its own order.
+        // A job may define the order of its summary.
         let lines = match outcome.result.get("summary").and_then(Value::as_array) {
             Some(own) => own.iter().filter_map(|line| line.as_str().map(str::to_owned)).collect(),
             None => flat(&outcome.result)
@@ -266,7 +267,7 @@ impl Ended {
     }
 }
 
-/// What a job used, as keys of the object of `--json`.
+/// The resources that a job used, as keys of the object of `--json`.
 fn figures(report: &JobReport) -> Value {
     let total = &report.total;
     let counters = &total.counters;
@@ -328,17 +329,17 @@ fn figures(report: &JobReport) -> Value {
 
 fn latencies(report: &JobReport) -> Histograms {
     report.histograms().unwrap_or_else(|error| {
-        tracing::warn!("the report's latencies are malformed and left out: {error}");
+        tracing::warn!("the report's latencies are malformed and omitted: {error}");
         Histograms::default()
     })
 }
 
-/// Processor time in seconds, where it is known.
+/// Processor time in seconds, if it is known.
 fn cpu_s(statistics: &Statistics) -> Option<f64> {
     Some(statistics.counters.cpu_us as f64 / 1e6).filter(|seconds| *seconds > 0.0)
 }
 
-/// What was computed, as a prediction of the job's run elsewhere needs it.
+/// The computed work, as a prediction of the job's run elsewhere needs it.
 fn work_of(statistics: &Statistics) -> Value {
     let work = &statistics.counters.work;
     let mut object = json!({
@@ -354,12 +355,12 @@ fn work_of(statistics: &Statistics) -> Value {
     object
 }
 
-/// A checksum as it is shown everywhere.
+/// A checksum in its printed form.
 pub fn checksum(value: u64) -> String {
     format!("{value:016x}")
 }
 
-/// A result's values with their dotted names.
+/// The values of a result with their dotted names.
 fn flat(value: &Value) -> Vec<(String, String)> {
     fn walk(prefix: &str, value: &Value, out: &mut Vec<(String, String)>) {
         match value {
@@ -371,7 +372,7 @@ fn flat(value: &Value) -> Vec<(String, String)> {
                 }
             }
             Value::Null => {}
-            // A series is for `--json`, and for pictures.
+            // Series are for `--json` and figures.
             Value::Array(items) if items.len() > 4 || items.iter().any(Value::is_array) => {}
             other => {
                 let mut text = other.to_string();
@@ -401,7 +402,7 @@ fn iterations(all: &[f64]) -> String {
     )
 }
 
-/// A length of time with three digits.
+/// A duration with three digits.
 pub fn seconds(s: f64) -> String {
     if s < 1e-3 {
         format!("{:.0} us", s * 1e6)
@@ -423,7 +424,7 @@ fn micros(us: u64) -> String {
     seconds(Duration::from_micros(us).as_secs_f64())
 }
 
-/// Bytes with three digits, in powers of ten.
+/// A size in bytes with three digits, in powers of ten.
 pub fn size(bytes: u64) -> String {
     let units = ["kB", "MB", "GB", "TB"];
     if bytes < 1000 {
@@ -445,7 +446,7 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.places$} {}", units[unit])
 }
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 pub fn number(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::new();
@@ -458,7 +459,7 @@ pub fn number(n: u64) -> String {
     out
 }
 
-/// A count of things.
+/// A count of things, with plural.
 pub fn many(n: u64, thing: &str) -> String {
     format!("{} {thing}{}", number(n), if n == 1 { "" } else { "s" })
 }
@@ -471,7 +472,7 @@ mod tests {
 
     use super::*;
 
-    fn ended() -> Ended {
+    fn ended() -> RunEnd {
         let mut report =
             JobReport { wall_s: 12.345, iterations: vec![1.5, 0.5, 1.0], ..JobReport::default() };
         for name in ["ams", "del"] {
@@ -494,7 +495,7 @@ mod tests {
         let result =
             json!({ "n": 5, "deep": { "x": 1.5, "p": [1, 2, 3] }, "series": [1, 2, 3, 4, 5] });
         let outcome = Outcome { checksum: 0xab, result };
-        Ended::new("fib", Ok(outcome), Some(report))
+        RunEnd::new("fib", Ok(outcome), Some(report))
     }
 
     #[test]
@@ -549,20 +550,20 @@ mod tests {
 
     #[test]
     fn a_failure_has_its_error_and_no_figures() {
-        let object = Ended::early("fib", "no node").json();
+        let object = RunEnd::early("fib", "no node").json();
         assert_eq!((&object["ok"], &object["error"]), (&json!(false), &json!("no node")));
         assert_eq!(object["checksum"], Value::Null);
-        // What is not known is not there: no zeros.
+        // Unknown values are omitted: no zeros.
         let mut keys: Vec<&String> = object.as_object().unwrap().keys().collect();
         keys.sort();
         assert_eq!(keys, ["checksum", "error", "job", "ok", "result", "schema"]);
-        assert_eq!(Ended::early("fib", "no node").summary(), "");
+        assert_eq!(RunEnd::early("fib", "no node").summary(), "");
     }
 
     #[test]
-    fn a_file_that_is_not_written_is_an_error_beside_the_result() {
+    fn a_missing_file_is_an_error_in_addition_to_the_result() {
         let unwritten = Some("cannot write a.png: full".to_owned());
-        let object = Ended { unwritten, ..ended() }.json();
+        let object = RunEnd { unwritten, ..ended() }.json();
         assert_eq!(object["ok"], json!(false));
         assert_eq!(object["error"], json!("cannot write a.png: full"));
         assert_eq!(object["checksum"], ended().json()["checksum"]);
@@ -570,7 +571,7 @@ mod tests {
 
     #[test]
     fn warnings_stand_in_the_object_and_in_the_summary() {
-        let warned = Ended { warnings: vec!["too many threads".to_owned()], ..ended() };
+        let warned = RunEnd { warnings: vec!["too many threads".to_owned()], ..ended() };
         assert_eq!(warned.json()["warnings"], json!(["too many threads"]));
         assert!(warned.summary().contains("\nwarning     too many threads\n"));
     }

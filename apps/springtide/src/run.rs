@@ -1,6 +1,7 @@
-//! `run`: submits a job to a grid of its own or to one that is up, watches it, and tells the result.
+//! `run`: submits a job to a grid of its own or to a running grid, watches it, and prints the
+//! result.
 //!
-//! Must not know how nodes work, nor what the job computes.
+//! Independent of the work of nodes and of jobs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,57 +31,57 @@ use tokio::time::{Instant, interval, sleep_until, timeout};
 
 use crate::args::{GlobalArgs, RunArgs};
 use crate::exit::{Exit, Failed, of_refusal};
-use crate::film::{self, Film};
+use crate::film::{self, Video};
 use crate::grid::{self, Authority, HeadFile, Plan};
 use crate::netconf;
 use crate::outdir::{OutDir, manifest, write_file};
-use crate::report::{Ended, seconds, size};
+use crate::report::{RunEnd, seconds, size};
 use crate::scratch::Scratch;
 use crate::signals::{Signals, word};
 use crate::solo;
 use crate::talk::Talk;
 
-/// A submission waits in the scheduler's queue as long as this.
-const QUEUE_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
-/// A cancelled job gets this long to end in order.
+/// Timeout of a submission in the scheduler's queue.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Time that a cancelled job has to end in order.
 const CANCEL_GRACE: Duration = Duration::from_secs(3);
-/// After a link went down, its reason is waited for this long: the scheduler knows more than the link.
+/// Time to wait for the reason of a lost link: the scheduler knows more than the link.
 const LINK_GRACE: Duration = Duration::from_secs(5);
-/// The talk is kept alive this often.
+/// Interval between updates of the progress line.
 const TICK: Duration = Duration::from_millis(100);
-/// It is asked this often what a job that does not run yet waits for.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// A head that is up answers within this time.
-const HEAD_WITHIN: Duration = Duration::from_secs(8);
+/// Interval between questions for the reason why a job waits.
+const WAIT_REASON_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of requests to a running head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// What is to be run.
-pub struct Order {
-    /// The job's name.
+/// A job to run with its options.
+pub struct RunRequest {
+    /// The name of the job.
     pub job: &'static str,
-    /// The encoded job.
+    /// The job as encoded bytes.
     pub body: Bytes,
-    /// This program.
+    /// The registry of this program.
     pub registry: Arc<Registry>,
-    /// Its version.
+    /// The version of this program.
     pub version: &'static str,
-    /// How.
+    /// The options of the run.
     pub args: RunArgs,
-    /// And how to talk of it.
+    /// The options of every command.
     pub global: GlobalArgs,
-    /// `--json` prints the job's result, with the run in it.
+    /// Whether `--json` prints the job's result with the run in it.
     pub result_first: bool,
-    /// The file that keeps the job's state, if the user named one.
+    /// The checkpoint file, if the user named one.
     pub checkpoint: Option<PathBuf>,
 }
 
-/// Runs it. The result goes to standard output, also that of a failure with `--json`.
+/// Runs a job and prints the result to standard output; with `--json` also a failure.
 ///
 /// # Errors
 /// The job has no outcome.
-pub async fn run(order: Order) -> Result<(), Failed> {
+pub async fn run(order: RunRequest) -> Result<(), Failed> {
     let json = order.args.json;
     let (job, result_first) = (order.job, order.result_first);
-    let ended = whole(order).await;
+    let ended = run_to_end(order).await;
     match ended {
         Ok((ended, exit)) => {
             let object = || if result_first { ended.result_first() } else { ended.json() };
@@ -91,31 +92,31 @@ pub async fn run(order: Order) -> Result<(), Failed> {
                 Some(error) => Err(Failed::new(exit, error)),
             }
         }
-        Err(failed) => tell_early(job, json, failed),
+        Err(failed) => print_early_failure(job, json, failed),
     }
 }
 
-/// A run that failed before it began.
+/// Prints a run that failed before it began.
 ///
 /// # Errors
-/// That failure.
-pub fn tell_early(job: &str, json: bool, failed: Failed) -> Result<(), Failed> {
+/// Always the failure itself.
+pub fn print_early_failure(job: &str, json: bool, failed: Failed) -> Result<(), Failed> {
     if json {
-        print(&format!("{}\n", Ended::early(job, &failed.message).json()))?;
+        print(&format!("{}\n", RunEnd::early(job, &failed.message).json()))?;
     }
     Err(failed)
 }
 
-/// Data goes to standard output in one piece.
+/// Prints data to standard output in one piece.
 ///
 /// # Errors
-/// It cannot be written; that the reader has gone is none.
+/// It cannot be written. A closed pipe is no failure.
 pub fn print(text: &str) -> Result<(), Failed> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     match written {
-        // Whoever reads has seen enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => {
             other.map_err(|error| Failed::failure(format!("cannot write the result: {error}")))
@@ -123,7 +124,7 @@ pub fn print(text: &str) -> Result<(), Failed> {
     }
 }
 
-async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
+async fn run_to_end(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
     let mut signals = Signals::take()?;
     let over = |sources| order.args.over(sources);
     let config = match &order.args.config {
@@ -133,7 +134,7 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
     let limit = order.args.timeout.or(config.value.run.timeout.map(|time| time.get()));
     let deadline = limit.map(|limit| Instant::now() + limit);
     let params = params(&config.value, &order.args);
-    let begins = match order.args.sequential {
+    let start = match order.args.sequential {
         true => None,
         false => netconf::check_start(&config.value, &params, order.args.start)?,
     };
@@ -164,13 +165,13 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
     } else if let Some(file) = &order.args.config {
         attached(&order, file, &config, params, &manifest.run, &mut watch).await
     } else {
-        own_grid(&order, &config, params, begins, &manifest.run, &mut watch).await
+        own_grid(&order, &config, params, start, &manifest.run, &mut watch).await
     };
     let warnings = std::mem::take(&mut watch.warnings);
-    // A job that was ended early, or lost, has the result that it had reached.
+    // A job that was stopped or lost has its last preliminary outcome.
     let mut ended = match (ended, watch.preliminary.take()) {
         (Err(failed), Some(outcome)) => {
-            Ok((Ended::stopped(order.job, outcome, &failed.message), failed.exit))
+            Ok((RunEnd::stopped(order.job, outcome, &failed.message), failed.exit))
         }
         (ended, preliminary) => {
             ended.map(|(ended, exit)| (ended.or_preliminary(preliminary), exit))
@@ -180,37 +181,37 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
     if let Ok((ended, _)) = &mut ended {
         ended.warnings = warnings;
     }
-    let unwritten = |ended: &mut Result<(Ended, Exit), Failed>, out: &OutDir| {
+    let unwritten = |ended: &mut Result<(RunEnd, Exit), Failed>, out: &OutDir| {
         if let (Ok((ended, exit)), Some(error)) = (ended, out.unwritten()) {
             ended.unwritten = Some(error);
-            // A job that failed itself says so.
+            // A failure of the job takes precedence.
             *exit = if *exit == Exit::Ok { Exit::Failure } else { *exit };
         }
     };
     unwritten(&mut ended, &out);
     let result = match &ended {
         Ok((ended, _)) => ended.json(),
-        Err(failed) => Ended::early(order.job, &failed.message).json(),
+        Err(failed) => RunEnd::early(order.job, &failed.message).json(),
     };
-    // What cannot be written is remembered, and the result is printed all the same.
+    // A failure is recorded, and the result is printed all the same.
     let _ = out.finish(&result);
     let known = out.unwritten();
     let frames = film::frames(out.files());
-    // They may be hundreds: one line will do for them.
+    // One line stands for all frames, which may be hundreds.
     let alone = |file: &&PathBuf| frames.is_none() || !film::is_frame(file);
     for file in out.files().iter().filter(alone) {
         talk.say(&format!("wrote {}", file.display()));
     }
     if let Some(frames) = frames {
         talk.say(&frames.line());
-        talk.wait_for("making a film");
+        talk.wait_for("making a video");
         tokio::select! {
             biased;
-            _ = signals.next() => talk.say("no film: ended by a signal"),
-            film = frames.film("ffmpeg".as_ref()) => match film {
-                Film::Made(film) => talk.say(&format!("wrote {}", film.display())),
-                Film::NotMade(why) => talk.say(&why),
-                Film::Failed(why) => out.add(Failed::failure(why)),
+            _ = signals.next() => talk.say("no video: ended by a signal"),
+            video = frames.video("ffmpeg".as_ref()) => match video {
+                Video::Made(video) => talk.say(&format!("wrote {}", video.display())),
+                Video::NotMade(why) => talk.say(&why),
+                Video::Failed(why) => out.add(Failed::failure(why)),
             },
         }
         talk.done();
@@ -220,7 +221,7 @@ async fn whole(order: Order) -> Result<(Ended, Exit), Failed> {
     }
     unwritten(&mut ended, &out);
     if let (Ok((ended, _)), true) = (&ended, out.unwritten() != known) {
-        // The film came after the result: what is kept says so, too.
+        // The video is made after the result, which is written again to contain its failure.
         let _ = out.finish(&ended.json());
     }
     ended
@@ -240,30 +241,30 @@ fn params(config: &GridConfig, args: &RunArgs) -> JobParams {
     params
 }
 
-/// What a run is watched with.
+/// The state of a run that is watched.
 pub struct Watch<'a> {
-    /// Where notes go.
+    /// The printer of notes and progress.
     pub talk: &'a mut Talk,
-    /// Where files and records go.
+    /// The receiver of files and records.
     pub out: &'a mut OutDir,
-    /// What may end it.
+    /// The signals that may end the run.
     pub signals: &'a mut Signals,
-    /// How long it may take.
+    /// The maximum time of the run.
     pub limit: Option<Duration>,
-    /// Until when.
+    /// The time at which the run is ended.
     pub deadline: Option<Instant>,
-    /// Whether to say what only the curious want to know.
+    /// Whether to print additional notes.
     pub verbose: bool,
-    /// What is to be warned of with the result.
+    /// Warnings to print with the result.
     pub warnings: Vec<String>,
-    /// The file that keeps the job's state, if the user named one.
+    /// The checkpoint file, if the user named one.
     pub checkpoint: Option<PathBuf>,
-    /// The last outcome that the job would have had if it had ended.
+    /// The last preliminary outcome of the job.
     pub preliminary: Option<Outcome>,
 }
 
 impl Watch<'_> {
-    /// Waits for what ends a run from outside: a signal, or its time is over.
+    /// Waits until the run is ended from outside: by a signal or the time limit.
     pub async fn stopped(&mut self) -> Failed {
         let deadline = self.deadline;
         let over = async {
@@ -282,8 +283,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Warns, with the result, of hosts with more compute threads than processors.
-    fn warn_of(&mut self, crowded: &[CrowdedHost]) {
+    /// Warns of hosts with more compute threads than processors, together with the result.
+    fn warn_crowded(&mut self, crowded: &[CrowdedHost]) {
         self.warnings.extend(crowded.iter().map(ToString::to_string));
     }
 
@@ -298,7 +299,7 @@ impl Watch<'_> {
         self.checkpoint.is_some() && name == STATE_ARTIFACT
     }
 
-    /// Replaces the file of the job's state.
+    /// Replaces the checkpoint file.
     fn keep_checkpoint(&mut self, bytes: &[u8]) {
         let Some(path) = &self.checkpoint else { return };
         if let Err(failed) = write_file(path, bytes) {
@@ -307,7 +308,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Says that something cannot be written, as soon as that is known; the run fails for it later.
+    /// Reports a failed write at once; the run fails because of it at its end.
     fn unwritten(&mut self, failed: &Failed) {
         if self.out.unwritten().as_ref() == Some(&failed.message) {
             self.talk.say(&failed.message);
@@ -321,7 +322,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Takes a note of the job in.
+    /// Handles a note of the job.
     pub fn note(&mut self, note: NoteKind) {
         match note {
             NoteKind::Started { root, workers } => {
@@ -356,7 +357,7 @@ impl Watch<'_> {
     }
 }
 
-/// A submission and whom it is made to.
+/// A submission and its recipient.
 struct Session {
     endpoint: Endpoint,
     head: NodeId,
@@ -366,7 +367,7 @@ struct Session {
 }
 
 fn submission(
-    order: &Order,
+    order: &RunRequest,
     params: JobParams,
     clusters: Option<BTreeMap<ClusterId, u32>>,
     client: Contact,
@@ -378,7 +379,7 @@ fn submission(
         params,
         clusters,
         client,
-        // Sites of other machines may not have it at this place; they say so then.
+        // Sites on other hosts may lack it at this path; they report that.
         program: std::env::current_exe().ok(),
         need: None,
         principal: None,
@@ -386,13 +387,13 @@ fn submission(
 }
 
 async fn own_grid(
-    order: &Order,
+    order: &RunRequest,
     config: &Loaded<GridConfig>,
     params: JobParams,
-    begins: Option<BTreeMap<ClusterId, u32>>,
+    start: Option<BTreeMap<ClusterId, u32>>,
     run: &str,
     watch: &mut Watch<'_>,
-) -> Result<(Ended, Exit), Failed> {
+) -> Result<(RunEnd, Exit), Failed> {
     let dir = GridDir::make(watch.out.path())?;
     let program = grid::this_program()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(config.value.grid.as_str())?);
@@ -421,7 +422,7 @@ async fn own_grid(
         clusters,
     });
     let began = Instant::now();
-    let submit = submission(order, params, begins, head.contact());
+    let submit = submission(order, params, start, head.contact());
     let session = Session { endpoint: endpoint.clone(), head: HEAD.into(), submit, links, news };
     let ended = match started(&head, dir.path(), watch).await {
         Ok(()) => drive(order.job, session, watch).await,
@@ -430,7 +431,7 @@ async fn own_grid(
     record_end(&endpoint, &ended, began.elapsed());
     watch.records(&endpoint.recorder.drain());
     watch.talk.wait_for("ending the nodes");
-    // A second signal does not wait: what is dropped is killed.
+    // A second signal ends the wait; dropped processes are killed.
     tokio::select! {
         biased;
         _ = watch.signals.next() => {}
@@ -439,7 +440,7 @@ async fn own_grid(
     ended
 }
 
-fn record_end(endpoint: &Endpoint, ended: &Result<(Ended, Exit), Failed>, wall: Duration) {
+fn record_end(endpoint: &Endpoint, ended: &Result<(RunEnd, Exit), Failed>, wall: Duration) {
     let error = match ended {
         Ok((ended, _)) => ended.outcome.as_ref().err().cloned(),
         Err(failed) => Some(failed.message.clone()),
@@ -448,11 +449,11 @@ fn record_end(endpoint: &Endpoint, ended: &Result<(Ended, Exit), Failed>, wall: 
     endpoint.recorder.record(Event::RunEnded { ok: error.is_none(), wall_us, error });
 }
 
-/// Waits until the grid's nodes are there.
+/// Waits until the grid's nodes have registered.
 async fn started(head: &Head, dir: &Path, watch: &mut Watch<'_>) -> Result<(), Failed> {
     watch.talk.wait_for("starting nodes");
     let mut settled = pin!(head.settled(|_, _| {}));
-    let mut missing = grid::Missing::of(dir);
+    let mut missing = grid::MissingNodes::of(dir);
     let status = loop {
         tokio::select! {
             biased;
@@ -465,21 +466,21 @@ async fn started(head: &Head, dir: &Path, watch: &mut Watch<'_>) -> Result<(), F
         }
     };
     grid::check_whole(&status)?;
-    watch.warn_of(&status.crowded);
+    watch.warn_crowded(&status.crowded);
     Ok(())
 }
 
 async fn attached(
-    order: &Order,
+    order: &RunRequest,
     file: &Path,
     config: &Loaded<GridConfig>,
     params: JobParams,
     run: &str,
     watch: &mut Watch<'_>,
-) -> Result<(Ended, Exit), Failed> {
+) -> Result<(RunEnd, Exit), Failed> {
     let attachment = attach(file, &config.value).await?;
     let Attachment { endpoint, links, news, head, crowded, .. } = attachment;
-    watch.warn_of(&crowded);
+    watch.warn_crowded(&crowded);
     endpoint.recorder.record(Event::RunStarted {
         run: run.to_owned(),
         version: order.version.to_owned(),
@@ -492,18 +493,18 @@ async fn attached(
     let ended = drive(order.job, session, watch).await;
     record_end(&endpoint, &ended, began.elapsed());
     watch.records(&endpoint.recorder.drain());
-    // Closing the link is what tells the scheduler of a submission that nobody waits for.
+    // The closed link tells the scheduler that no client waits for the submission.
     endpoint.net.close("the run is over").await;
     ended
 }
 
-/// A client of a grid that is up.
+/// A client's connection to a running grid.
 pub struct Attachment {
-    /// Its door.
+    /// The endpoint of the client.
     pub endpoint: Endpoint,
-    /// The head's node.
+    /// The name of the head's node.
     pub head: NodeId,
-    /// Where it was reached.
+    /// The address of the head.
     pub address: std::net::SocketAddr,
     /// Hosts of the grid with more compute threads than processors.
     crowded: Vec<CrowdedHost>,
@@ -512,28 +513,28 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    /// The grid's scheduler.
+    /// The scheduler of the grid.
     pub fn scheduler(&self) -> Remote<Scheduler> {
         self.endpoint.hub.remote(&self.head, SCHEDULER)
     }
 
-    /// News of jobs of this client, as they come. May be dropped and called again.
+    /// The next news of this client's jobs. Cancel safe.
     pub async fn news(&mut self) -> Option<Heard> {
         self.news.recv().await
     }
 }
 
-/// Finds the head of a grid that is up and calls it.
+/// Finds the head of a running grid and connects to it.
 ///
 /// # Errors
-/// Nothing is up, or it does not take this client.
+/// No grid is up, or the head refuses this client.
 pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Failed> {
     let dir = grid::dir_of(file, config);
     let nothing = |why: &str| {
         Failed::failure(format!(
             "no grid runs for {0}{why}: start it with `{1} up {0}`",
             file.display(),
-            grid::called()
+            grid::program_name()
         ))
     };
     let advertised = match &config.head.advertise {
@@ -555,7 +556,7 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     let bind = std::net::SocketAddr::new(config.head.bind.ip(), 0);
     let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, incarnation::only())?;
     let (links, news) = Client::publish(&endpoint);
-    // The scheduler asks it whether this process is there.
+    // The scheduler asks the prober whether this process is alive.
     Prober::publish(&endpoint.hub);
     endpoint.start();
     let head = NodeId::from(HEAD);
@@ -565,18 +566,19 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
         address: Address::Socket(address),
     });
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
-    let status = scheduler.send(springtide_actors::scheduler::GetStatus {}).deadline(HEAD_WITHIN);
+    let status = scheduler.send(springtide_actors::scheduler::GetStatus {}).deadline(HEAD_TIMEOUT);
     let status = status.await;
     if let Err(error) = &status {
         let refused = Failed::from(error.clone());
         endpoint.net.close("no head").await;
         return Err(match refused.exit {
-            // It may well run there: its word would not have been heard here.
+            // The head may run there, where this host cannot reach it.
             Exit::Failure if host.is_some() && address.ip().is_loopback() => {
                 let host = host.unwrap_or_default();
                 Failed::failure(format!(
-                    "the head of {} runs on {host}, and listens there alone ({address}): set `head.bind` to an address that \
-                     this machine reaches, or give the command there",
+                    "the head of {} runs on {host}, and listens only there ({address}): set \
+                    `head.bind` to an address that this host can reach, or run the command \
+                    there",
                     file.display()
                 ))
             }
@@ -591,25 +593,25 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
     Ok(Attachment { endpoint, head, address, crowded, links, news })
 }
 
-/// Submits, and follows the job to its end.
+/// Submits a job and follows it to its end.
 async fn drive(
     name: &str,
     session: Session,
     watch: &mut Watch<'_>,
-) -> Result<(Ended, Exit), Failed> {
+) -> Result<(RunEnd, Exit), Failed> {
     let Session { endpoint, head, submit, links, mut news } = session;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
-    let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_WITHIN));
+    let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_TIMEOUT));
     let mut granted: Option<Granted> = None;
     let mut lost: Option<(Instant, Why)> = None;
     let mut ticks = interval(TICK);
     let me = endpoint.net.me().node.clone();
-    let mut asks = interval(ASK_EVERY);
-    let mut asked: Option<RemoteRequest<GetWait>> = None;
+    let mut asks = interval(WAIT_REASON_INTERVAL);
+    let mut wait_request: Option<RemoteRequest<GetWait>> = None;
     watch.talk.wait_for("waiting for nodes");
     loop {
         let lost_at = lost.as_ref().map(|(at, _)| *at);
-        let give_up = async {
+        let abort = async {
             match lost_at {
                 Some(at) => sleep_until(at + LINK_GRACE).await,
                 None => std::future::pending().await,
@@ -636,32 +638,32 @@ async fn drive(
                 }
                 granted = Some(reply);
             }
-            _ = asks.tick(), if granted.is_none() && asked.is_none() => {
+            _ = asks.tick(), if granted.is_none() && wait_request.is_none() => {
                 let ask = GetWait { client: me.clone() };
-                asked = Some(scheduler.send(ask).deadline(HEAD_WITHIN).start());
+                wait_request = Some(scheduler.send(ask).deadline(HEAD_TIMEOUT).start());
             }
             Some(answer) = async {
-                match &mut asked {
-                    Some(asked) => Some(asked.await),
+                match &mut wait_request {
+                    Some(wait_request) => Some(wait_request.await),
                     None => None,
                 }
-            }, if asked.is_some() => {
-                asked = None;
-                // A head that does not know the question leaves the line as it is.
+            }, if wait_request.is_some() => {
+                wait_request = None;
+                // A head that does not know the request leaves the line unchanged.
                 if let (None, Ok(Some(what))) = (&granted, answer) {
                     watch.talk.wait_for(&format!("waiting for {what}"));
                 }
             }
             changes = links.next() => {
                 for (node, link) in changes {
-                    // What becomes of a job whose coordinator's node is lost the head decides.
+                    // The head decides about a job whose coordinator's node is lost.
                     if let Link::Down(why) = link && node == head {
                         let text = format!("the link to {node} is down: {why}");
                         lost = Some((Instant::now(), Why { text, ..why }));
                     }
                 }
             }
-            () = give_up => {
+            () = abort => {
                 let refused = lost.as_ref().and_then(|(_, why)| why.refused);
                 let text = lost.map(|(_, why)| why.text).unwrap_or_default();
                 return Err(Failed::new(of_refusal(refused), text));
@@ -671,17 +673,17 @@ async fn drive(
     }
 }
 
-/// What is told of a job's end.
-pub fn conclude(name: &str, ended: JobEnded) -> (Ended, Exit) {
+/// The end of a job for its report, with the exit code.
+pub fn conclude(name: &str, ended: JobEnded) -> (RunEnd, Exit) {
     let exit = match &ended.outcome {
         Ok(_) => Exit::Ok,
         Err(JobError::Start { .. }) => Exit::NotPlaced,
         Err(_) => Exit::Failure,
     };
-    (Ended::of(name, &ended), exit)
+    (RunEnd::of(name, &ended), exit)
 }
 
-/// Ends a job in order, for a short time. Its last notes are still taken in.
+/// Cancels a job within a short time, and still handles its last notes.
 async fn cancel(
     scheduler: &Remote<Scheduler>,
     job: JobId,
@@ -689,9 +691,9 @@ async fn cancel(
     news: &mut mpsc::Receiver<Heard>,
     watch: &mut Watch<'_>,
 ) {
-    let told = scheduler.send(CancelJob { job, reason: reason.to_owned() }).start();
+    let cancelled = scheduler.send(CancelJob { job, reason: reason.to_owned() }).start();
     let ended = async {
-        if told.await.is_err() {
+        if cancelled.await.is_err() {
             return;
         }
         while let Some((_, item, _)) = news.recv().await {
@@ -704,8 +706,8 @@ async fn cancel(
     let _ = timeout(CANCEL_GRACE, ended).await;
 }
 
-/// The directory of an ad-hoc grid: that of the run, or a temporary one. What the grid leaves in it is
-/// removed at the end, its keys above all; logs stay in a run's.
+/// The directory of an ad-hoc grid: that of the run, or a temporary one. Files of the grid are
+/// removed at the end, above all its keys; logs stay in a run's directory.
 enum GridDir {
     OfRun(PathBuf),
     Temporary(Scratch),
@@ -735,11 +737,11 @@ impl Drop for GridDir {
     }
 }
 
-/// Removes what a grid that has ended leaves in the directory of its run, but for the nodes' logs.
+/// Removes the files of an ended grid from its run's directory, except the nodes' logs.
 pub fn clear(dir: &Path) {
     let _ = std::fs::remove_dir_all(dir.join("node"));
     let _ = std::fs::remove_dir_all(records_dir(dir));
-    // The lock went with the head; the file alone says nothing.
+    // The lock ended with the head; the file alone has no meaning.
     let _ = std::fs::remove_file(dir.join("scheduler.lease"));
     let _ = std::fs::remove_file(HeadFile::path(dir));
 }

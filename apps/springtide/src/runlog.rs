@@ -1,7 +1,7 @@
 //! A run's directory read back: its records on one clock that counts from the job's start, the
 //! policy's decisions among them, and the run's result.
 //!
-//! Does not know how a run is shown.
+//! Independent of the presentation of runs.
 //!
 //! Each record carries its node's own time since its recorder started, and when that was by the
 //! node's wall clock. The sum of the two puts records of several nodes on one clock, as far as the
@@ -22,48 +22,48 @@ const BY_CLOCK: std::ops::Range<u64> = 1_000_000_000_000_000..1 << 52;
 
 /// A record with its place in time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Moment {
-    /// Seconds since the job's start; before it, negative.
+pub struct TimedEvent {
+    /// Seconds since the job's start; negative before it.
     pub at_s: f64,
-    /// What happened.
+    /// The event of the record.
     pub event: Event,
 }
 
 /// A decision of the policy with its place in time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
-    /// As of a [`Moment`]. (Its snapshot has the coordinator's own clock.)
+pub struct TimedDecision {
+    /// Seconds as of a [`TimedEvent`]. The snapshot has the coordinator's own clock.
     pub at_s: f64,
-    /// It, and what it was taken from.
+    /// The decision with its inputs.
     pub logged: Logged,
 }
 
-/// A run's log.
+/// The log of a run.
 #[derive(Debug)]
-pub struct Story {
-    /// The log's file.
+pub struct RunLog {
+    /// The path of the log.
     pub file: PathBuf,
-    /// The run's name.
+    /// The name of the run.
     pub run: String,
-    /// All but the policy's decisions, in order of time.
-    pub moments: Vec<Moment>,
-    /// In the order in which they were taken: by epoch and period.
-    pub decisions: Vec<Taken>,
-    /// Nodes with their clusters.
+    /// All events except the policy's decisions, in order of time.
+    pub moments: Vec<TimedEvent>,
+    /// The policy's decisions, by epoch and period.
+    pub decisions: Vec<TimedDecision>,
+    /// The cluster of each node.
     pub homes: BTreeMap<NodeId, ClusterId>,
-    /// What is missing of the log, and why.
+    /// The reason why the log is incomplete, if it is.
     pub gap: Option<String>,
-    /// What the run was, where that can be read.
+    /// The manifest of the run, if it can be read.
     pub manifest: Option<Manifest>,
-    /// The object of `--json`, if the run has ended.
+    /// The result as `--json` prints it, if the run has ended.
     pub result: Option<Value>,
 }
 
-impl Story {
+impl RunLog {
     /// Reads the log of a run's directory.
     ///
     /// # Errors
-    /// There is no run, or its log is malformed elsewhere than at its end.
+    /// No run exists, or its log is malformed before its end.
     pub fn read(dir: &Path) -> Result<Self, Failed> {
         let run_dir = RunDir::open(dir).map_err(Failed::usage)?;
         let file = run_dir.events();
@@ -79,15 +79,16 @@ impl Story {
                 Event::Decision { decision, inputs, .. } if decision == ADAPT => {
                     let logged: Logged = serde_json::from_value(inputs).map_err(|error| {
                         Failed::failure(format!(
-                            "{}: decision {} of node {} cannot be read ({error}): was the run made with another version?",
+                            "{}: decision {} of node {} cannot be read ({error}): was the run made \
+                            with another version?",
                             file.display(),
                             record.seq,
                             record.node
                         ))
                     })?;
-                    decisions.push(Taken { at_s, logged });
+                    decisions.push(TimedDecision { at_s, logged });
                 }
-                event => moments.push(Moment { at_s, event }),
+                event => moments.push(TimedEvent { at_s, event }),
             }
         }
         moments.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
@@ -108,36 +109,37 @@ impl Story {
         Ok(Self { file, run, moments, decisions, homes, gap, manifest, result })
     }
 
-    /// How the set of nodes was adapted: as the decisions say, else the manifest, if it is known.
+    /// The mode of adaptation, from the decisions or else the manifest, if it is known.
     pub fn mode(&self) -> Option<Mode> {
         let decided = self.decisions.last().map(|taken| taken.logged.inputs.snapshot.mode);
         decided.or_else(|| Mode::of_word(self.manifest.as_ref()?.mode.as_deref()?))
     }
 
-    /// The decisions.
+    /// The decisions of the policy.
     ///
     /// # Errors
-    /// There are none.
-    pub fn some_decisions(&self) -> Result<&[Taken], Failed> {
+    /// The log has none.
+    pub fn some_decisions(&self) -> Result<&[TimedDecision], Failed> {
         match self.decisions.is_empty() {
             false => Ok(&self.decisions),
             true => Err(Failed::failure(self.no_decisions())),
         }
     }
 
-    /// Said of a log without decisions.
+    /// The message about a log without decisions.
     pub fn no_decisions(&self) -> String {
         format!(
-            "no decision is in {}: the run was static (--mode), without a grid (--sequential), or over before its first \
-             period (--period)",
+            "no decision is in {}: the run was static (--mode), without a grid (--sequential), or \
+            over before its first \
+            period (--period)",
             self.file.display()
         )
     }
 }
 
-/// Leaves out that a node joined or was lost where another record says the same: a coordinator and its
-/// successor may both have recorded it.
-fn once_each(moments: &mut Vec<Moment>) {
+/// Removes joins and losses that are recorded twice: a coordinator and its successor may both have
+/// recorded them.
+fn once_each(moments: &mut Vec<TimedEvent>) {
     let mut is_member: BTreeMap<NodeId, bool> = BTreeMap::new();
     moments.retain(|moment| match &moment.event {
         Event::NodeJoined { node, .. } => is_member.insert(node.clone(), true) != Some(true),
@@ -148,17 +150,17 @@ fn once_each(moments: &mut Vec<Moment>) {
     });
 }
 
-/// A file of a run, if it is there and whole: the log alone is enough for a report.
+/// A file of a run, if it exists and is complete: a report needs only the log.
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }
 
-/// What the log lacks.
+/// The reason why the log is incomplete, if it is.
 fn gap(log: &ReadLog) -> Option<String> {
     match &log.cut {
         Some(cut) => Some(format!("{cut}: the run was cut off there")),
         None if !log.complete => {
-            Some("the log has no end: the run goes on, or was cut off there".to_owned())
+            Some("the log has no end: the run continues, or was cut off there".to_owned())
         }
         None => None,
     }
@@ -171,7 +173,7 @@ fn clock_us(record: &Record) -> i128 {
     i128::from(began) + i128::from(record.t_us)
 }
 
-/// When the job started: what times are counted from. Without that, the first record.
+/// The start of the job, from which times are counted; else the first record.
 fn start_us(records: &[Record]) -> i128 {
     let started = records.iter().filter(|r| matches!(r.event, Event::JobStarted { .. }));
     let first = started.map(clock_us).min();

@@ -1,9 +1,9 @@
-//! `sim barnes-hut`: how far one Barnes-Hut run speeds up on more and more workers of a simulated grid, with bodies dealt out and with
-//! bodies everywhere.
+//! `sim barnes-hut`: the speed-up of a Barnes-Hut run on growing numbers of simulated workers, with
+//! distributed and with replicated bodies.
 //!
-//! With bodies dealt out the job itself runs: real bodies, real messages, in virtual time, where its work takes what it was
-//! measured to take on this machine. Bodies everywhere are played by a model of the same work and messages as long. Must not know
-//! how grids are simulated.
+//! With distributed bodies the job itself runs in virtual time, with real bodies and messages; its
+//! work takes the times measured on this host. Replicated bodies are simulated by a model with the
+//! same work and messages of the same length. Independent of the simulation itself.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,54 +30,66 @@ use crate::exit::Failed;
 use crate::outdir::Artefacts;
 use crate::run::print;
 
-/// The most simulated time of a run.
-const ENDS_WITHIN: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Bodies on which costs are measured, and the accuracy is chosen.
+/// The maximum simulated time of a run.
+const SIMULATED_TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// The number of bodies for measuring costs and choosing the accuracy.
 const SAMPLE: usize = 200_000;
-/// Bytes a body of a version of the positions as changes, for a Plummer sphere; see BENCHMARKS.md.
+/// Bytes per body of a version of the positions as changes, for a Plummer sphere; see
+/// BENCHMARKS.md.
 const CHANGE_BYTES: f64 = 3.2;
 
-/// `sim barnes-hut ...`
+/// Options of `sim barnes-hut`.
 #[derive(Args, Clone, Debug)]
 pub struct ScalingArgs {
-    /// Bodies of the Plummer sphere
+    /// Number of bodies of the Plummer sphere
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     bodies: usize,
-    /// How many workers of one thread, one run each; one worker is always played
+    /// Numbers of workers with one thread, one run each; a run with one worker is always included
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "8,32,128")]
     workers: Vec<u32>,
-    /// Over how many clusters they are dealt out
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Number of clusters over which workers are distributed
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u32).range(1..=64),
+    )]
     clusters: u32,
     /// Steps of a run
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u64).range(1..),
+    )]
     steps: u64,
     /// Length of a step, in the sphere's time unit
     #[arg(long, value_name = "TIME", default_value_t = 1.0 / 1024.0)]
     dt: f64,
-    /// Bodies are sorted into cells every so many steps
+    /// Number of steps between sorts of bodies into cells
     #[arg(long, value_name = "K", default_value_t = 8)]
     rekey_every: u64,
-    /// The error that forces may have, root of the mean square, relative
+    /// Maximum relative error of forces, as root mean square
     #[arg(long, value_name = "ERROR", default_value_t = 1e-3)]
     force_error: f64,
-    /// What the network of a cluster carries, all nodes together
+    /// Bandwidth of a cluster's network, for all nodes together
     #[arg(long, value_name = "RATE", default_value = "32Gbit/s")]
     lan: Rate,
-    /// What a line between two clusters carries, each way
+    /// Bandwidth of a link between two clusters, in each direction
     #[arg(long, value_name = "RATE", default_value = "100Mbit/s")]
     wan: Rate,
-    /// Round trip between two clusters
+    /// Round-trip time between two clusters
     #[arg(long, value_name = "TIME", default_value = "20ms")]
     rtt: Time,
-    /// Play this alone
+    /// Simulate only this distribution
     #[arg(long, value_name = "WHICH", value_enum)]
-    only: Option<Which>,
-    /// What things cost in place of what is measured here, in nanoseconds: a pair of a body and a point, one of a body and a cell
-    /// with second moments, an entry of a list, moving a body, a cell of the tree, telling or hearing a number, sorting a body
+    only: Option<Replication>,
+    /// Costs instead of measured ones, in nanoseconds: a pair of body and point, a pair of body and
+    /// cell with second moments, a list entry, moving a body, a cell; encoding or decoding a
+    /// number, sorting a body
     #[arg(long, value_name = "POINT,QUAD,ENTRY,BODY,CELL,NUMBER,KEY", value_parser = costs)]
     costs: Option<Costs>,
-    /// Seed of the bodies
+    /// Random seed of the bodies
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
     /// Print the result as one JSON object
@@ -97,41 +109,41 @@ fn costs(text: &str) -> Result<Costs, String> {
         {
             Ok(Costs { point, quad, entry, body, cell, number, key })
         }
-        _ => Err("give seven numbers of nanoseconds, with commas between".to_owned()),
+        _ => Err("must be seven numbers of nanoseconds, comma-separated".to_owned()),
     }
 }
 
-/// Who has which bodies.
+/// The distribution of bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Which {
-    /// Each a domain
+enum Replication {
+    /// Each node has a domain of bodies
     Domains,
-    /// All nodes all
+    /// Each node has all bodies
     Replicated,
 }
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Clone, Debug, Serialize)]
-struct Played {
-    which: Which,
+struct ScalingRun {
+    which: Replication,
     workers: u32,
-    /// Seconds of a step, mean of all but the first.
+    /// Seconds of a step: the mean of all but the first.
     step_s: f64,
-    /// Seconds of each step, from the first.
+    /// Seconds of each step, including the first.
     steps_s: Vec<f64>,
-    /// Of one worker's time, divided by the workers.
+    /// Time of one worker, divided by this time and the number of workers.
     efficiency: f64,
-    /// Bytes from one cluster to another in each step, all lines together.
+    /// Bytes between clusters in each step, over all links.
     wide_bytes: f64,
-    /// What was said of processes.
+    /// Reports about processes.
     said: Vec<String>,
 }
 
-/// Does it.
+/// Runs the experiment.
 ///
 /// # Errors
-/// An option is no good, a run does not end, or a file cannot be written.
+/// An option is wrong, a run does not end, or a file cannot be written.
 pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
     let sample = generate::plummer(args.bodies.clamp(1, SAMPLE), args.seed);
     let mut job = BarnesHut {
@@ -156,31 +168,31 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
 
     let mut workers = vec![1];
     workers.extend(args.workers.iter().copied().filter(|&workers| workers > 1));
-    let mut rows: Vec<Played> = Vec::new();
-    for which in [Which::Domains, Which::Replicated] {
+    let mut rows: Vec<ScalingRun> = Vec::new();
+    for which in [Replication::Domains, Replication::Replicated] {
         if args.only.is_some_and(|only| only != which) {
             continue;
         }
         let mut alone = f64::NAN;
         for &workers in &workers {
             let (steps_s, wide_bytes, said) = match which {
-                Which::Domains => {
+                Replication::Domains => {
                     let distribution = Distribution::Domains;
                     let job = BarnesHut { distribution, costs: Some(costs), ..job.clone() };
                     play(args, workers, job)?
                 }
-                Which::Replicated => {
+                Replication::Replicated => {
                     play(args, workers, replicated(args, &job, &costs, work * scale))?
                 }
             };
-            // The first has what all begin with.
+            // The first step contains the initial transfers.
             let later = &steps_s[1.min(steps_s.len().saturating_sub(1))..];
             let step_s = later.iter().sum::<f64>() / later.len().max(1) as f64;
             if workers == 1 {
                 alone = step_s;
             }
             let efficiency = alone / step_s / f64::from(workers);
-            rows.push(Played { which, workers, step_s, steps_s, efficiency, wide_bytes, said });
+            rows.push(ScalingRun { which, workers, step_s, steps_s, efficiency, wide_bytes, said });
             if !args.json {
                 print(&line(&rows))?;
             }
@@ -196,18 +208,19 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
     let mut artefacts = Artefacts::of(args.out.as_deref());
     if artefacts.are_wanted() {
         artefacts.keep("result.json", format!("{all:#}\n"));
-        artefacts.keep("scaling.svg", drawn(args, &rows).map_err(Failed::failure)?);
+        artefacts.keep("scaling.svg", draw(args, &rows).map_err(Failed::failure)?);
     }
-    // For people, each line was printed when it was known.
+    // Each line was printed when its run ended.
     artefacts.print(args.json, all, String::new)
 }
 
-/// A model of the same run with bodies everywhere: all have the tree to build, one moves the bodies.
+/// A model of the same run with replicated bodies: each node builds the tree, and one moves the
+/// bodies.
 fn replicated(args: &ScalingArgs, job: &BarnesHut, costs: &Costs, work_s: f64) -> Model {
     let bodies = args.bodies as f64;
     let bytes = |each: f64| (each * bodies).min(f64::from(u32::MAX)) as u32;
     let micros = |seconds: f64| (seconds * 1e6) as u64;
-    // Positions are encoded and decoded in some 40 and 25 ns a body.
+    // Encoding and decoding of positions take about 40 and 25 ns per body.
     let tree = (0.5 * costs.key + costs.body + 25.0) * 1e-9 * bodies;
     Model {
         rounds: args.steps as u32,
@@ -222,7 +235,8 @@ fn replicated(args: &ScalingArgs, job: &BarnesHut, costs: &Costs, work_s: f64) -
     }
 }
 
-/// Seconds of each step, bytes between clusters in each on average, and what was said but for reports.
+/// Runs a job. Returns the seconds of each step, the mean bytes between clusters, and its reports
+/// except progress.
 fn play<J: Job>(
     args: &ScalingArgs,
     workers: u32,
@@ -235,7 +249,7 @@ fn play<J: Job>(
         machine: Machine { threads: 1, speed: 1.0 },
     };
     let rate = |rate: Rate| rate.bytes_per_second() as u64;
-    // Nothing is dropped: what links do about that is not what is looked at here.
+    // A queue without losses, so that the results do not depend on congestion.
     let queue = 1 << 30;
     let (lan, wan) = (rate(args.lan), rate(args.wan));
     let network = MemoryConfig {
@@ -258,7 +272,7 @@ fn play<J: Job>(
         let grid = Grid::start(&layout, registry).await;
         let params = JobParams { mode: Mode::Static, ..JobParams::default() };
         let run = grid.submit(job, params, None).await.map_err(Failed::failure)?;
-        let ended = run.ended(ENDS_WITHIN).await.map_err(Failed::failure)?;
+        let ended = run.ended(SIMULATED_TIME_MAX).await.map_err(Failed::failure)?;
         let wide = grid.network().traffic();
         let wide = wide.iter().filter(|((from, to), _)| from != to);
         Ok::<_, Failed>((ended, wide.map(|(_, traffic)| traffic.bytes as f64).sum::<f64>()))
@@ -269,12 +283,12 @@ fn play<J: Job>(
     Ok((ended.iterations, bytes / args.steps as f64, said))
 }
 
-/// The last run, after a head if it is the first.
-fn line(rows: &[Played]) -> String {
+/// The line of the last run, after a header if it is the first.
+fn line(rows: &[ScalingRun]) -> String {
     let Some(last) = rows.last() else { return String::new() };
     let which = match last.which {
-        Which::Domains => "domains",
-        Which::Replicated => "replicated",
+        Replication::Domains => "domains",
+        Replication::Replicated => "replicated",
     };
     let head =
         if rows.len() == 1 { "bodies      workers     step s  speed-up  efficiency\n" } else { "" };
@@ -287,10 +301,10 @@ fn line(rows: &[Played]) -> String {
     )
 }
 
-fn drawn(args: &ScalingArgs, rows: &[Played]) -> Result<String, FigureError> {
+fn draw(args: &ScalingArgs, rows: &[ScalingRun]) -> Result<String, FigureError> {
     let most = rows.iter().map(|row| row.workers).max().unwrap_or(1);
     let top = f64::from(most.max(2));
-    let speed_up = |row: &Played| row.efficiency * f64::from(row.workers);
+    let speed_up = |row: &ScalingRun| row.efficiency * f64::from(row.workers);
     let least = rows.iter().map(speed_up).fold(0.5, f64::min);
     figure::draw((720, 480), |area| {
         let title =
@@ -316,9 +330,10 @@ fn drawn(args: &ScalingArgs, rows: &[Played]) -> Result<String, FigureError> {
             .map_err(wrong)?;
         let ideal = LineSeries::new([(1.0, 1.0), (top, top)], BLACK.mix(0.3));
         chart.draw_series(ideal).map_err(wrong)?;
-        for (which, name, colour) in
-            [(Which::Domains, "domains", COLOURS[0]), (Which::Replicated, "replicated", COLOURS[1])]
-        {
+        for (which, name, colour) in [
+            (Replication::Domains, "domains", COLOURS[0]),
+            (Replication::Replicated, "replicated", COLOURS[1]),
+        ] {
             let points: Vec<(f64, f64)> = rows
                 .iter()
                 .filter(|row| row.which == which)

@@ -1,7 +1,8 @@
-//! Temporary directories of runs: they hold keys, and end with their run, also one that is killed.
+//! Temporary directories of runs: they contain keys, and are removed with their run, even if it is
+//! killed.
 //!
-//! The process that made a directory holds a lock in it. The next start removes the directories
-//! whose lock is free: their processes have ended, however that was. Process numbers say nothing.
+//! The process that created a directory holds a lock in it. The next start removes the directories
+//! whose lock is free: their processes have ended. Process ids are not reliable.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, DirBuilder, File};
@@ -13,14 +14,14 @@ use std::path::{Path, PathBuf};
 use crate::exit::Failed;
 use crate::grid::cannot;
 
-/// Beginning of the name of a directory that is in use or left over.
+/// Prefix of the names of directories in use or left over.
 const PREFIX: &str = "springtide-run-";
-/// Beginning of its name before its lock is held.
+/// Prefix of the name before the lock is held.
 const NEW: &str = ".springtide-new-";
-/// The file in it that its process has locked.
+/// The lock file of the owning process.
 const LOCK: &str = "owner.lock";
 
-/// A temporary directory for this process alone. Dropped, it is removed.
+/// A temporary directory for this process alone. Dropping it removes the directory.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -29,21 +30,21 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one, and removes those of processes that have ended without removing theirs.
+    /// Creates a directory, and removes those of processes that ended without removing theirs.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The operating system reports an error.
     pub fn make() -> Result<Self, Failed> {
         Self::make_in(&std::env::temp_dir())
     }
 
-    #[allow(clippy::disallowed_methods)] // Its error is the caller's.
+    #[allow(clippy::disallowed_methods)] // the caller reports the error
     fn make_in(base: &Path) -> Result<Self, Failed> {
         let random = RandomState::new().build_hasher().finish();
         let (new, path) =
             (base.join(format!("{NEW}{random:016x}")), base.join(format!("{PREFIX}{random:016x}")));
         let make = || -> io::Result<File> {
-            // Of this name nothing may be there: others can write here, too.
+            // The name must be unused, because other users can write here.
             DirBuilder::new().mode(0o700).create(&new)?;
             let lock = File::create_new(new.join(LOCK))?;
             lock.lock()?;
@@ -55,7 +56,7 @@ impl Scratch {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -63,12 +64,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is left to the next start.
+        // The next start removes a directory that stays.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Removes the directories that the owner of `own` made and whose process has ended.
+/// Removes the directories of the owner of `own` whose process has ended.
 fn remove_left_over(base: &Path, own: &Path) {
     let Ok(user) = fs::metadata(own).map(|about| about.uid()) else { return };
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
@@ -96,16 +97,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_a_killed_process_left_is_removed_and_one_in_use_is_not() {
+    fn directories_of_killed_processes_are_removed_and_others_stay() {
         let base = tempfile::tempdir().unwrap();
         let used = Scratch::make_in(base.path()).unwrap();
         fs::write(used.path().join("node.key"), "key").unwrap();
-        // Of a killed process the directory is there and the lock is free.
-        let left = base.path().join(format!("{PREFIX}{:016x}", 1));
-        fs::create_dir(&left).unwrap();
-        fs::write(left.join(LOCK), "").unwrap();
-        fs::write(left.join("node.key"), "key").unwrap();
-        // Without a lock a directory is none of ours; under a link neither.
+        // A killed process leaves the directory and a free lock.
+        let leftover = base.path().join(format!("{PREFIX}{:016x}", 1));
+        fs::create_dir(&leftover).unwrap();
+        fs::write(leftover.join(LOCK), "").unwrap();
+        fs::write(leftover.join("node.key"), "key").unwrap();
+        // A directory without a lock, or behind a link, is not one of a run.
         let other = base.path().join(format!("{PREFIX}other"));
         fs::create_dir(&other).unwrap();
         let target = base.path().join("target");
@@ -113,7 +114,7 @@ mod tests {
         fs::write(target.join(LOCK), "").unwrap();
         std::os::unix::fs::symlink(&target, base.path().join(format!("{PREFIX}link"))).unwrap();
         let next = Scratch::make_in(base.path()).unwrap();
-        assert!(!left.exists());
+        assert!(!leftover.exists());
         assert!(used.path().join("node.key").exists() && other.exists() && target.exists());
         assert_eq!(fs::metadata(next.path()).unwrap().mode() & 0o777, 0o700);
         let path = next.path().to_owned();

@@ -1,6 +1,6 @@
-//! Ctrl-C and SIGTERM: the first asks for an orderly end, the second for a quick one.
+//! Ctrl-C and SIGTERM: the first signal requests an orderly end, the second a fast one.
 //!
-//! Must not know what is ended.
+//! Independent of what ends.
 
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
@@ -13,10 +13,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes them over from the system's default, which would end the process at once.
+    /// Replaces the system's default, which would end the process at once.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The operating system reports an error.
     pub fn take() -> Result<Self, Failed> {
         let failed = |error| Failed::failure(format!("cannot take signals: {error}"));
         Ok(Self {
@@ -25,7 +25,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one: what the process is to end with. May be dropped and called again.
+    /// Waits for the next signal and returns the exit code for it. Cancel safe.
     pub async fn next(&mut self) -> Exit {
         tokio::select! {
             biased;
@@ -35,7 +35,7 @@ impl Signals {
     }
 }
 
-/// What is said of it.
+/// The name of a signal in messages.
 pub fn word(exit: Exit) -> &'static str {
     if exit == Exit::Terminated { "SIGTERM" } else { "Ctrl-C" }
 }

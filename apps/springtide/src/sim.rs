@@ -1,6 +1,6 @@
 //! `sim`: grids in simulated time.
 //!
-//! Must not know how they are simulated.
+//! Independent of the simulation itself.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,60 +27,70 @@ use crate::atr::{AtrArgs, atr};
 use crate::exit::{Exit, Failed};
 use crate::outdir::{Artefacts, OutDir, manifest};
 use crate::provisioning::{ProvisioningArgs, provisioning};
-use crate::report::Ended;
+use crate::report::RunEnd;
 use crate::run::print;
 use crate::scaling::{ScalingArgs, scaling};
-use crate::whatif::{self, How, WhatIfArgs};
+use crate::whatif::{self, PredictionSettings, WhatIfArgs};
 use crate::workload::{WorkloadArgs, workload};
 
-/// Largest log of a simulated run, in bytes.
+/// Maximum size of a simulated run's log in bytes.
 const LOG_MAX: u64 = 1 << 30;
 
-/// What `sim show` calls a file of links.
+/// The name of the example of a file of links in `sim show`.
 const LINKS: &str = "links";
 
-/// What it calls an example of a workload.
+/// The name of the example of a workload in `sim show`.
 const WORKLOAD: &str = "workload";
 
-/// `sim ...`
+/// The subcommands of `sim`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum SimCommand {
-    /// Play a scenario: a grid, a job and what happens to them. Or predict a recorded run on another grid (--recorded)
+    /// Simulate a scenario: a grid, a job and events; or predict a recorded run on another grid
+    /// (--recorded)
     Run {
-        /// Its file, or the name of one that comes with this program (`sim list`)
-        #[arg(value_name = "SCENARIO", value_hint = ValueHint::FilePath, required_unless_present = "recorded")]
+        /// Scenario file, or the name of a built-in scenario (`sim list`)
+        #[arg(
+            value_name = "SCENARIO",
+            value_hint = ValueHint::FilePath,
+            required_unless_present = "recorded",
+        )]
         scenario: Option<PathBuf>,
-        /// How far the job's set of nodes is adapted: static, monitor or adaptive [default: the file's]
-        #[arg(long, value_name = "HOW", value_parser = words::<config::Mode>(&["static", "monitor", "adaptive"]),
-              hide_possible_values = true)]
+        /// Adaptation of the job's set of nodes: static, monitor or adaptive [default: the file's]
+        #[arg(
+            long,
+            value_name = "HOW",
+            value_parser = words::<config::Mode>(&["static", "monitor", "adaptive"]),
+            hide_possible_values = true,
+        )]
         mode: Option<config::Mode>,
-        /// Of whatever is random
+        /// Random seed
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
-        /// How often the set of nodes is thought over [default: the file's]
+        /// Interval between decisions on the set of nodes [default: the file's]
         #[arg(long, value_name = "TIME", value_parser = time)]
         period: Option<Duration>,
-        /// Carry the traffic over real QUIC endpoints on simulated sockets: slower, to check the faster form against
+        /// Use real QUIC endpoints on simulated sockets: slower, to check the faster form
         #[arg(long)]
         quic: bool,
         /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
-        /// Directory for what the run leaves, for `why` and `replay`
+        /// Directory for the files of the run, for `why` and `replay`
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
         #[command(flatten)]
         what_if: Box<WhatIfArgs>,
     },
-    /// Play the paper's scenarios: static, monitored, adaptive with its period and with ours, and beside the best fixed set of nodes
+    /// Simulate the paper's scenarios: static, monitored, adaptive with the paper's period and with
+    /// ours, and with the best fixed set of nodes
     Paper {
-        /// Only these [default: all]
+        /// Only these scenarios [default: all]
         #[arg(value_name = "NAME")]
         only: Vec<String>,
-        /// How often the set of nodes is thought over [default: as in the paper]
+        /// Interval between decisions on the set of nodes [default: as in the paper]
         #[arg(long, value_name = "TIME", value_parser = time)]
         period: Option<Duration>,
-        /// How many seeds, from 1 on
+        /// Number of seeds, from 1 on
         #[arg(long, value_name = "N", default_value_t = 1)]
         seeds: u64,
         /// Print the result as one JSON object
@@ -90,43 +100,50 @@ pub enum SimCommand {
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         out: Option<PathBuf>,
     },
-    /// Play many jobs over many clusters: malleable ones grow and shrink as the live scheduler would have it
+    /// Simulate many jobs over many clusters; malleable ones grow and shrink by the live
+    /// scheduler's decisions
     Workload(Box<WorkloadArgs>),
-    /// Provision slots for a workflow, and compare with best effort, as the provisioning paper's experiments do
+    /// Simulate the experiments of the provisioning paper: slots for a workflow, compared with best
+    /// effort
     Provisioning(Box<ProvisioningArgs>),
-    /// Play the tables and figures of the paper on adaptive control of ATR, with its workers' speeds
+    /// Simulate the tables and figures of the paper on adaptive control of ATR, with its workers'
+    /// speeds
     Atr(Box<AtrArgs>),
-    /// Play one Barnes-Hut run on more and more workers, with bodies dealt out and with bodies everywhere
+    /// Simulate one Barnes-Hut run on growing numbers of workers, with distributed and with
+    /// replicated bodies
     BarnesHut(Box<ScalingArgs>),
-    /// Play histories of random faults on small grids: jobs must end with the right answer, and leave nobody at work
+    /// Simulate histories of random faults on small grids; jobs must end with the right result and
+    /// release all nodes
     Faults {
-        /// Which: seeds from A up to, and not with, B
+        /// Seeds from A up to, but not including, B
         #[arg(long, value_name = "A..B", default_value = "1..101", value_parser = seeds)]
         seeds: Range<u64>,
         /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Play one history of random faults again, and tell it
+    /// Simulate one history of random faults again, and print its events
     Replay {
-        /// Its seed
+        /// Seed of the history
         #[arg(value_name = "SEED")]
         seed: u64,
     },
-    /// List the scenarios and workloads that come with this program
+    /// List the built-in scenarios and workloads
     List,
-    /// Print the file of a scenario or workload that comes with this program, or an example of a scenario with every key
+    /// Print the file of a built-in scenario or workload, or an example of a scenario with every
+    /// key
     Show {
-        /// Its name; `workload` for an example of a workload with every key, `links` for one of a file of links (`sim run --links`)
+        /// Name of the file; `workload` for an example of a workload with every key, `links` for
+        /// one of a file of links (`sim run --links`)
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
 }
 
-/// Does it.
+/// Executes a subcommand of `sim`.
 ///
 /// # Errors
-/// As told.
+/// As the subcommand describes.
 pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
     match command {
         SimCommand::Run { scenario, mode, seed, period, quic, json, out, what_if } => {
@@ -136,7 +153,7 @@ pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
                 Some(scenario) => {
                     run(&scenario, (mode, seed, period), wire, json, out.as_deref(), version)
                 }
-                None => whatif::what_if(&what_if, How { mode, seed, wire, json }),
+                None => whatif::what_if(&what_if, PredictionSettings { mode, seed, wire, json }),
             }
         }
         SimCommand::Paper { only, period, seeds, json, out } => {
@@ -162,7 +179,8 @@ pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
             let workloads = shipped::WORKLOADS.iter().map(workload);
             let workloads = workloads.collect::<Result<String, _>>()?;
             print(&format!(
-                "Scenarios (sim run NAME):\n{scenarios}\nWorkloads (sim workload NAME):\n{workloads}"
+                "Scenarios (sim run NAME):\n{scenarios}\nWorkloads (sim workload NAME):\n\
+                {workloads}"
             ))
         }
         SimCommand::Show { name: None } => print(&ScenarioConfig::template()),
@@ -187,22 +205,23 @@ fn run(
 ) -> Result<(), Failed> {
     let (config, text) = read(scenario)?;
     let mode = mode.unwrap_or_else(|| config.adaptation.mode.into());
-    let how = Play { mode, period, seed };
-    check(&config, &how)?;
+    let settings = Play { mode, period, seed };
+    check(&config, &settings)?;
     let started = std::time::Instant::now();
     let played =
-        play_over(&config, &how, wire).map_err(|error| Failed::new(exit_of(&error), error))?;
+        play_over(&config, &settings, wire).map_err(|error| Failed::new(exit_of(&error), error))?;
     let mut artefacts = Artefacts::of(out);
     if let Some(dir) = out {
-        artefacts.add(keep(dir, &config, &text, &played, &how, version));
+        artefacts.add(keep(dir, &config, &text, &played, &settings, version));
     }
-    let result = result(&config, &how, &played);
-    let text = || told(&config, &how, &played, started.elapsed());
+    let result = result(&config, &settings, &played);
+    let text = || result_text(&config, &settings, &played, started.elapsed());
     artefacts.print(json, result, text)?;
     match &played.ended.outcome {
         Ok(outcome) if outcome.checksum == played.answer => Ok(()),
         Ok(outcome) => Err(Failed::failure(format!(
-            "the answer is {:016x}, not {:016x}: this is a bug, please report it with the scenario and --seed {seed}",
+            "the answer is {:016x}, not {:016x}: this is a bug, please report it with the scenario \
+            and --seed {seed}",
             outcome.checksum, played.answer
         ))),
         Err(error) => Err(Failed::failure(error)),
@@ -221,7 +240,7 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
         let (from, to) = (from.parse().ok()?, to.parse().ok()?);
         (from < to).then_some(from..to)
     });
-    range.ok_or_else(|| "give two numbers such as 1..101, the second above the first".to_owned())
+    range.ok_or_else(|| "must be two numbers such as 1..101, the second above the first".to_owned())
 }
 
 fn paper(
@@ -256,14 +275,15 @@ fn paper(
             artefacts.keep(&format!("scenario-{}.svg", row.name), text);
         }
     }
-    let head = "scenario seed   static  monitor adaptive  reduction (paper)   ours reduction   best nodes  ours/best undone";
+    let head = "scenario seed   static  monitor adaptive  reduction (paper)   ours reduction   \
+    best nodes  ours/best undone";
     let lines: Vec<String> = rows.iter().map(line).collect();
     let digest = calibration.unwrap_or_default();
     let text = || format!("{head}\n{}\ncalibration {digest:016x}\n", lines.join("\n"));
     artefacts.print(json, result, text)
 }
 
-/// A scenario's runs in a line.
+/// Formats a scenario's runs as one line.
 fn line(row: &Row) -> String {
     let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     let paper = row.paper_reduction.map_or("-".to_owned(), percent);
@@ -297,15 +317,22 @@ fn faults(seeds: Range<u64>, json: bool) -> Result<(), Failed> {
         let result = serde_json::json!({
             "schema": crate::report::SCHEMA, "histories": histories, "wrong": wrong,
             "met": met.iter().map(|(what, (times, _))| (what, times)).collect::<BTreeMap<_, _>>(),
-            "met_in": met.iter().map(|(what, (_, histories))| (what, histories)).collect::<BTreeMap<_, _>>(),
+            "met_in": met
+                .iter()
+                .map(|(what, (_, histories))| (what, histories))
+                .collect::<BTreeMap<_, _>>(),
             "slowest_s": slowest.0.as_secs_f64(),
-            "digests": digests.iter().map(|(seed, digest)| (seed, format!("{digest:016x}"))).collect::<BTreeMap<_, _>>(),
+            "digests": digests
+                .iter()
+                .map(|(seed, digest)| (seed, format!("{digest:016x}")))
+                .collect::<BTreeMap<_, _>>(),
         });
         print(&format!("{result}\n"))?;
     } else {
         let (after, seed) = (slowest.0.as_secs_f64(), slowest.1);
         print(&format!(
-            "{}{histories} histories in {took:.0} s, {} wrong; the last job ended {after:.0} s after its last fault (seed {seed})\n",
+            "{}{histories} histories in {took:.0} s, {} wrong; the last job ended {after:.0} s \
+            after its last fault (seed {seed})\n",
             tally.lines(),
             wrong.len()
         ))?;
@@ -322,19 +349,19 @@ fn replay(seed: u64) -> Result<(), Failed> {
 }
 
 fn replay_one(history: &History) -> Result<(), Failed> {
-    let told = faults::run(history);
-    let said = match &told {
-        Ok(told) => &told.said,
+    let run = faults::run(history);
+    let said = match &run {
+        Ok(run) => &run.said,
         Err(failed) => &failed.said,
     };
     let line = |(at, what): &(Duration, String)| format!("{:9.3} s  {what}\n", at.as_secs_f64());
-    let story: String = said.iter().map(line).collect();
-    print(&format!("{history}{story}"))?;
-    let told = told.map_err(Failed::failure)?;
+    let lines: String = said.iter().map(line).collect();
+    print(&format!("{history}{lines}"))?;
+    let run = run.map_err(Failed::failure)?;
     print(&format!(
         "the right answer after {:.3} s; digest {:016x}\n",
-        told.wall.as_secs_f64(),
-        told.digest
+        run.wall.as_secs_f64(),
+        run.digest
     ))
 }
 
@@ -348,10 +375,10 @@ fn parse(name: &str, text: &str) -> Result<ScenarioConfig, Failed> {
     Ok(load::<ScenarioConfig>(&Sources::of_text(name, text))?.value)
 }
 
-/// A file, or one that comes with the program. Its text, too.
+/// Reads a scenario from a file, or a built-in one, with its text.
 pub(crate) fn read(scenario: &Path) -> Result<(ScenarioConfig, String), Failed> {
     let name = scenario.to_string_lossy();
-    // A word without an ending is meant for a name.
+    // A single word without a file extension is the name of a built-in scenario.
     let word = scenario.components().count() == 1 && scenario.extension().is_none();
     if !scenario.exists() && (word || shipped::find(&name).is_some()) {
         let shipped = find(&name)?;
@@ -362,8 +389,8 @@ pub(crate) fn read(scenario: &Path) -> Result<(ScenarioConfig, String), Failed> 
     Ok((loaded.value, text))
 }
 
-pub(crate) fn check(config: &ScenarioConfig, how: &Play) -> Result<(), Failed> {
-    let params = params(config, how);
+pub(crate) fn check(config: &ScenarioConfig, settings: &Play) -> Result<(), Failed> {
+    let params = params(config, settings);
     crate::netconf::check_settings(&params, config.cluster.iter().map(|place| place.nodes.get()))
 }
 
@@ -372,28 +399,28 @@ pub(crate) fn keep(
     config: &ScenarioConfig,
     text: &str,
     played: &Played,
-    how: &Play,
+    settings: &Play,
     version: &str,
 ) -> Result<(), Failed> {
-    let mut manifest = manifest(&format!("sim-{}", config.name), version, Some(how.seed));
-    manifest.mode = Some(word(how.mode).to_owned());
+    let mut manifest = manifest(&format!("sim-{}", config.name), version, Some(settings.seed));
+    manifest.mode = Some(word(settings.mode).to_owned());
     let mut out = OutDir::create(dir, &manifest, text, LOG_MAX)?;
     out.records(&played.records)?;
-    out.finish(&Ended::of(Model::NAME, &played.ended).json())
+    out.finish(&RunEnd::of(Model::NAME, &played.ended).json())
 }
 
-/// A mode as it is called on the command line.
+/// The value of a mode on the command line.
 pub(crate) fn word(mode: Mode) -> &'static str {
     mode.word()
 }
 
-fn result(config: &ScenarioConfig, how: &Play, played: &Played) -> serde_json::Value {
+fn result(config: &ScenarioConfig, settings: &Play, played: &Played) -> serde_json::Value {
     let at = |(at, text): &(Duration, String)| serde_json::json!([at.as_secs_f64(), text]);
     serde_json::json!({
         "schema": crate::report::SCHEMA,
         "scenario": config.name.as_str(),
-        "mode": word(how.mode),
-        "seed": how.seed,
+        "mode": word(settings.mode),
+        "seed": settings.seed,
         "wall_s": played.wall.as_secs_f64(),
         "iterations": played.iterations,
         "nodes_over_time": played.nodes,
@@ -404,24 +431,30 @@ fn result(config: &ScenarioConfig, how: &Play, played: &Played) -> serde_json::V
     })
 }
 
-fn told(config: &ScenarioConfig, how: &Play, played: &Played, took: Duration) -> String {
+fn result_text(
+    config: &ScenarioConfig,
+    settings: &Play,
+    played: &Played,
+    took: Duration,
+) -> String {
     let mut text = format!("scenario {}: {}\n", config.name, config.about);
-    let mut story: Vec<(Duration, String)> = played.said.clone();
-    story.extend(played.events.iter().map(|(at, what)| (*at, format!("--- {what}"))));
-    story.sort_by_key(|(at, _)| *at);
-    for (at, what) in &story {
+    let mut lines: Vec<(Duration, String)> = played.said.clone();
+    lines.extend(played.events.iter().map(|(at, what)| (*at, format!("--- {what}"))));
+    lines.sort_by_key(|(at, _)| *at);
+    for (at, what) in &lines {
         text.push_str(&format!("{:9.1} s  {what}\n", at.as_secs_f64()));
     }
     let lengths: Vec<_> = played.iterations.iter().map(|s| format!("{s:.0}")).collect();
     let nodes: Vec<_> =
         played.nodes.iter().map(|(at, nodes)| format!("{nodes} from {at:.0} s")).collect();
     text.push_str(&format!(
-        "iterations  {} s\nnodes       {}\nruntime     {:.0} s ({}, seed {}), simulated in {:.1} s; digest {:016x}\n",
+        "iterations  {} s\nnodes       {}\n\
+        runtime     {:.0} s ({}, seed {}), simulated in {:.1} s; digest {:016x}\n",
         lengths.join(" "),
         nodes.join(", "),
         played.wall.as_secs_f64(),
-        word(how.mode),
-        how.seed,
+        word(settings.mode),
+        settings.seed,
         took.as_secs_f64(),
         played.digest
     ));

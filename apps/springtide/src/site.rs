@@ -1,15 +1,16 @@
-//! A cluster's site as a process of its own: what `up` writes for it, and `site run`.
+//! A cluster's site as a process of its own: the files that `up` writes for it, and `site run`.
 //!
 //! ```text
-//! DIR/site/NAME/site.toml     which cluster, and where the head is
+//! DIR/site/NAME/site.toml     the cluster's name, and the address of the head
 //! DIR/site/NAME/grid.toml     the grid's config
-//! DIR/site/NAME/address       where it was last reached
-//! DIR/site/NAME/site.lease    locked while it runs: there is one at most
-//! DIR/site/NAME/node.pem ...  the site's certificate and key, and that of the authority
-//! DIR/site/NAME/node/NODE/    the same of each node; its config is written by the site, which knows where it is reached
+//! DIR/site/NAME/address       the last address of the site
+//! DIR/site/NAME/site.lease    locked while the site runs: at most one process does
+//! DIR/site/NAME/node.pem ...  the certificates of site and authority, and the site's key
+//! DIR/site/NAME/node/NODE/    the same for each node; the site writes the node's config
 //! ```
 //!
-//! The directory may be copied to the cluster's machine: it holds no key of anybody else. Must not know jobs.
+//! The directory may be copied to the cluster's host: it contains no key of any other process.
+//! Independent of jobs.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -24,7 +25,7 @@ use springtide_actors::incarnation;
 use springtide_actors::lease::{Lease, LeaseError};
 use springtide_actors::site_host::{Part, SiteEnd, SiteHost, site_node};
 use springtide_runtime::config::{
-    ClusterSection, GridConfig, Provider as Whose, SiteConfig, SitePlace, Sources, load,
+    ClusterSection, GridConfig, Provider as ProviderKind, SiteConfig, SitePlace, Sources, load,
 };
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::calendar;
@@ -40,33 +41,34 @@ use crate::signals::{Signals, word};
 use crate::talk::Talk;
 use crate::{netconf, node};
 
-/// The file with the address at which a site was last reached.
+/// The file with the last address of a site.
 const ADDRESS: &str = "address";
-/// The file that a site has locked while it runs.
+/// The file that a site locks while it runs.
 const LEASE: &str = "site.lease";
-/// How often it is seen whether `up` has written another address of the head.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Interval between checks for a new address of the head from `up`.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// `site ...`
+/// The subcommands of `site`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum SiteCommand {
-    /// Host a cluster's site until it is told to end: it starts the cluster's nodes and serves its files
+    /// Run a cluster's site until it is ended: it starts the cluster's nodes and serves its files
     Run {
-        /// The site's config, which `up` has written: .springtide/GRID/site/CLUSTER/site.toml beside the grid's config
+        /// Config of the site, as written by `up`: .springtide/GRID/site/CLUSTER/site.toml next to
+        /// the grid's config
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
     },
 }
 
-/// The config of a cluster's site.
+/// The config file of a cluster's site.
 pub fn file_of(dir: &Path, cluster: &str) -> PathBuf {
     dir.join("site").join(cluster).join("site.toml")
 }
 
-/// Writes what a site in a process of its own needs.
+/// Writes the files of a site process.
 ///
 /// # Errors
-/// Files cannot be written, names do not fit.
+/// Files cannot be written, or names do not fit.
 pub fn write(plan: &Plan<'_>, cluster: &ClusterSection, head: SocketAddr) -> Result<(), Failed> {
     let name = ClusterId::from(cluster.name.as_str());
     let file = grid::absolute(&file_of(plan.dir, name.as_str()))?;
@@ -80,17 +82,18 @@ pub fn write(plan: &Plan<'_>, cluster: &ClusterSection, head: SocketAddr) -> Res
     }
     let level = plan.log_level.unwrap_or(plan.config.log.level);
     let text = format!(
-        "config_version = 1\ncluster = \"{name}\"\n[head]\nname = \"{HEAD}\"\naddress = \"{head}\"\n\
-         [identity]\ncertificate = \"node.pem\"\nkey = \"node.key\"\nca = \"ca.pem\"\n\
-         [log]\nlevel = \"{level}\"\nformat = \"{}\"\n",
+        "config_version = 1\ncluster = \"{name}\"\n[head]\nname = \"{HEAD}\"\n\
+        address = \"{head}\"\n\
+        [identity]\ncertificate = \"node.pem\"\nkey = \"node.key\"\nca = \"ca.pem\"\n\
+        [log]\nlevel = \"{level}\"\nformat = \"{}\"\n",
         plan.config.log.format
     );
-    // What this program writes it must be able to read.
+    // The program must be able to read the file that it writes.
     load::<SiteConfig>(&Sources::of_text("site.toml", &text))?;
     let mut config = plan.config.clone();
     for cluster in &mut config.cluster {
         if cluster.name.as_str() != name.as_str() {
-            // It may hold what is nobody's business over there.
+            // Environment variables of other clusters may be secret.
             cluster.env.clear();
         }
         for path in [&mut cluster.files, &mut cluster.program].into_iter().flatten() {
@@ -108,13 +111,13 @@ pub fn write(plan: &Plan<'_>, cluster: &ClusterSection, head: SocketAddr) -> Res
 /// Reads a site's config, and the grid's.
 ///
 /// # Errors
-/// Every mistake in the first of them that has any.
+/// All mistakes in the first config that has any.
 pub fn config(file: &Path) -> Result<(SiteConfig, GridConfig), Failed> {
-    // The environment speaks of the grid's config.
+    // Environment variables apply to the grid's config only.
     let sources = |file: &Path| Sources { file: Some(file.to_owned()), ..Sources::default() };
     let site = load::<SiteConfig>(&sources(file))?.value;
-    let beside = file.parent().unwrap_or_else(|| Path::new(""));
-    let grid = load::<GridConfig>(&sources(&beside.join(&site.grid_config)))?.value;
+    let parent = file.parent().unwrap_or_else(|| Path::new(""));
+    let grid = load::<GridConfig>(&sources(&parent.join(&site.grid_config)))?.value;
     Ok((site, grid))
 }
 
@@ -128,7 +131,7 @@ async fn head_of(site: &SiteConfig) -> Result<(Contact, SocketAddr), Failed> {
     Ok((contact, address))
 }
 
-/// The network of a site of its own.
+/// The network settings of a site process.
 fn net(config: &GridConfig, cluster: &ClusterSection) -> NetConfig {
     let mut net = netconf::net(&config.net);
     if let Some(bind) = cluster.site_bind {
@@ -143,9 +146,9 @@ fn net(config: &GridConfig, cluster: &ClusterSection) -> NetConfig {
     net
 }
 
-/// Where a site listens. One that takes any free port takes that of its last life, if it is free: batch jobs that have outlived it know
-/// no other.
-fn at_its_former_port(mut net: NetConfig, dir: &Path) -> NetConfig {
+/// Sets the address of a site. Where the config takes any free port, the site's last port is
+/// preferred: surviving batch jobs know no other.
+fn prefer_last_port(mut net: NetConfig, dir: &Path) -> NetConfig {
     let last = fs::read_to_string(dir.join(ADDRESS)).ok();
     let last: Option<SocketAddr> = last.and_then(|text| text.trim().parse().ok());
     if let Some(last) = last.map(|last| SocketAddr::new(net.bind.ip(), last.port()))
@@ -157,7 +160,7 @@ fn at_its_former_port(mut net: NetConfig, dir: &Path) -> NetConfig {
     net
 }
 
-/// Hosts the site until it is told to end.
+/// Runs the site until it is ended.
 ///
 /// # Errors
 /// The grid has no such site, or it cannot be started.
@@ -172,7 +175,8 @@ pub async fn run(
     let cluster = config.cluster.iter().find(|cluster| cluster.name == site.cluster);
     let Some(cluster) = cluster.filter(|cluster| cluster.site == SitePlace::Own) else {
         return Err(Failed::usage(format!(
-            "{}: the grid's config gives cluster {name} no site of its own: set `site = \"own\"` of its [[cluster]] and start `up` anew",
+            "{}: in the grid's config, cluster {name} has no site of its own: set `site = \"own\"` \
+            in its [[cluster]] and restart `up`",
             file.display()
         )));
     };
@@ -188,7 +192,8 @@ pub async fn run(
         return Err(Failed::new(
             Exit::Auth,
             format!(
-                "the certificate {} is of {}/{} ({}), and the site of cluster {name} needs its own: `up` issues it",
+                "the certificate {} is of {}/{} ({}), and the site of cluster {name} needs its \
+                own: `up` issues it",
                 files.certificate.display(),
                 who.cluster,
                 who.node,
@@ -196,7 +201,7 @@ pub async fn run(
             ),
         ));
     }
-    // Of two each would take the other's batch jobs for its own, and cancel them when it ends.
+    // Of two processes, each would adopt the other's batch jobs and cancel them at its end.
     let _lease = Lease::take(&dir.join(LEASE)).map_err(|error| match error {
         LeaseError::Held { holder, path } => Failed::failure(format!(
             "the site of cluster {name} runs already ({holder}): end it first (it has locked {})",
@@ -206,8 +211,8 @@ pub async fn run(
     })?;
     let network = netconf::emulated(&config.net)?;
     let (head, head_at) = head_of(site).await?;
-    let net = at_its_former_port(net(config, cluster), &dir);
-    // The lease is held: no other process counts here.
+    let net = prefer_last_port(net(config, cluster), &dir);
+    // The lease is held, so that no other process counts.
     let own = incarnation::issue(&dir).map_err(Failed::failure)?;
     let endpoint = netconf::endpoint(net, &identity, own, network.as_ref())?;
     let Address::Socket(here) = endpoint.net.address() else {
@@ -246,7 +251,7 @@ pub async fn run(
     let mut expired = pin!(host.renew(renewal));
     let talk = Talk::new(global.quiet);
     talk.say(&format!("the site of cluster {name} is at {here}; Ctrl-C ends it and its nodes"));
-    let mut looks = interval(LOOK_EVERY);
+    let mut looks = interval(POLL_INTERVAL);
     let mut known = head;
     let notifier = Notifier::of_env();
     notifier.ready(&format!("the site of cluster {name}"));
@@ -262,20 +267,22 @@ pub async fn run(
             end = host.watch() => {
                 notifier.stopping();
                 let reason = match &end {
-                    SiteEnd::Superseded => "a later process of this site has taken its place",
-                    SiteEnd::Outnumbered { .. } => "the head knows a later incarnation of this site",
+                    SiteEnd::Superseded => "a later process of this site has replaced it",
+                    SiteEnd::Outnumbered { .. } => "the head knows a later incarnation of this \
+                    site",
                 };
-                talk.say(&format!("{reason}: the nodes of cluster {name} leave their jobs and end"));
+                talk.say(&format!("{reason}: nodes of cluster {name} leave their jobs and end"));
                 host.stop(config.work.leave_within.get(), NODE_GRACE, reason).await;
                 let SiteEnd::Outnumbered { known } = end else {
-                    return Err(Failed::failure(format!("{reason}: two under one name are one too many")));
+                    return Err(Failed::failure(format!("{reason}: only one process may have this \
+                    name")));
                 };
                 incarnation::raise(&dir, own, known).map_err(Failed::failure)?;
-                tokio::time::sleep(node::ANEW_PAUSE).await;
-                return Err(node::begin_again(None));
+                tokio::time::sleep(node::RESTART_DELAY).await;
+                return Err(node::restart(None));
             }
             _ = looks.tick() => {
-                // A head that was started anew may be elsewhere. What cannot be read now is read next time.
+                // A restarted head may have another address. A failed read is repeated.
                 let Ok((site, _)) = self::config(file) else { continue };
                 let Ok((head, _)) = head_of(&site).await else { continue };
                 if head != known {
@@ -287,7 +294,8 @@ pub async fn run(
     };
     notifier.stopping();
     talk.say(&format!(
-        "{}: the nodes of cluster {name} leave their jobs and end; a second Ctrl-C ends them at once",
+        "{}: the nodes of cluster {name} leave their jobs and end; a second Ctrl-C ends them at \
+        once",
         word(exit)
     ));
     let stop = host.stop(config.work.leave_within.get(), NODE_GRACE, word(exit));
@@ -296,13 +304,14 @@ pub async fn run(
         _ = signals.next() => false,
         () = stop => true,
     };
-    if !ended && cluster.provider == Whose::Slurm {
+    if !ended && cluster.provider == ProviderKind::Slurm {
         talk.say(&format!(
-            "left before all batch jobs were seen to end: what is still in the queue under springtide.{} is cancelled \
-             now if Slurm answers, ends by itself a minute later, or is ended by scancel",
+            "the site ends before all batch jobs have ended: jobs still queued as springtide.{} \
+            are cancelled now if Slurm answers, or end by themselves after a minute; otherwise use \
+            scancel",
             config.grid
         ));
     }
-    // Being ended is what it is for.
+    // A signal ends the site without failure.
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! `slots list`, `reserve` and `release`: what a grid that is up offers, and reservations made and ended by hand.
+//! `slots list`, `reserve` and `release`: the slots of a running grid, and manual reservations.
 //!
-//! Must not know what reservations are for.
+//! Independent of the purpose of reservations.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -23,83 +23,84 @@ use crate::report::SCHEMA;
 use crate::run::print;
 use crate::workflow::offers::{self, Link, Offer, Offers, Site};
 
-/// `slots ...`
+/// Subcommands of the command `slots`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum SlotsCommand {
-    /// Show what may be reserved, and what is reserved; with --json in the form that `workflow plan --slots` reads
+    /// List slots and reservations; with --json in the format that `workflow plan --slots` reads
     List(GridArgs),
 }
 
-/// `reserve`.
+/// The options of `reserve`.
 #[derive(Args, Clone, Debug)]
 pub struct ReserveArgs {
     #[command(flatten)]
     pub grid: GridArgs,
-    /// Where
+    /// Cluster to reserve in
     #[arg(long, value_name = "CLUSTER")]
     pub on: String,
-    /// How many
+    /// Number of processors to reserve
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub processors: u32,
-    /// Not before so long from now, for example 10m: the earliest time from then on at which they are free [default: 0s]
+    /// Earliest start from now, for example 10m; the reservation begins as soon as processors are
+    /// free then [default: 0s]
     #[arg(long = "in", value_name = "TIME", value_parser = time)]
     pub ahead: Option<Duration>,
-    /// For how long
+    /// Duration of the reservation
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     pub duration: Duration,
-    /// Just then, or not at all
+    /// Fail unless the reservation can begin at the earliest start
     #[arg(long)]
     pub exactly: bool,
-    /// No more than this is paid [default: whatever it costs]
+    /// Maximum price [default: no limit]
     #[arg(long, value_name = "COST")]
     pub budget: Option<f64>,
-    /// What it is called in lists
+    /// Name of the reservation in lists
     #[arg(long, value_name = "NAME", default_value = "by hand")]
     pub name: String,
 }
 
-/// `release`.
+/// The options of `release`.
 #[derive(Args, Clone, Debug)]
 pub struct ReleaseArgs {
-    /// The reservation's number
+    /// Number of the reservation
     #[arg(value_name = "N")]
     pub reservation: u64,
-    /// The grid's config: `up` has started it
+    /// Config of the running grid
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: PathBuf,
 }
 
-/// `slots list`.
+/// Executes `slots list`.
 ///
 /// # Errors
 /// No grid is up.
 pub async fn list(SlotsCommand::List(args): SlotsCommand) -> Result<(), Failed> {
-    let asked = async {
+    let request = async {
         let grid = attach_by(&args.config).await?;
         let found = slots(&grid.scheduler()).await;
-        grid.endpoint.net.close("told").await;
+        grid.endpoint.net.close("answered").await;
         found
     };
-    match asked.await {
+    match request.await {
         Ok(found) if args.json => print(&object(&found)?),
         Ok(found) => print(&text(&found)),
         Err(failed) => told_early(args.json, None, failed),
     }
 }
 
-/// `reserve`.
+/// Executes `reserve`.
 ///
 /// # Errors
-/// [`Exit::NotPlaced`]: it is not to be had.
+/// [`Exit::NotPlaced`] if the processors are not available.
 pub async fn reserve(args: ReserveArgs) -> Result<(), Failed> {
-    let asked = async {
+    let request = async {
         let grid = attach_by(&args.grid.config).await?;
         let mut planner = |slots: &_, but: &_| plan(&args, slots, but);
         let made = agree(&grid.scheduler(), &args.name, None, &mut planner).await;
-        grid.endpoint.net.close("told").await;
+        grid.endpoint.net.close("answered").await;
         made
     };
-    match asked.await {
+    match request.await {
         Ok(one) if args.grid.json => {
             let object = json!({ "schema": SCHEMA, "ok": true, "reservation": one });
             print(&format!("{object}\n"))
@@ -109,19 +110,19 @@ pub async fn reserve(args: ReserveArgs) -> Result<(), Failed> {
     }
 }
 
-/// `release`.
+/// Executes `release`.
 ///
 /// # Errors
-/// There is no such reservation.
+/// No such reservation exists.
 pub async fn release(args: ReleaseArgs) -> Result<(), Failed> {
     let grid = attach_by(&args.config).await?;
     let word = ReleaseSlots { id: ReservationId(args.reservation), token: None };
     let answer = grid.scheduler().send(word).await;
-    grid.endpoint.net.close("told").await;
+    grid.endpoint.net.close("answered").await;
     answer?.map(drop).map_err(|refusal| Failed::new(Exit::Usage, refusal))
 }
 
-/// The earliest time that a cluster's slots leave enough processors free for so long.
+/// The earliest reservation for which a cluster's slots have enough processors.
 fn plan(
     args: &ReserveArgs,
     slots: &GridSlots,
@@ -139,33 +140,36 @@ fn plan(
         return Err(format!("{cluster} offers no slots: {none}"));
     }
     let from = slots.now.saturating_add(from_duration(args.ahead.unwrap_or_default()));
-    let lasts = from_duration(args.duration);
-    let Some(start) = earliest(site, args.processors, from, lasts) else {
+    let duration = from_duration(args.duration);
+    let Some(start) = earliest(site, args.processors, from, duration) else {
         let most = site.slots.iter().map(|slot| slot.processors).max().unwrap_or(0);
         return Err(format!(
-            "{cluster} offers {} processors never for so long at once (its largest slot has {most}): `slots list` shows what it offers",
+            "{cluster} never offers {} processors together for this time (its largest slot has \
+            {most}): `slots list` shows its slots",
             args.processors
         ));
     };
     if args.exactly && start > from {
         let late = seconds(start - from);
         return Err(format!(
-            "{cluster} has {} processors for so long only {late:.0} s later: leave out --exactly to take them then",
+            "{cluster} has {} processors for this time only {late:.0} s later: omit --exactly to \
+            reserve them then",
             args.processors
         ));
     }
-    let booking = Booking { processors: args.processors, start, end: start.saturating_add(lasts) };
+    let booking =
+        Booking { processors: args.processors, start, end: start.saturating_add(duration) };
     let part = Part { cluster, bookings: vec![booking] };
     Ok((vec![part], args.budget.unwrap_or(f64::INFINITY)))
 }
 
-/// When slots of a site together leave so many processors for so long, at the earliest. Each slot is free throughout; one that is
-/// extensible has no end.
-fn earliest(site: &SiteOffer, processors: u32, from: Time, lasts: Time) -> Option<Time> {
+/// The earliest time at which slots of a site together have this many processors for this time.
+/// Each slot is free throughout its interval; an extensible slot has no end.
+fn earliest(site: &SiteOffer, processors: u32, from: Time, duration: Time) -> Option<Time> {
     let mut starts: Vec<Time> = site.slots.iter().map(|slot| slot.start.max(from)).collect();
     starts.sort_unstable();
     let fits = |start: &Time| {
-        let end = start.saturating_add(lasts);
+        let end = start.saturating_add(duration);
         let free = site
             .slots
             .iter()
@@ -175,33 +179,33 @@ fn earliest(site: &SiteOffer, processors: u32, from: Time, lasts: Time) -> Optio
     starts.into_iter().find(fits)
 }
 
-/// What the grid of a config offers now.
+/// The offers of a grid with this config.
 ///
 /// # Errors
 /// No grid is up.
 pub async fn offers_now(config: &std::path::Path) -> Result<Offers, Failed> {
     let grid = attach_by(config).await?;
     let found = slots(&grid.scheduler()).await;
-    grid.endpoint.net.close("told").await;
+    grid.endpoint.net.close("answered").await;
     found.map(|found| offers_of(&found, found.now))
 }
 
-/// Writes what is offered where whoever plans by files finds it.
+/// Writes the offers to a file for planners.
 ///
 /// # Errors
-/// It cannot be written.
+/// The file cannot be written.
 pub fn advertise(found: &GridSlots, file: &std::path::Path) -> Result<(), Failed> {
     let text = object(found)?;
     write_file(file, text.as_bytes())
 }
 
-/// As a file of offers.
+/// The offers as a JSON object in the format of an offer file.
 fn object(found: &GridSlots) -> Result<String, Failed> {
     let text = serde_json::to_string(&offers_of(found, found.now));
     Ok(format!("{}\n", text.map_err(Failed::failure)?))
 }
 
-/// What sites offer, from a time on, which is the origin of all times then.
+/// The offers of sites, with times relative to `origin`.
 pub fn offers_of(found: &GridSlots, origin: Time) -> Offers {
     let after = |time: Time| seconds(time.saturating_sub(origin));
     let site = |offer: &SiteOffer| Site {
@@ -238,7 +242,7 @@ pub fn offers_of(found: &GridSlots, origin: Time) -> Offers {
     }
 }
 
-/// Seconds from now, for people.
+/// The time from now as text.
 fn at(time: Time, now: Time) -> String {
     match time.checked_sub(now) {
         None | Some(0) => "now".to_owned(),
@@ -283,22 +287,22 @@ fn text(found: &GridSlots) -> String {
         }
         let _ = writeln!(out, ", offers of epoch {epoch}");
         if slots.is_empty() {
-            let _ = writeln!(out, "  nothing: all is taken without an end");
+            let _ = writeln!(out, "  nothing: all processors are taken indefinitely");
         }
         for slot in slots {
-            let (start, lasts) = (at(slot.start, found.now), seconds(slot.end - slot.start));
-            let lasts = match slot.extensible {
-                true => format!("{} or longer", crate::report::seconds(lasts)),
-                false => crate::report::seconds(lasts),
+            let (start, duration) = (at(slot.start, found.now), seconds(slot.end - slot.start));
+            let duration = match slot.extensible {
+                true => format!("{} or longer", crate::report::seconds(duration)),
+                false => crate::report::seconds(duration),
             };
-            let whole = if slot.divisible { "in part or whole" } else { "whole alone" };
+            let whole = if slot.divisible { "in part or whole" } else { "only whole" };
             let fixed = match slot.price.fixed > 0.0 {
                 true => format!(" and {:.2}", slot.price.fixed),
                 false => String::new(),
             };
             let _ = writeln!(
                 out,
-                "  {:>5} {start} for {lasts}, {whole}, {:.3} a second{fixed}",
+                "  {:>5} {start} for {duration}, {whole}, {:.3} a second{fixed}",
                 slot.processors, slot.price.rate
             );
         }
@@ -326,8 +330,8 @@ mod tests {
         let slots = vec![slot(2, 0, 10, false), slot(3, 0, 100, true), slot(4, 20, 100, true)];
         let (cluster, none) = ("a".into(), None);
         let site = SiteOffer { cluster, processors: 9, epoch: 1, slots, none };
-        let at = |processors, from: u64, lasts: u64| {
-            earliest(&site, processors, from * SECOND, lasts * SECOND).map(|time| time / SECOND)
+        let at = |processors, from: u64, duration: u64| {
+            earliest(&site, processors, from * SECOND, duration * SECOND).map(|time| time / SECOND)
         };
         assert_eq!(at(5, 0, 10), Some(0));
         assert_eq!(at(5, 0, 11), Some(20));

@@ -1,6 +1,6 @@
-//! `run --sequential`: the job in this process, on one thread, without a grid.
+//! `run --sequential`: runs the job in this process, on one thread, without a grid.
 //!
-//! Must not know how a run is told of.
+//! Independent of the presentation of runs.
 
 use std::thread;
 
@@ -10,27 +10,27 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, interval};
 
 use crate::exit::{Exit, Failed};
-use crate::report::Ended;
-use crate::run::{Order, Watch};
+use crate::report::RunEnd;
+use crate::run::{RunRequest, Watch};
 
-/// Notes that wait for this thread; the job waits beyond that.
+/// Capacity of the queue of notes; a full queue blocks the job.
 const NOTES_MAX: usize = 64;
 
-enum FromJob {
+enum JobMessage {
     Note(Instant, Note),
     Ended(Box<Result<solo::SoloReport, solo::SoloError>>),
 }
 
-/// Runs it. A run that is stopped leaves its thread behind, which ends with the process.
+/// Runs a job. A stopped run leaves its thread running until the process ends.
 ///
 /// # Errors
-/// It was stopped, or there is no thread for it.
+/// The run was stopped, or no thread can be created.
 pub async fn run(
-    order: &Order,
+    order: &RunRequest,
     params: &JobParams,
     watch: &mut Watch<'_>,
-) -> Result<(Ended, Exit), Failed> {
-    let (tell, mut told) = mpsc::channel(NOTES_MAX);
+) -> Result<(RunEnd, Exit), Failed> {
+    let (sender, mut receiver) = mpsc::channel(NOTES_MAX);
     let config = PoolConfig {
         threads: 1,
         stack_bytes: usize::try_from(params.stack_bytes).unwrap_or(usize::MAX),
@@ -42,18 +42,18 @@ pub async fn run(
     let (registry, job, body) = (order.registry.clone(), order.job, order.body.clone());
     let began = Instant::now();
     let work = move || {
-        let notes = tell.clone();
+        let notes = sender.clone();
         let note = move |note| {
-            // Nobody listens once the run was stopped.
-            let _ = notes.blocking_send(FromJob::Note(Instant::now(), note));
+            // The receiver is gone once the run was stopped.
+            let _ = notes.blocking_send(JobMessage::Note(Instant::now(), note));
         };
         let ended = solo::run(registry, job, body, &config, note);
-        let _ = tell.blocking_send(FromJob::Ended(Box::new(ended)));
+        let _ = sender.blocking_send(JobMessage::Ended(Box::new(ended)));
     };
     thread::Builder::new()
         .name("solo".to_owned())
         .spawn(work)
-        .map_err(|error| Failed::failure(format!("the system gives no thread: {error}")))?;
+        .map_err(|error| Failed::failure(format!("cannot create a thread: {error}")))?;
     let mut ticks = interval(std::time::Duration::from_millis(100));
     let mut iterations = Vec::new();
     let mut last = began;
@@ -62,25 +62,25 @@ pub async fn run(
         tokio::select! {
             biased;
             failed = watch.stopped() => return Err(failed),
-            item = told.recv() => match item {
-                Some(FromJob::Note(at, Note::Iteration)) => {
+            item = receiver.recv() => match item {
+                Some(JobMessage::Note(at, Note::Iteration)) => {
                     let seconds = at.saturating_duration_since(last).as_secs_f64();
                     last = at;
                     let index = iterations.len() as u64;
                     iterations.push(seconds);
                     watch.note(NoteKind::Iteration { index, seconds });
                 }
-                Some(FromJob::Note(_, note)) => {
+                Some(JobMessage::Note(_, note)) => {
                     if let Some(kind) = kind(note) {
                         watch.note(kind);
                     }
                 }
-                Some(FromJob::Ended(ended)) => {
+                Some(JobMessage::Ended(ended)) => {
                     let report = ended.map_err(Failed::failure)?;
                     let exit = if report.outcome.is_ok() { Exit::Ok } else { Exit::Failure };
-                    return Ok((Ended::solo(order.job, report, iterations), exit));
+                    return Ok((RunEnd::solo(order.job, report, iterations), exit));
                 }
-                None => return Err(Failed::failure("the job's thread ended without a word")),
+                None => return Err(Failed::failure("the job's thread ended without a result")),
             },
             _ = ticks.tick() => watch.talk.tick(),
         }
@@ -94,7 +94,7 @@ fn kind(note: Note) -> Option<NoteKind> {
         Note::Say { text } => NoteKind::Say { text },
         Note::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
         Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
-        // There is no other node that could go on from it.
+        // No other node could continue from it.
         Note::Checkpoint(_) | Note::NeedNodes { .. } | Note::Release { .. } => return None,
     })
 }

@@ -1,6 +1,6 @@
-//! What the command says on standard error while it works: notes, and how far the job is.
+//! Messages of a command on standard error while it works: notes and progress.
 //!
-//! On a terminal progress is a bar, else a line now and then. Must not know what a job is.
+//! Progress is a bar on a terminal, and periodic lines elsewhere. Independent of jobs.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -10,26 +10,26 @@ use tokio::time::Instant;
 
 use crate::report::{number, seconds};
 
-/// Without a terminal a line of progress is said this often.
-const LINE_EVERY: Duration = Duration::from_secs(5);
+/// Interval between lines of progress without a terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The voice of the command.
+/// The printer of notes and progress.
 pub struct Talk {
     quiet: bool,
     bar: Option<ProgressBar>,
     began: Instant,
     last_line: Instant,
-    last: Last,
+    last: LastMessage,
 }
 
-/// What was said last of how things go.
-enum Last {
+/// The last message about progress.
+enum LastMessage {
     Waiting(String),
     Done(u64, u64, String),
 }
 
 impl Talk {
-    /// Says all, or with `quiet` nothing but errors.
+    /// Prints everything; with `quiet`, only errors.
     pub fn new(quiet: bool) -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = (terminal && !quiet).then(|| {
@@ -38,10 +38,11 @@ impl Talk {
             bar
         });
         let now = Instant::now();
-        Self { quiet, bar, began: now, last_line: now, last: Last::Waiting("running".to_owned()) }
+        let last = LastMessage::Waiting("running".to_owned());
+        Self { quiet, bar, began: now, last_line: now, last }
     }
 
-    /// A line.
+    /// Prints one line of text.
     pub fn say(&self, line: &str) {
         if self.quiet {
             return;
@@ -52,16 +53,16 @@ impl Talk {
         }
     }
 
-    /// What is being waited for.
+    /// Shows what the command waits for.
     pub fn wait_for(&mut self, what: &str) {
-        self.last = Last::Waiting(what.to_owned());
+        self.last = LastMessage::Waiting(what.to_owned());
         if let Some(bar) = &self.bar {
             bar.set_message(clean(what));
             bar.tick();
         }
     }
 
-    /// How far the job is.
+    /// Shows the progress of the job.
     pub fn progress(&mut self, done: u64, total: u64, what: &str) {
         if let Some(bar) = &self.bar {
             if bar.length() != Some(total) {
@@ -72,28 +73,30 @@ impl Talk {
             bar.set_message(clean(what));
             return;
         }
-        self.last = Last::Done(done, total, what.to_owned());
+        self.last = LastMessage::Done(done, total, what.to_owned());
         self.tick();
     }
 
-    /// To be called now and then: keeps the bar alive, or says a line when it is time.
+    /// Updates the bar, or prints a line when it is due. To be called often.
     pub fn tick(&mut self) {
         if let Some(bar) = &self.bar {
             bar.tick();
             return;
         }
-        if self.quiet || self.last_line.elapsed() < LINE_EVERY {
+        if self.quiet || self.last_line.elapsed() < LINE_INTERVAL {
             return;
         }
         self.last_line = Instant::now();
         let after = seconds(self.began.elapsed().as_secs_f64());
         match &self.last {
-            Last::Done(done, total, what) => print_err(&progress_line(*done, *total, what, &after)),
-            Last::Waiting(what) => print_err(&format!("{what}, after {after}")),
+            LastMessage::Done(done, total, what) => {
+                print_err(&progress_line(*done, *total, what, &after));
+            }
+            LastMessage::Waiting(what) => print_err(&format!("{what}, after {after}")),
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar from the terminal.
     pub fn done(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -107,20 +110,20 @@ impl Drop for Talk {
     }
 }
 
-/// Says an error; whatever else is left unsaid.
+/// Prints an error, even if the command is quiet.
 pub fn error(name: &str, message: &str) {
     if !message.is_empty() {
         print_err(&format!("{name}: {message}"));
     }
 }
 
-/// Says a line where there is no bar.
+/// Prints a line while no bar is shown.
 pub fn tell(line: &str) {
     print_err(line);
 }
 
 fn print_err(line: &str) {
-    // Nobody reads it: then there is nobody to tell either.
+    // No reader is left, and none to report the failure to.
     let _ = writeln!(std::io::stderr(), "{}", clean(line));
 }
 
@@ -133,7 +136,7 @@ fn progress_line(done: u64, total: u64, what: &str, after: &str) -> String {
     format!("{what} {shown} of {} ({percent:.0} %), after {after}", number(total))
 }
 
-/// What comes from other machines, or from files, must not move the cursor or change the terminal.
+/// Removes control characters: text from other hosts or files must not control the terminal.
 pub fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' && c != '\t' { ' ' } else { c }).collect()
 }
@@ -165,12 +168,12 @@ mod tests {
     }
 
     #[test]
-    fn the_terminal_is_not_to_be_driven_from_afar() {
+    fn control_characters_are_removed() {
         assert_eq!(clean("a\x1b[2Jb\rc\nd\u{9b}1m"), "a [2Jb c\nd 1m");
     }
 
     #[test]
-    fn the_bars_are_well_formed() {
+    fn the_bar_templates_are_valid() {
         for template in [
             "{spinner} {msg} {elapsed}",
             "{msg} [{bar:30}] {human_pos} of {human_len}, {elapsed}, about {eta} left",

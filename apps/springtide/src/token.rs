@@ -1,6 +1,7 @@
-//! `token ...`: who may join a grid. Tokens are in a book in the grid's directory, whether a head runs or not.
+//! `token ...`: tokens to join a grid. The grid's directory contains them, whether a head runs or
+//! not.
 //!
-//! Must not know how a token is judged, nor what a node does with it.
+//! Independent of the judgement and the use of tokens.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,12 +23,12 @@ use springtide_runtime::remote::Remote;
 use crate::args::{time, words};
 use crate::dates::date;
 use crate::exit::Failed;
-use crate::grid::{self, HeadFile, called};
+use crate::grid::{self, HeadFile, program_name};
 use crate::report::{SCHEMA, many, seconds};
 use crate::run::{Attachment, attach, print};
 
-/// How long the head may take to answer.
-const WITHIN: Duration = Duration::from_secs(5);
+/// Timeout of a request to the head.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl std::str::FromStr for Role {
     type Err = String;
@@ -42,55 +43,61 @@ impl std::str::FromStr for Role {
     }
 }
 
-/// What whoever joins becomes, as an option.
+/// The role of a token, as an option.
 #[derive(Clone, Copy, Debug)]
 pub struct Role(TokenRole);
 
-/// `token ...`
+/// The subcommands of `token`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum TokenCommand {
-    /// Make a token, and print the line to paste on the machine that is to join
+    /// Create a token, and print the command for the host that joins
     Create(CreateArgs),
-    /// List the tokens, and who came to the door
+    /// List the tokens, and the attempts to join
     List {
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
-        /// Print it as one JSON object
+        /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Take a token back: nobody joins by it any more. Who has joined stays; see `node revoke`
+    /// Revoke a token, so that no further node can join with it; joined nodes stay (see `node
+    /// revoke`)
     Revoke {
-        /// Its id, which `token list` shows
+        /// Id of the token, as `token list` shows it
         #[arg(value_name = "ID")]
         id: String,
-        /// The grid's config
+        /// Config of the grid
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         config: PathBuf,
     },
 }
 
-/// `token create`
+/// The options of `token create`.
 #[derive(Args, Clone, Debug)]
 pub struct CreateArgs {
-    /// The grid's config
+    /// Config of the grid
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: PathBuf,
-    /// The cluster that is joined; a client needs none
+    /// Cluster to join; none for clients
     #[arg(long, value_name = "NAME")]
     cluster: Option<String>,
-    /// What whoever joins becomes: node, site or client
+    /// Role to join as: node, site or client
     #[arg(long, value_name = "ROLE", default_value = "node",
           value_parser = words::<Role>(&["node", "site", "client"]), hide_possible_values = true)]
     role: Role,
-    /// How long it is good
+    /// Validity of the token
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time)]
     ttl: Duration,
-    /// How often it may be used
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// Maximum number of uses
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=100_000),
+    )]
     uses: u32,
-    /// Print it as one JSON object
+    /// Print the result as one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -101,10 +108,10 @@ impl From<BookError> for Failed {
     }
 }
 
-/// `token ...`
+/// Executes a subcommand of `token`.
 ///
 /// # Errors
-/// The config, the authority or the book cannot be read; there is no such cluster or token.
+/// The config, the authority or the token store cannot be read, or no such cluster or token exists.
 pub async fn token(command: TokenCommand) -> Result<(), Failed> {
     match command {
         TokenCommand::Create(args) => create(&args).await,
@@ -113,18 +120,18 @@ pub async fn token(command: TokenCommand) -> Result<(), Failed> {
     }
 }
 
-/// A grid's config, and its book.
-pub struct Desk {
+/// A grid's config and its token store.
+pub struct GridTokens {
     pub config: GridConfig,
     pub dir: PathBuf,
     pub book: BookFile,
 }
 
-impl Desk {
-    /// Of this config file.
+impl GridTokens {
+    /// Opens the token store of the grid of a config file.
     ///
     /// # Errors
-    /// Every mistake in it.
+    /// The config is wrong.
     pub fn of(file: &Path) -> Result<Self, Failed> {
         let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
         let dir = grid::dir_of(file, &config);
@@ -136,13 +143,13 @@ impl Desk {
     }
 }
 
-/// Which cluster a token of this role is for.
+/// The cluster that a token of this role is for.
 fn cluster(config: &GridConfig, args: &CreateArgs) -> Result<ClusterId, Failed> {
     let Role(role) = args.role;
     let Some(name) = &args.cluster else {
         return match role {
             TokenRole::Client => Ok(HEAD_CLUSTER.into()),
-            _ => Err(Failed::usage("which cluster is joined? give --cluster NAME")),
+            _ => Err(Failed::usage("no cluster is given: add --cluster NAME")),
         };
     };
     let names = || config.cluster.iter().map(|cluster| cluster.name.as_str());
@@ -156,23 +163,24 @@ fn cluster(config: &GridConfig, args: &CreateArgs) -> Result<ClusterId, Failed> 
     let wrong = |what: &str| Err(Failed::usage(format!("cluster {name} {what}")));
     match role {
         TokenRole::Node if section.provider != Provider::Join => wrong(
-            "is none that nodes join: set its `provider` to \"join\" in the config, and start `up` anew",
+            "is not one that nodes join: set its `provider` to \"join\" in the config, and start \
+            `up` again",
         ),
         TokenRole::Site if section.site != SitePlace::Own => {
             wrong("has no site of its own: set `site = \"own\"` in the config")
         }
-        TokenRole::Client => wrong("is not joined by clients: leave --cluster out"),
+        TokenRole::Client => wrong("is not joined by clients: omit --cluster"),
         _ => Ok(name.as_str().into()),
     }
 }
 
-/// Where those who join reach the door: as the config says, or as the head that runs has written.
-fn door(desk: &Desk) -> Result<String, Failed> {
-    let join = &desk.config.join;
+/// The address of the join endpoint, from the config or from the file of the running head.
+fn join_address(grid_tokens: &GridTokens) -> Result<String, Failed> {
+    let join = &grid_tokens.config.join;
     let Some(bind) = join.bind else {
         return Err(Failed::usage(
-            "the grid has no door at which anybody could join: set `join.bind` in its config, for example \"0.0.0.0:47900\" with \
-             `join.advertise`, and start `up` anew",
+            "the grid has no join endpoint: set `join.bind` in its config, for \
+            example \"0.0.0.0:47900\" with `join.advertise`, and restart `up`",
         ));
     };
     if let Some(advertise) = &join.advertise {
@@ -181,26 +189,28 @@ fn door(desk: &Desk) -> Result<String, Failed> {
     if bind.port() != 0 {
         return Ok(bind.to_string());
     }
-    let running = HeadFile::read(&desk.dir)?.and_then(|head| head.join);
+    let running = HeadFile::read(&grid_tokens.dir)?.and_then(|head| head.join);
     running.map(|at| at.to_string()).ok_or_else(|| {
         Failed::failure(
-            "where nodes join is known only while a head runs, for `join.bind` has port 0: give it a port, or start the grid first",
+            "the join address is known only while a head runs, because `join.bind` has port 0: \
+            give it a port, or start the grid first",
         )
     })
 }
 
 async fn create(args: &CreateArgs) -> Result<(), Failed> {
-    let desk = Desk::of(&args.config)?;
+    let grid_tokens = GridTokens::of(&args.config)?;
     let Role(role) = args.role;
-    let cluster = cluster(&desk.config, args)?;
-    let at = door(&desk)?;
-    let ca = grid::ca_dir(&desk.config, &desk.dir);
-    grid::check_authority(&desk.config, &desk.dir)?;
-    if desk.config.tls.ca.is_none() && !ca.exists() {
+    let cluster = cluster(&grid_tokens.config, args)?;
+    let at = join_address(&grid_tokens)?;
+    let ca = grid::ca_dir(&grid_tokens.config, &grid_tokens.dir);
+    grid::check_authority(&grid_tokens.config, &grid_tokens.dir)?;
+    if grid_tokens.config.tls.ca.is_none() && !ca.exists() {
         let shown = args.config.display();
         return Err(Failed::failure(format!(
-            "the grid of {shown} has no authority yet, which a token names: start it once with `{} up {shown}`, which makes one",
-            called()
+            "the grid of {shown} has no authority yet, which a token names: start it once with `{} \
+            up {shown}`, which makes one",
+            program_name()
         )));
     }
     let ca = Ca::load(&ca)?;
@@ -208,10 +218,10 @@ async fn create(args: &CreateArgs) -> Result<(), Failed> {
     let order = TokenOrder { role, cluster: cluster.clone(), ttl, uses: args.uses };
     let minted = Minted::draw().map_err(Failed::failure)?;
     let now = calendar()();
-    let made = desk.book.change(|book| book.create(&order, &minted, now))?;
+    let made = grid_tokens.book.change(|book| book.create(&order, &minted, now))?;
     let Minted { id, secret, .. } = minted;
     let token = JoinToken { authority: ca.fingerprint(), id, secret };
-    let line = format!("{} node join {at} --token {token}", called());
+    let line = format!("{} node join {at} --token {token}", program_name());
     let ends = date(u64::try_from(made.expires).unwrap_or(0));
     if args.json {
         let object = json!({
@@ -234,48 +244,54 @@ async fn create(args: &CreateArgs) -> Result<(), Failed> {
         TokenRole::Client => "clients".to_owned(),
     };
     eprintln!(
-        "token {} is for {what}, good until {ends} ({} from now), for {}; whoever has this line can join: take it back with \
-         `{} token revoke {} --config {}`",
+        "token {} is for {what}, good until {ends} ({} from now), for {}; whoever has this line \
+        can join: take it back with `{} token revoke {} --config {}`",
         made.id,
         seconds(ttl as f64),
         many(u64::from(made.uses), "use"),
-        called(),
+        program_name(),
         made.id,
         args.config.display(),
     );
-    if HeadFile::read(&desk.dir)?.is_none() {
+    if HeadFile::read(&grid_tokens.dir)?.is_none() {
         eprintln!(
-            "no head runs for {0} as far as this machine knows: `{1} up {0}` opens the door",
+            "no head runs for {0} as far as this host knows: `{1} up {0}` opens the join endpoint",
             args.config.display(),
-            called()
+            program_name()
         );
     }
     Ok(())
 }
 
 /// The grid's enrolment, if a head answers.
-async fn asked(file: &Path, desk: &Desk) -> Option<(Attachment, Remote<Enrolment>)> {
-    HeadFile::read(&desk.dir).ok().flatten()?;
-    let attachment = attach(file, &desk.config).await.ok()?;
+async fn connect_enrolment(
+    file: &Path,
+    grid_tokens: &GridTokens,
+) -> Option<(Attachment, Remote<Enrolment>)> {
+    HeadFile::read(&grid_tokens.dir).ok().flatten()?;
+    let attachment = attach(file, &grid_tokens.config).await.ok()?;
     let enrolment = attachment.endpoint.hub.remote(&attachment.head, ENROLMENT);
     Some((attachment, enrolment))
 }
 
-/// Has a head that runs look at the book at once. Whether it has: if not, it will, when it runs.
-pub async fn tell_head(file: &Path, desk: &Desk) -> bool {
-    let Some((attachment, enrolment)) = asked(file, desk).await else { return false };
-    let told = enrolment.send(LookAtBook {}).deadline(WITHIN).await.is_ok();
-    attachment.endpoint.net.close("told").await;
-    told
+/// Asks a running head to read the token store at once; another head reads it at its start. Returns
+/// whether a head answered.
+pub async fn notify_head(file: &Path, grid_tokens: &GridTokens) -> bool {
+    let Some((attachment, enrolment)) = connect_enrolment(file, grid_tokens).await else {
+        return false;
+    };
+    let notified = enrolment.send(LookAtBook {}).deadline(REQUEST_TIMEOUT).await.is_ok();
+    attachment.endpoint.net.close("answered").await;
+    notified
 }
 
 async fn list(file: &Path, json: bool) -> Result<(), Failed> {
-    let desk = Desk::of(file)?;
-    let book = desk.book.read()?;
-    let door = match asked(file, &desk).await {
+    let grid_tokens = GridTokens::of(file)?;
+    let book = grid_tokens.book.read()?;
+    let door = match connect_enrolment(file, &grid_tokens).await {
         Some((attachment, enrolment)) => {
-            let door = enrolment.send(GetDoor {}).deadline(WITHIN).await.ok();
-            attachment.endpoint.net.close("told").await;
+            let door = enrolment.send(GetDoor {}).deadline(REQUEST_TIMEOUT).await.ok();
+            attachment.endpoint.net.close("answered").await;
             door
         }
         None => None,
@@ -290,12 +306,12 @@ async fn list(file: &Path, json: bool) -> Result<(), Failed> {
     if book.tokens().is_empty() {
         eprintln!(
             "there are no tokens: `{} token create --cluster NAME --config {}` makes one",
-            called(),
+            program_name(),
             file.display()
         );
     }
     if let Some(door) = door {
-        eprintln!("{}", told(&door));
+        eprintln!("{}", join_attempts(&door));
     }
     Ok(())
 }
@@ -337,7 +353,7 @@ fn table(tokens: &[Token], now: i64) -> String {
     columns(&rows)
 }
 
-/// Rows with their columns one under the other.
+/// Formats rows with aligned columns.
 pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
@@ -350,8 +366,8 @@ pub fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     out
 }
 
-/// Who came to the door since the head was started.
-fn told(door: &DoorStatus) -> String {
+/// The attempts to join since the head's start.
+fn join_attempts(door: &DoorStatus) -> String {
     let list = |counts: &std::collections::BTreeMap<String, u64>| {
         let parts: Vec<String> = counts.iter().map(|(why, n)| format!("{n} {why}")).collect();
         if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
@@ -365,11 +381,11 @@ fn told(door: &DoorStatus) -> String {
 }
 
 fn revoke(id: &str, file: &Path) -> Result<(), Failed> {
-    let desk = Desk::of(file)?;
+    let grid_tokens = GridTokens::of(file)?;
     let now = calendar()();
-    // The whole token may have been pasted.
+    // The argument may be the whole token.
     let id = id.parse::<JoinToken>().map_or_else(|_| id.to_owned(), |token| token.id);
-    let before = desk.book.change(|book| {
+    let before = grid_tokens.book.change(|book| {
         let known: Vec<String> = book.tokens().iter().map(|token| token.id.clone()).collect();
         book.revoke_token(&id, now).ok_or(known)
     })?;
@@ -382,15 +398,20 @@ fn revoke(id: &str, file: &Path) -> Result<(), Failed> {
                 TokenState::Revoked => " (it was already)",
             };
             eprintln!(
-                "token {id} is revoked{note}; who has joined by it stays: `{} node revoke NODE` cuts a node off",
-                called()
+                "token {id} is revoked{note}; nodes that joined with it stay: `{} node revoke \
+                NODE` excludes a node",
+                program_name()
             );
             Ok(())
         }
         Err(known) => {
             let hint = match nearest(&id, known.iter().map(String::as_str)) {
                 Some(meant) => format!("did you mean {meant}?"),
-                None => format!("`{} token list --config {}` shows them", called(), file.display()),
+                None => format!(
+                    "`{} token list --config {}` shows them",
+                    program_name(),
+                    file.display()
+                ),
             };
             Err(Failed::usage(format!("there is no token {id}: {hint}")))
         }
@@ -433,10 +454,11 @@ d4  node  lab      revoked  1/2   1970-01-01T00:01:39Z
     }
 
     #[test]
-    fn who_came_is_told_by_reason() {
+    fn join_attempts_are_counted_by_reason() {
         let refused = [("used-up-token".to_owned(), 2)].into();
         let door = DoorStatus { granted: 1, refused, links_refused: Default::default() };
-        let expected = "since the head was started: 1 joined; refused at the door: 2 used-up-token; links refused: none";
-        assert_eq!(told(&door), expected);
+        let expected = "since the head was started: 1 joined; refused at the door: 2 \
+        used-up-token; links refused: none";
+        assert_eq!(join_attempts(&door), expected);
     }
 }

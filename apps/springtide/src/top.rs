@@ -1,6 +1,6 @@
 //! `top`: the dashboard in a terminal, over the same interface as the page.
 //!
-//! Must not know how a grid works: it shows what the dashboard tells.
+//! Independent of the grid: it shows the dashboard's data.
 
 use std::io::{IsTerminal, stdout};
 use std::path::Path;
@@ -21,19 +21,19 @@ use crate::exit::Failed;
 use crate::grid;
 use crate::run::print;
 
-/// How often it is asked.
-const EVERY: Duration = Duration::from_secs(1);
-/// The dashboard answers in this time.
-const WITHIN: Duration = Duration::from_secs(3);
-/// Points of the line of efficiency.
-const POINTS: usize = 600;
-/// Events that are kept.
-const EVENTS: usize = 500;
-/// A frame that goes to a file or a pipe.
-const PLAIN: (u16, u16) = (110, 40);
-/// The shades of work, from none to all.
+/// Interval between requests to the dashboard.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of the dashboard's answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum number of points of the efficiency chart.
+const POINTS_MAX: usize = 600;
+/// Maximum number of events kept.
+const EVENTS_MAX: usize = 500;
+/// Size of a frame that is written to a file or a pipe.
+const PLAIN_SIZE: (u16, u16) = (110, 40);
+/// Signs of the fraction of work, from none to all.
 const SHADES: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The five states of a thread: sign and colour.
+/// The five states of a thread, with sign and colour.
 const STATES: [(char, Color, &str); 5] = [
     ('█', Color::Blue, "work"),
     ('░', Color::DarkGray, "idle"),
@@ -42,61 +42,62 @@ const STATES: [(char, Color, &str); 5] = [
     ('b', Color::Magenta, "benchmark"),
 ];
 
-/// Where the dashboard is.
-pub struct At<'a> {
-    /// Its address.
+/// Options that select the dashboard.
+pub struct DashboardArgs<'a> {
+    /// The URL of the dashboard.
     pub url: Option<&'a str>,
-    /// The config of the grid that is up.
+    /// The config of the running grid.
     pub config: Option<&'a Path>,
-    /// A file with its token.
+    /// A file with the dashboard's token.
     pub token_file: Option<&'a Path>,
 }
 
-/// Shows it until it is told to end; where nobody can see a screen, one frame as text.
+/// Shows the dashboard until it is ended; without a terminal, prints one frame as text.
 ///
 /// # Errors
-/// The dashboard cannot be found or does not answer, or the terminal does not work.
-pub fn top(at: &At<'_>, once: bool) -> Result<(), Failed> {
+/// The dashboard is not found or does not answer, or the terminal does not work.
+pub fn top(at: &DashboardArgs<'_>, once: bool) -> Result<(), Failed> {
     let client = Client::of(at)?;
-    let mut shown = Shown { colours: std::env::var_os("NO_COLOR").is_none(), ..Shown::default() };
+    let mut shown = Screen { colours: std::env::var_os("NO_COLOR").is_none(), ..Screen::default() };
     shown.history(&client.get("/api/v1/history")?);
-    shown.take(client.seen(0)?);
+    shown.take(client.snapshot(0)?);
     if once || !stdout().is_terminal() {
-        // What it tells first may be some seconds old: nobody has looked until now.
-        std::thread::sleep(EVERY);
-        shown.take(client.seen(shown.last)?);
-        return print(&shown.text(PLAIN));
+        // The first answer may be some seconds old, because the dashboard gathers data only for
+        // readers.
+        std::thread::sleep(POLL_INTERVAL);
+        shown.take(client.snapshot(shown.last)?);
+        return print(&shown.text(PLAIN_SIZE));
     }
-    let (tell, heard) = mpsc::channel();
+    let (sender, snapshots) = mpsc::channel();
     let mut last = shown.last;
     std::thread::spawn(move || {
         loop {
-            let seen = client.seen(last);
-            if let Ok(seen) = &seen {
-                last = newest(&seen.events).max(last);
+            let snapshot = client.snapshot(last);
+            if let Ok(snapshot) = &snapshot {
+                last = newest(&snapshot.events).max(last);
             }
-            if tell.send(seen).is_err() {
-                return; // it ends
+            if sender.send(snapshot).is_err() {
+                return; // the command ends
             }
-            std::thread::sleep(EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
     });
     let mut terminal = ratatui::try_init().map_err(Failed::failure)?;
-    let ended = screen(&mut terminal, &mut shown, &heard);
+    let ended = screen(&mut terminal, &mut shown, &snapshots);
     ratatui::restore();
     ended.map_err(Failed::failure)
 }
 
 fn screen(
     terminal: &mut ratatui::DefaultTerminal,
-    shown: &mut Shown,
-    heard: &mpsc::Receiver<Result<Seen, Failed>>,
+    shown: &mut Screen,
+    snapshots: &mpsc::Receiver<Result<Snapshot, Failed>>,
 ) -> std::io::Result<()> {
     loop {
-        while let Ok(seen) = heard.try_recv() {
-            match seen {
-                Ok(seen) => shown.take(seen),
-                Err(failed) => shown.silent = Some(failed.message),
+        while let Ok(snapshot) = snapshots.try_recv() {
+            match snapshot {
+                Ok(snapshot) => shown.take(snapshot),
+                Err(failed) => shown.error = Some(failed.message),
             }
         }
         terminal.draw(|frame| shown.draw(frame.area(), frame.buffer_mut()))?;
@@ -127,8 +128,8 @@ struct Client {
     token: Option<String>,
 }
 
-/// What is told at a moment.
-struct Seen {
+/// The dashboard's state at one time.
+struct Snapshot {
     tick: Value,
     events: Vec<Value>,
 }
@@ -138,7 +139,7 @@ fn newest(events: &[Value]) -> u64 {
 }
 
 impl Client {
-    fn of(at: &At<'_>) -> Result<Self, Failed> {
+    fn of(at: &DashboardArgs<'_>) -> Result<Self, Failed> {
         let (mut url, mut token_file) = (at.url.map(str::to_owned), None);
         if let (None, Some(file)) = (&url, at.config) {
             let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
@@ -146,11 +147,14 @@ impl Client {
             token_file = config.dashboard.token_file;
         }
         let url = url.ok_or_else(|| {
-            Failed::usage("name the grid (--config grid.toml) or its dashboard (http://HOST:PORT/)")
+            Failed::usage(
+                "no dashboard is given: add --config grid.toml or its URL \
+            http://HOST:PORT/",
+            )
         })?;
         let token_file = at.token_file.or(token_file.as_deref());
         let token = token_file.map(crate::dashboard::read_token).transpose()?;
-        let config = ureq::Agent::config_builder().timeout_global(Some(WITHIN)).build();
+        let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_TIMEOUT)).build();
         let url = url.trim_end_matches('/').to_owned();
         Ok(Self { agent: config.into(), url, token })
     }
@@ -163,7 +167,7 @@ impl Client {
         let wrong = |error: ureq::Error| match error {
             ureq::Error::StatusCode(401) => Failed::new(
                 crate::exit::Exit::Auth,
-                format!("{} asks for a token: --token-file FILE", self.url),
+                format!("{} requires a token: add --token-file FILE", self.url),
             ),
             error => Failed::failure(format!("{}: {error}", self.url)),
         };
@@ -172,31 +176,31 @@ impl Client {
             .map_err(|error| Failed::failure(format!("{}{path}: {error}", self.url)))
     }
 
-    fn seen(&self, after: u64) -> Result<Seen, Failed> {
+    fn snapshot(&self, after: u64) -> Result<Snapshot, Failed> {
         let tick = self.get("/api/v1/snapshot")?;
-        let told = self.get(&format!("/api/v1/events?after={after}"))?;
-        let events = told["events"].as_array().cloned().unwrap_or_default();
-        Ok(Seen { tick, events })
+        let body = self.get(&format!("/api/v1/events?after={after}"))?;
+        let events = body["events"].as_array().cloned().unwrap_or_default();
+        Ok(Snapshot { tick, events })
     }
 }
 
-/// What is shown.
+/// The content of the screen.
 #[derive(Default)]
-struct Shown {
+struct Screen {
     tick: Value,
     events: Vec<Value>,
     last: u64,
-    /// Efficiency over time, of the job that is shown.
+    /// Efficiency over time of the shown job.
     points: Vec<f64>,
     job: u64,
     chosen: bool,
     scroll: usize,
-    /// Why nothing is heard.
-    silent: Option<String>,
+    /// The failure of the last request, if it failed.
+    error: Option<String>,
     colours: bool,
 }
 
-impl Shown {
+impl Screen {
     fn running(&self) -> Vec<&Value> {
         let jobs = self.tick["jobs"].as_array();
         jobs.into_iter().flatten().filter(|job| job["clusters"].is_object()).collect()
@@ -206,7 +210,7 @@ impl Shown {
         self.running().into_iter().find(|job| job["id"] == self.job)
     }
 
-    /// The jobs' histories: that of the latest is gone on with.
+    /// Takes over the jobs' histories; the latest job's continues.
     fn history(&mut self, history: &Value) {
         let jobs = history["jobs"].as_object();
         let last = jobs.and_then(|jobs| {
@@ -220,14 +224,14 @@ impl Shown {
         self.points = points.as_array().into_iter().flatten().filter_map(of).collect();
     }
 
-    fn take(&mut self, seen: Seen) {
-        self.silent = None;
-        self.tick = seen.tick;
+    fn take(&mut self, snapshot: Snapshot) {
+        self.error = None;
+        self.tick = snapshot.tick;
         let known = self.last;
-        self.last = newest(&seen.events).max(known);
-        let fresh = seen.events.into_iter().filter(|event| event["id"].as_u64() > Some(known));
+        self.last = newest(&snapshot.events).max(known);
+        let fresh = snapshot.events.into_iter().filter(|event| event["id"].as_u64() > Some(known));
         self.events.extend(fresh);
-        let over = self.events.len().saturating_sub(EVENTS);
+        let over = self.events.len().saturating_sub(EVENTS_MAX);
         self.events.drain(..over);
         let ids: Vec<u64> = self.running().iter().filter_map(|job| job["id"].as_u64()).collect();
         if !(self.chosen && ids.contains(&self.job))
@@ -238,7 +242,7 @@ impl Shown {
         }
         let working = self.job().and_then(efficiency);
         self.points.extend(working);
-        let over = self.points.len().saturating_sub(POINTS);
+        let over = self.points.len().saturating_sub(POINTS_MAX);
         self.points.drain(..over);
     }
 
@@ -251,7 +255,7 @@ impl Shown {
         }
     }
 
-    /// A frame as plain text.
+    /// Formats a frame as plain text.
     fn text(&self, (width, height): (u16, u16)) -> String {
         let area = Rect::new(0, 0, width, height);
         let mut buffer = Buffer::empty(area);
@@ -313,7 +317,7 @@ impl Shown {
             text += &format!(", {broken} broken");
         }
         let bold = Style::new().add_modifier(Modifier::BOLD);
-        match &self.silent {
+        match &self.error {
             None => Line::styled(text, bold),
             Some(why) => Line::from(vec![
                 Span::styled(text, bold),
@@ -369,7 +373,7 @@ impl Shown {
             .render(line, buffer);
     }
 
-    /// Each cluster: a line of numbers, and one of its workers by how much they work.
+    /// Two lines for each cluster: its numbers, and its workers by their fraction of work.
     fn clusters(&self, width: u16) -> Vec<Line<'_>> {
         let mut lines = Vec::new();
         let legend = STATES.iter().flat_map(|(sign, colour, name)| {
@@ -399,7 +403,7 @@ impl Shown {
                         share(0)
                     )));
                 }
-                None => spans.push(Span::raw("nothing of this job")),
+                None => spans.push(Span::raw("no worker of this job")),
             }
             if let Some(why) = cluster["failing"].as_str() {
                 spans.push(Span::styled(format!("  {why}"), self.style(Color::Red)));
@@ -451,7 +455,7 @@ impl Shown {
     }
 }
 
-/// The job's efficiency; where it is not measured, the part of its threads' time that is work.
+/// The job's efficiency; if it is not measured, the fraction of its threads' time that is work.
 fn efficiency(job: &Value) -> Option<f64> {
     job["eff"].as_f64().or_else(|| {
         let parts: Vec<(f64, f64)> = job["clusters"]
@@ -464,7 +468,7 @@ fn efficiency(job: &Value) -> Option<f64> {
     })
 }
 
-/// A worker in one sign: how much it works, or its state.
+/// The sign of a worker: its fraction of work, or its state.
 fn tile(row: &Value) -> char {
     match row[5].as_u64() {
         Some(1 | 4) => {
@@ -487,28 +491,37 @@ mod tests {
 
     use super::*;
 
-    fn shown() -> Shown {
-        let mut shown = Shown::default();
+    fn shown() -> Screen {
+        let mut shown = Screen::default();
         let tick = json!({
             "grid": "test",
-            "jobs": [{ "id": 3, "name": "barnes-hut", "state": "running", "elapsed": 12.0, "mode": "adaptive", "eff": 0.42,
-                "band": [0.3, 0.5], "progress": [7, 10, "steps"], "thought": ["nothing was changed"],
-                "clusters": { "ams": { "n": 2, "t": [60, 20, 12, 4, 4], "tasks": 1234 } } }],
+            "jobs": [{
+                "id": 3, "name": "barnes-hut", "state": "running", "elapsed": 12.0,
+                "mode": "adaptive", "eff": 0.42, "band": [0.3, 0.5],
+                "progress": [7, 10, "steps"], "thought": ["nothing was changed"],
+                "clusters": { "ams": { "n": 2, "t": [60, 20, 12, 4, 4], "tasks": 1234 } },
+            }],
             "clusters": [
-                { "name": "ams", "w": [[100, 0, 0, 0, 90, 1, 3], [50, 50, 0, 0, 90, 1, 3], [0, 0, 0, 0, -1, 0]] },
+                {
+                    "name": "ams",
+                    "w": [[100, 0, 0, 0, 90, 1, 3], [50, 50, 0, 0, 90, 1, 3], [0, 0, 0, 0, -1, 0]],
+                },
                 { "name": "bud", "failing": "sinfo does not answer", "w": [[0, 0, 0, 0, -1, 6]] },
             ],
         });
-        let told = json!([
+        let body = json!([
             { "id": 1, "at": 3.0, "kind": "member", "text": "node ams-3 left\u{1b}[31m\nmore" },
-            { "id": 2, "at": 4.0, "kind": "adapt", "sign": -1, "text": "removed bud-1", "why": ["it is slow"] },
+            {
+                "id": 2, "at": 4.0, "kind": "adapt", "sign": -1, "text": "removed bud-1",
+                "why": ["it is slow"],
+            },
         ]);
-        shown.take(Seen { tick, events: told.as_array().cloned().unwrap() });
+        shown.take(Snapshot { tick, events: body.as_array().cloned().unwrap() });
         shown
     }
 
     #[test]
-    fn a_frame_reads_as_this() {
+    fn a_frame_has_this_text() {
         let text = shown().text((100, 20));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "test · 2 clusters · 3/4 workers, 2 busy, 1 broken");
@@ -522,8 +535,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("\n  █▄○\n"), "{text}");
-        assert!(text.contains("nothing of this job  sinfo does not answer"), "{text}");
-        // The newest first; what would steer the terminal is left out.
+        assert!(text.contains("no worker of this job  sinfo does not answer"), "{text}");
+        // The newest first. Control characters are removed.
         assert!(
             text.contains(
                 "4.0 s ▼ removed bud-1\n             it is slow\n     3.0 s   node ams-3 left[31m\n"
@@ -533,10 +546,10 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_is_told_twice_is_shown_once() {
+    fn a_repeated_event_is_shown_once() {
         let mut shown = shown();
         let (tick, events) = (shown.tick.clone(), shown.events.clone());
-        shown.take(Seen { tick, events });
+        shown.take(Snapshot { tick, events });
         assert_eq!(shown.events.len(), 2);
     }
 

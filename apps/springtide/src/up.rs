@@ -1,6 +1,6 @@
-//! `up` and `dev`: a grid that stays.
+//! `up` and `dev`: start a grid that stays.
 //!
-//! Must not know jobs.
+//! Independent of jobs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use springtide_runtime::net::tls::calendar;
 use tokio::time::interval;
 
 use crate::args::{GlobalArgs, Shape};
-use crate::dashboard::Prepared;
-use crate::desk::{Retention, Setting};
+use crate::dashboard::PreparedDashboard;
+use crate::desk::{ArchiveSettings, Retention};
 use crate::exit::Failed;
 use crate::grid::{self, HeadCertificate, Plan, cannot};
 use crate::gridlog::{GridLog, LogLimits};
@@ -30,22 +30,22 @@ use crate::site;
 use crate::slots;
 use crate::talk::Talk;
 
-/// The first line of a config that `dev` has written, and writes anew.
-const OF_DEV: &str = "# Written by `dev`, which writes it anew each time it starts.";
-/// The grid is looked at this often.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The first line of a config that `dev` wrote and may overwrite.
+const DEV_HEADER: &str = "# Written by `dev`, which writes it anew each time it starts.";
+/// Interval between comparisons of the grid's state.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Starts the grid of a config and stays.
+/// Starts the grid of a config and keeps running.
 ///
 /// # Errors
-/// It cannot be started, or all its nodes are broken.
+/// The grid cannot be started, or all its nodes are broken.
 pub async fn up(file: &Path, version: &'static str, global: &GlobalArgs) -> Result<(), Failed> {
     let config = load::<GridConfig>(&Sources::of_process(Some(file)))?;
     netconf::check_adaptation(&config.value, &netconf::job_params(&config.value))?;
     stay(file, &config, version, global, &|| Ok(())).await
 }
 
-/// Writes the config of an ad-hoc grid of this shape into `dir` and starts it.
+/// Writes the config of an ad-hoc grid of this shape into `dir` and starts the grid.
 ///
 /// # Errors
 /// As [`up`].
@@ -57,7 +57,7 @@ pub async fn dev(
 ) -> Result<(), Failed> {
     grid::make_private_dir(&dir)?;
     let file = dir.join("grid.toml");
-    // Tasks of workflows pass files.
+    // An absolute path, because tasks of workflows pass files.
     let here = std::path::absolute(&dir).map_err(|error| cannot("use", &dir, &error))?;
     let config = grid::ad_hoc(shape, |sources| {
         shape.names().fold(sources, |sources, name| {
@@ -69,22 +69,25 @@ pub async fn dev(
         })
     })?;
     netconf::check_adaptation(&config.value, &netconf::job_params(&config.value))?;
-    // Whoever uses a grid that is up there reads this file: it is written when there is none.
-    let text = format!("{OF_DEV}\n{}", config.show(false));
+    // Written once no head runs here: clients of a running grid read this file.
+    let text = format!("{DEV_HEADER}\n{}", config.show(false));
     let write = || {
-        check_of_dev(&file)?;
+        check_dev_header(&file)?;
         write_file(&file, text.as_bytes())
     };
-    check_of_dev(&file)?;
+    check_dev_header(&file)?;
     stay(&file, &config, version, global, &write).await
 }
 
-/// Whether a file is `dev`'s own or none. Others are somebody's work.
-fn check_of_dev(file: &Path) -> Result<(), Failed> {
+/// Checks that a file is `dev`'s own or does not exist.
+fn check_dev_header(file: &Path) -> Result<(), Failed> {
     match std::fs::read(file) {
-        Ok(bytes) if bytes.split(|byte| *byte == b'\n').next() == Some(OF_DEV.as_bytes()) => Ok(()),
+        Ok(bytes) if bytes.split(|byte| *byte == b'\n').next() == Some(DEV_HEADER.as_bytes()) => {
+            Ok(())
+        }
         Ok(_) => Err(Failed::usage(format!(
-            "{0} was not written by `dev`, which would replace it: start its grid by `up {0}`, or choose another --dir",
+            "{0} was not written by `dev`, which would replace it: start its grid by `up {0}`, or \
+            choose another --dir",
             file.display()
         ))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
@@ -116,10 +119,11 @@ async fn stay(
     let kept = &config.value.retention;
     let retention = Retention { jobs: kept.jobs.get() as usize, age: kept.jobs_age.get() };
     let config_text = config.show(true);
-    let setting = Setting { dir: dir.clone(), config: config_text, version, log_max, retention };
-    let board = Prepared::of(config.value.grid.as_str(), &config.value.dashboard)?;
-    // Whether a head runs already the lease alone knows, for all machines that share this directory.
-    let (head, desk) = grid::start_again(&plan, setting, alone).await?;
+    let setting =
+        ArchiveSettings { dir: dir.clone(), config: config_text, version, log_max, retention };
+    let board = PreparedDashboard::of(config.value.grid.as_str(), &config.value.dashboard)?;
+    // The lease decides whether another head runs, for all hosts that share this directory.
+    let (head, archive) = grid::start_again(&plan, setting, alone).await?;
     let board = match board.map(|board| board.start(&head, &dir)).transpose() {
         Ok(board) => board,
         Err(failed) => {
@@ -136,7 +140,7 @@ async fn stay(
     talk.wait_for("starting nodes");
     let settled = {
         let mut settled = pin!(head.settled(|_, _| {}));
-        let mut missing = grid::Missing::of(&dir);
+        let mut missing = grid::MissingNodes::of(&dir);
         loop {
             tokio::select! {
                 biased;
@@ -153,7 +157,7 @@ async fn stay(
     let mut superseded = false;
     let ended = match settled {
         Err(failed) => Err(failed),
-        // Where nodes are there only while jobs need them, there may be none to begin with.
+        // Clusters whose nodes exist only while jobs need them may have none at the start.
         Ok(status) if status.nodes() > 0 && status.count(NodeState::Broken) == status.nodes() => {
             grid::check_whole(&status)
         }
@@ -170,7 +174,7 @@ async fn stay(
                 let at = advertise.map_or_else(|| bound.to_string(), ToString::to_string);
                 talk.say(&format!(
                     "nodes join at {at}: {} token create --cluster NAME --config {} prints how",
-                    grid::called(),
+                    grid::program_name(),
                     file.display()
                 ));
             }
@@ -183,31 +187,32 @@ async fn stay(
             talk.say(&format!("logs are in {}", dir.join("nodes").display()));
             talk.say(&format!("what is decided is in {}", GridLog::path(&dir).display()));
             talk.say(&format!(
-                "run jobs with: run JOB --config {0}, or job submit JOB --config {0}; Ctrl-C ends the grid",
+                "run jobs with: run JOB --config {0}, or job submit JOB --config {0}; Ctrl-C ends \
+                the grid",
                 file.display()
             ));
             for host in &status.crowded {
                 talk.say(&format!("warning: {host}"));
             }
-            let mut looks = interval(LOOK_EVERY);
+            let mut looks = interval(POLL_INTERVAL);
             let mut advertisements =
-                interval(config.value.slots.advertise_every.get().max(LOOK_EVERY));
+                interval(config.value.slots.advertise_every.get().max(POLL_INTERVAL));
             let slots_file = dir.join("slots.json");
-            // The head's own certificate is made here, and need not end while it runs.
+            // This process issues the head's own certificate and renews it while it runs.
             let mut certificate = HeadCertificate::new(&authority);
             let today = calendar();
             let mut last = status;
             loop {
                 tokio::select! {
                     biased;
-                    // Being ended is what it is for.
+                    // A signal ends the grid without failure.
                     exit = signals.next() => {
                         notifier.stopping();
                         talk.say(&format!("{}: ending {} nodes", word(exit), last.nodes()));
                         break Ok(());
                     }
                     _ = advertisements.tick() => {
-                        // A scheduler that has ended ends this, too.
+                        // The loop ends when the scheduler has ended.
                         let found = head.scheduler.send(GetSlots {}).await;
                         let written = found.ok().map(|found| slots::advertise(&found, &slots_file));
                         if let Some(Err(failed)) = written {
@@ -215,8 +220,10 @@ async fn stay(
                         }
                     }
                     _ = looks.tick() => {
-                        if let Err(failed) = certificate.look(&head, today()) {
-                            talk.say(&format!("the head's certificate is not renewed: {}", failed.message));
+                        if let Err(failed) = certificate.renew_if_due(&head, today()) {
+                            let message = &failed.message;
+                                talk.say(&format!("the head's certificate is not renewed: \
+                                {message}"));
                         }
                         let records = head.endpoint.recorder.drain();
                         if let Some(board) = &board {
@@ -226,7 +233,8 @@ async fn stay(
                             tracing::info!(event = ?record.event, "{}", record.node);
                         }
                         if let Some(Err(error)) = log.as_mut().map(|log| log.append(&records)) {
-                            talk.say(&format!("what is decided is not written down any more: {error}"));
+                            talk.say(&format!("decisions are no longer written to the log: \
+                            {error}"));
                             log = None;
                         }
                         let status = head.status().await;
@@ -250,12 +258,13 @@ async fn stay(
         _ = signals.next() => {}
         () = end(head, &dir, superseded) => {}
     }
-    // Nobody tells it anything any more.
-    drop(desk);
+    // No messages arrive after the head's end.
+    drop(archive);
     ended
 }
 
-/// Ends a grid; if another head has taken over, what is held for it is that one's, and so is the file that says where a head is.
+/// Ends a grid. If another head has taken over, the nodes and the file with the head's address
+/// belong to that head.
 async fn end(head: Head, dir: &Path, superseded: bool) {
     match superseded {
         true => head.give_way(grid::NODE_GRACE, "another head has taken over").await,
@@ -263,7 +272,7 @@ async fn end(head: Head, dir: &Path, superseded: bool) {
     }
 }
 
-/// How the sites are started that are not here.
+/// The commands that start the sites on other hosts.
 fn own_sites(config: &GridConfig, dir: &Path) -> Vec<String> {
     let own = config.cluster.iter().filter(|cluster| cluster.site == SitePlace::Own);
     let line = |cluster: &ClusterSection| {
@@ -277,7 +286,7 @@ fn own_sites(config: &GridConfig, dir: &Path) -> Vec<String> {
     own.map(line).collect()
 }
 
-/// The grid in a few lines.
+/// The state of the grid in a few lines.
 fn overview(status: &GridStatus) -> Vec<String> {
     let mut lines = Vec::new();
     for (cluster, site) in &status.sites {
@@ -305,24 +314,24 @@ fn overview(status: &GridStatus) -> Vec<String> {
     lines
 }
 
-/// What a line is about.
+/// The subject of a line about a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
-    /// Jobs.
+pub enum ChangeSubject {
+    /// A job has changed.
     Job,
-    /// Nodes that come and go.
+    /// A node has joined or left.
     Member,
-    /// What does not work.
+    /// A failure was detected.
     Failure,
 }
 
-/// What happened between two looks, in a line each.
+/// The changes between two states of the grid, one line each.
 fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
-    happened(before, now).into_iter().map(|(_, line)| line).collect()
+    changes_between(before, now).into_iter().map(|(_, line)| line).collect()
 }
 
-/// What happened between two looks.
-pub fn happened(before: &GridStatus, now: &GridStatus) -> Vec<(About, String)> {
+/// The changes between two states of the grid, with their subjects.
+pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubject, String)> {
     let mut lines = Vec::new();
     for job in &now.jobs {
         let known = before.jobs.iter().find(|known| known.job == job.job);
@@ -330,12 +339,14 @@ pub fn happened(before: &GridStatus, now: &GridStatus) -> Vec<(About, String)> {
             match job.state {
                 JobState::Queued => {
                     let what = job.waits_for.as_deref().unwrap_or_default();
-                    lines
-                        .push((About::Job, format!("{} ({}) waits for {what}", job.job, job.name)));
+                    lines.push((
+                        ChangeSubject::Job,
+                        format!("{} ({}) waits for {what}", job.job, job.name),
+                    ));
                 }
                 JobState::Running => {
                     lines.push((
-                        About::Job,
+                        ChangeSubject::Job,
                         format!("{} ({}) runs on {} nodes", job.job, job.name, job.nodes()),
                     ));
                 }
@@ -345,7 +356,7 @@ pub fn happened(before: &GridStatus, now: &GridStatus) -> Vec<(About, String)> {
     }
     for job in &before.jobs {
         if now.jobs.iter().all(|left| left.job != job.job) {
-            lines.push((About::Job, format!("{} ({}) is over", job.job, job.name)));
+            lines.push((ChangeSubject::Job, format!("{} ({}) is over", job.job, job.name)));
         }
     }
     let nodes = |status: &GridStatus| -> BTreeMap<NodeId, (NodeStatus, (bool, bool))> {
@@ -361,18 +372,22 @@ pub fn happened(before: &GridStatus, now: &GridStatus) -> Vec<(About, String)> {
         if former.is_none() && site.on_demand {
             let most = site.nodes.len();
             lines.push((
-                About::Member,
+                ChangeSubject::Member,
                 format!("cluster {cluster}: up to {most} nodes, while jobs need them"),
             ));
         }
-        // At first it has not said what it has.
+        // A site reports its state some time after its start.
         let failed = former.and_then(|site| site.failing.as_ref());
         match &site.failing {
             now if former.is_none() || now.as_ref() == failed => {}
-            Some(reason) => {
-                lines.push((About::Failure, format!("cluster {cluster} cannot be used: {reason}")))
-            }
-            None => lines.push((About::Member, format!("cluster {cluster} can be used"))),
+            Some(reason) => lines.push((
+                ChangeSubject::Failure,
+                format!(
+                    "cluster {cluster} cannot be used: \
+                    {reason}"
+                ),
+            )),
+            None => lines.push((ChangeSubject::Member, format!("cluster {cluster} can be used"))),
         }
         if is != was && site.on_demand {
             let (there, coming) = is;
@@ -380,7 +395,7 @@ pub fn happened(before: &GridStatus, now: &GridStatus) -> Vec<(About, String)> {
                 0 => format!("cluster {cluster}: {there} nodes are held"),
                 _ => format!("cluster {cluster}: {there} nodes are held, {coming} are asked for"),
             };
-            lines.push((About::Member, line));
+            lines.push((ChangeSubject::Member, line));
         }
     }
     let before = nodes(before);
@@ -391,33 +406,44 @@ pub fn happened(before: &GridStatus, now: &GridStatus) -> Vec<(About, String)> {
         let reason = new.reason.as_deref().unwrap_or("by order");
         match new.state {
             NodeState::Broken => {
-                lines.push((About::Failure, format!("node {} is broken: {reason}", new.node)));
+                lines.push((
+                    ChangeSubject::Failure,
+                    format!("node {} is broken: {reason}", new.node),
+                ));
             }
-            NodeState::Starting | NodeState::Idle if on_demand => {} // told as a number
+            NodeState::Starting | NodeState::Idle if on_demand => {} // reported as a number
             NodeState::Starting => {
-                lines.push((About::Member, format!("node {} is started anew: {reason}", new.node)));
+                lines.push((
+                    ChangeSubject::Member,
+                    format!("node {} is restarted: {reason}", new.node),
+                ));
             }
             NodeState::Idle if old.state == NodeState::Off => {
                 let threads = new.threads.unwrap_or(0);
                 lines.push((
-                    About::Member,
+                    ChangeSubject::Member,
                     format!("node {} has joined, with {threads} threads", new.node),
                 ));
             }
             NodeState::Idle if old.state == NodeState::Starting => {
-                lines.push((About::Member, format!("node {} is back", new.node)));
+                lines.push((ChangeSubject::Member, format!("node {} is back", new.node)));
             }
-            NodeState::Drained => {
-                lines.push((About::Member, format!("node {} is drained: {reason}", new.node)))
-            }
+            NodeState::Drained => lines
+                .push((ChangeSubject::Member, format!("node {} is drained: {reason}", new.node))),
             NodeState::Idle if old.state == NodeState::Drained => {
-                lines.push((About::Member, format!("node {} is in service again", new.node)));
+                lines.push((
+                    ChangeSubject::Member,
+                    format!("node {} is in service again", new.node),
+                ));
             }
             NodeState::Off if joins && new.reason.is_some() => {
-                lines.push((About::Member, format!("node {} is gone: {reason}", new.node)));
+                lines.push((ChangeSubject::Member, format!("node {} is gone: {reason}", new.node)));
             }
             NodeState::Off if new.reason.is_some() && old.state != NodeState::Closing => {
-                lines.push((About::Member, format!("node {} has ended: {reason}", new.node)));
+                lines.push((
+                    ChangeSubject::Member,
+                    format!("node {} has ended: {reason}", new.node),
+                ));
             }
             NodeState::Idle
             | NodeState::Busy
@@ -431,7 +457,7 @@ pub fn happened(before: &GridStatus, now: &GridStatus) -> Vec<(About, String)> {
     lines
 }
 
-/// Nodes of a cluster that are there, and those that are asked for.
+/// The number of held nodes of a cluster, and of those requested.
 pub fn held(site: &SiteStatus) -> (usize, usize) {
     let coming = site.nodes.iter().filter(|node| node.state == NodeState::Starting).count();
     let away = |state| matches!(state, NodeState::Off | NodeState::Broken | NodeState::Starting);
@@ -476,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_once() {
+    fn changes_are_reported_once() {
         let idle = status(&[("ams-1", NodeState::Idle), ("ams-2", NodeState::Idle)], &[]);
         assert_eq!(overview(&idle), ["cluster ams: 2 of 2 nodes, 4 threads"]);
         assert_eq!(changes(&idle, &idle), [""; 0]);
@@ -492,13 +518,13 @@ mod tests {
         assert_eq!(changes(&idle, &busy), expected);
         let back = status(&[("ams-1", NodeState::Starting), ("ams-2", NodeState::Idle)], &[]);
         let expected =
-            ["job-1 (fib) is over", "job-2 (fib) is over", "node ams-1 is started anew: by order"];
+            ["job-1 (fib) is over", "job-2 (fib) is over", "node ams-1 is restarted: by order"];
         assert_eq!(changes(&busy, &back), expected);
         assert_eq!(changes(&back, &idle), ["node ams-1 is back"]);
     }
 
     #[test]
-    fn nodes_that_come_and_go_are_told_as_numbers() {
+    fn nodes_on_demand_are_reported_as_numbers() {
         let on_demand = |nodes: &[(&str, NodeState)], failing: Option<&str>| {
             let mut status = status(nodes, &[]);
             for site in status.sites.values_mut() {
@@ -509,8 +535,8 @@ mod tests {
         let off = on_demand(&[("vu-1", NodeState::Off), ("vu-2", NodeState::Off)], None);
         assert_eq!(overview(&off), ["cluster ams: up to 2 nodes, while jobs need them"]);
         let coming = on_demand(&[("vu-1", NodeState::Held), ("vu-2", NodeState::Starting)], None);
-        let told = ["cluster ams: 1 nodes are held, 1 are asked for"];
-        assert_eq!(changes(&off, &coming), told);
+        let expected = ["cluster ams: 1 nodes are held, 1 are asked for"];
+        assert_eq!(changes(&off, &coming), expected);
         let held = on_demand(&[("vu-1", NodeState::Busy), ("vu-2", NodeState::Idle)], None);
         assert_eq!(changes(&coming, &held), ["cluster ams: 2 nodes are held"]);
         let ill = on_demand(&[("vu-1", NodeState::Busy), ("vu-2", NodeState::Idle)], Some("no"));

@@ -1,6 +1,6 @@
 //! `wan`: emulated wide-area networks.
 //!
-//! Must not know how they are emulated.
+//! Independent of the emulation itself.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -31,62 +31,74 @@ use crate::live::{self, LiveArgs};
 use crate::outdir::create_file;
 use crate::run::print;
 
-/// A network of forty nodes takes a second at most.
-const UP_WITHIN: Duration = Duration::from_secs(20);
+/// Timeout of a network's start. A network of forty nodes takes a second.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// `wan ...`
+/// The subcommands of `wan`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum WanCommand {
-    /// Start a network that delays, loses and limits as the topology says
+    /// Start a network with the delays, losses and rates of a topology
     Up {
-        /// Its file, or the name of one that comes with this program (`wan list`)
+        /// Topology file, or the name of a built-in topology (`wan list`)
         #[arg(value_name = "TOPOLOGY", value_hint = ValueHint::FilePath)]
         topology: PathBuf,
-        /// Its name [default: the topology's]
+        /// Name of the network [default: the topology's]
         #[arg(long, value_name = "NAME")]
         name: Option<Name>,
-        /// What carries it: a router between network namespaces, the kernel's own queues between them (needs tc, and for all but rates netem),
-        /// or the nodes' own sockets (needs no rights; for programs of Springtide's alone)
-        #[arg(long, value_name = "WHAT", default_value = "router", value_parser = words::<Carries>(&["router", "kernel", "sockets"]),
-              hide_possible_values = true)]
+        /// Emulation: a router between network namespaces, the kernel's queues between them (needs
+        /// tc, and netem for all but rates), or the nodes' own sockets. Sockets need no rights, and
+        /// serve only programs of Springtide
+        #[arg(
+            long,
+            value_name = "WHAT",
+            default_value = "router",
+            value_parser = words::<Carries>(&["router", "kernel", "sockets"]),
+            hide_possible_values = true,
+        )]
         network: Carries,
-        /// Who has a namespace: each node, or each cluster, whose nodes then share one [default: node; by the kernel, cluster]
-        #[arg(long, value_name = "WHAT", value_parser = ["node", "cluster"], hide_possible_values = true)]
+        /// Owner of a namespace: each node, or each cluster, whose nodes share it [default: node;
+        /// with the kernel, cluster]
+        #[arg(
+            long,
+            value_name = "WHAT",
+            value_parser = ["node", "cluster"],
+            hide_possible_values = true,
+        )]
         per: Option<String>,
-        /// Of losses and jitter, but for the kernel's
+        /// Random seed of losses and jitter, except the kernel's
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
-        /// By the kernel: take a network that lacks what this one cannot do, rather than none
+        /// With the kernel: accept a network without the features that this kernel lacks
         #[arg(long)]
         partial: bool,
-        /// It ends by itself after this time
+        /// End the network after this time
         #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = time)]
         lasts: Duration,
     },
-    /// End a network, with the programs that run in it
+    /// End a network and the programs that run in it
     Down {
-        /// Which [default: the only one that is up]
+        /// Name of the network [default: the only one that is up]
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
-    /// Show what networks are up, what their links are like, and what they carried
+    /// Show running networks, their links and their traffic
     Status {
-        /// Which [default: the only one that is up]
+        /// Name of the network [default: the only one that is up]
         #[arg(value_name = "NAME")]
         name: Option<String>,
-        /// Print it as one JSON object
+        /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Run a program on a node: any program. Its exit code is this command's
+    /// Run any program on a node; its exit code becomes this command's
     Exec {
-        /// In which network [default: the only one that is up]
+        /// Name of the network [default: the only one that is up]
         #[arg(long, value_name = "NAME")]
         wan: Option<String>,
-        /// The node; where clusters have the namespaces, the cluster
+        /// Node to run on; or the cluster, if clusters own the namespaces
         #[arg(value_name = "NODE")]
         node: String,
-        /// The program and its arguments. SPRINGTIDE_WAN_ADDRESS is its node's address
+        /// Program and its arguments; SPRINGTIDE_WAN_ADDRESS is its node's address
         #[arg(
             value_name = "CMD",
             required = true,
@@ -95,15 +107,15 @@ pub enum WanCommand {
         )]
         command: Vec<String>,
     },
-    /// Try what this machine can do for emulated networks, and say why not
+    /// Test which emulations this host supports, with the reasons if it lacks any
     Doctor {
-        /// Print it as one JSON object
+        /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Play a scenario with live node processes over an emulated network, on processors that are slowed down
+    /// Run a scenario with live node processes over an emulated network, on slowed processors
     Run(LiveArgs),
-    /// Show live runs side by side: times, the paper's reductions, what simulated time predicts
+    /// Compare live runs: times, the paper's reductions, simulated times
     Report {
         /// Directories of runs (`wan run --out`), or with runs below them
         #[arg(value_name = "DIR", required = true, value_hint = ValueHint::DirPath)]
@@ -111,69 +123,71 @@ pub enum WanCommand {
         /// Directory for a figure (SVG) of each scenario
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         figures: Option<PathBuf>,
-        /// Print it as one JSON object
+        /// Print the result as one JSON object
         #[arg(long)]
         json: bool,
     },
     /// Change a link while programs run
     Set {
-        /// In which network [default: the only one that is up]
+        /// Name of the network [default: the only one that is up]
         #[arg(long, value_name = "NAME")]
         wan: Option<String>,
-        /// `A,B`: the line between two clusters, both ways; `A>B`: one way; `A`: a cluster's uplink, both ways; `A>`: out of it; `>A`: into it
+        /// `A,B`: the link between two clusters, both directions; `A>B`: one direction; `A`: a
+        /// cluster's uplink, both directions; `A>`: outgoing; `>A`: incoming
         #[arg(value_name = "LINK")]
         link: String,
-        /// profile=NAME, rtt=50ms, jitter=5ms, loss=0.01, bandwidth=1MB/s (or none), queue=250000 (bytes), reorder=true; or down, or up.
-        /// As in a topology's file: a profile is all of a line but for what else is given, and of an uplink its rates and its queue
+        /// profile=NAME, rtt=50ms, jitter=5ms, loss=0.01, bandwidth=1MB/s (or none), queue=250000
+        /// (bytes), reorder=true; or down, or up. As in a topology file: a profile sets all of a
+        /// link except other given values, and the rates and queue of an uplink
         #[arg(value_name = "WHAT", required = true)]
         what: Vec<String>,
     },
-    /// List the link profiles that come with this program, and why each exists
+    /// List the built-in link profiles, with their purposes
     Profiles,
-    /// List the topologies that come with this program
+    /// List the built-in topologies
     List,
-    /// Print a topology's file: one that comes with this program, or an example with every key
+    /// Print a topology file: a built-in one, or an example with every key
     Show {
-        /// Its name
+        /// Name of the topology
         #[arg(value_name = "NAME")]
         name: Option<String>,
     },
     /// Print a topology as the table that `netem-scripts/kernel.sh` reads
     Table {
-        /// Its file, or the name of one that comes with this program
+        /// Topology file, or the name of a built-in topology
         #[arg(value_name = "TOPOLOGY", value_hint = ValueHint::FilePath)]
         topology: PathBuf,
     },
-    /// Hold a network: what `wan up` starts
+    /// Hold a network, as started by `wan up`
     #[command(hide = true)]
     Hold {
-        /// Its file
+        /// Topology file of the network
         topology: PathBuf,
-        /// Its name
+        /// Name of the network
         name: String,
-        /// What carries it
+        /// Emulation of the network
         #[arg(value_parser = words::<Carries>(&["router", "kernel", "sockets"]))]
         network: Carries,
-        /// Who has a namespace
+        /// Owner of a namespace
         #[arg(value_parser = ["node", "cluster"])]
         per: String,
-        /// Of losses and jitter
+        /// Random seed of losses and jitter
         seed: u64,
-        /// It ends after so many milliseconds
+        /// Time until the network ends, in milliseconds
         lasts_ms: u64,
-        /// Rather than none
+        /// Whether to accept missing features of the kernel
         #[arg(long)]
         partial: bool,
-        /// It ends with its standard input
+        /// Whether to end with standard input
         #[arg(long)]
         tied: bool,
     },
 }
 
-/// Does it.
+/// Executes a subcommand of `wan`.
 ///
 /// # Errors
-/// As told.
+/// As the subcommand describes.
 pub fn wan(
     command: WanCommand,
     registry: Arc<Registry>,
@@ -190,20 +204,21 @@ pub fn wan(
             let clusters = network == Carries::Kernel;
             let per = match per.as_deref() {
                 Some("node") if clusters => {
-                    let reason = "the kernel's networks have a namespace for each cluster: leave out --per, or use `--network router`";
+                    let reason = "with the kernel's queues, each cluster has one namespace: omit \
+                    --per, or use `--network router`";
                     return Err(Failed::usage(reason));
                 }
                 Some("cluster") => PortOf::Cluster,
                 None if clusters => PortOf::Cluster,
                 _ => PortOf::Node,
             };
-            up(&topology, name, &How { network, per, seed, lasts, partial })
+            up(&topology, name, &NetworkSettings { network, per, seed, lasts, partial })
         }
         WanCommand::Down { name } => down(name.as_deref()),
         WanCommand::Status { name, json } => status(name.as_deref(), json),
         WanCommand::Exec { wan, node, command } => exec(wan.as_deref(), &node, &command),
         WanCommand::Set { wan, link, what } => set(wan.as_deref(), &link, &what),
-        WanCommand::Profiles => print(&told_profiles()),
+        WanCommand::Profiles => print(&profiles_text()),
         WanCommand::List => {
             let line = |shipped: &Shipped| -> Result<String, Failed> {
                 let config = parse(&Sources::of_text(shipped.name, shipped.text))?;
@@ -214,9 +229,9 @@ pub fn wan(
         WanCommand::Show { name: None } => print(&TopologyConfig::template()),
         WanCommand::Show { name: Some(name) } => match find(&name) {
             Some(shipped) => print(shipped.text),
-            None => Err(Failed::usage(format!(
-                "no topology of this program is named {name}: see `wan list`"
-            ))),
+            None => {
+                Err(Failed::usage(format!("no built-in topology is named {name}: see `wan list`")))
+            }
         },
         WanCommand::Table { topology } => print(&Topology::of(&read(&topology)?).table()),
         WanCommand::Hold { topology, name, network, per, seed, lasts_ms, partial, tied } => {
@@ -224,10 +239,10 @@ pub fn wan(
             let ports = if per == "cluster" { PortOf::Cluster } else { PortOf::Node };
             let lasts = Duration::from_millis(lasts_ms);
             let order = Order { name, topology, network, ports, seed, lasts, partial, tied };
-            // Whatever ends the terminal does not end it.
+            // The network survives the end of its terminal.
             sys::leave_session().map_err(Failed::failure)?;
             hold(order, &home()?, || {
-                // Whoever started it waits for this.
+                // The parent process waits for this line.
                 let _ = print("ready\n");
             })
             .map_err(Failed::failure)
@@ -243,7 +258,7 @@ fn parse(sources: &Sources) -> Result<TopologyConfig, Failed> {
     Ok(load::<TopologyConfig>(sources)?.value)
 }
 
-/// A file, or one that comes with the program.
+/// Reads a topology from a file, or a built-in one.
 fn read(topology: &Path) -> Result<TopologyConfig, Failed> {
     match find(&topology.to_string_lossy()).filter(|_| !topology.exists()) {
         Some(shipped) => parse(&Sources::of_text(shipped.name, shipped.text)),
@@ -251,7 +266,7 @@ fn read(topology: &Path) -> Result<TopologyConfig, Failed> {
     }
 }
 
-/// A failure of a network.
+/// The failure that a network's error becomes.
 pub fn failed(error: PlaceError) -> Failed {
     match error {
         PlaceError::NotUp { .. } | PlaceError::None | PlaceError::Several(_) => {
@@ -265,28 +280,28 @@ fn home() -> Result<PathBuf, Failed> {
     place::home().map_err(failed)
 }
 
-/// What a network is to be made of.
+/// The settings of a network.
 #[derive(Clone, Copy, Debug)]
-pub struct How {
-    /// What carries it.
+pub struct NetworkSettings {
+    /// The emulation of the network.
     pub network: Carries,
-    /// Who has a namespace.
+    /// The owners of namespaces: nodes or clusters.
     pub per: PortOf,
-    /// Of losses and jitter.
+    /// The random seed of losses and jitter.
     pub seed: u64,
-    /// It ends by itself after this time.
+    /// The time after which the network ends.
     pub lasts: Duration,
-    /// Whether one that lacks what the kernel cannot do is taken.
+    /// Whether to accept missing features of the kernel.
     pub partial: bool,
 }
 
-/// So many of a network's shortcomings are told when it comes up.
+/// The maximum number of a network's shortcomings printed at its start.
 const NOTES: usize = 3;
 
-fn up(file: &Path, name: Option<Name>, how: &How) -> Result<(), Failed> {
+fn up(file: &Path, name: Option<Name>, settings: &NetworkSettings) -> Result<(), Failed> {
     let config = read(file)?;
     let name = name.unwrap_or_else(|| config.name.clone()).to_string();
-    let network = Network::start(file, &name, how)?;
+    let network = Network::start(file, &name, settings)?;
     let status = network.status()?;
     let first: Vec<String> =
         status.nodes.iter().take(4).map(|(node, address)| format!("{node} {address}")).collect();
@@ -295,11 +310,12 @@ fn up(file: &Path, name: Option<Name>, how: &How) -> Result<(), Failed> {
         "network {name} is up: {} nodes ({}{more}), for {}\n",
         status.nodes.len(),
         first.join(", "),
-        Time::from(how.lasts)
+        Time::from(settings.lasts)
     );
     if let Some(table) = &status.table {
         text += &format!(
-            "programs of Springtide's take it with `wan exec NODE springtide ...`, or where a grid's file has\n    net.shape = {}\n",
+            "programs of Springtide use it with `wan exec NODE springtide ...`, or with this line \
+            in a grid's config\n    net.shape = {}\n",
             toml::Value::from(table.display().to_string())
         );
     }
@@ -313,91 +329,92 @@ fn up(file: &Path, name: Option<Name>, how: &How) -> Result<(), Failed> {
     print(&text)
 }
 
-/// A network that was started.
+/// A network that this process started.
 pub struct Network {
     home: PathBuf,
     name: String,
-    /// What keeps it, if it ends with this process: its holder reads from it.
-    keeps: Option<ChildStdin>,
-    /// It is to end.
-    over: Arc<AtomicBool>,
+    /// The pipe that keeps a tied network up: its holder reads from it.
+    keep_alive: Option<ChildStdin>,
+    /// Whether the network is to end.
+    is_ending: Arc<AtomicBool>,
 }
 
 impl Network {
-    /// Starts one, and waits until it can be used.
+    /// Starts a network and waits until it is usable.
     ///
     /// # Errors
-    /// One of this name is up, or it cannot be had; nothing is left.
-    pub fn start(file: &Path, name: &str, how: &How) -> Result<Self, Failed> {
+    /// A network of this name is up, or it cannot be started; nothing remains.
+    pub fn start(file: &Path, name: &str, settings: &NetworkSettings) -> Result<Self, Failed> {
         let home = home()?;
-        hold_apart(&home, file, name, how, false)?;
-        Ok(Self { home, name: name.to_owned(), keeps: None, over: Arc::default() })
+        hold_apart(&home, file, name, settings, false)?;
+        Ok(Self { home, name: name.to_owned(), keep_alive: None, is_ending: Arc::default() })
     }
 
-    /// Starts one that ends with this process, however that ends.
+    /// Starts a network that ends with this process, even if the process is killed.
     ///
     /// # Errors
     /// As [`Network::start`].
-    pub fn start_tied(file: &Path, name: &str, how: &How) -> Result<Self, Failed> {
+    pub fn start_tied(file: &Path, name: &str, settings: &NetworkSettings) -> Result<Self, Failed> {
         let home = home()?;
-        let keeps = hold_apart(&home, file, name, how, true)?;
-        Ok(Self { home, name: name.to_owned(), keeps, over: Arc::default() })
+        let keep_alive = hold_apart(&home, file, name, settings, true)?;
+        Ok(Self { home, name: name.to_owned(), keep_alive, is_ending: Arc::default() })
     }
 
-    /// What it is, and how it does.
+    /// The state of the network.
     ///
     /// # Errors
-    /// It is gone.
+    /// The network has ended.
     pub fn status(&self) -> Result<Status, Failed> {
         place::status(&self.home, &self.name).map_err(failed)
     }
 
-    /// Lets it remove these groups and this folder when this process has ended without doing so. Should the network end before, then
-    /// this process is asked to end, too: its nodes cannot reach each other any more.
+    /// Lets the network remove these control groups and this folder, should this process end
+    /// without doing so. Should the network end first, this process is asked to end: its nodes
+    /// cannot reach each other any longer.
     ///
     /// # Errors
-    /// It is gone.
+    /// The network has ended.
     pub fn tie(&self, groups: Vec<PathBuf>, folder: PathBuf) -> Result<(), Failed> {
-        let gone =
+        let ended =
             |error: std::io::Error| Failed::failure(format!("network {}: {error}", self.name));
-        let mut line = UnixStream::connect(place::socket(&self.home, &self.name)).map_err(gone)?;
+        let mut line = UnixStream::connect(place::socket(&self.home, &self.name)).map_err(ended)?;
         let pid = std::process::id();
-        place::say(&mut line, &Request::Tie { pid, groups, folder }).map_err(gone)?;
-        place::hear::<Answer>(&line).map_err(gone)?;
-        let (name, over) = (self.name.clone(), self.over.clone());
+        place::say(&mut line, &Request::Tie { pid, groups, folder }).map_err(ended)?;
+        place::hear::<Answer>(&line).map_err(ended)?;
+        let (name, is_ending) = (self.name.clone(), self.is_ending.clone());
         std::thread::spawn(move || {
             let _ = place::hear::<Answer>(&line);
-            if over.load(Ordering::Acquire) {
+            if is_ending.load(Ordering::Acquire) {
                 return;
             }
-            tracing::error!("network {name} has ended: so does the run");
+            tracing::error!("network {name} has ended, which ends the run");
             sys::end(i32::try_from(pid).unwrap_or(i32::MAX), false);
         });
         Ok(())
     }
 
-    /// Changes its links.
+    /// Changes links of the network.
     ///
     /// # Errors
-    /// It is gone, or has no such cluster.
+    /// The network has ended, or has no such cluster.
     pub fn change(&self, changes: &[Change]) -> Result<(), Failed> {
-        let told = place::ask(&self.home, &self.name, &Request::Change(changes.to_vec()));
-        told.map(drop).map_err(failed)
+        let answer = place::ask(&self.home, &self.name, &Request::Change(changes.to_vec()));
+        answer.map(drop).map_err(failed)
     }
 
-    /// Its space of users, if it has one of its own.
+    /// The user namespace of the network, if it has its own.
     ///
     /// # Errors
-    /// It is gone.
+    /// The network has ended.
     pub fn users(&self) -> Result<Option<OwnedFd>, Failed> {
         let status = self.status()?;
         if status.own_users { open_of(&status, "ns/user").map(Some) } else { Ok(None) }
     }
 
-    /// Its spaces, by the name of the cluster or node that each is of.
+    /// The network namespaces, by the names of their clusters or nodes.
     ///
     /// # Errors
-    /// It is gone.
+    /// The network has ended.
     pub fn spaces(&self) -> Result<BTreeMap<String, OwnedFd>, Failed> {
         let status = self.status()?;
         let spaces = status.spaces.iter();
@@ -409,16 +426,16 @@ impl Network {
 }
 
 impl Drop for Network {
-    /// One that is tied ends in order.
+    /// Ends a tied network in order.
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Release);
-        if self.keeps.is_some() {
+        self.is_ending.store(true, Ordering::Release);
+        if self.keep_alive.is_some() {
             let _ = place::ask(&self.home, &self.name, &Request::Down);
         }
     }
 }
 
-/// A file of the process that holds a network.
+/// Opens a file of the process that holds a network.
 fn open_of(status: &Status, what: &str) -> Result<OwnedFd, Failed> {
     let path = format!("/proc/{}/{what}", status.pid);
     std::fs::File::open(&path)
@@ -426,63 +443,65 @@ fn open_of(status: &Status, what: &str) -> Result<OwnedFd, Failed> {
         .map_err(|error| Failed::failure(format!("{path}: {error}")))
 }
 
-/// Starts the process that holds a network, and waits until it does.
+/// Starts the process that holds a network, and waits until the network is up.
 fn hold_apart(
     home: &Path,
     file: &Path,
     name: &str,
-    how: &How,
+    settings: &NetworkSettings,
     tied: bool,
 ) -> Result<Option<ChildStdin>, Failed> {
     if place::all(home).map_err(failed)?.iter().any(|other| other == name) {
         return Err(Failed::usage(format!(
-            "a network named {name} is up: end it with `wan down {name}`, or give this one another --name"
+            "a network named {name} is up: end it with `wan down {name}`, or choose another --name"
         )));
     }
     let log = place::log(home, name);
     let said = create_file(&log)?;
     let this = std::env::current_exe().map_err(Failed::failure)?;
-    let per = if how.per == PortOf::Cluster { "cluster" } else { "node" };
+    let per = if settings.per == PortOf::Cluster { "cluster" } else { "node" };
     let mut holder = Command::new(this)
         .args(["wan", "hold"])
         .arg(file)
-        .args([name, how.network.word(), per, &how.seed.to_string()])
-        .arg(how.lasts.as_millis().to_string())
-        .args(how.partial.then_some("--partial"))
+        .args([name, settings.network.word(), per, &settings.seed.to_string()])
+        .arg(settings.lasts.as_millis().to_string())
+        .args(settings.partial.then_some("--partial"))
         .args(tied.then_some("--tied"))
         .stdin(if tied { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(said)
         .spawn()
         .map_err(Failed::failure)?;
-    let keeps = holder.stdin.take();
+    let keep_alive = holder.stdin.take();
     let stdout = holder.stdout.take();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
         let read = stdout.map(|stdout| BufReader::new(stdout).read_line(&mut line));
-        let _ = tell.send(matches!(read, Some(Ok(count)) if count > 0));
+        let _ = sender.send(matches!(read, Some(Ok(count)) if count > 0));
     });
-    if !told.recv_timeout(UP_WITHIN).unwrap_or(false) {
-        // It may be stuck; if it has ended, this does nothing.
+    if !receiver.recv_timeout(START_TIMEOUT).unwrap_or(false) {
+        // The process may be stuck. No effect if it has ended.
         let _ = holder.kill();
         let _ = holder.wait();
         let why = std::fs::read_to_string(&log).unwrap_or_default();
         let _ = std::fs::remove_file(&log);
         let why = why.trim().trim_start_matches("springtide: ").to_owned();
-        let why = if why.is_empty() { "it did not say why".to_owned() } else { why };
-        let other = match how.network {
+        let why = if why.is_empty() { "no reason was given".to_owned() } else { why };
+        let other = match settings.network {
             Carries::Router => {
-                "; `wan doctor` says what this machine can do, and programs of Springtide's need nothing of it with `--network sockets`"
+                "; `wan doctor` says what this host supports; programs of Springtide can use \
+                `--network sockets` on every host"
             }
             Carries::Kernel => {
-                "; `wan doctor` says what this machine can do; `--network router` needs nothing of its kernel's queues"
+                "; `wan doctor` says what this host supports; `--network router` needs no queues \
+                of the kernel"
             }
             Carries::Sockets => "",
         };
         return Err(Failed::failure(format!("network {name} is not up: {why}{other}")));
     }
-    Ok(keeps)
+    Ok(keep_alive)
 }
 
 fn down(name: Option<&str>) -> Result<(), Failed> {
@@ -501,14 +520,14 @@ fn status(name: Option<&str>, json: bool) -> Result<(), Failed> {
         value["schema"] = 1.into();
         return print(&format!("{value}\n"));
     }
-    print(&told(&status))
+    print(&status_text(&status))
 }
 
 fn rate(rate: Option<u64>) -> String {
     rate.map_or("-".to_owned(), |rate| format!("{} kB/s", rate as f64 / 1e3))
 }
 
-fn told(status: &Status) -> String {
+fn status_text(status: &Status) -> String {
     let mut text = format!(
         "network {}: {} nodes by {}, ends in {:.0} s",
         status.name,
@@ -519,7 +538,8 @@ fn told(status: &Status) -> String {
     text += &match (status.late_us, &status.table) {
         (Some([half, most, latest]), _) => {
             format!(
-                "; late by {half:.0} us (half), {most:.0} us (99 of 100), {latest:.0} us (the latest)\n"
+                "; late by {half:.0} us (half), {most:.0} us (99 of 100), {latest:.0} us \
+                (maximum)\n"
             )
         }
         (None, Some(table)) => {
@@ -532,7 +552,7 @@ fn told(status: &Status) -> String {
     }
     if status.unroutable + status.refused > 0 {
         text += &format!(
-            "{} packets for nobody, {} not taken by Linux\n",
+            "{} packets without a receiver, {} refused by Linux\n",
             status.unroutable, status.refused
         );
     }
@@ -603,29 +623,30 @@ fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed
     if let Some(address) = address {
         child.env("SPRINGTIDE_WAN_ADDRESS", address.to_string());
         if let Some(table) = &status.table {
-            // What knows nothing of it runs as without a network.
+            // Programs of other origin run as without a network.
             child.env(SHAPE, table);
             within = Some(Within::Table(table.clone()));
             child.env("SPRINGTIDE_NET__BIND", format!("{address}:0"));
             if !is_ours(program) {
                 eprintln!(
-                    "note: network {name} shapes the sockets of Springtide's own programs, of those built with its library, and of no \
-                     others: these run as without a network (`wan up --network router` shapes all)"
+                    "note: network {name} shapes only the sockets of Springtide's own programs and \
+                    of those built with its library; others run as without a network (`wan up \
+                    --network router` shapes all)"
                 );
             }
         }
     }
     sys::run_in(&mut child, spaces);
-    // What runs in a network ends with it, also when that was killed.
-    let gone = |error: std::io::Error| Failed::failure(format!("network {name}: {error}"));
-    let mut line = UnixStream::connect(place::socket(&home, &name)).map_err(gone)?;
-    place::say(&mut line, &Request::Stay).map_err(gone)?;
+    // Programs in a network end with it, even if it was killed.
+    let ended = |error: std::io::Error| Failed::failure(format!("network {name}: {error}"));
+    let mut line = UnixStream::connect(place::socket(&home, &name)).map_err(ended)?;
+    place::say(&mut line, &Request::Stay).map_err(ended)?;
     let mut child = child.spawn().map_err(|error| Failed::usage(format!("{program}: {error}")))?;
     let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
     std::thread::spawn(move || {
         let _ = place::hear::<Answer>(&line);
         sys::end(pid, true);
-        // What it has started, and left behind, too: it could reach nobody any more.
+        // Processes that the program left running end, too: they could reach no other process.
         within.iter().flat_map(Within::programs).for_each(|pid| sys::end(pid, true));
     });
     std::thread::spawn(move || pass_on(pid));
@@ -645,7 +666,8 @@ fn is_ours(program: &str) -> bool {
     mine.is_some_and(|mine| mine.file_name() == given)
 }
 
-/// Leaves it to a program of `wan exec` what to do when both are told to end: it may have something to say. The terminal tells both.
+/// Leaves the reaction to a signal to the program, which the terminal signals as well: the program
+/// may print last lines.
 fn pass_on(pid: i32) {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
@@ -671,31 +693,33 @@ fn set(name: Option<&str>, link: &str, what: &[String]) -> Result<(), Failed> {
     let name = place::choose(&home, name).map_err(failed)?;
     let wish = Wish::of(what).map_err(Failed::usage)?;
     let asked = link.parse::<Link>().map_err(Failed::usage)?;
-    // What changes is said, not what it becomes: somebody else may be setting the same link.
+    // Only the change is sent, because another command may change the same link.
     let request = Request::Set { link: asked, wish: wish.clone() };
     match place::ask(&home, &name, &request) {
         Ok(Answer::Set(outcome)) => {
             let mut text = format!("{link}: {}\n", what.join(" "));
             let is_down = outcome.links.iter().any(|(_, profile)| !profile.up);
             if is_down && wish.up.is_none() {
-                text += &format!("{link} is down: `up` lets it carry again\n");
+                text += &format!("{link} is down: `up` restores it\n");
             }
             if outcome.flaps && wish.profile.is_none() {
-                text +=
-                    &format!("{link} comes and goes: `up`, `down` or another profile ends that\n");
+                text += &format!(
+                    "{link} goes up and down by its profile: `up`, `down` or another \
+                    profile ends that\n"
+                );
             }
             for lack in &outcome.lacks {
                 eprintln!("warning: {lack}");
             }
             print(&text)
         }
-        Ok(_) => Err(Failed::failure(format!("network {name} is another version's"))),
+        Ok(_) => Err(Failed::failure(format!("network {name} belongs to another version"))),
         Err(PlaceError::Refused(reason)) => Err(Failed::usage(reason)),
         Err(error) => Err(failed(error)),
     }
 }
 
-fn told_profiles() -> String {
+fn profiles_text() -> String {
     let rate = |rate: Option<Rate>| rate.map_or("-".to_owned(), |rate| rate.to_string());
     let row = |[name, rtt, jitter, loss, out, back]: [&str; 6]| {
         format!("{name:25} {rtt:>7} {jitter:>7} {loss:>8} {out:>12} {back:>12}\n")
@@ -718,7 +742,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_topology_that_is_not_there_is_told_and_those_that_come_along_are() {
+    fn an_unknown_topology_is_reported_and_profiles_are_listed() {
         let wan = |command| {
             let registry = Arc::new(Registry::new());
             wan(command, registry, "1", &GlobalArgs::default())
@@ -728,10 +752,10 @@ mod tests {
         let unknown = wan(WanCommand::Show { name: Some("pairr".into()) }).unwrap_err();
         assert!(unknown.message.contains("`wan list`"), "{}", unknown.message);
         assert_eq!(read(Path::new("pair")).unwrap().cluster.len(), 2);
-        let told = told_profiles();
+        let answer = profiles_text();
         assert!(
-            told.lines().any(|line| line.starts_with("wan-50 ") && line.contains("50ms")),
-            "{told}"
+            answer.lines().any(|line| line.starts_with("wan-50 ") && line.contains("50ms")),
+            "{answer}"
         );
     }
 }

@@ -1,6 +1,7 @@
-//! `sim run --recorded`: predicts how a job that was run and recorded would run on a grid, with and without parts of it.
+//! `sim run --recorded`: predicts the run time of a recorded job on a grid, with and without parts
+//! of the grid.
 //!
-//! Must not know how a grid is simulated.
+//! Independent of the simulation itself.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,60 +30,62 @@ use crate::run::print;
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Prediction options")]
 pub struct WhatIfArgs {
-    /// In place of a scenario: predict the run of the job whose run left this directory (`run --out`, `sim run --out`)
+    /// Predict the run of a recorded job, from this directory (--out of `run` or `sim run`),
+    /// instead of a scenario
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, requires = "config",
           conflicts_with_all = ["scenario", "out", "period"])]
     pub recorded: Option<PathBuf>,
-    /// On this grid
+    /// Config of the grid to predict for
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "recorded")]
     pub config: Option<PathBuf>,
-    /// What its links are really like, and its clusters inside [default: as its config expects them]
+    /// Measured links of the grid and networks of its clusters [default: those that its config
+    /// expects]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "recorded")]
     pub links: Option<PathBuf>,
-    /// And on the grid without this cluster. May be given several times: each is a prediction of its own
+    /// Also predict the grid without this cluster. Repeatable, each for a prediction of its own
     #[arg(long, value_name = "CLUSTER", requires = "recorded")]
     pub without: Vec<Name>,
-    /// And on the grid without the link between these. May be given several times
+    /// Also predict the grid without the link between these clusters. Repeatable
     #[arg(long, value_name = "A,B", value_parser = pair, requires = "recorded")]
     pub without_link: Vec<Pair>,
 }
 
 fn pair(text: &str) -> Result<Pair, String> {
-    let (a, b) = text.split_once(',').ok_or("give two clusters such as ams,del")?;
+    let (a, b) = text.split_once(',').ok_or("must be two clusters such as ams,del")?;
     Ok(Pair(a.parse()?, b.parse()?))
 }
 
-/// How it is predicted.
-pub struct How {
-    /// How far the set of nodes is adapted; the grid's own word where absent.
+/// The settings of a prediction.
+pub struct PredictionSettings {
+    /// The mode of adaptation; the grid's own if absent.
     pub mode: Option<Mode>,
-    /// Of whatever is random.
+    /// The random seed of the simulation.
     pub seed: u64,
-    /// What the network carries.
+    /// The transport of the simulated network.
     pub wire: Wire,
-    /// Whether to print JSON.
+    /// Whether to print the prediction as one JSON object.
     pub json: bool,
 }
 
-/// What comes of it.
-pub struct Told {
-    /// The recorded run.
+/// The result of a prediction.
+pub struct Prediction {
+    /// The run that was recorded.
     pub run: Recorded,
-    /// What is known of its job.
+    /// The model learned from the recorded run.
     pub learned: Learned,
-    /// How far the set of nodes is adapted.
+    /// The mode of adaptation.
     pub mode: Mode,
-    /// The grid as it is, then without each.
+    /// The grid as it is, then each grid without a part.
     pub predicted: Vec<Predicted>,
 }
 
-/// Predicts, and prints it.
+/// Predicts run times and prints them.
 ///
 /// # Errors
-/// The record, the grid's config or the links cannot be used.
-pub fn what_if(args: &WhatIfArgs, how: How) -> Result<(), Failed> {
-    let (json, seed) = (how.json, how.seed);
-    let Told { run, learned, mode, predicted } = predict(args, how)?;
+/// The record, the grid's config or the links are not usable.
+pub fn what_if(args: &WhatIfArgs, settings: PredictionSettings) -> Result<(), Failed> {
+    let (json, seed) = (settings.json, settings.seed);
+    let Prediction { run, learned, mode, predicted } = predict(args, settings)?;
     if json {
         let object = serde_json::json!({
             "schema": crate::report::SCHEMA,
@@ -94,12 +97,12 @@ pub fn what_if(args: &WhatIfArgs, how: How) -> Result<(), Failed> {
         });
         return print(&format!("{object}\n"));
     }
-    print(&told(&run, &learned, &predicted))
+    print(&prediction_text(&run, &learned, &predicted))
 }
 
-fn predict(args: &WhatIfArgs, how: How) -> Result<Told, Failed> {
+fn predict(args: &WhatIfArgs, settings: PredictionSettings) -> Result<Prediction, Failed> {
     let (Some(dir), Some(file)) = (&args.recorded, &args.config) else {
-        return Err(Failed::usage("give both --recorded and --config"));
+        return Err(Failed::usage("--recorded needs --config as well"));
     };
     let run = recorded(dir)?;
     let learned =
@@ -111,18 +114,24 @@ fn predict(args: &WhatIfArgs, how: How) -> Result<Told, Failed> {
     };
     let grid = grid(&config.value, links.as_ref(), &learned, run.wall_s)?;
     let without = variants(args, &grid)?;
-    let mode = how.mode.unwrap_or_else(|| grid.adaptation.mode.into());
-    let order = Order { grid, model: learned.model.clone(), mode, seed: how.seed, wire: how.wire };
+    let mode = settings.mode.unwrap_or_else(|| grid.adaptation.mode.into());
+    let order = Order {
+        grid,
+        model: learned.model.clone(),
+        mode,
+        seed: settings.seed,
+        wire: settings.wire,
+    };
     let predicted = without.iter().map(|without| forecast::predict(&order, without)).collect();
-    Ok(Told { run, learned, mode, predicted })
+    Ok(Prediction { run, learned, mode, predicted })
 }
 
-/// What a run's directory says of it.
+/// Reads a recorded run from its directory.
 ///
 /// # Errors
-/// There is no whole run, it failed, or a file of it is malformed.
+/// The run is incomplete, it failed, or a file is malformed.
 pub fn recorded(dir: &Path) -> Result<Recorded, Failed> {
-    /// What is needed of `result.json`.
+    /// The required part of `result.json`.
     #[derive(Deserialize)]
     struct Result {
         job: String,
@@ -160,7 +169,7 @@ pub fn recorded(dir: &Path) -> Result<Recorded, Failed> {
     let run_dir = RunDir::open(dir).map_err(Failed::usage)?;
     let file = run_dir.result();
     let text = fs::read_to_string(&file).map_err(|error| {
-        let why = "the run goes on, or was cut off; give a whole one";
+        let why = "the run continues, or was cut off: name a complete one";
         Failed::usage(format!("cannot read {}: {error}: {why}", file.display()))
     })?;
     let result: Result = serde_json::from_str(&text).map_err(|error| {
@@ -170,12 +179,12 @@ pub fn recorded(dir: &Path) -> Result<Recorded, Failed> {
     let wrong = |why: &str| Failed::usage(format!("{}: {why}", file.display()));
     if !result.ok {
         let error = result.error.unwrap_or_default();
-        return Err(wrong(&format!("the run failed ({error}): give one that ended well")));
+        return Err(wrong(&format!("the run failed ({error}): name one that succeeded")));
     }
     if result.clusters.is_empty() {
-        return Err(wrong("the run had no grid (--sequential): give one that had"));
+        return Err(wrong("the run had no grid (--sequential): name one with a grid"));
     }
-    let old = || wrong("it does not say what was computed: record the run with this version");
+    let old = || wrong("it does not contain the computed work: record the run with this version");
     let mut clusters: BTreeMap<ClusterId, Part> = BTreeMap::new();
     for (name, work) in result.work.ok_or_else(old)? {
         let Work { working_s, root_s, tasks, units, squares } = work;
@@ -210,7 +219,7 @@ pub fn recorded(dir: &Path) -> Result<Recorded, Failed> {
     })
 }
 
-/// The grid as the simulator takes it. What the links' file says of clusters that the grid has not is a mistake.
+/// The grid as the simulator's scenario. An error if the file of links names an unknown cluster.
 fn grid(
     config: &GridConfig,
     links: Option<&Loaded<LinksConfig>>,
@@ -292,7 +301,7 @@ fn check_names(links: &Loaded<LinksConfig>, grid: &ScenarioConfig) -> Result<(),
     }
 }
 
-/// The grid as it is first, then without each.
+/// The variants to predict: the whole grid first, then each without a part.
 fn variants(args: &WhatIfArgs, grid: &ScenarioConfig) -> Result<Vec<Without>, Failed> {
     let links = args
         .without_link
@@ -312,17 +321,18 @@ fn variants(args: &WhatIfArgs, grid: &ScenarioConfig) -> Result<Vec<Without>, Fa
     Ok(std::iter::once(Without::Nothing).chain(clusters).chain(links).collect())
 }
 
-fn told(run: &Recorded, learned: &Learned, predicted: &[Predicted]) -> String {
+fn prediction_text(run: &Recorded, learned: &Learned, predicted: &[Predicted]) -> String {
     let model = &learned.model;
     let micros = |us: u64| seconds(us as f64 * 1e-6);
     let leaves = match learned.leaves > u64::from(model.leaves) {
         true => format!("{} tasks (as {})", learned.leaves, model.leaves),
         false => format!("{} tasks", model.leaves),
     };
-    let guessed = if learned.declared { "" } else { " (guessed: no costs were counted)" };
+    let estimated = if learned.declared { "" } else { " (estimated: the run counted no costs)" };
     let mut text = format!(
-        "run         {} of {}\nmodel       {} iterations of {} of one thread's work in {leaves}{guessed} and {} of the \
-         root's own; each sends {} to all nodes and returns {}\n",
+        "run         {} of {}\n\
+        model       {} iterations of {} of one thread's work in {leaves}{estimated} and {} of the \
+        root's own; each sends {} to all nodes and returns {}\n",
         run.run,
         run.job,
         model.rounds,

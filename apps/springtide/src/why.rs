@@ -1,6 +1,7 @@
-//! `why` and `replay`: a run's adaptation told in sentences from its log, and its decisions taken again.
+//! `why` and `replay`: explain a run's adaptation from its log, and repeat its decisions.
 //!
-//! Must not know how decisions are taken: the policy tells its own, this puts them among what happened.
+//! Independent of the policy, which explains its own decisions; this module orders them among the
+//! other events.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,103 +16,103 @@ use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 use crate::exit::Failed;
 use crate::report::{SCHEMA, many, seconds};
 use crate::run::print;
-use crate::runlog::{Moment, Story, Taken};
+use crate::runlog::{RunLog, TimedDecision, TimedEvent};
 use crate::talk::{clean, tell};
 use crate::wrap;
 
-/// What happens to several nodes within this time is told in one line, in seconds.
-const TOGETHER_S: f64 = 2.0;
-/// Of a dead node's last words so many lines are told.
-const LAST_LINES: usize = 5;
-/// Of a decision that came out different so many differences are told.
-const DIFFERENCES: usize = 5;
+/// Interval within which equal events of several nodes share one line, in seconds.
+const GROUP_S: f64 = 2.0;
+/// Maximum number of last log lines shown for a failed node.
+const LAST_LINES_MAX: usize = 5;
+/// Maximum number of differences shown for a decision that differs.
+const DIFFERENCES_MAX: usize = 5;
 
-/// What is asked.
+/// A question about a run.
 pub struct Question<'a> {
-    /// The run's directory.
+    /// The directory of the run.
     pub run: &'a Path,
-    /// Only the decision at this moment, in seconds since the job's start.
+    /// Only the decision at this time, in seconds since the job's start.
     pub at: Option<f64>,
-    /// Only what concerns this node.
+    /// Only entries about this node.
     pub node: Option<&'a str>,
-    /// Whether the answer is one JSON object.
+    /// Whether to print the answer as one JSON object.
     pub json: bool,
 }
 
-/// Tells why a run's nodes came and went.
+/// Explains why a run's nodes joined and left.
 ///
 /// # Errors
-/// There is no run or its log is malformed; there is no such node, or no decision where one is asked for.
+/// No run exists or its log is malformed, or it has no such node or decision.
 pub fn why(question: &Question<'_>) -> Result<(), Failed> {
-    let story = Story::read(question.run)?;
+    let log = RunLog::read(question.run)?;
     let entries = match (question.at, question.node) {
-        (None, None) => whole(&story),
-        (at, Some(node)) => of_node(&story, &known(&story, node)?, at)?,
+        (None, None) => all_entries(&log),
+        (at, Some(node)) => node_entries(&log, &find_node(&log, node)?, at)?,
         (Some(at), None) => {
-            let taken = decision_at(&story, at)?;
-            vec![at_moment(taken), seen(taken)]
+            let taken = decision_at(&log, at)?;
+            vec![decision_entry(taken), inputs_entry(taken)]
         }
     };
     if question.json {
-        return print(&format!("{}\n", object(&story, &entries)));
+        return print(&format!("{}\n", object(&log, &entries)));
     }
     print(&text(&entries, wrap::width()))?;
-    for note in notes(&story, question) {
+    for note in notes(&log, question) {
         tell(&note);
     }
     Ok(())
 }
 
-/// Takes every decision of a run again.
+/// Repeats every decision of a run.
 ///
 /// # Errors
-/// There is no run, it has no decisions, or one comes out different: the first of them.
+/// No run exists, it has no decisions, or a repeated decision differs: the first of them.
 pub fn replay(run: &Path) -> Result<(), Failed> {
-    let story = Story::read(run)?;
-    let decisions = story.some_decisions()?;
+    let log = RunLog::read(run)?;
+    let decisions = log.some_decisions()?;
     let count = policy::replay(decisions.iter().map(|taken| &taken.logged))
         .map_err(|divergence| diverged(&divergence, decisions.len()))?;
     print(&format!("{} taken again: all came out the same\n", many(count, "decision")))?;
-    story.gap.iter().for_each(|gap| tell(gap));
+    log.gap.iter().for_each(|gap| tell(gap));
     Ok(())
 }
 
-/// Something that is told.
+/// A line of the answer with its reasons.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
-    /// When: seconds since the job's start.
+    /// The time in seconds since the job's start.
     at_s: f64,
-    /// What kind of thing, for programs.
+    /// The kind of the entry, for programs.
     kind: &'static str,
-    /// What, in a line.
+    /// The text in one line.
     text: String,
-    /// Why, a sentence each.
+    /// The reasons, one sentence each.
     why: Vec<String>,
 }
 
-/// What happened or was decided, in one order.
+/// An event or a decision, in one order.
 enum Step<'a> {
-    Happened(&'a Moment),
-    Decided(&'a Taken),
+    Happened(&'a TimedEvent),
+    Decided(&'a TimedDecision),
 }
 
-fn steps(story: &Story) -> Vec<Step<'_>> {
-    let moments = story.moments.iter().map(|moment| (moment.at_s, Step::Happened(moment)));
-    let decisions = story.decisions.iter().map(|taken| (taken.at_s, Step::Decided(taken)));
+fn steps(log: &RunLog) -> Vec<Step<'_>> {
+    let moments = log.moments.iter().map(|moment| (moment.at_s, Step::Happened(moment)));
+    let decisions = log.decisions.iter().map(|taken| (taken.at_s, Step::Decided(taken)));
     let mut steps: Vec<_> = moments.chain(decisions).collect();
     steps.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     steps.into_iter().map(|(_, step)| step).collect()
 }
 
-/// Decisions in a row that changed nothing.
-struct Quiet {
+/// Consecutive decisions without a change.
+struct UnchangedPeriods {
     at_s: f64,
     periods: (u64, u64),
     efficiency: Option<(f64, f64)>,
 }
 
-impl Quiet {
-    fn of(Taken { at_s, logged }: &Taken) -> Self {
+impl UnchangedPeriods {
+    fn of(TimedDecision { at_s, logged }: &TimedDecision) -> Self {
         let period = logged.inputs.snapshot.period;
         let efficiency = logged.decision.efficiency.map(|e| (e, e));
         Self { at_s: *at_s, periods: (period, period), efficiency }
@@ -141,34 +142,34 @@ impl Quiet {
     }
 }
 
-/// The same thing that happened to several nodes.
-struct Group {
+/// The same event of several nodes.
+struct NodeGroup {
     at_s: f64,
     last_s: f64,
-    fate: Fate,
+    fate: Membership,
     nodes: Vec<NodeId>,
 }
 
-/// What happened to a node.
+/// An event of a node's membership.
 #[derive(Clone, Debug, PartialEq)]
-enum Fate {
+enum Membership {
     Joined,
     Left(String),
     Lost(String),
 }
 
-impl Fate {
+impl Membership {
     fn of(event: &Event) -> Option<(&NodeId, Self)> {
         match event {
-            Event::NodeJoined { node, .. } => Some((node, Fate::Joined)),
-            Event::NodeLeft { node, why, .. } => Some((node, Fate::Left(why.clone()))),
-            Event::NodeLost { node, why, .. } => Some((node, Fate::Lost(why.clone()))),
+            Event::NodeJoined { node, .. } => Some((node, Membership::Joined)),
+            Event::NodeLeft { node, why, .. } => Some((node, Membership::Left(why.clone()))),
+            Event::NodeLost { node, why, .. } => Some((node, Membership::Lost(why.clone()))),
             _ => None,
         }
     }
 }
 
-impl Group {
+impl NodeGroup {
     fn entry(self) -> Entry {
         let names: Vec<&str> = self.nodes.iter().map(NodeId::as_str).collect();
         let names = match names[..] {
@@ -177,70 +178,71 @@ impl Group {
         };
         let verb = if self.nodes.len() == 1 { "was" } else { "were" };
         let (kind, text, why) = match self.fate {
-            Fate::Joined => ("joined", format!("{names} joined"), String::new()),
-            Fate::Left(why) => ("left", format!("{names} left in order"), why),
-            Fate::Lost(why) => ("lost", format!("{names} {verb} lost"), why),
+            Membership::Joined => ("joined", format!("{names} joined"), String::new()),
+            Membership::Left(why) => ("left", format!("{names} left in order"), why),
+            Membership::Lost(why) => ("lost", format!("{names} {verb} lost"), why),
         };
         Entry { at_s: self.at_s, kind, text, why: lines(&why) }
     }
 }
 
-/// A reason that may have the last lines of a log below it.
+/// The lines of a reason, which may contain the last lines of a log.
 fn lines(why: &str) -> Vec<String> {
     let lines = why.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.take(1 + LAST_LINES).map(str::to_owned).collect()
+    lines.take(1 + LAST_LINES_MAX).map(str::to_owned).collect()
 }
 
-/// All of a run: each change, and what happened, in order of time.
-fn whole(story: &Story) -> Vec<Entry> {
+/// All entries of a run in order of time.
+fn all_entries(log: &RunLog) -> Vec<Entry> {
     let mut entries = Vec::new();
-    let mut quiet: Option<Quiet> = None;
-    let mut group: Option<Group> = None;
+    let mut quiet: Option<UnchangedPeriods> = None;
+    let mut group: Option<NodeGroup> = None;
     let mut epoch = None;
-    for step in steps(story) {
+    for step in steps(log) {
         match step {
             Step::Decided(taken) if taken.logged.decision.decided().is_empty() => {
-                entries.extend(group.take().map(Group::entry));
-                let next = Quiet::of(taken);
+                entries.extend(group.take().map(NodeGroup::entry));
+                let next = UnchangedPeriods::of(taken);
                 quiet = Some(match quiet.take() {
                     Some(before) => before.and(next),
                     None => next,
                 });
             }
             Step::Decided(taken) => {
-                entries.extend(quiet.take().map(Quiet::entry));
-                entries.extend(group.take().map(Group::entry));
-                entries.push(at_moment(taken));
+                entries.extend(quiet.take().map(UnchangedPeriods::entry));
+                entries.extend(group.take().map(NodeGroup::entry));
+                entries.push(decision_entry(taken));
             }
-            Step::Happened(Moment { at_s, event }) => {
-                if let Some((node, fate)) = Fate::of(event) {
+            Step::Happened(TimedEvent { at_s, event }) => {
+                if let Some((node, fate)) = Membership::of(event) {
                     match &mut group {
-                        Some(group) if group.fate == fate && at_s - group.last_s <= TOGETHER_S => {
+                        Some(group) if group.fate == fate && at_s - group.last_s <= GROUP_S => {
                             group.last_s = *at_s;
                             group.nodes.push(node.clone());
                         }
                         group => {
-                            entries.extend(quiet.take().map(Quiet::entry));
-                            entries.extend(group.take().map(Group::entry));
+                            entries.extend(quiet.take().map(UnchangedPeriods::entry));
+                            entries.extend(group.take().map(NodeGroup::entry));
                             let (at_s, last_s) = (*at_s, *at_s);
-                            *group = Some(Group { at_s, last_s, fate, nodes: vec![node.clone()] });
+                            let nodes = vec![node.clone()];
+                            *group = Some(NodeGroup { at_s, last_s, fate, nodes });
                         }
                     }
-                } else if let Some(entry) = happened(*at_s, event, &mut epoch) {
-                    entries.extend(quiet.take().map(Quiet::entry));
-                    entries.extend(group.take().map(Group::entry));
+                } else if let Some(entry) = job_entry(*at_s, event, &mut epoch) {
+                    entries.extend(quiet.take().map(UnchangedPeriods::entry));
+                    entries.extend(group.take().map(NodeGroup::entry));
                     entries.push(entry);
                 }
             }
         }
     }
-    entries.extend(quiet.map(Quiet::entry));
-    entries.extend(group.map(Group::entry));
+    entries.extend(quiet.map(UnchangedPeriods::entry));
+    entries.extend(group.map(NodeGroup::entry));
     entries
 }
 
-/// What concerns the whole job. `epoch`: the last that was told.
-fn happened(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<Entry> {
+/// The entry of an event that concerns the whole job. `epoch` is the last one shown.
+fn job_entry(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<Entry> {
     let entry = |kind, text| Entry { at_s, kind, text, why: Vec::new() };
     Some(match event {
         Event::RunStarted { clusters, .. } if !clusters.is_empty() => {
@@ -263,13 +265,13 @@ fn happened(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<Entry
         }
         Event::ViewChanged { job, epoch: of, members, coordinator, .. } => {
             if epoch.replace(*of).is_none_or(|known| known >= *of) {
-                return None; // who joins and leaves is told by name
+                return None; // joins and losses have entries by name
             }
             let by = coordinator.as_ref().map_or(String::new(), |node| format!(" by {node}"));
             let members = many(u64::from(*members), "node");
             entry("epoch", format!("{job} is coordinated{by} under epoch {}, with {members}", of.0))
         }
-        // The scheduler's, and others' than the policy's.
+        // Decisions of the scheduler and of parts other than the policy.
         Event::Decision { decision, why, .. } => {
             Entry { at_s, kind: "order", text: decision.clone(), why: lines(why) }
         }
@@ -278,19 +280,19 @@ fn happened(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<Entry
 }
 
 /// A decision with all its reasons.
-fn at_moment(taken: &Taken) -> Entry {
+fn decision_entry(taken: &TimedDecision) -> Entry {
     let logged = &taken.logged;
     let elapsed_s = logged.inputs.snapshot.elapsed_s;
-    let mut told = policy::tell(std::slice::from_ref(logged), Some(f64::INFINITY)).into_iter();
-    let head = told.next().unwrap_or_default();
-    // The time has a column of its own, and is that of the run's one clock.
+    let mut sentences = policy::tell(std::slice::from_ref(logged), Some(f64::INFINITY)).into_iter();
+    let head = sentences.next().unwrap_or_default();
+    // The time has a column of its own, on the run's clock.
     let text = head.strip_prefix(&format!("{elapsed_s:.1} s, ")).unwrap_or(&head).to_owned();
-    let why = told.map(|line| line.trim().to_owned()).collect();
+    let why = sentences.map(|line| line.trim().to_owned()).collect();
     Entry { at_s: taken.at_s, kind: "decision", text, why }
 }
 
-/// What a decision was taken from, in numbers.
-fn seen(taken: &Taken) -> Entry {
+/// The inputs of a decision, in numbers.
+fn inputs_entry(taken: &TimedDecision) -> Entry {
     let snapshot = &taken.logged.inputs.snapshot;
     let mut why = Vec::new();
     for (cluster, of) in &snapshot.clusters {
@@ -321,65 +323,66 @@ fn seen(taken: &Taken) -> Entry {
         why.push(format!("free nodes: {}", offered.join(", ")));
     }
     if snapshot.requested > 0 {
-        why.push(format!("asked for and not there: {}", snapshot.requested));
+        why.push(format!("requested and not arrived: {}", snapshot.requested));
     }
     if let Some(root) = &snapshot.root {
         why.push(format!("the root is on node {} of cluster {}", root.node, root.cluster));
     }
-    Entry { at_s: taken.at_s, kind: "seen", text: "it was decided from:".to_owned(), why }
+    Entry { at_s: taken.at_s, kind: "seen", text: "inputs of the decision:".to_owned(), why }
 }
 
-/// A time as it is shown: people ask for what they read.
-fn shown(at_s: f64) -> f64 {
+/// A time as it is printed, because people ask for the times that they read.
+fn rounded(at_s: f64) -> f64 {
     (at_s * 10.0).round() / 10.0
 }
 
-/// The last decision not after this moment, else the first.
-fn decision_at(story: &Story, at: f64) -> Result<&Taken, Failed> {
-    let decisions = story.some_decisions()?;
-    let before = decisions.iter().rfind(|taken| shown(taken.at_s) <= at);
+/// The last decision not after this time, else the first.
+fn decision_at(log: &RunLog, at: f64) -> Result<&TimedDecision, Failed> {
+    let decisions = log.some_decisions()?;
+    let before = decisions.iter().rfind(|taken| rounded(taken.at_s) <= at);
     Ok(before.unwrap_or(&decisions[0]))
 }
 
-fn known(story: &Story, name: &str) -> Result<NodeId, Failed> {
-    if story.homes.keys().any(|node| node.as_str() == name) {
+fn find_node(log: &RunLog, name: &str) -> Result<NodeId, Failed> {
+    if log.homes.keys().any(|node| node.as_str() == name) {
         return Ok(name.into());
     }
-    let names: Vec<&str> = story.homes.keys().map(NodeId::as_str).collect();
+    let names: Vec<&str> = log.homes.keys().map(NodeId::as_str).collect();
     let hint = match nearest(name, names.iter().copied()) {
         Some(meant) => format!("did you mean {meant}?"),
         None => format!("it knows {}", names.join(", ")),
     };
-    Err(Failed::usage(format!("{} knows no node {name}: {hint}", story.file.display())))
+    Err(Failed::usage(format!("{} knows no node {name}: {hint}", log.file.display())))
 }
 
-/// What is told of a node; with a moment, by the decision then.
-fn of_node(story: &Story, node: &NodeId, at: Option<f64>) -> Result<Vec<Entry>, Failed> {
-    let home = story.homes.get(node);
+/// The entries about a node; with a time, those of the decision at that time.
+fn node_entries(log: &RunLog, node: &NodeId, at: Option<f64>) -> Result<Vec<Entry>, Failed> {
+    let home = log.homes.get(node);
     let mut entries = Vec::new();
     if let Some(at) = at {
-        let taken = decision_at(story, at)?;
-        entries.extend(said_of(taken, node, home));
+        let taken = decision_at(log, at)?;
+        entries.extend(entries_about(taken, node, home));
         if entries.is_empty() {
             let snapshot = &taken.logged.inputs.snapshot;
-            let text = format!("period {} said nothing of node {node}", snapshot.period);
+            let text = format!("period {} did not mention node {node}", snapshot.period);
             let at_s = taken.at_s;
             entries.push(Entry { at_s, kind: "silence", text, why: Vec::new() });
         }
         return Ok(entries);
     }
-    // A sentence that comes again with other numbers is told once: by its words, where it stands and how often it came.
+    // Sentences that differ only in numbers are shown once. The key is their words; the value their
+    // position, count and last time.
     let mut again: BTreeMap<String, (usize, u32, f64)> = BTreeMap::new();
-    let mut asked: Option<&Taken> = None;
+    let mut requesting: Option<&TimedDecision> = None;
     let mut member = false;
-    for step in steps(story) {
+    for step in steps(log) {
         match step {
             Step::Decided(taken) => {
-                let mut said = said_of(taken, node, home);
-                if said.is_empty() && member {
-                    said.extend(not_blamed(taken, node));
+                let mut entries_of_period = entries_about(taken, node, home);
+                if entries_of_period.is_empty() && member {
+                    entries_of_period.extend(kept_entry(taken, node));
                 }
-                for entry in said {
+                for entry in entries_of_period {
                     let words: String =
                         entry.text.chars().filter(|c| c.is_alphabetic() || *c == ' ').collect();
                     match again.get_mut(&words) {
@@ -392,21 +395,21 @@ fn of_node(story: &Story, node: &NodeId, at: Option<f64>) -> Result<Vec<Entry>, 
                 }
                 let requests = |action: &Action| matches!(action, Action::Request(_));
                 if taken.logged.decision.actions.iter().any(requests) {
-                    asked = Some(taken);
+                    requesting = Some(taken);
                 }
             }
-            Step::Happened(Moment { at_s, event }) => {
-                let entry = match (Fate::of(event), event) {
+            Step::Happened(TimedEvent { at_s, event }) => {
+                let entry = match (Membership::of(event), event) {
                     (Some((who, fate)), _) if who == node => {
                         let first = *at_s <= 0.0;
-                        let joined = fate == Fate::Joined;
+                        let joined = fate == Membership::Joined;
                         member = joined;
                         let (nodes, last_s) = (vec![node.clone()], *at_s);
-                        let mut entry = Group { at_s: *at_s, last_s, fate, nodes }.entry();
-                        match asked {
+                        let mut entry = NodeGroup { at_s: *at_s, last_s, fate, nodes }.entry();
+                        match requesting {
                             _ if !joined => {}
                             _ if first => entry.text.push_str(" as one of the first"),
-                            Some(taken) => entry.why = why_asked(taken),
+                            Some(taken) => entry.why = request_reasons(taken),
                             None => {}
                         }
                         Some(entry)
@@ -428,15 +431,15 @@ fn of_node(story: &Story, node: &NodeId, at: Option<f64>) -> Result<Vec<Entry>, 
     }
     repeated(&mut entries, again);
     if !entries.iter().any(|entry| entry.kind == "decision") {
-        let at_s = story.decisions.last().map_or(0.0, |taken| taken.at_s);
+        let at_s = log.decisions.last().map_or(0.0, |taken| taken.at_s);
         let text =
-            "no decision spoke of it: it was never among the worst of its cluster".to_owned();
+            "no decision mentioned it: it was never among the worst of its cluster".to_owned();
         entries.push(Entry { at_s, kind: "silence", text, why: Vec::new() });
     }
     Ok(entries)
 }
 
-/// Says of sentences that came again how often.
+/// Adds to repeated sentences how often they were repeated.
 fn repeated(entries: &mut [Entry], again: BTreeMap<String, (usize, u32, f64)>) {
     for (index, times, last_s) in again.into_values().filter(|(_, times, _)| *times > 0) {
         let times = many(times.into(), "more time");
@@ -445,34 +448,34 @@ fn repeated(entries: &mut [Entry], again: BTreeMap<String, (usize, u32, f64)>) {
 }
 
 /// The reasons of a decision that concern a node.
-fn said_of(taken: &Taken, node: &NodeId, home: Option<&ClusterId>) -> Vec<Entry> {
+fn entries_about(taken: &TimedDecision, node: &NodeId, home: Option<&ClusterId>) -> Vec<Entry> {
     let at_s = taken.at_s;
     let period = taken.logged.inputs.snapshot.period;
     let prefix = format!("{:.1} s: ", taken.logged.inputs.snapshot.elapsed_s);
-    let told = policy::tell_node(std::slice::from_ref(&taken.logged), node, home);
+    let sentences = policy::tell_node(std::slice::from_ref(&taken.logged), node, home);
     let only = if taken.logged.decision.withheld.is_empty() { "" } else { ", only monitored" };
     let entry = |line: String| {
         let text = line.strip_prefix(&prefix).unwrap_or(&line);
         let text = format!("period {period}{only}: {text}");
         Entry { at_s, kind: "decision", text, why: Vec::new() }
     };
-    told.into_iter().map(entry).collect()
+    sentences.into_iter().map(entry).collect()
 }
 
-/// Said of a node about which a decision that removed others is silent.
-fn not_blamed(taken: &Taken, node: &NodeId) -> Option<Entry> {
+/// The entry of a node that a decision with removals does not mention.
+fn kept_entry(taken: &TimedDecision, node: &NodeId) -> Option<Entry> {
     let removes = |a: &&Action| matches!(a, Action::Remove { .. } | Action::RemoveCluster { .. });
     let removals: Vec<String> =
         taken.logged.decision.actions.iter().filter(removes).map(policy::action).collect();
     let snapshot = &taken.logged.inputs.snapshot;
     let (at_s, period) = (taken.at_s, snapshot.period);
     let text =
-        format!("period {period}: {}; nothing spoke against node {node}", removals.join("; "));
+        format!("period {period}: {}; nothing counted against node {node}", removals.join("; "));
     (!removals.is_empty()).then(|| Entry { at_s, kind: "decision", text, why: Vec::new() })
 }
 
-/// Why nodes were asked for.
-fn why_asked(taken: &Taken) -> Vec<String> {
+/// The reasons for a request for nodes.
+fn request_reasons(taken: &TimedDecision) -> Vec<String> {
     let snapshot = &taken.logged.inputs.snapshot;
     let mut why =
         vec![format!("nodes were asked for at {:.1} s, period {}:", taken.at_s, snapshot.period)];
@@ -500,9 +503,9 @@ fn names(decision: &str, inputs: &Value, node: &NodeId) -> bool {
         || listed.is_some_and(|nodes| nodes.iter().any(|name| name == node.as_str()))
 }
 
-/// For people: the times in a column, reasons below what they are of.
+/// Formats entries for people: times in a column, reasons below their entry.
 fn text(entries: &[Entry], width: Option<usize>) -> String {
-    // What was before the job's start needs no time.
+    // Events before the job's start need no time.
     let time = |entry: &Entry| match entry.at_s {
         at if at < 0.0 => String::new(),
         at => format!("{at:.1} s"),
@@ -523,8 +526,8 @@ fn text(entries: &[Entry], width: Option<usize>) -> String {
     out
 }
 
-fn object(story: &Story, entries: &[Entry]) -> Value {
-    let told: Vec<Value> = entries
+fn object(log: &RunLog, entries: &[Entry]) -> Value {
+    let objects: Vec<Value> = entries
         .iter()
         .map(|Entry { at_s, kind, text, why }| {
             json!({ "at_s": at_s, "kind": kind, "text": text, "why": why })
@@ -532,54 +535,55 @@ fn object(story: &Story, entries: &[Entry]) -> Value {
         .collect();
     json!({
         "schema": SCHEMA,
-        "run": story.run,
-        "decisions": story.decisions.len(),
-        "gap": story.gap,
-        "told": told,
+        "run": log.run,
+        "decisions": log.decisions.len(),
+        "gap": log.gap,
+        "told": objects,
     })
 }
 
-/// What is to be known beside the answer.
-fn notes(story: &Story, question: &Question<'_>) -> Vec<String> {
+/// Notes on the answer.
+fn notes(log: &RunLog, question: &Question<'_>) -> Vec<String> {
     let mut notes = Vec::new();
-    if story.decisions.is_empty() {
-        notes.push(story.no_decisions());
+    if log.decisions.is_empty() {
+        notes.push(log.no_decisions());
     } else if question.at.is_none() && question.node.is_none() {
-        let all = story.decisions.len() as u64;
-        let changes = story.decisions.iter().filter(|t| !t.logged.decision.decided().is_empty());
+        let all = log.decisions.len() as u64;
+        let changes = log.decisions.iter().filter(|t| !t.logged.decision.decided().is_empty());
         notes.push(format!(
-            "{}, {} with a change; --at SECONDS tells one with its reasons, --node NODE what concerns a node",
+            "{}, {} with a change; --at SECONDS shows one with its reasons, --node NODE those \
+            that concern a node",
             many(all, "decision"),
             changes.count()
         ));
-    } else if let (Some(at), Some(first)) = (question.at, story.decisions.first())
-        && shown(first.at_s) > at
+    } else if let (Some(at), Some(first)) = (question.at, log.decisions.first())
+        && rounded(first.at_s) > at
     {
-        notes.push("there was no decision before: this is the first".to_owned());
+        notes.push("no decision precedes this time: this is the first".to_owned());
     }
-    notes.extend(story.gap.clone());
+    notes.extend(log.gap.clone());
     notes
 }
 
-/// The failure of a decision that came out different, with what differs in it.
+/// The failure of a repeated decision that differs, with the differences.
 fn diverged(divergence: &Divergence, all: usize) -> Failed {
     let Divergence { epoch, period, logged, now } = divergence;
     let parsed = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
     let mut found = Vec::new();
     differences("", &parsed(logged), &parsed(now), &mut found);
-    let more = found.len().saturating_sub(DIFFERENCES);
-    found.truncate(DIFFERENCES);
+    let more = found.len().saturating_sub(DIFFERENCES_MAX);
+    found.truncate(DIFFERENCES_MAX);
     if more > 0 {
         found.push(format!("and {}", many(more as u64, "more difference")));
     }
     Failed::failure(format!(
-        "period {period} of epoch {epoch} came out different, the first of {all} decisions that does; was the run made with \
-         another version?\n  {}",
+        "period {period} of epoch {epoch} differs, the first of {all} decisions that do; was the \
+        run made with another version?\n  {}",
         found.join("\n  ")
     ))
 }
 
-/// The places in which two values differ.
+/// Collects the paths at which two values differ.
 fn differences(path: &str, logged: &Value, now: &Value, found: &mut Vec<String>) {
     match (logged, now) {
         (Value::Object(a), Value::Object(b)) => {

@@ -1,6 +1,7 @@
-//! `sim workload`: many jobs over many clusters in simulated time, scheduled by the live scheduler's own manager.
+//! `sim workload`: many jobs over many clusters in simulated time, with the live scheduler's own
+//! manager.
 //!
-//! Must not know how they are simulated.
+//! Independent of the simulation itself.
 
 use std::path::{Path, PathBuf};
 
@@ -21,54 +22,71 @@ use crate::args::words;
 use crate::exit::Failed;
 use crate::outdir::Artefacts;
 
-/// The name of all of the paper's.
+/// The name that selects all of the paper's workloads.
 const PAPER: &str = "paper";
 
-/// Most seeds of one command: nobody needs a ten thousandth.
+/// Maximum number of seeds of one command.
 const SEEDS_MAX: u64 = 10_000;
 
-/// `sim workload ...`
+/// Options of `sim workload`.
 #[derive(Args, Clone, Debug)]
 pub struct WorkloadArgs {
-    /// A workload's file (TOML), a trace (SWF, plain or gzip), one that comes with this program (wm, wmr, wm-dense, wmr-dense),
-    /// or `paper` for all of these, each under all policies
+    /// Workload file (TOML), trace (SWF, plain or gzip), built-in workload (wm, wmr, wm-dense,
+    /// wmr-dense), or `paper` for all built-in ones under all policies
     #[arg(value_name = "WORKLOAD", value_hint = ValueHint::FilePath)]
     workload: PathBuf,
-    /// Which jobs grow and shrink: fpsma, egs, efficiency-aware; several after commas are compared [default: the file's]
-    #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = words::<Malleability>(Malleability::WORDS),
-          hide_possible_values = true)]
+    /// Malleability policies: fpsma, egs, efficiency-aware; comma-separated ones are compared
+    /// [default: the file's]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        value_delimiter = ',',
+        value_parser = words::<Malleability>(Malleability::WORDS),
+        hide_possible_values = true,
+    )]
     policy: Vec<Malleability>,
-    /// Who comes first when processors are free: jobs that are running, or those waiting [default: the file's]
+    /// Precedence when processors become free: running jobs, or waiting jobs [default: the file's]
     #[arg(long, value_name = "WHO", value_parser = words::<Precedence>(Precedence::WORDS))]
     precedence: Option<Precedence>,
-    /// How clusters are chosen for jobs: worst-fit, close-to-files, cluster-minimisation, flexible-cluster-minimisation
-    /// [default: the file's]
-    #[arg(long, value_name = "HOW", value_parser = words::<Placing>(Placing::WORDS), hide_possible_values = true)]
+    /// Placement policy: worst-fit, close-to-files, cluster-minimisation,
+    /// flexible-cluster-minimisation [default: the file's]
+    #[arg(
+        long,
+        value_name = "HOW",
+        value_parser = words::<Placing>(Placing::WORDS),
+        hide_possible_values = true,
+    )]
     placement: Option<Placing>,
-    /// Most processors beyond which no job is grown [default: the file's]
+    /// Maximum number of processors to which a job grows [default: the file's]
     #[arg(long, value_name = "N")]
     cap: Option<u32>,
     /// Processors of each cluster that growth leaves to local users [default: the file's]
     #[arg(long, value_name = "N")]
     reserve: Option<u32>,
-    /// The share of the jobs that is malleable, 0 to 1; several after commas are compared [default: the file's, and none of a
-    /// trace]
+    /// Fraction of malleable jobs, 0 to 1; comma-separated ones are compared [default: the file's;
+    /// for a trace, none]
     #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = share)]
     malleable: Vec<f64>,
-    /// A cluster in place of the file's. May be given several times
+    /// Cluster that replaces those of the file. Repeatable
     #[arg(long, value_name = "NAME=SIZE", value_parser = cluster)]
     cluster: Vec<(Name, u32)>,
-    /// Of a trace: leave out so many of its first jobs
+    /// Number of a trace's first jobs to skip
     #[arg(long, value_name = "N")]
     skip: Option<u32>,
-    /// Of a trace: take so many jobs [default: all]
+    /// Number of jobs to take from a trace [default: all]
     #[arg(long, value_name = "N")]
     jobs: Option<u32>,
-    /// Of whatever is random
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// So many seeds, from --seed on; what is printed are means over them, what is drawn the first
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
+    /// Number of seeds, starting with --seed; printed results are means over them, figures show the
+    /// first
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX),
+    )]
     seeds: u64,
     /// Print the result as one JSON object
     #[arg(long)]
@@ -79,16 +97,16 @@ pub struct WorkloadArgs {
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    allowed_share(text.parse().map_err(|_| "give a number from 0 to 1".to_owned())?)
+    allowed_share(text.parse().map_err(|_| "must be a number from 0 to 1".to_owned())?)
 }
 
 fn cluster(text: &str) -> Result<(Name, u32), String> {
     let parts = text.split_once('=').and_then(|(name, size)| Some((name, size.parse().ok()?)));
-    let (name, size) = parts.ok_or("give a name and a number of processors such as delft=68")?;
+    let (name, size) = parts.ok_or("must be a name and a number of processors such as delft=68")?;
     Ok((name.parse()?, size))
 }
 
-/// A workload with one choice of whatever can be chosen.
+/// A workload with one combination of options.
 #[derive(Serialize)]
 struct Row {
     workload: String,
@@ -106,9 +124,9 @@ struct Row {
 }
 
 impl Row {
-    /// As the paper's statements look at it.
+    /// The row as the paper's statements refer to it.
     fn of(&self) -> Of {
-        // Those with an r have rigid jobs for half of them.
+        // Half of the jobs of workloads named wmr are rigid.
         let named = if self.workload.starts_with("wmr") { 0.5 } else { 1.0 };
         let (approach, policy) = (self.precedence, self.policy);
         Of {
@@ -120,13 +138,13 @@ impl Row {
     }
 }
 
-/// What a trace had of oddities, in words.
+/// Descriptions of irregular lines of a trace.
 type Warnings = Vec<String>;
 
-/// Does it.
+/// Simulates a workload.
 ///
 /// # Errors
-/// As told.
+/// The workload is wrong, or a file cannot be written.
 pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
     let began = std::time::Instant::now();
     let (groups, warnings) = match args.workload.to_str() {
@@ -151,13 +169,13 @@ pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
     artefacts.print(args.json, result, || {
         let took = began.elapsed().as_secs_f64();
         let jobs: u64 = rows.iter().map(|row| row.first.jobs.len() as u64 * row.seeds).sum();
-        let beside = beside(&paper);
-        format!("{}{beside}{jobs} jobs simulated in {took:.2} s\n", table(&rows))
+        let statements_text = statements_text(&paper);
+        format!("{}{statements_text}{jobs} jobs simulated in {took:.2} s\n", table(&rows))
     })
 }
 
-/// What the paper states, and what ours come to.
-fn beside(paper: &[Statement]) -> String {
+/// The paper's statements, each with the measured results.
+fn statements_text(paper: &[Statement]) -> String {
     let mut text = String::new();
     for Statement { paper, ours, same, why } in paper {
         let verdict = if *same { "as in the paper" } else { "not as in the paper" };
@@ -172,12 +190,12 @@ fn beside(paper: &[Statement]) -> String {
     text
 }
 
-/// What was played, by the name of how it was scheduled.
-type Played = Vec<(&'static str, Vec<Row>)>;
+/// Simulated rows, by the name of the scheduling approach.
+type SimulatedRows = Vec<(&'static str, Vec<Row>)>;
 
-/// The paper's workloads under the paper's policies and ours, and beside them with rigid jobs alone. Under each approach a set
-/// of figures.
-fn paper(args: &WorkloadArgs) -> Result<Played, Failed> {
+/// Simulates the paper's workloads under the paper's policies and ours, and with rigid jobs alone.
+/// Each approach has its own figures.
+fn paper(args: &WorkloadArgs) -> Result<SimulatedRows, Failed> {
     let given = &args.policy;
     let policies = if given.is_empty() { Malleability::ALL } else { given.as_slice() };
     let mut groups = Vec::new();
@@ -206,7 +224,7 @@ fn shipped_config(name: &str, args: &WorkloadArgs) -> Result<WorkloadConfig, Fai
     Ok(load::<WorkloadConfig>(&flags(Sources::of_text(name, text), args))?.value)
 }
 
-/// What the options set, over what the file says.
+/// Overrides the file by the options.
 fn flags(mut sources: Sources, args: &WorkloadArgs) -> Sources {
     if let Some(precedence) = args.precedence {
         sources = sources.with_flag("--precedence", "scheduling.precedence", precedence);
@@ -234,7 +252,7 @@ fn flags(mut sources: Sources, args: &WorkloadArgs) -> Sources {
     sources
 }
 
-fn one(args: &WorkloadArgs) -> Result<(Played, Warnings), Failed> {
+fn one(args: &WorkloadArgs) -> Result<(SimulatedRows, Warnings), Failed> {
     let file = &args.workload;
     let name = file.to_string_lossy();
     let shipped = shipped::workload(&name).filter(|_| !file.exists());
@@ -264,7 +282,7 @@ fn one(args: &WorkloadArgs) -> Result<(Played, Warnings), Failed> {
             Some((file, trace)) => make_of(config, trace, file, seed)?,
             None => make(config, Path::new(""), seed)?,
         };
-        warnings = told(&made);
+        warnings = warnings_of(&made);
         Ok(made)
     };
     let policy = [config.scheduling.policy];
@@ -282,7 +300,7 @@ fn one(args: &WorkloadArgs) -> Result<(Played, Warnings), Failed> {
     Ok((vec![("", rows)], warnings))
 }
 
-fn told(made: &Made) -> Warnings {
+fn warnings_of(made: &Made) -> Warnings {
     let line = |(what, met): &(swf::Oddity, swf::Met)| match met.times {
         1 => format!("line {}: {what}", met.line),
         times => format!("{times} lines, the first is {}: {what}", met.line),
@@ -295,15 +313,15 @@ fn told(made: &Made) -> Warnings {
     warnings
 }
 
-type Make<'a> = &'a mut dyn FnMut(&WorkloadConfig, u64) -> Result<Made, MakeError>;
+type MakeWorkload<'a> = &'a mut dyn FnMut(&WorkloadConfig, u64) -> Result<Made, MakeError>;
 
-/// Plays a workload with this choice, over all seeds.
+/// Simulates a workload with one combination of options, over all seeds.
 fn row(
     args: &WorkloadArgs,
     config: &WorkloadConfig,
     policy: Malleability,
     malleable: Option<f64>,
-    make: Make<'_>,
+    make: MakeWorkload<'_>,
 ) -> Result<Row, Failed> {
     let mut config = config.clone();
     config.scheduling.policy = policy;
@@ -318,7 +336,8 @@ fn row(
         let outcome = play(&made.workload);
         if let Some(what) = outcome.odd.first() {
             return Err(Failed::failure(format!(
-                "the scheduler says: {what}: this is a bug, please report it with the workload and --seed {seed}"
+                "the scheduler reports: {what}: this is a bug, please report it with the workload \
+                and --seed {seed}"
             )));
         }
         results.push(Summary::of(&outcome));
@@ -345,7 +364,8 @@ fn row(
 fn table(rows: &[&Row]) -> String {
     let width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0).max(8);
     let mut text = format!(
-        "{:width$}  first     ended failed execution response  p90 resp   wait  procs   used stuck operations shrinks   wasted\n",
+        "{:width$}  first     ended failed execution response  p90 resp   wait  procs   used stuck \
+        operations shrinks   wasted\n",
         "workload"
     );
     for row in rows {
@@ -353,8 +373,9 @@ fn table(rows: &[&Row]) -> String {
             row.result;
         let Summary { processors, used, stuck, operations, shrinks, wasted_h, .. } = row.result;
         text.push_str(&format!(
-            "{:width$}  {:8} {ended:6} {failed:6} {execution_s:7.0} s {response_s:6.0} s {response_p90_s:7.0} s {wait_s:4.0} s \
-             {processors:6.1} {used:6.1} {stuck:5} {operations:10} {shrinks:7} {wasted_h:6.1} h\n",
+            "{:width$}  {:8} {ended:6} {failed:6} {execution_s:7.0} s {response_s:6.0} s \
+            {response_p90_s:7.0} s {wait_s:4.0} s \
+            {processors:6.1} {used:6.1} {stuck:5} {operations:10} {shrinks:7} {wasted_h:6.1} h\n",
             row.label,
             row.precedence.to_string(),
         ));
@@ -368,7 +389,7 @@ fn keep(
     result: &str,
 ) -> Result<(), Failed> {
     artefacts.keep("workload.json", result);
-    let unseen = |error: FigureError| Failed::failure(error);
+    let cannot_draw = |error: FigureError| Failed::failure(error);
     for (group, rows) in groups {
         let runs: Vec<Run<'_>> =
             rows.iter().map(|row| Run { label: &row.label, outcome: &row.first }).collect();
@@ -380,7 +401,7 @@ fn keep(
         };
         for figure in Figure::ALL {
             let name = figure.name();
-            let drawn = figure.svg(title, &runs).map_err(unseen)?;
+            let drawn = figure.svg(title, &runs).map_err(cannot_draw)?;
             artefacts.keep(&format!("{group}{name}.svg"), drawn);
             artefacts.keep(&format!("{group}{name}.csv"), figure.csv(&runs));
         }

@@ -1,26 +1,26 @@
-//! Text in columns: how wide the terminal is, and how a paragraph is broken to fit.
+//! Text in columns: the width of the terminal, and paragraphs that fit it.
 //!
-//! Must not know what is told.
+//! Independent of the text's content.
 
 use std::io::IsTerminal;
 
-/// Longer lines are hard to read, however wide the terminal.
+/// Longer lines are hard to read, in spite of a wide terminal.
 const WIDEST: usize = 110;
-/// In narrower terminals lines are broken by them.
+/// Narrower terminals break lines by themselves.
 const NARROWEST: usize = 40;
 
-/// How wide lines may be: as wide as the terminal, within bounds; none where standard output is no terminal, so that
-/// what reads it gets whole lines.
+/// The maximum line width: that of the terminal, within bounds. None if standard output is no
+/// terminal, so that readers get whole lines.
 pub fn width() -> Option<usize> {
     let terminal = || {
         let is = std::io::stdout().is_terminal();
         is.then(|| terminal_size::terminal_size().map_or(80, |(width, _)| usize::from(width.0)))
     };
-    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    said.or_else(terminal).map(|columns| columns.clamp(NARROWEST, WIDEST))
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    columns.or_else(terminal).map(|columns| columns.clamp(NARROWEST, WIDEST))
 }
 
-/// Adds a paragraph: its first line after `first`, the others below its text.
+/// Appends a paragraph: its first line after `first`, the others aligned with its text.
 pub fn paragraph(out: &mut String, first: &str, text: &str, width: Option<usize>) {
     let indent = first.chars().count();
     let room = width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(NARROWEST / 2));
@@ -54,14 +54,14 @@ mod tests {
     }
 
     #[test]
-    fn paragraphs_fit_and_hang() {
+    fn paragraphs_fit_and_are_indented() {
         let text = "the job can use 12 nodes, and 6 are there or under way";
         let expected =
             "  1.0 s  the job can use 12 nodes, and 6\n         are there or under way\n";
         assert_eq!(broken("  1.0 s  ", text, Some(40)), expected);
         assert_eq!(broken("- ", text, None), format!("- {text}\n"));
         assert_eq!(broken("- ", "", Some(40)), "- \n");
-        // A word that fits nowhere stands alone.
+        // A word that is too long has a line of its own.
         let long = "x".repeat(60);
         assert_eq!(broken("", &format!("a {long} b"), Some(40)), format!("a\n{long}\nb\n"));
     }

@@ -1,80 +1,65 @@
-//! Runs held against each other in numbers: a column for each, beside the first one's.
+//! The table that compares runs: a column for each run, with differences to the first.
 //!
-//! Must not know how their figures are drawn.
+//! Independent of the drawing of figures.
 
 use springtide_actors::policy::Mode;
 
-use super::course::Course;
+use super::course::RunSeries;
 use super::report::escaped;
 
-/// What is shown for what is not known.
+/// The text of an unknown number.
 const UNKNOWN: &str = "";
 
-/// How a number is held against the first run's.
+/// The comparison of a number with the first run's.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Beside {
-    /// In hundredths of it.
+enum Comparison {
+    /// As a percentage of it.
     Percent,
-    /// Not at all.
+    /// No comparison.
     Nothing,
 }
 
-/// A row: what it is called, a run's number, with how many digits, and how it is held against the first.
-type Row = (&'static str, fn(&Course) -> Option<f64>, usize, Beside);
+/// A row: name, number of a run, decimal digits, and comparison with the first run.
+type Row = (&'static str, fn(&RunSeries) -> Option<f64>, usize, Comparison);
 
 const ROWS: [Row; 14] = [
-    ("runtime, s", |course| Some(course.wall_s).filter(|s| *s > 0.0), 1, Beside::Percent),
-    ("iterations", |course| whole(course.iterations_s.len()), 0, Beside::Nothing),
-    ("iteration, median, s", Course::median_iteration, 3, Beside::Percent),
+    ("runtime, s", |run| Some(run.wall_s).filter(|s| *s > 0.0), 1, Comparison::Percent),
+    ("iterations", |run| whole(run.iterations_s.len()), 0, Comparison::Nothing),
+    ("iteration, median, s", RunSeries::median_iteration, 3, Comparison::Percent),
     (
         "nodes, most at once",
-        |course| course.nodes.iter().map(|(_, n)| f64::from(*n)).reduce(f64::max),
+        |run| run.nodes.iter().map(|(_, n)| f64::from(*n)).reduce(f64::max),
         0,
-        Beside::Nothing,
+        Comparison::Nothing,
     ),
     (
         "nodes, mean",
-        |course| Some(course.node_seconds() / course.wall_s).filter(|n| *n > 0.0),
+        |run| Some(run.node_seconds() / run.wall_s).filter(|n| *n > 0.0),
         1,
-        Beside::Nothing,
+        Comparison::Nothing,
     ),
-    ("node-seconds", |course| Some(course.node_seconds()).filter(|s| *s > 0.0), 0, Beside::Percent),
+    ("node-seconds", |run| Some(run.node_seconds()).filter(|s| *s > 0.0), 0, Comparison::Percent),
+    ("weighted average efficiency, mean", |run| run.mean(&run.efficiency), 3, Comparison::Nothing),
     (
-        "weighted average efficiency, mean",
-        |course| course.mean(&course.efficiency),
+        "fraction of thread time that was work, mean",
+        |run| run.mean(&run.overall).map(|share| 1.0 - share),
         3,
-        Beside::Nothing,
+        Comparison::Nothing,
     ),
-    (
-        "share of thread time that was work, mean",
-        |course| course.mean(&course.overall).map(|share| 1.0 - share),
-        3,
-        Beside::Nothing,
-    ),
-    ("processor time, s", |course| course.totals.cpu_s, 1, Beside::Percent),
-    ("tasks run", |course| count(course.totals.tasks), 0, Beside::Percent),
-    (
-        "tasks stolen inside clusters",
-        |course| count(course.totals.stolen_local),
-        0,
-        Beside::Nothing,
-    ),
-    (
-        "tasks stolen between clusters",
-        |course| count(course.totals.stolen_wide),
-        0,
-        Beside::Nothing,
-    ),
-    ("bytes sent between clusters", |course| count(course.totals.wide_bytes), 0, Beside::Percent),
+    ("processor time, s", |run| run.totals.cpu_s, 1, Comparison::Percent),
+    ("tasks run", |run| count(run.totals.tasks), 0, Comparison::Percent),
+    ("tasks stolen inside clusters", |run| count(run.totals.stolen_local), 0, Comparison::Nothing),
+    ("tasks stolen between clusters", |run| count(run.totals.stolen_wide), 0, Comparison::Nothing),
+    ("bytes sent between clusters", |run| count(run.totals.wide_bytes), 0, Comparison::Percent),
     (
         "decisions",
-        |course| {
-            // A run without a mode may have had decisions that its log lacks.
-            course.mode?;
-            whole(course.marks.iter().filter(|mark| mark.decided).count())
+        |run| {
+            // The log of a run without a mode may lack decisions.
+            run.mode?;
+            whole(run.marks.iter().filter(|mark| mark.decided).count())
         },
         0,
-        Beside::Nothing,
+        Comparison::Nothing,
     ),
 ];
 
@@ -86,27 +71,29 @@ fn whole(n: usize) -> Option<f64> {
     Some(n as f64)
 }
 
-/// The table of these runs, or of one alone, in HTML.
-pub fn table(courses: &[Course]) -> String {
-    let cells = |of: &dyn Fn(&Course) -> String| -> String {
-        courses.iter().map(|course| format!("<td>{}</td>", of(course))).collect()
+/// The HTML table of several runs, or of a single one.
+pub fn table(runs: &[RunSeries]) -> String {
+    let cells = |of: &dyn Fn(&RunSeries) -> String| -> String {
+        runs.iter().map(|run| format!("<td>{}</td>", of(run))).collect()
     };
     let row =
         |name: &str, cells: String| format!("<tr><th scope=\"row\">{name}</th>{cells}</tr>\n");
     let heads: String =
-        courses.iter().map(|c| format!("<th scope=\"col\">{}</th>", escaped(&c.label))).collect();
+        runs.iter().map(|c| format!("<th scope=\"col\">{}</th>", escaped(&c.label))).collect();
     let mut rows = format!("<tr><th></th>{heads}</tr>\n");
-    rows += &row("mode", cells(&|course| mode(course).to_owned()));
-    rows += &row("ended", cells(&|course| escaped(&ended(course))));
-    for (name, of, digits, beside) in ROWS {
-        if courses.iter().all(|course| of(course).is_none()) {
+    rows += &row("mode", cells(&|run| mode(run).to_owned()));
+    rows += &row("ended", cells(&|run| escaped(&ended(run))));
+    for (name, of, digits, comparison) in ROWS {
+        if runs.iter().all(|run| of(run).is_none()) {
             continue;
         }
-        let first =
-            courses.first().and_then(of).filter(|first| *first > 0.0 && beside == Beside::Percent);
+        let first = runs
+            .first()
+            .and_then(of)
+            .filter(|first| *first > 0.0 && comparison == Comparison::Percent);
         let mut at = 0;
-        let cell = |course: &Course| {
-            let Some(number) = of(course) else {
+        let cell = |run: &RunSeries| {
+            let Some(number) = of(run) else {
                 at += 1;
                 return UNKNOWN.to_owned();
             };
@@ -116,31 +103,31 @@ pub fn table(courses: &[Course]) -> String {
                 .map(|first| format!(" <small>{:+.1} %</small>", 100.0 * (number / first - 1.0)));
             format!("{}{}", grouped(number, digits), more.unwrap_or_default())
         };
-        let cells: String =
-            courses.iter().map(cell).map(|text| format!("<td>{text}</td>")).collect();
+        let cells: String = runs.iter().map(cell).map(|text| format!("<td>{text}</td>")).collect();
         rows += &row(name, cells);
     }
-    if courses.iter().any(|course| !course.warnings.is_empty()) {
-        rows += &row("warnings", cells(&|course| escaped(&course.warnings.join("; "))));
+    if runs.iter().any(|run| !run.warnings.is_empty()) {
+        rows += &row("warnings", cells(&|run| escaped(&run.warnings.join("; "))));
     }
-    let heading = match (courses, answers(courses)) {
+    let heading = match (runs, answers(runs)) {
         ([_], _) => "Run".to_owned(),
-        (_, Some(true)) => about("Their answers are one."),
-        (_, Some(false)) => about("<strong>Their answers differ.</strong>"),
-        (_, None) => about("Not all of them have an answer."),
+        (_, Some(true)) => about("Their results are equal."),
+        (_, Some(false)) => about("<strong>Their results differ.</strong>"),
+        (_, None) => about("Not all of them have a result."),
     };
     format!(
-        "<section class=\"whole\"><h2>{heading}</h2><div class=\"scroll\"><table class=\"compared\">\n{rows}\
-         </table></div></section>\n"
+        "<section class=\"whole\"><h2>{heading}</h2><div class=\"scroll\"><table \
+        class=\"compared\">\n{rows}\
+        </table></div></section>\n"
     )
 }
 
 fn about(answers: &str) -> String {
-    format!("Runs <small>{answers} Hundredths are against the first.</small>")
+    format!("Runs <small>{answers} Percentages are relative to the first.</small>")
 }
 
-fn mode(course: &Course) -> &'static str {
-    match course.mode {
+fn mode(run: &RunSeries) -> &'static str {
+    match run.mode {
         Some(Mode::Adaptive) => "adaptive",
         Some(Mode::Monitor) => "monitored",
         Some(Mode::Static) => "static",
@@ -148,8 +135,8 @@ fn mode(course: &Course) -> &'static str {
     }
 }
 
-fn ended(course: &Course) -> String {
-    match &course.ended {
+fn ended(run: &RunSeries) -> String {
+    match &run.ended {
         Some(Ok(Some(checksum))) => format!("well, {checksum}"),
         Some(Ok(None)) => "well".to_owned(),
         Some(Err(why)) => format!("failed: {why}"),
@@ -157,17 +144,17 @@ fn ended(course: &Course) -> String {
     }
 }
 
-/// Whether all have the same answer; none where one has none.
-fn answers(courses: &[Course]) -> Option<bool> {
-    let answer = |course: &Course| match &course.ended {
+/// Whether all runs have the same result; none if one has none.
+fn answers(runs: &[RunSeries]) -> Option<bool> {
+    let answer = |run: &RunSeries| match &run.ended {
         Some(Ok(Some(checksum))) => Some(checksum.clone()),
         _ => None,
     };
-    let all = courses.iter().map(answer).collect::<Option<Vec<_>>>()?;
+    let all = runs.iter().map(answer).collect::<Option<Vec<_>>>()?;
     Some(all.windows(2).all(|two| two[0] == two[1]))
 }
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 fn grouped(number: f64, digits: usize) -> String {
     let text = format!("{number:.digits$}");
     let (whole, rest) =
@@ -188,19 +175,19 @@ mod tests {
     use super::*;
     use crate::dashboard::course::Totals;
 
-    fn run(label: &str, wall_s: f64, checksum: &str) -> Course {
+    fn run(label: &str, wall_s: f64, checksum: &str) -> RunSeries {
         let ended = Some(Ok(Some(checksum.to_owned())));
-        Course {
+        RunSeries {
             label: label.into(),
             wall_s,
             ended,
             nodes: vec![(0.0, 4), (wall_s / 2.0, 2)],
-            ..Course::default()
+            ..RunSeries::default()
         }
     }
 
     #[test]
-    fn runs_stand_beside_the_first() {
+    fn runs_are_compared_with_the_first() {
         let text = table(&[run("static", 1200.0, "a"), run("adaptive", 900.0, "a")]);
         assert!(
             text.contains("<td>1\u{202f}200.0</td><td>900.0 <small>-25.0 %</small></td>"),
@@ -211,13 +198,13 @@ mod tests {
             text.contains("<td>3\u{202f}600</td><td>2\u{202f}700 <small>-25.0 %</small></td>"),
             "{text}"
         );
-        assert!(text.contains("answers are one"));
-        assert!(!text.contains("weighted average"), "nobody knows it");
+        assert!(text.contains("results are equal"));
+        assert!(!text.contains("weighted average"), "no run has it");
         let differ = table(&[run("a", 1.0, "a"), run("b", 1.0, "b")]);
-        assert!(differ.contains("answers differ"));
-        // What is not known is blank, whoever knows it of another run.
+        assert!(differ.contains("results differ"));
+        // Unknown numbers are blank, even if another run has them.
         let totals = Totals { tasks: Some(5), wide_bytes: Some(0), ..Totals::default() };
-        let known = Course { totals, mode: Some(Mode::Monitor), ..run("a", 1.0, "a") };
+        let known = RunSeries { totals, mode: Some(Mode::Monitor), ..run("a", 1.0, "a") };
         let text = table(&[known, run("b", 2.0, "b")]);
         for row in [
             "<th scope=\"row\">mode</th><td>monitored</td><td></td>",
@@ -227,14 +214,15 @@ mod tests {
         ] {
             assert!(text.contains(row), "{row}: {text}");
         }
-        assert!(!text.contains("stolen"), "nobody knows it: {text}");
-        let warned = Course { warnings: vec!["too many <threads>".into()], ..run("a", 1.0, "a") };
+        assert!(!text.contains("stolen"), "no run has it: {text}");
+        let warned =
+            RunSeries { warnings: vec!["too many <threads>".into()], ..run("a", 1.0, "a") };
         let alone = table(&[warned]);
         assert!(
             alone.contains("<h2>Run</h2>") && alone.contains("too many &lt;threads&gt;"),
             "{alone}"
         );
-        let none = table(&[run("a", 1.0, "a"), Course::default()]);
+        let none = table(&[run("a", 1.0, "a"), RunSeries::default()]);
         assert!(none.contains("Not all") && none.contains("not in its log"));
     }
 }

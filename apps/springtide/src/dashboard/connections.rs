@@ -1,11 +1,12 @@
-//! Connections to the dashboard: bounded in number and in time, so that nobody keeps others out.
+//! Connections to the dashboard, bounded in number and time, so that no client excludes others.
 //!
-//! A connection *waits* while it has no request that is served: before its head is complete, between
-//! requests, and after a refusal. One that waits too long is closed. If too many wait, those of the same
-//! host or else the oldest are closed; one that has just come gets a moment to show its request. So a caller without a token can hold no place against a new one,
-//! and a request that is complete is answered however many connections are slow.
+//! A connection *waits* while it has no complete request: before its first head is complete,
+//! between requests, and after a refusal. A connection that waits too long is closed. If too many
+//! wait, the oldest are closed, first those of the same host. New connections have a short time to
+//! send their request. So a client without a token cannot keep a place from new clients, and a
+//! complete request is answered however many connections are slow.
 //!
-//! Must not know HTTP.
+//! Independent of HTTP.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Shutdown};
@@ -14,37 +15,37 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many connections may wait, and for how long.
+/// Limits on waiting connections and their times.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// All that wait.
+    /// The maximum number of waiting connections.
     pub waiting: usize,
-    /// The same with those that have just come.
+    /// The maximum number including new ones.
     pub at_once: usize,
-    /// One that waits for less than this has just come.
+    /// The time during which a connection counts as new.
     pub moment: Duration,
-    /// Those of one host, other than this machine.
+    /// The maximum number from one host, except this host.
     pub of_host: usize,
-    /// How long one waits for a request.
+    /// The maximum time until a complete request.
     pub patience: Duration,
-    /// How long one gets to read a refusal.
+    /// The time to read a refusal.
     pub refusal: Duration,
 }
 
 /// A connection that can be closed from outside.
 pub trait Close: Send {
-    /// Closes it both ways.
+    /// Closes both directions of the connection.
     fn close(&self);
 }
 
 impl Close for socket2::Socket {
     fn close(&self) {
-        // It may have ended already.
+        // The connection may have ended already.
         let _ = self.shutdown(Shutdown::Both);
     }
 }
 
-/// All connections there are.
+/// The table of all connections.
 #[derive(Clone)]
 pub struct Connections {
     limits: Limits,
@@ -68,7 +69,7 @@ enum State {
     Waiting {
         since: Instant,
     },
-    /// So many requests are served.
+    /// The number of requests that are served.
     Serving(u32),
     Refused {
         since: Instant,
@@ -77,7 +78,7 @@ enum State {
 }
 
 impl Entry {
-    /// Since when it waits, if it does.
+    /// The start of its waiting time, if it waits.
     fn waits_since(&self) -> Option<Instant> {
         match self.state {
             State::Waiting { since } | State::Refused { since } => Some(since),
@@ -93,25 +94,25 @@ impl Entry {
     }
 }
 
-/// One connection. Dropped, it is forgotten.
+/// One connection of the table. Dropping it removes it.
 pub struct Connection {
     all: Connections,
     id: u64,
 }
 
-/// A request of a connection that is served as long as this value lives.
+/// A request that is served as long as this value lives.
 pub struct Serving {
     all: Connections,
     id: u64,
 }
 
 impl Connections {
-    /// None so far.
+    /// Creates an empty table.
     pub fn new(limits: Limits) -> Self {
         Self { limits, table: Arc::default() }
     }
 
-    /// One is opened by this host. Others may be closed for it.
+    /// Adds a connection from this host, which may close others.
     pub fn open(&self, host: IpAddr, socket: Option<Box<dyn Close>>, now: Instant) -> Connection {
         let mut table = self.lock();
         table.last += 1;
@@ -127,7 +128,7 @@ impl Connections {
         Connection { all: self.clone(), id }
     }
 
-    /// Closes those that wait too long.
+    /// Closes connections that have waited too long.
     pub fn sweep(&self, now: Instant) {
         let Limits { patience, refusal, .. } = self.limits;
         for entry in self.lock().entries.values_mut() {
@@ -150,15 +151,15 @@ impl Connections {
         }
     }
 
-    /// The table is whole after each step.
+    /// The table is consistent after each step.
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Table {
-    /// Closes the oldest that wait until at most `max` of a kind do, but none that waits for less than
-    /// `moment`.
+    /// Closes the oldest waiting connections of a kind until at most `max` remain, but none that is
+    /// newer than `moment`.
     fn close_oldest(
         &mut self,
         max: usize,
@@ -181,7 +182,7 @@ impl Table {
 }
 
 impl Connection {
-    /// A request of it is served from now on.
+    /// Marks a request as served from now on.
     pub fn serve(&self) -> Serving {
         self.all.change(self.id, |state| {
             let served = if let State::Serving(served) = state { *served } else { 0 };
@@ -190,10 +191,10 @@ impl Connection {
         Serving { all: self.all.clone(), id: self.id }
     }
 
-    /// It has been refused, and is closed before long.
+    /// Marks the connection as refused: it is closed after a short time.
     pub fn refuse(&self, now: Instant) {
         self.all.change(self.id, |state| {
-            // Others wait no longer for one that repeats what is refused.
+            // A client that repeats a refused request gets no more time.
             if matches!(state, State::Waiting { .. }) {
                 *state = State::Refused { since: now };
             }
@@ -234,39 +235,39 @@ mod tests {
         refusal: SECOND,
     };
 
-    struct Flag(Arc<AtomicBool>);
+    struct CloseFlag(Arc<AtomicBool>);
 
-    impl Close for Flag {
+    impl Close for CloseFlag {
         fn close(&self) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
 
-    struct Opened(Connection, Arc<AtomicBool>);
+    struct TestConnection(Connection, Arc<AtomicBool>);
 
-    impl Opened {
+    impl TestConnection {
         fn is_closed(&self) -> bool {
             self.1.load(Ordering::Relaxed)
         }
     }
 
-    fn open(all: &Connections, host: &str) -> Opened {
+    fn open(all: &Connections, host: &str) -> TestConnection {
         let closed = Arc::new(AtomicBool::new(false));
-        let socket: Box<dyn Close> = Box::new(Flag(closed.clone()));
-        Opened(all.open(host.parse().unwrap(), Some(socket), Instant::now()), closed)
+        let socket: Box<dyn Close> = Box::new(CloseFlag(closed.clone()));
+        TestConnection(all.open(host.parse().unwrap(), Some(socket), Instant::now()), closed)
     }
 
-    fn closed(all: &[Opened]) -> Vec<bool> {
-        all.iter().map(Opened::is_closed).collect()
+    fn closed(all: &[TestConnection]) -> Vec<bool> {
+        all.iter().map(TestConnection::is_closed).collect()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_that_waits_makes_room() {
+    async fn the_oldest_waiting_connection_is_closed() {
         let all = Connections::new(LIMITS);
-        let mut opened: Vec<Opened> = (0..4).map(|_| open(&all, "127.0.0.1")).collect();
+        let mut opened: Vec<TestConnection> = (0..4).map(|_| open(&all, "127.0.0.1")).collect();
         tokio::time::advance(SECOND).await;
         assert_eq!(closed(&opened), [false; 4]);
-        // One that is served keeps its place.
+        // A connection that is served keeps its place.
         let serving = opened[0].0.serve();
         opened.push(open(&all, "127.0.0.1"));
         assert_eq!(closed(&opened), [false; 5]);
@@ -274,15 +275,15 @@ mod tests {
         assert_eq!(closed(&opened), [false, true, false, false, false, false]);
         tokio::time::advance(SECOND).await;
         drop(serving);
-        // It waits since its request was served: others are older.
+        // Its waiting time starts after its request, so that others are older.
         opened.push(open(&all, "127.0.0.1"));
         assert_eq!(closed(&opened), [false, true, true, true, false, false, false]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_has_just_come_gets_a_moment_unless_very_many_have() {
+    async fn a_new_connection_has_a_moment_unless_too_many_are_new() {
         let all = Connections::new(LIMITS);
-        let mut opened: Vec<Opened> = (0..8).map(|_| open(&all, "127.0.0.1")).collect();
+        let mut opened: Vec<TestConnection> = (0..8).map(|_| open(&all, "127.0.0.1")).collect();
         assert_eq!(closed(&opened), [false; 8]);
         opened.push(open(&all, "127.0.0.1"));
         assert!(opened[0].is_closed() && !opened[1].is_closed());
@@ -292,10 +293,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_host_holds_its_own_share_alone() {
+    async fn a_host_is_limited_to_its_own_share() {
         let all = Connections::new(LIMITS);
         let other = open(&all, "10.0.0.2");
-        let mut opened: Vec<Opened> = Vec::new();
+        let mut opened: Vec<TestConnection> = Vec::new();
         for _ in 0..8 {
             opened.push(open(&all, "10.0.0.1"));
             tokio::time::advance(SECOND).await;
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_or_was_refused_is_closed_in_time_and_who_is_served_is_not() {
+    async fn waiting_and_refused_connections_are_closed_in_time_and_served_ones_stay() {
         let all = Connections::new(LIMITS);
         let (slow, refused, served) =
             (open(&all, "127.0.0.1"), open(&all, "127.0.0.1"), open(&all, "127.0.0.1"));
@@ -316,7 +317,7 @@ mod tests {
         tokio::time::advance(SECOND).await;
         refused.0.refuse(Instant::now());
         tokio::time::advance(SECOND / 2).await;
-        // To be refused again gives no more time.
+        // A second refusal gives no more time.
         refused.0.refuse(Instant::now());
         all.sweep(Instant::now());
         assert!(!refused.is_closed());

@@ -1,4 +1,4 @@
-//! What open dashboards cost. Not run by default, for it measures; by hand, on a machine that has nothing else to do:
+//! The cost of open dashboards. A measurement for an otherwise idle host, not run by default:
 //! `cargo test --release -p springtide --lib dashboard::cost -- --ignored --nocapture`
 
 use std::io::{Read, Write};
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::guard::Guard;
-use super::model::{Seen, tests::seen};
-use super::serve::{self, Board};
+use super::model::{GridSnapshot, tests::snapshot};
+use super::serve::{self, DashboardState};
 use tokio::sync::mpsc::Sender;
 
-/// Processor time of this process so far, in seconds.
+/// Processor time of this process in seconds.
 fn cpu_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -25,11 +25,11 @@ fn resident_kib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Feeds it with 400 workers in 4 clusters twice a second, for so long.
-async fn feed(show: &Sender<Seen>, began: Instant, for_s: f64) {
+/// Feeds 400 workers in 4 clusters twice a second, for this time.
+async fn feed(sender: &Sender<GridSnapshot>, began: Instant, for_s: f64) {
     let until = Instant::now() + Duration::from_secs_f64(for_s);
     while Instant::now() < until {
-        show.send(seen(4, 100, began.elapsed().as_secs_f64())).await.unwrap();
+        sender.send(snapshot(4, 100, began.elapsed().as_secs_f64())).await.unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
@@ -45,16 +45,16 @@ fn subscribe(at: &str) -> TcpStream {
 async fn twenty_that_read_and_forty_that_do_not() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    let board = Arc::new(Board::new("cost", Guard::new(at, None, None).unwrap()));
-    let (show, heard) = tokio::sync::mpsc::channel(1);
-    let (server, thread) = serve::start(listener, board.clone(), heard).unwrap();
+    let shared = Arc::new(DashboardState::new("cost", Guard::new(at, None, None).unwrap()));
+    let (sender, snapshots) = tokio::sync::mpsc::channel(1);
+    let (server, thread) = serve::start(listener, shared.clone(), snapshots).unwrap();
     let at = at.to_string();
     let began = Instant::now();
     let stretch = 20.0;
-    feed(&show, began, 12.0).await;
+    feed(&sender, began, 12.0).await;
     let measured = async || {
         let before = cpu_s();
-        feed(&show, began, stretch).await;
+        feed(&sender, began, stretch).await;
         (cpu_s() - before) / stretch * 100.0
     };
     let alone = measured().await;
@@ -72,19 +72,20 @@ async fn twenty_that_read_and_forty_that_do_not() {
         .collect();
     let watched = measured().await;
     println!(
-        "of a core: {alone:.2} % unwatched, {watched:.2} % with 20 readers (their own reading counted)"
+        "of a core: {alone:.2} % unwatched, {watched:.2} % with 20 readers (their own reading \
+        counted)"
     );
     let before = resident_kib();
     let stalled: Vec<_> = (0..40).map(|_| subscribe(&at)).collect();
     let mut most = 0;
     for _ in 0..12 {
-        feed(&show, began, 5.0).await;
+        feed(&sender, began, 5.0).await;
         most = most.max(resident_kib().saturating_sub(before));
     }
     println!("40 that take nothing for 60 s: {} KiB each at most", most / 40);
     drop(stalled);
     drop(server.stop(false));
-    board.close();
+    shared.close();
     thread.join().unwrap();
     let bytes: usize = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
     println!("{:.1} kB a second to each reader", bytes as f64 / 20.0 / (stretch + 60.0) / 1e3);

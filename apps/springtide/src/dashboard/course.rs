@@ -1,6 +1,6 @@
-//! What a run's figures are drawn from: its iterations, nodes, efficiency and overheads over time, and its decisions.
+//! The time series of a run: iterations, nodes, efficiency and overheads over time, and decisions.
 //!
-//! Must not know how they are drawn.
+//! Independent of the drawing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,50 +12,50 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::meter::{Counters, Times};
 
 use crate::report::median;
-use crate::runlog::Story;
+use crate::runlog::RunLog;
 
-/// Iterations that are told apart; beyond these a stretch has several.
+/// Maximum number of iterations with values of their own; more are grouped into intervals.
 const ITERATIONS: usize = 80;
-/// Stretches of runs without iterations, or with more than those.
-const STRETCHES: u32 = 40;
+/// Number of intervals of runs without iterations, or with more than that.
+const INTERVALS: u32 = 40;
 
-/// A number from a second on, until the next.
+/// A value from each time on, until the next.
 pub type Steps<T> = Vec<(f64, T)>;
 
-/// A decision, or what happened to the grid, at a moment.
+/// A decision or an event of the grid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
-    /// Seconds since the job's start.
+    /// The time in seconds since the job's start.
     pub at_s: f64,
-    /// What was done, or happened.
+    /// The action or event.
     pub what: String,
-    /// Why; empty where that is all there is to say.
+    /// The reason; empty if there is none.
     pub why: String,
-    /// Nodes come (1), go (-1), or neither (0).
+    /// Whether nodes join (1), leave (-1), or neither (0).
     pub sign: i8,
-    /// It was decided; else it happened.
+    /// Whether it is a decision; else an event.
     pub decided: bool,
 }
 
-/// What was counted over a run: by its result, or else by its log; absent where neither knows.
+/// Totals of a run, from its result or else from its log; absent if neither has them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// Tasks that ran to their end.
+    /// The number of completed tasks.
     pub tasks: Option<u64>,
-    /// Of these, stolen from another thread or node of the same cluster.
+    /// The number of those stolen from another thread or node of the same cluster.
     pub stolen_local: Option<u64>,
-    /// Of these, stolen from another cluster.
+    /// The number of those stolen from another cluster.
     pub stolen_wide: Option<u64>,
-    /// Bytes sent between clusters.
+    /// The number of bytes sent between clusters.
     pub wide_bytes: Option<u64>,
-    /// Processor time of the nodes, in seconds.
+    /// Processor time of the nodes in seconds.
     pub cpu_s: Option<f64>,
 }
 
 impl Totals {
-    /// Those of the object of `--json`. One that knows nothing of a number does not have it.
+    /// The totals of a `--json` object, which omits unknown numbers.
     fn of_result(result: &Value) -> Self {
-        // Results of earlier versions had zeros for a run that had not begun.
+        // Results of earlier versions had zeros for a run that failed before its job began.
         if result["ok"] == false && result["wall_s"].as_f64().unwrap_or(0.0) == 0.0 {
             return Self::default();
         }
@@ -78,7 +78,7 @@ impl Totals {
         }
     }
 
-    /// These, and `other` for what is absent here.
+    /// These totals, completed by `other`.
     fn or(self, other: Self) -> Self {
         Self {
             tasks: self.tasks.or(other.tasks),
@@ -90,121 +90,122 @@ impl Totals {
     }
 }
 
-/// A run's course.
+/// The time series of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Course {
-    /// What it is called.
+pub struct RunSeries {
+    /// The name of the run.
     pub label: String,
-    /// How its set of nodes was adapted, where decisions were taken.
+    /// The mode of adaptation, if decisions were taken.
     pub mode: Option<Mode>,
-    /// Seconds from the job's start to its end, or to the last that is known.
+    /// Seconds from the job's start to its end, or to the last known time.
     pub wall_s: f64,
-    /// How it ended; none where its log does not tell.
+    /// The end of the run; none if the log has none.
     pub ended: Option<Result<Option<String>, String>>,
-    /// Seconds since the job's start at the end of each iteration, and how many it took.
+    /// The end of each iteration in seconds since the job's start, and its length in seconds.
     pub iterations: Vec<(f64, f64)>,
-    /// Members of the job.
+    /// The number of the job's members.
     pub nodes: Steps<u32>,
-    /// Those of each cluster.
+    /// The number of members of each cluster.
     pub by_cluster: BTreeMap<ClusterId, Steps<u32>>,
-    /// Weighted average efficiency, from 0 to 1, where it was known.
+    /// Weighted average efficiency, from 0 to 1, as far as known.
     pub efficiency: Steps<f64>,
-    /// Emin and Emax.
+    /// The efficiency band: Emin and Emax.
     pub band: Option<(f64, f64)>,
-    /// Share of each cluster's thread time that was no work, from 0 to 1, iteration by iteration, from their beginnings on. Of jobs
-    /// without iterations, or with very many, in stretches of the run.
+    /// Fraction of each cluster's thread time that was not work, from 0 to 1, for each iteration
+    /// from its beginning on. For jobs without iterations, or with very many, for intervals of the
+    /// run.
     pub overhead: BTreeMap<ClusterId, Steps<f64>>,
-    /// Until when each of these is known.
+    /// The time up to which each of these is known.
     pub known_until: BTreeMap<ClusterId, f64>,
-    /// The same of all clusters together.
+    /// The same fraction for all clusters together.
     pub overall: Steps<f64>,
-    /// Thread time of each cluster in all.
+    /// Total thread time of each cluster.
     pub times: BTreeMap<ClusterId, Times>,
-    /// Length of each iteration in seconds: those of the result, or else of the log.
+    /// Length of each iteration in seconds, from the result or else from the log.
     pub iterations_s: Vec<f64>,
-    /// What was counted in all.
+    /// The totals of the run.
     pub totals: Totals,
-    /// What the result warns of.
+    /// The warnings of the result.
     pub warnings: Vec<String>,
-    /// Decisions and losses, in order of time.
+    /// Decisions and losses in order of time.
     pub marks: Vec<Mark>,
 }
 
-impl Course {
-    /// That of a run.
-    pub fn of(story: &Story) -> Self {
-        let mut course = Self { label: story.run.clone(), ..Self::default() };
+impl RunSeries {
+    /// The time series of a run's log.
+    pub fn of(run_log: &RunLog) -> Self {
+        let mut series = Self { label: run_log.run.clone(), ..Self::default() };
         let mut members: BTreeMap<&ClusterId, BTreeSet<&NodeId>> = BTreeMap::new();
-        let mut told: Vec<(f64, &ClusterId, Times)> = Vec::new();
+        let mut periods: Vec<(f64, &ClusterId, Times)> = Vec::new();
         let mut counted: Option<Counters> = None;
-        for moment in &story.moments {
+        for moment in &run_log.moments {
             let at = moment.at_s.max(0.0);
             match &moment.event {
                 Event::NodeJoined { node, cluster, .. } => {
                     let new = members.entry(cluster).or_default().insert(node);
-                    course.count(new, at, cluster, &members);
+                    series.count(new, at, cluster, &members);
                 }
                 Event::NodeLeft { node, cluster, .. } => {
                     let was = members.entry(cluster).or_default().remove(node);
-                    course.count(was, at, cluster, &members);
+                    series.count(was, at, cluster, &members);
                 }
                 Event::NodeLost { node, cluster, why, .. } => {
                     let was = members.entry(cluster).or_default().remove(node);
-                    course.count(was, at, cluster, &members);
+                    series.count(was, at, cluster, &members);
                     if was {
-                        course.mark(at, format!("{node} is lost"), why.clone(), (-1, false));
+                        series.mark(at, format!("{node} is lost"), why.clone(), (-1, false));
                     }
                 }
                 Event::IterationDone { wall_us, .. } => {
-                    course.iterations.push((at, *wall_us as f64 / 1e6));
+                    series.iterations.push((at, *wall_us as f64 / 1e6));
                 }
                 Event::Period { cluster: Some(cluster), times, counters, .. } => {
-                    *course.times.entry(cluster.clone()).or_default() += *times;
+                    *series.times.entry(cluster.clone()).or_default() += *times;
                     counted.get_or_insert_default().merge(counters);
-                    told.push((at, cluster, *times));
+                    periods.push((at, cluster, *times));
                 }
                 Event::JobEnded { ok, wall_us, checksum, error, .. } => {
-                    course.wall_s = *wall_us as f64 / 1e6;
+                    series.wall_s = *wall_us as f64 / 1e6;
                     let why = || error.clone().unwrap_or_else(|| "it failed".to_owned());
-                    course.ended = Some(if *ok { Ok(checksum.clone()) } else { Err(why()) });
+                    series.ended = Some(if *ok { Ok(checksum.clone()) } else { Err(why()) });
                 }
                 _ => {}
             }
         }
-        for taken in &story.decisions {
+        for taken in &run_log.decisions {
             let (inputs, decision) = (&taken.logged.inputs, &taken.logged.decision);
             let at = taken.at_s.max(0.0);
-            course.band = Some((inputs.settings.e_min, inputs.settings.e_max));
-            course.efficiency.extend(decision.efficiency.map(|efficiency| (at, efficiency)));
+            series.band = Some((inputs.settings.e_min, inputs.settings.e_max));
+            series.efficiency.extend(decision.efficiency.map(|efficiency| (at, efficiency)));
             if let Some(look) = DecisionLook::of(&taken.logged) {
                 let what = match look.withheld {
                     true => format!("would: {}", look.text),
                     false => look.text,
                 };
-                course.mark(at, what, look.why.join(" "), (look.sign, true));
+                series.mark(at, what, look.why.join(" "), (look.sign, true));
             }
         }
-        course.marks.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
-        if course.ended.is_none() {
-            let last = story.moments.last().map_or(0.0, |moment| moment.at_s);
-            course.wall_s = story.decisions.last().map_or(last, |taken| taken.at_s.max(last));
+        series.marks.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
+        if series.ended.is_none() {
+            let last = run_log.moments.last().map_or(0.0, |moment| moment.at_s);
+            series.wall_s = run_log.decisions.last().map_or(last, |taken| taken.at_s.max(last));
         }
-        course.take_result(story, counted.as_ref());
-        course.spend(&told);
-        // Members are taken away when a job is over: that is no shrinking.
-        let end = course.wall_s;
+        series.take_result(run_log, counted.as_ref());
+        series.add_thread_times(&periods);
+        // The members of an ended job are released, which is no shrinking.
+        let end = series.wall_s;
         let within = |steps: &mut Steps<u32>| steps.retain(|(at, _)| *at < end);
-        within(&mut course.nodes);
-        course.by_cluster.values_mut().for_each(within);
-        course
+        within(&mut series.nodes);
+        series.by_cluster.values_mut().for_each(within);
+        series
     }
 
-    /// Takes totals and the end from the run's result, and what that does not know from the log.
-    fn take_result(&mut self, story: &Story, counted: Option<&Counters>) {
-        self.mode = story.mode();
+    /// Takes totals and the end from the run's result, and missing ones from the log.
+    fn take_result(&mut self, run_log: &RunLog, counted: Option<&Counters>) {
+        self.mode = run_log.mode();
         self.iterations_s = self.iterations.iter().map(|(_, s)| *s).collect();
         let logged = counted.map(Totals::of_counters).unwrap_or_default();
-        let Some(result) = &story.result else {
+        let Some(result) = &run_log.result else {
             self.totals = logged;
             return;
         };
@@ -228,18 +229,18 @@ impl Course {
         }
     }
 
-    /// Thread time, as the clusters told it at the ends of their periods, in stretches that are longer than those: what a period is
-    /// like depends on which part of an iteration it meets.
-    fn spend(&mut self, told: &[(f64, &ClusterId, Times)]) {
+    /// Sums thread times, which clusters report for each period, over intervals longer than a
+    /// period: single periods depend on the part of an iteration that they cover.
+    fn add_thread_times(&mut self, periods: &[(f64, &ClusterId, Times)]) {
         let ends: Vec<f64> = match self.iterations.len() {
             2..=ITERATIONS => self.iterations.iter().map(|(end, _)| *end).collect(),
             _ => {
-                (1..=STRETCHES).map(|n| self.wall_s * f64::from(n) / f64::from(STRETCHES)).collect()
+                (1..=INTERVALS).map(|n| self.wall_s * f64::from(n) / f64::from(INTERVALS)).collect()
             }
         };
         let mut all: Vec<Times> = vec![Times::default(); ends.len()];
         let mut of: BTreeMap<&ClusterId, Vec<Times>> = BTreeMap::new();
-        for (at, cluster, times) in told {
+        for (at, cluster, times) in periods {
             let place = ends.partition_point(|end| end < at).min(ends.len() - 1);
             all[place] += *times;
             let known = self.known_until.entry((*cluster).clone()).or_default();
@@ -259,7 +260,7 @@ impl Course {
             of.into_iter().map(|(cluster, times)| (cluster.clone(), steps(&times))).collect();
     }
 
-    /// Notes how many members there are, if that is another number than before.
+    /// Records the number of members, if it has changed.
     fn count(
         &mut self,
         changed: bool,
@@ -280,14 +281,15 @@ impl Course {
         self.marks.push(Mark { at_s, what, why, sign, decided });
     }
 
-    /// Seconds that nodes were held, in all: the area below their number.
+    /// Total seconds for which nodes were held: the area below their number.
     pub fn node_seconds(&self) -> f64 {
         let ends = self.nodes.iter().skip(1).map(|(at, _)| *at).chain([self.wall_s]);
         let held = self.nodes.iter().zip(ends);
         held.map(|((from, n), to)| f64::from(*n) * (to.min(self.wall_s) - from).max(0.0)).sum()
     }
 
-    /// The mean of a number from the first moment it was known to the end, each value for as long as it held.
+    /// The mean of a number from its first known time to the end, weighted by the time of each
+    /// value.
     pub fn mean(&self, steps: &[(f64, f64)]) -> Option<f64> {
         let ends = steps.iter().skip(1).map(|(at, _)| *at).chain([self.wall_s]);
         let spans = steps.iter().zip(ends).map(|((from, x), to)| ((to - from).max(0.0), x));
@@ -299,12 +301,12 @@ impl Course {
         }
     }
 
-    /// How long the iteration in the middle took.
+    /// The median length of an iteration in seconds.
     pub fn median_iteration(&self) -> Option<f64> {
         median(self.iterations_s.clone())
     }
 
-    /// In which iteration a moment is: 0.5 is the beginning of the first, 1.5 that of the second.
+    /// The iteration at a time: 0.5 is the beginning of the first, 1.5 that of the second.
     pub fn iteration_at(&self, at_s: f64) -> Option<f64> {
         let n = self.iterations.iter().position(|(end, _)| at_s <= *end)?;
         let (end, length) = self.iterations[n];
@@ -313,7 +315,7 @@ impl Course {
     }
 }
 
-/// Several that happen in one moment are one step.
+/// Changes at the same time are one step.
 fn step(steps: &mut Steps<u32>, at: f64, n: u32) {
     match steps.last_mut() {
         Some((when, last)) if *when >= at => *last = n,
@@ -321,7 +323,7 @@ fn step(steps: &mut Steps<u32>, at: f64, n: u32) {
     }
 }
 
-/// What share of thread time was no work.
+/// The fraction of thread time that was not work.
 fn overhead(times: &Times) -> Option<f64> {
     times.working_share().map(|share| 1.0 - share)
 }
@@ -333,7 +335,7 @@ mod tests {
     use springtide_runtime::id::{Epoch, Incarnation, JobId};
 
     use super::*;
-    use crate::runlog::Moment;
+    use crate::runlog::TimedEvent;
 
     const JOB: JobId = JobId(1);
 
@@ -362,11 +364,11 @@ mod tests {
         }
     }
 
-    fn course(events: Vec<(f64, Event)>) -> Course {
-        Course::of(&Story {
+    fn series(events: Vec<(f64, Event)>) -> RunSeries {
+        RunSeries::of(&RunLog {
             file: PathBuf::new(),
             run: "r".to_owned(),
-            moments: events.into_iter().map(|(at_s, event)| Moment { at_s, event }).collect(),
+            moments: events.into_iter().map(|(at_s, event)| TimedEvent { at_s, event }).collect(),
             decisions: Vec::new(),
             homes: BTreeMap::new(),
             gap: None,
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_becomes_a_course() {
+    fn a_log_becomes_time_series() {
         let lost = Event::NodeLost {
             node: "b-1".into(),
             cluster: "b".into(),
@@ -398,7 +400,7 @@ mod tests {
             cluster: "a".into(),
             why: "over".into(),
         };
-        let course = course(vec![
+        let series = series(vec![
             (-0.2, Event::JobStarted { job: JOB, name: "j".into(), epoch: Epoch(1) }),
             (0.0, joined("a-1", "a")),
             (0.0, joined("b-1", "b")),
@@ -413,44 +415,44 @@ mod tests {
             (10.1, left("a-1")),
             (10.1, left("a-2")),
         ]);
-        assert_eq!(course.nodes, [(0.0, 2), (4.0, 3), (5.0, 2)]);
-        assert_eq!(course.by_cluster[&"b".into()], [(0.0, 1), (5.0, 0)]);
-        assert_eq!(course.iterations, [(4.0, 4.0), (10.0, 6.0)]);
-        // Of each iteration what was told in it.
-        assert_eq!(course.overall, [(0.0, 0.25), (4.0, 0.75)]);
-        assert_eq!(course.overhead[&"b".into()], [(4.0, 1.0)]);
+        assert_eq!(series.nodes, [(0.0, 2), (4.0, 3), (5.0, 2)]);
+        assert_eq!(series.by_cluster[&"b".into()], [(0.0, 1), (5.0, 0)]);
+        assert_eq!(series.iterations, [(4.0, 4.0), (10.0, 6.0)]);
+        // The periods of each iteration.
+        assert_eq!(series.overall, [(0.0, 0.25), (4.0, 0.75)]);
+        assert_eq!(series.overhead[&"b".into()], [(4.0, 1.0)]);
         assert_eq!(
-            (course.known_until[&"a".into()], course.known_until[&"b".into()]),
+            (series.known_until[&"a".into()], series.known_until[&"b".into()]),
             (10.0, 10.0)
         );
-        assert_eq!(course.times[&"a".into()].working_ns, 40);
-        assert_eq!(course.ended, Some(Ok(Some("c".to_owned()))));
-        assert_eq!(course.marks.len(), 1);
-        assert_eq!((course.marks[0].at_s, course.marks[0].what.as_str()), (5.0, "b-1 is lost"));
-        assert_eq!(course.node_seconds(), 8.0 + 3.0 + 10.0);
-        assert_eq!(course.mean(&course.overall), Some((4.0 * 0.25 + 6.0 * 0.75) / 10.0));
-        assert_eq!(course.median_iteration(), Some(5.0));
+        assert_eq!(series.times[&"a".into()].working_ns, 40);
+        assert_eq!(series.ended, Some(Ok(Some("c".to_owned()))));
+        assert_eq!(series.marks.len(), 1);
+        assert_eq!((series.marks[0].at_s, series.marks[0].what.as_str()), (5.0, "b-1 is lost"));
+        assert_eq!(series.node_seconds(), 8.0 + 3.0 + 10.0);
+        assert_eq!(series.mean(&series.overall), Some((4.0 * 0.25 + 6.0 * 0.75) / 10.0));
+        assert_eq!(series.median_iteration(), Some(5.0));
         assert_eq!(
-            (course.iteration_at(2.0), course.iteration_at(5.5), course.iteration_at(11.0)),
+            (series.iteration_at(2.0), series.iteration_at(5.5), series.iteration_at(11.0)),
             (Some(1.0), Some(1.75), None)
         );
     }
 
     #[test]
-    fn totals_are_the_results_and_else_the_logs() {
+    fn totals_come_from_the_result_or_else_the_log() {
         let counters = |tasks: u64| {
             let mut counters = Counters::default();
             (counters.tasks.executed, counters.tasks.stolen_wide) = (tasks, 1);
             Box::new(counters)
         };
-        let mut told = period("a", 30, 10);
-        if let Event::Period { counters: counted, .. } = &mut told {
+        let mut periods = period("a", 30, 10);
+        if let Event::Period { counters: counted, .. } = &mut periods {
             *counted = counters(3);
         }
-        let story = |moments: Vec<(f64, Event)>, result: Option<Value>| Story {
+        let run_log = |moments: Vec<(f64, Event)>, result: Option<Value>| RunLog {
             file: PathBuf::new(),
             run: "r".to_owned(),
-            moments: moments.into_iter().map(|(at_s, event)| Moment { at_s, event }).collect(),
+            moments: moments.into_iter().map(|(at_s, event)| TimedEvent { at_s, event }).collect(),
             decisions: Vec::new(),
             homes: BTreeMap::new(),
             gap: None,
@@ -459,9 +461,10 @@ mod tests {
         };
         let result = serde_json::json!({
             "ok": true, "wall_s": 4.5, "checksum": "c", "iterations": [1.0, 2.0, 6.0],
-            "tasks": { "executed": 9, "stolen_local": 2, "stolen_wide": 4 }, "bytes": { "wide": 70 },
+            "tasks": { "executed": 9, "stolen_local": 2, "stolen_wide": 4 },
+            "bytes": { "wide": 70 },
         });
-        let all = Course::of(&story(vec![(2.0, told.clone())], Some(result.clone())));
+        let all = RunSeries::of(&run_log(vec![(2.0, periods.clone())], Some(result.clone())));
         let totals = &all.totals;
         assert_eq!(
             (totals.tasks, totals.stolen_local, totals.stolen_wide),
@@ -470,17 +473,17 @@ mod tests {
         assert_eq!((totals.wide_bytes, totals.cpu_s), (Some(70), None));
         assert_eq!((all.median_iteration(), all.wall_s), (Some(2.0), 4.5));
         assert_eq!((&all.ended, all.mode), (&Some(Ok(Some("c".to_owned()))), None));
-        // A run that is short has nothing in its log, and one that is cut off no result.
-        let short = Course::of(&story(Vec::new(), Some(result)));
+        // A short run has nothing in its log, and a truncated one has no result.
+        let short = RunSeries::of(&run_log(Vec::new(), Some(result)));
         assert_eq!(short.totals, *totals);
-        let cut = Course::of(&story(vec![(2.0, told)], None)).totals;
+        let cut = RunSeries::of(&run_log(vec![(2.0, periods)], None)).totals;
         assert_eq!((cut.tasks, cut.stolen_wide, cut.wide_bytes), (Some(3), Some(1), Some(0)));
-        let neither = Course::of(&story(Vec::new(), None));
+        let neither = RunSeries::of(&run_log(Vec::new(), None));
         assert_eq!(neither.totals, Totals::default());
         let early = serde_json::json!({
             "ok": false, "error": "no node", "wall_s": 0.0, "tasks": { "executed": 0 },
         });
-        let early = Course::of(&story(Vec::new(), Some(early)));
+        let early = RunSeries::of(&run_log(Vec::new(), Some(early)));
         assert_eq!(
             (early.totals, early.ended),
             (Totals::default(), Some(Err("no node".to_owned())))
@@ -488,21 +491,21 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_iterations_is_told_in_stretches() {
-        let told = (1..=400)
+    fn a_run_without_iterations_is_divided_into_intervals() {
+        let periods = (1..=400)
             .map(|n| (f64::from(n) / 10.0, period("a", u64::from(n > 200), u64::from(n <= 200))));
-        let course = course(told.collect());
-        assert_eq!(course.overall.len(), 40);
-        assert_eq!((course.overall[19], course.overall[20]), ((19.0, 1.0), (20.0, 0.0)));
-        assert!(course.ended.is_none() && course.wall_s == 40.0);
-        assert_eq!(course.iterations.len() + course.marks.len(), 0);
+        let series = series(periods.collect());
+        assert_eq!(series.overall.len(), 40);
+        assert_eq!((series.overall[19], series.overall[20]), ((19.0, 1.0), (20.0, 0.0)));
+        assert!(series.ended.is_none() && series.wall_s == 40.0);
+        assert_eq!(series.iterations.len() + series.marks.len(), 0);
     }
 
     #[test]
-    fn an_empty_log_is_an_empty_course() {
-        let course = course(Vec::new());
+    fn an_empty_log_has_empty_series() {
+        let series = series(Vec::new());
         assert_eq!(
-            (course.mean(&course.overall), course.median_iteration(), course.node_seconds()),
+            (series.mean(&series.overall), series.median_iteration(), series.node_seconds()),
             (None, None, 0.0)
         );
     }

@@ -1,7 +1,8 @@
-//! The paper's figures of runs, side by side: how long iterations took, on how many nodes, how efficiently, and what each cluster's
-//! threads did when they did not work. Decisions are marked with numbers, which the page's list explains.
+//! The paper's figures of runs, side by side: lengths of iterations, nodes, efficiency, and the
+//! states of threads outside work. Numbers mark decisions; the page's list explains them.
 //!
-//! Must not know logs, nor the page. Text and axes take the colour of the text around them, so that both themes fit.
+//! Independent of logs and of the page. Text and axes inherit the page's text colour, so that both
+//! themes fit.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -9,98 +10,98 @@ use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::{ThreadState, Times};
 use springtide_simulator::figure::{COLOURS, FigureError, draw, wrong};
 
-use super::course::{Course, Mark, Steps};
+use super::course::{Mark, RunSeries, Steps};
 use crate::workflow::canvas::{plain, short};
 
-/// Points of a line at most; of more the last of each stretch.
+/// Maximum number of points of a line; of more, the last one of each interval.
 const POINTS: usize = 1200;
-/// Decisions marked in a figure at most; the list has all.
+/// Maximum number of decisions marked in a figure; the list has all.
 const MARKS: usize = 60;
-/// Bars of runs and clusters at most.
+/// Maximum number of bars of runs and clusters.
 const ROWS: usize = 40;
-/// Points that a figure is wide.
+/// Width of a figure in points.
 const WIDTH: u32 = 960;
-/// Characters of a label that there is room for.
+/// Maximum length of a label in characters.
 const LABEL: usize = 24;
-/// Where black is said, the page's own colour is meant.
+/// Black is replaced by the page's own colour.
 const INK: RGBColor = BLACK;
 
-/// A figure with what it shows.
+/// A figure with its description.
 pub struct Figure {
-    /// For the heading and for who cannot see it.
+    /// The title, also for screen readers.
     pub title: String,
-    /// What it is made of, in a sentence.
+    /// The description in one sentence.
     pub about: &'static str,
-    /// What its colours stand for, where it is not one thing alone.
+    /// The meanings of its colours, if it has several.
     pub legend: Vec<(String, RGBColor)>,
-    /// SVG.
+    /// The figure as SVG.
     pub svg: String,
 }
 
-/// What a line is drawn of.
+/// The data of a line.
 struct Line<'a> {
     label: String,
     colour: RGBColor,
-    /// Points, or steps that hold until the next.
+    /// Points, or values that hold until the next.
     points: Vec<(f64, f64)>,
     marks: Vec<(usize, f64, &'a Mark)>,
     dots: bool,
 }
 
-/// The figures of these runs.
+/// Draws the figures of these runs.
 ///
 /// # Errors
-/// One cannot be drawn.
-pub fn all(courses: &[Course]) -> Result<Vec<Figure>, FigureError> {
+/// One figure cannot be drawn.
+pub fn all(runs: &[RunSeries]) -> Result<Vec<Figure>, FigureError> {
     let mut figures = Vec::new();
-    if courses.iter().any(|course| !course.iterations.is_empty()) {
-        figures.push(iterations(courses)?);
+    if runs.iter().any(|run| !run.iterations.is_empty()) {
+        figures.push(iterations(runs)?);
     }
-    if courses.iter().any(|course| !course.nodes.is_empty()) {
-        figures.push(nodes(courses)?);
+    if runs.iter().any(|run| !run.nodes.is_empty()) {
+        figures.push(nodes(runs)?);
     }
-    figures.extend(efficiency(courses)?);
-    if courses.iter().any(|course| !course.times.is_empty()) {
-        if let [course] = courses {
-            figures.push(by_cluster(course)?);
+    figures.extend(efficiency(runs)?);
+    if runs.iter().any(|run| !run.times.is_empty()) {
+        if let [run] = runs {
+            figures.push(by_cluster(run)?);
         }
-        figures.push(overheads(courses)?);
+        figures.push(overheads(runs)?);
     }
     Ok(figures)
 }
 
 fn colour(at: usize) -> RGBColor {
-    // The sixth is nearly black, which a dark page swallows.
+    // The sixth colour is nearly black, and invisible on a dark page.
     const SHOWN: [usize; 7] = [0, 1, 2, 3, 4, 6, 7];
     COLOURS[SHOWN[at % SHOWN.len()]]
 }
 
-/// Numbered decisions of a run that a figure has room for.
-fn marks(course: &Course) -> impl Iterator<Item = (usize, &Mark)> {
-    course.marks.iter().enumerate().map(|(at, mark)| (at + 1, mark)).take(MARKS)
+/// The numbered decisions of a run, as many as a figure marks.
+fn marks(run: &RunSeries) -> impl Iterator<Item = (usize, &Mark)> {
+    run.marks.iter().enumerate().map(|(at, mark)| (at + 1, mark)).take(MARKS)
 }
 
-fn iterations(courses: &[Course]) -> Result<Figure, FigureError> {
-    let lines: Vec<Line<'_>> = courses
+fn iterations(runs: &[RunSeries]) -> Result<Figure, FigureError> {
+    let lines: Vec<Line<'_>> = runs
         .iter()
         .enumerate()
-        .map(|(at, course)| Line {
-            label: course.label.clone(),
+        .map(|(at, run)| Line {
+            label: run.label.clone(),
             colour: colour(at),
-            points: course
+            points: run
                 .iterations
                 .iter()
                 .enumerate()
                 .map(|(n, (_, s))| (n as f64 + 1.0, *s))
                 .collect(),
-            marks: marks(course)
-                .filter_map(|(n, mark)| Some((n, course.iteration_at(mark.at_s)?, mark)))
+            marks: marks(run)
+                .filter_map(|(n, mark)| Some((n, run.iteration_at(mark.at_s)?, mark)))
                 .collect(),
-            dots: course.iterations.len() <= 60,
+            dots: run.iterations.len() <= 60,
         })
         .collect();
-    let last = courses.iter().map(|course| course.iterations.len()).max().unwrap_or(1);
-    let about = "Length of each iteration. Numbers mark decisions and losses in the iteration that they fell into.";
+    let last = runs.iter().map(|run| run.iterations.len()).max().unwrap_or(1);
+    let about = "Length of each iteration. Numbers mark decisions and losses in their iterations.";
     let frame = Frame {
         x: (0.5, last as f64 + 0.5),
         top: None,
@@ -110,25 +111,25 @@ fn iterations(courses: &[Course]) -> Result<Figure, FigureError> {
     figure("Iterations", about, &lines, &frame)
 }
 
-fn end(courses: &[Course]) -> f64 {
-    courses.iter().map(|course| course.wall_s).fold(1e-3, f64::max)
+fn end(runs: &[RunSeries]) -> f64 {
+    runs.iter().map(|run| run.wall_s).fold(1e-3, f64::max)
 }
 
-fn nodes(courses: &[Course]) -> Result<Figure, FigureError> {
-    let stairs = |steps: &Steps<u32>, course: &Course| {
-        stairs(&steps.iter().map(|(at, n)| (*at, f64::from(*n))).collect::<Vec<_>>(), course.wall_s)
+fn nodes(runs: &[RunSeries]) -> Result<Figure, FigureError> {
+    let stairs = |steps: &Steps<u32>, run: &RunSeries| {
+        stairs(&steps.iter().map(|(at, n)| (*at, f64::from(*n))).collect::<Vec<_>>(), run.wall_s)
     };
     let mut lines = Vec::new();
-    for (at, course) in courses.iter().enumerate() {
-        let marks = marks(course).map(|(n, mark)| (n, mark.at_s, mark)).collect();
-        let label = if courses.len() == 1 { "all".to_owned() } else { course.label.clone() };
-        let points = stairs(&course.nodes, course);
+    for (at, run) in runs.iter().enumerate() {
+        let marks = marks(run).map(|(n, mark)| (n, mark.at_s, mark)).collect();
+        let label = if runs.len() == 1 { "all".to_owned() } else { run.label.clone() };
+        let points = stairs(&run.nodes, run);
         lines.push(Line { label, colour: colour(at), points, marks, dots: false });
     }
-    // Of a run alone its clusters are told apart.
-    if let [course] = courses {
-        for (at, (cluster, steps)) in course.by_cluster.iter().enumerate() {
-            let (label, points) = (cluster.to_string(), stairs(steps, course));
+    // The figure of a single run also shows its clusters.
+    if let [run] = runs {
+        for (at, (cluster, steps)) in run.by_cluster.iter().enumerate() {
+            let (label, points) = (cluster.to_string(), stairs(steps, run));
             lines.push(Line {
                 label,
                 colour: colour(at + 1),
@@ -141,7 +142,7 @@ fn nodes(courses: &[Course]) -> Result<Figure, FigureError> {
     let most = lines.iter().flat_map(|line| &line.points).map(|(_, n)| *n).fold(1.0, f64::max);
     let about = "Members of the job over time. Numbers mark decisions and losses.";
     let frame = Frame {
-        x: (0.0, end(courses)),
+        x: (0.0, end(runs)),
         top: Some(most * 1.25),
         axes: ("seconds", "nodes"),
         band: None,
@@ -149,64 +150,60 @@ fn nodes(courses: &[Course]) -> Result<Figure, FigureError> {
     figure("Nodes", about, &lines, &frame)
 }
 
-fn efficiency(courses: &[Course]) -> Result<Option<Figure>, FigureError> {
-    // Runs are held against each other by the same measure alone.
-    let weighted = courses.iter().all(|course| !course.efficiency.is_empty());
-    let of = |course: &Course| match weighted {
-        true => course.efficiency.clone(),
-        false => course.overall.iter().map(|(at, share)| (*at, 1.0 - share)).collect(),
+fn efficiency(runs: &[RunSeries]) -> Result<Option<Figure>, FigureError> {
+    // Runs are compared by the same measure only.
+    let weighted = runs.iter().all(|run| !run.efficiency.is_empty());
+    let of = |run: &RunSeries| match weighted {
+        true => run.efficiency.clone(),
+        false => run.overall.iter().map(|(at, share)| (*at, 1.0 - share)).collect(),
     };
-    let lines: Vec<Line<'_>> = courses
+    let lines: Vec<Line<'_>> = runs
         .iter()
         .enumerate()
-        .map(|(at, course)| Line {
-            label: course.label.clone(),
+        .map(|(at, run)| Line {
+            label: run.label.clone(),
             colour: colour(at),
-            points: stairs(&of(course), course.wall_s),
-            marks: marks(course).map(|(n, mark)| (n, mark.at_s, mark)).collect(),
+            points: stairs(&of(run), run.wall_s),
+            marks: marks(run).map(|(n, mark)| (n, mark.at_s, mark)).collect(),
             dots: false,
         })
         .collect();
     if lines.iter().all(|line| line.points.is_empty()) {
         return Ok(None);
     }
-    let bands: Vec<_> = courses.iter().filter_map(|course| course.band).collect();
+    let bands: Vec<_> = runs.iter().filter_map(|run| run.band).collect();
     let band = bands.first().copied().filter(|first| bands.iter().all(|band| band == first));
-    let y = if weighted { "weighted average" } else { "share of work" };
+    let y = if weighted { "weighted average" } else { "fraction of work" };
     let about = match weighted {
         true => {
-            "Weighted average efficiency, by which each decision was taken; the band is Emin to Emax."
+            "Weighted average efficiency, the basis of each decision; the band is Emin to Emax."
         }
         false => {
-            "Share of thread time that was work, iteration by iteration: not every run has decisions, by which alone the weighted average \
-             is known. The band is Emin to Emax."
+            "Fraction of thread time that was work, by iteration, because not every run has \
+            decisions with a weighted average. The band is Emin to Emax."
         }
     };
-    let frame = Frame { x: (0.0, end(courses)), top: Some(1.05), axes: ("seconds", y), band };
+    let frame = Frame { x: (0.0, end(runs)), top: Some(1.05), axes: ("seconds", y), band };
     figure("Efficiency", about, &lines, &frame).map(Some)
 }
 
-/// What the threads of each cluster of a run did when they did not work, over time.
-fn by_cluster(course: &Course) -> Result<Figure, FigureError> {
+/// The time of a cluster's threads outside work, over time.
+fn by_cluster(run: &RunSeries) -> Result<Figure, FigureError> {
     let line = |(at, (cluster, steps)): (usize, (&ClusterId, &Steps<f64>))| Line {
         label: cluster.to_string(),
         colour: colour(at + 1),
-        points: stairs(steps, course.known_until.get(cluster).copied().unwrap_or(course.wall_s)),
+        points: stairs(steps, run.known_until.get(cluster).copied().unwrap_or(run.wall_s)),
         marks: Vec::new(),
         dots: false,
     };
-    let lines: Vec<Line<'_>> = course.overhead.iter().enumerate().map(line).collect();
-    let about = "Share of each cluster's thread time that was no work, iteration by iteration.";
-    let frame = Frame {
-        x: (0.0, course.wall_s),
-        top: Some(1.05),
-        axes: ("seconds", "overhead"),
-        band: None,
-    };
+    let lines: Vec<Line<'_>> = run.overhead.iter().enumerate().map(line).collect();
+    let about = "Fraction of each cluster's thread time that was not work, by iteration.";
+    let frame =
+        Frame { x: (0.0, run.wall_s), top: Some(1.05), axes: ("seconds", "overhead"), band: None };
     figure("Overhead by cluster", about, &lines, &frame)
 }
 
-/// What is done with thread time, in the order of a bar's parts.
+/// The states of threads, in the order of a bar's parts.
 const PARTS: [(ThreadState, &str, RGBColor); 5] = [
     (ThreadState::Working, "work", COLOURS[0]),
     (ThreadState::Bench, "benchmark", COLOURS[3]),
@@ -215,16 +212,16 @@ const PARTS: [(ThreadState, &str, RGBColor); 5] = [
     (ThreadState::Idle, "idle", COLOURS[7]),
 ];
 
-/// A bar for each run and cluster: shares of its thread time.
-fn overheads(courses: &[Course]) -> Result<Figure, FigureError> {
-    let rows: Vec<(String, &Times)> = courses
+/// A bar for each run and cluster, with the fractions of its thread time.
+fn overheads(runs: &[RunSeries]) -> Result<Figure, FigureError> {
+    let rows: Vec<(String, &Times)> = runs
         .iter()
-        .flat_map(|course| {
-            course.times.iter().map(move |(cluster, times)| {
-                let label = if courses.len() == 1 {
+        .flat_map(|run| {
+            run.times.iter().map(move |(cluster, times)| {
+                let label = if runs.len() == 1 {
                     cluster.to_string()
                 } else {
-                    format!("{} {cluster}", course.label)
+                    format!("{} {cluster}", run.label)
                 };
                 (label, times)
             })
@@ -266,14 +263,14 @@ fn overheads(courses: &[Course]) -> Result<Figure, FigureError> {
         Ok(())
     })?;
     Ok(Figure {
-        title: "Where thread time went".to_owned(),
-        about: "Shares of each cluster's thread time over the whole run.",
+        title: "Thread time by state".to_owned(),
+        about: "Fractions of each cluster's thread time over the whole run.",
         legend: PARTS.map(|(_, name, colour)| (name.to_owned(), colour)).to_vec(),
         svg: themed(&svg),
     })
 }
 
-/// A figure's axes.
+/// The axes of a figure.
 struct Frame<'a> {
     x: (f64, f64),
     top: Option<f64>,
@@ -295,7 +292,7 @@ fn figure(
     Ok(Figure { title: title.to_owned(), about, legend, svg: chart(lines, frame)? })
 }
 
-/// Each value until the next, at most so many points.
+/// Expands values that hold until the next to points, at most the maximum number.
 fn stairs(steps: &[(f64, f64)], end_s: f64) -> Vec<(f64, f64)> {
     let every = steps.len().div_ceil(POINTS / 2).max(1);
     let mut points: Vec<(f64, f64)> = Vec::new();
@@ -360,7 +357,7 @@ fn chart(lines: &[Line<'_>], frame: &Frame<'_>) -> Result<String, FigureError> {
                     -1 => "▼",
                     _ => "",
                 };
-                // One above the other where they are close.
+                // Labels that are close are drawn one above the other.
                 let y = top * (1.0 - 0.055 * (n % 3) as f64);
                 let font = ("sans-serif", 12).into_font().color(&line.colour);
                 let label = Text::new(format!(" {sign}{n}"), (*at, y), font);
@@ -372,7 +369,7 @@ fn chart(lines: &[Line<'_>], frame: &Frame<'_>) -> Result<String, FigureError> {
     Ok(themed(&svg))
 }
 
-/// With the colours of the page that it is put into: no ground of its own, and its ink for black.
+/// Replaces the background and black by the colours of the page.
 fn themed(svg: &str) -> String {
     svg.replace("\"#FFFFFF\"", "\"none\"").replace("\"#000000\"", "\"currentColor\"")
 }

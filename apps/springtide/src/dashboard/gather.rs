@@ -1,6 +1,6 @@
-//! Asks the grid how it is, again and again while somebody watches, and hands on what it hears.
+//! Polls the grid for its state while clients watch, and sends snapshots.
 //!
-//! Must not know how it is shown.
+//! Independent of the presentation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,77 +19,77 @@ use springtide_runtime::remote::{Hub, Refusal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::model::Seen;
-use super::serve::Board;
+use super::model::GridSnapshot;
+use super::serve::DashboardState;
 
-/// How often it is looked while somebody watches.
-const EVERY: Duration = Duration::from_millis(500);
-/// Of these looks every so many is taken while nobody does, for the history.
-const IDLE_EVERY: u32 = 10;
-/// And of those every so many asks what is reserved, too.
-const SLOTS_EVERY: u64 = 10;
-/// Who does not answer in this time is asked again.
-const WITHIN: Duration = Duration::from_secs(2);
-/// A look waits for answers no longer than this: what comes later is in the next one, and nobody waits for who does not answer.
-const MOMENT: Duration = Duration::from_millis(60);
-/// So many jobs are looked at at once; of more, these are the first.
-const JOBS: usize = 32;
+/// Interval between polls while a client watches.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Without clients, only one of this many polls is made, for the history.
+const IDLE_FACTOR: u32 = 10;
+/// One of this many polls also asks for reservations.
+const SLOTS_FACTOR: u64 = 10;
+/// Timeout of an answer, after which the request is repeated.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum delay of a snapshot for missing answers: later ones are part of the next.
+const ANSWER_DELAY_MAX: Duration = Duration::from_millis(60);
+/// Maximum number of jobs polled at once; of more, the first ones.
+const JOBS_MAX: usize = 32;
 
-/// Looks until nobody takes what is seen.
+/// Polls until the receiver of snapshots ends.
 pub(super) async fn gather(
     hub: Arc<Hub>,
     scheduler: Addr<Scheduler>,
-    board: Arc<Board>,
+    shared: Arc<DashboardState>,
     mut records: mpsc::Receiver<Record>,
-    show: mpsc::Sender<Seen>,
+    sender: mpsc::Sender<GridSnapshot>,
 ) {
-    let mut looks = interval(EVERY);
+    let mut looks = interval(POLL_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut skipped, mut looked) = (IDLE_EVERY, 0_u64);
-    let mut asked: BTreeMap<JobId, JoinHandle<Option<Found>>> = BTreeMap::new();
+    let (mut skipped, mut looked) = (IDLE_FACTOR, 0_u64);
+    let mut pending: BTreeMap<JobId, JoinHandle<Option<JobReport>>> = BTreeMap::new();
     loop {
         looks.tick().await;
         skipped += 1;
-        if !board.is_watched() && skipped < IDLE_EVERY {
+        if !shared.is_watched() && skipped < IDLE_FACTOR {
             continue;
         }
         skipped = 0;
         let Ok(status) = scheduler.send(GetStatus {}).await else { return };
-        let mut seen = Seen { status, ..Seen::default() };
+        let mut snapshot = GridSnapshot { status, ..GridSnapshot::default() };
         let refusals = hub.refusals().into_iter();
         let refusals = refusals.map(|((name, why), n)| ((name.to_owned(), reason(why)), n));
-        seen.refused_messages = refusals.collect();
-        if looked % SLOTS_EVERY == 0 {
-            seen.slots = scheduler.send(GetSlots {}).await.ok();
+        snapshot.refused_messages = refusals.collect();
+        if looked % SLOTS_FACTOR == 0 {
+            snapshot.slots = scheduler.send(GetSlots {}).await.ok();
         }
         looked += 1;
         while let Ok(record) = records.try_recv() {
-            seen.records.push(record);
+            snapshot.records.push(record);
         }
-        let running = seen.status.jobs.iter().filter(|job| job.state == JobState::Running);
+        let running = snapshot.status.jobs.iter().filter(|job| job.state == JobState::Running);
         let hosts = running.filter_map(|job| Some((job.job, job.coordinator.clone()?)));
-        for (job, node) in hosts.take(JOBS) {
-            asked.entry(job).or_insert_with(|| actix_rt::spawn(look(hub.clone(), job, node)));
+        for (job, node) in hosts.take(JOBS_MAX) {
+            pending.entry(job).or_insert_with(|| actix_rt::spawn(look(hub.clone(), job, node)));
         }
-        if !asked.is_empty() {
-            sleep(MOMENT).await;
+        if !pending.is_empty() {
+            sleep(ANSWER_DELAY_MAX).await;
         }
-        for (job, answer) in std::mem::take(&mut asked) {
+        for (job, answer) in std::mem::take(&mut pending) {
             if !answer.is_finished() {
-                asked.insert(job, answer);
+                pending.insert(job, answer);
                 continue;
             }
             let Ok(Some((look, workers))) = answer.await else { continue };
-            seen.jobs.insert(job, look);
-            seen.workers.insert(job, workers);
+            snapshot.jobs.insert(job, look);
+            snapshot.workers.insert(job, workers);
         }
-        if show.send(seen).await.is_err() {
+        if sender.send(snapshot).await.is_err() {
             return;
         }
     }
 }
 
-/// A refusal's reason as a label.
+/// The label of a refusal's reason.
 fn reason(why: Refusal) -> String {
     match why {
         Refusal::Role => "role".to_owned(),
@@ -104,23 +104,23 @@ fn reason(why: Refusal) -> String {
     }
 }
 
-type Found = (JobLook, BTreeMap<ClusterId, Vec<WorkerLook>>);
+type JobReport = (JobLook, BTreeMap<ClusterId, Vec<WorkerLook>>);
 
-/// A job and its workers, as far as they answer.
-async fn look(hub: Arc<Hub>, job: JobId, coordinator: NodeId) -> Option<Found> {
+/// Asks for a job and its workers, as far as they answer.
+async fn look(hub: Arc<Hub>, job: JobId, coordinator: NodeId) -> Option<JobReport> {
     let remote = hub.remote::<Coordinator>(&coordinator, &coordinator_name(job));
-    let look = remote.send(LookAtJob { job }).deadline(WITHIN).await.ok()??;
+    let look = remote.send(LookAtJob { job }).deadline(REQUEST_TIMEOUT).await.ok()??;
     let name = cluster_coordinator_name(job);
     let hosts =
         look.clusters.iter().filter_map(|(cluster, sum)| Some((cluster, sum.host.as_ref()?)));
-    let asked: Vec<_> = hosts
+    let pending: Vec<_> = hosts
         .map(|(cluster, host)| {
             let remote = hub.remote::<ClusterCoordinator>(host, &name);
-            (cluster.clone(), remote.send(LookAtCluster { job }).deadline(WITHIN).start())
+            (cluster.clone(), remote.send(LookAtCluster { job }).deadline(REQUEST_TIMEOUT).start())
         })
         .collect();
     let mut workers = BTreeMap::new();
-    for (cluster, request) in asked {
+    for (cluster, request) in pending {
         if let Ok(Some(found)) = request.await {
             workers.insert(cluster, found.workers);
         }

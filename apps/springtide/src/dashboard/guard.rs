@@ -1,76 +1,81 @@
-//! Who may read: one judgement for every request, before anything else is looked at.
+//! Access control: every request is judged before any other processing.
 //!
-//! Everything is read-only. Who reaches the address may read where that is this machine's alone; elsewhere a token is asked for,
-//! on every path and method. That a browser was led here by another page (DNS rebinding, requests across origins) is seen by what
+//! All access is read-only. An address of this host alone is open to all its users. Elsewhere a
+//! token is required for every path and method. `Host` and `Origin` show whether another page
+//! directed the browser here (DNS rebinding, cross-origin requests). Independent of the content
+//! served.
 //! it says in `Host` and `Origin`. Must not know what is served.
 
 use std::net::{IpAddr, SocketAddr};
 
 use ring::digest::{SHA256, digest};
 
-/// The cookie that carries the token of a browser.
+/// The cookie that contains the token of a browser.
 pub const COOKIE: &str = "springtide";
 
-/// What of a request matters here.
+/// The parts of a request that matter for access.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Facts<'a> {
-    /// Its method.
+pub struct RequestFacts<'a> {
+    /// The method of the request.
     pub method: &'a str,
-    /// Its `Host`, or the authority of its address.
+    /// The `Host` header, or the authority of the address.
     pub host: Option<&'a str>,
-    /// Its `Origin`.
+    /// The `Origin` header of the request.
     pub origin: Option<&'a str>,
-    /// Its `Sec-Fetch-Site`, which browsers send to HTTPS and loopback addresses and no page can
-    /// set.
+    /// The `Sec-Fetch-Site` header, which browsers send to HTTPS and loopback addresses, and which
+    /// no page can set.
     pub fetch_site: Option<&'a str>,
-    /// Its `Authorization`.
+    /// The `Authorization` header of the request.
     pub authorization: Option<&'a str>,
-    /// The cookie [`COOKIE`].
+    /// The value of the cookie [`COOKIE`].
     pub cookie: Option<&'a str>,
-    /// `token` of its query.
+    /// The parameter `token` of the query.
     pub query: Option<&'a str>,
 }
 
-/// What becomes of a request.
+/// The verdict on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is answered.
+    /// The request is answered.
     Pass,
-    /// It brought the token in its address: the browser gets a cookie, and is sent to the same address without it.
+    /// The address contains the token: the browser gets a cookie, and is redirected to the address
+    /// without it.
     Enter,
-    /// It is refused with this status, and why.
+    /// The request is refused with this status and reason.
     Refuse(u16, &'static str),
 }
 
-/// The judge.
+/// The access control of a dashboard.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// SHA-256 of the token.
+    /// The SHA-256 digest of the token.
     token: Option<Vec<u8>>,
     hosts: Vec<String>,
 }
 
-/// A dashboard must not be started so.
+/// A reason not to start the dashboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
-    /// It would be open to all.
+    /// Everybody could read it.
     #[error(
-        "the dashboard would be open to everybody who reaches {0}: give it a token (`dashboard.token_file`, a file with at least 16 \
-         characters that only its owner may read), or bind it to 127.0.0.1"
+        "the dashboard would be open to everybody who reaches {0}: give it a token \
+        (`dashboard.token_file`, a file with at least 16 characters that only its owner may read), \
+        or bind it to 127.0.0.1"
     )]
     Open(SocketAddr),
     /// The token is too short.
     #[error(
-        "the dashboard's token has fewer than 16 characters: `openssl rand -hex 16` makes a good one"
+        "the dashboard's token has fewer than 16 characters: `openssl rand -hex 16` creates a \
+        suitable one"
     )]
     Short,
 }
 
 impl Guard {
-    /// Of a dashboard at this address, which is also called `name`.
+    /// Creates the access control of a dashboard at this address, which also has the name `name`.
     ///
     /// # Errors
-    /// It would be open to all.
+    /// Everybody could read it, or the token is too short.
     pub fn new(
         bind: SocketAddr,
         token: Option<&str>,
@@ -92,19 +97,16 @@ impl Guard {
         Ok(Self { token, hosts })
     }
 
-    /// Judges a request.
-    pub fn judge(&self, facts: &Facts<'_>) -> Verdict {
+    /// Judges a request by its parts.
+    pub fn judge(&self, facts: &RequestFacts<'_>) -> Verdict {
         let Some(host) = facts.host.map(str::to_ascii_lowercase) else {
             return Verdict::Refuse(400, "a request without Host");
         };
         if !self.is_here(&host) {
-            return Verdict::Refuse(
-                421,
-                "Host is another than this dashboard's: see dashboard.name",
-            );
+            return Verdict::Refuse(421, "Host is not this dashboard's: see dashboard.name");
         }
         if !self.is_own_page(facts, &host) {
-            return Verdict::Refuse(403, "asked for by a page of another origin");
+            return Verdict::Refuse(403, "requested by a page of another origin");
         }
         let shown = facts.authorization.and_then(|text| text.strip_prefix("Bearer "));
         let entered = match &self.token {
@@ -117,13 +119,13 @@ impl Guard {
         };
         match facts.method {
             "GET" | "HEAD" => entered,
-            _ => Verdict::Refuse(405, "this is for reading alone"),
+            _ => Verdict::Refuse(405, "only read requests are allowed"),
         }
     }
 
     /// Whether the request comes from a page of this dashboard, or from no page. A reverse proxy
-    /// may change `Host` on the way but not `Origin`, so the two may differ.
-    fn is_own_page(&self, facts: &Facts<'_>, host: &str) -> bool {
+    /// may change `Host` but not `Origin`, so that the two may differ.
+    fn is_own_page(&self, facts: &RequestFacts<'_>, host: &str) -> bool {
         let Some(origin) = facts.origin else { return true };
         if let Some(site) = facts.fetch_site {
             return site == "same-origin";
@@ -137,13 +139,13 @@ impl Guard {
         if self.hosts.iter().any(|known| known == host) {
             return true;
         }
-        // A plain address cannot be another page's name.
+        // A plain address cannot be the name of another page.
         let ip = host.parse::<SocketAddr>().map(|at| at.ip()).or_else(|_| host.parse::<IpAddr>());
         ip.is_ok()
     }
 }
 
-/// Compared by digests, so that the time taken says nothing of the token.
+/// Compares digests, so that the time is independent of the token.
 fn is(shown: &str, token: &[u8]) -> bool {
     digest(&SHA256, shown.as_bytes()).as_ref() == token
 }
@@ -158,12 +160,12 @@ mod tests {
         Guard::new("127.0.0.1:7475".parse().unwrap(), token, Some("grid.example.org")).unwrap()
     }
 
-    fn get(host: &str) -> Facts<'_> {
-        Facts { method: "GET", host: Some(host), ..Facts::default() }
+    fn get(host: &str) -> RequestFacts<'_> {
+        RequestFacts { method: "GET", host: Some(host), ..RequestFacts::default() }
     }
 
     #[test]
-    fn elsewhere_than_on_loopback_a_token_is_asked_for() {
+    fn a_token_is_required_except_on_loopback() {
         for (bind, token, fits) in [
             ("127.0.0.1:1", None, true),
             ("[::1]:1", None, true),
@@ -178,47 +180,48 @@ mod tests {
     }
 
     #[test]
-    fn no_method_passes_without_the_token_and_none_but_reading_with_it() {
+    fn no_method_passes_without_the_token_and_only_reads_pass_with_it() {
         let guard = guard(Some(TOKEN));
         let bearer = format!("Bearer {TOKEN}");
         for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "X"] {
-            let facts = Facts { method, ..get("localhost:7475") };
-            let refused = |facts: &Facts<'_>| match guard.judge(facts) {
+            let facts = RequestFacts { method, ..get("localhost:7475") };
+            let refused = |facts: &RequestFacts<'_>| match guard.judge(facts) {
                 Verdict::Refuse(status, _) => status,
                 _ => 0,
             };
             assert_eq!(refused(&facts), 401, "{method}");
-            assert_eq!(refused(&Facts { cookie: Some("0123456789abcdee"), ..facts }), 401);
-            assert_eq!(refused(&Facts { query: Some(""), ..facts }), 401);
+            assert_eq!(refused(&RequestFacts { cookie: Some("0123456789abcdee"), ..facts }), 401);
+            assert_eq!(refused(&RequestFacts { query: Some(""), ..facts }), 401);
             let reads = matches!(method, "GET" | "HEAD");
             let expected = if reads { 0 } else { 405 };
-            assert_eq!(refused(&Facts { authorization: Some(&bearer), ..facts }), expected);
-            assert_eq!(refused(&Facts { cookie: Some(TOKEN), ..facts }), expected);
+            assert_eq!(refused(&RequestFacts { authorization: Some(&bearer), ..facts }), expected);
+            assert_eq!(refused(&RequestFacts { cookie: Some(TOKEN), ..facts }), expected);
         }
-        let enters = Facts { query: Some(TOKEN), ..get("localhost:7475") };
+        let enters = RequestFacts { query: Some(TOKEN), ..get("localhost:7475") };
         assert_eq!(guard.judge(&enters), Verdict::Enter);
     }
 
     #[test]
-    fn pages_of_others_are_seen_by_host_and_origin() {
+    fn foreign_pages_are_detected_by_host_and_origin() {
         let guard = guard(None);
-        let is = |facts: Facts<'_>| guard.judge(&facts);
+        let is = |facts: RequestFacts<'_>| guard.judge(&facts);
         for host in ["localhost:7475", "127.0.0.1:7475", "LOCALHOST:7475", "grid.example.org"] {
             assert_eq!(is(get(host)), Verdict::Pass, "{host}");
         }
-        // A name that was made to mean this machine, and a name that begins like it.
+        // A name that resolves to this host, and a name with the same prefix.
         for host in ["evil.example.org:7475", "localhost.evil.org:7475", "localhost"] {
             assert!(matches!(is(get(host)), Verdict::Refuse(421, _)), "{host}");
         }
-        assert!(matches!(is(Facts { host: None, ..get("") }), Verdict::Refuse(400, _)));
-        let from = |origin| Facts { origin: Some(origin), ..get("localhost:7475") };
+        assert!(matches!(is(RequestFacts { host: None, ..get("") }), Verdict::Refuse(400, _)));
+        let from = |origin| RequestFacts { origin: Some(origin), ..get("localhost:7475") };
         assert_eq!(is(from("http://localhost:7475")), Verdict::Pass);
         for origin in ["http://evil.example.org", "null", "http://localhost:7476", "file://"] {
             assert!(matches!(is(from(origin)), Verdict::Refuse(403, _)), "{origin}");
         }
-        // Behind a reverse proxy: the browser knows the proxy's name, and this side its own.
+        // Behind a reverse proxy, the browser uses the proxy's name, and this server its own.
         assert_eq!(is(from("https://grid.example.org")), Verdict::Pass);
-        let through = |site| Facts { fetch_site: Some(site), ..from("http://127.0.0.1:8080") };
+        let through =
+            |site| RequestFacts { fetch_site: Some(site), ..from("http://127.0.0.1:8080") };
         assert_eq!(is(through("same-origin")), Verdict::Pass);
         for site in ["same-site", "cross-site", "none"] {
             assert!(matches!(is(through(site)), Verdict::Refuse(403, _)), "{site}");

@@ -1,7 +1,7 @@
-//! The grid's numbers as Prometheus reads them. Names end in their unit, and no label names a node or a job: what runs for long
-//! would have no end of series.
+//! The grid's numbers in the format of Prometheus. Names end in their unit. No label names a node
+//! or a job, so that the number of series is bounded.
 //!
-//! Must not know where the numbers come from.
+//! Independent of the origin of the numbers.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,17 +18,21 @@ use springtide_runtime::meter::{Counters, ThreadState, Times};
 
 use super::model::Model;
 
-/// A metric with its labels.
+/// A value of a metric with its labels.
 type Sample = (Vec<(&'static str, String)>, f64);
 
 fn one(name: &'static str, value: &str) -> Vec<(&'static str, String)> {
     vec![(name, value.to_owned())]
 }
 
-/// All as text in the OpenMetrics format.
-pub(super) fn render(model: &Model, left_out: u64, streams: u64) -> Result<String, fmt::Error> {
+/// Renders all metrics as text in the OpenMetrics format.
+pub(super) fn render(
+    model: &Model,
+    dropped_records: u64,
+    streams: u64,
+) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Numbers::of(model, left_out, streams)));
+    registry.register_collector(Box::new(MetricFamilies::of(model, dropped_records, streams)));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
@@ -40,11 +44,11 @@ enum Kind {
     Counter,
 }
 
-/// Families by kind, name, help.
+/// Families with their kinds, names, help texts and samples.
 #[derive(Debug, Default)]
-struct Numbers(Vec<(Kind, &'static str, &'static str, Vec<Sample>)>);
+struct MetricFamilies(Vec<(Kind, &'static str, &'static str, Vec<Sample>)>);
 
-/// The word of a state in labels.
+/// The name of a state in labels.
 fn state_name(state: NodeState) -> &'static str {
     match state {
         NodeState::Starting => "starting",
@@ -60,12 +64,12 @@ fn state_name(state: NodeState) -> &'static str {
     }
 }
 
-impl Numbers {
-    fn of(model: &Model, left_out: u64, streams: u64) -> Self {
+impl MetricFamilies {
+    fn of(model: &Model, dropped_records: u64, streams: u64) -> Self {
         let mut numbers = Self::default();
         numbers.grid(model);
         numbers.jobs(model);
-        numbers.own(model, left_out, streams);
+        numbers.own(model, dropped_records, streams);
         numbers
     }
 
@@ -106,7 +110,7 @@ impl Numbers {
         self.gauge("springtide_jobs", "Jobs that have not ended, by state", jobs.into());
     }
 
-    /// What jobs that run have done; a sum that falls is one whose job has ended, which Prometheus takes for a restart.
+    /// Sums over running jobs. A sum falls when a job ends, which Prometheus treats as a restart.
     fn jobs(&mut self, model: &Model) {
         let mut times: BTreeMap<&ClusterId, Times> = BTreeMap::new();
         let mut counters = Counters::default();
@@ -127,7 +131,7 @@ impl Numbers {
                 }
             }
             if let Some((found, _)) = look.efficiency {
-                // Of several jobs the least: it is what one looks for.
+                // The minimum of several jobs, which is the value of interest.
                 efficiency = Some(efficiency.map_or(found, |least| least.min(found)));
                 band = Some(look.band);
             }
@@ -211,7 +215,7 @@ impl Numbers {
         );
     }
 
-    fn own(&mut self, model: &Model, left_out: u64, streams: u64) {
+    fn own(&mut self, model: &Model, dropped_records: u64, streams: u64) {
         let counts = model.counts();
         let decisions = counts.decisions.iter();
         self.counter(
@@ -242,12 +246,12 @@ impl Numbers {
         self.counter(
             "springtide_dashboard_records_dropped",
             "Records that the dashboard had no room for",
-            vec![(vec![], left_out as f64)],
+            vec![(vec![], dropped_records as f64)],
         );
     }
 }
 
-impl Collector for Numbers {
+impl Collector for MetricFamilies {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for (kind, name, help, samples) in &self.0 {
             let kind_of = match kind {

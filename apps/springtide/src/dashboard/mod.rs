@@ -1,13 +1,15 @@
-//! The dashboard: a page on which one sees what a grid does and why, while it does it, and the same numbers for programs.
+//! The dashboard: a page that shows a running grid and its decisions, and the same numbers for
+//! programs.
 //!
 //! ```text
-//! head's thread       gather: asks scheduler, coordinators, cluster coordinators        --Seen-->
-//! dashboard's thread  model: one state of the grid; serve: HTTP, ticks and events       --bytes--> browsers, top, Prometheus
+//! head's thread       gather: polls scheduler, coordinators, sub-coordinators  --GridSnapshot-->
+//! dashboard's thread  model: state of the grid; serve: HTTP, ticks, events    --bytes-->
+//!                     browsers, `top`, Prometheus
 //! ```
 //!
-//! It must never slow the grid: it asks only while somebody watches (else every few seconds, for the history), a tick is made once for
-//! all who look, who reads slowly skips ticks, and its HTTP server has a thread of its own. It is read-only: where something can be
-//! done, it shows the command.
+//! It must never slow the grid. It polls only while clients watch, and else every few seconds for
+//! the history. A tick is made once for all clients, slow clients skip ticks, and the HTTP server
+//! has a thread of its own. The dashboard is read-only: instead of actions it shows commands.
 
 mod compared;
 mod connections;
@@ -38,38 +40,39 @@ use springtide_runtime::event::Record;
 use springtide_runtime::private;
 use tokio::sync::mpsc;
 
-pub use self::report::{leave, report};
+pub use self::report::{report, write_page};
 
 use self::guard::Guard;
-use self::serve::Board;
+use self::serve::DashboardState;
 use crate::exit::Failed;
 use crate::outdir::write_file;
 
-/// Records that wait for the dashboard at most; beyond that it misses some, and says so.
+/// Maximum number of queued records; more are dropped and counted.
 const RECORDS_MAX: usize = 4096;
 
-/// A dashboard that runs. Dropped, it ends.
+/// A running dashboard. Dropping it ends it.
 pub struct Dashboard {
     file: PathBuf,
     url: String,
-    board: Arc<Board>,
+    shared: Arc<DashboardState>,
     records: mpsc::Sender<Record>,
     server: Option<(actix_web::dev::ServerHandle, std::thread::JoinHandle<()>)>,
     gathering: actix_rt::task::JoinHandle<()>,
 }
 
-/// A dashboard that may be started: it has its address, and is not open to everybody.
-pub struct Prepared {
+/// A dashboard that can be started: its address is bound, and its access is restricted.
+pub struct PreparedDashboard {
     listener: TcpListener,
-    board: Arc<Board>,
+    shared: Arc<DashboardState>,
     url: String,
 }
 
-impl Prepared {
-    /// As the config of a grid wants it, if it wants one. To be done before anything is started that would have to be ended again.
+impl PreparedDashboard {
+    /// Prepares the dashboard of a grid's config, if it has one. To be called before anything
+    /// starts that a failure would have to end.
     ///
     /// # Errors
-    /// Its address is taken, its token cannot be read, or it would be open to everybody.
+    /// Its address is in use, its token cannot be read, or everybody could read it.
     pub fn of(grid: &str, config: &DashboardSection) -> Result<Option<Self>, Failed> {
         if !config.on {
             return Ok(None);
@@ -77,10 +80,10 @@ impl Prepared {
         let token = config.token_file.as_deref().map(read_token).transpose()?;
         let name = config.name.as_deref();
         let guard = |at| Guard::new(at, token.as_deref(), name).map_err(Failed::usage);
-        // Before it listens anywhere: whether the port is free says nothing of who may read.
+        // Before binding, because the port has no influence on access.
         guard(config.bind)?;
         let listener = listen(config.bind)?;
-        // By the port that it got.
+        // With the port that was bound.
         let at = listener.local_addr().map_err(Failed::failure)?;
         let guard = guard(at)?;
         let host = match (name, at.ip().is_unspecified()) {
@@ -88,27 +91,28 @@ impl Prepared {
             (None, true) => format!("localhost:{}", at.port()),
             (None, false) => at.to_string(),
         };
-        let board = Arc::new(Board::new(grid, guard));
-        Ok(Some(Self { listener, board, url: format!("http://{host}/") }))
+        let shared = Arc::new(DashboardState::new(grid, guard));
+        Ok(Some(Self { listener, shared, url: format!("http://{host}/") }))
     }
 
-    /// Starts it, and says where it is in the grid's directory. It asks the head's actors from this arbiter.
+    /// Starts the dashboard and writes its address into the grid's directory. It polls the head's
+    /// actors from this arbiter.
     ///
     /// # Errors
-    /// The system gives no thread, or the directory cannot be written.
+    /// No thread can be created, or the directory is not writable.
     pub fn start(self, head: &Head, dir: &Path) -> Result<Dashboard, Failed> {
-        let Self { listener, board, url } = self;
-        let told = UrlFile { schema: 1, url: url.clone() };
-        let text = serde_json::to_string(&told).map_err(Failed::failure)?;
-        let (show, seen) = mpsc::channel(1);
-        let server = serve::start(listener, board.clone(), seen).map_err(Failed::failure)?;
-        let (records, heard) = mpsc::channel(RECORDS_MAX);
+        let Self { listener, shared, url } = self;
+        let url_file = UrlFile { schema: 1, url: url.clone() };
+        let text = serde_json::to_string(&url_file).map_err(Failed::failure)?;
+        let (sender, receiver) = mpsc::channel(1);
+        let server = serve::start(listener, shared.clone(), receiver).map_err(Failed::failure)?;
+        let (records, queued_records) = mpsc::channel(RECORDS_MAX);
         let (scheduler, hub) = (head.scheduler.clone(), head.endpoint.hub.clone());
-        let looking = gather::gather(hub, scheduler, board.clone(), heard, show);
+        let looking = gather::gather(hub, scheduler, shared.clone(), queued_records, sender);
         let dashboard = Dashboard {
             file: UrlFile::path(dir),
             url,
-            board,
+            shared,
             records,
             server: Some(server),
             gathering: actix_rt::spawn(looking),
@@ -119,33 +123,34 @@ impl Prepared {
 }
 
 impl Dashboard {
-    /// Where it is.
+    /// The URL of the dashboard.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// What the head has recorded.
+    /// Adds records of the head.
     pub fn records(&self, records: &[Record]) {
-        let left_out =
+        let dropped_records =
             records.iter().filter(|record| self.records.try_send((*record).clone()).is_err());
-        self.board.left_out(left_out.count() as u64);
+        self.shared.dropped_records(dropped_records.count() as u64);
     }
 }
 
 impl Drop for Dashboard {
     fn drop(&mut self) {
         self.gathering.abort();
-        // It says that there is one; another start replaces it.
+        // The file says that a dashboard runs; the next start replaces it.
         let _ = fs::remove_file(&self.file);
         let Some((server, thread)) = self.server.take() else { return };
-        // Streams have no end of their own: they are not waited for.
+        // Streams never end by themselves, so that they are not awaited.
         drop(server.stop(false));
-        self.board.close();
+        self.shared.close();
         let _ = thread.join();
     }
 }
 
-/// Its usual port may be another grid's: then any is taken, as long as it is this machine's own.
+/// Another grid may use the default port: then any port is taken, if the address is this host's
+/// own.
 fn listen(bind: SocketAddr) -> Result<TcpListener, Failed> {
     let bound = TcpListener::bind(bind).or_else(|error| match error.kind() {
         io::ErrorKind::AddrInUse if bind.ip().is_loopback() => {
@@ -155,12 +160,13 @@ fn listen(bind: SocketAddr) -> Result<TcpListener, Failed> {
     });
     bound.map_err(|error| {
         Failed::failure(format!(
-            "the dashboard cannot listen on {bind}: {error}; set dashboard.bind, or dashboard.on = false"
+            "the dashboard cannot listen on {bind}: {error}; set dashboard.bind, or dashboard.on = \
+            false"
         ))
     })
 }
 
-/// Where the dashboard of a grid that is up is: `dashboard.json` in the grid's directory.
+/// The address of a running grid's dashboard: `dashboard.json` in the grid's directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct UrlFile {
     schema: u32,
@@ -172,10 +178,10 @@ impl UrlFile {
         dir.join("dashboard.json")
     }
 
-    /// The address.
+    /// Reads the address of a dashboard.
     ///
     /// # Errors
-    /// No grid is up there, or it has no dashboard.
+    /// No grid is up, or it has no dashboard.
     pub fn read(dir: &Path) -> Result<String, Failed> {
         let file = Self::path(dir);
         let nothing = |why: String| {
@@ -191,7 +197,7 @@ impl UrlFile {
     }
 }
 
-/// The token in a file that its owner alone can read.
+/// Reads the token from a file that only its owner can read.
 ///
 /// # Errors
 /// It cannot be read, or others can read it.

@@ -1,7 +1,8 @@
-//! The grid as it is shown: fed with what is seen of it, asked for ticks. No I/O, no clock.
+//! The state of the grid as the dashboard shows it: input are snapshots, output are ticks. No I/O
+//! and no clock.
 //!
-//! All sums are made here, once for all who look: a tick grows with the number of workers and with nothing else. What is cut off
-//! is counted, and said. Must not know who looks, nor where from.
+//! All sums are made here, once for all clients: the size of a tick depends only on the number of
+//! workers. Omitted parts are counted and reported. Independent of the clients.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,58 +15,58 @@ use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
 use springtide_runtime::meter::{LatencySummary, Statistics, hundredths};
 
 use super::reserved;
-use crate::up::{About, happened};
+use crate::up::{ChangeSubject, changes_between};
 
-/// Points of a job's history at full rate; older ones are every tenth.
-const FINE: usize = 3600;
-/// And of these so many.
-const COARSE: usize = 3600;
-/// Events that are kept.
-const EVENTS: usize = 10_000;
-/// Jobs that are told of: those that run, and of those that wait the first.
-const JOBS: usize = 100;
-/// A worker that has not been heard for so long is shown with its age, in seconds.
+/// Maximum number of points of a job's history at full rate; of older ones every tenth is kept.
+const FINE_POINTS: usize = 3600;
+/// Maximum number of those older points.
+const COARSE_POINTS: usize = 3600;
+/// Maximum number of events kept.
+const EVENTS_MAX: usize = 10_000;
+/// Maximum number of jobs in a tick: running ones, then the first waiting ones.
+const JOBS_MAX: usize = 100;
+/// Age in seconds from which on a worker's data is shown with its age.
 const STALE_S: f64 = 3.0;
-/// Shares of time are those of about this long, in seconds.
+/// Interval in seconds over which fractions of time are taken.
 const WINDOW_S: f64 = 10.0;
-/// A text is cut after so many characters.
-const TEXT: usize = 600;
+/// Maximum length of a text in characters.
+const TEXT_MAX: usize = 600;
 
-/// What is seen at a moment.
+/// The state of the grid at one time.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    /// The grid's nodes and jobs.
+pub struct GridSnapshot {
+    /// The nodes and jobs of the grid.
     pub status: GridStatus,
-    /// Jobs that were looked at.
+    /// The jobs that were polled.
     pub jobs: BTreeMap<JobId, JobLook>,
-    /// Their workers.
+    /// The workers of these jobs.
     pub workers: BTreeMap<JobId, BTreeMap<ClusterId, Vec<WorkerLook>>>,
-    /// What the head has recorded since the last time.
+    /// The records of the head since the last snapshot.
     pub records: Vec<Record>,
-    /// What is offered and reserved, if it was asked for.
+    /// Offers and reservations, if they were polled.
     pub slots: Option<GridSlots>,
-    /// Messages that the head has refused, by name and reason.
+    /// The messages that the head refused, by name and reason.
     pub refused_messages: BTreeMap<(String, String), u64>,
 }
 
-/// Something to read.
+/// An event that the dashboard shows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Told {
-    /// Counts from 1.
+pub struct DashboardEvent {
+    /// The number of the event, counted from 1.
     pub id: u64,
-    /// Seconds since the dashboard's (or the run's) start.
+    /// The time in seconds since the dashboard's (or the run's) start.
     pub at: f64,
-    /// `adapt`, `member`, `failed`, `security`, `job`, `schedule`.
+    /// The kind: `adapt`, `member`, `failed`, `security`, `job` or `schedule`.
     pub kind: &'static str,
-    /// In a line.
+    /// The text in one line.
     pub text: String,
-    /// Why, a sentence each.
+    /// The reasons, one sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub why: Vec<String>,
-    /// Whether nodes are added or go.
+    /// Whether nodes join (1), leave (-1), or neither (0).
     #[serde(skip_serializing_if = "is_zero")]
     pub sign: i8,
-    /// Of which job.
+    /// The number of the job, if it concerns one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<u64>,
 }
@@ -77,25 +78,25 @@ fn is_zero(sign: &i8) -> bool {
 /// A point of a job's history.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// Seconds since the dashboard's start.
+    /// The time in seconds since the dashboard's start.
     pub at: f64,
-    /// Weighted average efficiency.
+    /// Weighted average efficiency of the job.
     pub efficiency: Option<f64>,
-    /// Its nodes.
+    /// The number of its nodes.
     pub nodes: u32,
-    /// The part of its threads' time that is work, by cluster.
+    /// The fraction of its threads' time that is work, by cluster.
     pub working: BTreeMap<ClusterId, f64>,
 }
 
-/// Where a worker's sums were, so that shares are those of the last while.
+/// Sums of a worker over the last interval, for fractions of time.
 #[derive(Clone, Debug, Default)]
 struct Window {
     incarnation: Incarnation,
-    /// At which time, and what they were.
+    /// Times with the sums at them.
     marks: VecDeque<(f64, [u64; 5])>,
     time: [u8; 5],
-    /// When sums grew last.
-    heard: f64,
+    /// The time at which sums last grew.
+    last_growth: f64,
 }
 
 impl Window {
@@ -104,7 +105,7 @@ impl Window {
             *self = Self { incarnation: worker.incarnation, ..Self::default() };
         }
         let age = worker.age_ms.map_or(f64::INFINITY, |ms| ms as f64 / 1e3);
-        self.heard = self.heard.max(at - age);
+        self.last_growth = self.last_growth.max(at - age);
         let sums = worker.sums.times_us;
         if self.marks.back().is_some_and(|(_, last)| *last == sums) || age.is_infinite() {
             return;
@@ -118,9 +119,9 @@ impl Window {
     }
 }
 
-/// A job as it is shown.
+/// The shown state of a job.
 #[derive(Clone, Debug, Default)]
-struct Shown {
+struct ShownJob {
     look: JobLook,
     windows: BTreeMap<NodeId, Window>,
     workers: BTreeMap<ClusterId, Vec<WorkerLook>>,
@@ -130,38 +131,38 @@ struct Shown {
     points: u64,
 }
 
-/// The grid as it is shown.
+/// The shown state of the grid.
 #[derive(Debug)]
 pub struct Model {
     grid: String,
     replay: bool,
-    /// It is known how sets of nodes are adapted.
+    /// Whether the mode of adaptation is known.
     has_mode: bool,
     at: f64,
     seq: u64,
     status: GridStatus,
-    jobs: BTreeMap<JobId, Shown>,
+    jobs: BTreeMap<JobId, ShownJob>,
     slots: Option<Value>,
-    events: VecDeque<Told>,
+    events: VecDeque<DashboardEvent>,
     next_event: u64,
-    /// Records that were left out where they were made.
+    /// The number of records that were dropped at their source.
     dropped: u64,
     counts: Counts,
 }
 
-/// What is counted over the dashboard's life, for metrics.
+/// Counters since the dashboard's start, for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Decisions that changed something, by what they do.
+    /// Decisions with a change, by their action.
     pub decisions: BTreeMap<&'static str, u64>,
-    /// Links that were refused, by reason.
+    /// The links that were refused, by reason.
     pub refused: BTreeMap<String, u64>,
-    /// Messages that the head has refused for what their sender is, by name and reason.
+    /// The messages that the head refused because of their sender, by name and reason.
     pub refused_messages: BTreeMap<(String, String), u64>,
 }
 
 impl Model {
-    /// Of a grid of this name, of which nothing is seen yet. `replay`: it is of a run that has ended.
+    /// Creates the empty state of a grid. `replay` selects the data of an ended run.
     pub fn new(grid: &str, replay: bool) -> Self {
         Self {
             grid: grid.to_owned(),
@@ -179,26 +180,26 @@ impl Model {
         }
     }
 
-    /// It is not known how the sets of nodes are adapted.
+    /// Marks the mode of adaptation as unknown.
     pub fn forget_mode(&mut self) {
         self.has_mode = false;
     }
 
-    /// Takes in what is seen at this time, in seconds since the start.
-    pub fn see(&mut self, at: f64, seen: Seen) {
+    /// Applies a snapshot taken at this time, in seconds since the start.
+    pub fn apply(&mut self, at: f64, snapshot: GridSnapshot) {
         self.at = at;
         self.seq += 1;
-        let Seen { status, jobs, workers, records, slots, refused_messages } = seen;
+        let GridSnapshot { status, jobs, workers, records, slots, refused_messages } = snapshot;
         self.counts.refused_messages = refused_messages;
         if let Some(slots) = slots {
-            self.slots = reserved::told(&slots);
+            self.slots = reserved::slots_object(&slots);
         }
         records.into_iter().for_each(|record| self.record(at, record.event));
         self.changes(at, &status);
-        // What has ended is seen no more.
+        // Ended jobs are removed.
         self.jobs.retain(|job, _| status.jobs.iter().any(|known| known.job == *job));
         self.status = status;
-        // As people count: the tenth after the ninth.
+        // In numerical order: the tenth after the ninth.
         fn number(node: &NodeId) -> (&str, u32) {
             let name = node.as_str();
             let (rest, number) = name.rsplit_once('-').unwrap_or((name, ""));
@@ -218,7 +219,7 @@ impl Model {
             shown.workers.extend(clusters);
             let members = &shown.look.clusters;
             shown.workers.retain(|cluster, _| members.contains_key(cluster));
-            // Those of nodes that are gone for a moment are kept.
+            // Windows of nodes that are missing for a short time are kept.
             if shown.windows.len() > 2 * shown.workers.values().map(Vec::len).sum::<usize>() {
                 let there: BTreeSet<&NodeId> =
                     shown.workers.values().flatten().map(|worker| &worker.node).collect();
@@ -245,7 +246,7 @@ impl Model {
         }
     }
 
-    /// A decision was taken.
+    /// Adds a decision of the policy.
     pub fn decision(&mut self, at: f64, job: JobId, decision: DecisionLook) {
         let action = match decision.sign {
             1 => "add",
@@ -257,57 +258,61 @@ impl Model {
             true => format!("would have: {}", decision.text),
             false => decision.text,
         };
-        let told = Told {
+        let entry = DashboardEvent {
             sign: decision.sign,
             job: Some(job.0),
             why: decision.why,
-            ..told(at, "adapt", text)
+            ..entry(at, "adapt", text)
         };
-        self.tell(told);
+        self.add_event(entry);
     }
 
-    fn tell(&mut self, mut told: Told) {
-        told.id = self.next_event;
-        told.text = cut(told.text);
-        told.why = told.why.into_iter().take(12).map(cut).collect();
+    fn add_event(&mut self, mut entry: DashboardEvent) {
+        entry.id = self.next_event;
+        entry.text = cut(entry.text);
+        entry.why = entry.why.into_iter().take(12).map(cut).collect();
         self.next_event += 1;
-        self.events.push_back(told);
-        if self.events.len() > EVENTS {
+        self.events.push_back(entry);
+        if self.events.len() > EVENTS_MAX {
             self.events.pop_front();
         }
     }
 
-    /// Something that a node recorded.
+    /// Adds an event that a node recorded.
     pub fn record(&mut self, at: f64, event: Event) {
         let say = match event {
             Event::LinkRefused { peer, reason, detail } => {
                 *self.counts.refused.entry(reason.clone()).or_default() += 1;
-                told(at, "security", format!("link of {peer} refused ({reason}): {detail}"))
+                entry(at, "security", format!("link of {peer} refused ({reason}): {detail}"))
             }
-            Event::Fault { part, what } => told(at, "failed", format!("{part}: {what}")),
+            Event::Fault { part, what } => entry(at, "failed", format!("{part}: {what}")),
             Event::Decision { decision, why, .. } => {
-                Told { why: vec![why], ..told(at, "schedule", decision) }
+                DashboardEvent { why: vec![why], ..entry(at, "schedule", decision) }
             }
-            Event::TaskFailed { job, path, task, node, message, .. } => Told {
+            Event::TaskFailed { job, path, task, node, message, .. } => DashboardEvent {
                 job: Some(job.0),
-                ..told(at, "failed", format!("task {task} ({path}) failed on {node}: {message}"))
+                ..entry(at, "failed", format!("task {task} ({path}) failed on {node}: {message}"))
             },
             Event::NodeLost { node, why, .. } => {
-                told(at, "member", format!("node {node} was lost: {why}"))
+                entry(at, "member", format!("node {node} was lost: {why}"))
             }
-            Event::NodeJoined { job, node, .. } => {
-                Told { job: Some(job.0), ..told(at, "member", format!("node {node} joined {job}")) }
-            }
-            Event::NodeLeft { job, node, why, .. } => Told {
+            Event::NodeJoined { job, node, .. } => DashboardEvent {
                 job: Some(job.0),
-                ..told(at, "member", format!("node {node} left {job}: {why}"))
+                ..entry(at, "member", format!("node {node} joined {job}"))
+            },
+            Event::NodeLeft { job, node, why, .. } => DashboardEvent {
+                job: Some(job.0),
+                ..entry(at, "member", format!("node {node} left {job}: {why}"))
             },
             Event::JobEnded { job, ok, error, .. } => {
                 let how = match (ok, error) {
                     (true, _) => "done".to_owned(),
                     (false, error) => format!("failed: {}", error.unwrap_or_default()),
                 };
-                Told { job: Some(job.0), ..told(at, "job", format!("{job} is over: {how}")) }
+                DashboardEvent {
+                    job: Some(job.0),
+                    ..entry(at, "job", format!("{job} is over: {how}"))
+                }
             }
             Event::Dropped { facts } => {
                 self.dropped += facts;
@@ -315,24 +320,24 @@ impl Model {
             }
             _ => return,
         };
-        self.tell(say);
+        self.add_event(say);
     }
 
-    /// What is another than it was.
+    /// Adds events for the changes between two states.
     fn changes(&mut self, at: f64, now: &GridStatus) {
-        for (about, line) in happened(&self.status, now) {
+        for (about, line) in changes_between(&self.status, now) {
             let kind = match about {
-                About::Job => "job",
-                About::Member => "member",
-                About::Failure => "failed",
+                ChangeSubject::Job => "job",
+                ChangeSubject::Member => "member",
+                ChangeSubject::Failure => "failed",
             };
-            self.tell(told(at, kind, line));
+            self.add_event(entry(at, kind, line));
         }
     }
 
-    /// What has happened, after this number.
-    pub fn events(&self, after: u64) -> impl Iterator<Item = &Told> {
-        let skip = self.events.partition_point(|told| told.id <= after);
+    /// The events with numbers above this one.
+    pub fn events(&self, after: u64) -> impl Iterator<Item = &DashboardEvent> {
+        let skip = self.events.partition_point(|entry| entry.id <= after);
         self.events.iter().skip(skip)
     }
 
@@ -341,7 +346,7 @@ impl Model {
         self.next_event - 1
     }
 
-    /// What was counted.
+    /// The counters since the start.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -351,19 +356,19 @@ impl Model {
         &self.status
     }
 
-    /// Jobs that run, as last seen.
+    /// The running jobs in their last snapshots.
     pub fn looks(&self) -> impl Iterator<Item = &JobLook> {
         self.jobs.values().map(|shown| &shown.look)
     }
 
-    /// The grid now, as one object.
+    /// The current state of the grid as a JSON object.
     pub fn tick(&self) -> Value {
         let jobs: Vec<&JobStatus> = {
             let (running, waiting): (Vec<_>, Vec<_>) =
                 self.status.jobs.iter().partition(|job| job.state != JobState::Queued);
             running.into_iter().chain(waiting).collect()
         };
-        let shown: Vec<Value> = jobs.iter().take(JOBS).map(|job| self.job(job)).collect();
+        let shown: Vec<Value> = jobs.iter().take(JOBS_MAX).map(|job| self.job(job)).collect();
         let fastest = self.fastest();
         let sites = self.status.sites.iter();
         let clusters: Vec<Value> = sites
@@ -407,7 +412,7 @@ impl Model {
             "grid": self.grid,
             "replay": self.replay,
             "jobs": shown,
-            "more_jobs": jobs.len().saturating_sub(JOBS),
+            "more_jobs": jobs.len().saturating_sub(JOBS_MAX),
             "clusters": clusters,
             "event": self.newest(),
             "dropped": self.dropped,
@@ -418,9 +423,9 @@ impl Model {
         tick
     }
 
-    /// The fastest worker's speed of each job.
+    /// The speed of each job's fastest worker.
     fn fastest(&self) -> BTreeMap<JobId, f64> {
-        let of = |shown: &Shown| {
+        let of = |shown: &ShownJob| {
             let speeds = shown.workers.values().flatten().filter_map(|worker| worker.speed);
             speeds.fold(None, |most: Option<f64>, v| Some(most.map_or(v, |most| most.max(v))))
         };
@@ -428,16 +433,16 @@ impl Model {
     }
 
     fn job(&self, status: &JobStatus) -> Value {
-        let mut told = json!({
+        let mut entry = json!({
             "id": status.job.0,
             "name": status.name,
             "state": status.state,
             "nodes": status.nodes(),
         });
         if let Some(why) = &status.waits_for {
-            told["waits"] = json!(cut(why.clone()));
+            entry["waits"] = json!(cut(why.clone()));
         }
-        let Some(shown) = self.jobs.get(&status.job) else { return told };
+        let Some(shown) = self.jobs.get(&status.job) else { return entry };
         let look = &shown.look;
         let clusters: BTreeMap<&ClusterId, Value> = look
             .clusters
@@ -445,15 +450,15 @@ impl Model {
             .map(|(cluster, sum)| {
                 let counters = &sum.sums.counters;
                 let share = shown.shares(cluster);
-                // Before a cluster's first report nothing is known of it.
+                // A cluster is unknown before its first report.
                 let is_known = sum.sums != Statistics::default();
-                let told = json!({
+                let entry = json!({
                     "n": sum.workers,
                     "t": share,
                     "tasks": is_known.then_some(counters.tasks.executed),
                     "wide": is_known.then_some(counters.bytes.wide),
                 });
-                (cluster, told)
+                (cluster, entry)
             })
             .collect();
         let mut steals: BTreeMap<(&ClusterId, &ClusterId), u64> = BTreeMap::new();
@@ -487,15 +492,15 @@ impl Model {
             "links": links.collect::<Vec<_>>(),
             "thought": look.thought.iter().take(6).cloned().map(cut).collect::<Vec<_>>(),
         });
-        if let (Value::Object(told), Value::Object(more)) = (&mut told, more) {
-            told.extend(more);
+        if let (Value::Object(entry), Value::Object(more)) = (&mut entry, more) {
+            entry.extend(more);
         }
-        told
+        entry
     }
 
-    /// A job's history, as one object; of the jobs that run, if none is named.
+    /// The histories of running jobs as a JSON object.
     pub fn history(&self) -> Value {
-        let of = |(job, shown): (&JobId, &Shown)| {
+        let of = |(job, shown): (&JobId, &ShownJob)| {
             let points: Vec<Value> =
                 shown.coarse.iter().chain(&shown.fine).map(Point::json).collect();
             (job.0.to_string(), Value::Array(points))
@@ -504,14 +509,14 @@ impl Model {
     }
 }
 
-impl Shown {
+impl ShownJob {
     fn worker(&self, cluster: &ClusterId, node: &NodeId) -> Option<&WorkerLook> {
         let workers = self.workers.get(cluster)?;
         let at = workers.binary_search_by(|worker| worker.node.cmp(node)).ok()?;
         workers.get(at)
     }
 
-    /// Shares of the time of a cluster's workers over the last while, in hundredths.
+    /// Fractions of the time of a cluster's workers over the last interval, in percent.
     fn shares(&self, cluster: &ClusterId) -> [u8; 5] {
         let workers = self.workers.get(cluster).into_iter().flatten();
         let windows = workers.filter_map(|worker| self.windows.get(&worker.node));
@@ -535,18 +540,18 @@ impl Shown {
                 .map(|(cluster, _)| (cluster.clone(), f64::from(self.shares(cluster)[0]) / 100.0))
                 .collect(),
         };
-        // One a second.
+        // One point per second.
         if self.fine.back().is_some_and(|last| at - last.at < 0.9) {
             return;
         }
         self.points += 1;
         self.fine.push_back(point);
-        if self.fine.len() > FINE
+        if self.fine.len() > FINE_POINTS
             && let Some(old) = self.fine.pop_front()
             && self.points.is_multiple_of(10)
         {
             self.coarse.push_back(old);
-            if self.coarse.len() > COARSE {
+            if self.coarse.len() > COARSE_POINTS {
                 self.coarse.pop_front();
             }
         }
@@ -561,8 +566,9 @@ impl Point {
     }
 }
 
-/// A worker as few numbers: shares of work, idleness, waiting inside and between clusters (what is left is benchmarks), speed in
-/// hundredths of the fastest (-1: not known), state, and where it matters the job and the age of what is known.
+/// A worker as an array of numbers. Fractions of work, idleness, and waiting inside and between
+/// clusters; the rest is benchmarks. Then the speed in percent of the fastest (-1: unknown), the
+/// state, and if needed the job and the age of the data.
 fn row(
     state: NodeState,
     job: Option<JobId>,
@@ -573,7 +579,7 @@ fn row(
 ) -> Value {
     let time = window.map_or([0; 5], |window| window.time);
     let speed = speed.map_or(-1, |speed| (speed * 100.0).round().clamp(0.0, 100.0) as i64);
-    let age = window.map_or(0.0, |window| (at - window.heard).max(0.0));
+    let age = window.map_or(0.0, |window| (at - window.last_growth).max(0.0));
     let mut row = vec![
         json!(time[0]),
         json!(time[1]),
@@ -592,7 +598,7 @@ fn row(
     Value::Array(row)
 }
 
-/// States by number, as the page knows them.
+/// The numbers of states, as the page uses them.
 fn code(state: NodeState, leaving: bool) -> u8 {
     match state {
         _ if leaving => 4,
@@ -609,7 +615,7 @@ fn code(state: NodeState, leaving: bool) -> u8 {
     }
 }
 
-/// Names of a cluster's nodes: `1-3,5` where they are numbered, which most are, else the names.
+/// The names of a cluster's nodes: numbers such as `1-3,5` if all names are numbered, else names.
 fn ranges(cluster: &ClusterId, names: &[&str]) -> Value {
     let number = |name: &&str| -> Option<u32> {
         let digits = name.strip_prefix(cluster.as_str())?.strip_prefix('-')?;
@@ -637,12 +643,12 @@ fn ranges(cluster: &ClusterId, names: &[&str]) -> Value {
     json!(text)
 }
 
-fn told(at: f64, kind: &'static str, text: String) -> Told {
-    Told { id: 0, at: tenth(at), kind, text, why: Vec::new(), sign: 0, job: None }
+fn entry(at: f64, kind: &'static str, text: String) -> DashboardEvent {
+    DashboardEvent { id: 0, at: tenth(at), kind, text, why: Vec::new(), sign: 0, job: None }
 }
 
 fn cut(text: String) -> String {
-    match text.char_indices().nth(TEXT) {
+    match text.char_indices().nth(TEXT_MAX) {
         Some((end, _)) => {
             format!("{} … ({} characters more)", &text[..end], text[end..].chars().count())
         }

@@ -1,7 +1,7 @@
-//! A run that is over, from its log, on the same page: what was seen is made up again at moments of it, and goes through the same
-//! model as what is seen of a grid that runs.
+//! Replay of an ended run from its log on the dashboard's page: constructed snapshots at several
+//! times go through the same model as those of a running grid.
 //!
-//! Must not know how it is shown.
+//! Independent of the presentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,51 +12,54 @@ use springtide_actors::scheduler::{JobState, JobStatus, NodeState, NodeStatus, S
 use springtide_runtime::event::{Event, WorkerRow};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
 
-use super::model::{Model, Seen};
-use crate::runlog::{Story, Taken};
+use super::model::{GridSnapshot, Model};
+use crate::runlog::{RunLog, TimedDecision};
 
-/// Moments that are shown at most.
-const FRAMES: usize = 400;
-/// And so many bytes of them.
-const BYTES: usize = 1_200_000;
-/// Events of a report at most; of more the first ones, which are counted.
-const EVENTS: usize = 3000;
+/// Maximum number of frames.
+const FRAMES_MAX: usize = 400;
+/// Maximum size of the frames in bytes.
+const BYTES_MAX: usize = 1_200_000;
+/// Maximum number of events in a report; of more, the first ones, and the number of others.
+const EVENTS_MAX: usize = 3000;
 
-/// A run as the page takes it: `ticks`, `events`, what is missing.
-pub fn frames(story: &Story) -> Value {
-    let end_s = end(story);
-    let mut frames = FRAMES.min((end_s / 0.5).ceil() as usize).max(2);
+/// The frames of a run in the page's format: `ticks`, `events`, and missing parts.
+pub fn frames(run_log: &RunLog) -> Value {
+    let end_s = end(run_log);
+    let mut frames = FRAMES_MAX.min((end_s / 0.5).ceil() as usize).max(2);
     loop {
-        let (ticks, model) = play(story, end_s, frames);
+        let (ticks, model) = play(run_log, end_s, frames);
         let bytes: usize = ticks.iter().map(|tick| tick.to_string().len()).sum();
-        if bytes > BYTES && frames > 10 {
-            // So many that they fit: runs with many workers have fewer moments.
-            frames = (frames * BYTES / bytes).clamp(10, frames - 1);
+        if bytes > BYTES_MAX && frames > 10 {
+            // Fewer frames, so that they fit: runs with many workers have fewer.
+            frames = (frames * BYTES_MAX / bytes).clamp(10, frames - 1);
             continue;
         }
-        let events: Vec<_> = model.events(0).take(EVENTS).collect();
+        let events: Vec<_> = model.events(0).take(EVENTS_MAX).collect();
         let more = model.newest() as usize - events.len();
-        return json!({ "v": 1, "run": story.run, "ticks": ticks, "events": events, "more_events": more, "gap": story.gap });
+        return json!({
+            "v": 1, "run": run_log.run, "ticks": ticks, "events": events, "more_events": more,
+            "gap": run_log.gap,
+        });
     }
 }
 
-fn end(story: &Story) -> f64 {
-    let moments = story.moments.last().map_or(0.0, |moment| moment.at_s);
-    story.decisions.last().map_or(moments, |taken| taken.at_s.max(moments)).max(1.0)
+fn end(run_log: &RunLog) -> f64 {
+    let moments = run_log.moments.last().map_or(0.0, |moment| moment.at_s);
+    run_log.decisions.last().map_or(moments, |taken| taken.at_s.max(moments)).max(1.0)
 }
 
 enum Step<'a> {
     Event(&'a Event),
-    Decision(&'a Taken),
+    Decision(&'a TimedDecision),
 }
 
-fn play(story: &Story, end_s: f64, frames: usize) -> (Vec<Value>, Model) {
-    let moments = story.moments.iter().map(|m| (m.at_s.max(0.0), Step::Event(&m.event)));
-    let decisions = story.decisions.iter().map(|d| (d.at_s.max(0.0), Step::Decision(d)));
+fn play(run_log: &RunLog, end_s: f64, frames: usize) -> (Vec<Value>, Model) {
+    let moments = run_log.moments.iter().map(|m| (m.at_s.max(0.0), Step::Event(&m.event)));
+    let decisions = run_log.decisions.iter().map(|d| (d.at_s.max(0.0), Step::Decision(d)));
     let mut steps: Vec<_> = moments.chain(decisions).collect();
     steps.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let mut steps = steps.into_iter().peekable();
-    let mut stage = Stage::new(story);
+    let mut stage = ReplayState::new(run_log);
     let mut ticks = Vec::new();
     for frame in 0..frames {
         let at = end_s * (frame + 1) as f64 / frames as f64;
@@ -71,44 +74,44 @@ fn play(story: &Story, end_s: f64, frames: usize) -> (Vec<Value>, Model) {
     (ticks, stage.model)
 }
 
-/// What is known at a moment.
-struct Stage<'a> {
-    story: &'a Story,
+/// The state of the run at one time.
+struct ReplayState<'a> {
+    run_log: &'a RunLog,
     model: Model,
     job: JobId,
     name: String,
     look: JobLook,
     over: bool,
     members: BTreeMap<ClusterId, BTreeMap<NodeId, WorkerLook>>,
-    /// Nodes that were members, and are gone.
-    gone: BTreeSet<NodeId>,
-    /// When a cluster's workers were last told of.
-    told_s: BTreeMap<ClusterId, f64>,
+    /// Former members that have left.
+    left: BTreeSet<NodeId>,
+    /// The last report of a cluster's workers.
+    reported_s: BTreeMap<ClusterId, f64>,
 }
 
-impl<'a> Stage<'a> {
-    fn new(story: &'a Story) -> Self {
+impl<'a> ReplayState<'a> {
+    fn new(run_log: &'a RunLog) -> Self {
         let mut look = JobLook::default();
-        let mut model = Model::new(&story.run, true);
-        match story.mode() {
+        let mut model = Model::new(&run_log.run, true);
+        match run_log.mode() {
             Some(mode) => look.mode = mode,
             None => model.forget_mode(),
         }
         Self {
-            story,
+            run_log,
             model,
             job: JobId(0),
             name: String::new(),
             look,
             over: false,
             members: BTreeMap::new(),
-            gone: BTreeSet::new(),
-            told_s: BTreeMap::new(),
+            left: BTreeSet::new(),
+            reported_s: BTreeMap::new(),
         }
     }
 
     fn member(&mut self, cluster: &ClusterId, node: &NodeId) -> &mut WorkerLook {
-        self.gone.remove(node);
+        self.left.remove(node);
         let new = || WorkerLook {
             node: node.clone(),
             incarnation: Incarnation(0),
@@ -133,7 +136,7 @@ impl<'a> Stage<'a> {
                 if let Some(members) = self.members.get_mut(cluster)
                     && members.remove(node).is_some()
                 {
-                    self.gone.insert(node.clone());
+                    self.left.insert(node.clone());
                 }
             }
             Event::ViewChanged { coordinator, .. } => self.look.root.clone_from(coordinator),
@@ -151,7 +154,7 @@ impl<'a> Stage<'a> {
                 self.look.iterations = (iteration + 1, *wall_us as f64 / 1e6);
             }
             Event::TaskStolen { from, to, .. } => {
-                let homes = &self.story.homes;
+                let homes = &self.run_log.homes;
                 if let (Some(from), Some(home)) = (homes.get(from), homes.get(to)) {
                     let (from, home) = (from.clone(), home.clone());
                     let members = self.members.entry(home).or_default();
@@ -165,7 +168,7 @@ impl<'a> Stage<'a> {
     }
 
     fn rows(&mut self, at: f64, cluster: &ClusterId, rows: &[WorkerRow]) {
-        let since = at - self.told_s.insert(cluster.clone(), at).unwrap_or(0.0);
+        let since = at - self.reported_s.insert(cluster.clone(), at).unwrap_or(0.0);
         for row in rows {
             let worker = self.member(cluster, &row.node);
             let hundredth_us = since.max(0.0) * 1e4;
@@ -177,7 +180,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn decision(&mut self, at: f64, taken: &Taken) {
+    fn decision(&mut self, at: f64, taken: &TimedDecision) {
         let (snapshot, decision) = (&taken.logged.inputs.snapshot, &taken.logged.decision);
         let settings = &taken.logged.inputs.settings;
         self.look.mode = snapshot.mode;
@@ -191,8 +194,8 @@ impl<'a> Stage<'a> {
         for (cluster, members) in &snapshot.members {
             self.look.clusters.entry(cluster.clone()).or_default().workers = *members;
         }
-        if let Some(told) = DecisionLook::of(&taken.logged) {
-            self.model.decision(at, self.job, told);
+        if let Some(look) = DecisionLook::of(&taken.logged) {
+            self.model.decision(at, self.job, look);
         }
     }
 
@@ -206,10 +209,10 @@ impl<'a> Stage<'a> {
             let progress = Progress { done: self.look.iterations.0, total: None };
             self.look.progress = Some((progress, "iterations".to_owned()));
         }
-        let mut seen = Seen::default();
-        for (node, cluster) in &self.story.homes {
+        let mut snapshot = GridSnapshot::default();
+        for (node, cluster) in &self.run_log.homes {
             let is_member = self.members.get(cluster).is_some_and(|of| of.contains_key(node));
-            let state = match (is_member, self.gone.contains(node)) {
+            let state = match (is_member, self.left.contains(node)) {
                 (true, _) => NodeState::Busy,
                 (false, true) => NodeState::Off,
                 (false, false) => NodeState::Idle,
@@ -225,7 +228,7 @@ impl<'a> Stage<'a> {
                 reason: None,
                 next_try_ms: None,
             };
-            let site: &mut SiteStatus = seen.status.sites.entry(cluster.clone()).or_default();
+            let site: &mut SiteStatus = snapshot.status.sites.entry(cluster.clone()).or_default();
             site.nodes.push(status);
         }
         let state = if self.over { JobState::Ending } else { JobState::Running };
@@ -233,12 +236,12 @@ impl<'a> Stage<'a> {
         let (job, name) = (self.job, self.name.clone());
         let (waits_for, coordinator, principal) = (None, None, None);
         let status = JobStatus { job, name, state, sizes, waits_for, coordinator, principal };
-        seen.status.jobs.push(status);
-        seen.jobs.insert(self.job, self.look.clone());
+        snapshot.status.jobs.push(status);
+        snapshot.jobs.insert(self.job, self.look.clone());
         let workers = self.members.iter();
         let workers = workers.map(|(c, of)| (c.clone(), of.values().cloned().collect())).collect();
-        seen.workers.insert(self.job, workers);
-        self.model.see(at, seen);
+        snapshot.workers.insert(self.job, workers);
+        self.model.apply(at, snapshot);
         self.model.tick()
     }
 }

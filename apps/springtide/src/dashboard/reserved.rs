@@ -1,20 +1,20 @@
-//! What is reserved of the grid, as a tick tells it: few numbers, whatever there is.
+//! The reservations of the grid in a tick: a bounded amount of data.
 //!
-//! Must not know how it is drawn.
+//! Independent of the drawing.
 
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Time, seconds};
 use springtide_actors::reservation::{Phase, Reservation};
 use springtide_actors::scheduler::GridSlots;
 
-/// Bookings that are told of, the earliest ones; of more their number is said.
-const BOOKINGS: usize = 60;
-/// Characters of a reservation's name.
-const NAME: usize = 30;
+/// Maximum number of bookings, the earliest ones; others are counted.
+const BOOKINGS_MAX: usize = 60;
+/// Maximum length of a reservation's name in characters.
+const NAME_MAX: usize = 30;
 
-/// What a tick says of slots; nothing where no cluster offers any and none is taken. Times are seconds from the moment on at which it
-/// was asked.
-pub fn told(slots: &GridSlots) -> Option<Value> {
+/// The slots in a tick; none if no cluster offers any and none is reserved. Times are seconds from
+/// the snapshot on.
+pub fn slots_object(slots: &GridSlots) -> Option<Value> {
     let GridSlots { now, sites, reservations, .. } = slots;
     if reservations.is_empty() && sites.iter().all(|site| site.slots.is_empty()) {
         return None;
@@ -42,10 +42,10 @@ pub fn told(slots: &GridSlots) -> Option<Value> {
         })
         .collect();
     bookings.sort_by_key(|(start, end, site, _, one)| (*start, *site, *end, one.id));
-    let more = bookings.len().saturating_sub(BOOKINGS);
+    let more = bookings.len().saturating_sub(BOOKINGS_MAX);
     let mut named: Vec<&Reservation> = Vec::new();
     let mut rows = Vec::new();
-    for (start, end, site, processors, one) in bookings.into_iter().take(BOOKINGS) {
+    for (start, end, site, processors, one) in bookings.into_iter().take(BOOKINGS_MAX) {
         let known = named.iter().position(|known| known.id == one.id);
         let at = known.unwrap_or_else(|| {
             named.push(one);
@@ -59,7 +59,7 @@ pub fn told(slots: &GridSlots) -> Option<Value> {
             Phase::Committed { .. } => "committed",
             Phase::Confirmed { .. } => "confirmed",
         };
-        let name: String = one.name.chars().take(NAME).collect();
+        let name: String = one.name.chars().take(NAME_MAX).collect();
         json!([one.id.0, name, phase, (one.cost * 100.0).round() / 100.0])
     };
     let named: Vec<_> = named.iter().map(of).collect();
@@ -115,38 +115,44 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_bookings_are_told_and_the_others_counted() {
+    fn the_earliest_bookings_are_listed_and_the_others_counted() {
         let sites =
             vec![site("a", vec![slot(3)], None), site("b", Vec::new(), Some("batch system"))];
         let many: Vec<_> = (0..100).map(|n| (n * 10, n * 10 + 5)).collect();
         let reservations =
             vec![reservation(2, "a", &many), reservation(1, "a", &[(3, 4), (9, 12)])];
-        let told = told(&GridSlots { now: NOW, sites, reservations, links: Vec::new() }).unwrap();
+        let object =
+            slots_object(&GridSlots { now: NOW, sites, reservations, links: Vec::new() }).unwrap();
         assert_eq!(
-            told["sites"],
+            object["sites"],
             json!([{"n": "a", "p": 4, "free": 3}, {"n": "b", "p": 4, "none": "batch system"}])
         );
-        let rows = told["bookings"].as_array().unwrap();
+        let rows = object["bookings"].as_array().unwrap();
         assert_eq!(
             rows[..3],
             [json!([0, 2, 0, 5, 0]), json!([0, 2, 3, 4, 1]), json!([0, 2, 9, 12, 1])]
         );
-        assert_eq!((rows.len(), &told["more"]), (BOOKINGS, &json!(42)));
+        assert_eq!((rows.len(), &object["more"]), (BOOKINGS_MAX, &json!(42)));
         assert_eq!(
-            told["reservations"],
+            object["reservations"],
             json!([
-                [2, "n".repeat(NAME), "confirmed", 1.24],
-                [1, "n".repeat(NAME), "confirmed", 1.24]
+                [2, "n".repeat(NAME_MAX), "confirmed", 1.24],
+                [1, "n".repeat(NAME_MAX), "confirmed", 1.24]
             ])
         );
-        assert!(told.to_string().len() < 2000, "{}", told.to_string().len());
+        assert!(object.to_string().len() < 2000, "{}", object.to_string().len());
     }
 
     #[test]
-    fn where_nothing_is_offered_nothing_is_told() {
+    fn without_offers_there_is_no_object() {
         let sites = vec![site("b", Vec::new(), Some("batch system"))];
         assert_eq!(
-            told(&GridSlots { now: NOW, sites, reservations: Vec::new(), links: Vec::new() }),
+            slots_object(&GridSlots {
+                now: NOW,
+                sites,
+                reservations: Vec::new(),
+                links: Vec::new()
+            }),
             None
         );
     }

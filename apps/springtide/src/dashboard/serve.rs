@@ -1,6 +1,7 @@
-//! The dashboard's HTTP server: the page, its stream, the same numbers for programs. Read-only; every request is judged first.
+//! The dashboard's HTTP server: the page, its stream, and the same numbers for programs. Read-only;
+//! every request is judged first.
 //!
-//! Must not know what the numbers mean.
+//! Independent of the meaning of the numbers.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -21,31 +22,31 @@ use tokio::sync::watch;
 use tokio::time::{Instant, interval, timeout};
 
 use super::connections::{Close, Connection, Connections, Limits, Serving};
-use super::guard::{COOKIE, Facts, Guard, Verdict};
+use super::guard::{COOKIE, Guard, RequestFacts, Verdict};
 use super::metrics;
-use super::model::{Model, Seen};
+use super::model::{GridSnapshot, Model};
 use super::page;
 use crate::up::held;
 
-/// Streams that are open at once at most.
-const STREAMS: u64 = 64;
-/// An idle stream says so this often, or a browser that has gone would not be noticed.
+/// Maximum number of open streams.
+const STREAMS_MAX: u64 = 64;
+/// Interval between keep-alive messages of an idle stream, which detect closed browsers.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// Events in one piece of a stream.
-const BATCH: usize = 200;
-/// Events of one answer.
-const ANSWER: usize = 1000;
-/// Who asks for metrics or a snapshot watches for so long.
-const WATCHES: Duration = Duration::from_secs(15);
-/// A connection whose other side takes nothing for so long is closed by the system.
-const STALLED: Duration = Duration::from_secs(30);
-/// What the system keeps of what a slow reader does not take, in bytes.
+/// Maximum number of events in one message of a stream.
+const BATCH_EVENTS: usize = 200;
+/// Maximum number of events in one answer.
+const ANSWER_EVENTS: usize = 1000;
+/// Time for which a request for metrics or a snapshot counts as watching.
+const WATCH_TIME: Duration = Duration::from_secs(15);
+/// Time after which the system closes a connection whose client does not read.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Size of the system's buffer for a slow reader, in bytes.
 const SEND_BUFFER: usize = 128 << 10;
 
-/// Connections there are at once at most: more than may wait and be served, so that new ones are always
-/// looked at.
-const CONNECTIONS: usize = 1024;
-/// How many connections wait, and how long.
+/// Maximum number of connections: more than may wait and be served, so that new ones are always
+/// accepted.
+const CONNECTIONS_MAX: usize = 1024;
+/// The limits on waiting connections.
 const LIMITS: Limits = Limits {
     waiting: 96,
     at_once: 320,
@@ -54,26 +55,28 @@ const LIMITS: Limits = Limits {
     patience: Duration::from_secs(10),
     refusal: Duration::from_secs(1),
 };
-/// How often connections that wait too long are closed.
-const SWEEP: Duration = Duration::from_millis(250);
+/// Interval between closings of connections that have waited too long.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 
-const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
-                   base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+img-src 'self' data:; \
+base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// What is shown, for all who look.
-pub(super) struct Board {
+/// The state that all clients share.
+pub(super) struct DashboardState {
     model: Mutex<Model>,
     guard: Guard,
     began: Instant,
     tick: watch::Sender<Bytes>,
     streams: AtomicU64,
-    /// Milliseconds since the start until which somebody watches who has no stream.
+    /// The time until which a client without a stream counts as watching, in milliseconds since the
+    /// start.
     until: AtomicU64,
-    left_out: AtomicU64,
+    dropped_records: AtomicU64,
     closed: watch::Sender<bool>,
 }
 
-impl Board {
+impl DashboardState {
     pub fn new(grid: &str, guard: Guard) -> Self {
         let model = Model::new(grid, false);
         let tick = Bytes::from(model.tick().to_string());
@@ -84,23 +87,23 @@ impl Board {
             tick: watch::Sender::new(tick),
             streams: AtomicU64::new(0),
             until: AtomicU64::new(0),
-            left_out: AtomicU64::new(0),
+            dropped_records: AtomicU64::new(0),
             closed: watch::Sender::new(false),
         }
     }
 
-    /// What was seen just now. A tick is made of it once for all.
-    pub fn see(&self, seen: Seen) {
+    /// Applies a snapshot and makes its tick, once for all clients.
+    pub fn apply(&self, snapshot: GridSnapshot) {
         let at = self.began.elapsed().as_secs_f64();
         let tick = {
             let mut model = self.model();
-            model.see(at, seen);
+            model.apply(at, snapshot);
             model.tick()
         };
         self.tick.send_replace(Bytes::from(tick.to_string()));
     }
 
-    /// Whether anybody looks.
+    /// Whether any client watches.
     pub fn is_watched(&self) -> bool {
         let now = self.began.elapsed().as_millis();
         self.streams.load(Ordering::Relaxed) > 0
@@ -108,13 +111,13 @@ impl Board {
     }
 
     fn watched_for_a_while(&self) {
-        let until = (self.began.elapsed() + WATCHES).as_millis();
+        let until = (self.began.elapsed() + WATCH_TIME).as_millis();
         self.until.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Records that there was no room for.
-    pub fn left_out(&self, records: u64) {
-        self.left_out.fetch_add(records, Ordering::Relaxed);
+    /// Counts records that were dropped.
+    pub fn dropped_records(&self, records: u64) {
+        self.dropped_records.fetch_add(records, Ordering::Relaxed);
     }
 
     pub fn close(&self) {
@@ -122,57 +125,57 @@ impl Board {
     }
 
     fn model(&self) -> MutexGuard<'_, Model> {
-        // It is whole after each step.
+        // The model is consistent after each step.
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A stream that counts as long as it is there.
-struct Seat(Arc<Board>);
+/// A stream that counts as open as long as it lives.
+struct StreamGuard(Arc<DashboardState>);
 
-impl Seat {
-    fn take(board: &Arc<Board>) -> Option<Self> {
-        let taken = board.streams.fetch_add(1, Ordering::Relaxed);
-        let seat = Self(board.clone());
-        (taken < STREAMS).then_some(seat)
+impl StreamGuard {
+    fn take(shared: &Arc<DashboardState>) -> Option<Self> {
+        let taken = shared.streams.fetch_add(1, Ordering::Relaxed);
+        let stream_guard = Self(shared.clone());
+        (taken < STREAMS_MAX).then_some(stream_guard)
     }
 }
 
-impl Drop for Seat {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.0.streams.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Serves on a thread of its own, which also takes in what is seen.
+/// Starts the server on a thread of its own, which also applies snapshots.
 pub(super) fn start(
     listener: TcpListener,
-    board: Arc<Board>,
-    mut seen: tokio::sync::mpsc::Receiver<Seen>,
+    shared: Arc<DashboardState>,
+    mut snapshots: tokio::sync::mpsc::Receiver<GridSnapshot>,
 ) -> io::Result<(ServerHandle, std::thread::JoinHandle<()>)> {
-    let (told, tell) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let thread = std::thread::Builder::new().name("dashboard".to_owned()).spawn(move || {
         let served = actix_web::rt::System::new().block_on(async move {
-            let shown = board.clone();
+            let shown = shared.clone();
             actix_web::rt::spawn(async move {
-                while let Some(seen) = seen.recv().await {
-                    shown.see(seen);
+                while let Some(snapshot) = snapshots.recv().await {
+                    shown.apply(snapshot);
                 }
             });
             let connections = Connections::new(LIMITS);
             let swept = connections.clone();
             actix_web::rt::spawn(async move {
-                let mut sweeps = interval(SWEEP);
+                let mut sweeps = interval(SWEEP_INTERVAL);
                 loop {
                     sweeps.tick().await;
                     swept.sweep(Instant::now());
                 }
             });
             let server = HttpServer::new(move || {
-                let board = board.clone();
-                let judge = board.clone();
+                let shared = shared.clone();
+                let judge = shared.clone();
                 App::new()
-                    .app_data(web::Data::from(board))
+                    .app_data(web::Data::from(shared))
                     .wrap_fn(move |request, service| {
                         let mut verdict = judge.guard.judge(&facts(&request));
                         if !matches!(verdict, Verdict::Refuse(..)) && has_body(&request) {
@@ -183,7 +186,7 @@ pub(super) fn start(
                         {
                             connection.refuse(Instant::now());
                         }
-                        match refused(&request, verdict) {
+                        match refusal_answer(&request, verdict) {
                             Some(answer) => {
                                 let answer = request.into_response(sealed(answer));
                                 Either::Left(ready(Ok(answer.map_into_right_body())))
@@ -191,24 +194,24 @@ pub(super) fn start(
                             None => {
                                 let serving =
                                     request.conn_data::<Connection>().map(Connection::serve);
-                                Either::Right(finished(service.call(request), serving))
+                                Either::Right(answer_request(service.call(request), serving))
                             }
                         }
                     })
-                    .route("/", reads().to(html))
-                    .route("/app.js", reads().to(script))
-                    .route("/model.js", reads().to(shapes))
-                    .route("/style.css", reads().to(style))
-                    .route("/api/v1/snapshot", reads().to(snapshot))
-                    .route("/api/v1/history", reads().to(history))
-                    .route("/api/v1/events", reads().to(events))
-                    .route("/api/v1/stream", reads().to(stream))
-                    .route("/metrics", reads().to(prometheus))
-                    .route("/healthz", reads().to(healthy))
-                    .route("/readyz", reads().to(is_ready))
+                    .route("/", read_methods().to(html))
+                    .route("/app.js", read_methods().to(script))
+                    .route("/model.js", read_methods().to(shapes))
+                    .route("/style.css", read_methods().to(style))
+                    .route("/api/v1/snapshot", read_methods().to(snapshot))
+                    .route("/api/v1/history", read_methods().to(history))
+                    .route("/api/v1/events", read_methods().to(events))
+                    .route("/api/v1/stream", read_methods().to(stream))
+                    .route("/metrics", read_methods().to(prometheus))
+                    .route("/healthz", read_methods().to(healthy))
+                    .route("/readyz", read_methods().to(is_ready))
             })
             .workers(1)
-            .max_connections(CONNECTIONS)
+            .max_connections(CONNECTIONS_MAX)
             .backlog(1024)
             .client_request_timeout(Duration::from_secs(5))
             .client_disconnect_timeout(Duration::from_secs(1))
@@ -223,15 +226,16 @@ pub(super) fn start(
                     let handle = socket.try_clone().ok();
                     let handle = handle.map(|socket| Box::new(socket) as Box<dyn Close>);
                     data.insert(connections.open(host, handle, Instant::now()));
-                    // Best effort: without them a stalled reader costs more, and stays longer.
+                    // Best effort: without these options a stalled reader costs more and stays
+                    // longer.
                     let _ = socket.set_send_buffer_size(SEND_BUFFER);
                     #[cfg(target_os = "linux")]
-                    let _ = socket.set_tcp_user_timeout(Some(STALLED));
+                    let _ = socket.set_tcp_user_timeout(Some(STALL_TIMEOUT));
                 }
             })
             .listen(listener)?
             .run();
-            let _ = told.send(server.handle());
+            let _ = sender.send(server.handle());
             server.await
         });
         if let Err(error) = served {
@@ -239,34 +243,33 @@ pub(super) fn start(
         }
     })?;
     let ended = || io::Error::other("its server did not start");
-    Ok((tell.recv().map_err(|_| ended())?, thread))
+    Ok((receiver.recv().map_err(|_| ended())?, thread))
 }
 
-/// The methods that read.
-fn reads() -> Route {
+/// The methods of read requests.
+fn read_methods() -> Route {
     web::route().guard(guard::Any(guard::Get()).or(guard::Head()))
 }
 
-/// Whether a request says that more follows its head.
+/// Whether a request announces a body.
 fn has_body(request: &ServiceRequest) -> bool {
     let headers = request.headers();
     let length = headers.get(header::CONTENT_LENGTH).map(HeaderValue::as_bytes);
     headers.contains_key(header::TRANSFER_ENCODING) || length.is_some_and(|length| length != b"0")
 }
 
-/// Answers a request; it is served meanwhile. What takes longer than the answer's head holds a
-/// [`Serving`] of its own.
-async fn finished<B: MessageBody + 'static>(
+/// Answers a request, which is served meanwhile. Longer answers hold a [`Serving`] of their own.
+async fn answer_request<B: MessageBody + 'static>(
     call: impl Future<Output = Result<ServiceResponse<B>, actix_web::Error>>,
     _serving: Option<Serving>,
 ) -> Result<ServiceResponse<EitherBody<B, BoxBody>>, actix_web::Error> {
     let mut answer = call.await?;
-    seal(answer.headers_mut());
+    set_headers(answer.headers_mut());
     Ok(answer.map_into_left_body())
 }
 
-/// What every answer says.
-fn seal(headers: &mut header::HeaderMap) {
+/// Sets the headers of every answer.
+fn set_headers(headers: &mut header::HeaderMap) {
     let mut set = |name: HeaderName, value: &'static str| {
         headers.insert(name, HeaderValue::from_static(value));
     };
@@ -278,12 +281,12 @@ fn seal(headers: &mut header::HeaderMap) {
 }
 
 fn sealed(mut answer: HttpResponse) -> HttpResponse {
-    seal(answer.headers_mut());
+    set_headers(answer.headers_mut());
     answer
 }
 
-/// What a query says of a name.
-fn asked<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+/// The value of a parameter in a query.
+fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
@@ -293,28 +296,28 @@ fn cookie(request: &ServiceRequest) -> Option<&str> {
     pairs.find_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
 }
 
-fn facts(request: &ServiceRequest) -> Facts<'_> {
+fn facts(request: &ServiceRequest) -> RequestFacts<'_> {
     let text = |name: HeaderName| request.headers().get(name).map(|v| v.to_str().unwrap_or("?"));
     let authority = request.uri().authority().map(|authority| authority.as_str());
-    Facts {
+    RequestFacts {
         method: request.method().as_str(),
         host: authority.or_else(|| text(header::HOST)),
         origin: text(header::ORIGIN),
         fetch_site: text(HeaderName::from_static("sec-fetch-site")),
         authorization: text(header::AUTHORIZATION),
         cookie: cookie(request),
-        query: asked(request.query_string(), "token"),
+        query: parameter(request.query_string(), "token"),
     }
 }
 
-/// The answer to a request that does not get further.
-fn refused(request: &ServiceRequest, verdict: Verdict) -> Option<HttpResponse> {
+/// The answer to a request that is not passed on.
+fn refusal_answer(request: &ServiceRequest, verdict: Verdict) -> Option<HttpResponse> {
     match verdict {
         Verdict::Pass => None,
         Verdict::Enter => {
-            let token = asked(request.query_string(), "token").unwrap_or_default();
-            // Without a path the browser takes that of the address as it sees it, and the new address is
-            // relative: a reverse proxy may serve this under another path.
+            let token = parameter(request.query_string(), "token").unwrap_or_default();
+            // Without a path, the browser takes the path of the address that it sees. The new
+            // address is relative: a reverse proxy may use another path.
             let cookie = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict");
             let last = request.path().rsplit('/').next().unwrap_or_default();
             let mut answer = HttpResponse::SeeOther();
@@ -334,14 +337,14 @@ fn refused(request: &ServiceRequest, verdict: Verdict) -> Option<HttpResponse> {
             if status == StatusCode::METHOD_NOT_ALLOWED {
                 answer.insert_header((header::ALLOW, "GET, HEAD"));
             }
-            // What follows a request that is refused is not read.
+            // Data after a refused request is not read.
             answer.force_close();
             Some(answer.content_type("text/plain; charset=utf-8").body(format!("{why}\n")))
         }
     }
 }
 
-type Shared = web::Data<Board>;
+type Shared = web::Data<DashboardState>;
 
 fn text(kind: &'static str, body: impl MessageBody + 'static) -> HttpResponse {
     HttpResponse::Ok().content_type(kind).body(body)
@@ -363,36 +366,36 @@ async fn style() -> HttpResponse {
     text("text/css; charset=utf-8", page::STYLE)
 }
 
-async fn snapshot(board: Shared) -> HttpResponse {
-    board.watched_for_a_while();
-    let tick = board.tick.borrow().clone();
+async fn snapshot(shared: Shared) -> HttpResponse {
+    shared.watched_for_a_while();
+    let tick = shared.tick.borrow().clone();
     text("application/json", tick)
 }
 
-async fn history(board: Shared) -> HttpResponse {
-    let history = board.model().history();
+async fn history(shared: Shared) -> HttpResponse {
+    let history = shared.model().history();
     text("application/json", history.to_string())
 }
 
 fn number(request: &HttpRequest, name: &str) -> Option<u64> {
-    asked(request.query_string(), name)?.parse().ok()
+    parameter(request.query_string(), name)?.parse().ok()
 }
 
-async fn events(board: Shared, request: HttpRequest) -> HttpResponse {
+async fn events(shared: Shared, request: HttpRequest) -> HttpResponse {
     let after = number(&request, "after").unwrap_or(0);
-    let model = board.model();
-    let told: Vec<_> = model.events(after).take(ANSWER).collect();
-    let more = told.last().is_some_and(|last| last.id < model.newest());
-    let first = model.events(0).next().map_or(1, |told| told.id);
-    let body = serde_json::json!({ "v": 1, "events": told, "more": more, "first": first });
+    let model = shared.model();
+    let events: Vec<_> = model.events(after).take(ANSWER_EVENTS).collect();
+    let more = events.last().is_some_and(|last| last.id < model.newest());
+    let first = model.events(0).next().map_or(1, |event| event.id);
+    let body = serde_json::json!({ "v": 1, "events": events, "more": more, "first": first });
     text("application/json", body.to_string())
 }
 
-async fn prometheus(board: Shared) -> HttpResponse {
-    board.watched_for_a_while();
-    let left_out = board.left_out.load(Ordering::Relaxed);
-    let streams = board.streams.load(Ordering::Relaxed);
-    match metrics::render(&board.model(), left_out, streams) {
+async fn prometheus(shared: Shared) -> HttpResponse {
+    shared.watched_for_a_while();
+    let dropped_records = shared.dropped_records.load(Ordering::Relaxed);
+    let streams = shared.streams.load(Ordering::Relaxed);
+    match metrics::render(&shared.model(), dropped_records, streams) {
         Ok(body) => text("application/openmetrics-text; version=1.0.0; charset=utf-8", body),
         Err(error) => HttpResponse::InternalServerError().body(format!("{error}\n")),
     }
@@ -402,9 +405,9 @@ async fn healthy() -> HttpResponse {
     text("text/plain; charset=utf-8", "ok\n")
 }
 
-/// Ready is a grid that has nodes, or gets them when jobs need them.
-async fn is_ready(board: Shared) -> HttpResponse {
-    let model = board.model();
+/// A grid is ready if it has nodes, or gets them when jobs need them.
+async fn is_ready(shared: Shared) -> HttpResponse {
+    let model = shared.model();
     let status = model.status();
     if status.superseded {
         return HttpResponse::ServiceUnavailable().body("another head has taken over\n");
@@ -416,13 +419,13 @@ async fn is_ready(board: Shared) -> HttpResponse {
     }
 }
 
-async fn stream(board: Shared, request: HttpRequest) -> HttpResponse {
-    let board = board.into_inner();
+async fn stream(shared: Shared, request: HttpRequest) -> HttpResponse {
+    let shared = shared.into_inner();
     if request.method() == Method::HEAD {
         return HttpResponse::Ok().content_type("text/event-stream").finish();
     }
-    let Some(seat) = Seat::take(&board) else {
-        let why = format!("{STREAMS} dashboards are open already: close one\n");
+    let Some(stream_guard) = StreamGuard::take(&shared) else {
+        let why = format!("{STREAMS_MAX} dashboards are open already: close one\n");
         return HttpResponse::ServiceUnavailable().body(why);
     };
     let last =
@@ -431,25 +434,28 @@ async fn stream(board: Shared, request: HttpRequest) -> HttpResponse {
     HttpResponse::Ok()
         .content_type("text/event-stream")
         .insert_header(("x-accel-buffering", "no"))
-        .streaming(ticks((seat, request.conn_data::<Connection>().map(Connection::serve)), after))
+        .streaming(ticks(
+            (stream_guard, request.conn_data::<Connection>().map(Connection::serve)),
+            after,
+        ))
 }
 
-/// Ticks as they come, the newest alone for who is slow, and events after the one that is known.
+/// Ticks as they arrive, for slow clients only the newest, and events after the given number.
 fn ticks(
-    (seat, serving): (Seat, Option<Serving>),
+    (stream_guard, serving): (StreamGuard, Option<Serving>),
     after: u64,
 ) -> impl Stream<Item = Result<Bytes, io::Error>> {
-    let tick = seat.0.tick.subscribe();
-    let closed = seat.0.closed.subscribe();
+    let tick = stream_guard.0.tick.subscribe();
+    let closed = stream_guard.0.closed.subscribe();
     struct State {
-        seat: Seat,
+        stream_guard: StreamGuard,
         _serving: Option<Serving>,
         tick: watch::Receiver<Bytes>,
         closed: watch::Receiver<bool>,
         after: u64,
         first: bool,
     }
-    let state = State { seat, _serving: serving, tick, closed, after, first: true };
+    let state = State { stream_guard, _serving: serving, tick, closed, after, first: true };
     unfold(state, |mut state| async move {
         if !std::mem::take(&mut state.first) {
             let next = async {
@@ -467,16 +473,16 @@ fn ticks(
         }
         let mut out = BytesMut::new();
         {
-            let model = state.seat.0.model();
-            let mut told = model.events(state.after).peekable();
-            if let Some(first) = told.peek().filter(|first| first.id > state.after + 1) {
+            let model = state.stream_guard.0.model();
+            let mut events = model.events(state.after).peekable();
+            if let Some(first) = events.peek().filter(|first| first.id > state.after + 1) {
                 let gone = first.id - state.after - 1;
                 out.put(format!("event: gap\ndata: {gone}\n\n").as_bytes());
             }
-            for told in told.take(BATCH) {
-                state.after = told.id;
-                let data = serde_json::to_string(told).unwrap_or_default();
-                out.put(format!("event: told\nid: {}\ndata: {data}\n\n", told.id).as_bytes());
+            for event in events.take(BATCH_EVENTS) {
+                state.after = event.id;
+                let data = serde_json::to_string(event).unwrap_or_default();
+                out.put(format!("event: told\nid: {}\ndata: {data}\n\n", event.id).as_bytes());
             }
         }
         let tick = state.tick.borrow_and_update().clone();

@@ -1,6 +1,6 @@
-//! What former heads have left of their jobs, and what becomes of it when a head begins.
+//! The jobs of earlier heads, as a head finds them at its start.
 //!
-//! Knows nothing of what is written of a job while it runs.
+//! Independent of what is written about a job while it runs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,77 +10,77 @@ use std::sync::Arc;
 use springtide_runtime::id::JobId;
 use springtide_runtime::records::Disk;
 
-use super::kept::Kept;
+use super::kept::ArchivedJob;
 use super::records::JobRecords;
-use super::{LOST, Setting};
+use super::{ArchiveSettings, LOST};
 use crate::exit::Failed;
 use crate::grid::cannot;
 use crate::outdir::make_dir;
 
-/// What former heads have left of their jobs.
-pub struct Drawer {
-    pub(super) setting: Setting,
+/// The jobs of earlier heads.
+pub struct ArchiveReader {
+    pub(super) setting: ArchiveSettings,
     pub(super) dir: PathBuf,
     pub(super) records: JobRecords,
-    pub(super) jobs: BTreeMap<JobId, Kept>,
-    /// The highest number that anything is left of.
+    pub(super) jobs: BTreeMap<JobId, ArchivedJob>,
+    /// The highest job number of any record or directory.
     pub(super) last: JobId,
 }
 
-impl Drawer {
-    /// Reads what there is. To be called by the only head that may be there.
+impl ArchiveReader {
+    /// Reads the archive of a grid. The caller must be the grid's only head.
     ///
     /// # Errors
-    /// The records are damaged, or the directory cannot be read or made: to go on without a job
-    /// would be to lose it.
-    pub fn open(setting: Setting) -> Result<Self, Failed> {
+    /// The records are damaged, or the directory cannot be read or created. A head that continued
+    /// all the same would lose jobs.
+    pub fn open(setting: ArchiveSettings) -> Result<Self, Failed> {
         let dir = setting.dir.join("jobs");
         make_dir(&dir)?;
         let records = JobRecords::open(Arc::new(Disk), &setting.dir)?;
         let last = records.last().max(last_dir(&dir)?);
-        let kept = |entry: super::JobEntry| {
-            let mut kept = Kept::of(dir.join(entry.job.to_string()), entry, records.clone());
-            kept.read_lines();
-            (kept.entry.job, kept)
+        let job = |entry: super::JobEntry| {
+            let mut job = ArchivedJob::new(dir.join(entry.job.to_string()), entry, records.clone());
+            job.read_lines();
+            (job.entry.job, job)
         };
-        let mut jobs: BTreeMap<JobId, Kept> = records.entries().into_iter().map(kept).collect();
-        // The head died between their outcome and their end.
-        for kept in jobs.values_mut().filter(|kept| kept.entry.ended.is_none()) {
-            if kept.has_outcome() {
-                kept.lose(LOST);
+        let mut jobs: BTreeMap<JobId, ArchivedJob> =
+            records.entries().into_iter().map(job).collect();
+        // Jobs whose head failed between their outcome and their end.
+        for job in jobs.values_mut().filter(|job| job.entry.ended.is_none()) {
+            if job.has_outcome() {
+                job.end_unreported(LOST);
             }
         }
         Ok(Self { setting, dir, records, jobs, last })
     }
 
-    /// The highest number that anything is left of: a new job must have another.
+    /// The highest job number of any record or directory: a new job needs a higher one.
     pub fn last(&self) -> JobId {
         self.last
     }
 
-    /// Whether a job was submitted, and has no end. The client of one that is not known has had no
-    /// answer.
-    pub fn wants(&self, job: JobId) -> bool {
-        self.jobs.get(&job).is_some_and(|kept| kept.entry.ended.is_none())
+    /// Whether a job was submitted and has no end. The client of an unknown job got no answer.
+    pub fn awaits_end(&self, job: JobId) -> bool {
+        self.jobs.get(&job).is_some_and(|job| job.entry.ended.is_none())
     }
 }
 
-/// The highest number of a job that has a directory.
+/// The highest job number that a directory names.
 fn last_dir(dir: &Path) -> Result<JobId, Failed> {
     let mut last = JobId(0);
     for entry in fs::read_dir(dir).map_err(|error| cannot("read", dir, &error))? {
         let entry = entry.map_err(|error| cannot("read", dir, &error))?;
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("job-")?.parse().ok());
-        // A copy under another name is none of ours.
+        // A directory with another name, such as a copy, is not one of a job.
         let Some(job) = number.map(JobId).filter(|job| name == *job.to_string()) else { continue };
         last = last.max(job);
-        let former = entry.path().join("job.json");
-        if former.exists() {
+        let old_entry = entry.path().join("job.json");
+        if old_entry.exists() {
             return Err(Failed::failure(format!(
-                "{} has a form that this program does not read: move {} away to begin without the \
+                "{} has a format that this version cannot read: move {} away to start without the \
                  jobs in it",
-                former.display(),
+                old_entry.display(),
                 dir.display()
             )));
         }

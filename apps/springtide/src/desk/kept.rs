@@ -1,6 +1,6 @@
-//! A job of the desk: its files, and what of it is in memory.
+//! One job of the archive: its files and its state in memory.
 //!
-//! Must not know how jobs are submitted, nor how heads begin.
+//! Independent of submission and of the start of heads.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -18,66 +18,66 @@ use super::records::{JobRecords, JobResult};
 use super::{JobEnd, JobEntry, JobRecord, since_epoch};
 use crate::exit::{Exit, Failed};
 use crate::outdir::{OutDir, append, make_dir, write_file};
-use crate::report::Ended;
+use crate::report::RunEnd;
 use crate::run::conclude;
 
-/// Lines of a job kept in memory, the last ones; all are in its file.
+/// The maximum number of a job's last lines in memory. Its log file holds all lines.
 pub(super) const LINES_MAX: usize = 1000;
-/// Of a longer line only so many bytes are in memory; the whole is in its file.
+/// The maximum length of a line in memory, in bytes. The log file holds the whole line.
 pub(super) const LINE_MAX: usize = 4096;
 
-/// A job.
-pub(super) struct Kept {
+/// One job of the archive.
+pub(super) struct ArchivedJob {
     pub(super) entry: JobEntry,
     pub(super) progress: Option<String>,
-    /// The last ones, until it has ended, and after that if they are not in its file.
+    /// The last lines. Empty once the job has ended, unless the log file lacks lines.
     pub(super) lines: VecDeque<String>,
-    pub(super) said: u64,
-    /// Not all of its lines are in its file.
+    pub(super) line_count: u64,
+    /// Whether the log file lacks lines of the job.
     pub(super) unlogged: bool,
     pub(super) dir: PathBuf,
-    /// Its run's directory, until it has ended.
+    /// The job's run directory, until the job ends.
     pub(super) open: Option<OutDir>,
-    /// Its result, where that could not be kept, and why not.
+    /// The result that could not be stored, with the reason.
     pub(super) unwritten: Option<(JobResult, String)>,
-    /// The last outcome that the job published on its way. The next head learns of the next one.
+    /// The last preliminary outcome of the job. A later head receives only later ones.
     preliminary: Option<Outcome>,
     records: JobRecords,
 }
 
-/// The last lines of a job's log, and how many it has in all.
-fn tail(log: &Path, most: usize) -> io::Result<(VecDeque<String>, u64)> {
-    let (mut last, mut said) = (VecDeque::new(), 0);
+/// Reads the last lines of a job's log, and counts all its lines.
+fn tail(log: &Path, max: usize) -> io::Result<(VecDeque<String>, u64)> {
+    let (mut last, mut line_count) = (VecDeque::new(), 0);
     for line in BufReader::new(fs::File::open(log)?).split(b'\n') {
-        if last.len() == most {
+        if last.len() == max {
             last.pop_front();
         }
-        if most > 0 {
-            last.push_back(short(&String::from_utf8_lossy(&line?)));
+        if max > 0 {
+            last.push_back(shorten(&String::from_utf8_lossy(&line?)));
         }
-        said += 1;
+        line_count += 1;
     }
-    Ok((last, said))
+    Ok((last, line_count))
 }
 
-/// A line as it is kept in memory.
-fn short(line: &str) -> String {
+/// Shortens a line to its maximum length in memory.
+fn shorten(line: &str) -> String {
     match line.len() > LINE_MAX {
         true => {
-            let end = (0..=LINE_MAX).rev().find(|&at| line.is_char_boundary(at));
+            let end = (0..=LINE_MAX).rev().find(|&time| line.is_char_boundary(time));
             format!("{} ...", &line[..end.unwrap_or(0)])
         }
         false => line.to_owned(),
     }
 }
 
-impl Kept {
-    pub(super) fn of(dir: PathBuf, entry: JobEntry, records: JobRecords) -> Self {
+impl ArchivedJob {
+    pub(super) fn new(dir: PathBuf, entry: JobEntry, records: JobRecords) -> Self {
         Self {
             entry,
             progress: None,
             lines: VecDeque::new(),
-            said: 0,
+            line_count: 0,
             unlogged: false,
             dir,
             open: None,
@@ -87,11 +87,11 @@ impl Kept {
         }
     }
 
-    /// One that is being submitted.
+    /// Creates the files and the record of a submitted job.
     ///
     /// # Errors
-    /// It cannot be recorded: the next head would not know it.
-    pub(super) fn begin(
+    /// The job cannot be recorded, so that the next head would not know it.
+    pub(super) fn create(
         dir: PathBuf,
         entry: JobEntry,
         records: JobRecords,
@@ -101,43 +101,44 @@ impl Kept {
         make_dir(&dir)?;
         records.submitted(&entry)?;
         let out = OutDir::create_closed(&dir, about, config, log_max);
-        let mut kept = Self::of(dir, entry, records);
-        kept.open = Some(kept.or_files_only(out));
-        Ok(kept)
+        let mut job = Self::new(dir, entry, records);
+        job.open = Some(job.open_or_files_only(out));
+        Ok(job)
     }
 
-    /// A job runs all the same where nothing can be written of what happens.
-    fn or_files_only(&self, out: Result<OutDir, Failed>) -> OutDir {
+    /// Opens a directory for files alone where events cannot be written: the job runs all the same.
+    fn open_or_files_only(&self, out: Result<OutDir, Failed>) -> OutDir {
         out.unwrap_or_else(|failed| {
-            tracing::warn!("{}: what happens is not written down: {failed}", self.entry.job);
+            tracing::warn!("{}: its events are not written: {failed}", self.entry.job);
             let mut out = OutDir::files_only(self.dir.clone());
             out.add(failed);
             out
         })
     }
 
-    /// It has ended, and no end was reported; its outcome may be known all the same.
-    pub(super) fn lose(&mut self, why: &str) {
+    /// Ends a job whose end was not reported. Its outcome may have been stored all the same.
+    pub(super) fn end_unreported(&mut self, why: &str) {
         let unwritten = self.close();
         let name = self.entry.name.clone();
         match self.records.outcome(self.entry.job) {
             Ok(Some(outcome)) => {
-                let ended = Ended::new(&name, Ok(outcome), None);
-                let ended = Ended { unwritten, ..ended };
+                let ended = RunEnd::new(&name, Ok(outcome), None);
+                let ended = RunEnd { unwritten, ..ended };
                 self.conclude(&ended, false, Exit::Ok);
             }
             Ok(None) => {
-                let ended = Ended::early(&name, why).or_preliminary(self.preliminary.take());
-                self.conclude(&Ended { unwritten, ..ended }, false, Exit::Failure);
+                let ended = RunEnd::early(&name, why).or_preliminary(self.preliminary.take());
+                self.conclude(&RunEnd { unwritten, ..ended }, false, Exit::Failure);
             }
             Err(error) => {
                 let why = format!("{error}; or submit the job again");
-                self.conclude(&Ended::early(&name, &why), false, Exit::Failure);
+                self.conclude(&RunEnd::early(&name, &why), false, Exit::Failure);
             }
         }
     }
 
-    /// Ends the log. Returns what of the job's files could not be written, which fails it.
+    /// Ends the event log. Returns the reason why files of the job are missing, which fails the
+    /// job.
     fn close(&mut self) -> Option<String> {
         self.progress = None;
         let mut open = self.open.take()?;
@@ -147,8 +148,9 @@ impl Kept {
         open.unwritten()
     }
 
-    /// Keeps its result and its end. What cannot be kept is in memory as long as the head runs.
-    fn conclude(&mut self, ended: &Ended, cancelled: bool, exit: Exit) {
+    /// Stores the result and the end of the job. What cannot be stored stays in memory until the
+    /// head ends.
+    fn conclude(&mut self, ended: &RunEnd, cancelled: bool, exit: Exit) {
         let end = JobEnd::of(ended, cancelled, exit);
         let (mut object, summary) = (ended.json(), ended.summary());
         if let (Some(_), Some(object)) = (&end.error, object.as_object_mut()) {
@@ -163,38 +165,38 @@ impl Kept {
             tracing::warn!("{}: {failed}", self.entry.job);
             self.say(&failed.message);
         }
-        let (at, result) = (since_epoch(), JobResult { object, summary });
-        if let Err(error) = self.records.ended(self.entry.job, &end, at, &result) {
+        let (time, result) = (since_epoch(), JobResult { object, summary });
+        if let Err(error) = self.records.ended(self.entry.job, &end, time, &result) {
             tracing::warn!("{}: its result is in memory alone: {error}", self.entry.job);
             self.unwritten = Some((result, error.to_string()));
         }
-        (self.entry.ended, self.entry.ended_unix_s) = (Some(end), Some(at));
+        (self.entry.ended, self.entry.ended_unix_s) = (Some(end), Some(time));
         self.preliminary = None;
         if !self.unlogged {
             self.lines = VecDeque::new();
         }
     }
 
-    /// Whether what came of it is known, though it has no end.
+    /// Whether the outcome of a job without an end is stored.
     pub(super) fn has_outcome(&self) -> bool {
-        // A damaged one is one: the job has failed.
+        // A damaged outcome counts as one: the job has failed.
         !matches!(self.records.outcome(self.entry.job), Ok(None))
     }
 
-    /// Takes the last lines of its log into memory, unless it has ended.
+    /// Reads the last lines of the log into memory, unless the job has ended.
     pub(super) fn read_lines(&mut self) {
         if self.entry.ended.is_none()
-            && let Ok((lines, said)) = tail(&self.dir.join("log.txt"), LINES_MAX)
+            && let Ok((lines, line_count)) = tail(&self.dir.join("log.txt"), LINES_MAX)
         {
-            (self.lines, self.said) = (lines, said);
+            (self.lines, self.line_count) = (lines, line_count);
         }
     }
 
-    /// It goes on, or begins anew.
+    /// Opens the files of a job that continues or restarts under a new head.
     pub(super) fn resume(&mut self, log_max: u64) {
         let out = OutDir::resume(&self.dir, log_max);
-        self.open = Some(self.or_files_only(out));
-        self.say("the grid's head began anew");
+        self.open = Some(self.open_or_files_only(out));
+        self.say("a new head continues the grid");
     }
 
     fn say(&mut self, text: &str) {
@@ -202,10 +204,10 @@ impl Kept {
             if self.lines.len() == LINES_MAX {
                 self.lines.pop_front();
             }
-            self.lines.push_back(short(line));
-            self.said += 1;
+            self.lines.push_back(shorten(line));
+            self.line_count += 1;
         }
-        // They are rare: it need not stay open between them.
+        // Lines are rare, so that the file need not stay open.
         let lines: String = text.lines().map(|line| format!("{line}\n")).collect();
         if let Err(error) = append(&self.dir.join("log.txt"), lines.as_bytes()) {
             self.unlogged = true;
@@ -215,13 +217,14 @@ impl Kept {
 
     pub(super) fn take(&mut self, news: News) {
         if self.entry.ended.is_some() {
-            return; // it was given up
+            return; // its end is stored already
         }
         match news {
             News::Note(note) => {
                 if let Err(failed) = self.note(*note) {
                     tracing::warn!("{}: {failed}", self.entry.job);
-                    // Whoever wants its files looks here; that the disk is full is said once.
+                    // The log names the failure. A repeated one, such as a full disk, is logged
+                    // once.
                     if self.lines.back() != Some(&failed.message) {
                         self.say(&failed.message);
                     }
@@ -258,7 +261,8 @@ impl Kept {
                     open.records(&records)?;
                 }
             }
-            // Should the head die before it hears the end, the job need not be done again.
+            // Stored before the end, so that the job need not run again if the head fails in
+            // between.
             NoteKind::Outcome { outcome } => self.records.has_outcome(self.entry.job, &outcome)?,
             NoteKind::Preliminary { outcome } => self.preliminary = Some(*outcome),
             NoteKind::Iteration { .. } | NoteKind::Period { .. } => {}
@@ -266,10 +270,10 @@ impl Kept {
         Ok(())
     }
 
-    /// Its result, if it has one.
+    /// The result of the job, if it has one.
     ///
     /// # Errors
-    /// It is damaged or cannot be read.
+    /// The result is damaged or cannot be read.
     pub(super) fn result(&self) -> Result<Option<(Value, String)>, RecordError> {
         let result = match &self.unwritten {
             Some((result, _)) => Some(result.clone()),
@@ -278,19 +282,19 @@ impl Kept {
         Ok(result.map(|JobResult { object, summary }| (object, summary)))
     }
 
-    /// So many of its last lines, and how many it has said.
-    fn last_lines(&self, most: usize) -> (Vec<String>, u64) {
-        if most > 0 && self.entry.ended.is_some() && self.lines.is_empty() {
-            let read = tail(&self.dir.join("log.txt"), most.min(LINES_MAX));
-            // An error: it has said nothing.
-            return read.map(|(lines, said)| (lines.into(), said)).unwrap_or_default();
+    /// The last lines, at most `max`, and the number of all lines.
+    fn last_lines(&self, max: usize) -> (Vec<String>, u64) {
+        if max > 0 && self.entry.ended.is_some() && self.lines.is_empty() {
+            let read = tail(&self.dir.join("log.txt"), max.min(LINES_MAX));
+            // A log that cannot be read counts as empty.
+            return read.map(|(lines, line_count)| (lines.into(), line_count)).unwrap_or_default();
         }
-        let skip = self.lines.len().saturating_sub(most);
-        (self.lines.iter().skip(skip).cloned().collect(), self.said)
+        let skip = self.lines.len().saturating_sub(max);
+        (self.lines.iter().skip(skip).cloned().collect(), self.line_count)
     }
 
     pub(super) fn record(&self, lines: usize, result: bool) -> JobRecord {
-        let (lines, said) = self.last_lines(lines);
+        let (lines, line_count) = self.last_lines(lines);
         let (result, unreadable) = match result.then(|| self.result()) {
             None => (None, None),
             Some(Ok(result)) => (result, None),
@@ -300,7 +304,7 @@ impl Kept {
             entry: self.entry.clone(),
             progress: self.progress.clone(),
             lines,
-            said,
+            said: line_count,
             result,
             unwritten: self.unwritten.as_ref().map(|(_, why)| why.clone()),
             unreadable,

@@ -1,10 +1,10 @@
-//! What the desk keeps of its jobs, in a record store: which were submitted, what came of them.
+//! The record store of the job archive: submissions, outcomes and ends.
 //!
 //! ```text
 //! DIR/jobs.records/   the records; outcomes and results are blobs
 //! ```
 //!
-//! The files of a job's directory are for people: no answer of the grid comes from them.
+//! The files of a job's directory are copies for people: the grid never reads an answer from them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,15 +22,14 @@ use springtide_runtime::work::Outcome;
 use super::{JobEnd, JobEntry};
 
 const SCHEMA: Schema = Schema { name: "jobs", version: 1 };
-const SETTINGS: Settings =
-    Settings::new("jobs", "what was submitted and the results of jobs are forgotten");
+const SETTINGS: Settings = Settings::new("jobs", "submissions and results of jobs are forgotten");
 
-/// Where the records of the grid with this directory are.
+/// The directory of the records in a grid's directory.
 pub(super) fn records_dir(dir: &Path) -> PathBuf {
     dir.join("jobs.records")
 }
 
-/// What is kept.
+/// An entry of the record log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 enum Entry {
@@ -43,26 +42,26 @@ enum Entry {
     Outcome {
         /// The job.
         job: JobId,
-        /// Its [`Outcome`] as JSON.
+        /// The [`Outcome`] as JSON.
         outcome: BlobRef,
     },
     /// A job has ended.
     Ended {
         /// The job.
         job: JobId,
-        /// How.
+        /// The kind of its end.
         end: JobEnd,
-        /// When, in seconds since the Unix epoch.
+        /// Time of the end in seconds since the Unix epoch.
         at_unix_s: u64,
-        /// Its [`JobResult`] as JSON.
+        /// The [`JobResult`] as JSON.
         result: BlobRef,
     },
-    /// Ended jobs are forgotten.
+    /// Ended jobs were removed.
     Purged {
-        /// Which.
+        /// The removed jobs.
         jobs: Vec<JobId>,
     },
-    /// The highest number of a job, in a snapshot.
+    /// The highest job number, in a snapshot.
     Last {
         /// The job.
         job: JobId,
@@ -72,13 +71,13 @@ enum Entry {
 /// A job's result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct JobResult {
-    /// As one object.
+    /// The result as one JSON object.
     pub(super) object: Value,
-    /// For people.
+    /// The result as text.
     pub(super) summary: String,
 }
 
-/// The records of all jobs, for the desk and each of its jobs.
+/// The records of all jobs, shared by the archive and its jobs.
 #[derive(Clone, Debug)]
 pub(super) struct JobRecords(Arc<Mutex<Inner>>);
 
@@ -88,27 +87,27 @@ struct Inner {
     state: State,
 }
 
-/// What the records amount to.
+/// The state that follows from the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
-    jobs: BTreeMap<JobId, Kept>,
+    jobs: BTreeMap<JobId, RecordedJob>,
     last: JobId,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Kept {
+struct RecordedJob {
     entry: JobEntry,
     outcome: Option<BlobRef>,
     result: Option<BlobRef>,
 }
 
 impl State {
-    /// Returns blobs that no record names any more.
+    /// Applies an entry. Returns the blobs that no record names any longer.
     fn apply(&mut self, entry: Entry) -> Vec<BlobRef> {
         match entry {
             Entry::Submitted { entry } => {
                 self.last = self.last.max(entry.job);
-                let kept = Kept { entry, outcome: None, result: None };
+                let kept = RecordedJob { entry, outcome: None, result: None };
                 self.jobs.insert(kept.entry.job, kept);
                 Vec::new()
             }
@@ -125,8 +124,8 @@ impl State {
                 None => vec![result],
             },
             Entry::Purged { jobs } => {
-                let gone = jobs.iter().filter_map(|job| self.jobs.remove(job));
-                gone.flat_map(|kept| kept.outcome.into_iter().chain(kept.result)).collect()
+                let removed = jobs.iter().filter_map(|job| self.jobs.remove(job));
+                removed.flat_map(|kept| kept.outcome.into_iter().chain(kept.result)).collect()
             }
             Entry::Last { job } => {
                 self.last = self.last.max(job);
@@ -137,7 +136,7 @@ impl State {
 
     fn entries(&self) -> Vec<Entry> {
         let mut entries = vec![Entry::Last { job: self.last }];
-        for (&job, Kept { entry, outcome, result }) in &self.jobs {
+        for (&job, RecordedJob { entry, outcome, result }) in &self.jobs {
             let submitted = JobEntry { ended: None, ended_unix_s: None, ..entry.clone() };
             entries.push(Entry::Submitted { entry: submitted });
             let outcome = outcome.clone();
@@ -157,10 +156,10 @@ impl State {
 }
 
 impl JobRecords {
-    /// Opens the records of the grid with this directory, or makes them.
+    /// Opens the records of the grid with this directory, or creates them.
     ///
     /// # Errors
-    /// They are damaged or cannot be used.
+    /// The records are damaged or cannot be used.
     pub(super) fn open(files: Arc<dyn Files>, dir: &Path) -> Result<Self, RecordError> {
         let dir = records_dir(dir);
         let (log, contents) = RecordLog::open(files, &dir, SETTINGS)?;
@@ -177,7 +176,7 @@ impl JobRecords {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All jobs.
+    /// The entries of all jobs.
     pub(super) fn entries(&self) -> Vec<JobEntry> {
         self.inner().state.jobs.values().map(|kept| kept.entry.clone()).collect()
     }
@@ -187,19 +186,19 @@ impl JobRecords {
         self.inner().state.last
     }
 
-    /// A job is submitted.
+    /// Records the submission of a job.
     pub(super) fn submitted(&self, entry: &JobEntry) -> Result<(), RecordError> {
         self.inner().append(Entry::Submitted { entry: entry.clone() })
     }
 
-    /// A job has an outcome.
+    /// Records the outcome of a job.
     pub(super) fn has_outcome(&self, job: JobId, outcome: &Outcome) -> Result<(), RecordError> {
         let mut inner = self.inner();
         let outcome = inner.put(&format!("{job}-outcome"), outcome)?;
         inner.append(Entry::Outcome { job, outcome })
     }
 
-    /// A job has ended.
+    /// Records the end of a job.
     pub(super) fn ended(
         &self,
         job: JobId,
@@ -212,19 +211,19 @@ impl JobRecords {
         inner.append(Entry::Ended { job, end: end.clone(), at_unix_s, result })
     }
 
-    /// Ended jobs are forgotten.
+    /// Records the removal of ended jobs.
     pub(super) fn purged(&self, jobs: &[JobId]) -> Result<(), RecordError> {
         self.inner().append(Entry::Purged { jobs: jobs.to_vec() })
     }
 
-    /// The outcome that a job without an end has, if it has one.
+    /// The outcome of a job without an end, if it is stored.
     pub(super) fn outcome(&self, job: JobId) -> Result<Option<Outcome>, RecordError> {
         let inner = self.inner();
         let blob = inner.state.jobs.get(&job).and_then(|kept| kept.outcome.as_ref());
         blob.map(|blob| inner.get(blob)).transpose()
     }
 
-    /// The result that a job has, if it has one.
+    /// The result of a job, if it is stored.
     pub(super) fn result(&self, job: JobId) -> Result<Option<JobResult>, RecordError> {
         let inner = self.inner();
         let blob = inner.state.jobs.get(&job).and_then(|kept| kept.result.as_ref());
@@ -253,14 +252,14 @@ impl Inner {
     fn append(&mut self, entry: Entry) -> Result<(), RecordError> {
         self.log.append(SCHEMA, &entry)?;
         for blob in self.state.apply(entry) {
-            // What is left of it is removed when the records are opened the next time.
+            // A blob that stays is removed when the records are next opened.
             let _ = self.log.remove_blob(&blob);
         }
         if self.log.is_compaction_due() {
             let entries = self.state.entries();
             let entries: Result<Vec<Written>, RecordError> =
                 entries.iter().map(|entry| Written::new(SCHEMA, entry)).collect();
-            // The record is kept; the next one tries again.
+            // The record is stored; the next append compacts again.
             if let Err(error) = entries.and_then(|entries| self.log.compact(&entries)) {
                 tracing::warn!("the records of jobs are not compacted: {error}");
             }
@@ -303,7 +302,7 @@ mod tests {
     const DONE: JobEnd = JobEnd { error: None, cancelled: false, exit: None };
 
     /// A job that ends, one that has an outcome, one that runs and one that is purged.
-    fn live(files: &MemoryFiles) -> Result<(), RecordError> {
+    fn fill(files: &MemoryFiles) -> Result<(), RecordError> {
         let records = open(files)?;
         for job in 1..=4 {
             records.submitted(&entry(job))?;
@@ -317,9 +316,9 @@ mod tests {
     }
 
     #[test]
-    fn jobs_and_what_came_of_them_are_found_again_and_a_snapshot_says_the_same() {
+    fn jobs_and_outcomes_survive_a_restart_and_a_snapshot() {
         let files = MemoryFiles::new(0);
-        live(&files).unwrap();
+        fill(&files).unwrap();
         let records = open(&files).unwrap();
         let ended = JobEntry { ended: Some(DONE), ended_unix_s: Some(9), ..entry(1) };
         assert_eq!(records.entries(), [ended, entry(2), entry(3)]);
@@ -336,9 +335,9 @@ mod tests {
     }
 
     #[test]
-    fn no_flipped_bit_gives_another_value() {
+    fn no_flipped_bit_changes_a_value() {
         let files = MemoryFiles::new(0);
-        live(&files).unwrap();
+        fill(&files).unwrap();
         let before = open(&files).unwrap().entries();
         for path in files.paths() {
             for bit in 0..files.read(&path, 0).unwrap().len() * 8 {
@@ -354,22 +353,22 @@ mod tests {
                 assert_eq!(result_of_1.is_err(), blob("job-1-result"), "{about}");
                 let errors = outcome_of_2.err().into_iter().chain(result_of_1.err());
                 let errors: Vec<String> = errors.map(|error| error.to_string()).collect();
-                // One of them was damaged, or the open would have failed.
+                // One of them is damaged, or opening would have failed.
                 assert!(errors.len() == 1 && errors[0].contains("is damaged"), "{about}");
             }
         }
     }
 
     #[test]
-    fn a_crash_at_every_step_keeps_what_was_answered() {
+    fn a_crash_at_every_step_keeps_acknowledged_records() {
         let files = MemoryFiles::new(0);
-        live(&files).unwrap();
+        fill(&files).unwrap();
         for step in 1..=files.steps() {
             for seed in 0..10 {
                 let files = MemoryFiles::new(seed);
                 files.fault_at(step, Fault::Crash);
-                // Blobs that no record names are removed with no word of failure.
-                let _ = live(&files);
+                // Failed removal of unnamed blobs is not reported.
+                let _ = fill(&files);
                 assert!(files.has_crashed());
                 files.restart();
                 let records = open(&files).unwrap();

@@ -1,4 +1,4 @@
-//! How long ended jobs are kept: which of them go, by age and by count.
+//! Limits on ended jobs: which of them are removed, by age and by count.
 //!
 //! No I/O and no clock.
 
@@ -8,12 +8,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::JobId;
 
-/// How long ended jobs are kept.
+/// Limits on the ended jobs of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// The most that are kept.
+    /// The maximum number of ended jobs.
     pub jobs: usize,
-    /// The longest that one is kept after its end.
+    /// The maximum age of a job since its end.
     pub age: Duration,
 }
 
@@ -21,25 +21,26 @@ pub struct Retention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EndedJob {
     pub(super) job: JobId,
-    /// Seconds of the Unix epoch.
+    /// Time of the end in seconds since the Unix epoch.
     pub(super) ended_unix_s: u64,
 }
 
-/// Which ended jobs `job purge` names.
+/// The ended jobs that `job purge` names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
-    /// These, whatever their age.
+    /// Jobs that are named by their numbers, at any age.
     #[serde(default)]
     pub jobs: BTreeSet<JobId>,
-    /// Those that ended longer ago than this, in seconds.
+    /// Jobs that ended longer ago than this, in seconds.
     #[serde(default)]
     pub older_than_s: Option<u64>,
-    /// All but this number of those that ended last.
+    /// All jobs but this number of those that ended last.
     #[serde(default)]
     pub keep: Option<usize>,
 }
 
-/// Newest first. Jobs that ended in the same second are in order of their number.
+/// Sorts jobs by their end, newest first. Jobs that ended in the same second are in order of their
+/// number.
 fn newest_first(ended: &[EndedJob]) -> Vec<EndedJob> {
     let mut ended = ended.to_vec();
     ended.sort_by_key(|one| std::cmp::Reverse((one.ended_unix_s, one.job)));
@@ -51,25 +52,26 @@ impl Retention {
     pub(super) fn expired(&self, ended: &[EndedJob], now_unix_s: u64) -> Vec<JobId> {
         let old = |one: &EndedJob| now_unix_s.saturating_sub(one.ended_unix_s) > self.age.as_secs();
         let ranked = newest_first(ended).into_iter().enumerate().rev();
-        let gone = ranked.filter(|(rank, one)| *rank >= self.jobs || old(one));
-        gone.map(|(_, one)| one.job).collect()
+        let removed = ranked.filter(|(rank, one)| *rank >= self.jobs || old(one));
+        removed.map(|(_, one)| one.job).collect()
     }
 }
 
 impl Selection {
-    /// The ended jobs that it names, oldest first. An age and a count name jobs that are beyond both.
-    pub(super) fn of(&self, ended: &[EndedJob], now_unix_s: u64) -> Vec<JobId> {
+    /// The ended jobs that the selection names, oldest first. If both an age and a count are given,
+    /// a job must be beyond both.
+    pub(super) fn select(&self, ended: &[EndedJob], now_unix_s: u64) -> Vec<JobId> {
         let by_limit = self.older_than_s.is_some() || self.keep.is_some();
         let old = |one: &EndedJob| {
             let age = now_unix_s.saturating_sub(one.ended_unix_s);
             self.older_than_s.is_none_or(|limit| age > limit)
         };
         let ranked = newest_first(ended).into_iter().enumerate().rev();
-        let gone = ranked.filter(|(rank, one)| {
+        let removed = ranked.filter(|(rank, one)| {
             let beyond = by_limit && self.keep.is_none_or(|keep| *rank >= keep) && old(one);
             beyond || self.jobs.contains(&one.job)
         });
-        gone.map(|(_, one)| one.job).collect()
+        removed.map(|(_, one)| one.job).collect()
     }
 }
 
@@ -87,29 +89,29 @@ mod tests {
     }
 
     #[test]
-    fn jobs_go_by_age_or_by_count_oldest_first() {
-        let gone = |jobs, age| {
+    fn jobs_expire_by_age_or_by_count_oldest_first() {
+        let removed = |jobs, age| {
             let limit = Retention { jobs, age: Duration::from_secs(age) };
             numbers(limit.expired(&ended(), 50))
         };
-        assert_eq!(gone(9, 100), [0; 0]);
-        assert_eq!(gone(3, 100), [2, 3]);
-        assert_eq!(gone(9, 19), [2, 3, 5]);
-        assert_eq!(gone(1, 29), [2, 3, 5, 1]);
-        assert_eq!(gone(0, 100), [2, 3, 5, 1, 4]);
+        assert_eq!(removed(9, 100), [0; 0]);
+        assert_eq!(removed(3, 100), [2, 3]);
+        assert_eq!(removed(9, 19), [2, 3, 5]);
+        assert_eq!(removed(1, 29), [2, 3, 5, 1]);
+        assert_eq!(removed(0, 100), [2, 3, 5, 1, 4]);
     }
 
     #[test]
-    fn a_purge_takes_named_jobs_and_those_beyond_both_limits() {
-        let gone = |jobs: &[u64], older_than_s, keep| {
+    fn a_purge_selects_named_jobs_and_those_beyond_both_limits() {
+        let removed = |jobs: &[u64], older_than_s, keep| {
             let jobs = jobs.iter().copied().map(JobId).collect();
-            numbers(Selection { jobs, older_than_s, keep }.of(&ended(), 50))
+            numbers(Selection { jobs, older_than_s, keep }.select(&ended(), 50))
         };
-        assert_eq!(gone(&[], None, None), [0; 0]);
-        assert_eq!(gone(&[4, 9], None, None), [4]);
-        assert_eq!(gone(&[], Some(25), None), [2, 3]);
-        assert_eq!(gone(&[], None, Some(2)), [2, 3, 5]);
-        assert_eq!(gone(&[], Some(25), Some(4)), [2]);
-        assert_eq!(gone(&[1], Some(35), None), [2, 1]);
+        assert_eq!(removed(&[], None, None), [0; 0]);
+        assert_eq!(removed(&[4, 9], None, None), [4]);
+        assert_eq!(removed(&[], Some(25), None), [2, 3]);
+        assert_eq!(removed(&[], None, Some(2)), [2, 3, 5]);
+        assert_eq!(removed(&[], Some(25), Some(4)), [2]);
+        assert_eq!(removed(&[1], Some(35), None), [2, 1]);
     }
 }

@@ -50,22 +50,28 @@ impl Grid {
         self.temp.path().join("jobs")
     }
 
-    fn begin(&self, job: u64) -> Result<Kept, Failed> {
-        begin(&self.jobs(), job, &self.records)
+    fn create(&self, job: u64) -> Result<ArchivedJob, Failed> {
+        create(&self.jobs(), job, &self.records)
     }
 
-    /// What the next head finds.
-    fn drawer(&self) -> Result<Drawer, Failed> {
+    /// The archive as the next head reads it.
+    fn reader(&self) -> Result<ArchiveReader, Failed> {
         let retention = Retention { jobs: 1000, age: Duration::MAX };
         let (dir, config) = (self.temp.path().to_owned(), String::new());
-        Drawer::open(Setting { dir, config, version: "1", log_max: u64::MAX, retention })
+        ArchiveReader::open(ArchiveSettings {
+            dir,
+            config,
+            version: "1",
+            log_max: u64::MAX,
+            retention,
+        })
     }
 }
 
-fn begin(jobs: &Path, job: u64, records: &JobRecords) -> Result<Kept, Failed> {
+fn create(jobs: &Path, job: u64, records: &JobRecords) -> Result<ArchivedJob, Failed> {
     let about = manifest("queens", "1", None);
     let dir = jobs.join(JobId(job).to_string());
-    Kept::begin(dir, entry(job), records.clone(), &about, ("", u64::MAX))
+    ArchivedJob::create(dir, entry(job), records.clone(), &about, ("", u64::MAX))
 }
 
 fn ended(job: u64, outcome: Result<Outcome, JobError>) -> News {
@@ -88,29 +94,29 @@ fn open_below(dir: &Path) -> usize {
 }
 
 #[test]
-fn jobs_of_a_head_that_is_gone_are_known_and_end_if_nobody_has_them() {
+fn jobs_of_an_earlier_head_are_known_and_end_if_the_scheduler_lost_them() {
     let grid = Grid::new();
-    let mut kept = grid.begin(1).unwrap();
-    kept.take(News::Note(Box::new(NoteKind::Say { text: "one\ntwo".to_owned() })));
-    kept.take(ended(1, Ok(outcome())));
-    grid.begin(2).unwrap();
+    let mut archived = grid.create(1).unwrap();
+    archived.take(News::Note(Box::new(NoteKind::Say { text: "one\ntwo".to_owned() })));
+    archived.take(ended(1, Ok(outcome())));
+    grid.create(2).unwrap();
     fs::create_dir(grid.jobs().join("job-5")).unwrap();
     fs::create_dir(grid.jobs().join("job-9.old")).unwrap();
     for round in 0..2 {
-        let mut drawer = grid.drawer().unwrap();
-        // A number that a directory has is not given out again.
-        assert_eq!(drawer.last(), JobId(5));
-        assert_eq!([1, 2, 5].map(|job| drawer.wants(JobId(job))), [false, round == 0, false]);
+        let mut reader = grid.reader().unwrap();
+        // The number of a directory is not given out again.
+        assert_eq!(reader.last(), JobId(5));
+        assert_eq!([1, 2, 5].map(|job| reader.awaits_end(JobId(job))), [false, round == 0, false]);
         if round == 0 {
-            drawer.jobs.get_mut(&JobId(2)).unwrap().lose(LOST);
+            reader.jobs.get_mut(&JobId(2)).unwrap().end_unreported(LOST);
         }
-        let jobs = drawer.jobs;
+        let jobs = reader.jobs;
         let ends: Vec<_> = jobs
             .values()
-            .map(|kept| (kept.entry.job.0, kept.entry.ended.clone().unwrap().error))
+            .map(|archived| (archived.entry.job.0, archived.entry.ended.clone().unwrap().error))
             .collect();
         assert_eq!(ends, [(1, None), (2, Some(LOST.to_owned()))]);
-        // Of one that has ended they are read when somebody wants them.
+        // Lines of an ended job are read on request.
         let record = jobs[&JobId(1)].record(1, false);
         assert!(jobs[&JobId(1)].lines.is_empty() && record.result.is_none());
         assert_eq!((record.lines, record.said), (vec!["two".to_owned()], 2));
@@ -120,31 +126,31 @@ fn jobs_of_a_head_that_is_gone_are_known_and_end_if_nobody_has_them() {
 }
 
 #[test]
-fn an_end_is_found_again_as_it_was() {
+fn an_end_survives_a_restart_unchanged() {
     let grid = Grid::new();
     let failed = JobError::Start { reason: "nowhere".to_owned() };
-    let cancelled = JobError::Cancelled { reason: "told to".to_owned() };
+    let cancelled = JobError::Cancelled { reason: "on request".to_owned() };
     for (job, outcome) in [(1, Ok(outcome())), (2, Err(failed)), (3, Err(cancelled))] {
-        let mut kept = grid.begin(job).unwrap();
-        kept.take(ended(job, outcome));
-        let drawer = grid.drawer().unwrap();
-        let found = &drawer.jobs[&JobId(job)];
-        assert_eq!(found.entry, kept.entry);
-        assert_eq!(found.result().unwrap(), kept.result().unwrap());
+        let mut archived = grid.create(job).unwrap();
+        archived.take(ended(job, outcome));
+        let reader = grid.reader().unwrap();
+        let found = &reader.jobs[&JobId(job)];
+        assert_eq!(found.entry, archived.entry);
+        assert_eq!(found.result().unwrap(), archived.result().unwrap());
     }
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn no_file_of_a_job_that_waits_is_open() {
+fn no_file_of_a_waiting_job_is_open() {
     let grid = Grid::new();
     let temp = grid.jobs();
-    let mut all: Vec<Kept> = (1..=50).map(|job| grid.begin(job).unwrap()).collect();
-    all.push(Kept::of(temp.join("job-1"), entry(1), grid.records.clone()));
+    let mut all: Vec<ArchivedJob> = (1..=50).map(|job| grid.create(job).unwrap()).collect();
+    all.push(ArchivedJob::new(temp.join("job-1"), entry(1), grid.records.clone()));
     all.last_mut().unwrap().resume(u64::MAX);
     assert_eq!(open_below(&temp), 0);
-    let (kept, rest) = all.split_first_mut().unwrap();
-    kept.take(News::Note(Box::new(NoteKind::Say { text: "one\ntwo".to_owned() })));
+    let (archived, rest) = all.split_first_mut().unwrap();
+    archived.take(News::Note(Box::new(NoteKind::Say { text: "one\ntwo".to_owned() })));
     let record = springtide_runtime::event::Recorder::new(
         "ams-1".into(),
         springtide_runtime::id::Incarnation(1),
@@ -153,13 +159,13 @@ fn no_file_of_a_job_that_waits_is_open() {
     );
     record.record(springtide_runtime::event::Event::RunEnded { ok: true, wall_us: 1, error: None });
     let records = record.drain();
-    kept.take(News::Note(Box::new(NoteKind::Events { records })));
+    archived.take(News::Note(Box::new(NoteKind::Events { records })));
     assert_eq!(open_below(&temp), 1);
     assert_eq!(
-        fs::read_to_string(kept.dir.join("log.txt")).unwrap(),
-        "the grid's head began anew\none\ntwo\n"
+        fs::read_to_string(archived.dir.join("log.txt")).unwrap(),
+        "a new head continues the grid\none\ntwo\n"
     );
-    kept.take(ended(1, Ok(outcome())));
+    archived.take(ended(1, Ok(outcome())));
     rest[0].take(ended(2, Ok(outcome())));
     assert_eq!(open_below(&temp), 0);
     for (job, records) in [("job-1", 1), ("job-2", 0)] {
@@ -170,95 +176,96 @@ fn no_file_of_a_job_that_waits_is_open() {
 }
 
 #[test]
-fn a_job_that_the_next_head_would_not_know_is_none() {
+fn a_job_without_a_record_is_refused() {
     let grid = Grid::new();
     fs::create_dir(grid.jobs()).unwrap();
     fs::write(grid.jobs().join("job-1"), "in the way").unwrap();
-    assert!(grid.begin(1).is_err());
+    assert!(grid.create(1).is_err());
     assert!(grid.records.entries().is_empty());
-    // Where only what happens cannot be written, it is one; and what is not written fails it.
+    // A job whose events cannot be written is submitted all the same, and fails by the missing
+    // files.
     fs::create_dir_all(grid.jobs().join("job-2")).unwrap();
     fs::write(grid.jobs().join("job-2/nodes"), "in the way").unwrap();
-    let mut kept = grid.begin(2).unwrap();
-    kept.take(ended(2, Ok(outcome())));
-    let result = kept.result().unwrap().unwrap().0;
+    let mut archived = grid.create(2).unwrap();
+    archived.take(ended(2, Ok(outcome())));
+    let result = archived.result().unwrap().unwrap().0;
     assert_eq!((&result["ok"], &result["checksum"]), (&false.into(), &"0000000000000007".into()));
     assert!(result["error"].as_str().unwrap().contains("job-2/nodes"), "{result}");
-    assert!(kept.dir.join("result.json").exists());
+    assert!(archived.dir.join("result.json").exists());
 }
 
 #[test]
-fn a_result_that_cannot_be_kept_is_there_as_long_as_the_head_lives() {
+fn a_result_that_cannot_be_stored_stays_in_memory() {
     let temp = tempfile::tempdir().unwrap();
     let files = MemoryFiles::new(0);
     let records = JobRecords::open(Arc::new(files.clone()), temp.path()).unwrap();
-    let mut kept = begin(&temp.path().join("jobs"), 1, &records).unwrap();
+    let mut archived = create(&temp.path().join("jobs"), 1, &records).unwrap();
     files.fault_at(files.steps() + 1, Fault::Error);
-    kept.take(ended(1, Ok(outcome())));
-    let record = kept.record(0, true);
+    archived.take(ended(1, Ok(outcome())));
+    let record = archived.record(0, true);
     assert_eq!(record.entry.ended, Some(done()));
     assert_eq!(record.result.unwrap().0["checksum"], "0000000000000007");
     assert!(record.unwritten.unwrap().contains("jobs.records"));
     // The next head knows no end.
     assert_eq!(records.entries(), [entry(1)]);
-    // A copy for people that cannot be written loses nothing, and its log says so.
-    let mut kept = begin(&temp.path().join("jobs"), 2, &records).unwrap();
-    fs::create_dir_all(kept.dir.join("result.json/full")).unwrap();
-    kept.take(ended(2, Ok(outcome())));
-    let record = kept.record(9, true);
+    // A failed copy for people loses no result, and the log names it.
+    let mut archived = create(&temp.path().join("jobs"), 2, &records).unwrap();
+    fs::create_dir_all(archived.dir.join("result.json/full")).unwrap();
+    archived.take(ended(2, Ok(outcome())));
+    let record = archived.record(9, true);
     assert_eq!((record.result.unwrap().0["ok"].clone(), record.unwritten), (true.into(), None));
     assert!(record.lines.concat().contains("result.json"), "{:?}", record.lines);
 }
 
 #[test]
-fn what_the_scheduler_does_not_know_ends_and_what_nobody_submitted_is_not_kept() {
+fn jobs_unknown_to_the_scheduler_end_and_news_of_unknown_jobs_is_dropped() {
     let grid = Grid::new();
-    let mut book = Book { settled: JobId(2), ..Book::default() };
+    let mut jobs_table = JobTable { settled: JobId(2), ..JobTable::default() };
     for job in [1, 2] {
-        book.jobs.insert(JobId(job), grid.begin(job).unwrap());
+        jobs_table.jobs.insert(JobId(job), grid.create(job).unwrap());
     }
     let now = Instant::now();
     let at = |s| now + Duration::from_secs(s);
     let both: BTreeSet<JobId> = [JobId(1), JobId(2)].into();
     let one: BTreeSet<JobId> = [JobId(1)].into();
-    let ends = |book: &Book| book.jobs[&JobId(2)].entry.ended.clone();
-    book.compare(&one, at(0));
-    book.compare(&both, at(10));
-    book.compare(&one, at(20));
-    book.compare(&one, at(34));
-    assert_eq!(ends(&book), None);
-    book.compare(&one, at(35));
-    assert_eq!(ends(&book).unwrap().error.as_deref(), Some(UNKNOWN));
-    assert!(book.jobs[&JobId(1)].entry.ended.is_none() && book.unknown.is_empty());
-    // News of a job whose number is not known is kept only while one is awaited that it may be of.
+    let ends = |jobs_table: &JobTable| jobs_table.jobs[&JobId(2)].entry.ended.clone();
+    jobs_table.compare(&one, at(0));
+    jobs_table.compare(&both, at(10));
+    jobs_table.compare(&one, at(20));
+    jobs_table.compare(&one, at(34));
+    assert_eq!(ends(&jobs_table), None);
+    jobs_table.compare(&one, at(35));
+    assert_eq!(ends(&jobs_table).unwrap().error.as_deref(), Some(UNKNOWN));
+    assert!(jobs_table.jobs[&JobId(1)].entry.ended.is_none() && jobs_table.unknown.is_empty());
+    // News of an unknown job is kept only while a submission with an unknown number is under way.
     let say = || News::Note(Box::new(NoteKind::Say { text: "early".to_owned() }));
-    book.hear(JobId(9), say(), Receipt::default());
-    assert!(book.early.is_empty());
-    book.submitting = 2;
-    book.hear(JobId(2), say(), Receipt::default());
-    book.hear(JobId(3), say(), Receipt::default());
-    book.hear(JobId(4), say(), Receipt::default());
-    assert_eq!(book.early.len(), 2);
-    book.jobs.insert(JobId(4), grid.begin(4).unwrap());
-    book.numbered(Some(JobId(4)));
-    assert_eq!((book.early.len(), book.settled), (1, JobId(2)));
-    assert_eq!(book.jobs[&JobId(4)].lines, ["early"]);
-    book.numbered(None);
-    assert!(book.early.is_empty());
+    jobs_table.apply_news(JobId(9), say(), Receipt::default());
+    assert!(jobs_table.early.is_empty());
+    jobs_table.submitting = 2;
+    jobs_table.apply_news(JobId(2), say(), Receipt::default());
+    jobs_table.apply_news(JobId(3), say(), Receipt::default());
+    jobs_table.apply_news(JobId(4), say(), Receipt::default());
+    assert_eq!(jobs_table.early.len(), 2);
+    jobs_table.jobs.insert(JobId(4), grid.create(4).unwrap());
+    jobs_table.settle_submission(Some(JobId(4)));
+    assert_eq!((jobs_table.early.len(), jobs_table.settled), (1, JobId(2)));
+    assert_eq!(jobs_table.jobs[&JobId(4)].lines, ["early"]);
+    jobs_table.settle_submission(None);
+    assert!(jobs_table.early.is_empty());
 }
 
 #[test]
-fn a_job_that_has_told_its_outcome_is_not_done_again() {
+fn a_job_with_a_stored_outcome_does_not_run_again() {
     let grid = Grid::new();
-    let mut kept = grid.begin(1).unwrap();
-    kept.take(News::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
-    grid.begin(2).unwrap();
-    let drawer = grid.drawer().unwrap();
-    assert_eq!([1, 2].map(|job| drawer.wants(JobId(job))), [false, true]);
-    let kept = &drawer.jobs[&JobId(1)];
-    assert_eq!(kept.entry.ended, Some(done()));
-    assert_eq!(kept.result().unwrap().unwrap().0["checksum"], "0000000000000007");
-    assert_eq!(grid.drawer().unwrap().jobs[&JobId(1)].entry.ended, Some(done()));
+    let mut archived = grid.create(1).unwrap();
+    archived.take(News::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
+    grid.create(2).unwrap();
+    let reader = grid.reader().unwrap();
+    assert_eq!([1, 2].map(|job| reader.awaits_end(JobId(job))), [false, true]);
+    let archived = &reader.jobs[&JobId(1)];
+    assert_eq!(archived.entry.ended, Some(done()));
+    assert_eq!(archived.result().unwrap().unwrap().0["checksum"], "0000000000000007");
+    assert_eq!(grid.reader().unwrap().jobs[&JobId(1)].entry.ended, Some(done()));
 }
 
 /// Flips a bit in the middle of the only file in a directory whose name has this part.
@@ -272,29 +279,29 @@ fn damage(dir: &Path, part: &str) {
 }
 
 #[test]
-fn damage_is_refused_and_never_another_value() {
+fn damaged_records_are_refused_and_never_misread() {
     let grid = Grid::new();
     let dir = self::records::records_dir(grid.temp.path());
-    grid.begin(1).unwrap().take(ended(1, Ok(outcome())));
-    let mut kept = grid.begin(2).unwrap();
-    kept.take(News::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
+    grid.create(1).unwrap().take(ended(1, Ok(outcome())));
+    let mut archived = grid.create(2).unwrap();
+    archived.take(News::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
     for name in ["job-1-result", "job-2-outcome"] {
         damage(&dir.join("blobs"), name);
     }
-    let drawer = grid.drawer().unwrap();
-    let record = drawer.jobs[&JobId(1)].record(0, true);
+    let reader = grid.reader().unwrap();
+    let record = reader.jobs[&JobId(1)].record(0, true);
     let why = record.unreadable.unwrap();
     assert!(record.result.is_none() && why.contains("job-1-result"), "{why}");
-    let end = drawer.jobs[&JobId(2)].entry.ended.clone().unwrap();
+    let end = reader.jobs[&JobId(2)].entry.ended.clone().unwrap();
     assert!(end.error.unwrap().contains("job-2-outcome"));
-    // No copy is taken for a result.
-    let copy = drawer.jobs[&JobId(1)].dir.join("result.json");
+    // A copy is never read as a result.
+    let copy = reader.jobs[&JobId(1)].dir.join("result.json");
     fs::write(copy, r#"{"ok": true, "checksum": "0000000000000008"}"#).unwrap();
-    assert!(drawer.jobs[&JobId(1)].record(0, true).result.is_none());
+    assert!(reader.jobs[&JobId(1)].record(0, true).result.is_none());
     damage(&dir, "00000001.log");
-    let Err(refused) = grid.drawer() else { panic!("it begins") };
-    let told = ["00000001.log", "backup", "results of jobs are forgotten"];
-    assert!(told.iter().all(|told| refused.message.contains(told)), "{refused}");
+    let Err(refused) = grid.reader() else { panic!("the head starts") };
+    let parts = ["00000001.log", "backup", "results of jobs are forgotten"];
+    assert!(parts.iter().all(|part| refused.message.contains(part)), "{refused}");
 }
 
 #[test]
@@ -302,43 +309,43 @@ fn jobs_of_an_earlier_version_are_refused() {
     let grid = Grid::new();
     fs::create_dir_all(grid.jobs().join("job-3")).unwrap();
     fs::write(grid.jobs().join("job-3/job.json"), "{}").unwrap();
-    let Err(refused) = grid.drawer() else { panic!("it begins") };
+    let Err(refused) = grid.reader() else { panic!("the head starts") };
     assert!(refused.message.contains("job-3/job.json"), "{refused}");
 }
 
 #[test]
-fn jobs_that_are_removed_are_gone_with_their_files_for_the_next_head_as_well() {
+fn removed_jobs_and_their_files_stay_removed_for_the_next_head() {
     let grid = Grid::new();
-    let mut book = Book::default();
+    let mut jobs_table = JobTable::default();
     for job in 1..=4 {
-        let mut kept = grid.begin(job).unwrap();
+        let mut archived = grid.create(job).unwrap();
         if job < 4 {
-            kept.take(ended(job, Ok(outcome())));
-            kept.entry.ended_unix_s = Some(10 * job);
+            archived.take(ended(job, Ok(outcome())));
+            archived.entry.ended_unix_s = Some(10 * job);
         }
-        book.jobs.insert(JobId(job), kept);
+        jobs_table.jobs.insert(JobId(job), archived);
     }
-    let listed = |book: &Book, ended| -> Vec<u64> {
-        book.list(ended, None).iter().map(|entry| entry.job.0).collect()
+    let listed = |jobs_table: &JobTable, ended| -> Vec<u64> {
+        jobs_table.list(ended, None).iter().map(|entry| entry.job.0).collect()
     };
-    assert_eq!(listed(&book, None), [1, 2, 3, 4]);
-    assert_eq!(listed(&book, Some(1)), [3, 4]);
+    assert_eq!(listed(&jobs_table, None), [1, 2, 3, 4]);
+    assert_eq!(listed(&jobs_table, Some(1)), [3, 4]);
     let limit = Retention { jobs: 2, age: Duration::MAX };
-    let expired = limit.expired(&book.ended(None), 100);
-    let purged = book.remove(&grid.jobs(), &grid.records, expired);
+    let expired = limit.expired(&jobs_table.ended(None), 100);
+    let purged = jobs_table.remove(&grid.jobs(), &grid.records, expired);
     assert_eq!(purged, Purged { removed: vec![JobId(1)], ..Purged::default() });
-    assert_eq!(listed(&book, None), [2, 3, 4]);
+    assert_eq!(listed(&jobs_table, None), [2, 3, 4]);
     assert!(!grid.jobs().join("job-1").exists() && grid.jobs().join("job-2").exists());
-    // Files that are gone already are no obstacle.
+    // Missing files do not prevent a removal.
     fs::remove_dir_all(grid.jobs().join("job-2")).unwrap();
-    let purged = book.remove(&grid.jobs(), &grid.records, vec![JobId(2)]);
+    let purged = jobs_table.remove(&grid.jobs(), &grid.records, vec![JobId(2)]);
     assert_eq!(purged.removed, [JobId(2)]);
-    let drawer = grid.drawer().unwrap();
-    assert_eq!(drawer.jobs.keys().map(|job| job.0).collect::<Vec<_>>(), [3, 4]);
-    assert_eq!(drawer.last(), JobId(4));
+    let reader = grid.reader().unwrap();
+    assert_eq!(reader.jobs.keys().map(|job| job.0).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(reader.last(), JobId(4));
 }
 
-/// Over real links: the desk judges by the certificate at the other end.
+/// Uses real links, because the archive judges by the sender's certificate.
 #[actix_rt::test]
 async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
     let grid = Grid::new();
@@ -358,18 +365,19 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
         let about = manifest("queens", "1", None);
         let dir = grid.jobs().join(JobId(job).to_string());
         let with = ("", u64::MAX);
-        let mut kept = Kept::begin(dir, entry, grid.records.clone(), &about, with).unwrap();
+        let mut archived =
+            ArchivedJob::create(dir, entry, grid.records.clone(), &about, with).unwrap();
         if job < 4 {
-            kept.take(ended(job, Ok(outcome())));
+            archived.take(ended(job, Ok(outcome())));
         }
     }
-    let drawer = grid.drawer().unwrap();
+    let reader = grid.reader().unwrap();
     let (store, running) = (Store::open(grid.temp.path()).unwrap(), [JobId(4), JobId(5)]);
     let mut thread = None;
     let head = endpoint(HEAD, HEAD_CLUSTER, "head");
     let before = (Vec::new(), Vec::new());
     let head = Head::start_again(head, store, Settings::default(), before, |head, scheduler| {
-        thread = Some(Desk::open(drawer, head, scheduler, &running, &BTreeMap::new()));
+        thread = Some(JobArchive::open(reader, head, scheduler, &running, &BTreeMap::new()));
     });
     let senders = [
         endpoint("ada", "lab", "client"),
@@ -377,13 +385,13 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
         endpoint("operator", HEAD_CLUSTER, "client"),
         endpoint("lab-1", "lab", "node"),
     ];
-    let desks = senders.each_ref().map(|sender| {
+    let archives = senders.each_ref().map(|sender| {
         sender.start();
         sender.net.learn(head.contact());
-        let desk: Remote<Desk> = sender.hub.remote(&HEAD.into(), DESK);
-        desk
+        let archive: Remote<JobArchive> = sender.hub.remote(&HEAD.into(), DESK);
+        archive
     });
-    let [ada, bob, operator, node] = &desks;
+    let [ada, bob, operator, node] = &archives;
     let numbers = |jobs: Vec<JobEntry>| jobs.iter().map(|entry| entry.job.0).collect::<Vec<_>>();
     let named = |jobs: &[u64]| Selection {
         jobs: jobs.iter().copied().map(JobId).collect(),
@@ -395,7 +403,7 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
         of: name.map(of),
     };
 
-    // No name that a sender writes counts.
+    // The principal that a sender writes is ignored.
     let bobs = ListJobs { ended: None, of: Some(of("bob")) };
     assert_eq!(numbers(ada.send(bobs).await.unwrap()), [1, 2, 5]);
     let last = ListJobs { ended: Some(1), of: None };
@@ -427,43 +435,43 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
 }
 
 #[test]
-fn a_file_that_is_lost_is_told_in_the_jobs_log() {
+fn a_lost_file_is_reported_in_the_jobs_log() {
     let grid = Grid::new();
-    let mut kept = grid.begin(1).unwrap();
+    let mut archived = grid.create(1).unwrap();
     let bytes = b"all of it".to_vec();
     let file = NoteKind::Artifact { name: "result.json".to_owned(), bytes: bytes.into() };
-    kept.take(News::Note(Box::new(file)));
-    let log = fs::read_to_string(kept.dir.join("log.txt")).unwrap();
+    archived.take(News::Note(Box::new(file)));
+    let log = fs::read_to_string(archived.dir.join("log.txt")).unwrap();
     assert!(log.contains("the job's file `result.json` is not written"), "{log}");
-    kept.take(ended(1, Ok(outcome())));
-    let end = kept.entry.ended.clone().unwrap();
+    archived.take(ended(1, Ok(outcome())));
+    let end = archived.entry.ended.clone().unwrap();
     assert_eq!(end.exit(), crate::exit::Exit::Failure);
     assert!(end.error.unwrap().contains("`result.json` is not written"));
 }
 
 #[test]
-fn a_job_that_is_stopped_has_the_last_outcome_that_it_published() {
+fn a_stopped_job_keeps_its_last_preliminary_outcome() {
     let grid = Grid::new();
-    let publish = |kept: &mut Kept, checksum| {
+    let publish = |archived: &mut ArchivedJob, checksum| {
         let outcome = Box::new(Outcome { checksum, ..outcome() });
-        kept.take(News::Note(Box::new(NoteKind::Preliminary { outcome })));
+        archived.take(News::Note(Box::new(NoteKind::Preliminary { outcome })));
     };
-    let begin = |job| {
-        let mut kept = grid.begin(job).unwrap();
-        publish(&mut kept, 8);
-        publish(&mut kept, 9);
+    let create = |job| {
+        let mut archived = grid.create(job).unwrap();
+        publish(&mut archived, 8);
+        publish(&mut archived, 9);
         let (name, bytes) = ("x.csv".to_owned(), b"x,1".to_vec().into());
-        kept.take(News::Note(Box::new(NoteKind::Artifact { name, bytes })));
-        kept
+        archived.take(News::Note(Box::new(NoteKind::Artifact { name, bytes })));
+        archived
     };
-    let mut cancelled = begin(1);
-    cancelled.take(ended(1, Err(JobError::Cancelled { reason: "told to".to_owned() })));
-    let mut lost = begin(2);
-    lost.lose(UNKNOWN);
-    let drawer = grid.drawer().unwrap();
-    for (job, kept) in [(1, cancelled), (2, lost)] {
-        let found = &drawer.jobs[&JobId(job)];
-        assert_eq!(found.entry, kept.entry);
+    let mut cancelled = create(1);
+    cancelled.take(ended(1, Err(JobError::Cancelled { reason: "on request".to_owned() })));
+    let mut lost = create(2);
+    lost.end_unreported(UNKNOWN);
+    let reader = grid.reader().unwrap();
+    for (job, archived) in [(1, cancelled), (2, lost)] {
+        let found = &reader.jobs[&JobId(job)];
+        assert_eq!(found.entry, archived.entry);
         let end = found.entry.ended.clone().unwrap();
         assert_eq!((end.cancelled, end.exit()), (job == 1, Exit::Failure));
         let (result, summary) = found.result().unwrap().unwrap();
@@ -476,28 +484,28 @@ fn a_job_that_is_stopped_has_the_last_outcome_that_it_published() {
         assert!(summary.contains(&format!("unfinished  {why}")), "{summary}");
         assert_eq!(fs::read_to_string(found.dir.join("x.csv")).unwrap(), "x,1");
     }
-    // A job that ends by itself has its own outcome.
-    let mut kept = begin(3);
-    kept.take(ended(3, Ok(outcome())));
-    let (result, _) = kept.result().unwrap().unwrap();
+    // A job that ends by itself keeps its own outcome.
+    let mut archived = create(3);
+    archived.take(ended(3, Ok(outcome())));
+    let (result, _) = archived.result().unwrap().unwrap();
     assert_eq!((&result["ok"], &result["checksum"]), (&true.into(), &"0000000000000007".into()));
     assert!(result.get("unfinished").is_none());
 }
 
 #[test]
-fn what_is_in_memory_of_a_job_has_an_end() {
+fn memory_of_a_job_is_bounded() {
     let grid = Grid::new();
-    let mut kept = grid.begin(1).unwrap();
+    let mut archived = grid.create(1).unwrap();
     let long = "\u{e9}".repeat(LINE_MAX);
     let text = format!("x{long}\n{}", "short\n".repeat(LINES_MAX - 1));
-    kept.take(News::Note(Box::new(NoteKind::Say { text: text.clone() })));
-    let before = kept.record(LINES_MAX, true);
+    archived.take(News::Note(Box::new(NoteKind::Say { text: text.clone() })));
+    let before = archived.record(LINES_MAX, true);
     assert_eq!((before.lines.len(), before.said), (LINES_MAX, LINES_MAX as u64));
     assert!(before.lines[0].len() <= LINE_MAX + 4 && before.lines[0].ends_with("\u{e9} ..."));
-    assert_eq!(fs::read_to_string(kept.dir.join("log.txt")).unwrap(), text);
-    kept.take(ended(1, Ok(outcome())));
-    assert!(kept.lines.is_empty());
-    let after = kept.record(LINES_MAX, false);
+    assert_eq!(fs::read_to_string(archived.dir.join("log.txt")).unwrap(), text);
+    archived.take(ended(1, Ok(outcome())));
+    assert!(archived.lines.is_empty());
+    let after = archived.record(LINES_MAX, false);
     assert_eq!((&after.lines, after.said, after.result), (&before.lines, before.said, None));
-    assert!(kept.record(0, true).result.is_some());
+    assert!(archived.record(0, true).result.is_some());
 }

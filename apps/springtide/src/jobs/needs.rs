@@ -1,6 +1,7 @@
-//! What jobs that are to be submitted are and need: by options of the command line, or by a file of jobs.
+//! The jobs of a submission and their requirements, from options of the command line or from a
+//! file.
 //!
-//! Must not know what becomes of them.
+//! Independent of what happens to the jobs later.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,66 +22,96 @@ use crate::args::{time, words};
 use crate::exit::{Exit, Failed};
 use crate::netconf;
 
-/// What a job needs.
+/// Options for the requirements of a job.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Needs")]
 pub struct NeedArgs {
     #[command(flatten)]
     pub grid: GridArgs,
-    /// Whether its number of processors can change: rigid, moldable or malleable
+    /// Kind of the job: rigid, moldable or malleable
     #[arg(id = "job.kind", long = "kind", value_name = "KIND", default_value = "malleable",
           value_parser = words::<JobKind>(JobKind::WORDS), hide_possible_values = true)]
     pub kind: JobKind,
-    /// Fewest processors; rigid jobs have just these
-    #[arg(id = "job.min", long = "min", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    /// Minimum number of processors; rigid jobs have exactly these
+    #[arg(
+        id = "job.min",
+        long = "min",
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000),
+    )]
     pub min: u32,
-    /// Most that it starts with [default: --min; of moldable jobs --max]
-    #[arg(id = "job.start", long = "start", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    /// Maximum number of processors at its start [default: --min; of moldable jobs --max]
+    #[arg(
+        id = "job.start",
+        long = "start",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000),
+    )]
     pub start: Option<u32>,
-    /// Most processors [default: as many as the grid has]
-    #[arg(id = "job.max", long = "max", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    /// Maximum number of processors [default: all of the grid]
+    #[arg(
+        id = "job.max",
+        long = "max",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000),
+    )]
     pub max: Option<u32>,
-    /// Parts that may lie in different clusters; the numbers of processors are those of each part
-    #[arg(id = "job.components", long = "components", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Number of components, which may lie in different clusters; numbers of processors are per
+    /// component
+    #[arg(
+        id = "job.components",
+        long = "components",
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=10_000),
+    )]
     pub components: u32,
-    /// How clusters are chosen: worst-fit, close-to-files, cluster-minimisation or flexible-cluster-minimisation [default: the config's]
-    #[arg(id = "job.placement", long = "placement", value_name = "HOW", value_parser = words::<Placing>(Placing::WORDS), hide_possible_values = true)]
+    /// Placement policy: worst-fit, close-to-files, cluster-minimisation or
+    /// flexible-cluster-minimisation [default: the config's]
+    #[arg(
+        id = "job.placement",
+        long = "placement",
+        value_name = "HOW",
+        value_parser = words::<Placing>(Placing::WORDS),
+        hide_possible_values = true,
+    )]
     pub placement: Option<Placing>,
-    /// It may lie in these clusters alone
+    /// Use only these clusters
     #[arg(id = "job.on", long = "on", value_name = "CLUSTER", value_delimiter = ',')]
     pub on: Vec<String>,
-    /// It may grow into clusters where it has nothing yet
+    /// Let the job grow into clusters where it has no processors yet
     #[arg(id = "job.spread", long = "spread")]
     pub spread: bool,
-    /// An input file, by its name in the clusters' directories (`files list`): the job starts where it is, or after it was moved
-    /// there. May be given several times
+    /// Input file, by its name in the clusters' directories (`files list`). The job starts in a
+    /// cluster that has the file, or after a transfer. Repeatable
     #[arg(id = "job.input", long = "file", value_name = "NAME")]
     pub files: Vec<String>,
-    /// It takes no longer, for example 30m, and is ended when it does: it may run where processors are reserved for later, and
-    /// leaves something to reserve
+    /// Maximum run time, for example 30m; the job is ended after it. With it, a job may use
+    /// processors until a reservation begins
     #[arg(id = "job.time", long = "time", value_name = "TIME", value_parser = time)]
     pub time: Option<Duration>,
-    /// It runs on what this reservation has (`reserve`, `slots list`), and on nothing else
+    /// Run only on the processors of this reservation (`reserve`, `slots list`)
     #[arg(id = "job.reservation", long = "reservation", value_name = "N")]
     pub reservation: Option<u64>,
 }
 
-/// A job that is to be submitted, or planned.
-pub struct Wanted {
-    /// The registered name.
+/// A job to be submitted or planned.
+pub struct JobRequest {
+    /// The registered name of the program.
     pub name: &'static str,
-    /// The encoded job.
+    /// The job as encoded bytes.
     pub body: Bytes,
-    /// With its options, as people write it.
+    /// The program and its options as a command line.
     pub line: String,
-    /// What it needs.
+    /// The requirements of the job.
     pub need: Need,
 }
 
-/// What a job needs, by its options.
+/// The requirements of a job, from its options.
 ///
 /// # Errors
-/// They contradict each other.
+/// The options contradict each other.
 pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<Need, Failed> {
     let given = (args.min, args.start, args.max);
     let sizes = Sizes::of(args.kind, given, netconf::existing(config))
@@ -103,7 +134,7 @@ pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<Need, Failed> {
     Ok(need)
 }
 
-/// The clusters of these names.
+/// Looks up clusters by their names.
 fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<ClusterId>, String> {
     let known = || config.cluster.iter().map(|cluster| cluster.name.as_str());
     match names.iter().find(|name| known().all(|known| known != name.as_str())) {
@@ -117,7 +148,7 @@ fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<Cluster
     }
 }
 
-/// What a job of a file needs; else the path below the job of the key that is wrong.
+/// The requirements of a job of a file. An error has the path of the wrong key below the job.
 fn need_of(job: &JobSection, config: &GridConfig) -> Result<Need, (String, String)> {
     let (mut components, mut most) = (Vec::new(), Vec::new());
     for part in job.parts(netconf::existing(config))? {
@@ -137,22 +168,22 @@ fn need_of(job: &JobSection, config: &GridConfig) -> Result<Need, (String, Strin
     Ok(need)
 }
 
-/// The jobs of a file. `encode` makes a job of its name and options.
+/// Reads the jobs of a file. `encode` encodes a job from its name and options.
 ///
 /// # Errors
-/// Mistakes in the file, with their places.
+/// The file is wrong; the message names the position.
 pub fn of_file(
     file: &Path,
     config: &GridConfig,
     encode: impl Fn(&str, &[String]) -> Result<(&'static str, Bytes), Failed>,
-) -> Result<Vec<Wanted>, Failed> {
-    // The environment speaks of the grid's config.
+) -> Result<Vec<JobRequest>, Failed> {
+    // Environment variables apply to the grid's config only.
     let sources = Sources { file: Some(file.to_owned()), ..Sources::default() };
     let jobs = load::<JobsConfig>(&sources)?;
     let mut all = Vec::new();
     for (i, job) in jobs.value.job.iter().enumerate() {
         let at = |key: &str, reason: &str| {
-            // What is wrong of a part may be said by the job, or by nobody.
+            // A value of a component may come from the component or from the job, or be a default.
             let own = key.rsplit('.').next().unwrap_or(key);
             let part = key.split('.').next().unwrap_or(key);
             let place = [key, own, part, "program"].iter().find_map(|key| {
@@ -175,13 +206,13 @@ pub fn of_file(
         let line = line(name, &job.args.0);
         for _ in 0..job.count.get() {
             let (body, line, need) = (body.clone(), line.clone(), need.clone());
-            all.push(Wanted { name, body, line, need });
+            all.push(JobRequest { name, body, line, need });
         }
     }
     Ok(all)
 }
 
-/// A job with its options on one line.
+/// The job and its options on one line.
 pub fn line(name: &str, options: &[String]) -> String {
     let words = std::iter::once(name).chain(options.iter().map(String::as_str));
     words.collect::<Vec<_>>().join(" ")

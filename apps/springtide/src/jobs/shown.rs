@@ -1,6 +1,6 @@
-//! What is shown of jobs and plans, for people and as objects.
+//! Text and JSON output for jobs and plans.
 //!
-//! Must not know how it was asked for.
+//! Independent of the command line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,19 +15,19 @@ use springtide_runtime::id::{ClusterId, JobId};
 use crate::desk::{JobEntry, JobRecord, Purged};
 use crate::report::{SCHEMA, seconds, size};
 
-/// What a job is of which the scheduler knows nothing any more, and of which the desk has not been told how it ended: it is about
-/// to be.
-const UNTOLD: &str = "ending";
+/// State of a job that the scheduler has forgotten and whose end has not reached the archive yet.
+const END_PENDING: &str = "ending";
 
-/// A job, by the desk and by the scheduler.
-pub(super) struct Known {
+/// The state of a job, from the archive and from the scheduler.
+pub(super) struct JobInfo {
     pub(super) job: JobId,
     pub(super) record: Option<JobRecord>,
     pub(super) detail: Option<JobDetail>,
 }
 
-impl Known {
-    /// Why it is as it is: how it failed, else what it waits for or what was last done about it.
+impl JobInfo {
+    /// The reason for the job's state: its error, else its reason to wait or the last scheduling
+    /// decision.
     pub(super) fn why(&self) -> Option<String> {
         let end = self.record.as_ref().and_then(|record| record.entry.ended.as_ref());
         let detail = self.detail.as_ref();
@@ -38,13 +38,13 @@ impl Known {
         why.filter(|why| !why.is_empty())
     }
 
-    /// What a job waits for of which there is no more to tell.
+    /// The reason to wait of a job that has no further details.
     pub(super) fn waits_for(&self) -> Option<&String> {
         let detail = self.detail.as_ref().filter(|detail| detail.view.is_none())?;
         detail.status.as_ref()?.waits_for.as_ref().filter(|what| !what.is_empty())
     }
 
-    /// Who submitted it.
+    /// The principal that submitted the job.
     pub(super) fn principal(&self) -> Option<&Principal> {
         let kept = self.record.as_ref().and_then(|record| record.entry.principal.as_ref());
         let status = self.detail.as_ref().and_then(|detail| detail.status.as_ref());
@@ -56,7 +56,7 @@ impl Known {
         record.map_or(self.state() == "over", |record| record.entry.ended.is_some())
     }
 
-    /// In one word, the same as in the list of jobs where that has it.
+    /// The state in one word, as the list of jobs shows it.
     pub(super) fn state(&self) -> &'static str {
         let ended = self.record.as_ref().and_then(|record| record.entry.ended.as_ref());
         if let Some(end) = ended {
@@ -67,7 +67,7 @@ impl Known {
         match (view, detail.and_then(|detail| detail.status.as_ref())) {
             (Some(view), _) => phase(view.phase),
             (None, Some(status)) => state(status.state),
-            (None, None) if self.record.is_some() => UNTOLD,
+            (None, None) if self.record.is_some() => END_PENDING,
             (None, None) => "over",
         }
     }
@@ -98,7 +98,10 @@ pub(super) fn plan_object(line: &str, plan: &Result<Placed, PlanError>) -> Value
     match plan {
         Ok(placed) => json!({ "job": line, "ok": true, "placed": placed }),
         Err(PlanError::NoPlace(no)) => {
-            json!({ "job": line, "ok": false, "why": no.to_string(), "excluded": no.excluded, "never": no.never })
+            json!({
+                "job": line, "ok": false, "why": no.to_string(), "excluded": no.excluded,
+                "never": no.never,
+            })
         }
         Err(error) => json!({ "job": line, "ok": false, "why": error.to_string() }),
     }
@@ -160,7 +163,7 @@ impl Row {
     }
 }
 
-/// Jobs of the desk and those of clients that wait for theirs, by number.
+/// Merges jobs of the archive and of other clients, by number.
 pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Vec<Row> {
     let mut rows: BTreeMap<JobId, Row> = BTreeMap::new();
     for status in live {
@@ -193,7 +196,7 @@ pub(super) fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Ve
                 let about = String::new();
                 Row {
                     job: entry.job,
-                    state: UNTOLD,
+                    state: END_PENDING,
                     sizes: BTreeMap::new(),
                     age_s,
                     ended_s,
@@ -242,7 +245,7 @@ pub(super) fn purged_text(purged: &Purged) -> String {
     }
 }
 
-/// How long ago, in a word or two.
+/// An age in one unit.
 pub(super) fn age(s: u64) -> String {
     match s {
         0..120 => format!("{s} s"),
@@ -302,36 +305,36 @@ pub(super) fn sizes(view: &JobView) -> String {
     }
 }
 
-pub(super) fn status_object(known: &Known) -> String {
-    let view = known.detail.as_ref().and_then(|detail| detail.view.as_ref());
-    let record = known.record.as_ref();
+pub(super) fn status_object(info: &JobInfo) -> String {
+    let view = info.detail.as_ref().and_then(|detail| detail.view.as_ref());
+    let record = info.record.as_ref();
     let object = json!({
         "schema": SCHEMA,
-        "job": known.job.0,
-        "state": known.state(),
+        "job": info.job.0,
+        "state": info.state(),
         "line": record.map(|record| &record.entry.line),
-        "principal": known.principal(),
+        "principal": info.principal(),
         "kind": view.map(|view| view.kind),
         "least": view.map(|view| view.least),
         "most": view.map(|view| view.most),
         "sizes": view.map(|view| &view.sizes),
         "tries": view.map(|view| view.tries),
         "why": view.map(|view| &view.why),
-        "waits_for": known.waits_for(),
+        "waits_for": info.waits_for(),
         "progress": record.and_then(|record| record.progress.as_ref()),
         "dir": record.map(|record| &record.dir),
-        "error": record.and_then(|record| record.entry.ended.as_ref()).and_then(|end| end.error.as_ref()),
+        "error": record.and_then(|record| record.entry.ended.as_ref()?.error.as_ref()),
     });
     format!("{object}\n")
 }
 
-pub(super) fn status_text(known: &Known) -> String {
-    let mut rows: Vec<(&str, String)> = vec![("state", known.state().to_owned())];
-    if let Some(record) = &known.record {
+pub(super) fn status_text(info: &JobInfo) -> String {
+    let mut rows: Vec<(&str, String)> = vec![("state", info.state().to_owned())];
+    if let Some(record) = &info.record {
         rows.insert(0, ("program", record.entry.line.clone()));
     }
-    rows.extend(known.principal().map(|principal| ("submitted", format!("by {principal}"))));
-    if let Some(view) = known.detail.as_ref().and_then(|detail| detail.view.as_ref()) {
+    rows.extend(info.principal().map(|principal| ("submitted", format!("by {principal}"))));
+    if let Some(view) = info.detail.as_ref().and_then(|detail| detail.view.as_ref()) {
         rows.push(("processors", sizes(view)));
         rows.push(("may have", format!("{} to {} ({})", view.least, view.most, view.kind)));
         if view.tries > 0 {
@@ -340,25 +343,25 @@ pub(super) fn status_text(known: &Known) -> String {
         if !view.why.is_empty() {
             rows.push(("last", view.why.clone()));
         }
-    } else if let Some(status) = known.detail.as_ref().and_then(|detail| detail.status.as_ref()) {
+    } else if let Some(status) = info.detail.as_ref().and_then(|detail| detail.status.as_ref()) {
         rows.push(("processors", status.nodes().to_string()));
-        rows.extend(known.waits_for().map(|what| ("waits for", what.clone())));
+        rows.extend(info.waits_for().map(|what| ("waits for", what.clone())));
     }
-    if let Some(record) = &known.record {
+    if let Some(record) = &info.record {
         rows.extend(record.progress.clone().map(|progress| ("progress", progress)));
         let error = record.entry.ended.as_ref().and_then(|end| end.error.clone());
         rows.extend(error.map(|error| ("error", error)));
         rows.push(("files", record.dir.display().to_string()));
     }
-    let mut out = format!("{}\n", known.job);
+    let mut out = format!("{}\n", info.job);
     for (name, value) in rows {
         let _ = writeln!(out, "  {name:<10}  {}", value.replace('\n', "\n              "));
     }
     out
 }
 
-pub(super) fn why_object(known: &Known) -> String {
-    let history: Vec<Value> = known
+pub(super) fn why_object(info: &JobInfo) -> String {
+    let history: Vec<Value> = info
         .detail
         .iter()
         .flat_map(|detail| &detail.history)
@@ -366,21 +369,21 @@ pub(super) fn why_object(known: &Known) -> String {
         .collect();
     let object = json!({
         "schema": SCHEMA,
-        "job": known.job.0,
-        "state": known.state(),
-        "why": known.why(),
+        "job": info.job.0,
+        "state": info.state(),
+        "why": info.why(),
         "history": history,
     });
     format!("{object}\n")
 }
 
-pub(super) fn why_text(known: &Known) -> String {
-    let mut out = format!("{} is {}", known.job, known.state());
-    if let Some(why) = known.why() {
+pub(super) fn why_text(info: &JobInfo) -> String {
+    let mut out = format!("{} is {}", info.job, info.state());
+    if let Some(why) = info.why() {
         let _ = write!(out, ": {why}");
     }
     out.push('\n');
-    for (ago, what) in known.detail.iter().flat_map(|detail| &detail.history) {
+    for (ago, what) in info.detail.iter().flat_map(|detail| &detail.history) {
         let _ = writeln!(out, "  {:>9} ago  {what}", seconds(*ago));
     }
     out

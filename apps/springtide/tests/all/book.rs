@@ -1,6 +1,8 @@
-//! The book and the README against the program: what they show is run, what they name exists, what is generated is as the code is.
+//! Checks the book and the README against the program: commands run as shown, names exist, and
+//! generated pages are current.
 //!
-//! Must not know what is written; only the forms of it (see *How this book is kept true* in the book's introduction).
+//! Independent of the text; it knows only the formats in the book's introduction (*How this book is
+//! kept true*).
 
 mod lines;
 mod links;
@@ -25,13 +27,13 @@ use springtide_runtime::config::{
 #[allow(dead_code, reason = "nothing is run in this process")]
 mod program;
 
-/// The workspace.
+/// The root directory of the workspace.
 fn root() -> PathBuf {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     crate_dir.ancestors().nth(2).expect("the crate lies two folders deep").to_owned()
 }
 
-/// The book's pages.
+/// The directory of the book's pages.
 fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("book/src")
 }
@@ -53,13 +55,13 @@ fn pages() -> Vec<Page> {
     pages
 }
 
-/// Fails with all that is wrong, and what to do about it.
-fn all_right(wrong: &[String], advice: &str) {
+/// Fails with all errors and advice, if there are errors.
+fn assert_no_errors(wrong: &[String], advice: &str) {
     assert!(wrong.is_empty(), "{} wrong:\n\n{}\n\n{advice}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
-fn every_command_of_the_book_does_what_is_written() {
+fn every_command_of_the_book_prints_what_is_shown() {
     // Two pages at once: each has at most six node processes, and mostly waits.
     let only = std::env::var("SPRINGTIDE_BOOK_PAGE").ok();
     let wanted = |page: &Page| only.as_ref().is_none_or(|only| page.name().contains(only));
@@ -78,13 +80,14 @@ fn every_command_of_the_book_does_what_is_written() {
     let wrong = std::thread::scope(|scope| {
         let other = scope.spawn(run);
         let mut wrong = run();
-        wrong.extend(other.join().expect("it tells what is wrong"));
+        wrong.extend(other.join().expect("it returns the errors"));
         wrong
     });
-    all_right(
+    assert_no_errors(
         &wrong,
-        "What a command prints is written below it in the page: `...` stands for any text, alone on a line for any lines, and \
-         `(exit 3)` as the last line for another exit code than 0. SPRINGTIDE_BOOK_PAGE=NAME runs the pages of that name alone.",
+        "The page must show a command's output below it: `...` stands for any text, alone on a \
+        line for any lines, and `(exit 3)` as the last line for an exit code other than 0. \
+        SPRINGTIDE_BOOK_PAGE=NAME runs the pages of that name alone.",
     );
 }
 
@@ -95,22 +98,24 @@ fn every_command_line_is_one_of_the_programs() {
     for page in pages() {
         for part in &page.parts {
             let Part::Console { commands, .. } = part else { continue };
-            // What is shown to be refused need not be right.
-            let right = |said: &&page::Said| said.expected.last().is_none_or(|l| l != "(exit 2)");
-            for said in commands.iter().filter(right) {
-                for line in lines::of_program(&said.line) {
+            // A refused command need not be valid.
+            let right = |page_command: &&page::PageCommand| {
+                page_command.expected.last().is_none_or(|l| l != "(exit 2)")
+            };
+            for page_command in commands.iter().filter(right) {
+                for line in lines::of_program(&page_command.line) {
                     if let Err(error) = lines::parse(&command, &line) {
-                        wrong.push(format!("{}:{}: {error}", page.name(), said.at));
+                        wrong.push(format!("{}:{}: {error}", page.name(), page_command.at));
                     }
                 }
             }
         }
     }
-    all_right(&wrong, "`springtide COMMAND --help` says what there is; mend the page.");
+    assert_no_errors(&wrong, "`springtide COMMAND --help` shows the options; correct the page.");
 }
 
 #[test]
-fn what_is_named_in_the_text_exists() {
+fn names_in_the_text_exist() {
     let names = named::Names::of(&program::program().command_line());
     let mut wrong = Vec::new();
     for page in pages() {
@@ -120,36 +125,37 @@ fn what_is_named_in_the_text_exists() {
             }
         }
     }
-    all_right(
+    assert_no_errors(
         &wrong,
-        "Commands, options, keys and metrics in `code` must be ones that there are; mend the page.",
+        "Commands, options, keys and metrics in `code` must exist; correct the page.",
     );
 }
 
 #[test]
-fn links_anchors_and_images_are_there() {
+fn links_anchors_and_images_exist() {
     let wrong = links::check(&src(), &pages());
-    all_right(&wrong, "Mend the link, or add the page to SUMMARY.md.");
+    assert_no_errors(&wrong, "Correct the link, or add the page to SUMMARY.md.");
 }
 
 #[test]
-fn files_in_the_book_are_right() {
+fn files_in_the_book_are_valid() {
     let mut wrong = Vec::new();
     for page in pages() {
         for part in &page.parts {
-            let told = match part {
+            let checked = match part {
                 Part::File { kind: Some(kind), text, whole, .. } => load(kind, text, *whole),
                 Part::Excerpt { file, text, .. } => excerpt(file, text),
                 _ => Ok(()),
             };
-            if let Err(error) = told {
+            if let Err(error) = checked {
                 wrong.push(format!("{}:{}: {error}", page.name(), part.at()));
             }
         }
     }
-    all_right(
+    assert_no_errors(
         &wrong,
-        "TOML must load as its `kind=` says (`part` for a piece of one); Rust must stand word for word in its `file=`.",
+        "TOML must load as its `kind=` says (`part` for a piece of one); Rust must be an exact \
+        excerpt of its `file=`.",
     );
 }
 
@@ -159,7 +165,7 @@ fn load(kind: &str, text: &str, whole: bool) -> Result<(), String> {
         let sources = Sources::of_text("this block", text);
         config::load::<T>(&sources).map(drop).map_err(|error| error.to_string())
     }
-    // A piece of a grid's config stands beside clusters.
+    // A part of a grid's config needs clusters.
     let clusters = "[[cluster]]\nname = \"ams\"\n[[cluster]]\nname = \"del\"\n";
     let needs = kind == "grid" && !whole && !text.lines().any(|l| l.starts_with("[[cluster]]"));
     let text = if needs { format!("{text}\n{clusters}") } else { text.to_owned() };
@@ -174,23 +180,23 @@ fn load(kind: &str, text: &str, whole: bool) -> Result<(), String> {
         "workload" => as_kind::<WorkloadConfig>(&text),
         "profile" => as_kind::<ProfileConfig>(&text),
         "wrong" => match as_kind::<GridConfig>(&text) {
-            Ok(()) => Err("it is to be a wrong grid's config, and is right".to_owned()),
+            Ok(()) => Err("it must be a wrong config of a grid, but it is valid".to_owned()),
             Err(_) => Ok(()),
         },
-        // The commands that read it say what is wrong with it.
+        // The commands that read it check it.
         "workflow" => text.parse::<toml::Table>().map(drop).map_err(|error| error.to_string()),
         other => Err(format!("no config is of kind {other}")),
     }
 }
 
-/// Whether lines stand in a file of the workspace just so, but for how far they are indented.
+/// Whether lines are in a file of the workspace, apart from their indentation.
 fn excerpt(file: &str, text: &str) -> Result<(), String> {
     let whole =
         std::fs::read_to_string(root().join(file)).map_err(|error| format!("{file}: {error}"))?;
     let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
     let (whole, piece) = (lines(&whole), lines(text));
     let found = whole.windows(piece.len().max(1)).any(|window| window == piece);
-    if found { Ok(()) } else { Err(format!("these lines do not stand in {file}")) }
+    if found { Ok(()) } else { Err(format!("these lines are not in {file}")) }
 }
 
 #[test]
@@ -206,11 +212,12 @@ fn the_reference_is_as_the_code_is() {
             std::fs::create_dir_all(path.parent().expect("it has a folder")).unwrap();
             std::fs::write(&path, &text).unwrap();
         } else {
-            wrong.push(format!("reference/{file} is not what the code says"));
+            wrong.push(format!("reference/{file} differs from the code"));
         }
     }
-    all_right(
+    assert_no_errors(
         &wrong,
-        "Write them anew: SPRINGTIDE_WRITE_BOOK=1 cargo test -p springtide --test all book::the_reference",
+        "Regenerate the pages: SPRINGTIDE_WRITE_BOOK=1 cargo test -p springtide --test all \
+        book::the_reference",
     );
 }

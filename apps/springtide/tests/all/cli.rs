@@ -1,4 +1,4 @@
-//! Words, exit codes and files: what needs no grid.
+//! Output, exit codes and files of commands that need no grid.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::support::{finish, program, run, text};
 
 #[test]
-fn help_and_version_are_data() {
+fn help_and_version_are_on_standard_output() {
     for line in [&["--help"][..], &["run", "--help"], &["run", "fib", "--help"], &["--version"]] {
         let ended = run(line);
         assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{line:?}");
@@ -30,7 +30,7 @@ fn help_and_version_are_data() {
 }
 
 #[test]
-fn slips_of_the_finger_are_told_with_what_was_meant() {
+fn typing_errors_are_reported_with_suggestions() {
     let cases: [(&[&str], &str); 17] = [
         (&[], "Usage:"),
         (&["runn"], "'run'"),
@@ -60,10 +60,10 @@ fn slips_of_the_finger_are_told_with_what_was_meant() {
         (&["node", "drain", "--config", "a"], "<NODE>"),
         (&["run", "fib", "--n", "94"], "--n 94: give a value from 0 to 93"),
     ];
-    for (line, told) in cases {
+    for (line, expected) in cases {
         let ended = run(line);
         assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{line:?}");
-        assert!(ended.err.contains(told), "{line:?}: {}", ended.err);
+        assert!(ended.err.contains(expected), "{line:?}: {}", ended.err);
     }
 }
 
@@ -77,7 +77,7 @@ fn a_failure_before_the_run_is_one_object_too() {
 }
 
 #[test]
-fn without_a_grid_the_summary_is_data_and_the_rest_talk() {
+fn without_a_grid_the_summary_is_on_standard_output() {
     let ended = run(&["run", "fib", "--n", "20", "--sequential"]);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     assert!(ended.out.starts_with("job         fib\n"), "{}", ended.out);
@@ -116,7 +116,7 @@ fn configs_are_written_checked_and_shown() {
     assert_eq!(run(&["config", "init", name]).code, Some(0));
     let checked = run(&["config", "check", name]);
     assert_eq!(checked.code, Some(0));
-    // What follows from the expectations of a link, which no error would ever show.
+    // The consequences of a link's expected values, which no error would show.
     assert!(checked.err.contains("link ams - del: 100ms round trip"), "{}", checked.err);
     assert_eq!(run(&["config", "init", name]).code, Some(1), "it is not overwritten");
     let jobs = temp.path().join("jobs.toml");
@@ -127,8 +127,8 @@ fn configs_are_written_checked_and_shown() {
     std::fs::write(&file, "grdi = \"a\"\n[[cluster]]\nname = \"A b\"\nnodes = 0\n").unwrap();
     let bad = run(&["config", "check", name]);
     assert_eq!(bad.code, Some(2));
-    for told in [":1:1:", "did you mean `grid`", ":3:", ":4:"] {
-        assert!(bad.err.contains(told), "{told}: {}", bad.err);
+    for part in [":1:1:", "did you mean `grid`", ":3:", ":4:"] {
+        assert!(bad.err.contains(part), "{part}: {}", bad.err);
     }
     let lost = run(&["up", temp.path().join("no.toml").to_str().unwrap()]);
     assert_eq!(lost.code, Some(2));
@@ -160,40 +160,43 @@ fn an_authority_issues_and_its_keys_are_private() {
     assert_eq!(evil.code, Some(5));
 }
 
-/// Fault histories leave the same trace, to the last record, in whatever process they are played.
+/// Fault histories leave identical traces, to the last record, in every process.
 #[test]
 fn ten_histories_are_the_same_in_two_processes() {
     let line = ["sim", "faults", "--seeds", "1..11", "--json"];
     let (one, other) = (run(&line), run(&line));
     assert_eq!((one.code, other.code), (Some(0), Some(0)), "{}\n{}", one.err, other.err);
-    let told: serde_json::Value = serde_json::from_str(&one.out).expect("JSON");
-    assert_eq!(told["digests"].as_object().map(serde_json::Map::len), Some(10), "{told}");
+    let output: serde_json::Value = serde_json::from_str(&one.out).expect("JSON");
+    assert_eq!(output["digests"].as_object().map(serde_json::Map::len), Some(10), "{output}");
     assert_eq!(one.out, other.out);
 }
 
-/// Over real QUIC endpoints too, whose keys are drawn anew in each process: what is in the datagrams differs, not when they
-/// come and how long they are.
+/// Real QUIC endpoints draw new keys in each process: the contents of datagrams differ, but not
+/// their times and lengths.
 #[test]
 fn a_scenario_over_quic_is_the_same_in_two_processes() {
     let temp = tempfile::tempdir().unwrap();
     let file = temp.path().join("small.toml");
-    let text = "name = \"small\"\n[app]\niterations = 3\nwork = \"10s\"\nleaves = 64\nbodies = 2000\n\
-        [wide]\njitter = \"2ms\"\nloss = 0.005\nbandwidth = \"1MB/s\"\n\
-        [[cluster]]\nname = \"a\"\nnodes = 2\nstart = 2\n[[cluster]]\nname = \"b\"\nnodes = 2\nstart = 2\n";
+    let text = "name = \"small\"\n[app]\niterations = 3\nwork = \"10s\"\nleaves = 64\n\
+    bodies = 2000\n\
+    [wide]\njitter = \"2ms\"\nloss = 0.005\nbandwidth = \"1MB/s\"\n\
+    [[cluster]]\nname = \"a\"\nnodes = 2\nstart = 2\n[[cluster]]\nname = \"b\"\nnodes = 2\n\
+    start = 2\n";
     std::fs::write(&file, text).unwrap();
     let line = ["sim", "run", file.to_str().unwrap(), "--quic", "--json", "--seed", "7"];
     let (one, other) = (run(&line), run(&line));
     assert_eq!((one.code, other.code), (Some(0), Some(0)), "{}\n{}", one.err, other.err);
     assert_eq!(one.out, other.out);
-    let told: serde_json::Value = serde_json::from_str(&one.out).expect("JSON");
+    let output: serde_json::Value = serde_json::from_str(&one.out).expect("JSON");
     let frames = run(&["sim", "run", file.to_str().unwrap(), "--json", "--seed", "7"]);
     let faster: serde_json::Value = serde_json::from_str(&frames.out).expect("JSON");
-    assert_ne!(told["digest"], faster["digest"]);
-    let ratio = told["wall_s"].as_f64().unwrap() / faster["wall_s"].as_f64().unwrap();
+    assert_ne!(output["digest"], faster["digest"]);
+    let ratio = output["wall_s"].as_f64().unwrap() / faster["wall_s"].as_f64().unwrap();
     assert!((0.8..1.25).contains(&ratio), "{ratio}");
 }
 
-/// A workload from a file and from a trace: the same in two processes, with its figures, and what is wrong told with its line.
+/// Workloads from a file and from a trace: identical in two processes, with figures, and errors
+/// with their lines.
 #[test]
 fn workloads_are_played_drawn_and_refused() {
     let temp = tempfile::tempdir().unwrap();
@@ -215,13 +218,13 @@ fn workloads_are_played_drawn_and_refused() {
         ];
         run(&[line.as_slice(), &["--json", "--out", out.to_str().unwrap()]].concat())
     };
-    let told = play(&one);
-    assert_eq!((told.code, &told.out), (Some(0), &play(&other).out), "{}", told.err);
-    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
-    let rows = told["rows"].as_array().unwrap();
+    let output = play(&one);
+    assert_eq!((output.code, &output.out), (Some(0), &play(&other).out), "{}", output.err);
+    let output: serde_json::Value = serde_json::from_str(&output.out).expect("JSON");
+    let rows = output["rows"].as_array().unwrap();
     let policies: Vec<_> = rows.iter().map(|row| row["policy"].as_str().unwrap()).collect();
     assert_eq!(policies, ["fpsma", "egs", "efficiency-aware"]);
-    assert!(rows.iter().all(|row| row["result"]["ended"] == 300), "{told}");
+    assert!(rows.iter().all(|row| row["result"]["ended"] == 300), "{output}");
     for name in [
         "mean-processors",
         "most-processors",
@@ -241,32 +244,34 @@ fn workloads_are_played_drawn_and_refused() {
 
     let line = |number: u32, come: u32, size: i32| {
         format!(
-            "{number}\t{come}\t-1\t60\t-1\t-1\t-1\t{size}\t-1\t-1\t-1\t-1\t-1\t-1\t-1\t-1\t-1\t-1\t0\n"
+            "{number}\t{come}\t-1\t60\t-1\t-1\t-1\t{size}\t-1\t-1\t\
+            -1\t-1\t-1\t-1\t-1\t-1\t-1\t-1\t0\n"
         )
     };
     let text = [line(1, 50, 4), line(2, 40, 2), line(3, 60, -1), line(4, 70, 9)].concat();
     let trace = file("small.swf", &text);
-    let told = run(&["sim", "workload", &trace, "--malleable", "0", "--cluster", "a=8", "--json"]);
-    assert_eq!(told.code, Some(0), "{}", told.err);
+    let output =
+        run(&["sim", "workload", &trace, "--malleable", "0", "--cluster", "a=8", "--json"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
     for warning in [
         "small.swf: line 2: submitted before the job above (sorted)",
         "small.swf: 4 lines, the first is 1: more than 18 fields",
         "small.swf: line 3: no processors (left out)",
         "small.swf: jobs that need more than any cluster has, and fail: 1",
     ] {
-        assert!(told.err.contains(warning), "{warning} is not in\n{}", told.err);
+        assert!(output.err.contains(warning), "{warning} is not in\n{}", output.err);
     }
-    let told: serde_json::Value = serde_json::from_str(&told.out).expect("JSON");
-    let result = &told["rows"][0]["result"];
-    assert_eq!((&result["ended"], &result["failed"]), (&2.into(), &1.into()), "{told}");
-    assert_eq!(told["warnings"].as_array().map(Vec::len), Some(5), "{told}");
+    let output: serde_json::Value = serde_json::from_str(&output.out).expect("JSON");
+    let result = &output["rows"][0]["result"];
+    assert_eq!((&result["ended"], &result["failed"]), (&2.into(), &1.into()), "{output}");
+    assert_eq!(output["warnings"].as_array().map(Vec::len), Some(5), "{output}");
 
     let broken = file("broken.swf", "; a trace\n1 2 3\n");
     let wrong = file("wrong.toml", "name = \"w\"\n[[job]]\nmin = 5\nmax = 4\n");
     for (line, part) in [
         (vec![broken.as_str()], "broken.swf:2: a job has 18 fields, this line has 3"),
         (vec![wrong.as_str()], "wrong.toml:1:1: there is no program that it could run"),
-        (vec!["wm", "--cluster", "a=b"], "give a name and a number of processors"),
+        (vec!["wm", "--cluster", "a=b"], "must be a name and a number of processors"),
         (vec!["wm", "--malleable", "2"], "must lie within 0 and 1"),
         (vec!["wm", "--policy", "equal"], "possible values"),
         (vec![trace.as_str(), "--skip", "3"], "it has 3 jobs, and `skip` leaves 3 of them out"),
@@ -277,12 +282,14 @@ fn workloads_are_played_drawn_and_refused() {
     }
 }
 
-/// The experiments on provisioning, small, on a trace made here: the same in two processes, with their figures; what is wrong is told.
+/// The provisioning experiments, small, on a constructed trace: identical in two processes, with
+/// figures and errors.
 #[test]
-fn provisioning_is_held_against_best_effort() {
+fn provisioning_is_compared_with_best_effort() {
     let temp = tempfile::tempdir().unwrap();
     let trace = temp.path().join("small.swf");
-    // Twenty days of a machine of 16: every two hours a job of three or four hours on 1 to 8 processors.
+    // Twenty days of a machine of 16: every two hours a job of three or four hours on 1 to 8
+    // processors.
     let job = |number: u32| {
         let (come, long) = (number * 7200, 10_800 + number % 5 * 900);
         let size = 1 + number * 7 % 8;
@@ -298,11 +305,11 @@ fn provisioning_is_held_against_best_effort() {
         run(&[&line[..], more, &end].concat())
     };
     let results = |experiment: &str, more: &[&str]| -> Value {
-        let told = play(experiment, experiment, more);
-        assert_eq!(told.code, Some(0), "{experiment}: {}", told.err);
-        let told: Value = serde_json::from_str(&told.out).expect("JSON");
-        assert_eq!((&told["schema"], &told["seed"]), (&1.into(), &1.into()));
-        told["results"].clone()
+        let output = play(experiment, experiment, more);
+        assert_eq!(output.code, Some(0), "{experiment}: {}", output.err);
+        let output: Value = serde_json::from_str(&output.out).expect("JSON");
+        assert_eq!((&output["schema"], &output["seed"]), (&1.into(), &1.into()));
+        output["results"].clone()
     };
     let small = ["--submissions", "4", "--population", "4", "--iterations", "3"];
     let small = |more: &[&'static str]| [&small[..], more].concat();
@@ -329,20 +336,21 @@ fn provisioning_is_held_against_best_effort() {
     }
     is_figure("sites", "tradeoff-sites-cost");
 
-    let told = results("tradeoff", &small(&["--loads", "0.5"]));
-    let rows = told["tradeoff"]["trade_offs"].as_array().unwrap();
+    let output = results("tradeoff", &small(&["--loads", "0.5"]));
+    let rows = output["tradeoff"]["trade_offs"].as_array().unwrap();
     assert_eq!(rows.len(), 11);
-    assert!((number(&told["tradeoff"]["load"]) - 0.5).abs() < 0.1, "{told}");
-    let floor = number(&told["tradeoff"]["floor_su"]) * 3600.0;
+    assert!((number(&output["tradeoff"]["load"]) - 0.5).abs() < 0.1, "{output}");
+    let floor = number(&output["tradeoff"]["floor_su"]) * 3600.0;
     for pair in rows.windows(2) {
-        // Towards cost plans are cheaper and longer, and none is cheaper than the work itself.
+        // Towards lower cost, plans are cheaper and longer, and none is cheaper than the work
+        // itself.
         let of = |row: &Value, what: &str| number(&row[what]["mean"]);
         assert!(of(&pair[0], "cost") >= of(&pair[1], "cost") && of(&pair[1], "cost") > floor - 1.0);
         assert!(of(&pair[0], "makespan_s") <= of(&pair[1], "makespan_s"));
         assert_eq!(pair[0]["without"], 0);
     }
-    // As short as one may be for so much, and no dearer than that, as there is always one at the floor.
-    let within = &told["tradeoff"]["within"];
+    // As short as possible within a cost bound, which a plan at the minimum cost always meets.
+    let within = &output["tradeoff"]["within"];
     assert_eq!((number(&within["alpha"]), number(&within["most"])), (0.0, 1.15));
     assert!(number(&within["cost"]["mean"]) <= 1.15 * floor + 1.0, "{within}");
     assert!(number(&within["makespan_s"]["mean"]) <= number(&rows[10]["makespan_s"]["mean"]));
@@ -350,21 +358,21 @@ fn provisioning_is_held_against_best_effort() {
     let again = |out: &str| play("tradeoff", out, &small(&["--loads", "0.5"])).out;
     assert_eq!(again("one"), again("other"));
 
-    let told = results("discount", &small(&["--loads", "0.5"]));
-    assert!(number(&told["discount"]["trade_offs"][10]["cost"]["mean"]) < floor);
+    let output = results("discount", &small(&["--loads", "0.5"]));
+    assert!(number(&output["discount"]["trade_offs"][10]["cost"]["mean"]) < floor);
 
-    let told = results("sizes", &small(&["--loads", "0.5,0.9"]));
-    assert_eq!(told["sizes"].as_array().map(Vec::len), Some(8));
+    let output = results("sizes", &small(&["--loads", "0.5,0.9"]));
+    assert_eq!(output["sizes"].as_array().map(Vec::len), Some(8));
     is_figure("sizes", "load-makespan");
     is_figure("sizes", "size-cost");
 
-    // 8,039 tasks: as little as can be asked.
+    // 8,039 tasks: the smallest possible search.
     let least = ["--submissions", "2", "--population", "1", "--iterations", "0"];
     for experiment in ["cybershake", "estimates"] {
-        let told = results(experiment, &[&least[..], &["--loads", "0.5"]].concat());
-        let rows = told[experiment].as_array().unwrap();
+        let output = results(experiment, &[&least[..], &["--loads", "0.5"]].concat());
+        let rows = output[experiment].as_array().unwrap();
         assert_eq!(rows.len(), if experiment == "cybershake" { 1 } else { 3 });
-        assert!(rows.iter().all(|row| row["result"]["without"] == 0), "{told}");
+        assert!(rows.iter().all(|row| row["result"]["without"] == 0), "{output}");
     }
 
     for (line, part) in [
@@ -372,7 +380,7 @@ fn provisioning_is_held_against_best_effort() {
         (&["tradeoff", "--trace", trace, "--from-day", "300"], "there are no jobs in the 60 days"),
         (&["tradeoff", "--trace", "nowhere.swf"], "nowhere.swf"),
         (&["sites", "--draws", "0"], "--draws"),
-        (&["tradeoff", "--loads", "3"], "give a part of the machine"),
+        (&["tradeoff", "--loads", "3"], "must be a fraction of the machine"),
     ] {
         let refused = run(&[&["sim", "provisioning"], line].concat());
         assert_eq!(refused.code, Some(2), "{line:?}: {}", refused.err);
@@ -380,7 +388,7 @@ fn provisioning_is_held_against_best_effort() {
     }
 }
 
-/// Workflows are looked at, planned and drawn; what is wrong, or cannot be, is told with what to do.
+/// Workflows are checked, planned and drawn; errors and impossible requests say what to do.
 #[test]
 fn workflows_are_planned_drawn_and_refused() {
     let temp = tempfile::tempdir().unwrap();
@@ -391,16 +399,19 @@ fn workflows_are_planned_drawn_and_refused() {
     };
     let fork = file(
         "fork.dot",
-        "digraph fork { node [runtime=20 procs=2]; a [runtime=10 procs=1]; a -> b [size=5]; a -> c [size=5] }",
+        "digraph fork { node [runtime=20 procs=2]; a [runtime=10 procs=1]; a -> b [size=5]; a -> c \
+        [size=5] }",
     );
     let bare = file(
         "bare.yml",
-        "pegasus: '5.0'\nname: bare\njobs:\n- {type: job, id: x, name: prepare}\n- {type: job, id: y, name: 'do, all'}\n",
+        "pegasus: '5.0'\nname: bare\njobs:\n- {type: job, id: x, name: prepare}\n\
+        - {type: job, id: y, name: 'do, all'}\n",
     );
     let bad = file("bad.dot", "digraph bad {\n a -> b -> a\n}");
     let slot = |processors: u32, end: u32| {
         format!(
-            r#"{{"processors":{processors},"start_s":0,"end_s":{end},"divisible":false,"extensible":false}}"#
+            "{{\"processors\":{processors},\"start_s\":0,\"end_s\":{end},\
+            \"divisible\":false,\"extensible\":false}}"
         )
     };
     let offers =
@@ -412,12 +423,13 @@ fn workflows_are_planned_drawn_and_refused() {
     );
     let slots = file("offers.json", &offers(&vu));
 
-    // All files are looked at, whatever is wrong with one.
-    let told = run(&["workflow", "check", &bad, &fork, &bare]);
-    assert_eq!(told.code, Some(2), "{}", told.err);
-    assert!(told.err.contains("bad.dot:") && told.err.contains("circle"), "{}", told.err);
+    // All files are checked, in spite of errors in one.
+    let output = run(&["workflow", "check", &bad, &fork, &bare]);
+    assert_eq!(output.code, Some(2), "{}", output.err);
+    assert!(output.err.contains("bad.dot:") && output.err.contains("circle"), "{}", output.err);
     for part in [
-        "fork.dot (DOT): fork\n  tasks          3, of 3 kinds\n  edges          2\n  levels         2, at most 2 tasks wide\n",
+        "fork.dot (DOT): fork\n  tasks          3, of 3 kinds\n  edges          2\n  \
+        levels         2, at most 2 tasks wide\n",
         "work           90.00 processor-seconds, tasks of up to 2 processors",
         "critical path  30.00 s",
         "data           10 B between tasks, 2 files",
@@ -425,7 +437,7 @@ fn workflows_are_planned_drawn_and_refused() {
         "work           not known",
         "bare.yml:4:3: 2 tasks have no runtime: x and y",
     ] {
-        assert!(told.out.contains(part), "{part} is not in\n{}", told.out);
+        assert!(output.out.contains(part), "{part} is not in\n{}", output.out);
     }
     let renamed =
         file("fork.txt", &std::fs::read_to_string(&fork).unwrap().replace("digraph", "  digraph"));
@@ -434,24 +446,24 @@ fn workflows_are_planned_drawn_and_refused() {
     assert!(given.out.contains("fork.txt (DOT): fork"), "{}", given.out);
     let given = run(&["workflow", "check", &renamed, "--format", "dax"]);
     assert!(given.code == Some(2) && given.err.contains("not DAX XML"), "{}", given.err);
-    let told = run(&["workflow", "check", &bad, &fork, "--json"]);
-    assert_eq!(told.code, Some(2));
-    let object: Value = serde_json::from_str(&told.out).unwrap();
+    let output = run(&["workflow", "check", &bad, &fork, "--json"]);
+    assert_eq!(output.code, Some(2));
+    let object: Value = serde_json::from_str(&output.out).unwrap();
     assert_eq!((&object["schema"], &object["ok"]), (&1.into(), &false.into()));
     assert_eq!(object["files"][0]["ok"], false);
     assert!(object["files"][0]["line"].is_u64(), "{object}");
     let summary = &object["files"][1]["summary"];
     assert_eq!((&summary["tasks"], &summary["width"]), (&3.into(), &2.into()));
 
-    // A plan, the same in two processes.
+    // A plan, identical in two processes.
     let (one, other) = (temp.path().join("one"), temp.path().join("other"));
     let plan = |out: &std::path::Path| {
         let out = out.to_str().unwrap();
         run(&["workflow", "plan", &fork, "--slots", &slots, "--alpha", "0", "--json", "--out", out])
     };
-    let told = plan(&one);
-    assert_eq!((told.code, &told.out), (Some(0), &plan(&other).out), "{}", told.err);
-    let object: Value = serde_json::from_str(&told.out).unwrap();
+    let output = plan(&one);
+    assert_eq!((output.code, &output.out), (Some(0), &plan(&other).out), "{}", output.err);
+    let object: Value = serde_json::from_str(&output.out).unwrap();
     assert_eq!((&object["makespan_s"], &object["cost"]), (&30.0.into(), &180.0.into()));
     assert_eq!((&object["floor"], &object["waste"]), (&90.0.into(), &90.0.into()));
     assert_eq!(object["slots"].as_array().unwrap().len(), 2);
@@ -468,12 +480,12 @@ fn workflows_are_planned_drawn_and_refused() {
         front,
         "cost,makespan_s,slots,trade_offs,taken\n120,50,1,0.6-1,false\n180,30,2,0-0.5,true\n"
     );
-    let told = run(&["workflow", "plan", &fork, "--slots", &slots, "--budget", "150"]);
-    assert_eq!(told.code, Some(0), "{}", told.err);
-    assert!(told.out.contains("taken       number 1 by trade-off 0.5"), "{}", told.out);
-    assert!(told.out.contains(", among those (1) that cost at most 150.0"), "{}", told.out);
+    let output = run(&["workflow", "plan", &fork, "--slots", &slots, "--budget", "150"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(output.out.contains("taken       number 1 by trade-off 0.5"), "{}", output.out);
+    assert!(output.out.contains(", among those (1) that cost at most 150.0"), "{}", output.out);
 
-    // What cannot be, and what is nearest; what is wrong.
+    // Impossible requests with the nearest plan, and wrong ones.
     let table = file("runtimes.csv", "name,runtime_s,processors\nprepare,5,1\n\"do, all\",6,2\n");
     let given = run(&["workflow", "plan", &bare, "--slots", &slots, "--overrides", &table]);
     assert_eq!(given.code, Some(0), "{}", given.err);
@@ -486,16 +498,16 @@ fn workflows_are_planned_drawn_and_refused() {
             vec![&*fork, "--slots", &slots, "--deadline", "20s"],
             3,
             &[
-                "no plan ends within 20.00 s: the fastest takes 30.00 s and costs 180.0 processor-seconds (--deadline 30s)",
+                "no plan ends within 20.00 s: the fastest takes 30.00 s and costs 180.0 \
+                processor-seconds (--deadline 30s)",
                 "its longest chain of tasks alone takes 30.00 s",
             ][..],
         ),
         (
             vec![&fork, "--slots", &slots, "--budget", "100"],
             3,
-            &[
-                "no plan that was found costs at most 100.0 processor-seconds: the cheapest costs 120.0 processor-seconds and takes 50.00 s (--budget 120)",
-            ],
+            &["no plan that was found costs at most 100.0 processor-seconds: the cheapest costs \
+            120.0 processor-seconds and takes 50.00 s (--budget 120)"],
         ),
         (
             vec![&fork, "--slots", &slots, "--budget", "150", "--deadline", "40s"],
@@ -511,7 +523,8 @@ fn workflows_are_planned_drawn_and_refused() {
             vec![&wide, "--slots", &slots],
             3,
             &[
-                "no plan: task w needs 16 processors for 20.00 s and has no place in 2 slots: at most 4 of one site are free for so long at once",
+                "no plan: task w needs 16 processors for 20.00 s and has no place in 2 slots: at \
+                most 4 of one site are free for so long at once",
                 "4 processors of vu, from 0 s on",
                 "no site is that large: the largest, vu, has 8 processors",
                 "name,runtime_s,processors\n    w,,4\n",
@@ -521,8 +534,10 @@ fn workflows_are_planned_drawn_and_refused() {
             vec![&long, "--slots", &slots],
             3,
             &[
-                "task l needs 1 processor for 90.00 s and has no place in 2 slots: no site has any free for so long",
-                "the longest time for which 1 processor is offered: 60.00 s, at vu from 0 s to 60.00 s",
+                "task l needs 1 processor for 90.00 s and has no place in 2 slots: no site has any \
+                free for so long",
+                "the longest time for which 1 processor is offered: 60.00 s, at vu from 0 s to \
+                60.00 s",
                 "plan again with later offers (these end at 60.00 s, 2025-11-25T09:01:00Z)",
             ],
         ),
@@ -532,7 +547,8 @@ fn workflows_are_planned_drawn_and_refused() {
             2,
             &[
                 "bare.yml:4:3: 2 tasks have no runtime: x and y; give seconds and processors",
-                "with --overrides FILE, a table such as\n  name,runtime_s,processors\n  prepare,60,1\n  \"do, all\",60,1",
+                "with --overrides FILE, a table such as\n  name,runtime_s,processors\n  \
+                prepare,60,1\n  \"do, all\",60,1",
             ],
         ),
         (
@@ -552,16 +568,17 @@ fn workflows_are_planned_drawn_and_refused() {
             assert!(ended.err.contains(part), "{line:?}: {part} is not in\n{}", ended.err);
         }
     }
-    let told = run(&["workflow", "plan", &wide, "--slots", &slots, "--json"]);
-    assert_eq!(told.code, Some(3));
-    let object: Value = serde_json::from_str(&told.out).unwrap();
+    let output = run(&["workflow", "plan", &wide, "--slots", &slots, "--json"]);
+    assert_eq!(output.code, Some(3));
+    let object: Value = serde_json::from_str(&output.out).unwrap();
     assert_eq!((&object["ok"], &object["reason"]), (&false.into(), &"task".into()));
     assert_eq!(object["nearest"]["overrides"][0]["processors"], 4);
 }
 
-/// Workflows from the wild are planned, and in their schedules no processor has two tasks at a time.
+/// Workflows of other projects are planned, and no processor has two tasks at a time in their
+/// schedules.
 #[test]
-fn workflows_from_the_wild_are_planned() {
+fn workflows_of_other_projects_are_planned() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/workflows");
     if !dir.exists() {
         eprintln!("skipped: there are no workflows at {}", dir.display());
@@ -571,13 +588,16 @@ fn workflows_from_the_wild_are_planned() {
     let slots = temp.path().join("offers.json");
     let slot = |processors: u32, start: u32, end: u32, in_part: bool| {
         format!(
-            r#"{{"processors":{processors},"start_s":{start},"end_s":{end},"divisible":{in_part},"extensible":{in_part}}}"#
+            "{{\"processors\":{processors},\"start_s\":{start},\"end_s\":{end},\
+            \"divisible\":{in_part},\"extensible\":{in_part}}}"
         )
     };
     let vu = [slot(2, 0, 600, false), slot(4, 0, 300, false), slot(16, 200, 86400, true)];
     let uva = [slot(4, 60, 500, false), slot(6, 300, 86400, true)];
     let offers = format!(
-        r#"{{"schema":1,"origin_unix_s":0,"sites":[{{"name":"vu","processors":64,"slots":[{}]}},{{"name":"uva","processors":32,"speed":1.5,"slots":[{}]}}]}}"#,
+        "{{\"schema\":1,\"origin_unix_s\":0,\"sites\":[\
+        {{\"name\":\"vu\",\"processors\":64,\"slots\":[{}]}},\
+        {{\"name\":\"uva\",\"processors\":32,\"speed\":1.5,\"slots\":[{}]}}]}}",
         vu.join(","),
         uva.join(",")
     );
@@ -596,9 +616,9 @@ fn workflows_from_the_wild_are_planned() {
         .into_iter()
         .chain(files.iter().map(String::as_str))
         .collect();
-    let told = run(&line);
-    assert_eq!((told.code, told.err.as_str()), (Some(0), ""));
-    let object: Value = serde_json::from_str(&told.out).unwrap();
+    let output = run(&line);
+    assert_eq!((output.code, output.err.as_str()), (Some(0), ""));
+    let object: Value = serde_json::from_str(&output.out).unwrap();
     for (at, (name, tasks)) in wild.into_iter().enumerate() {
         assert_eq!(object["files"][at]["summary"]["tasks"], tasks, "{name}");
         assert_eq!(object["files"][at]["without_runtime"], 0, "{name}");
@@ -612,10 +632,10 @@ fn workflows_from_the_wild_are_planned() {
             .chain(more.map(str::to_owned))
             .chain([out.to_str().unwrap().to_owned()])
             .collect();
-        let told = run(&line.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!((told.code, told.err.as_str()), (Some(0), ""), "{name}");
+        let output = run(&line.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!((output.code, output.err.as_str()), (Some(0), ""), "{name}");
         let schedule = std::fs::read_to_string(out.join("schedule.csv")).unwrap();
-        // Of each processor: from when until when it is busy.
+        // The busy intervals of each processor.
         let mut busy: std::collections::BTreeMap<u32, Vec<(f64, f64)>> = Default::default();
         let rows: Vec<Vec<&str>> =
             schedule.lines().skip(1).map(|line| line.split(',').collect()).collect();

@@ -1,4 +1,4 @@
-//! The dashboard from outside: who may read, what the stream and the metrics tell, and the page in a real browser.
+//! The dashboard: access control, the stream and the metrics, and the page in a real browser.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use crate::support::{LONG, Running, program, run};
 
-/// A grid that is up, with its dashboard.
-struct Board {
+/// A running grid with its dashboard.
+struct TestDashboard {
     up: Running,
     dir: tempfile::TempDir,
     at: String,
 }
 
-impl Board {
+impl TestDashboard {
     fn start(clusters: &[(&str, u32)], more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path(), clusters, more);
@@ -45,7 +45,7 @@ impl Board {
         serde_json::from_str(&self.ask("GET", "/api/v1/snapshot", &[]).body).unwrap()
     }
 
-    /// Submits a job that takes a while.
+    /// Submits a job that takes some seconds.
     fn submit(&self, line: &[&str]) {
         let config = self.config();
         let mut words = vec!["job", "submit"];
@@ -139,15 +139,15 @@ const ROUTES: [&str; 12] = [
 ];
 const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"];
 
-/// Reliability bar 6 of the specification, its part on the dashboard.
+/// Reliability bar 6 of the specification, the part on the dashboard.
 #[test]
-fn every_route_and_method_asks_for_the_token_and_none_writes() {
+fn every_route_and_method_requires_the_token_and_none_writes() {
     let secret = tempfile::tempdir().unwrap();
     let file = secret.path().join("token");
     let token = "a-token-of-more-than-16-characters";
     std::fs::write(&file, token).unwrap();
     let more = format!("[dashboard]\nbind = \"127.0.0.1:0\"\ntoken_file = {file:?}\n");
-    // Others can read it.
+    // Others can read the file.
     set_mode(&file, 0o644);
     let open = tempfile::tempdir().unwrap();
     let refused = run(&["up", config(open.path(), &[("ams", 1)], &more).to_str().unwrap()]);
@@ -155,22 +155,23 @@ fn every_route_and_method_asks_for_the_token_and_none_writes() {
     assert!(refused.err.contains("chmod 600"), "{}", refused.err);
     set_mode(&file, 0o600);
 
-    let board = Board::start(&[("ams", 1)], &more);
+    let dashboard = TestDashboard::start(&[("ams", 1)], &more);
     let bearer = format!("Bearer {token}");
     for route in ROUTES {
         for method in METHODS {
-            let none = board.ask(method, route, &[]);
+            let none = dashboard.ask(method, route, &[]);
             assert_eq!(none.status, 401, "{method} {route}");
-            let wrong = board.ask(method, route, &[("Authorization", "Bearer a-token-of-more")]);
+            let wrong =
+                dashboard.ask(method, route, &[("Authorization", "Bearer a-token-of-more")]);
             assert_eq!(wrong.status, 401, "{method} {route}");
             assert!(wrong.header("www-authenticate").is_some());
             if !matches!(method, "GET" | "HEAD") {
-                let known = board.ask(method, route, &[("Authorization", &bearer)]);
+                let known = dashboard.ask(method, route, &[("Authorization", &bearer)]);
                 assert_eq!(known.status, 405, "{method} {route}");
             }
         }
     }
-    let page = board.ask("GET", "/", &[("Authorization", &bearer)]);
+    let page = dashboard.ask("GET", "/", &[("Authorization", &bearer)]);
     assert_eq!(page.status, 200);
     for (name, value) in [
         ("x-content-type-options", "nosniff"),
@@ -180,69 +181,70 @@ fn every_route_and_method_asks_for_the_token_and_none_writes() {
         assert_eq!(page.header(name), Some(value));
     }
     assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
-    // A browser comes by an address with the token, and goes on without it.
-    let entered = board.ask("GET", &format!("/?token={token}"), &[]);
+    // A browser enters by an address with the token, and continues without it.
+    let entered = dashboard.ask("GET", &format!("/?token={token}"), &[]);
     assert_eq!((entered.status, entered.header("location")), (303, Some("./")));
     let cookie = entered.header("set-cookie").unwrap();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
     assert!(!cookie.contains("Path"), "it is for the path that the browser sees: {cookie}");
     let cookie = cookie.split(';').next().unwrap();
-    assert_eq!(board.ask("GET", "/api/v1/snapshot", &[("Cookie", cookie)]).status, 200);
-    board.end();
+    assert_eq!(dashboard.ask("GET", "/api/v1/snapshot", &[("Cookie", cookie)]).status, 200);
+    dashboard.end();
 }
 
 #[test]
 fn head_works_wherever_get_does() {
-    let board = Board::start(&[("ams", 1)], "");
-    wait("readiness", || (board.ask("GET", "/readyz", &[]).status == 200).then_some(()));
+    let dashboard = TestDashboard::start(&[("ams", 1)], "");
+    wait("readiness", || (dashboard.ask("GET", "/readyz", &[]).status == 200).then_some(()));
     for route in ROUTES.into_iter().filter(|route| *route != "/api/v1/stream") {
-        let (get, head) = (board.ask("GET", route, &[]), board.ask("HEAD", route, &[]));
+        let (get, head) = (dashboard.ask("GET", route, &[]), dashboard.ask("HEAD", route, &[]));
         assert_eq!((head.status, head.body.as_str()), (get.status, ""), "{route}");
         assert_eq!(head.header("content-type"), get.header("content-type"), "{route}");
     }
-    // It has no end by GET.
-    let head = board.ask("HEAD", "/api/v1/stream", &[]);
+    // By GET it has no end.
+    let head = dashboard.ask("HEAD", "/api/v1/stream", &[]);
     assert_eq!((head.status, head.body.as_str()), (200, ""));
     assert_eq!(head.header("content-type"), Some("text/event-stream"));
     for (name, value) in [("Content-Length", "5"), ("Transfer-Encoding", "chunked")] {
-        assert_eq!(board.ask("GET", "/", &[(name, value)]).status, 413, "{name}");
+        assert_eq!(dashboard.ask("GET", "/", &[(name, value)]).status, 413, "{name}");
     }
-    board.end();
+    dashboard.end();
 }
 
-/// The state of a connection that a caller keeps slow.
+/// The state of a connection that a client keeps slow.
 struct Slow {
     stream: TcpStream,
-    /// What is sent of the head, a byte at a time.
+    /// The rest of the head, sent byte by byte.
     rest: std::vec::IntoIter<u8>,
 }
 
 #[test]
-fn slow_callers_without_a_token_keep_nobody_out() {
+fn slow_clients_without_a_token_exclude_no_other_client() {
     let secret = tempfile::tempdir().unwrap();
     let file = secret.path().join("token");
     let token = "a-token-of-more-than-16-characters";
     std::fs::write(&file, token).unwrap();
     set_mode(&file, 0o600);
     let more = format!("[dashboard]\nbind = \"127.0.0.1:0\"\ntoken_file = {file:?}\n");
-    let board = Board::start(&[("ams", 1)], &more);
+    let dashboard = TestDashboard::start(&[("ams", 1)], &more);
     let bearer = format!("Bearer {token}");
-    let healthy =
-        |board: &Board| board.ask("GET", "/healthz", &[("Authorization", &bearer)]).status;
+    let healthy = |dashboard: &TestDashboard| {
+        dashboard.ask("GET", "/healthz", &[("Authorization", &bearer)]).status
+    };
     let mut streams: Vec<_> = (0..2)
-        .map(|_| connect(&board.at, "GET", "/api/v1/stream", &[("Authorization", &bearer)]))
+        .map(|_| connect(&dashboard.at, "GET", "/api/v1/stream", &[("Authorization", &bearer)]))
         .collect();
     for stream in &mut streams {
         assert!(stream.read(&mut [0; 64]).unwrap() > 0, "the stream begins");
     }
-    // A third sends a body in chunks, a third its head, and a third nothing at all.
+    // A third sends a body in chunks, a third its head, and a third nothing.
     let mut slow: Vec<Slow> = (0..300)
         .filter_map(|n| {
-            let mut stream = TcpStream::connect(&board.at).ok()?;
+            let mut stream = TcpStream::connect(&dashboard.at).ok()?;
             let method = ["POST", "GET"][n % 2];
             let head = format!(
                 "{method} /healthz HTTP/1.1\r\nHost: {}\r\nTransfer-Encoding: chunked\r\n\r\n",
-                board.at
+                dashboard.at
             );
             let rest = match n % 3 {
                 0 => {
@@ -259,7 +261,7 @@ fn slow_callers_without_a_token_keep_nobody_out() {
     let began = Instant::now();
     let mut asked = 0;
     while began.elapsed() < Duration::from_secs(4) {
-        assert_eq!(healthy(&board), 200);
+        assert_eq!(healthy(&dashboard), 200);
         asked += 1;
         for Slow { stream, rest } in &mut slow {
             // Most have been closed.
@@ -268,13 +270,13 @@ fn slow_callers_without_a_token_keep_nobody_out() {
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(asked > 3, "{asked}");
-    // Whoever showed the token keeps its stream meanwhile.
+    // Clients with the token keep their streams meanwhile.
     for stream in &mut streams {
         let mut bytes = [0; 4096];
         let len = wait("ticks", || stream.read(&mut bytes).ok());
         assert!(len > 0, "the stream ended");
     }
-    // All that was slow is closed before long, though it sends on.
+    // All slow connections are closed soon, although they continue to send.
     wait("the end of the slow ones", || {
         slow.retain_mut(|Slow { stream, .. }| {
             stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
@@ -289,10 +291,10 @@ fn slow_callers_without_a_token_keep_nobody_out() {
         });
         slow.is_empty().then_some(())
     });
-    board.end();
+    dashboard.end();
 }
 
-/// Passes on to `to` what comes under `/grid/`, without that, as a reverse proxy does. Returns where it is.
+/// A reverse proxy that forwards `/grid/` to `to` without the prefix. Returns its address.
 fn proxy(to: String) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
@@ -325,7 +327,7 @@ fn proxy(to: String) -> String {
     at
 }
 
-/// Where a relative address of a page leads.
+/// Resolves a relative address of a page.
 fn resolve(page: &str, relative: &str) -> String {
     assert!(
         !relative.starts_with('/') && !relative.contains(':'),
@@ -343,10 +345,10 @@ fn the_page_works_under_a_path_of_a_reverse_proxy() {
     std::fs::write(&file, token).unwrap();
     set_mode(&file, 0o600);
     let more = format!("[dashboard]\nbind = \"127.0.0.1:0\"\ntoken_file = {file:?}\n");
-    let board = Board::start(&[("ams", 1)], &more);
-    let at = proxy(board.at.clone());
+    let dashboard = TestDashboard::start(&[("ams", 1)], &more);
+    let at = proxy(dashboard.at.clone());
     assert_eq!(ask(&at, "GET", "/", &[]).status, 404);
-    // A browser enters by the token and is sent to the page, with a cookie for that path.
+    // A browser enters by the token and is redirected to the page, with a cookie for that path.
     let entered = ask(&at, "GET", &format!("/grid/?token={token}"), &[]);
     assert_eq!(entered.status, 303);
     let page = resolve("/grid/", entered.header("location").unwrap());
@@ -356,7 +358,7 @@ fn the_page_works_under_a_path_of_a_reverse_proxy() {
     let cookie = [("Cookie", cookie.split(';').next().unwrap())];
     let html = ask(&at, "GET", &page, &cookie);
     assert_eq!(html.status, 200);
-    // All that page and script ask for is there.
+    // All resources of page and script exist.
     let script = ask(&at, "GET", "/grid/app.js", &cookie).body;
     let named = |text: &str, before: &str, after: char| -> Vec<String> {
         let parts = text.split(before).skip(1);
@@ -378,16 +380,16 @@ fn the_page_works_under_a_path_of_a_reverse_proxy() {
         line.clear();
         assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended");
     }
-    board.end();
+    dashboard.end();
     let Some(browser) = Browser::start() else { return };
-    let board = Board::start(&[("ams", 1)], "");
-    let at = proxy(board.at.clone());
+    let dashboard = TestDashboard::start(&[("ams", 1)], "");
+    let at = proxy(dashboard.at.clone());
     browser.open(&format!("http://{at}/grid/"));
     wait("the page", || {
         browser.js("return document.body.dataset.ready ?? null").as_str().map(|_| ())
     });
     assert_eq!(browser.complaints(), [""; 0]);
-    board.end();
+    dashboard.end();
 }
 
 fn set_mode(file: &Path, mode: u32) {
@@ -396,7 +398,7 @@ fn set_mode(file: &Path, mode: u32) {
 }
 
 #[test]
-fn open_to_everybody_it_does_not_start() {
+fn a_dashboard_open_to_everybody_does_not_start() {
     let dir = tempfile::tempdir().unwrap();
     let file = config(dir.path(), &[("ams", 1)], "[dashboard]\nbind = \"0.0.0.0:0\"\n");
     let refused = run(&["up", file.to_str().unwrap()]);
@@ -405,20 +407,20 @@ fn open_to_everybody_it_does_not_start() {
 }
 
 #[test]
-fn snapshot_stream_and_metrics_tell_of_a_job_that_runs() {
-    let board = Board::start(&[("ams", 2), ("del", 1)], "");
-    // Other pages that were made to come here.
+fn snapshot_stream_and_metrics_contain_a_running_job() {
+    let dashboard = TestDashboard::start(&[("ams", 2), ("del", 1)], "");
+    // Other pages that lead here.
     for (header, value, status) in [
         ("Host", "evil.example.org", 421),
         ("Origin", "http://evil.example.org", 403),
         ("Origin", "null", 403),
     ] {
-        assert_eq!(board.ask("GET", "/api/v1/snapshot", &[(header, value)]).status, status);
+        assert_eq!(dashboard.ask("GET", "/api/v1/snapshot", &[(header, value)]).status, status);
     }
-    wait("readiness", || (board.ask("GET", "/readyz", &[]).status == 200).then_some(()));
-    board.submit(&["queens", "--size", "19", "--min", "1", "--max", "3", "--spread"]);
+    wait("readiness", || (dashboard.ask("GET", "/readyz", &[]).status == 200).then_some(()));
+    dashboard.submit(&["queens", "--size", "19", "--min", "1", "--max", "3", "--spread"]);
     let job = wait("a job with workers that work", || {
-        let tick = board.snapshot();
+        let tick = dashboard.snapshot();
         let job = tick["jobs"][0].clone();
         let works = |cluster: &Value| {
             cluster["w"].as_array().unwrap().iter().all(|row| row[0].as_u64() > Some(0))
@@ -432,28 +434,28 @@ fn snapshot_stream_and_metrics_tell_of_a_job_that_runs() {
     let shares: u64 =
         job["clusters"]["ams"]["t"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
     assert_eq!(shares, 100);
-    // A stream begins with what is known, and goes on.
-    let mut stream = BufReader::new(connect(&board.at, "GET", "/api/v1/stream?after=0", &[]));
-    let (mut ticks, mut told, mut line) = (0, Vec::new(), String::new());
+    // A stream starts with known events, and continues.
+    let mut stream = BufReader::new(connect(&dashboard.at, "GET", "/api/v1/stream?after=0", &[]));
+    let (mut ticks, mut output, mut line) = (0, Vec::new(), String::new());
     while ticks < 3 {
         line.clear();
         assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended");
         ticks += u32::from(line.starts_with("event: tick"));
-        told.extend(line.strip_prefix("id: ").map(|id| id.trim().parse::<u64>().unwrap()));
+        output.extend(line.strip_prefix("id: ").map(|id| id.trim().parse::<u64>().unwrap()));
     }
-    assert!(told.len() > 1 && told.windows(2).all(|pair| pair[0] < pair[1]), "{told:?}");
-    let last = told.last().unwrap().to_string();
-    let again = connect(&board.at, "GET", "/api/v1/stream", &[("Last-Event-ID", &last)]);
+    assert!(output.len() > 1 && output.windows(2).all(|pair| pair[0] < pair[1]), "{output:?}");
+    let last = output.last().unwrap().to_string();
+    let again = connect(&dashboard.at, "GET", "/api/v1/stream", &[("Last-Event-ID", &last)]);
     let mut again = BufReader::new(again);
     loop {
         line.clear();
         again.read_line(&mut line).unwrap();
-        assert!(!line.starts_with("id: 1\n"), "what is known was told again");
+        assert!(!line.starts_with("id: 1\n"), "known events were sent again");
         if line.starts_with("event: tick") {
             break;
         }
     }
-    let metrics = board.ask("GET", "/metrics", &[]);
+    let metrics = dashboard.ask("GET", "/metrics", &[]);
     let body = &metrics.body;
     let of = |name: &str| -> f64 {
         let line = body
@@ -468,7 +470,7 @@ fn snapshot_stream_and_metrics_tell_of_a_job_that_runs() {
     assert!(of("springtide_tasks_total{state=\"executed\"}") > 0.0);
     assert_eq!(of("springtide_dashboard_streams"), 2.0);
     assert!(body.ends_with("# EOF\n") || body.trim_end().ends_with("# EOF"));
-    // What Grafana's file asks for is told.
+    // The metrics that Grafana's file uses exist.
     let file = include_str!("../../packaging/grafana.json");
     let names = file.split("springtide_").skip(1);
     let names: BTreeSet<&str> = names
@@ -479,12 +481,12 @@ fn snapshot_stream_and_metrics_tell_of_a_job_that_runs() {
         let family = name.strip_suffix("_total").unwrap_or(name);
         assert!(body.contains(&format!("# TYPE springtide_{family} ")), "{name}: {body}");
     }
-    // No series grows with nodes or jobs.
+    // The number of series is independent of nodes and jobs.
     assert!(!body.contains("ams-1") && !body.contains("job="), "{body}");
-    board.end();
+    dashboard.end();
 }
 
-/// A browser that is driven through chromedriver.
+/// A browser under chromedriver.
 struct Browser {
     driver: Running,
     at: String,
@@ -497,7 +499,8 @@ impl Browser {
         let there = |name: &str| std::process::Command::new(name).arg("--version").output().is_ok();
         if !there("chromedriver") || !there("chromium") {
             println!(
-                "skipped: there is no chromium with chromedriver here, and the page is not looked at"
+                "skipped: there is no chromium with chromedriver here, and the page is not looked \
+                at"
             );
             return None;
         }
@@ -515,7 +518,8 @@ impl Browser {
         let args =
             json!(["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900"]);
         let wanted = json!({ "capabilities": { "alwaysMatch": {
-            "goog:chromeOptions": { "args": args }, "goog:loggingPrefs": { "browser": "ALL" } } } });
+            "goog:chromeOptions": { "args": args }, "goog:loggingPrefs": { "browser": "ALL" },
+        } } });
         let answer = drive(&at, "POST", "/session", &wanted);
         let session = answer["sessionId"].as_str().unwrap().to_owned();
         Some(Self { driver, at, session, _dir: dir })
@@ -533,15 +537,16 @@ impl Browser {
         self.call("POST", "/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// What the body of an async function comes to.
+    /// The value of the body of an async function.
     fn later(&self, body: &str) -> Value {
         let script = format!(
-            "const done = arguments[arguments.length - 1]; (async () => {{ {body} }})().then(done, (error) => done(String(error)))"
+            "const done = arguments[arguments.length - 1]; (async () => {{ {body} }})().then(done, \
+            (error) => done(String(error)))"
         );
         self.call("POST", "/execute/async", &json!({ "script": script, "args": [] }))
     }
 
-    /// What the page has complained of.
+    /// The errors that the page has logged.
     fn complaints(&self) -> Vec<String> {
         let log = self.call("POST", "/se/log", &json!({ "type": "browser" }));
         let severe = |entry: &Value| entry["level"] == "SEVERE" || entry["level"] == "WARNING";
@@ -563,12 +568,13 @@ fn drive(at: &str, method: &str, path: &str, body: &Value) -> Value {
     let mut stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {at}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: {at}\r\nContent-Type: application/json\r\n\
+        Content-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(body.as_bytes()).unwrap();
-    // It keeps the connection, whatever it is asked for.
+    // It keeps the connection open in spite of the header.
     let (mut stream, mut length) = (BufReader::new(stream), 0);
     loop {
         let mut line = String::new();
@@ -589,11 +595,11 @@ fn drive(at: &str, method: &str, path: &str, body: &Value) -> Value {
 }
 
 #[test]
-fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
+fn the_page_shows_the_grid_and_reports_a_lost_connection() {
     let Some(browser) = Browser::start() else { return };
-    let mut board = Board::start(&[("ams", 2), ("del", 1), ("lyon", 1)], "");
-    // Reserved before a job is there that may take it without an end.
-    let config = board.config();
+    let mut dashboard = TestDashboard::start(&[("ams", 2), ("del", 1), ("lyon", 1)], "");
+    // Reserved before a job that may use it without an end.
+    let config = dashboard.config();
     let line = [
         "reserve",
         "--on",
@@ -609,8 +615,8 @@ fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
     ];
     let reserved = run(&[&line[..], &["--config", config.to_str().unwrap()]].concat());
     assert_eq!(reserved.code, Some(0), "{}", reserved.err);
-    board.submit(&["queens", "--size", "19", "--min", "1", "--max", "3", "--spread"]);
-    browser.open(&format!("http://{}/", board.at));
+    dashboard.submit(&["queens", "--size", "19", "--min", "1", "--max", "3", "--spread"]);
+    browser.open(&format!("http://{}/", dashboard.at));
     let text = |script: &str| browser.js(script).as_str().unwrap_or_default().to_owned();
     wait("the page", || {
         browser.js("return document.body.dataset.ready ?? null").as_str().map(|_| ())
@@ -622,7 +628,7 @@ fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
     });
     assert_eq!(text("return document.getElementById('live').textContent"), "live");
     assert!(text("return document.getElementById('job-table').textContent").contains("1 queens"));
-    // It grows into what is free.
+    // The job grows into the free processors.
     wait("all nodes at work", || {
         let counts = text("return document.getElementById('counts').textContent");
         counts.contains("4/4 workers, 3 busy").then_some(())
@@ -634,38 +640,56 @@ fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
         (!found.is_empty()).then_some(found)
     });
     assert!(booking.contains("(a lecture)") && booking.contains("1 of lyon in"), "{booking}");
-    // What it reckons with, by itself.
-    let reckoned = browser.later(
+    // The page's functions by themselves.
+    let computed = browser.later(
         "const m = await import('/model.js'); \
-         return { boxes: m.stack([[2, 0, 10], [1, 5, 8], [1, 10, 12], [1, 6, 7]]).map((box) => box.from), \
-                  names: m.names('a', '1-3,7'), few: m.thin([...Array(100).keys()], 10).length, round: [m.round(60, 8), m.round(4000, 3), m.round(1e6, 3)], \
-                  times: [0, 59.6, 75, 3700, null].map(m.time), counts: [9999, 12345, 4e7].map(m.count), \
-                  micros: [5, 5000, 5e6].map(m.micros), line: m.path([[0, 1], [1, null], [2, 3]], (x) => x, (y) => y), \
-                  left: [m.eta([5, 10], 20), m.eta([0, 10], 20), m.eta([5, null], 20)] }",
+        return { boxes: m.stack([[2, 0, 10], [1, 5, 8], [1, 10, 12], [1, 6, 7]]).map((box) => \
+        box.from), \
+        names: m.names('a', '1-3,7'), few: m.thin([...Array(100).keys()], 10).length, round: \
+        [m.round(60, 8), m.round(4000, 3), m.round(1e6, 3)], \
+        times: [0, 59.6, 75, 3700, null].map(m.time), counts: [9999, 12345, 4e7].map(m.count), \
+        micros: [5, 5000, 5e6].map(m.micros), line: m.path([[0, 1], [1, null], [2, 3]], (x) => x, \
+        (y) => y), \
+        left: [m.eta([5, 10], 20), m.eta([0, 10], 20), m.eta([5, null], 20)] }",
     );
-    let expected = json!({ "boxes": [0, 2, 0, 3], "names": ["a-1", "a-2", "a-3", "a-7"], "few": 10, "round": [[0, 10, 20, 30, 40, 50, 60], [0, 1800, 3600], [0, 345_600, 691_200]],
-        "times": ["0 s", "1:00 min", "1:15 min", "1:01 h", "–"], "counts": ["9999", "12.3 k", "40.0 M"],
-        "micros": ["5 µs", "5.00 ms", "5.00 s"], "line": "M0.0 1.0M2.0 3.0", "left": [20, null, null] });
-    assert_eq!(reckoned, expected);
+    let expected = json!({
+        "boxes": [0, 2, 0, 3], "names": ["a-1", "a-2", "a-3", "a-7"], "few": 10,
+        "round": [[0, 10, 20, 30, 40, 50, 60], [0, 1800, 3600], [0, 345_600, 691_200]],
+        "times": ["0 s", "1:00 min", "1:15 min", "1:01 h", "–"],
+        "counts": ["9999", "12.3 k", "40.0 M"], "micros": ["5 µs", "5.00 ms", "5.00 s"],
+        "line": "M0.0 1.0M2.0 3.0", "left": [20, null, null],
+    });
+    assert_eq!(computed, expected);
     // A worker by keyboard alone.
     browser.js("document.querySelector('.tile').focus(); document.activeElement.click()");
     assert!(
         text("return document.getElementById('drawer').textContent").contains("node drain ams-1")
     );
     browser.js("document.getElementById('drawer').close()");
-    // Names and reasons of others are text.
+    // Names and reasons of other processes are text.
     let hostile = r#"<img src=x onerror="document.body.dataset.pwned=1">"#;
-    let tick = json!({ "v": 1, "seq": 1, "at": 1, "grid": hostile, "jobs": [{ "id": 9, "name": hostile, "state": hostile, "nodes": 1,
-        "waits": hostile }], "more_jobs": 0, "event": 0, "dropped": 0,
-        "clusters": [{ "name": hostile, "names": [hostile], "w": [[1, 1, 1, 1, 1, 1]], "failing": hostile }],
-        "slots": { "sites": [{ "n": hostile, "p": 1, "free": 1 }], "bookings": [[0, 1, 0, 9, 0]], "more": 0,
-            "reservations": [[1, hostile, hostile, 1]] } });
-    let told = json!({ "id": 1_000_000, "at": 1, "kind": "adapt", "text": hostile, "why": [hostile, hostile] });
-    browser.js(&format!("window.springtide.tell({told}); window.springtide.take({tick})"));
+    let job = json!({
+        "id": 9, "name": hostile, "state": hostile, "nodes": 1, "waits": hostile,
+    });
+    let cluster = json!({
+        "name": hostile, "names": [hostile], "w": [[1, 1, 1, 1, 1, 1]], "failing": hostile,
+    });
+    let tick = json!({
+        "v": 1, "seq": 1, "at": 1, "grid": hostile, "jobs": [job], "more_jobs": 0, "event": 0,
+        "dropped": 0, "clusters": [cluster],
+        "slots": {
+            "sites": [{ "n": hostile, "p": 1, "free": 1 }], "bookings": [[0, 1, 0, 9, 0]],
+            "more": 0, "reservations": [[1, hostile, hostile, 1]],
+        },
+    });
+    let output = json!({
+        "id": 1_000_000, "at": 1, "kind": "adapt", "text": hostile, "why": [hostile, hostile],
+    });
+    browser.js(&format!("window.springtide.tell({output}); window.springtide.take({tick})"));
     assert_eq!(browser.js("return document.querySelectorAll('main img').length"), 0);
     assert_eq!(browser.js("return document.body.dataset.pwned ?? null"), Value::Null);
     assert!(text("return document.getElementById('decision-log').textContent").contains(hostile));
-    // As narrow as a telephone nothing is wider than the screen.
+    // On a narrow screen nothing is wider than the screen.
     browser.call(
         "POST",
         "/goog/cdp/execute",
@@ -675,8 +699,8 @@ fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
     let wide = browser.js("return document.documentElement.scrollWidth").as_u64();
     assert!(wide <= Some(360), "{wide:?}");
     assert_eq!(browser.complaints(), [""; 0]);
-    // The head dies.
-    board.up.signal("KILL");
+    // The head is killed.
+    dashboard.up.signal("KILL");
     wait("staleness", || {
         (text("return document.getElementById('live').dataset.state") == "stale").then_some(())
     });
@@ -685,7 +709,7 @@ fn the_page_shows_the_grid_and_says_when_it_hears_nothing() {
         browser.js("return document.querySelectorAll('.tile').length").as_u64() > Some(0),
         "what is known stays"
     );
-    board.up.wait();
+    dashboard.up.wait();
 }
 
 #[test]
@@ -707,10 +731,10 @@ fn a_run_that_is_over_is_one_page_that_needs_no_server() {
     ];
     let ended = run(&[&line[..], &["--period", "200ms", "--out", run_dir]].concat());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
-    let told = run(&["report", run_dir]);
-    assert_eq!(told.code, Some(0), "{}", told.err);
+    let output = run(&["report", run_dir]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
     let file = out.join("report.html");
-    assert_eq!(told.out.trim(), file.to_str().unwrap());
+    assert_eq!(output.out.trim(), file.to_str().unwrap());
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.len() < 2 << 20, "{} bytes", text.len());
     let data = text.split("id=\"run\">").nth(1).unwrap().split("</script>").next().unwrap();
@@ -724,27 +748,25 @@ fn a_run_that_is_over_is_one_page_that_needs_no_server() {
     assert_eq!((&job["name"], &job["iter"][0]), (&json!("barnes-hut"), &json!(60)));
     let steals = job["steals"].as_array().unwrap();
     assert!(steals.iter().any(|steal| steal[2].as_u64() > Some(0)), "{job}");
-    // Its figures are there without a script, and it may be held against another.
-    assert!(
-        text.contains("<h2>Iterations</h2>") && text.contains("<h2>Where thread time went</h2>")
-    );
+    // Its figures exist without a script, and it can be compared with another run.
+    assert!(text.contains("<h2>Iterations</h2>") && text.contains("<h2>Thread time by state</h2>"));
     let compared = dir.path().join("compared.html");
     let both = ["report", "--compare", run_dir, run_dir, "--out", compared.to_str().unwrap()];
-    let told = run(&both);
-    assert_eq!(told.code, Some(0), "{}", told.err);
+    let output = run(&both);
+    assert_eq!(output.code, Some(0), "{}", output.err);
     let text = std::fs::read_to_string(&compared).unwrap();
     assert!(
-        text.contains("Their answers are one.")
+        text.contains("Their results are equal.")
             && text.contains("run (2)")
             && !text.contains("<script")
     );
     let alone = run(&["report", "--compare", run_dir]);
     assert_eq!(alone.code, Some(2), "{}", alone.err);
-    // And its stolen tasks are a timeline, each of which ended.
-    let told = run(&["trace", run_dir]);
-    assert_eq!(told.code, Some(0), "{}", told.err);
+    // Its stolen tasks form a timeline, and each has an end.
+    let output = run(&["trace", run_dir]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
     let timeline: Value =
-        serde_json::from_str(&std::fs::read_to_string(told.out.trim()).unwrap()).unwrap();
+        serde_json::from_str(&std::fs::read_to_string(output.out.trim()).unwrap()).unwrap();
     let events = timeline["traceEvents"].as_array().unwrap();
     let tasks: Vec<_> = events.iter().filter(|event| event["cat"] == "task").collect();
     let ended = tasks.iter().filter(|task| !task["args"]["outcome"].is_null()).count();
@@ -763,8 +785,9 @@ fn a_run_that_is_over_is_one_page_that_needs_no_server() {
         browser.js("return document.body.dataset.ready ?? null").as_str().map(|_| ())
     });
     assert_eq!(browser.js("return document.querySelectorAll('.tile').length"), 4);
-    let at = "const at = document.getElementById('at'); at.value = 0; at.dispatchEvent(new Event('input')); \
-              return document.body.dataset.ready";
+    let at = "const at = document.getElementById('at'); at.value = 0; at.dispatchEvent(new \
+    Event('input')); \
+    return document.body.dataset.ready";
     assert_eq!(browser.js(at), "1");
     assert_eq!(browser.js("return document.getElementById('live').textContent"), "replay");
     assert_eq!(browser.complaints(), [""; 0]);
@@ -772,9 +795,9 @@ fn a_run_that_is_over_is_one_page_that_needs_no_server() {
 
 #[test]
 fn top_shows_the_same_in_a_terminal() {
-    let mut board = Board::start(&[("ams", 2)], "");
-    board.submit(&["queens", "--size", "19", "--min", "2", "--max", "2"]);
-    let config = board.config();
+    let mut dashboard = TestDashboard::start(&[("ams", 2)], "");
+    dashboard.submit(&["queens", "--size", "19", "--min", "2", "--max", "2"]);
+    let config = dashboard.config();
     let line = ["top", "--once", "--config", config.to_str().unwrap()];
     let text = wait("workers that work", || {
         let ended = run(&line);
@@ -783,8 +806,8 @@ fn top_shows_the_same_in_a_terminal() {
     });
     assert!(text.starts_with("local · 1 clusters · 2/2 workers, 2 busy\n"), "{text}");
     assert!(text.contains("job 1 queens") && !text.contains('\u{1b}'), "{text}");
-    board.up.signal("TERM");
-    board.up.wait();
+    dashboard.up.signal("TERM");
+    dashboard.up.wait();
     let nothing = run(&line);
     assert_eq!(nothing.code, Some(1), "{}", nothing.err);
     assert!(nothing.err.contains("no grid is up there"), "{}", nothing.err);

@@ -1,12 +1,12 @@
-//! Nodes that are taken out of service, by command and by a signal to their process; and runs that are told afterwards.
+//! Nodes that are taken out of service, by command and by a signal; and explanations of runs.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::{Ended, Running, kill, nodes, program, run, text, until};
+use crate::support::{CommandOutput, Running, kill, nodes, program, run, text, until};
 
-/// A grid that stays up.
+/// A grid that stays.
 pub struct Up {
     running: Running,
     pub dir: PathBuf,
@@ -19,12 +19,12 @@ impl Up {
         Self::of(&[("ams", 3)])
     }
 
-    /// With these clusters and so many nodes of each.
+    /// A grid with these clusters, each with its number of nodes.
     pub fn of(clusters: &[(&str, u32)]) -> Self {
         Self::with(clusters, "")
     }
 
-    /// The same, and with these lines in the config.
+    /// A grid with these clusters, and these lines in its config.
     pub fn with(clusters: &[(&str, u32)], lines: &str) -> Self {
         let one = |(name, nodes): &(&str, u32)| {
             format!("[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\n")
@@ -33,23 +33,23 @@ impl Up {
         Self::by(&format!("{lines}\n{clusters}"))
     }
 
-    /// With this config.
+    /// A grid with this config.
     pub fn by(config: &str) -> Self {
         Self::written(|_| config.to_owned())
     }
 
-    /// With the config that is made for its directory.
+    /// A grid with the config that is made for its directory.
     pub fn written(config: impl FnOnce(&Path) -> String) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("grid.toml");
         std::fs::write(&file, config(temp.path())).unwrap();
         let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
         let up = Self { running, dir: temp.path().join(".springtide/local"), file, temp };
-        up.told("Ctrl-C ends the grid");
+        up.await_output("Ctrl-C ends the grid");
         up
     }
 
-    /// Kills the head without a warning.
+    /// Kills the head without warning.
     pub fn kill_head(&mut self) {
         self.running.signal("KILL");
         self.running.wait();
@@ -59,25 +59,25 @@ impl Up {
     pub fn start_head(&mut self) {
         let command = program(&["up", self.file.to_str().unwrap()]);
         self.running = Running::start(command, self.temp.path());
-        self.told("Ctrl-C ends the grid");
+        self.await_output("Ctrl-C ends the grid");
     }
 
-    /// What the head has said since it was started.
-    pub fn said(&self) -> String {
+    /// The output of the head since its start.
+    pub fn output(&self) -> String {
         text(&self.temp.path().join("stderr.log"))
     }
 
-    /// Waits until `up` has said this.
-    fn told(&self, what: &str) {
-        until(what, || self.said().contains(what));
+    /// Waits for this output of `up`.
+    fn await_output(&self, what: &str) {
+        until(what, || self.output().contains(what));
     }
 
-    pub fn node(&self, line: &[&str]) -> Ended {
+    pub fn node(&self, line: &[&str]) -> CommandOutput {
         let config = ["--config", self.file.to_str().unwrap()];
         run(&[&["node"], line, &config].concat())
     }
 
-    /// An endless job that has started.
+    /// Starts an endless job.
     fn endless(&self, more: &[&str]) -> Running {
         let dir = self.temp.path().join("client");
         std::fs::create_dir_all(&dir).unwrap();
@@ -96,16 +96,16 @@ impl Up {
         nodes(&self.dir).into_iter().find(|(name, _)| name == node).map(|(_, pid)| pid)
     }
 
-    /// Ends it, and starts one of the same config.
+    /// Ends the grid, and starts one with the same config.
     pub fn again(mut self) -> Self {
         self.running.signal("TERM");
         assert_eq!(self.running.wait().code(), Some(0));
-        // Its words are those of the former one.
+        // The log of the ended grid.
         std::fs::remove_file(self.temp.path().join("stderr.log")).unwrap();
         let Self { file, dir, temp, .. } = self;
         let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
         let up = Self { running, dir, file, temp };
-        up.told("Ctrl-C ends the grid");
+        up.await_output("Ctrl-C ends the grid");
         up
     }
 
@@ -121,14 +121,14 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn nodes_are_taken_out_of_service_and_put_back() {
+fn nodes_are_drained_and_undrained() {
     let up = Up::start();
     let drained = up.node(&["drain", "ams-3", "ams-2", "--deadline", "30s", "--json"]);
     assert_eq!(drained.code, Some(0), "{}", drained.err);
     let expected =
         serde_json::json!({ "schema": 1, "ok": true, "empty": ["ams-2", "ams-3"], "gone": [] });
     assert_eq!(json(&drained.out), expected);
-    up.told("node ams-3 is drained");
+    up.await_output("node ams-3 is drained");
     let config = up.file.to_str().unwrap();
     let fib = || json(&run(&["run", "fib", "--n", "22", "--json", "--config", config]).out);
     assert_eq!(fib()["clusters"], serde_json::json!([{ "name": "ams", "workers": 1 }]));
@@ -138,7 +138,7 @@ fn nodes_are_taken_out_of_service_and_put_back() {
     let lost = up.node(&["undrain", "bud-1", "ams-2"]);
     assert_eq!(lost.code, Some(2), "{}", lost.err);
     assert_eq!(up.node(&["undrain", "ams-2", "ams-3"]).code, Some(0));
-    up.told("node ams-3 is in service again");
+    up.await_output("node ams-3 is in service again");
     assert_eq!(fib()["clusters"], serde_json::json!([{ "name": "ams", "workers": 3 }]));
     up.end();
 }
@@ -151,10 +151,10 @@ fn a_job_keeps_the_nodes_that_it_needs() {
     assert_eq!(kept.code, Some(3), "{}", kept.err);
     assert!(kept.err.contains("job-1 needs 3 nodes and would have 2"), "{}", kept.err);
     assert_eq!(json(&kept.out)["ok"], false);
-    // A node's own end cannot be refused; it does not wait for what will not come.
+    // A node's own end cannot be refused; it does not wait for a replacement.
     let pid = up.pid("ams-3").unwrap();
     kill(pid, "TERM");
-    until("it ends and is started anew", || up.pid("ams-3").is_some_and(|now| now != pid));
+    until("it ends and is restarted", || up.pid("ams-3").is_some_and(|now| now != pid));
     assert!(
         up.log("ams-3").contains("does not leave in order: job-1 needs 3"),
         "{}",
@@ -166,29 +166,29 @@ fn a_job_keeps_the_nodes_that_it_needs() {
 }
 
 #[test]
-fn a_node_that_is_told_to_end_leaves_first() {
+fn a_node_that_is_ordered_to_end_leaves_first() {
     let up = Up::start();
     let pid = up.pid("ams-2").unwrap();
     kill(pid, "TERM");
-    until("it ends and is started anew", || up.pid("ams-2").is_some_and(|now| now != pid));
+    until("it ends and is restarted", || up.pid("ams-2").is_some_and(|now| now != pid));
     let log = up.log("ams-2");
-    for told in [
-        "told to end by SIGTERM: leaves its job first",
-        "ends: told to end by SIGTERM: it is empty",
+    for part in [
+        "ordered to end by SIGTERM: leaves its job first",
+        "ends: ordered to end by SIGTERM: it is empty",
     ] {
-        assert!(log.contains(told), "{told}: {log}");
+        assert!(log.contains(part), "{part}: {log}");
     }
     up.end();
 }
 
-/// The same in the midst of a job, the root's node among them: nothing of the job is lost, so nobody is.
+/// Busy nodes end, among them the root's: no part of the job is lost, and no node counts as lost.
 #[test]
-fn busy_nodes_that_are_told_to_end_leave_first() {
+fn busy_nodes_that_are_ordered_to_end_leave_first() {
     let up = Up::of(&[("ams", 2), ("bud", 2)]);
     let mut client = up.endless(&[]);
-    let told = || text(&up.temp.path().join("client/stderr.log"));
+    let output = || text(&up.temp.path().join("client/stderr.log"));
     let root =
-        told().lines().find_map(|line| Some(line.split("the root runs on ").nth(1)?.to_owned()));
+        output().lines().find_map(|line| Some(line.split("the root runs on ").nth(1)?.to_owned()));
     let root = root.expect("the job runs");
     let other = if root == "bud-2" { "bud-1" } else { "bud-2" };
     for (node, says) in [
@@ -197,19 +197,23 @@ fn busy_nodes_that_are_told_to_end_leave_first() {
     ] {
         let pid = up.pid(node).unwrap();
         kill(pid, "TERM");
-        until("it ends and is started anew", || up.pid(node).is_some_and(|now| now != pid));
-        assert!(told().contains(&says), "{says}: {}", told());
-        assert!(up.log(node).contains("told to end by SIGTERM: it is empty"), "{}", up.log(node));
+        until("it ends and is restarted", || up.pid(node).is_some_and(|now| now != pid));
+        assert!(output().contains(&says), "{says}: {}", output());
+        assert!(
+            up.log(node).contains("ordered to end by SIGTERM: it is empty"),
+            "{}",
+            up.log(node)
+        );
     }
-    assert!(!told().contains("was lost"), "{}", told());
+    assert!(!output().contains("was lost"), "{}", output());
     client.signal("INT");
     assert_eq!(client.wait().code(), Some(130));
     up.end();
 }
 
-/// The log of a run that was not adapted, and of none.
+/// The explanation of a run without adaptation, and of no run.
 #[test]
-fn a_run_without_decisions_is_told_as_such() {
+fn a_run_without_decisions_is_reported_as_such() {
     let temp = tempfile::tempdir().unwrap();
     let out = temp.path().join("out");
     let dir = out.to_str().unwrap();
@@ -224,14 +228,14 @@ fn a_run_without_decisions_is_told_as_such() {
     );
     let config = text(&out.join("config.toml"));
     assert!(config.contains("mode = \"static\"") && config.contains("# flag --mode"), "{config}");
-    let told = run(&["why", dir]);
-    assert_eq!(told.code, Some(0), "{}", told.err);
+    let output = run(&["why", dir]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
     for part in
         ["a grid of 2 nodes: ams 1, del 1", "node ams-1 joined", "job-1 (fib) starts under epoch 1"]
     {
-        assert!(told.out.contains(part), "{part}: {}", told.out);
+        assert!(output.out.contains(part), "{part}: {}", output.out);
     }
-    assert!(told.err.contains("no decision is in "), "{}", told.err);
+    assert!(output.err.contains("no decision is in "), "{}", output.err);
     assert_eq!(run(&["why", dir, "--at", "1"]).code, Some(1));
     assert_eq!(run(&["replay", dir]).code, Some(1));
     let nothing = run(&["why", Path::new(dir).join("nodes").to_str().unwrap()]);
@@ -239,10 +243,10 @@ fn a_run_without_decisions_is_told_as_such() {
     assert!(nothing.err.contains("holds no run"), "{}", nothing.err);
 }
 
-/// A run attached to a grid that is up: its record has joins, losses and epochs on one clock, also when its root dies before the first
-/// period's end.
+/// A run attached to a running grid. Its log has joins, losses and epochs on one clock, even if its
+/// root dies before the first period's end.
 #[test]
-fn a_run_that_is_attached_is_told_with_its_losses_on_one_clock() {
+fn an_attached_run_has_its_losses_on_one_clock() {
     let up = Up::of(&[("ams", 2), ("del", 2)]);
     let out = up.temp.path().join("run");
     let (dir, config) = (out.to_str().unwrap(), up.file.to_str().unwrap());
@@ -250,21 +254,21 @@ fn a_run_that_is_attached_is_told_with_its_losses_on_one_clock() {
     let client = up.temp.path().join("client");
     std::fs::create_dir(&client).unwrap();
     let mut running = Running::start(program(&line), &client);
-    let said = || text(&client.join("stderr.log"));
+    let output = || text(&client.join("stderr.log"));
     let root = |times: usize| {
-        until("the root runs", || said().matches("the root runs on ").count() == times);
+        until("the root runs", || output().matches("the root runs on ").count() == times);
         let line =
-            said().lines().rfind(|line| line.contains("the root runs on ")).unwrap().to_owned();
+            output().lines().rfind(|line| line.contains("the root runs on ")).unwrap().to_owned();
         line.split("the root runs on ").nth(1).unwrap().trim().to_owned()
     };
     let first = root(1);
     kill(up.pid(&first).unwrap(), "KILL");
     let second = root(2);
     running.signal("TERM");
-    assert_eq!(running.wait().code(), Some(143), "{}", said());
-    let told = run(&["why", dir, "--json"]);
-    assert_eq!(told.code, Some(0), "{}", told.err);
-    let object = json(&told.out);
+    assert_eq!(running.wait().code(), Some(143), "{}", output());
+    let output = run(&["why", dir, "--json"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    let object = json(&output.out);
     let entries = object["told"].as_array().unwrap();
     let of_kind = |kind: &'static str| {
         let found = entries.iter().filter(move |entry| entry["kind"] == kind);
@@ -272,20 +276,20 @@ fn a_run_that_is_attached_is_told_with_its_losses_on_one_clock() {
     };
     let texts = |kind| of_kind(kind).map(|(_, text)| text).collect::<Vec<_>>().join("; ");
     for node in ["ams-1", "ams-2", "del-1", "del-2"] {
-        assert!(texts("joined").contains(node), "{node} joined: {}", told.out);
+        assert!(texts("joined").contains(node), "{node} joined: {}", output.out);
     }
-    assert!(texts("lost").contains(&first), "{first} was lost: {}", told.out);
+    assert!(texts("lost").contains(&first), "{first} was lost: {}", output.out);
     let coordinated = format!("coordinated by {second} under epoch 2");
-    assert!(texts("epoch").contains(&coordinated), "{coordinated}: {}", told.out);
-    // One clock: nothing is before the start of the job but what was, and times go forward.
+    assert!(texts("epoch").contains(&coordinated), "{coordinated}: {}", output.out);
+    // One clock: only entries before the job's start precede it, and times are in order.
     let times: Vec<f64> = entries.iter().map(|entry| entry["at_s"].as_f64().unwrap()).collect();
     assert!(times.is_sorted(), "{times:?}");
     let started: Vec<f64> = of_kind("started").map(|(at_s, _)| at_s).collect();
-    assert!(matches!(started[..], [0.0, again] if again > 0.0), "{started:?}: {}", told.out);
+    assert!(matches!(started[..], [0.0, again] if again > 0.0), "{started:?}: {}", output.out);
     up.end();
 }
 
-/// A report has the numbers of the result, however short the run was.
+/// A report has the numbers of the result, even for a short run.
 #[test]
 fn a_report_of_short_runs_has_their_numbers() {
     let temp = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Grids of real processes: results, ends by signals and deaths, and that nothing is left.
+//! Grids of real processes: results, ends by signals and deaths, and no leftovers.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ fn a_grid_gives_the_result_of_one_thread() {
 }
 
 #[test]
-fn the_keys_of_a_run_that_was_killed_are_removed_by_the_next() {
+fn the_keys_of_a_killed_run_are_removed_by_the_next() {
     let temp = tempfile::tempdir().unwrap();
     let mut command = program(&ENDLESS);
     command.args(["-v", "--clusters", "1x1"]).env("TMPDIR", temp.path());
@@ -74,7 +74,7 @@ fn the_keys_of_a_run_that_was_killed_are_removed_by_the_next() {
     };
     let ours = left();
     assert!(ours.len() == 1 && ours[0].join("node/ams-1/node.key").exists(), "{ours:?}");
-    // Of one that runs nothing is removed.
+    // Directories of running processes stay.
     next();
     assert_eq!(left(), ours);
     running.signal("KILL");
@@ -85,7 +85,7 @@ fn the_keys_of_a_run_that_was_killed_are_removed_by_the_next() {
     assert!(left().is_empty(), "{:?}", left());
 }
 
-/// Leaves of the recursion that `fib` spreads, and the calls they make.
+/// Leaves of the recursion that `fib` distributes, and their calls.
 fn leaves_of_fib(n: u64, grain: u64) -> (u64, f64) {
     match n {
         _ if n <= grain => (1, calls_of_fib(n)),
@@ -101,7 +101,7 @@ fn calls_of_fib(n: u64) -> f64 {
 }
 
 #[test]
-fn a_recorded_run_tells_its_work_and_is_predicted() {
+fn a_recorded_run_has_its_work_and_is_predicted() {
     let temp = tempfile::tempdir().unwrap();
     let (out, grid) = (temp.path().join("out"), temp.path().join("grid.toml"));
     let (out, grid) = (out.to_str().unwrap(), grid.to_str().unwrap());
@@ -113,20 +113,20 @@ fn a_recorded_run_tells_its_work_and_is_predicted() {
     let line = ["sim", "run", "--recorded", out, "--config", grid, "--without", "bud", "--json"];
     let ended = run(&line);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
-    let told = json(&ended.out);
-    let parts = told["recorded"]["clusters"].as_object().unwrap().values();
+    let log = json(&ended.out);
+    let parts = log["recorded"]["clusters"].as_object().unwrap().values();
     let sum = |key: &str| parts.clone().map(|part| part[key].as_f64().unwrap()).sum::<f64>();
     let (leaves, calls) = leaves_of_fib(32, 20);
     assert_eq!((sum("costed"), sum("units"), sum("workers")), (leaves as f64, calls, 4.0));
-    let model = &told["learned"]["model"];
+    let model = &log["learned"]["model"];
     assert_eq!((&model["rounds"], &model["leaves"]), (&1.into(), &leaves.into()));
     let work_s = model["work_us"].as_f64().unwrap() * 1e-6;
-    assert!((work_s - (sum("working_s") - sum("root_s"))).abs() < 1e-5, "{told}");
-    let predicted = told["predictions"].as_array().unwrap();
+    assert!((work_s - (sum("working_s") - sum("root_s"))).abs() < 1e-5, "{log}");
+    let predicted = log["predictions"].as_array().unwrap();
     assert_eq!(predicted.len(), 2);
     for (one, most) in predicted.iter().zip([6.0, 2.0]) {
         let runtime_s = one["runtime_s"].as_f64().unwrap();
-        // No faster than all of its nodes could, and no slower than one would, by far.
+        // Not faster than all of its nodes, and not much slower than one.
         assert!((work_s / most / 4.0..work_s * 4.0 + 5.0).contains(&runtime_s), "{one}");
     }
     let bad = run(&["sim", "run", "--recorded", grid, "--config", grid]);
@@ -162,7 +162,7 @@ fn a_signal_while_nodes_start_leaves_nothing() {
 }
 
 #[test]
-fn a_killed_launcher_takes_its_nodes_along() {
+fn a_killed_launcher_ends_its_nodes() {
     let temp = tempfile::tempdir().unwrap();
     let (mut running, started) = endless(temp.path(), "1x2");
     assert_eq!(started.len(), 2);
@@ -171,7 +171,8 @@ fn a_killed_launcher_takes_its_nodes_along() {
     until("the nodes end", || nodes(&temp.path().join("out")).is_empty());
 }
 
-/// Nodes of all roles but the root's die one after another, a whole cluster among them: the answer is that of a run alone.
+/// Nodes of all roles except the root's are killed one after another, among them a whole cluster.
+/// The result is that of a run without a grid.
 #[test]
 fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
     let temp = tempfile::tempdir().unwrap();
@@ -180,25 +181,25 @@ fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
     let mut command = program(&job);
     command.args(["-v", "--clusters", "3x2", "--json", "--out"]).arg(&out);
     let mut running = Running::start(command, temp.path());
-    let told = || text(&temp.path().join("stderr.log"));
-    until("the job runs", || told().contains("the root runs on"));
+    let log = || text(&temp.path().join("stderr.log"));
+    until("the job runs", || log().contains("the root runs on"));
     let started = nodes(&out);
-    // The first has the root; then a cluster's coordinator, and all of another cluster.
+    // The first node has the root; then a sub-coordinator, and all nodes of another cluster.
     for (_, pid) in [&started[2], &started[4], &started[5]] {
         kill(*pid, "KILL");
         std::thread::sleep(std::time::Duration::from_millis(150));
     }
-    assert_eq!(running.wait().code(), Some(0), "{}", told());
-    assert_eq!(told().matches("going on with").count(), 3, "{}", told());
+    assert_eq!(running.wait().code(), Some(0), "{}", log());
+    assert_eq!(log().matches("going on with").count(), 3, "{}", log());
     let ours = json(&text(&temp.path().join("stdout.log")));
     assert_eq!(ours["result"]["solutions"], 14_772_512);
     assert_eq!(nodes(&out), []);
 }
 
-/// Runs of Barnes-Hut in which one to five nodes, the root's as likely as any, die at random moments; each answer is that of a
-/// run alone.
-/// `SPRINGTIDE_DEATHS=100 cargo test -p springtide --test all deaths_at_random -- --ignored --nocapture`, also with
-/// `SPRINGTIDE_DEATHS_SEED`.
+/// Runs of Barnes-Hut in which one to five nodes, possibly the root's, are killed at random times.
+/// Each result is that of a run without a grid.
+/// `SPRINGTIDE_DEATHS=100 cargo test -p springtide --test all deaths_at_random -- --ignored
+/// --nocapture`, also with `SPRINGTIDE_DEATHS_SEED`.
 #[test]
 #[ignore = "long: see its doc comment"]
 fn deaths_at_random() {
@@ -219,11 +220,11 @@ fn deaths_at_random() {
         let temp = tempfile::tempdir().unwrap();
         let out = temp.path().join("out");
         let mut command = program(&job);
-        // Deaths by chance are no poison, however often they hit one task.
+        // Random deaths do not make a task poison, even if they hit it often.
         command.args(["-v", "--clusters", "3x3", "--poison", "0", "--out"]).arg(&out);
         let mut running = Running::start(command, temp.path());
-        let told = || text(&temp.path().join("stderr.log"));
-        until("the job runs", || told().contains("the root runs on"));
+        let log = || text(&temp.path().join("stderr.log"));
+        until("the job runs", || log().contains("the root runs on"));
         let mut victims = nodes(&out);
         for _ in 0..1 + draw(5) {
             std::thread::sleep(std::time::Duration::from_millis(draw(600)));
@@ -232,48 +233,46 @@ fn deaths_at_random() {
                 kill(pid, "KILL");
             }
         }
-        assert_eq!(running.wait().code(), Some(0), "run {run}, seed {seed}: {}", told());
+        assert_eq!(running.wait().code(), Some(0), "run {run}, seed {seed}: {}", log());
         let ours = json(&text(&temp.path().join("stdout.log")));
-        assert_eq!(ours["checksum"], answer, "run {run}, seed {seed}: {}", told());
-        lost += told().matches("going on with").count() + told().matches("takes its place").count();
+        assert_eq!(ours["checksum"], answer, "run {run}, seed {seed}: {}", log());
+        lost += log().matches("going on with").count() + log().matches("takes its place").count();
     }
     println!("{runs} of {runs} right; {lost} nodes lost while their jobs ran; seed {seed}");
 }
 
-/// The same of the root's node: the other clusters do not hear it, and together they are more than half.
+/// The root's node is silent: the other clusters, more than half, declare it lost.
 #[test]
-fn a_stopped_root_is_taken_over_by_the_word_of_the_others() {
+fn a_stopped_root_is_replaced_by_a_vote_of_the_others() {
     let temp = tempfile::tempdir().unwrap();
     let (mut running, started) = endless(temp.path(), "3x1");
-    let told = || text(&temp.path().join("stderr.log"));
+    let log = || text(&temp.path().join("stderr.log"));
     let root =
-        told().lines().find_map(|line| Some(line.split("the root runs on ").nth(1)?.to_owned()));
+        log().lines().find_map(|line| Some(line.split("the root runs on ").nth(1)?.to_owned()));
     let root = root.expect("the job runs");
     let (_, pid) = started.iter().find(|(node, _)| *node == root).unwrap();
     kill(*pid, "STOP");
-    until("it is taken over", || told().contains("takes its place"));
-    assert!(told().contains(&format!("node {root} was lost (silent for")), "{}", told());
-    until("the root runs elsewhere", || told().matches("the root runs on").count() == 2);
+    until("it is taken over", || log().contains("takes its place"));
+    assert!(log().contains(&format!("node {root} was lost (silent for")), "{}", log());
+    until("the root runs elsewhere", || log().matches("the root runs on").count() == 2);
     running.signal("TERM");
-    assert_eq!(running.wait().code(), Some(143), "{}", told());
+    assert_eq!(running.wait().code(), Some(143), "{}", log());
     assert_eq!(nodes(&temp.path().join("out")), []);
 }
 
-/// A node that does not end but is silent: the job goes on without it, and its site starts it anew.
+/// A node is silent: the job continues without it, and its site restarts it.
 #[test]
-fn a_stopped_node_is_found_silent_and_started_anew() {
+fn a_stopped_node_is_declared_lost_and_restarted() {
     let temp = tempfile::tempdir().unwrap();
     let (mut running, started) = endless(temp.path(), "2x2");
     let (name, pid) = &started[3];
     kill(*pid, "STOP");
-    let told = || text(&temp.path().join("stderr.log"));
-    until("the job goes on", || told().contains(&format!("node {name} was lost (silent for")));
+    let log = || text(&temp.path().join("stderr.log"));
+    until("the job continues", || log().contains(&format!("node {name} was lost (silent for")));
     let out = temp.path().join("out");
-    until("it is started anew", || {
-        nodes(&out).iter().any(|(node, now)| node == name && now != pid)
-    });
+    until("it is restarted", || nodes(&out).iter().any(|(node, now)| node == name && now != pid));
     running.signal("TERM");
-    assert_eq!(running.wait().code(), Some(143), "{}", told());
+    assert_eq!(running.wait().code(), Some(143), "{}", log());
     assert_eq!(nodes(&out), []);
 }
 
@@ -284,13 +283,13 @@ fn the_death_of_the_last_node_ends_the_job_and_names_it() {
     let (name, pid) = started.first().unwrap();
     kill(*pid, "KILL");
     assert_eq!(running.wait().code(), Some(1));
-    let told = text(&temp.path().join("stderr.log"));
-    assert!(told.contains(&format!("node {name} was lost")) && told.contains("SIGKILL"), "{told}");
+    let log = text(&temp.path().join("stderr.log"));
+    assert!(log.contains(&format!("node {name} was lost")) && log.contains("SIGKILL"), "{log}");
     assert_eq!(nodes(&temp.path().join("out")), []);
 }
 
 #[test]
-fn time_is_kept_and_told() {
+fn a_time_limit_ends_the_run_and_is_reported() {
     let mut command = program(&ENDLESS);
     command.args(["--clusters", "1x1", "--timeout", "1s", "--json"]);
     let ended = finish(command);
@@ -305,7 +304,7 @@ fn time_is_kept_and_told() {
 }
 
 #[test]
-fn nodes_that_do_not_start_are_given_up_with_their_last_words() {
+fn nodes_that_do_not_start_are_reported_with_their_last_lines() {
     let temp = tempfile::tempdir().unwrap();
     let script = temp.path().join("broken.sh");
     std::fs::write(&script, "#!/bin/sh\necho out of order >&2\nexit 7\n").unwrap();
@@ -314,8 +313,8 @@ fn nodes_that_do_not_start_are_given_up_with_their_last_words() {
     command.env("SPRINGTIDE_CLUSTER__AMS__PROGRAM", &script);
     let ended = finish(command);
     assert_eq!(ended.code, Some(3), "{}", ended.err);
-    for told in ["ams-1", "exit status: 7", "out of order", "4 times in a row"] {
-        assert!(ended.err.contains(told), "{told}: {}", ended.err);
+    for part in ["ams-1", "exit status: 7", "out of order", "4 times in a row"] {
+        assert!(ended.err.contains(part), "{part}: {}", ended.err);
     }
 }
 
@@ -327,7 +326,7 @@ fn a_grid_that_is_up_serves_run_after_run() {
     std::fs::write(
         &file,
         "[[cluster]]\nname = \"ams\"\nnodes = 1\n[[cluster]]\nname = \"del\"\nnodes = 1\n\
-         [[link]]\nbetween = [\"ams\", \"del\"]\nrtt = \"7ms\"\n",
+        [[link]]\nbetween = [\"ams\", \"del\"]\nrtt = \"7ms\"\n",
     )
     .unwrap();
     let on_it = |more: &[&str]| {
@@ -337,7 +336,7 @@ fn a_grid_that_is_up_serves_run_after_run() {
     };
     let early = on_it(&[]);
     assert_eq!(early.code, Some(1));
-    // Before the first start there is not even an authority.
+    // Before the first start not even an authority exists.
     assert!(early.err.contains("springtide up"), "{}", early.err);
     let mut up = Running::start(program(&["up", config]), temp.path());
     until("it is up", || text(&temp.path().join("stderr.log")).contains("Ctrl-C ends the grid"));
@@ -355,7 +354,8 @@ fn a_grid_that_is_up_serves_run_after_run() {
     let twice = run(&["up", config]);
     assert_eq!(twice.code, Some(1));
     assert!(twice.err.contains("is up already"), "{}", twice.err);
-    // Without its authority's certificate a grid gets no other one, and no client takes it for down.
+    // Without its authority's certificate, a grid gets no new authority, and clients do not take it
+    // for down.
     let (certificate, aside) = (state.join("ca/ca.pem"), state.join("ca/aside"));
     std::fs::rename(&certificate, &aside).unwrap();
     for refused in [run(&["up", config]), on_it(&[])] {
@@ -389,7 +389,7 @@ fn a_grid_that_is_up_serves_run_after_run() {
         assert!(node["mtu_bytes"].as_u64().unwrap() >= 1200 && node["ok"] == true, "{node}");
     }
     assert!(found["buffers"]["receive"].as_u64().unwrap() > 0);
-    // The authority's, and those of the two nodes.
+    // The authority's certificate, and those of the two nodes.
     assert_eq!(found["certificates"].as_array().unwrap().len(), 3);
     assert_eq!(found["firewall"]["protocol"], "udp");
     let pairs = run(&["net", "check", "--config", config, "--all-pairs", "--json"]);
@@ -399,8 +399,8 @@ fn a_grid_that_is_up_serves_run_after_run() {
         assert!(reached.len() == 2 && reached.iter().all(|node| node["ok"] == true), "{from}");
     }
     let table = run(&["net", "check", "--config", config, "--all-pairs"]).out;
-    for told in ["here", "ams-1", "packets of", "certificate of authority", "firewall: ask"] {
-        assert!(table.contains(told), "{told}: {table}");
+    for part in ["here", "ams-1", "packets of", "certificate of authority", "firewall: ask"] {
+        assert!(table.contains(part), "{part}: {table}");
     }
 
     // A client of another authority is refused.
@@ -412,7 +412,7 @@ fn a_grid_that_is_up_serves_run_after_run() {
     let ended = finish(command);
     assert_eq!(ended.code, Some(5), "{}", ended.err);
 
-    // A client's certificate is of the right authority, but registers no node.
+    // A client's certificate has the right authority, but registers no node.
     let (ca, id) = (state.join("ca"), temp.path().join("ams-1"));
     let (ca, id) = (ca.to_str().unwrap(), id.to_str().unwrap());
     let issue = ["ca", "issue", "client-9", "--role", "client", "--cluster", "ams", "--dir", ca];
@@ -421,14 +421,14 @@ fn a_grid_that_is_up_serves_run_after_run() {
     let node = temp.path().join("client-9.toml");
     let written = format!(
         "node = \"client-9\"\ncluster = \"ams\"\n[head]\naddress = {head}\n[identity]\n\
-         certificate = \"{id}/node.pem\"\nkey = \"{id}/node.key\"\nca = \"{id}/ca.pem\"\n"
+        certificate = \"{id}/node.pem\"\nkey = \"{id}/node.key\"\nca = \"{id}/ca.pem\"\n"
     );
     std::fs::write(&node, written).unwrap();
     let ended = run(&["node", "run", "--config", node.to_str().unwrap()]);
     assert_eq!(ended.code, Some(5), "{}", ended.err);
     assert!(ended.err.contains("role"), "{}", ended.err);
 
-    // A node that dies between jobs is back for the next.
+    // A node that dies between jobs is back for the next one.
     kill(before[0].1, "KILL");
     until("it is back", || {
         let now = nodes(&state);
@@ -458,7 +458,7 @@ fn a_client_that_is_interrupted_frees_the_grid() {
     command.arg("-v").arg("--config").arg(&file);
     let mut client = Running::start(command, &client_dir);
     until("the job runs", || text(&client_dir.join("stderr.log")).contains("the root runs on"));
-    // A second one there is refused, and leaves the config of the first as it is.
+    // A second grid there is refused, and keeps the config of the first.
     let before = text(&file);
     let second = run(&["dev", "--clusters", "2x3", "--dir", dir_name]);
     assert_eq!(second.code, Some(1), "{}", second.err);
@@ -472,7 +472,7 @@ fn a_client_that_is_interrupted_frees_the_grid() {
     up.signal("INT");
     assert_eq!(up.wait().code(), Some(0));
     assert_eq!(nodes(&dir.join(".springtide/local")), []);
-    // Nor is one replaced that somebody else has written.
+    // A config of another author is not replaced either.
     std::fs::write(&file, "[[cluster]]\nname = \"mine\"\nnodes = 1\n").unwrap();
     let refused = run(&["dev", "--clusters", "1x1", "--dir", dir_name]);
     assert_eq!(refused.code, Some(2), "{}", refused.err);
@@ -480,7 +480,7 @@ fn a_client_that_is_interrupted_frees_the_grid() {
     assert!(text(&file).contains("mine"));
 }
 
-/// The example program, which `cargo test` builds unless it is told to build this test alone.
+/// The example program, which `cargo test` builds unless it builds only this test.
 fn own_program() -> PathBuf {
     let program =
         Path::new(env!("CARGO_BIN_EXE_springtide")).with_file_name("examples/own_program");
@@ -498,12 +498,12 @@ fn two_programs_share_a_grid() {
         command.args(line).stdin(std::process::Stdio::null());
         finish(command)
     };
-    // It is a whole program of its own.
+    // It is a complete program of its own.
     let ended = own(&["run", "collatz", "--below", "30000", "--clusters", "1x2", "--json"]);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     assert_eq!(json(&ended.out)["result"], serde_json::json!({ "start": 26623, "length": 308 }));
 
-    // On a grid that another program has started, the site starts its nodes.
+    // On a grid that another program started, the site starts its nodes.
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("dev");
     let line = ["dev", "--clusters", "1x2", "--dir", dir.to_str().unwrap()];

@@ -1,5 +1,5 @@
-//! Processes of one node: which of two stays, what a lost number costs, how long a node that keeps ending
-//! is tried, and certificates that end while processes run.
+//! Incarnations of a node: of two processes the later stays, a lost counter is repaired, a node
+//! that fails repeatedly is retried, and certificates are renewed while processes run.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn state(up: &Up, node: &str) -> String {
     status(up, node)["state"].as_str().unwrap().to_owned()
 }
 
-/// The last number that was issued in a directory.
+/// The last incarnation number issued in a directory.
 fn number(dir: &Path) -> u64 {
     text(&dir.join("incarnation")).trim().parse().unwrap()
 }
@@ -32,7 +32,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Kills the process of a node that has registered, and waits until that is known.
+/// Kills the process of a registered node, and waits until the head knows.
 fn kill_node(up: &Up, node: &str) {
     until("it is there", || state(up, node) == "idle");
     let pid = status(up, node)["pid"].clone();
@@ -43,13 +43,13 @@ fn kill_node(up: &Up, node: &str) {
     });
 }
 
-/// As after a clock was set back, when numbers were times: the next process has a smaller number.
+/// A counter that is too low, as after clocks were set back when numbers were times.
 #[test]
-fn a_node_that_lost_its_number_begins_again_above_what_its_site_knows() {
+fn a_node_that_lost_its_counter_restarts_above_the_number_that_its_site_knows() {
     let up = Up::of(&[("ams", 2)]);
     let dir = up.dir.join("node/ams-1");
     let known = number(&dir);
-    // So its next process is not the first.
+    // The next process is not the first one, so that it counts.
     kill_node(&up, "ams-1");
     until("it is counted", || number(&dir) > known);
     let known = number(&dir);
@@ -58,14 +58,14 @@ fn a_node_that_lost_its_number_begins_again_above_what_its_site_knows() {
     until("it is above", || number(&dir) > known);
     until("it is there", || state(&up, "ams-1") == "idle");
     let log = text(&up.dir.join("nodes/ams-1.log"));
-    assert!(log.contains("begins again as a new incarnation"), "{log}");
+    assert!(log.contains("restarts as a new incarnation"), "{log}");
     up.end();
 }
 
 #[test]
-fn of_two_processes_under_one_name_the_later_stays_and_they_do_not_take_turns() {
+fn of_two_processes_with_one_name_the_later_stays() {
     let config = "[join]\nbind = \"127.0.0.1:0\"\n[[cluster]]\nname = \"ams\"\nnodes = 1\n\
-                  [[cluster]]\nname = \"lab\"\nnodes = 1\nprovider = \"join\"\n";
+    [[cluster]]\nname = \"lab\"\nnodes = 1\nprovider = \"join\"\n";
     let up = Up::by(config);
     let grid = ["--config", up.file.to_str().unwrap()];
     let made = run(&[&["token", "create", "--cluster", "lab", "--json"][..], &grid].concat());
@@ -77,14 +77,14 @@ fn of_two_processes_under_one_name_the_later_stays_and_they_do_not_take_turns() 
     assert_eq!(joined.code, Some(0), "{}", joined.err);
     copy(&first_dir, &copied);
     let start = |dir: &Path| {
-        // Files of a node are named with their directory.
+        // Log files of a node are named with their directory.
         let config = dir.join("node.toml");
         let moved = text(&config).replace(first_dir.to_str().unwrap(), dir.to_str().unwrap());
         fs::write(&config, moved).unwrap();
         let line = ["node", "run", "--config", config.to_str().unwrap()];
         Running::start(program(&line), dir)
     };
-    // Its copy knows nothing of what was counted here.
+    // The copy does not know the counter of this directory.
     let mut first = start(&first_dir);
     for _ in 0..2 {
         until("it is there", || status(&up, "lab-1")["pid"] == first.0.id());
@@ -100,7 +100,7 @@ fn of_two_processes_under_one_name_the_later_stays_and_they_do_not_take_turns() 
     assert!(why.contains("a later process of this node has taken its place"), "{why}");
     until("the later one is there", || status(&up, "lab-1")["pid"] == second.0.id());
     assert!(number(&copied) > counted, "it begins again above what the head knows");
-    // Nobody takes turns: it is still there.
+    // The processes do not alternate: it is still running.
     let stays = number(&copied);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!((state(&up, "lab-1"), number(&copied)), ("idle".to_owned(), stays));
@@ -109,7 +109,7 @@ fn of_two_processes_under_one_name_the_later_stays_and_they_do_not_take_turns() 
 }
 
 #[test]
-fn a_node_that_keeps_ending_is_tried_again_and_at_once_when_it_is_put_back() {
+fn a_failing_node_is_retried_and_at_once_when_it_is_undrained() {
     let up = Up::of(&[("ams", 2)]);
     for _ in 0..4 {
         kill_node(&up, "ams-2");
@@ -124,13 +124,13 @@ fn a_node_that_keeps_ending_is_tried_again_and_at_once_when_it_is_put_back() {
     assert!(listed.contains("next try in "), "{listed}");
     let undrained = up.node(&["undrain", "ams-2"]);
     assert_eq!(undrained.code, Some(0), "{}", undrained.err);
-    // Left to itself it would be another while.
+    // The node itself would wait longer.
     until("it is there", || state(&up, "ams-2") == "idle");
     assert!(status(&up, "ams-2")["next_try_s"].is_null());
     up.end();
 }
 
-/// Certificates of seconds, of all processes that `up` starts.
+/// Certificates of a few seconds, for all processes that `up` starts.
 #[test]
 fn certificates_are_renewed_while_processes_run() {
     let up = Up::by("[tls]\nvalidity = \"12s\"\n[[cluster]]\nname = \"ams\"\nnodes = 2\n");
@@ -138,7 +138,7 @@ fn certificates_are_renewed_while_processes_run() {
     let until_when =
         |node: &str| status(&up, node)["certificate_until"].as_str().unwrap().to_owned();
     let mut ends = ["ams-1", "ams-2"].map(until_when);
-    // Twice: what was valid at the start is not any more.
+    // Twice: the first certificate is invalid then.
     for _ in 0..2 {
         for (end, node) in ends.iter_mut().zip(["ams-1", "ams-2"]) {
             until("its certificate is renewed", || until_when(node) > *end);
@@ -147,7 +147,7 @@ fn certificates_are_renewed_while_processes_run() {
     }
     let known = status(&up, "ams-1");
     assert_eq!((&known["pid"], &known["state"]), (&pid, &"idle".into()), "in the same process");
-    // Links that are opened now, of a new process and of a client, show the new ones.
+    // New links, of a new process and of a client, use the new certificates.
     kill_node(&up, "ams-2");
     until("it is back", || {
         status(&up, "ams-2")["pid"] != Value::Null && state(&up, "ams-2") == "idle"

@@ -1,31 +1,31 @@
-//! Jobs that nobody waits for: submitted, looked at, made smaller and larger, ended, and known to the next head.
+//! Jobs without a waiting client: submitted, inspected, resized, ended, and known to the next head.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Ended, Running, nodes, program, run, text, until};
+use crate::support::{CommandOutput, Running, nodes, program, run, text, until};
 
-/// Free processors are seen soon.
+/// Short intervals, so that free processors are detected soon.
 const QUICK: &str = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"";
 
-pub fn job(up: &Up, line: &[&str]) -> Ended {
+pub fn job(up: &Up, line: &[&str]) -> CommandOutput {
     let config = ["--config", up.file.to_str().unwrap()];
     run(&[&["job"], line, &config].concat())
 }
 
-pub fn object(told: &Ended) -> Value {
-    serde_json::from_str(&told.out).unwrap_or_else(|error| panic!("{error}: {}", told.out))
+pub fn object(output: &CommandOutput) -> Value {
+    serde_json::from_str(&output.out).unwrap_or_else(|error| panic!("{error}: {}", output.out))
 }
 
 pub fn status(up: &Up, number: &str) -> Value {
-    let told = job(up, &["status", number, "--json"]);
-    assert_eq!(told.code, Some(0), "{}", told.err);
-    object(&told)
+    let output = job(up, &["status", number, "--json"]);
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    object(&output)
 }
 
-/// Processors of a job.
+/// The number of a job's processors.
 pub fn size(up: &Up, number: &str) -> u64 {
     let sizes = status(up, number)["sizes"].clone();
     sizes.as_object().map_or(0, |all| all.values().filter_map(Value::as_u64).sum())
@@ -35,7 +35,7 @@ pub fn size(up: &Up, number: &str) -> u64 {
 fn jobs_are_submitted_resized_and_ended() {
     let up = Up::with(&[("ams", 3)], QUICK);
     assert_eq!(job(&up, &["list"]).out, "no jobs\n");
-    // Where it would go is told before, and nothing is submitted by that.
+    // A plan names the place of a job, and submits nothing.
     let plan = job(&up, &["plan", "queens", "--min", "2"]);
     assert_eq!(plan.code, Some(0), "{}", plan.err);
     assert!(plan.out.contains("would start now") && plan.out.contains("2 of ams"), "{}", plan.out);
@@ -43,42 +43,42 @@ fn jobs_are_submitted_resized_and_ended() {
     assert_eq!(plan.code, Some(3), "{}", plan.err);
     assert!(plan.out.contains("ams: has 3 processors, 4 are needed"), "{}", plan.out);
     assert!(plan.out.contains("can never start"), "{}", plan.out);
-    // Of one that nobody knows all commands say the same.
+    // All commands agree about an unknown job.
     for line in [&["grow", "7", "1"][..], &["shrink", "7", "1"], &["result", "7", "--json"]] {
         let refused = job(&up, line);
         assert_eq!(refused.code, Some(2), "{}", refused.err);
         assert!(refused.err.contains("the grid has no job-7"), "{}", refused.err);
         let expected = if line.contains(&"--json") { Value::Bool(false) } else { Value::Null };
-        let told = serde_json::from_str(&refused.out).unwrap_or(Value::Null);
-        assert_eq!(told["ok"], expected, "{}", refused.out);
+        let output = serde_json::from_str(&refused.out).unwrap_or(Value::Null);
+        assert_eq!(output["ok"], expected, "{}", refused.out);
     }
-    // One that would never end grows into all that is free.
+    // A job without an end grows into all free processors.
     let long = job(&up, &["submit", "queens", "--size", "18"]);
     assert_eq!((long.code, long.out.as_str()), (Some(0), "job-1\n"), "{}", long.err);
     until("it has grown", || size(&up, "1") == 3);
-    // One that waits has no size yet.
+    // A waiting job has no size.
     let waits = job(&up, &["submit", "fib", "--n", "10", "--kind", "rigid", "--min", "3"]);
     assert_eq!(waits.out, "job-2\n", "{}", waits.err);
     let refused = job(&up, &["grow", "2", "1"]);
     assert_eq!(refused.code, Some(1), "{}", refused.err);
     assert!(refused.err.contains("job-2 is waiting"), "{}", refused.err);
     assert_eq!(job(&up, &["cancel", "2"]).code, Some(0));
-    // One that never finds a place ends as `run` of it would.
+    // A job that never finds a place ends with the exit code of `run`.
     let never = job(&up, &["submit", "fib", "--kind", "rigid", "--min", "4"]);
     assert_eq!(never.out, "job-3\n", "{}", never.err);
     let failed = job(&up, &["result", "3", "--wait", "--timeout", "1m", "--json"]);
     assert_eq!(failed.code, Some(3), "{}", failed.err);
     assert_eq!(object(&failed)["ok"], false, "{}", failed.out);
-    // Its owner takes one away, and it gets no more.
+    // Its owner takes a processor away, which limits it.
     let shrunk = job(&up, &["shrink", "1", "1"]);
-    assert_eq!(shrunk.out, "job-1 has 3 processors and is to have 2\n", "{}", shrunk.err);
+    assert_eq!(shrunk.out, "job-1 has 3 processors and will have 2\n", "{}", shrunk.err);
     until("it has shrunk", || size(&up, "1") == 2);
     assert_eq!(status(&up, "job-1")["most"], 2);
     let refused = job(&up, &["shrink", "1", "2"]);
     assert_eq!(refused.code, Some(3), "{}", refused.err);
-    let told = "would have 0 processors, and may have 1 to 3";
-    assert!(refused.err.contains(told), "{}", refused.err);
-    // A rigid job that needs two makes it shrink once more.
+    let output = "would have 0 processors, and may have 1 to 3";
+    assert!(refused.err.contains(output), "{}", refused.err);
+    // A rigid job that needs two makes it shrink further.
     let short = job(&up, &["submit", "queens", "--size", "9", "--kind", "rigid", "--min", "2"]);
     assert_eq!(short.out, "job-4\n", "{}", short.err);
     let done = job(&up, &["result", "4", "--wait", "--timeout", "2m", "--json"]);
@@ -88,7 +88,7 @@ fn jobs_are_submitted_resized_and_ended() {
     let why = job(&up, &["why", "1"]).out;
     assert!(why.contains("makes room for job-4"), "{why}");
     until("it is as large as it may be", || size(&up, "1") == 2);
-    // More than that if its owner asks for it.
+    // It grows beyond the limit if its owner requests it.
     assert_eq!(job(&up, &["grow", "1", "1"]).code, Some(0));
     until("it has grown again", || size(&up, "1") == 3);
     assert_eq!(job(&up, &["grow", "1", "1"]).code, Some(3));
@@ -106,7 +106,7 @@ fn jobs_are_submitted_resized_and_ended() {
     let jobs = list["jobs"].as_array().unwrap();
     let states: Vec<&str> = jobs.iter().filter_map(|job| job["state"].as_str()).collect();
     assert_eq!(states, ["cancelled", "cancelled", "failed", "done"]);
-    // One that `run` waits for is ended the same way, and whoever asks hears that it is over, not that there is none.
+    // A job of `run` is cancelled in the same way. It is then over, not unknown.
     let dir = up.temp.path().join("client");
     std::fs::create_dir_all(&dir).unwrap();
     let mut command = program(&["run", "queens", "--size", "18", "-v", "--config"]);
@@ -115,7 +115,7 @@ fn jobs_are_submitted_resized_and_ended() {
     until("it runs", || text(&dir.join("stderr.log")).contains("the root runs on"));
     let waits = std::thread::scope(|scope| {
         let waits = scope.spawn(|| job(&up, &["result", "5", "--wait", "--timeout", "1m"]));
-        // It is to have seen the job.
+        // The client must know the job before it is cancelled.
         std::thread::sleep(std::time::Duration::from_secs(1));
         let ended = job(&up, &["cancel", "5"]);
         assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -123,7 +123,7 @@ fn jobs_are_submitted_resized_and_ended() {
         waits.join().unwrap()
     });
     assert_ne!(client.wait().code(), Some(0));
-    assert!(waits.err.contains("whoever ran it has its result"), "{}", waits.err);
+    assert!(waits.err.contains("only the client that ran it has its result"), "{}", waits.err);
     up.end();
 }
 
@@ -137,8 +137,8 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
         job(&up, &["submit", "--file", path])
     };
     let text = "[[job]]\nprogram = \"queens\"\nargs = [\"--size\", \"8\"]\ncount = 2\nmax = 2\n\
-                [[job]]\nprogram = \"fib\"\nargs = [\"--n\", \"15\"]\nclusters = [\"del\"]\n";
-    for (wrong, told) in [
+    [[job]]\nprogram = \"fib\"\nargs = [\"--n\", \"15\"]\nclusters = [\"del\"]\n";
+    for (wrong, expected) in [
         (text.replace("fib", "fbi"), "jobs.toml:7:1: no job is named fbi: did you mean fib?"),
         (text.replace("--n", "--m"), "jobs.toml:8:1: fib: unexpected argument '--m' found"),
         (text.replace("\"del\"", "\"dle\""), "jobs.toml:9:1: the grid has no cluster dle"),
@@ -150,16 +150,16 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     ] {
         let refused = submit(&wrong);
         assert_eq!(refused.code, Some(2), "{}", refused.err);
-        assert!(refused.err.contains(told), "{told}: {}", refused.err);
+        assert!(refused.err.contains(expected), "{expected}: {}", refused.err);
     }
     assert_eq!(job(&up, &["list"]).out, "no jobs\n");
     let all = submit(text);
     let expected = (Some(0), "job-1\njob-2\njob-3\n");
     assert_eq!((all.code, all.out.as_str()), expected, "{}", all.err);
-    // What went in before a failure is told, and runs.
+    // The jobs before a failure are reported, and run.
     let last = "[[job]]\nprogram = \"fib\"\nfiles = [\"none.txt\"]\n";
     let parts = "[[job]]\nprogram = \"queens\"\nargs = [\"--size\", \"8\"]\nkind = \"rigid\"\n\
-                 [[job.component]]\nclusters = [\"del\"]\n[[job.component]]\nmin = 2\nclusters = [\"ams\"]\n";
+    [[job.component]]\nclusters = [\"del\"]\n[[job.component]]\nmin = 2\nclusters = [\"ams\"]\n";
     let partly = submit(&format!("{parts}{last}"));
     assert_eq!((partly.code, partly.out.as_str()), (Some(3), "job-4\n"), "{}", partly.err);
     assert!(partly.err.contains("1 of 2 jobs were submitted; then fib: "), "{}", partly.err);
@@ -178,21 +178,22 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
         assert_eq!(refused.code, Some(2), "{}", refused.err);
         assert!(refused.err.contains("the grid has no job-7"), "{}", refused.err);
     }
-    // The next head knows them, and one that was not over begins anew: its nodes have ended with their head.
+    // The next head knows the jobs, and restarts one that was running, whose nodes ended with their
+    // head.
     let long = job(&up, &["submit", "queens", "--size", "18"]);
     assert_eq!(long.out, "job-5\n", "{}", long.err);
     until("it runs", || status(&up, "5")["state"] == "running");
     let up = up.again();
     until("it runs again", || status(&up, "5")["state"] == "running");
     let logs = job(&up, &["logs", "5"]).out;
-    assert!(logs.contains("the grid's head began anew"), "{logs}");
-    // A submission that is damaged is lost, and nothing else.
+    assert!(logs.contains("a new head continues the grid"), "{logs}");
+    // A damaged submission is lost, and nothing else.
     let next = job(&up, &["submit", "queens", "--size", "18", "--min", "2"]);
     assert_eq!(next.out, "job-6\n", "{}", next.err);
     let mut up = up;
     up.kill_head();
     flip(&submission(&up.dir, 5));
-    // Of a head that died there is a file, and its process's number may be another's now.
+    // The file of a dead head remains, and its process id may be another process's.
     let head = up.dir.join("head.json");
     let mut left: Value = serde_json::from_slice(&std::fs::read(&head).unwrap()).unwrap();
     left["pid"] = std::process::id().into();
@@ -200,12 +201,12 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     up.start_head();
     assert_eq!(status(&up, "5")["state"], "failed");
     let lost = job(&up, &["result", "5"]);
-    let told = lost.err.contains("its checksum does not match") && lost.err.contains("job-5.");
-    assert!(lost.code == Some(1) && told, "{}", lost.err);
+    let output = lost.err.contains("its checksum does not match") && lost.err.contains("job-5.");
+    assert!(lost.code == Some(1) && output, "{}", lost.err);
     until("it runs", || status(&up, "6")["state"] == "running");
     assert_eq!(job(&up, &["cancel", "6"]).code, Some(0));
     assert_eq!(status(&up, "6")["state"], "cancelled");
-    // Where the store is moved away to begin anew, numbers go on above those of jobs that are left.
+    // If the store is moved away for a fresh start, numbers continue above those of existing jobs.
     up.kill_head();
     std::fs::remove_dir_all(up.dir.join("scheduler.records")).unwrap();
     up.start_head();
@@ -214,7 +215,7 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     assert_eq!(status(&up, "3")["state"], "done");
     let done = job(&up, &["result", "3", "--json"]);
     assert_eq!(object(&done)["job"], "fib", "{}", done.out);
-    // Ended jobs are removed by number, by age and by count, for the next head as well.
+    // CommandOutput jobs are removed by number, age and count, for the next head as well.
     let refused = job(&up, &["purge", "7", "99"]);
     assert_eq!(refused.code, Some(2), "{}", refused.err);
     let refused = job(&up, &["purge"]);
@@ -240,7 +241,7 @@ fn a_file_of_jobs_and_what_is_wrong_with_it() {
     up.end();
 }
 
-/// Where what was submitted as a job is kept.
+/// The file of a job's submission.
 fn submission(dir: &Path, job: u64) -> PathBuf {
     let blobs = dir.join("scheduler.records/blobs");
     let mut all = std::fs::read_dir(blobs).unwrap().map(|file| file.unwrap().path());

@@ -1,13 +1,13 @@
-//! Live scenarios from outside: node processes in an emulated network, and what is left of them (nothing).
+//! Live scenarios: node processes in an emulated network, which leave nothing behind.
 //!
-//! Where this machine gives no network of one's own the tests say so and pass.
+//! If this host allows no networks, the tests say so and pass.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Ended, Running, finish, nodes, program, text, until};
+use crate::support::{CommandOutput, Running, finish, nodes, program, text, until};
 
 const FILE: &str = r#"
 name = "small"
@@ -53,7 +53,7 @@ cluster = "b"
 nodes = 1
 "#;
 
-/// `wan run` with these words, its networks apart from those of other tests.
+/// `wan run` with these arguments, in a directory of networks of its own.
 fn live(dir: &Path, words: &[&str]) -> Command {
     let file = dir.join("small.toml");
     std::fs::write(&file, FILE).unwrap();
@@ -63,8 +63,8 @@ fn live(dir: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Whether this machine gives no network.
-fn is_refused(ended: &Ended) -> bool {
+/// Whether this host allows no network.
+fn is_refused(ended: &CommandOutput) -> bool {
     let refused = ended.code != Some(0) && ended.err.contains("is not up");
     if refused {
         eprintln!("skipped: {}", ended.err.trim());
@@ -79,7 +79,7 @@ fn groups() -> Vec<String> {
     names.filter(|name| name.starts_with("springtide-")).collect()
 }
 
-/// No file of a network or of a run, apart from what the test has made.
+/// Files left by a network or run, except those of the test.
 fn left(dir: &Path) -> Vec<String> {
     let here = std::fs::read_dir(dir).unwrap().flatten();
     let below = std::fs::read_dir(dir.join("springtide-wan")).into_iter().flatten().flatten();
@@ -98,40 +98,40 @@ fn whole(quota: &str, network: &str) {
     if network == "router" && is_refused(&ended) {
         return;
     }
-    // One line, maybe after others.
+    // One line, perhaps after others.
     let mut said = ended.err.lines();
-    if let Some(none) = said.find(|line| line.contains("no quota by control groups")) {
+    if let Some(none) = said.find(|line| line.contains("control groups cannot limit processors")) {
         return eprintln!("skipped: {}", none.trim());
     }
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     let report: Value = serde_json::from_str(&ended.out).unwrap();
     assert_eq!(report["iterations"].as_array().map(Vec::len), Some(4), "{report}");
-    let told: Vec<&str> =
+    let parts: Vec<&str> =
         report["events"].as_array().unwrap().iter().filter_map(|event| event[1].as_str()).collect();
     for part in ["b-1: 50 % of the speed", "the uplink of b carries 300kB/s", "b-1: killed"] {
-        assert!(told.contains(&part), "{part} is not among {told:?}");
+        assert!(parts.contains(&part), "{part} is not among {parts:?}");
     }
     assert!(report["predicted_s"].as_f64().is_some_and(|s| s > 1.0), "{report}");
     assert_eq!(left(dir.path()), [""; 0]);
     assert_eq!(nodes(&out), []);
     assert!(!out.join("node").exists(), "keys are left");
-    // The same file holds what was printed; others read the directory, too.
+    // The file contains the printed object; `wan report` reads the directory.
     assert_eq!(serde_json::from_str::<Value>(&text(&out.join("wan.json"))).unwrap(), report);
-    let told = finish(program(&["wan", "report", &out.display().to_string()]));
-    assert_eq!(told.code, Some(0), "{}", told.err);
-    assert!(told.out.contains("small"), "{}", told.out);
+    let output = finish(program(&["wan", "report", &out.display().to_string()]));
+    assert_eq!(output.code, Some(0), "{}", output.err);
+    assert!(output.out.contains("small"), "{}", output.out);
     let why = finish(program(&["why", &out.display().to_string()]));
     assert_eq!(why.code, Some(0), "{}", why.err);
 }
 
 #[test]
-fn a_scenario_is_played_by_processes_under_a_quota() {
+fn a_scenario_runs_with_processes_under_a_quota() {
     whole("groups", "router");
 }
 
-/// No privilege is needed: this is never skipped.
+/// Needs no rights, so that it is never skipped.
 #[test]
-fn a_scenario_is_played_by_processes_that_rest_over_sockets_that_wait() {
+fn a_scenario_runs_with_pausing_processes_over_shaped_sockets() {
     whole("duty", "sockets");
 }
 
@@ -147,7 +147,7 @@ fn nothing_is_left_of_a_run_that_is_killed() {
     let mut refused = false;
     until("the job begins", || {
         refused = text(&log).contains("is not up");
-        refused || text(&log).contains("the job begins")
+        refused || text(&log).contains("the job starts")
     });
     if refused {
         return eprintln!("skipped: {}", text(&log).trim());
@@ -161,19 +161,19 @@ fn nothing_is_left_of_a_run_that_is_killed() {
 }
 
 #[test]
-fn what_cannot_be_played_is_told_before_anything_starts() {
+fn unusable_scenarios_are_reported_before_the_start() {
     let dir = tempfile::tempdir().unwrap();
-    let told = |words: &[&str]| {
+    let error = |words: &[&str]| {
         let mut command = program(&["wan", "run", "0"]);
         command.args(words).env("XDG_RUNTIME_DIR", dir.path());
         let ended = finish(command);
         assert_eq!(ended.code, Some(2), "{}", ended.err);
         ended.err
     };
-    assert!(told(&["--share", "2"]).contains("above 0 and at most 1"));
-    assert!(told(&["--time-scale", "0"]).contains("above 0"));
-    // Times would not be times any more.
-    assert!(told(&["--time-scale", "1e-30"]).contains("at least 0.001"));
+    assert!(error(&["--share", "2"]).contains("above 0 and at most 1"));
+    assert!(error(&["--time-scale", "0"]).contains("above 0"));
+    // Such times would exceed their range.
+    assert!(error(&["--time-scale", "1e-30"]).contains("at least 0.001"));
     let mut command = program(&["wan", "run", "no-such-scenario"]);
     command.env("XDG_RUNTIME_DIR", dir.path());
     assert!(finish(command).err.contains("no-such-scenario"));

@@ -1,7 +1,9 @@
-//! The `springtide` program from outside: its words, exit codes, and the processes and files it leaves (none).
+//! Tests of the `springtide` program: its output, exit codes, and the absence of leftover processes
+//! and files.
 //!
-//! Each grid has at most twelve nodes of one thread. Waits have generous bounds and are never asserted on.
-// Tests prepare their files as they like.
+//! Each grid has at most twelve nodes of one thread. Waits have generous bounds and are never
+//! asserted on.
+// Tests may write files directly.
 #![allow(clippy::disallowed_methods)]
 
 #[cfg(target_os = "linux")]

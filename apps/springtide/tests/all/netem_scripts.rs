@@ -1,6 +1,7 @@
-//! `netem-scripts/kernel.sh` with tools that only write down what they are told: no right is needed, and no network is made.
+//! `netem-scripts/kernel.sh` with tools that only record their arguments: it needs no rights and
+//! creates no network.
 //!
-//! Must not know what a kernel makes of it: networks by the real tools are tested where they are held.
+//! Independent of the kernel: other tests use the real tools.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +12,8 @@ use crate::support::text;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../netem-scripts/kernel.sh");
 
-/// All that the script runs and that could change something. What `nsenter` is to run by a shell sets the kernel up: it is left out.
+/// All programs that the script runs and that could change something. Shell commands for `nsenter`
+/// set up the kernel and are omitted.
 const TOOLS: [(&str, &str); 6] = [
     ("id", "echo 0"),
     (
@@ -20,16 +22,17 @@ const TOOLS: [(&str, &str); 6] = [
     ),
     (
         "tc",
-        "case \"$*\" in -V) echo 'tc utility, iproute2-test'; exit ;; *-batch*) ;; *) exit ;; esac\n\
-         failed=0; number=0\n\
-         while read -r line; do\n\
-             number=$((number + 1))\n\
-             echo \"$line\" >>\"$TOLD\"\n\
-             case $line in *\"${REFUSED:-nothing is}\"*) ;; *) continue ;; esac\n\
-             echo 'Error: no such thing.'; echo \"Command failed -:$number\"; failed=1\n\
-             case \"$*\" in *-force*) ;; *) exit 1 ;; esac\n\
-         done\n\
-         exit $failed",
+        "case \"$*\" in -V) echo 'tc utility, iproute2-test'; exit ;; *-batch*) ;; *) exit ;; \
+        esac\n\
+        failed=0; number=0\n\
+        while read -r line; do\n\
+        number=$((number + 1))\n\
+        echo \"$line\" >>\"$ARGUMENTS\"\n\
+        case $line in *\"${REFUSED:-nothing is}\"*) ;; *) continue ;; esac\n\
+        echo 'Error: no such thing.'; echo \"Command failed -:$number\"; failed=1\n\
+        case \"$*\" in *-force*) ;; *) exit 1 ;; esac\n\
+        done\n\
+        exit $failed",
     ),
     ("nsenter", "shift; case $1 in sh) exit 0 ;; esac; exec \"$@\""),
     ("unshare", "shift; exec \"$@\""),
@@ -37,13 +40,13 @@ const TOOLS: [(&str, &str); 6] = [
 ];
 
 const TABLE: &str = "net 10.77\ncluster a 1 2\ncluster b 2 1\nuplink a 2000000 200000\n\
-    link a b 10000 0 0 1000000 100000 0\nlink b a 10000 0 0 1000000 100000 0\n";
+link a b 10000 0 0 1000000 100000 0\nlink b a 10000 0 0 1000000 100000 0\n";
 
-struct Place {
+struct Script {
     dir: tempfile::TempDir,
 }
 
-impl Place {
+impl Script {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         for (name, does) in TOOLS {
@@ -61,7 +64,8 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// Runs the script with these lines; what it complains of. `tc` refuses lines that have `refused` in them.
+    /// Runs the script with these lines and returns its errors. `tc` refuses arguments that contain
+    /// `refused`.
     fn script(&self, what: &str, lines: &str, refused: &str) -> (Option<i32>, String) {
         let input = self.file("input");
         fs::write(&input, lines).unwrap();
@@ -70,7 +74,7 @@ impl Place {
         command.args([SCRIPT, what, "test"]).stdin(fs::File::open(&input).unwrap());
         command.stdout(Stdio::null()).env("STATE", self.file("state"));
         command.env("PATH", format!("{}:{path}", self.dir.path().display()));
-        command.env("TOLD", self.file("told")).env("REFUSED", refused);
+        command.env("ARGUMENTS", self.file("arguments")).env("REFUSED", refused);
         for space in ["core", "a", "b"] {
             command.env(format!("NS_{space}"), self.file(&format!("ns-{space}")));
         }
@@ -82,82 +86,87 @@ impl Place {
         assert_eq!(self.script("up", TABLE, ""), (Some(0), String::new()));
     }
 
-    /// What `tc` was told since this was last asked.
-    fn told(&self) -> String {
-        let told = text(&self.file("told"));
-        let _ = fs::remove_file(self.file("told"));
-        told
+    /// The arguments of `tc` since the last call.
+    fn recorded(&self) -> String {
+        let recorded = text(&self.file("arguments"));
+        let _ = fs::remove_file(self.file("arguments"));
+        recorded
     }
 }
 
-/// The last line that has this in it.
-fn last<'a>(told: &'a str, part: &str) -> &'a str {
-    told.lines().rfind(|line| line.contains(part)).unwrap_or_else(|| panic!("{part}: {told}"))
+/// The last line that contains this text.
+fn last<'a>(recorded: &'a str, part: &str) -> &'a str {
+    recorded
+        .lines()
+        .rfind(|line| line.contains(part))
+        .unwrap_or_else(|| panic!("{part}: {recorded}"))
 }
 
-/// Where the links between the two clusters are: towards `a`, and towards `b`.
+/// The queues of the links between the two clusters: towards `a`, and towards `b`.
 const QUEUES: [&str; 2] = ["qdisc change dev c1 parent 1:102", "qdisc change dev c2 parent 1:101"];
 
 #[test]
-fn a_change_that_is_refused_is_taken_back_whole() {
-    let place = Place::new();
+fn a_refused_change_is_undone_completely() {
+    let place = Script::new();
     place.up();
     let before = text(&place.file("state"));
     assert!(before.contains("link a a 50 0 0 - 100000 0\n"), "{before}");
-    place.told();
+    place.recorded();
     let lines = "uplink a 500000 50000\nlink b a 20000 0 0 1000000 100000 0\n\
-        link a b 66600 0 0 1000000 100000 0\n";
+    link a b 66600 0 0 1000000 100000 0\n";
     let (code, err) = place.script("set", lines, "delay 66600us");
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("no such thing") && err.contains("nothing is changed"), "{err}");
     assert_eq!(text(&place.file("state")), before);
-    let told = place.told();
-    // The first was done and is undone; what came after the second was never begun, but might have been.
-    assert!(told.contains("delay 20000us"), "{told}");
+    let recorded = place.recorded();
+    // The first change was made and undone. The changes after the second were not made, but undone
+    // in case.
+    assert!(recorded.contains("delay 20000us"), "{recorded}");
     for queue in QUEUES {
-        assert!(last(&told, queue).contains("delay 10000us"), "{told}");
+        assert!(last(&recorded, queue).contains("delay 10000us"), "{recorded}");
     }
-    assert!(last(&told, "dev wan").contains("rate 16000000bit"), "{told}");
-    assert!(!told.contains("rate 4000000bit"), "{told}");
+    assert!(last(&recorded, "dev wan").contains("rate 16000000bit"), "{recorded}");
+    assert!(!recorded.contains("rate 4000000bit"), "{recorded}");
 
-    // One that is not refused is there to stay.
+    // A change that is not refused stays.
     let (code, err) = place.script("set", lines, "");
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let told = place.told();
-    assert!(last(&told, QUEUES[0]).contains("delay 20000us"), "{told}");
-    assert!(last(&told, QUEUES[1]).contains("delay 66600us"), "{told}");
+    let recorded = place.recorded();
+    assert!(last(&recorded, QUEUES[0]).contains("delay 20000us"), "{recorded}");
+    assert!(last(&recorded, QUEUES[1]).contains("delay 66600us"), "{recorded}");
     assert!(text(&place.file("state")).contains("link a b 66600 0 0 1000000 100000 0\n"));
 }
 
 #[test]
-fn what_cannot_be_taken_back_is_told_and_the_rest_is() {
-    let place = Place::new();
+fn failed_undo_is_reported_and_the_rest_is_undone() {
+    let place = Script::new();
     place.up();
     let before = text(&place.file("state"));
-    place.told();
+    place.recorded();
     let lines = "link b a 20000 0 0 1000000 100000 0\nlink a b 66600 0 0 1000000 100000 0\n";
     let (code, err) = place.script("set", lines, "dev c2");
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("could not all be taken back: take it down, and up again"), "{err}");
-    assert!(last(&place.told(), QUEUES[0]).contains("delay 10000us"));
+    assert!(last(&place.recorded(), QUEUES[0]).contains("delay 10000us"));
     assert_eq!(text(&place.file("state")), before);
 }
 
 #[test]
-fn a_direction_that_has_no_line_is_told_before_anything_is_made() {
-    let place = Place::new();
+fn a_missing_direction_is_reported_before_any_change() {
+    let place = Script::new();
     let table = TABLE.replace("link b a 10000 0 0 1000000 100000 0\n", "");
     let (code, err) = place.script("up", &table, "");
     assert_eq!(code, Some(2), "{err}");
     assert_eq!(
         err,
-        "table: nothing says what goes from b to a: add `link b a DELAY_US JITTER_US LOSS RATE QUEUE REORDER`\n"
+        "table: nothing says what goes from b to a: add `link b a DELAY_US JITTER_US LOSS RATE \
+        QUEUE REORDER`\n"
     );
-    // Another mistake counts first: this may follow from it.
+    // Other errors take precedence, as this one may be their consequence.
     let (code, err) = place.script("up", &table.replace("10000 0 0", "10000 0"), "");
     assert_eq!(code, Some(2), "{err}");
     assert!(err.starts_with("line 5: it must have the form: link FROM TO"), "{err}");
     assert!(!err.contains("nothing says"), "{err}");
-    assert_eq!(place.told(), "");
+    assert_eq!(place.recorded(), "");
     assert!(!place.file("state").exists());
 }

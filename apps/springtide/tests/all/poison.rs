@@ -1,14 +1,15 @@
-//! Tasks that end the process of every node that runs them: the job ends with their names, and the grid goes on.
+//! Tasks that end the process of every node that runs them: the job ends and names them, and the
+//! grid continues.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Ended, finish};
+use crate::support::{CommandOutput, finish};
 
-/// The example program, which `cargo test` builds unless it is told to build this test alone.
-fn deadly(line: &[&str]) -> Ended {
+/// The example program, which `cargo test` builds unless it builds only this test.
+fn deadly(line: &[&str]) -> CommandOutput {
     let program: PathBuf =
         Path::new(env!("CARGO_BIN_EXE_springtide")).with_file_name("examples/deadly");
     if !program.exists() {
@@ -41,7 +42,7 @@ fn how_many_may_die_is_what_was_asked() {
     assert!(ended.err.contains("1 node died holding task deadly.abort (/1)"), "{}", ended.err);
 }
 
-/// Nothing keeps the root's node from running the task itself.
+/// The root's node may run the task itself.
 #[test]
 fn a_root_that_nodes_die_of_one_after_the_other_is_blamed() {
     let ended = deadly(&["--clusters", "3x3", "--seconds", "0"]);

@@ -1,6 +1,7 @@
-//! Many jobs on real Slurm clusters: nodes are batch jobs, held while jobs need them; and a head that is killed amid everything.
+//! Many jobs on real Slurm clusters: nodes are batch jobs, held while jobs need them, and a killed
+//! head recovers.
 //!
-//! The clusters are a laboratory of their own (`springtide_tests::slurm`); without Slurm these tests say so and pass.
+//! The clusters are those of `springtide_tests::slurm`; without Slurm these tests say so and pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +20,7 @@ use crate::support::{LONG, Running, finish, program, text, until};
 /// Clusters of the laboratory and their processors.
 const CLUSTERS: [(&str, u32); 2] = [("vu", 5), ("uva", 3)];
 
-/// What the scheduler has kept.
+/// The records of the scheduler.
 fn entries(dir: &Path) -> Vec<Value> {
     let contents = read(&Disk, &records_dir(dir), SETTINGS).unwrap().unwrap_or_default();
     contents.iter().map(|record| record.decode(SCHEMA).unwrap()).collect()
@@ -39,16 +40,16 @@ impl Grid {
                 return None;
             }
         };
-        // How well a job uses nodes is a matter of what else the machine does: it is not measured, and not to be asked.
+        // The efficiency depends on the load of this host, so that it is not measured.
         let mut config =
             "[scheduling]\npolicy = \"egs\"\npoll = \"500ms\"\nscan_every = \"500ms\"\n\
-                          [adaptation]\nmode = \"static\"\n"
+            [adaptation]\nmode = \"static\"\n"
                 .to_owned();
         for (name, nodes) in CLUSTERS {
             let conf = lab.conf(name);
             config += &format!(
                 "[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\nprovider = \"slurm\"\n\
-                 [cluster.slurm]\nconf = \"{}\"\npoll = \"500ms\"\nkeep = \"1s\"\n",
+                [cluster.slurm]\nconf = \"{}\"\npoll = \"500ms\"\nkeep = \"1s\"\n",
                 conf.display()
             );
         }
@@ -57,18 +58,18 @@ impl Grid {
     }
 
     fn submit(&self, line: &[&str]) -> String {
-        let told = job(&self.up, &[&["submit"], line].concat());
-        assert_eq!(told.code, Some(0), "{}", told.err);
-        told.out.trim().trim_start_matches("job-").to_owned()
+        let submitted = job(&self.up, &[&["submit"], line].concat());
+        assert_eq!(submitted.code, Some(0), "{}", submitted.err);
+        submitted.out.trim().trim_start_matches("job-").to_owned()
     }
 
-    /// Batch jobs of a cluster that are there, by name, state and number.
+    /// The batch jobs of a cluster, by name, state and number.
     fn queue(&self, cluster: &str) -> Vec<[String; 3]> {
         queue(&self.lab, cluster, &[])
     }
 
-    /// No node is held twice, and none has failed: by the batch system's own word. And the scheduler gives jobs no more of a cluster
-    /// than runs there.
+    /// Checks with the batch system that no node is held twice and none has failed. The scheduler
+    /// must give jobs no more processors of a cluster than run there.
     fn check(&self) {
         let running = || -> BTreeMap<&str, BTreeSet<String>> {
             let of = |cluster| {
@@ -78,7 +79,7 @@ impl Grid {
             CLUSTERS.iter().map(|(cluster, _)| (*cluster, of(cluster).collect())).collect()
         };
         let before = running();
-        // Of all jobs in one answer: what one gives back between two answers, another may have in the second.
+        // All jobs in one answer: between two answers, processors may move from one to another.
         let list = job(&self.up, &["list", "--json"]);
         // The head may be down.
         let list: Value = serde_json::from_str(&list.out).unwrap_or_default();
@@ -86,7 +87,7 @@ impl Grid {
         for (cluster, _) in CLUSTERS {
             let jobs = list["jobs"].as_array().into_iter().flatten();
             let used: u64 = jobs.filter_map(|job| job["sizes"][cluster].as_u64()).sum();
-            // What began or ended meanwhile is in one of both.
+            // Jobs that started or ended meanwhile are in one of both lists.
             let there = before[cluster].union(&after[cluster]).count() as u64;
             assert!(used <= there, "{used} of {cluster} are given away: {before:?} {after:?}");
         }
@@ -101,7 +102,7 @@ impl Grid {
         }
     }
 
-    /// How many epochs of a job were given out: one that went on has one.
+    /// The number of epochs given out for a job: a job that continued has one.
     fn epochs(&self, number: &str) -> usize {
         let of = |entry: &&Value| {
             entry["kind"] == "epoch" && entry["job"].as_u64() == number.parse().ok()
@@ -123,19 +124,19 @@ impl Grid {
         object(&job(&self.up, &["result", number, "--json"]))
     }
 
-    /// Waits until a job has at least so many processors.
+    /// Waits until a job has at least this many processors.
     fn grows(&self, number: &str, to: u64) {
         let start = Instant::now();
         while size(&self.up, number) < to {
-            let told = || {
+            let output = || {
                 self.why(number) + &CLUSTERS.map(|(c, _)| format!("{:?}", self.queue(c))).join(" ")
             };
             let ended = status(&self.up, number)["state"] == "done";
             assert!(
                 !ended && start.elapsed() < LONG,
                 "it has not grown to {to}: {}\n{}",
-                told(),
-                self.up.said()
+                output(),
+                self.up.output()
             );
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -152,7 +153,7 @@ impl Grid {
     }
 }
 
-/// Batch jobs of a cluster by name, state and number.
+/// The batch jobs of a cluster, by name, state and number.
 fn queue(lab: &SlurmLab, cluster: &str, more: &[&str]) -> Vec<[String; 3]> {
     let out = lab.user(cluster, "squeue", &[&["-h", "-o", "%t %i %j"], more].concat());
     let line = |line: &str| {
@@ -163,31 +164,32 @@ fn queue(lab: &SlurmLab, cluster: &str, more: &[&str]) -> Vec<[String; 3]> {
     out.lines().map(line).collect()
 }
 
-/// Whether it is a node's, and no local user's.
+/// Whether a batch job is a node, and not a local user's.
 fn is_ours(name: &str) -> bool {
     name.starts_with("springtide.")
 }
 
-/// Long enough that batch jobs begin amid it on a machine that does much else: about 10 s of one processor.
+/// Long enough that batch jobs start meanwhile on a busy host: about 10 s of one processor.
 fn nbody(seed: &'static str) -> [&'static str; 7] {
     ["barnes-hut", "--bodies", "8000", "--steps", "1000", "--seed", seed]
 }
 
-/// In the larger cluster, whichever of them says first what it has.
+/// In the larger cluster, independent of the order of reports.
 const MALLEABLE: [&str; 8] = ["--kind", "malleable", "--min", "1", "--max", "5", "--on", "vu"];
 
 fn alone(seed: &'static str) -> Value {
-    let told = finish(program(&[&["run"], &nbody(seed)[..], &["--sequential", "--json"]].concat()));
-    object(&told)["checksum"].clone()
+    let output =
+        finish(program(&[&["run"], &nbody(seed)[..], &["--sequential", "--json"]].concat()));
+    object(&output)["checksum"].clone()
 }
 
 #[test]
-fn jobs_grow_into_what_is_free_and_shrink_for_others_and_local_users_are_seen() {
+fn jobs_grow_shrink_and_respect_local_users() {
     let Some(grid) = Grid::start() else { return };
     let first = grid.submit(&[&nbody("3")[..], &MALLEABLE].concat());
     grid.grows(&first, 5);
     grid.check();
-    // A local user takes a processor by a plain batch job: it is not offered to anybody.
+    // A local user takes a processor by a plain batch job: the grid does not offer it.
     grid.lab.user("uva", "sbatch", &["-n1", "-o", "/dev/null", "--wrap", "exec sleep 600"]);
     until("the local user is seen", || {
         let plan =
@@ -196,7 +198,7 @@ fn jobs_grow_into_what_is_free_and_shrink_for_others_and_local_users_are_seen() 
             || plan.out.contains("2 are idle")
             || plan.out.contains("2 idle")
     });
-    // A rigid job has room only where the first one is.
+    // A rigid job has room only where the first one runs.
     let rigid = grid.submit(&["queens", "--size", "11", "--kind", "rigid", "--min", "3"]);
     assert_eq!(grid.done(&rigid)["result"]["solutions"], 2680);
     let why = grid.why(&first);
@@ -207,9 +209,10 @@ fn jobs_grow_into_what_is_free_and_shrink_for_others_and_local_users_are_seen() 
     grid.up.end();
 }
 
-/// A batch system that does not answer, or says nonsense, is told of and passed over: jobs run elsewhere.
+/// A batch system that does not answer, or answers nonsense, is reported and avoided: jobs run
+/// elsewhere.
 #[test]
-fn a_cluster_whose_commands_fail_is_passed_over_and_says_why() {
+fn a_cluster_whose_commands_fail_is_avoided_and_reports_why() {
     use std::os::unix::fs::PermissionsExt;
     let commands = tempfile::tempdir().unwrap();
     let fake = |script: &str| {
@@ -222,19 +225,19 @@ fn a_cluster_whose_commands_fail_is_passed_over_and_says_why() {
     fake("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1");
     let up = Up::by(&format!(
         "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\n\
-         [[cluster]]\nname = \"ams\"\nnodes = 2\n\
-         [[cluster]]\nname = \"vu\"\nnodes = 9\nprovider = \"slurm\"\n\
-         [cluster.slurm]\ncommands = \"{}\"\npoll = \"300ms\"\nanswer_within = \"1s\"\n",
+        [[cluster]]\nname = \"ams\"\nnodes = 2\n\
+        [[cluster]]\nname = \"vu\"\nnodes = 9\nprovider = \"slurm\"\n\
+        [cluster.slurm]\ncommands = \"{}\"\npoll = \"300ms\"\nanswer_within = \"1s\"\n",
         commands.path().display()
     ));
     let plan = || job(&up, &["plan", "queens", "--kind", "rigid", "--min", "3"]).out;
-    let told = "Unable to contact slurm controller";
-    until("it is told what fails", || plan().contains(told));
+    let output = "Unable to contact slurm controller";
+    until("the failure is reported", || plan().contains(output));
     fake("echo what is this; echo '| | |'");
-    until("nonsense is told", || plan().contains("not understood"));
+    until("nonsense is reported", || plan().contains("not understood"));
     fake("exec sleep 60");
-    until("what hangs is told", || plan().contains("did not answer within 1 s"));
-    // Others go on.
+    until("the hang is reported", || plan().contains("did not answer within 1 s"));
+    // Other clusters continue.
     let line = ["submit", "queens", "--size", "9", "--min", "1", "--max", "2"];
     assert_eq!(job(&up, &line).out, "job-1\n");
     let done = job(&up, &["result", "1", "--wait", "--timeout", "2m", "--json"]);
@@ -242,34 +245,35 @@ fn a_cluster_whose_commands_fail_is_passed_over_and_says_why() {
     up.end();
 }
 
-/// When the head is killed.
+/// The time at which the head is killed.
 #[derive(Clone, Copy, Debug)]
-enum Moment {
-    /// So long after the submission.
+enum KillTime {
+    /// This time after the submission.
     After(u64),
-    /// The job computes on so many processors.
+    /// When the job computes on this many processors.
     Size(u64),
-    /// Another job makes it shrink.
+    /// When another job makes it shrink.
     Shrinks,
-    /// It has been cancelled.
+    /// After it has been cancelled.
     Cancelled,
 }
 
-/// Kills the head at a moment and starts another: the job ends with the right answer, nothing is left.
-fn survives(moment: Moment) {
+/// Kills the head at a time and starts another: the job ends with the right result, and nothing
+/// remains.
+fn kill_head_at(moment: KillTime) {
     let Some(mut grid) = Grid::start() else { return };
     let first = grid.submit(&[&nbody("5")[..], &MALLEABLE].concat());
     let mut second = None;
     match moment {
-        Moment::After(ms) => std::thread::sleep(Duration::from_millis(ms)),
-        Moment::Size(count) => grid.grows(&first, count),
-        Moment::Shrinks => {
+        KillTime::After(ms) => std::thread::sleep(Duration::from_millis(ms)),
+        KillTime::Size(count) => grid.grows(&first, count),
+        KillTime::Shrinks => {
             grid.grows(&first, 5);
             second =
                 Some(grid.submit(&["queens", "--size", "11", "--kind", "rigid", "--min", "4"]));
             until("it shrinks", || grid.why(&first).contains("makes room for"));
         }
-        Moment::Cancelled => {
+        KillTime::Cancelled => {
             grid.grows(&first, 2);
             assert_eq!(job(&grid.up, &["cancel", &first]).code, Some(0));
         }
@@ -277,8 +281,9 @@ fn survives(moment: Moment) {
     grid.up.kill_head();
     grid.check();
     grid.up.start_head();
-    if matches!(moment, Moment::Cancelled) {
-        // The word may have been on its way still: then it goes on, and is told again.
+    if matches!(moment, KillTime::Cancelled) {
+        // The cancellation may have been lost with the head; then the job continues and is
+        // cancelled again.
         until("it ends", || {
             let state = status(&grid.up, &first)["state"].clone();
             state == "cancelled"
@@ -287,9 +292,10 @@ fn survives(moment: Moment) {
         });
     } else {
         assert_eq!(grid.done(&first)["checksum"], alone("5"), "{moment:?}");
-        // One that computed when the head was killed has gone on; an answer alone would be right of one that began anew too.
-        if matches!(moment, Moment::Size(_) | Moment::Shrinks) {
-            assert_eq!(grid.epochs(&first), 1, "{moment:?}: it began anew: {}", grid.up.said());
+        // A job that computed when the head was killed has continued: the result alone does not
+        // exclude a restart.
+        if matches!(moment, KillTime::Size(_) | KillTime::Shrinks) {
+            assert_eq!(grid.epochs(&first), 1, "{moment:?}: it restarted: {}", grid.up.output());
         }
     }
     if let Some(second) = second {
@@ -297,27 +303,28 @@ fn survives(moment: Moment) {
     }
     let list = object(&job(&grid.up, &["list", "--json"]));
     let jobs = list["jobs"].as_array().unwrap().len();
-    assert_eq!(jobs, if matches!(moment, Moment::Shrinks) { 2 } else { 1 }, "{list}");
+    assert_eq!(jobs, if matches!(moment, KillTime::Shrinks) { 2 } else { 1 }, "{list}");
     grid.empty();
     grid.up.end();
 }
 
 #[test]
 fn a_running_job_outlives_its_head() {
-    survives(Moment::Size(2));
+    kill_head_at(KillTime::Size(2));
 }
 
-/// A site of its own that is killed: its nodes are batch jobs and go on, and the next site takes them over.
+/// A killed site process: its nodes are batch jobs and continue, and the next process takes them
+/// over.
 #[test]
-fn a_site_that_is_killed_finds_its_batch_jobs_again() {
+fn a_killed_site_recovers_its_batch_jobs() {
     let lab = match SlurmLab::start(&[("vu", 3)]) {
         Ok(lab) => lab,
         Err(skipped) => return println!("{skipped}"),
     };
     let up = Up::by(&format!(
         "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\n\
-         [[cluster]]\nname = \"vu\"\nnodes = 3\nsite = \"own\"\nprovider = \"slurm\"\n\
-         [cluster.slurm]\nconf = \"{}\"\npoll = \"300ms\"\nkeep = \"1s\"\n",
+        [[cluster]]\nname = \"vu\"\nnodes = 3\nsite = \"own\"\nprovider = \"slurm\"\n\
+        [cluster.slurm]\nconf = \"{}\"\npoll = \"300ms\"\nkeep = \"1s\"\n",
         lab.conf("vu").display()
     ));
     let site = |life: &str| {
@@ -337,15 +344,15 @@ fn a_site_that_is_killed_finds_its_batch_jobs_again() {
     assert_eq!(before.len(), 3, "{before:?}");
     first.signal("KILL");
     drop(first);
-    let (mut second, said) = site("second");
-    until("they are taken over", || text(&said).matches("is taken over").count() == 3);
-    // Long enough for one that is taken for late to be killed.
+    let (mut second, output) = site("second");
+    until("they are taken over", || text(&output).matches("is taken over").count() == 3);
+    // Longer than the time after which a late node is killed.
     std::thread::sleep(Duration::from_secs(32));
-    assert_eq!((size(&up, "1"), queue(&lab, "vu", &[])), (3, before), "{}", text(&said));
+    assert_eq!((size(&up, "1"), queue(&lab, "vu", &[])), (3, before), "{}", text(&output));
     let log = entries(&up.dir);
     let epochs = log.iter().filter(|entry| entry["kind"] == "epoch").count();
     assert_eq!(epochs, 1, "{log:?}");
-    // It can still take them away.
+    // The site can still release them.
     assert_eq!(job(&up, &["cancel", "1"]).code, Some(0));
     until("every stub is gone", || queue(&lab, "vu", &[]).is_empty());
     second.signal("TERM");
@@ -353,17 +360,19 @@ fn a_site_that_is_killed_finds_its_batch_jobs_again() {
     up.end();
 }
 
-/// The head is killed in the middle of each kind of operation, a dozen times: four minutes.
+/// Kills the head in the middle of each kind of operation, a dozen times: four minutes.
 /// `cargo test -p springtide --test all slurm::a_head_that_is_killed -- --ignored --nocapture`
 #[test]
 #[ignore = "five minutes; its command is in its comment"]
 fn a_head_that_is_killed_amid_anything_loses_nothing() {
-    let after = [50, 300, 600, 900, 1300, 1800, 2500].map(Moment::After);
-    let sizes = [1, 5].map(Moment::Size);
-    for moment in
-        after.into_iter().chain(sizes).chain([Moment::Shrinks, Moment::Shrinks, Moment::Cancelled])
-    {
+    let after = [50, 300, 600, 900, 1300, 1800, 2500].map(KillTime::After);
+    let sizes = [1, 5].map(KillTime::Size);
+    for moment in after.into_iter().chain(sizes).chain([
+        KillTime::Shrinks,
+        KillTime::Shrinks,
+        KillTime::Cancelled,
+    ]) {
         println!("the head is killed: {moment:?}");
-        survives(moment);
+        kill_head_at(moment);
     }
 }

@@ -1,4 +1,4 @@
-//! `springtide solve` from outside: its result, its files, and what it says of bad input.
+//! `springtide solve`: its result, its files, and its errors for bad input.
 
 use std::path::{Path, PathBuf};
 
@@ -6,19 +6,19 @@ use serde_json::Value;
 
 use crate::drains::Up;
 use crate::jobs::{job, object};
-use crate::support::{Ended, finish, program, run, text, until};
+use crate::support::{CommandOutput, finish, program, run, text, until};
 
 fn plants() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../stochastic/tests/data/plants")
 }
 
-fn solve(model: &Path, options: &[&str]) -> Ended {
+fn solve(model: &Path, options: &[&str]) -> CommandOutput {
     let mut command = program(&["solve"]);
     command.arg(model).args(options);
     finish(command)
 }
 
-fn result(ended: &Ended) -> Value {
+fn result(ended: &CommandOutput) -> Value {
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out))
 }
@@ -61,7 +61,7 @@ fn a_program_is_solved_alone_and_on_a_grid_to_the_same_bits() {
         "{iterates}"
     );
 
-    // What was found, estimated again; and a run from there.
+    // Evaluates the solution again; and starts a run from it.
     let table = grid.join("x.csv");
     let table = table.to_str().unwrap();
     let shown = solve(
@@ -98,7 +98,7 @@ fn a_program_is_solved_alone_and_on_a_grid_to_the_same_bits() {
     assert!(result(&again)["iterations"].as_u64() <= one["iterations"].as_u64());
 }
 
-/// All 27 scenarios: the optimum of the one program that they are.
+/// All 27 scenarios: the optimum of their deterministic equivalent.
 #[test]
 fn all_scenarios_give_the_exact_optimum() {
     let temp = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ fn all_scenarios_give_the_exact_optimum() {
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     let lines: Vec<&str> = ended.out.lines().collect();
     let result = lines.iter().position(|line| line.starts_with("result")).unwrap();
-    // What matters comes first.
+    // The most important values come first.
     for (at, word) in ["status", "objective", "lower bound", "gap", "iterations", "scenarios"]
         .into_iter()
         .enumerate()
@@ -120,9 +120,10 @@ fn all_scenarios_give_the_exact_optimum() {
     assert!(ended.err.contains("x.csv"), "{}", ended.err);
 }
 
-/// What that decision costs in all of them is the optimum, exactly and to the same bits on every grid.
+/// The cost of that decision in all scenarios is the optimum, exactly and with equal bits on every
+/// grid.
 #[test]
-fn all_scenarios_tell_exactly_what_a_decision_costs() {
+fn all_scenarios_give_the_exact_cost_of_a_decision() {
     let temp = tempfile::tempdir().unwrap();
     let out = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
     let of = |options: &[&str]| {
@@ -148,7 +149,7 @@ fn all_scenarios_tell_exactly_what_a_decision_costs() {
 }
 
 #[test]
-fn bad_input_is_told_with_file_and_line() {
+fn bad_input_is_reported_with_file_and_line() {
     let refused = |model: &Path, options: &[&str], words: &[&str]| {
         let ended = solve(model, &[options, &["--sequential"]].concat());
         assert_eq!(ended.code, Some(2), "{options:?}: {}", ended.err);
@@ -202,7 +203,8 @@ fn verdicts(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../stochastic/tests/data/verdicts").join(name)
 }
 
-/// Infeasible and unbounded programs have a status with its proof; both are answers, and no failures.
+/// Infeasible and unbounded programs have a status with its proof, which is a result and no
+/// failure.
 #[test]
 fn programs_without_an_optimum_have_a_status() {
     let of = |name: &str, options: &[&str]| {
@@ -255,7 +257,7 @@ fn a_decision_is_checked_before_it_is_evaluated() {
     assert!(shown.out.contains("infinite: of 4 scenarios 4 without recourse"), "{}", shown.out);
 }
 
-/// A job that was submitted and is cancelled has its incumbent, too.
+/// A cancelled job of `job submit` keeps its incumbent.
 #[test]
 fn a_cancelled_job_keeps_its_result() {
     let up = Up::of(&[("ams", 2)]);
@@ -266,7 +268,7 @@ fn a_cancelled_job_keeps_its_result() {
     ];
     let submitted = job(&up, &submitted.concat());
     assert_eq!(submitted.out, "job-1\n", "{}", submitted.err);
-    // A result follows its decision, and so the second decision follows a result.
+    // A result follows its decision, so that the second decision follows a result.
     let decisions = || job(&up, &["logs", "1"]).out.matches("wrote x.csv").count();
     until("it has a result", || decisions() >= 2);
     let cancelled = job(&up, &["cancel", "1"]);
@@ -286,7 +288,7 @@ fn a_cancelled_job_keeps_its_result() {
     up.end();
 }
 
-/// A run that its time limit ends has its incumbent; and a later one resumes from its state.
+/// A run that its time limit ends keeps its incumbent, and a later one resumes from its state.
 #[test]
 fn a_stopped_run_keeps_its_result_and_resumes() {
     let temp = tempfile::tempdir().unwrap();
@@ -321,7 +323,7 @@ fn a_stopped_run_keeps_its_result_and_resumes() {
     for key in ["objective", "bound", "x", "replications", "estimate"] {
         assert_eq!(whole[key], alone[key], "{key} after {stops} stops");
     }
-    // The state of a run that has ended has its result; one of other options is refused.
+    // The state of an ended run has its result; a state with other options is refused.
     let again = solve(&plants(), &options("10m"));
     assert_eq!(result(&again)["objective"], whole["objective"]);
     let other = [&options("10m")[..], &["--seed", "2"]].concat();
@@ -375,7 +377,8 @@ fn a_risk_averse_decision_costs_more_on_average() {
     assert!(averse["objective"].as_f64() > neutral["objective"].as_f64());
 }
 
-/// The example that solves a Pyomo model, where Python has Pyomo; `SPRINGTIDE_PYTHON` names another Python.
+/// The example that solves a Pyomo model, if Python has Pyomo; `SPRINGTIDE_PYTHON` names another
+/// Python.
 #[test]
 fn a_pyomo_model_is_solved() {
     let python = std::env::var("SPRINGTIDE_PYTHON").unwrap_or_else(|_| "python3".to_owned());
@@ -390,7 +393,7 @@ fn a_pyomo_model_is_solved() {
     command.arg(example).args(["--springtide", env!("CARGO_BIN_EXE_springtide")]);
     let ended = finish(command);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
-    // By enumeration of all orders.
+    // The result of enumerating all orders.
     assert!(ended.out.starts_with("optimal: expected profit 247.5000\n"), "{}", ended.out);
     assert!(ended.out.contains("order(flour) = 75"), "{}", ended.out);
 }

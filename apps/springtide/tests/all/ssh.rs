@@ -1,6 +1,7 @@
-//! A grid with nodes behind a real sshd: one of the test's own, on a loopback port, with keys and config of its own.
+//! A grid with nodes behind a real sshd: the test's own, on a loopback port, with its own keys and
+//! config.
 //!
-//! Where there is no sshd, or none may run, the test says so and ends.
+//! Without an sshd, or without the right to run one, the test says so and ends.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,9 +14,9 @@ use serde_json::Value;
 
 use crate::support::{Running, finish, kill, program, text, until};
 
-/// Where sshd may be, for it must be started by its full path.
+/// Possible paths of sshd, which must be started by its full path.
 const SSHD: [&str; 3] = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"];
-/// A directory that sshd wants to be there when it runs as root.
+/// A directory that sshd requires when it runs as root.
 const PRIVILEGES: &str = "/run/sshd";
 
 /// A running sshd; killed when the test ends.
@@ -39,14 +40,14 @@ fn output(program: &str, args: &[&str]) -> Option<String> {
 }
 
 impl Sshd {
-    /// Starts it.
+    /// Starts an sshd.
     ///
     /// # Errors
-    /// Why it cannot run here.
+    /// The reason why it cannot run here.
     fn start(dir: &Path) -> Result<Self, String> {
         let sshd = SSHD.into_iter().find(|path| Path::new(path).exists());
         let sshd = sshd.ok_or("no sshd is installed")?;
-        let user = output("id", &["-un"]).ok_or("nobody knows who runs this")?;
+        let user = output("id", &["-un"]).ok_or("the user is unknown")?;
         let root = output("id", &["-u"]).as_deref() == Some("0");
         for key in ["host", "user"] {
             let file = dir.join(key).display().to_string();
@@ -54,15 +55,16 @@ impl Sshd {
             made.ok_or("no ssh-keygen is installed")?;
         }
         fs::copy(dir.join("user.pub"), dir.join("authorized")).unwrap();
-        let mut told = String::new();
-        // Another program may take the port in between.
+        let mut log = String::new();
+        // Another program may take the port meanwhile.
         for _ in 0..5 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let path = dir.display();
             let config = format!(
-                "Port {port}\nListenAddress 127.0.0.1\nHostKey {path}/host\nAuthorizedKeysFile {path}/authorized\n\
-                 PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n\
-                 KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
+                "Port {port}\nListenAddress 127.0.0.1\nHostKey {path}/host\n\
+                AuthorizedKeysFile {path}/authorized\n\
+                PidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\n\
+                KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
             );
             fs::write(dir.join("sshd.conf"), config).unwrap();
             let child = Self::spawn(dir, sshd, root);
@@ -78,15 +80,15 @@ impl Sshd {
                 fs::write(dir.join("known"), format!("[127.0.0.1]:{port} {key}")).unwrap();
                 return Ok(sshd);
             }
-            told = text(&dir.join("sshd.log"));
+            log = text(&dir.join("sshd.log"));
         }
-        Err(format!("sshd does not run here: {told}"))
+        Err(format!("sshd does not run here: {log}"))
     }
 
     fn spawn(dir: &Path, sshd: &str, root: bool) -> std::io::Result<Child> {
         let mut command = match root && !Path::new(PRIVILEGES).exists() {
             false => Command::new(sshd),
-            // In a view of the files of its own, so that nothing of the system is touched.
+            // In a mount namespace of its own, so that the system's files stay unchanged.
             true => {
                 let script = format!(
                     "mount -t tmpfs none /run && mkdir -m 755 {PRIVILEGES} && exec \"$0\" \"$@\""
@@ -101,13 +103,13 @@ impl Sshd {
         command.stdout(Stdio::null()).stderr(log).spawn()
     }
 
-    /// Lets nobody in any more. Those who are in stay.
+    /// Refuses new connections; existing ones stay.
     fn shut(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Lets people in again, at the same port.
+    /// Accepts connections again, at the same port.
     fn open(&mut self) {
         let sshd = SSHD.into_iter().find(|path| Path::new(path).exists()).unwrap();
         let root = output("id", &["-u"]).as_deref() == Some("0");
@@ -115,17 +117,19 @@ impl Sshd {
         until("sshd listens", || TcpStream::connect(("127.0.0.1", self.port)).is_ok());
     }
 
-    /// The grid's config: a cluster here and one of two nodes behind this sshd. What the user or the machine sets for ssh
-    /// is left out.
+    /// The grid's config: one cluster here and one of two nodes behind this sshd. Settings of the
+    /// user or host for ssh are excluded.
     fn grid(&self) -> String {
         let path = |name: &str| self.dir.join(name).display().to_string();
         let ssh = self.dir.join("ssh");
         fs::write(&ssh, "#!/bin/sh\nexec ssh -F none \"$@\"\n").unwrap();
         fs::set_permissions(&ssh, fs::Permissions::from_mode(0o700)).unwrap();
         let mut grid = format!(
-            "[[cluster]]\nname = \"here\"\n[[cluster]]\nname = \"there\"\nnodes = 2\nprovider = \"ssh\"\nprogram = {:?}\n\
-             env = {{ GREETING = \"it's me\" }}\n[cluster.ssh]\nhosts = {{ \"{}@127.0.0.1:{}\" = \"2\" }}\n\
-             command = {:?}\ndir = {:?}\n[cluster.ssh.options]\n",
+            "[[cluster]]\nname = \"here\"\n[[cluster]]\nname = \"there\"\nnodes = 2\n\
+            provider = \"ssh\"\nprogram = {:?}\n\
+            env = {{ GREETING = \"it's me\" }}\n[cluster.ssh]\n\
+            hosts = {{ \"{}@127.0.0.1:{}\" = \"2\" }}\n\
+            command = {:?}\ndir = {:?}\n[cluster.ssh.options]\n",
             env!("CARGO_BIN_EXE_springtide"),
             self.user,
             self.port,
@@ -143,7 +147,7 @@ impl Sshd {
         grid
     }
 
-    /// The nodes that run there, and their processes.
+    /// The nodes that run there, with their processes.
     fn nodes(&self) -> Vec<(String, u32)> {
         let start = format!("{}/", self.dir.join("over there").display());
         let mut found = Vec::new();
@@ -162,7 +166,7 @@ impl Sshd {
         found
     }
 
-    /// What nodes left there.
+    /// The number of files that nodes left there.
     fn left(&self) -> usize {
         fs::read_dir(self.dir.join("over there")).map_or(0, Iterator::count)
     }
@@ -182,20 +186,22 @@ fn nodes_behind_ssh_work_are_replaced_and_leave_nothing() {
     let file = temp.path().join("grid.toml");
     fs::write(&file, sshd.grid()).unwrap();
     let config = file.to_str().unwrap();
-    let told = || text(&temp.path().join("stderr.log"));
-    let all_told = || format!("{}\n{}", told(), text(&temp.path().join("sshd.log")));
+    let log = || text(&temp.path().join("stderr.log"));
+    let all_logs = || format!("{}\n{}", log(), text(&temp.path().join("sshd.log")));
     let up = || {
         let running = Running::start(program(&["up", config]), temp.path());
-        until("it is up", || told().contains("Ctrl-C ends the grid"));
+        until("it is up", || log().contains("Ctrl-C ends the grid"));
         running
     };
-    // Whether all three nodes had a part in a job whose answer is right.
+    // Whether all three nodes contributed to a job with the right result.
     let whole = || {
         let ended = finish(program(&["run", "fib", "--n", "27", "--config", config, "--json"]));
-        assert_eq!(ended.code, Some(0), "{}\n{}", ended.err, all_told());
+        assert_eq!(ended.code, Some(0), "{}\n{}", ended.err, all_logs());
         let result = json(&ended.out);
         assert_eq!(result["result"]["fib"], 196_418);
-        let all = serde_json::json!([{ "name": "here", "workers": 1 }, { "name": "there", "workers": 2 }]);
+        let all = serde_json::json!([
+            { "name": "here", "workers": 1 }, { "name": "there", "workers": 2 },
+        ]);
         result["clusters"] == all
     };
 
@@ -204,35 +210,35 @@ fn nodes_behind_ssh_work_are_replaced_and_leave_nothing() {
         nodes.iter().map(|(name, _)| name.clone()).collect()
     };
     let first = sshd.nodes();
-    assert_eq!(names(&first), ["there-1", "there-2"], "{}", all_told());
+    assert_eq!(names(&first), ["there-1", "there-2"], "{}", all_logs());
     let variables = fs::read(format!("/proc/{}/environ", first[0].1)).unwrap();
     assert!(variables.split(|b| *b == 0).any(|word| word == b"GREETING=it's me"));
-    assert!(whole(), "{}", all_told());
+    assert!(whole(), "{}", all_logs());
 
-    // A node that dies there is started anew there.
+    // A node that dies there is restarted there.
     kill(first[1].1, "KILL");
-    until("it is started anew", || {
+    until("it is restarted", || {
         let now = sshd.nodes();
         names(&now) == ["there-1", "there-2"] && now[1] != first[1]
     });
     until("the grid is whole again", whole);
     grid.signal("TERM");
-    assert_eq!(grid.wait().code(), Some(0), "{}", all_told());
+    assert_eq!(grid.wait().code(), Some(0), "{}", all_logs());
     assert_eq!(sshd.nodes(), []);
     until("no file is left there", || sshd.left() == 0);
 
-    // No node outlives its head, however that ends.
+    // No node outlives its head, however the head ends.
     let mut grid = up();
-    assert_eq!(sshd.nodes().len(), 2, "{}", all_told());
+    assert_eq!(sshd.nodes().len(), 2, "{}", all_logs());
     grid.signal("KILL");
     grid.wait();
     until("the nodes end", || sshd.nodes().is_empty());
     until("no file is left there", || sshd.left() == 0);
 }
 
-/// A machine that is away longer than a program may fail is waited for, and its node is not given up.
+/// A host that is unreachable longer than a program may fail: the site waits, and keeps the node.
 #[test]
-fn a_host_that_was_away_is_used_again() {
+fn an_unreachable_host_is_used_again_later() {
     let temp = tempfile::tempdir().unwrap();
     let mut sshd = match Sshd::start(temp.path()) {
         Ok(sshd) => sshd,
@@ -241,15 +247,15 @@ fn a_host_that_was_away_is_used_again() {
     let file = temp.path().join("grid.toml");
     fs::write(&file, sshd.grid()).unwrap();
     let mut up = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
-    let told = || text(&temp.path().join("stderr.log"));
-    until("it is up", || told().contains("Ctrl-C ends the grid"));
-    assert_eq!(sshd.nodes().len(), 2, "{}", told());
+    let log = || text(&temp.path().join("stderr.log"));
+    until("it is up", || log().contains("Ctrl-C ends the grid"));
+    assert_eq!(sshd.nodes().len(), 2, "{}", log());
     sshd.shut();
     for (_, pid) in sshd.nodes() {
         kill(pid, "KILL");
     }
     until("they are gone", || sshd.nodes().is_empty());
-    // Four attempts, of which one more than it is waited for.
+    // Four attempts, one more than the limit for failing programs.
     std::thread::sleep(std::time::Duration::from_secs(8));
     assert_eq!(sshd.nodes(), []);
     sshd.open();
@@ -267,7 +273,7 @@ fn a_host_that_was_away_is_used_again() {
 }
 
 #[test]
-fn a_host_that_does_not_let_us_in_is_named() {
+fn a_host_that_refuses_the_connection_is_named() {
     let temp = tempfile::tempdir().unwrap();
     let sshd = match Sshd::start(temp.path()) {
         Ok(sshd) => sshd,
@@ -277,10 +283,10 @@ fn a_host_that_does_not_let_us_in_is_named() {
     fs::write(&file, sshd.grid()).unwrap();
     fs::write(temp.path().join("authorized"), "").unwrap();
     let mut up = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
-    let told = || text(&temp.path().join("stderr.log"));
-    until("it is told", || told().contains("Permission denied (publickey)"));
+    let log = || text(&temp.path().join("stderr.log"));
+    until("it is reported", || log().contains("Permission denied (publickey)"));
     let from = format!("-p {} {}@127.0.0.1 sh` failed (exit status: 255)", sshd.port, sshd.user);
-    assert!(told().contains(&from), "{}", told());
+    assert!(log().contains(&from), "{}", log());
     up.signal("TERM");
     up.wait();
     assert_eq!(sshd.left(), 0);

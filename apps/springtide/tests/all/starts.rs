@@ -1,4 +1,4 @@
-//! Jobs that lose nodes while they start, and clients that die: on grids of real processes.
+//! Jobs that lose nodes while they start, and clients that are killed, on grids of real processes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Running, finish, kill, nodes, program, run, text, until};
 
-/// A grid that is up: two clusters of two nodes.
+/// A running grid with two clusters of two nodes.
 struct Up {
     _up: Running,
     temp: tempfile::TempDir,
@@ -21,11 +21,11 @@ impl Up {
         let config = temp.path().join("grid.toml");
         let up = Running::start(program(&["up", config.to_str().unwrap()]), temp.path());
         let this = Self { _up: up, temp };
-        until("it is up", || this.said().contains("Ctrl-C ends the grid"));
+        until("it is up", || this.output().contains("Ctrl-C ends the grid"));
         this
     }
 
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         text(&self.temp.path().join("stderr.log"))
     }
 
@@ -37,7 +37,7 @@ impl Up {
         self.temp.path().join(".springtide/local")
     }
 
-    /// The nodes that wait for work.
+    /// The nodes that are idle.
     fn idle(&self) -> Vec<String> {
         let listed = run(&["node", "list", "--config", &self.config(), "--json"]);
         let listed: Value = serde_json::from_str(&listed.out).unwrap_or_default();
@@ -57,14 +57,14 @@ fn a_job_whose_start_loses_a_node_ends_with_its_result() {
         std::fs::create_dir(&dir).unwrap();
         let line = ["run", "queens", "--size", "11", "--json", "--config", &grid.config()];
         let mut job = Running::start(program(&line), &dir);
-        // Some time between the start of the command and the end of a short job: each node once.
+        // A time between the start of the command and the end of a short job: each node once.
         std::thread::sleep(Duration::from_millis(20 + 60 * at as u64));
         kill(*pid, "KILL");
         let status = job.wait();
         let (out, err) = (text(&dir.join("stdout.log")), text(&dir.join("stderr.log")));
-        assert_eq!(status.code(), Some(0), "{node}: {err}\n{out}\n{}", grid.said());
-        let told: Value = serde_json::from_str(&out).unwrap();
-        assert_eq!(told["result"]["solutions"], 2680, "{out}");
+        assert_eq!(status.code(), Some(0), "{node}: {err}\n{out}\n{}", grid.output());
+        let object: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(object["result"]["solutions"], 2680, "{out}");
         until("the node is back", || grid.idle().len() == 4);
     }
 }
@@ -80,7 +80,7 @@ fn a_killed_client_frees_its_nodes() {
     let before = nodes(&grid.state());
     client.signal("KILL");
     client.wait();
-    // They end the job as they are: none has to be started anew.
+    // The nodes leave the job by themselves, without a restart.
     until("the nodes are free", || grid.idle().len() == 4);
     assert_eq!(nodes(&grid.state()), before);
     let next = finish(program(&["run", "fib", "--n", "20", "--config", &grid.config()]));

@@ -1,23 +1,23 @@
-//! Runs the program and looks at what it does.
+//! Runs the program and inspects its effects.
 
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nothing takes this long on a machine that works.
+/// Longer than any step takes on a working host.
 pub const LONG: Duration = Duration::from_secs(120);
 
-/// How a command ended.
-pub struct Ended {
-    /// Its exit code; none after a signal.
+/// The end of a command.
+pub struct CommandOutput {
+    /// The exit code; none after a signal.
     pub code: Option<i32>,
-    /// Standard output.
+    /// The text on standard output.
     pub out: String,
-    /// Standard error.
+    /// The text on standard error.
     pub err: String,
 }
 
-/// The program with these words after it; environment variables of the caller's own are kept out.
+/// The program with these arguments, without variables of the caller's environment that concern it.
 pub fn program(line: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_springtide"));
     for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("SPRINGTIDE_")) {
@@ -27,38 +27,38 @@ pub fn program(line: &[&str]) -> Command {
     command
 }
 
-/// Runs it to its end.
-pub fn run(line: &[&str]) -> Ended {
+/// Runs the program to its end.
+pub fn run(line: &[&str]) -> CommandOutput {
     finish(program(line))
 }
 
 /// Runs a command to its end.
-pub fn finish(mut command: Command) -> Ended {
+pub fn finish(mut command: Command) -> CommandOutput {
     let out = command.output().expect("the program starts");
-    Ended {
+    CommandOutput {
         code: out.status.code(),
         out: String::from_utf8(out.stdout).expect("text"),
         err: String::from_utf8(out.stderr).expect("text"),
     }
 }
 
-/// A program that runs meanwhile; killed at the latest when the test ends.
+/// A program in the background; killed when the test ends.
 pub struct Running(pub Child);
 
 impl Running {
-    /// Starts it; what it writes goes to `stdout.log` and `stderr.log` in `dir`.
+    /// Starts it with output to `stdout.log` and `stderr.log` in `dir`.
     pub fn start(mut command: Command, dir: &Path) -> Self {
         let log = std::fs::File::create(dir.join("stderr.log")).unwrap();
         let out = std::fs::File::create(dir.join("stdout.log")).unwrap();
         Self(command.stderr(log).stdout(out).spawn().expect("the program starts"))
     }
 
-    /// Sends it a signal, such as `TERM`.
+    /// Sends the program a signal, such as `TERM`.
     pub fn signal(&self, signal: &str) {
         kill(self.0.id(), signal);
     }
 
-    /// Waits for its end.
+    /// Waits for the program's end.
     pub fn wait(&mut self) -> ExitStatus {
         let start = Instant::now();
         while start.elapsed() < LONG {
@@ -93,7 +93,7 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The processes that were started with a config below `dir`, by node name.
+/// The processes started with a config below `dir`, by node name.
 pub fn nodes(dir: &Path) -> Vec<(String, u32)> {
     let start = format!("{}/", dir.join("node").display());
     let mut found = Vec::new();
@@ -112,7 +112,7 @@ pub fn nodes(dir: &Path) -> Vec<(String, u32)> {
     found
 }
 
-/// All text below a directory that is there.
+/// The text of an existing file, or of all files below a directory.
 pub fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }

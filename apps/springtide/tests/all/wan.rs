@@ -1,7 +1,9 @@
-//! `springtide wan` from outside: networks that come up, carry strangers' programs, change, end, and leave nothing.
+//! Tests of `springtide wan`: networks that start, carry other programs, change, end, and leave
+//! nothing behind.
 //!
-//! One test at a time has a network, with at most five processes. Where Linux gives none, tests say so and pass. Waits have generous bounds
-//! and are never asserted on. Must not know how networks are made.
+//! Only one test at a time has a network, with at most five processes. If Linux allows none, tests
+//! say so and pass. Waits have generous bounds and are never asserted on. Independent of the
+//! emulation.
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Nothing takes this long on a machine that works.
-const LONG: Duration = Duration::from_secs(60);
-/// Networks end by themselves after this time, whatever becomes of the test.
-const FOR: &str = "2m";
-/// Tells this program, as a stranger's in a network, what to do there.
+/// Longer than any step takes on a working host.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time after which networks end by themselves, even if the test fails.
+const LIFETIME: &str = "2m";
+/// The environment variable that makes this program a peer in a network.
 const PEER: &str = "WAN_TEST_PEER";
 
 /// Runs a command to its end.
@@ -24,9 +26,9 @@ fn ended(mut command: Command) -> (Option<i32>, String, String) {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the program starts");
     let pid = child.id();
-    let (tell, told) = mpsc::channel();
-    thread::spawn(move || tell.send(child.wait_with_output()));
-    let Ok(Ok(Output { status, stdout, stderr })) = told.recv_timeout(LONG) else {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    let Ok(Ok(Output { status, stdout, stderr })) = receiver.recv_timeout(STEP_TIMEOUT) else {
         kill(pid);
         panic!("it does not end: {command:?}");
     };
@@ -35,19 +37,19 @@ fn ended(mut command: Command) -> (Option<i32>, String, String) {
 }
 
 fn kill(pid: u32) {
-    // By then it may have ended.
+    // The process may have ended already.
     let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < LONG, "{what}");
+        assert!(start.elapsed() < STEP_TIMEOUT, "{what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// The processes that run with this word on their command line. One that ended and was not waited for has none.
+/// The processes with this word on their command line. Zombies have none.
 fn running(word: &str) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -58,16 +60,16 @@ fn running(word: &str) -> Vec<u32> {
     pids.filter(has).collect()
 }
 
-/// A number that nobody else has on their command line: seconds that no test waits for.
+/// A number that no other process has on its command line: seconds that no test waits for.
 fn word(number: u32) -> String {
     format!("{number}{:07}", std::process::id())
 }
 
-/// A program that runs meanwhile; killed at the latest when the test ends.
+/// A program in the background; killed when the test ends.
 struct Running(Child);
 
 impl Running {
-    /// Its exit code once it has ended.
+    /// Its exit code if it has ended.
     fn code(&mut self) -> Option<i32> {
         let mut status = None;
         until("it ends", || {
@@ -85,24 +87,24 @@ impl Drop for Running {
     }
 }
 
-/// Where the networks of one test keep their files: it sees no others, and nobody sees them.
-struct Place {
+/// The directory of one test's networks, invisible to other tests.
+struct TestNetwork {
     dir: tempfile::TempDir,
     _turn: MutexGuard<'static, ()>,
 }
 
 static TURN: Mutex<()> = Mutex::new(());
-/// Why Linux gives no networks here, if it gives none.
+/// The reason why Linux allows no networks here, if it allows none.
 static NONE: OnceLock<Option<String>> = OnceLock::new();
 
-impl Place {
-    /// When it is this test's turn.
+impl TestNetwork {
+    /// Waits for this test's turn.
     fn any() -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         Self { dir: tempfile::tempdir().unwrap(), _turn: turn }
     }
 
-    /// As above, where there can be networks.
+    /// Waits for this test's turn, if networks are possible.
     fn new() -> Option<Self> {
         let place = Self::any();
         match place.none() {
@@ -114,10 +116,10 @@ impl Place {
         }
     }
 
-    /// Asks Linux once. What is no refusal of Linux's is a defect.
+    /// Asks Linux once. Failures that are no refusals of Linux are bugs.
     fn none(&self) -> Option<&'static str> {
         let none = NONE.get_or_init(|| {
-            let (code, _, err) = self.wan(&["up", "pair", "--name", "probe", "--for", FOR]);
+            let (code, _, err) = self.wan(&["up", "pair", "--name", "probe", "--for", LIFETIME]);
             if code == Some(0) {
                 assert_eq!(self.wan(&["down"]).0, Some(0));
                 return None;
@@ -143,23 +145,23 @@ impl Place {
         ended(self.command(line))
     }
 
-    /// What is written by one that must succeed.
+    /// The output of a command that must succeed.
     fn done(&self, line: &[&str]) -> String {
         let (code, out, err) = self.wan(line);
         assert_eq!((code, err.as_str()), (Some(0), ""), "{line:?}: {out}");
         out
     }
 
-    /// It must be refused as wrong, with words that contain these.
-    fn wrong(&self, line: &[&str], told: &str) {
+    /// Checks that a command fails as wrong, with this text.
+    fn wrong(&self, line: &[&str], output: &str) {
         let (code, out, err) = self.wan(line);
         assert_eq!((code, out.as_str()), (Some(2), ""), "{line:?}: {err}");
-        assert!(err.contains(told), "{line:?}: {err}");
+        assert!(err.contains(output), "{line:?}: {err}");
     }
 
-    /// The shipped network of two clusters, each of two nodes, 50 ms apart.
+    /// Starts the built-in network of two clusters with two nodes each, 50 ms apart.
     fn up(&self, more: &[&str]) -> String {
-        let line = [&["up", "pair", "--for", FOR], more].concat();
+        let line = [&["up", "pair", "--for", LIFETIME], more].concat();
         let (code, out, err) = self.wan(&line);
         assert_eq!(code, Some(0), "{err}");
         out
@@ -174,7 +176,7 @@ impl Place {
         serde_json::from_str(&self.done(&["status", "--json"])).unwrap()
     }
 
-    /// Files of networks that are up, or that are left of some.
+    /// The files of running networks, and those left behind.
     fn files(&self) -> Vec<PathBuf> {
         files(&self.dir.path().join("springtide-wan"))
     }
@@ -191,8 +193,8 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    /// What a test that failed left up.
+impl Drop for TestNetwork {
+    /// Ends networks that a failed test left.
     fn drop(&mut self) {
         for file in self.files().iter().filter(|file| file.extension().is_some_and(|e| e == "sock"))
         {
@@ -207,7 +209,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// The line from a cluster to another, in what `wan status --json` says.
+/// The link from one cluster to another in the output of `wan status --json`.
 fn line<'a>(status: &'a Value, from: &str, to: &str) -> &'a Value {
     let lines = status["lines"].as_array().expect("lines");
     let line = lines.iter().find(|line| line["from"] == from && line["to"] == to);
@@ -215,18 +217,21 @@ fn line<'a>(status: &'a Value, from: &str, to: &str) -> &'a Value {
 }
 
 #[test]
-fn a_network_comes_up_is_told_and_goes_down() {
-    let Some(place) = Place::new() else { return };
-    let told = place.up(&[]);
+fn a_network_starts_is_listed_and_ends() {
+    let Some(place) = TestNetwork::new() else { return };
+    let output = place.up(&[]);
     assert!(
-        told.starts_with(
+        output.starts_with(
             "network pair is up: 4 nodes (a-1 10.77.1.1, a-2 10.77.1.2, b-1 10.77.2.1"
         ),
-        "{told}"
+        "{output}"
     );
-    let told = place.done(&["status"]);
-    assert!(told.starts_with("network pair: 4 nodes by router, ends in "), "{told}");
-    assert!(told.lines().any(|line| line.starts_with("a>b ") && line.contains("25 ms")), "{told}");
+    let output = place.done(&["status"]);
+    assert!(output.starts_with("network pair: 4 nodes by router, ends in "), "{output}");
+    assert!(
+        output.lines().any(|line| line.starts_with("a>b ") && line.contains("25 ms")),
+        "{output}"
+    );
     let status = place.status();
     assert_eq!((&status["schema"], &status["name"]), (&1.into(), &"pair".into()));
     assert_eq!(status["nodes"].as_array().map(Vec::len), Some(4));
@@ -240,7 +245,7 @@ fn a_network_comes_up_is_told_and_goes_down() {
 
 #[test]
 fn links_are_changed_while_it_is_up() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = TestNetwork::new() else { return };
     place.up(&[]);
     assert_eq!(place.done(&["set", "a,b", "rtt=80ms", "loss=0.5"]), "a,b: rtt=80ms loss=0.5\n");
     place.done(&["set", "b>a", "down"]);
@@ -263,11 +268,11 @@ fn links_are_changed_while_it_is_up() {
 }
 
 #[test]
-fn any_program_runs_on_a_node_and_its_exit_code_is_passed_on() {
-    let Some(place) = Place::new() else { return };
+fn any_program_runs_on_a_node_and_its_exit_code_is_returned() {
+    let Some(place) = TestNetwork::new() else { return };
     place.up(&[]);
     let routes = place.done(&["exec", "a-1", "cat", "/proc/net/route"]);
-    // Nothing leads out of it.
+    // No route leads out of it.
     assert!(routes.lines().count() > 1, "{routes}");
     assert!(routes.lines().skip(1).all(|route| route.starts_with("wan\t")), "{routes}");
     let address = place.done(&["exec", "b-2", "--", "printenv", "SPRINGTIDE_WAN_ADDRESS"]);
@@ -280,8 +285,8 @@ fn any_program_runs_on_a_node_and_its_exit_code_is_passed_on() {
     place.done(&["down"]);
 }
 
-/// A program on a-2 asks one on b-1, and is answered.
-fn datagrams_cross(place: &Place) {
+/// Sends a datagram from a-2 to b-1 and back.
+fn datagrams_cross(place: &TestNetwork) {
     let this = std::env::current_exe().unwrap();
     let peer = |node: &str, order: &str| {
         let mut command = place.command(&["exec", node, "--"]);
@@ -298,8 +303,8 @@ fn datagrams_cross(place: &Place) {
 }
 
 #[test]
-fn datagrams_of_strangers_cross_it() {
-    let Some(place) = Place::new() else { return };
+fn datagrams_of_other_programs_cross_it() {
+    let Some(place) = TestNetwork::new() else { return };
     place.up(&[]);
     datagrams_cross(&place);
     let status = place.status();
@@ -310,26 +315,28 @@ fn datagrams_of_strangers_cross_it() {
     place.done(&["down"]);
 }
 
-/// Not a test: what runs in the network of the one above.
+/// Part of the previous test: the program in the network.
 #[test]
 #[ignore = "part of another test"]
 fn peer() {
     let Ok(order) = std::env::var(PEER) else { return };
     let address = std::env::var("SPRINGTIDE_WAN_ADDRESS").unwrap();
     let mut buffer = [0; 64];
-    let end = Instant::now() + LONG / 2;
+    let end = Instant::now() + STEP_TIMEOUT / 2;
     let socket = UdpSocket::bind(format!("{address}:4000")).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     while Instant::now() < end {
         if order == "ask" {
-            // The other may not be there yet, and a datagram may be lost; then there may also be an error to be heard.
+            // The peer may not have started, and datagrams may be lost; then there may also be an
+            // error to receive.
             let _ = socket.send_to(b"who?", "10.77.2.1:4000");
         }
         match socket.recv_from(&mut buffer) {
             Ok((_, from)) if order == "ask" => return println!("answered by {from} to {address}"),
             Ok((len, from)) => {
                 socket.send_to(&buffer[..len], from).unwrap();
-                // Once answered the other ends: nothing more for so long, and this does.
+                // After the answer the peer ends: this program ends when nothing arrives for this
+                // time.
                 socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
                 while let Ok((len, from)) = socket.recv_from(&mut buffer) {
                     let _ = socket.send_to(&buffer[..len], from);
@@ -339,12 +346,12 @@ fn peer() {
             Err(_) => {}
         }
     }
-    panic!("nobody is there");
+    panic!("no answer");
 }
 
 #[test]
 fn clusters_can_have_the_namespaces() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = TestNetwork::new() else { return };
     place.up(&["--per", "cluster"]);
     let address = place.done(&["exec", "a-2", "printenv", "SPRINGTIDE_WAN_ADDRESS"]);
     assert_eq!(address, "10.77.1.2\n");
@@ -354,20 +361,21 @@ fn clusters_can_have_the_namespaces() {
 }
 
 #[test]
-fn the_kernel_can_carry_it() {
-    let Some(place) = Place::new() else { return };
+fn the_kernel_can_emulate_a_network() {
+    let Some(place) = TestNetwork::new() else { return };
     let file = place.dir.path().join("two.toml");
     let text = "name = \"two\"\n[wide]\nrtt = \"0ms\"\nbandwidth = \"1MB/s\"\n\
-        [[cluster]]\nname = \"a\"\nnodes = 2\n[[cluster]]\nname = \"b\"\nnodes = 2\nuplink = \"500kB/s\"\n";
+    [[cluster]]\nname = \"a\"\nnodes = 2\n[[cluster]]\nname = \"b\"\nnodes = 2\n\
+    uplink = \"500kB/s\"\n";
     std::fs::write(&file, text).unwrap();
     let file = file.to_str().expect("text");
-    let up = ["up", file, "--network", "kernel", "--for", FOR];
-    place.wrong(&[&up[..], &["--per", "node"]].concat(), "a namespace for each cluster");
+    let up = ["up", file, "--network", "kernel", "--for", LIFETIME];
+    place.wrong(&[&up[..], &["--per", "node"]].concat(), "each cluster has one namespace");
     let (code, out, err) = place.wan(&up);
     if code == Some(1) && err.contains("the kernel does not take it") {
         return println!("skipped: {}", err.trim());
     }
-    // Rates alone are what any kernel with tc can do.
+    // Any kernel with tc supports rates.
     assert_eq!(code, Some(0), "{err}");
     assert!(out.starts_with("network two is up: 4 nodes"), "{out}");
     let address = place.done(&["exec", "a-2", "printenv", "SPRINGTIDE_WAN_ADDRESS"]);
@@ -383,33 +391,33 @@ fn the_kernel_can_carry_it() {
     assert!(packets.is_some_and(|packets| packets > 0), "{status}");
     place.wrong(&["set", "a,c", "down"], "there is no cluster named \"c\"");
     let slower = ["set", "a,b", "rtt=40ms"];
-    let (code, _, told) = place.wan(&slower);
+    let (code, _, output) = place.wan(&slower);
     let has_netem = code == Some(0);
     if !has_netem {
         place
             .wrong(&slower, "link a b: not modelled, for this kernel has no netem: delay 20000 us");
-        assert!(told.contains("nothing is changed"), "{told}");
+        assert!(output.contains("nothing is changed"), "{output}");
     }
     let delay = if has_netem { 20_000 } else { 0 };
     assert_eq!(line(&place.status(), "a", "b")["profile"]["delay_us"], delay);
     place.done(&["down"]);
     place.nothing_is_left();
 
-    // What it cannot do is told, and nothing comes up; or with all of that.
-    let (code, _, err) = place.wan(&["up", "pair", "--network", "kernel", "--for", FOR]);
+    // Missing features are reported and nothing starts, or the kernel has them all.
+    let (code, _, err) = place.wan(&["up", "pair", "--network", "kernel", "--for", LIFETIME]);
     if code == Some(0) {
         place.done(&["down"]);
     } else {
         assert_eq!(code, Some(1), "{err}");
         assert!(err.contains("links") && err.contains("--partial"), "{err}");
         place.nothing_is_left();
-        let line = ["up", "pair", "--network", "kernel", "--partial", "--for", FOR];
-        let told = place.done(&line);
-        assert!(told.contains("no netem: delay 25000 us"), "{told}");
-        let (code, _, told) = place.wan(&["set", "a,b", "rtt=40ms"]);
-        assert_eq!(code, Some(0), "{told}");
-        assert!(told.starts_with("warning: link a b: not modelled"), "{told}");
-        // What is told of a link is what it lacks now.
+        let line = ["up", "pair", "--network", "kernel", "--partial", "--for", LIFETIME];
+        let output = place.done(&line);
+        assert!(output.contains("no netem: delay 25000 us"), "{output}");
+        let (code, _, output) = place.wan(&["set", "a,b", "rtt=40ms"]);
+        assert_eq!(code, Some(0), "{output}");
+        assert!(output.starts_with("warning: link a b: not modelled"), "{output}");
+        // The notes on a link list the features that it lacks now.
         let notes = place.status()["notes"].to_string();
         assert!(notes.contains("delay 20000 us") && notes.contains("a b"), "{notes}");
         let (code, _, _) = place.wan(&["set", "a,b", "rtt=0ms"]);
@@ -422,16 +430,16 @@ fn the_kernel_can_carry_it() {
 }
 
 #[test]
-fn sockets_of_this_programs_nodes_can_carry_it_without_any_rights() {
-    let place = Place::any();
-    let told = place.up(&["--network", "sockets"]);
-    assert!(told.contains("127.77.1.1") && told.contains("net.shape = "), "{told}");
-    let (code, env, told) = place.wan(&["exec", "b-2", "printenv"]);
-    assert_eq!(code, Some(0), "{told}");
-    // Not of this program's, and so not shaped.
+fn sockets_emulate_a_network_without_rights() {
+    let place = TestNetwork::any();
+    let output = place.up(&["--network", "sockets"]);
+    assert!(output.contains("127.77.1.1") && output.contains("net.shape = "), "{output}");
+    let (code, env, output) = place.wan(&["exec", "b-2", "printenv"]);
+    assert_eq!(code, Some(0), "{output}");
+    // Not a program of this project, so that it is not shaped.
     assert!(
-        told.starts_with("note: network pair shapes the sockets of Springtide's own"),
-        "{told}"
+        output.starts_with("note: network pair shapes only the sockets of Springtide's"),
+        "{output}"
     );
     let of = |key: &str| env.lines().find_map(|line| line.strip_prefix(&format!("{key}=")));
     assert_eq!(of("SPRINGTIDE_NET__BIND"), Some("127.77.2.2:0"));
@@ -443,23 +451,23 @@ fn sockets_of_this_programs_nodes_can_carry_it_without_any_rights() {
     assert_eq!(line(&status, "a", "b")["profile"]["delay_us"], 4_000);
     assert_eq!(line(&status, "b", "a")["profile"]["delay_us"], 25_000);
     assert_eq!(status["table"].as_str().map(PathBuf::from), Some(table.clone()));
-    // Who opens it sees what was set.
-    let seen = springtide_wan::table::Table::open(&table).unwrap();
-    let set = seen.lines().find(|(from, to, ..)| from.as_str() == "a" && to.as_str() == "b");
+    // A later reader of the table sees the changes.
+    let table_seen = springtide_wan::table::Table::open(&table).unwrap();
+    let set = table_seen.lines().find(|(from, to, ..)| from.as_str() == "a" && to.as_str() == "b");
     assert_eq!(set.map(|(_, _, profile, ..)| profile.loss), Some(0.25));
     let word = word(5);
     let mut exec = place.start(&["exec", "a-1", "--", "sleep", &word]);
     until("the program runs", || running(&word).len() == 2);
     place.done(&["down"]);
-    // It was asked to end.
+    // The program was asked to end.
     assert_eq!(exec.code(), Some(143));
     assert!(!table.exists());
     place.nothing_is_left();
 }
 
 #[test]
-fn what_is_not_there_is_told_with_what_is() {
-    let Some(place) = Place::new() else { return };
+fn unknown_names_are_reported_with_the_known_ones() {
+    let Some(place) = TestNetwork::new() else { return };
     for line in [&["status"][..], &["down"], &["exec", "a-1", "true"], &["set", "a", "down"]] {
         place.wrong(line, "no network is up: start one with `wan up TOPOLOGY`");
     }
@@ -475,7 +483,7 @@ fn what_is_not_there_is_told_with_what_is() {
     );
     place.wrong(&["set", "a,b", "profile=wan-5"], "no profile named \"wan-5\": see `wan profiles`");
     place.wrong(&["set", "a,b", "speed=3"], "\"speed=3\": it must be profile=");
-    // None of it changed anything.
+    // Failed commands changed nothing.
     assert_eq!(line(&place.status(), "a", "b")["profile"]["delay_us"], 25_000);
     place.up(&["--name", "other"]);
     place.wrong(&["status"], "several networks are up (other, pair): say which");
@@ -483,21 +491,22 @@ fn what_is_not_there_is_told_with_what_is() {
     place.done(&["down"]);
 }
 
-/// A program that runs on a node once it is there: the command that runs it, and the program, have the word on their lines.
-fn sleeper(place: &Place, word: &str) -> Running {
+/// A program on a node. The word is on the command lines of the program and of the command that
+/// runs it.
+fn sleeper(place: &TestNetwork, word: &str) -> Running {
     let exec = place.start(&["exec", "a-1", "--", "sleep", word]);
     until("the program runs", || running(word).len() == 2);
     exec
 }
 
 #[test]
-fn a_network_takes_its_programs_with_it() {
-    let Some(place) = Place::new() else { return };
+fn a_network_ends_its_programs() {
+    let Some(place) = TestNetwork::new() else { return };
     place.up(&[]);
     let word = word(1);
     let mut exec = sleeper(&place, &word);
     place.done(&["down"]);
-    // Asked to end, or killed with it.
+    // Asked to end, or killed with the network.
     let code = exec.code();
     assert!(matches!(code, Some(143 | 137)), "{code:?}");
     until("the program ends", || running(&word).is_empty());
@@ -506,12 +515,12 @@ fn a_network_takes_its_programs_with_it() {
 
 #[test]
 fn a_holder_that_is_killed_leaves_no_process_and_no_network() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = TestNetwork::new() else { return };
     let name = format!("killed-{}", std::process::id());
     place.up(&["--name", &name]);
     let word = word(2);
     let mut exec = sleeper(&place, &word);
-    // It holds a line to the network: only then it can know of its end.
+    // Without its connection to the network, it could not notice the network's end.
     let fds = PathBuf::from(format!("/proc/{}/fd", exec.0.id()));
     let is_socket = |fd: &PathBuf| {
         std::fs::read_link(fd).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
@@ -522,18 +531,18 @@ fn a_holder_that_is_killed_leaves_no_process_and_no_network() {
     assert_eq!(exec.code(), Some(137));
     until("the program ends", || running(&word).is_empty());
     until("the holder ends", || running(&name).is_empty());
-    // Its files are closed a moment after its name is gone.
+    // Files are closed shortly after the name is removed.
     let socket = place.dir.path().join("springtide-wan").join(format!("{name}.sock"));
-    until("nobody listens", || UnixStream::connect(&socket).is_err());
+    until("no process listens", || UnixStream::connect(&socket).is_err());
     place.nothing_is_left();
-    // And its name is free.
+    // The name is free again.
     place.up(&["--name", &name]);
     place.done(&["down", &name]);
 }
 
 #[test]
-fn a_command_that_is_killed_takes_its_program_with_it() {
-    let Some(place) = Place::new() else { return };
+fn a_killed_command_ends_its_program() {
+    let Some(place) = TestNetwork::new() else { return };
     place.up(&[]);
     let word = word(3);
     let exec = sleeper(&place, &word);
@@ -545,11 +554,11 @@ fn a_command_that_is_killed_takes_its_program_with_it() {
 
 #[test]
 fn a_network_ends_by_itself() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = TestNetwork::new() else { return };
     let (code, _, err) = place.wan(&["up", "pair", "--for", "2s"]);
     assert_eq!(code, Some(0), "{err}");
     let word = word(4);
-    // On a slow machine it may be gone by now.
+    // On a slow host it may have ended already.
     let mut exec = place.start(&["exec", "a-1", "--", "sleep", &word]);
     until("it ends", || place.none_is_up());
     assert_ne!(exec.code(), Some(0));
@@ -559,7 +568,7 @@ fn a_network_ends_by_itself() {
 
 #[test]
 fn a_mistake_leaves_nothing() {
-    let place = Place::any();
+    let place = TestNetwork::any();
     let name = format!("wrong-{}", std::process::id());
     let file = place.dir.path().join("wrong.toml");
     let text = "name = \"wrong\"\n[wide]\nrtt = \"5ms\"\n[[cluster]]\nname = \"a\"\nnodse = 2\n";
@@ -571,10 +580,10 @@ fn a_mistake_leaves_nothing() {
     place.nothing_is_left();
     assert!(running(&name).is_empty());
 
-    // It finds out when the namespaces are there, or is refused them before.
+    // The failure occurs with the namespaces, or without rights before them.
     let far = place.dir.path().join("far".repeat(40));
     std::fs::create_dir(&far).unwrap();
-    let mut up = place.command(&["up", "pair", "--name", &name, "--for", FOR]);
+    let mut up = place.command(&["up", "pair", "--name", &name, "--for", LIFETIME]);
     up.env("XDG_RUNTIME_DIR", &far);
     let (code, out, err) = ended(up);
     assert_eq!((code, out.as_str()), (Some(1), ""));
@@ -584,8 +593,8 @@ fn a_mistake_leaves_nothing() {
 }
 
 #[test]
-fn the_doctor_says_what_is_so() {
-    let place = Place::any();
+fn the_doctor_is_right() {
+    let place = TestNetwork::any();
     let none = place.none();
     let found: Value = serde_json::from_str(&place.done(&["doctor", "--json"])).unwrap();
     assert_eq!(found["schema"], 1);
@@ -597,16 +606,16 @@ fn the_doctor_says_what_is_so() {
         let [asked, took] = ["asked_ms", "measured_ms"].map(|key| checks[name][key].as_f64());
         assert!(!works || took.zip(asked).is_some_and(|(took, asked)| took >= asked), "{found}");
     }
-    let told = place.done(&["doctor"]);
-    assert!(told.starts_with("yes  shaped sockets"), "{told}");
+    let output = place.done(&["doctor"]);
+    assert!(output.starts_with("yes  shaped sockets"), "{output}");
     for check in checks.values() {
         let what = check["what"].as_str().expect("text");
-        assert!(told.contains(what), "{what}: {told}");
+        assert!(output.contains(what), "{what}: {output}");
         assert!(check["ok"] == true || check["why"] != "", "{check}");
     }
     place.nothing_is_left();
-    // What it says of the kernel is what becomes of a network with delay.
-    let (code, _, err) = place.wan(&["up", "pair", "--network", "kernel", "--for", FOR]);
+    // The report on the kernel agrees with a network with delay.
+    let (code, _, err) = place.wan(&["up", "pair", "--network", "kernel", "--for", LIFETIME]);
     match found["kernel"].as_str() {
         Some("whole") => {
             assert_eq!(code, Some(0), "{err}");

@@ -1,4 +1,4 @@
-//! Slots of a grid that is up, reservations of them, and workflows that run on them or just in time.
+//! Slots of a running grid, reservations of them, and workflows on them or just in time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,19 @@ use serde_json::Value;
 
 use crate::drains::Up;
 use crate::jobs::{job, object, size, status};
-use crate::support::{Ended, Running, kill, program, run, text, until};
+use crate::support::{CommandOutput, Running, kill, program, run, text, until};
 
-fn told(up: &Up, line: &[&str]) -> Ended {
+fn execute(up: &Up, line: &[&str]) -> CommandOutput {
     run(&[line, &["--config", up.file.to_str().unwrap()]].concat())
 }
 
 fn slots(up: &Up) -> Value {
-    let listed = told(up, &["slots", "list", "--json"]);
+    let listed = execute(up, &["slots", "list", "--json"]);
     assert_eq!(listed.code, Some(0), "{}", listed.err);
     object(&listed)
 }
 
-/// Processors that a cluster offers from now on.
+/// The processors that a cluster offers from now on.
 fn now_free(up: &Up, cluster: &str) -> u64 {
     let slots = slots(up);
     let sites = slots["sites"].as_array().unwrap();
@@ -30,21 +30,21 @@ fn now_free(up: &Up, cluster: &str) -> u64 {
 }
 
 fn is_reserved(up: &Up, number: u64) -> bool {
-    told(up, &["slots", "list"]).out.contains(&format!("reservation {number} ("))
+    execute(up, &["slots", "list"]).out.contains(&format!("reservation {number} ("))
 }
 
 #[test]
-fn what_is_reserved_malleable_jobs_give_back_in_time_and_a_new_head_knows_it() {
+fn malleable_jobs_release_reserved_processors_in_time_and_a_new_head_knows_reservations() {
     let lines = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\nanswer_within = \"2s\"\n\
-                 release_within = \"5s\"\n[slots]\nrate = 2.0\nadvertise_every = \"300ms\"\n";
+    release_within = \"5s\"\n[slots]\nrate = 2.0\nadvertise_every = \"300ms\"\n";
     let mut up = Up::with(&[("ams", 3), ("del", 1)], lines);
     assert_eq!(now_free(&up, "ams"), 3);
-    // What is offered is in a file, too.
+    // Offers are also in a file.
     let advertised = up.dir.join("slots.json");
     until("slots are advertised", || text(&advertised).contains("\"name\":\"ams\""));
     let on = ["--on", "ams", "--processors", "2"];
-    let reserve = |more: &[&str]| told(&up, &[&["reserve"], &on[..], more].concat());
-    // A malleable job fills what is reserved for later.
+    let reserve = |more: &[&str]| execute(&up, &[&["reserve"], &on[..], more].concat());
+    // A malleable job uses processors until their reservation begins.
     let submitted = job(&up, &["submit", "queens", "--size", "18", "--on", "ams"]);
     assert_eq!(submitted.out, "job-1\n", "{}", submitted.err);
     until("it has grown", || size(&up, "1") == 3);
@@ -58,10 +58,10 @@ fn what_is_reserved_malleable_jobs_give_back_in_time_and_a_new_head_knows_it() {
     let dear = reserve(&["--in", "20m", "--for", "1m", "--budget", "100"]);
     assert_eq!(dear.code, Some(3), "{}", dear.err);
     assert!(dear.err.contains("it costs 240.00"), "{}", dear.err);
-    let nowhere = told(&up, &["reserve", "--on", "bud", "--processors", "1", "--for", "1m"]);
+    let nowhere = execute(&up, &["reserve", "--on", "bud", "--processors", "1", "--for", "1m"]);
     assert_eq!(nowhere.code, Some(3), "{}", nowhere.err);
     assert!(nowhere.err.contains("no cluster bud"), "{}", nowhere.err);
-    // Its own job waits for its time, and for no other's.
+    // The job of the reservation waits for its time, and for no other's.
     let own = ["submit", "fib", "--n", "20", "--kind", "rigid", "--min", "2", "--reservation", "1"];
     assert_eq!(job(&up, &own).out, "job-2\n");
     until("it has shrunk", || size(&up, "1") == 1);
@@ -69,18 +69,18 @@ fn what_is_reserved_malleable_jobs_give_back_in_time_and_a_new_head_knows_it() {
     assert!(why.contains("makes room for reservation 1"), "{why}");
     let done = job(&up, &["result", "2", "--wait", "--timeout", "2m"]);
     assert_eq!(done.code, Some(0), "{}", done.err);
-    // One that would be in the way has no place there.
+    // A job that would collide with it has no place there.
     let other = ["plan", "fib", "--kind", "rigid", "--min", "2", "--on", "ams"];
     assert_eq!(job(&up, &other).code, Some(3));
-    // The next head knows what was agreed.
+    // The next head knows the reservations.
     up.kill_head();
     up.start_head();
     assert!(is_reserved(&up, 1));
     until("nodes are there", || now_free(&up, "del") == 1);
-    let released = told(&up, &["release", "1"]);
+    let released = execute(&up, &["release", "1"]);
     assert_eq!(released.code, Some(0), "{}", released.err);
     assert!(!is_reserved(&up, 1));
-    assert_eq!(told(&up, &["release", "1"]).code, Some(2));
+    assert_eq!(execute(&up, &["release", "1"]).code, Some(2));
     let never = ["submit", "fib", "--kind", "rigid", "--reservation", "1"];
     assert_eq!(job(&up, &never).code, Some(0));
     let failed = job(&up, &["result", "3", "--wait", "--timeout", "1m"]);
@@ -101,8 +101,8 @@ fn config(dir: &Path) -> String {
     config
 }
 
-/// Numbers are made, sorted in two halves beside each other, and merged; then a registered job runs. `sort` fails the first time if so
-/// wanted, and always if `never`.
+/// A workflow: numbers are generated, sorted in two parallel halves, and merged; then a registered
+/// job runs. `sort` fails once for `once`, and always for `never`.
 fn write(dir: &Path, fails: &str) -> PathBuf {
     let once = dir.join("tried");
     let sort = |of: &str| {
@@ -115,8 +115,9 @@ fn write(dir: &Path, fails: &str) -> PathBuf {
             _ => String::new(),
         };
         format!(
-            "[[task]]\nid = \"sort-{of}\"\nruntime = 0.2\ninputs = [\"{of}\"]\noutputs = [\"{of}.sorted\"]\n\
-             command = [\"sh\", \"-c\", \"{fails}sort -n {of} > {of}.sorted\"]\n"
+            "[[task]]\nid = \"sort-{of}\"\nruntime = 0.2\ninputs = [\"{of}\"]\n\
+            outputs = [\"{of}.sorted\"]\n\
+            command = [\"sh\", \"-c\", \"{fails}sort -n {of} > {of}.sorted\"]\n"
         )
     };
     let mut all =
@@ -124,10 +125,11 @@ fn write(dir: &Path, fails: &str) -> PathBuf {
         command = [\"sh\", \"-c\", \"seq 50 -1 1 > a; seq 51 100 > b; echo $SPRINGTIDE_TASK\"]\n"
             .to_owned();
     all += &(sort("a") + &sort("b"));
-    all += "[[task]]\nid = \"merge\"\nruntime = 0.2\ninputs = [\"a.sorted\", \"b.sorted\"]\noutputs = [\"all\"]\n\
-        command = [\"sh\", \"-c\", \"cat a.sorted b.sorted > all\"]\n\
-        [[task]]\nid = \"queens\"\nruntime = 1\nprocessors = 2\nafter = [\"merge\"]\njob = \"queens\"\n\
-        arguments = [\"--size\", \"8\"]\n";
+    all += "[[task]]\nid = \"merge\"\nruntime = 0.2\ninputs = [\"a.sorted\", \"b.sorted\"]\n\
+    outputs = [\"all\"]\n\
+    command = [\"sh\", \"-c\", \"cat a.sorted b.sorted > all\"]\n\
+    [[task]]\nid = \"queens\"\nruntime = 1\nprocessors = 2\nafter = [\"merge\"]\njob = \"queens\"\n\
+    arguments = [\"--size\", \"8\"]\n";
     for name in ["a", "b", "a.sorted", "b.sorted", "all"] {
         all += &format!("[[file]]\nname = \"{name}\"\nsize = 300\n");
     }
@@ -153,7 +155,7 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
         let line =
             ["workflow", "run", once.to_str().unwrap(), "--json", "--out", out.to_str().unwrap()];
         let fetch = ["--fetch", got.to_str().unwrap()];
-        let ran = told(&up, &[&line[..], &fetch, more].concat());
+        let ran = execute(&up, &[&line[..], &fetch, more].concat());
         assert_eq!(ran.code, Some(0), "{}", ran.err);
         let sorted: String = (1..=100).map(|n| format!("{n}\n")).collect();
         assert_eq!(text(&got.join("all")), sorted);
@@ -162,21 +164,21 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
         assert_eq!(tasks.len(), 5);
         assert!(tasks.iter().all(|task| task["end_s"].is_f64()), "{object}");
         let attempts: u64 = tasks.iter().filter_map(|task| task["attempts"].as_u64()).sum();
-        // Both may have begun before the first had left its mark.
+        // Both may have started before the first left its mark.
         assert!((6..=7).contains(&attempts), "{object}");
-        // What is there already is told before anything runs.
-        let again = told(&up, &[&line[..], &fetch, more].concat());
+        // Existing files are reported before anything runs.
+        let again = execute(&up, &[&line[..], &fetch, more].concat());
         assert_eq!(again.code, Some(2), "{}", again.err);
         let reserved = object["reservations"].as_array().unwrap().len();
         assert_eq!(reserved == 0, how == "best-effort", "{object}");
         assert_eq!(text(&out.join("tasks.csv")).lines().count(), 6);
         assert_eq!(left(&up), [""; 0].map(PathBuf::from));
-        assert!(!told(&up, &["slots", "list"]).out.contains("reservation"));
+        assert!(!execute(&up, &["slots", "list"]).out.contains("reservation"));
     }
-    // What never works is given up, and says why.
+    // A task that always fails is aborted, with the reason.
     let never = write(up.temp.path(), "never");
     let line = ["workflow", "run", never.to_str().unwrap(), "--retries", "1"];
-    let failed = told(&up, &line);
+    let failed = execute(&up, &line);
     assert_eq!(failed.code, Some(1), "{}", failed.err);
     assert!(
         failed.err.contains("exit status: 7") && failed.err.contains("it never will"),
@@ -185,16 +187,16 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     );
     assert!(failed.out.contains("1 of 5 tasks"), "{}", failed.out);
     assert_eq!(left(&up), [""; 0].map(PathBuf::from));
-    // Stand-ins, a plan of what the grid offers, and what is wrong with an order.
+    // Stand-ins, a plan for the grid's offers, and errors of a request.
     let file = once.to_str().unwrap();
-    let pretended = told(&up, &["workflow", "run", file, "--pretend", "0.5"]);
+    let pretended = execute(&up, &["workflow", "run", file, "--pretend", "0.5"]);
     assert_eq!(pretended.code, Some(0), "{}", pretended.err);
-    let planned = told(&up, &["workflow", "plan", file, "--json"]);
+    let planned = execute(&up, &["workflow", "plan", file, "--json"]);
     assert_eq!(planned.code, Some(0), "{}", planned.err);
-    let late = told(&up, &["workflow", "run", file, "--deadline", "1s"]);
+    let late = execute(&up, &["workflow", "run", file, "--deadline", "1s"]);
     assert_eq!(late.code, Some(3), "{}", late.err);
     assert!(late.err.contains("the fastest takes"), "{}", late.err);
-    // Who is interrupted leaves nothing either.
+    // An interrupted run leaves nothing either.
     let pid = up.temp.path().join("pid");
     let sleeps = format!("echo $$ >{0}.new; mv {0}.new {0}; sleep 60; sort -n a ", pid.display());
     let text_of = fs::read_to_string(&once).unwrap().replace("sort -n a ", &sleeps);
@@ -206,8 +208,8 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     command.arg(&up.file);
     let mut client = Running::start(command, &dir);
     until("a task has begun", || !left(&up).is_empty());
-    assert!(told(&up, &["slots", "list"]).out.contains("(sorting)"));
-    // Who is killed takes its command along, and the directory that it ran in.
+    assert!(execute(&up, &["slots", "list"]).out.contains("(sorting)"));
+    // A killed run ends its command and removes its directory.
     until("a command runs", || pid.exists());
     let command: u32 = text(&pid).trim().parse().unwrap();
     let of = |what: &str| Path::new("/proc").join(command.to_string()).join(what);
@@ -218,13 +220,13 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     until("the command is gone", || !of("stat").exists() && !room.exists());
     client.signal("INT");
     assert_eq!(client.wait().code(), Some(130));
-    assert!(!told(&up, &["slots", "list"]).out.contains("reservation"));
+    assert!(!execute(&up, &["slots", "list"]).out.contains("reservation"));
     assert_eq!(left(&up), [""; 0].map(PathBuf::from));
     up.end();
 }
 
 #[test]
-fn a_workflow_goes_on_when_the_head_has_been_started_anew() {
+fn a_workflow_continues_after_a_restart_of_the_head() {
     let mut up = Up::written(config);
     let once = write(up.temp.path(), "");
     let mark = up.temp.path().join("slept");
@@ -239,12 +241,12 @@ fn a_workflow_goes_on_when_the_head_has_been_started_anew() {
     until("a task sleeps", || mark.exists());
     up.kill_head();
     up.start_head();
-    // Nobody tells it that the task is gone: it asks.
+    // The client gets no message that the task is gone: it asks.
     let ended = client.wait();
-    let said = text(&dir.join("stderr.log"));
-    assert_eq!(ended.code(), Some(0), "{said}");
-    assert!(said.contains("is planned anew"), "{said}");
-    assert!(!told(&up, &["slots", "list"]).out.contains("reservation"));
+    let output = text(&dir.join("stderr.log"));
+    assert_eq!(ended.code(), Some(0), "{output}");
+    assert!(output.contains("is planned anew"), "{output}");
+    assert!(!execute(&up, &["slots", "list"]).out.contains("reservation"));
     assert_eq!(left(&up), [""; 0].map(PathBuf::from));
     up.end();
 }

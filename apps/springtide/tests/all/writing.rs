@@ -1,7 +1,7 @@
-//! What cannot be written fails its command: exit 1 and an error in `--json`, whoever writes.
+//! A failed write fails every command: exit 1 and an error in `--json`.
 //!
-//! Modes of directories do not bind root: a directory stands in place of a file, or a file in place of
-//! a directory.
+//! Permissions of directories do not bind root. Instead, a directory stands in the place of a file,
+//! or a file in the place of a directory.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,20 +10,20 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::{Ended, finish, program};
+use crate::support::{CommandOutput, finish, program};
 
 /// Runs the program in a directory.
-fn run_in(dir: &Path, line: &[&str]) -> Ended {
+fn run_in(dir: &Path, line: &[&str]) -> CommandOutput {
     let mut command = program(line);
     command.current_dir(dir);
     finish(command)
 }
 
-fn object(ended: &Ended) -> Value {
+fn object(ended: &CommandOutput) -> Value {
     serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {}", ended.out))
 }
 
-/// A run of each job that leaves files, with the name of one.
+/// A run of each job that writes files, with the name of one.
 const RUNS: [(&[&str], &str); 3] = [
     (&["run", "raytracer", "--width", "16", "--height", "16"], "raytracer.png"),
     (
@@ -42,7 +42,7 @@ fn a_file_of_a_job_that_cannot_be_written_is_an_error() {
         let line: Vec<&str> =
             line.iter().map(|word| if *word == "SMPS" { smps } else { *word }).collect();
         let out = temp.path().join(format!("run-{number}"));
-        // Where the file is to be, there is a directory with something in it.
+        // A directory with content has the file's name.
         fs::create_dir_all(out.join(file).join("full")).unwrap();
         let dir = out.to_str().unwrap();
         let line = [&line[..], &["--sequential", "--json", "--quiet", "--out", dir]].concat();
@@ -54,7 +54,7 @@ fn a_file_of_a_job_that_cannot_be_written_is_an_error() {
         let error = run["error"].as_str().unwrap_or_default();
         assert!(error.contains(file), "{line:?}: {error}");
         assert!(ended.err.contains(file), "{line:?}: {}", ended.err);
-        // The result is not lost for that.
+        // The result is printed all the same.
         assert!(run["checksum"].is_string(), "{line:?}: {object}");
         let kept: Value =
             serde_json::from_slice(&fs::read(out.join("result.json")).unwrap()).unwrap();
@@ -74,7 +74,7 @@ fn a_run_that_cannot_be_described_is_an_error() {
     assert!(object(&ended)["error"].as_str().unwrap().contains("config.toml"));
 }
 
-/// Commands that write into `--out`, and what they print with `--json` where nothing is in the way.
+/// Commands that write into `--out`, and their output with `--json` if all writes succeed.
 const WRITERS: [&[&str]; 3] = [
     &["sim", "run", "SCENARIO", "--json", "--out", "OUT"],
     &["sim", "workload", "wm", "--json", "--out", "OUT"],
@@ -88,7 +88,7 @@ fn every_command_with_an_output_directory_fails_where_it_cannot_write() {
     fs::write(
         &scenario,
         "name = \"small\"\n[app]\niterations = 2\nwork = \"2s\"\nleaves = 16\n\
-         [[cluster]]\nname = \"a\"\nnodes = 2\nstart = 2\n",
+        [[cluster]]\nname = \"a\"\nnodes = 2\nstart = 2\n",
     )
     .unwrap();
     let workflow = temp.path().join("small.dax");
@@ -98,8 +98,8 @@ fn every_command_with_an_output_directory_fails_where_it_cannot_write() {
     fs::write(
         &slots,
         "{\"schema\":1,\"origin_unix_s\":1764061200.0,\"sites\":[{\"name\":\"a\",\"processors\":2,\
-         \"slots\":[{\"processors\":2,\"start_s\":0.0,\"end_s\":3600.0,\"divisible\":false,\
-         \"extensible\":false}]}]}",
+        \"slots\":[{\"processors\":2,\"start_s\":0.0,\"end_s\":3600.0,\"divisible\":false,\
+        \"extensible\":false}]}]}",
     )
     .unwrap();
     let file = temp.path().join("file");
@@ -120,7 +120,7 @@ fn every_command_with_an_output_directory_fails_where_it_cannot_write() {
         let error = object(&ended)["error"].as_str().unwrap_or_default().to_owned();
         assert!(error.contains(below.to_str().unwrap()), "{line:?}: {error}");
     }
-    // Reports print no object: the error alone.
+    // Reports print no object, only the error.
     let run = temp.path().join("run");
     let (run, below) = (run.to_str().unwrap(), below.to_str().unwrap());
     let line = ["run", "fib", "--n", "10", "--sequential", "--quiet", "--out", run];

@@ -1,4 +1,4 @@
-//! The model, fed by hand.
+//! Tests of the model with constructed snapshots.
 
 use springtide_actors::look::{ClusterSum, WorkerSums};
 use springtide_actors::scheduler::{NodeStatus, SiteStatus};
@@ -6,10 +6,11 @@ use springtide_runtime::id::Epoch;
 
 use super::*;
 
-/// A grid of so many clusters with so many workers each, all of one job, after so many seconds.
-pub fn seen(clusters: u32, workers: u32, at: f64) -> Seen {
+/// A snapshot of a grid with one job, with this many clusters and workers per cluster, at this
+/// time.
+pub fn snapshot(clusters: u32, workers: u32, at: f64) -> GridSnapshot {
     let job = JobId(1);
-    let mut seen = Seen::default();
+    let mut snapshot = GridSnapshot::default();
     let mut look = JobLook {
         elapsed_s: at,
         band: (0.3, 0.5),
@@ -33,7 +34,10 @@ pub fn seen(clusters: u32, workers: u32, at: f64) -> Seen {
             next_try_ms: None,
         };
         let nodes = names.iter().map(node).collect();
-        seen.status.sites.insert(cluster.clone(), SiteStatus { nodes, ..SiteStatus::default() });
+        snapshot
+            .status
+            .sites
+            .insert(cluster.clone(), SiteStatus { nodes, ..SiteStatus::default() });
         let us = (at * 1e6) as u64;
         let worker = |node: &NodeId| WorkerLook {
             node: node.clone(),
@@ -47,12 +51,12 @@ pub fn seen(clusters: u32, workers: u32, at: f64) -> Seen {
             },
             speed: Some(2.0),
         };
-        let told = names.iter().map(worker).collect();
-        seen.workers.entry(job).or_default().insert(cluster.clone(), told);
+        let event = names.iter().map(worker).collect();
+        snapshot.workers.entry(job).or_default().insert(cluster.clone(), event);
         let sum = ClusterSum { host: names.first().cloned(), workers, ..ClusterSum::default() };
         look.clusters.insert(cluster, sum);
     }
-    seen.status.jobs.push(JobStatus {
+    snapshot.status.jobs.push(JobStatus {
         job,
         name: "barnes-hut".to_owned(),
         state: JobState::Running,
@@ -61,14 +65,14 @@ pub fn seen(clusters: u32, workers: u32, at: f64) -> Seen {
         coordinator: None,
         principal: None,
     });
-    seen.jobs.insert(job, look);
-    seen
+    snapshot.jobs.insert(job, look);
+    snapshot
 }
 
 fn fed(clusters: u32, workers: u32) -> Model {
     let mut model = Model::new("test", false);
     for second in 1..=20 {
-        model.see(f64::from(second), seen(clusters, workers, f64::from(second)));
+        model.apply(f64::from(second), snapshot(clusters, workers, f64::from(second)));
     }
     model
 }
@@ -84,7 +88,7 @@ fn workers_are_few_numbers_and_their_names_a_range() {
     let tick = fed(2, 12).tick();
     let cluster = &tick["clusters"][1];
     assert_eq!(cluster["w"][0], json!([80, 10, 5, 4, 100, 1, 1]));
-    // As people count, whatever order the scheduler has them in.
+    // In numerical order, independent of the scheduler's order.
     assert_eq!(cluster["names"], "1-12");
     let job = &tick["jobs"][0];
     assert_eq!(job["eff"], 0.42);
@@ -93,7 +97,7 @@ fn workers_are_few_numbers_and_their_names_a_range() {
 }
 
 #[test]
-fn names_that_are_no_numbers_are_told_whole() {
+fn names_without_numbers_are_complete() {
     let ams = ClusterId::from("ams");
     assert_eq!(ranges(&ams, &["ams-1", "ams-2", "ams-7"]), json!("1-2,7"));
     assert_eq!(ranges(&ams, &["ams-1", "ams-02"]), json!(["ams-1", "ams-02"]));
@@ -101,24 +105,24 @@ fn names_that_are_no_numbers_are_told_whole() {
 }
 
 #[test]
-fn who_is_not_heard_is_shown_with_its_age_and_keeps_what_is_known() {
+fn a_silent_worker_keeps_its_data_and_shows_its_age() {
     let mut model = fed(1, 2);
-    let mut late = seen(1, 2, 20.0);
+    let mut late = snapshot(1, 2, 20.0);
     for worker in late.workers.values_mut().flat_map(BTreeMap::values_mut).flatten() {
         worker.age_ms = Some(9_000);
     }
-    model.see(29.0, late);
+    model.apply(29.0, late);
     let row = &model.tick()["clusters"][0]["w"][0];
     assert_eq!((&row[0], &row[7]), (&json!(80), &json!(9)));
 }
 
 #[test]
-fn each_decision_is_told_once_and_at_its_time() {
+fn each_decision_is_one_event_at_its_time() {
     let mut model = Model::new("test", false);
     for second in 1_u16..=6 {
         let at = f64::from(second);
-        let mut seen = seen(1, 2, at);
-        let look = seen.jobs.get_mut(&JobId(1)).unwrap();
+        let mut snapshot = snapshot(1, 2, at);
+        let look = snapshot.jobs.get_mut(&JobId(1)).unwrap();
         let decision = |period: u64| DecisionLook {
             at: (Epoch(1), period),
             elapsed_s: period as f64,
@@ -127,20 +131,20 @@ fn each_decision_is_told_once_and_at_its_time() {
             why: vec!["efficiency is above the band".to_owned()],
             ..DecisionLook::default()
         };
-        // A coordinator keeps the last few.
+        // A coordinator keeps only the last decisions.
         look.decisions = (1..=second / 2).rev().take(2).map(|n| decision(n.into())).rev().collect();
-        model.see(at, seen);
+        model.apply(at, snapshot);
     }
-    let adapt: Vec<_> = model.events(0).filter(|told| told.kind == "adapt").collect();
-    let texts: Vec<_> = adapt.iter().map(|told| (told.at, &*told.text)).collect();
+    let adapt: Vec<_> = model.events(0).filter(|event| event.kind == "adapt").collect();
+    let texts: Vec<_> = adapt.iter().map(|event| (event.at, &*event.text)).collect();
     assert_eq!(texts, [(1.0, "add 1"), (2.0, "add 2"), (3.0, "add 3")]);
     assert_eq!(model.counts().decisions, [("add", 3)].into());
     let after = adapt[1].id;
-    assert!(model.events(after).all(|told| told.id > after));
+    assert!(model.events(after).all(|event| event.id > after));
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn memory_is_bounded() {
     let mut model = Model::new("test", false);
     let fault = |n: u32| Event::Fault { part: "x".to_owned(), what: "y".repeat(n as usize) };
     for n in 0..10_100 {
@@ -148,10 +152,10 @@ fn what_is_kept_is_bounded() {
     }
     assert_eq!(model.events(0).count(), 10_000);
     assert_eq!((model.events(0).next().unwrap().id, model.newest()), (101, 10_100));
-    let longest = model.events(0).map(|told| told.text.chars().count()).max();
+    let longest = model.events(0).map(|event| event.text.chars().count()).max();
     assert!(longest.unwrap() < 700);
     for second in 0..50_000 {
-        model.see(f64::from(second), seen(1, 1, f64::from(second)));
+        model.apply(f64::from(second), snapshot(1, 1, f64::from(second)));
     }
     let points = model.history()["jobs"]["1"].as_array().unwrap().len();
     assert_eq!(points, 7200);

@@ -1,8 +1,9 @@
-//! Command lines as people write them, and whether the program takes them. Nothing is run.
+//! Command lines as people write them, and whether the program accepts them. Nothing is run.
 
 use clap::Command;
 
-/// The lines of a shell's line that are the program's, as words: after `springtide`, or after `cargo run ... --`.
+/// The program's commands in a shell line, as words: after `springtide`, or after `cargo run ...
+/// --`.
 pub fn of_program(line: &str) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for words in simple_commands(line) {
@@ -30,7 +31,7 @@ pub fn of_program(line: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// Words of each command that a shell would start, without redirections.
+/// The words of each command that a shell would start, without redirections.
 fn simple_commands(line: &str) -> Vec<Vec<String>> {
     let (mut all, mut words, mut word) = (Vec::new(), Vec::new(), None::<String>);
     let mut quote = None;
@@ -57,7 +58,7 @@ fn simple_commands(line: &str) -> Vec<Vec<String>> {
                 all.push(std::mem::take(&mut words));
             }
             '>' | '<' => {
-                // Its file is no word of the command.
+                // The file of a redirection is no word of the command.
                 if word.as_ref().is_some_and(|word| word.parse::<u8>().is_ok()) {
                     word = None;
                 }
@@ -74,12 +75,12 @@ fn simple_commands(line: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// Whether the program would take this line.
+/// Checks that the program accepts this line.
 pub fn parse(command: &Command, line: &[String]) -> Result<(), String> {
     let words = ["springtide".to_owned()].into_iter().chain(line.iter().cloned());
     match command.clone().try_get_matches_from(words) {
         Ok(_) => Ok(()),
-        // Help and version are right, too.
+        // Help and version are valid, too.
         Err(error) if !error.use_stderr() => Ok(()),
         Err(error) => Err(format!("springtide {}\n{error}", line.join(" "))),
     }

@@ -1,10 +1,11 @@
-//! Whether links, anchors and images of the pages lead somewhere, and the summary lists every page.
+//! Checks that links, anchors and images of the pages have targets, and that the summary lists
+//! every page.
 
 use std::path::{Path, PathBuf};
 
 use super::page::Page;
 
-/// What leads nowhere.
+/// The broken links of the pages.
 pub fn check(src: &Path, pages: &[Page]) -> Vec<String> {
     let mut wrong = Vec::new();
     for page in pages {
@@ -15,15 +16,15 @@ pub fn check(src: &Path, pages: &[Page]) -> Vec<String> {
             let (file, anchor) = link.to.split_once('#').unwrap_or((&link.to, ""));
             let folder = page.path.parent().expect("a page lies in a folder");
             let path = if file.is_empty() { page.path.clone() } else { folder.join(file) };
-            let mut tell = |what| {
+            let mut report = |what| {
                 wrong.push(format!("{}:{}: {} {what}", page.name(), link.at, link.to));
             };
             if !path.exists() {
-                tell("is not there");
+                report("does not exist");
             } else if !anchor.is_empty()
                 && !Page::parse(&path).anchors.iter().any(|known| known == anchor)
             {
-                tell("names a heading that is not there");
+                report("names a heading that does not exist");
             }
         }
     }

@@ -1,6 +1,6 @@
-//! Whether what stands in `code` in the text exists: commands, options, keys of configs, metrics.
+//! Checks that `code` in the text names existing commands, options, config keys and metrics.
 //!
-//! What has none of their forms is not looked at.
+//! Code without one of their forms is ignored.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use clap::Command;
 
 use super::reference::{KINDS, metrics};
 
-/// Options of other programs that the book speaks of.
+/// Options of other programs that the book mentions.
 const OTHERS: &[&str] = &["--workspace", "--release", "--example", "--root"];
 
-/// All names that there are.
+/// All names that exist.
 pub struct Names {
     command: Command,
     options: BTreeSet<String>,
@@ -43,14 +43,14 @@ impl Names {
         Self { command, options, keys, tables, metrics }
     }
 
-    /// Whether this exists, if it is the name of anything.
+    /// Checks that a name exists, if the code has the form of one.
     pub fn check(&self, code: &str) -> Result<(), String> {
         if let Some(line) = code.strip_prefix("springtide ") {
             return self.line(line);
         }
         if code.starts_with("--") {
             let name = code.split([' ', '=']).next().unwrap_or(code);
-            // `--run-NAME` stands for many.
+            // `--run-NAME` stands for many options.
             let many = name.chars().any(|c| c.is_ascii_uppercase());
             return if many {
                 Ok(())
@@ -83,12 +83,12 @@ impl Names {
                 known(&self.keys, &key, "no config has this key")
             };
         }
-        // A dotted name that begins as a table does is a key.
+        // A dotted name with the name of a table as its first part is a key.
         let word = |c: char| c.is_ascii_lowercase() || c == '_' || c == '.';
         if let Some((table, rest)) = code.split_once('.')
             && code.chars().all(word)
             && self.tables.contains(table)
-            // Linux's own.
+            // A setting of Linux.
             && !code.starts_with("net.core.")
             && !["toml", "md", "rs", "json", "jsonl", "pem", "key", "csv", "txt"].contains(&rest)
         {
@@ -97,7 +97,7 @@ impl Names {
         Ok(())
     }
 
-    /// A line of the program, perhaps with words in capitals for what is to be filled in.
+    /// Checks a command line, perhaps with words in capitals as placeholders.
     fn line(&self, line: &str) -> Result<(), String> {
         let mut at = &self.command;
         let mut known_here: BTreeSet<String> = BTreeSet::new();
@@ -119,7 +119,7 @@ impl Names {
                 } else if word.chars().any(|c| c.is_ascii_lowercase()) && !word.contains('|') {
                     return Err(format!("`{}` has no command {word}", at.get_name()));
                 } else {
-                    // `run JOB --out`: any job's options.
+                    // `run JOB --out`: options of any job.
                     if let Some(some) = at.get_subcommands().next() {
                         add(some, &mut known_here);
                     }

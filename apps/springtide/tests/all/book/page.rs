@@ -1,47 +1,47 @@
-//! A page as its parts: blocks that are run or checked, and what its text names.
+//! Parts of a page: blocks to run or check, and the names in its text.
 //!
-//! Knows Markdown as far as the book uses it, and nothing of the program.
+//! Knows the Markdown that the book uses; independent of the program.
 
 use std::path::{Path, PathBuf};
 
-/// A page.
+/// A page of the book.
 pub struct Page {
     pub path: PathBuf,
-    /// Its blocks in their order.
+    /// The blocks of the page, in order.
     pub parts: Vec<Part>,
-    /// Its headings' anchors.
+    /// The anchors of its headings.
     pub anchors: Vec<String>,
-    /// Where its text points to, images too.
+    /// The targets of its links and images.
     pub links: Vec<Link>,
-    /// What stands in single backquotes.
+    /// The text in single backquotes.
     pub code: Vec<Code>,
 }
 
-/// A link of the text.
+/// A link in the text of a page.
 pub struct Link {
     pub at: usize,
     pub to: String,
 }
 
-/// Code within the text.
+/// Code in the text of a page.
 pub struct Code {
     pub at: usize,
     pub text: String,
 }
 
-/// A command and what it prints.
-pub struct Said {
-    /// Its line in the page.
+/// A command with its output.
+pub struct PageCommand {
+    /// The line of the command in the page.
     pub at: usize,
     pub line: String,
     pub expected: Vec<String>,
 }
 
-/// A block that means something.
+/// A block that is run or checked.
 pub enum Part {
-    /// Commands; they are run unless the block says `norun`.
-    Console { at: usize, run: bool, commands: Vec<Said> },
-    /// A file: written where it has a name, checked where it has a kind.
+    /// Commands, which are run unless the block says `norun`.
+    Console { at: usize, run: bool, commands: Vec<PageCommand> },
+    /// A file: written if it has a name, checked if it has a kind.
     File { at: usize, name: Option<String>, kind: Option<String>, whole: bool, text: String },
     /// Lines of a file of the workspace.
     Excerpt { at: usize, file: String, text: String },
@@ -56,7 +56,7 @@ impl Part {
 }
 
 impl Page {
-    /// Its name in messages: the path below the book's pages.
+    /// The page's name in messages: its path below the book's pages.
     pub fn name(&self) -> String {
         match self.path.strip_prefix(super::src()) {
             Ok(path) => path.display().to_string(),
@@ -67,7 +67,7 @@ impl Page {
     /// Reads a page.
     ///
     /// # Panics
-    /// If it cannot be read, or has a block of a kind that is not known here.
+    /// If it cannot be read, or has a block of an unknown kind.
     pub fn parse(path: &Path) -> Self {
         let text = super::read(path);
         let mut page = Self {
@@ -98,7 +98,7 @@ impl Page {
         page
     }
 
-    /// Links and code of a line of text.
+    /// Collects links and code of a line of text.
     fn text(&mut self, at: usize, line: &str) {
         let mut prose = String::new();
         for (i, piece) in line.split('`').enumerate() {
@@ -144,9 +144,9 @@ fn block(at: usize, info: &str, body: &[&str]) -> Result<Option<Part>, String> {
             Some(("kind", of)) => kind = Some(of.to_owned()),
             None if word == "part" => whole = false,
             None if word == "norun" => run = false,
-            // For mdBook: it would offer to run it.
+            // For mdBook, which would otherwise offer to run it.
             None if word == "ignore" => {}
-            _ => return Err(format!("what does `{word}` mean for a block?")),
+            _ => return Err(format!("unknown attribute `{word}` of a block")),
         }
     }
     let text = body.iter().map(|line| format!("{line}\n")).collect();
@@ -155,11 +155,11 @@ fn block(at: usize, info: &str, body: &[&str]) -> Result<Option<Part>, String> {
         "toml" => {
             let kind =
                 kind.or_else(|| (name.as_deref() == Some("grid.toml")).then(|| "grid".into()));
-            let kind = Some(kind.ok_or("a TOML block says its kind: `toml,kind=grid`")?);
+            let kind = Some(kind.ok_or("a TOML block needs its kind: `toml,kind=grid`")?);
             Ok(Some(Part::File { at, name, kind, whole, text }))
         }
         "rust" => {
-            let file = name.ok_or("a Rust block says where it stands: `rust,ignore,file=PATH`")?;
+            let file = name.ok_or("a Rust block needs its file: `rust,ignore,file=PATH`")?;
             Ok(Some(Part::Excerpt { at, file, text }))
         }
         "json" | "csv" | "text" => {
@@ -167,31 +167,31 @@ fn block(at: usize, info: &str, body: &[&str]) -> Result<Option<Part>, String> {
             Ok(file.then_some(Part::File { at, name, kind: None, whole, text }))
         }
         other => Err(format!(
-            "a block of kind `{other}`: it is console, toml, rust, json, csv or text, so that it can be checked"
+            "unknown kind `{other}` of a block: it must be console, toml, rust, json, csv or text"
         )),
     }
 }
 
-/// Lines that begin with `$ `, and what follows each; one that ends with a backslash goes on.
-fn commands(at: usize, body: &[&str]) -> Result<Vec<Said>, String> {
-    let mut all: Vec<Said> = Vec::new();
+/// Lines that begin with `$ `, and the lines after each. A backslash at the end continues a line.
+fn commands(at: usize, body: &[&str]) -> Result<Vec<PageCommand>, String> {
+    let mut all: Vec<PageCommand> = Vec::new();
     for (i, line) in body.iter().enumerate() {
-        let open = all.last_mut().filter(|said| said.line.ends_with('\\'));
-        if let Some(said) = open {
-            said.line.pop();
-            said.line += line.trim_start();
+        let open = all.last_mut().filter(|page_command| page_command.line.ends_with('\\'));
+        if let Some(page_command) = open {
+            page_command.line.pop();
+            page_command.line += line.trim_start();
         } else if let Some(command) = line.strip_prefix("$ ") {
             let (line, expected) = (command.to_owned(), Vec::new());
-            all.push(Said { at: at + 1 + i, line, expected });
-        } else if let Some(said) = all.last_mut() {
-            said.expected.push(line.trim_end().to_owned());
+            all.push(PageCommand { at: at + 1 + i, line, expected });
+        } else if let Some(page_command) = all.last_mut() {
+            page_command.expected.push(line.trim_end().to_owned());
         } else {
-            return Err("a console block begins with a command: `$ COMMAND`".to_owned());
+            return Err("a console block must begin with a command: `$ COMMAND`".to_owned());
         }
     }
-    for said in &mut all {
-        while said.expected.last().is_some_and(String::is_empty) {
-            said.expected.pop();
+    for page_command in &mut all {
+        while page_command.expected.last().is_some_and(String::is_empty) {
+            page_command.expected.pop();
         }
     }
     Ok(all)

@@ -1,6 +1,6 @@
-//! Runs a page's commands in a directory of their own and holds what they print against what is written.
+//! Runs a page's commands in a directory of their own and compares their output with the page.
 //!
-//! Must not know the program's words.
+//! Independent of the program's output.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -8,12 +8,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::page::{Page, Part, Said};
+use super::page::{Page, PageCommand, Part};
 
-/// No command of the book takes this long on a machine that works.
+/// Longer than any command of the book takes on a working host.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A command that runs meanwhile; its whole process group ends with this.
+/// A command in the background, whose process group ends with this value.
 struct Running(Child);
 
 impl Running {
@@ -42,12 +42,12 @@ impl Running {
 
     fn signal(&self, signal: &str, group: bool) {
         let id = self.0.id();
-        let whom = if group { format!("-{id}") } else { id.to_string() };
-        let said = ["-s", signal, "--", &whom];
-        let _ = Command::new("kill").args(said).stderr(Stdio::null()).status();
+        let target = if group { format!("-{id}") } else { id.to_string() };
+        let page_command = ["-s", signal, "--", &target];
+        let _ = Command::new("kill").args(page_command).stderr(Stdio::null()).status();
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits for its end and returns its exit code.
     fn wait(&mut self, limit: Duration) -> Option<i32> {
         let start = Instant::now();
         while start.elapsed() < limit {
@@ -62,7 +62,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // What is told to end in order leaves nothing; whoever does not do that is ended with all that it started.
+        // A process that ends in order leaves nothing. Others are killed with their process group.
         if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
             self.signal("TERM", false);
             self.wait(Duration::from_secs(30));
@@ -72,7 +72,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs a page.
+/// Runs the commands of a page.
 pub fn page(page: &Page) -> Result<(), String> {
     let runs = |part: &Part| matches!(part, Part::Console { run: true, .. });
     if !page.parts.iter().any(runs) {
@@ -80,7 +80,7 @@ pub fn page(page: &Page) -> Result<(), String> {
     }
     let dir = tempfile::tempdir().expect("a directory");
     let logs = tempfile::tempdir().expect("a directory");
-    // Ended in the order in which they were started, last first.
+    // Ended in reverse order of their starts.
     let mut meanwhile: Vec<Running> = Vec::new();
     let mut done = Ok(());
     'page: for part in &page.parts {
@@ -89,11 +89,16 @@ pub fn page(page: &Page) -> Result<(), String> {
                 std::fs::write(dir.path().join(name), text).expect("a file");
             }
             Part::Console { run: true, commands, .. } => {
-                for said in commands {
-                    let out = logs.path().join(format!("{}.log", said.at));
-                    done = command(said, dir.path(), &out, &mut meanwhile);
+                for page_command in commands {
+                    let out = logs.path().join(format!("{}.log", page_command.at));
+                    done = command(page_command, dir.path(), &out, &mut meanwhile);
                     if let Err(error) = &mut done {
-                        *error = format!("{}:{}: $ {}\n{error}", page.name(), said.at, said.line);
+                        *error = format!(
+                            "{}:{}: $ {}\n{error}",
+                            page.name(),
+                            page_command.at,
+                            page_command.line
+                        );
                         break 'page;
                     }
                 }
@@ -106,45 +111,47 @@ pub fn page(page: &Page) -> Result<(), String> {
 }
 
 fn command(
-    said: &Said,
+    page_command: &PageCommand,
     dir: &Path,
     out: &Path,
     meanwhile: &mut Vec<Running>,
 ) -> Result<(), String> {
-    let told = || std::fs::read_to_string(out).unwrap_or_default();
-    let failed = |why: &str| Err(format!("{why}; it printed:\n{}", told()));
+    let output = || std::fs::read_to_string(out).unwrap_or_default();
+    let failed = |why: &str| Err(format!("{why}; it printed:\n{}", output()));
     let start = |line: &str| Running::start(line, dir, out).expect("sh starts");
-    if let Some(line) = said.line.strip_suffix('&') {
-        // What is written below it is what one waits for.
-        let mut expected = said.expected.clone();
+    if let Some(line) = page_command.line.strip_suffix('&') {
+        // Waits for the output that the page shows.
+        let mut expected = page_command.expected.clone();
         expected.push("...".to_owned());
         let mut running = start(&format!("exec {line}"));
         let began = Instant::now();
-        while !matches(&expected, &told()) {
+        while !matches(&expected, &output()) {
             if running.wait(Duration::from_millis(20)).is_some() {
                 return failed("it has ended");
             }
             if began.elapsed() > LIMIT {
-                return failed("it does not say what is written");
+                return failed("it does not print what the page shows");
             }
         }
         meanwhile.push(running);
         return Ok(());
     }
-    let mut expected = said.expected.clone();
+    let mut expected = page_command.expected.clone();
     let exit = expected.last().and_then(|line| line.strip_prefix("(exit ")?.strip_suffix(')'));
     let code = exit.map_or(Ok(0), str::parse);
     if exit.is_some() {
         expected.pop();
     }
-    let Some(ended) = start(&said.line).wait(LIMIT) else { return failed("it does not end") };
+    let Some(ended) = start(&page_command.line).wait(LIMIT) else {
+        return failed("it does not end");
+    };
     if Ok(ended) != code {
         return failed(&format!("exit code {ended}"));
     }
-    if matches(&expected, &told()) { Ok(()) } else { failed("that is not what is written") }
+    if matches(&expected, &output()) { Ok(()) } else { failed("its output differs from the page") }
 }
 
-/// Whether text is as written: `...` is any text, alone on a line any lines.
+/// Whether text matches: `...` is any text, alone on a line any lines.
 fn matches(expected: &[String], text: &str) -> bool {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     fits(
@@ -158,7 +165,7 @@ fn matches(expected: &[String], text: &str) -> bool {
     )
 }
 
-/// Whether a pattern whose elements may stand for any number of others fits.
+/// Whether a pattern matches, some of whose elements stand for any number of others.
 fn fits<P, T>(
     pattern: &[P],
     found: &[T],
@@ -193,7 +200,7 @@ fn glob(pieces: &[&str], text: &str) -> bool {
 }
 
 #[test]
-fn dots_stand_for_any_text_and_any_lines() {
+fn dots_match_any_text_and_any_lines() {
     let fits = |expected: &str, text: &str| {
         let expected: Vec<String> = expected.lines().map(str::to_owned).collect();
         matches(&expected, text)
