@@ -398,7 +398,7 @@ fn reports_beyond_the_bounds_are_dropped_with_one_notice() {
     let told = |group: &mut Group| {
         let reports = group.take_reports();
         let told = reports.iter().filter(
-            |report| matches!(report, Report::Say(text) if text.contains("kind is beyond is lost")),
+            |report| matches!(report, Report::Say(text) if text.contains("what is beyond is lost")),
         );
         (reports.len(), told.count())
     };

@@ -475,7 +475,7 @@ fn job_with_files_cannot_spread() {
     assert!(need.check().unwrap_err().contains("cannot grow into clusters"));
     need.spreads = false;
     need.components[0].files = vec!["../bodies".to_owned()];
-    assert!(need.check().unwrap_err().contains("no name of an input file"));
+    assert!(need.check().unwrap_err().contains("not a valid name of an input file"));
 }
 
 #[test]

@@ -149,7 +149,11 @@ fn errors_of_files_are_reported() {
             2,
             "cluster bud keeps no files: those that do are ams, del",
         ),
-        (&["put", file, "--cluster", "ams", "--as", "../odd.txt"], 2, "no name of an input file"),
+        (
+            &["put", file, "--cluster", "ams", "--as", "../odd.txt"],
+            2,
+            "not a valid name of an input file",
+        ),
         (&["fetch", "odd.txt"], 2, "select one with --cluster"),
         (&["fetch", "good.tx"], 2, "did you mean good.txt?"),
     ] {
