@@ -527,7 +527,7 @@ mod tests {
             (
                 refused(of::SPACES, libc::EPERM),
                 set("kernel.apparmor_restrict_unprivileged_userns", "1"),
-                "apparmor_restrict_unprivileged_userns=0` gives",
+                "apparmor_restrict_unprivileged_userns=0` allows",
             ),
             (
                 refused(of::SPACES, libc::EPERM),

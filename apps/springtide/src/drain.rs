@@ -192,7 +192,7 @@ mod tests {
             (
                 DrainError::BelowMinimum { job, min_nodes: 4, left: 3 },
                 Exit::NotPlaced,
-                "drain fewer nodes",
+                "drain fewer of its nodes",
             ),
             (DrainError::Undrained { node: "x".into() }, Exit::Failure, "drain it again"),
             (DrainError::Ended, Exit::Failure, "scheduler ended"),

@@ -377,7 +377,7 @@ fn provisioning_is_compared_with_best_effort() {
 
     for (line, part) in [
         (&["tradeoff"][..], "give a trace in the Standard Workload Format"),
-        (&["tradeoff", "--trace", trace, "--from-day", "300"], "there are no jobs in the 60 days"),
+        (&["tradeoff", "--trace", trace, "--from-day", "300"], "no jobs in the 60 days"),
         (&["tradeoff", "--trace", "nowhere.swf"], "nowhere.swf"),
         (&["sites", "--draws", "0"], "--draws"),
         (&["tradeoff", "--loads", "3"], "must be a fraction of the machine"),

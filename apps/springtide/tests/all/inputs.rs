@@ -147,7 +147,7 @@ fn errors_of_files_are_reported() {
         (
             &["put", file, "--cluster", "bud"],
             2,
-            "cluster bud keeps no files: those that do are ams, del",
+            "cluster bud keeps no files: those with files are ams, del",
         ),
         (
             &["put", file, "--cluster", "ams", "--as", "../odd.txt"],

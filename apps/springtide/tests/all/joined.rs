@@ -268,7 +268,7 @@ fn refusals_to_join_say_what_to_do() {
     refused(&[], Some(&other), 5, "nothing was said to it");
     let wrong = format!("{}{}", &secret[..secret.len() - 4], "0000");
     refused(&[], Some(&wrong), 5, "this token is not good here");
-    refused(&["--name", "lab-7"], Some(&secret), 5, "are called lab-1 to lab-2");
+    refused(&["--name", "lab-7"], Some(&secret), 5, "are named lab-1 to lab-2");
     refused(&["--bind", "0.0.0.0:0"], Some(&secret), 2, "add --advertise");
     assert!(!machine.dir.join("springtide-node/node.pem").exists());
 
