@@ -19,14 +19,14 @@ thread_local! {
 /// # Errors
 /// The message of the panic.
 pub fn users_code<R>(code: impl FnOnce() -> R) -> Result<R, String> {
-    struct Within;
-    impl Drop for Within {
+    struct DepthGuard;
+    impl Drop for DepthGuard {
         fn drop(&mut self) {
             DEPTH.set(DEPTH.get().saturating_sub(1));
         }
     }
     DEPTH.set(DEPTH.get() + 1);
-    let _within = Within;
+    let _guard = DepthGuard;
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| panic_text(&*panic))
 }
 

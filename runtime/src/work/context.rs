@@ -414,7 +414,7 @@ impl<'w> Context<'w> {
     ///
     /// Alone, without a grid, it has no effect.
     pub fn need_nodes(&self, more: u32, within: Option<Duration>) {
-        self.observer().forget_refusal();
+        self.observer().clear_refusal();
         self.report(Note::NeedNodes { more, within });
     }
 
@@ -443,7 +443,7 @@ impl<'w> Context<'w> {
     /// work, and none of them may have children of the root. In some programs these are the only
     /// tasks.
     pub(crate) fn call_nodes(&self, nodes: &[NodeId]) {
-        self.observer().call(nodes);
+        self.observer().invite(nodes);
     }
 
     /// The node's part in SPMD programs; `None` if the pool does not support them.

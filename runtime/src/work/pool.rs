@@ -140,7 +140,7 @@ pub struct SavedRoot {
 pub trait PoolObserver: Send + Sync {
     /// A thread found no work on this node.
     fn idle(&self);
-    /// There is work that another node may take, as `Pool::want_surplus` requested.
+    /// There is work that another node may take, as `Pool::request_surplus_notice` requested.
     fn surplus(&self);
     /// A task of another node has ended.
     fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>);
@@ -161,9 +161,9 @@ pub trait PoolObserver: Send + Sync {
     /// A result of another node waited this long until its task took it.
     fn join_delayed(&self, time: Duration);
     /// A sleeping thread of this node ran this long after it was woken for work.
-    fn woke(&self, time: Duration);
+    fn thread_woke(&self, time: Duration);
     /// A thread took a tick while ticks paused: see `Pool::tick`.
-    fn took_tick(&self) {}
+    fn tick_taken(&self) {}
     /// The job sent a report.
     fn note(&self, note: Note);
     /// The job's shared objects on this node.
@@ -182,7 +182,7 @@ pub trait PoolObserver: Send + Sync {
     }
     /// Whether this thread may start a task that another node started and returned. It may not if
     /// parts of the task lie further down its stack, for which it would wait.
-    fn may_begin(&self, thread: u32, path: &TaskPath) -> bool {
+    fn may_start(&self, thread: u32, path: &TaskPath) -> bool {
         let _ = (thread, path);
         true
     }
@@ -196,7 +196,7 @@ pub trait PoolObserver: Send + Sync {
         None
     }
     /// Invites these nodes to take work from here, even if they have not asked for any.
-    fn call(&self, nodes: &[NodeId]) {
+    fn invite(&self, nodes: &[NodeId]) {
         let _ = nodes;
     }
     /// The reason why the job does not get the nodes it last requested, once known.
@@ -204,7 +204,7 @@ pub trait PoolObserver: Send + Sync {
         None
     }
     /// Clears the refusal, because the job requests nodes again.
-    fn forget_refusal(&self) {}
+    fn clear_refusal(&self) {}
     /// A thread has ended, after `Pool::close`.
     fn ended(&self);
 }
@@ -503,8 +503,8 @@ impl Pool {
         self.shared.is_leased(lease)
     }
 
-    pub(crate) fn advances(&self, base: &Base) -> bool {
-        self.shared.advances(base)
+    pub(crate) fn is_computing(&self, base: &Base) -> bool {
+        self.shared.is_computing(base)
     }
 
     pub(crate) fn take_back(&self, owner: &Peer, path: &TaskPath) -> Option<Incoming> {
@@ -518,7 +518,7 @@ impl Pool {
     /// Sends a tick, so that outputs of long tasks in trees of other nodes are kept.
     ///
     /// Call it every half of [`PoolConfig::work_floor`] while there are such trees. After it
-    /// returned false, call it only after [`PoolObserver::took_tick`].
+    /// returned false, call it only after [`PoolObserver::tick_taken`].
     pub(crate) fn tick(&self) -> bool {
         self.shared.tick()
     }
@@ -544,7 +544,7 @@ impl Pool {
 
     /// The number of further tasks of other nodes that could start at once: idle threads less
     /// waiting tasks.
-    pub(crate) fn appetite(&self) -> usize {
+    pub(crate) fn free_capacity(&self) -> usize {
         self.shared.idle_threads().saturating_sub(self.shared.injected())
     }
 
@@ -555,8 +555,8 @@ impl Pool {
 
     /// Requests one call of `PoolObserver::surplus` when there is work for other nodes. Returns
     /// true, without a later call, if there is some already.
-    pub(crate) fn want_surplus(&self) -> bool {
-        self.shared.want_for_remote()
+    pub(crate) fn request_surplus_notice(&self) -> bool {
+        self.shared.request_remote_notice()
     }
 
     /// The approximate number of tasks that other nodes might steal.

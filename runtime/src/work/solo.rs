@@ -161,7 +161,7 @@ impl<N: Fn(Note) + Send + Sync> PoolObserver for SoloObserver<N> {
 
     fn join_delayed(&self, _time: Duration) {}
 
-    fn woke(&self, _time: Duration) {}
+    fn thread_woke(&self, _time: Duration) {}
 
     fn note(&self, note: Note) {
         (self.note)(note);

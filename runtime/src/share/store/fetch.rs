@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::update::items;
-use super::{Fact, FrameError, Slot, Store, StoreAction, Ticket, Unavailable, Wanted, plan};
+use super::{Fact, FrameError, Slot, Store, StoreAction, Ticket, Unavailable, VersionKey, plan};
 use crate::id::{Epoch, NodeId};
 use crate::share::api::Needed;
 use crate::share::cell::{Cell, HeldVersions};
@@ -35,7 +35,7 @@ const REQUESTS_MAX: usize = 64;
 
 /// A ticket's needs.
 pub(super) struct Waiting {
-    missing: BTreeSet<Wanted>,
+    missing: BTreeSet<VersionKey>,
     held: Vec<Arc<Cell>>,
 }
 
@@ -163,7 +163,7 @@ impl Store {
     }
 
     pub(super) fn ask_due(&mut self, now: Instant) {
-        let due: Vec<Wanted> = self
+        let due: Vec<VersionKey> = self
             .wants
             .iter()
             .filter(|(_, want)| want.due <= now)
@@ -351,7 +351,7 @@ impl Store {
     }
 
     /// Asks the next holder, starts the next round, or gives up.
-    fn ask(&mut self, wanted: &Wanted, now: Instant) {
+    fn ask(&mut self, wanted: &VersionKey, now: Instant) {
         let (slot, version) = *wanted;
         let Some(want) = self.wants.get(wanted) else { return };
         let next = self
@@ -395,7 +395,7 @@ impl Store {
         self.send(vec![node], Message::Fetch(fetch));
     }
 
-    fn next_round(&mut self, wanted: &Wanted, now: Instant) {
+    fn next_round(&mut self, wanted: &VersionKey, now: Instant) {
         let pause = self.jitter(self.config.backoff);
         let rounds = self.config.rounds;
         // Before the first view no node can be asked, which does not mean that none has it.
@@ -412,7 +412,7 @@ impl Store {
         }
     }
 
-    fn fail(&mut self, wanted: &Wanted) {
+    fn fail(&mut self, wanted: &VersionKey) {
         let Some(want) = self.drop_want(wanted) else { return };
         let why = Unavailable::NoHolder {
             need: Need { key: self.key(wanted.0), version: wanted.1 },
@@ -455,7 +455,7 @@ impl Store {
     }
 
     /// The time at which a wanted version is fetched if it has not arrived.
-    fn first_due(&self, wanted: &Wanted, now: Instant) -> Instant {
+    fn first_due(&self, wanted: &VersionKey, now: Instant) -> Instant {
         if let Some(due) = self.progress(wanted) {
             return due.max(now);
         }
@@ -464,14 +464,14 @@ impl Store {
     }
 
     /// The time until which a partly received version may be awaited.
-    fn progress(&self, (slot, version): &Wanted) -> Option<Instant> {
+    fn progress(&self, (slot, version): &VersionKey) -> Option<Instant> {
         let (_, partial) = self.parts.get(slot)?.nearest_partial(*version)?;
         let is_member =
             self.view.members.is_empty() || self.view.members.contains_key(&partial.from);
         is_member.then(|| partial.progress + self.stall(&partial.from))
     }
 
-    fn drop_want(&mut self, wanted: &Wanted) -> Option<Want> {
+    fn drop_want(&mut self, wanted: &VersionKey) -> Option<Want> {
         let want = self.wants.remove(wanted)?;
         for request in &want.requests {
             self.requests.remove(request);
@@ -482,7 +482,7 @@ impl Store {
     /// Drops the wants of earlier versions for which no task or node waits.
     fn drop_idle_wants(&mut self, slot: Slot, version: Version) {
         let first = Version { epoch: Epoch(0), n: 0 };
-        let idle: Vec<Wanted> = self
+        let idle: Vec<VersionKey> = self
             .wants
             .range((slot, first)..(slot, version))
             .filter(|(_, want)| want.tickets.is_empty() && want.askers.is_empty())

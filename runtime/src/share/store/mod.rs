@@ -42,7 +42,7 @@ pub(super) struct Slot {
 }
 
 /// A version of a part.
-type Wanted = (Slot, Version);
+type VersionKey = (Slot, Version);
 
 /// An action that the store requests: an [`Action`](super::Action) with messages that are not
 /// encoded yet.
@@ -69,8 +69,8 @@ pub(super) struct Store {
     parts: BTreeMap<Slot, Part>,
     merged: BTreeMap<usize, MergedObject>,
     tickets: BTreeMap<Ticket, fetch::Waiting>,
-    wants: BTreeMap<Wanted, Want>,
-    requests: BTreeMap<u64, Wanted>,
+    wants: BTreeMap<VersionKey, Want>,
+    requests: BTreeMap<u64, VersionKey>,
     next_request: u64,
     backlogs: Backlogs,
     /// The bytes of unfinished payloads and of waiting deltas.
@@ -195,7 +195,7 @@ impl Store {
         self.drop_old_epochs();
         if !self.parts.is_empty() {
             let added = names(old.members.lost_since(&self.view.members));
-            self.welcome(&old, &added, now);
+            self.send_to_new_members(&old, &added, now);
         }
         self.relink_merges(&old);
     }

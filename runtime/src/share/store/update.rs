@@ -460,7 +460,7 @@ impl Store {
     /// Sends the newest versions to new members. Within a cluster its coordinator does so; for a
     /// cluster with a new coordinator, the writer. A coordinator that was a member earlier probably
     /// has them, so it gets the first segment and fetches the rest.
-    pub(super) fn welcome(&mut self, old: &View, added: &[NodeId], now: Instant) {
+    pub(super) fn send_to_new_members(&mut self, old: &View, added: &[NodeId], now: Instant) {
         let slots: Vec<(Slot, Arc<Cell>, bool)> = self
             .parts
             .iter()

@@ -72,7 +72,7 @@ pub const JOB: JobId = JobId(7);
 
 /// The conditions for messages.
 #[derive(Clone, Copy, Debug)]
-pub struct Weather {
+pub struct Conditions {
     /// The longest delay inside a cluster and between clusters, in milliseconds.
     pub delay_ms: (u64, u64),
     /// The percentage of messages that are duplicated.
@@ -83,7 +83,7 @@ pub struct Weather {
     pub refused: u64,
 }
 
-pub const CALM: Weather = Weather { delay_ms: (1, 20), doubled: 0, lost: 0, refused: 0 };
+pub const CALM: Conditions = Conditions { delay_ms: (1, 20), doubled: 0, lost: 0, refused: 0 };
 
 type Actions = Arc<Mutex<Vec<Action>>>;
 
@@ -99,7 +99,7 @@ pub struct Grid {
     seq: u64,
     rng: u64,
     config: ShareConfig,
-    pub weather: Weather,
+    pub conditions: Conditions,
     /// The pairs (from, to) between which no message arrives.
     pub cut: BTreeSet<(NodeId, NodeId)>,
     /// The object bytes that entered each cluster from another.
@@ -134,7 +134,7 @@ impl Grid {
         size: usize,
         seed: u64,
         config: ShareConfig,
-        weather: Weather,
+        conditions: Conditions,
     ) -> Self {
         let mut grid = Self {
             view: View { epoch: Epoch(1), ..View::default() },
@@ -143,7 +143,7 @@ impl Grid {
             seq: 0,
             rng: seed,
             config,
-            weather,
+            conditions,
             cut: BTreeSet::new(),
             wide: BTreeMap::new(),
             wide_frames: BTreeMap::new(),
@@ -305,7 +305,7 @@ impl Grid {
     }
 
     fn send(&mut self, from: &NodeId, to: NodeId, kind: Kind, body: Bytes) {
-        if self.random(100) < self.weather.refused {
+        if self.random(100) < self.conditions.refused {
             return self.nodes[from].0.unsent(to, kind, body);
         }
         let (here, there) = (from.as_str()[..2].to_owned(), to.as_str()[..2].to_owned());
@@ -322,11 +322,11 @@ impl Grid {
         if self.cut.contains(&(from.clone(), to.clone())) {
             return;
         }
-        if !self.nodes.contains_key(&to) || self.random(100) < self.weather.lost {
+        if !self.nodes.contains_key(&to) || self.random(100) < self.conditions.lost {
             return;
         }
-        let (near, far) = self.weather.delay_ms;
-        let times = if self.random(100) < self.weather.doubled { 2 } else { 1 };
+        let (near, far) = self.conditions.delay_ms;
+        let times = if self.random(100) < self.conditions.doubled { 2 } else { 1 };
         for _ in 0..times {
             let longest = if wide { far } else { near } * 1000;
             let delay = Duration::from_micros(longest / 2 + self.random(longest / 2 + 1));

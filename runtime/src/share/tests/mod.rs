@@ -48,8 +48,8 @@ proptest! {
         refused in 0u64..40,
     ) {
         virtually(async {
-            let weather = Weather { delay_ms: (near, far), doubled, lost: 0, refused };
-            let mut grid = Grid::new(3, size, seed, small(), weather);
+            let conditions = Conditions { delay_ms: (near, far), doubled, lost: 0, refused };
+            let mut grid = Grid::new(3, size, seed, small(), conditions);
             let writer = node(0, 0);
             let mut value = blob(lens[0].0, seed);
             let mut published = 0;
@@ -96,8 +96,8 @@ proptest! {
         delta in any::<bool>(),
     ) {
         virtually(async {
-            let weather = Weather { delay_ms: (10, 100), doubled: 5, lost, refused: 5 };
-            let mut grid = Grid::new(3, 4, seed, small(), weather);
+            let conditions = Conditions { delay_ms: (10, 100), doubled: 5, lost, refused: 5 };
+            let mut grid = Grid::new(3, 4, seed, small(), conditions);
             let writer = node(0, 0);
             let mut value = blob(150_000, seed);
             let mut version = grid.on(&writer, |s| s.put(0, value.clone())).unwrap();
@@ -129,8 +129,8 @@ proptest! {
         refused in 0u64..30,
     ) {
         virtually(async {
-            let weather = Weather { delay_ms: (5, 60), doubled, lost: 0, refused };
-            let mut grid = Grid::new(3, 4, seed, small(), weather);
+            let conditions = Conditions { delay_ms: (5, 60), doubled, lost: 0, refused };
+            let mut grid = Grid::new(3, 4, seed, small(), conditions);
             let mut union = BTreeSet::new();
             for (i, (at, value)) in values.iter().enumerate() {
                 let name = node(at / 4, at % 4);
@@ -171,7 +171,7 @@ proptest! {
 fn a_large_object_crosses_to_each_cluster_once() {
     virtually(async {
         let config = ShareConfig { segment: 64 << 10, ..ShareConfig::default() };
-        let mut grid = Grid::new(3, 4, 3, config, Weather { delay_ms: (1, 800), ..CALM });
+        let mut grid = Grid::new(3, 4, 3, config, Conditions { delay_ms: (1, 800), ..CALM });
         let value = blob(8 << 20, 1);
         let version = grid.on(&node(0, 0), |s| s.put(0, value.clone())).unwrap();
         for name in grid.names() {
@@ -229,10 +229,10 @@ fn a_lost_delta_is_repaired_by_the_next() {
         let mut value = blob(30_000, 1);
         grid.on(&writer, |s| s.put(0, value.clone())).unwrap();
         grid.run(LONG).await;
-        grid.weather.lost = 100;
+        grid.conditions.lost = 100;
         grid.on(&writer, |s| s.update::<Blob>(0, (0, 1, 9))).unwrap();
         grid.run(Duration::from_secs(1)).await;
-        grid.weather.lost = 0;
+        grid.conditions.lost = 0;
         let version = grid.on(&writer, |s| s.update::<Blob>(0, (5, 1, 9))).unwrap();
         value = value.apply((0, 1, 9)).apply((5, 1, 9));
         let before = grid.wide.clone();
@@ -336,10 +336,10 @@ fn a_version_needed_early_is_sent_to_its_cluster_once() {
         let mut grid = Grid::new(2, 4, 5, small(), CALM);
         let writer = node(0, 0);
         // Cluster 1 does not receive it.
-        grid.weather.lost = 100;
+        grid.conditions.lost = 100;
         let value = blob(60_000, 1);
         let version = grid.on(&writer, |s| s.put(0, value.clone())).unwrap();
-        grid.weather.lost = 0;
+        grid.conditions.lost = 0;
         grid.run(Duration::from_secs(120)).await;
         let before = grid.wide[&ClusterId::from("c1")];
         for i in 0..4 {

@@ -17,7 +17,7 @@ struct Child {
     /// Waits, frees the box and returns the error of the outcome, if any.
     finish: unsafe fn(&Worker, &Frame, isize, NonNull<Header>) -> Result<(), Stop>,
     /// Reclaims the slot and frees the box.
-    dismiss: unsafe fn(&Worker, isize, NonNull<Header>),
+    drop_child: unsafe fn(&Worker, isize, NonNull<Header>),
 }
 
 /// The spawned children of a task that are not collected, oldest first. One word if there are none,
@@ -64,7 +64,7 @@ impl<'w> Children<'w> {
             slot,
             task: TypeId::of::<T>(),
             finish: finish::<T>,
-            dismiss: dismiss::<T>,
+            drop_child: drop_child::<T>,
         }));
         let at = list.len() - 1;
         self.worker.count_spawned(1);
@@ -154,19 +154,19 @@ impl Drop for Children<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.list.get_mut().is_some() {
-            dismiss_all(self);
+            drop_children(self);
         }
     }
 }
 
 /// Drops all children of a task that stopped or unwinds.
 #[cold]
-fn dismiss_all(children: &mut Children<'_>) {
+fn drop_children(children: &mut Children<'_>) {
     let floor = children.floor();
     while let Some(child) = children.list.get_mut().as_mut().and_then(|list| list.children.pop()) {
         if let Some(child) = child {
             // SAFETY: as in `finish`.
-            unsafe { (child.dismiss)(children.worker, floor, child.slot) };
+            unsafe { (child.drop_child)(children.worker, floor, child.slot) };
         }
     }
 }
@@ -220,7 +220,7 @@ unsafe fn finish<T: Task>(
 
 /// # Safety
 /// As [`collect`].
-unsafe fn dismiss<T: Task>(worker: &Worker, floor: isize, slot: NonNull<Header>) {
+unsafe fn drop_child<T: Task>(worker: &Worker, floor: isize, slot: NonNull<Header>) {
     worker.reclaim_or_drop(slot, floor);
     // SAFETY: as in `collect`; `reclaim_or_drop` dropped the contents, and the cells drop nothing
     // by themselves.

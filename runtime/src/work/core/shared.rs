@@ -425,12 +425,12 @@ impl PoolState {
         // consistent.
         self.fences.heavy();
         fence(Ordering::SeqCst);
-        if !ready() && !(any_work && (self.is_closing() || self.has_visible_work(thread))) {
+        if !ready() && !(any_work && (self.is_closing() || self.has_work_for(thread))) {
             self.seam.park(thread as usize, timeout);
             let called_us = me.called_us.swap(0, Ordering::Relaxed);
             if called_us > 0 {
                 let now_us = self.now_us() + 1;
-                self.observer.woke(Duration::from_micros(now_us.saturating_sub(called_us)));
+                self.observer.thread_woke(Duration::from_micros(now_us.saturating_sub(called_us)));
             }
         }
         me.asleep.store(false, Ordering::SeqCst);
@@ -449,7 +449,7 @@ impl PoolState {
 
     /// Whether there is work for this thread outside its own deque. Tasks left in its own deque lie
     /// below the awaited one and wait for their own joins.
-    fn has_visible_work(&self, thread: u32) -> bool {
+    fn has_work_for(&self, thread: u32) -> bool {
         let others = self.threads.iter().enumerate().filter(|(at, _)| *at != thread as usize);
         // A thread that stayed awake for work that it may not start would spin. It looks again when
         // more work arrives, or later by itself.
@@ -526,7 +526,7 @@ impl PoolState {
 
     /// Requests one call of `PoolObserver::surplus` when there is work for other nodes. Returns
     /// true, without a later call, if there is some already.
-    pub(crate) fn want_for_remote(&self) -> bool {
+    pub(crate) fn request_remote_notice(&self) -> bool {
         {
             let mut sleepers = lock(&self.sleepers);
             sleepers.remote = true;
@@ -616,7 +616,7 @@ impl PoolState {
                 // SAFETY: the pointer was just taken out of the injector, so this thread holds the
                 // slot.
                 let path = unsafe { slot.0.as_ref().path() };
-                if !self.observer.may_begin(thread, &path) {
+                if !self.observer.may_start(thread, &path) {
                     not_now.extend(work);
                     continue;
                 }

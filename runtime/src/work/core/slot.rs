@@ -228,7 +228,7 @@ impl Frame {
     /// # Safety
     /// The frames above are alive. This holds for a frame of the calling task, and for the parent
     /// of a slot that the caller holds.
-    unsafe fn up(&self) -> Result<&Frame, &Base> {
+    unsafe fn parent_or_base(&self) -> Result<&Frame, &Base> {
         // SAFETY: only `top` and `child` construct frames, and `index` distinguishes the two. The
         // parent is alive by the contract, and a base outlives every frame of its tree.
         if self.index == TOP {
@@ -244,7 +244,7 @@ impl Frame {
     /// As [`Frame::path`].
     pub(crate) unsafe fn parent(&self) -> Option<&Frame> {
         // SAFETY: by the contract.
-        unsafe { self.up() }.ok()
+        unsafe { self.parent_or_base() }.ok()
     }
 
     /// The index among the parent's children. With the frame's address it identifies the task while
@@ -259,7 +259,7 @@ impl Frame {
     /// As [`Frame::path`].
     pub(crate) unsafe fn root(&self) -> Option<&Base> {
         // SAFETY: by the contract. Every other top task was a child, so its path is not empty.
-        unsafe { self.up() }.err().filter(|base| base.path.0.is_empty())
+        unsafe { self.parent_or_base() }.err().filter(|base| base.path.0.is_empty())
     }
 
     /// The base of the frame's tree.
@@ -270,7 +270,7 @@ impl Frame {
         let mut frame = self;
         loop {
             // SAFETY: by the contract.
-            match unsafe { frame.up() } {
+            match unsafe { frame.parent_or_base() } {
                 Ok(parent) => frame = parent,
                 Err(base) => return base,
             }
@@ -285,7 +285,7 @@ impl Frame {
         let (mut frame, mut below) = (self, 1);
         while below <= depth {
             // SAFETY: by the contract.
-            match unsafe { frame.up() } {
+            match unsafe { frame.parent_or_base() } {
                 Ok(parent) => (frame, below) = (parent, below + 1),
                 Err(base) => return base.path.0.len() + below <= depth,
             }
@@ -303,7 +303,7 @@ impl Frame {
         let mut frame = self;
         loop {
             // SAFETY: by the contract.
-            match unsafe { frame.up() } {
+            match unsafe { frame.parent_or_base() } {
                 Ok(parent) => {
                     indices.push(frame.index as u32);
                     frame = parent;
@@ -628,7 +628,7 @@ pub(crate) fn keep_output<T: Task>(base: &Base, path: TaskPath, output: &T::Outp
 
 /// Keeps the output of a finished task while its tree still runs, if there is room. Returns whether
 /// it is kept.
-pub(crate) fn keep_beforehand<T: Task>(base: &Base, path: TaskPath, output: &T::Output) -> bool {
+pub(crate) fn keep_early<T: Task>(base: &Base, path: TaskPath, output: &T::Output) -> bool {
     keep::<T>(base, path, output, KEPT_BYTES)
 }
 

@@ -33,7 +33,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use super::shared::PoolState;
-use super::slot::{Frame, keep_beforehand, keep_output};
+use super::slot::{Frame, keep_early, keep_output};
 use super::worker::Worker;
 use crate::work::task::{Halt, Task};
 
@@ -130,7 +130,7 @@ impl WatchList {
 impl PoolState {
     /// Sends a tick to each thread, so that tasks which run now and continue for a while are kept.
     /// Returns false if no thread has taken the previous one: then call it again only after
-    /// [`PoolObserver::took_tick`](crate::work::pool::PoolObserver::took_tick).
+    /// [`PoolObserver::tick_taken`](crate::work::pool::PoolObserver::tick_taken).
     pub(crate) fn tick(&self) -> bool {
         let now_us = self.now_us();
         let send = || self.threads.iter().fold(false, |new, t| t.watch.set_due(now_us) | new);
@@ -216,7 +216,7 @@ impl Worker {
         self.watch_if_leaving(frame);
         let rest = &self.shared().ticks_rest;
         if !watch.is_due() && rest.load(Ordering::Relaxed) && rest.swap(false, Ordering::Relaxed) {
-            self.shared().observer.took_tick();
+            self.shared().observer.tick_taken();
         }
     }
 
@@ -251,7 +251,7 @@ impl Worker {
             None => {
                 let lasted = since_us.map_or(0, |us| self.shared().now_us().saturating_sub(us));
                 let long = since_us.is_some() && lasted >= least_us;
-                if long && keep_beforehand::<T>(base, path(), &output) {
+                if long && keep_early::<T>(base, path(), &output) {
                     self.count_kept();
                 }
             }

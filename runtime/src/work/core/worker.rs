@@ -99,7 +99,7 @@ impl Worker {
         self.me().counts.units.as_ref()
     }
 
-    /// Records the thread's busy time when a task with a cost ends, if the sampler asked for it.
+    /// Records the thread's busy time when a task with a cost ends, if the meter asked for it.
     #[cold]
     pub(crate) fn note_units(&self, units: &UnitCounter) {
         let now = tokio::time::Instant::now();

@@ -45,7 +45,7 @@ impl Inner {
         for StoredResult { identity: task, owner, output, .. } in unclaimed {
             // Looked up separately, since both calls lock the state.
             let owner = self.state().peer(&owner);
-            let successor = owner.or_else(|| self.any_other());
+            let successor = owner.or_else(|| self.any_staying_peer());
             if let Some(successor) = successor {
                 let left = PartialResults::default();
                 self.hand_over(&successor, self.handover(task, Some(output), left));
@@ -161,7 +161,7 @@ impl Inner {
     }
 
     /// A member that does not leave: preferably the cluster's coordinator's node or the job's.
-    pub(super) fn any_other(&self) -> Option<Peer> {
+    pub(super) fn any_staying_peer(&self) -> Option<Peer> {
         let state = self.state();
         let view = &state.view;
         let first = [view.cluster_coordinators.get(&self.me.cluster), view.coordinator.as_ref()];
@@ -177,7 +177,7 @@ impl Inner {
         let (halted, stopped, forgotten, orphans) = {
             let mut state = self.state();
             state.thief.unreachable(node);
-            state.victim.served(node);
+            state.victim.remove_waiting(node);
             state.unsent.retain(|(to, ..)| to != node);
             self.report_kept(&state);
             state.parked.remove(node);

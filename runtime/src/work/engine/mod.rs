@@ -85,7 +85,7 @@ const LEASES_PER_MESSAGE: usize = 1000;
 const ASK_INTERVAL: Duration = Duration::from_millis(250);
 const STALLED_MAX: u32 = 3;
 
-/// The pause in requests after a task that may not run on this node: see `State::may_take`.
+/// The pause in requests after a task that may not run on this node: see `State::may_run`.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(50);
 
 /// The maximum number of nodes through which partial results follow an ancestor.
@@ -214,7 +214,7 @@ impl Engine {
             losses: Losses::default(),
             dead: BTreeMap::new(),
             former: BTreeMap::new(),
-            early: state::Early::default(),
+            early: state::EarlyFrames::default(),
             doubled: 0,
             event_counts: BTreeMap::new(),
             unsent: mail::Unsent::default(),
@@ -532,7 +532,7 @@ impl Inner {
                 pool.awaited().into_iter().map(|(_, path, peer)| (path, peer.node)).collect();
             let actions = {
                 let mut state = self.state();
-                let idle = pool.appetite() > state.waiting.len() && !state.leaving;
+                let idle = pool.free_capacity() > state.waiting.len() && !state.leaving;
                 // The victim of a task that may not run here would offer it again at once.
                 let pause = state.ask_again_at.filter(|at| now < *at);
                 let asks = pause.is_none() && !state.leaving;
@@ -576,7 +576,7 @@ impl Inner {
     }
 
     /// Sends ticks every half of the floor while tasks of other nodes are here, so that threads
-    /// find long ones. It pauses while no thread has taken the last tick; `took_tick` then wakes
+    /// find long ones. It pauses while no thread has taken the last tick; `tick_taken` then wakes
     /// the driver. Returns the time of the next tick.
     fn tick(&self, pool: &Pool, now: Instant) -> Option<Instant> {
         let every = self.tick_interval?;
@@ -613,7 +613,7 @@ impl Inner {
         }
         // Without work, the pool notifies the engine of the next.
         let tasks = match pool.surplus() {
-            0 if !notified && !pool.want_surplus() => return None,
+            0 if !notified && !pool.request_surplus_notice() => return None,
             tasks => tasks.max(1),
         };
         let thieves = self.state().victim.to_hint(tasks, now);

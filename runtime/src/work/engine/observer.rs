@@ -31,7 +31,7 @@ impl PoolObserver for EngineObserver {
         inner.driver.notify_one();
     }
 
-    fn took_tick(&self) {
+    fn tick_taken(&self) {
         self.with_engine(|inner| inner.driver.notify_one());
     }
 
@@ -141,7 +141,7 @@ impl PoolObserver for EngineObserver {
         recalled
     }
 
-    fn may_begin(&self, thread: u32, path: &TaskPath) -> bool {
+    fn may_start(&self, thread: u32, path: &TaskPath) -> bool {
         let Some(inner) = self.inner.upgrade() else { return true };
         let state = inner.state();
         if state.known.below(path).all(|place| place.identity.path == *path) {
@@ -220,7 +220,7 @@ impl PoolObserver for EngineObserver {
         self.with_engine(|inner| inner.state().latencies.join_delay.record(time));
     }
 
-    fn woke(&self, time: Duration) {
+    fn thread_woke(&self, time: Duration) {
         self.with_engine(|inner| inner.state().latencies.wake.record(time));
     }
 
@@ -236,7 +236,7 @@ impl PoolObserver for EngineObserver {
         Some(&self.post)
     }
 
-    fn call(&self, nodes: &[NodeId]) {
+    fn invite(&self, nodes: &[NodeId]) {
         let Some(inner) = self.inner.upgrade() else { return };
         for node in nodes {
             inner.send(node, Kind::WORK_HINT, &WorkHint { job: inner.job });
@@ -247,7 +247,7 @@ impl PoolObserver for EngineObserver {
         self.inner.upgrade()?.state().refused.clone()
     }
 
-    fn forget_refusal(&self) {
+    fn clear_refusal(&self) {
         self.with_engine(|inner| inner.state().refused = None);
     }
 

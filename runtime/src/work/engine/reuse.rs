@@ -102,7 +102,7 @@ impl Inner {
             if let Some(output) = state.results.find(&adopt.task) {
                 AdoptedState::Finished(output.clone())
             } else if let Some(stolen) = state.stolen.values_mut().find(|s| s.task == adopt.task) {
-                let stalled = u32::from(!pool.advances(&stolen.base));
+                let stalled = u32::from(!pool.is_computing(&stolen.base));
                 let is = |a: &Adopter| a.peer == *from && a.lease == adopt.lease;
                 let known = stolen.adopters.iter().position(is);
                 let stalled = match (stalled, known) {

@@ -46,7 +46,7 @@ pub(super) struct State {
     /// Incarnations that left the job in order: earlier messages of theirs may still arrive.
     pub(super) former: BTreeMap<NodeId, Incarnation>,
     /// Frames of nodes that no view has named yet.
-    pub(super) early: Early,
+    pub(super) early: EarlyFrames,
     /// Tasks that arrived under a lease already present here.
     pub(super) doubled: u64,
     /// Counts of recoveries and refusals, by name.
@@ -118,18 +118,18 @@ const EARLY_NODES: usize = 64;
 /// Frames of nodes that no view of this job has named: members that this node does not know yet, or
 /// strangers. They wait until a view names their sender.
 #[derive(Default)]
-pub(super) struct Early {
-    frames: BTreeMap<Peer, EarlyFrames>,
+pub(super) struct EarlyFrames {
+    frames: BTreeMap<Peer, NodeFrames>,
     bytes: usize,
 }
 
 #[derive(Default)]
-struct EarlyFrames {
+struct NodeFrames {
     frames: Vec<(Kind, Bytes)>,
     bytes: usize,
 }
 
-impl Early {
+impl EarlyFrames {
     /// Keeps a frame. Returns whether it is kept, and whether it is the first of its sender.
     fn keep(&mut self, from: &Peer, kind: Kind, body: Bytes) -> (bool, bool) {
         let known = self.frames.get(from);
@@ -216,7 +216,7 @@ impl State {
         start: Start,
     ) -> impl Iterator<Item = &'a Place> {
         let below = self.known.below(path).filter(move |place| place.identity.path != *path);
-        below.filter(move |place| place.identity.holds_in(start))
+        below.filter(move |place| place.identity.is_valid_in(start))
     }
 
     /// The partial results of a task of this start that this node keeps for its next execution:
@@ -244,8 +244,8 @@ impl State {
     /// Drops results and pointers that are known by their paths alone, because their tree has ended
     /// here.
     pub(super) fn tree_ended(&mut self, path: &TaskPath) {
-        self.results.forget_trusted(path);
-        self.known.forget_trusted(path);
+        self.results.drop_trusted(path);
+        self.known.drop_trusted(path);
     }
 
     /// Accepts the partial results of a returned task, for its next execution.
@@ -280,7 +280,7 @@ impl State {
     /// tasks below it on its thread's stack wait with it, which can cause cycles of waits. So it
     /// needs a thread without another node's task. A waiting root does no harm, since no task waits
     /// for the root. If descendants of the task run here, it would wait for itself.
-    pub(super) fn may_take(&self, task: &StolenTask, threads: u32) -> bool {
+    pub(super) fn may_run(&self, task: &StolenTask, threads: u32) -> bool {
         let part = |stolen: &Stolen| is_below(&stolen.task.path, &task.path);
         task.known.is_empty()
             || self.stolen.len() < threads as usize && !self.stolen.values().any(part)

@@ -10,7 +10,7 @@ impl Inner {
         let threads = self.pool_ref().threads();
         let hit = {
             let mut state = self.state();
-            let hit = reply.task.as_ref().is_some_and(|task| state.may_take(task, threads));
+            let hit = reply.task.as_ref().is_some_and(|task| state.may_run(task, threads));
             let scope = match state.thief.answered(reply.id, hit, now) {
                 Some(answered) => {
                     let latencies = &mut state.latencies;

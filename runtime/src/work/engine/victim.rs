@@ -47,10 +47,10 @@ impl Inner {
         let sent = answer(&self.net, from, &reply);
         match (lease, sent) {
             (Some(lease), Err(why)) => self.reclaim(lease, from, &why),
-            (Some(_), Ok(())) => self.state().victim.served(&from.node),
+            (Some(_), Ok(())) => self.state().victim.remove_waiting(&from.node),
             (None, _) => {
                 if awaited.is_none() {
-                    self.state().victim.refused(&from.node, scope);
+                    self.state().victim.add_waiting(&from.node, scope);
                     // There may be work by now; otherwise the pool must notify the engine of the
                     // next.
                     if self.hint_waiting(pool, Instant::now()).is_some() {
@@ -114,7 +114,7 @@ impl Inner {
         if state.known.is_empty() {
             return;
         }
-        state.known.forget_inside(path);
+        state.known.drop_descendants(path);
         let depth = state.known.depth();
         drop(state);
         self.pool_ref().recover(depth);

@@ -89,7 +89,7 @@ struct State {
     kernel: Option<(Probe, Sample)>,
     spec: Option<BenchmarkSpec>,
     run: Option<Arc<Run>>,
-    counted: Counted,
+    last_counts: LastCounts,
     count_at: Instant,
     /// The time of the planner's next tick.
     plan_at: Option<Instant>,
@@ -101,7 +101,7 @@ struct State {
 
 /// The counts at the last reading.
 #[derive(Default)]
-struct Counted {
+struct LastCounts {
     /// The last mark of each thread.
     marks: Vec<Mark>,
     refused: u64,
@@ -130,7 +130,7 @@ impl Metering {
             kernel,
             spec: None,
             run: None,
-            counted: Counted::default(),
+            last_counts: LastCounts::default(),
             count_at: now,
             plan_at: None,
             period_began: Times::default(),
@@ -262,10 +262,10 @@ impl State {
         for (i, counter) in pool.units().enumerate() {
             refused += counter.refused();
             let Some(mark) = counter.look() else { continue };
-            if self.counted.marks.len() <= i {
-                self.counted.marks.resize(i + 1, Mark::default());
+            if self.last_counts.marks.len() <= i {
+                self.last_counts.marks.resize(i + 1, Mark::default());
             }
-            let before = &mut self.counted.marks[i];
+            let before = &mut self.last_counts.marks[i];
             let units = mark.units - before.units;
             // If only tasks without a cost ended, their time counts with the next that has one.
             if units > 0.0 {
@@ -273,7 +273,7 @@ impl State {
                 *before = mark;
             }
         }
-        let known = std::mem::replace(&mut self.counted.refused, refused);
+        let known = std::mem::replace(&mut self.last_counts.refused, refused);
         if refused > known {
             let refused = refused - known;
             tracing::warn!(refused, "tasks declared a cost that is negative or no number");

@@ -121,7 +121,7 @@ impl Identity {
     }
 
     /// Whether the identity is valid among descendants of a task of this start.
-    pub(crate) fn holds_in(&self, start: Start) -> bool {
+    pub(crate) fn is_valid_in(&self, start: Start) -> bool {
         !self.is_trusted() || self.start == start
     }
 
@@ -181,13 +181,13 @@ mod tests {
             for (other, theirs) in starts.into_iter().enumerate() {
                 let asked = Identity::of(path.clone(), "t", b"x", &[], theirs);
                 assert_eq!(placed.is(&asked), at == other);
-                assert_eq!(placed.holds_in(theirs), at == other);
+                assert_eq!(placed.is_valid_in(theirs), at == other);
                 assert_eq!(
                     placed == Identity::trusted(path.clone(), "t".to_owned(), theirs),
                     at == other
                 );
                 // A task with a known hash is the same in every start.
-                assert!(full.is(&asked) && full == asked && full.holds_in(theirs));
+                assert!(full.is(&asked) && full == asked && full.is_valid_in(theirs));
                 assert!(!full.is(&Identity::of(path.clone(), "t", b"y", &[], theirs)));
             }
         }

@@ -49,7 +49,7 @@ impl Results {
         if cost > self.bytes_max {
             return;
         }
-        self.forget_below(&finished.identity.path);
+        self.drop_at_or_below(&finished.identity.path);
         while self.bytes + cost > self.bytes_max {
             let Some((seq, path)) = self.order.pop_front() else { break };
             if self.by_path.get(&path).is_some_and(|(at, _)| *at == seq) {
@@ -80,7 +80,7 @@ impl Results {
     }
 
     /// Drops the results of this task and its descendants, since an ancestor is finished.
-    pub(crate) fn forget_below(&mut self, path: &TaskPath) {
+    pub(crate) fn drop_at_or_below(&mut self, path: &TaskPath) {
         let old: Vec<TaskPath> = self.below(path).cloned().collect();
         old.iter().for_each(|path| self.remove(path));
     }
@@ -126,7 +126,7 @@ impl Results {
     }
 
     /// Drops results that are known by their paths alone, because their tree has ended here.
-    pub(crate) fn forget_trusted(&mut self, path: &TaskPath) {
+    pub(crate) fn drop_trusted(&mut self, path: &TaskPath) {
         let trusted = |path: &&TaskPath| self.by_path[*path].1.identity.is_trusted();
         let old: Vec<TaskPath> = self.below(path).filter(trusted).cloned().collect();
         old.iter().for_each(|path| self.remove(path));

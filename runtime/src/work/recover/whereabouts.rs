@@ -75,14 +75,14 @@ impl ResultLocations {
     }
 
     /// Drops pointers known by their paths alone, because their tree has ended here.
-    pub(crate) fn forget_trusted(&mut self, path: &TaskPath) {
+    pub(crate) fn drop_trusted(&mut self, path: &TaskPath) {
         let trusted = self.below(path).filter(|place| place.identity.is_trusted());
         let old: Vec<TaskPath> = trusted.map(|place| place.identity.path.clone()).collect();
         old.iter().for_each(|path| drop(self.by_path.remove(path)));
     }
 
     /// Drops the pointers of a finished task's descendants.
-    pub(crate) fn forget_inside(&mut self, path: &TaskPath) {
+    pub(crate) fn drop_descendants(&mut self, path: &TaskPath) {
         let inside = self.below(path).map(|place| &place.identity.path).filter(|p| *p != path);
         let old: Vec<TaskPath> = inside.cloned().collect();
         old.iter().for_each(|path| drop(self.by_path.remove(path)));
@@ -133,12 +133,12 @@ mod tests {
         assert_eq!(known.take(&TaskPath(vec![2])), None);
         known.lost(&"a".into());
         assert_eq!(known.below(&TaskPath::root()).count(), 2);
-        known.forget_inside(&TaskPath(vec![0]));
+        known.drop_descendants(&TaskPath(vec![0]));
         assert_eq!(known.below(&TaskPath::root()).count(), 1);
         tokio::time::advance(STALE + Duration::from_secs(1)).await;
         known.learn(place(&[9], "c"), Instant::now());
         assert_eq!(known.below(&TaskPath::root()).count(), 1);
-        known.forget_inside(&TaskPath::root());
+        known.drop_descendants(&TaskPath::root());
         assert!(known.is_empty() && known.depth() == 0);
     }
 

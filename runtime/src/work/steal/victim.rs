@@ -40,7 +40,7 @@ impl Victim {
     }
 
     /// Records a thief that got no task.
-    pub fn refused(&mut self, thief: &NodeId, scope: Scope) {
+    pub fn add_waiting(&mut self, thief: &NodeId, scope: Scope) {
         let waiting = match scope {
             Scope::Local => &mut self.local,
             Scope::Wide => &mut self.wide,
@@ -54,7 +54,7 @@ impl Victim {
     }
 
     /// Removes a thief that got a task here.
-    pub fn served(&mut self, thief: &NodeId) {
+    pub fn remove_waiting(&mut self, thief: &NodeId) {
         self.hinted_until.pop_front();
         self.local.retain(|other| other != thief);
         self.wide.retain(|other| other != thief);
@@ -101,16 +101,16 @@ mod tests {
     fn each_thief_gets_one_hint_its_own_cluster_first_in_order_of_requests() {
         let mut victim = Victim::default();
         let [a, b, c] = ["a", "b", "c"].map(NodeId::from);
-        victim.refused(&c, Scope::Wide);
-        victim.refused(&b, Scope::Local);
-        victim.refused(&a, Scope::Local);
-        victim.refused(&b, Scope::Local);
+        victim.add_waiting(&c, Scope::Wide);
+        victim.add_waiting(&b, Scope::Local);
+        victim.add_waiting(&a, Scope::Local);
+        victim.add_waiting(&b, Scope::Local);
         assert!(victim.has_waiting());
         let now = Instant::now();
         assert_eq!(victim.to_hint(9, now), [b.clone(), a.clone(), c.clone()]);
         assert!(!victim.has_waiting() && victim.next_check(now).is_none());
-        victim.refused(&a, Scope::Local);
-        victim.served(&a);
+        victim.add_waiting(&a, Scope::Local);
+        victim.remove_waiting(&a);
         assert_eq!(victim.to_hint(9, now), []);
     }
 
@@ -118,7 +118,7 @@ mod tests {
     fn under_random_stealing_all_thieves_get_hints() {
         let mut victim = Victim::new(StealPolicy::Random);
         let all = ["a", "b", "c"].map(NodeId::from);
-        all.iter().for_each(|thief| victim.refused(thief, Scope::Local));
+        all.iter().for_each(|thief| victim.add_waiting(thief, Scope::Local));
         assert_eq!(victim.to_hint(1, Instant::now()), all);
     }
 
@@ -126,7 +126,7 @@ mod tests {
     fn there_are_no_more_hints_than_tasks() {
         let mut victim = Victim::default();
         let all = ["a", "b", "c", "d"].map(NodeId::from);
-        all.iter().for_each(|thief| victim.refused(thief, Scope::Local));
+        all.iter().for_each(|thief| victim.add_waiting(thief, Scope::Local));
         let [a, b, c, d] = all;
         let now = Instant::now();
         assert_eq!(victim.to_hint(1, now), std::slice::from_ref(&a));
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(victim.next_check(now), Some(now + RECHECK_INTERVAL));
         assert_eq!(victim.to_hint(2, now), [b]);
         // One thief has asked; the other found other work, and its time runs out.
-        victim.served(&a);
+        victim.remove_waiting(&a);
         assert_eq!(victim.to_hint(1, now), []);
         assert_eq!(victim.to_hint(1, now + HINT_TIMEOUT), [c]);
         assert_eq!(victim.to_hint(2, now + HINT_TIMEOUT), [d]);
@@ -145,7 +145,7 @@ mod tests {
     fn memory_is_bounded() {
         let mut victim = Victim::default();
         for thief in 0..3 * WAITING_MAX {
-            victim.refused(&NodeId::from(format!("n{thief}")), Scope::Wide);
+            victim.add_waiting(&NodeId::from(format!("n{thief}")), Scope::Wide);
         }
         assert_eq!(victim.to_hint(usize::MAX, Instant::now()).len(), WAITING_MAX);
     }

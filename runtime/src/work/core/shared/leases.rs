@@ -302,7 +302,7 @@ impl PoolState {
 
     /// Whether the thread that runs the tree's top task is computing: that task, or one that it
     /// took while it waits.
-    pub(crate) fn advances(&self, base: &Base) -> bool {
+    pub(crate) fn is_computing(&self, base: &Base) -> bool {
         let thread = base.thread().and_then(|thread| self.threads.get(thread as usize));
         // A benchmark is short, so it counts as computing.
         let state = thread.map(|thread| thread.account.state());
