@@ -95,8 +95,8 @@ impl Program for Ft {
         Slabs::equal(self.size, u32::try_from(hands.len()).unwrap_or(1))
     }
 
-    fn decide(&self, seen: &Observation, _: Option<&Slabs>) -> Strategy {
-        Strategy::Use { processes: self.usable(seen.available), release: true }
+    fn decide(&self, observation: &Observation, _: Option<&Slabs>) -> Strategy {
+        Strategy::Use { processes: self.usable(observation.available), release: true }
     }
 
     fn start(&self, layout: &Slabs, comm: &Comm<'_>) -> Result<Planes, Stop> {
@@ -414,13 +414,13 @@ mod tests {
         let of = |nodes, threads| Sizes { nodes, threads: nodes * threads };
         let growths = [(2, 3, 2), (2, 1, 0), (4, 4, 4), (4, 40, 28), (32, 100, 32), (5, 1, 0)];
         for (current, offered, takes) in growths {
-            let said = ft.accept_growth(of(current, 1), of(offered, 1));
-            assert_eq!(said, takes, "{current} + {offered}");
+            let answer = ft.accept_growth(of(current, 1), of(offered, 1));
+            assert_eq!(answer, takes, "{current} + {offered}");
         }
         // With three threads each, 2 nodes have 4 processes, 3 have 8, and 6 have 16.
         for (current, offered, takes) in [(2, 1, 1), (3, 1, 0), (3, 2, 0), (3, 5, 3), (1, 1, 1)] {
-            let said = ft.accept_growth(of(current, 3), of(offered, 3));
-            assert_eq!(said, takes, "{current} + {offered} of 3 threads");
+            let answer = ft.accept_growth(of(current, 3), of(offered, 3));
+            assert_eq!(answer, takes, "{current} + {offered} of 3 threads");
         }
         let small = Ft { size: 4, ..ft.clone() };
         assert_eq!(
@@ -431,16 +431,16 @@ mod tests {
         for (current, asked, gives) in
             [(8, 3, 4), (8, 4, 4), (8, 1, 4), (2, 1, 1), (1, 1, 0), (4, 9, 3)]
         {
-            let said = ft.accept_shrink(of(current, 1), of(asked, 1));
-            assert_eq!(said, gives, "{current} - {asked}");
+            let answer = ft.accept_shrink(of(current, 1), of(asked, 1));
+            assert_eq!(answer, gives, "{current} - {asked}");
         }
         for (current, asked, gives) in [(3, 1, 1), (6, 1, 3), (6, 4, 4), (2, 1, 1), (2, 2, 1)] {
-            let said = ft.accept_shrink(of(current, 3), of(asked, 3));
-            assert_eq!(said, gives, "{current} - {asked} of 3 threads");
+            let answer = ft.accept_shrink(of(current, 3), of(asked, 3));
+            assert_eq!(answer, gives, "{current} - {asked} of 3 threads");
         }
         let used = |available| {
-            let seen = Observation { available, ..Observation::default() };
-            let Strategy::Use { processes, release: true } = ft.decide(&seen, None) else {
+            let observation = Observation { available, ..Observation::default() };
+            let Strategy::Use { processes, release: true } = ft.decide(&observation, None) else {
                 panic!("it gives back what it does not use");
             };
             processes

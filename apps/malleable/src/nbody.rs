@@ -130,12 +130,12 @@ impl Program for Nbody {
         Slabs::weighted(self.bodies, &weights)
     }
 
-    fn decide(&self, seen: &Observation, layout: Option<&Slabs>) -> Strategy {
-        let processes = self.usable(seen.available);
-        if layout.is_none() || processes != seen.processes || seen.leaving > 0 {
+    fn decide(&self, observation: &Observation, layout: Option<&Slabs>) -> Strategy {
+        let processes = self.usable(observation.available);
+        if layout.is_none() || processes != observation.processes || observation.leaving > 0 {
             return Strategy::Use { processes, release: true };
         }
-        match seen.unevenness() {
+        match observation.unevenness() {
             Some(times) if times > REBALANCE_RATIO => Strategy::Rebalance,
             _ => Strategy::Keep,
         }
@@ -235,15 +235,15 @@ mod tests {
     #[test]
     fn it_rebalances_only_uneven_shares() {
         let now = Slabs::equal(90, 3);
-        let seen = |times: [f64; 3]| Observation {
+        let observation = |times: [f64; 3]| Observation {
             processes: 3,
             available: 3,
             paces: times.map(pace).to_vec(),
             ..Observation::default()
         };
-        assert_eq!(BODIES.decide(&seen([1.0, 1.1, 1.05]), Some(&now)), Strategy::Keep);
-        assert_eq!(BODIES.decide(&seen([1.0, 2.0, 1.0]), Some(&now)), Strategy::Rebalance);
-        let grows = Observation { available: 5, ..seen([1.0; 3]) };
+        assert_eq!(BODIES.decide(&observation([1.0, 1.1, 1.05]), Some(&now)), Strategy::Keep);
+        assert_eq!(BODIES.decide(&observation([1.0, 2.0, 1.0]), Some(&now)), Strategy::Rebalance);
+        let grows = Observation { available: 5, ..observation([1.0; 3]) };
         let five = Strategy::Use { processes: 5, release: true };
         assert_eq!(BODIES.decide(&grows, Some(&now)), five);
     }

@@ -41,8 +41,8 @@ fn run_process_task<P: Program>(program: &P, at: &ProcessHandle<'_>) -> Result<(
             at.report_presence();
         }
         let ready = || {
-            let there = at.with_process(|local| local.has_call() || local.has_ended());
-            there.unwrap_or(true)
+            let ready = at.with_process(|local| local.has_call() || local.has_ended());
+            ready.unwrap_or(true)
         };
         at.wait(false, &ready)?;
         match at.with_process(|local| local.take_call()) {

@@ -124,9 +124,9 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     /// Called at adaptation points on the root's thread, after changes, and every few seconds while
     /// the processes report their speeds. The runtime bounds the number of processes by 1 and what
     /// is available, and always removes those on leaving nodes.
-    fn decide(&self, seen: &Observation, layout: Option<&Self::Layout>) -> Strategy {
+    fn decide(&self, observation: &Observation, layout: Option<&Self::Layout>) -> Strategy {
         let _ = layout;
-        Strategy::Use { processes: seen.available, release: false }
+        Strategy::Use { processes: observation.available, release: false }
     }
 }
 

@@ -84,7 +84,7 @@ fn start<P: Program>(
     let group = post.create_group(cx.waker());
     let _disband = DisbandOnDrop(post.clone(), group.clone());
     let now = Instant::now();
-    let told = saved.as_ref().map_or(0, |saved| saved.told.max(saved.point));
+    let reported = saved.as_ref().map_or(0, |saved| saved.told.max(saved.point));
     let mut root = Root {
         program,
         at: ProcessHandle { cx, post, group, process: 0 },
@@ -94,7 +94,7 @@ fn start<P: Program>(
         release: Vec::new(),
         saved,
         saves: true,
-        told,
+        reported,
         needed: None,
         refused: None,
         link_failures: 0,
@@ -125,7 +125,7 @@ struct Root<'c, P: Program> {
     /// Whether the state is short enough to be saved.
     saves: bool,
     /// The number of reported steps.
-    told: u64,
+    reported: u64,
     /// The open request for nodes, and the number of nodes without them.
     needed: Option<(Need, u32)>,
     refused: Option<Refusal>,
@@ -165,7 +165,7 @@ impl<'c, P: Program> Root<'c, P> {
         self.at.cx.say(format!("the processes begin anew from step {from}{because}"));
         // A lost node is not a member of the next configuration.
         let Some(Cause::Link(one, other)) = cause else { return Ok(()) };
-        let reached = (from, self.told);
+        let reached = (from, self.reported);
         if std::mem::replace(&mut self.failed_at, reached) != reached {
             self.link_failures = 0;
         }
@@ -210,15 +210,16 @@ impl<'c, P: Program> Root<'c, P> {
                     let count = |fits: &dyn Fn(ProcessState) -> bool| {
                         group
                             .process_states()
-                            .filter(|(at, _, stand)| *at != 0 && fits(*stand))
+                            .filter(|(at, _, state)| *at != 0 && fits(*state))
                             .count()
                     };
-                    let there =
-                        count(&|stand| matches!(stand, ProcessState::Held | ProcessState::Seated));
+                    let arrived = count(&|state| {
+                        matches!(state, ProcessState::Waiting | ProcessState::Member)
+                    });
                     // Surplus processes belong to nodes that left.
-                    there < self.pool.capacity
-                        && count(&|stand| {
-                            matches!(stand, ProcessState::Called | ProcessState::Parting)
+                    arrived < self.pool.capacity
+                        && count(&|state| {
+                            matches!(state, ProcessState::Spawned | ProcessState::Leaving)
                         }) > 0
                 };
                 !self.at.post.read_group(&self.at.group, waits).unwrap_or(false)
@@ -272,12 +273,12 @@ impl<'c, P: Program> Root<'c, P> {
         self.read_group(|group| {
             let mut coming = 0;
             let mut present = Vec::new();
-            for (process, peer, stand) in group.process_states() {
+            for (process, peer, state) in group.process_states() {
                 let Some(peer) =
-                    peer.filter(|_| matches!(stand, ProcessState::Held | ProcessState::Seated))
+                    peer.filter(|_| matches!(state, ProcessState::Waiting | ProcessState::Member))
                 else {
                     coming +=
-                        usize::from(matches!(stand, ProcessState::Called | ProcessState::Parting));
+                        usize::from(matches!(state, ProcessState::Spawned | ProcessState::Leaving));
                     continue;
                 };
                 let rank = group.roster().and_then(|roster| roster.rank_of(process));
@@ -355,18 +356,18 @@ impl<'c, P: Program> Root<'c, P> {
         layout: Option<&P::Layout>,
     ) -> Result<(Plan, P::Layout), Stop> {
         let paces = self.read_group(|group| group.paces())?;
-        let seen = self.observe(present, point, &paces);
-        let mut strategy = self.program.decide(&seen, layout);
+        let observation = self.observe(present, point, &paces);
+        let mut strategy = self.program.decide(&observation, layout);
         if let Strategy::Need(need) = strategy {
             self.request_nodes(need);
             strategy = Strategy::Keep;
         }
-        if let (Strategy::Keep | Strategy::Rebalance, 1..) = (strategy, seen.leaving) {
-            let processes = seen.available.min(seen.processes);
+        if let (Strategy::Keep | Strategy::Rebalance, 1..) = (strategy, observation.leaving) {
+            let processes = observation.available.min(observation.processes);
             strategy = Strategy::Use { processes, release: false };
         }
         let plan = plan(strategy, present);
-        tracing::debug!(?seen, ?strategy, ?plan, "the program decides");
+        tracing::debug!(?observation, ?strategy, ?plan, "the program decides");
         self.decided = Some(process_set(present));
         self.decided_at = Instant::now();
         let hands = plan.members.iter().map(|process| {
@@ -494,8 +495,8 @@ impl<'c, P: Program> Root<'c, P> {
             if let StepResult::Ended = self.at.cx.as_work(|| part.step())? {
                 return Ok(None);
             }
-            if part.point > self.told {
-                self.told = part.point;
+            if part.point > self.reported {
+                self.reported = part.point;
                 self.at.cx.iteration_done();
                 self.at.cx.progress(part.point, self.program.steps(), "steps");
             }
@@ -536,7 +537,7 @@ impl<'c, P: Program> Root<'c, P> {
                 return Ok(());
             }
         };
-        let saved = SavedState { point, state, told: self.told };
+        let saved = SavedState { point, state, told: self.reported };
         self.at.cx.checkpoint_beside_processes(&saved)?;
         self.saved = Some(saved);
         Ok(())
@@ -559,8 +560,8 @@ impl<'c, P: Program> Root<'c, P> {
         let urgent = present.iter().any(|one| one.leaving && one.rank.is_some());
         let waits = self.waits_for(coming);
         let changed = self.decided.as_ref() != Some(&process_set(&present));
-        let told = self.read_group(|group| group.paces().iter().all(Option::is_some))?;
-        let due_again = told && Instant::now() >= self.decided_at + DECISION_INTERVAL;
+        let all_reported = self.read_group(|group| group.paces().iter().all(Option::is_some))?;
+        let due_again = all_reported && Instant::now() >= self.decided_at + DECISION_INTERVAL;
         if urgent || (changed || due_again) && !waits {
             let (plan, layout) = self.decide(&present, part.point, Some(&part.layout))?;
             let members = part.roster.members.iter().map(|member| member.process);

@@ -161,8 +161,8 @@ fn solo<J: Malleable>(job: J, threads: usize, saved: Option<SavedRoot>) -> RunRe
     let mut registry = Registry::new();
     registry.job::<J>();
     let notes = Arc::new(Mutex::new(Vec::new()));
-    let told = notes.clone();
-    let note = move |note| told.lock().unwrap().push(note);
+    let sink = notes.clone();
+    let note = move |note| sink.lock().unwrap().push(note);
     let config = PoolConfig { threads, checkpoint_rate: 0, ..PoolConfig::default() };
     let body = encode_job(job).unwrap();
     let registry = Arc::new(registry);
@@ -373,8 +373,8 @@ fn a_state_that_is_too_long_is_not_saved() {
         };
         assert_eq!(outcome.unwrap().checksum, right);
         let limit = format!("no more than {most} are saved");
-        let told = |note: &&Note| matches!(note, Note::Say { text } if text.contains(&limit));
-        assert_eq!(notes.iter().filter(told).count(), 1, "{notes:?}");
+        let is_limit = |note: &&Note| matches!(note, Note::Say { text } if text.contains(&limit));
+        assert_eq!(notes.iter().filter(is_limit).count(), 1, "{notes:?}");
         assert!(!notes.iter().any(|note| matches!(note, Note::Checkpoint(_))));
     }
 }
@@ -396,14 +396,14 @@ fn a_process_that_fails_or_panics_fails_the_job_by_its_name() {
 
 #[test]
 fn errors_of_a_program_are_reported() {
-    for (misuse, told) in [
+    for (misuse, expected) in [
         (Misuse::Rank, "there is no process 2: ranks are from 0 to 1"),
         (Misuse::Tag, "tag 2147483648 is the runtime's own: give one below 2147483648"),
         (Misuse::Parts, "0 parts for 2 processes: give one for each"),
         (Misuse::Broadcast, "broadcasts and gives no value"),
     ] {
         let failure = solo(Ring { misuse: Some(misuse), ..RING }, 2, None).0.unwrap_err();
-        assert!(failure.message.contains(told), "{misuse:?}: {failure}");
+        assert!(failure.message.contains(expected), "{misuse:?}: {failure}");
     }
 }
 

@@ -37,10 +37,10 @@ impl TableState {
 
     fn table(self, now: Instant) -> AssignmentTable {
         let mut table = AssignmentTable::new(Settings::default(), now);
-        let here = Event::Joined { worker: 1, node: "n1".into() };
+        let joined = Event::Joined { worker: 1, node: "n1".into() };
         let submit = Event::Submit { batch: 1, tasks: vec![(0, 1.0, 1)] };
         if !matches!(self, Self::Nothing | Self::Alone) {
-            table.handle(here, now);
+            table.handle(joined, now);
         }
         if !matches!(self, Self::Nothing | Self::Idle) {
             table.handle(submit, now);

@@ -520,11 +520,11 @@ fn late_answers_still_measure_their_worker() {
     let after = later + Duration::from_secs(1);
     let ended = table.handle(answer(1, others, 1.0, after), after);
     assert!(ended.contains(&Action::BatchDone { batch: 1 }), "{ended:?}");
-    assert_eq!(table.workers().filter(|seen| seen.cold_s.is_some()).count(), 1);
+    assert_eq!(table.workers().filter(|worker| worker.cold_s.is_some()).count(), 1);
     let last = later + Duration::from_secs(10);
     table.handle(answer(2, others, 70.0, last), last);
-    let seen: Vec<Option<f64>> = table.workers().map(|seen| seen.cold_s).collect();
-    assert_eq!(seen, [Some(1.0), Some(70.0)]);
+    let speeds: Vec<Option<f64>> = table.workers().map(|worker| worker.cold_s).collect();
+    assert_eq!(speeds, [Some(1.0), Some(70.0)]);
 }
 
 /// A busy master handles an answer later. That time does not count as the worker's lag, but the

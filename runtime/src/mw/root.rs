@@ -232,18 +232,18 @@ impl<'c, P: Program> Master<'c, P> {
     pub fn workers(&self) -> Vec<WorkerView> {
         let by_number: BTreeMap<u32, &WorkerProcess> =
             self.workers.values().map(|known| (known.worker, known)).collect();
-        let views = self.table.workers().map(|seen| {
-            let known = by_number.get(&seen.worker);
+        let views = self.table.workers().map(|status| {
+            let known = by_number.get(&status.worker);
             // The master's own thread is no worker process.
             let cluster = known.map_or(&self.at.post.me().cluster, |known| &known.peer.cluster);
             WorkerView {
-                id: seen.worker,
-                node: seen.node.clone(),
+                id: status.worker,
+                node: status.node.clone(),
                 cluster: cluster.clone(),
-                cold_s: seen.cold_s,
-                warm_s: seen.warm_s,
-                waiting: seen.waiting,
-                leaving: seen.leaving,
+                cold_s: status.cold_s,
+                warm_s: status.warm_s,
+                waiting: status.waiting,
+                leaving: status.leaving,
             }
         });
         views.collect()
@@ -384,19 +384,19 @@ impl<'c, P: Program> Master<'c, P> {
         let others =
             |member: &crate::spmd::post::JobMember| member.peer.node != me && !member.leaving;
         let isolated = self.settings.isolate && self.at.post.members().iter().any(others);
-        let (here, stands) = self.group(|group| {
-            let here: BTreeMap<u32, (Peer, u64)> =
+        let (present, states) = self.group(|group| {
+            let present: BTreeMap<u32, (Peer, u64)> =
                 group.takers().map(|(at, peer, session)| (at, (peer.clone(), session))).collect();
-            let stands =
-                group.process_states().map(|(at, peer, stand)| (at, (peer.cloned(), stand)));
-            ((here, stands.collect::<BTreeMap<_, _>>()), Vec::new())
+            let states =
+                group.process_states().map(|(at, peer, state)| (at, (peer.cloned(), state)));
+            ((present, states.collect::<BTreeMap<_, _>>()), Vec::new())
         })?;
         let mut events = Vec::new();
         self.workers.retain(|process, known| {
             let worker = known.worker;
             let is_same =
                 |(peer, session): &(Peer, u64)| (peer, *session) == (&known.peer, known.session);
-            if here.get(process).is_some_and(is_same) {
+            if present.get(process).is_some_and(is_same) {
                 let barred = isolated && known.peer.node == me;
                 if barred != known.leaving {
                     known.leaving = barred;
@@ -407,7 +407,7 @@ impl<'c, P: Program> Master<'c, P> {
                 }
                 return true;
             }
-            match stands.get(process) {
+            match states.get(process) {
                 // It completes the block that it has started.
                 Some((Some(peer), ProcessState::Dismissed)) if *peer == known.peer => {
                     if !std::mem::replace(&mut known.leaving, true) {
@@ -415,17 +415,17 @@ impl<'c, P: Program> Master<'c, P> {
                     }
                     true
                 }
-                stand => {
+                state => {
                     let over = matches!(
-                        stand,
-                        None | Some((_, ProcessState::Over | ProcessState::Dismissed))
+                        state,
+                        None | Some((_, ProcessState::Ended | ProcessState::Dismissed))
                     );
                     events.push(Event::Left { worker, died: !over && !known.leaving });
                     false
                 }
             }
         });
-        for (process, (peer, session)) in here {
+        for (process, (peer, session)) in present {
             if self.workers.contains_key(&process) {
                 continue;
             }

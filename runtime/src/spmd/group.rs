@@ -23,23 +23,23 @@ pub(crate) type Outgoing = (Peer, u32, Word);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessState {
     /// Spawned, and not yet reported.
-    Called,
+    Spawned,
     /// It waits to be recruited.
-    Held,
+    Waiting,
     /// It takes part in the configuration, or is invited to.
-    Seated,
+    Member,
     /// Its configuration has ended, and it has not confirmed that.
-    Parting,
+    Leaving,
     /// It was dismissed, or will be as soon as it reports.
     Dismissed,
     /// It has ended.
-    Over,
+    Ended,
 }
 
 #[derive(Clone, Debug)]
 struct ProcessEntry {
     peer: Option<Peer>,
-    stand: ProcessState,
+    state: ProcessState,
 }
 
 /// An action that all members are to execute.
@@ -173,7 +173,7 @@ impl Report {
 impl Group {
     /// A group with only the root's process, number 0.
     pub(crate) fn new(root: Peer) -> Self {
-        let root = ProcessEntry { peer: Some(root), stand: ProcessState::Held };
+        let root = ProcessEntry { peer: Some(root), state: ProcessState::Waiting };
         Self {
             processes: BTreeMap::from([(0, root)]),
             generation: 0,
@@ -210,32 +210,32 @@ impl Group {
             return vec![(peer.clone(), process, Word::Dismiss)];
         };
         let moved = entry.peer.as_ref().is_some_and(|before| before != peer);
-        match entry.stand {
-            ProcessState::Dismissed | ProcessState::Over => {
+        match entry.state {
+            ProcessState::Dismissed | ProcessState::Ended => {
                 vec![(peer.clone(), process, Word::Dismiss)]
             }
-            ProcessState::Called | ProcessState::Held | ProcessState::Parting
+            ProcessState::Spawned | ProcessState::Waiting | ProcessState::Leaving
                 if generation == 0 =>
             {
-                *entry = ProcessEntry { peer: Some(peer.clone()), stand: ProcessState::Held };
+                *entry = ProcessEntry { peer: Some(peer.clone()), state: ProcessState::Waiting };
                 Vec::new()
             }
             // It is leaving the previous configuration.
-            ProcessState::Held if gives => Vec::new(),
-            ProcessState::Called | ProcessState::Held | ProcessState::Parting => {
+            ProcessState::Waiting if gives => Vec::new(),
+            ProcessState::Spawned | ProcessState::Waiting | ProcessState::Leaving => {
                 vec![(peer.clone(), process, Word::Apart { generation })]
             }
             // It restarted elsewhere, and its state is lost.
-            ProcessState::Seated if moved => {
-                *entry = ProcessEntry { peer: Some(peer.clone()), stand: ProcessState::Held };
+            ProcessState::Member if moved => {
+                *entry = ProcessEntry { peer: Some(peer.clone()), state: ProcessState::Waiting };
                 self.dissolve(Cause::Restarted(peer.node.clone()))
             }
             // It still waits in an earlier configuration, since it missed that end.
-            ProcessState::Seated if generation > 0 && generation < now && !gives => {
+            ProcessState::Member if generation > 0 && generation < now && !gives => {
                 vec![(peer.clone(), process, Word::Apart { generation })]
             }
             // It enters the configuration, or is in it.
-            ProcessState::Seated => Vec::new(),
+            ProcessState::Member => Vec::new(),
         }
     }
 
@@ -247,7 +247,7 @@ impl Group {
         (session, received): (u64, u64),
     ) -> Vec<Outgoing> {
         let out = self.handle_here(process, peer, 0);
-        if self.process_state(process) != Some(ProcessState::Held) {
+        if self.process_state(process) != Some(ProcessState::Waiting) {
             return out;
         }
         let is_here = |taker: &&mut OrderTaker| taker.session == session && taker.peer == *peer;
@@ -356,15 +356,15 @@ impl Group {
     /// Handles the end of a process.
     pub(crate) fn handle_end(&mut self, process: u32) -> Vec<Outgoing> {
         let Some(entry) = self.processes.get_mut(&process) else { return Vec::new() };
-        let before = std::mem::replace(&mut entry.stand, ProcessState::Over);
+        let before = std::mem::replace(&mut entry.state, ProcessState::Ended);
         self.takers.remove(&process);
         self.news = true;
-        if !matches!(before, ProcessState::Dismissed | ProcessState::Over) {
+        if !matches!(before, ProcessState::Dismissed | ProcessState::Ended) {
             self.ended.push(process);
         }
         let at = entry.peer.as_ref().map(|peer| peer.node.clone());
         match at {
-            Some(node) if before == ProcessState::Seated || self.is_needed_by_others(process) => {
+            Some(node) if before == ProcessState::Member || self.is_needed_by_others(process) => {
                 self.dissolve(Cause::Ended(node))
             }
             _ => Vec::new(),
@@ -379,14 +379,14 @@ impl Group {
         self.news = true;
         for (process, entry) in &mut self.processes {
             let Some(peer) = entry.peer.take_if(|peer| lost(peer)) else { continue };
-            if matches!(entry.stand, ProcessState::Dismissed | ProcessState::Over) {
+            if matches!(entry.state, ProcessState::Dismissed | ProcessState::Ended) {
                 continue;
             }
-            again.push((*process, peer.node, entry.stand == ProcessState::Seated));
-            entry.stand = ProcessState::Called;
+            again.push((*process, peer.node, entry.state == ProcessState::Member));
+            entry.state = ProcessState::Spawned;
         }
-        let is_needed = |(process, _, seated): &(u32, NodeId, bool)| {
-            *seated || self.is_needed_by_others(*process)
+        let is_needed = |(process, _, was_member): &(u32, NodeId, bool)| {
+            *was_member || self.is_needed_by_others(*process)
         };
         match again.into_iter().find(is_needed) {
             Some((_, node, _)) => self.dissolve(Cause::Lost(node)),
@@ -433,7 +433,7 @@ impl Group {
     fn is_involved(&self, at: impl Fn(&Peer) -> bool) -> bool {
         self.processes.iter().any(|(process, entry)| {
             entry.peer.as_ref().is_some_and(&at)
-                && (entry.stand == ProcessState::Seated || self.is_needed_by_others(*process))
+                && (entry.state == ProcessState::Member || self.is_needed_by_others(*process))
         })
     }
 
@@ -472,19 +472,19 @@ impl Group {
 
     /// Adds a spawned process.
     pub(crate) fn call(&mut self, process: u32) {
-        self.processes.insert(process, ProcessEntry { peer: None, stand: ProcessState::Called });
+        self.processes.insert(process, ProcessEntry { peer: None, state: ProcessState::Spawned });
     }
 
     /// Makes the next configuration, with these processes in order of rank. None unless each is
-    /// held or seated.
+    /// waiting or a member.
     pub(crate) fn make_roster(&mut self, processes: &[u32], layout: Bytes) -> Option<Roster> {
-        let seated = |process: &u32| {
+        let assignment = |process: &u32| {
             let entry = self.processes.get(process)?;
-            let fits = matches!(entry.stand, ProcessState::Held | ProcessState::Seated);
+            let fits = matches!(entry.state, ProcessState::Waiting | ProcessState::Member);
             let peer = entry.peer.clone().filter(|_| fits)?;
             Some(Seated { process: *process, peer })
         };
-        let members: Option<Vec<Seated>> = processes.iter().map(seated).collect();
+        let members: Option<Vec<Seated>> = processes.iter().map(assignment).collect();
         let members = members?;
         self.generation += 1;
         Some(Roster { generation: self.generation, members, layout })
@@ -514,7 +514,7 @@ impl Group {
         roster.members.iter().all(|member| {
             self.processes.get(&member.process).is_some_and(|entry| {
                 entry.peer.as_ref() == Some(&member.peer)
-                    && matches!(entry.stand, ProcessState::Held | ProcessState::Seated)
+                    && matches!(entry.state, ProcessState::Waiting | ProcessState::Member)
             })
         })
     }
@@ -522,10 +522,10 @@ impl Group {
     fn install(&mut self, roster: Roster, givers: BTreeSet<u32>) {
         for (process, entry) in &mut self.processes {
             let takes_part = roster.rank_of(*process).is_some();
-            match entry.stand {
-                ProcessState::Held if takes_part => entry.stand = ProcessState::Seated,
+            match entry.state {
+                ProcessState::Waiting if takes_part => entry.state = ProcessState::Member,
                 // It gives its state away, and waits.
-                ProcessState::Seated if !takes_part => entry.stand = ProcessState::Held,
+                ProcessState::Member if !takes_part => entry.state = ProcessState::Waiting,
                 _ => {}
             }
         }
@@ -581,15 +581,15 @@ impl Group {
         let givers = std::mem::take(&mut self.givers);
         let mut out = Vec::new();
         for (process, entry) in &mut self.processes {
-            let gives = entry.stand == ProcessState::Held && givers.contains(process);
-            if entry.stand != ProcessState::Seated && !gives {
+            let gives = entry.state == ProcessState::Waiting && givers.contains(process);
+            if entry.state != ProcessState::Member && !gives {
                 continue;
             }
             if let Some(peer) = &entry.peer {
                 out.push((peer.clone(), *process, Word::Apart { generation }));
             }
             // The root's process belongs to the root, and needs no confirmation.
-            entry.stand = if *process == 0 { ProcessState::Held } else { ProcessState::Parting };
+            entry.state = if *process == 0 { ProcessState::Waiting } else { ProcessState::Leaving };
         }
         out
     }
@@ -602,13 +602,13 @@ impl Group {
         let mut out = Vec::new();
         for (process, entry) in &mut self.processes {
             let idle = matches!(
-                entry.stand,
-                ProcessState::Called | ProcessState::Held | ProcessState::Parting
+                entry.state,
+                ProcessState::Spawned | ProcessState::Waiting | ProcessState::Leaving
             );
-            if *process == 0 || !idle || !fits(*process, entry.peer.as_ref(), entry.stand) {
+            if *process == 0 || !idle || !fits(*process, entry.peer.as_ref(), entry.state) {
                 continue;
             }
-            entry.stand = ProcessState::Dismissed;
+            entry.state = ProcessState::Dismissed;
             if let Some(peer) = &entry.peer {
                 out.push((peer.clone(), *process, Word::Dismiss));
             }
@@ -618,7 +618,7 @@ impl Group {
 
     /// Forgets the processes that have ended.
     pub(crate) fn remove_ended(&mut self) {
-        self.processes.retain(|_, entry| entry.stand != ProcessState::Over);
+        self.processes.retain(|_, entry| entry.state != ProcessState::Ended);
     }
 
     /// Dissolves the configuration and dismisses all processes.
@@ -633,8 +633,8 @@ impl Group {
     /// The running processes that take orders: number, node and session.
     pub(crate) fn takers(&self) -> impl Iterator<Item = (u32, &Peer, u64)> {
         let takers = self.takers.iter();
-        let held =
-            takers.filter(|(process, _)| self.process_state(**process) == Some(ProcessState::Held));
+        let held = takers
+            .filter(|(process, _)| self.process_state(**process) == Some(ProcessState::Waiting));
         held.map(|(process, taker)| (*process, &taker.peer, taker.session))
     }
 
@@ -652,11 +652,11 @@ impl Group {
     pub(crate) fn process_states(
         &self,
     ) -> impl Iterator<Item = (u32, Option<&Peer>, ProcessState)> {
-        self.processes.iter().map(|(process, entry)| (*process, entry.peer.as_ref(), entry.stand))
+        self.processes.iter().map(|(process, entry)| (*process, entry.peer.as_ref(), entry.state))
     }
 
     pub(crate) fn process_state(&self, process: u32) -> Option<ProcessState> {
-        self.processes.get(&process).map(|entry| entry.stand)
+        self.processes.get(&process).map(|entry| entry.state)
     }
 
     /// The current configuration; none while dissolved.
@@ -680,7 +680,7 @@ impl Group {
     /// configuration just dissolved, for a link may break before the loss of its node is known.
     pub(crate) fn counts_on(&self, peer: &Peer) -> bool {
         let parts = |entry: &ProcessEntry| {
-            entry.stand == ProcessState::Parting && entry.peer.as_ref().is_some_and(|at| at == peer)
+            entry.state == ProcessState::Leaving && entry.peer.as_ref().is_some_and(|at| at == peer)
         };
         self.is_involved(|at| at == peer)
             || self.processes.values().any(parts)

@@ -345,7 +345,7 @@ impl Post {
             let dismissed = known.is_none_or(|group| {
                 matches!(
                     group.process_state(process),
-                    None | Some(ProcessState::Dismissed | ProcessState::Over)
+                    None | Some(ProcessState::Dismissed | ProcessState::Ended)
                 )
             });
             let root = state.running.get(&(group.clone(), 0));

@@ -69,10 +69,10 @@ impl<'c, T: Task> ProcessPool<'c, T> {
         call: impl Fn(GroupId, u32) -> T,
     ) -> Result<(), Stop> {
         at.relay_reports();
-        let places = at.post.members();
-        let nodes = places.iter().filter(|place| !place.leaving).count();
+        let members = at.post.members();
+        let nodes = members.iter().filter(|member| !member.leaving).count();
         self.nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
-        let peers: BTreeSet<Peer> = places.iter().map(|place| place.peer.clone()).collect();
+        let peers: BTreeSet<Peer> = members.iter().map(|member| member.peer.clone()).collect();
         if self.members != peers {
             let used = |peers: &BTreeSet<Peer>| {
                 peers.difference(&self.released).cloned().collect::<BTreeSet<_>>()
@@ -85,9 +85,9 @@ impl<'c, T: Task> ProcessPool<'c, T> {
             self.released.retain(|peer| peers.contains(peer));
             self.members = peers;
         }
-        let stays = places.iter().filter(|place| self.stays(place));
-        let threads: u32 = stays.clone().map(|place| place.threads).sum();
-        let stays: BTreeSet<Peer> = stays.map(|place| place.peer.clone()).collect();
+        let stays = members.iter().filter(|member| self.stays(member));
+        let threads: u32 = stays.clone().map(|member| member.threads).sum();
+        let stays: BTreeSet<Peer> = stays.map(|member| member.peer.clone()).collect();
         self.capacity = threads.saturating_sub(1) as usize;
         // A process reports its end once, and a broken link may lose the report. The result of its
         // task arrives in any case.
@@ -97,8 +97,8 @@ impl<'c, T: Task> ProcessPool<'c, T> {
             let mut out: Vec<_> =
                 finished.into_iter().flat_map(|process| group.handle_end(process)).collect();
             let settled = group.is_settled() || group.roster().is_none();
-            let is_active = |(process, peer, stand): &(u32, Option<&Peer>, ProcessState)| {
-                let runs = !matches!(stand, ProcessState::Dismissed | ProcessState::Over);
+            let is_active = |(process, peer, state): &(u32, Option<&Peer>, ProcessState)| {
+                let runs = !matches!(state, ProcessState::Dismissed | ProcessState::Ended);
                 *process != 0 && runs && peer.is_none_or(|peer| stays.contains(peer))
             };
             let count = group.process_states().filter(is_active).count();
@@ -107,7 +107,7 @@ impl<'c, T: Task> ProcessPool<'c, T> {
                 let leaves = |peer: &Peer| !stays.contains(peer);
                 out.extend(group.dismiss(|_, peer, _| peer.is_some_and(leaves)));
             }
-            let over = group.process_states().filter(|(_, _, stand)| *stand == ProcessState::Over);
+            let over = group.process_states().filter(|(_, _, state)| *state == ProcessState::Ended);
             let over: Vec<u32> = over.map(|(process, ..)| process).collect();
             group.remove_ended();
             ((count, over, group.take_ended()), out)
@@ -131,12 +131,12 @@ impl<'c, T: Task> ProcessPool<'c, T> {
             added.ok_or_else(group_ended)?;
             self.spawned.insert(process, at.cx.spawn(call(at.group.clone(), process)));
         }
-        self.announce(at, &places);
+        self.announce(at, &members);
         Ok(())
     }
 
     /// Announces unclaimed processes to nodes that have threads without one.
-    fn announce(&mut self, at: &ProcessHandle<'c>, places: &[JobMember]) {
+    fn announce(&mut self, at: &ProcessHandle<'c>, members: &[JobMember]) {
         let now = Instant::now();
         let recent = self.announced_at.is_some_and(|last| now < last + ANNOUNCE_INTERVAL);
         if recent || now < self.spawned_at + ANNOUNCE_DELAY {
@@ -147,9 +147,9 @@ impl<'c, T: Task> ProcessPool<'c, T> {
             .read_group(&at.group, |group| {
                 let mut running: BTreeMap<Peer, u32> = BTreeMap::new();
                 let mut unclaimed = false;
-                for (_, peer, stand) in group.process_states() {
-                    unclaimed |= stand == ProcessState::Called && peer.is_none();
-                    if let Some(peer) = peer.filter(|_| stand != ProcessState::Over) {
+                for (_, peer, state) in group.process_states() {
+                    unclaimed |= state == ProcessState::Spawned && peer.is_none();
+                    if let Some(peer) = peer.filter(|_| state != ProcessState::Ended) {
                         *running.entry(peer.clone()).or_default() += 1;
                     }
                 }
@@ -159,12 +159,12 @@ impl<'c, T: Task> ProcessPool<'c, T> {
         if !unclaimed {
             return;
         }
-        let free = |place: &&JobMember| {
-            let count = running.get(&place.peer).copied().unwrap_or_default();
-            place.peer != *at.post.me() && self.stays(place) && count < place.threads
+        let free = |member: &&JobMember| {
+            let count = running.get(&member.peer).copied().unwrap_or_default();
+            member.peer != *at.post.me() && self.stays(member) && count < member.threads
         };
         let free: Vec<NodeId> =
-            places.iter().filter(free).map(|place| place.peer.node.clone()).collect();
+            members.iter().filter(free).map(|member| member.peer.node.clone()).collect();
         self.announced_at = Some(now);
         at.cx.call_nodes(&free);
     }
@@ -179,14 +179,14 @@ impl<'c, T: Task> ProcessPool<'c, T> {
     }
 
     /// Whether a node stays and was not released by the program.
-    pub(crate) fn stays(&self, place: &JobMember) -> bool {
-        !place.leaving && !self.released.contains(&place.peer)
+    pub(crate) fn stays(&self, member: &JobMember) -> bool {
+        !member.leaving && !self.released.contains(&member.peer)
     }
 
     /// Releases nodes: the next [`reconcile`](Self::reconcile) dismisses their processes and spawns
     /// none for their threads.
     pub(crate) fn release(&mut self, at: &ProcessHandle<'c>, nodes: Vec<NodeId>) {
-        let peers = at.post.members().into_iter().map(|place| place.peer);
+        let peers = at.post.members().into_iter().map(|member| member.peer);
         self.released.extend(peers.filter(|peer| nodes.contains(&peer.node)));
         let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();
         at.cx.say(format!("the program has no use for {}", names.join(", ")));

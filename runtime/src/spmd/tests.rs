@@ -186,7 +186,7 @@ impl World {
         let kind = format!("{deed:?}");
         let changes = if let Deed::Save = deed { self.changes } else { 0 };
         let known = *self.executed_at.entry((generation, changes, kind)).or_insert(point);
-        assert_eq!(known, point, "process {number} execute it at another point");
+        assert_eq!(known, point, "process {number} executes it at another point");
         self.executed += 1;
         let Deed::Change(next) = deed else {
             // The root has all parts before it continues.
@@ -223,8 +223,8 @@ impl World {
 
     fn held(&self) -> Vec<u32> {
         let held = self.group.process_states();
-        let held =
-            held.filter(|(_, _, stand)| matches!(stand, ProcessState::Held | ProcessState::Seated));
+        let held = held
+            .filter(|(_, _, state)| matches!(state, ProcessState::Waiting | ProcessState::Member));
         held.map(|(process, ..)| process).collect()
     }
 
@@ -395,21 +395,21 @@ fn a_link_of_an_earlier_incarnation_ends_no_configuration() {
 fn reports_beyond_the_bounds_are_dropped_with_one_notice() {
     use super::group::Report;
     let mut group = Group::new(peer(0, 1));
-    let told = |group: &mut Group| {
+    let counts = |group: &mut Group| {
         let reports = group.take_reports();
-        let told = reports.iter().filter(
+        let dropped = reports.iter().filter(
             |report| matches!(report, Report::Say(text) if text.contains("what is beyond is lost")),
         );
-        (reports.len(), told.count())
+        (reports.len(), dropped.count())
     };
     (0..20_000).for_each(|n| group.report(Report::Say(format!("line {n}"))));
-    assert_eq!(told(&mut group), (10_001, 1));
+    assert_eq!(counts(&mut group), (10_001, 1));
     // All share one allocation.
     let long = Bytes::from(vec![0; 1 << 28]);
     (0..12).for_each(|_| group.report(Report::Artifact("map".to_owned(), long.clone())));
-    assert_eq!(told(&mut group), (8, 1));
+    assert_eq!(counts(&mut group), (8, 1));
     group.report(Report::Say("there is room again".to_owned()));
-    assert_eq!(told(&mut group), (1, 0));
+    assert_eq!(counts(&mut group), (1, 0));
 }
 
 /// A node's failure may be due to a process that takes part, or did until the link broke, but not
@@ -521,6 +521,6 @@ proptest! {
         let size = world.group.roster().map(super::message::Roster::size);
         prop_assert!(world.group.is_settled(), "{}", world.text());
         prop_assert_eq!(size, Some(PROCESSES));
-        prop_assert!(world.executed >= roster.size(), "the last change was executed_at by all");
+        prop_assert!(world.executed >= roster.size(), "the last change was executed by all");
     }
 }

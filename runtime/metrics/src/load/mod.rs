@@ -266,7 +266,7 @@ impl fmt::Display for LoadChange {
             LoadPart::Throttled => ("the share of processor time denied by the quota", true),
             LoadPart::Quota => ("the quota in processors", false),
             LoadPart::Pressure => ("the share of time with a thread waiting", true),
-            LoadPart::Runnable => ("the number of threads per processor", false),
+            LoadPart::Runnable => ("the number of threads a processor", false),
         };
         if share {
             write!(f, "{name} went from {:.0} % to {:.0} %", before * 100.0, after * 100.0)

@@ -171,9 +171,10 @@ fn nonsense_is_flagged_and_not_used() {
         assert!(matches!(result, Err(Nonsense::NotPositive { .. })), "{result:?}");
     }
     node.meter.units(10_000.0, SECOND);
-    let told = node.meter.end_period(node.now).unwrap_err();
+    let error = node.meter.end_period(node.now).unwrap_err();
     assert!(
-        told.to_string()
+        error
+            .to_string()
             .starts_with("a speed of 10000 was measured and not used: it is more than 100 times")
     );
     let after = node.meter.report(node.now).unwrap();
@@ -294,9 +295,9 @@ proptest! {
             ..report(speed, spec, exchange)
         };
         let bytes = rmp_serde::to_vec_named(&sent).unwrap();
-        let came: SpeedReport = rmp_serde::from_slice(&bytes).unwrap();
-        prop_assert_eq!(came.speed.to_bits(), speed.to_bits());
-        match came.checked() {
+        let received: SpeedReport = rmp_serde::from_slice(&bytes).unwrap();
+        prop_assert_eq!(received.speed.to_bits(), speed.to_bits());
+        match received.checked() {
             Some(good) => {
                 prop_assert!(good.speed.is_finite() && good.speed > 0.0);
                 prop_assert!((0.0..=2.0).contains(&good.relative_error));
@@ -305,8 +306,8 @@ proptest! {
             }
             None => prop_assert!(!(speed > 0.0 && speed.is_finite())),
         }
-        let scale = Scale::from_reports([&came]);
-        prop_assert_eq!(scale.compare(&came).is_some(), came.checked().is_some());
+        let scale = Scale::from_reports([&received]);
+        prop_assert_eq!(scale.compare(&received).is_some(), received.checked().is_some());
     }
 
     /// Any input gives finite numbers.
