@@ -98,35 +98,35 @@ struct JobNews {
 impl JobNews {
     fn take(&self, job: JobId, news: News) {
         let mut jobs = self.jobs.borrow_mut();
-        let Some(kept) = jobs.get_mut(&job) else {
+        let Some(record) = jobs.get_mut(&job) else {
             return self.early.borrow_mut().push((job, news));
         };
         let now = Instant::now();
         match news {
             News::Ended(ended) => {
                 let outcome = ended.outcome.map(|outcome| outcome.checksum);
-                kept.ended.push((now, outcome.map_err(|error| error.to_string())));
+                record.ended.push((now, outcome.map_err(|error| error.to_string())));
                 self.ended.notify_waiters();
             }
             News::Note(note) => match *note {
-                NoteKind::Iteration { seconds, .. } => kept.iterations.push(seconds),
-                NoteKind::Say { text } => kept.said.push((now, text)),
+                NoteKind::Iteration { seconds, .. } => record.iterations.push(seconds),
+                NoteKind::Say { text } => record.said.push((now, text)),
                 _ => {}
             },
         }
     }
 
     fn begin(&self, job: JobId, submitted: Instant) {
-        let kept =
+        let record =
             JobRecord { submitted, ended: Vec::new(), iterations: Vec::new(), said: Vec::new() };
-        self.jobs.borrow_mut().insert(job, kept);
+        self.jobs.borrow_mut().insert(job, record);
         for (of, news) in self.early.take() {
             self.take(of, news);
         }
     }
 
     fn wants(&self, job: JobId) -> bool {
-        self.jobs.borrow().get(&job).is_some_and(|kept| kept.ended.is_empty())
+        self.jobs.borrow().get(&job).is_some_and(|record| record.ended.is_empty())
     }
 }
 
@@ -362,7 +362,7 @@ impl Federation {
     }
 
     /// The client's records of a job.
-    pub fn kept(&self, job: JobId) -> Option<JobRecord> {
+    pub fn record(&self, job: JobId) -> Option<JobRecord> {
         self.client.jobs.borrow().get(&job).cloned()
     }
 

@@ -54,18 +54,18 @@ async fn federation(
 async fn run<J: Job>(grid: &Federation, job: J, need: Need) -> JobRecord {
     let id = grid.submit(job, quiet(1), need).await.expect("the head runs").expect("it is taken");
     assert_eq!(grid.ended(&[id], 3600 * SECOND).await, []);
-    grid.kept(id).expect("it was submitted")
+    grid.record(id).expect("it was submitted")
 }
 
 /// The additional time of a job from its submission to its end, compared with its iterations on one
 /// or the other number of processors.
-fn lost(kept: &JobRecord, usual: [f64; 2]) -> f64 {
+fn lost(record: &JobRecord, usual: [f64; 2]) -> f64 {
     let nearest = |took: &f64| {
         let [one, other] = usual;
         if (took - one).abs() < (took - other).abs() { one } else { other }
     };
-    let ended = kept.ended.first().expect("it has ended").0;
-    (ended - kept.submitted).as_secs_f64() - kept.iterations.iter().map(nearest).sum::<f64>()
+    let ended = record.ended.first().expect("it has ended").0;
+    (ended - record.submitted).as_secs_f64() - record.iterations.iter().map(nearest).sum::<f64>()
 }
 
 /// A job continues while the batch system delays its growth; the time that growth costs does not
@@ -87,15 +87,15 @@ fn growth_is_overlapped_with_the_work() {
                 }
                 late.batch("a").set_delay(Duration::from_secs(delay));
             });
-            let kept = if spmd {
+            let record = if spmd {
                 run(&grid, crate::spmd::bodies(60, 2_000_000), need).await
             } else {
                 run(&grid, job(60), need).await
             };
-            let small = kept.iterations.iter().filter(|took| **took > 0.9).count();
+            let small = record.iterations.iter().filter(|took| **took > 0.9).count();
             assert_eq!(grid.batch("a").max_running(), 4);
-            assert!(small as u64 >= delay && kept.iterations.len() - small > 10, "{kept:?}");
-            let lost = lost(&kept, [1.0, 0.5]);
+            assert!(small as u64 >= delay && record.iterations.len() - small > 10, "{record:?}");
+            let lost = lost(&record, [1.0, 0.5]);
             println!(
                 "spmd {spmd}, {delay} s late: {small} iterations on two, {lost:.3} s lost with its \
                  start"
@@ -135,9 +135,9 @@ fn a_job_goes_on_before_it_releases_and_does_so_in_time() {
             now - Duration::from_secs_f64(*age)
         };
         let (asked, free) = (at("must release 2 of a"), at("2 of a are free"));
-        let kept = grid.kept(first).expect("it was submitted");
+        let record = grid.record(first).expect("it was submitted");
         let continued =
-            kept.said.iter().find(|(_, text)| text.ends_with("2 processes compute on 2 nodes"));
+            record.said.iter().find(|(_, text)| text.ends_with("2 processes compute on 2 nodes"));
         let continued = continued.expect("it continues").0;
         // The notification of the continuation arrives over the head's link.
         let link = Duration::from_millis(50);
@@ -272,11 +272,11 @@ fn crashes(seed: u64) -> BTreeSet<String> {
             "SPRINGTIDE_CRASH_SEED={seed} SPRINGTIDE_CRASHES=1 cargo test -p springtide-tests \
              --test all federated:: -- --nocapture; {delay:?} {script:?}"
         );
-        let kept: Vec<JobRecord> = jobs.iter().filter_map(|job| grid.kept(*job)).collect();
-        assert_eq!(open, [], "{replay}\n{:#?}\n{kept:#?}", grid.status().await);
-        for (kept, answer) in kept.iter().zip(&answers) {
-            let ends: Vec<_> = kept.ended.iter().map(|(_, end)| end.clone()).collect();
-            assert_eq!(ends, [Ok(*answer)], "{replay}\n{kept:#?}");
+        let records: Vec<JobRecord> = jobs.iter().filter_map(|job| grid.record(*job)).collect();
+        assert_eq!(open, [], "{replay}\n{:#?}\n{records:#?}", grid.status().await);
+        for (record, answer) in records.iter().zip(&answers) {
+            let ends: Vec<_> = record.ended.iter().map(|(_, end)| end.clone()).collect();
+            assert_eq!(ends, [Ok(*answer)], "{replay}\n{record:#?}");
         }
         // Nothing is left, and no processor was held twice.
         sleep(60 * SECOND).await;
@@ -347,12 +347,12 @@ fn a_restarted_head_finds_the_running_jobs_of_its_sites() {
                 assert_eq!(engines(&grid, id), before, "it started from the beginning");
             }
             assert_eq!(grid.ended(&[id], 600 * SECOND).await, []);
-            let kept = grid.kept(id).expect("it was submitted");
+            let record = grid.record(id).expect("it was submitted");
             let took = begun.elapsed().as_secs_f64();
             // Each iteration was reported once, also those that ended while the head was down.
-            assert_eq!(kept.iterations.len(), rounds as usize, "{kept:?}");
-            let work: f64 = kept.iterations.iter().sum();
-            assert!(took < work + 4.0, "{took} s for {work} s of work: {kept:?}");
+            assert_eq!(record.iterations.len(), rounds as usize, "{record:?}");
+            let work: f64 = record.iterations.iter().sum();
+            assert!(took < work + 4.0, "{took} s for {work} s of work: {record:?}");
             assert_eq!(grid.epochs(id), 1, "a job that continues needs no other epoch");
         }
     });
