@@ -29,10 +29,10 @@ pub const CONFIG_VERSION: u32 = 1;
 section! {
     /// A grid: clusters of nodes, the links between them, and the parameters of its jobs.
     GridConfig {
-        /// Version of this form of file.
+        /// Version of the file format.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
-        /// The grid's name; its certificates carry it. 1 to 32 of a-z, 0-9 and dash, like every
-        /// name here.
+        /// Name of the grid, which its certificates carry. Like every name here it has 1 to 32 of
+        /// a-z, 0-9 and dash.
         grid: Name = Is("\"local\"");
         /// The process that hosts the scheduler and, for local clusters, the sites.
         head: HeadSection = Section;
@@ -41,144 +41,141 @@ section! {
             &[("name", "\"ams\""), ("nodes", "2")],
             &[("name", "\"del\""), ("nodes", "2"), ("threads", "1")],
         ]);
-        /// The network of every process.
+        /// Network of every process.
         net: NetSection = Section;
-        /// What is expected of the links between two clusters. Pairs that are not named get
+        /// Expected properties of the links between two clusters. Pairs without an entry have
         /// defaults.
         link: Vec<LinkSection> = Elements(&[&[]]);
-        /// How compute threads work.
+        /// Compute threads.
         work: WorkSection = Section;
-        /// What is measured.
+        /// Measurements.
         stats: StatsSection = Section;
-        /// How the set of a job's nodes follows what it can use.
+        /// Adaptation of the set of a job's nodes.
         adaptation: AdaptationSection = Section;
-        /// How several jobs share the nodes.
+        /// Sharing of the nodes among several jobs.
         scheduling: SchedulingSection = Section;
-        /// What may be reserved, and what it costs.
+        /// What may be reserved, and at which price.
         slots: SlotsSection = Section;
         /// Input files of jobs.
         files: FilesSection = Section;
-        /// Certificates.
+        /// Certificates of the grid.
         tls: TlsSection = Section;
-        /// The door at which nodes join that nobody here starts.
+        /// Endpoint for nodes that join by themselves.
         join: JoinSection = Section;
         /// Log lines on stderr and in the nodes' files.
         log: LogSection = Section;
-        /// The page that shows what the grid does.
+        /// Page that shows the state of the grid.
         dashboard: DashboardSection = Section;
         /// Runs of jobs.
         run: RunSection = Section;
-        /// How long a grid that stays keeps what is over. The limits act while it runs.
+        /// Retention of ended jobs and logs in a grid that persists. The limits act while it runs.
         retention: RetentionSection = Section;
     }
 
     /// The head's own addresses.
     HeadSection {
-        /// Where the head listens. Port 0 takes a free one.
+        /// Address at which the head listens. Port 0 takes a free one.
         bind: SocketAddr = Is("\"127.0.0.1:0\"");
-        /// Where nodes reach the head, when that is not `bind`.
+        /// Address at which nodes reach the head, if it is not `bind`.
         advertise: Option<HostPort> = Absent("\"head.example.org:47000\"");
     }
 
     /// A cluster of the grid.
     ClusterSection {
-        /// Its name; its nodes are called NAME-1, NAME-2 and so on.
+        /// Name of the cluster; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
-        /// How many nodes; with provider "slurm" or "join", how many there may be at once.
+        /// Number of nodes; with provider "slurm" or "join", the maximum at a time.
         nodes: Whole<1, 100_000> = Is("1");
-        /// Compute threads of each node; those of [work] where not given.
+        /// Compute threads of each node; default: those of [work].
         threads: Option<Whole<1, 4096>> = Absent("1");
-        /// Processors of it that growth leaves to local users; those of [scheduling] where not
-        /// given.
+        /// Processors that growth leaves to local users; default: those of [scheduling].
         reserve: Option<Whole<0, 100_000>> = Absent("1");
-        /// Most of its processors beyond which no job is grown there; where not given, no limit but
-        /// that of [scheduling].
+        /// Processors in use above which no job grows there; default: only the limit of
+        /// [scheduling].
         cap: Option<Whole<1, 100_000>> = Absent("2");
-        /// Who starts the nodes: "local" (the head, as processes on its machine), "slurm" (a batch
-        /// system, while jobs need them), "ssh" (other machines) or "join" (nobody: nodes come by
-        /// themselves, with a token; see [join]).
+        /// How nodes are started: "local": as processes on the head's host; "slurm": by a batch
+        /// system, while jobs need them; "ssh": on other hosts; "join": they join by themselves,
+        /// with a token (see [join]).
         provider: Provider = Is("\"local\"");
-        /// Where its site is: "head" (in the head's process) or "own": a process of its own on a
-        /// machine of the cluster, which is started there with `springtide site run`. `up` writes
-        /// what that needs.
+        /// Process of the cluster's site: "head" (the head's) or "own": a process on a host of the
+        /// cluster, started there with `springtide site run`. `up` writes its files.
         site: SitePlace = Is("\"head\"");
-        /// Where a site of its own listens; where not given, as nodes do.
+        /// Address at which a separate site listens; default: that of nodes.
         site_bind: Option<SocketAddr> = Absent("\"192.0.2.20:47000\"");
-        /// Where nodes, the head and other sites reach it, when that is not `site_bind`.
+        /// Address at which nodes, the head and other sites reach it, if it is not `site_bind`.
         site_advertise: Option<SocketAddr> = Absent("\"192.0.2.20:47000\"");
-        /// How a Slurm cluster is used.
+        /// Use of a Slurm cluster.
         slurm: Option<SlurmSection> = Optional;
-        /// How other machines are reached.
+        /// Use of hosts by ssh.
         ssh: Option<SshSection> = Optional;
-        /// The program that is a node; where not given, the one that runs now.
+        /// Program of the nodes; default: the running one.
         program: Option<PathBuf> = Absent("\"/usr/local/bin/springtide\"");
-        /// Environment of the nodes, beside that of the head.
+        /// Environment of the nodes, in addition to that of the head.
         env: BTreeMap<String, String> = Absent("{ RUST_BACKTRACE = \"1\" }");
-        /// Directory for jobs' input files, as the machines of the cluster see it: one that all of
-        /// them share. Without it no file is brought there.
+        /// Directory of jobs' input files, shared by all hosts of the cluster. Without it no files
+        /// are copied there.
         files: Option<PathBuf> = Absent("\"/data/springtide\"");
-        /// Its own prices, and what it lets be reserved, where that is not as [slots] says.
+        /// Prices and limits of reservations of this cluster that differ from [slots].
         slots: Option<ClusterSlotsSection> = Optional;
     }
 
     /// What may be reserved, and its prices in units of your own. A slot is a number of processors
     /// of a cluster for an interval.
     SlotsSection {
-        /// Slots are offered. Those of batch systems, and of nodes that join by themselves, are
-        /// not, whatever this says: nobody promises them.
+        /// Whether slots are offered. Batch systems and nodes that join by themselves offer none,
+        /// for they promise no processors.
         advertise: bool = Is("true");
-        /// Price of a processor and second that is had at once.
+        /// Price of a processor per second, for an immediate start.
         rate: f64 = Is("1.0");
-        /// Price of each slot besides.
+        /// Additional price of each slot.
         fixed: f64 = Is("0.0");
-        /// How much less the rate is for each day between now and the slot's start, as a part of
-        /// it.
+        /// Discount on the rate for each day until the slot's start, as a share.
         discount_a_day: f64 = Is("0.0");
-        /// Most that it is less.
+        /// Maximum discount.
         discount_most: f64 = Is("0.5");
-        /// What a processor-second costs besides that was reserved and not used, as a part of the
+        /// Additional price of a reserved processor-second that is not used, as a share of the
         /// rate.
         loose: f64 = Is("0.0");
-        /// Nothing is granted that begins later than so long from now; where not given, no limit.
+        /// Maximum time until the start of a slot; default: no limit.
         most_ahead: Option<Time> = Absent("\"168h\"");
-        /// Most of a cluster's processors that may be reserved at once, as a part of all.
+        /// Maximum share of a cluster's processors that may be reserved at a time.
         most_share: f64 = Is("1.0");
-        /// `up` writes what is offered into the file slots.json beside its logs this often; `slots
-        /// list` asks at any time.
+        /// Interval at which `up` writes the offered slots to slots.json in its log directory;
+        /// `slots list` asks at any time.
         advertise_every: Time = Is("\"30s\"");
-        /// What was prepared for somebody is kept so long for his commit.
+        /// Time limit for the commit of a prepared reservation.
         commit_within: Time = Is("\"30s\"");
-        /// What was committed is kept so long for its being confirmed.
+        /// Time limit for the confirmation of a committed reservation.
         confirm_within: Time = Is("\"60s\"");
     }
 
     /// Reservations of one cluster and their prices; defaults as in [slots].
     ClusterSlotsSection {
-        /// Slots are offered.
+        /// Whether slots are offered.
         advertise: Option<bool> = Absent("false");
-        /// Price of a processor and second.
+        /// Price of a processor per second.
         rate: Option<f64> = Absent("2.0");
-        /// Price of each slot besides.
+        /// Additional price of each slot.
         fixed: Option<f64> = Absent("10.0");
-        /// How much less the rate is for each day ahead.
+        /// Discount on the rate for each day until the start.
         discount_a_day: Option<f64> = Absent("0.1");
-        /// Most that it is less.
+        /// Maximum discount.
         discount_most: Option<f64> = Absent("0.5");
-        /// What is paid besides for what is not used.
+        /// Additional price of unused processor-seconds.
         loose: Option<f64> = Absent("0.25");
-        /// Nothing is granted that begins later.
+        /// Maximum time until the start.
         most_ahead: Option<Time> = Absent("\"24h\"");
-        /// Most of its processors that may be reserved at once.
+        /// Maximum share of its processors that may be reserved at a time.
         most_share: Option<f64> = Absent("0.5");
     }
 
     /// Input files of jobs, which are copied between clusters before a job starts.
     FilesSection {
-        /// A larger file is not taken.
+        /// Maximum size of a file.
         largest: Size = Is("\"16GiB\"");
-        /// So many files are fetched into a cluster at a time; others wait for their turn.
+        /// Maximum number of simultaneous transfers into a cluster.
         at_once: Whole<1, 64> = Is("4");
-        /// How often a cluster's directory is looked through for files that came or went.
+        /// Interval at which a cluster's directory is searched for new and removed files.
         poll: Time = Is("\"5s\"");
     }
 
@@ -187,28 +184,27 @@ section! {
     /// Each node is a batch job of one task. Its config, log and program must have the same paths
     /// on its hosts as on the head.
     SlurmSection {
-        /// The cluster's slurm.conf, where it is not the one that the commands find by themselves.
+        /// Path of the cluster's slurm.conf, if the commands do not find it.
         conf: Option<PathBuf> = Absent("\"/etc/slurm/slurm.conf\"");
-        /// Directory of sbatch, squeue, sinfo and scancel; where not given, they are looked for as
-        /// commands are.
+        /// Directory of sbatch, squeue, sinfo and scancel; default: the search path.
         commands: Option<PathBuf> = Absent("\"/opt/slurm/bin\"");
-        /// Which partition; the cluster's default where not given.
+        /// Partition; default: that of the cluster.
         partition: Option<String> = Absent("\"batch\"");
-        /// Whose account is charged.
+        /// Account to charge.
         account: Option<String> = Absent("\"physics\"");
         /// Quality of service.
         qos: Option<String> = Absent("\"normal\"");
-        /// Longest time that a node is held; the partition's where not given.
+        /// Maximum time of a node; default: that of the partition.
         time: Option<Time> = Absent("\"8h\"");
-        /// Memory of a node; the cluster's default where not given.
+        /// Memory of a node; default: that of the cluster.
         memory: Option<Size> = Absent("\"2GiB\"");
-        /// A node leaves its job so long before its time ends.
+        /// Time before its end at which a node leaves its job.
         leave_ahead: Time = Is("\"60s\"");
-        /// How often the cluster is asked what is free and what became of nodes.
+        /// Interval at which the cluster is asked for free processors and the states of nodes.
         poll: Time = Is("\"2s\"");
-        /// A command that has not ended after this time is given up.
+        /// Time limit of a command.
         answer_within: Time = Is("\"10s\"");
-        /// A node that no job needs is kept for so long, in case one does.
+        /// Time for which an idle node is kept.
         keep: Time = Is("\"2s\"");
     }
 
@@ -217,264 +213,263 @@ section! {
     /// A node there listens where ssh reached its host, unless [net] says otherwise. `head.bind`
     /// must be an address that they reach.
     SshSection {
-        /// Machines and how many nodes each takes.
+        /// Hosts, and the number of nodes on each.
         hosts: BTreeMap<String, String> = Absent("{ \"n1.example.org\" = \"8\", \
             \"me@n2.example.org:2222\" = \"4\" }");
-        /// The ssh command.
+        /// Path of the ssh command.
         command: PathBuf = Is("\"ssh\"");
-        /// Options for it, as in its config file.
+        /// Options of ssh, as in its config file.
         options: BTreeMap<String, String> = Absent("{ IdentityFile = \"/home/me/.ssh/grid\" }");
-        /// Directory for nodes' files there; relative to the home directory unless it begins with a
-        /// slash.
+        /// Directory of the nodes' files on the hosts; relative to the home directory unless it
+        /// starts with a slash.
         dir: PathBuf = Is("\".springtide\"");
-        /// A command that has not ended after this time is given up.
+        /// Time limit of a command.
         answer_within: Time = Is("\"20s\"");
     }
 
     /// The network of a process.
     NetSection {
-        /// Where a node listens. Port 0 takes a free one, of `ports` if given.
+        /// Address at which a node listens. Port 0 takes a free one, of `ports` if given.
         bind: SocketAddr = Is("\"127.0.0.1:0\"");
-        /// Where others reach a node, when that is not `bind`. Port 0 stands for the port that was
-        /// bound.
+        /// Address at which others reach a node, if it is not `bind`. Port 0 stands for the bound
+        /// port.
         advertise: Option<SocketAddr> = Absent("\"192.0.2.10:0\"");
-        /// First and last port for nodes, for firewalls; where not given, any free one.
+        /// First and last port of nodes, for firewalls; default: any free one.
         ports: Option<Ports> = Absent("\"47000-47100\"");
-        /// Send several packets by one system call. Off for network cards that promise it and fail.
+        /// Send several packets by one system call. Disable for network cards that announce but do
+        /// not support it.
         gso: bool = Is("true");
-        /// Look for packets larger than 1200 bytes. Off for paths that drop large packets silently.
+        /// Probe for packets larger than 1200 bytes. Disable for paths that drop large packets
+        /// silently.
         mtu_discovery: bool = Is("true");
-        /// Buffers asked of the system for each direction; it may grant less.
+        /// Socket buffer requested for each direction; the system may grant less.
         socket_buffer: Size = Is("\"4MiB\"");
-        /// Frames that may wait to one peer in one class of traffic.
+        /// Maximum number of queued frames per peer and class.
         queue_frames: Whole<16, 1_000_000> = Is("8192");
-        /// Bytes that may wait to one peer in one class of traffic.
+        /// Maximum number of queued bytes per peer and class.
         queue_bytes: Size = Is("\"4MiB\"");
-        /// Time for one attempt to open a link.
+        /// Time limit of one attempt to open a link.
         connect_timeout: Time = Is("\"5s\"");
-        /// Attempts to open a link before what is queued is given back.
+        /// Number of attempts to open a link before queued frames are returned.
         attempts: Whole<1, 100> = Is("6");
-        /// Wait before the second attempt; it doubles with each.
+        /// Delay before the second attempt; it doubles with each further one.
         backoff: Time = Is("\"50ms\"");
-        /// Time to send what is queued when a process ends.
+        /// Time for sending queued frames when a process ends.
         close_grace: Time = Is("\"1s\"");
-        /// Congestion control: "measured" tells losses of the line from those of a full queue;
-        /// "cubic", "newreno" and "bbr" do not.
+        /// Congestion control: "measured" distinguishes losses of the line from those of a full
+        /// queue; "cubic", "newreno" and "bbr" do not.
         congestion: Congestion = Is("\"measured\"");
-        /// A table of an emulated network (`springtide wan ...`): datagrams are delayed, lost and
-        /// limited as it says, and each node binds to its address of it. Linux alone.
+        /// Table of an emulated network (`springtide wan ...`), by which datagrams are delayed,
+        /// dropped and limited. Each node binds to its address in the table. Linux only.
         shape: Option<PathBuf> = Absent("\"/run/springtide/pair.links\"");
     }
 
     /// The expected properties of a link between two clusters. They give initial timeouts, windows
     /// and transfers.
     LinkSection {
-        /// The two clusters.
+        /// Names of the two clusters.
         between: Pair = Required("[\"ams\", \"del\"]");
-        /// Round trip.
+        /// Round trip time.
         rtt: Time = Is("\"100ms\"");
         /// Bandwidth of one link, in bytes ("10MB/s") or bits ("100Mbit/s").
         bandwidth: Rate = Is("\"100Mbit/s\"");
-        /// Congestion control of these links; that of [net] where not given.
+        /// Congestion control of these links; default: that of [net].
         congestion: Option<Congestion> = Absent("\"bbr\"");
     }
 
     /// Parameters of compute threads.
     WorkSection {
-        /// Whom idle nodes steal from: "cluster-aware", or "random" as the baseline.
+        /// Choice of victims: "cluster-aware", or "random" as the baseline.
         steal: Steal = Is("\"cluster-aware\"");
         /// Compute threads of a node.
         threads: Whole<1, 4096> = Is("1");
-        /// Stack of a compute thread. Deep recursions need it; only what is touched costs memory.
+        /// Stack of a compute thread, for deep recursion. Only touched pages cost memory.
         stack: Size = Is("\"16MiB\"");
-        /// How many waits of one stack may take unrelated work.
+        /// Maximum number of nested waits of one stack that execute unrelated tasks.
         nesting: Whole<1, 10_000> = Is("32");
-        /// A job ends when so many nodes died holding the same task of it. Nodes that leave in
-        /// order and clusters lost whole do not count. 0: never.
+        /// Number of nodes that die holding the same task after which the job fails. Nodes that
+        /// leave in order and clusters lost as a whole do not count. 0: never.
         poison: Whole<0, 1_000_000> = Is("3");
-        /// Finished results that each node keeps, so that they are not computed again when other
-        /// nodes are lost. "0B": none.
+        /// Size of the finished results that each node keeps, so that they need not be computed
+        /// again after a loss. "0B": none.
         results: Size = Is("\"64MiB\"");
-        /// What checkpoints of a job's root may come to in a second, on average: those called for
-        /// sooner are passed over. "0B": no limit.
+        /// Maximum mean rate of root checkpoints in bytes per second. Earlier requests are skipped.
+        /// "0B": no limit.
         checkpoints: Size = Is("\"256KiB\"");
-        /// Compute threads rest so that each uses no more than this share of a core.
+        /// Maximum share of a core for each compute thread, which rests for the remaining time.
         share: Option<f64> = Absent("0.5");
-        /// A file with that share, which may change while a node runs; it is read ten times a
-        /// second.
+        /// File with that share, read ten times per second. It may change while a node runs.
         share_file: Option<PathBuf> = Absent("\"/run/springtide/share\"");
-        /// Compute threads, and no others, join this control group: its quota holds for them.
-        /// Version 1, or a threaded one of version 2.
+        /// Control group that compute threads, and no others, join. Its quota limits them. Version
+        /// 1, or a threaded one of version 2.
         cgroup: Option<PathBuf> = Absent("\"/sys/fs/cgroup/cpu/springtide\"");
-        /// A node that is to end (SIGTERM) gets this long to leave its job in order. "0s": it ends
-        /// at once.
+        /// Time for leaving the job in order after SIGTERM. "0s": the node ends at once.
         leave_within: Time = Is("\"30s\"");
     }
 
     /// Measurements and their reports.
     StatsSection {
-        /// How often statistics are sent up the tree.
+        /// Interval of statistics reports.
         period: Time = Is("\"10s\"");
-        /// Histograms are sent every so many periods.
+        /// Number of periods between reports of histograms.
         histogram_periods: Whole<1, 1000> = Is("10");
     }
 
     /// Adaptation: adding and removing nodes keeps the job's weighted average efficiency within a
     /// band.
     AdaptationSection {
-        /// "static": nothing changes; "monitor": it is measured and decided, and nothing done;
+        /// "static": no adaptation; "monitor": measurements and decisions without changes;
         /// "adaptive".
         mode: Mode = Is("\"adaptive\"");
-        /// Fewest nodes that a job may have.
+        /// Minimum number of nodes of a job.
         min_nodes: Whole<1, 100_000> = Is("1");
-        /// Most that it may have; no limit where not given.
+        /// Maximum number of nodes of a job; default: no limit.
         max_nodes: Option<Whole<1, 100_000>> = Absent("64");
-        /// Below this efficiency nodes are removed.
+        /// Efficiency below which nodes are removed.
         e_min: f64 = Is("0.3");
-        /// Above it nodes are added.
+        /// Efficiency above which nodes are added.
         e_max: f64 = Is("0.5");
-        /// Mean inter-cluster overhead (a share of the time) from which a cluster's link is
+        /// Mean inter-cluster overhead, as a share of time, above which a cluster's link is
         /// suspected.
         cluster_threshold: f64 = Is("0.25");
-        /// By how much it must exceed the others' before a link that was not measured is blamed. 0:
-        /// at once.
+        /// Factor by which it must exceed that of other clusters before an unmeasured link is
+        /// blamed. 0: at once.
         cluster_exceptional: f64 = Is("1.5");
-        /// Inter-cluster overhead from which a single node is bad.
+        /// Inter-cluster overhead above which a single node is bad.
         node_threshold: f64 = Is("0.2");
-        /// A node is slow if it is slower than this share of the mean.
+        /// Share of the mean speed below which a node is slow.
         slow_below: f64 = Is("0.5");
-        /// Most nodes after one decision, as a multiple of those before.
+        /// Maximum number of nodes after a decision, as a multiple of the previous number.
         most_growth: f64 = Is("2.0");
-        /// Fewest nodes after one decision, as a share of those before.
+        /// Minimum number of nodes after a decision, as a share of the previous number.
         most_shrink: f64 = Is("0.5");
-        /// So many periods below `e_min` in a row before a node is removed.
+        /// Successive periods below `e_min` before a node is removed.
         bad_periods: Whole<0, 1_000_000> = Is("2");
-        /// Periods after an action without another.
+        /// Periods without a further action after an action.
         cool_down: Whole<0, 1_000_000> = Is("2");
-        /// Periods after its joining in which a node is not judged.
+        /// Periods after joining in which a node is not judged.
         grace: Whole<0, 1_000_000> = Is("2");
-        /// Periods for which a node's last report stands in for a missing one.
+        /// Periods for which a node's last report replaces a missing one.
         stale: Whole<0, 1_000_000> = Is("3");
-        /// So many seconds are enough for things to settle: of `cool_down`, `check_periods`,
-        /// `grace` and `near_end` no more periods are waited for than these take.
+        /// Seconds in which changes settle. They bound the periods of `cool_down`, `check_periods`,
+        /// `grace` and `near_end`.
         settle_s: f64 = Is("20.0");
-        /// No change if the job is estimated to end within so many periods.
+        /// Periods before the estimated end of the job without changes.
         near_end: Whole<0, 1_000_000> = Is("2");
-        /// Nodes that a cluster names as its worst.
+        /// Number of nodes that a cluster reports as its worst.
         named: Whole<0, 1_000_000> = Is("16");
-        /// Replace what was lost (removed for cause, or crashed) while efficiency is above `e_min`.
+        /// Whether lost nodes (removed for cause, or crashed) are replaced while efficiency is
+        /// above `e_min`.
         refill: bool = Is("true");
-        /// Move to better free nodes while efficiency is within the band.
+        /// Whether the job moves to better free nodes while efficiency is within the band.
         migrate: bool = Is("true");
-        /// By how much a free node must be faster than the one that it replaces.
+        /// Factor by which a free node must be faster than the one that it replaces.
         migrate_factor: f64 = Is("1.5");
-        /// What moving to a node costs, in seconds of that node.
+        /// Cost of moving to a node, in seconds of that node.
         move_cost_s: f64 = Is("10.0");
-        /// By how much the gain of moving must exceed its cost.
+        /// Factor by which the gain of a move must exceed its cost.
         migrate_margin: f64 = Is("2.0");
-        /// A node or cluster removed for cause is not asked for again for so many seconds; doubled
-        /// each time.
+        /// Quarantine in seconds of a node or cluster removed for cause; it doubles each time.
         parole_s: f64 = Is("300.0");
-        /// Nor for longer than this, in seconds.
+        /// Maximum quarantine in seconds.
         parole_cap_s: f64 = Is("3600.0");
-        /// Measured better by this factor, it is tried again earlier.
+        /// Factor of improved measurements that ends a quarantine early.
         better_factor: f64 = Is("1.5");
-        /// A weight learns within this factor of its first value.
+        /// Factor within which a weight stays of its initial value.
         weight_bound: f64 = Is("4.0");
-        /// The factor by which it changes at once.
+        /// Factor of one change of a weight.
         weight_step: f64 = Is("1.25");
-        /// Periods for which a request for nodes may stay unmet before it is made anew.
+        /// Periods after which an unmet request for nodes is repeated.
         request_patience: Whole<0, 1_000_000> = Is("6");
-        /// Settled periods over which an action's prediction is compared with what came.
+        /// Settled periods over which an action's prediction is compared with its result.
         check_periods: Whole<0, 1_000_000> = Is("2");
-        /// Periods after which a prediction that never settled is dropped.
+        /// Periods after which a prediction that never settles is dropped.
         check_patience: Whole<0, 1_000_000> = Is("10");
-        /// A speed so many times what it was, or what others' is, is nonsense.
+        /// Factor above its past, or above other nodes, at which a speed is invalid.
         nonsense_factor: f64 = Is("100.0");
-        /// Who goes first: alpha / speed + beta * inter-cluster overhead + gamma * in the worst
-        /// cluster.
+        /// Badness: alpha / speed + beta * inter-cluster overhead + gamma * in the worst cluster.
         weights: WeightsSection = Section;
     }
 
     /// The weights of badness.
     WeightsSection {
-        /// Of 1 / relative speed.
+        /// Weight of 1 / relative speed.
         alpha: f64 = Is("1.0");
-        /// Of inter-cluster overhead.
+        /// Weight of inter-cluster overhead.
         beta: f64 = Is("100.0");
-        /// Of being in the worst cluster.
+        /// Weight of membership in the worst cluster.
         gamma: f64 = Is("10.0");
     }
 
     /// Certificates of the grid.
     TlsSection {
-        /// Directory of the grid's certificate authority; where not given, each run makes its own.
+        /// Directory of the grid's certificate authority; default: a new one for each run.
         ca: Option<PathBuf> = Absent("\"/etc/springtide/ca\"");
-        /// How long certificates of the head, and of sites and nodes that it issues them for, are
-        /// valid. They are renewed at two thirds of this time.
+        /// Validity of certificates of the head, and of the sites and nodes that it issues them
+        /// for. They are renewed at two thirds of this time.
         validity: Time = Is("\"720h\"");
     }
 
     /// The endpoint at which nodes join: it issues certificates to holders of a token (`springtide
     /// token create`).
     JoinSection {
-        /// Where it listens, on UDP; where not given, nobody can join. The port should be a fixed
-        /// one: it is in what is pasted.
+        /// UDP address at which it listens; default: nodes cannot join. The port should be fixed,
+        /// for join commands contain it.
         bind: Option<SocketAddr> = Absent("\"0.0.0.0:47900\"");
-        /// Where those who join reach it, when that is not `bind`.
+        /// Address at which joining nodes reach it, if it is not `bind`.
         advertise: Option<HostPort> = Absent("\"head.example.org:47900\"");
-        /// How long a certificate is valid that is got there. Nodes renew theirs while they run, at
-        /// two thirds of this time.
+        /// Validity of issued certificates. Nodes renew theirs at two thirds of this time.
         validity: Time = Is("\"24h\"");
-        /// So many callers are heard at once, half of them of one host at most; others are refused.
+        /// Maximum number of simultaneous callers, half of them from one host at most; others are
+        /// refused.
         at_once: Whole<1, 1000> = Is("32");
-        /// A caller that has not got its answer by then is hung up on.
+        /// Time limit for a caller's exchange.
         answer_within: Time = Is("\"10s\"");
     }
 
     /// Log lines of processes.
     LogSection {
-        /// From which severity on: "error", "warn", "info", "debug" or "trace".
+        /// Minimum severity: "error", "warn", "info", "debug" or "trace".
         level: Level = Is("\"info\"");
-        /// How they look: "pretty" or "json".
+        /// Format: "pretty" or "json".
         format: Format = Is("\"pretty\"");
     }
 
     /// The dashboard of the head of `up` and `dev`.
     DashboardSection {
-        /// Whether there is one.
+        /// Whether it is enabled.
         on: bool = Is("true");
-        /// Where it listens; any free port of loopback if that is taken. Elsewhere it needs a
+        /// Address at which it listens; if taken, any free port of loopback. Other addresses need a
         /// token.
         bind: SocketAddr = Is("\"127.0.0.1:7475\"");
-        /// The name by which browsers reach it, when that is not `bind`.
+        /// Name at which browsers reach it, if it is not `bind`.
         name: Option<String> = Absent("\"grid.example.org\"");
-        /// A file with its token, at least 16 characters, readable by its owner alone.
+        /// File with its token of at least 16 characters, readable only by its owner.
         token_file: Option<PathBuf> = Absent("\"/etc/springtide/dashboard.token\"");
     }
 
     /// Runs of jobs.
     RunSection {
-        /// Directory for what a run leaves: manifest, config, events, node logs, result.
+        /// Run directory: manifest, config, events, node logs and result.
         out: Option<PathBuf> = Absent("\"runs/today\"");
-        /// A run that takes longer is ended.
+        /// Time limit of a run.
         timeout: Option<Time> = Absent("\"1h\"");
-        /// Over this size the log of events leaves out facts, but no decisions.
+        /// Size above which the event log omits facts, but no decisions.
         log_size: Size = Is("\"256MiB\"");
     }
 
     /// Retention of ended jobs and logs, in a grid that persists. The limits act while it runs.
     RetentionSection {
-        /// Ended jobs that are kept with their results and files, the last ones; `job purge`
+        /// Number of the latest ended jobs that are kept with results and files; `job purge`
         /// removes more.
         jobs: Whole<0, 1_000_000> = Is("1000");
-        /// No ended job is kept longer than this.
+        /// Maximum age of ended jobs.
         jobs_age: Time = Is("\"720h\"");
-        /// The log of decisions, scheduler.events.jsonl, is put aside when it is longer.
+        /// Size at which the log of decisions, scheduler.events.jsonl, is rotated.
         log_size: Size = Is("\"64MiB\"");
-        /// Logs of decisions that are kept beside the current one.
+        /// Number of rotated logs of decisions that are kept.
         logs: Whole<0, 1000> = Is("3");
-        /// No log of decisions that was put aside is kept longer than this.
+        /// Maximum age of rotated logs of decisions.
         logs_age: Time = Is("\"720h\"");
     }
 }

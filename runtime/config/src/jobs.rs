@@ -34,9 +34,9 @@ impl Leaf for Words {
 section! {
     /// Jobs that are submitted together.
     JobsConfig {
-        /// Version of this form of file.
+        /// Version of the file format.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
-        /// A job, or several that are alike. One table each.
+        /// A job, or several equal ones. One table each.
         job: Vec<JobSection> = Elements(&[
             &[("program", "\"queens\""), ("args", "[\"--size\", \
                 \"14\"]"), ("min", "2"), ("max", "8")],
@@ -46,36 +46,37 @@ section! {
 
     /// A job, or several equal ones.
     JobSection {
-        /// What runs: one of those that `run --help` lists.
+        /// Program: one of those that `run --help` lists.
         program: Name = Required("\"queens\"");
-        /// Its options, as on the command line.
+        /// Options of the program, as on the command line.
         args: Words = Is("[]");
-        /// How many such jobs.
+        /// Number of such jobs.
         count: Whole<1, 10_000> = Is("1");
         /// Whether its number of processors can change: "rigid", "moldable" or "malleable".
         kind: JobKind = Is("\"malleable\"");
-        /// How clusters are chosen; as [scheduling] of the grid says where not given.
+        /// Choice of clusters; default: that of [scheduling] of the grid.
         placement: Option<Placing> = Absent("\"worst-fit\"");
-        /// Parts that may lie in different clusters, all alike: the numbers of processors are those
-        /// of each part. Parts that differ are told below, one [[job.component]] each.
+        /// Number of equal components, which may be in different clusters. The numbers of
+        /// processors are those of each component. Use [[job.component]] tables for different ones.
         components: Whole<1, 10_000> = Is("1");
-        /// Fewest processors. Rigid jobs have just these.
+        /// Minimum number of processors, and the number of a rigid job.
         min: Whole<1, 10_000_000> = Is("1");
-        /// Most that it starts with; the fewest where not given, and of moldable jobs the most.
+        /// Maximum number of processors at the start; default: the minimum, and for moldable jobs
+        /// the maximum.
         start: Option<Whole<1, 10_000_000>> = Absent("2");
-        /// Most processors; where not given, as many as the grid has.
+        /// Maximum number of processors; default: that of the grid.
         max: Option<Whole<1, 10_000_000>> = Absent("8");
-        /// It may lie in these clusters alone; empty: anywhere.
+        /// Clusters that it may use; empty: any.
         clusters: Words = Is("[]");
-        /// It may grow into clusters where it has nothing yet.
+        /// Whether it may grow into further clusters.
         spreads: bool = Is("false");
-        /// It takes no longer, and is ended when it does; where not given, it may take for ever.
+        /// Time limit, after which it is ended; default: none.
         time: Option<Time> = Absent("\"30m\"");
-        /// Input files, by their names in the clusters' directories: it starts where they are, or
-        /// after they were moved there.
+        /// Names of input files in the clusters' directories. The job starts where they are, or
+        /// after a transfer.
         files: Words = Is("[]");
-        /// Its parts where they differ, one table each; all run its one program, as one job. What
-        /// is not said of a part holds as the job says it.
+        /// Different components, one table each, which run the same program as one job. Unset keys
+        /// have the job's values.
         component: Vec<ComponentSection> = Examples(&[
             &[("min", "4"), ("clusters", "[\"ams\"]")],
             &[("min", "1"), ("max", "2"), ("clusters", "[\"del\"]")],
@@ -84,15 +85,15 @@ section! {
 
     /// A component of a job.
     ComponentSection {
-        /// Its fewest processors.
+        /// Minimum number of processors.
         min: Option<Whole<1, 10_000_000>> = Absent("2");
-        /// Most that it starts with.
+        /// Maximum number of processors at the start.
         start: Option<Whole<1, 10_000_000>> = Absent("4");
-        /// Its most processors.
+        /// Maximum number of processors.
         max: Option<Whole<1, 10_000_000>> = Absent("8");
-        /// It may lie in these clusters alone; empty: anywhere.
+        /// Clusters that it may use; empty: any.
         clusters: Option<Words> = Absent("[\"ams\"]");
-        /// Its input files.
+        /// Names of its input files.
         files: Option<Words> = Absent("[\"bodies.csv\"]");
     }
 }

@@ -17,16 +17,15 @@ use super::{Checker, Config};
 section! {
     /// The links and machines of a grid.
     LinksConfig {
-        /// Version of this form of file.
+        /// Version of the file format.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
-        /// What links between two clusters are like where none is given, here or in the grid's
-        /// config.
+        /// Links between two clusters without an entry here or in the grid's config.
         wide: WideSection = Section;
         /// A link between two clusters. One table each.
         link: Vec<LineSection> = Elements(&[
             &[("between", "[\"ams\", \"del\"]"), ("bandwidth", "\"10MB/s\"")],
         ]);
-        /// What a cluster is like inside. One table each.
+        /// Properties of a cluster. One table each.
         cluster: Vec<InsideSection> = Elements(&[
             &[("name", "\"ams\""), ("uplink", "\"100MB/s\"")],
         ]);
@@ -34,14 +33,14 @@ section! {
 
     /// The properties of a cluster.
     InsideSection {
-        /// Its name.
+        /// Name of the cluster.
         name: Name = Required("\"ams\"");
-        /// How fast its threads are beside those of the recorded run; as recorded where not given,
-        /// and 1 for a cluster that was not in it.
+        /// Speed of its threads relative to the recorded run; default: as recorded, and 1 for
+        /// clusters that were not in it.
         speed: Option<f64> = Absent("1.0");
         /// Delay between two of its nodes.
         delay: Time = Is("\"50us\"");
-        /// Bandwidth of its uplink, in each direction; no limit where not given.
+        /// Bandwidth of its uplink in each direction; default: no limit.
         uplink: Option<Rate> = Absent("\"100MB/s\"");
     }
 }

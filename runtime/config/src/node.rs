@@ -15,37 +15,37 @@ use super::{Checker, Config};
 section! {
     /// The config of one node.
     NodeConfig {
-        /// Version of this form of file.
+        /// Version of the file format.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
-        /// The grid's name.
+        /// Name of the grid.
         grid: Name = Is("\"local\"");
-        /// The node's name, as in its certificate.
+        /// Name of the node, as in its certificate.
         node: Name = Required("\"ams-1\"");
-        /// Its cluster.
+        /// Name of its cluster.
         cluster: Name = Required("\"ams\"");
-        /// The incarnation of this process. Where not given, the number after the last one in the
-        /// file `incarnation` beside the certificate.
+        /// Incarnation of this process; default: one more than the last in the file `incarnation`
+        /// in the certificate's directory.
         incarnation: Option<u64> = Absent("1764547200000000");
-        /// The name under which its cluster's site is published at the head; that of the cluster
-        /// where not given.
+        /// Name under which its cluster's site is published at the head; default: that of the
+        /// cluster.
         site: Option<Name> = Absent("\"ams\"");
-        /// Where the process of its cluster's site is; where not given, the head is that, too.
+        /// Address of its cluster's site; default: the head's.
         site_at: Option<HostPort> = Absent("\"127.0.0.1:47001\"");
-        /// The grid's head, with which the node registers.
+        /// Head at which the node registers.
         head: HeadContact = Section;
-        /// Who the node is.
+        /// Identity of the node.
         identity: IdentitySection = Section;
-        /// The node has joined by a token: it waits for its head however long that is away, and
-        /// begins again when it is told to.
+        /// Whether the node joined by a token: it waits for its head without limit, and restarts on
+        /// request.
         renew: bool = Is("false");
-        /// Directory of the cluster's input files, as this node sees it.
+        /// Directory of the cluster's input files on this node.
         files: Option<PathBuf> = Absent("\"/data/springtide\"");
         /// The network.
         net: NetSection = Section;
-        /// What is expected of the links between two clusters; those of other clusters than the
-        /// node's do no harm.
+        /// Expected properties of links between two clusters. Those of other clusters have no
+        /// effect.
         link: Vec<LinkSection> = Elements(&[&[]]);
-        /// How compute threads work.
+        /// Compute threads.
         work: WorkSection = Section;
         /// Log lines.
         log: NodeLogSection = Section;
@@ -53,29 +53,29 @@ section! {
 
     /// The address of the grid's head.
     HeadContact {
-        /// Its name, as in its certificate.
+        /// Name of the head, as in its certificate.
         name: Name = Is("\"head\"");
-        /// Where it is reached.
+        /// Address of the head.
         address: HostPort = Required("\"127.0.0.1:47000\"");
     }
 
     /// The files of a process's identity.
     IdentitySection {
-        /// Its certificate, PEM.
+        /// Certificate, PEM.
         certificate: PathBuf = Required("\"ams-1.cert.pem\"");
-        /// Its private key, PEM, readable by its user alone.
+        /// Private key, PEM, readable only by its user.
         key: PathBuf = Required("\"ams-1.key.pem\"");
-        /// The certificate of the grid's authority, PEM.
+        /// Certificate of the grid's authority, PEM.
         ca: PathBuf = Required("\"ca.cert.pem\"");
     }
 
     /// The log of a process.
     NodeLogSection {
-        /// From which severity on: "error", "warn", "info", "debug" or "trace".
+        /// Minimum severity: "error", "warn", "info", "debug" or "trace".
         level: Level = Is("\"info\"");
-        /// How they look: "pretty" or "json".
+        /// Format: "pretty" or "json".
         format: Format = Is("\"pretty\"");
-        /// Where they go; to stderr where not given.
+        /// Path of the log file; default: stderr.
         file: Option<PathBuf> = Absent("\"ams-1.log\"");
     }
 }

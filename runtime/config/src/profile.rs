@@ -16,26 +16,25 @@ use super::{Checker, Config, Sources, load};
 section! {
     /// The properties of a link.
     ProfileConfig {
-        /// Its name.
+        /// Name of the profile.
         name: String = Required("\"wan-50\"");
-        /// Which real situation it is, and what it shows.
+        /// Situation that it models, and its purpose.
         why: String = Required("\"Two sites of one continent over a leased line.\"");
-        /// Round trip.
+        /// Round trip time.
         rtt: Option<Time> = Absent("\"50ms\"");
-        /// How much the one-way delay varies either way.
+        /// Variation of the one-way delay in either direction.
         jitter: Option<Time> = Absent("\"1ms\"");
-        /// Share of packets lost.
+        /// Share of lost packets.
         loss: Option<f64> = Absent("0.001");
-        /// Bandwidth in each direction; no limit where not given. Of an uplink: out of the cluster.
+        /// Bandwidth in each direction; default: no limit. Of an uplink: out of the cluster.
         bandwidth: Option<Rate> = Absent("\"10MB/s\"");
-        /// Bandwidth the other way, where it differs. Of an uplink: into the cluster.
+        /// Bandwidth of the opposite direction, if different. Of an uplink: into the cluster.
         bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
-        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where
-        /// not given.
+        /// Bytes that may wait if there is a bandwidth; default: 100 ms of it, and at least 100000.
         queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
-        /// Whether jitter may change the order of packets.
+        /// Whether jitter may reorder packets.
         reorder: Option<bool> = Absent("true");
-        /// It carries for so long, and then nothing for `down`.
+        /// Time for which the link carries data before it carries none for `down`.
         up: Option<Time> = Absent("\"20s\"");
         /// See `up`.
         down: Option<Time> = Absent("\"5s\"");

@@ -27,32 +27,32 @@ const EVERY_MIN: Duration = Duration::from_millis(100);
 section! {
     /// A grid, a job and the events of a run.
     ScenarioConfig {
-        /// Version of this form of file.
+        /// Version of the file format.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
-        /// Its name.
+        /// Name of the scenario.
         name: Name = Required("\"slow-uplink\"");
-        /// What it is about, in a sentence.
+        /// Purpose of the scenario, in a sentence.
         about: String = Is("\"\"");
-        /// The job, as a model of what it computes and sends.
+        /// Model of the job's computation and communication.
         app: AppSection = Section;
-        /// How the job is run.
+        /// Parameters of the job's run.
         job: ScenarioJobSection = Section;
         /// A cluster: nodes that share a local network and an uplink. One table each.
         cluster: Vec<PlaceSection> = Elements(&[
             &[("name", "\"ams\""), ("nodes", "16"), ("start", "12")],
             &[("name", "\"del\""), ("nodes", "16")],
         ]);
-        /// What links between two clusters are like where none is given.
+        /// Links between two clusters without an entry.
         wide: WideSection = Section;
         /// A link between two clusters. One table each.
         link: Vec<LineSection> = Elements(&[]);
-        /// Something that happens. One table each.
+        /// An event. One table each.
         event: Vec<EventSection> = Elements(&[
             &[("what", "\"load\""), ("at", "\"200s\""), ("cluster", "\"ams\""), ("share", "0.3")],
         ]);
-        /// How the set of the job's nodes follows what it can use.
+        /// Adaptation of the set of the job's nodes.
         adaptation: AdaptationSection = Section;
-        /// What the paper found, where the scenario is one of its.
+        /// The paper's results, if the scenario is one of the paper.
         paper: PaperSection = Section;
     }
 
@@ -60,112 +60,105 @@ section! {
     /// tree of tasks.
     AppSection {
         /// "barnes-hut": a balanced tree over bodies, whose positions all nodes need and whose
-        /// forces come back; or "search": an irregular tree without data.
+        /// forces are returned; or "search": an irregular tree without data.
         kind: App = Is("\"barnes-hut\"");
-        /// How many iterations.
+        /// Number of iterations.
         iterations: Whole<1, 1_000_000> = Is("15");
-        /// Work of an iteration that can be divided: how long it takes one thread of a node of
-        /// speed 1.
+        /// Divisible work of an iteration: the time on one thread of a node of speed 1.
         work: Time = Is("\"30m\"");
-        /// Work of the root alone in each iteration, while the others have nothing to do.
+        /// Work of the root alone in each iteration, while the others are idle.
         serial: Time = Is("\"0s\"");
-        /// Work of each node in each iteration before it can begin, as to build a tree of all
-        /// bodies.
+        /// Work of each node before each iteration, such as building a tree of all bodies.
         each: Time = Is("\"0s\"");
-        /// Tasks that are not divided further.
+        /// Number of tasks that are not divided further.
         leaves: Whole<1, 10_000_000> = Is("1024");
-        /// Leaves differ by so much of their mean either way, 0 to 1: some parts of space are
-        /// crowded.
+        /// Relative variation of leaves around their mean, 0 to 1, as for crowded regions of space.
         spread: f64 = Is("0.5");
-        /// Bodies, at 12 bytes each on the way to the nodes and 16 on the way back. 0: nothing is
-        /// sent.
+        /// Number of bodies, with 12 bytes each to the nodes and 16 back. 0: no data.
         bodies: Whole<0, 100_000_000> = Is("0");
-        /// From this iteration on, counted from 1, there are `then_leaves` tasks.
+        /// Iteration, counted from 1, from which on there are `then_leaves` tasks.
         then_from: Option<Whole<1, 1_000_000>> = Absent("6");
-        /// See `then_from`: how far the job can be divided changes.
+        /// Changed number of tasks; see `then_from`.
         then_leaves: Option<Whole<1, 10_000_000>> = Absent("8");
-        /// From this iteration on it is as at first.
+        /// Iteration from which on the initial number holds again.
         then_until: Option<Whole<1, 1_000_000>> = Absent("11");
     }
 
     /// How a job is run.
     ScenarioJobSection {
-        /// How often statistics are sent up the tree and the set of nodes is thought over.
+        /// Interval of statistics and of adaptation decisions.
         period: Time = Is("\"10s\"");
-        /// It must have ended by then, in simulated time.
+        /// Limit of simulated time.
         limit: Time = Is("\"100h\"");
-        /// Threads of its nodes.
+        /// Threads of each node.
         threads: Whole<1, 4096> = Is("1");
-        /// Whom idle nodes steal from: "cluster-aware", or "random" as the baseline.
+        /// Choice of victims: "cluster-aware", or "random" as the baseline.
         steal: Steal = Is("\"cluster-aware\"");
     }
 
     /// A cluster of the scenario.
     PlaceSection {
-        /// Its name; its nodes are called NAME-1, NAME-2 and so on.
+        /// Name of the cluster; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
-        /// So many clusters are like this one. If more than one, they are called NAME1, NAME2 and
-        /// so on.
+        /// Number of equal clusters. Several are called NAME1, NAME2 and so on.
         times: Whole<1, 10_000> = Is("1");
-        /// How many nodes it has.
+        /// Number of nodes.
         nodes: Whole<1, 100_000> = Is("1");
-        /// On how many of them the job begins; the others are free.
+        /// Number of nodes on which the job starts; the others are free.
         start: Whole<0, 100_000> = Is("0");
-        /// How many of them are not there until an event says "free".
+        /// Number of nodes that are unavailable until an event "free".
         later: Whole<0, 100_000> = Is("0");
-        /// Seconds of work that one of its threads does in a second.
+        /// Seconds of work per second of one of its threads.
         speed: f64 = Is("1.0");
-        /// Threads of each of its nodes; those of [job] where not given.
+        /// Threads of each of its nodes; default: those of [job].
         threads: Option<Whole<1, 4096>> = Absent("4");
         /// Delay between two of its nodes.
         delay: Time = Is("\"50us\"");
-        /// Bandwidth of its uplink, in each direction; no limit where not given.
+        /// Bandwidth of its uplink in each direction; default: no limit.
         uplink: Option<Rate> = Absent("\"100MB/s\"");
     }
 
     /// Links between clusters.
     WideSection {
-        /// A named profile (`springtide wan profiles`), of which other keys change single values.
+        /// Named profile (`springtide wan profiles`); other keys override its values.
         profile: Option<String> = Absent("\"wan-50\"");
-        /// Round trip; 20 ms where neither this nor a profile is given.
+        /// Round trip time; default without a profile: 20 ms.
         rtt: Option<Time> = Absent("\"20ms\"");
-        /// How much the one-way delay varies either way.
+        /// Variation of the one-way delay in either direction.
         jitter: Option<Time> = Absent("\"1ms\"");
-        /// Share of packets lost.
+        /// Share of lost packets.
         loss: Option<f64> = Absent("0.001");
-        /// Bandwidth in each direction; no limit where not given.
+        /// Bandwidth in each direction; default: no limit.
         bandwidth: Option<Rate> = Absent("\"10MB/s\"");
-        /// Bandwidth the other way, where it differs: from the cluster that is named later to the
-        /// one named first.
+        /// Bandwidth of the opposite direction, if different: from the cluster that is named second
+        /// to the first.
         bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
-        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where
-        /// not given.
+        /// Bytes that may wait if there is a bandwidth; default: 100 ms of it, and at least 100000.
         queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
-        /// Whether jitter may change the order of packets.
+        /// Whether jitter may reorder packets.
         reorder: Option<bool> = Absent("true");
     }
 
     /// A link between two clusters.
     LineSection {
-        /// The two clusters.
+        /// Names of the two clusters.
         between: Pair = Required("[\"ams\", \"del\"]");
-        /// A named profile (`springtide wan profiles`), of which other keys change single values.
+        /// Named profile (`springtide wan profiles`); other keys override its values.
         profile: Option<String> = Absent("\"wan-50\"");
-        /// Round trip; 20 ms where neither this nor a profile is given.
+        /// Round trip time; default without a profile: 20 ms.
         rtt: Option<Time> = Absent("\"20ms\"");
-        /// How much the one-way delay varies either way.
+        /// Variation of the one-way delay in either direction.
         jitter: Option<Time> = Absent("\"1ms\"");
-        /// Share of packets lost.
+        /// Share of lost packets.
         loss: Option<f64> = Absent("0.001");
-        /// Bandwidth in each direction; no limit where not given.
+        /// Bandwidth in each direction; default: no limit.
         bandwidth: Option<Rate> = Absent("\"10MB/s\"");
-        /// Bandwidth the other way, where it differs: from the cluster that is named later to the
-        /// one named first.
+        /// Bandwidth of the opposite direction, if different: from the cluster that is named second
+        /// to the first.
         bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
-        /// Bytes that may wait where there is a bandwidth; 100 ms of it, and at least 100000, where
-        /// not given.
+        /// Bytes that may wait if there is a bandwidth; default: 100 ms of it, and at least 100000.
         queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
-        /// Whether jitter may change the order of packets.
+        /// Whether jitter may reorder packets.
         reorder: Option<bool> = Absent("true");
     }
 
@@ -173,48 +166,47 @@ section! {
     EventSection {
         /// "load": nodes compute at `share` of their speed; "uplink": a cluster's uplink has
         /// `bandwidth`; "link": the link `between` two clusters has `rtt`, `loss` and `bandwidth`;
-        /// "cut": they do not reach each other; "kill": node processes are killed and started anew;
-        /// "crash": machines are off; "claim": nodes are wanted for something else and must be
-        /// given back within `deadline`; "free": nodes that were kept back (`later`) or claimed can
-        /// be had.
+        /// "cut": that link is down; "kill": node processes are killed and restarted; "crash":
+        /// hosts are off; "claim": nodes are reclaimed and must be released within `deadline`;
+        /// "free": nodes that were unavailable (`later`) or reclaimed become available.
         what: Happening = Required("\"load\"");
-        /// When, since the job's start.
+        /// Time since the job's start.
         at: Option<Time> = Absent("\"200s\"");
-        /// Or when: as soon as so many iterations are done.
+        /// Number of completed iterations, instead of a time.
         iteration: Option<Whole<1, 1_000_000>> = Absent("3");
-        /// For how long; where not given, for good. A "kill" ends at once: this only delays its
+        /// Duration; default: without end. A "kill" is instantaneous, and `lasts` only delays its
         /// `every`.
         lasts: Option<Time> = Absent("\"10m\"");
-        /// Again after so long, from its end on, to the job's end. All but a "kill" need `lasts`
-        /// for that.
+        /// Interval from its end to its repetition, until the job ends. All kinds except "kill"
+        /// then need `lasts`.
         every: Option<Time> = Absent("\"20m\"");
-        /// To which cluster.
+        /// Affected cluster.
         cluster: Option<Name> = Absent("\"ams\"");
-        /// To how many of its nodes, from the first on; all where not given.
+        /// Number of affected nodes, from the first on; default: all.
         nodes: Option<Whole<1, 100_000>> = Absent("4");
-        /// To the node that has this role instead: "root", or "cluster-coordinator" of the cluster.
+        /// Affected node by its role: "root", or "cluster-coordinator" of the cluster.
         role: Option<Role> = Absent("\"root\"");
-        /// To the link between these.
+        /// Affected link.
         between: Option<Pair> = Absent("[\"ams\", \"del\"]");
-        /// What remains of the speed.
+        /// Remaining share of the speed.
         share: Option<f64> = Absent("0.3");
-        /// Bandwidth.
+        /// Bandwidth during the event.
         bandwidth: Option<Rate> = Absent("\"100kB/s\"");
-        /// Round trip.
+        /// Round trip time during the event.
         rtt: Option<Time> = Absent("\"300ms\"");
-        /// Share of packets lost.
+        /// Share of lost packets during the event.
         loss: Option<f64> = Absent("0.01");
-        /// How soon claimed nodes must be given back.
+        /// Time limit for the release of reclaimed nodes.
         deadline: Option<Time> = Absent("\"60s\"");
     }
 
     /// The results of the paper.
     PaperSection {
-        /// By how much adaptation shortened the run, as a share of it.
+        /// Reduction of the running time by adaptation, as a share.
         reduction: Option<f64> = Absent("0.5");
-        /// The figure in which it is shown.
+        /// Number of the figure that shows it.
         figure: Option<Whole<1, 100>> = Absent("2");
-        /// Its monitoring period.
+        /// Monitoring period of the paper.
         period: Option<Time> = Absent("\"180s\"");
     }
 }

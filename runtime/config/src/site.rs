@@ -15,15 +15,15 @@ use super::{Checker, Config};
 section! {
     /// A cluster's site in its own process.
     SiteConfig {
-        /// Version of this form of file.
+        /// Version of the file format.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
-        /// Its cluster.
+        /// Name of its cluster.
         cluster: Name = Required("\"ams\"");
-        /// The grid's config; beside this file if it is relative.
+        /// Path of the grid's config, relative to this file.
         grid_config: PathBuf = Is("\"grid.toml\"");
         /// The grid's head.
         head: HeadContact = Section;
-        /// Who the site is.
+        /// Identity of the site.
         identity: IdentitySection = Section;
         /// Log lines.
         log: NodeLogSection = Section;

@@ -25,16 +25,16 @@ const CLUSTERS_MAX: u32 = 250;
 section! {
     /// Clusters and the links between them.
     TopologyConfig {
-        /// Version of this form of file.
+        /// Version of the file format.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
-        /// Its name.
+        /// Name of the topology.
         name: Name = Required("\"pair\"");
-        /// What it is about, in a sentence.
+        /// Purpose of the topology, in a sentence.
         about: String = Is("\"\"");
-        /// Addresses of the emulated network: node N of the cluster that stands at place C of the
-        /// file has A.B.C.N. For shaped sockets one of loopback, such as "127.77.0.0/16".
+        /// Addresses of the emulated network: node N of the file's cluster C has A.B.C.N. For
+        /// shaped sockets use one of loopback, such as "127.77.0.0/16".
         net: Subnet = Is("\"10.77.0.0/16\"");
-        /// What links between two clusters are like where none is given.
+        /// Links between two clusters without an entry.
         wide: WideSection = Section;
         /// A cluster: nodes that share a local network and an uplink. One table each.
         cluster: Vec<SiteSection> = Elements(&[
@@ -49,17 +49,17 @@ section! {
 
     /// A cluster of the topology.
     SiteSection {
-        /// Its name; its nodes are called NAME-1, NAME-2 and so on.
+        /// Name of the cluster; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
-        /// How many nodes it has.
+        /// Number of nodes.
         nodes: Whole<1, 250> = Is("1");
-        /// What it is like inside: a named profile. 100 us of round trip where not given.
+        /// Named profile of the links within the cluster; default: a round trip of 100 us.
         profile: Option<String> = Absent("\"lan\"");
-        /// One-way delay between two of its nodes; in place of the profile's.
+        /// One-way delay between two of its nodes, instead of the profile's.
         delay: Option<Time> = Absent("\"50us\"");
-        /// Bandwidth of its uplink, in each direction; no limit where not given.
+        /// Bandwidth of its uplink in each direction; default: no limit.
         uplink: Option<Rate> = Absent("\"100MB/s\"");
-        /// Or a named profile: its bandwidth out, and its `bandwidth_back` in.
+        /// Named profile of its uplink: `bandwidth` out, and `bandwidth_back` in.
         uplink_profile: Option<String> = Absent("\"congested-uplink-100KBps\"");
     }
 }

@@ -125,17 +125,17 @@ impl Leaf for Points {
 section! {
     /// Clusters, programs and the arriving jobs.
     WorkloadConfig {
-        /// Version of this form of file.
+        /// Version of the file format.
         config_version: Whole<1, CONFIG_VERSION> = Is("1");
-        /// Its name.
+        /// Name of the workload.
         name: Name = Required("\"two-programs\"");
-        /// What it is about, in a sentence.
+        /// Purpose of the workload, in a sentence.
         about: String = Is("\"\"");
-        /// How the jobs are scheduled.
+        /// Scheduling of the jobs.
         scheduling: SchedulingSection = Section;
-        /// What changes of jobs cost.
+        /// Costs of changes of jobs.
         costs: CostsSection = Section;
-        /// A cluster. One table each; with a [trace], one of its size where there is none.
+        /// A cluster. One table each; default with a [trace]: one of the trace's size.
         cluster: Vec<ProcessorsSection> = Elements(&[
             &[("name", "\"delft\""), ("processors", "68")],
             &[("name", "\"vu\""), ("processors", "85"), ("users", "20.0")],
@@ -157,84 +157,82 @@ section! {
                 ("max", "32"),
             ],
         ]);
-        /// A job, or many that are alike. One table each.
+        /// A job, or several equal ones. One table each.
         job: Vec<ArrivalSection> = Elements(&[
             &[("count", "300"), ("every", "\"30s\""), ("malleable", "0.5")],
         ]);
-        /// Jobs that a trace has, in place of programs and jobs.
+        /// Jobs of a trace, instead of programs and jobs.
         trace: TraceSection = Section;
     }
 
     /// The scheduling of jobs on the processors of a grid.
     SchedulingSection {
-        /// Who comes first when processors are free: jobs that are "running" and can grow, so that
-        /// nobody shrinks; or those "waiting", for which others shrink.
+        /// Which jobs get free processors first: "running" jobs that can grow, without shrinking
+        /// others; or "waiting" jobs, for which others shrink.
         precedence: Precedence = Is("\"waiting\"");
-        /// Which jobs grow and shrink: "fpsma" favours those that began first, "egs" treats all
-        /// alike, "efficiency-aware" looks at where a processor does most.
+        /// Which jobs grow and shrink: "fpsma" favours those that started first, "egs" treats all
+        /// equally, "efficiency-aware" gives processors where they help most.
         policy: Malleability = Is("\"efficiency-aware\"");
-        /// How clusters are chosen for jobs that say nothing of it: "worst-fit", "close-to-files",
-        /// "cluster-minimisation" or "flexible-cluster-minimisation".
+        /// Default choice of clusters: "worst-fit", "close-to-files", "cluster-minimisation" or
+        /// "flexible-cluster-minimisation".
         placement: Placing = Is("\"worst-fit\"");
-        /// How often each cluster is asked what its local users have.
+        /// Interval at which each cluster is asked for its local users' processors.
         poll: Time = Is("\"15s\"");
-        /// How often the queue is looked through even if nothing happens.
+        /// Interval of scans of the queue without an event.
         scan_every: Time = Is("\"15s\"");
-        /// A submission fails when so many looks, and one more, found no place for it. Where not
-        /// given: never.
+        /// Number of failed scans after which, with one more, a submission fails; default: never.
         tries: Option<Whole<1, 1_000_000_000>> = Absent("1000");
         /// Processors of each cluster that growth leaves to local users.
         reserve: Whole<0, 1_000_000_000> = Is("0");
-        /// Most processors of all clusters beyond which no job is grown. Where not given, no limit.
+        /// Processors in use in all clusters above which no job grows; default: no limit.
         cap: Option<Whole<1, 1_000_000_000>> = Absent("110");
-        /// Efficiency-aware: a processor is given only where it adds at least this share of what
-        /// one does alone.
+        /// Efficiency-aware: minimum gain of an additional processor, as a share of a single one's.
         least_gain: f64 = Is("0.03");
-        /// Efficiency-aware: no job grows beyond so many times an equal share.
+        /// Efficiency-aware: maximum processors of a growing job, as a multiple of an equal share.
         most_shares: f64 = Is("2.0");
-        /// A job that has not answered an offer in this time takes nothing.
+        /// Time limit for a job's answer to an offer; later it gets nothing.
         answer_within: Time = Is("\"10s\"");
-        /// A job that wants every node waits so long for nodes that are starting, or are not
-        /// reached. Then it starts with those that are there, and grows when the others come.
+        /// Time for which a job that wants all nodes waits for those that are starting or
+        /// unreachable. Then it starts with those present, and grows when the others come.
         start_wait: Time = Is("\"5s\"");
-        /// Processors that are not held after this time are given up, and the job grows by the
+        /// Time limit for obtaining processors. Later ones are given up, and the job grows by the
         /// others.
         hold_within: Time = Is("\"60s\"");
-        /// A job that does not compute on what it was given after this time loses it.
+        /// Time limit for a job to compute on new processors, after which it loses them.
         recruit_within: Time = Is("\"2m\"");
-        /// A job that must shrink has this time; then processors are taken from it.
+        /// Time limit for a shrinking job, after which processors are taken from it.
         release_within: Time = Is("\"60s\"");
-        /// How long before the expected end of its transfers a job's processors are claimed.
+        /// Time before the expected end of a job's transfers at which its processors are claimed.
         claim_ahead: Time = Is("\"5s\"");
     }
 
     /// The costs of changes of jobs in a simulation.
     CostsSection {
-        /// From the order for a processor to a stub that holds it.
+        /// Time from the request for a processor to a stub that holds it.
         hold: Time = Is("\"8s\"");
-        /// From the order for a released processor to its being free.
+        /// Time from the order to release a processor until it is free.
         release: Time = Is("\"100ms\"");
-        /// A job comes to a point where it can change at least so often.
+        /// Maximum time until a job reaches a point of change.
         point: Time = Is("\"1s\"");
-        /// A job computes nothing for so long when it changes.
+        /// Time for which a job does not compute during a change.
         pause: Time = Is("\"4s\"");
     }
 
     /// A cluster of a workload.
     ProcessorsSection {
-        /// Its name.
+        /// Name of the cluster.
         name: Name = Required("\"delft\"");
-        /// Its processors.
+        /// Number of processors.
         processors: Whole<1, 10_000_000> = Required("68");
-        /// Processors that growth leaves to local users; those of [scheduling] where not given.
+        /// Processors that growth leaves to local users; default: those of [scheduling].
         reserve: Option<Whole<0, 10_000_000>> = Absent("4");
-        /// Most of its processors beyond which no job is grown there.
+        /// Processors in use above which no job grows there.
         cap: Option<Whole<1, 10_000_000>> = Absent("60");
-        /// Processors that local users, who ask nobody here, use on the average.
+        /// Mean number of processors used by local users, outside of this scheduler.
         users: f64 = Is("0.0");
-        /// Most processors of one of their requests; not more than there are.
+        /// Maximum number of processors of one of their requests; at most those of the cluster.
         users_most: Whole<1, 10_000_000> = Is("8");
-        /// For how long they have them, on the average.
+        /// Mean time of their requests.
         users_hold: Time = Is("\"5m\"");
     }
 
@@ -243,51 +241,52 @@ section! {
     /// The time on `n` processors is `serial + parallel / n`, or interpolates `points`, or is
     /// Downey's model of `alone`, `parallelism` and `sigma`.
     ProgramSection {
-        /// Its name.
+        /// Name of the program.
         name: Name = Required("\"nbody\"");
-        /// Seconds that no processor shortens.
+        /// Seconds of the serial part.
         serial: Option<f64> = Absent("223.6");
-        /// Seconds of one processor that are shared out.
+        /// Seconds of the parallel part on one processor.
         parallel: Option<f64> = Absent("752.7");
-        /// Measured: processors and seconds.
+        /// Measured pairs of processors and seconds.
         points: Option<Points> = Absent("[[2, 600.0], [46, 240.0]]");
         /// Seconds on one processor.
         alone: Option<f64> = Absent("1000.0");
-        /// Its average parallelism.
+        /// Average parallelism.
         parallelism: Option<f64> = Absent("24.0");
-        /// Coefficient of variance of its parallelism: 0 is a perfect speed-up.
+        /// Coefficient of variance of the parallelism: 0 is a perfect speed-up.
         sigma: Option<f64> = Absent("0.5");
-        /// Which numbers of processors it can use: "any", or "powers-of-two".
+        /// Valid numbers of processors: "any", or "powers-of-two".
         sizes: Usable = Is("\"any\"");
-        /// Fewest processors.
+        /// Minimum number of processors.
         min: Whole<1, 10_000_000> = Is("1");
-        /// Most.
+        /// Maximum number of processors.
         max: Whole<1, 10_000_000> = Required("46");
     }
 
     /// Jobs that arrive together or in turn.
     ArrivalSection {
-        /// The program; where not given, one of all is drawn for each job.
+        /// Program; default: a random one for each job.
         program: Option<Name> = Absent("\"nbody\"");
-        /// How many jobs.
+        /// Number of jobs.
         count: Whole<1, 10_000_000> = Is("1");
-        /// When the first one comes.
+        /// Arrival time of the first job.
         at: Time = Is("\"0s\"");
-        /// Time between two of them.
+        /// Time between two arrivals.
         every: Time = Is("\"2m\"");
-        /// That time is the mean of random ones (exponentially).
+        /// Whether that time is the mean of exponentially distributed ones.
         random: bool = Is("false");
         /// Whether their number of processors can change: "rigid", "moldable" or "malleable".
         kind: JobKind = Is("\"malleable\"");
-        /// So many of them, drawn at random, are of this kind, and the others rigid.
+        /// Share of the jobs, chosen at random, that are of this kind; the others are rigid.
         malleable: f64 = Is("1.0");
-        /// Fewest processors; the program's where not given. Rigid jobs have just these.
+        /// Minimum number of processors, and the number of a rigid job; default: the program's.
         min: Option<Whole<1, 10_000_000>> = Absent("2");
-        /// Most that they start with; the fewest where not given, and of moldable jobs the most.
+        /// Maximum number of processors at the start; default: the minimum, and for moldable jobs
+        /// the maximum.
         start: Option<Whole<1, 10_000_000>> = Absent("2");
-        /// Most; the program's where not given.
+        /// Maximum number of processors; default: the program's.
         max: Option<Whole<1, 10_000_000>> = Absent("46");
-        /// They take so many times as long as the program says.
+        /// Factor of the program's running time.
         scale: f64 = Is("1.0");
     }
 
@@ -296,15 +295,15 @@ section! {
     /// Malleable ones follow Downey's model of speed-up. Its parameters are drawn such that on the
     /// trace's processors they take the trace's time.
     TraceSection {
-        /// Its file, plain or compressed with gzip; beside this one if it is relative.
+        /// Trace file, plain or compressed with gzip; relative to this file.
         file: Option<PathBuf> = Absent("\"KTH-SP2-1996-2.1-cln.swf.gz\"");
-        /// So many of its first jobs are left out.
+        /// Number of initial jobs to skip.
         skip: Whole<0, 100_000_000> = Is("0");
-        /// Most jobs.
+        /// Maximum number of jobs.
         jobs: Option<Whole<1, 100_000_000>> = Absent("1000");
-        /// So many of them, drawn at random, are malleable; the others are rigid.
+        /// Share of the jobs, chosen at random, that are malleable; the others are rigid.
         malleable: f64 = Is("0.0");
-        /// Times between jobs are multiplied by this: below 1 there is more to do.
+        /// Factor of the times between arrivals; below 1 the load is higher.
         stretch: f64 = Is("1.0");
     }
 }
