@@ -237,7 +237,7 @@ impl ClusterCoordinator {
                 job: self.spec.id,
                 epoch: self.view.epoch,
                 node: node.clone(),
-                incarnation: incarnation,
+                incarnation,
                 reason: format!("silent for {:.1} s", silent.as_secs_f64()),
                 by: Some(self.cluster.clone()),
                 voice: Some((me.node.clone(), me.incarnation)),

@@ -43,9 +43,9 @@ pub fn radius(share: f64) -> f64 {
 
 /// Speed as a share u of the escape speed at this radius, from u^2 f(E) by rejection.
 ///
-/// With q^2 = -E the distribution function is g(q) / (1 - q^2)^(5/2), and 1 - q^2 is (r + u^2) / (1
-/// + r). The factor u^2 / (r + u^2)^(5/2) is drawn exactly, as are the radii of a Plummer sphere of
-/// scale sqrt(r). g grows with q, so it is at most that of a body at rest. At least a tenth of the
+/// With q^2 = -E the distribution function is g(q) / (1 - q^2)^(5/2), and 1 - q^2 is
+/// (r + u^2) / (1 + r). The factor u^2 / (r + u^2)^(5/2) is drawn exactly, as are the radii of a
+/// Plummer sphere of scale sqrt(r). g grows with q, so it is at most that of a body at rest. At least a tenth of the
 /// draws are accepted.
 fn fraction_of_escape_speed(radius: f64, dice: &mut Dice) -> f64 {
     let depth = 1.0 / (1.0 + radius);

@@ -57,7 +57,7 @@ fn malleable_jobs_release_reserved_processors_in_time_and_a_new_head_knows_reser
     assert_eq!(refused.code, Some(3), "{}", refused.err);
     let dear = reserve(&["--in", "20m", "--for", "1m", "--budget", "100"]);
     assert_eq!(dear.code, Some(3), "{}", dear.err);
-    assert!(dear.err.contains("it costs 240.00"), "{}", dear.err);
+    assert!(dear.err.contains("the cost is 240.00"), "{}", dear.err);
     let nowhere = execute(&up, &["reserve", "--on", "bud", "--processors", "1", "--for", "1m"]);
     assert_eq!(nowhere.code, Some(3), "{}", nowhere.err);
     assert!(nowhere.err.contains("no cluster bud"), "{}", nowhere.err);
