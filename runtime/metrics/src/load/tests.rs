@@ -117,7 +117,7 @@ fn a_change_is_told_with_its_reason() {
         (Load { runnable_per_cpu: Some(3.0), ..quiet }, None),
         (
             Load { runnable_per_cpu: Some(3.0), pressure: None, ..quiet },
-            Some("the number of threads per processor went from 1.00 to 3.00"),
+            Some("the number of threads a processor went from 1.00 to 3.00"),
         ),
         (Load::default(), None),
     ];
