@@ -1,22 +1,22 @@
 //! How well and how fast slots are searched: the instance of the specification, and CyberShake.
 //!
-//! `cargo bench -p springtide-actors --bench provisioning [-- DIR]`. `DIR` has `e1.json` and `cybershake-varied.json` (made for the
+//! `cargo bench -p springtide-policy --bench provisioning [-- DIR]`. `DIR` has `e1.json` and `cybershake-varied.json` (made for the
 //! project, not part of it); without them nothing is measured. How often the exact front of small instances is found, a test tells.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use springtide_actors::policy::provisioning::{
+use springtide_base::random::SplitMix;
+use springtide_policy::provisioning::{
     Budget, Dag, Edge, Genome, Links, Lister, Method, Objectives, Price, Runtime, SECOND, Search,
     Slot, Task, from_seconds, hypervolume, search, seconds,
 };
-use springtide_runtime::random::SplitMix;
 
 fn main() {
     let dir = std::env::args().skip(1).find(|word| !word.starts_with('-'));
     let dir = dir.map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/provisioning"),
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/provisioning"),
         PathBuf::from,
     );
     match read(&dir.join("e1.json")) {

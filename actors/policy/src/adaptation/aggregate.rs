@@ -9,8 +9,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::meter::is_default;
+use springtide_base::id::{ClusterId, NodeId};
 
 use super::memory::Memory;
 use super::number::{ExactSum, float, maybe_float};
@@ -19,6 +18,10 @@ use super::worker::{Field, Oddity, SPEEDS, WorkerStats};
 
 /// Maximum idle workers of a cluster. It bounds the time here if a faulty report claims more.
 const IDLE_MAX: u32 = 1 << 16;
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
 
 /// Parameters that all cluster coordinators share, so that their worst workers are comparable. They
 /// follow from the memory in each period's reply.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use springtide_runtime::id::{ClusterId, Epoch, NodeId};
+use springtide_base::id::{ClusterId, Epoch, NodeId};
 
 use super::model::check;
 use super::*;

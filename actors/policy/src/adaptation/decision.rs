@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_base::id::{ClusterId, NodeId};
 
 use super::memory::Measured;
 use super::reason::Reason;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_base::id::{ClusterId, NodeId};
 
 use super::decision::{Action, Decision};
 use super::memory::{Memory, Subject};

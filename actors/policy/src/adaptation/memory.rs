@@ -6,7 +6,7 @@
 //! clocks need to agree.
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, Epoch, NodeId};
+use springtide_base::id::{ClusterId, Epoch, NodeId};
 
 use super::decision::{Cause, Prediction};
 use super::settings::{Settings, Weights};

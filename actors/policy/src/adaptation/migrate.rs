@@ -5,7 +5,7 @@
 //! have joined and passed their grace, the same number of the worst nodes leaves. A job at its
 //! maximum does not migrate this way, since nodes would have to leave first.
 
-use springtide_runtime::id::NodeId;
+use springtide_base::id::NodeId;
 
 use super::decision::{Action, Cause, Prediction};
 use super::grow;

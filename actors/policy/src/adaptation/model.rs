@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_runtime::id::{ClusterId, Epoch, NodeId};
+use springtide_base::id::{ClusterId, Epoch, NodeId};
 
 use super::*;
 

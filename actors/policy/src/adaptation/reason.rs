@@ -2,7 +2,7 @@
 //! `sentence`. Data only.
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, Epoch, NodeId};
+use springtide_base::id::{ClusterId, Epoch, NodeId};
 
 use super::decision::Cause;
 use super::memory::{Aim, Measured, Subject, Term};

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::config::{AdaptationSection, WeightsSection};
+use springtide_config::{AdaptationSection, WeightsSection};
 
 /// Coefficients of the badness formula.
 ///

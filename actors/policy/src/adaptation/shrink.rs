@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_base::id::{ClusterId, NodeId};
 
 use super::aggregate::{ClusterAggregate, Named};
 use super::decision::{Action, Cause, Prediction};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::config;
-use springtide_runtime::id::{ClusterId, Epoch, NodeId};
+use springtide_base::id::{ClusterId, Epoch, NodeId};
+use springtide_config as config;
 
 use super::aggregate::ClusterAggregate;
 use super::number::{float, maybe_float};
@@ -113,7 +113,7 @@ mod float_map {
     use std::collections::BTreeMap;
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use springtide_runtime::id::NodeId;
+    use springtide_base::id::NodeId;
 
     #[derive(Serialize, Deserialize)]
     #[serde(transparent)]

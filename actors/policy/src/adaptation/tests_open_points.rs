@@ -1,6 +1,6 @@
 //! Tables for each point that the specification's B6 lists as open or contradictory, by its number.
 
-use springtide_runtime::id::Epoch;
+use springtide_base::id::Epoch;
 
 use super::case::*;
 use super::*;

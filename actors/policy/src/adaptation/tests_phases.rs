@@ -1,7 +1,7 @@
 //! Jobs with phases, workers that have not worked yet, and measurements of unused links. The cases
 //! come from simulations of the paper's scenarios with short periods.
 
-use springtide_runtime::id::{ClusterId, Incarnation};
+use springtide_base::id::{ClusterId, Incarnation};
 
 use super::case::*;
 use super::*;

@@ -1,6 +1,6 @@
 //! Tables of single decisions: bounds, terms, learning, migration, implausible reports.
 
-use springtide_runtime::id::{ClusterId, Incarnation};
+use springtide_base::id::{ClusterId, Incarnation};
 
 use super::case::*;
 use super::*;

@@ -1,7 +1,7 @@
 //! The traps of the specification's C that concern decisions, by number; each occurred in another
 //! system.
 
-use springtide_runtime::id::Epoch;
+use springtide_base::id::Epoch;
 
 use super::case::*;
 use super::*;

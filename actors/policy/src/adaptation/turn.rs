@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_base::id::{ClusterId, NodeId};
 
 use super::aggregate::{ClusterAggregate, Named, Overall, believed};
 use super::decision::{Action, Flag, Prediction, Request};

@@ -6,7 +6,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{Incarnation, NodeId};
+use springtide_base::id::{Incarnation, NodeId};
 
 use super::number::{float, maybe_float};
 use super::settings::Settings;

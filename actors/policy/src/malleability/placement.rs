@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-pub use springtide_runtime::config::Placing as Placement;
-use springtide_runtime::id::ClusterId;
+use springtide_base::id::ClusterId;
+pub use springtide_config::Placing as Placement;
 
 /// Name of an input file in the catalogue of replicas.
 pub type FileName = String;

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-pub use springtide_runtime::config::Malleability as Policy;
-use springtide_runtime::id::JobId;
+use springtide_base::id::JobId;
+pub use springtide_config::Malleability as Policy;
 
 use super::benefit::{Benefit, Worth};
 

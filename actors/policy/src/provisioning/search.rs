@@ -19,7 +19,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::random::SplitMix;
+use springtide_base::random::SplitMix;
 
 use super::front::{Front, Objectives};
 use super::list::{Lister, Outcome};

@@ -128,7 +128,7 @@ impl Terms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::provisioning::SECOND;
+    use crate::provisioning::SECOND;
 
     #[test]
     fn early_requests_get_a_bounded_discount() {
