@@ -21,7 +21,6 @@ pub mod look;
 pub mod node;
 mod poison;
 pub mod probe;
-pub mod provider;
 pub mod pulse;
 pub mod reservation;
 pub mod scheduler;
@@ -32,3 +31,4 @@ pub mod supervise;
 pub mod worker;
 
 pub use springtide_policy as policy;
+pub use springtide_providers as provider;

@@ -1,8 +1,11 @@
 //! Providers of a site's nodes: they have processors and start programs on them.
 //!
+//! Begin at [`Provider`] and [`Stub`], the traits; a site sees nothing else. A provider knows the
+//! configuration and the programs of its batch system. It knows no messages, actors or jobs.
+//!
 //! A *stub* is a unit of processors held at the provider (the compute threads of a node). A node's
 //! program starts in it as soon as it is available. A registered node without a job is a held stub.
-//! A job recruits it by a message, which is fast. Independent of jobs.
+//! A job recruits it by a message, which is fast.
 //!
 //! `local` starts processes on this machine, `ssh` on others, and `join` none. `slurm` submits each
 //! stub as a batch job of size 1: batch systems do not resize jobs in a stable way, while small
@@ -20,7 +23,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
 
-use springtide_runtime::id::NodeId;
+use springtide_base::id::NodeId;
 
 pub use self::join::JoinProvider;
 pub use self::local::LocalProvider;

@@ -2,10 +2,12 @@
 //!
 //! No network, no actors, no clock.
 
+pub mod atomic_file;
 pub mod checksum;
 pub mod files;
 pub mod guard;
 pub mod id;
+pub mod incarnation;
 pub mod private;
 pub mod random;
 pub mod records;

@@ -12,7 +12,8 @@ mod record;
 mod recorder;
 
 pub use catalogue::{Event, Scope, TaskEnd, Weight, WorkerRow};
-pub use dir::{Manifest, RunDir, RunDirError, write_atomic};
+pub use dir::{Manifest, RunDir, RunDirError};
 pub use log::{Header, LogError, ReadLog, RunLog, SCHEMA, read};
 pub use record::{EventHash, Record};
 pub use recorder::{Recorder, wall_clock_us};
+pub use springtide_base::atomic_file::write_atomic;

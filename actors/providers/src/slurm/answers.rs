@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::provider::Capacity;
+use crate::Capacity;
 
 /// What `squeue` is asked to print of each job. The name comes first, for by it others' jobs are passed over before
 /// anything else of theirs is read; the comment comes last, for it may hold what parts the others.

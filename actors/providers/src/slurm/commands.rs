@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::provider::ProviderError;
+use crate::ProviderError;
 
 /// So many commands at once: hundreds of processes would be slower than their queue, here and at Slurm's controller.
 const AT_ONCE: usize = 8;

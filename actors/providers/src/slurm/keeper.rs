@@ -17,7 +17,7 @@ use super::answers::{self, JOB_FORMAT, Job, Misread, Whose};
 use super::book::{Book, Change, Phase, Sight};
 use super::commands::{Commands, shown};
 use super::script;
-use crate::provider::ProviderError;
+use crate::ProviderError;
 
 /// What is ordered within this time goes into one command.
 const GATHER: Duration = Duration::from_millis(5);
@@ -146,11 +146,11 @@ impl Keeper {
         self.stir();
         if !self.looking.replace(true) {
             let present = Present { keeper: Rc::clone(self), task: |keeper| &keeper.looking };
-            actix_rt::spawn(async move { present.keeper.look_again_and_again().await });
+            tokio::task::spawn_local(async move { present.keeper.look_again_and_again().await });
         }
         if !self.ordering.replace(true) {
             let present = Present { keeper: Rc::clone(self), task: |keeper| &keeper.ordering };
-            actix_rt::spawn(async move { present.keeper.carry_out_orders().await });
+            tokio::task::spawn_local(async move { present.keeper.carry_out_orders().await });
         }
     }
 

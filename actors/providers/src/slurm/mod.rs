@@ -21,8 +21,8 @@ use std::ffi::OsString;
 use std::rc::Rc;
 use std::time::Duration;
 
-use springtide_runtime::config::SlurmSection;
-use springtide_runtime::id::{ClusterId, NodeId};
+use springtide_base::id::{ClusterId, NodeId};
+use springtide_config::SlurmSection;
 use tokio::time::Instant;
 
 use self::answers::{About, Job, JobState, MACHINE_FORMAT, Whose};
@@ -31,7 +31,7 @@ use self::commands::Commands;
 use self::keeper::{Keeper, Order, nonsense};
 use self::stub::SlurmStub;
 use super::{Capacity, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId};
-use crate::incarnation::unique;
+use springtide_base::incarnation::unique;
 
 /// Slurm counts time in minutes, and memory in MiB.
 const MINUTE: Duration = Duration::from_secs(60);

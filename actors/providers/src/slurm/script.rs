@@ -13,8 +13,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::provider::words::{check_env, quote_os};
-use crate::provider::{NodeRequest, ProviderError};
+use crate::words::{check_env, quote_os};
+use crate::{NodeRequest, ProviderError};
 
 /// The signal for an orderly end.
 pub(super) const LEAVE: &str = "USR1";

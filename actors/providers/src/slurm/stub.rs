@@ -15,7 +15,7 @@ use super::answers;
 use super::book::{Phase, Sight};
 use super::keeper::{Keeper, Order};
 use super::script;
-use crate::provider::{Ended, LocalFuture, NodeRequest, ProviderError, Stub, StubId, StubNews};
+use crate::{Ended, LocalFuture, NodeRequest, ProviderError, Stub, StubId, StubNews};
 
 /// How often a script is looked after that is to start another program.
 const LOOK: Duration = Duration::from_millis(20);

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use springtide_runtime::config::{GridConfig, Sources, load};
+use springtide_config::{GridConfig, Sources, load};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
-use crate::provider::{Ended, StubNews};
+use crate::{Ended, StubNews};
 
 /// Each command notes its arguments and then does what the file of its name says: `hang`, `fail`, or to say something else.
 const BEGIN: &str = r#"#!/bin/sh

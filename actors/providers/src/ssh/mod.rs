@@ -27,8 +27,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use springtide_runtime::config::{NodeConfig, Sources, SshHost, SshHostsError, SshSection, load};
-use springtide_runtime::id::NodeId;
+use springtide_base::id::NodeId;
+use springtide_config::{NodeConfig, Sources, SshHost, SshHostsError, SshSection, load};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdout, Command};
 use tokio::sync::Semaphore;
@@ -38,7 +38,7 @@ use self::shell::{RemoteDirectory, RemoteFile, STARTED};
 use super::local::Process;
 use super::words::check_env;
 use super::{Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews};
-use crate::incarnation;
+use springtide_base::incarnation;
 
 /// Maximum number of connections to one machine that open at once. An sshd refuses at random above
 /// 10 (its `MaxStartups`).

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::provider::words::quote;
+use crate::words::quote;
 
 /// Line that reports the start of a node's program. Earlier output of a shell comes from its
 /// configuration.

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use springtide_runtime::config::{GridConfig, Sources, load};
+use springtide_config::{GridConfig, Sources, load};
 use tempfile::TempDir;
 
 use super::*;
