@@ -9,16 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use serde::{Deserialize, Serialize};
-use springtide_runtime::event::{Record, WorkerRow};
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::membership::{Detector, Finding, Patience, View};
 use springtide_runtime::meter::{
     BenchmarkSpec, LinkReport, NodeReport, Overheads, PeriodMeasure, Scale, SpecId, SpeedReport,
-    Statistics, Tally,
+    Tally,
 };
 use springtide_runtime::remote::{Hub, Origin, RemoteError, RemoteMessage};
-use springtide_runtime::remote_message;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -29,7 +26,8 @@ use crate::look::LookAtCluster;
 use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
 use crate::pulse::{Pulse, StaleView};
 use crate::scheduler::{JobAuthority, MemberSilent, Scheduler};
-use crate::worker::{Finish, Worker, newest, probe_indirectly, tell_view};
+use crate::worker::{Finish, Worker, probe_indirectly, tell_view};
+pub use springtide_protocol::cluster::*;
 
 /// Timeout for a worker to stop its threads at the end of a job.
 const FINISH_DEADLINE: Duration = Duration::from_secs(30);
@@ -408,204 +406,6 @@ impl ClusterCoordinator {
             tracing::warn!("{oddity}");
         }
     }
-}
-
-/// To the cluster's coordinator, by a worker: it has joined the job.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Joined {
-    /// The job that was joined.
-    pub job: JobId,
-    /// Node of the worker.
-    pub node: NodeId,
-    /// Incarnation of the node.
-    pub incarnation: Incarnation,
-    /// Number of compute threads.
-    pub threads: u32,
-    /// Whether its view is partial.
-    #[serde(default)]
-    pub partial: bool,
-}
-
-/// To the cluster's coordinator, by a worker: its period's statistics.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Period {
-    /// The job of the statistics.
-    pub job: JobId,
-    /// The sender's view, by epoch and version.
-    #[serde(default)]
-    pub view: (Epoch, u64),
-    /// Sums since the job's start.
-    pub report: NodeReport,
-    /// Measurements of the period; absent in static jobs.
-    #[serde(default)]
-    pub measure: Option<PeriodMeasure>,
-    /// A benchmark that this worker proposes, while the job has none.
-    #[serde(default)]
-    pub candidate: Option<BenchmarkSpec>,
-    /// The benchmark that the worker knows.
-    #[serde(default)]
-    pub benchmark: Option<SpecId>,
-}
-
-/// Reply to a worker's period.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct WorkerTold {
-    /// Whether a benchmark was proposed; then no other is needed.
-    pub proposed: bool,
-    /// The job's benchmark, if the worker has another or none.
-    pub benchmark: Option<BenchmarkSpec>,
-}
-
-/// To the coordinator: a node has been silent for too long. Sent by the node's cluster coordinator,
-/// or by a worker about its cluster coordinator.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Silent {
-    /// The job of the node.
-    pub job: JobId,
-    /// The node that is silent.
-    pub node: NodeId,
-    /// Length of the silence, in milliseconds.
-    pub silent_ms: u64,
-}
-
-/// To the coordinator, by a cluster's coordinator: a heartbeat.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ClusterAlive {
-    /// The job of the cluster.
-    pub job: JobId,
-    /// Node of the cluster's coordinator.
-    pub node: NodeId,
-    /// Incarnation of the node.
-    pub incarnation: Incarnation,
-}
-
-/// To the coordinator: all workers of a cluster have joined.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ClusterJoined {
-    /// The job that was joined.
-    pub job: JobId,
-    /// Cluster of the workers.
-    pub cluster: ClusterId,
-    /// Number of its workers.
-    pub workers: u32,
-}
-
-/// To the coordinator: a cluster's aggregate of a period.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ClusterPeriod {
-    /// The job of the aggregate.
-    pub job: JobId,
-    /// Cluster of the workers.
-    pub cluster: ClusterId,
-    /// The sender's view, by epoch and version. If it is older than the coordinator's, the cluster
-    /// gets the new one.
-    #[serde(default)]
-    pub view: (Epoch, u64),
-    /// Number of the aggregate; it also grows across coordinators of the cluster.
-    pub seq: u64,
-    /// Number of joined workers.
-    pub workers: u32,
-    /// Sum over the workers since the job's start, and latencies since the previous aggregate.
-    pub statistics: Statistics,
-    /// Aggregate for the policy; absent in static jobs.
-    #[serde(default)]
-    pub aggregate: Option<ClusterAggregate>,
-    /// Unit of the aggregate's speeds.
-    #[serde(default)]
-    pub scale: Scale,
-    /// Measurements of links by the cluster's nodes.
-    #[serde(default)]
-    pub links: LinkReport,
-    /// The workers' shares of time for the run's log, when they are due.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rows: Vec<WorkerRow>,
-    /// A benchmark that a worker proposes, while the job has none.
-    #[serde(default)]
-    pub candidate: Option<BenchmarkSpec>,
-    /// The benchmark that the cluster knows.
-    #[serde(default)]
-    pub benchmark: Option<SpecId>,
-}
-
-/// Reply to a cluster's aggregate: everything that the clusters share, and that a successor of the
-/// job's coordinator needs.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ClusterTold {
-    /// Memory of the policy, which determines the worst workers.
-    pub memory: Option<Memory>,
-    /// Unit of the speeds.
-    pub scale: Scale,
-    /// Whether a benchmark was proposed; then no other is needed.
-    pub proposed: bool,
-    /// The job's benchmark, if the cluster has another or none.
-    pub benchmark: Option<BenchmarkSpec>,
-    /// The only node to run it, if one is named.
-    pub only: Option<NodeId>,
-}
-
-/// To the cluster's coordinator, by a new coordinator of the job: fetches the memory of the policy.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct GetMemory {
-    /// The job of the memory.
-    pub job: JobId,
-}
-
-impl ClusterFinal {
-    fn nothing(cluster: ClusterId) -> Self {
-        let (statistics, records, silent) = Default::default();
-        Self { cluster, workers: 0, statistics, records, silent }
-    }
-}
-
-/// To the cluster's coordinator: the job has ended; stop the workers and send their final reports.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FinishCluster {
-    /// The job that ended.
-    pub job: JobId,
-    /// Epoch of the coordinator that ends it; an older one is ignored.
-    #[serde(default = "newest")]
-    pub epoch: Epoch,
-}
-
-/// To a cluster's coordinator, by the job's coordinator during the job's end: a member is lost, and
-/// its final report is not awaited.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FinishWithout {
-    /// The job that ended.
-    pub job: JobId,
-    /// Epoch of the job's coordinator.
-    pub epoch: Epoch,
-    /// The member that is lost.
-    pub node: NodeId,
-}
-
-/// Final report of a cluster.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ClusterFinal {
-    /// Cluster of the report.
-    pub cluster: ClusterId,
-    /// Number of joined workers.
-    pub workers: u32,
-    /// Their sums, with latencies not sent yet.
-    pub statistics: Statistics,
-    /// Events recorded on them.
-    pub records: Vec<Record>,
-    /// Workers without an answer, with the reason.
-    pub silent: BTreeMap<NodeId, String>,
-}
-
-remote_message! {
-    "joined" => Joined;
-    "period" => Period -> WorkerTold;
-    "silent" => Silent;
-    "cluster-alive" => ClusterAlive;
-    "cluster-joined" => ClusterJoined;
-    "cluster-period" => ClusterPeriod -> ClusterTold;
-    "get-memory" => GetMemory -> Option<Memory>;
-    "finish-cluster" => FinishCluster -> ClusterFinal;
-    "finish-without" => FinishWithout;
 }
 
 impl Judges for ClusterCoordinator {

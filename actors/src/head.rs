@@ -34,11 +34,7 @@ use crate::scheduler::{
 use crate::site::{EndNodes, LeaveNodes, OnDemand, Site};
 use crate::site_host::Part;
 use crate::store::Store;
-
-/// Name of the head's node.
-pub const HEAD: &str = "head";
-/// Cluster of the head and of clients; it has no workers.
-pub const HEAD_CLUSTER: &str = "head";
+pub use springtide_protocol::names::{HEAD, HEAD_CLUSTER};
 
 /// Interval of checks of starting nodes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);

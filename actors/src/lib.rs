@@ -9,15 +9,10 @@ pub mod coordinator;
 pub mod endpoint;
 pub mod enrol;
 pub mod files;
-#[cfg(test)]
-mod golden;
-pub mod hardware;
 pub mod head;
 pub mod incarnation;
-pub mod job;
 pub mod lease;
 pub mod links;
-pub mod look;
 pub mod node;
 mod poison;
 pub mod probe;
@@ -31,4 +26,5 @@ pub mod supervise;
 pub mod worker;
 
 pub use springtide_policy as policy;
+pub use springtide_protocol::{hardware, job, look};
 pub use springtide_providers as provider;

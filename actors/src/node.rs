@@ -9,11 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Incarnation, NodeId};
 use springtide_runtime::net::{Address, Contact, RefuseReason};
 use springtide_runtime::remote::{Hub, Refusal, Remote, RemoteError};
-use springtide_runtime::remote_message;
 use springtide_runtime::work::Registry;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::{Notify, watch};
@@ -30,6 +28,8 @@ use crate::probe::Prober;
 use crate::scheduler::{Drain, DrainError, Drained, Scheduler};
 use crate::site::{Register, RegisterError, Site};
 use crate::worker::{GetWork, Worker, WorkerConfig};
+pub use springtide_protocol::names::REGISTRAR;
+pub use springtide_protocol::node::RegisterAnew;
 
 /// Time without a reachable head after which a node ends. It exceeds most network cuts, during
 /// which the job continues.
@@ -42,18 +42,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 const PATIENT_PAUSE: Duration = Duration::from_secs(5);
 /// Time for a job's threads to stop when the node ends.
 const STOP_WITHIN: Duration = Duration::from_millis(700);
-
-/// Published name of the actor that triggers registrations.
-pub const REGISTRAR: &str = "registrar";
-
-/// To a node, by its site: register again, with the current job. The scheduler may have been
-/// restarted.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct RegisterAnew {}
-
-remote_message! {
-    "register-anew" => RegisterAnew;
-}
 
 /// Triggers a new registration of a node when its site requests one.
 pub struct Registrar {

@@ -7,17 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use serde::{Deserialize, Serialize};
-use springtide_runtime::id::NodeId;
-use springtide_runtime::net::{Buffers, Contact, Net};
+use springtide_runtime::net::{Contact, Net};
 use springtide_runtime::remote::{Hub, Remote, RemoteError};
-use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
 use crate::admit;
-
-/// Published name of the prober.
-pub const PROBER: &str = "prober";
+pub use springtide_protocol::names::PROBER;
+pub use springtide_protocol::probe::{CheckPaths, Path, Paths, Ping, Weight};
 
 /// Timeout of one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,54 +29,6 @@ const TRANSFER_MAX: usize = 2 << 20;
 const SUFFICIENT: Duration = Duration::from_millis(500);
 /// Timeout of a bandwidth measurement.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(15);
-
-/// To a prober: requests an empty reply.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Ping {}
-
-/// To a prober: carries bytes. It replies when all have arrived.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Weight {
-    /// Contents without a meaning.
-    #[serde(with = "serde_bytes")]
-    pub bytes: Vec<u8>,
-}
-
-/// To a prober: measures the paths to these nodes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CheckPaths {
-    /// Nodes with their addresses.
-    pub contacts: Vec<Contact>,
-}
-
-/// Paths of one node to others.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Paths {
-    /// Buffers of its socket.
-    pub buffers: Option<Buffers>,
-    /// Path to each node.
-    pub paths: BTreeMap<NodeId, Path>,
-}
-
-/// The path to a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Path {
-    /// Shortest round trip of a call in microseconds; absent if unreachable.
-    pub round_trip_us: Option<u64>,
-    /// Largest packet that arrived, in bytes of UDP payload.
-    pub mtu: Option<u16>,
-    /// Whether it was reached only through another node, which a job's relays permit.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub relayed: bool,
-    /// Why it is unreachable.
-    pub error: Option<String>,
-}
-
-remote_message! {
-    "ping" => Ping;
-    "weight" => Weight;
-    "check-paths" => CheckPaths -> Paths;
-}
 
 /// The prober actor, published as [`PROBER`].
 pub struct Prober {

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer};
+use serde::Serialize;
+use springtide_protocol::pulse::{Heartbeat, HeartbeatReply};
+use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Detector, Finding, Patience, View};
 use springtide_runtime::net::tls::Role;
 use springtide_runtime::net::{Class, Inbox, Net};
@@ -31,30 +32,6 @@ const OTHERS_PATIENCE: Patience = Patience {
     suspect: Duration::from_millis(3700),
     dead: Duration::from_millis(5000),
 };
-
-/// A worker's heartbeat. The link identifies its sender and incarnation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Heartbeat {
-    /// The job of both nodes.
-    pub(crate) job: JobId,
-    /// Epoch of the sender's view.
-    pub(crate) epoch: Epoch,
-    /// Version within the epoch.
-    pub(crate) version: u64,
-    /// Whether the sender's view is partial.
-    pub(crate) partial: bool,
-    /// Whether it requests a reply.
-    pub(crate) asks: bool,
-}
-
-/// Reply of the cluster's coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct HeartbeatReply {
-    /// The job of both nodes.
-    pub(crate) job: JobId,
-    /// Whether the receiver is a member; if not, it was declared dead.
-    pub(crate) member: bool,
-}
 
 /// A worker has an older view than its cluster's coordinator, or a partial one. Local only.
 #[derive(Clone, Debug, Message)]
@@ -277,6 +254,7 @@ impl Inbox for Pulse {
 
 #[cfg(test)]
 mod tests {
+    use springtide_runtime::id::Epoch;
     use springtide_runtime::membership::Member;
     use springtide_runtime::net::{Address, MemoryNet, Router};
     use tokio::time::sleep;

@@ -8,7 +8,6 @@
 //! Independent of jobs: the scheduler decides on the consequences of a node's end.
 
 mod keeper;
-mod messages;
 mod news;
 mod voice;
 
@@ -33,10 +32,7 @@ use crate::scheduler::{Drain, NodeLost, Registered, Scheduler, SitePolled, SiteU
 use crate::supervise::{RestartDelays, Restarts};
 use crate::worker::Worker;
 
-pub use self::messages::{
-    Announce, CloseStubs, EndNodes, Expelled, GetHeld, HoldStubs, LeaveJobs, LeaveNodes, Register,
-    RegisterError, StartAnew,
-};
+pub use springtide_protocol::site::*;
 
 use self::keeper::{End, Order, REPLACE_GRACE, keep, stop, unless_ended};
 use self::news::{Active, Exited, Introduced, Poll, Waits, Warned};

@@ -13,6 +13,7 @@ const ROOMS: &[&str] = &[
     "runtime/net/src",
     "runtime/remote/src",
     "actors/policy/src",
+    "actors/protocol/src",
     "actors/providers/src",
     "actors/src",
     "apps/simulator/src",

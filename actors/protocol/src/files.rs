@@ -2,12 +2,14 @@
 //!
 //! This module must not depend on how files are stored.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::files::NameError;
-use springtide_runtime::id::{ClusterId, JobId};
-use springtide_runtime::net::Contact;
-use springtide_runtime::remote_message;
+use springtide_base::files::NameError;
+use springtide_base::id::{ClusterId, JobId};
+use springtide_net::net::Contact;
+use springtide_remote::remote_message;
 
 /// Most bytes of a file in one message.
 pub const CHUNK_MAX: u32 = 256 << 10;
@@ -31,7 +33,7 @@ impl FileEntry {
 
     /// Checks the entry, which may come from another process.
     pub fn check(&self) -> Result<(), FileError> {
-        springtide_runtime::files::check_name(&self.name)?;
+        springtide_base::files::check_name(&self.name)?;
         let digits = self.sum.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         if self.sum.len() == 64 && digits { Ok(()) } else { Err(FileError::Sum) }
     }
@@ -234,6 +236,42 @@ pub struct FilesHere {
     pub cluster: ClusterId,
     /// All files, or why they are unknown.
     pub files: Result<Vec<FileEntry>, String>,
+}
+
+/// A file name, and the files of this name in the grid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStatus {
+    /// Name of the file.
+    pub name: String,
+    /// The file that each cluster has under this name.
+    pub clusters: BTreeMap<ClusterId, FileEntry>,
+}
+
+impl FileStatus {
+    /// The file, if all clusters have the same one.
+    pub fn entry(&self) -> Option<&FileEntry> {
+        let mut all = self.clusters.values();
+        let first = all.next()?;
+        all.all(|other| other == first).then_some(first)
+    }
+
+    /// Any cluster that has the file, and its entry.
+    pub fn anywhere(&self) -> Option<(ClusterId, FileEntry)> {
+        let (cluster, entry) = self.clusters.iter().next()?;
+        Some((cluster.clone(), entry.clone()))
+    }
+
+    /// Describes how the clusters' files differ, if they do.
+    pub fn differs(&self) -> Option<String> {
+        if self.entry().is_some() || self.clusters.is_empty() {
+            return None;
+        }
+        let describe = |(cluster, entry): (&ClusterId, &FileEntry)| {
+            format!("{cluster} has {} bytes ({})", entry.bytes, entry.short_sum())
+        };
+        let all: Vec<String> = self.clusters.iter().map(describe).collect();
+        Some(format!("{}; remove the wrong ones, or give them other names", all.join(", ")))
+    }
 }
 
 remote_message! {

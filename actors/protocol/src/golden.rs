@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Serialize, de::DeserializeOwned};
-use springtide_runtime::id::{Epoch, Incarnation, JobId, Peer, TaskPath};
-use springtide_runtime::membership::{Member, Members, View};
-use springtide_runtime::meter::{
+use springtide_base::id::{Epoch, Incarnation, JobId, Peer, TaskPath};
+use springtide_metrics::{
     Amount, BenchmarkSpec, LinkReport, Measurement, NodeReport, PeriodMeasure, Scale, SpecId,
     Statistics,
 };
-use springtide_runtime::net::{Address, Buffers, Contact};
-use springtide_runtime::remote::RemoteMessage;
-use springtide_runtime::wire::{Kind, golden};
+use springtide_net::membership::{Member, Members, View};
+use springtide_net::net::{Address, Buffers, Contact};
+use springtide_net::wire::{Kind, golden};
+use springtide_remote::RemoteMessage;
 use springtide_runtime::work::{
     FinishedTask, HeldTask, Identity, Loss, Outcome, Place, RootLeft, SavedRoot, Start,
 };
@@ -34,14 +34,13 @@ use crate::policy::{Agreed, ClusterAggregate, Memory, Offer, Request, Settings, 
 use crate::probe::{CheckPaths, Path, Paths, Ping, Weight};
 use crate::pulse::{Heartbeat, HeartbeatReply};
 use crate::reservation::{Ask, Part, Phase, Refusal, Reservation, ReservationId};
-use crate::scheduler::manager::SiteOffer;
 use crate::scheduler::{
     AskLeave, AuditJob, BetterFree, CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership,
     ConfirmSlots, Drain, DrainError, Drained, Freed, GetAuthority, GetOffers, GetSample, GetSlots,
     GetStatus, GetWait, Granted, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused,
     HandOver, JobAudit, JobAuthority, JobState, JobStatus, MeasureSpeed, MemberSilent, NeedNodes,
     NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, PrepareSlots, Registered,
-    ReleaseSlots, RequestNodes, Requested, RootAdvanced, SitePolled, SiteStatus, SiteUp,
+    ReleaseSlots, RequestNodes, Requested, RootAdvanced, SiteOffer, SitePolled, SiteStatus, SiteUp,
     SpeedsMeasured, Stale, StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver, Undrain,
     WithdrawNodes,
 };
@@ -357,7 +356,7 @@ fn messages_of_a_job() {
     let reason_given = reason.clone();
     message(&TakeOver { job, epoch: Epoch(2), members, lost, reason, handed, elapsed_ms });
     let (epoch, reason) = (Epoch(1), reason_given);
-    let node: springtide_runtime::id::NodeId = "ams-1".into();
+    let node: springtide_base::id::NodeId = "ams-1".into();
     message(&ConfirmMembership { job, node: node.clone(), incarnation: Incarnation(5) });
     answer::<Result<(), Stale>>(
         "confirm-membership",
@@ -416,7 +415,7 @@ fn messages_of_the_coordinator_tree() {
         candidate: None,
         benchmark: Some(SpecId(9)),
     });
-    let (node, incarnation): (springtide_runtime::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
+    let (node, incarnation): (springtide_base::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
     message(&Silent { job, node: node.clone(), silent_ms: 2900 });
     message(&ClusterAlive { job, node: node.clone(), incarnation });
     let reason = "silent for 2.9 s".into();
@@ -447,7 +446,7 @@ fn messages_of_the_coordinator_tree() {
     );
 }
 
-fn offers() -> BTreeMap<springtide_runtime::id::ClusterId, Offer> {
+fn offers() -> BTreeMap<springtide_base::id::ClusterId, Offer> {
     let offer = Offer {
         free: 3,
         speed: Some(1.5),
@@ -470,7 +469,7 @@ fn heartbeats() {
 #[test]
 fn messages_of_the_exchange_of_nodes() {
     let (job, epoch) = (JobId(3), Epoch(2));
-    let (node, incarnation): (springtide_runtime::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
+    let (node, incarnation): (springtide_base::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
     let request = Request {
         count: 2,
         min_speed: Some(0.5),

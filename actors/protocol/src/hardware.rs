@@ -4,7 +4,7 @@
 //! speed. Independent of the programs that run on it.
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::checksum::checksum;
+use springtide_base::checksum::checksum;
 
 /// A machine's processors. Unreadable values are empty or 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

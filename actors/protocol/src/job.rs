@@ -8,14 +8,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::config::{AdaptationSection, Steal};
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, TaskPath};
-use springtide_runtime::membership::View;
-use springtide_runtime::meter::{BenchmarkSpec, Histograms, Statistics};
-use springtide_runtime::net::{Contact, RefuseReason};
-use springtide_runtime::remote_message;
+use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, TaskPath};
+use springtide_config::{AdaptationSection, Steal};
+use springtide_metrics::{BenchmarkSpec, Histograms, Statistics};
+use springtide_net::membership::View;
+use springtide_net::net::{Contact, RefuseReason};
+use springtide_remote::remote_message;
 use springtide_runtime::work::{CHECKPOINT_RATE, Failure, Loss, Outcome, RESULTS_BYTES};
 
+pub use crate::names::{
+    CHECKPOINTS, CLIENT, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name, site_name,
+};
 use crate::policy::{Mode, Settings};
 
 /// How nodes choose their victims.
@@ -440,7 +443,7 @@ impl JobReport {
     ///
     /// # Errors
     /// The report's latencies are malformed.
-    pub fn histograms(&self) -> Result<Histograms, springtide_runtime::meter::DeltaError> {
+    pub fn histograms(&self) -> Result<Histograms, springtide_metrics::DeltaError> {
         let mut histograms = Histograms::default();
         histograms.apply(&self.total.latencies)?;
         Ok(histograms)
@@ -518,29 +521,4 @@ remote_message! {
     "cancel" => Cancel;
     "member-lost" => MemberLost;
     "died-holding" => DiedHolding;
-}
-
-/// The worker's published name on every node.
-pub const WORKER: &str = "worker";
-/// The same actor's name for checkpoints. Messages to one name keep their order, and an order to
-/// leave must not wait for a checkpoint over a slow link.
-pub const CHECKPOINTS: &str = "worker-checkpoints";
-/// Published name of the scheduler on the head.
-pub const SCHEDULER: &str = "scheduler";
-/// Published name of the client.
-pub const CLIENT: &str = "client";
-
-/// Published name of a cluster's site on the head (or on the cluster's own head).
-pub fn site_name(cluster: &ClusterId) -> String {
-    format!("site:{cluster}")
-}
-
-/// Published name of a job's coordinator on its node.
-pub fn coordinator_name(job: JobId) -> String {
-    format!("coordinator:{}", job.0)
-}
-
-/// Published name of a cluster's coordinator for a job on its node.
-pub fn cluster_coordinator_name(job: JobId) -> String {
-    format!("cluster-coordinator:{}", job.0)
 }

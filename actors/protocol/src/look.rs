@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::meter::{LatencySummary, Statistics, ThreadState};
-use springtide_runtime::remote_message;
+use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_metrics::{LatencySummary, Statistics, ThreadState};
+use springtide_remote::remote_message;
 
 use crate::policy::{Action, LinkEstimate, Logged, Mode, Progress, action};
 

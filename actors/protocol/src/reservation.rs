@@ -16,22 +16,15 @@
 //! that crashes before it writes may issue a number twice; the token distinguishes the two
 //! reservations.
 //!
-//! `book` is the grid's side and `broker` the other: state machines without I/O. Times are
-//! wall-clock microseconds of the Unix epoch, because reservations outlive processes. This module
-//! must not depend on jobs, nor on how plans are made.
-
-mod book;
-mod broker;
+//! Times are wall-clock microseconds of the Unix epoch, because reservations outlive processes.
+//! Data only.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::ClusterId;
+use springtide_base::id::ClusterId;
 
-pub use self::book::{LedgerChange, ReservableSite, ReservationLedger, StepTimeouts};
-pub use self::broker::{Broker, Failure, Limits, News, Order};
-use crate::policy::provisioning::{Booking, Denied, Time, from_duration, seconds};
+use crate::policy::provisioning::{Booking, Denied, Time, seconds};
 
 /// Limits of a request, which bound its message: parts, and bookings of all parts together.
 const PARTS_MAX: usize = 2048;
@@ -191,7 +184,7 @@ impl Reservation {
     }
 
     /// Latest time at which the reservation exists, unless it is renewed or advances.
-    fn until(&self) -> Time {
+    pub fn until(&self) -> Time {
         match self.phase {
             Phase::Prepared { until } | Phase::Committed { until } => until,
             Phase::Confirmed { until } => until.unwrap_or(Time::MAX).min(self.end()),
@@ -274,12 +267,3 @@ pub enum Refusal {
         reason: String,
     },
 }
-
-fn after(now: Time, time: Duration) -> Time {
-    now.saturating_add(from_duration(time))
-}
-
-#[cfg(test)]
-mod tests;
-#[cfg(test)]
-mod tests_table;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use actix::Message;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
-use springtide_runtime::net::Contact;
-use springtide_runtime::remote_message;
+use springtide_base::id::{ClusterId, Incarnation, NodeId};
+use springtide_net::net::Contact;
+use springtide_remote::remote_message;
 
 use crate::hardware::Hardware;
 use crate::scheduler::Work;

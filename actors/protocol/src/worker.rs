@@ -1,17 +1,17 @@
 //! Messages of a job's roles to workers, and their replies. Data only.
 
 use serde::{Deserialize, Serialize};
+use springtide_base::id::{Epoch, Incarnation, JobId, NodeId};
+use springtide_metrics::NodeReport;
+use springtide_net::membership::{View, ViewChange};
+use springtide_remote::remote_message;
 use springtide_runtime::event::Record;
-use springtide_runtime::id::{Epoch, JobId};
-use springtide_runtime::membership::{View, ViewChange};
-use springtide_runtime::meter::NodeReport;
-use springtide_runtime::remote_message;
 use springtide_runtime::work::{RootLeft, SavedRoot};
 
 use crate::policy::Memory;
 
 /// Default epoch of a message from an older program that does not send one.
-pub(crate) fn newest() -> Epoch {
+pub fn newest() -> Epoch {
     Epoch(u32::MAX)
 }
 
@@ -146,6 +146,18 @@ pub struct FinalReport {
     pub records: Vec<Record>,
 }
 
+/// To a worker: does this incarnation of a member take part in the job? A worker of another node
+/// forwards the question to the member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProbeMember {
+    /// The job of both members.
+    pub job: JobId,
+    /// The member in question.
+    pub node: NodeId,
+    /// Its incarnation in the sender's view.
+    pub incarnation: Incarnation,
+}
+
 remote_message! {
     "new-view" => NewView;
     "change-view" => ChangeView -> bool;
@@ -155,4 +167,5 @@ remote_message! {
     "find-root" => FindRoot -> Option<RootMark>;
     "get-root" => GetRoot -> Option<KeptRoot>;
     "bequeath" => Bequeath;
+    "probe-member" => ProbeMember -> bool;
 }

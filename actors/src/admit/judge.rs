@@ -11,8 +11,7 @@ use actix::prelude::*;
 use springtide_runtime::id::{JobId, NodeId};
 use springtide_runtime::remote::{Origin, Received, Refusal, Remote, RemoteError};
 
-use super::place::{Judgement, Rule, Standing, judge};
-use super::table::{About, Ruled};
+use super::{About, Judgement, Rule, Ruled, Standing, judge};
 use crate::scheduler::{GetAuthority, JobAuthority, Scheduler};
 
 /// Timeout of a query to the scheduler about a job's authority.

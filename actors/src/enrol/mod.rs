@@ -15,13 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use serde::{Deserialize, Serialize};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::Net;
 use springtide_runtime::net::join::JoinCounts;
 use springtide_runtime::remote::Hub;
-use springtide_runtime::remote_message;
 
 pub use self::book::{Book, Given, RevokeError, Revoked, Token, TokenOrder, TokenRole, TokenState};
 pub use self::office::{Clusters, IsOwn, JoinTerms, NodeText, Office};
@@ -29,85 +27,11 @@ pub use self::renewal::{Renewal, is_due, renew_at, renew_files, retry_in};
 pub use self::store::{BookError, BookFile};
 use crate::admit;
 use crate::site::{Expelled, Site};
-
-/// Published name of the head's enrolment actor.
-pub const ENROLMENT: &str = "enrolment";
+pub use springtide_protocol::enrol::*;
+pub use springtide_protocol::names::ENROLMENT;
 
 /// Interval of reading the book. The command line may have changed it without notice.
 const READ_INTERVAL: Duration = Duration::from_secs(2);
-
-/// To the enrolment, by a node or a site, or by a site for a node of its cluster: requests another
-/// certificate for the same name.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct RenewCertificate {
-    /// Node of the certificate.
-    pub node: NodeId,
-    /// Cluster of the node.
-    pub cluster: ClusterId,
-    /// Role in its certificate.
-    pub role: String,
-    /// Certificate request, PKCS #10 in DER.
-    pub request: bytes::Bytes,
-}
-
-/// Why a certificate is not renewed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum RenewError {
-    /// The name was not issued to a joining process, and the head issues no certificates for it.
-    #[error(
-        "{node} has not joined this grid as {cluster}/{role}, and the head does not start it: its \
-         certificate is not renewed here; join again with a token"
-    )]
-    NotJoined {
-        /// Node of the request.
-        node: NodeId,
-        /// Cluster of the request.
-        cluster: ClusterId,
-        /// Role of the request.
-        role: String,
-    },
-    /// The certificate is revoked.
-    #[error("the certificate of {node} is revoked: {reason}")]
-    Revoked {
-        /// Node of the request.
-        node: NodeId,
-        /// Reason of the revocation.
-        reason: String,
-    },
-    /// The head failed to renew it.
-    #[error("the certificate of {node} could not be renewed: {reason}")]
-    Failed {
-        /// Node of the request.
-        node: NodeId,
-        /// Reason of the failure.
-        reason: String,
-    },
-}
-
-/// To the enrolment: the book has changed. It replies when the consequences are executed.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct LookAtBook {}
-
-/// To the enrolment: queries the counts of joins and refusals.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct GetDoor {}
-
-/// Counts of requests to join and of links, since the head's start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DoorStatus {
-    /// Number of processes that joined.
-    pub granted: u64,
-    /// Numbers of refused joins, by reason.
-    pub refused: BTreeMap<String, u64>,
-    /// Numbers of links that the head refused, by reason.
-    pub links_refused: BTreeMap<String, u64>,
-}
-
-remote_message! {
-    "renew-certificate" => RenewCertificate -> Result<String, RenewError>;
-    "look-at-book" => LookAtBook;
-    "get-door" => GetDoor -> DoorStatus;
-}
 
 /// Returns the counts of requests to join.
 pub type Counts = Box<dyn Fn() -> JoinCounts>;

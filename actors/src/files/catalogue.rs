@@ -4,49 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
 use springtide_runtime::id::ClusterId;
 
-use super::messages::{FileEntry, FilesHere};
+pub use springtide_protocol::files::FileStatus;
+use springtide_protocol::files::{FileEntry, FilesHere};
 
 /// Greatest number of files that an error message lists.
 const LISTED_MAX: usize = 8;
-
-/// A file name, and the files of this name in the grid.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileStatus {
-    /// Name of the file.
-    pub name: String,
-    /// The file that each cluster has under this name.
-    pub clusters: BTreeMap<ClusterId, FileEntry>,
-}
-
-impl FileStatus {
-    /// The file, if all clusters have the same one.
-    pub fn entry(&self) -> Option<&FileEntry> {
-        let mut all = self.clusters.values();
-        let first = all.next()?;
-        all.all(|other| other == first).then_some(first)
-    }
-
-    /// Any cluster that has the file, and its entry.
-    pub fn anywhere(&self) -> Option<(ClusterId, FileEntry)> {
-        let (cluster, entry) = self.clusters.iter().next()?;
-        Some((cluster.clone(), entry.clone()))
-    }
-
-    /// Describes how the clusters' files differ, if they do.
-    pub fn differs(&self) -> Option<String> {
-        if self.entry().is_some() || self.clusters.is_empty() {
-            return None;
-        }
-        let describe = |(cluster, entry): (&ClusterId, &FileEntry)| {
-            format!("{cluster} has {} bytes ({})", entry.bytes, entry.short_sum())
-        };
-        let all: Vec<String> = self.clusters.iter().map(describe).collect();
-        Some(format!("{}; remove the wrong ones, or give them other names", all.join(", ")))
-    }
-}
 
 /// All files of the grid, and the clusters that have reported.
 #[derive(Debug, Default)]

@@ -14,7 +14,7 @@ use ring::digest::{Context, SHA256};
 use springtide_runtime::files::check_name;
 use springtide_runtime::id::ClusterId;
 
-use super::messages::{FileEntry, FileError};
+use springtide_protocol::files::{FileEntry, FileError};
 
 /// Size of the pieces in which files are read and hashed.
 const PIECE_SIZE: usize = 1 << 20;

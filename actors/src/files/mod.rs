@@ -10,7 +10,6 @@
 pub mod catalogue;
 mod dir;
 mod fetch;
-mod messages;
 mod server;
 mod table;
 #[cfg(test)]
@@ -19,18 +18,9 @@ mod tests;
 use std::time::Duration;
 
 pub use dir::entry_of;
-pub use messages::{
-    BringFile, Brought, CHUNK_MAX, DropFiles, FileEntry, FileError, FilesHere, LookForFiles,
-    PutChunk, PutState, ReadChunk, RemoveFiles, Source,
-};
 pub use server::{FileServer, Keeping, TellAgain};
-
-use springtide_runtime::id::ClusterId;
-
-/// Returns the published name of a cluster's file server.
-pub fn files_name(cluster: &ClusterId) -> String {
-    format!("files-{cluster}")
-}
+pub use springtide_protocol::files::*;
+pub use springtide_protocol::names::files_name;
 
 /// Limits of a file server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

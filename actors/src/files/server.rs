@@ -18,14 +18,14 @@ use tokio::time::Instant;
 
 use super::dir::{Dir, Part, Stamp};
 use super::fetch::{blocking, fetch, write};
-use super::messages::{
-    BringFile, Brought, CHUNK_MAX, DropFiles, FileEntry, FileError, FilesHere, LookForFiles,
-    PutChunk, PutState, ReadChunk, RemoveFiles,
-};
 use super::table::{Action, Event, Table};
 use super::{Limits, files_name};
 use crate::admit;
 use crate::scheduler::Scheduler;
+use springtide_protocol::files::{
+    BringFile, Brought, CHUNK_MAX, DropFiles, FileEntry, FileError, FilesHere, LookForFiles,
+    PutChunk, PutState, ReadChunk, RemoveFiles,
+};
 
 /// Time limit for a report to the scheduler.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);

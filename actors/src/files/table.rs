@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use springtide_runtime::id::JobId;
 
-use super::messages::{Brought, FileEntry, FileError, Source};
+use springtide_protocol::files::{Brought, FileEntry, FileError, Source};
 
 /// Inputs of the table.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use springtide_runtime::id::ClusterId;
 use springtide_runtime::random::SplitMix;
 
 use super::*;
-use crate::policy::provisioning::{SECOND, Table, Terms};
+use crate::policy::provisioning::{Booking, Denied, SECOND, Table, Terms};
 
 const CLUSTER: &str = "vu";
 

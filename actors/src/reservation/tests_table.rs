@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use springtide_runtime::event_kinds;
+use springtide_runtime::id::ClusterId;
 use springtide_runtime::state_table::{Outcome, check};
 
 use super::broker::Step;
 use super::*;
-use crate::policy::provisioning::{SECOND, Table, Terms};
+use crate::policy::provisioning::{Booking, SECOND, Table, Terms};
 
 const NOW: Time = 1_800_000_000 * SECOND;
 const TOKEN: u64 = 7;

@@ -5,10 +5,8 @@
 
 mod act;
 pub mod core;
-mod exchange;
 mod inputs;
 pub mod manager;
-mod messages;
 mod reserve;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,10 +24,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
 use self::core::{Core, Event, Recovered};
-pub use self::exchange::*;
 use self::manager::Settings;
-pub use self::messages::*;
-pub use self::reserve::*;
 use crate::admit::{About, Asking, Judges, Principal, Standing, wait};
 use crate::client::Client;
 use crate::job::{CLIENT, JobEnded, JobError, JobOver, JobReport};
@@ -38,6 +33,7 @@ use crate::links::{Link, Links};
 use crate::policy::malleability::Placed;
 use crate::probe::{PROBER, Ping, Prober};
 use crate::store::{Store, StoreError};
+pub use springtide_protocol::scheduler::*;
 
 /// Time limit after which no node works for an ended job, and no job outlives its coordinator.
 ///

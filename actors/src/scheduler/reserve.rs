@@ -3,90 +3,15 @@
 //! Changes are on disk before the answer is sent. This module must not decide anything.
 
 use actix::prelude::*;
-use serde::{Deserialize, Serialize};
 use springtide_runtime::event::Event as GridEvent;
-use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
-use super::Scheduler;
 use super::core::{Action, Agreed};
-use super::manager::{Bill, SiteOffer};
-use crate::policy::provisioning::Time;
-use crate::reservation::{Ask, LedgerChange, Refusal, Reservation, ReservationId};
-
-/// Question to the scheduler: the offered slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GetSlots {}
-
-/// The slots of all sites.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GridSlots {
-    /// Time of the offer, in microseconds of the Unix epoch, by the head's clock.
-    pub now: Time,
-    /// Offers, one for each site.
-    pub sites: Vec<SiteOffer>,
-    /// All reservations at that time.
-    pub reservations: Vec<Reservation>,
-    /// Expected links between clusters, from the grid's config.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub links: Vec<GridLink>,
-}
-
-/// A link between two clusters.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GridLink {
-    /// One end of the link.
-    pub a: springtide_runtime::id::ClusterId,
-    /// The other end of the link.
-    pub b: springtide_runtime::id::ClusterId,
-    /// One-way latency, in seconds.
-    pub latency_s: f64,
-    /// Rate, in bytes per second.
-    pub bytes_per_s: f64,
-}
-
-/// Request of a broker to the scheduler: prepare a reservation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PrepareSlots {
-    /// Request for the reservation.
-    pub ask: Ask,
-}
-
-/// Request of a broker to the scheduler: commit a prepared reservation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CommitSlots {
-    /// Number of the reservation.
-    pub id: ReservationId,
-    /// The broker's token of the agreement.
-    pub token: u64,
-}
-
-/// Request of a broker to the scheduler: confirm a committed reservation, or renew its lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConfirmSlots {
-    /// Number of the reservation.
-    pub id: ReservationId,
-    /// The broker's token of the agreement.
-    pub token: u64,
-}
-
-/// Order to the scheduler: end a reservation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReleaseSlots {
-    /// Number of the reservation.
-    pub id: ReservationId,
-    /// The broker's token of the agreement; absent: the number suffices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<u64>,
-}
-
-remote_message! {
-    "get-slots" => GetSlots -> GridSlots;
-    "prepare-slots" => PrepareSlots -> Result<Reservation, Refusal>;
-    "commit-slots" => CommitSlots -> Result<Reservation, Refusal>;
-    "confirm-slots" => ConfirmSlots -> Result<Reservation, Refusal>;
-    "release-slots" => ReleaseSlots -> Result<Reservation, Refusal>;
-}
+use super::manager::Bill;
+use super::{
+    CommitSlots, ConfirmSlots, GetSlots, GridSlots, PrepareSlots, ReleaseSlots, Scheduler,
+};
+use crate::reservation::{LedgerChange, Refusal, Reservation};
 
 impl Scheduler {
     fn execute_after(&mut self, ctx: &mut Context<Self>, actions: Vec<Action>) {

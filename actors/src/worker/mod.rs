@@ -6,7 +6,6 @@
 
 mod assign;
 mod look;
-mod messages;
 mod probe;
 mod speed;
 mod succession;
@@ -57,13 +56,8 @@ use crate::scheduler::{
 };
 
 pub(crate) use assign::{assign_worker, send_assign};
-pub(crate) use messages::newest;
-pub use messages::{
-    Bequeath, Bequest, ChangeView, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot,
-    Leave, NewView, RootMark,
-};
-pub use probe::ProbeMember;
 pub(crate) use probe::probe_indirectly;
+pub use springtide_protocol::worker::*;
 pub(crate) use views::{small_change, tell_view};
 
 /// Timeout of a report of losses to the job's coordinator.

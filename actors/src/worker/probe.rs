@@ -4,9 +4,7 @@
 //! A line between two clusters may be cut while a third cluster reaches both. Then no member is
 //! dead, and work continues through relays. Independent of the consequences.
 
-use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
-use springtide_runtime::remote_message;
 
 use super::*;
 
@@ -16,22 +14,6 @@ const PROXIES: usize = 3;
 const REACH_WITHIN: Duration = Duration::from_millis(1500);
 /// Time to wait for a proxy's answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(2500);
-
-/// To a worker: does this incarnation of a member take part in the job? A worker of another node
-/// forwards the question to the member.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProbeMember {
-    /// The job of both members.
-    pub job: JobId,
-    /// The member in question.
-    pub node: NodeId,
-    /// Its incarnation in the sender's view.
-    pub incarnation: Incarnation,
-}
-
-remote_message! {
-    "probe-member" => ProbeMember -> bool;
-}
 
 /// The members to ask about `target`: coordinators of third clusters first, since a cut is between
 /// two clusters. `round` varies the choice.

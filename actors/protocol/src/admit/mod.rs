@@ -9,30 +9,25 @@
 //! - The head has all rights of a client, and orders nodes, sites and coordinators.
 //!
 //! A message about a job is also judged by the sender's place in that job, and by the epoch that it
-//! names. [`judge`] judges, [`RULES`] lists each message with its rule, and
-//! [`judged!`](crate::judged) applies the judgement before an actor's handlers. Only the last epoch
-//! issued by the scheduler is valid. A receiver that does not know an epoch or a sender asks the
+//! names. [`judge`] judges, and [`RULES`] lists each message with its rule. Actors apply the
+//! judgement before their handlers. Only the last epoch issued by the scheduler is valid. A receiver that does not know an epoch or a sender asks the
 //! scheduler ([`GetAuthority`](crate::scheduler::GetAuthority)).
 //!
 //! A message about its sender must name the node of the link's certificate. Messages of a process
 //! to itself are not judged. Networks without certificates (in memory) have no roles, but places
 //! and epochs are judged there too.
 
-mod judge;
 mod place;
-#[cfg(test)]
-mod rogue;
 mod table;
 
-pub use self::judge::{Answer, Asking, Judges, ask_scheduler, hear, wait};
 pub use self::place::{
     Judgement, Places, Principal, Rule, Standing, is_head, is_operator, judge, outside,
 };
 pub use self::table::{About, RULES, Ruled, by_rule};
 
-use springtide_runtime::id::{ClusterId, NodeId, Peer};
-use springtide_runtime::net::tls::{NodeName, Role};
-use springtide_runtime::remote::{Refusal, Sender};
+use springtide_base::id::{ClusterId, NodeId, Peer};
+use springtide_net::net::tls::{NodeName, Role};
+use springtide_remote::{Refusal, Sender};
 
 use crate::cluster::{ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period};
 use crate::enrol::RenewCertificate;
@@ -168,8 +163,8 @@ pub(crate) fn cluster_period(from: &Sender<'_>, message: &ClusterPeriod) -> Verd
 
 #[cfg(test)]
 mod tests {
-    use springtide_runtime::id::{Incarnation, Peer};
-    use springtide_runtime::net::{Address, Contact};
+    use springtide_base::id::{Incarnation, Peer};
+    use springtide_net::net::{Address, Contact};
 
     use super::*;
     use crate::enrol::GetDoor;

@@ -6,12 +6,12 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, Epoch, NodeId};
-use springtide_runtime::membership::View;
-use springtide_runtime::net::tls::Role;
-use springtide_runtime::remote::{Origin, Refusal};
+use springtide_base::id::{ClusterId, Epoch, NodeId};
+use springtide_net::membership::View;
+use springtide_net::net::tls::Role;
+use springtide_remote::{Origin, Refusal};
 
-use crate::head::HEAD_CLUSTER;
+use crate::names::HEAD_CLUSTER;
 use crate::scheduler::JobAuthority;
 
 /// A set of places that a sender may have in a job.

@@ -4,9 +4,9 @@
 //! An actor accepts a message only by its rule. A message without a rule does not compile where it
 //! is published. `matrix.txt` shows the consequences of the rules for each role and place.
 
-use springtide_runtime::id::{Epoch, JobId, NodeId};
-use springtide_runtime::net::tls::Role;
-use springtide_runtime::remote::{Origin, Refusal, RemoteMessage, Sender};
+use springtide_base::id::{Epoch, JobId, NodeId};
+use springtide_net::net::tls::Role;
+use springtide_remote::{Origin, Refusal, RemoteMessage, Sender};
 
 use super::place::{Places, Principal, Rule};
 use super::*;
@@ -106,7 +106,7 @@ pub trait Ruled: RemoteMessage {
 /// # Errors
 /// [`Refusal`] of the sender.
 ///
-/// [`Published::accepts_from`]: springtide_runtime::remote::Published::accepts_from
+/// [`Published::accepts_from`]: springtide_remote::Published::accepts_from
 pub fn by_rule<M: Ruled>(from: &Sender<'_>, message: &M) -> Result<(), Refusal> {
     from.is(M::RULE.roles)?;
     message.claim(from)
@@ -390,7 +390,7 @@ fn named(epoch: Epoch) -> Option<Epoch> {
 fn member_silent(from: &Sender<'_>, message: &MemberSilent) -> Result<(), Refusal> {
     let Some(by) = &message.by else { return Ok(()) };
     from.holds(|peer| {
-        let own = |(node, incarnation): &(NodeId, springtide_runtime::id::Incarnation)| {
+        let own = |(node, incarnation): &(NodeId, springtide_base::id::Incarnation)| {
             *node == peer.node && *incarnation == peer.incarnation
         };
         *by == peer.cluster && message.voice.as_ref().is_none_or(own)
@@ -415,7 +415,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fmt::Write as _;
 
-    use springtide_runtime::id::{Incarnation, Peer};
+    use springtide_base::id::{Incarnation, Peer};
 
     use super::*;
     use crate::admit::{Judgement, Standing, judge};

@@ -11,11 +11,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::membership::Member;
-use springtide_runtime::meter::{BenchmarkSpec, Measurement, SpecId};
-use springtide_runtime::net::Contact;
-use springtide_runtime::remote_message;
+use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_metrics::{BenchmarkSpec, Measurement, SpecId};
+use springtide_net::membership::Member;
+use springtide_net::net::Contact;
+use springtide_remote::remote_message;
 
 use super::{ResizeError, Resized};
 use crate::job::Reached;

@@ -8,14 +8,14 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::membership::View;
-use springtide_runtime::net::{Address, Contact};
-use springtide_runtime::remote_message;
+use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_net::membership::View;
+use springtide_net::net::{Address, Contact};
+use springtide_remote::remote_message;
 
-use super::manager::{JobView, Kind, Need};
+use super::{JobView, Kind, Need};
 use crate::admit::Principal;
-use crate::files::catalogue::FileStatus;
+use crate::files::FileStatus;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
 use crate::policy::malleability::{NoPlace, Placed};

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::event::{Need, Want};
+use super::Need;
+use super::event::Want;
 use crate::policy::malleability::{Benefit, Direction, Placed, Placement};
 use crate::policy::provisioning::Time;
 

@@ -19,7 +19,8 @@ use tokio::time::Instant;
 
 use super::Manager;
 use super::books::{Job, Stage};
-use super::event::{Action, Bill, Kind, Need};
+use super::event::{Action, Bill};
+use super::{Kind, Need, SiteOffer};
 use crate::policy::malleability::{Direction, Room};
 use crate::policy::provisioning::{
     Booking, NEVER, SECOND, Skyline, Slot, Table, Terms, Time, from_duration, seconds,
@@ -31,22 +32,6 @@ use crate::reservation::{
 
 /// Time that shrinking takes in addition to the time limits for answer and release.
 const MARGIN: Time = 5 * SECOND;
-
-/// Offer of a site: its free slots.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct SiteOffer {
-    /// Cluster of the site.
-    pub cluster: ClusterId,
-    /// Number of working processors.
-    pub processors: u32,
-    /// Number of changes of the free slots, without the passing of time.
-    pub epoch: u64,
-    /// Free slots, in times of the Unix epoch.
-    pub slots: Vec<Slot>,
-    /// Reason why there are no slots, if the terms or a failure exclude them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub none: Option<String>,
-}
 
 /// Reservations, and the manager's knowledge of them.
 #[derive(Debug, Default)]

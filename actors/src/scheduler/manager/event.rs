@@ -4,108 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-pub use springtide_runtime::config::JobKind as Kind;
-use springtide_runtime::files::check_name;
 use springtide_runtime::id::{ClusterId, JobId};
 
-use crate::policy::malleability::{Component, Placed, Placement, Transfer};
-use crate::policy::provisioning::{NEVER, Time, from_duration};
+use super::Need;
+use crate::policy::malleability::{Placed, Transfer};
+use crate::policy::provisioning::Time;
 use crate::reservation::ReservationId;
-
-/// Requirements of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Need {
-    /// Whether the job's size can change.
-    pub kind: Kind,
-    /// Placement policy of the job.
-    pub placement: Placement,
-    /// Components of the job, at least one.
-    pub components: Vec<Component>,
-    /// Greatest number of processors of each component, at least its start. For rigid jobs, its
-    /// start.
-    pub most: Vec<u32>,
-    /// Whether the job may grow in clusters where it has no processors.
-    pub spreads: bool,
-    /// Reservation that the job runs on exclusively.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub under: Option<ReservationId>,
-    /// Time limit in milliseconds, after which the job is ended. A job without one is assumed to
-    /// run forever.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub time_ms: Option<u64>,
-}
-
-impl Need {
-    /// Creates requirements of one component that may run in any cluster.
-    pub fn one(kind: Kind, min: u32, start: u32, most: u32) -> Self {
-        let (clusters, files) = (BTreeSet::new(), Vec::new());
-        let components = vec![Component { min, start, clusters, files }];
-        let placement = Placement::default();
-        let most = vec![most];
-        Self { kind, placement, components, most, spreads: false, under: None, time_ms: None }
-    }
-
-    /// Time limit of the job; [`NEVER`] without one.
-    pub(super) fn time(&self) -> Time {
-        self.time_ms.map_or(NEVER, |ms| from_duration(Duration::from_millis(ms)))
-    }
-
-    /// Whether the capacities differ from other jobs', because of a reservation or a time limit.
-    pub(super) fn has_own_rooms(&self) -> bool {
-        self.under.is_some() || self.time_ms.is_some()
-    }
-
-    /// Checks the requirements, which may come from another program.
-    ///
-    /// # Errors
-    /// The reason why the requirements are invalid.
-    pub fn check(&self) -> Result<(), String> {
-        if self.components.is_empty() || self.components.len() != self.most.len() {
-            let (parts, most) = (self.components.len(), self.most.len());
-            return Err(format!("the job has {parts} components, but greatest sizes of {most}"));
-        }
-        for (i, (one, most)) in self.components.iter().zip(&self.most).enumerate() {
-            if one.min == 0 || one.min > one.start || one.start > *most {
-                let (min, start) = (one.min, one.start);
-                return Err(format!(
-                    "component {} has min {min}, start {start} and most {most}: each must be at \
-                     least the one before, and the first at least 1",
-                    i + 1
-                ));
-            }
-        }
-        if self.under.is_some() && (self.kind == Kind::Malleable || self.spreads) {
-            return Err("a job on a reservation cannot change its size: make it rigid or moldable"
-                .to_owned());
-        }
-        if self.time_ms == Some(0) {
-            return Err("the job's time limit is zero: state a positive one, or none".to_owned());
-        }
-        if self.spreads && self.components.iter().any(|one| !one.files.is_empty()) {
-            return Err("the job needs files, so it cannot grow into clusters without them: turn \
-                 spreading off"
-                .to_owned());
-        }
-        let files = self.components.iter().flat_map(|one| &one.files);
-        if let Some(error) = files.filter_map(|file| check_name(file).err()).next() {
-            return Err(error.to_string());
-        }
-        if self.components.iter().try_fold(0u32, |sum, one| sum.checked_add(one.min)).is_none() {
-            return Err("the components need more than 2^32 processors in total".to_owned());
-        }
-        Ok(())
-    }
-
-    /// Greatest number of processors of all components together.
-    pub fn greatest(&self) -> u32 {
-        self.most.iter().fold(0, |sum, most| sum.saturating_add(*most))
-    }
-
-    /// Least number of processors of all components together.
-    pub fn least(&self) -> u32 {
-        self.components.iter().map(|one| one.min).sum()
-    }
-}
 
 /// Inputs of the malleability manager.
 #[derive(Clone, Debug, PartialEq)]

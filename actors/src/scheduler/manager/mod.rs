@@ -34,8 +34,7 @@ use springtide_runtime::config::{SchedulingSection, Whole};
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-pub use self::calendar::SiteOffer;
-pub use self::event::{Action, Bill, Event, Kind, Need, Want};
+pub use self::event::{Action, Bill, Event, Want};
 pub use self::queue::Outlook;
 
 use self::books::{Account, Cluster, Job, Stage};
@@ -47,6 +46,7 @@ use crate::policy::malleability::{
 use crate::policy::provisioning::{Terms, Time};
 use crate::reservation::StepTimeouts;
 use crate::scheduler::GridLink;
+pub use crate::scheduler::{JobView, Kind, Need, Phase, SiteOffer};
 
 /// Rise of a job's efficiency after which processors that it refused are offered again.
 const REFUSAL_RESET: f64 = 0.05;
@@ -158,47 +158,6 @@ impl From<&SchedulingSection> for Settings {
             ..Self::default()
         }
     }
-}
-
-/// Public state of a job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct JobView {
-    /// Phase of the job.
-    pub phase: Phase,
-    /// Whether the job's size can change.
-    pub kind: Kind,
-    /// Least number of processors of the job.
-    pub least: u32,
-    /// Greatest number of processors that the job may have now.
-    pub most: u32,
-    /// Greatest number of processors that the job can use.
-    pub useful: u32,
-    /// Processors on which the job computes, by cluster.
-    pub sizes: BTreeMap<ClusterId, u32>,
-    /// Number of scans that found no place for the job.
-    pub tries: u32,
-    /// Reason why the job waits, or its last change.
-    pub why: String,
-}
-
-/// Phase of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Phase {
-    /// The job waits for a place.
-    Waiting,
-    /// The job has a place, and its files are being transferred.
-    Placed,
-    /// The job is being started.
-    Claiming,
-    /// The job runs, and its size is constant.
-    Running,
-    /// The job runs, and is getting processors.
-    Growing,
-    /// The job runs, and is releasing processors.
-    Shrinking,
-    /// The job has ended, and its processors are being freed.
-    Ending,
 }
 
 /// State of the malleability manager.

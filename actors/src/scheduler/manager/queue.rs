@@ -11,8 +11,9 @@ use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::books::{Job, PendingGrowth, Stage};
-use super::event::{Action, Kind, Need, Want};
+use super::event::{Action, Want};
 use super::{Approach, Manager};
+use super::{Kind, Need};
 use crate::policy::malleability::{
     Component, Direction, Ground, NoPlace, Placed, Placement, Room, Runner, Transfer, place,
 };

@@ -1,0 +1,34 @@
+//! The messages between the roles of a Springtide grid, and the rules who may send them.
+//!
+//! - A module for each receiver, with its messages and their replies: [`scheduler`], [`site`],
+//!   [`node`], [`worker`], [`cluster`], [`files`], [`enrol`], [`probe`]. [`job`] has those about a
+//!   job as a whole, and [`look`] those of observers.
+//! - [`names`]: the names under which the receivers are published.
+//! - [`admit`]: the rule of each message. `admit/matrix.txt` shows the consequences of the rules for
+//!   each role and place.
+//! - [`reservation`], [`hardware`], [`pulse`]: data that messages carry, and heartbeats.
+//!
+//! Begin at [`admit::RULES`], the list of all messages. The golden bytes in `golden/` must decode in
+//! later versions; a change of the wire shows there.
+//!
+//! Data only: no actors and no decisions. A sender needs this crate, not the receiver's.
+
+pub mod admit;
+pub mod cluster;
+pub mod enrol;
+pub mod files;
+#[cfg(test)]
+mod golden;
+pub mod hardware;
+pub mod job;
+pub mod look;
+pub mod names;
+pub mod node;
+pub mod probe;
+pub mod pulse;
+pub mod reservation;
+pub mod scheduler;
+pub mod site;
+pub mod worker;
+
+use springtide_policy as policy;

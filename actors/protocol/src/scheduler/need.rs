@@ -1,0 +1,149 @@
+//! The requirements of a job, and its state in the malleability manager. Data only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use springtide_base::files::check_name;
+use springtide_base::id::ClusterId;
+pub use springtide_config::JobKind as Kind;
+
+use crate::policy::malleability::{Component, Placement};
+use crate::policy::provisioning::{NEVER, Time, from_duration};
+use crate::reservation::ReservationId;
+
+/// Requirements of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Need {
+    /// Whether the job's size can change.
+    pub kind: Kind,
+    /// Placement policy of the job.
+    pub placement: Placement,
+    /// Components of the job, at least one.
+    pub components: Vec<Component>,
+    /// Greatest number of processors of each component, at least its start. For rigid jobs, its
+    /// start.
+    pub most: Vec<u32>,
+    /// Whether the job may grow in clusters where it has no processors.
+    pub spreads: bool,
+    /// Reservation that the job runs on exclusively.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub under: Option<ReservationId>,
+    /// Time limit in milliseconds, after which the job is ended. A job without one is assumed to
+    /// run forever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_ms: Option<u64>,
+}
+
+impl Need {
+    /// Creates requirements of one component that may run in any cluster.
+    pub fn one(kind: Kind, min: u32, start: u32, most: u32) -> Self {
+        let (clusters, files) = (BTreeSet::new(), Vec::new());
+        let components = vec![Component { min, start, clusters, files }];
+        let placement = Placement::default();
+        let most = vec![most];
+        Self { kind, placement, components, most, spreads: false, under: None, time_ms: None }
+    }
+
+    /// Time limit of the job; [`NEVER`] without one.
+    pub fn time(&self) -> Time {
+        self.time_ms.map_or(NEVER, |ms| from_duration(Duration::from_millis(ms)))
+    }
+
+    /// Whether the capacities differ from other jobs', because of a reservation or a time limit.
+    pub fn has_own_rooms(&self) -> bool {
+        self.under.is_some() || self.time_ms.is_some()
+    }
+
+    /// Checks the requirements, which may come from another program.
+    ///
+    /// # Errors
+    /// The reason why the requirements are invalid.
+    pub fn check(&self) -> Result<(), String> {
+        if self.components.is_empty() || self.components.len() != self.most.len() {
+            let (parts, most) = (self.components.len(), self.most.len());
+            return Err(format!("the job has {parts} components, but greatest sizes of {most}"));
+        }
+        for (i, (one, most)) in self.components.iter().zip(&self.most).enumerate() {
+            if one.min == 0 || one.min > one.start || one.start > *most {
+                let (min, start) = (one.min, one.start);
+                return Err(format!(
+                    "component {} has min {min}, start {start} and most {most}: each must be at \
+                     least the one before, and the first at least 1",
+                    i + 1
+                ));
+            }
+        }
+        if self.under.is_some() && (self.kind == Kind::Malleable || self.spreads) {
+            return Err("a job on a reservation cannot change its size: make it rigid or moldable"
+                .to_owned());
+        }
+        if self.time_ms == Some(0) {
+            return Err("the job's time limit is zero: state a positive one, or none".to_owned());
+        }
+        if self.spreads && self.components.iter().any(|one| !one.files.is_empty()) {
+            return Err("the job needs files, so it cannot grow into clusters without them: turn \
+                 spreading off"
+                .to_owned());
+        }
+        let files = self.components.iter().flat_map(|one| &one.files);
+        if let Some(error) = files.filter_map(|file| check_name(file).err()).next() {
+            return Err(error.to_string());
+        }
+        if self.components.iter().try_fold(0u32, |sum, one| sum.checked_add(one.min)).is_none() {
+            return Err("the components need more than 2^32 processors in total".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Greatest number of processors of all components together.
+    pub fn greatest(&self) -> u32 {
+        self.most.iter().fold(0, |sum, most| sum.saturating_add(*most))
+    }
+
+    /// Least number of processors of all components together.
+    pub fn least(&self) -> u32 {
+        self.components.iter().map(|one| one.min).sum()
+    }
+}
+
+/// Public state of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobView {
+    /// Phase of the job.
+    pub phase: Phase,
+    /// Whether the job's size can change.
+    pub kind: Kind,
+    /// Least number of processors of the job.
+    pub least: u32,
+    /// Greatest number of processors that the job may have now.
+    pub most: u32,
+    /// Greatest number of processors that the job can use.
+    pub useful: u32,
+    /// Processors on which the job computes, by cluster.
+    pub sizes: BTreeMap<ClusterId, u32>,
+    /// Number of scans that found no place for the job.
+    pub tries: u32,
+    /// Reason why the job waits, or its last change.
+    pub why: String,
+}
+
+/// Phase of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// The job waits for a place.
+    Waiting,
+    /// The job has a place, and its files are being transferred.
+    Placed,
+    /// The job is being started.
+    Claiming,
+    /// The job runs, and its size is constant.
+    Running,
+    /// The job runs, and is getting processors.
+    Growing,
+    /// The job runs, and is releasing processors.
+    Shrinking,
+    /// The job has ended, and its processors are being freed.
+    Ending,
+}
