@@ -14,10 +14,8 @@ pub mod incarnation;
 pub mod lease;
 pub mod links;
 pub mod node;
-mod poison;
 pub mod probe;
 pub mod pulse;
-pub mod reservation;
 pub mod scheduler;
 pub mod site;
 pub mod site_host;
@@ -28,3 +26,9 @@ pub mod worker;
 pub use springtide_policy as policy;
 pub use springtide_protocol::{hardware, job, look};
 pub use springtide_providers as provider;
+
+/// The protocol of reservations: its data and its two sides.
+pub mod reservation {
+    pub use springtide_protocol::reservation::*;
+    pub use springtide_scheduler::reservation::*;
+}

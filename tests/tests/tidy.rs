@@ -15,6 +15,7 @@ const ROOMS: &[&str] = &[
     "actors/policy/src",
     "actors/protocol/src",
     "actors/providers/src",
+    "actors/scheduler/src",
     "actors/src",
     "apps/simulator/src",
 ];

@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_runtime::id::ClusterId;
+use springtide_base::id::ClusterId;
 
-pub use springtide_protocol::files::FileStatus;
-use springtide_protocol::files::{FileEntry, FilesHere};
+pub use crate::files::FileStatus;
+use crate::files::{FileEntry, FilesHere};
 
 /// Greatest number of files that an error message lists.
 const LISTED_MAX: usize = 8;

@@ -15,15 +15,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use springtide_runtime::id::{ClusterId, Incarnation, NodeId, TaskPath};
-use springtide_runtime::membership::Member;
+use springtide_base::id::{ClusterId, Incarnation, NodeId, TaskPath};
+use springtide_net::membership::Member;
 use springtide_runtime::work::HeldTask;
 use tokio::time::Instant;
 
 use crate::job::{DeadHolder, JobError};
 
 /// Maximum time between the deaths of a cluster's nodes that may be the loss of the cluster.
-pub(crate) const CLUSTER_WITHIN: Duration = Duration::from_secs(3);
+pub const CLUSTER_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum numbers of deaths and tasks; entries of the oldest deaths are deleted first.
 const DEATHS_MAX: usize = 1000;
 const TASKS_MAX: usize = 20_000;
@@ -32,19 +32,22 @@ type NodeIncarnation = (NodeId, Incarnation);
 
 /// A node that is dead according to the membership.
 #[derive(Clone, Debug)]
-pub(crate) struct Dead {
-    pub(crate) node: NodeId,
-    pub(crate) incarnation: Incarnation,
-    pub(crate) cluster: ClusterId,
+pub struct Dead {
+    /// Name of the node.
+    pub node: NodeId,
+    /// Its incarnation that died.
+    pub incarnation: Incarnation,
+    /// Cluster of the node.
+    pub cluster: ClusterId,
     /// How it died, with its last lines if any.
-    pub(crate) reason: String,
+    pub reason: String,
     /// Whether it was ordered to leave.
-    pub(crate) leaving: bool,
+    pub leaving: bool,
 }
 
 impl Dead {
     /// Creates the entry of a dead member.
-    pub(crate) fn of(node: &NodeId, member: &Member, reason: &str) -> Self {
+    pub fn of(node: &NodeId, member: &Member, reason: &str) -> Self {
         let Member { incarnation, ref cluster, leaving, .. } = *member;
         let (node, cluster, reason) = (node.clone(), cluster.clone(), reason.to_owned());
         Self { node, incarnation, cluster, reason, leaving }
@@ -69,7 +72,7 @@ struct TaskHolders {
 
 /// Result of the detection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// No task is to blame.
     Clean,
     /// Check again at this time, when the loss of a whole cluster can be excluded.
@@ -80,10 +83,11 @@ pub(crate) enum Verdict {
 
 /// A poison task, and the deaths that it is blamed for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Poisoned {
-    pub(crate) task: HeldTask,
+pub struct Poisoned {
+    /// The task that its holders were executing.
+    pub task: HeldTask,
     /// The deaths that count, in order of the nodes' names.
-    pub(crate) holders: Vec<DeadHolder>,
+    pub holders: Vec<DeadHolder>,
 }
 
 impl From<Poisoned> for JobError {
@@ -94,7 +98,7 @@ impl From<Poisoned> for JobError {
 
 /// Record of deaths and of the tasks held at them.
 #[derive(Debug)]
-pub(crate) struct Poison {
+pub struct Poison {
     limit: u32,
     patient: bool,
     deaths: BTreeMap<NodeIncarnation, Death>,
@@ -104,20 +108,20 @@ pub(crate) struct Poison {
 
 impl Poison {
     /// Blames a task for the deaths of `limit` distinct nodes; 0: never.
-    pub(crate) fn new(limit: u32) -> Self {
+    pub fn new(limit: u32) -> Self {
         let (deaths, held) = (BTreeMap::new(), BTreeMap::new());
         Self { limit, patient: false, deaths, held, cluster_losses: 0 }
     }
 
     /// Like `new`, but no death counts before the loss of its whole cluster is excluded. For
     /// observers that will not execute the task next.
-    pub(crate) fn patient(limit: u32) -> Self {
+    pub fn patient(limit: u32) -> Self {
         Self { patient: true, ..Self::new(limit) }
     }
 
     /// Records deaths reported by the membership. `lives_on` returns whether a cluster has members
     /// left.
-    pub(crate) fn died(
+    pub fn died(
         &mut self,
         dead: impl IntoIterator<Item = Dead>,
         lives_on: impl Fn(&ClusterId) -> bool,
@@ -154,7 +158,7 @@ impl Poison {
 
     /// Records tasks of an owner that a node held at its death. Without a recorded death, the node
     /// left in order or died before this record started.
-    pub(crate) fn held(&mut self, node: &NodeId, incarnation: Incarnation, tasks: Vec<HeldTask>) {
+    pub fn held(&mut self, node: &NodeId, incarnation: Incarnation, tasks: Vec<HeldTask>) {
         let incarnation = (node.clone(), incarnation);
         if !self.deaths.contains_key(&incarnation) {
             return;
@@ -175,17 +179,17 @@ impl Poison {
     }
 
     /// Clears a task that has made new progress: earlier deaths have another cause.
-    pub(crate) fn absolve(&mut self, path: &TaskPath) {
+    pub fn absolve(&mut self, path: &TaskPath) {
         self.held.remove(path);
     }
 
     /// Clears all tasks that last as long as the job, after new progress of the job.
-    pub(crate) fn absolve_lasting(&mut self, lasts: impl Fn(&str) -> bool) {
+    pub fn absolve_lasting(&mut self, lasts: impl Fn(&str) -> bool) {
         self.held.retain(|_, held| !lasts(&held.name));
     }
 
     /// Returns the task to blame: the one with the most deaths, and of several the innermost.
-    pub(crate) fn verdict(&self, now: Instant) -> Verdict {
+    pub fn verdict(&self, now: Instant) -> Verdict {
         if self.limit == 0 {
             return Verdict::Clean;
         }

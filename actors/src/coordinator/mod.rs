@@ -42,7 +42,6 @@ use crate::job::{
     JobSpec, MemberLost, NoteKind, Reached, SCHEDULER, cluster_coordinator_name, coordinator_name,
 };
 use crate::look::LookAtJob;
-use crate::poison::{Dead, Poison, Verdict};
 use crate::policy::Progress;
 use crate::scheduler::{
     AskLeave, AskShrink, BetterFree, Freed, GrowthRefused, JobAuthority, MemberSilent,
@@ -51,6 +50,7 @@ use crate::scheduler::{
 use crate::worker::{
     Bequest, KeptRoot, probe_indirectly, small_change, tell_view, workers_by_cluster,
 };
+use springtide_scheduler::poison::{Dead, Poison, Verdict};
 
 /// Maximum time for which a cluster that only other members reach counts as alive. Where the
 /// network relays links, a relayed link exists by then.

@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use super::{Coordinator, Phase, Succession};
 use crate::cluster::{ClusterCoordinator, GetMemory};
 use crate::job::{CHECKPOINTS, NoteKind, SCHEDULER, WORKER, cluster_coordinator_name};
-use crate::poison::Dead;
 use crate::policy::Memory;
 use crate::scheduler::{Freed, NodeFreed, Scheduler};
 use crate::worker::{Bequest, FindRoot, GetRoot, KeepRoot, KeptRoot, Worker};
+use springtide_scheduler::poison::Dead;
 
 /// Maximum time to gather memory and checkpoints.
 const HERITAGE_WITHIN: Duration = Duration::from_secs(4);

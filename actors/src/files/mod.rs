@@ -1,13 +1,12 @@
-//! Input files of jobs: a directory in each cluster, transfers between clusters, and a catalogue.
+//! Input files of jobs: a directory in each cluster, and transfers between clusters.
 //!
 //! Each cluster has one *file server*, an actor in the process of its site. It reports the files of
 //! its directory to the scheduler, and fetches files from other file servers when ordered. The
 //! bytes travel between file servers, never through the scheduler. `table` decides which transfers
-//! run, `dir` accesses the disk, `fetch` executes one transfer, and `catalogue` is the scheduler's
+//! run, `dir` accesses the disk, `fetch` executes one transfer, and [`catalogue`] is the scheduler's
 //! knowledge of all file servers. This module must not depend on where jobs run, nor on why they
 //! need a file.
 
-pub mod catalogue;
 mod dir;
 mod fetch;
 mod server;
@@ -21,6 +20,7 @@ pub use dir::entry_of;
 pub use server::{FileServer, Keeping, TellAgain};
 pub use springtide_protocol::files::*;
 pub use springtide_protocol::names::files_name;
+pub use springtide_scheduler::catalogue;
 
 /// Limits of a file server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,7 @@
 //! (`act`). It must not depend on how nodes are started, nor on what a job computes.
 
 mod act;
-pub mod core;
 mod inputs;
-pub mod manager;
 mod reserve;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -34,12 +32,9 @@ use crate::policy::malleability::Placed;
 use crate::probe::{PROBER, Ping, Prober};
 use crate::store::{Store, StoreError};
 pub use springtide_protocol::scheduler::*;
+pub use springtide_scheduler::core::RECONCILED_WITHIN;
+pub use springtide_scheduler::{core, manager};
 
-/// Time limit after which no node works for an ended job, and no job outlives its coordinator.
-///
-/// A node that is left at work leaves its job in this time, and a job whose coordinator has
-/// vanished ends. The time covers an audit, an unanswered release, and the node's restart.
-pub const RECONCILED_WITHIN: Duration = Duration::from_secs(100);
 /// Greatest number of simultaneous assignments. Each contains all members of the job.
 const ASSIGNMENTS_MAX: usize = 64;
 /// Interval of the check whether another scheduler has taken over.

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use springtide_runtime::id::{Incarnation, JobId, NodeId};
+use springtide_base::id::{Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::Core;

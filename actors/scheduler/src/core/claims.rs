@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_base::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::Core;
@@ -14,9 +14,9 @@ use super::managed::{NodeUse, Stage};
 use super::pool::{Node, State};
 use super::queue::QueuedJob;
 use crate::job::AssignError;
+use crate::manager::Event as ManagerEvent;
 use crate::policy::malleability::Placed;
 use crate::scheduler::SubmitError;
-use crate::scheduler::manager::Event as ManagerEvent;
 
 impl Core {
     pub(super) fn claim(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use springtide_runtime::id::{Incarnation, JobId, NodeId};
+use springtide_base::id::{Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::Core;

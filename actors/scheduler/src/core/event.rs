@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::meter::{BenchmarkSpec, Measurement};
-use springtide_runtime::net::Contact;
+use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_metrics::{BenchmarkSpec, Measurement};
+use springtide_net::net::Contact;
 
 use super::choose::Case;
 use crate::files::{Brought, FileEntry, FilesHere};
 use crate::job::{Assign, AssignError, JobError};
+use crate::manager::Bill;
 use crate::policy::Offer;
 use crate::policy::malleability::Placed;
 use crate::policy::provisioning::Time;
 use crate::reservation::{Reservation, ReservationId};
-use crate::scheduler::manager::Bill;
 use crate::scheduler::{
     Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobAudit, JobEfficiency,
     MemberSilent, NodeFreed, Registered, RequestNodes, ResizeJob, RootAdvanced, SitePolled, SiteUp,

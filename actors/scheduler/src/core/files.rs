@@ -7,16 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use springtide_runtime::id::{ClusterId, JobId};
+use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
 use super::managed::Stage;
-use crate::files::catalogue::{Catalogue, FileStatus};
-use crate::files::{Brought, FileEntry, FilesHere};
+use crate::catalogue::Catalogue;
+use crate::files::{Brought, FileEntry, FileStatus, FilesHere};
+use crate::manager::{Event as ManagerEvent, Need};
 use crate::policy::malleability::Transfer;
-use crate::scheduler::manager::{Event as ManagerEvent, Need};
 
 /// Greatest number of attempts to transfer a file.
 const ATTEMPTS_MAX: u32 = 4;

@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use springtide_runtime::id::JobId;
+use springtide_base::id::JobId;
 use tokio::time::Instant;
 
 use super::managed::ManagerState;
+use crate::manager::{Action as ManagerAction, Event as ManagerEvent};
 use crate::policy::malleability::Transfer;
-use crate::scheduler::manager::{Action as ManagerAction, Event as ManagerEvent};
 
 /// Most lines that are kept of each job: the last ones.
 const LINES_MAX: usize = 256;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use springtide_runtime::id::{Epoch, Incarnation, JobId, NodeId};
+use springtide_base::id::{Epoch, Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::event::Action;

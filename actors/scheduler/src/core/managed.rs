@@ -11,17 +11,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
+use springtide_base::id::{ClusterId, Epoch, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::Core;
 use super::event::{Action, Asking};
 use super::history::Histories;
 use super::pool::State;
-use crate::policy::malleability::Placed;
-use crate::scheduler::manager::{
+use crate::manager::{
     Action as ManagerAction, Event as ManagerEvent, JobView, Manager, Need, Outlook, Settings, Want,
 };
+use crate::policy::malleability::Placed;
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
 /// Time within which arriving nodes are distributed together.

@@ -33,10 +33,11 @@ mod stubs;
 mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::membership::View;
-use springtide_runtime::net::Contact;
+use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_net::membership::View;
+use springtide_net::net::Contact;
 use tokio::time::Instant;
 
 pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
@@ -54,12 +55,18 @@ use self::speeds::{Speeds, Unit};
 use self::starts::Start;
 use self::takeover::CoordinatorSearch;
 use super::manager::{Need, Outlook, Settings};
-use super::{
-    GridStatus, JobState, JobStatus, SitePolled, SiteStatus, StubWaits, Submit, SubmitError,
-};
 use crate::admit::Principal;
 use crate::job::Reached;
 use crate::poison::Poison;
+
+/// Time limit after which no node works for an ended job, and no job outlives its coordinator.
+///
+/// A node that is left at work leaves its job in this time, and a job whose coordinator has
+/// vanished ends. The time covers an audit, an unanswered release, and the node's restart.
+pub const RECONCILED_WITHIN: Duration = Duration::from_secs(100);
+use crate::scheduler::{
+    GridStatus, JobState, JobStatus, SitePolled, SiteStatus, StubWaits, Submit, SubmitError,
+};
 
 /// A job that has nodes.
 #[derive(Debug)]

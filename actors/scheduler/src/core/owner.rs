@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
-use springtide_runtime::id::JobId;
+use springtide_base::id::JobId;
 use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
 use super::managed::{GrowthOrder, Stage};
+use crate::manager::{Event as ManagerEvent, Kind, Need};
 use crate::policy::malleability::{NoPlace, Placed};
-use crate::scheduler::manager::{Event as ManagerEvent, Kind, Need};
 use crate::scheduler::{JobDetail, Resize, ResizeError, ResizeJob, Resized};
 
 impl Core {

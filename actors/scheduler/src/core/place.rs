@@ -2,8 +2,8 @@
 //!
 //! This module must not depend on the messages.
 
-use springtide_runtime::id::{Epoch, JobId, NodeId, Peer};
-use springtide_runtime::remote::Origin;
+use springtide_base::id::{Epoch, JobId, NodeId, Peer};
+use springtide_remote::Origin;
 
 use super::Core;
 use crate::admit::{Places, Principal, Standing, outside};
@@ -48,7 +48,7 @@ impl Core {
             return Standing { known: true, places, epoch: Some(job.epoch), unsure: false };
         }
         if let Some((epoch, view)) = self.returning_view(id) {
-            let of = |view: &springtide_runtime::membership::View| {
+            let of = |view: &springtide_net::membership::View| {
                 let coordinates = view.coordinator.as_ref() == Some(&from.peer.node);
                 let member = view.members.get(&from.peer.node);
                 let member = member.is_some_and(|it| it.incarnation == from.peer.incarnation);

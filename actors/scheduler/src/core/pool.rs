@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::membership::Member;
+use springtide_base::id::{ClusterId, JobId, NodeId};
+use springtide_net::membership::Member;
 use tokio::time::Instant;
 
 use super::choose::{Candidate, is_rate};

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
-use springtide_runtime::membership::View;
+use springtide_base::id::{ClusterId, Epoch, JobId, NodeId};
+use springtide_net::membership::View;
 use tokio::time::Instant;
 
 use super::event::Action;

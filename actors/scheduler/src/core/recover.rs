@@ -9,8 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::membership::View;
+use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_net::membership::View;
 use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
@@ -20,7 +20,7 @@ use super::pool::State;
 use super::{Core, Job};
 use crate::hardware::Hardware;
 use crate::job::JobError;
-use crate::scheduler::manager::{Event as ManagerEvent, Need};
+use crate::manager::{Event as ManagerEvent, Need};
 use crate::scheduler::{
     HandOver, JobState, JobStatus, NodeFreed, Registered, Submit, WithdrawNodes, Work,
 };

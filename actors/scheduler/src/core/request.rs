@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_runtime::meter::{BenchmarkSpec, Measurement};
-use springtide_runtime::net::Contact;
+use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
+use springtide_metrics::{BenchmarkSpec, Measurement};
+use springtide_net::net::Contact;
 use tokio::time::Instant;
 
 use super::choose::{Case, choose};

@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use springtide_runtime::id::ClusterId;
+use springtide_base::id::ClusterId;
 use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
+use crate::manager::{Manager, SiteOffer};
 use crate::policy::provisioning::Time;
 use crate::reservation::{Ask, LedgerChange, Refusal, Reservation, ReservationId};
-use crate::scheduler::manager::{Manager, SiteOffer};
 
 /// Result of a step of an agreement: the answer, changes for the disk before it, and actions.
 pub type Agreed = (Result<Reservation, Refusal>, Vec<LedgerChange>, Vec<Action>);

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_base::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::choose::{Candidate, Case, choose, refuse, refuse_cluster};
@@ -13,7 +13,7 @@ use super::managed::{GrantRecord, NodeUse};
 use super::pool::{State, member};
 use super::request::OpenRequest;
 use super::{Core, Job};
-use crate::scheduler::manager::Event as ManagerEvent;
+use crate::manager::Event as ManagerEvent;
 use crate::scheduler::{GrantedNode, JobEfficiency};
 
 /// Selects the best nodes for a job, by the criteria of its last request.

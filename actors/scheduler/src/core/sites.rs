@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use springtide_runtime::id::NodeId;
+use springtide_base::id::NodeId;
 use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
 use super::pool::State;
+use crate::manager::Event as ManagerEvent;
 use crate::scheduler::SiteUp;
-use crate::scheduler::manager::Event as ManagerEvent;
 
 /// Interval after which the nodes of a silent site are checked, once and again.
 const SITE_CHECK_INTERVAL: Duration = Duration::from_secs(5);

@@ -10,8 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use springtide_runtime::id::{JobId, NodeId};
-use springtide_runtime::meter::SpecId;
+use springtide_base::id::{JobId, NodeId};
+use springtide_metrics::SpecId;
 use tokio::time::Instant;
 
 use super::choose::is_rate;

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_runtime::id::{Epoch, JobId, NodeId};
+use springtide_base::id::{Epoch, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
@@ -243,6 +243,6 @@ pub(super) fn grant(id: JobId, job: &Job) -> Option<Granted> {
     let node = job.view.coordinator.clone()?;
     let member = job.view.members.get(&node)?;
     let (cluster, address) = (member.cluster.clone(), member.address.clone());
-    let coordinator = springtide_runtime::net::Contact { node, cluster, address };
+    let coordinator = springtide_net::net::Contact { node, cluster, address };
     Some(Granted { job: id, epoch: job.epoch, coordinator, view: job.view.clone() })
 }

@@ -8,14 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_base::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::Core;
 use super::event::Action;
 use super::managed::{KnownCapacity, NodeUse};
 use super::pool::State;
-use crate::scheduler::manager::Event as ManagerEvent;
+use crate::manager::Event as ManagerEvent;
 use crate::scheduler::{SiteUp, StubGone};
 
 /// A cluster with processors on demand.

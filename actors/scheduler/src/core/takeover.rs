@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use springtide_runtime::id::{Epoch, JobId, NodeId, TaskPath};
+use springtide_base::id::{Epoch, JobId, NodeId, TaskPath};
 use springtide_runtime::work::HeldTask;
 use tokio::time::Instant;
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_runtime::id::{ClusterId, JobId};
+use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::Need;

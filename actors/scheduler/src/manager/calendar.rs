@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use springtide_runtime::id::{ClusterId, JobId};
+use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::Manager;

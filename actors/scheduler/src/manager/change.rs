@@ -2,7 +2,7 @@
 //!
 //! Each job has at most one change under way, and each step has a time limit.
 
-use springtide_runtime::id::{ClusterId, JobId};
+use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::books::{Change, Stage, Step};

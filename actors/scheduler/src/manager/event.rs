@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::id::{ClusterId, JobId};
+use springtide_base::id::{ClusterId, JobId};
 
 use super::Need;
 use crate::policy::malleability::{Placed, Transfer};

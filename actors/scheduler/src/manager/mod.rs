@@ -29,9 +29,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-pub use springtide_runtime::config::Precedence as Approach;
-use springtide_runtime::config::{SchedulingSection, Whole};
-use springtide_runtime::id::{ClusterId, JobId};
+use springtide_base::id::{ClusterId, JobId};
+pub use springtide_config::Precedence as Approach;
+use springtide_config::{SchedulingSection, Whole};
 use tokio::time::Instant;
 
 pub use self::event::{Action, Bill, Event, Want};

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
-use springtide_runtime::id::{ClusterId, JobId};
+use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::books::{Job, PendingGrowth, Stage};

@@ -498,7 +498,7 @@ fn settings() -> impl Strategy<Value = Settings> {
 /// Draws 1,000 histories, or as many as `SPRINGTIDE_HISTORIES` says.
 #[test]
 fn random_histories_neither_lose_nor_double_processors() {
-    let count = springtide_runtime::wire::fuzz::number("SPRINGTIDE_HISTORIES", 1000);
+    let count = springtide_net::wire::fuzz::number("SPRINGTIDE_HISTORIES", 1000);
     let cases = Config { cases: count as u32, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(cases);
     let steps = prop::collection::vec((0u8..23, any::<u8>(), 0u8..8), 15..50);

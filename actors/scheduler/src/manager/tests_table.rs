@@ -1,7 +1,7 @@
 //! State table of the malleability manager: each event in each state of a job.
 
-use springtide_runtime::event_kinds;
-use springtide_runtime::state_table::{Outcome, check};
+use springtide_base::event_kinds;
+use springtide_base::state_table::{Outcome, check};
 
 use super::books::Step;
 use super::*;

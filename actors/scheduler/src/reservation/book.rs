@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use springtide_runtime::id::ClusterId;
+use springtide_base::id::ClusterId;
 
 use super::{Ask, Phase, Refusal, Reservation, ReservationId, after};
 use crate::policy::provisioning::{

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use springtide_runtime::id::ClusterId;
-use springtide_runtime::random::SplitMix;
+use springtide_base::id::ClusterId;
+use springtide_base::random::SplitMix;
 
 use super::{Ask, Part, Phase, Refusal, Reservation, ReservationId, after};
 use crate::policy::provisioning::Time;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use springtide_runtime::id::ClusterId;
-use springtide_runtime::random::SplitMix;
+use springtide_base::id::ClusterId;
+use springtide_base::random::SplitMix;
 
 use super::*;
 use crate::policy::provisioning::{Booking, Denied, SECOND, Table, Terms};

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use springtide_runtime::event_kinds;
-use springtide_runtime::id::ClusterId;
-use springtide_runtime::state_table::{Outcome, check};
+use springtide_base::event_kinds;
+use springtide_base::id::ClusterId;
+use springtide_base::state_table::{Outcome, check};
 
 use super::broker::Step;
 use super::*;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::files::{Brought, FileEntry, FilesHere};
+use crate::manager::{Kind, Need};
 use crate::policy::malleability::Placement;
-use crate::scheduler::manager::{Kind, Need};
 
 pub(super) fn entry(name: &str, bytes: u64) -> FileEntry {
     FileEntry { name: name.to_owned(), bytes, sum: format!("{bytes:064}") }

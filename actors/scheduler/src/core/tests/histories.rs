@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use springtide_runtime::meter::{Measurement, SpecId};
+use springtide_metrics::{Measurement, SpecId};
 
 use super::*;
 use crate::policy::Request;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::super::pool::State;
 use super::*;
 use crate::files::{Brought, FileEntry, FilesHere};
-use crate::scheduler::manager::{Approach, Kind, Need};
+use crate::manager::{Approach, Kind, Need};
 use crate::scheduler::{Freed, JobEfficiency, NodeFreed, Resize, ResizeError, ResizeJob, Resized};
 
 pub(super) fn needs(kind: Kind, min: u32, max: u32) -> Submit {

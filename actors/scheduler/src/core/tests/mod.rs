@@ -23,10 +23,10 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use springtide_runtime::id::Incarnation;
-use springtide_runtime::net::Address;
+use springtide_base::id::Incarnation;
+use springtide_net::net::Address;
 
-use springtide_runtime::meter::BenchmarkSpec;
+use springtide_metrics::BenchmarkSpec;
 
 use super::*;
 use crate::hardware::Hardware;

@@ -1,9 +1,9 @@
 //! Authority over a job, as the scheduler judges it, and nodes that work for a job without being
 //! members.
 
-use springtide_runtime::id::Peer;
-use springtide_runtime::net::tls::Role;
-use springtide_runtime::remote::Origin;
+use springtide_base::id::Peer;
+use springtide_net::net::tls::Role;
+use springtide_remote::Origin;
 
 use super::*;
 use crate::admit::{Places, Principal};

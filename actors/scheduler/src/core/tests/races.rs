@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::super::audit::AUDIT_EVERY;
 use super::managed::needs;
 use super::*;
-use crate::scheduler::manager::Kind;
-use crate::scheduler::{Freed, JobAudit, NodeFreed, RECONCILED_WITHIN, Stale};
+use crate::manager::Kind;
+use crate::scheduler::{Freed, JobAudit, NodeFreed, Stale};
 
 const JOB: JobId = JobId(1);
 

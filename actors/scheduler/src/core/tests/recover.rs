@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::super::recover::{GATHER, RETURN_TIMEOUT};
 use super::managed::needs;
 use super::*;
+use crate::manager::{Kind, Need};
 use crate::policy::malleability::{Part, Placed};
-use crate::scheduler::manager::{Kind, Need};
 use crate::scheduler::{Freed, NodeFreed, Resize, ResizeJob, SitePolled, StubGone, Work};
 
 /// A restarted scheduler with the same sites and recovered jobs. Cluster vu has four nodes on

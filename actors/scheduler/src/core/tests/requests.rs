@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use springtide_runtime::meter::{Measurement, SpecId};
+use springtide_metrics::{Measurement, SpecId};
 
 use super::*;
 use crate::policy::Request;

@@ -123,7 +123,7 @@ fn new_scheduler_keeps_agreed_reservations_and_drops_expired_ones() {
 
 #[test]
 fn queued_job_leaves_nodes_to_jobs_of_a_reservation() {
-    use crate::scheduler::manager::{Kind, Need};
+    use crate::manager::{Kind, Need};
 
     let mut grid = Grid::clocked(4);
     let one = grid.reserve("ams", 2, 100).unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::scheduler::manager::Kind;
+use crate::manager::Kind;
 
 /// Longer than the delay before a silent site's nodes are checked.
 const LATER: Duration = Duration::from_secs(6);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::super::pool::State;
 use super::managed::needs;
 use super::*;
-use crate::scheduler::manager::{Approach, Kind};
+use crate::manager::{Approach, Kind};
 use crate::scheduler::{Freed, NodeFreed, SitePolled, StubGone, Work};
 
 const KEEP: Duration = Duration::from_secs(5);
@@ -630,7 +630,7 @@ impl Batch {
 
 /// Number of random histories: 300, or the value of `SPRINGTIDE_HISTORIES`.
 pub(super) fn histories() -> ProptestConfig {
-    let count = springtide_runtime::wire::fuzz::number("SPRINGTIDE_HISTORIES", 300);
+    let count = springtide_net::wire::fuzz::number("SPRINGTIDE_HISTORIES", 300);
     ProptestConfig::with_cases(count as u32)
 }
 

@@ -11,16 +11,16 @@ use super::managed::needs;
 use super::recover::begun;
 use super::*;
 use crate::files::{Brought, FileEntry, FilesHere};
+use crate::manager::Kind as JobKind;
 use crate::policy::Request;
-use crate::scheduler::manager::Kind as JobKind;
 use crate::scheduler::{
     Drain, Freed, JobAudit, JobEfficiency, MemberSilent, NodeFreed, RequestNodes, Resize,
     ResizeJob, RootAdvanced, SitePolled, SpeedsMeasured, StubGone, StubWaits, Subscribe,
     WithdrawNodes,
 };
-use springtide_runtime::event_kinds;
-use springtide_runtime::meter::{Measurement, SpecId};
-use springtide_runtime::state_table::{Outcome, check};
+use springtide_base::event_kinds;
+use springtide_base::state_table::{Outcome, check};
+use springtide_metrics::{Measurement, SpecId};
 
 event_kinds!(Kind of Event {
     Expect {..}, SiteUp(..), SitePolled(..), StubWaits(..), StubGone(..), Recovered(..),
