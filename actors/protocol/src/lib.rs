@@ -4,6 +4,7 @@
 //!   [`node`], [`worker`], [`cluster`], [`files`], [`enrol`], [`probe`]. [`job`] has those about a
 //!   job as a whole, and [`look`] those of observers.
 //! - [`names`]: the names under which the receivers are published.
+//! - [`receivers`]: types that stand for the receivers where a sender addresses them.
 //! - [`admit`]: the rule of each message. `admit/matrix.txt` shows the consequences of the rules for
 //!   each role and place.
 //! - [`reservation`], [`hardware`], [`pulse`]: data that messages carry, and heartbeats.
@@ -26,6 +27,7 @@ pub mod names;
 pub mod node;
 pub mod probe;
 pub mod pulse;
+pub mod receivers;
 pub mod reservation;
 pub mod scheduler;
 pub mod site;

@@ -1,6 +1,6 @@
 //! The names under which actors are published, and those of the head.
 
-use springtide_base::id::{ClusterId, JobId};
+use springtide_base::id::{ClusterId, JobId, NodeId};
 
 /// Name of the head's node.
 pub const HEAD: &str = "head";
@@ -23,6 +23,11 @@ pub const CHECKPOINTS: &str = "worker-checkpoints";
 pub const SCHEDULER: &str = "scheduler";
 /// Published name of the client.
 pub const CLIENT: &str = "client";
+
+/// Name of the process of a cluster's own site. No node has this name.
+pub fn site_node(cluster: &ClusterId) -> NodeId {
+    NodeId::from(format!("{cluster}-site"))
+}
 
 /// Published name of a cluster's site on the head (or on the cluster's own head).
 pub fn site_name(cluster: &ClusterId) -> String {

@@ -165,7 +165,7 @@ impl Hub {
 
     /// A handle to the actor published as `actor` on `node`, which may be this node. Nothing is
     /// sent; calls show whether the actor exists.
-    pub fn remote<A: Actor>(self: &Arc<Self>, node: &NodeId, actor: &str) -> Remote<A> {
+    pub fn remote<A>(self: &Arc<Self>, node: &NodeId, actor: &str) -> Remote<A> {
         Remote { hub: Arc::clone(self), node: node.clone(), name: actor.into(), actor: PhantomData }
     }
 

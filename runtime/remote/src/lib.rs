@@ -44,7 +44,7 @@ pub use callee::PEER_IN_FLIGHT_MAX;
 pub use denial::Denial;
 pub use error::{Refusal, RemoteError};
 pub use hub::{Hub, HubStats};
-pub use message::RemoteMessage;
+pub use message::{Receives, RemoteMessage};
 pub use published::{
     ACTOR_BYTES_MAX, ACTOR_IN_FLIGHT_MAX, Judge, MESSAGE_WEIGHT_MAX, Origin, Publication,
     Published, Received, Sender,

@@ -1,5 +1,7 @@
 //! The trait of messages to remote actors.
 
+use actix::dev::ToEnvelope;
+use actix::{Actor, Handler, Message};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// A message to an actor on another node: an actix message with a name on the wire, whose value and
@@ -16,6 +18,39 @@ pub trait RemoteMessage:
     /// Name on the wire, unique among the messages of one actor and stable between versions that
     /// share a grid.
     const NAME: &'static str;
+}
+
+/// A receiver of messages of type `M`: an actor with a handler, or a type that stands for one.
+///
+/// [`receiver!`](crate::receiver) declares a type that stands for an actor. A sender then depends on
+/// the messages, and not on the crate of the actor.
+pub trait Receives<M> {}
+
+impl<A, M> Receives<M> for A
+where
+    A: Actor + Handler<M>,
+    A::Context: ToEnvelope<A, M>,
+    M: Message,
+{
+}
+
+/// Declares a type without values that stands for an actor in a sender's
+/// [`Remote`](crate::Remote), with the messages that the actor receives.
+#[macro_export]
+macro_rules! receiver {
+    ($(#[$doc:meta])* $name:ident: $($message:ty),+ $(,)?) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub enum $name {}
+
+        $(impl $crate::Receives<$message> for $name {})+
+
+        impl $name {
+            /// Names of the messages on the wire.
+            pub const MESSAGES: &'static [&'static str] =
+                &[$(<$message as $crate::RemoteMessage>::NAME),+];
+        }
+    };
 }
 
 /// Implements [`actix::Message`] and [`RemoteMessage`] for types.

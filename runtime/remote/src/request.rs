@@ -7,8 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use actix::dev::ToEnvelope;
-use actix::{Actor, Handler};
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep, timeout};
 
@@ -16,11 +14,13 @@ use super::callee::DEADLINE_MAX;
 use super::caller::{Outcome, Outgoing};
 use super::hub::Hub;
 use super::published::{LocalReply, Permit, TypedAcceptor};
-use super::{DEFAULT_DEADLINE, Refusal, RemoteError, RemoteMessage};
+use super::{DEFAULT_DEADLINE, Receives, Refusal, RemoteError, RemoteMessage};
 use crate::id::NodeId;
 
-/// A handle to an actor of type `A` published under a name on any node, including this one. Cheap
-/// to clone and usable from any thread.
+/// A handle to an actor published under a name on any node, including this one. Cheap to clone and
+/// usable from any thread.
+///
+/// `A` is the actor's type, or a type that [stands for it](Receives).
 ///
 /// A message to an actor of this node is neither encoded nor sent; the same bounds and errors
 /// apply.
@@ -48,7 +48,7 @@ impl<A> std::fmt::Debug for Remote<A> {
     }
 }
 
-impl<A: Actor> Remote<A> {
+impl<A> Remote<A> {
     /// Node of the actor.
     pub fn node(&self) -> &NodeId {
         &self.node
@@ -63,8 +63,7 @@ impl<A: Actor> Remote<A> {
     /// first polled, or on [`RemoteRequest::start`]. Dropping the future abandons the call.
     pub fn send<M>(&self, message: M) -> RemoteRequest<M>
     where
-        A: Handler<M>,
-        A::Context: ToEnvelope<A, M>,
+        A: Receives<M>,
         M: RemoteMessage,
     {
         RemoteRequest {
@@ -87,8 +86,7 @@ impl<A: Actor> Remote<A> {
     /// for an actor of this node also `NoActor` and `Refused`.
     pub fn do_send<M>(&self, message: M) -> Result<(), RemoteError>
     where
-        A: Handler<M>,
-        A::Context: ToEnvelope<A, M>,
+        A: Receives<M>,
         M: RemoteMessage,
     {
         let target = Target { hub: &self.hub, node: &self.node, name: &self.name };

@@ -1,0 +1,83 @@
+//! Types that stand for the actors of a grid where a sender addresses them:
+//! `Remote<receivers::Worker>`.
+//!
+//! Each lists the messages that its actor receives. A message that is not listed cannot be sent.
+
+use springtide_remote::receiver;
+
+use crate::cluster::*;
+use crate::enrol::*;
+use crate::files::*;
+use crate::job::*;
+use crate::look::*;
+use crate::node::*;
+use crate::probe::*;
+use crate::scheduler::*;
+use crate::site::*;
+use crate::worker::*;
+
+receiver! {
+    /// The scheduler of the head, published as [`SCHEDULER`](crate::names::SCHEDULER).
+    Scheduler:
+    Submit, CancelJob, CancelJobsOf, GetStatus, GetWait, GetJob, GetAuthority, PlanJob, ResizeJob,
+    GetSlots, PrepareSlots, CommitSlots, ConfirmSlots, ReleaseSlots, GetFiles, FilesHere, SiteUp,
+    Registered, NodeLost, SitePolled, StubGone, StubWaits, MemberSilent, RequestNodes,
+    WithdrawNodes, NeedNodes, NodeFreed, HandOver, RootAdvanced, ConfirmMembership, GetOffers,
+    GetSample, Subscribe, JobEfficiency, SpeedsMeasured, Drain, Undrain, JobOver,
+}
+
+receiver! {
+    /// A node's worker, published as [`WORKER`](crate::names::WORKER).
+    Worker:
+    Assign, Glance, Leave, FindRoot, ProbeMember, GetRoot, Bequeath, TakeOver, MeasureSpeed,
+    AuditJob, NewView, ChangeView, Finish, Release, Shutdown,
+}
+
+receiver! {
+    /// A node's worker for checkpoints, published as [`CHECKPOINTS`](crate::names::CHECKPOINTS).
+    CheckpointKeeper: KeepRoot,
+}
+
+receiver! {
+    /// A cluster's coordinator for a job, published as
+    /// [`cluster_coordinator_name`](crate::names::cluster_coordinator_name).
+    ClusterCoordinator:
+    Joined, Period, GetMemory, LookAtCluster, FinishCluster, FinishWithout,
+}
+
+receiver! {
+    /// A job's coordinator, published as [`coordinator_name`](crate::names::coordinator_name).
+    Coordinator:
+    ClusterJoined, ClusterPeriod, LookAtJob, MemberLost, DiedHolding, NodesGranted, AskLeave,
+    OfferGrowth, AskShrink, BetterFree, GrowthRefused, ClusterAlive, Silent, Cancel,
+}
+
+receiver! {
+    /// A client, published as [`CLIENT`](crate::names::CLIENT).
+    Client: JobNote, JobEnded,
+}
+
+receiver! {
+    /// A cluster's site, published as [`site_name`](crate::names::site_name).
+    Site: Register, StartAnew, HoldStubs, CloseStubs,
+}
+
+receiver! {
+    /// A node's registrar, published as [`REGISTRAR`](crate::names::REGISTRAR).
+    Registrar: RegisterAnew,
+}
+
+receiver! {
+    /// A cluster's file server, published as [`files_name`](crate::names::files_name).
+    FileServer: BringFile, DropFiles, ReadChunk, PutChunk, LookForFiles, RemoveFiles,
+}
+
+receiver! {
+    /// The head's enrolment, published as [`ENROLMENT`](crate::names::ENROLMENT).
+    Enrolment: RenewCertificate, LookAtBook, GetDoor,
+}
+
+receiver! {
+    /// A process's prober, published as [`PROBER`](crate::names::PROBER).
+    Prober: Ping, Weight, CheckPaths,
+}
