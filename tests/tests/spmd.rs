@@ -331,7 +331,7 @@ fn a_node_that_is_lost_after_the_last_step_delays_nothing() {
     let late = Slow { action: Some(Action::EndLate), ..slow(&NBODY, 1_000_000) };
     let (run, sizes) = scripted(&Shape::of(&[2, 2], 1, 1), late, script);
     assert_eq!((restarts(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
-    let warning = "node c1-n01 was lost after the last step: what processes said then may be lost";
+    let warning = "node c1-n01 was lost after the last step: later output of processes may be lost";
     assert!(run.said.iter().any(|text| text == warning), "{:?}", run.said);
 }
 
