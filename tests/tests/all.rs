@@ -2,6 +2,7 @@
 
 mod bars;
 mod collective;
+mod dependencies;
 mod domains;
 mod faults;
 mod federated;
