@@ -31,7 +31,7 @@ use springtide_runtime::id::ClusterId;
 
 pub use self::book::{LedgerChange, ReservableSite, ReservationLedger, StepTimeouts};
 pub use self::broker::{Broker, Failure, Limits, News, Order};
-use crate::policy::provisioning::{Booking, Denied, Time, from_duration, seconds};
+use crate::policy::provisioning::{Booking, Denied, NEVER, Time, from_duration, seconds};
 
 /// Limits of a request, which bound its message: parts, and bookings of all parts together.
 const PARTS_MAX: usize = 2048;
@@ -116,6 +116,10 @@ impl Ask {
                 seconds(b.start),
                 seconds(b.end)
             ));
+        }
+        if let Some(b) = bookings().find(|b| b.end > NEVER) {
+            let end = seconds(b.end);
+            return Err(format!("a booking ends at {end} s, after the last time of a reservation"));
         }
         if self.most_cost.is_nan() {
             return Err("the highest cost is not a number".to_owned());

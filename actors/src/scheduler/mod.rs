@@ -4,6 +4,7 @@
 //! (`act`). It must not depend on how nodes are started, nor on what a job computes.
 
 mod act;
+pub mod audit;
 pub mod core;
 mod exchange;
 mod inputs;
@@ -12,6 +13,7 @@ mod messages;
 mod reserve;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -25,6 +27,7 @@ use springtide_runtime::remote::{Hub, Origin, Remote, RemoteError};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
+use self::audit::abort_after_panic;
 use self::core::{Core, Event, Recovered};
 pub use self::exchange::*;
 use self::manager::Settings;
@@ -317,7 +320,11 @@ impl Scheduler {
         if self.superseded {
             return; // this scheduler has no authority any longer
         }
-        let actions = self.core.handle(event, Instant::now());
+        let now = Instant::now();
+        // A panic leaves the core in an undefined state, and the end of this actor alone would
+        // leave its grid without a scheduler.
+        let handled = catch_unwind(AssertUnwindSafe(|| self.core.handle(event, now)));
+        let actions = handled.unwrap_or_else(|panic| abort_after_panic(&*panic));
         self.set_timer(ctx);
         self.execute(ctx, actions.into());
     }

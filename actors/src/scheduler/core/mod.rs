@@ -53,6 +53,7 @@ use self::request::{OpenRequest, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::starts::Start;
 use self::takeover::CoordinatorSearch;
+use super::audit::{Auditor, Shortfall};
 use super::manager::{Need, Outlook, Settings};
 use super::{
     GridStatus, JobState, JobStatus, SitePolled, SiteStatus, StubWaits, Submit, SubmitError,
@@ -201,6 +202,9 @@ pub struct Core {
     marks: BTreeMap<NodeId, String>,
     /// Events about recovered jobs that were still unknown, for a replay.
     replay: VecDeque<Event>,
+    auditor: Auditor,
+    /// The first count that would have become negative.
+    shortfall: Option<Shortfall>,
 }
 
 impl Core {
@@ -225,11 +229,17 @@ impl Core {
             files: InputFiles::default(),
             marks: BTreeMap::new(),
             replay: VecDeque::new(),
+            auditor: Auditor::default(),
+            shortfall: None,
         }
     }
 
     /// Processes an event that happened at `now`, and returns the resulting actions.
+    ///
+    /// # Panics
+    /// The state is inconsistent.
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+        self.auditor.record(&event);
         let mut out = Vec::new();
         if let Some(event) = self.keep_message(event) {
             self.process(event, now, &mut out);
@@ -237,6 +247,9 @@ impl Core {
         while let Some(event) = self.replay.pop_front() {
             self.process(event, now, &mut out);
         }
+        let mut auditor = std::mem::take(&mut self.auditor);
+        auditor.audit("scheduler", self.shortfall.as_ref(), || self.check_ledger());
+        self.auditor = auditor;
         out
     }
 
