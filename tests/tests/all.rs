@@ -5,6 +5,7 @@ mod collective;
 mod domains;
 mod faults;
 mod federated;
+mod fuzz;
 mod histories;
 mod join;
 mod language;

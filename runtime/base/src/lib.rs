@@ -4,6 +4,8 @@
 
 pub mod checksum;
 pub mod files;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod guard;
 pub mod id;
 pub mod private;
