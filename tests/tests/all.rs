@@ -6,6 +6,7 @@ mod dependencies;
 mod domains;
 mod faults;
 mod federated;
+mod fuzz;
 mod histories;
 mod join;
 mod language;
