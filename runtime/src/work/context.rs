@@ -1,19 +1,18 @@
 //! The interface between a running task and the runtime.
 
-use std::cell::Cell;
 use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use springtide_forkjoin::layer::{Scope, TaskContext};
 use tokio::time::Instant;
 
 use super::batch::Batch;
 use super::checkpoint::{Checkpoint, RootMarks};
-use super::core::children::Children;
-use super::core::slot::Frame;
-use super::core::worker::Worker;
+use super::core::tree::Frame;
+use super::core::worker::{Run, Worker};
 use super::pool::{Note, SavedRoot, Waker};
 use super::registry::Registry;
 use super::task::{Halt, Outcome, Stop, Task};
@@ -32,42 +31,29 @@ pub const STATE_ARTIFACT: &str = "checkpoint";
 ///
 /// It is neither `Send` nor `Sync`, and user code never owns it, since it represents this task on
 /// this thread.
-pub struct Context<'w> {
-    frame: Frame,
-    children: Children<'w>,
-    /// The next child's index.
-    next_child: Cell<u32>,
+pub struct Context<'w>(Scope<'w, Worker>);
+
+impl<'w> TaskContext<'w, Worker> for Context<'w> {
+    #[inline(always)]
+    fn new(scope: Scope<'w, Worker>) -> Self {
+        Self(scope)
+    }
+
+    #[inline(always)]
+    fn scope_mut(&mut self) -> &mut Scope<'w, Worker> {
+        &mut self.0
+    }
 }
 
 impl<'w> Context<'w> {
     #[inline(always)]
-    pub(crate) fn new(frame: Frame, worker: &'w Worker) -> Self {
-        Self { frame, children: Children::new(worker), next_child: Cell::new(0) }
-    }
-
-    /// Reuses the context of a finished task for its parent's child `index`. No exporter traverses
-    /// the frame meanwhile, since all descendants of the finished task have ended.
-    #[inline(always)]
-    pub(crate) fn renew(&mut self, index: u32) {
-        self.frame.renew(index);
-        self.next_child.set(0);
-    }
-
-    #[inline(always)]
     pub(crate) fn frame(&self) -> &Frame {
-        &self.frame
+        self.0.frame()
     }
 
     #[inline(always)]
     pub(super) fn worker(&self) -> &'w Worker {
-        self.children.worker()
-    }
-
-    #[inline(always)]
-    fn indices(&self, children: u32) -> u32 {
-        let index = self.next_child.get();
-        self.next_child.set(index + children);
-        index
+        self.0.worker()
     }
 
     /// Runs the context's task, and waits for its remaining children before it ends.
@@ -80,8 +66,8 @@ impl<'w> Context<'w> {
         if let (Some(units), Some(cost)) = (units, cost) {
             self.add_units(units, cost);
         }
-        if self.children.any() {
-            self.children.finish(&self.frame)?;
+        if self.0.has_children() {
+            self.0.finish()?;
         }
         Ok(output)
     }
@@ -115,7 +101,7 @@ impl<'w> Context<'w> {
     /// Starts the root, from a checkpoint if there is one, and returns the checkpoint's state.
     pub(crate) fn begin_root(&self, saved: Option<SavedRoot>) -> Option<Checkpoint> {
         let seq = saved.as_ref().map_or(0, |saved| saved.seq);
-        if let Some(marks) = self.worker().root_marks(&self.frame) {
+        if let Some(marks) = self.worker().root_marks(self.frame()) {
             marks.begin(seq, self.worker().halts_received());
         }
         let SavedRoot { next_child, state, .. } = saved?;
@@ -126,18 +112,18 @@ impl<'w> Context<'w> {
     /// Whether the root of a halted tree ended without receiving the halt.
     pub(crate) fn completed_unhalted(&self, halt: Halt) -> bool {
         let halts = self.worker().halts_received();
-        let marks = self.worker().root_marks(&self.frame);
+        let marks = self.worker().root_marks(self.frame());
         halt == Halt::Leave && marks.is_some_and(|marks| !marks.halted_since(halts))
     }
 
     /// Sets the index of the next child.
     pub(crate) fn number_from(&self, next_child: u32) {
-        self.next_child.set(next_child);
+        self.0.number_from(next_child);
     }
 
     /// Waits for the root's remaining children.
     pub(crate) fn finish_root(&self) -> Result<(), Stop> {
-        self.children.finish(&self.frame)
+        self.0.finish()
     }
 
     /// Runs two tasks, the second possibly on another thread or node, and returns both outputs.
@@ -146,7 +132,7 @@ impl<'w> Context<'w> {
     /// The first [`Stop`] of the two, or a halt. Both have ended when this returns.
     #[inline(always)]
     pub fn join<A: Task, B: Task>(&self, a: A, b: B) -> Result<(A::Output, B::Output), Stop> {
-        self.worker().join(&self.frame, self.indices(2), a, b)
+        self.0.join(Run(a), Run(b))
     }
 
     /// Runs all tasks, in halves that may be stolen whole, and returns their outputs in order.
@@ -166,13 +152,9 @@ impl<'w> Context<'w> {
     /// As the task's.
     pub fn call<T: Task>(&self, task: T) -> Result<T::Output, Stop> {
         self.check()?;
-        self.worker().take_tick(Some(&self.frame));
-        self.worker().count_spawned(1);
+        self.worker().take_tick(Some(self.frame()));
         let _not_root = self.worker().leave_root();
-        if self.worker().may_recover(&self.frame) {
-            return self.worker().call_recovering(task, &self.frame, self.indices(1));
-        }
-        self.worker().run_child(task, &self.frame, self.indices(1))
+        self.0.call(Run(task))
     }
 
     /// Queues a child task; [`Spawned::take`] returns its output.
@@ -180,8 +162,8 @@ impl<'w> Context<'w> {
     /// When this task's `run` returns, the runtime waits for children that were not taken. A spawn
     /// costs a heap allocation; prefer `join` for a fixed number of children.
     pub fn spawn<T: Task>(&self, task: T) -> Spawned<'_, T> {
-        let at = self.children.spawn(&self.frame, self.indices(1), task);
-        Spawned { at, context: &self.children, frame: &self.frame, task: PhantomData }
+        let at = self.0.spawn(Run(task));
+        Spawned { at, scope: &self.0, task: PhantomData }
     }
 
     /// Waits for all children spawned so far.
@@ -190,7 +172,7 @@ impl<'w> Context<'w> {
     /// A halt. A child's own failure is returned by [`Spawned::take`], or when this task's `run`
     /// returns.
     pub fn sync(&self) -> Result<(), Stop> {
-        self.children.sync();
+        self.0.sync();
         self.check()
     }
 
@@ -199,7 +181,7 @@ impl<'w> Context<'w> {
     /// # Errors
     /// A halt; return it with `?`.
     pub fn check(&self) -> Result<(), Stop> {
-        self.worker().check(&self.frame)
+        self.worker().check(self.frame())
     }
 
     /// Spends modelled compute time: the thread sleeps (in virtual time under simulation) and
@@ -229,13 +211,13 @@ impl<'w> Context<'w> {
     /// If a task calls this; if spawned children are not collected, since no later root could
     /// collect them; if the state cannot be encoded; or a halt.
     pub fn checkpoint<S: Serialize + ?Sized>(&self, state: &S) -> Result<(), Stop> {
-        let Some(marks) = self.worker().root_marks(&self.frame) else {
+        let Some(marks) = self.worker().root_marks(self.frame()) else {
             return Err(Stop::fail(
                 "a task called for a checkpoint: only the job's root can be resumed, \
                  so call Context::checkpoint in Job::run and Job::resume alone",
             ));
         };
-        let open = self.children.open();
+        let open = self.0.open_children();
         if open > 0 {
             return Err(Stop::fail(format_args!(
                 "a checkpoint was called for while {open} of the root's spawned children \
@@ -248,7 +230,7 @@ impl<'w> Context<'w> {
     /// As [`Context::checkpoint`], while spawned processes run. They belong to this root alone; a
     /// root that resumes from here does not collect them.
     pub(crate) fn checkpoint_beside_processes<S: Serialize>(&self, state: &S) -> Result<(), Stop> {
-        match self.worker().root_marks(&self.frame) {
+        match self.worker().root_marks(self.frame()) {
             Some(marks) => self.save_state(marks, state),
             None => self.check(),
         }
@@ -257,7 +239,7 @@ impl<'w> Context<'w> {
     /// Whether a checkpoint at this time is saved; false in a task.
     pub(crate) fn checkpoint_due(&self) -> bool {
         let now_us = self.worker().shared().now_us();
-        self.worker().root_marks(&self.frame).is_some_and(|marks| marks.due(now_us))
+        self.worker().root_marks(self.frame()).is_some_and(|marks| marks.due(now_us))
     }
 
     fn save_state<S: Serialize + ?Sized>(&self, marks: &RootMarks, state: &S) -> Result<(), Stop> {
@@ -273,10 +255,10 @@ impl<'w> Context<'w> {
             Stop::fail(format_args!("the state given to Context::checkpoint: {error}"))
         })?;
         marks.record(now_us, state.len(), shared.checkpoint_rate);
-        let (next_child, seq) = (self.next_child.get(), marks.next());
+        let (next_child, seq) = (self.0.next_child(), marks.next());
         self.report(Note::Checkpoint(SavedRoot { next_child, seq, state }));
         if marks.stops() {
-            self.worker().halt_tree(&self.frame, Halt::Leave);
+            self.worker().halt_tree(self.frame(), Halt::Leave);
         }
         self.check()
     }
@@ -284,7 +266,7 @@ impl<'w> Context<'w> {
     /// Whether the root moves at its next checkpoint. A root with rare checkpoints then makes one
     /// at once, to avoid a long wait. False in a task.
     pub fn checkpoint_wanted(&self) -> bool {
-        self.worker().root_marks(&self.frame).is_some_and(RootMarks::stops)
+        self.worker().root_marks(self.frame()).is_some_and(RootMarks::stops)
     }
 
     // --- shared objects ---
@@ -429,7 +411,7 @@ impl<'w> Context<'w> {
 
     /// Sends a report to the node, unless another root has replaced this one.
     fn report(&self, note: Note) {
-        if !self.worker().root_marks(&self.frame).is_some_and(RootMarks::is_detached) {
+        if !self.worker().root_marks(self.frame()).is_some_and(RootMarks::is_detached) {
             self.observer().note(note);
         }
     }
@@ -465,7 +447,7 @@ impl<'w> Context<'w> {
         ready: &dyn Fn() -> bool,
     ) -> Result<bool, Stop> {
         let state = if wide { ThreadState::WaitWide } else { ThreadState::WaitLocal };
-        self.worker().wait_for(&self.frame, state, until, ready)
+        self.worker().wait_for(self.frame(), state, until, ready)
     }
 
     /// As [`Context::wait_for`], but the thread counts as idle.
@@ -474,7 +456,7 @@ impl<'w> Context<'w> {
         until: Option<Instant>,
         ready: &dyn Fn() -> bool,
     ) -> Result<bool, Stop> {
-        self.worker().wait_for(&self.frame, ThreadState::Idle, until, ready)
+        self.worker().wait_for(self.frame(), ThreadState::Idle, until, ready)
     }
 
     /// Runs the root's own part of parallel work, which counts as a task's work.
@@ -485,7 +467,7 @@ impl<'w> Context<'w> {
 
     /// Whether computing takes time on the clock.
     pub(crate) fn is_real(&self) -> bool {
-        self.worker().shared().seam.is_real()
+        self.worker().shared().seam().is_real()
     }
 
     fn observer(&self) -> &'w dyn super::pool::PoolObserver {
@@ -497,8 +479,7 @@ impl<'w> Context<'w> {
 #[must_use = "the child's output is taken with `take`"]
 pub struct Spawned<'c, T> {
     at: usize,
-    context: &'c Children<'c>,
-    frame: &'c Frame,
+    scope: &'c Scope<'c, Worker>,
     task: PhantomData<*const T>,
 }
 
@@ -508,11 +489,11 @@ impl<T: Task> Spawned<'_, T> {
     /// # Errors
     /// The child's, or a halt.
     pub fn take(self) -> Result<T::Output, Stop> {
-        self.context.take::<T>(self.frame, self.at)
+        self.scope.take::<Run<T>>(self.at)
     }
 
     /// Whether the child has ended, so that [`Spawned::take`] returns at once.
     pub(crate) fn is_finished(&self) -> bool {
-        self.context.is_finished(self.at)
+        self.scope.is_finished(self.at)
     }
 }

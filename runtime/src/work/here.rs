@@ -53,6 +53,10 @@ impl Seam for NestedSeam {
 
     fn join(&self) {}
 
+    fn now(&self) -> Duration {
+        self.outer.now()
+    }
+
     fn rests(&self) -> bool {
         self.outer.rests()
     }

@@ -1,7 +1,7 @@
 //! Tasks and the threads that run them: divide-and-conquer with work stealing inside the node and
 //! between nodes.
 //!
-//! - `core` is the unsafe part.
+//! - `core` is the layer of tasks above the scheduler (`springtide-forkjoin`).
 //! - `pool` holds a node's threads for one job.
 //! - `steal` is the protocol between nodes, without I/O.
 //! - `engine` is one node's part in a job.
@@ -74,7 +74,6 @@ mod virtual_time;
 pub use crate::checksum::{checksum, checksum_from};
 pub use checkpoint::Checkpoint;
 pub use context::{Context, STATE_ARTIFACT, Spawned};
-pub use core::cpu_clock::thread_cpu;
 pub use core::{LeaseCounts, LeaseId};
 pub use engine::{
     Absent, Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss,
@@ -87,6 +86,7 @@ pub use pool::{
 };
 pub use recover::{Identity, Place, Start};
 pub use registry::{JobEntry, Registry, Sizes, encode_job};
+pub use springtide_forkjoin::layer::thread_cpu;
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use throttle::{Throttle, ThrottledSeam};
 #[cfg(any(test, feature = "virtual-time"))]

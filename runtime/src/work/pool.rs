@@ -1,24 +1,22 @@
-//! A node's compute threads for one job, and two traits for the outside: `Seam` and `PoolObserver`.
-//!
-//! `Seam` is the place where threads block, and `PoolObserver` receives their reports.
+//! A node's compute threads for one job, and the trait `PoolObserver`, which receives their reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use springtide_forkjoin::layer::{Injected, process_cpu};
+pub use springtide_forkjoin::{RealSeam, Seam};
 
-use super::core::cpu_clock::process_cpu;
+pub use super::core::Encoded;
+use super::core::leases::{Export, LeaseCounts, LeaseId};
 pub(crate) use super::core::patience::Waker;
-use super::core::precedence::use_long_slices;
 use super::core::round::Share;
-use super::core::shared::{Export, Incoming, Injected, LeaseCounts, LeaseId, PoolState, RootWork};
-pub use super::core::slot::Encoded;
-use super::core::slot::{Base, Delivery, locate};
-use super::core::worker;
+use super::core::shared::{Incoming, PoolState, RootWork, TopWork};
+use super::core::tree::{Base, root_base};
+use super::core::worker::{self, DeliveredEnd, locate};
 use super::recover::{Identity, Place, Start};
 use super::registry::{JobEntry, Registry, RunEncoded, TaskEntry};
 use super::task::{Failure, Halt, Outcome, Stop};
@@ -28,50 +26,6 @@ use crate::meter::{Amount, SharedAccount, ThreadState, Times, UnitCounter, WorkC
 use crate::random::SplitMix;
 use crate::share::Shared as Objects;
 use crate::spmd::post::Post;
-
-/// The place where compute threads start and block. Real threads park; under virtual time the
-/// executor runs.
-pub trait Seam: Send + Sync {
-    /// Starts a compute thread that runs `body`; `stack_bytes` is its stack's size.
-    ///
-    /// # Errors
-    /// The system provides no thread.
-    fn start(
-        &self,
-        thread: usize,
-        name: String,
-        stack_bytes: usize,
-        body: Box<dyn FnOnce() + Send>,
-    ) -> std::io::Result<()>;
-
-    /// Blocks compute thread `thread`, the caller, until its `unpark` (also an earlier one) or the
-    /// timeout. May return early.
-    fn park(&self, thread: usize, timeout: Option<Duration>);
-
-    /// Wakes `thread`, or lets its next `park` return at once.
-    fn unpark(&self, thread: usize);
-
-    /// Spends modelled compute time on compute thread `thread`, the caller; `unpark` does not end
-    /// it.
-    fn pass(&self, thread: usize, time: Duration);
-
-    /// Waits until all threads have ended. The caller is no compute thread.
-    fn join(&self);
-
-    /// Whether compute threads have to [rest](Self::rest).
-    fn rests(&self) -> bool {
-        false
-    }
-
-    /// Pauses compute thread `thread`, the caller, between tasks and at joins. It may block for a
-    /// while, unless `stop` holds.
-    fn rest(&self, _thread: usize, _stop: &dyn Fn() -> bool) {}
-
-    /// Whether computing takes time on the clock. Only then can times be measured.
-    fn is_real(&self) -> bool {
-        false
-    }
-}
 
 /// A report of a running job.
 #[derive(Clone, Debug, PartialEq)]
@@ -338,11 +292,7 @@ impl Pool {
     ) -> Arc<PoolState> {
         let now = tokio::time::Instant::now();
         let accounts = (0..threads).map(|_| SharedAccount::new(ThreadState::Idle, now)).collect();
-        let mut shared = PoolState::new(accounts, seam, observer, registry, config);
-        if config.metered {
-            shared.meter();
-        }
-        Arc::new(shared)
+        Arc::new(PoolState::new(accounts, seam, observer, registry, config))
     }
 
     /// Runs a job to its end on the calling thread, as a pool of its own. `on_start` gets the pool
@@ -383,7 +333,7 @@ impl Pool {
         done: impl FnOnce(Result<Outcome, Stop>) + Send + 'static,
     ) {
         // No task leaves the node, so the start's identity does not matter.
-        self.run_root(worker::root_base(job.name, Start::default()), job, body, resume, done);
+        self.run_root(root_base(job.name, Start::default()), job, body, resume, done);
     }
 
     /// As [`Pool::run_job`], with a base that the caller created.
@@ -414,7 +364,7 @@ impl Pool {
                 done(outcome.map_err(|stop| locate(stop, tree.name, TaskPath::root)));
             }),
         };
-        self.shared.begin_root(root);
+        self.shared.inject_root(TopWork::Root(root));
     }
 
     /// Takes the oldest task for `thief`; with `awaited`, only one at or below that path.
@@ -458,15 +408,16 @@ impl Pool {
         lease: LeaseId,
         body: Bytes,
     ) {
-        self.shared.inject(Injected::Incoming(Incoming { base, run, body, owner, lease }));
+        let task = Incoming { base, run, body, owner, lease };
+        self.shared.inject(Injected::Work(TopWork::Incoming(task)));
     }
 
-    pub(crate) fn complete(&self, lease: LeaseId, delivery: Delivery) -> Option<Identity> {
-        self.shared.complete(lease, delivery)
+    pub(crate) fn complete(&self, lease: LeaseId, end: DeliveredEnd) -> Option<Identity> {
+        self.shared.complete_lease(lease, end)
     }
 
     pub(crate) fn reclaim(&self, lease: LeaseId) -> bool {
-        self.shared.reclaim(lease)
+        self.shared.reclaim(lease.into()).is_some()
     }
 
     pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> Vec<(Peer, Identity)> {
@@ -484,7 +435,7 @@ impl Pool {
     }
 
     pub(crate) fn lease_counts(&self) -> LeaseCounts {
-        self.shared.lease_counts()
+        self.shared.leases().counts()
     }
 
     pub(crate) fn leased_task(&self, lease: LeaseId) -> Option<Identity> {
@@ -550,13 +501,13 @@ impl Pool {
 
     /// The number of compute threads.
     pub fn threads(&self) -> u32 {
-        self.shared.threads.len() as u32
+        self.shared.threads().len() as u32
     }
 
     /// Requests one call of `PoolObserver::surplus` when there is work for other nodes. Returns
     /// true, without a later call, if there is some already.
     pub(crate) fn request_surplus_notice(&self) -> bool {
-        self.shared.request_remote_notice()
+        self.shared.request_surplus_notice()
     }
 
     /// The approximate number of tasks that other nodes might steal.
@@ -569,15 +520,15 @@ impl Pool {
         const WAITING: &[ThreadState] =
             &[ThreadState::Idle, ThreadState::WaitLocal, ThreadState::WaitWide];
         let now = tokio::time::Instant::now();
-        for thread in &self.shared.threads {
-            thread.account.relabel(WAITING, state, now);
+        for thread in self.shared.threads() {
+            thread.layer.account.relabel(WAITING, state, now);
         }
     }
 
     /// The threads' times so far, summed.
     pub fn times(&self) -> Times {
         let now = tokio::time::Instant::now();
-        self.shared.threads.iter().map(|t| t.account.snapshot(now)).fold(
+        self.shared.threads().iter().map(|t| t.layer.account.snapshot(now)).fold(
             Times::default(),
             |mut sum, times| {
                 sum += times;
@@ -588,17 +539,17 @@ impl Pool {
 
     /// Each thread's state.
     pub(crate) fn states(&self) -> impl Iterator<Item = ThreadState> {
-        self.shared.threads.iter().map(|thread| thread.account.state())
+        self.shared.threads().iter().map(|thread| thread.layer.account.state())
     }
 
     /// The computed work so far, in the units that the job declares.
     pub(crate) fn work(&self) -> WorkCounts {
         let now = tokio::time::Instant::now();
         let (mut work, mut units, mut squares) = (WorkCounts::default(), 0.0, 0.0);
-        for thread in &self.shared.threads {
-            let root = thread.root_clock.spent(now).as_micros();
+        for thread in self.shared.threads() {
+            let root = thread.layer.root_clock.spent(now).as_micros();
             work.root_us += u64::try_from(root).unwrap_or(u64::MAX);
-            if let Some(counter) = &thread.counts.units {
+            if let Some(counter) = &thread.layer.units {
                 let (tasks, more, more_squares) = counter.moments();
                 work.tasks += tasks;
                 units += more;
@@ -611,7 +562,7 @@ impl Pool {
 
     /// The threads' counters of work units; none where they are not counted.
     pub(crate) fn units(&self) -> impl Iterator<Item = &UnitCounter> {
-        self.shared.threads.iter().filter_map(|thread| thread.counts.units.as_ref())
+        self.shared.threads().iter().filter_map(|thread| thread.layer.units.as_ref())
     }
 
     /// As [`PoolState::begin_round`].
@@ -636,30 +587,27 @@ impl Pool {
 
     /// The seam where the threads block.
     pub(crate) fn seam(&self) -> &Arc<dyn Seam> {
-        &self.shared.seam
+        self.shared.seam()
     }
 
     /// Processor time of the whole process since the pool's start; `None` in virtual time.
     pub fn cpu(&self) -> Option<Duration> {
-        let is_real = self.shared.seam.is_real();
+        let is_real = self.shared.seam().is_real();
         is_real.then(|| process_cpu().saturating_sub(self.cpu_before))
     }
 
     /// The counters so far.
     pub fn counts(&self) -> PoolCounts {
-        let mut sum = PoolCounts::default();
-        for thread in &self.shared.threads {
-            let counts = &thread.counts;
-            sum.spawned += counts.spawned.load(Ordering::Relaxed);
-            let made = counts.spawned.load(Ordering::Relaxed);
-            let elsewhere = counts.not_run.load(Ordering::Relaxed);
-            sum.executed +=
-                counts.tops.load(Ordering::Relaxed).saturating_add(made).saturating_sub(elsewhere);
-            sum.taken_here += counts.taken_here.load(Ordering::Relaxed);
-            sum.kept += counts.kept.load(Ordering::Relaxed);
-            sum.nesting_max = sum.nesting_max.max(counts.nesting_max.load(Ordering::Relaxed));
+        let counts = self.shared.counts();
+        let threads = || self.shared.threads().iter().map(|thread| &thread.layer);
+        let tops: u64 = threads().map(|thread| thread.tops.get()).sum();
+        PoolCounts {
+            spawned: counts.spawned,
+            executed: tops.saturating_add(counts.spawned).saturating_sub(counts.not_run),
+            taken_here: counts.taken_here,
+            kept: threads().map(|thread| thread.kept.get()).sum(),
+            nesting_max: counts.nesting_max as u32,
         }
-        sum
     }
 
     /// Halts all work at its next call into the runtime.
@@ -675,71 +623,6 @@ impl Pool {
 
     /// Waits until the threads have ended, after [`Pool::close`].
     pub fn join(&self) {
-        self.shared.seam.join();
-    }
-}
-
-/// The seam of real threads, which park.
-#[derive(Default)]
-pub struct RealSeam {
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
-}
-
-impl RealSeam {
-    /// Creates a seam without threads.
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self::default())
-    }
-
-    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<std::thread::JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Seam for RealSeam {
-    fn start(
-        &self,
-        _thread: usize,
-        name: String,
-        stack_bytes: usize,
-        body: Box<dyn FnOnce() + Send>,
-    ) -> std::io::Result<()> {
-        let body = move || {
-            use_long_slices();
-            body();
-        };
-        let thread = std::thread::Builder::new().name(name).stack_size(stack_bytes).spawn(body)?;
-        self.threads().push(thread);
-        Ok(())
-    }
-
-    fn park(&self, _thread: usize, timeout: Option<Duration>) {
-        match timeout {
-            Some(timeout) => std::thread::park_timeout(timeout),
-            None => std::thread::park(),
-        }
-    }
-
-    fn unpark(&self, thread: usize) {
-        if let Some(thread) = self.threads().get(thread) {
-            thread.thread().unpark();
-        }
-    }
-
-    fn pass(&self, _thread: usize, time: Duration) {
-        std::thread::sleep(time);
-    }
-
-    fn is_real(&self) -> bool {
-        true
-    }
-
-    fn join(&self) {
-        let threads = std::mem::take(&mut *self.threads());
-        for thread in threads {
-            // A compute thread catches panics of users' code, so an error is the runtime's own
-            // panic, which the panic message on stderr has reported.
-            drop(thread.join());
-        }
+        self.shared.seam().join();
     }
 }

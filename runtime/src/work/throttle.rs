@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::core::cpu_clock::thread_cpu;
+use springtide_forkjoin::layer::thread_cpu;
+
 use super::pool::{RealSeam, Seam};
 
 /// The most time between two clock readings of a busy loop that counts as computing. The rest was

@@ -9,10 +9,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use springtide_forkjoin::layer::{Fiber, Suspension, suspend};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::core::fiber::{Fiber, Suspension, suspend};
 use super::pool::Seam;
 
 /// The speed of a modelled processor: seconds of work in a second. It may change at any time, also
@@ -80,19 +80,20 @@ pub struct VirtualSeam {
     /// The notifiers that wake parked threads, by thread.
     unparked: Mutex<Vec<Arc<Notify>>>,
     pace: Option<Pace>,
+    start: Instant,
 }
 
 impl VirtualSeam {
     /// Creates a seam without threads. Declared time passes as it is, rounded up to the clock's
     /// milliseconds.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { unparked: Mutex::default(), pace: None })
+        Arc::new(Self { unparked: Mutex::default(), pace: None, start: Instant::now() })
     }
 
     /// Creates a seam in which declared time is work at this pace. Delays due to the clock's
     /// resolution are subtracted from the thread's next work.
     pub fn paced(pace: Pace) -> Arc<Self> {
-        Arc::new(Self { unparked: Mutex::default(), pace: Some(pace) })
+        Arc::new(Self { unparked: Mutex::default(), pace: Some(pace), start: Instant::now() })
     }
 }
 
@@ -145,6 +146,10 @@ impl Seam for VirtualSeam {
 
     fn pass(&self, _thread: usize, time: Duration) {
         suspend(Suspension::Pass(time));
+    }
+
+    fn now(&self) -> Duration {
+        Instant::now().saturating_duration_since(self.start)
     }
 
     fn join(&self) {

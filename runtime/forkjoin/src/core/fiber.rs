@@ -15,7 +15,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 /// The condition on which a suspended fiber resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Suspension {
+pub enum Suspension {
     /// An `unpark`, or the end of the timeout.
     Park(Option<Duration>),
     /// The end of the time.
@@ -39,7 +39,7 @@ impl Drop for RestoreGuard {
 }
 
 /// A function with a stack of its own.
-pub(crate) struct Fiber {
+pub struct Fiber {
     coroutine: ManuallyDrop<Coroutine<(), Suspension, ()>>,
     /// The fiber's yielder; null until it has started.
     yielder: Rc<Cell<YielderPointer>>,
@@ -50,7 +50,7 @@ impl Fiber {
     ///
     /// # Errors
     /// The system provides no stack of that size.
-    pub(crate) fn new(stack_bytes: usize, body: impl FnOnce() + 'static) -> std::io::Result<Self> {
+    pub fn new(stack_bytes: usize, body: impl FnOnce() + 'static) -> std::io::Result<Self> {
         let stack = DefaultStack::new(stack_bytes)?;
         let yielder = Rc::new(Cell::new(ptr::null()));
         let shared = yielder.clone();
@@ -67,7 +67,7 @@ impl Fiber {
     ///
     /// # Panics
     /// If its function panics, or if it has ended.
-    pub(crate) fn resume(&mut self) -> Option<Suspension> {
+    pub fn resume(&mut self) -> Option<Suspension> {
         let _restore = RestoreGuard(CURRENT.replace(self.yielder.get()));
         match self.coroutine.resume(()) {
             CoroutineResult::Yield(suspension) => Some(suspension),
@@ -91,7 +91,7 @@ impl Drop for Fiber {
 ///
 /// # Panics
 /// If the caller runs in no fiber.
-pub(crate) fn suspend(suspension: Suspension) {
+pub fn suspend(suspension: Suspension) {
     let yielder = CURRENT.get();
     assert!(!yielder.is_null(), "only a compute thread of virtual time can wait in it");
     // SAFETY: a yielder that is not null belongs to the innermost fiber on this thread. `resume`

@@ -1,115 +1,182 @@
-//! The spawned children of one task: boxed slots that the parent's context owns until each is
-//! collected or dropped.
+//! The scope of a running task: its frame, and its spawned children in boxed slots.
 
 use std::any::TypeId;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering;
 
-use super::slot::state::is_final;
-use super::slot::{Frame, Header, Slot, keep_output, state};
-use super::worker::Worker;
-use crate::work::task::{Halt, Stop, Task};
+use super::frame::Frame;
+use super::join::{self, lookup, take_final};
+use super::layer::{ComputeThread, Fork};
+use super::slot::{Header, Slot};
+use super::thread::{reclaim_or_drop, wait};
 
-struct Child {
-    slot: NonNull<Header>,
+/// Ends a spawned child of the task in the frame; slots below the place stay in the deque.
+type Finish<W> =
+    unsafe fn(&W, &Frame<W>, isize, NonNull<Header<W>>) -> Result<(), <W as ComputeThread>::Stop>;
+
+struct Child<W: ComputeThread> {
+    slot: NonNull<Header<W>>,
     task: TypeId,
     /// Waits, frees the box and returns the error of the outcome, if any.
-    finish: unsafe fn(&Worker, &Frame, isize, NonNull<Header>) -> Result<(), Stop>,
+    finish: Finish<W>,
     /// Reclaims the slot and frees the box.
-    drop_child: unsafe fn(&Worker, isize, NonNull<Header>),
+    drop_child: unsafe fn(&W, isize, NonNull<Header<W>>),
 }
 
-/// The spawned children of a task that are not collected, oldest first. One word if there are none,
-/// as for most tasks.
-pub(crate) struct Children<'w> {
-    worker: &'w Worker,
-    list: UnsafeCell<Option<Box<List>>>,
-}
-
-/// The list with its floor, boxed as a whole so that it takes one word in every task's context.
-struct List {
-    children: Vec<Option<Child>>,
+/// The list of spawned children with its floor, boxed as a whole so that it takes one word in every
+/// task's scope.
+struct List<W: ComputeThread> {
+    children: Vec<Option<Child<W>>>,
     /// The place of the first child in the thread's own deque; slots below belong to other tasks.
     floor: isize,
 }
 
-impl<'w> Children<'w> {
+/// The scheduler's part of a running task's context.
+///
+/// It owns the task's spawned children until each is collected or dropped, oldest first. It is
+/// neither `Send` nor `Sync`.
+pub struct Scope<'w, W: ComputeThread> {
+    frame: Frame<W>,
+    worker: &'w W,
+    /// `None` if there are no children, as for most tasks.
+    list: UnsafeCell<Option<Box<List<W>>>>,
+    /// The next child's index.
+    next_child: Cell<u32>,
+}
+
+impl<'w, W: ComputeThread> Scope<'w, W> {
     #[inline(always)]
-    pub(crate) fn new(worker: &'w Worker) -> Self {
-        Self { worker, list: UnsafeCell::new(None) }
+    pub(super) fn new(frame: Frame<W>, worker: &'w W) -> Self {
+        Self { frame, worker, list: UnsafeCell::new(None), next_child: Cell::new(0) }
+    }
+
+    /// Reuses the scope of a finished task for its parent's child `index`.
+    #[inline(always)]
+    pub(super) fn renew(&mut self, index: u32) {
+        self.frame.renew(index);
+        self.next_child.set(0);
+    }
+
+    /// The thread of the task.
+    #[inline(always)]
+    pub fn worker(&self) -> &'w W {
+        self.worker
+    }
+
+    /// The frame of the task.
+    #[inline(always)]
+    pub fn frame(&self) -> &Frame<W> {
+        &self.frame
+    }
+
+    /// The index of the next child.
+    pub fn next_child(&self) -> u32 {
+        self.next_child.get()
+    }
+
+    /// Sets the index of the next child.
+    pub fn number_from(&self, next_child: u32) {
+        self.next_child.set(next_child);
     }
 
     #[inline(always)]
-    pub(crate) fn worker(&self) -> &'w Worker {
-        self.worker
+    fn indices(&self, children: u32) -> u32 {
+        let index = self.next_child.get();
+        self.next_child.set(index + children);
+        index
+    }
+
+    /// Runs two children; another thread may run the second one.
+    ///
+    /// # Errors
+    /// The first stop of the two, or that of the layer's hooks. Both have ended when this returns.
+    #[inline(always)]
+    pub fn join<A: Fork<W>, B: Fork<W>>(
+        &self,
+        a: A,
+        b: B,
+    ) -> Result<(A::Output, B::Output), W::Stop> {
+        join::join(self.worker, &self.frame, self.indices(2), a, b)
+    }
+
+    /// Runs one child on this thread at once.
+    ///
+    /// # Errors
+    /// The child's.
+    #[inline]
+    pub fn call<T: Fork<W>>(&self, task: T) -> Result<T::Output, W::Stop> {
+        join::call(self.worker, &self.frame, self.indices(1), task)
     }
 
     /// The list, borrowed while no user code runs.
     #[expect(clippy::mut_from_ref, reason = "see the safety comment")]
-    fn list(&self) -> &mut Option<Box<List>> {
-        // SAFETY: `Children` is not `Sync` (it holds an `UnsafeCell`), and every use below ends
-        // before other code runs that could access this `Children` again.
+    fn list(&self) -> &mut Option<Box<List<W>>> {
+        // SAFETY: `Scope` is not `Sync` (it holds an `UnsafeCell`), and every use below ends before
+        // other code runs that could access this `Scope` again.
         unsafe { &mut *self.list.get() }
     }
 
     /// Spawns a child. Returns its place in the list.
-    pub(crate) fn spawn<T: Task>(&self, parent: &Frame, index: u32, task: T) -> usize {
-        let slot = Box::new(Slot::new(task, parent, index, self.worker.index()));
-        let slot: NonNull<Header> = NonNull::from(Box::leak(slot)).cast();
-        let floor = self.worker.floor();
+    pub fn spawn<T: Fork<W> + 'static>(&self, task: T) -> usize {
+        let core = self.worker.core();
+        let index = self.indices(1);
+        let slot = Box::new(Slot::new(task, &self.frame, index, core.index()));
+        let slot: NonNull<Header<W>> = NonNull::from(Box::leak(slot)).cast();
+        let floor = core.floor();
         let new = || Box::new(List { children: Vec::new(), floor });
         let list = &mut self.list().get_or_insert_with(new).children;
         list.push(Some(Child {
             slot,
             task: TypeId::of::<T>(),
-            finish: finish::<T>,
-            drop_child: drop_child::<T>,
+            finish: finish::<W, T>,
+            drop_child: drop_child::<W, T>,
         }));
         let at = list.len() - 1;
-        self.worker.count_spawned(1);
+        core.me().counters.spawned.add(1);
         // SAFETY: no other thread has the pointer yet.
-        if self.worker.may_recover(parent) && unsafe { self.worker.lookup_cached(slot) } {
+        if self.worker.looks_up(&self.frame) && unsafe { lookup(self.worker, slot) } {
             return at;
         }
-        self.worker.push(slot);
-        if self.worker.signals_after_push() != 0 {
+        core.push(slot);
+        if core.signals_after_push() != 0 {
             // The next join, sync or collect handles a halt.
-            // SAFETY: the parent is the calling task.
-            self.worker.shared().handle_signals(self.worker.index(), || unsafe { parent.base() });
+            self.worker.handle_signals_of_spawn(&self.frame);
         }
         at
     }
 
     /// Waits for the child at this place, spawned as a `T`, and takes its outcome.
     ///
+    /// # Errors
+    /// The child's.
+    ///
     /// # Panics
     /// If the child was taken already, or is no `T`: handles rule out both.
-    pub(crate) fn take<T: Task>(&self, parent: &Frame, at: usize) -> Result<T::Output, Stop> {
+    pub fn take<T: Fork<W> + 'static>(&self, at: usize) -> Result<T::Output, W::Stop> {
         let child = self.list().as_mut().and_then(|list| list.children.get_mut(at)?.take());
         let child = child.expect("a handle is consumed when its child is collected");
         assert!(child.task == TypeId::of::<T>(), "a handle names the type it was spawned as");
         // SAFETY: the child was in the list, so it was not collected; by the assertion it is a `T`.
-        unsafe { collect::<T>(self.worker, parent, self.floor(), child.slot) }
+        unsafe { collect::<W, T>(self.worker, &self.frame, self.floor(), child.slot) }
     }
 
     /// Whether the child at this place has an outcome or was taken.
-    pub(crate) fn is_finished(&self, at: usize) -> bool {
+    pub fn is_finished(&self, at: usize) -> bool {
         let slot =
             self.list().as_ref().and_then(|list| Some(list.children.get(at)?.as_ref()?.slot));
         // SAFETY: a slot in the list is neither collected nor dropped, so its box is alive.
-        slot.is_none_or(|slot| is_final(unsafe { slot.as_ref() }.state.load(Ordering::Acquire)))
+        slot.is_none_or(|slot| unsafe { slot.as_ref() }.state.load().is_final())
     }
 
     /// Waits for all children, newest first, without taking their outcomes.
-    pub(crate) fn sync(&self) {
+    pub fn sync(&self) {
         let mut at = self.list().as_ref().map_or(0, |list| list.children.len());
         while at > 0 {
             at -= 1;
             let slot =
                 self.list().as_ref().and_then(|list| Some(list.children.get(at)?.as_ref()?.slot));
             if let Some(slot) = slot {
-                self.worker.wait(slot, self.floor());
+                wait(self.worker, slot, self.floor());
             }
         }
     }
@@ -120,28 +187,31 @@ impl<'w> Children<'w> {
 
     /// Whether any child was spawned.
     #[inline(always)]
-    pub(crate) fn any(&self) -> bool {
+    pub fn has_children(&self) -> bool {
         self.list().is_some()
     }
 
     /// The number of children that were spawned and not collected.
-    pub(crate) fn open(&self) -> usize {
-        let count = |list: &List| list.children.iter().flatten().count();
+    pub fn open_children(&self) -> usize {
+        let count = |list: &List<W>| list.children.iter().flatten().count();
         self.list().as_deref().map_or(0, count)
     }
 
     /// Waits for all uncollected children. Returns the first error in order of spawning.
     ///
-    /// The list is removed, since the next task in this context (a join's second child) has its own
+    /// The list is removed, since the next task in this scope (a join's second child) has its own
     /// floor, and its children may lie lower.
+    ///
+    /// # Errors
+    /// The first of the children's.
     #[cold]
-    pub(crate) fn finish(&self, frame: &Frame) -> Result<(), Stop> {
+    pub fn finish(&self) -> Result<(), W::Stop> {
         let mut outcome = Ok(());
         while let Some(child) = self.list().as_mut().and_then(|list| list.children.pop()) {
             if let Some(child) = child {
                 // SAFETY: the child was in the list, so it was not collected.
                 let finished =
-                    unsafe { (child.finish)(self.worker, frame, self.floor(), child.slot) };
+                    unsafe { (child.finish)(self.worker, &self.frame, self.floor(), child.slot) };
                 outcome = finished.and(outcome);
             }
         }
@@ -150,7 +220,7 @@ impl<'w> Children<'w> {
     }
 }
 
-impl Drop for Children<'_> {
+impl<W: ComputeThread> Drop for Scope<'_, W> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.list.get_mut().is_some() {
@@ -161,68 +231,57 @@ impl Drop for Children<'_> {
 
 /// Drops all children of a task that stopped or unwinds.
 #[cold]
-fn drop_children(children: &mut Children<'_>) {
-    let floor = children.floor();
-    while let Some(child) = children.list.get_mut().as_mut().and_then(|list| list.children.pop()) {
+fn drop_children<W: ComputeThread>(scope: &mut Scope<'_, W>) {
+    let floor = scope.floor();
+    while let Some(child) = scope.list.get_mut().as_mut().and_then(|list| list.children.pop()) {
         if let Some(child) = child {
             // SAFETY: as in `finish`.
-            unsafe { (child.drop_child)(children.worker, floor, child.slot) };
+            unsafe { (child.drop_child)(scope.worker, floor, child.slot) };
         }
     }
 }
 
 /// # Safety
 /// `slot` is a spawned slot of a `T` that was neither collected nor dropped.
-unsafe fn collect<T: Task>(
-    worker: &Worker,
-    frame: &Frame,
+unsafe fn collect<W: ComputeThread, T: Fork<W>>(
+    worker: &W,
+    frame: &Frame<W>,
     floor: isize,
-    slot: NonNull<Header>,
-) -> Result<T::Output, Stop> {
-    worker.wait(slot, floor);
+    slot: NonNull<Header<W>>,
+) -> Result<T::Output, W::Stop> {
+    wait(worker, slot, floor);
     // SAFETY: spawned slots come from a leaked box of this type, and no other thread has the
     // pointer once the state is final.
-    let slot = unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) };
-    match slot.header().state.load(Ordering::Acquire) {
-        state::ABANDONED => {
-            // SAFETY: `wait` abandoned the slot; the task is still there.
-            drop(unsafe { slot.take_task() });
-            worker.count_not_run();
-            return Err(worker.halt_of(frame));
-        }
-        state::DELIVERED => worker.count_not_run(),
-        _ => {}
-    }
+    let slot = unsafe { Box::from_raw(slot.cast::<Slot<W, T>>().as_ptr()) };
     // SAFETY: the state is final; the outcome is taken once.
-    unsafe { slot.take_outcome(worker) }
+    unsafe { take_final(worker, frame, &slot) }
 }
 
 /// # Safety
 /// As [`collect`].
-unsafe fn finish<T: Task>(
-    worker: &Worker,
-    frame: &Frame,
+unsafe fn finish<W: ComputeThread, T: Fork<W>>(
+    worker: &W,
+    frame: &Frame<W>,
     floor: isize,
-    slot: NonNull<Header>,
-) -> Result<(), Stop> {
+    slot: NonNull<Header<W>>,
+) -> Result<(), W::Stop> {
     // SAFETY: the slot belongs to the caller until it is collected.
     let index = unsafe { slot.as_ref() }.index;
     // SAFETY: by the contract.
-    let output = unsafe { collect::<T>(worker, frame, floor, slot) }?;
-    // SAFETY: the frame is the calling task's.
-    let base = unsafe { frame.base() };
-    if worker.shared().halted(|| base) == Some(Halt::Leave) {
-        // SAFETY: as above.
-        keep_output::<T>(base, unsafe { Frame::child(frame, index).path() }, &output);
-    }
+    let output = unsafe { collect::<W, T>(worker, frame, floor, slot) }?;
+    T::left_over(worker, frame.child_place(index), &output, None);
     Ok(())
 }
 
 /// # Safety
 /// As [`collect`].
-unsafe fn drop_child<T: Task>(worker: &Worker, floor: isize, slot: NonNull<Header>) {
-    worker.reclaim_or_drop(slot, floor);
+unsafe fn drop_child<W: ComputeThread, T: Fork<W>>(
+    worker: &W,
+    floor: isize,
+    slot: NonNull<Header<W>>,
+) {
+    reclaim_or_drop(worker, slot, floor);
     // SAFETY: as in `collect`; `reclaim_or_drop` dropped the contents, and the cells drop nothing
     // by themselves.
-    drop(unsafe { Box::from_raw(slot.cast::<Slot<T>>().as_ptr()) });
+    drop(unsafe { Box::from_raw(slot.cast::<Slot<W, T>>().as_ptr()) });
 }

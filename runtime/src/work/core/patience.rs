@@ -6,11 +6,12 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use springtide_forkjoin::layer::{ComputeThread, SLEEP_MAX};
 use tokio::time::Instant;
 
 use super::shared::{PoolState, ROUND};
-use super::slot::Frame;
-use super::worker::{SLEEP_MAX, Worker};
+use super::tree::Frame;
+use super::worker::Worker;
 use crate::meter::ThreadState;
 use crate::work::task::Stop;
 
@@ -30,7 +31,7 @@ impl Waker {
     /// Wakes the thread; call it after the awaited value is stored.
     pub(crate) fn wake(&self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.wake_owner(self.thread, u32::MAX);
+            shared.wake_owner(self.thread, None);
         }
     }
 }
@@ -71,7 +72,7 @@ impl Worker {
                 self.join_round(false);
             }
             let sleep = left.map_or(SLEEP_MAX, |left| left.min(SLEEP_MAX));
-            self.shared().sleep(self.index(), Some(sleep), false, ready);
+            self.core().sleep(sleep, ready);
         };
         self.label(ThreadState::Working);
         outcome

@@ -5,11 +5,11 @@
 //!
 //! None of it slows the fast path of joins: threads arrive here by the word that joins read anyway.
 
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use springtide_forkjoin::layer::ComputeThread;
 use tokio::time::Instant;
 
 use super::shared::{PoolState, ROUND};
@@ -72,22 +72,22 @@ impl Worker {
     pub(crate) fn join_round(&self, interrupts_work: bool) {
         let round = &self.shared().round;
         let number = round.number.load(Ordering::Acquire);
-        if number == self.rounds.get() || !self.has_stack() {
+        if number == self.rounds.get() || !self.core().has_stack() {
             return;
         }
         let Some(share) = lock(&round.share).clone() else { return };
         self.rounds.set(number);
-        let me = self.me();
+        let me = self.core().me();
         let paused = self.leave_root();
         // During the share the thread accepts no other work.
-        me.idle.store(false, Ordering::SeqCst);
-        let left = me.account.switch(ThreadState::Bench, Instant::now());
+        me.set_idle(false);
+        let left = me.layer.account.switch(ThreadState::Bench, Instant::now());
         share(SharePosition {
             thread: self.index(),
-            stack_bytes: self.stack_left(),
+            stack_bytes: self.core().stack_left(),
             interrupts_work,
         });
-        me.account.switch(left, Instant::now());
+        me.layer.account.switch(left, Instant::now());
         drop(paused);
         self.shared().observer.idle();
     }
@@ -125,7 +125,7 @@ impl Worker {
     /// Whether the calling code belongs to the root itself.
     #[inline]
     pub(crate) fn is_at_root(&self) -> bool {
-        std::ptr::eq(self.signals.get().as_ptr(), &AT_ROOT)
+        self.core().reads_signals_word(&AT_ROOT)
     }
 
     /// Marks the root's own code from here until the guard is dropped. `None` if nothing is
@@ -153,11 +153,11 @@ impl Worker {
     fn set_at_root(&self, inside: bool) {
         let now = Instant::now();
         if inside {
-            self.signals.set(NonNull::from(&AT_ROOT));
-            self.me().root_clock.begin(now);
+            self.core().set_signals_word(Some(&AT_ROOT));
+            self.data().root_clock.begin(now);
         } else {
-            self.signals.set(NonNull::from(self.shared().signals_word()));
-            self.me().root_clock.end(now);
+            self.core().set_signals_word(None);
+            self.data().root_clock.end(now);
         }
     }
 }

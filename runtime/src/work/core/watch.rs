@@ -29,11 +29,12 @@
 //! The module knows neither what is kept nor where. The list holds addresses for comparison and
 //! never dereferences them. A stale entry can only cause one output to be kept in vain.
 
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
+use springtide_forkjoin::layer::ComputeThread;
+
 use super::shared::PoolState;
-use super::slot::{Frame, keep_early, keep_output};
+use super::tree::{Frame, keep_early, keep_output, path_of};
 use super::worker::Worker;
 use crate::work::task::{Halt, Task};
 
@@ -106,9 +107,6 @@ pub(crate) struct WatchList {
     /// The listed tasks, outermost first. New ones are appended, and an ended task removes all
     /// after it, so every entry is on the stack.
     tasks: Vec<WatchedTask>,
-    /// Tasks on this stack that wait for a child which runs elsewhere, while the thread runs other
-    /// work above them.
-    waiting: Vec<NonNull<Frame>>,
 }
 
 impl WatchList {
@@ -133,7 +131,8 @@ impl PoolState {
     /// [`PoolObserver::tick_taken`](crate::work::pool::PoolObserver::tick_taken).
     pub(crate) fn tick(&self) -> bool {
         let now_us = self.now_us();
-        let send = || self.threads.iter().fold(false, |new, t| t.watch.set_due(now_us) | new);
+        let send =
+            || self.threads().iter().fold(false, |new, t| t.layer.watch.set_due(now_us) | new);
         if send() {
             return true;
         }
@@ -160,14 +159,14 @@ impl Worker {
     /// Whether the ended task in this frame must be examined.
     #[inline(always)]
     pub(super) fn is_watched(&self, frame: &Frame) -> bool {
-        self.me().watch.covers(frame)
+        self.data().watch.covers(frame)
     }
 
     /// Takes a due tick, before anything starts that did not run at the tick. `frame` is the frame
     /// of the calling task, if any.
     #[inline]
     pub(crate) fn take_tick(&self, frame: Option<&Frame>) {
-        if self.me().watch.is_due() {
+        if self.data().watch.is_due() {
             self.renew_watch_list(frame);
         }
     }
@@ -176,7 +175,7 @@ impl Worker {
     #[cold]
     #[inline(never)]
     fn renew_watch_list(&self, frame: Option<&Frame>) {
-        let watch = &self.me().watch;
+        let watch = &self.data().watch;
         if watch.from.load(Ordering::Acquire) != DUE {
             return;
         }
@@ -184,26 +183,24 @@ impl Worker {
         let mut watched = self.watched.borrow_mut();
         // Innermost first, up to the first task that is listed already.
         let mut new: Vec<WatchedTask> = Vec::new();
-        // SAFETY: `run_above` keeps a frame there only while it runs something above it, on this
-        // stack.
-        let waiting = watched.waiting.iter().rev().map(|frame| unsafe { frame.as_ref() });
-        'stack: for inner in frame.into_iter().chain(waiting) {
-            // SAFETY: the frame of an unfinished task on this stack; the frames above wait for it.
-            let of_root = unsafe { inner.base() }.path.0.is_empty();
+        let mut list = |inner: &Frame| {
             // The root's own tree is never returned.
-            if of_root {
-                continue;
+            if inner.tree().path.0.is_empty() {
+                return true;
             }
             let mut next = Some(inner);
             while let Some(frame) = next.filter(|frame| self.is_on_stack(frame)) {
                 if watched.tasks.last().is_some_and(|last| last.is(frame)) {
-                    break 'stack;
+                    return false;
                 }
                 let address = std::ptr::from_ref(frame).addr();
                 new.push(WatchedTask { frame: address, index: frame.index(), since_us });
-                // SAFETY: as above.
-                next = unsafe { frame.parent() };
+                next = frame.parent();
             }
+            true
+        };
+        if frame.is_none_or(&mut list) {
+            self.core().visit_waiting(list);
         }
         // A waiting task and the task that runs above it may share ancestors.
         let mut addresses = std::collections::BTreeSet::new();
@@ -222,14 +219,10 @@ impl Worker {
 
     /// Watches all tasks that end from here on, if the calling task's tree stops because the node
     /// leaves.
-    fn watch_if_leaving(&self, frame: Option<&Frame>) {
-        let leaves = |frame: &Frame| {
-            // SAFETY: the frame of the calling task is on this stack, and the frames above wait for
-            // it.
-            self.shared().halted(|| unsafe { frame.base() }) == Some(Halt::Leave)
-        };
+    pub(super) fn watch_if_leaving(&self, frame: Option<&Frame>) {
+        let leaves = |frame: &Frame| self.shared().halted(|| frame.tree()) == Some(Halt::Leave);
         if self.shared().keep_least_us.is_some() && frame.is_some_and(leaves) {
-            self.me().watch.set_due(self.shared().now_us());
+            self.data().watch.set_due(self.shared().now_us());
         }
     }
 
@@ -241,10 +234,8 @@ impl Worker {
         self.take_tick(Some(frame));
         let since_us = self.forget(frame);
         let Some(least_us) = self.shared().keep_least_us else { return output };
-        // SAFETY: the caller's frame is on this stack, and the frames above wait for it.
-        let base = unsafe { frame.base() };
-        // SAFETY: as above.
-        let path = || unsafe { frame.path() };
+        let base = frame.tree();
+        let path = || path_of(frame);
         match self.shared().halted(|| base) {
             Some(Halt::Leave) => keep_output::<T>(base, path(), &output),
             Some(_) => {}
@@ -277,7 +268,7 @@ impl Worker {
 
     /// Sets the thread's word, unless a tick is due.
     fn set_from(&self, from: usize) {
-        let word = &self.me().watch.from;
+        let word = &self.data().watch.from;
         let now = word.load(Ordering::Relaxed);
         if now != DUE {
             // Only a concurrent tick makes this fail, and the tick then stays.
@@ -285,27 +276,8 @@ impl Worker {
         }
     }
 
-    /// Runs unrelated work above the waiting task in this frame.
-    pub(super) fn run_above<R>(&self, waiting: &Frame, run: impl FnOnce() -> R) -> R {
-        /// Removes the frame again, also when the work above panics.
-        struct PopGuard<'a>(&'a Worker);
-        impl Drop for PopGuard<'_> {
-            fn drop(&mut self) {
-                self.0.watched.borrow_mut().waiting.pop();
-            }
-        }
-        self.watched.borrow_mut().waiting.push(NonNull::from(waiting));
-        let guard = PopGuard(self);
-        let result = run();
-        drop(guard);
-        // The tree of the waiting task may have been halted meanwhile, and its tick may have been
-        // spent on other work.
-        self.watch_if_leaving(Some(waiting));
-        result
-    }
-
     fn is_on_stack(&self, frame: &Frame) -> bool {
-        let (low, high) = self.stack();
+        let (low, high) = self.core().stack();
         (low..high + STACK_TOLERANCE_BYTES).contains(&std::ptr::from_ref(frame).addr())
     }
 }

@@ -35,8 +35,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::core::LeaseId;
-use super::core::slot::Base;
-use super::core::worker::root_base;
+use super::core::tree::{Base, root_base};
 use super::metering::{Metering, MeteringSettings};
 use super::pool::{CachedResult, Encoded, Note, Pool, PoolConfig, PoolObserver, SavedRoot, Seam};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
