@@ -140,8 +140,8 @@ mod tests {
                 pool.run(move |cx| {
                     let held = String::from("dropped once");
                     cx.join(
-                        |cx| assert!(!side, "first, beside {} and {held}", fib(cx, 5)),
-                        |cx| assert!(side, "second, beside {}", fib(cx, 5)),
+                        |cx| assert!(!side, "first after {} and {held}", fib(cx, 5)),
+                        |cx| assert!(side, "second after {}", fib(cx, 5)),
                     );
                 });
             }));

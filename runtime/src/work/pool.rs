@@ -1,4 +1,4 @@
-//! A node's compute threads for one job, and the trait `PoolObserver`, which receives their reports.
+//! A node's compute threads for one job, and the trait `PoolObserver` that receives their reports.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

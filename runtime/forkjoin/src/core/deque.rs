@@ -38,10 +38,12 @@ struct Buffer<T> {
 }
 
 impl<T> Buffer<T> {
-    fn new(capacity: usize) -> Box<Self> {
+    /// Allocates a buffer, which the deque frees when it is dropped. A pointer and no box: moving a
+    /// box would invalidate the pointers that thieves hold.
+    fn allocate(capacity: usize) -> NonNull<Self> {
         debug_assert!(capacity.is_power_of_two());
         let elements = (0..capacity).map(|_| AtomicPtr::new(std::ptr::null_mut())).collect();
-        Box::new(Self { mask: capacity - 1, elements })
+        NonNull::from(Box::leak(Box::new(Self { mask: capacity - 1, elements })))
     }
 
     #[inline(always)]
@@ -84,8 +86,7 @@ struct OwnerPart<T> {
     /// does not read the thieves' line.
     limit: Cell<isize>,
     /// Replaced buffers and the current one, freed with the deque.
-    #[expect(clippy::vec_box, reason = "thieves hold pointers to the boxes' contents")]
-    buffers: UnsafeCell<Vec<Box<Buffer<T>>>>,
+    buffers: UnsafeCell<Vec<NonNull<Buffer<T>>>>,
 }
 
 // SAFETY: only the owner's methods access the cells; they are unsafe and bound to one thread by
@@ -95,20 +96,30 @@ unsafe impl<T> Sync for Deque<T> {}
 // SAFETY: as above; no part is tied to the thread that created it.
 unsafe impl<T> Send for Deque<T> {}
 
+impl<T> Drop for Deque<T> {
+    fn drop(&mut self) {
+        for buffer in self.owner.0.buffers.get_mut().drain(..) {
+            // SAFETY: `allocate` leaked it from a box, and no thief borrows the deque.
+            drop(unsafe { Box::from_raw(buffer.as_ptr()) });
+        }
+    }
+}
+
 impl<T> Deque<T> {
     pub(crate) fn new(fences: Fences) -> Self {
-        let mut first = Buffer::new(INITIAL_CAPACITY);
-        let pointer: *mut Buffer<T> = &mut *first;
+        let first = Buffer::allocate(INITIAL_CAPACITY);
+        // SAFETY: the buffer was just allocated.
+        let elements = unsafe { first.as_ref() }.elements.as_ptr();
         let owner = OwnerPart {
-            elements: Cell::new(first.elements.as_ptr()),
-            mask: Cell::new(first.mask as isize),
+            elements: Cell::new(elements),
+            mask: Cell::new(INITIAL_CAPACITY as isize - 1),
             limit: Cell::new(INITIAL_CAPACITY as isize),
             buffers: UnsafeCell::new(vec![first]),
         };
         Self {
             top: Padded(AtomicIsize::new(0)),
             bottom: Padded(AtomicIsize::new(0)),
-            buffer: AtomicPtr::new(pointer),
+            buffer: AtomicPtr::new(first.as_ptr()),
             owner: Padded(owner),
             fences,
         }
@@ -153,17 +164,18 @@ impl<T> Deque<T> {
         // SAFETY: only the owner replaces the buffer, and it is the caller.
         let buffer = unsafe { &*self.buffer.load(Ordering::Relaxed) };
         if bottom - top > buffer.mask as isize {
-            let mut larger = Buffer::new((buffer.mask + 1) * 2);
+            let allocated = Buffer::allocate((buffer.mask + 1) * 2);
+            // SAFETY: the buffer was just allocated, and is freed only with the deque.
+            let larger = unsafe { allocated.as_ref() };
             for index in top..bottom {
                 let pointer = buffer.at(index).load(Ordering::Relaxed);
                 larger.at(index).store(pointer, Ordering::Relaxed);
             }
-            let pointer: *mut Buffer<T> = &mut *larger;
             self.owner.0.elements.set(larger.elements.as_ptr());
             self.owner.0.mask.set(larger.mask as isize);
             // SAFETY: only the owner accesses `buffers`.
-            unsafe { (*self.owner.0.buffers.get()).push(larger) };
-            self.buffer.store(pointer, Ordering::Release);
+            unsafe { (*self.owner.0.buffers.get()).push(allocated) };
+            self.buffer.store(allocated.as_ptr(), Ordering::Release);
         }
         self.owner.0.limit.set(top + self.owner.0.mask.get() + 1);
     }

@@ -54,7 +54,7 @@ impl<W: ComputeThread> Frame<W> {
             // frame of it.
             Err(unsafe { &*self.parent.cast::<W::Tree>() })
         } else {
-            // SAFETY: `child` created the frame, and the parent waits for it (module documentation).
+            // SAFETY: `child` created the frame, and the parent waits for it (see the module).
             Ok(unsafe { &*self.parent.cast::<Self>() })
         }
     }
@@ -114,7 +114,7 @@ impl<W: ComputeThread> Frame<W> {
 
 /// The place of a child in its tree.
 pub struct Place<'a, W: ComputeThread> {
-    /// The parent's frame.
+    /// The frame of the child's parent, which waits for the child.
     pub parent: &'a Frame<W>,
     /// The index among the parent's children.
     pub index: u32,

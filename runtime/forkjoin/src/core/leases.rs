@@ -14,8 +14,8 @@ pub struct LeaseKey {
     pub generation: u32,
 }
 
-/// Counts of the leases of a pool, by how they ended. Each ends once, so `granted` is the sum of the
-/// others.
+/// Counts of the leases of a pool, by how they ended. Each ends once, so `granted` is the sum of
+/// the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCounts {
     /// Granted to another node, or to this node for a task of its own that it runs for another.

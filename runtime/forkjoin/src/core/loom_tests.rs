@@ -1,5 +1,5 @@
-//! The core under loom, in every order of a few steps: the deque, the states of slots and leases, and
-//! the sleep protocol.
+//! The core under loom, in every order of a few steps: the deque, the states of slots and leases,
+//! and the sleep protocol.
 //!
 //! Run with `cargo test -p springtide-forkjoin --lib --features loom loom_tests`. It is a feature
 //! and no `--cfg loom`, since other crates interpret that, and would be rebuilt.

@@ -27,9 +27,9 @@ pub enum Injected<W: ComputeThread> {
 pub enum Offer<W: ComputeThread, R> {
     /// The task was taken, with this result.
     Taken(R),
-    /// The task was taken without a result: the search goes on.
+    /// The task was taken without a result; the search continues.
     Skipped,
-    /// The task is put back, and the search goes on.
+    /// The task is put back, and the search continues.
     Refused(HeldSlot<W>),
 }
 
@@ -84,7 +84,7 @@ pub struct Counts {
 pub struct ThreadState<W: ComputeThread> {
     pub(super) deque: Deque<Header<W>>,
     pub(super) counters: Counters,
-    /// The layer's part.
+    /// The layer's data of the thread.
     pub layer: W::Shared,
     /// Whether a thread has taken the index.
     pub(super) taken: std::sync::atomic::AtomicBool,
@@ -256,15 +256,15 @@ impl<W: ComputeThread> PoolCore<W> {
         self.sleep.request_remote_notice(|| self.threads.iter().any(|t| !t.deque.looks_empty()))
     }
 
-    /// Wakes `owner`, unless it is the caller `me`, after the state of one of its slots became final
-    /// or what it waits for is there.
+    /// Wakes `owner`, unless it is the caller `me`, after the state of one of its slots became
+    /// final, or after another condition that it waits for became true.
     pub fn wake_owner(&self, owner: u32, me: Option<u32>) {
         if Some(owner) != me {
             self.sleep.wake(owner);
         }
     }
 
-    /// Wakes all threads.
+    /// Wakes all threads of the pool that are parked.
     pub fn wake_all(&self) {
         self.sleep.wake_all();
     }
@@ -336,8 +336,8 @@ impl<W: ComputeThread> PoolCore<W> {
         // are woken.
         let back = !not_now.is_empty();
         lock(&self.injector).extend(not_now);
-        // No sleeper that has seen them is woken: else two threads would wake each other forever for
-        // work that neither may start.
+        // No sleeper that has seen them is woken: else two threads would wake each other forever
+        // for work that neither may start.
         let seen = |thread: u32| {
             let thread = &self.threads[thread as usize];
             thread.passed_over.load(Ordering::Relaxed) == injections

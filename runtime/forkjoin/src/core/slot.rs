@@ -7,7 +7,7 @@
 //! | `QUEUED` | a deque or the injector holds the pointer | set by the party that takes it out |
 //! | `RUNNING` | a thread of this pool runs the task | that thread: `DONE` |
 //! | `EXPORTING` | a thread outside the pool encodes the task | `LEASED`, or `DELIVERED` on error |
-//! | `LEASED` | the task is executed elsewhere, under a lease | `DELIVERED`, `QUEUED`, `ABANDONED` |
+//! | `LEASED` | the task is executed elsewhere | `DELIVERED`, `QUEUED`, `ABANDONED` |
 //! | `DONE` | the outcome is written, the task is consumed | final; the slot is the owner's |
 //! | `DELIVERED` | the outcome is written, the task remains | final; the slot is the owner's |
 //! | `ABANDONED` | the owner removed the lease; the task remains | final; the slot is the owner's |
@@ -372,8 +372,8 @@ pub(super) unsafe fn forget_outcome<W: ComputeThread>(header: NonNull<Header<W>>
     unsafe { (header.as_ref().vtable.forget)(header, worker) }
 }
 
-/// A slot that its owner holds, with the task in it. Whoever drops it without giving it back lets
-/// the task's parent wait forever.
+/// A slot that this value holds, with the task in it. If it is dropped and not given back, the
+/// parent of the task waits forever.
 #[must_use = "a task waits for the slot"]
 pub struct HeldSlot<W: ComputeThread>(NonNull<Header<W>>);
 

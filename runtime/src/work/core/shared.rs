@@ -1,5 +1,5 @@
-//! The state of a node's pool that is about tasks of a grid: halts, results to reuse, and the traits
-//! by which it reports. The scheduler's part is [`PoolCore`].
+//! The part of a pool's state that is about tasks of a grid: halts, and results to reuse. The
+//! scheduler's part is [`PoolCore`].
 
 use std::ops::Deref;
 use std::path::PathBuf;
