@@ -2,6 +2,7 @@
 
 use std::any::TypeId;
 use std::cell::{Cell, UnsafeCell};
+use std::marker::PhantomPinned;
 use std::ptr::NonNull;
 
 use super::frame::Frame;
@@ -42,12 +43,16 @@ pub struct Scope<'w, W: ComputeThread> {
     list: UnsafeCell<Option<Box<List<W>>>>,
     /// The next child's index.
     next_child: Cell<u32>,
+    /// Children point to the frame, also while the scope is dropped. A mutable reference to a type
+    /// that is not `Unpin` does not claim to be the only pointer.
+    _pinned: PhantomPinned,
 }
 
 impl<'w, W: ComputeThread> Scope<'w, W> {
     #[inline(always)]
     pub(super) fn new(frame: Frame<W>, worker: &'w W) -> Self {
-        Self { frame, worker, list: UnsafeCell::new(None), next_child: Cell::new(0) }
+        let (list, next_child) = (UnsafeCell::new(None), Cell::new(0));
+        Self { frame, worker, list, next_child, _pinned: PhantomPinned }
     }
 
     /// Reuses the scope of a finished task for its parent's child `index`.

@@ -134,7 +134,7 @@ fn a_leased_task_ends_by_delivery_or_return() {
         pool.complete(key, Err("elsewhere"));
     });
     assert_eq!(failed, Err("elsewhere"));
-    let returned = run(2, Arc::default(), join_with_a_leased_task, |pool| {
+    let returned = run(1, Arc::default(), join_with_a_leased_task, |pool| {
         let (key, _) = lease_one(pool);
         assert_eq!(pool.reclaim(key), Some(6));
         assert_eq!(pool.reclaim(key), None);

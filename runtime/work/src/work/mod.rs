@@ -13,21 +13,21 @@
 //!
 //! A context stays on its thread:
 //! ```compile_fail,E0277
-//! # use springtide_runtime::work::Context;
+//! # use springtide_work::work::Context;
 //! fn leak(cx: &Context) {
 //!     std::thread::scope(|scope| { scope.spawn(|| cx.check().is_ok()); });
 //! }
 //! ```
 //! A spawned child's handle does not outlive its parent's context:
 //! ```compile_fail,E0521
-//! # use springtide_runtime::work::{Context, Spawned, Task};
+//! # use springtide_work::work::{Context, Spawned, Task};
 //! fn keep<T: Task>(cx: &Context, task: T, kept: &mut Vec<Spawned<'static, T>>) {
 //!     kept.push(cx.spawn(task));
 //! }
 //! ```
 //! A child's output is taken once:
 //! ```compile_fail,E0382
-//! # use springtide_runtime::work::{Context, Stop, Task};
+//! # use springtide_work::work::{Context, Stop, Task};
 //! fn twice<T: Task>(cx: &Context, task: T) -> Result<(), Stop> {
 //!     let child = cx.spawn(task);
 //!     child.take()?;
@@ -37,7 +37,7 @@
 //! ```
 //! A task owns its data, since it may run on another node:
 //! ```compile_fail
-//! # use springtide_runtime::work::{Context, Stop, Task};
+//! # use springtide_work::work::{Context, Stop, Task};
 //! # use serde::{Deserialize, Serialize};
 //! #[derive(Serialize, Deserialize)]
 //! struct Borrows<'a>(&'a str);
@@ -49,7 +49,7 @@
 //! ```
 //! Users can neither create nor inspect a halt:
 //! ```compile_fail,E0423
-//! # use springtide_runtime::work::Stop;
+//! # use springtide_work::work::Stop;
 //! let Stop(cause) = Stop::fail("no");
 //! ```
 

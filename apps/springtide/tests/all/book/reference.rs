@@ -337,7 +337,7 @@ fn of_commands(out: &mut String, command: &Command, path: &str) {
 // ---- events
 
 const CATALOGUE: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../runtime/src/event/catalogue.rs");
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../runtime/work/src/event/catalogue.rs");
 
 /// The catalogue is one enum of variants with documented fields, formatted by rustfmt: read by how far lines are indented.
 fn events() -> String {

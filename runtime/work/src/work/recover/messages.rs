@@ -1,5 +1,5 @@
 //! The messages between nodes after a loss or about a departure. Compact encoding; golden bytes in
-//! `runtime/golden`.
+//! `runtime/work/golden`.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

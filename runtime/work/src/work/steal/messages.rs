@@ -1,4 +1,5 @@
-//! The messages between thieves and victims. Compact encoding; golden bytes in `runtime/golden`.
+//! The messages between thieves and victims. Compact encoding; golden bytes in
+//! `runtime/work/golden`.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
