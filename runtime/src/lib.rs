@@ -1,8 +1,8 @@
 //! Springtide's runtime: the parts that every node uses. It knows no roles; see `ARCHITECTURE.md`.
 //!
-//! The crate is a facade. With the feature `fork-join` alone it is the thread pool
-//! [`forkjoin`], without network, actors and certificates. The feature `grid`, a default, adds tasks
-//! that run on the nodes of a grid.
+//! The crate is a facade. With the feature `fork-join` alone it is the thread pool [`forkjoin`],
+//! without network, actors and certificates. The feature `grid`, a default, adds tasks that run on
+//! the nodes of a grid.
 //!
 //! A task is data with a `run`, and a job creates tasks. This example runs one on two threads of
 //! this process. On a grid the same code has the same outcome:

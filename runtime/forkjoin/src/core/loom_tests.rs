@@ -269,8 +269,9 @@ impl Model {
 /// injector. Returns the state.
 fn wait(pool: &PoolCore<Worker>, slot: &Slot<Worker, Call>) -> State {
     let state = || slot.header().state.load();
-    while !state().is_final() && !(state() == State::Pending && pool.injected() > 0) {
-        pool.sleep(0, None, false, || state().is_final() || state() == State::Pending);
+    let ready = || state().is_final() || pool.injected() > 0;
+    while !ready() {
+        pool.sleep(0, None, false, ready);
     }
     state()
 }

@@ -256,8 +256,8 @@ impl<W: ComputeThread> PoolCore<W> {
         self.sleep.request_remote_notice(|| self.threads.iter().any(|t| !t.deque.looks_empty()))
     }
 
-    /// Wakes `owner`, unless it is the caller `me`, after the state of one of its slots became
-    /// final, or after another condition that it waits for became true.
+    /// Wakes `owner` after the state of one of its slots became final, or another condition of its
+    /// wait true. Does nothing if it is the caller `me`.
     pub fn wake_owner(&self, owner: u32, me: Option<u32>) {
         if Some(owner) != me {
             self.sleep.wake(owner);

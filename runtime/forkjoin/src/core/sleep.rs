@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fence::Fences;
-use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, fence, lock};
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, fence, lock, spin_loop};
 use crate::seam::Seam;
 
 /// The signal for a thread that sleeps, or a remote thief that waits, and must be notified of new
@@ -94,7 +94,9 @@ impl Sleep {
         fence(Ordering::SeqCst);
         let mut delay = None;
         let stays_awake = ready() || any_work && is_work();
-        if !stays_awake {
+        if stays_awake {
+            spin_loop();
+        } else {
             self.seam.park(thread as usize, timeout);
             let called_us = me.called_us.swap(0, Ordering::Relaxed);
             if called_us > 0 {

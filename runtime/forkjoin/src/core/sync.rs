@@ -1,6 +1,8 @@
 //! Atomics, mutexes, cells and fences of the core: std's, or loom's with the feature `loom`.
 
 #[cfg(not(feature = "loom"))]
+pub(crate) use std::hint::spin_loop;
+#[cfg(not(feature = "loom"))]
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
 };
@@ -9,6 +11,8 @@ pub(crate) use std::sync::{Mutex, MutexGuard};
 
 #[cfg(feature = "loom")]
 pub(crate) use loom::cell::UnsafeCell;
+#[cfg(feature = "loom")]
+pub(crate) use loom::hint::spin_loop;
 #[cfg(feature = "loom")]
 pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicIsize, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence,

@@ -12,14 +12,14 @@ use super::leases::LeaseKey;
 use super::pool::{Injected, PoolCore, ThreadState};
 use super::scope::Scope;
 use super::slot::{Header, State, discard_task, forget_outcome, run_slot};
-use super::sync::{AtomicU32, Ordering};
+use super::sync::{AtomicU32, Ordering, spin_loop};
 
 /// The longest sleep before a thread looks for work by itself. It bounds the harm of a lost
 /// wake-up; the protocol does not depend on it.
 pub const SLEEP_MAX: Duration = Duration::from_millis(200);
 
 /// The number of searches for work before an idle thread sleeps.
-const SEARCHES_BEFORE_SLEEP: u32 = if cfg!(feature = "loom") { 0 } else { 8 };
+const SEARCHES_BEFORE_SLEEP: u32 = if cfg!(feature = "loom") { 1 } else { 8 };
 
 /// The scheduler's part of a compute thread. It stays on its thread.
 pub struct ThreadCore<W: ComputeThread> {
@@ -364,7 +364,7 @@ fn wait_for_slot<W: ComputeThread>(
         }
         if searches < SEARCHES_BEFORE_SLEEP {
             searches += 1;
-            std::hint::spin_loop();
+            spin_loop();
             continue;
         }
         me.set_idle(unrelated);
@@ -490,7 +490,7 @@ fn run<W: ComputeThread>(worker: &W) {
         }
         if searches < SEARCHES_BEFORE_SLEEP {
             searches += 1;
-            std::hint::spin_loop();
+            spin_loop();
             continue;
         }
         me.set_idle(true);

@@ -65,6 +65,7 @@ pub(crate) mod pool;
 mod recover;
 mod registry;
 pub mod solo;
+#[doc(hidden)]
 pub mod steal;
 mod task;
 mod throttle;
@@ -74,20 +75,26 @@ mod virtual_time;
 pub use crate::checksum::{checksum, checksum_from};
 pub use checkpoint::Checkpoint;
 pub use context::{Context, STATE_ARTIFACT, Spawned};
-pub use core::{LeaseCounts, LeaseId};
-pub use engine::{
-    Absent, Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss,
-    Notes, RESULTS_BYTES, RootEnd, RootLeft, StopRoot, Tables, Waits,
-};
 pub use metering::MeteringSettings;
 pub use pool::{
-    CHECKPOINT_RATE, CachedResult, Encoded, Note, Pool, PoolConfig, PoolCounts, PoolObserver,
-    RealSeam, SavedRoot, Seam, WORK_FLOOR,
+    CHECKPOINT_RATE, Note, Pool, PoolConfig, PoolCounts, RealSeam, SavedRoot, Seam, WORK_FLOOR,
 };
-pub use recover::{Identity, Place, Start};
 pub use registry::{JobEntry, Registry, Sizes, encode_job};
 pub use springtide_forkjoin::layer::thread_cpu;
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use throttle::{Throttle, ThrottledSeam};
 #[cfg(any(test, feature = "virtual-time"))]
 pub use virtual_time::{Pace, VirtualSeam};
+
+// A node's part in a job, for the roles.
+#[doc(hidden)]
+pub use core::{LeaseCounts, LeaseId};
+#[doc(hidden)]
+pub use engine::{
+    Absent, Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss,
+    Notes, RESULTS_BYTES, RootEnd, RootLeft, StopRoot, Tables, Waits,
+};
+#[doc(hidden)]
+pub use pool::{CachedResult, Encoded, PoolObserver};
+#[doc(hidden)]
+pub use recover::{Identity, Place, Start};
