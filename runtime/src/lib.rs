@@ -1,5 +1,9 @@
 //! Springtide's runtime: the parts that every node uses. It knows no roles; see `ARCHITECTURE.md`.
 //!
+//! The crate is a facade. With the feature `fork-join` alone it is the thread pool [`forkjoin`],
+//! without network, actors and certificates. The feature `grid`, a default, adds tasks that run on
+//! the nodes of a grid.
+//!
 //! A task is data with a `run`, and a job creates tasks. This example runs one on two threads of
 //! this process. On a grid the same code has the same outcome:
 //!
@@ -7,9 +11,8 @@
 //! use std::sync::Arc;
 //!
 //! use serde::{Deserialize, Serialize};
-//! use springtide_runtime::work::{
-//!     Context, Job, Outcome, PoolConfig, Registry, Stop, Task, encode_job, solo,
-//! };
+//! use springtide_runtime::prelude::*;
+//! use springtide_runtime::work::{PoolConfig, encode_job, solo};
 //!
 //! #[derive(Serialize, Deserialize)]
 //! struct Fib(u32);
@@ -54,20 +57,35 @@
 //! # }
 //! ```
 
-pub mod event;
-pub mod malleable;
-pub mod mw;
-pub mod share;
-pub mod spmd;
-pub mod topology;
-pub mod work;
+#[cfg(feature = "fork-join")]
+pub use springtide_forkjoin as forkjoin;
 
-pub use springtide_base::{checksum, files, guard, id, private, random, records};
-#[doc(hidden)]
-pub use springtide_base::{event_kinds, fuzz, state_table};
-pub use springtide_config as config;
-pub use springtide_metrics as meter;
-pub use springtide_net::{membership, net, wire};
-pub use springtide_remote as remote;
-#[doc(hidden)]
-pub use springtide_remote::remote_message;
+#[cfg(feature = "grid")]
+pub use grid::*;
+
+/// The items that a program of tasks needs.
+#[cfg(feature = "grid")]
+pub mod prelude {
+    pub use springtide_work::share::{Merged, Need, Version, Versioned};
+    pub use springtide_work::work::{
+        Checkpoint, Context, Failure, InputError, Job, Outcome, Registry, Spawned, Stop, Task,
+    };
+}
+
+#[cfg(feature = "grid")]
+mod grid {
+    pub use springtide_base::{checksum, id};
+    pub use springtide_config as config;
+    pub use springtide_metrics as meter;
+    pub use springtide_work::{event, malleable, mw, share, spmd, topology, work};
+
+    // What the crates of this workspace share among themselves. It may change at any time.
+    #[doc(hidden)]
+    pub use springtide_base::{
+        event_kinds, files, fuzz, guard, private, random, records, state_table,
+    };
+    #[doc(hidden)]
+    pub use springtide_net::{membership, net, wire};
+    #[doc(hidden)]
+    pub use springtide_remote::{self as remote, remote_message};
+}

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 /// What runs in simulations.
 const ROOMS: &[&str] = &[
     "runtime/src",
+    "runtime/forkjoin/src",
+    "runtime/work/src",
     "runtime/base/src",
     "runtime/metrics/src",
     "runtime/net/src",
@@ -38,7 +40,7 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
         // Records of real processes carry dates, which are shown; certificates hold by the calendar, of which simulated
         // ones carry the length alone; and QUIC asks for dates of this type, which the simulated ones make of simulated time.
         &[
-            "runtime/src/event/recorder.rs",
+            "runtime/work/src/event/recorder.rs",
             "runtime/net/src/net/tls.rs",
             "runtime/net/src/net/tls/enrol.rs",
             "runtime/net/src/net/memory/endpoints.rs",
@@ -60,9 +62,9 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
         "it blocks all that is simulated: tokio::time::sleep",
         // Real compute threads; the executor of a program without one; a test of real endpoints.
         &[
-            "runtime/src/work/pool.rs",
-            "runtime/src/work/here.rs",
-            "runtime/src/work/throttle.rs",
+            "runtime/forkjoin/src/seam.rs",
+            "runtime/work/src/work/here.rs",
+            "runtime/work/src/work/throttle.rs",
             "actors/src/admit/rogue.rs",
         ],
     ),

@@ -345,7 +345,7 @@ fn of_commands(out: &mut String, command: &Command, path: &str) {
 // ---- events
 
 const CATALOGUE: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../runtime/src/event/catalogue.rs");
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../runtime/work/src/event/catalogue.rs");
 
 /// The page of events. Relies on the format of the catalogue: one enum of variants with documented
 /// fields, indented by rustfmt.

@@ -1,0 +1,154 @@
+//! A pool of threads that runs closures.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, mpsc};
+
+pub use crate::core::closures::Context;
+use crate::core::closures::Worker;
+use crate::core::pool::{PoolCore, PoolLimits};
+use crate::core::thread::run_thread;
+use crate::seam::{RealSeam, Seam};
+
+/// The size of each thread's stack in bytes. Only accessed pages cost memory.
+const STACK_BYTES: usize = if cfg!(miri) { 1 << 20 } else { 16 << 20 };
+
+/// Threads that run fork-join computations. They end when the pool is dropped.
+///
+/// ```
+/// use springtide_forkjoin::{Context, Pool};
+///
+/// fn sum(cx: &Context<'_>, numbers: &[u64]) -> u64 {
+///     if numbers.len() <= 1000 {
+///         return numbers.iter().sum();
+///     }
+///     let (left, right) = numbers.split_at(numbers.len() / 2);
+///     let (a, b) = cx.join(|cx| sum(cx, left), |cx| sum(cx, right));
+///     a + b
+/// }
+///
+/// # fn main() -> std::io::Result<()> {
+/// let pool = Pool::new(4)?;
+/// let numbers: Vec<u64> = (1..=100_000).collect();
+/// let total = pool.run(move |cx| sum(cx, &numbers));
+/// assert_eq!(total, 5_000_050_000);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Pool {
+    core: Arc<PoolCore<Worker>>,
+    threads: usize,
+}
+
+impl Pool {
+    /// Starts a pool with this number of threads, at least one.
+    ///
+    /// # Errors
+    /// The system provides no thread.
+    pub fn new(threads: usize) -> std::io::Result<Self> {
+        let seam = RealSeam::new();
+        let threads = threads.max(1);
+        let limits = PoolLimits { nesting_bound: 32, first_lease_generation: 0 };
+        let core = PoolCore::<Worker>::new((0..threads).map(|_| ()), seam.clone(), 0, limits);
+        let pool = Self { core, threads };
+        for index in 0..threads {
+            let core = pool.core.clone();
+            let body = move || run_thread(core, index as u32, seed(index), STACK_BYTES, Worker);
+            seam.start(index, format!("forkjoin-{index}"), STACK_BYTES, Box::new(body))?;
+        }
+        Ok(pool)
+    }
+
+    /// The number of threads.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Runs a closure on a thread of the pool and waits for its result.
+    ///
+    /// The caller must not be a thread of the same pool, which would then wait for itself.
+    ///
+    /// # Panics
+    /// If the closure panics, with its panic.
+    pub fn run<F, R>(&self, root: F) -> R
+    where
+        F: FnOnce(&Context<'_>) -> R + Send + 'static,
+        R: Send + 'static,
+    {
+        let (sender, receiver) = mpsc::channel();
+        self.core.inject_root(Box::new(move |context| {
+            // The receiver waits below.
+            drop(sender.send(catch_unwind(AssertUnwindSafe(|| root(context)))));
+        }));
+        match receiver.recv() {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => resume_unwind(panic),
+            Err(mpsc::RecvError) => unreachable!("a pool's threads run every root"),
+        }
+    }
+
+    /// The counts of tasks so far.
+    pub fn counts(&self) -> crate::Counts {
+        self.core.counts()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.core.close();
+        self.core.seam().join();
+    }
+}
+
+/// The seed of a thread's random choice of victims: a different one for each thread.
+fn seed(thread: usize) -> u64 {
+    (thread as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    fn fib(cx: &Context<'_>, n: u32) -> u64 {
+        if n < 2 {
+            return n.into();
+        }
+        let (a, b) = cx.join(|cx| fib(cx, n - 1), |cx| fib(cx, n - 2));
+        a + b
+    }
+
+    #[test]
+    fn closures_borrow_from_the_frames_above() {
+        let (n, answer) = if cfg!(miri) { (8, 21) } else { (22, 17_711) };
+        for threads in 1..=4 {
+            let pool = Pool::new(threads).unwrap();
+            assert_eq!(pool.run(move |cx| fib(cx, n)), answer);
+            let text = pool.run(|cx| {
+                let mut words = [String::from("fork"), String::from("join")];
+                let (left, right) = words.split_at_mut(1);
+                cx.join(|_| left[0].push('-'), |_| right[0].push('!'));
+                words.concat()
+            });
+            assert_eq!(text, "fork-join!");
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_leaves_the_pool_usable() {
+        let pool = Pool::new(2).unwrap();
+        for side in [true, false] {
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(move |cx| {
+                    let held = String::from("dropped once");
+                    cx.join(
+                        |cx| assert!(!side, "first after {} and {held}", fib(cx, 5)),
+                        |cx| assert!(side, "second after {}", fib(cx, 5)),
+                    );
+                });
+            }));
+            let panic = panicked.unwrap_err();
+            let text = panic.downcast_ref::<String>().unwrap();
+            assert!(text.starts_with(if side { "first" } else { "second" }), "{text}");
+            assert_eq!(pool.run(|cx| fib(cx, 6)), 8);
+        }
+    }
+}

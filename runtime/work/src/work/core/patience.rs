@@ -1,0 +1,80 @@
+//! Waits of a compute thread for something that is no task: a message for the process that it runs.
+//!
+//! Unlike a wait for a child, the thread runs no other work meanwhile: that would lie on its stack
+//! and delay the message. This module does not know what is awaited.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use springtide_forkjoin::layer::{ComputeThread, SLEEP_MAX};
+use tokio::time::Instant;
+
+use super::shared::{PoolState, ROUND};
+use super::tree::Frame;
+use super::worker::Worker;
+use crate::meter::ThreadState;
+use crate::work::task::Stop;
+
+/// Wakes a sleeping compute thread while its pool exists.
+#[derive(Clone)]
+pub(crate) struct Waker {
+    shared: Weak<PoolState>,
+    /// The index of the thread.
+    pub(crate) thread: u32,
+}
+
+impl Waker {
+    pub(crate) fn new(shared: &Arc<PoolState>, thread: u32) -> Self {
+        Self { shared: Arc::downgrade(shared), thread }
+    }
+
+    /// Wakes the thread; call it after the awaited value is stored.
+    pub(crate) fn wake(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.wake_owner(self.thread, None);
+        }
+    }
+}
+
+impl Worker {
+    /// Waits until something is `ready` or `until` is reached; returns whether it is ready. The
+    /// time counts as `state`. The party that makes it ready wakes this thread afterwards.
+    ///
+    /// # Errors
+    /// The task in this frame was halted.
+    pub(crate) fn wait_for(
+        &self,
+        frame: &Frame,
+        state: ThreadState,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<bool, Stop> {
+        self.check(frame)?;
+        self.shared().rest(self.index());
+        if ready() {
+            return Ok(true);
+        }
+        let _not_root = self.leave_root();
+        self.label(state);
+        let outcome = loop {
+            if let Err(stop) = self.check(frame) {
+                break Err(stop);
+            }
+            if ready() {
+                break Ok(true);
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                break Ok(false);
+            }
+            self.take_tick(Some(frame));
+            if self.shared().signals() & ROUND != 0 {
+                self.join_round(false);
+            }
+            let sleep = left.map_or(SLEEP_MAX, |left| left.min(SLEEP_MAX));
+            self.core().sleep(sleep, ready);
+        };
+        self.label(ThreadState::Working);
+        outcome
+    }
+}

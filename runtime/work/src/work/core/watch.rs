@@ -1,0 +1,283 @@
+//! Outputs of long tasks, kept while their parents run, so that they survive when the node leaves.
+//!
+//! A join's finished child is kept on the way up. But an output that its parent has already
+//! consumed is gone by then, so it is kept here.
+//!
+//! # How long tasks are found
+//!
+//! No clock is read when a task starts or ends. Every half of the floor (`PoolConfig::work_floor`)
+//! a tick stores a time for each thread. The thread takes the tick at its next join or at the next
+//! end of a task, and lists the tasks on its stack. It takes the tick before it starts anything
+//! else, so all of these already ran at that time.
+//!
+//! A task that is on the list when it ends has run at least since its tick. It is kept if that time
+//! is a quarter of the floor or more. So with timely ticks every task of three quarters of the
+//! floor is kept, and none shorter than a quarter.
+//!
+//! A tick that no thread has taken serves as well as a later one. While all threads compute long
+//! tasks, no ticks are sent. The first thread that takes the last one requests more.
+//!
+//! # Cost
+//!
+//! A join compares one word of its thread three times: a predictable branch each, on a cache line
+//! that it writes anyway. For each tick a thread visits the frames that are new on its stack: a few
+//! ns each, so about 1 us in 25 ms. Outputs of tasks of a quarter of the floor and more are
+//! encoded. With two children per task these are at most two in 12.5 ms of a thread's time.
+//!
+//! # Safety
+//!
+//! The module knows neither what is kept nor where. The list holds addresses for comparison and
+//! never dereferences them. A stale entry can only cause one output to be kept in vain.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+use springtide_forkjoin::layer::ComputeThread;
+
+use super::shared::PoolState;
+use super::tree::{Frame, keep_early, keep_output, path_of};
+use super::worker::Worker;
+use crate::work::task::{Halt, Task};
+
+/// The word of a thread whose tick is due.
+const DUE: usize = 0;
+/// The word of a thread whose list is empty.
+const NONE: usize = usize::MAX;
+
+/// Tolerance at the ends of a stack, which starts near the frame of its thread's worker.
+const STACK_TOLERANCE_BYTES: usize = 4096;
+
+/// The words that one thread shares with the ticker.
+pub(crate) struct Watch {
+    /// Tasks in frames at or above this address are examined when they end. [`DUE`]: all of them,
+    /// and the list is renewed.
+    from: AtomicUsize,
+    /// The time of the tick in microseconds since the pool's start; valid in [`DUE`].
+    since_us: AtomicU64,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self { from: AtomicUsize::new(NONE), since_us: AtomicU64::new(0) }
+    }
+}
+
+impl Watch {
+    /// Whether a tick is due.
+    #[inline(always)]
+    pub(crate) fn is_due(&self) -> bool {
+        self.from.load(Ordering::Relaxed) == DUE
+    }
+
+    #[inline(always)]
+    fn covers(&self, frame: &Frame) -> bool {
+        std::ptr::from_ref(frame).addr() >= self.from.load(Ordering::Relaxed)
+    }
+
+    /// Stores a tick. An earlier one that is still due stays, since the tasks of that time still
+    /// run; then returns false.
+    fn set_due(&self, now_us: u64) -> bool {
+        let new = !self.is_due();
+        if new {
+            self.since_us.store(now_us, Ordering::Relaxed);
+            self.from.store(DUE, Ordering::Release);
+        }
+        new
+    }
+}
+
+/// A task on a thread's list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct WatchedTask {
+    /// The address of its frame.
+    frame: usize,
+    /// The index, which distinguishes the task from earlier children in the same frame.
+    index: u64,
+    since_us: u64,
+}
+
+impl WatchedTask {
+    fn is(&self, frame: &Frame) -> bool {
+        self.frame == std::ptr::from_ref(frame).addr() && self.index == frame.index()
+    }
+}
+
+/// The tasks that a thread watches.
+#[derive(Default)]
+pub(crate) struct WatchList {
+    /// The listed tasks, outermost first. New ones are appended, and an ended task removes all
+    /// after it, so every entry is on the stack.
+    tasks: Vec<WatchedTask>,
+}
+
+impl WatchList {
+    /// The value of the thread's word. Nested frames usually have lower addresses, but the order is
+    /// unknown where one was inlined into another.
+    fn from(&self) -> usize {
+        self.tasks.iter().map(|task| task.frame).min().unwrap_or(NONE)
+    }
+
+    /// Removes an ended task. Returns the time of its tick, if it was listed.
+    fn end(&mut self, frame: &Frame) -> Option<u64> {
+        let at = self.tasks.iter().rposition(|task| task.is(frame))?;
+        let since_us = self.tasks[at].since_us;
+        self.tasks.truncate(at);
+        Some(since_us)
+    }
+}
+
+impl PoolState {
+    /// Sends a tick to each thread, so that tasks which run now and continue for a while are kept.
+    /// Returns false if no thread has taken the previous one: then call it again only after
+    /// [`PoolObserver::tick_taken`](crate::work::pool::PoolObserver::tick_taken).
+    pub(crate) fn tick(&self) -> bool {
+        let now_us = self.now_us();
+        let send =
+            || self.threads().iter().fold(false, |new, t| t.layer.watch.set_due(now_us) | new);
+        if send() {
+            return true;
+        }
+        self.ticks_rest.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `Worker::renew_watch_list`: the thread sees that ticks pause, or
+        // this sees that the thread took the last one.
+        fence(Ordering::SeqCst);
+        send()
+    }
+
+    /// Watches all tasks after a tree was halted because its node leaves: those that end without
+    /// receiving the halt are kept. The tree must already be marked.
+    pub(super) fn watch_leaving(&self) {
+        if self.keep_least_us.is_some() {
+            // Pairs with the fence in `Worker::renew_watch_list`: the thread sees the mark, or this
+            // sees the thread's store.
+            fence(Ordering::SeqCst);
+            self.tick();
+        }
+    }
+}
+
+impl Worker {
+    /// Whether the ended task in this frame must be examined.
+    #[inline(always)]
+    pub(super) fn is_watched(&self, frame: &Frame) -> bool {
+        self.data().watch.covers(frame)
+    }
+
+    /// Takes a due tick, before anything starts that did not run at the tick. `frame` is the frame
+    /// of the calling task, if any.
+    #[inline]
+    pub(crate) fn take_tick(&self, frame: Option<&Frame>) {
+        if self.data().watch.is_due() {
+            self.renew_watch_list(frame);
+        }
+    }
+
+    /// Renews the list.
+    #[cold]
+    #[inline(never)]
+    fn renew_watch_list(&self, frame: Option<&Frame>) {
+        let watch = &self.data().watch;
+        if watch.from.load(Ordering::Acquire) != DUE {
+            return;
+        }
+        let since_us = watch.since_us.load(Ordering::Relaxed);
+        let mut watched = self.watched.borrow_mut();
+        // Innermost first, up to the first task that is listed already.
+        let mut new: Vec<WatchedTask> = Vec::new();
+        let mut list = |inner: &Frame| {
+            // The root's own tree is never returned.
+            if inner.tree().path.0.is_empty() {
+                return true;
+            }
+            let mut next = Some(inner);
+            while let Some(frame) = next.filter(|frame| self.is_on_stack(frame)) {
+                if watched.tasks.last().is_some_and(|last| last.is(frame)) {
+                    return false;
+                }
+                let address = std::ptr::from_ref(frame).addr();
+                new.push(WatchedTask { frame: address, index: frame.index(), since_us });
+                next = frame.parent();
+            }
+            true
+        };
+        if frame.is_none_or(&mut list) {
+            self.core().visit_waiting(list);
+        }
+        // A waiting task and the task that runs above it may share ancestors.
+        let mut addresses = std::collections::BTreeSet::new();
+        let new = new.into_iter().rev().filter(|task| addresses.insert(task.frame));
+        watched.tasks.extend(new);
+        watch.from.swap(watched.from(), Ordering::SeqCst);
+        // Pairs with the fences in `PoolState::watch_leaving` and `PoolState::tick`.
+        fence(Ordering::SeqCst);
+        drop(watched);
+        self.watch_if_leaving(frame);
+        let rest = &self.shared().ticks_rest;
+        if !watch.is_due() && rest.load(Ordering::Relaxed) && rest.swap(false, Ordering::Relaxed) {
+            self.shared().observer.tick_taken();
+        }
+    }
+
+    /// Watches all tasks that end from here on, if the calling task's tree stops because the node
+    /// leaves.
+    pub(super) fn watch_if_leaving(&self, frame: Option<&Frame>) {
+        let leaves = |frame: &Frame| self.shared().halted(|| frame.tree()) == Some(Halt::Leave);
+        if self.shared().keep_least_us.is_some() && frame.is_some_and(leaves) {
+            self.data().watch.set_due(self.shared().now_us());
+        }
+    }
+
+    /// Handles the successful end of a task. Its output is kept if it ran long, or if its tree
+    /// stops because the node leaves.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn ended<T: Task>(&self, frame: &Frame, output: T::Output) -> T::Output {
+        self.take_tick(Some(frame));
+        let since_us = self.forget(frame);
+        let Some(least_us) = self.shared().keep_least_us else { return output };
+        let base = frame.tree();
+        let path = || path_of(frame);
+        match self.shared().halted(|| base) {
+            Some(Halt::Leave) => keep_output::<T>(base, path(), &output),
+            Some(_) => {}
+            None => {
+                let lasted = since_us.map_or(0, |us| self.shared().now_us().saturating_sub(us));
+                let long = since_us.is_some() && lasted >= least_us;
+                if long && keep_early::<T>(base, path(), &output) {
+                    self.count_kept();
+                }
+            }
+        }
+        output
+    }
+
+    /// Removes the ended task in this frame. Returns the time of its tick, if it was listed.
+    pub(super) fn forget(&self, frame: &Frame) -> Option<u64> {
+        let mut watched = self.watched.borrow_mut();
+        let since_us = watched.end(frame)?;
+        self.set_from(watched.from());
+        Some(since_us)
+    }
+
+    /// Clears the list after a panic unwound frames of this stack. The remaining tasks are listed
+    /// again at the next tick.
+    #[cold]
+    pub(super) fn clear_watch_list(&self) {
+        self.watched.borrow_mut().tasks.clear();
+        self.set_from(NONE);
+    }
+
+    /// Sets the thread's word, unless a tick is due.
+    fn set_from(&self, from: usize) {
+        let word = &self.data().watch.from;
+        let now = word.load(Ordering::Relaxed);
+        if now != DUE {
+            // Only a concurrent tick makes this fail, and the tick then stays.
+            let _ = word.compare_exchange(now, from, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    fn is_on_stack(&self, frame: &Frame) -> bool {
+        let (low, high) = self.core().stack();
+        (low..high + STACK_TOLERANCE_BYTES).contains(&std::ptr::from_ref(frame).addr())
+    }
+}
