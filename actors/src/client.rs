@@ -8,6 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use springtide_protocol::job::{JobEnded, JobNote, NoteKind};
+use springtide_protocol::names::{CLIENT, HEAD, SCHEDULER};
+use springtide_protocol::receivers::Scheduler;
+use springtide_protocol::scheduler::JobAuthority;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::remote::{Origin, Remote};
 use springtide_runtime::work::Outcome;
@@ -15,10 +19,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::admit::{About, Asking, Judges, Places, Standing, ask_scheduler, outside};
 use crate::endpoint::Endpoint;
-use crate::head::HEAD;
-use crate::job::{CLIENT, JobEnded, JobNote, NoteKind, SCHEDULER};
 use crate::links::{Door, Links};
-use crate::scheduler::{JobAuthority, Scheduler};
 
 /// Maximum number of notes kept out of order. Each is small, or a file of a slower bulk transfer.
 const EARLY_MAX: usize = 4096;

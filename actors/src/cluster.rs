@@ -15,19 +15,21 @@ use springtide_runtime::meter::{
     BenchmarkSpec, LinkReport, NodeReport, Overheads, PeriodMeasure, Scale, SpecId, SpeedReport,
     Tally,
 };
-use springtide_runtime::remote::{Hub, Origin, RemoteError, RemoteMessage};
+use springtide_runtime::remote::{Hub, Origin, Receives, RemoteError, RemoteMessage};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::admit::{About, Asking, Judges, Standing, ask_scheduler, outside};
-use crate::coordinator::Coordinator;
-use crate::job::{JobSpec, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name};
-use crate::look::LookAtCluster;
 use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
 use crate::pulse::{Pulse, StaleView};
-use crate::scheduler::{JobAuthority, MemberSilent, Scheduler};
-use crate::worker::{Finish, Worker, probe_indirectly, tell_view};
+use crate::worker_calls::{probe_indirectly, tell_view};
 pub use springtide_protocol::cluster::*;
+use springtide_protocol::job::JobSpec;
+use springtide_protocol::look::LookAtCluster;
+use springtide_protocol::names::{SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name};
+use springtide_protocol::receivers::{Coordinator, Scheduler, Worker};
+use springtide_protocol::scheduler::{JobAuthority, MemberSilent};
+use springtide_protocol::worker::Finish;
 
 /// Timeout for a worker to stop its threads at the end of a job.
 const FINISH_DEADLINE: Duration = Duration::from_secs(30);
@@ -172,7 +174,7 @@ impl ClusterCoordinator {
     fn send_to_coordinator<M>(&self, message: M, within: Duration, ctx: &mut Context<Self>)
     where
         M: RemoteMessage<Result = ()> + Clone,
-        Coordinator: Handler<M>,
+        Coordinator: Receives<M>,
     {
         let Some(node) = &self.view.coordinator else { return };
         let remote = self.hub.remote::<Coordinator>(node, &coordinator_name(self.spec.id));

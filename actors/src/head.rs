@@ -17,24 +17,28 @@ use springtide_runtime::net::{Contact, NetError};
 
 use crate::endpoint::Endpoint;
 use crate::enrol::{Enrolment, Office};
-use crate::files::{FilesHere, Keeping};
-use crate::job::{JobOver, SCHEDULER};
+use crate::files::Keeping;
 use crate::links::{Door, Links};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
+use crate::scheduler::Scheduler;
 use crate::scheduler::core::Recovered;
 use crate::scheduler::manager::Settings;
-use crate::scheduler::{
+use crate::site::{OnDemand, Site};
+use crate::site_host::Part;
+use crate::store::Store;
+use springtide_protocol::files::FilesHere;
+use springtide_protocol::job::JobOver;
+use springtide_protocol::names::SCHEDULER;
+pub use springtide_protocol::names::{HEAD, HEAD_CLUSTER};
+use springtide_protocol::scheduler::{
     CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetAuthority,
     GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GetWait, GridStatus, HandOver,
     JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, PrepareSlots,
-    Registered, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, Scheduler, SitePolled, SiteUp,
+    Registered, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SitePolled, SiteUp,
     SpeedsMeasured, StubGone, StubWaits, Submit, Subscribe, Undrain, WithdrawNodes,
 };
-use crate::site::{EndNodes, LeaveNodes, OnDemand, Site};
-use crate::site_host::Part;
-use crate::store::Store;
-pub use springtide_protocol::names::{HEAD, HEAD_CLUSTER};
+use springtide_protocol::site::{EndNodes, LeaveNodes};
 
 /// Interval of checks of starting nodes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -180,7 +184,9 @@ impl Head {
         let door = Rc::clone(&self.door);
         let counts = move || door.borrow().as_ref().map(JoinDoor::counts).unwrap_or_default();
         let Endpoint { hub, net, .. } = &self.endpoint;
-        Enrolment::publish(office, hub, net, self.sites.clone(), Box::new(counts));
+        let sites = self.sites.iter();
+        let sites = sites.map(|(cluster, site)| (cluster.clone(), site.clone().recipient()));
+        Enrolment::publish(office, hub, net, sites.collect(), Box::new(counts));
         Ok(address)
     }
 

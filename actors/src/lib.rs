@@ -22,6 +22,7 @@ pub mod site_host;
 pub mod store;
 pub mod supervise;
 pub mod worker;
+mod worker_calls;
 
 pub use springtide_policy as policy;
 pub use springtide_protocol::{hardware, job, look};

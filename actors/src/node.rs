@@ -19,17 +19,19 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::admit;
 use crate::endpoint::Endpoint;
-use crate::enrol::{ENROLMENT, Renewal};
-use crate::hardware::Hardware;
+use crate::enrol::Renewal;
 use crate::incarnation::{Notice, Notices};
-use crate::job::{SCHEDULER, Shutdown};
 use crate::links::{Door, Links};
 use crate::probe::Prober;
-use crate::scheduler::{Drain, DrainError, Drained, Scheduler};
-use crate::site::{Register, RegisterError, Site};
 use crate::worker::{GetWork, Worker, WorkerConfig};
+use springtide_protocol::hardware::Hardware;
+use springtide_protocol::job::Shutdown;
 pub use springtide_protocol::names::REGISTRAR;
+use springtide_protocol::names::{ENROLMENT, SCHEDULER};
 pub use springtide_protocol::node::RegisterAnew;
+use springtide_protocol::receivers::{Scheduler, Site};
+use springtide_protocol::scheduler::{Drain, DrainError, Drained};
+use springtide_protocol::site::{Register, RegisterError};
 
 /// Time without a reachable head after which a node ends. It exceeds most network cuts, during
 /// which the job continues.

@@ -21,17 +21,18 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::Contact;
-use springtide_runtime::remote::{Hub, Remote, RemoteError, RemoteMessage};
+use springtide_runtime::remote::{Hub, Receives, Remote, RemoteError, RemoteMessage};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::job::{Shutdown, WORKER};
-use crate::node::{REGISTRAR, RegisterAnew, Registrar};
 use crate::provider::{Capacity, Listed, NodeRequest, Provider, ProviderError, StubId, StubNews};
-use crate::scheduler::{Drain, NodeLost, Registered, Scheduler, SitePolled, SiteUp, StubGone};
 use crate::supervise::{RestartDelays, Restarts};
-use crate::worker::Worker;
 
+use springtide_protocol::job::Shutdown;
+use springtide_protocol::names::{REGISTRAR, WORKER};
+use springtide_protocol::node::RegisterAnew;
+use springtide_protocol::receivers::{Registrar, Scheduler, Worker};
+use springtide_protocol::scheduler::{Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone};
 pub use springtide_protocol::site::*;
 
 use self::keeper::{End, Order, REPLACE_GRACE, keep, stop, unless_ended};
@@ -196,7 +197,7 @@ impl Site {
     /// Sends a message to the scheduler, in order.
     fn report<M>(&self, message: M)
     where
-        Scheduler: Handler<M>,
+        Scheduler: Receives<M>,
         M: RemoteMessage<Result = ()> + Clone,
     {
         let message: QueuedMessage = Box::new(move |scheduler: &Remote<Scheduler>| {

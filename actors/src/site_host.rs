@@ -8,31 +8,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+pub use springtide_protocol::names::site_node;
+use springtide_protocol::names::{ENROLMENT, SCHEDULER, site_name};
+use springtide_protocol::receivers::Scheduler;
+use springtide_protocol::scheduler::{NodeLost, StubGone};
+use springtide_protocol::site::{
+    Announce, CloseStubs, EndNodes, GetHeld, HoldStubs, LeaveJobs, Register, StartAnew,
+};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote::Remote;
 
 use crate::admit;
 use crate::endpoint::Endpoint;
-use crate::enrol::{ENROLMENT, Renewal};
+use crate::enrol::Renewal;
 use crate::files::{FileServer, Keeping, TellAgain};
-use crate::job::{SCHEDULER, site_name};
 use crate::links::{Door, Link, Links};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
-use crate::scheduler::{NodeLost, Scheduler, StubGone};
-use crate::site::{
-    Announce, CloseStubs, EndNodes, GetHeld, HoldStubs, LeaveJobs, OnDemand, Register, Site,
-    StartAnew,
-};
+use crate::site::{OnDemand, Site};
 
 /// Timeout of the last messages of a site to the scheduler.
 const FINAL_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Name of the process of a cluster's own site. No node has this name.
-pub fn site_node(cluster: &ClusterId) -> NodeId {
-    NodeId::from(format!("{cluster}-site"))
-}
 
 /// Parts of a cluster's site.
 pub struct Part {

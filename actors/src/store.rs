@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use springtide_protocol::reservation::{Reservation, ReservationId};
+use springtide_protocol::scheduler::Submit;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::records::{
     BlobRef, Contents, Cursor, Disk, Entry as Value, Files, RecordError, RecordLog, Schema,
@@ -20,9 +22,7 @@ use springtide_runtime::records::{
 };
 
 use crate::lease::{Lease, LeaseError};
-use crate::reservation::{Reservation, ReservationId};
-use crate::scheduler::Submit;
-use crate::scheduler::core::{Begun, Recovered};
+use springtide_scheduler::core::{Begun, Recovered};
 
 /// Schema of [`Entry`] records.
 pub const SCHEMA: Schema = Schema { name: "scheduler", version: 1 };

@@ -8,11 +8,12 @@ use std::time::Duration;
 use actix::dev::{MessageResponse, OneshotSender};
 use actix::fut::{ActorFutureExt as _, wrap_future};
 use actix::prelude::*;
+use springtide_protocol::receivers::Scheduler;
+use springtide_protocol::scheduler::{GetAuthority, JobAuthority};
 use springtide_runtime::id::{JobId, NodeId};
 use springtide_runtime::remote::{Origin, Received, Refusal, Remote, RemoteError};
 
 use super::{About, Judgement, Rule, Ruled, Standing, judge};
-use crate::scheduler::{GetAuthority, JobAuthority, Scheduler};
 
 /// Timeout of a query to the scheduler about a job's authority.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

@@ -61,6 +61,8 @@ use crate::worker::{
     Bequeath, Bequest, ChangeView, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
     ProbeMember, Worker, WorkerConfig,
 };
+use springtide_protocol::names::{PROBER, REGISTRAR};
+use springtide_protocol::receivers;
 
 const LONG: Duration = Duration::from_secs(60);
 const LAB: &str = "lab";
@@ -223,6 +225,33 @@ impl Grid {
             }
         };
         timeout(LONG, ended).await.expect("the job ends")
+    }
+
+    /// Compares what the published actors accept with what senders may send them.
+    fn check_receivers(&self, granted: &Granted) {
+        let (lab, job) = (ClusterId::from(LAB), granted.job);
+        let coordinator = granted.view.coordinator.as_ref().unwrap();
+        let host = &granted.view.cluster_coordinators[&lab];
+        let on = |node: &NodeId| {
+            let found = self.nodes.iter().find(|endpoint| endpoint.net.me().node == *node);
+            &found.expect("a node of the grid").hub
+        };
+        let (head, node, client) = (&self.head.endpoint.hub, on(coordinator), &self.client.hub);
+        let all = [
+            (head, SCHEDULER.to_owned(), receivers::Scheduler::MESSAGES),
+            (head, site_name(&lab), receivers::Site::MESSAGES),
+            (head, PROBER.to_owned(), receivers::Prober::MESSAGES),
+            (node, WORKER.to_owned(), receivers::Worker::MESSAGES),
+            (node, CHECKPOINTS.to_owned(), receivers::CheckpointKeeper::MESSAGES),
+            (node, REGISTRAR.to_owned(), receivers::Registrar::MESSAGES),
+            (node, coordinator_name(job), receivers::Coordinator::MESSAGES),
+            (on(host), cluster_coordinator_name(job), receivers::ClusterCoordinator::MESSAGES),
+            (client, CLIENT.to_owned(), receivers::Client::MESSAGES),
+        ];
+        for (hub, name, messages) in all {
+            let accepted: BTreeSet<&str> = hub.accepted(&name).into_iter().collect();
+            assert_eq!(accepted, messages.iter().copied().collect(), "{name}");
+        }
     }
 
     fn hubs(&self) -> impl Iterator<Item = &Endpoint> {
@@ -487,6 +516,7 @@ fn a_rogue_node_cannot_affect_a_job_of_others() {
         // The first note shows that the coordinator has started.
         let (of, ..) = timeout(LONG, grid.news.recv()).await.unwrap().unwrap();
         assert_eq!(of, job);
+        grid.check_receivers(&granted);
         let mut attempts = Attempts::by(&grid.rogue);
         for (job, epoch) in [(job, granted.epoch.0), (job, 99), (job, 0), (JobId(777), 1)] {
             let forged = Forged::of(&grid.rogue, &granted, job, Epoch(epoch));

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use actix::prelude::*;
+use springtide_protocol::look::{ClusterLook, Glance, LookAtCluster, WorkerLook, WorkerSums};
+use springtide_protocol::names::WORKER;
+use springtide_protocol::receivers::Worker;
 use springtide_runtime::event::WorkerRow;
 use springtide_runtime::id::{Incarnation, NodeId};
 use springtide_runtime::meter::{Statistics, Times};
 use tokio::time::Instant;
 
 use super::ClusterCoordinator;
-use crate::job::WORKER;
-use crate::look::{ClusterLook, Glance, LookAtCluster, WorkerLook, WorkerSums};
-use crate::worker::Worker;
 
 /// Minimum interval between queries of workers, independent of the number of inspections.
 const GLANCE_EVERY: Duration = Duration::from_millis(900);

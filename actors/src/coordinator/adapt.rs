@@ -8,6 +8,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
+use springtide_protocol::cluster::{ClusterPeriod, ClusterTold};
+use springtide_protocol::job::NoteKind;
+use springtide_protocol::names::SCHEDULER;
+use springtide_protocol::receivers::Scheduler;
+use springtide_protocol::scheduler::{
+    BetterFree, GetOffers, GetSample, Offers, RequestNodes, SpeedsMeasured, Subscribe,
+    WithdrawNodes,
+};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::membership::View;
@@ -15,17 +23,11 @@ use springtide_runtime::meter::{BenchmarkSpec, LinkReport, Scale, SpecId};
 use tokio::time::Instant;
 
 use super::{Coordinator, Phase};
-use crate::cluster::{ClusterPeriod, ClusterTold};
-use crate::job::{NoteKind, SCHEDULER};
 use crate::policy::{
     self, Action, ClusterAggregate, Crash, Decision, Inputs, LinkEstimate, Logged, Memory, Mode,
     Offer, Request, Root, Settings, Snapshot,
 };
 use crate::probe;
-use crate::scheduler::{
-    BetterFree, GetOffers, GetSample, Offers, RequestNodes, Scheduler, SpeedsMeasured, Subscribe,
-    WithdrawNodes,
-};
 
 /// Periods for which a cluster's last aggregate counts.
 const AGGREGATE_AGE: u32 = 3;

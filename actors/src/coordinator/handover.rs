@@ -11,14 +11,16 @@
 use std::time::Duration;
 
 use actix::prelude::*;
+use springtide_protocol::job::{JobError, NoteKind};
+use springtide_protocol::names::{SCHEDULER, WORKER};
+use springtide_protocol::receivers::{Scheduler, Worker};
+use springtide_protocol::scheduler::HandOver;
+use springtide_protocol::worker::{Bequeath, Bequest};
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::work::{RootLeft, StopRoot};
 use tokio::time::Instant;
 
 use super::{Coordinator, Phase};
-use crate::job::{JobError, NoteKind, SCHEDULER, WORKER};
-use crate::scheduler::{HandOver, Scheduler};
-use crate::worker::{Bequeath, Bequest, Worker};
 
 /// Minimum wait for a checkpoint.
 const PATIENCE: Duration = Duration::from_secs(5);

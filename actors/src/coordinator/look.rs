@@ -5,13 +5,13 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use actix::prelude::*;
+use springtide_protocol::job::NoteKind;
+use springtide_protocol::look::{ClusterSum, DecisionLook, JobLook, LookAtJob};
 use springtide_runtime::event::{Event, WorkerRow};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::Statistics;
 
 use super::{Coordinator, PoisonError, workers_by_cluster};
-use crate::job::NoteKind;
-use crate::look::{ClusterSum, DecisionLook, JobLook, LookAtJob};
 use crate::policy::Logged;
 
 /// Maximum number of decisions with changes to report.

@@ -5,6 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use actix::prelude::*;
+use springtide_protocol::job::{Assign, AssignError, NoteKind};
+use springtide_protocol::names::{SCHEDULER, WORKER};
+use springtide_protocol::receivers::{Scheduler, Worker};
+use springtide_protocol::scheduler::{AskLeave, Freed, GrantedNode, NodeFreed, NodesGranted};
+use springtide_protocol::worker::{FinalReport, Finish, Leave};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Member, View};
@@ -12,9 +17,7 @@ use springtide_runtime::meter::Statistics;
 use springtide_runtime::remote::{Refusal, RemoteError};
 
 use super::{Coordinator, Phase};
-use crate::job::{Assign, AssignError, NoteKind, SCHEDULER, WORKER};
-use crate::scheduler::{AskLeave, Freed, GrantedNode, NodeFreed, NodesGranted, Scheduler};
-use crate::worker::{FinalReport, Finish, Leave, Worker, assign_worker, send_assign};
+use crate::worker_calls::{assign_worker, send_assign};
 
 /// Maximum time for a leave without a deadline. By then the detector would have noticed its death.
 const LEAVE_WITHIN: Duration = Duration::from_secs(600);

@@ -32,24 +32,24 @@ use tokio::time::Instant;
 
 use self::report::Outgoing;
 use crate::admit::{About, Asking, Judges, Places, Standing, outside};
-use crate::client::Client;
-use crate::cluster::{
-    ClusterAlive, ClusterCoordinator, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold,
-    FinishCluster, FinishWithout, Silent,
-};
-use crate::job::{
-    CLIENT, Cancel, ClusterReport, DiedHolding, JobEnded, JobError, JobNote, JobOver, JobReport,
-    JobSpec, MemberLost, NoteKind, Reached, SCHEDULER, cluster_coordinator_name, coordinator_name,
-};
-use crate::look::LookAtJob;
 use crate::policy::Progress;
-use crate::scheduler::{
+use crate::worker_calls::{probe_indirectly, small_change, tell_view, workers_by_cluster};
+use springtide_protocol::cluster::{
+    ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold, FinishCluster,
+    FinishWithout, Silent,
+};
+use springtide_protocol::job::{
+    Cancel, ClusterReport, DiedHolding, JobEnded, JobError, JobNote, JobOver, JobReport, JobSpec,
+    MemberLost, NoteKind, Reached,
+};
+use springtide_protocol::look::LookAtJob;
+use springtide_protocol::names::{CLIENT, SCHEDULER, cluster_coordinator_name, coordinator_name};
+use springtide_protocol::receivers::{Client, ClusterCoordinator, Scheduler};
+use springtide_protocol::scheduler::{
     AskLeave, AskShrink, BetterFree, Freed, GrowthRefused, JobAuthority, MemberSilent,
-    NodesGranted, OfferGrowth, RootAdvanced, Scheduler,
+    NodesGranted, OfferGrowth, RootAdvanced,
 };
-use crate::worker::{
-    Bequest, KeptRoot, probe_indirectly, small_change, tell_view, workers_by_cluster,
-};
+use springtide_protocol::worker::{Bequest, KeptRoot};
 use springtide_scheduler::poison::{Dead, Poison, Verdict};
 
 /// Maximum time for which a cluster that only other members reach counts as alive. Where the

@@ -7,6 +7,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use actix::prelude::*;
+use springtide_protocol::job::NoteKind;
+use springtide_protocol::names::SCHEDULER;
+use springtide_protocol::receivers::Scheduler;
+use springtide_protocol::scheduler::{
+    AskShrink, GrowthRefused, JobEfficiency, NeedNodes, OfferGrowth, ResizeError,
+};
 use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 use springtide_runtime::membership::Member;
 use springtide_runtime::remote::RemoteError;
@@ -14,11 +20,7 @@ use springtide_runtime::wire::WireError;
 use springtide_runtime::work::{JobEntry, Sizes};
 
 use super::{Coordinator, Phase};
-use crate::job::{NoteKind, SCHEDULER};
 use crate::policy::malleability::Benefit;
-use crate::scheduler::{
-    AskShrink, GrowthRefused, JobEfficiency, NeedNodes, OfferGrowth, ResizeError, Scheduler,
-};
 
 /// The root has no use for these nodes. Local only.
 #[derive(Clone, Debug, Message)]

@@ -3,8 +3,7 @@
 //!
 //! Independent of decisions.
 
-use actix::dev::ToEnvelope;
-use springtide_runtime::remote::{Refusal, RemoteError, RemoteMessage};
+use springtide_runtime::remote::{Receives, Refusal, Remote, RemoteError, RemoteMessage};
 use springtide_runtime::work::Note;
 
 use super::negotiate::{Unneeded, WantNodes};
@@ -181,8 +180,7 @@ async fn send_until_accepted<A, M>(
     abort: &AtomicBool,
 ) -> Result<(), RemoteError>
 where
-    A: Actor + Handler<M>,
-    A::Context: ToEnvelope<A, M>,
+    A: Receives<M>,
     M: RemoteMessage<Result = ()> + Clone,
 {
     let began = Instant::now();

@@ -14,11 +14,13 @@ use springtide_runtime::work::SavedRoot;
 use tokio::time::Instant;
 
 use super::{Coordinator, Phase, Succession};
-use crate::cluster::{ClusterCoordinator, GetMemory};
-use crate::job::{CHECKPOINTS, NoteKind, SCHEDULER, WORKER, cluster_coordinator_name};
 use crate::policy::Memory;
-use crate::scheduler::{Freed, NodeFreed, Scheduler};
-use crate::worker::{Bequest, FindRoot, GetRoot, KeepRoot, KeptRoot, Worker};
+use springtide_protocol::cluster::GetMemory;
+use springtide_protocol::job::NoteKind;
+use springtide_protocol::names::{CHECKPOINTS, SCHEDULER, WORKER, cluster_coordinator_name};
+use springtide_protocol::receivers::{CheckpointKeeper, ClusterCoordinator, Scheduler, Worker};
+use springtide_protocol::scheduler::{Freed, NodeFreed};
+use springtide_protocol::worker::{Bequest, FindRoot, GetRoot, KeepRoot, KeptRoot};
 use springtide_scheduler::poison::Dead;
 
 /// Maximum time to gather memory and checkpoints.
@@ -113,7 +115,7 @@ impl Coordinator {
         }
         let Some(kept) = self.checkpoints.waiting.take() else { return };
         for node in keepers {
-            let remote = self.hub.remote::<Worker>(&node, CHECKPOINTS);
+            let remote = self.hub.remote::<CheckpointKeeper>(&node, CHECKPOINTS);
             let keep = KeepRoot { job: self.spec.id, kept: kept.clone() };
             let call = remote.send(keep).deadline(GIVE_UP_AFTER).start();
             self.checkpoints.under_way.insert(node.clone(), now);

@@ -6,11 +6,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use springtide_protocol::names::site_node;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::join::{JoinReason, JoinRefusal, Minted, matches_secret};
 use springtide_runtime::net::tls::NodeName;
-
-use crate::site_host::site_node;
 
 /// Seconds for which ended entries are kept.
 const KEEP_ENDED_S: i64 = 30 * 24 * 3600;

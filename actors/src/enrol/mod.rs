@@ -26,9 +26,9 @@ pub use self::office::{Clusters, IsOwn, JoinTerms, NodeText, Office};
 pub use self::renewal::{Renewal, is_due, renew_at, renew_files, retry_in};
 pub use self::store::{BookError, BookFile};
 use crate::admit;
-use crate::site::{Expelled, Site};
 pub use springtide_protocol::enrol::*;
 pub use springtide_protocol::names::ENROLMENT;
+use springtide_protocol::site::Expelled;
 
 /// Interval of reading the book. The command line may have changed it without notice.
 const READ_INTERVAL: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ pub type Counts = Box<dyn Fn() -> JoinCounts>;
 pub struct Enrolment {
     office: Arc<Office>,
     net: Net,
-    sites: BTreeMap<ClusterId, Addr<Site>>,
+    sites: BTreeMap<ClusterId, Recipient<Expelled>>,
     counts: Counts,
     /// Revocations known to the network; none before the first reading.
     revoked: Option<BTreeMap<NodeId, String>>,
@@ -52,7 +52,7 @@ impl Enrolment {
         office: Arc<Office>,
         hub: &Arc<Hub>,
         net: &Net,
-        sites: BTreeMap<ClusterId, Addr<Site>>,
+        sites: BTreeMap<ClusterId, Recipient<Expelled>>,
         counts: Counts,
     ) -> Addr<Self> {
         let (net, revoked) = (net.clone(), None);

@@ -14,8 +14,8 @@ use springtide_runtime::remote::{Refusal, Remote, RemoteError, RemoteRequest};
 use tokio::time::{Instant, sleep};
 
 use super::dir::{Dir, Part, Stamp};
-use super::server::FileServer;
 use springtide_protocol::files::{Brought, CHUNK_MAX, FileEntry, FileError, ReadChunk};
+use springtide_protocol::receivers::FileServer;
 
 /// Most chunks that are requested ahead.
 const AHEAD_MAX: usize = 8;

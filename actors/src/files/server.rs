@@ -21,11 +21,11 @@ use super::fetch::{blocking, fetch, write};
 use super::table::{Action, Event, Table};
 use super::{Limits, files_name};
 use crate::admit;
-use crate::scheduler::Scheduler;
 use springtide_protocol::files::{
     BringFile, Brought, CHUNK_MAX, DropFiles, FileEntry, FileError, FilesHere, LookForFiles,
     PutChunk, PutState, ReadChunk, RemoveFiles,
 };
+use springtide_protocol::receivers::Scheduler;
 
 /// Time limit for a report to the scheduler.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -7,19 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
+use springtide_protocol::job::{Assign, AssignError, Cancel, MemberLost, Release};
+use springtide_protocol::names::{WORKER, coordinator_name, site_name};
+use springtide_protocol::receivers::{Coordinator, Site, Worker};
+use springtide_protocol::site::{CloseStubs, HoldStubs, StartAnew};
 use springtide_runtime::event::Event as GridEvent;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::remote::{Remote, RemoteError, RemoteMessage};
+use springtide_runtime::remote::{Receives, Remote, RemoteError, RemoteMessage};
 use tokio::time::Instant;
 
 use super::core::{Action, Asking, Case, Event, TakeOverError};
 use super::*;
-use crate::coordinator::Coordinator;
-use crate::job::{
-    Assign, AssignError, Cancel, MemberLost, Release, WORKER, coordinator_name, site_name,
-};
-use crate::site::{CloseStubs, HoldStubs, Site, StartAnew};
-use crate::worker::{Worker, assign_worker, send_assign};
+use crate::worker_calls::{assign_worker, send_assign};
 
 /// Time limit for a release. Then the worker is restarted.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -342,7 +341,7 @@ impl Scheduler {
         coordinator: &NodeId,
         message: M,
     ) where
-        Coordinator: Handler<M>,
+        Coordinator: Receives<M>,
         M: RemoteMessage<Result = ()>,
     {
         let remote: Remote<Coordinator> = self.hub.remote(coordinator, &coordinator_name(job));
@@ -385,7 +384,7 @@ impl Scheduler {
         (coordinator, within): (&NodeId, Duration),
         question: M,
     ) where
-        Coordinator: Handler<M>,
+        Coordinator: Receives<M>,
         M: RemoteMessage<Result = u32>,
     {
         let remote: Remote<Coordinator> = self.hub.remote(coordinator, &coordinator_name(job));
@@ -449,7 +448,7 @@ impl Scheduler {
         order: M,
         failed: impl FnOnce(&mut Self, &mut Context<Self>, RemoteError) + 'static,
     ) where
-        Site: Handler<M>,
+        Site: Receives<M>,
         M: RemoteMessage<Result = ()>,
     {
         let site: Remote<Site> =

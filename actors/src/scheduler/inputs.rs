@@ -5,6 +5,9 @@
 use std::time::Duration;
 
 use actix::prelude::*;
+use springtide_protocol::files::{BringFile, DropFiles, FileEntry, FileError, FilesHere, Source};
+use springtide_protocol::names::files_name;
+use springtide_protocol::receivers::FileServer;
 use springtide_runtime::event::Event as GridEvent;
 use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::net::Contact;
@@ -12,9 +15,6 @@ use springtide_runtime::remote::{Remote, RemoteError};
 
 use super::core::Event;
 use super::{GetFiles, GridFiles, Scheduler, Submit, SubmitError};
-use crate::files::{
-    BringFile, DropFiles, FileEntry, FileError, FileServer, FilesHere, Source, files_name,
-};
 
 /// Time limit of a transfer, as a last resort. Its chunks have time limits of their own.
 const BRING_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);

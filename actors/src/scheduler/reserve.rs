@@ -3,6 +3,7 @@
 //! Changes are on disk before the answer is sent. This module must not decide anything.
 
 use actix::prelude::*;
+use springtide_protocol::reservation::{Refusal, Reservation};
 use springtide_runtime::event::Event as GridEvent;
 use tokio::time::Instant;
 
@@ -11,7 +12,7 @@ use super::manager::Bill;
 use super::{
     CommitSlots, ConfirmSlots, GetSlots, GridSlots, PrepareSlots, ReleaseSlots, Scheduler,
 };
-use crate::reservation::{LedgerChange, Refusal, Reservation};
+use crate::reservation::LedgerChange;
 
 impl Scheduler {
     fn execute_after(&mut self, ctx: &mut Context<Self>, actions: Vec<Action>) {

@@ -11,7 +11,7 @@ use springtide_runtime::work::{Context as Cx, Job, Outcome, Registry, Stop, Task
 
 use super::manager::{Kind, Need};
 use super::*;
-use crate::client::News;
+use crate::client::{Client, News};
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::job::{JobParams, SCHEDULER, WORKER};

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use springtide_protocol::scheduler::{Drain, StubWaits};
 use springtide_runtime::id::NodeId;
 
 use super::keeper::End;
 use super::{ASK_WITHIN, Site, Slot};
-use crate::scheduler::{Drain, StubWaits};
 
 /// A node has lost its processor.
 #[derive(Message)]

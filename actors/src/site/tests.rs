@@ -11,6 +11,7 @@ use super::*;
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::job::SCHEDULER;
+use crate::node::Registrar;
 use crate::provider::{Ended, LocalFuture, Stub, StubId};
 use crate::scheduler::Work;
 use crate::site_host::SiteHost;

@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
+use springtide_protocol::receivers::Scheduler;
 use springtide_runtime::remote::{Refusal, Remote, RemoteError};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::backoff;
 use crate::provider::LocalFuture;
-use crate::scheduler::Scheduler;
 
 /// Minimum and maximum delay before a scheduler in another process is called again. The delay
 /// doubles with each failure.

@@ -1,9 +1,9 @@
 //! The worker's answers to inspection. Independent of the inspecting process.
 
 use actix::prelude::*;
+use springtide_protocol::look::{Glance, WorkerSums};
 
 use super::Worker;
-use crate::look::{Glance, WorkerSums};
 
 impl Handler<Glance> for Worker {
     type Result = MessageResult<Glance>;

@@ -4,12 +4,10 @@
 //! coordinator, and sends its statistics each period. It hosts the cluster coordinator and the
 //! coordinator when the view gives this node these roles. Independent of the scheduling of nodes.
 
-mod assign;
 mod look;
-mod probe;
+mod members;
 mod speed;
 mod succession;
-mod views;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +18,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::Recorder;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
-use springtide_runtime::membership::{Member, Patience, View, ViewChange};
+use springtide_runtime::membership::{Member, Patience, View};
 use springtide_runtime::meter::{
     BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe, SpecId,
     USUAL_QUOTA_PERIOD,
@@ -39,26 +37,27 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::admit::{About, Asking, Judges, Standing, ask_scheduler, outside};
-use crate::cluster::{ClusterCoordinator, Joined, Period, Retire, Silent, ViewChanged, WorkerTold};
+use crate::cluster::{ClusterCoordinator, Retire, ViewChanged};
 use crate::coordinator::{
     Abandoned, Coordinator, CoordinatorConfig, Replaced, Reported, Succession,
 };
-use crate::job::{
-    Assign, AssignError, CHECKPOINTS, DiedHolding, JobSpec, Release, SCHEDULER, Shutdown,
-    StealMode, WORKER, cluster_coordinator_name, coordinator_name,
-};
-use crate::look::Glance;
 use crate::policy::Mode;
 use crate::pulse::{NoMember, Pulse, Silence};
-use crate::scheduler::{
-    AuditJob, ConfirmMembership, JobAudit, JobAuthority, MeasureSpeed, MemberSilent, Scheduler,
-    TakeOver, Work,
-};
+use crate::worker_calls::{small_change, tell_view};
 
-pub(crate) use assign::{assign_worker, send_assign};
-pub(crate) use probe::probe_indirectly;
+use springtide_protocol::cluster::{Joined, Period, Silent, WorkerTold};
+use springtide_protocol::job::{
+    Assign, AssignError, DiedHolding, JobSpec, Release, Shutdown, StealMode,
+};
+use springtide_protocol::look::Glance;
+use springtide_protocol::names::{
+    CHECKPOINTS, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name,
+};
+use springtide_protocol::receivers::Scheduler;
+use springtide_protocol::scheduler::{
+    AuditJob, ConfirmMembership, JobAudit, JobAuthority, MeasureSpeed, MemberSilent, TakeOver, Work,
+};
 pub use springtide_protocol::worker::*;
-pub(crate) use views::{small_change, tell_view};
 
 /// Timeout of a report of losses to the job's coordinator.
 const TELL_DEADLINE: Duration = Duration::from_secs(5);
@@ -926,13 +925,4 @@ impl Handler<Shutdown> for Worker {
             }
         })
     }
-}
-
-/// Number of members of a view, by cluster.
-pub(crate) fn workers_by_cluster(view: &View) -> BTreeMap<springtide_runtime::id::ClusterId, u32> {
-    let mut workers = BTreeMap::new();
-    for member in view.members.values() {
-        *workers.entry(member.cluster.clone()).or_insert(0) += 1;
-    }
-    workers
 }

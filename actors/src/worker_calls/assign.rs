@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
+use springtide_protocol::job::{Assign, AssignError};
+use springtide_protocol::receivers::Worker;
 use springtide_runtime::remote::{Remote, RemoteError, RemoteRequest};
 use tokio::time::{Instant, sleep};
-
-use super::Worker;
-use crate::job::{Assign, AssignError};
 
 /// Time after which a worker without an answer is left out.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);

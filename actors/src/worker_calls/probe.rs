@@ -4,14 +4,18 @@
 //! A line between two clusters may be cut while a third cluster reaches both. Then no member is
 //! dead, and work continues through relays. Independent of the consequences.
 
-use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::*;
+use springtide_protocol::names::WORKER;
+use springtide_protocol::receivers::Worker;
+use springtide_protocol::worker::ProbeMember;
+use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
+use springtide_runtime::membership::View;
+use springtide_runtime::remote::Hub;
 
 /// Number of members asked at a time.
 const PROXIES: usize = 3;
-/// Time for which a proxy waits for the member's answer.
-const REACH_WITHIN: Duration = Duration::from_millis(1500);
 /// Time to wait for a proxy's answer.
 const ANSWER_WITHIN: Duration = Duration::from_millis(2500);
 
@@ -60,29 +64,9 @@ pub(crate) fn probe_indirectly(
     }
 }
 
-impl Handler<ProbeMember> for Worker {
-    type Result = ResponseFuture<bool>;
-
-    fn handle(&mut self, probe: ProbeMember, _: &mut Context<Self>) -> Self::Result {
-        let me = self.net.me();
-        let running = self.running.as_ref().filter(|running| running.spec.id == probe.job);
-        if me.node == probe.node {
-            let is_alive = running.is_some() && me.incarnation == probe.incarnation;
-            return Box::pin(async move { is_alive });
-        }
-        // Only questions about members are forwarded.
-        let known = running.and_then(|running| running.view.members.get(&probe.node));
-        if known.is_none_or(|member| member.incarnation != probe.incarnation) {
-            return Box::pin(async { false });
-        }
-        let remote = self.hub.remote::<Worker>(&probe.node, WORKER);
-        let call = remote.send(probe).deadline(REACH_WITHIN).start();
-        Box::pin(async move { matches!(call.await, Ok(true)) })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use springtide_runtime::membership::Member;
     use springtide_runtime::net::Address;
 
     use super::*;

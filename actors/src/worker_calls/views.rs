@@ -3,9 +3,16 @@
 //!
 //! Independent of their origin.
 
-use springtide_runtime::remote::RemoteError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
-use super::*;
+use springtide_protocol::names::WORKER;
+use springtide_protocol::receivers::Worker;
+use springtide_protocol::worker::{ChangeView, NewView};
+use springtide_runtime::id::{ClusterId, JobId, NodeId};
+use springtide_runtime::membership::{View, ViewChange};
+use springtide_runtime::remote::{Hub, RemoteError};
 
 /// Timeout of a view to a worker.
 const VIEW_DEADLINE: Duration = Duration::from_secs(5);
@@ -48,21 +55,11 @@ pub(crate) fn small_change(from: &View, to: &View) -> Option<ViewChange> {
     (!from.partial && !to.partial && change.members.len() <= to.members.len() / 2).then_some(change)
 }
 
-impl Handler<ChangeView> for Worker {
-    type Result = bool;
-
-    fn handle(&mut self, message: ChangeView, ctx: &mut Context<Self>) -> bool {
-        let ChangeView { job, change } = message;
-        let Some(running) = self.running.as_ref().filter(|r| r.spec.id == job) else {
-            // It is not in the job, so it needs no view.
-            return true;
-        };
-        let view = &running.view;
-        if !view.partial && (view.epoch, view.version) >= (change.epoch, change.version) {
-            return true;
-        }
-        let Some(view) = view.changed(&change) else { return false };
-        self.handle(NewView { job, view }, ctx);
-        true
+/// Number of members of a view, by cluster.
+pub(crate) fn workers_by_cluster(view: &View) -> BTreeMap<ClusterId, u32> {
+    let mut workers = BTreeMap::new();
+    for member in view.members.values() {
+        *workers.entry(member.cluster.clone()).or_insert(0) += 1;
     }
+    workers
 }
