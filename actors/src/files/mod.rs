@@ -3,9 +3,9 @@
 //! Each cluster has one *file server*, an actor in the process of its site. It reports the files of
 //! its directory to the scheduler, and fetches files from other file servers when ordered. The
 //! bytes travel between file servers, never through the scheduler. `table` decides which transfers
-//! run, `dir` accesses the disk, `fetch` executes one transfer, and [`catalogue`] is the scheduler's
-//! knowledge of all file servers. This module must not depend on where jobs run, nor on why they
-//! need a file.
+//! run, `dir` accesses the disk, and `fetch` executes one transfer. [`catalogue`] is the
+//! scheduler's knowledge of all file servers. This module must not depend on where jobs run, nor on
+//! why they need a file.
 
 mod dir;
 mod fetch;
