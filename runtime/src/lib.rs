@@ -64,7 +64,7 @@ pub mod work;
 
 pub use springtide_base::{checksum, files, guard, id, private, random, records};
 #[doc(hidden)]
-pub use springtide_base::{event_kinds, state_table};
+pub use springtide_base::{event_kinds, fuzz, state_table};
 pub use springtide_config as config;
 pub use springtide_metrics as meter;
 pub use springtide_net::{membership, net, wire};

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Many brief jobs on live grids of this machine: all end, soon, and none is said to be cancelled.
+"""Show: many short jobs on live grids of this machine. All must end soon, and none may be reported as
+cancelled.
 
     tests/shows/brief.py BIN DIR [--workflows 200] [--wide 50] [--runs 500]
 
-BIN is the springtide program, DIR a folder that it makes. Three shows, one after the other, each on a grid of its own:
+BIN is the springtide program. The show creates DIR. It has three parts, each on its own grid:
 
-1. a workflow of 20 tasks on two nodes, best effort, so many times;
-2. a workflow of 150 independent tasks `true` on three nodes, best effort, so many times;
-3. `run fib --n 20` against a grid of two nodes, so many times.
+1. a workflow of 20 tasks on two nodes, best effort, --workflows times;
+2. a workflow of 150 independent tasks `true` on three nodes, best effort, --wide times;
+3. `run fib --n 20` on a grid of two nodes, --runs times.
 
-Each command has 60 seconds. Prints the median and the longest time of each show. Ends with 1 where a command failed, did not end,
-took longer than 10 seconds, or where a log of the grid says that a job was cancelled.
+Each command has a limit of 60 seconds. The show prints the median and the longest time of each part.
+It exits with 1 if a command fails, does not end or takes longer than 10 seconds, or if a log says
+that a job was cancelled.
 """
 
 import argparse
@@ -55,7 +57,7 @@ def times(grid, what, count, words, wrong):
 def show(args, name, clusters, what, count, words, wrong):
     if count == 0:
         return
-    # Ends of jobs are said at this level.
+    # The head logs the ends of jobs at this level.
     options = ["-vv", "--log-level", "info"]
     with Grid(args.program, Path(args.dir) / name, clusters, QUICK, options) as grid:
         times(grid, what, count, lambda index: words(grid, index), wrong)
@@ -84,7 +86,7 @@ def main():
     run = lambda g, index: ["run", "fib", "--n", 20, "--out", g.dir / f"out-{index}"]
     show(args, "runs", [("ams", 1), ("del", 1)], "fib on two nodes", args.runs, run, wrong)
     for line in wrong:
-        print("NOT AS IT SHOULD BE:", line)
+        print("WRONG:", line)
     sys.exit(1 if wrong else 0)
 
 

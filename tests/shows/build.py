@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""What a build costs, crate by crate, and whether a build's kernels are as fast as another's.
+"""The cost of a build, crate by crate, and a comparison of the kernels of two builds.
 
-    python3 tests/shows/build.py cost --profile release -- cargo build --workspace      # builds from nothing, in a folder of its own
-    python3 tests/shows/build.py kernels NEW OLD [--pairs 10] [--only fib-42,tsp]       # two `springtide` binaries
+    python3 tests/shows/build.py cost --profile release -- cargo build --workspace
+    python3 tests/shows/build.py kernels NEW OLD [--pairs 10] [--only fib-42,tsp]
 
-`cost` runs the cargo command with an empty target folder (--target keeps one) and puts itself in front of the compiler, so that each
-compilation's processor time is known, whatever else the machine does. It prints own and third-party crates apart, their ratio, the
-dearest crates, and the size of the program.
+`cost` runs the cargo command with an empty target directory (--target names one that is kept). It wraps
+the compiler to measure the processor time of each compilation, independent of other load. It prints own
+and third-party crates separately, their ratio, the most expensive crates, and the size of the program.
 
-`kernels` runs each kernel with both binaries by turns, on one thread and without a grid, and prints the ratio of their processor times
-(median of the pairs, and its 95 % interval by ranks). A ratio above 1.03 is marked, and the exit code is 1 then.
+`kernels` alternates between two `springtide` binaries, on one thread and without a grid. For each
+kernel it prints the ratio of the processor times: the median of the pairs, and its 95 % interval by
+ranks. It marks ratios above 1.03 and then exits with 1.
 """
 
 import argparse
@@ -27,7 +28,7 @@ RECORDS = "SPRINGTIDE_BUILD_RECORDS"
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1.03
 
-# Name, arguments behind the binary.
+# Arguments of the binary, by name.
 KERNELS = {
     "barnes-hut-1e5": ["run", "barnes-hut", "--sequential", "--bodies", "100000", "--steps", "2"],
     "fib-42": ["run", "fib", "--sequential", "--n", "42"],
@@ -44,8 +45,8 @@ def cpu(usage):
 
 
 def compile_and_record(command):
-    """Stands in front of the compiler: runs it, and notes the processor time of that run."""
-    child = subprocess.Popen(command, close_fds=False)  # the jobserver of cargo is among them
+    """Wraps the compiler: runs it and records its processor time."""
+    child = subprocess.Popen(command, close_fds=False)  # cargo's jobserver needs them
     _, status, usage = os.wait4(child.pid, 0)
     names = [command[n + 1] for n, word in enumerate(command[:-1]) if word == "--crate-name"]
     if names and "___" not in names[0]:
@@ -101,7 +102,7 @@ def run_once(binary, words, folder):
     errors = child.stderr.read()
     _, status, usage = os.wait4(child.pid, 0)
     if status:
-        sys.exit(f"it failed: {binary} {' '.join(words)}\n{errors.decode()}")
+        sys.exit(f"the command failed: {binary} {' '.join(words)}\n{errors.decode()}")
     return cpu(usage)
 
 
@@ -120,7 +121,7 @@ def kernels(arguments):
         for name in chosen:
             words = KERNELS[name]
             if name.startswith("solve") and not (ROOT / words[1]).exists():
-                print(f"{name}: skipped: {words[1]} is not there")
+                print(f"{name}: skipped: {words[1]} does not exist")
                 continue
             if words[0] == "run":
                 words = [*words, "-q"]
@@ -153,7 +154,7 @@ def main():
     parts = parser.add_subparsers(dest="part", required=True)
     part = parts.add_parser("cost")
     part.add_argument("--profile", default="release")
-    part.add_argument("--target", help="the folder to build in; default: a temporary one")
+    part.add_argument("--target", help="directory of the build [default: a temporary one]")
     part.add_argument("--rows", type=int, default=25)
     part.add_argument("command", nargs=argparse.REMAINDER)
     part = parts.add_parser("kernels")

@@ -1,14 +1,16 @@
-"""Show: the dashboard of a grid that runs an adaptive job, with a reservation; `top` of it; its report, alone and beside a static run's;
-and grids of 400 and 2,000 workers fed by hand: screenshots in both themes and at the smallest width, and how long the page takes to draw
-a tick.
+"""Show: the dashboard of a grid with an adaptive job and a reservation, `top`, and the report of the run,
+alone and compared with a static run. Also grids of 400 and 2,000 simulated workers: screenshots in
+both themes and at the smallest width, and the time in which the page draws an update.
 
-    python3 tests/shows/dashboard.py target/release/springtide DIR     # DIR is made; four minutes; chromium, chromedriver, tmux
+    python3 tests/shows/dashboard.py target/release/springtide DIR
 
-And what it costs a job that 20 dashboards are open, in so many pairs of runs, one with and one without them, in turns:
+The show creates DIR, takes four minutes, and needs chromium, chromedriver and tmux. Look at the
+screenshots.
 
-    python3 tests/shows/dashboard.py target/release/springtide DIR --watched 15     # a minute for each two pairs
+The second form measures how much 20 open dashboards slow a job down, in pairs of runs with and without
+them. Two pairs take a minute:
 
-Screenshots are to be looked at.
+    python3 tests/shows/dashboard.py target/release/springtide DIR --watched 15
 """
 
 import base64
@@ -137,7 +139,7 @@ def start(binary, directory, clusters):
 
 
 def watched(binary, directory, pairs):
-    """How much longer a job takes while 20 read the stream."""
+    """The ratio of a job's time with 20 readers of the stream to its time without them."""
     os.makedirs(directory)
     dev, url, config = start(binary, directory, "2x2@1")
     stop = threading.Event()
@@ -149,8 +151,8 @@ def watched(binary, directory, pairs):
 
     def run():
         line = ["run", "barnes-hut", "--bodies", "8000", "--steps", "300", "--config", config, "--json"]
-        told = json.loads(subprocess.run([binary, *line], capture_output=True, text=True, check=True).stdout)
-        return sum(told["iterations"])
+        result = json.loads(subprocess.run([binary, *line], capture_output=True, text=True, check=True).stdout)
+        return sum(result["iterations"])
 
     try:
         run()

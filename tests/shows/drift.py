@@ -1,15 +1,20 @@
-"""Energy drift of a Plummer sphere over ten crossing times: ours beside rebound's, with the same error of the forces and the same step.
+"""Energy drift of a Plummer sphere over ten crossing times: Springtide compared with rebound, with the
+same error of the forces and the same step.
 
-    python3 tests/shows/drift.py target/release/springtide DIR --venv VENV     # DIR is made; some five minutes
+    python3 tests/shows/drift.py target/release/springtide DIR --venv VENV
 
-The same bodies for both (Henon units, softening 0.05, seed 42; ours writes them). Both step by leapfrog with the same fixed step, ours
-kick-drift-kick and rebound's drift-kick-drift. Ours is given --force-error; rebound's opening angle is searched until its forces on a
-sample of the same bodies have that error, to within a twentieth. Errors of forces are relative, root of the mean square over the sample,
-against a direct sum in double precision with the same softening, and are measured so for both, at the start and at the end. Energies are
-of direct sums over all pairs of each code's bodies at each crossing time (2 sqrt 2), so neither is believed what it says of itself. A
-third row is ours with block time steps: the same longest step, halved where --block-steps says.
+The show creates DIR and takes about five minutes. Both codes use the same bodies (Henon units,
+softening 0.05, seed 42) and leapfrog with the same fixed step. Springtide's is kick-drift-kick,
+rebound's is drift-kick-drift. Springtide gets --force-error. For rebound, the show searches the
+opening angle whose forces on a sample of the bodies have this error, within 5 %.
 
-rebound and numpy are installed into VENV where they lack. Seconds are of user and system code of the whole process.
+Errors of forces are relative root mean squares over the sample, against a direct sum in double
+precision with the same softening. They are measured at the start and at the end. Energies are direct
+sums over all pairs at each crossing time (2 sqrt 2), independent of what the codes report. A third
+row has Springtide with block time steps: the same longest step, halved by --block-steps.
+
+rebound and numpy are installed into VENV if they are missing. Seconds are user and system time of the
+whole process.
 """
 
 import argparse
@@ -30,7 +35,7 @@ PACKAGES = ("numpy", "rebound")
 
 
 def forces(positions, masses, sample):
-    """Accelerations of the sample, from all pairs."""
+    """Accelerations of the sample, summed over all pairs."""
     import numpy
 
     out = numpy.empty((len(sample), 3))
@@ -48,7 +53,7 @@ def rms(got, exact):
 
 
 def energy(bodies):
-    """Kinetic and potential, from all pairs."""
+    """Kinetic and potential energy, summed over all pairs."""
     import numpy
 
     positions, velocities, masses = bodies[:, :3], bodies[:, 3:6], bodies[:, 6]
@@ -60,13 +65,13 @@ def energy(bodies):
 
 
 class Rebound:
-    """Bodies in rebound, whose tree may put them in another order: each keeps its number as its hash."""
+    """The bodies in rebound. Its tree may reorder them, so each has its number as hash."""
 
     def __init__(self, bodies, dt):
         import rebound
 
         self.simulation = simulation = rebound.Simulation()
-        # Far more than anything moves: rebound's tree loses what leaves it.
+        # Larger than any movement, because rebound's tree loses bodies that leave it.
         simulation.root_size = 1000.0
         simulation.gravity = "tree"
         simulation.integrator = "leapfrog"
@@ -106,7 +111,7 @@ def angle_for(simulation, wanted, sample):
 
 
 def run_rebound(options, folder):
-    """In a process of its own."""
+    """Runs in a separate process."""
     import numpy
 
     bodies = numpy.load(folder / "start.npy")
@@ -128,7 +133,7 @@ def used(who):
 
 
 def ours(options, folder, more):
-    """The result, seconds, and bodies at each crossing."""
+    """The result, the seconds, and the bodies at each crossing time."""
     import numpy
 
     out = folder / ("ours" + "".join(more).replace("-", ""))
@@ -163,7 +168,7 @@ def show(options, folder):
         result, seconds, states = ours(options, folder, more)
         errors = result["force_error"]["rms"]
         rows.append((name, errors, states, seconds, result["forces"] - len(start)))
-    # The same interpreter, so that the packages are there.
+    # The same interpreter, so that the packages are present.
     again = [sys.executable, *sys.argv, "--as-rebound"]
     done = subprocess.run(again, capture_output=True, text=True)
     if done.returncode != 0:
@@ -174,7 +179,7 @@ def show(options, folder):
     rows.append((f"rebound, theta {told['theta']:.2f}", told["errors"], states, told["seconds"], forces_done))
 
     steps = options.each * options.crossings
-    print(f"{len(start)} bodies, {options.crossings} crossing times in {steps} steps of {options.dt:.5f}, force error {options.error:g} asked for\n")
+    print(f"{len(start)} bodies, {options.crossings} crossing times in {steps} steps of {options.dt:.5f}, requested force error {options.error:g}\n")
     print("| code | force error at start, end | energy drift at the end | largest at a crossing time | forces | seconds |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, errors, states, seconds, forces_done in rows:
@@ -191,7 +196,7 @@ def main():
     parser.add_argument("--venv", type=Path, required=True)
     parser.add_argument("--bodies", type=int, default=4096)
     parser.add_argument("--crossings", type=int, default=10)
-    parser.add_argument("--each", type=int, default=181, help="steps of a crossing time [default: 181, of about 1/64]")
+    parser.add_argument("--each", type=int, default=181, help="steps per crossing time [default: 181, about 1/64 each]")
     parser.add_argument("--error", type=float, default=2e-3)
     parser.add_argument("--block-steps", type=float, default=0.02)
     parser.add_argument("--as-rebound", action="store_true", help=argparse.SUPPRESS)

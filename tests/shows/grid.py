@@ -1,6 +1,6 @@
-"""A grid on this machine for the shows: its config, its processes, and the commands that a user would type.
+"""A grid on this machine for the shows: its config, its processes, and a user's commands.
 
-Python's standard library only. Must not know what is shown.
+Uses only Python's standard library. Independent of the single shows.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class Grid:
-    """`springtide up` with these clusters, ended with everything it started, also when a show fails."""
+    """Runs `springtide up` with these clusters, and ends all its processes even if a show fails."""
 
     def __init__(self, binary, directory, clusters, lines="", options=()):
         self.binary, self.dir = Path(binary).resolve(), Path(directory).resolve()
@@ -65,17 +65,17 @@ class Grid:
             time.sleep(0.05)
 
     def run(self, *line):
-        """Starts the job on the grid; what it leaves is in `out`."""
+        """Starts the job on the grid, with the run directory `out`."""
         self.job = self._start(["run", *line, "-v", "--json", "--config", self.file, "--out", self.dir / "out"], "job")
         self.wait("the job runs", lambda: "the root runs on" in self.text("job.err"))
         return self.job
 
     def root(self):
-        """Where the job said last that its root runs."""
+        """The node of the root, from the last message of the job."""
         return self.text("job.err").rsplit("the root runs on ", 1)[1].split(",")[0].split()[0]
 
     def told(self, *line):
-        """A command's output, whatever it ends with."""
+        """The exit code and the output of a command."""
         done = subprocess.run([str(word) for word in (self.binary, *line)], cwd=self.dir, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
@@ -84,7 +84,7 @@ class Grid:
         self.say(f"node {what} {' '.join(nodes)}: {' '.join(text.split()) or 'done'} (exit {code})")
 
     def nodes(self):
-        """The node processes that run: their ids by name."""
+        """The process ids of the running nodes, by name."""
         start, found = f"{self.dir}/.springtide/local/node/", {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -104,7 +104,7 @@ class Grid:
         self.say(f"kill -9 {' '.join(nodes)}")
 
     def tell_log(self):
-        """What `why` and `replay` say of the run."""
+        """Prints the output of `why` and `replay` for the run."""
         for command in ("why", "replay"):
             code, text = self.told(command, self.dir / "out")
             print(f"--- springtide {command} (exit {code})\n{text}", flush=True)

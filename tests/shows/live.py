@@ -1,13 +1,16 @@
-"""The paper's scenarios with live node processes, one after another, each mode so many times; runs that are there already are kept.
+"""Show: the paper's scenarios with live node processes, --times runs of each mode. Existing runs in DIR
+are kept.
 
-    sudo python3 tests/shows/live.py target/release/springtide DIR [--times 3] [--time-scale 30] [--period TIME] [--only 1a,3]
-        [--modes static,adaptive] [--limit 900]
+    sudo python3 tests/shows/live.py target/release/springtide DIR [--times 3] [--time-scale 30]
+        [--period TIME] [--only 1a,3] [--modes static,adaptive] [--limit 900]
     springtide wan report DIR --figures DIR
 
-Without --period each runs with its file's own, 1.8 undisturbed iterations (180 s, at --time-scale 30 six seconds): only such runs stand
-beside the paper. `--period 90s` is ours, three seconds at --time-scale 30: put it in another DIR, for runs that are there are kept.
+Without --period, each run has the period of its file: 1.8 undisturbed iterations, which are 180 s, or
+six seconds at --time-scale 30. Only such runs are comparable with the paper. `--period 90s` is
+Springtide's own period, three seconds at --time-scale 30. It needs another DIR.
 
-Nothing else should run meanwhile: forty nodes want two cores. A round of all should take half an hour at --time-scale 30 (by what is predicted).
+Run nothing else meanwhile, because forty nodes need two cores. One round of all scenarios should take
+half an hour at --time-scale 30.
 """
 
 import argparse
@@ -16,7 +19,7 @@ import subprocess
 import sys
 import time
 
-# Scenario 0 is where monitoring alone is weighed.
+# Scenario 0 measures the cost of monitoring.
 MODES = {name: ["static", "adaptive"] for name in ["1a", "1b", "1c", "2", "3", "4", "5"]}
 MODES["0"] = ["static", "monitor", "adaptive"]
 
@@ -25,13 +28,13 @@ parser.add_argument("program")
 parser.add_argument("folder", type=pathlib.Path)
 parser.add_argument("--times", type=int, default=3)
 parser.add_argument("--time-scale", default="30")
-parser.add_argument("--period", help="in the file's time, before it is scaled; left out: the file's own")
+parser.add_argument("--period", help="period in the time of the file, before scaling [default: that of the file]")
 parser.add_argument("--share", default="0.04")
 parser.add_argument("--quota", default="duty")
 parser.add_argument("--network", default="router")
 parser.add_argument("--only", default=",".join(sorted(MODES)))
 parser.add_argument("--modes", default="static,monitor,adaptive")
-parser.add_argument("--limit", type=float, default=900, help="seconds for one run")
+parser.add_argument("--limit", type=float, default=900, help="time limit of one run in seconds")
 args = parser.parse_args()
 
 failed = 0

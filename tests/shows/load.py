@@ -1,10 +1,11 @@
-"""Show: nodes with a quarter of a processor each; free capacity appears, and the job grows into it; one node gets three competing
-processes (`hog`) or a fifth of its quota (`quota`): it is found slow, removed and replaced, and comes back after the load has ended
-and another has gone.
+"""Show: nodes with a quarter of a processor each. Free nodes appear, and the job grows. Then one node
+gets three competing processes (`hog`) or a fifth of its quota (`quota`). The job must remove and
+replace the slow node, and take it back after the load has ended and another node has left.
 
-    sudo python3 tests/shows/load.py target/release/springtide DIR hog|quota     # DIR is made; two minutes and a half
+    sudo python3 tests/shows/load.py target/release/springtide DIR hog|quota
 
-Needs to write CPU quotas below /sys/fs/cgroup (version 1 or 2); what it makes there it removes.
+The show creates DIR and takes two and a half minutes. It creates CPU quotas below /sys/fs/cgroup
+(version 1 or 2) and removes them at the end.
 """
 
 import os
@@ -20,7 +21,7 @@ LOADED, LOAD_FROM, LOAD_UNTIL, CHANGE_AT, END_AT = "ams-2", 23, 63, 113, 135
 
 
 class Quota:
-    """A group of processes that share a part of a processor."""
+    """A group of processes that share a fraction of a processor."""
 
     def __init__(self, name):
         first = Path("/sys/fs/cgroup/cpu")

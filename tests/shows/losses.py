@@ -1,7 +1,10 @@
-"""Show: 3 clusters of 4 workers run Barnes-Hut; a node is drained, a cluster coordinator's process killed, a whole cluster
-killed, four nodes join. The answer is that of a run alone, and `why` tells what happened.
+"""Show: 3 clusters of 4 workers run Barnes-Hut. One node is drained, the process of a sub-coordinator is
+killed, a whole cluster is killed, and four nodes join.
 
-    python3 tests/shows/losses.py target/release/springtide DIR     # DIR is made; half a minute
+    python3 tests/shows/losses.py target/release/springtide DIR
+
+The show creates DIR and takes half a minute. The answer must equal that of a sequential run. `why`
+prints what happened.
 """
 
 import json

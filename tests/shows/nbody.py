@@ -1,18 +1,24 @@
-"""Gravity of a Plummer sphere at equal error of the forces, one thread: ours beside pytreegrav, rebound and particular.
+"""Gravity of a Plummer sphere at equal errors of the forces, on one thread: Springtide compared with
+pytreegrav, rebound and particular.
 
-    python3 tests/shows/nbody.py --venv VENV --work DIR                      # 1e5 bodies; some five minutes
+    python3 tests/shows/nbody.py --venv VENV --work DIR                # 1e5 bodies, about five minutes
     python3 tests/shows/nbody.py --venv VENV --work DIR --bodies 1000000 --peers pytreegrav --limit 100
 
-The same positions for all (G = M = 1, Henon units, softening 0.01, seed 42; ours writes them). Each scans its opening parameter, with each
-order of moments that it has, over a range that is fixed below. A point is the CPU seconds of tree and forces on all bodies, the least of
-the repeats, and the relative errors of the acceleration (root of the mean square, median, 99th percentile) over the same 1,000 random
-bodies, against a direct sum in double precision with the peer's own softening: what it is meant to compute. Between the points of one
-order, seconds at an error are interpolated, log over log; the cheaper order counts. `<` stands where its cheapest point is better than
-that, `>` where none is as good (that of its best point).
+All programs use the same positions (G = M = 1, Henon units, softening 0.01, seed 42). Each scans its
+opening parameter over a fixed range, with each order of moments that it supports. A point has the CPU
+seconds of tree and forces for all bodies, the least of the repeats. It also has the relative errors of
+the acceleration of the same 1,000 random bodies (root mean square, median, 99th percentile). The
+reference is a direct sum in double precision with the peer's own softening.
 
-Seconds are of user code for the peers, and of user and system for ours. A point that takes longer than --limit ends a peer's scan.
-pytreegrav and rebound are installed into VENV where they lack, particular is built by a crate that is written into DIR; who cannot be had
-is named and left out. The release build of our example `tree_speed` is used: --tree-speed says where it is, else cargo makes it.
+Seconds at a given error are interpolated between the points of one order, in log-log space. The
+cheapest order counts. `<` means that its cheapest point is more exact, `>` that no point is as exact
+(then the seconds are those of the best point).
+
+Seconds are user time for the peers, and user plus system time for Springtide. A point that takes
+longer than --limit ends the scan of a peer. pytreegrav and rebound are installed into VENV if they are
+missing. A crate that is written into DIR builds particular. Peers that cannot be installed are named
+and left out. --tree-speed names the release build of the example `tree_speed`; without it, cargo
+builds the example.
 """
 
 import argparse
@@ -27,12 +33,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve()
 REPOSITORY = HERE.parents[2]
 SOFTENING = 0.01
-# A spline of this support has the depth of a Plummer potential of that softening (V. Springel, MNRAS 364, 1105, 2005).
+# A spline with this support has the depth of a Plummer potential of that softening (V. Springel, MNRAS 364, 1105, 2005).
 SUPPORT = 2.8 * SOFTENING
 SAMPLE = 1000
 TARGETS = (1e-2, 1e-3, 1e-4)
 PACKAGES = ("numpy", "pytreegrav", "rebound")
-# Opening parameters from the cheapest on: of ours the error of cells, of the others the angle theta.
+# Opening parameters, the cheapest first: Springtide's error of cells, the peers' angle theta.
 SCANS = {
     "ours": {
         "mono": (0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.0025, 0.0015, 0.001, 0.0005, 0.0002, 0.0001),
@@ -48,7 +54,7 @@ SCANS = {
 }
 
 
-# What the peers are run by, each in a process of its own, in the venv
+# Functions that run the peers, each in its own process in the environment
 
 
 def user():
@@ -63,7 +69,7 @@ def pytreegrav(positions, masses, order):
         support = numpy.full(len(masses), SUPPORT)
         return Accel(positions, masses, support, theta=theta, method="tree", quadrupole=order == "quad")
 
-    # Compiled at the first call.
+    # The first call compiles.
     forces(positions[:1000], masses[:1000], 0.7)
 
     def point(theta, sample):
@@ -100,7 +106,7 @@ def rebound(positions, masses, _order):
 
 
 def scan(peer, folder, order, angles, repeats, limit):
-    """Runs a Python peer and prints a line of JSON for each point; the accelerations of the sample go into files."""
+    """Runs a Python peer. Prints a JSON line per point, and writes the accelerations of the sample."""
     import numpy
 
     bodies = numpy.load(folder / "bodies.npy")
@@ -109,7 +115,7 @@ def scan(peer, folder, order, angles, repeats, limit):
     point = {"pytreegrav": pytreegrav, "rebound": rebound}[peer](positions, masses, order)
     for number, theta in enumerate(angles):
         seconds, got = point(theta, sample)
-        # Once more only where that is no matter of minutes.
+        # Repeats only what does not take minutes.
         for _ in range(repeats - 1 if seconds < limit / 5 else 0):
             seconds = min(seconds, point(theta, sample)[0])
         file = folder / f"{peer}-{order}.{number}.npy"
@@ -136,7 +142,8 @@ codegen-units = 1
 
 [workspace]
 """
-# Arguments: the file of the bodies (float32 x, y, z, mass), the file to write, repeats, limit, angles. A line "theta seconds" a point.
+# Arguments: file of bodies (float32 x, y, z, mass), output file, repeats, limit, angles. Prints a
+# line "theta seconds" per point.
 PROGRAM = """use particular::prelude::*;
 use particular::sequential::BarnesHutSoftened;
 
@@ -203,7 +210,7 @@ def plummer(numpy, square):
 
 
 def spline(numpy, square):
-    """Of the cubic spline: what the vector between two bodies is multiplied by."""
+    """The factor of the vector between two bodies, for the cubic spline."""
     r = numpy.sqrt(square)
     u = r / SUPPORT
     inner = (32 / 3 + u * u * (32 * u - 38.4)) / SUPPORT**3
@@ -235,9 +242,9 @@ def errors(numpy, got, exact):
 
 
 def at_error(points, target):
-    """Seconds, median and p99 at this error between points of one order; with "<" or ">" where it lies beyond them."""
+    """Seconds, median and p99 at this error, interpolated; "<" or ">" if it is outside the points."""
     points = sorted(points, key=lambda point: point["seconds"])
-    # Only what is better than all that is cheaper.
+    # Keeps only points that are better than all cheaper ones.
     best = []
     for point in points:
         if not best or point["rms"] < best[-1]["rms"]:
@@ -254,7 +261,7 @@ def at_error(points, target):
 
 
 def cheapest(points, target):
-    """Of all orders: the cheapest that reaches the error, else the one that comes closest."""
+    """The cheapest order that reaches the error, or else the one that comes closest."""
     orders = {point["order"] for point in points}
     found = [at_error([point for point in points if point["order"] == order], target) for order in orders]
     reached = [one for one in found if one["sign"] != ">"]
@@ -265,7 +272,7 @@ def cheapest(points, target):
 
 
 def ours(tree_speed, folder, order, openings, repeats):
-    """Lines of the table of `tree_speed` as points."""
+    """The lines of the table of `tree_speed` as points."""
     prefix = folder / f"ours-{order}"
     listed = ",".join(map(str, openings))
     words = [f"input={folder / 'bodies.npy'}", f"order={order}", f"error={listed}", f"forces={prefix}", "sample=0", f"repeats={repeats}"]
@@ -295,7 +302,7 @@ def run_python(peer, folder, order, angles, repeats, limit):
 
 
 def in_venv(venv):
-    """Goes on in the venv, with the packages that can be had."""
+    """Continues in the environment, with the packages that can be installed."""
     python = venv / "bin/python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
@@ -326,10 +333,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bodies", type=int, default=100_000)
     parser.add_argument("--peers", nargs="*", default=["pytreegrav", "rebound", "particular"], choices=list(SCANS)[1:])
-    parser.add_argument("--work", type=Path, required=True, help="folder for positions, forces and the result; is made")
-    parser.add_argument("--venv", type=Path, help="where pytreegrav and rebound are, or are installed; is made [default: WORK/venv]")
+    parser.add_argument("--work", type=Path, required=True, help="directory for positions, forces and the result; is created")
+    parser.add_argument("--venv", type=Path, help="environment of pytreegrav and rebound; is created [default: WORK/venv]")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds of a point after which a peer is not asked for finer ones")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds of a point after which the scan of a peer ends")
     parser.add_argument("--tree-speed", type=Path, help="the built example of springtide-barnes-hut")
     parser.add_argument("--scan", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -374,12 +381,12 @@ def main():
                     print(f"{peer:10} {order} {point['opening']:<7g} {point['seconds']:8.3f} s  rms {point['rms']:.2e}", file=sys.stderr, flush=True)
             result["versions"][peer] = version(peer, folder)
         except (subprocess.CalledProcessError, OSError) as failure:
-            print(f"{peer} cannot be had here: {failure}", file=sys.stderr)
+            print(f"{peer} is not available here: {failure}", file=sys.stderr)
         if points:
             result["points"][peer] = points
             result["at"][peer] = {f"{target:g}": cheapest(points, target) for target in TARGETS}
 
-    print(f"{len(bodies)} bodies, softening {SOFTENING}: CPU seconds of one thread at an RMS error, in times of ours; median and 99th percentile of the error")
+    print(f"{len(bodies)} bodies, softening {SOFTENING}: CPU seconds of one thread at an RMS error, relative to Springtide's; median and 99th percentile of the error")
     for target in TARGETS:
         print(f"at {target:g}")
         least = result["at"]["ours"][f"{target:g}"]["seconds"]

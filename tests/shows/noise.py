@@ -1,7 +1,10 @@
-"""Show: what the master takes for each decision, with and without a node of its own, and with and without a line of each task, as in
-the paper's figures 4 and 5. The iterates are the same in all runs, so each decision is compared with itself.
+"""Show: the master's time for each decision, with and without a node of its own, and with and without a
+log line per task, as in figures 4 and 5 of the paper.
 
-    python3 tests/shows/noise.py target/release/springtide DIR ../shared/data/smps/ssn     # DIR is made; two minutes
+    python3 tests/shows/noise.py target/release/springtide DIR ../shared/data/smps/ssn
+
+The show creates DIR and takes two minutes. The iterates are the same in all runs, so each decision is
+compared with itself.
 """
 
 import csv
@@ -18,7 +21,7 @@ EDGES = (1.05, 1.1, 1.25, 1.5, 2.0)
 
 
 def load():
-    """Another user's process on the machine, for half of the time."""
+    """Two processes of another user, each busy for half of the time."""
     code = "import time\nwhile True:\n end = time.monotonic() + 0.05\n while time.monotonic() < end: pass\n time.sleep(0.05)"
     return [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
 

@@ -1,4 +1,5 @@
-"""CPU time of one command over that of another, in interleaved pairs: of all their processes, as the system counts them.
+"""Compares the CPU time of two commands in interleaved pairs. Counts all their processes, as the system
+reports them.
 
     python3 tests/shows/pairs.py 30 'springtide run ... --mode monitor' 'springtide run ... --mode static'
 """
@@ -12,18 +13,18 @@ import sys
 
 
 def cpu(line):
-    """Seconds of processor time of a command and of all that it waited for."""
+    """Seconds of processor time of a command and of the children that it waited for."""
     child = subprocess.Popen(shlex.split(line), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     if status:
-        sys.exit(f"it failed: {line}")
+        sys.exit(f"the command failed: {line}")
     return usage.ru_utime + usage.ru_stime
 
 
 def main(count, one, other):
     ratios = []
     for n in range(int(count)):
-        # Whoever is first is not always the same.
+        # The two commands take turns in going first.
         first, second = (one, other) if n % 2 == 0 else (other, one)
         times = {first: cpu(first)}
         times[second] = cpu(second)

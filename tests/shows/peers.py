@@ -1,17 +1,24 @@
-"""Time to the same answer on the same scenarios: `springtide solve`, the extensive form in HiGHS, and mpi-sppy.
+"""Time to the same answer on the same scenarios: `springtide solve`, the extensive form in HiGHS, and
+mpi-sppy.
 
-    python3 tests/shows/peers.py target/release/springtide DIR ../shared/data/smps --venv VENV     # DIR is made; some ten minutes
+    python3 tests/shows/peers.py target/release/springtide DIR ../shared/data/smps --venv VENV
 
-Scenarios are drawn from the independent ones of each instance and written as SMPS files (SCENARIOS DISCRETE), which all solvers read.
-Each runs in a process of its own, one after the other and on one thread: CPU seconds are those of the whole process, imports too. Ends
-with 1 if one that claims the optimum has another, to 1e-6, or if ours has none. Other cases: ssn:100 20term:100 ... behind the folder of
-the instances; those of more than 100 scenarios are without mpi-sppy, which builds each in Python. The others' packages are installed
-into VENV where they lack, and their rows are skipped where that cannot be; the versions are told.
+The show creates DIR and takes about ten minutes. It draws scenarios from the independent ones of each
+instance and writes them as SMPS files (SCENARIOS DISCRETE), which all solvers read. The solvers run
+one after another, each in its own process on one thread. CPU seconds are those of the whole process,
+including imports. The show exits with 1 if a solver claims an optimum that differs by more than 1e-6,
+or if springtide has none.
 
-What mpi-sppy does not read is written otherwise for all: it takes no INDEP section, takes right-hand sides that are called RHS for the
-header of their section, and takes no row without entries (storm has two, which are left out). Progressive hedging stops after some
-iterations, at the mean of the scenarios' decisions; what that costs is computed by HiGHS behind the clock, and its row shows by how
-much that is above the optimum. Where HiGHS lacks time for a case, it is run once more from springtide's decision, to check that.
+More arguments select other cases, such as ssn:100 20term:100. Cases of more than 100 scenarios exclude
+mpi-sppy, which builds each scenario in Python. Missing packages are installed into VENV. If that fails,
+their rows are skipped. The show prints the versions.
+
+mpi-sppy accepts a subset of the format, so all solvers get this subset. It accepts no INDEP section,
+mistakes right-hand sides named RHS for a section header, and rejects rows without entries (storm has
+two, which are left out). Progressive hedging stops after some iterations at the mean of the scenarios'
+decisions. HiGHS computes the cost of this decision outside the measured time, and the row shows the
+distance to the optimum. If HiGHS needs too long for a case, it runs again from springtide's decision
+to check it.
 """
 
 import argparse
@@ -32,7 +39,7 @@ RHS = "RHS1"
 SAME = 1e-6
 SPPY_MOST = 100
 CHECK_S = 400
-# Weights of the proximal term of progressive hedging: the best of a few that were tried.
+# Weights of the proximal term of progressive hedging: the best of a few candidates.
 RHO = {"ssn": 0.001, "20term": 10.0, "storm": 3000.0}
 
 
@@ -40,7 +47,7 @@ RHO = {"ssn": 0.001, "20term": 10.0, "storm": 3000.0}
 
 
 def lines(path):
-    """The lines of an SMPS file as (is it a section, its words)."""
+    """The lines of an SMPS file as pairs: whether it is a section header, and its words."""
     for line in path.read_text().splitlines():
         if line.strip() and not line.startswith("*"):
             yield not line[0].isspace(), line.split()
@@ -51,7 +58,7 @@ def only(directory, ending):
 
 
 def outcomes(path):
-    """Of each row with a random right-hand side: its values, as written, and their probabilities."""
+    """The values, as written, and the probabilities of each random right-hand side, by row."""
     rows = {}
     for section, words in lines(path):
         if section and words[0] == "INDEP" and words[1] != "DISCRETE" or section and words[0] in ("BLOCKS", "SCENARIOS"):
@@ -64,7 +71,7 @@ def outcomes(path):
 
 
 def plain(path, random_rows):
-    """The core file with another name of its right-hand sides, a name of its own, and without rows that have no entries."""
+    """The core file with a new name, renamed right-hand sides, and without empty rows."""
     used = set()
     section = ""
     for header, words in lines(path):
@@ -89,7 +96,7 @@ def plain(path, random_rows):
 
 
 def write_case(instance, directory, count, seed):
-    """The instance with so many equally likely scenarios: three files."""
+    """Writes the three files of the instance with `count` equally likely scenarios."""
     directory.mkdir(parents=True)
     rows, draw = outcomes(only(instance, "sto")), random.Random(seed)
     (directory / "case.cor").write_text(plain(only(instance, "cor"), set(rows)))
@@ -104,11 +111,11 @@ def write_case(instance, directory, count, seed):
     (directory / "case.sto").write_text("\n".join(told + ["ENDATA"]) + "\n")
 
 
-# What runs in the others' environment, each in a process of its own
+# Functions that run in the peers' environment, each in its own process
 
 
 class Clock:
-    """CPU and wall seconds of the parts of this process, from its start."""
+    """CPU and wall seconds of the phases of this process, from its start."""
 
     def __init__(self):
         self.parts, self.began = {}, (0.0, time.time() - self.age())
@@ -127,8 +134,8 @@ class Clock:
 
 
 def extensive_form(highspy, np, case):
-    """The extensive form as a HiGHS model: the core file's first stage once, its second stage for each scenario."""
-    core = case.parent / f"{case.name}.mps"  # HiGHS goes by the ending
+    """The extensive form as a HiGHS model: one first stage, and a second stage per scenario."""
+    core = case.parent / f"{case.name}.mps"  # HiGHS selects the format by the ending
     if not core.exists():
         core.write_text((case / "case.cor").read_text())
     reader = highspy.Highs()
@@ -140,7 +147,7 @@ def extensive_form(highspy, np, case):
     column_of = {name: n for n, name in enumerate(lp.col_names_)}
     second = [words for section, words in lines(case / "case.tim") if not section][1]
     n1, n, m = column_of[second[0]], lp.num_col_, lp.num_row_
-    m1 = row_of[second[1]]  # HiGHS keeps the objective elsewhere
+    m1 = row_of[second[1]]  # HiGHS stores the objective separately
     scenarios = []
     for section, words in lines(case / "case.sto"):
         if words[0] == "SC":
@@ -192,7 +199,7 @@ def extensive_form(highspy, np, case):
 
 
 def highs(case, how, limit, fixed=None, go_on=False):
-    """Solves the extensive form; with a decision, computes what that costs, and then goes on from there to the optimum if told to."""
+    """Solves the extensive form. Given a decision, computes its cost first, and stops there or continues to the optimum."""
     clock = Clock()
     import highspy
     import numpy as np
@@ -203,7 +210,7 @@ def highs(case, how, limit, fixed=None, go_on=False):
     options = {"output_flag": False, "threads": 1, "parallel": "off", "solver": how, "time_limit": float(limit)}
     free = big.col_lower_, big.col_upper_
     if fixed:
-        # The mean of decisions is in its rows but for rounding.
+        # The mean of decisions satisfies the rows except for rounding.
         options["primal_feasibility_tolerance"] = 1e-6
         bounds = [max(0.0, fixed[name]) for name in names]
         big.col_lower_ = np.concatenate([bounds, np.array(big.col_lower_)[len(names) :]])
@@ -215,7 +222,7 @@ def highs(case, how, limit, fixed=None, go_on=False):
     clock.done("build")
     solver.run()
     if go_on:
-        # From the basis that it has: by the primal simplex method.
+        # The primal simplex method continues from the present basis.
         for column in range(len(names)):
             solver.changeColBounds(column, free[0][column], free[1][column])
         solver.setOptionValue("primal_feasibility_tolerance", 1e-7)
@@ -257,7 +264,7 @@ def sppy_hedging(case, iterations, rho, limit):
 
     clock.done("import")
     def scenario(name, **more):
-        """Its reader makes 1.8e308 of no bound, which overflows in its proximal term: no bound."""
+        """Removes bounds of 1.8e308: mpi-sppy reads missing bounds so, and its proximal term overflows."""
         model = smps.scenario_creator(name, **more)
         for variable in model.component_data_objects(pyo.Var):
             if variable.ub is not None and variable.ub > 1e300:
@@ -267,7 +274,7 @@ def sppy_hedging(case, iterations, rho, limit):
     more = smps.kw_creator(Namespace(smps_dir=str(case)))
     options = {"solver_name": "appsi_highs", "PHIterLimit": iterations, "defaultPHrho": rho, "convthresh": 1e-8, "verbose": False}
     options |= {"display_progress": False, "display_timing": False, "time_limit": limit}
-    # HiGHS through this interface takes no quadratic objective: the proximal term by cuts.
+    # This interface of HiGHS has no quadratic objective, so cuts replace the proximal term.
     options |= {"linearize_proximal_terms": True, "proximal_linearization_tolerance": 1e-2}
     options |= {"iter0_solver_options": {"threads": 1}, "iterk_solver_options": {"threads": 1}}
     hedging = PH(options, smps.scenario_names_creator(None), scenario, scenario_creator_kwargs=more)
@@ -281,7 +288,7 @@ def sppy_hedging(case, iterations, rho, limit):
 
 
 def work(out, what, case, *more):
-    """This file in the others' environment: does one thing, and leaves what it found in a file."""
+    """Runs one function of this file in the peers' environment, and writes its result into a file."""
     more = [json.loads(word) for word in more]
     found = {"highs": highs, "sppy-ef": sppy_extensive_form, "sppy-ph": sppy_hedging}[what](Path(case), *more)
     Path(out).write_text(json.dumps(found))
@@ -291,11 +298,11 @@ def versions(*packages):
     print("  ".join(f"{package} {importlib.metadata.version(package)}" for package in packages))
 
 
-# What runs them
+# Functions that start the peers
 
 
 def timed(line, limit, name, directory):
-    """Runs a command on its own; its exit status, or none if it took too long, and its CPU and wall seconds."""
+    """Runs a command. Returns its exit status (none after the time limit) and its CPU and wall seconds."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with open(directory / f"{name}.out", "w") as out, open(directory / f"{name}.err", "w") as err:
         began = time.monotonic()
@@ -323,9 +330,9 @@ class Show:
         self.has = {name: self.python is not None and self.installed(name, packages) for name, packages in PACKAGES.items()}
 
     def installed(self, module, packages):
-        """Whether the packages are in the environment, or could be put there."""
+        """Whether the environment has the packages. Installs them if they are missing."""
         if not self.python.exists():
-            print(f"makes {self.python.parent.parent}", flush=True)
+            print(f"creating {self.python.parent.parent}", flush=True)
             subprocess.run([sys.executable, "-m", "venv", self.python.parent.parent], check=True)
         there = lambda: subprocess.run([self.python, HERE, "--versions", *packages], capture_output=True, text=True)
         if there().returncode:
@@ -355,7 +362,7 @@ class Show:
         self.bound = found["bound"]
 
     def theirs(self, case, name, solver, what, *more, extra=60, exact=True):
-        """One of the others; what it found."""
+        """Runs one of the peers and returns its result."""
         tag = f"{name}-{solver.replace(' ', '-').replace(',', '')}"
         out = self.dir / f"{tag}.json"
         line = [self.python, HERE, "--work", out, what, case, *map(json.dumps, more)]
@@ -369,7 +376,7 @@ class Show:
         note = found["status"] + f", import {found['parts']['import'][1]:.1f} s"
         if exact:
             return self.row(name, solver, read, solve, wall, cpu, found["objective"], note)
-        # What its decision costs: not in its time.
+        # The cost of its decision is computed outside its time.
         cost = self.dir / f"{tag}-cost.json"
         words = ["choose", self.args.limit, found["x"]]
         line = [self.python, HERE, "--work", cost, "highs", case, *map(json.dumps, words)]
@@ -396,7 +403,7 @@ class Show:
         self.compare(name)
 
     def check(self, case, name):
-        """Where HiGHS had not enough time, it begins at our decision, and ends there if that is the optimum."""
+        """Runs HiGHS from springtide's decision, if its first run exceeded the limit."""
         mine = [row for row in self.rows if row[0] == name]
         if mine[0][6] is None or any(row[6] is not None for row in mine[1:]):
             return
@@ -406,7 +413,7 @@ class Show:
         self.rows[-1][7] += "; begun at springtide's decision: a check, no time to compare"
 
     def compare(self, name):
-        """Adds to each row of the case by how much it is off the optimum, as the first of the others that has it says."""
+        """Adds to each row of the case its difference from the optimum of the first peer that has one."""
         rows = [row for row in self.rows if row[0] == name]
         optimum = next((row for row in rows if row[8] and row[1] != "springtide" and row[6] is not None), None)
         for row in rows:
@@ -418,7 +425,7 @@ class Show:
             if row[8] and abs(off) > SAME:
                 self.wrong.append(f"{name}: {row[1]} found {row[6]!r}, and {optimum[1]} {optimum[6]!r}")
         if optimum is None:
-            print(f"{name}: none of the others has the optimum, so nothing is compared", flush=True)
+            print(f"{name}: no peer found the optimum, so nothing is compared", flush=True)
         elif rows[0][6] is not None and self.bound > optimum[6] + SAME * abs(optimum[6]):
             self.wrong.append(f"{name}: springtide's bound {self.bound!r} is above the optimum {optimum[6]!r}")
 
@@ -437,13 +444,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("directory")
-    parser.add_argument("instances", help="the folder with a folder of each instance")
+    parser.add_argument("instances", help="directory with one directory per instance")
     parser.add_argument("cases", nargs="*", default=["ssn:100", "20term:100", "storm:100", "ssn:1000"], metavar="INSTANCE:N")
-    parser.add_argument("--venv", help="where the others' packages are, or are put; without it ours runs alone")
+    parser.add_argument("--venv", help="environment for the peers' packages; without it only springtide runs")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit", type=int, default=120, help="seconds of one solve")
+    parser.add_argument("--limit", type=int, default=120, help="time limit of one solve in seconds")
     parser.add_argument("--hedge", type=int, default=10, help="iterations of progressive hedging; 0: none")
-    parser.add_argument("--rho", type=float, help="weight of its proximal term, for all cases")
+    parser.add_argument("--rho", type=float, help="weight of the proximal term, for all cases")
     show = Show(parser.parse_args())
     for word in show.args.cases:
         show.case(word)

@@ -1,9 +1,12 @@
-"""What a link is asked to be against what programs see of it: ping, iperf3 and a QUIC transfer through named profiles.
+"""Show: the requested properties of links, compared with those that programs measure: ping, iperf3 and a
+QUIC transfer through named profiles.
 
-    sudo python3 tests/shows/profiles.py target/release/springtide target/release/examples/transfer [PROFILE...] [--network router] [--seconds 5]
+    sudo python3 tests/shows/profiles.py target/release/springtide target/release/examples/transfer
+        [PROFILE...] [--network router] [--seconds 5]
 
-Needs ping and iperf3 (apt-get install iputils-ping iperf3), and the example (cargo build --release -p springtide-wan --example transfer).
-Each profile is the line between two clusters of one node in a network of its own.
+Needs ping and iperf3 (apt-get install iputils-ping iperf3) and the example `transfer` (cargo build
+--release -p springtide-wan --example transfer). Each profile is the link between two clusters of one
+node, in its own network.
 """
 
 import argparse
@@ -40,7 +43,7 @@ def run(node, *command):
 
 
 def iperf(*more):
-    """Bytes a second that arrive, and the share of packets lost (UDP alone)."""
+    """Received bytes per second, and the share of packets lost (UDP only)."""
     server = subprocess.Popen(on("b-1", "iperf3", "-s", "-1", "-B", "10.77.2.1"), stdout=subprocess.DEVNULL)
     try:
         for _ in range(50):
@@ -52,7 +55,7 @@ def iperf(*more):
         got = end.get("sum_received") or end["sum"]
         return got["bits_per_second"] / 8, got.get("lost_percent")
     finally:
-        # It ends by itself after one client, and a little later than that one.
+        # The server ends after one client, a little later than the client.
         try:
             server.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -83,7 +86,7 @@ for profile in args.profiles:
             got, _ = iperf()
             row("iperf3, TCP", asked, f"{got / 1e3:.1f} kB/s")
             if rate:
-                # 1400 bytes and 28 of headers.
+                # 1400 bytes of payload and 28 bytes of headers.
                 got, lost = iperf("-u", "-l", "1400", "-b", str(int(1.2 * 8 * rate)))
                 row("iperf3, UDP 1.2x", f"{asked} with headers", f"{got * 1428 / 1400 / 1e3:.1f} kB/s with headers")
                 got, lost = iperf("-u", "-l", "1400", "-b", str(int(0.5 * 8 * rate)))

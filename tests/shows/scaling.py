@@ -1,10 +1,13 @@
-"""Show: how much faster a Barnes-Hut run is on 4 clusters of 2 one-thread nodes than on one such node, on this machine, with bodies everywhere and with
-bodies dealt out. Each thread gets a share of a core, so that all have what they would have on machines of their own.
+"""Show: the speed-up of Barnes-Hut from one node to 4 clusters of 2 nodes, with one thread each, on this
+machine. Measures replicated bodies and domains.
 
-    python3 tests/shows/scaling.py target/release/springtide DIR [--bodies N] [--share S] [--rounds N] [--only WHICH]      # DIR is made; some ten minutes
+    python3 tests/shows/scaling.py target/release/springtide DIR [--bodies N] [--share S] [--rounds N]
+        [--only WHICH]
 
-Shares must fit: on two cores, eight threads of 0.2 leave a fifth for all else. Links are the loopback's. The first step counts for nothing: it
-has what all runs begin with. Python's standard library only.
+The show creates DIR and takes about ten minutes. Each thread gets a share of a core, like a thread on
+a separate machine. The shares must fit: on two cores, eight threads of 0.2 leave a fifth for all
+else. Links are those of loopback. The first step is not counted, because it includes the start of the
+run. Uses only Python's standard library.
 """
 
 import argparse
@@ -56,7 +59,7 @@ def main():
             one, eight = statistics.median(one), statistics.median(eight)
             found.append(one / eight / 8)
             print(f"{which:10}  {number:5}   {one:8.3f}   {eight:11.3f}   {found[-1]:10.2f}   {by_means:8.2f}", flush=True)
-        print(f"{which:10}  in the middle {statistics.median(found):.2f}", flush=True)
+        print(f"{which:10}  median {statistics.median(found):.2f}", flush=True)
 
 
 main()

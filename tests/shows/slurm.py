@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Many jobs on five real Slurm clusters: they grow into what is free, a rigid one makes them shrink, a local user takes nodes.
+"""Show: many jobs on five real Slurm clusters. They grow into free nodes, a rigid job makes them shrink,
+and a local user takes nodes.
 
     tests/shows/slurm.py BIN DIR
 
-BIN is the springtide program, DIR a folder that it makes. Needs root, slurm-wlm and munge (tests/slurm/lab.sh says what lacks).
-Prints what happened to the jobs and what local users did as one log in order of time, what the batch systems held and the scheduler
-gave away at most, and each answer beside that of the same job alone. Takes five minutes; ends with 1 where something is not as it should be. The processors are pretended, so that nothing
-here measures speed.
+BIN is the springtide program. The show creates DIR and takes five minutes. It needs root, slurm-wlm
+and munge (tests/slurm/lab.sh names what is missing). It prints one log of the jobs and the local users
+in order of time, the most processors that the batch systems and the jobs had, and each answer compared
+with that of a sequential run. It exits with 1 if anything is wrong. Slurm's processors are pretended,
+so the show does not measure speed.
 """
 
 import json
@@ -68,7 +70,7 @@ class Show:
         self.log.append((time.time() - self.began, who, what))
 
     def tell_history(self, number):
-        """Adds what happened to a job since it was last asked for: the scheduler remembers the last of it alone."""
+        """Adds the new lines of a job's history: the scheduler remembers only the last ones."""
         now = time.time() - self.began
         history = json.loads(self.job("why", number, "--json"))["history"]
         new = [(now - line["ago_s"], line["what"]) for line in history]
@@ -79,7 +81,7 @@ class Show:
         known.extend(new[common:])
 
     def running(self, cluster):
-        """Nodes whose batch jobs run, by the batch system's own word; none is there twice."""
+        """Nodes whose batch jobs run, according to the batch system. None may appear twice."""
         rows = [row.split() for row in self.slurm(cluster, "squeue", "-h", "-o", "%t %C %j").splitlines()]
         names = [name for _, _, name in rows if name.startswith("springtide.")]
         if len(names) != len(set(names)):
@@ -89,10 +91,10 @@ class Show:
         return {name for state, _, name in rows if state == "R" and name.startswith("springtide.")}
 
     def look(self):
-        """What the scheduler says that jobs have is there by the batch systems' word: before it was asked, or after."""
+        """Checks that the batch systems have all nodes that the scheduler gave to jobs, before or after its answer."""
         before = {cluster: self.running(cluster) for cluster in CLUSTERS}
         given = dict.fromkeys(CLUSTERS, 0)
-        # Of all jobs in one answer: what one gives back between two answers, another may have in the second.
+        # One answer for all jobs: between two answers, a node may pass from one job to another.
         listed = {str(job["job"]): job["sizes"] for job in json.loads(self.job("list", "--json"))["jobs"]}
         for number in self.jobs:
             self.tell_history(number)
@@ -104,7 +106,7 @@ class Show:
             self.given[cluster] = max(self.given[cluster], count)
             there = before[cluster] | self.running(cluster)
             if count > len(there):
-                self.wrong.append(f"{count} of {cluster} are given away, and there are {sorted(there)}")
+                self.wrong.append(f"{count} of {cluster} are given to jobs, but the batch system has {sorted(there)}")
 
     def states(self):
         return {str(job["job"]): job["state"] for job in json.loads(self.job("list", "--json"))["jobs"]}
@@ -133,7 +135,7 @@ class Show:
         for cluster in ("uva", "mmn"):
             told = self.slurm(cluster, "sbatch", "-n3", "-o", "/dev/null", "--wrap", "exec sleep 20")
             self.note("a local user", f"takes three processors of {cluster}: {told.strip()}")
-        # Both are seen with the next look; then there is no room for four but where others shrink.
+        # The next poll sees both. Then four nodes are available only if other jobs shrink.
         time.sleep(2)
         rigid = self.submit("queens", "--size", "12", "--kind", "rigid", "--min", "4")
         self.until("the rigid one is done", lambda: self.states()[rigid] == "done")
@@ -149,14 +151,14 @@ class Show:
         if not room:
             self.wrong.append(f"nobody is said to have made room for job-{rigid}")
         for number in set(room):
-            # It was looked at every second at most: what it had then shows that it shrank.
+            # The sizes of the last seconds show that it shrank.
             sizes = self.sizes[number]
             if not any(later < earlier for earlier, later in zip(sizes, sizes[1:])):
                 self.wrong.append(f"job {number} is said to have made room, and never had fewer processors: {sizes}")
         print("--- what happened, in seconds since the start")
         last, again = {}, {}
         for at, who, what in sorted(self.log):
-            # A job that is offered what it cannot use is asked again each second, and answers the same.
+            # A job that declines an offer gets it again each second and declines again.
             if what in last.get(who, []):
                 again[who] = again.get(who, 0) + 1
                 continue

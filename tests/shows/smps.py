@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Published SMPS files: each solved by `springtide solve`, and its extensive form by HiGHS.
+"""Solves each published SMPS file with `springtide solve`, and its extensive form with HiGHS.
 
     python3 tests/shows/smps.py target/release/springtide ../shared/data/smps/public [--epsilon 1e-7]
 
-Prints a table: the file, its sizes, the optimum of the extensive form by HiGHS (of up to 100,000 rows;
-of larger programs the bound certifies the optimum), ours, their relative difference, and seconds of
-both. Exits with 1 if a file cannot be read though it has two stages, or if a difference is above 1e-6.
+Prints a table: the file, its sizes, the optimum of the extensive form by HiGHS, Springtide's optimum,
+their relative difference, and the seconds of both. HiGHS solves forms of up to 100,000 rows; for larger
+programs, the bound certifies the optimum. Exits with 1 if a two-stage file cannot be read, or if a
+difference is above 1e-6.
 
 Needs `pip install highspy`.
 """

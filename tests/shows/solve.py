@@ -1,7 +1,10 @@
-"""Show: ssn with 10,000 scenarios on 3 clusters while workers of unequal speeds join, slow down, leave and crash. The answer has the
-same bits as that of one thread alone; the controller's trace tells what it expected of each iterate and what it took.
+"""Show: ssn with 10,000 scenarios on 3 clusters while workers of unequal speeds join, slow down, leave
+and crash.
 
-    python3 tests/shows/solve.py target/release/springtide DIR ../shared/data/smps/ssn     # DIR is made; some five minutes
+    python3 tests/shows/solve.py target/release/springtide DIR ../shared/data/smps/ssn
+
+The show creates DIR and takes about five minutes. The answer must have the same bits as that of one
+thread. The controller's trace shows the forecast and the measured time of each iterate.
 """
 
 import json
@@ -18,7 +21,7 @@ JOB = ["--scenarios", "10000", "--tasks", "200", "--estimate", "20000"]
 
 
 class Brake:
-    """Lets a process run for a share of the time, until it ends or the show does."""
+    """Lets a process run for a share of the time until the process or the show ends."""
 
     def __init__(self, pid):
         self.pid, self.share = pid, 1.0
@@ -43,7 +46,7 @@ def main(binary, directory, model):
     )
     alone = json.loads(alone.stdout)
     print(f"alone: {alone['run']['wall_s']:.1f} s, objective {alone['objective']}, {alone['iterations']} iterations", flush=True)
-    # All share two cores: each gets less than its part, so that speeds are what they are said to be.
+    # All nodes share two cores. Each gets less than its part, so that the given speeds hold.
     with Grid(binary, directory, [("ams", 3), ("bud", 4), ("cre", 4)], "[work]\nshare = 0.14\n") as grid:
         spare = [f"cre-{n}" for n in range(1, 5)]
         grid.node("drain", *spare)

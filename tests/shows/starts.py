@@ -1,9 +1,10 @@
-"""Show: a node is killed while a job starts, again and again; then a client is killed, and its nodes are free soon.
+"""Show: nodes are killed while jobs start, and clients are killed whose nodes must be free soon.
 
-    python3 tests/shows/starts.py target/release/springtide DIR [STARTS [LATEST]]   # DIR is made; about a minute
+    python3 tests/shows/starts.py target/release/springtide DIR [STARTS [LATEST]]
 
-Prints how many of STARTS runs (15 unless given) failed, and how long three killed clients held their nodes. Each run loses a
-node 20 ms to LATEST (60 ms unless given) after its command: a busy machine takes longer to start that.
+The show creates DIR and takes about a minute. It prints how many of STARTS runs (default 15) failed,
+and how long three killed clients held their nodes. Each run loses a node between 20 ms and LATEST
+(default 60 ms) after its command begins. On a busy machine, LATEST must be larger.
 """
 
 import json
@@ -26,7 +27,7 @@ def idle(grid):
 
 
 def start(grid, node, after):
-    """A run whose start loses this node. Returns what it said if it failed."""
+    """Kills this node while a run starts. Returns the error if the run fails."""
     before = grid.nodes()
     line = [grid.binary, "run", *JOB, "--json", "--timeout", "60s", "--config", grid.file]
     run = subprocess.Popen([str(word) for word in line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -42,13 +43,13 @@ def start(grid, node, after):
 def main(binary, directory, starts=15, latest=60):
     draw = random.Random(1)
     with Grid(binary, directory, [("ams", 2), ("bud", 2), ("del", 2)]) as grid:
-        # Each in turn: a node that dies too often within a minute is not started at once.
+        # Each node in turn: a node that fails often within a minute is restarted with a delay.
         names = sorted(grid.nodes())
         nodes = [names[n % len(names)] for n in range(int(starts))]
-        failed = [told for node in nodes if (told := start(grid, node, draw.uniform(0.02, float(latest) / 1000)))]
-        for told in failed:
-            print("   ", told)
-        grid.say(f"{len(failed)} of {starts} runs failed of a node's death at their start")
+        failed = [error for node in nodes if (error := start(grid, node, draw.uniform(0.02, float(latest) / 1000)))]
+        for error in failed:
+            print("   ", error)
+        grid.say(f"{len(failed)} of {starts} runs failed because a node died at their start")
         slow = 0
         for job in (ENDLESS, ENDLESS, ENDLESS):
             client = grid.run(*job)

@@ -1,9 +1,12 @@
-"""Cluster-aware stealing over a wide-area network, live: 4 clusters of 8 throttled nodes, beside the same nodes in one cluster, and random stealing.
+"""Show: cluster-aware stealing on live nodes: 4 clusters of 8 throttled nodes, compared with random
+stealing and with the same nodes in one cluster.
 
-    sudo python3 tests/shows/stealing.py target/release/springtide DIR [--times 3] [--share 0.04] [--network router]
+    sudo python3 tests/shows/stealing.py target/release/springtide DIR [--times 3] [--share 0.04]
+        [--network router]
 
-Each run is a job of the same work; what is told is how much of the processor time that the nodes were granted did useful work, which is
-the job's work over what all nodes could have done until its end. Nothing else should run meanwhile.
+Each run is a job of the same work. The show prints the useful share of the granted processor time:
+the work of the job divided by what all nodes could have done until its end. Run nothing else
+meanwhile.
 """
 
 import argparse
@@ -14,8 +17,8 @@ import subprocess
 import sys
 
 NODES, CLUSTERS = 32, 4
-# Of a node of speed 1, seconds; `each` and `serial` are none, so that what is lost is what stealing loses. Short iterations of tasks about
-# as long as the round trip: with tasks of 0.3 s whom a node asks makes no difference, and nothing would be measured.
+# WORK is in seconds of a node of speed 1. `each` and `serial` are zero, so all loss is from stealing.
+# Tasks are about as long as the round trip: with tasks of 0.3 s, the choice of victims has no effect.
 WORK, ITERATIONS, LEAVES = 48, 50, 2048
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -70,5 +73,5 @@ middle = {kind: statistics.median(parts) for kind, parts in useful.items() if pa
 if "one" in middle:
     for kind in ("aware", "random"):
         if kind in middle:
-            print(f"{kind} over {CLUSTERS} clusters, of the same nodes in one: {middle[kind] / middle['one']:.3f} (medians)")
+            print(f"{kind} over {CLUSTERS} clusters, relative to one cluster: {middle[kind] / middle['one']:.3f} (medians)")
 sys.exit(min(failed, 1))

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Workflows on a live grid of three clusters, on reserved slots and just in time, with other jobs or without.
+"""Show: workflows on a live grid of three clusters, on reserved slots and best effort, with and without
+other jobs.
 
     tests/shows/workflows.py BIN DIR [--times 3] [--pretend 0.05] FILE...
 
-BIN is the springtide program, DIR a folder that it makes, FILEs are workflows of any format. Each is run with stand-ins for its commands (a part of
-their time and of their files' sizes), best effort and on reserved slots in turn; then again while other users' rigid jobs come and go on
-all clusters. Prints for each how long it took from its submission to its last task, what was paid, how often it was planned, and what is left behind:
-files and reservations, of which there must be none. Ends with 1 where something is not as it should be. On a machine with few processors, numbers
-tell how things go together, not how fast a machine is.
+BIN is the springtide program. The show creates DIR. FILEs are workflows of any format. Placeholders
+replace their commands, for a fraction of the runtimes and file sizes. Each workflow runs best effort
+and on reserved slots in turn, first alone, then while rigid jobs of other users come and go.
+
+For each, the show prints the time from submission to the last task, the price, and the number of
+plans. It exits with 1 if a run fails or leaves files or reservations. On a machine with few
+processors, the times show only that everything works together.
 """
 
 import argparse
@@ -37,7 +40,7 @@ def left(grid):
 
 
 def others(grid):
-    """A rigid job of another user on each cluster, which says how long it takes and takes that long."""
+    """Submits a rigid job to each cluster as another user, with its duration as the time limit."""
     for name, _ in CLUSTERS:
         line = ["job", "submit", "queens", "--size", 18, "--kind", "rigid", "--min", 2, "--on", name]
         done = call(grid, *line, "--time", f"{OTHERS_S}s")
@@ -60,7 +63,7 @@ def show(grid, file, busy, args, wrong):
                 wrong.append(f"{file.name}, {how} left {found[:3]}")
             if busy:
                 time.sleep(OTHERS_S)
-    print(f"{file.name}{', beside other jobs' if busy else ''}:")
+    print(f"{file.name}{', with other jobs' if busy else ''}:")
     for how, runs in rows.items():
         if not runs:
             continue
@@ -72,7 +75,7 @@ def show(grid, file, busy, args, wrong):
         every = " ".join(f"{one:.2f}" for one in took)
         print(
             f"  {how:11}  {len(runs[0]['tasks'])} tasks in {statistics.median(took):.2f} s ({every}), "
-            f"paid {cost:.1f} for {used:.1f} used, {plans} reservations, {again} tasks tried again",
+            f"paid {cost:.1f} for {used:.1f} used, {plans} reservations, {again} tasks repeated",
             flush=True,
         )
 
@@ -91,7 +94,7 @@ def main():
             for busy in [False, True]:
                 show(grid, file, busy, args, wrong)
     for line in wrong:
-        print("NOT AS IT SHOULD BE:", line)
+        print("WRONG:", line)
     sys.exit(1 if wrong else 0)
 
 

@@ -2,9 +2,11 @@
 
 mod bars;
 mod collective;
+mod dependencies;
 mod domains;
 mod faults;
 mod federated;
+mod fuzz;
 mod histories;
 mod join;
 mod language;

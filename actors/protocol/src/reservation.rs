@@ -24,7 +24,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use springtide_base::id::ClusterId;
 
-use crate::policy::provisioning::{Booking, Denied, Time, seconds};
+use crate::policy::provisioning::{Booking, Denied, NEVER, Time, seconds};
 
 /// Limits of a request, which bound its message: parts, and bookings of all parts together.
 const PARTS_MAX: usize = 2048;
@@ -109,6 +109,10 @@ impl Ask {
                 seconds(b.start),
                 seconds(b.end)
             ));
+        }
+        if let Some(b) = bookings().find(|b| b.end > NEVER) {
+            let end = seconds(b.end);
+            return Err(format!("a booking ends at {end} s, after the last time of a reservation"));
         }
         if self.most_cost.is_nan() {
             return Err("the highest cost is not a number".to_owned());

@@ -8,6 +8,7 @@ mod inputs;
 mod reserve;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use springtide_protocol::names::{CLIENT, PROBER};
 use springtide_protocol::probe::Ping;
 use springtide_protocol::receivers::{Client, Prober};
 pub use springtide_protocol::scheduler::*;
+use springtide_scheduler::audit::abort_after_panic;
 pub use springtide_scheduler::core::RECONCILED_WITHIN;
 pub use springtide_scheduler::{core, manager};
 
@@ -309,7 +311,11 @@ impl Scheduler {
         if self.superseded {
             return; // this scheduler has no authority any longer
         }
-        let actions = self.core.handle(event, Instant::now());
+        let now = Instant::now();
+        // A panic leaves the core in an undefined state, and the end of this actor alone would
+        // leave its grid without a scheduler.
+        let handled = catch_unwind(AssertUnwindSafe(|| self.core.handle(event, now)));
+        let actions = handled.unwrap_or_else(|panic| abort_after_panic(&*panic));
         self.set_timer(ctx);
         self.execute(ctx, actions.into());
     }

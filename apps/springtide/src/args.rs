@@ -72,7 +72,7 @@ pub struct RunArgs {
         conflicts_with_all = ["run.config", "run.sequential"],
     )]
     pub clusters: Option<Shape>,
-    /// Start on C clusters with N nodes each; the job may grow into the others [default: all]
+    /// Begin on C clusters with N nodes each; the job may grow into the others [default: all]
     #[arg(id = "run.start", long = "start", value_name = "CxN", value_parser = parse_start,
           conflicts_with_all = ["run.config", "run.sequential"])]
     pub start: Option<Shape>,
@@ -105,11 +105,11 @@ pub struct RunArgs {
     /// Directory for the files of the run: manifest, events, node logs, result, the job's files
     #[arg(id = "run.out", long = "out", value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: Option<PathBuf>,
-    /// Selection of victims: cluster-aware, or random as the baseline
+    /// Selection of the nodes to steal from: cluster-aware, or random as the baseline
     #[arg(id = "run.steal", long = "steal", value_name = "HOW",
           value_parser = words::<Steal>(&["cluster-aware", "random"]), hide_possible_values = true)]
     pub steal: Option<Steal>,
-    /// Random seed of the run's own choices, such as of victims
+    /// Random seed of the run, for example for the selection of victims
     #[arg(id = "run.seed", long = "seed", value_name = "N")]
     pub seed: Option<u64>,
     /// Maximum time of the run, for example 90s or 10m
@@ -118,11 +118,12 @@ pub struct RunArgs {
     /// End the job when N nodes failed while they held the same task; 0: never [default: 3]
     #[arg(id = "run.poison", long = "poison", value_name = "N")]
     pub poison: Option<u32>,
-    /// Finished results that each node keeps in case other nodes fail; 0B: none [default: 64MiB]
+    /// Size of the finished results that each node keeps in case others fail; 0B: none [default:
+    /// 64MiB]
     #[arg(id = "run.keep-results", long = "keep-results", value_name = "SIZE")]
     pub keep_results: Option<String>,
-    /// Maximum rate of checkpoints in bytes a second; earlier checkpoints are skipped; 0B: no limit
-    /// [default: 256KiB]
+    /// Maximum mean rate of checkpoints in bytes per second; a checkpoint that would exceed it is
+    /// skipped; 0B: no limit [default: 256KiB]
     #[arg(id = "run.checkpoint-rate", long = "checkpoint-rate", value_name = "SIZE")]
     pub checkpoint_rate: Option<String>,
     /// Directory of the job's input files, without --config [default: the current directory]
@@ -134,7 +135,7 @@ pub struct RunArgs {
         conflicts_with = "run.config",
     )]
     pub files: Option<PathBuf>,
-    /// Interval between reports of statistics [default: 10s]
+    /// Interval of statistics reports and of decisions of adaptation [default: 10s]
     #[arg(id = "run.period", long = "period", value_name = "TIME", value_parser = time)]
     pub period: Option<Duration>,
 }
@@ -202,13 +203,13 @@ pub enum OtherCommand {
     /// Nodes: run one, join a grid, list them, drain them and return them to service
     #[command(subcommand, arg_required_else_help = true)]
     Node(NodeCommand),
-    /// Join tokens: who may join a grid
+    /// Join tokens, which admit nodes to a grid: create, list and revoke them
     #[command(subcommand, arg_required_else_help = true)]
     Token(TokenCommand),
-    /// Input files of jobs in the clusters of a running grid
+    /// Input files of jobs: put, list, fetch and remove them on a running grid
     #[command(subcommand, arg_required_else_help = true)]
     Files(FilesCommand),
-    /// Slots of a running grid: processors for an interval, at a price
+    /// Slots that a running grid offers: processors for an interval, at a price
     #[command(subcommand, arg_required_else_help = true)]
     Slots(SlotsCommand),
     /// Reserve processors of a running grid
@@ -245,16 +246,16 @@ pub enum OtherCommand {
         /// File with the dashboard's token [default: `dashboard.token_file` of the config]
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         token_file: Option<PathBuf>,
-        /// Print one frame as text; implied if the output is no terminal
+        /// Print one frame as text; the default if the output is not a terminal
         #[arg(long)]
         once: bool,
     },
-    /// Write a page about a run, or several runs side by side, for a browser without a server
+    /// Write a page for a browser about one run, or about several runs side by side
     Report {
         /// Directories of the runs: the --out of `run`, or the directory of a workflow's plan
         #[arg(value_name = "RUN", value_hint = ValueHint::DirPath, required = true)]
         runs: Vec<PathBuf>,
-        /// Compare the runs; implied for several runs
+        /// Compare the runs; the default for several runs
         #[arg(long)]
         compare: bool,
         /// File to write [default: report.html in the run's directory; for several runs
@@ -280,7 +281,7 @@ pub enum OtherCommand {
     /// Simulate grids: run scenarios, faults and forecasts in virtual time
     #[command(subcommand, arg_required_else_help = true)]
     Sim(SimCommand),
-    /// Workflows of many tasks: inspect their files, and plan the slots of sites for them
+    /// Workflows of many tasks: inspect their files, plan them on slots, and run them
     #[command(subcommand, arg_required_else_help = true)]
     Workflow(WorkflowCommand),
     /// Emulate wide-area networks on this host, for any programs
@@ -293,7 +294,7 @@ pub enum OtherCommand {
     /// The certificate authority of a grid
     #[command(subcommand, arg_required_else_help = true)]
     Ca(CaCommand),
-    /// The network between this host and a grid
+    /// Check the network between this host and a grid
     #[command(subcommand, arg_required_else_help = true)]
     Net(NetCommand),
     /// Print completions for a shell

@@ -74,7 +74,8 @@ Exit codes:
   4    took longer than --timeout
   5    a certificate is missing, foreign, expired, or of a role that may not do this
   6    the other side runs another version
-  130  ended by Ctrl-C (143: by SIGTERM); everything it started has ended too";
+  130  ended by Ctrl-C (143: by SIGTERM); everything it started has ended too
+  134  ended itself (SIGABRT), because of a defect of the program that its last lines describe";
 
 /// The reason why a command failed, with its exit code.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,8 @@
 pub mod atomic_file;
 pub mod checksum;
 pub mod files;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod guard;
 pub mod id;
 pub mod incarnation;

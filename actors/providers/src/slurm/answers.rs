@@ -425,6 +425,7 @@ pub(super) fn listening(base: &Path, job: u64) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use springtide_base::fuzz::{Target, run};
 
     use super::*;
 
@@ -591,22 +592,71 @@ mod tests {
         assert_eq!(capacity(&cores, &held, (1, None)), Capacity { size: 8, others: 4 });
     }
 
+    /// All readers of answers, each of which gets every text.
+    fn read(bytes: &[u8]) -> Result<(), String> {
+        let text = String::from_utf8_lossy(bytes);
+        let _ = (submitted(&text), exit_code(&text), time_left(&text));
+        let found = jobs(&text, &home());
+        let held = found.as_deref().unwrap_or_default();
+        for job in held {
+            assert_eq!(home().node_of(&home().job_name(&job.node)).as_ref(), Some(&job.node));
+        }
+        for partition in [None, Some("short")] {
+            let Ok(machines) = machines(&text, partition) else { continue };
+            for stub in [(0, Some(0)), (2, Some(7)), (1, None)] {
+                let found = capacity(&machines, held, stub);
+                assert!(found.size >= found.others);
+            }
+        }
+        found.map(drop).map_err(|misread| misread.reason)
+    }
+
+    #[test]
+    fn fuzz() {
+        let name = home().job_name("vu-1");
+        let about = About { token: Some("1-1".into()), base: Some("/t/a".into()), log: None };
+        let queue = format!(
+            "{name}|17|R|1-02:03:04|2|n1|None|{}\nother|3|PD|UNLIMITED|1|||x\n",
+            about.comment()
+        );
+        let machines = "n1|1/3/0/4|mixed|up|short*|2000\nn2|0/0/4/4|down*|up|long|0\n";
+        let job = "JobId=3 JobName=x ExitCode=3:0 RunTime=0 DerivedExitCode=1:0\n";
+        let seeds = [&*queue, machines, job, "17;cluster\n"].map(|text| text.as_bytes().to_vec());
+        let target = Target {
+            name: "answers of Slurm",
+            test: "-p springtide-actors --lib slurm::answers::tests::fuzz",
+            words: &[
+                "|",
+                ":",
+                "/",
+                "-",
+                "\n",
+                "%",
+                "%FF",
+                ".",
+                "*",
+                "ExitCode=",
+                "springtide-1 ",
+                "base=",
+                "springtide.",
+                "PD",
+                "CG",
+                "idle",
+                "up",
+                "~",
+                "+",
+                ";",
+                " ",
+            ],
+            max_len: 8 << 10,
+            found: &[],
+            read,
+            allocated: None,
+        };
+        run(target, seeds.to_vec());
+    }
+
     proptest! {
-        #[test]
-        fn nothing_that_is_answered_breaks_anything(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let text = String::from_utf8_lossy(&bytes);
-            let _ = (jobs(&text, &home()), submitted(&text), exit_code(&text));
-            let _ = machines(&text, None).map(|found| capacity(&found, [], (0, Some(0))));
-        }
-
-        #[test]
-        fn nor_does_what_looks_like_an_answer(
-            text in "(springtide\\.home\\.m1\\.vu\\.(vu-1|%|%4|%FF|%20)?\\|?([0-9:/|*-]|R|PD|idle|up|ExitCode=|springtide-1 base=%){0,30}\n){0,3}"
-        ) {
-            let _ = (jobs(&text, &home()), submitted(&text), exit_code(&text), time_left(&text));
-            let _ = machines(&text, None).map(|found| capacity(&found, [], (2, Some(7))));
-        }
-
         #[test]
         fn names_and_paths_come_back(
             node in "\\PC{1,20}", grid in "\\PC{1,8}", path in prop::collection::vec(1u8.., 1..100)

@@ -656,26 +656,31 @@ impl Core {
         self.report(ManagerEvent::Want { job: id, want }, now, out);
     }
 
-    /// Checks, for tests, that the accounts agree with the ledger and the nodes.
-    #[cfg(test)]
-    pub(super) fn audit_managed(&self) {
-        self.managing.manager.audit();
-        for (cluster, _) in self.processors() {
-            let here =
-                |node: &NodeId| self.nodes.get(node).is_some_and(|known| known.cluster == cluster);
-            let nodes = self.managing.ledger.keys().filter(|node| here(node)).count();
-            let booked = self.managing.manager.booked(&cluster) as usize;
-            assert!(
-                nodes <= booked,
-                "{cluster}: {nodes} nodes are in the ledger, {booked} processors are booked"
-            );
+    /// Checks that the manager's accounts agree with the ledger, and the ledger with the nodes.
+    ///
+    /// # Errors
+    /// Description of the first inconsistency.
+    pub(super) fn check_ledger(&self) -> Result<(), String> {
+        let mut nodes: BTreeMap<&ClusterId, u32> = BTreeMap::new();
+        for (node, (job, of)) in &self.managing.ledger {
+            let Some(known) = self.nodes.get(node) else {
+                return Err(format!("{node} is in the ledger of {job}, and no such node exists"));
+            };
+            if known.state != State::Busy(*job) && known.reserved != Some(*job) {
+                return Err(format!(
+                    "{node} is in the ledger of {job} as {of:?}, but is {known:?}"
+                ));
+            }
+            *nodes.entry(&known.cluster).or_default() += 1;
         }
-        for (node, (job, _)) in &self.managing.ledger {
-            let known = &self.nodes[node];
-            assert!(
-                known.state == State::Busy(*job) || known.reserved == Some(*job),
-                "{node} is in the ledger of {job}, but is {known:?}"
-            );
+        for (cluster, nodes) in nodes {
+            let booked = self.managing.manager.booked(cluster);
+            if nodes > booked {
+                return Err(format!(
+                    "{cluster} has {nodes} nodes in the ledger, and {booked} booked processors"
+                ));
+            }
         }
+        Ok(())
     }
 }

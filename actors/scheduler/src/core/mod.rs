@@ -56,6 +56,7 @@ use self::starts::Start;
 use self::takeover::CoordinatorSearch;
 use super::manager::{Need, Outlook, Settings};
 use crate::admit::Principal;
+use crate::audit::{Auditor, Shortfall};
 use crate::job::Reached;
 use crate::poison::Poison;
 
@@ -208,6 +209,9 @@ pub struct Core {
     marks: BTreeMap<NodeId, String>,
     /// Events about recovered jobs that were still unknown, for a replay.
     replay: VecDeque<Event>,
+    auditor: Auditor,
+    /// The first count that would have become negative.
+    shortfall: Option<Shortfall>,
 }
 
 impl Core {
@@ -232,11 +236,17 @@ impl Core {
             files: InputFiles::default(),
             marks: BTreeMap::new(),
             replay: VecDeque::new(),
+            auditor: Auditor::default(),
+            shortfall: None,
         }
     }
 
     /// Processes an event that happened at `now`, and returns the resulting actions.
+    ///
+    /// # Panics
+    /// The state is inconsistent.
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+        self.auditor.record(&event);
         let mut out = Vec::new();
         if let Some(event) = self.keep_message(event) {
             self.process(event, now, &mut out);
@@ -244,6 +254,9 @@ impl Core {
         while let Some(event) = self.replay.pop_front() {
             self.process(event, now, &mut out);
         }
+        let mut auditor = std::mem::take(&mut self.auditor);
+        auditor.audit("scheduler", self.shortfall.as_ref(), || self.check_ledger());
+        self.auditor = auditor;
         out
     }
 

@@ -17,6 +17,7 @@ use super::event::Action;
 use super::pool::{State, member};
 use super::speeds::{Kind, Unit};
 use super::{Core, Job};
+use crate::audit::subtract;
 use crate::policy::Request;
 use crate::scheduler::{
     GrantedNode, JobState, Offers, RequestNodes, SpeedsMeasured, Stale, Subscribe, WithdrawNodes,
@@ -278,7 +279,8 @@ impl Core {
             job.open.why = choice.why;
             return true;
         }
-        job.open.count -= nodes.len() as u32;
+        let granted = nodes.len() as u32;
+        subtract(&mut job.open.count, granted, &mut self.shortfall, || format!("{id}'s request"));
         job.open.why = "no node is free".to_owned();
         let (open, why, case) = (job.open.count, choice.why, Box::new(case));
         let grant = self.add_members(id, &nodes);

@@ -13,6 +13,7 @@ use super::managed::{GrantRecord, NodeUse};
 use super::pool::{State, member};
 use super::request::OpenRequest;
 use super::{Core, Job};
+use crate::audit::subtract;
 use crate::manager::Event as ManagerEvent;
 use crate::scheduler::{GrantedNode, JobEfficiency};
 
@@ -97,8 +98,9 @@ impl Core {
             let here = of.clusters.is_empty() || of.clusters.contains(&cluster);
             let ordered = if here { given.min(of.count) } else { 0 };
             let open = job.open.count.min(given - ordered);
-            of.count -= ordered;
-            job.open.count -= open;
+            subtract(&mut of.count, ordered, &mut self.shortfall, || format!("the order for {id}"));
+            let name = || format!("{id}'s request");
+            subtract(&mut job.open.count, open, &mut self.shortfall, name);
             managed.grants.insert(grant, GrantRecord { change, ordered, open });
         }
         let why = format!("the malleability manager grants it {} of {cluster}", nodes.len());

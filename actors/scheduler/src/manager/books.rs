@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Need;
 use super::event::Want;
+use crate::audit::{Shortfall, subtract};
 use crate::policy::malleability::{Benefit, Direction, Placed, Placement};
 use crate::policy::provisioning::Time;
 
@@ -27,11 +28,20 @@ pub(super) struct Cluster {
     pub(super) closed: Option<String>,
     /// Jobs with an account in this cluster.
     pub(super) jobs: BTreeSet<JobId>,
+    /// The first count of this cluster that would have become negative.
+    pub(super) shortfall: Option<Shortfall>,
 }
 
 impl Cluster {
     pub(super) fn idle(&self) -> u32 {
         self.size.saturating_sub(self.others).saturating_sub(self.booked)
+    }
+
+    /// Subtracts from the booked processors.
+    pub(super) fn subtract_booked(&mut self, count: u32) {
+        subtract(&mut self.booked, count, &mut self.shortfall, || {
+            "the booked processors".to_owned()
+        });
     }
 }
 
@@ -54,6 +64,23 @@ pub(super) struct Account {
 impl Account {
     pub(super) fn all(&self) -> u32 {
         self.size + self.coming + self.going
+    }
+
+    /// Subtracts from the processors that the job computes on. `cluster` is the account's.
+    pub(super) fn subtract_size(&mut self, count: u32, cluster: &mut Cluster) {
+        subtract(&mut self.size, count, &mut cluster.shortfall, || "a job's processors".to_owned());
+    }
+
+    /// Subtracts from the processors that are offered, claimed or held.
+    pub(super) fn subtract_coming(&mut self, count: u32, cluster: &mut Cluster) {
+        let name = || "the processors that a job gets".to_owned();
+        subtract(&mut self.coming, count, &mut cluster.shortfall, name);
+    }
+
+    /// Subtracts from the processors that are being released.
+    pub(super) fn subtract_going(&mut self, count: u32, cluster: &mut Cluster) {
+        let name = || "the held processors that a job releases".to_owned();
+        subtract(&mut self.going, count, &mut cluster.shortfall, name);
     }
 }
 

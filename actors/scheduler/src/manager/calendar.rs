@@ -79,6 +79,22 @@ impl Calendar {
         self.ledger.all().is_empty()
     }
 
+    /// Checks the ledger, and that the profiles have its bookings.
+    pub(super) fn audit(&self) -> Result<(), String> {
+        self.ledger.audit()?;
+        let all = self.ledger.all();
+        let mut profiles = self
+            .profiles
+            .iter()
+            .flat_map(|(cluster, profile)| profile.each.keys().map(move |id| (cluster, *id)));
+        match profiles.find(|(_, id)| !all.contains_key(id)) {
+            Some((cluster, id)) => {
+                Err(format!("{cluster} has processors of {id:?}, and no such reservation exists"))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn rebuild(&mut self) {
         self.profiles.clear();
         for one in self.ledger.all().values() {
@@ -268,7 +284,7 @@ impl Manager {
         let Some(known) = self.clusters.get(cluster) else { return 0 };
         let Some(profile) = self.calendar.profiles.get(cluster) else {
             let foreign = need.is_some_and(|need| need.under.is_some());
-            return if foreign { 0 } else { known.idle() + back };
+            return if foreign { 0 } else { known.idle().saturating_add(back) };
         };
         if let Some(id) = need.and_then(|need| need.under) {
             let agreed = self.reservations().get(&id);
@@ -276,13 +292,13 @@ impl Manager {
                 return 0; // no job runs on an unconfirmed reservation
             }
             let has = profile.of(id, self.now).saturating_sub(self.used(id, cluster));
-            return (known.idle() + back).min(has);
+            return known.idle().saturating_add(back).min(has);
         }
         let ends = self.now.saturating_add(need.map_or(NEVER, Need::time)).min(NEVER);
         let firm: u32 = self.unreleasable(cluster).iter().map(|(count, _)| count).sum();
         let for_good =
             known.size.saturating_sub(firm).saturating_sub(profile.all.most(self.now, ends));
-        (known.idle() + back).saturating_sub(self.withheld(cluster)).min(for_good)
+        known.idle().saturating_add(back).saturating_sub(self.withheld(cluster)).min(for_good)
     }
 
     /// Adjusts the capacities for a job with a time limit or a reservation.
@@ -549,7 +565,8 @@ impl Manager {
             .sum();
         // Malleable jobs are asked first.
         let comes = self.under_release(cluster) + self.reclaimable(cluster, None);
-        let mut lacks = needed.saturating_sub(known.idle() + comes + leaving);
+        let mut lacks =
+            needed.saturating_sub(known.idle().saturating_add(comes).saturating_add(leaving));
         let mut over: BTreeMap<ReservationId, u32> = BTreeMap::new();
         let mut late: Vec<(Time, JobId, ReservationId, u32)> = Vec::new();
         for (id, job) in there() {

@@ -287,8 +287,8 @@ impl Manager {
             out.push(Action::Odd { what });
         }
         if let Some((known, account)) = self.account(id, cluster) {
-            account.coming -= of - taken;
-            known.booked -= of - taken;
+            account.subtract_coming(of - taken, known);
+            known.subtract_booked(of - taken);
             // A missing answer is no refusal.
             if taken == 0 && answer.is_some() {
                 account.refused = account.refused.max(of);
@@ -390,8 +390,8 @@ impl Manager {
         };
         let count = count.min(of - held);
         if let Some((known, account)) = self.account(id, &cluster) {
-            account.coming -= count;
-            known.booked -= count;
+            account.subtract_coming(count, known);
+            known.subtract_booked(count);
         }
         self.set_reason(id, format!("{count} processors of {cluster} could not be held: {reason}"));
         self.dirty = true;
@@ -424,8 +424,8 @@ impl Manager {
             return;
         };
         let count = count.min(of);
-        if let Some((_, account)) = self.account(id, &cluster) {
-            account.coming -= of;
+        if let Some((known, account)) = self.account(id, &cluster) {
+            account.subtract_coming(of, known);
             account.size += count;
             if count > 0 {
                 (account.refused, account.declined) = (0, false);
@@ -469,8 +469,8 @@ impl Manager {
     ) {
         let Some((known, account)) = self.account(id, cluster) else { return };
         let freed = count.min(account.going);
-        account.going -= freed;
-        known.booked -= freed;
+        account.subtract_going(freed, known);
+        known.subtract_booked(freed);
         if freed < count {
             let what = format!(
                 "{count} processors of {cluster} are released for {id}, which has only {freed} \
@@ -497,12 +497,12 @@ impl Manager {
         });
         let Some((known, account)) = self.account(id, cluster) else { return };
         let freed = count.min(account.size);
-        account.size -= freed;
+        account.subtract_size(freed, known);
         // A job has no use for voluntarily released processors. Others may be offered again.
         account.refused =
             if let_go && !ordered { account.refused.saturating_add(freed) } else { 0 };
         account.declined = false;
-        known.booked -= freed;
+        known.subtract_booked(freed);
         if freed < count {
             let what = format!("{id} frees {count} processors of {cluster}, but has {freed} there");
             out.push(Action::Odd { what });
@@ -559,11 +559,11 @@ impl Manager {
         {
             match step {
                 Step::Offered(of) => {
-                    account.coming -= of;
-                    known.booked -= of;
+                    account.subtract_coming(of, known);
+                    known.subtract_booked(of);
                 }
                 Step::Acquiring { of, .. } | Step::Recruiting(of) => {
-                    account.coming -= of;
+                    account.subtract_coming(of, known);
                     self.unhold(id, number, &cluster, of, "the job has ended", out);
                 }
                 Step::Asked { .. } | Step::Releasing { .. } => {}
@@ -595,16 +595,16 @@ impl Manager {
                 Step::Offered(of) => self.offer_answered(id, &cluster, of, None, now, out),
                 Step::Asked { .. } => self.shrink_answered(id, &cluster, step, None, now, out),
                 Step::Acquiring { held, of } => {
-                    if let Some((_, account)) = self.account(id, &cluster) {
-                        account.coming -= of - held;
+                    if let Some((known, account)) = self.account(id, &cluster) {
+                        account.subtract_coming(of - held, known);
                     }
                     self.stall(id);
                     self.unhold(id, number, &cluster, of - held, "they were not held in time", out);
                     self.acquire(id, held, held, now, out);
                 }
                 Step::Recruiting(of) => {
-                    if let Some((_, account)) = self.account(id, &cluster) {
-                        account.coming -= of;
+                    if let Some((known, account)) = self.account(id, &cluster) {
+                        account.subtract_coming(of, known);
                     }
                     if let Some(job) = self.jobs.get_mut(&id) {
                         job.change = None;

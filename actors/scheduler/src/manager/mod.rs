@@ -40,6 +40,7 @@ pub use self::queue::Outlook;
 use self::books::{Account, Cluster, Job, Stage};
 use self::calendar::Calendar;
 use self::queue::HeadReservation;
+use crate::audit::Auditor;
 use crate::policy::malleability::{
     Benefit, Direction, Ground, NoPlace, Placed, Policy, Replica, Room, Round, Runner, Worth, place,
 };
@@ -182,6 +183,7 @@ pub struct Manager {
     calendar: Calendar,
     /// Time of the last event, in microseconds of the Unix epoch.
     now: Time,
+    auditor: Auditor,
 }
 
 impl Manager {
@@ -213,11 +215,16 @@ impl Manager {
             next_scan: None,
             dirty: false,
             spreading: BTreeSet::new(),
+            auditor: Auditor::default(),
         }
     }
 
     /// Processes an event that happened at `now`, and returns the resulting actions.
+    ///
+    /// # Panics
+    /// The state is inconsistent ([`Manager::audit`]).
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+        self.auditor.record(&event);
         let mut out = Vec::new();
         let mut polled = None;
         self.advance_time(now, &mut out);
@@ -291,6 +298,10 @@ impl Manager {
             self.grow(&cluster, now, &mut out);
         }
         self.serve_rounds(now, &mut out);
+        let mut auditor = std::mem::take(&mut self.auditor);
+        let shortfall = self.clusters.values().find_map(|cluster| cluster.shortfall.as_ref());
+        auditor.audit("malleability manager", shortfall, || self.audit());
+        self.auditor = auditor;
         out
     }
 
@@ -380,15 +391,15 @@ impl Manager {
         };
         let Settings { reserve, reserves, caps, cap, .. } = &self.settings;
         let reserve = reserves.get(cluster).unwrap_or(reserve);
-        let mut value = (known.idle() + back).saturating_sub(*reserve);
+        let mut value = known.idle().saturating_add(back).saturating_sub(*reserve);
         // Reserved processors are not free, even if jobs use them now.
-        value = value.min((known.idle() + back).saturating_sub(self.withheld(cluster)));
+        value = value.min(known.idle().saturating_add(back).saturating_sub(self.withheld(cluster)));
         if let Some(cap) = caps.get(cluster) {
-            value = value.min((cap + back).saturating_sub(known.booked));
+            value = value.min(cap.saturating_add(back).saturating_sub(known.booked));
         }
         if let Some(cap) = cap {
             let all: u32 = self.clusters.values().map(|cluster| cluster.booked).sum();
-            value = value.min((cap + back).saturating_sub(all));
+            value = value.min(cap.saturating_add(back).saturating_sub(all));
         }
         value
     }
@@ -515,36 +526,42 @@ impl Manager {
         }
     }
 
-    /// Checks the accounts, for tests.
+    /// Checks the accounts, the queue and the reservations.
     ///
-    /// # Panics
-    /// The sums of accounts differ.
-    #[doc(hidden)]
-    pub fn audit(&self) {
-        for (cluster, known) in &self.clusters {
-            let accounts = self.jobs.values().filter_map(|job| job.accounts.get(cluster));
-            let sum: u32 = accounts.map(Account::all).sum();
-            assert_eq!(
-                sum, known.booked,
-                "{cluster} has {} booked processors, and its accounts have {sum}",
-                known.booked
-            );
-        }
+    /// # Errors
+    /// Description of the first inconsistency.
+    pub fn audit(&self) -> Result<(), String> {
+        let mut accounts: BTreeMap<&ClusterId, u64> = BTreeMap::new();
+        let mut queued: BTreeMap<JobId, usize> = BTreeMap::new();
+        self.queue.iter().for_each(|id| *queued.entry(*id).or_default() += 1);
         for (id, job) in &self.jobs {
             for (cluster, account) in &job.accounts {
-                let known = self.clusters[cluster].jobs.contains(id);
-                assert!(
-                    account.all() == 0 || known,
-                    "{id} has {account:?} in {cluster}, which does not list it"
-                );
+                let known = self.clusters.get(cluster).is_some_and(|known| known.jobs.contains(id));
+                if account.all() > 0 && !known {
+                    let wrong = "and is not in the cluster's list of jobs";
+                    return Err(format!("{id} has {account:?} in {cluster}, {wrong}"));
+                }
+                *accounts.entry(cluster).or_default() += u64::from(account.all());
             }
-            let queued = self.queue.iter().filter(|queued| *queued == id).count();
-            assert_eq!(
-                queued,
-                usize::from(job.stage == Stage::Waiting),
-                "{id} is {queued} times in the queue"
-            );
+            let queued = queued.remove(id).unwrap_or(0);
+            if queued != usize::from(job.stage == Stage::Waiting) {
+                let stage = &job.stage;
+                return Err(format!("{id} is {queued} times in the queue, and is {stage:?}"));
+            }
         }
+        if let Some((id, _)) = queued.first_key_value() {
+            return Err(format!("{id} is in the queue, and no such job exists"));
+        }
+        for (cluster, known) in &self.clusters {
+            let sum = accounts.remove(cluster).unwrap_or(0);
+            if sum != u64::from(known.booked) {
+                let booked = known.booked;
+                return Err(format!(
+                    "{cluster} has {booked} booked processors, and its accounts have {sum}"
+                ));
+            }
+        }
+        self.calendar.audit()
     }
 }
 

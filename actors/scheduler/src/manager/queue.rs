@@ -362,7 +362,7 @@ impl Manager {
         for cluster in clusters {
             let Some((known, account)) = self.account(id, &cluster) else { continue };
             let count = got.get(&cluster).copied().unwrap_or(0).min(account.coming);
-            known.booked -= account.coming - count;
+            known.subtract_booked(account.coming - count);
             (account.coming, account.size) = (0, count);
         }
         self.dirty = true;
@@ -411,7 +411,7 @@ impl Manager {
         };
         for (cluster, account) in std::mem::take(&mut job.accounts) {
             if let Some(known) = self.clusters.get_mut(&cluster) {
-                known.booked -= account.all();
+                known.subtract_booked(account.all());
                 known.jobs.remove(&id);
             }
         }
@@ -455,7 +455,11 @@ impl Manager {
         for (cluster, room) in &mut could.rooms {
             let more = self.under_release(cluster) + self.reclaimable(cluster, None);
             // Released processors may be reserved for later.
-            room.idle = (room.idle + more).min(self.available_with(cluster, Some(&job.need), more));
+            room.idle = room.idle.saturating_add(more).min(self.available_with(
+                cluster,
+                Some(&job.need),
+                more,
+            ));
         }
         let at_least = |one: &Component| Component { start: one.min, ..one.clone() };
         let components: Vec<Component> = job.need.components.iter().map(at_least).collect();

@@ -24,7 +24,7 @@ impl Scene {
 
     fn tell(&mut self, event: Event) -> Vec<Action> {
         let out = self.manager.handle(event, self.now);
-        self.manager.audit();
+        self.manager.audit().unwrap();
         out
     }
 

@@ -122,7 +122,7 @@ impl World {
 
     fn feed(&mut self, input: Input) {
         let out = input.clone().apply(&mut self.manager, self.now);
-        self.manager.audit();
+        self.manager.audit().unwrap();
         self.log.push((self.now, input, out.clone()));
         for action in out {
             match action {

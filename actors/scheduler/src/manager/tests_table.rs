@@ -72,7 +72,7 @@ struct Scene {
 impl Scene {
     fn tell(&mut self, event: Event) -> Vec<Action> {
         let out = self.manager.handle(event, self.now);
-        self.manager.audit();
+        self.manager.audit().unwrap();
         out
     }
 

@@ -236,6 +236,24 @@ impl ReservationLedger {
         table
     }
 
+    /// Checks the numbers and tokens of all reservations.
+    ///
+    /// # Errors
+    /// Description of the first inconsistency.
+    pub fn audit(&self) -> Result<(), String> {
+        let mut tokens = BTreeMap::new();
+        for (id, reservation) in &self.all {
+            if reservation.id != *id || id.0 > self.last_id {
+                let (has, last) = (reservation.id, self.last_id);
+                return Err(format!("{id:?} has the number {has:?}, and {last} was the last"));
+            }
+            if let Some(other) = tokens.insert(reservation.token, id) {
+                return Err(format!("{other:?} and {id:?} have the same token"));
+            }
+        }
+        Ok(())
+    }
+
     fn remove(&mut self, id: ReservationId, changes: &mut Vec<LedgerChange>) {
         if self.all.remove(&id).is_some_and(|reservation| !reservation.is_prepared()) {
             changes.push(LedgerChange::Drop(id));

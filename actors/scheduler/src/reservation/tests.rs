@@ -6,7 +6,7 @@ use springtide_base::id::ClusterId;
 use springtide_base::random::SplitMix;
 
 use super::*;
-use crate::policy::provisioning::{Booking, Denied, SECOND, Table, Terms};
+use crate::policy::provisioning::{Booking, Denied, NEVER, SECOND, Table, Terms};
 
 const CLUSTER: &str = "vu";
 
@@ -390,4 +390,19 @@ fn unrenewed_lease_expires_and_renewed_lease_lasts() {
         assert_eq!(changes.len(), 3);
         assert_eq!(changes[2], LedgerChange::Drop(id.0));
     }
+}
+
+#[test]
+fn times_that_no_table_can_advertise_are_refused() {
+    let site = sites(4, &Terms::default());
+    let mut ledger = ReservationLedger::new(StepTimeouts::default());
+    let mut late = ask(5, 4, 20, 40);
+    late.parts[0].bookings[0].end = u64::MAX;
+    let refused = ledger.prepare(&late, &site, at_second(0)).unwrap_err();
+    assert!(matches!(refused, Refusal::Invalid { .. }), "{refused}");
+    late.parts[0].bookings[0].end = NEVER;
+    ledger.prepare(&late, &site, at_second(0)).unwrap();
+    let cluster = ClusterId::from(CLUSTER);
+    let table = ledger.booked(&cluster, &site[&cluster].table, at_second(0));
+    assert!(!table.slots(0, at_second(0), |_| Terms::default().price(0)).is_empty());
 }

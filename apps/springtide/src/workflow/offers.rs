@@ -372,6 +372,7 @@ fn shown(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use springtide_actors::policy::provisioning::SECOND;
+    use springtide_runtime::fuzz::{Target, run};
 
     use super::*;
 
@@ -384,6 +385,31 @@ mod tests {
 
     fn parse(text: &str) -> Result<Offers, String> {
         Offers::parse(Path::new("o.json"), text.as_bytes()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn fuzz() {
+        let read = |bytes: &[u8]| {
+            let offers = Offers::parse(Path::new("o.json"), bytes);
+            let offers = offers.map_err(|error| error.to_string())?;
+            let again = parse(&serde_json::to_string(&offers).unwrap());
+            assert_eq!(again.as_ref(), Ok(&offers));
+            let (slots, links) = (offers.slots(), offers.links());
+            if slots.iter().any(|slot| slot.site > 0) {
+                links.transfer(1_000_000, 0, 1);
+            }
+            Ok(())
+        };
+        let target = Target {
+            name: "offers of sites",
+            test: "-p springtide --lib workflow::offers::tests::fuzz",
+            words: &["{", "}", "[", "]", ":", ",", "\"", "null", "1e308", "-1", "true"],
+            max_len: 8 << 10,
+            found: &[],
+            read,
+            allocated: None,
+        };
+        run(target, vec![EXAMPLE.as_bytes().to_vec()]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod named;
 mod page;
 mod reference;
 mod run;
+mod sources;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -53,6 +54,14 @@ fn pages() -> Vec<Page> {
         .collect();
     pages.push(Page::parse(&root().join("README.md")));
     pages
+}
+
+/// The documents at the root, apart from the README.
+fn documents() -> Vec<Page> {
+    ["ARCHITECTURE.md", "BENCHMARKS.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+        .iter()
+        .map(|name| Page::parse(&root().join(name)))
+        .collect()
 }
 
 /// Fails with all errors and advice, if there are errors.
@@ -132,8 +141,26 @@ fn names_in_the_text_exist() {
 }
 
 #[test]
+fn files_and_items_for_contributors_exist() {
+    let sources = sources::Sources::read(&root());
+    let internals = src().join("internals");
+    let of_book = pages().into_iter().filter(|page| page.path.starts_with(&internals));
+    // The changelog and the benchmarks also name what the tree has no more.
+    let of_root = documents().into_iter().filter(|page| {
+        ["ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"].contains(&page.name().as_str())
+    });
+    let wrong: Vec<String> =
+        of_book.chain(of_root).flat_map(|page| sources.missing(&root(), &page)).collect();
+    assert_no_errors(
+        &wrong,
+        "A file or item in `code` must exist: correct its name, or give the place to which it moved.",
+    );
+}
+
+#[test]
 fn links_anchors_and_images_exist() {
-    let wrong = links::check(&src(), &pages());
+    let pages: Vec<Page> = pages().into_iter().chain(documents()).collect();
+    let wrong = links::check(&src(), &pages);
     assert_no_errors(&wrong, "Correct the link, or add the page to SUMMARY.md.");
 }
 

@@ -9,11 +9,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Serialize, de::DeserializeOwned};
+use springtide_base::fuzz::{self, Target};
 
-use super::{Encoding, Kind, WIRE_VERSION, decode, encode};
+use super::{Encoding, Kind, WIRE_VERSION, decode, decode_payload, encode};
 
 /// Compares the bytes of a message with its golden file, decodes the bytes of the file and encodes
 /// them again.
+///
+/// Mutations of the bytes decode to a value or an error.
 ///
 /// Kinds with the encoding [`Encoding::Named`] must also ignore unknown fields, which a later
 /// version may send. The test inserts such a field into each map of the message.
@@ -22,7 +25,7 @@ use super::{Encoding, Kind, WIRE_VERSION, decode, encode};
 /// writes the file first.
 ///
 /// # Panics
-/// The bytes differ, or the file is missing.
+/// The bytes differ, the file is missing, or a mutation makes the decoder panic.
 pub fn check<T: Serialize + DeserializeOwned>(crate_dir: &str, kind: Kind, name: &str, value: &T) {
     let file = path(crate_dir, kind, name);
     let bytes = encode(kind, value).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
@@ -50,6 +53,26 @@ pub fn check<T: Serialize + DeserializeOwned>(crate_dir: &str, kind: Kind, name:
     if kind.info().is_some_and(|info| info.encoding == Encoding::Named) {
         ignores_unknown_fields::<T>(kind, name, &bytes);
     }
+    let target = Target {
+        name: std::any::type_name::<T>(),
+        test: "--workspace --lib golden",
+        words: &[],
+        max_len: 64 << 10,
+        found: &[],
+        read: decode_again::<T>,
+        allocated: None,
+    };
+    fuzz::run(target, vec![bytes.into()]);
+}
+
+/// Decodes a message. It is the same after it was encoded and decoded again.
+fn decode_again<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<(), String> {
+    let value: T = decode_payload(bytes).map_err(|error| error.to_string())?;
+    // Calls have names of fields, without which an omitted field would shift the others.
+    let encoded = encode(Kind::CALL, &value).map_err(|error| error.to_string())?;
+    let again: T = decode_payload(&encoded).unwrap_or_else(|error| panic!("{error}"));
+    assert!(encode(Kind::CALL, &again).is_ok_and(|again| again == encoded));
+    Ok(())
 }
 
 /// A field of a later version: its key, and several values for it.

@@ -77,7 +77,6 @@ fn job_starts_once_its_files_are_transferred() {
     let out = grid.brought(2, 1, Ok(bodies.clone()));
     assert_eq!(out, ["assign job-2 ams-1", "assign job-2 ams-2"]);
     grid.accept(2, &["ams-1", "ams-2"]);
-    grid.core.audit_managed();
     let history = grid.history(2);
     for line in [
         "files are moved first: bodies from del to ams, stars from bud to ams",
@@ -123,14 +122,12 @@ fn processors_are_claimed_ahead_and_wait_for_the_files() {
     let reason = "it crashed".to_owned();
     let out = grid.put(Event::NodeLost { node: "ams-2".into(), reason, returns: true });
     assert_eq!(out, [""; 0]);
-    grid.core.audit_managed();
     grid.register("ams-2", 2, OURS);
     // The file does not arrive: all nodes are released.
     for ask in 2..6 {
         grid.after(Duration::from_secs(4));
         assert_eq!(grid.state("ams-1"), NodeState::Held);
         assert_eq!(grid.brought(3, ask, Err("the link is down")), [""; 0]);
-        grid.core.audit_managed();
     }
     assert_eq!((grid.state("ams-1"), grid.state("ams-2")), (NodeState::Idle, NodeState::Idle));
     assert_eq!(grid.core.detail(JobId(3), grid.now).unwrap().view.unwrap().tries, 1);
@@ -138,7 +135,6 @@ fn processors_are_claimed_ahead_and_wait_for_the_files() {
     assert_eq!(out, ["bring dust to ams for job-3 from del (6)"]);
     assert_eq!(grid.brought(3, 5, Ok(dust.clone())), [""; 0], "the fetch is outdated");
     assert_eq!(grid.brought(3, 6, Ok(dust)), ["assign job-3 ams-1", "assign job-3 ams-2"]);
-    grid.core.audit_managed();
 }
 
 #[test]
@@ -175,7 +171,6 @@ fn failed_transfers_are_repeated_and_then_the_job_waits() {
     assert_eq!(out, ["drop files of job-2 in ams", "refuse job-2: the job was cancelled: enough"]);
     assert_eq!(grid.brought(2, 5, Ok(bodies)), [""; 0]);
     assert_eq!(grid.core.files.due(), None);
-    grid.core.audit_managed();
 }
 
 #[test]

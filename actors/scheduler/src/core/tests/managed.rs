@@ -48,7 +48,6 @@ fn managed_job_grows_and_shrinks_for_a_waiting_one() {
     assert_eq!(out, ["offer 1 to job-1: 2 of ams"]);
     assert_eq!(grid.answer(1, 1, 2), ["grant 1 of job-1 at ams-1: ams-3 ams-4 and 0"]);
     assert_eq!(grid.acknowledge(1, 1, true), [""; 0]);
-    grid.core.audit_managed();
     assert_eq!(grid.state("ams-4"), NodeState::Busy);
     // Two rigid jobs: the first goes to the other cluster, and the job shrinks for the second.
     let out = grid.submit(needs(Kind::Rigid, 4, 4));
@@ -59,7 +58,6 @@ fn managed_job_grows_and_shrinks_for_a_waiting_one() {
     assert_eq!(grid.answer(1, 2, 2), [""; 0]);
     assert_eq!(grid.left(1, "ams-4"), [""; 0]);
     assert_eq!(grid.left(1, "ams-3"), ["assign job-3 ams-3", "assign job-3 ams-4"]);
-    grid.core.audit_managed();
     grid.accept(3, &["ams-3", "ams-4"]);
     // Nodes of an ended job are released, and offered to the first job again.
     grid.over(3);
@@ -67,7 +65,6 @@ fn managed_job_grows_and_shrinks_for_a_waiting_one() {
     assert_eq!(out, ["offer 3 to job-1: 2 of ams"]);
     grid.over(1);
     grid.over(2);
-    grid.core.audit_managed();
     assert!(grid.core.status().jobs.is_empty());
     assert_eq!(grid.core.status().count(NodeState::Idle), 8);
     assert_eq!(grid.core.work_due(), None);
@@ -92,7 +89,6 @@ fn job_that_does_not_release_in_time_loses_nodes() {
         output,
         ["lost job-1 ams-1 ams-4", "lost job-1 ams-1 ams-3", "replace ams [ams-4, ams-3] same"]
     );
-    grid.core.audit_managed();
     grid.register("ams-3", 2, OURS);
     let mut out = grid.register("ams-4", 2, OURS);
     out.extend(grid.after(Duration::from_secs(1)));
@@ -159,7 +155,6 @@ fn owner_resizes_a_job() {
     grid.answer(1, 2, 2);
     grid.left(1, "ams-4");
     grid.left(1, "ams-3");
-    grid.core.audit_managed();
     // No more is offered to it, even if processors are free.
     assert_eq!(grid.after(Settings::default().poll_every), [""; 0]);
     assert_eq!(grid.core.check_resize(&grow(1)), Ok(Resized { from: 2, to: 3 }));
@@ -168,7 +163,6 @@ fn owner_resizes_a_job() {
     assert_eq!(out, ["grant 2 of job-1 at ams-1: ams-3 and 0"]);
     grid.acknowledge(1, 2, true);
     assert_eq!(grid.after(Settings::default().poll_every), [""; 0]);
-    grid.core.audit_managed();
     let detail = grid.core.detail(JobId(1), grid.now).unwrap();
     let view = detail.view.unwrap();
     assert_eq!((view.least, view.most, view.useful), (1, 3, 6));
@@ -210,7 +204,6 @@ fn failed_start_is_repeated_when_all_nodes_are_free() {
     out.extend(grid.after(Settings::default().scan_every));
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
     assert_eq!(grid.accept(1, &["ams-1", "ams-2"]), ["grant job-1 ams-1"]);
-    grid.core.audit_managed();
     // Its program is another: a lasting error.
     let out = grid.submit(needs(Kind::Rigid, 2, 2));
     assert_eq!(out, ["assign job-2 del-1", "assign job-2 del-2"], "{:?}", grid.core.status());
@@ -224,7 +217,6 @@ fn failed_start_is_repeated_when_all_nodes_are_free() {
     for node in ["del-1", "del-2"] {
         grid.released(2, node, true);
     }
-    grid.core.audit_managed();
     assert_eq!(grid.state("del-1"), NodeState::Idle);
 }
 
@@ -343,7 +335,6 @@ impl World {
                 _ => {}
             }
         }
-        self.grid.core.audit_managed();
     }
 
     fn answer(&mut self, pending: PendingReply, ok: bool, count: u32) {
@@ -576,7 +567,6 @@ fn job_gets_only_nodes_that_meet_its_criteria() {
     let out = [out, grid.after(Settings::default().poll_every)].concat();
     assert_eq!(out, ["grant 1 of job-1 at ams-1: ams-3 and 3"]);
     grid.acknowledge(1, 1, true);
-    grid.core.audit_managed();
     let but = |grid: &Grid| grid.core.unfit_for(&grid.core.jobs[&JobId(1)], grid.now);
     assert_eq!(but(&grid), ["ams".into(), "del".into()].into());
     // One node is measured again, and is fast now.
@@ -590,5 +580,4 @@ fn job_gets_only_nodes_that_meet_its_criteria() {
     let out = grid.after(Settings::default().poll_every);
     assert_eq!(out, ["grant 2 of job-1 at ams-1: del-2 and 2"]);
     grid.acknowledge(1, 2, true);
-    grid.core.audit_managed();
 }

@@ -65,7 +65,6 @@ fn managed_job_that_ends_during_its_assignment_is_reported() {
     grid.submit(needs(Kind::Rigid, 2, 2));
     grid.accept(1, &["ams-2"]);
     assert_eq!(grid.put(over(1, &["ams-1", "ams-2"])), ["grant job-1 ams-1"]);
-    grid.core.audit_managed();
     grid.is_done();
     assert_eq!(grid.noted.last().map(String::as_str), Some("forget job-1"));
 }
@@ -115,7 +114,6 @@ fn ended_job_does_not_restart() {
     assert_eq!(grid.put(over(1, &["ams-1", "ams-2"])), ["grant job-1 ams-1"]);
     grid.released(1, "ams-1", true);
     assert_eq!(grid.released(1, "ams-2", true), [""; 0], "the job is not started again");
-    grid.core.audit_managed();
     grid.is_done();
     // The same for a job that already waits.
     let mut grid = Grid::of(1, OURS);
@@ -129,7 +127,6 @@ fn ended_job_does_not_restart() {
     assert!(
         output[0].starts_with("refuse job-1: the job was cancelled: its coordinator has ended")
     );
-    grid.core.audit_managed();
     grid.is_done();
 }
 

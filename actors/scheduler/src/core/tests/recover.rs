@@ -110,14 +110,12 @@ fn job_with_live_nodes_continues() {
     let status = restarted.grid.core.status();
     assert_eq!((status.jobs[0].state, status.jobs[0].nodes()), (JobState::Running, 2));
     assert_eq!(restarted.grid.core.managing.booked(&"vu".into()), 2);
-    restarted.grid.core.audit_managed();
     // The manager has the job as before: free processors are offered to it.
     let out = restarted.grid.after(Settings::default().poll_every);
     assert_eq!(out, ["offer 1 to job-1: 2 of vu"]);
     let detail = restarted.grid.core.detail(JobId(1), restarted.grid.now).unwrap();
     assert!(detail.history[0].1.contains("continues on 2 of vu"), "{detail:?}");
     restarted.grid.put(Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
-    restarted.grid.core.audit_managed();
     assert_eq!(restarted.grid.noted, ["forget job-1"]);
     assert!(restarted.grid.core.status().jobs.is_empty());
 }
@@ -144,7 +142,6 @@ fn waiting_job_waits_again_and_lost_job_restarts() {
     assert_eq!(restarted.grid.noted, ["begin job-1", "begin job-2"]);
     let assigned = restarted.grid.core.jobs.get(&JobId(2)).unwrap();
     assert_eq!(assigned.epoch, Epoch(4));
-    restarted.grid.core.audit_managed();
 }
 
 #[test]
@@ -156,17 +153,14 @@ fn late_nodes_are_lost_to_their_job() {
     let members = ["vu-1", "vu-2", "vu-3"];
     assert_eq!(restarted.comes("vu-1", 1, Some(view(1, &members, "vu-1"))), [""; 0]);
     assert_eq!(restarted.grid.after(GATHER), ["lost job-1 vu-1 vu-3"]);
-    restarted.grid.core.audit_managed();
     assert_eq!(restarted.grid.core.managing.booked(&"vu".into()), 2);
     let out = restarted.grid.after(RETURN_TIMEOUT);
     assert!(out.contains(&"lost job-1 vu-1 vu-2".to_owned()), "{out:?}");
     assert!(out.contains(&"replace vu [vu-2] same".to_owned()), "{out:?}");
-    restarted.grid.core.audit_managed();
     // The end of a stub has no further effect.
     restarted
         .grid
         .put(Event::StubGone(StubGone { node: "vu-2".into(), reason: "it is gone".into() }));
-    restarted.grid.core.audit_managed();
 }
 
 #[test]
@@ -179,7 +173,6 @@ fn job_without_its_coordinator_gets_another() {
     assert_eq!(restarted.grid.after(GATHER), ["epoch after 1 for job-1"]);
     let out = restarted.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
     assert_eq!(out, ["vu-2 takes job-1 over under 2"]);
-    restarted.grid.core.audit_managed();
 }
 
 #[test]
@@ -206,7 +199,6 @@ fn nodes_of_unknown_jobs_are_freed() {
     restarted.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
     let out = restarted.comes("vu-3", 1, Some(view(1, &["vu-3"], "vu-3")));
     assert_eq!(out, ["release job-1 vu-3"]);
-    restarted.grid.core.audit_managed();
 }
 
 #[test]
@@ -235,10 +227,8 @@ fn first_poll_after_a_crash_counts_each_node_once() {
     assert_eq!(restarted.grid.core.managing.booked(&"vu".into()), 2);
     restarted.comes("vu-1", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
     restarted.comes("vu-2", 1, None);
-    restarted.grid.core.audit_managed();
     assert_eq!(restarted.grid.core.managing.booked(&"vu".into()), 4);
     restarted.grid.after(Duration::from_secs(1));
-    restarted.grid.core.audit_managed();
 }
 
 #[test]
@@ -314,7 +304,6 @@ fn job_that_loses_all_nodes_restarts_twice_and_then_fails() {
             let out = restarted.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) });
             assert_eq!(out, ["hold vu [vu-1]"]);
         }
-        restarted.grid.core.audit_managed();
         assert_eq!(restarted.grid.noted.iter().filter(|note| *note == "forget job-1").count(), 1);
     }
 }

@@ -55,7 +55,6 @@ fn processors_are_held_recruited_kept_and_released() {
     // The job computes while its growth is held, and gets all nodes at once.
     assert_eq!(grid.answer(1, 1, 2), ["hold vu [vu-3, vu-4]"]);
     assert_eq!(grid.register("vu-4", 1, OURS), [""; 0]);
-    grid.core.audit_managed();
     let out = grid.register("vu-3", 1, OURS);
     assert_eq!(out, ["grant 1 of job-1 at vu-1: vu-3 vu-4 and 0"]);
     grid.acknowledge(1, 1, true);
@@ -64,7 +63,6 @@ fn processors_are_held_recruited_kept_and_released() {
     grid.answer(1, 2, 1);
     assert_eq!(grid.left(1, "vu-4"), ["assign job-2 vu-4"]);
     grid.accept(2, &["vu-4"]);
-    grid.core.audit_managed();
     // An unused stub is kept for a while.
     assert_eq!(grid.over(2), [""; 0]);
     assert_eq!(grid.state("vu-4"), NodeState::Idle);
@@ -100,14 +98,12 @@ fn faster_local_user_costs_a_job_only_its_growth() {
         out,
         ["close vu [vu-5]", "close vu [vu-6]", "grant 1 of job-1 at vu-1: vu-3 vu-4 and 0"]
     );
-    grid.core.audit_managed();
     grid.acknowledge(1, 1, true);
     // Until the batch system has cancelled them, they stay in the job's account.
     assert_eq!(grid.core.managing.booked(&"vu".into()), 6);
     grid.gone("vu-5");
     grid.gone("vu-6");
     assert_eq!(grid.core.managing.booked(&"vu".into()), 4);
-    grid.core.audit_managed();
 }
 
 #[test]
@@ -121,7 +117,6 @@ fn job_whose_nodes_do_not_arrive_waits_again() {
     grid.register("vu-1", 1, OURS);
     // One node never arrives: the other is kept for the next job.
     assert_eq!(grid.after(Duration::from_secs(20)), ["close vu [vu-2]"]);
-    grid.core.audit_managed();
     assert_eq!(grid.gone("vu-2"), [""; 0]);
     assert_eq!(grid.state("vu-1"), NodeState::Idle);
     let out = grid.after(Settings::default().scan_every);
@@ -174,7 +169,6 @@ fn held_nodes_of_another_program_are_restarted() {
     assert_eq!(out, ["replace vu [vu-1, vu-2] /bin/own"]);
     grid.register("vu-1", 2, 9);
     assert_eq!(grid.register("vu-2", 2, 9), ["assign job-2 vu-1", "assign job-2 vu-2"]);
-    grid.core.audit_managed();
 }
 
 #[test]
@@ -210,7 +204,6 @@ fn returning_site_reports_its_live_stubs() {
     };
     grid.put(site(&["vu-1", "vu-2"]));
     assert_eq!((grid.state("vu-1"), grid.state("vu-2")), (NodeState::Busy, NodeState::Closing));
-    grid.core.audit_managed();
     // The third node was requested and not held. Without it, its job cannot use the second.
     assert_eq!(grid.state("vu-3"), NodeState::Off);
 }
@@ -460,7 +453,6 @@ impl Batch {
             }
         }
         epochs.into_iter().for_each(|event| self.put(event));
-        self.grid.core.audit_managed();
         // Reserved nodes belong to jobs that know of them.
         for (id, node) in &self.grid.core.nodes {
             let there = self.stubs.contains_key(id);
@@ -703,7 +695,6 @@ fn node_drained_before_the_start_is_not_assigned() {
     assert!(!out.iter().any(|line| line.starts_with("assign")), "{out:?}");
     let out = grid.register("vu-2", 1, OURS);
     assert!(!out.iter().any(|line| line.starts_with("assign job-1 vu-1")), "{out:?}");
-    grid.core.audit_managed();
 }
 
 /// A stub of unknown speed turns out to be slow. It is released, kept for other jobs, and not tried
@@ -727,7 +718,6 @@ fn stub_that_does_not_meet_the_criteria_is_released() {
     let out = grid.machine("vu-3", "new", 1);
     assert_eq!(out, ["grant 1 of job-1 at vu-1: vu-3 and 1"]);
     grid.acknowledge(1, 1, true);
-    grid.core.audit_managed();
     assert_eq!(grid.state("vu-2"), NodeState::Idle);
     // While it is kept, it shows the cluster's speed, and belongs to no job. Then the next stub is
     // tried.
@@ -736,5 +726,4 @@ fn stub_that_does_not_meet_the_criteria_is_released() {
     grid.gone("vu-2");
     let out = grid.after(Duration::from_secs(15));
     assert_eq!(out, ["hold vu [vu-2]"]);
-    grid.core.audit_managed();
 }

@@ -19,68 +19,74 @@ pub struct Kind {
     pub keys: fn() -> Vec<Described>,
 }
 
-/// All of them.
+/// The kinds of all configs.
 pub const KINDS: &[Kind] = &[
     Kind {
         file: "config-grid.md",
         title: "A grid's config",
-        about: "What `up`, `run --config`, `job submit` and all other commands that speak to a grid read. `springtide config \
-                init` writes one with every key; `springtide config show --origin` tells where each value comes from.",
+        about: "All commands for a grid read this file. `springtide config init` writes one with \
+                every key. `springtide config show --origin` prints the origin of each value.",
         keys: describe::<GridConfig>,
     },
     Kind {
         file: "config-node.md",
         title: "A node's config",
-        about: "What `springtide node run --config FILE` reads. The head writes it for the nodes that it starts, and `node join` \
-                for those that join. `springtide config init --node` writes an example.",
+        about: "`springtide node run --config FILE` reads this file. The head writes it for nodes \
+                that it starts, and `node join` for nodes that join. `springtide config init \
+                --node` writes an example.",
         keys: describe::<NodeConfig>,
     },
     Kind {
         file: "config-site.md",
         title: "A site's config",
-        about: "What `springtide site run --config FILE` reads: `up` writes it.",
+        about: "`springtide site run --config FILE` reads this file, which `up` writes.",
         keys: describe::<SiteConfig>,
     },
     Kind {
         file: "config-jobs.md",
         title: "A file of jobs",
-        about: "What `springtide job submit --file FILE` reads. `springtide config init --jobs` writes an example.",
+        about: "`springtide job submit --file FILE` reads this file. `springtide config init \
+                --jobs` writes an example.",
         keys: describe::<JobsConfig>,
     },
     Kind {
         file: "config-scenario.md",
         title: "A scenario",
-        about: "What `springtide sim run FILE` and `springtide wan run FILE` play. `springtide sim show` prints an example.",
+        about: "`springtide sim run FILE` and `springtide wan run FILE` read this file. \
+                `springtide sim show` prints an example.",
         keys: describe::<ScenarioConfig>,
     },
     Kind {
         file: "config-topology.md",
         title: "A topology",
-        about: "What `springtide wan up FILE` makes.",
+        about: "`springtide wan up FILE` creates the network that this file describes.",
         keys: describe::<TopologyConfig>,
     },
     Kind {
         file: "config-links.md",
         title: "A file of links",
-        about: "What `springtide sim run --links FILE` reads, for predictions. `springtide sim show links` prints an example.",
+        about: "`springtide sim run --links FILE` reads this file for predictions. `springtide sim \
+                show links` prints an example.",
         keys: describe::<LinksConfig>,
     },
     Kind {
         file: "config-profile.md",
         title: "A link profile",
-        about: "What each file of `netem-scripts/profiles` says; topologies and scenarios name profiles.",
+        about: "Each file of `netem-scripts/profiles` has these keys. Topologies and scenarios \
+                name profiles.",
         keys: describe::<ProfileConfig>,
     },
     Kind {
         file: "config-workload.md",
         title: "A workload",
-        about: "What `springtide sim workload FILE` plays. `springtide sim show workload` prints an example.",
+        about: "`springtide sim workload FILE` reads this file. `springtide sim show workload` \
+                prints an example.",
         keys: describe::<WorkloadConfig>,
     },
 ];
 
 const NOTE: &str =
-    "<!-- Made from the code; the test that compares it says how to write it anew. -->\n\n";
+    "<!-- Generated from the code; the test that compares it prints how to regenerate it. -->\n\n";
 
 /// All pages: file name and text.
 pub fn pages(command: &Command) -> Vec<(&'static str, String)> {
@@ -117,17 +123,17 @@ fn config(kind: &Kind) -> String {
                 let head = if many { format!("[[{table}]]") } else { format!("[{table}]") };
                 let _ = write!(out, "\n## `{head}`\n\n{}\n", cell(&key.about));
                 if matches!(key.unset, Unset::NoTable) {
-                    out += "Only where it is given.\n";
+                    out += "Optional.\n";
                 }
                 out.push('\n');
             }
         }
-        out += "| key | type | where not given | what it is |\n| --- | --- | --- | --- |\n";
+        out += "| key | type | default | meaning |\n| --- | --- | --- | --- |\n";
         for key in keys.iter().filter(|key| key.table == table) {
             let unset = match key.unset {
                 Unset::Is(value) => format!("`{}`", value.replace('|', "\\|")),
-                Unset::Required(example) => format!("must be given, as `{example}`"),
-                Unset::Absent(example) => format!("nothing; could be `{example}`"),
+                Unset::Required(example) => format!("required, such as `{example}`"),
+                Unset::Absent(example) => format!("none; example: `{example}`"),
                 Unset::Table => "its own defaults".to_owned(),
                 Unset::NoTable => "no such table".to_owned(),
                 Unset::Tables => "none".to_owned(),
@@ -192,8 +198,8 @@ fn commands(command: &Command) -> String {
     let mut command = command.clone();
     command.build();
     let mut out = format!(
-        "# The command line\n\n{NOTE}Results go to standard output, talk to standard error. Every command takes the first \
-         three of these options.\n"
+        "# The command line\n\n{NOTE}Results go to standard output, notes to standard error. All \
+         commands have the first three of these options.\n"
     );
     described(&mut out, &command, "springtide", &Shown::All);
     out
@@ -227,7 +233,7 @@ fn described(out: &mut String, command: &Command, path: &str, shown: &Shown) {
     let _ = write!(out, "\n## `{path}`\n\n{}\n", cell(&about));
     if !args.is_empty() {
         out.push('\n');
-        *out += "| option | what it does | default |\n| --- | --- | --- |\n";
+        *out += "| option | meaning | default |\n| --- | --- | --- |\n";
     }
     for arg in args {
         let help = arg.get_long_help().or(arg.get_help());
@@ -286,7 +292,8 @@ fn of_all_jobs(out: &mut String, command: &Command, path: &str, clash: &str) {
     };
     let job = command.get_subcommands().find(|job| !clashes(job)).expect("a job without a clash");
     let about = format!(
-        "Options for every job. Where a job has one of the same name, this one is `{clash}`."
+        "Options of every job. If a job has an option of the same name, the option here is \
+         `{clash}`."
     );
     let job = job.clone().about(about).long_about(None::<&str>);
     described(out, &job, path, &Shown::NotUnder(OF_JOB));
@@ -310,13 +317,14 @@ fn arg_name(arg: &Arg) -> String {
 fn exit_codes(command: &Command) -> String {
     let all = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let mut out = format!(
-        "# Exit codes\n\n{NOTE}Scripts may rely on the numbers.\n\n| code | what it says |\n| --- | --- |\n"
+        "# Exit codes\n\n{NOTE}Scripts may rely on the numbers.\n\n\
+         | code | meaning |\n| --- | --- |\n"
     );
     for line in all.lines().skip(1) {
         let (code, what) = line.trim().split_once(' ').expect("a code and what it says");
         let _ = writeln!(out, "| {code} | {} |", cell(what.trim()));
     }
-    out += "\nOf single commands:\n\n";
+    out += "\nSome commands define their own codes:\n\n";
     let mut command = command.clone();
     command.build();
     of_commands(&mut out, &command, "springtide");
@@ -339,15 +347,17 @@ fn of_commands(out: &mut String, command: &Command, path: &str) {
 const CATALOGUE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../runtime/src/event/catalogue.rs");
 
-/// The catalogue is one enum of variants with documented fields, formatted by rustfmt: read by how far lines are indented.
+/// The page of events. Relies on the format of the catalogue: one enum of variants with documented
+/// fields, indented by rustfmt.
 fn events() -> String {
     let text = super::read(CATALOGUE.as_ref());
     let (_, body) = text.split_once("pub enum Event {\n").expect("the enum of events");
     let (body, _) = body.split_once("\n}\n").expect("its end");
     let mut out = format!(
-        "# Events\n\n{NOTE}What a run's `events.jsonl` may have, one JSON object a line: `kind` says which. Kinds and fields keep \
-         their names and meanings; new ones may come. *Decisions* are never dropped; of *facts* the oldest are where there is no \
-         room, and the log says how many.\n"
+        "# Events\n\n{NOTE}Each line of a run's `events.jsonl` is a JSON object, and `kind` is its \
+         kind. Kinds and fields keep their names and meanings; new ones may be added. *Decisions* \
+         are never dropped. If space is short, the oldest *facts* are dropped, and the log has \
+         their number.\n"
     );
     let (mut doc, mut fields) = (Vec::new(), String::new());
     let mut kind = None;
@@ -376,7 +386,8 @@ fn events() -> String {
             let decision = weight(&text, &name);
             let _ = write!(
                 out,
-                "\n## `{kind}`\n\n{} *{}.*\n\n| field | type | what it is |\n| --- | --- | --- |\n{fields}",
+                "\n## `{kind}`\n\n{} *{}.*\n\n\
+                 | field | type | meaning |\n| --- | --- | --- |\n{fields}",
                 cell(&about),
                 if decision { "Decision" } else { "Fact" },
             );
@@ -414,12 +425,12 @@ fn field_type(of: &str) -> String {
         "String" => "text",
         "u64" | "u32" => "whole number",
         "bool" => "true or false",
-        "JobId" => "a job's number",
-        "NodeId" => "a node's name",
-        "ClusterId" => "a cluster's name",
+        "JobId" => "number of a job",
+        "NodeId" => "name of a node",
+        "ClusterId" => "name of a cluster",
         "Epoch" => "whole number",
-        "Incarnation" => "a life's number",
-        "TaskPath" => "a task's path",
+        "Incarnation" => "incarnation number",
+        "TaskPath" => "path of a task",
         "Scope" => "`local` or `wide`",
         "TaskEnd" => "`done`, `failed`, `handed_back` or `stopped`",
         "serde_json::Value" => "any JSON",
@@ -469,8 +480,9 @@ pub fn metrics() -> Vec<Metric> {
 
 fn metrics_page() -> String {
     let mut out = format!(
-        "# Metrics\n\n{NOTE}What `/metrics` of the dashboard tells, in the OpenMetrics format. No label names a node or a job, \
-         so that the number of series is bounded.\n\n| name | kind | what it is |\n| --- | --- | --- |\n"
+        "# Metrics\n\n{NOTE}`/metrics` of the dashboard has these metrics in the OpenMetrics \
+         format. No label names a node or a job, so the number of series is bounded.\n\n\
+         | name | kind | meaning |\n| --- | --- | --- |\n"
     );
     for Metric { name, counter, help } in metrics() {
         let kind = if counter { "counter" } else { "gauge" };
