@@ -8,8 +8,7 @@ mod broker;
 
 use std::time::Duration;
 
-pub use self::book::LedgerChange;
-pub(crate) use self::book::{ReservableSite, ReservationLedger, StepTimeouts};
+pub use self::book::{LedgerChange, ReservableSite, ReservationLedger, StepTimeouts};
 pub use self::broker::{Broker, Failure, Limits, News, Order};
 use crate::policy::provisioning::{Time, from_duration};
 pub use springtide_protocol::reservation::*;
