@@ -1,6 +1,14 @@
 //! The roles of a Springtide grid as actix actors. See `ARCHITECTURE.md`.
 //!
-//! Decisions are pure functions, in `springtide-policy`; actors collect their inputs and execute them.
+//! - [`worker`], [`cluster`], [`coordinator`]: the roles in a job. [`scheduler`], [`enrol`]: the
+//!   head's. [`site`], [`files`]: a cluster's. [`client`], [`probe`]: those of other processes.
+//! - [`head`], [`site_host`], [`node`]: the assembly of a process from its roles. Begin here.
+//!
+//! An actor receives messages, asks a state machine or a policy, and executes the decision. The
+//! messages are in `springtide-protocol`, the decisions in `springtide-policy` and
+//! `springtide-scheduler`, and the nodes' programs are started by `springtide-providers`. No role
+//! imports another: they address each other by the protocol's receivers. Only a role that starts
+//! another names it, as the worker does with its coordinators.
 
 pub mod admit;
 pub mod client;

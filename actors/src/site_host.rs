@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+pub use springtide_protocol::names::site_node;
 use springtide_protocol::names::{ENROLMENT, SCHEDULER, site_name};
 use springtide_protocol::receivers::Scheduler;
 use springtide_protocol::scheduler::{NodeLost, StubGone};

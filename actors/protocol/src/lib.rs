@@ -5,12 +5,12 @@
 //!   job as a whole, and [`look`] those of observers.
 //! - [`names`]: the names under which the receivers are published.
 //! - [`receivers`]: types that stand for the receivers where a sender addresses them.
-//! - [`admit`]: the rule of each message. `admit/matrix.txt` shows the consequences of the rules for
-//!   each role and place.
+//! - [`admit`]: the rule of each message. `admit/matrix.txt` shows the consequences of the rules
+//!   for each role and place.
 //! - [`reservation`], [`hardware`], [`pulse`]: data that messages carry, and heartbeats.
 //!
-//! Begin at [`admit::RULES`], the list of all messages. The golden bytes in `golden/` must decode in
-//! later versions; a change of the wire shows there.
+//! Begin at [`admit::RULES`], the list of all messages. The golden bytes in `golden/` must decode
+//! in later versions; a change of the wire shows there.
 //!
 //! Data only: no actors and no decisions. A sender needs this crate, not the receiver's.
 

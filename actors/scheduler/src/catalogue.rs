@@ -6,22 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_base::id::ClusterId;
 
-pub use crate::files::FileStatus;
-use crate::files::{FileEntry, FilesHere};
+use crate::files::{FileEntry, FileStatus, FilesHere};
 
 /// Greatest number of files that an error message lists.
 const LISTED_MAX: usize = 8;
 
 /// All files of the grid, and the clusters that have reported.
 #[derive(Debug, Default)]
-pub struct Catalogue {
+pub(crate) struct Catalogue {
     files: BTreeMap<String, BTreeMap<ClusterId, FileEntry>>,
     reported: BTreeSet<ClusterId>,
 }
 
 impl Catalogue {
     /// Records a cluster's report. Returns the names whose entries changed.
-    pub fn here(&mut self, here: FilesHere) -> BTreeSet<String> {
+    pub(crate) fn here(&mut self, here: FilesHere) -> BTreeSet<String> {
         let FilesHere { cluster, files } = here;
         // Unknown files count as absent, so that no job is placed where its files cannot be read.
         let files = files.unwrap_or_default();
@@ -52,18 +51,18 @@ impl Catalogue {
     }
 
     /// Records that a cluster has this file now, regardless of its last report.
-    pub fn has(&mut self, cluster: &ClusterId, file: FileEntry) {
+    pub(crate) fn has(&mut self, cluster: &ClusterId, file: FileEntry) {
         self.files.entry(file.name.clone()).or_default().insert(cluster.clone(), file);
     }
 
     /// Status of a file name. Its clusters are empty if no cluster has the file.
-    pub fn file(&self, name: &str) -> FileStatus {
+    pub(crate) fn file(&self, name: &str) -> FileStatus {
         let clusters = self.files.get(name).cloned().unwrap_or_default();
         FileStatus { name: name.to_owned(), clusters }
     }
 
     /// All files of all clusters, by name.
-    pub fn files(&self) -> Vec<FileStatus> {
+    pub(crate) fn files(&self) -> Vec<FileStatus> {
         self.files.keys().map(|name| self.file(name)).collect()
     }
 
@@ -71,7 +70,7 @@ impl Catalogue {
     ///
     /// # Errors
     /// Names the missing file, the known files, and the clusters that have not reported yet.
-    pub fn check<'a>(
+    pub(crate) fn check<'a>(
         &self,
         names: impl IntoIterator<Item = &'a String>,
         clusters: &BTreeSet<ClusterId>,

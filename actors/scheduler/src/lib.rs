@@ -7,14 +7,14 @@
 //! - [`reservation`]: the two sides of the agreement about reserved processors.
 //! - [`poison`]: which task is to blame for the deaths of nodes. Coordinators use it too.
 //! - [`audit`]: checks of the invariants, which end the process.
-//! - [`catalogue`]: which cluster has which input file.
+//! - `catalogue`: which cluster has which input file.
 //!
 //! No messages are sent here, no files are read or written, and there is no clock: callers pass the
 //! time, execute the actions, and feed back what follows. So the same code runs in a head, in
 //! simulations of workloads and in tests of random histories.
 
 pub mod audit;
-pub mod catalogue;
+mod catalogue;
 pub mod core;
 pub mod manager;
 pub mod poison;

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::job::{DeadHolder, JobError};
 
 /// Maximum time between the deaths of a cluster's nodes that may be the loss of the cluster.
-pub const CLUSTER_WITHIN: Duration = Duration::from_secs(3);
+pub(crate) const CLUSTER_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum numbers of deaths and tasks; entries of the oldest deaths are deleted first.
 const DEATHS_MAX: usize = 1000;
 const TASKS_MAX: usize = 20_000;

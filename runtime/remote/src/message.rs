@@ -22,8 +22,8 @@ pub trait RemoteMessage:
 
 /// A receiver of messages of type `M`: an actor with a handler, or a type that stands for one.
 ///
-/// [`receiver!`](crate::receiver) declares a type that stands for an actor. A sender then depends on
-/// the messages, and not on the crate of the actor.
+/// [`receiver!`](crate::receiver) declares a type that stands for an actor. A sender then depends
+/// on the messages, and not on the crate of the actor.
 pub trait Receives<M> {}
 
 impl<A, M> Receives<M> for A

@@ -10,8 +10,9 @@
 //!
 //! A message about a job is also judged by the sender's place in that job, and by the epoch that it
 //! names. [`judge`] judges, and [`RULES`] lists each message with its rule. Actors apply the
-//! judgement before their handlers. Only the last epoch issued by the scheduler is valid. A receiver that does not know an epoch or a sender asks the
-//! scheduler ([`GetAuthority`](crate::scheduler::GetAuthority)).
+//! judgement before their handlers. Only the last epoch issued by the scheduler is valid. A
+//! receiver that does not know an epoch or a sender asks the scheduler
+//! ([`GetAuthority`](crate::scheduler::GetAuthority)).
 //!
 //! A message about its sender must name the node of the link's certificate. Messages of a process
 //! to itself are not judged. Networks without certificates (in memory) have no roles, but places

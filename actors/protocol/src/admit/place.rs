@@ -221,7 +221,7 @@ impl fmt::Display for Principal {
 }
 
 /// A role's name, as certificates write it.
-pub fn role_name(role: Role) -> &'static str {
+fn role_name(role: Role) -> &'static str {
     match role {
         Role::Head => "head",
         Role::Site => "site",

@@ -425,7 +425,7 @@ pub(super) fn listening(base: &Path, job: u64) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use springtide_runtime::fuzz::{Target, run};
+    use springtide_base::fuzz::{Target, run};
 
     use super::*;
 

@@ -34,7 +34,7 @@ impl Sources {
 
     fn check(&self, root: &Path, code: &str) -> Result<(), String> {
         let below = |directory: &&str| {
-            code.strip_prefix(**directory).is_some_and(|rest| rest.starts_with('/'))
+            code.strip_prefix(*directory).is_some_and(|rest| rest.starts_with('/'))
         };
         let in_tree = DIRECTORIES.iter().chain(&[".ci"]).any(|directory| below(&directory));
         let in_root =
