@@ -3,6 +3,7 @@
 //! Independent of all commands.
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use springtide_actors::job::{AssignError, JobError};
@@ -106,6 +107,11 @@ impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
+}
+
+/// A failure about a file.
+pub fn cannot(what: &str, path: &Path, error: &dyn fmt::Display) -> Failed {
+    Failed::failure(format!("cannot {what} {}: {error}", path.display()))
 }
 
 /// The exit code of a failed link; `None` if the remote process did not refuse it.

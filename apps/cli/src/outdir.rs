@@ -1,7 +1,7 @@
 //! Files that commands write: a run's directory with its log and the job's files, and artefacts of
 //! other commands.
 //!
-//! Every file of this crate is written through this module (`clippy.toml` forbids the other ways),
+//! Every file of the commands is written through this module (`clippy.toml` forbids the other ways),
 //! so that a failed write fails the command. Independent of the origin of events.
 #![allow(clippy::disallowed_methods)]
 
@@ -14,9 +14,8 @@ use serde_json::Value;
 use springtide_runtime::event::{Manifest, Record, RunDir, RunLog, SCHEMA, write_atomic};
 
 use crate::dates::stamp;
-use crate::exit::Failed;
-use crate::grid::cannot;
-use crate::run::print;
+use crate::exit::{Failed, cannot};
+use crate::print::print;
 
 /// Creates a directory and its parents, unless they exist.
 ///

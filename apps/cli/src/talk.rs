@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
 
-use crate::report::{number, seconds};
+use crate::format::{number, seconds};
 
 /// Interval between lines of progress without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);

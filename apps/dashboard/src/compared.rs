@@ -4,8 +4,8 @@
 
 use springtide_actors::policy::Mode;
 
-use super::course::RunSeries;
-use super::report::escaped;
+use crate::course::RunSeries;
+use crate::report::escaped;
 
 /// The text of an unknown number.
 const UNKNOWN: &str = "";
@@ -173,7 +173,7 @@ fn grouped(number: f64, digits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dashboard::course::Totals;
+    use crate::course::Totals;
 
     fn run(label: &str, wall_s: f64, checksum: &str) -> RunSeries {
         let ended = Some(Ok(Some(checksum.to_owned())));

@@ -6,9 +6,9 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::guard::Guard;
-use super::model::{GridSnapshot, tests::snapshot};
-use super::serve::{self, DashboardState};
+use crate::guard::Guard;
+use crate::model::{GridSnapshot, tests::snapshot};
+use crate::serve::{self, DashboardState};
 use tokio::sync::mpsc::Sender;
 
 /// Processor time of this process in seconds.

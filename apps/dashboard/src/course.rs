@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use springtide_actors::look::DecisionLook;
 use springtide_actors::policy::Mode;
+use springtide_cli::format::median;
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::meter::{Counters, Times};
 
-use crate::report::median;
 use crate::runlog::RunLog;
 
 /// Maximum number of iterations with values of their own; more are grouped into intervals.

@@ -10,8 +10,8 @@ use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::{ThreadState, Times};
 use springtide_simulator::figure::{COLOURS, FigureError, draw, wrong};
 
-use super::course::{Mark, RunSeries, Steps};
-use crate::workflow::canvas::{plain, short};
+use crate::canvas::{plain, short};
+use crate::course::{Mark, RunSeries, Steps};
 
 /// Maximum number of points of a line; of more, the last one of each interval.
 const POINTS: usize = 1200;

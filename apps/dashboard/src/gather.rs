@@ -19,8 +19,8 @@ use springtide_runtime::remote::{Hub, Refusal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::model::GridSnapshot;
-use super::serve::DashboardState;
+use crate::model::GridSnapshot;
+use crate::serve::DashboardState;
 
 /// Interval between polls while a client watches.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -11,6 +11,11 @@
 //! the history. A tick is made once for all clients, slow clients skip ticks, and the HTTP server
 //! has a thread of its own. The dashboard is read-only: instead of actions it shows commands.
 
+// Tests may write files directly.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+pub mod canvas;
+pub mod changes;
 mod compared;
 mod connections;
 #[cfg(all(test, target_os = "linux"))]
@@ -23,9 +28,13 @@ mod metrics;
 mod model;
 mod page;
 mod replay;
-mod report;
+pub mod report;
 mod reserved;
+pub mod runlog;
 mod serve;
+pub mod top;
+pub mod trace;
+pub mod why;
 
 use std::fs;
 use std::io;
@@ -35,17 +44,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use springtide_actors::head::Head;
+use springtide_cli::exit::{Failed, cannot};
+use springtide_cli::outdir::write_file;
 use springtide_runtime::config::DashboardSection;
 use springtide_runtime::event::Record;
 use springtide_runtime::private;
 use tokio::sync::mpsc;
 
-pub use self::report::{report, write_page};
-
 use self::guard::Guard;
 use self::serve::DashboardState;
-use crate::exit::Failed;
-use crate::outdir::write_file;
 
 /// Maximum number of queued records; more are dropped and counted.
 const RECORDS_MAX: usize = 4096;
@@ -202,8 +209,7 @@ impl UrlFile {
 /// # Errors
 /// It cannot be read, or others can read it.
 pub fn read_token(file: &Path) -> Result<String, Failed> {
-    let cannot = |error| crate::grid::cannot("read", file, &error);
-    let text = fs::read_to_string(file).map_err(cannot)?;
+    let text = fs::read_to_string(file).map_err(|error| cannot("read", file, &error))?;
     private::check_file(file).map_err(Failed::usage)?;
     Ok(text.trim().to_owned())
 }

@@ -16,7 +16,7 @@ use springtide_actors::scheduler::{JobState, NodeState};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::{Counters, ThreadState, Times};
 
-use super::model::Model;
+use crate::model::Model;
 
 /// A value of a metric with its labels.
 type Sample = (Vec<(&'static str, String)>, f64);

@@ -14,8 +14,8 @@ use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
 use springtide_runtime::meter::{LatencySummary, Statistics, hundredths};
 
-use super::reserved;
-use crate::up::{ChangeSubject, changes_between};
+use crate::changes::{ChangeSubject, changes_between};
+use crate::reserved;
 
 /// Maximum number of points of a job's history at full rate; of older ones every tenth is kept.
 const FINE_POINTS: usize = 3600;

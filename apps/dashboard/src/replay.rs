@@ -12,7 +12,7 @@ use springtide_actors::scheduler::{JobState, JobStatus, NodeState, NodeStatus, S
 use springtide_runtime::event::{Event, WorkerRow};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
 
-use super::model::{GridSnapshot, Model};
+use crate::model::{GridSnapshot, Model};
 use crate::runlog::{RunLog, TimedDecision};
 
 /// Maximum number of frames.

@@ -7,19 +7,18 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use springtide_cli::exit::{Failed, cannot};
+use springtide_cli::outdir::write_file;
+use springtide_cli::print::print;
 use springtide_runtime::event::RunDir;
 
-use crate::exit::Failed;
-use crate::grid::cannot;
-use crate::outdir::write_file;
-use crate::run::print;
 use crate::runlog::RunLog;
 
-use super::compared;
-use super::course::{Mark, RunSeries};
-use super::figures::{self, Figure};
-use super::page::{HTML, SCRIPT, SHAPES, STYLE};
-use super::replay;
+use crate::compared;
+use crate::course::{Mark, RunSeries};
+use crate::figures::{self, Figure};
+use crate::page::{HTML, SCRIPT, SHAPES, STYLE};
+use crate::replay;
 
 /// The page loads nothing from elsewhere.
 const CSP: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
@@ -87,7 +86,7 @@ pub fn write_page(out: &Path, text: &str, run_logs: &[RunLog]) -> Result<(), Fai
     run_logs
         .iter()
         .filter_map(|run_log| run_log.gap.as_ref())
-        .for_each(|gap| crate::talk::tell(gap));
+        .for_each(|gap| springtide_cli::talk::tell(gap));
     Ok(())
 }
 

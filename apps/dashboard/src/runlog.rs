@@ -12,10 +12,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use springtide_actors::policy::{ADAPT, Logged, Mode};
+use springtide_cli::exit::Failed;
 use springtide_runtime::event::{Event, Manifest, ReadLog, Record, RunDir, read};
 use springtide_runtime::id::{ClusterId, NodeId};
-
-use crate::exit::Failed;
 
 /// Incarnations in this range are microseconds since 1970, in logs without start times.
 const BY_CLOCK: std::ops::Range<u64> = 1_000_000_000_000_000..1 << 52;

@@ -21,12 +21,12 @@ use futures_util::stream::{Stream, unfold};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, timeout};
 
-use super::connections::{Close, Connection, Connections, Limits, Serving};
-use super::guard::{COOKIE, Guard, RequestFacts, Verdict};
-use super::metrics;
-use super::model::{GridSnapshot, Model};
-use super::page;
-use crate::up::held;
+use crate::changes::held;
+use crate::connections::{Close, Connection, Connections, Limits, Serving};
+use crate::guard::{COOKIE, Guard, RequestFacts, Verdict};
+use crate::metrics;
+use crate::model::{GridSnapshot, Model};
+use crate::page;
 
 /// Maximum number of open streams.
 const STREAMS_MAX: u64 = 64;

@@ -14,12 +14,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline, Widget, Wrap};
 use serde_json::Value;
-use springtide_runtime::config::{GridConfig, Sources, load};
-
-use crate::dashboard::UrlFile;
-use crate::exit::Failed;
-use crate::grid;
-use crate::run::print;
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::print::print;
 
 /// Interval between requests to the dashboard.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,22 +38,12 @@ const STATES: [(char, Color, &str); 5] = [
     ('b', Color::Magenta, "benchmark"),
 ];
 
-/// Options that select the dashboard.
-pub struct DashboardArgs<'a> {
-    /// The URL of the dashboard.
-    pub url: Option<&'a str>,
-    /// The config of the running grid.
-    pub config: Option<&'a Path>,
-    /// A file with the dashboard's token.
-    pub token_file: Option<&'a Path>,
-}
-
-/// Shows the dashboard until it is ended; without a terminal, prints one frame as text.
+/// Shows the dashboard at this URL until it is ended; without a terminal, prints one frame as text.
 ///
 /// # Errors
-/// The dashboard is not found or does not answer, or the terminal does not work.
-pub fn top(at: &DashboardArgs<'_>, once: bool) -> Result<(), Failed> {
-    let client = Client::of(at)?;
+/// The token cannot be read, the dashboard does not answer, or the terminal does not work.
+pub fn top(url: &str, token_file: Option<&Path>, once: bool) -> Result<(), Failed> {
+    let client = Client::new(url, token_file)?;
     let mut shown = Screen { colours: std::env::var_os("NO_COLOR").is_none(), ..Screen::default() };
     shown.history(&client.get("/api/v1/history")?);
     shown.take(client.snapshot(0)?);
@@ -139,21 +125,8 @@ fn newest(events: &[Value]) -> u64 {
 }
 
 impl Client {
-    fn of(at: &DashboardArgs<'_>) -> Result<Self, Failed> {
-        let (mut url, mut token_file) = (at.url.map(str::to_owned), None);
-        if let (None, Some(file)) = (&url, at.config) {
-            let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
-            url = Some(UrlFile::read(&grid::dir_of(file, &config))?);
-            token_file = config.dashboard.token_file;
-        }
-        let url = url.ok_or_else(|| {
-            Failed::usage(
-                "no dashboard is given: add --config grid.toml or its URL \
-            http://HOST:PORT/",
-            )
-        })?;
-        let token_file = at.token_file.or(token_file.as_deref());
-        let token = token_file.map(crate::dashboard::read_token).transpose()?;
+    fn new(url: &str, token_file: Option<&Path>) -> Result<Self, Failed> {
+        let token = token_file.map(crate::read_token).transpose()?;
         let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_TIMEOUT)).build();
         let url = url.trim_end_matches('/').to_owned();
         Ok(Self { agent: config.into(), url, token })
@@ -166,7 +139,7 @@ impl Client {
         }
         let wrong = |error: ureq::Error| match error {
             ureq::Error::StatusCode(401) => Failed::new(
-                crate::exit::Exit::Auth,
+                Exit::Auth,
                 format!("{} requires a token: add --token-file FILE", self.url),
             ),
             error => Failed::failure(format!("{}: {error}", self.url)),

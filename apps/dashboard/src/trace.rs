@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use springtide_cli::exit::Failed;
 use springtide_runtime::event::{Event, Scope, TaskEnd};
 use springtide_runtime::id::{ClusterId, JobId, NodeId, TaskPath};
 
-use crate::dashboard::write_page;
-use crate::exit::Failed;
+use crate::report::write_page;
 use crate::runlog::RunLog;
 
 /// The process id of events that concern the whole job.

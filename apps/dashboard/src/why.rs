@@ -9,16 +9,16 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use springtide_actors::policy::{self, Action, Divergence, Reason};
+use springtide_cli::exit::Failed;
+use springtide_cli::format::{SCHEMA, many, seconds};
+use springtide_cli::print::print;
+use springtide_cli::talk::{clean, tell};
+use springtide_cli::wrap;
 use springtide_runtime::config::nearest;
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 
-use crate::exit::Failed;
-use crate::report::{SCHEMA, many, seconds};
-use crate::run::print;
 use crate::runlog::{RunLog, TimedDecision, TimedEvent};
-use crate::talk::{clean, tell};
-use crate::wrap;
 
 /// Interval within which equal events of several nodes share one line, in seconds.
 const GROUP_S: f64 = 2.0;

@@ -8,11 +8,11 @@ use springtide_actors::policy::{
     Agreed, ClusterAggregate, Inputs, Logged, Memory, Offer, Root, Settings, Snapshot, WorkerStats,
     decide,
 };
+use springtide_cli::outdir::manifest;
 use springtide_runtime::event::{Event, Record, RunDir};
 use springtide_runtime::id::{Incarnation, JobId};
 
 use super::*;
-use crate::outdir::manifest;
 
 /// The start of all recorders, in microseconds since the Unix epoch.
 const START_US: u64 = 1_795_262_400_000_000;
@@ -272,7 +272,7 @@ fn a_node_has_the_reasons_of_its_joins_losses_and_stays() {
     assert!(lost.contains("43.0 s  node del-2 was lost\n"), "{lost}");
     assert!(lost.contains("no decision mentioned it"), "{lost}");
     let wrong = find_node(&run_log, "bud-22").unwrap_err();
-    assert_eq!(wrong.exit, crate::Exit::Usage);
+    assert_eq!(wrong.exit, springtide_cli::exit::Exit::Usage);
     assert!(wrong.message.ends_with("knows no node bud-22: did you mean bud-2?"), "{wrong}");
     let then = node_entries(&run_log, &"del-2".into(), Some(20.0)).unwrap();
     assert_eq!(then[0].text, "period 2 did not mention node del-2");
@@ -321,7 +321,7 @@ fn a_decision_that_differs_is_reported_with_its_path() {
         text.replacen(&logged, &other, 1)
     });
     let failed = replay(&dir).unwrap_err();
-    assert_eq!(failed.exit, crate::Exit::Failure);
+    assert_eq!(failed.exit, springtide_cli::exit::Exit::Failure);
     let expected = "period 1 of epoch 1 differs, the first of 7 decisions that do";
     assert!(failed.message.starts_with(expected), "{failed}");
     let place = format!("\n  actions[0].count: logged 77, now {count}");
@@ -362,7 +362,7 @@ fn truncated_and_empty_logs_are_reported() {
     assert!(decision_at(&run_log, 1.0).is_err());
     assert_eq!(all_entries(&run_log).len(), 1);
     let nothing = RunLog::read(&dir.join("elsewhere")).unwrap_err();
-    assert_eq!(nothing.exit, crate::Exit::Usage);
+    assert_eq!(nothing.exit, springtide_cli::exit::Exit::Usage);
     assert!(nothing.message.contains("holds no run"), "{nothing}");
 }
 

@@ -9,20 +9,73 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+use springtide_cli::exit::{Failed, cannot};
+use springtide_cli::format::median;
+use springtide_cli::outdir::Artefacts;
 use springtide_runtime::config::{ScenarioConfig, Sources, load};
 use springtide_runtime::event::RunDir;
 use springtide_simulator::figure::{self, Hue, Series};
 use springtide_simulator::paper;
 
-use crate::exit::Failed;
-use crate::grid::cannot;
-use crate::live::{REPORT, Report};
-use crate::outdir::Artefacts;
-use crate::report::median;
-
 /// The modes in the order of the table's columns.
 const MODES: [(&str, Hue); 3] =
     [("static", Hue::Fixed), ("monitor", Hue::Monitored), ("adaptive", Hue::Adaptive)];
+
+/// The name of the file with a run's [`Report`].
+pub const REPORT: &str = "wan.json";
+
+/// The report of a live run: the content of its `wan.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// The version of the content.
+    pub schema: u32,
+    /// The name of the scenario.
+    pub scenario: String,
+    /// The description of the scenario.
+    pub about: String,
+    /// The mode: static, monitor or adaptive.
+    pub mode: String,
+    /// The random seed of the run.
+    pub seed: u64,
+    /// The factor by which work, traffic and event times were divided.
+    pub time_scale: f64,
+    /// The fraction of a core of a node of speed 1.
+    pub share: f64,
+    /// The mechanism that limited the processors.
+    pub quota: String,
+    /// The emulation of the network: `router`, `kernel` or `sockets`.
+    pub network: String,
+    /// The monitoring period in seconds.
+    pub period_s: f64,
+    /// Time from the job's submission to its end, in seconds.
+    pub wall_s: f64,
+    /// Length of each iteration in seconds.
+    pub iterations: Vec<f64>,
+    /// The number of nodes over time: seconds, nodes.
+    pub nodes_over_time: Vec<(f64, u32)>,
+    /// Events of the grid: seconds, description.
+    pub events: Vec<(f64, String)>,
+    /// Decisions of the policy: seconds, actions.
+    pub decisions: Vec<(f64, String)>,
+    /// The checksum of the result.
+    pub checksum: String,
+    /// The fraction of the host's processor time that was used during the run, by all processes.
+    pub busy: f64,
+    /// The fraction of processor time that the hypervisor took, if the host is virtual and reports
+    /// it.
+    #[serde(default)]
+    pub stolen: f64,
+    /// Whether processors were kept awake during the run.
+    #[serde(default)]
+    pub awake: bool,
+    /// Lateness of packets in the router in microseconds: median, 99th percentile and maximum.
+    pub late_us: Option<[f64; 3]>,
+    /// The fraction by which the paper's run was shorter than a static one.
+    pub paper_reduction: Option<f64>,
+    /// The simulated time of the job in seconds.
+    pub predicted_s: Option<f64>,
+}
 
 /// Reads the runs in these directories and below, prints the table, and draws a figure of each
 /// scenario into `figures`.
@@ -54,7 +107,7 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
         }
     }
     let rows: Vec<Row> = all(&groups).map(|(setting, _, runs)| Row::of(setting, runs)).collect();
-    let object = serde_json::json!({ "schema": crate::report::SCHEMA, "scenarios": rows });
+    let object = serde_json::json!({ "schema": springtide_cli::format::SCHEMA, "scenarios": rows });
     artefacts.print(json, object, || tables(&rows))
 }
 

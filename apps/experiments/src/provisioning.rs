@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{
     Budget, Dag, Found, Method, Objectives, SECOND, Search,
 };
+use springtide_cli::exit::Failed;
+use springtide_cli::outdir::Artefacts;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::provisioning::Range;
 use springtide_simulator::provisioning::compare::{
@@ -21,9 +23,6 @@ use springtide_simulator::provisioning::load::{Copies, Window};
 use springtide_simulator::provisioning::made::{self, Layered};
 use springtide_simulator::provisioning::sites::{self, Instance, Plan, Standing, Way};
 use springtide_simulator::workload::swf::{self, Trace};
-
-use crate::exit::Failed;
-use crate::outdir::Artefacts;
 
 /// Processors of the paper's machine, for which the widths of its tasks are given.
 const PAPER_PROCESSORS: u32 = 430;
@@ -232,8 +231,7 @@ pub fn provisioning(args: &ProvisioningArgs) -> Result<(), Failed> {
             trade_off(args, &site, Some((0.05, 0.5)), &mut results)?;
         }
     }
-    let result =
-        json!({ "schema": crate::report::SCHEMA, "seed": args.seed, "results": results.json });
+    let result = json!({ "schema": springtide_cli::format::SCHEMA, "seed": args.seed, "results": results.json });
     let mut artefacts = Artefacts::of(args.out.as_deref());
     results.files.iter().for_each(|(name, text)| artefacts.keep(name, text));
     artefacts.keep("provisioning.json", format!("{result}\n"));

@@ -17,6 +17,9 @@ use springtide_actors::policy::Mode;
 use springtide_barnes_hut::domains::{Costs, measure};
 use springtide_barnes_hut::options::{Distribution, Model as Bodies};
 use springtide_barnes_hut::{BarnesHut, generate};
+use springtide_cli::exit::Failed;
+use springtide_cli::outdir::Artefacts;
+use springtide_cli::print::print;
 use springtide_runtime::config::{Rate, Time};
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::net::memory::MemoryConfig;
@@ -25,10 +28,6 @@ use springtide_simulator::apps::Model;
 use springtide_simulator::figure::{self, COLOURS, FigureError, wrong};
 use springtide_simulator::machines::Machine;
 use springtide_simulator::{Grid, Layout, Place, simulate};
-
-use crate::exit::Failed;
-use crate::outdir::Artefacts;
-use crate::run::print;
 
 /// The maximum simulated time of a run.
 const SIMULATED_TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);

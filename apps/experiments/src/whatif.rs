@@ -12,6 +12,9 @@ use clap::Args;
 use clap::ValueHint;
 use serde::Deserialize;
 use springtide_actors::policy::Mode;
+use springtide_cli::exit::Failed;
+use springtide_cli::format::{seconds, size};
+use springtide_cli::print::print;
 use springtide_runtime::config::{
     ConfigError, GridConfig, LineSection, LinksConfig, Loaded, Name, Pair, PlaceSection, Problem,
     ScenarioConfig, Sources, Time, Whole, load, nearest,
@@ -21,10 +24,6 @@ use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::Wire;
 use springtide_simulator::forecast::{self, Order, Predicted, Without};
 use springtide_simulator::recorded::{Learned, Part, Recorded, learn};
-
-use crate::exit::Failed;
-use crate::report::{seconds, size};
-use crate::run::print;
 
 /// Options of a prediction.
 #[derive(Args, Clone, Debug)]
@@ -88,10 +87,10 @@ pub fn what_if(args: &WhatIfArgs, settings: PredictionSettings) -> Result<(), Fa
     let Prediction { run, learned, mode, predicted } = predict(args, settings)?;
     if json {
         let object = serde_json::json!({
-            "schema": crate::report::SCHEMA,
+            "schema": springtide_cli::format::SCHEMA,
             "recorded": run,
             "learned": learned,
-            "mode": crate::sim::word(mode),
+            "mode": mode.word(),
             "seed": seed,
             "predictions": predicted,
         });

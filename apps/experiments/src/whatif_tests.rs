@@ -1,10 +1,10 @@
 //! Predictions of runs that were recorded in virtual time.
 
+use springtide_cli::exit::Exit;
 use springtide_runtime::config::ScenarioConfig;
 use springtide_simulator::scenario::{Play, play_over};
 
 use super::*;
-use crate::exit::Exit;
 
 /// Two clusters of speed 1 and a third of speed 0.5, all at work from the start. Data is sent, and
 /// the root works alone for a while.
@@ -66,7 +66,7 @@ impl RecordedRun {
         let settings = Play { mode: Mode::Monitor, period: None, seed: 1 };
         let played = play_over(&loaded.value, &settings, Wire::Frames).unwrap();
         let (dir, config) = (place.path("run"), &loaded.value);
-        crate::sim::keep(&dir, config, SCENARIO, &played, &settings, "1").unwrap();
+        crate::scenario::keep(&dir, config, SCENARIO, &played, &settings, "1").unwrap();
         place.put("grid.toml", GRID);
         place.put("links.toml", LINKS);
         (place, played.ended.report.wall_s)

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 use serde::Serialize;
+use springtide_cli::exit::Failed;
+use springtide_cli::options::words;
+use springtide_cli::outdir::Artefacts;
 use springtide_runtime::config::{
     Loaded, Malleability, Name, Placing, Precedence, Sources, WorkloadConfig, allowed_share, load,
 };
@@ -17,10 +20,6 @@ use springtide_simulator::workload::made::{Made, MakeError, make, make_of};
 use springtide_simulator::workload::stated::{Of, Statement, statements};
 use springtide_simulator::workload::swf::{self, Trace};
 use springtide_simulator::workload::{Outcome, Summary, play};
-
-use crate::args::words;
-use crate::exit::Failed;
-use crate::outdir::Artefacts;
 
 /// The name that selects all of the paper's workloads.
 const PAPER: &str = "paper";
@@ -160,7 +159,7 @@ pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
         _ => Vec::new(),
     };
     let result = serde_json::json!({
-        "schema": crate::report::SCHEMA, "warnings": warnings, "rows": rows, "paper": paper,
+        "schema": springtide_cli::format::SCHEMA, "warnings": warnings, "rows": rows, "paper": paper,
     });
     let mut artefacts = Artefacts::of(args.out.as_deref());
     if artefacts.are_wanted() {

@@ -630,19 +630,6 @@ fn parse_moment(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "must be seconds since the job's start, such as 42.5".to_owned())
 }
 
-pub fn time(text: &str) -> Result<Duration, String> {
-    let time = text.parse::<Time>()?.get();
-    if time.is_zero() { Err("must be longer than zero".to_owned()) } else { Ok(time) }
-}
-
-/// Parses a choice of the config's keywords.
-pub fn words<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
-where
-    T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(words).try_map(|word| word.parse::<T>())
-}
-
 /// The whole command. `jobs` are the subcommands of `run`, `needs` those of `job submit` and `job
 /// plan`.
 pub fn command(

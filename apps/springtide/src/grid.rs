@@ -211,11 +211,6 @@ pub fn program_name() -> String {
     name.map_or_else(|| "springtide".to_owned(), |name| name.into_owned())
 }
 
-/// A failure about a file.
-pub fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failed {
-    Failed::failure(format!("cannot {what} {}: {error}", path.display()))
-}
-
 /// The directory of the state of a grid with this config file.
 pub fn dir_of(file: &Path, config: &GridConfig) -> PathBuf {
     let parent = file.parent().unwrap_or_else(|| Path::new(""));

@@ -153,58 +153,6 @@ fn share(text: &str) -> Result<f64, String> {
     positive(text, 1.0)
 }
 
-/// The report of a live run: the content of its `wan.json`.
-#[derive(Clone, Debug, Serialize, serde::Deserialize)]
-pub struct Report {
-    /// The version of the content.
-    pub schema: u32,
-    /// The name of the scenario.
-    pub scenario: String,
-    /// The description of the scenario.
-    pub about: String,
-    /// The mode: static, monitor or adaptive.
-    pub mode: String,
-    /// The random seed of the run.
-    pub seed: u64,
-    /// The factor by which work, traffic and event times were divided.
-    pub time_scale: f64,
-    /// The fraction of a core of a node of speed 1.
-    pub share: f64,
-    /// The mechanism that limited the processors.
-    pub quota: String,
-    /// The emulation of the network: `router`, `kernel` or `sockets`.
-    pub network: String,
-    /// The monitoring period in seconds.
-    pub period_s: f64,
-    /// Time from the job's submission to its end, in seconds.
-    pub wall_s: f64,
-    /// Length of each iteration in seconds.
-    pub iterations: Vec<f64>,
-    /// The number of nodes over time: seconds, nodes.
-    pub nodes_over_time: Vec<(f64, u32)>,
-    /// Events of the grid: seconds, description.
-    pub events: Vec<(f64, String)>,
-    /// Decisions of the policy: seconds, actions.
-    pub decisions: Vec<(f64, String)>,
-    /// The checksum of the result.
-    pub checksum: String,
-    /// The fraction of the host's processor time that was used during the run, by all processes.
-    pub busy: f64,
-    /// The fraction of processor time that the hypervisor took, if the host is virtual and reports
-    /// it.
-    #[serde(default)]
-    pub stolen: f64,
-    /// Whether processors were kept awake during the run.
-    #[serde(default)]
-    pub awake: bool,
-    /// Lateness of packets in the router in microseconds: median, 99th percentile and maximum.
-    pub late_us: Option<[f64; 3]>,
-    /// The fraction by which the paper's run was shorter than a static one.
-    pub paper_reduction: Option<f64>,
-    /// The simulated time of the job in seconds.
-    pub predicted_s: Option<f64>,
-}
-
 /// Runs a live scenario.
 ///
 /// # Errors
@@ -321,9 +269,6 @@ pub fn run(
         Err(error) => Err(Failed::failure(error)),
     }
 }
-
-/// The name of the file with a run's [`Report`].
-pub const REPORT: &str = "wan.json";
 
 fn write(path: &Path, text: &str) -> Result<(), Failed> {
     write_file(path, text.as_bytes())

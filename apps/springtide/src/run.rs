@@ -107,23 +107,6 @@ pub fn print_early_failure(job: &str, json: bool, failed: Failed) -> Result<(), 
     Err(failed)
 }
 
-/// Prints data to standard output in one piece.
-///
-/// # Errors
-/// It cannot be written. A closed pipe is no failure.
-pub fn print(text: &str) -> Result<(), Failed> {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    match written {
-        // The reader has closed the pipe.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => {
-            other.map_err(|error| Failed::failure(format!("cannot write the result: {error}")))
-        }
-    }
-}
-
 async fn run_to_end(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
     let mut signals = Signals::take()?;
     let over = |sources| order.args.over(sources);

@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 use springtide_actors::job::JobParams;
 use springtide_actors::policy::Mode;
+use springtide_cli::exit::Failed;
 use springtide_runtime::id::NodeId;
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::net::memory::MemoryConfig;
@@ -26,8 +27,6 @@ use springtide_simulator::{Grid, Layout, Place, simulate};
 use springtide_stochastic::Solve;
 use springtide_stochastic::model::TwoStage;
 use springtide_stochastic::solve::worker::TimeModel;
-
-use crate::exit::Failed;
 
 /// The most simulated time of a run.
 const TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);

@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
 use serde_json::{Value, json};
+use springtide_cli::exit::Failed;
+use springtide_cli::outdir::Artefacts;
 use springtide_runtime::net::LinkProfile;
 use springtide_simulator::on_all_cores;
 use springtide_stochastic::model::TwoStage;
@@ -33,8 +35,6 @@ use self::experiment::{Distribution, Experiment, Laboratory, Measurement, Site, 
 use self::paper::{TABLE3, TABLE4, decision_s, table4_tasks};
 use self::profile::{Profile, ProfileRun, group_times};
 use self::report::Section;
-use crate::exit::Failed;
-use crate::outdir::Artefacts;
 
 /// The arguments of `sim atr`.
 #[derive(Args, Clone, Debug)]

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use springtide_cli::exit::Failed;
 use springtide_runtime::wire::encode_payload;
 use springtide_stochastic::model::TwoStage;
 use springtide_stochastic::sample::Sampling;
@@ -12,8 +13,6 @@ use springtide_stochastic::solve::local::{Step, solve_in_steps};
 use springtide_stochastic::solve::solver::{Plan, Request, Sample};
 use springtide_stochastic::solve::worker::{TaskGroup, Worker};
 use tokio::time::Instant;
-
-use crate::exit::Failed;
 
 /// Mean, extremes and coefficient of variation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use springtide_cli::exit::Failed;
 use springtide_runtime::id::{Incarnation, Peer};
 use springtide_runtime::net::memory::{MemoryConfig, MemoryNet, Wire};
 use springtide_runtime::net::{Class, Inbox, LinkProfile, Net};
@@ -12,8 +13,6 @@ use springtide_runtime::wire::Kind;
 use springtide_simulator::simulate;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-
-use crate::exit::Failed;
 
 /// The size of an answer, bytes.
 const ANSWER: usize = 64;
