@@ -6,12 +6,14 @@ use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
+use springtide_actors::enrol::BookError;
 use springtide_actors::job::{AssignError, JobError};
 use springtide_actors::node::NodeError;
 use springtide_actors::scheduler::{DrainError, SubmitError};
 use springtide_actors::store::StoreError;
 use springtide_runtime::config::ConfigError;
 use springtide_runtime::event::{LogError, RunDirError};
+use springtide_runtime::net::join::JoinError;
 use springtide_runtime::net::tls::TlsError;
 use springtide_runtime::net::{NetError, RefuseReason};
 use springtide_runtime::private::PrivateError;
@@ -162,6 +164,23 @@ failed! {
 impl From<NetError> for Failed {
     fn from(error: NetError) -> Self {
         let exit = if matches!(error, NetError::Tls(_)) { Exit::Auth } else { Exit::Failure };
+        Self::new(exit, error)
+    }
+}
+
+impl From<BookError> for Failed {
+    fn from(error: BookError) -> Self {
+        Self::failure(error)
+    }
+}
+
+impl From<JoinError> for Failed {
+    fn from(error: JoinError) -> Self {
+        let exit = match &error {
+            JoinError::Unreachable { .. } | JoinError::Bind { .. } => Exit::Failure,
+            JoinError::OtherGrid { .. } | JoinError::Refused(_) | JoinError::Tls(_) => Exit::Auth,
+            JoinError::NoDoor { .. } | JoinError::Answer { .. } => Exit::Version,
+        };
         Self::new(exit, error)
     }
 }

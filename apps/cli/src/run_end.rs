@@ -5,11 +5,12 @@
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
-use springtide_actors::job::{JobEnded, JobReport};
+use springtide_actors::job::{JobEnded, JobError, JobReport};
 use springtide_runtime::meter::{Histogram, Histograms, Statistics, StealCounts, ThreadState};
 use springtide_runtime::work::Outcome;
 use springtide_runtime::work::solo::SoloReport;
 
+use crate::exit::Exit;
 use crate::format::{SCHEMA, many, micros, number, seconds, size};
 
 /// The end of a run.
@@ -255,6 +256,16 @@ impl RunEnd {
         }
         out
     }
+}
+
+/// The end of a job for its report, with the exit code.
+pub fn conclude(name: &str, ended: JobEnded) -> (RunEnd, Exit) {
+    let exit = match &ended.outcome {
+        Ok(_) => Exit::Ok,
+        Err(JobError::Start { .. }) => Exit::NotPlaced,
+        Err(_) => Exit::Failure,
+    };
+    (RunEnd::of(name, &ended), exit)
 }
 
 /// The resources that a job used, as keys of the object of `--json`.

@@ -1,29 +1,62 @@
-//! `config` and `ca`: the files that a grid needs.
-//!
-//! Independent of the use of the files.
+//! `config`: writes, checks and shows configuration.
 
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
+use clap::{Subcommand, ValueHint};
+use springtide_cli::exit::Failed;
+use springtide_cli::outdir::write_file;
+use springtide_cli::print::print;
 use springtide_runtime::config::{
     Config, GridConfig, JobsConfig, LinkSection, NetSection, NodeConfig, Sources, load,
 };
-use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::net::tls::{Ca, Fingerprint};
 
-use crate::args::{CaCommand, ConfigCommand, Shape};
-use crate::exit::{Exit, Failed};
-use crate::grid::{self, ad_hoc, make_private_dir, program_name};
-use crate::netconf;
-use crate::outdir::{make_dir, write_file};
-use crate::report::SCHEMA;
-use crate::run::print;
+use crate::operations::grid_files::{ad_hoc, program_name};
+use crate::operations::netconf;
+use crate::options::Shape;
+
+/// The subcommands of `config`.
+#[derive(Subcommand, Clone, Debug)]
+pub enum ConfigCommand {
+    /// Write a commented example
+    Init {
+        /// File to write; `-` is standard output
+        #[arg(value_name = "FILE", default_value = "grid.toml", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Write a node's config instead of a grid's
+        #[arg(long)]
+        node: bool,
+        /// Write a file of jobs instead of a grid's config
+        #[arg(long, conflicts_with = "node")]
+        jobs: bool,
+    },
+    /// Check a config and report all errors
+    Check {
+        /// Config to check
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The config is a node's
+        #[arg(long)]
+        node: bool,
+    },
+    /// Print the effective config: defaults, file and environment combined
+    Show {
+        /// Config to show [default: defaults and environment alone]
+        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
+        /// Print the origin of each value
+        #[arg(long)]
+        origin: bool,
+        /// The config is a node's
+        #[arg(long)]
+        node: bool,
+    },
+}
 
 /// Executes a subcommand of `config`.
 ///
 /// # Errors
 /// All mistakes in a config; or files cannot be written.
-pub fn config(command: &ConfigCommand) -> Result<(), Failed> {
+pub fn execute(command: &ConfigCommand) -> Result<(), Failed> {
     match command {
         ConfigCommand::Init { file, node, jobs } => {
             let text = match (node, jobs) {
@@ -85,78 +118,4 @@ fn print_links(links: &[LinkSection], net: &NetSection) {
 
 fn show<T: Config>(file: Option<&Path>, origin: bool) -> Result<(), Failed> {
     print(&load::<T>(&Sources::of_process(file))?.show(origin))
-}
-
-/// Writes manual pages, one per command, under the names that `man` searches for.
-///
-/// # Errors
-/// They cannot be written.
-pub fn man(command: &clap::Command, dir: &Path) -> Result<(), Failed> {
-    make_dir(dir)?;
-    clap_mangen::generate_to(command.clone(), dir)
-        .map_err(|error| grid::cannot("write to", dir, &error))?;
-    eprintln!(
-        "wrote the manual pages to {0}; read one with `man {0}/{1}.1`",
-        dir.display(),
-        command.get_name()
-    );
-    Ok(())
-}
-
-/// Executes a subcommand of `ca`.
-///
-/// # Errors
-/// A certificate cannot carry a name, an authority exists already or does not exist, or files
-/// cannot be written.
-pub fn ca(command: &CaCommand) -> Result<(), Failed> {
-    match command {
-        CaCommand::Init { dir, grid } => {
-            make_private_dir(dir)?;
-            Ca::create(grid, dir)?;
-            let shown = dir.display();
-            eprintln!(
-                "made the authority of grid {grid} in {shown}; {shown}/ca.key must stay secret"
-            );
-        }
-        CaCommand::Fingerprint { dir, config, json } => {
-            let at = match config {
-                Some(file) => {
-                    let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
-                    grid::ca_dir(&config, &grid::dir_of(file, &config))
-                }
-                None => dir.clone(),
-            };
-            let file = if at.is_file() { at } else { at.join("ca.pem") };
-            let pem = std::fs::read_to_string(&file).map_err(|error| {
-                let Failed { exit, message } = grid::cannot("read", &file, &error);
-                Failed {
-                    exit,
-                    message: format!(
-                        "{message}; name an authority's directory with \
-                        --dir, or a grid with --config"
-                    ),
-                }
-            })?;
-            let sum = Fingerprint::of_pem(&pem)
-                .map_err(|error| Failed::new(Exit::Auth, format!("{}: {error}", file.display())))?;
-            return match json {
-                true => {
-                    let object = serde_json::json!({ "schema": SCHEMA, "sha256": sum.to_string() });
-                    print(&format!("{object}\n"))
-                }
-                false => print(&format!("{sum}\n")),
-            };
-        }
-        CaCommand::Issue { node, cluster, role, dir, out, days } => {
-            let (id, cluster) = (NodeId::from(node.as_str()), ClusterId::from(cluster.as_str()));
-            let validity = Duration::from_secs(days * 24 * 3600);
-            let identity = Ca::load(dir)?.issue(&id, &cluster, role, validity)?;
-            let out = out.clone().unwrap_or_else(|| node.into());
-            make_private_dir(&out)?;
-            identity.save(&out)?;
-            let shown = out.display();
-            eprintln!("wrote node.pem, node.key and ca.pem of {} to {shown}", identity.name());
-        }
-    }
-    Ok(())
 }

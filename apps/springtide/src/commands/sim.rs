@@ -19,6 +19,9 @@ use springtide_experiments::workload::{WorkloadArgs, workload};
 use springtide_runtime::config;
 use springtide_runtime::net::Wire;
 
+use crate::operations::process::start_log;
+use crate::options::GlobalArgs;
+
 /// The subcommands of `sim`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum SimCommand {
@@ -121,7 +124,8 @@ pub enum SimCommand {
 ///
 /// # Errors
 /// As the subcommand describes.
-pub fn sim(command: SimCommand, version: &str) -> Result<(), Failed> {
+pub fn execute(command: SimCommand, version: &str, global: &GlobalArgs) -> Result<(), Failed> {
+    start_log(global);
     match command {
         SimCommand::Run { scenario, mode, seed, period, quic, json, out, what_if } => {
             let wire = if quic { Wire::quic() } else { Wire::Frames };

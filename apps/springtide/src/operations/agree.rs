@@ -12,12 +12,11 @@ use springtide_actors::reservation::{
 use springtide_actors::scheduler::{
     CommitSlots, ConfirmSlots, GetSlots, GridSlots, PrepareSlots, ReleaseSlots, Scheduler,
 };
+use springtide_cli::exit::{Exit, Failed};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::remote::{Remote, RemoteError, RemoteMessage};
 use tokio::time::sleep;
-
-use crate::exit::{Exit, Failed};
 
 /// Timeout of a request to the scheduler.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

@@ -37,6 +37,9 @@ use springtide_actors::endpoint::Endpoint;
 use springtide_actors::scheduler::{
     CancelJob, Enqueue, GetKnown, JobAuthority, Scheduler, Submit, SubmitError,
 };
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::outdir::manifest;
+use springtide_cli::run_end::RunEnd;
 use springtide_runtime::id::JobId;
 use springtide_runtime::net::Contact;
 use springtide_runtime::net::tls::Role;
@@ -50,9 +53,6 @@ pub use self::retention::{Retention, Selection};
 use self::kept::ArchivedJob;
 use self::records::JobRecords;
 use self::retention::EndedJob;
-use crate::exit::{Exit, Failed};
-use crate::outdir::manifest;
-use crate::report::RunEnd;
 
 /// The name under which the head publishes the archive.
 pub const DESK: &str = "desk";

@@ -12,14 +12,14 @@ use std::{env, fs, io};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use springtide_cli::exit::Failed;
+use springtide_cli::format::SCHEMA;
+use springtide_cli::print::print;
 use springtide_wan::place;
 use springtide_wan::quota::{Kind, processor_groups};
 use springtide_wan::sys;
 
 use self::tries::{PART, ask, own_name, part_of, places};
-use crate::exit::Failed;
-use crate::report::SCHEMA;
-use crate::run::print;
 
 mod tries;
 

@@ -5,20 +5,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use springtide_actors::job::SCHEDULER;
 use springtide_actors::scheduler::{Drain, DrainError, Drained, GetStatus, Scheduler, Undrain};
+use springtide_cli::exit::Failed;
+use springtide_cli::format::seconds;
+use springtide_cli::talk::Talk;
 use springtide_runtime::config::{GridConfig, Sources, load, nearest};
 use springtide_runtime::id::NodeId;
 use springtide_runtime::remote::Remote;
 use tokio::time::interval;
 
-use crate::args::GlobalArgs;
-use crate::exit::Failed;
-use crate::report::{SCHEMA, seconds};
-use crate::run::{Attachment, attach, print};
-use crate::signals::{Signals, word};
-use crate::talk::Talk;
+use crate::operations::attach::{Attachment, attach};
+use crate::operations::signals::{Signals, word};
 
 /// Maximum time that jobs may need to release the nodes without a deadline.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -37,8 +35,6 @@ pub struct DrainRequest<'a> {
     pub deadline: Option<Duration>,
     /// The reason, shown in listings.
     pub reason: Option<&'a str>,
-    /// Whether the result is printed as one JSON object.
-    pub json: bool,
 }
 
 /// Drains nodes and returns when they are empty.
@@ -46,21 +42,7 @@ pub struct DrainRequest<'a> {
 /// # Errors
 /// No grid is up, it has no such node, a job needs the node, or another command returned it to
 /// service.
-pub async fn drain(request: DrainRequest<'_>, global: &GlobalArgs) -> Result<(), Failed> {
-    let drained = drain_nodes(&request, global).await;
-    let text = match &drained {
-        Ok(drained) if request.json => format!("{}\n", object(drained)),
-        Ok(drained) => table(drained),
-        Err(failed) if request.json => {
-            format!("{}\n", json!({ "schema": SCHEMA, "ok": false, "error": failed.message }))
-        }
-        Err(_) => String::new(),
-    };
-    print(&text)?;
-    drained.map(drop)
-}
-
-async fn drain_nodes(request: &DrainRequest<'_>, global: &GlobalArgs) -> Result<Drained, Failed> {
+pub async fn drain(request: &DrainRequest<'_>, quiet: bool) -> Result<Drained, Failed> {
     let mut signals = Signals::take()?;
     let config = load::<GridConfig>(&Sources::of_process(Some(request.file)))?.value;
     let Attachment { endpoint, head, .. } = attach(request.file, &config).await?;
@@ -72,7 +54,7 @@ async fn drain_nodes(request: &DrainRequest<'_>, global: &GlobalArgs) -> Result<
         deadline_ms: request.deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
         life: None,
     };
-    let mut talk = Talk::new(global.quiet);
+    let mut talk = Talk::new(quiet);
     let names = request.nodes.join(", ");
     talk.wait_for(&match request.deadline {
         Some(limit) => {
@@ -145,37 +127,10 @@ fn unknown(node: &NodeId, known: &[NodeId]) -> Failed {
     Failed::usage(format!("the grid has no node {node}: {hint}"))
 }
 
-fn table(drained: &Drained) -> String {
-    let lines = [(&drained.empty, "empty"), (&drained.gone, "gone: it does not run")];
-    let width = lines.iter().flat_map(|(nodes, _)| *nodes).map(|n| n.as_str().len()).max();
-    let mut out = String::new();
-    for (nodes, what) in lines {
-        for node in nodes {
-            out += &format!("{:width$}  {what}\n", node.as_str(), width = width.unwrap_or(0));
-        }
-    }
-    out
-}
-
-fn object(drained: &Drained) -> Value {
-    json!({ "schema": SCHEMA, "ok": true, "empty": drained.empty, "gone": drained.gone })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::Exit;
-
-    #[test]
-    fn drained_nodes_are_listed() {
-        let drained =
-            Drained { empty: vec!["ams-1".into(), "ams-12".into()], gone: vec!["del-1".into()] };
-        let expected = "ams-1   empty\nams-12  empty\ndel-1   gone: it does not run\n";
-        assert_eq!(table(&drained), expected);
-        let expected =
-            json!({ "schema": 1, "ok": true, "empty": ["ams-1", "ams-12"], "gone": ["del-1"] });
-        assert_eq!(object(&drained), expected);
-    }
+    use springtide_cli::exit::Exit;
 
     #[test]
     fn each_refusal_has_its_exit_and_its_remedy() {

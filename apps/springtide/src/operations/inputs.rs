@@ -1,4 +1,4 @@
-//! `files ...`: input files of jobs in the directories of a grid's clusters.
+//! Input files of jobs in the directories of a grid's clusters.
 //!
 //! Bytes pass through the clusters' file servers, not the scheduler. Independent of the placement
 //! of jobs.
@@ -10,27 +10,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
-use clap::{Subcommand, ValueHint};
-use serde_json::json;
 use springtide_actors::files::catalogue::FileStatus;
 use springtide_actors::files::{
     CHUNK_MAX, FileEntry, FileError, FileServer, PutChunk, ReadChunk, RemoveFiles, entry_of,
     files_name,
 };
 use springtide_actors::scheduler::{GetFiles, GridFiles};
+use springtide_cli::exit::{Failed, cannot};
+use springtide_cli::talk::Talk;
 use springtide_runtime::config::nearest;
 use springtide_runtime::files::check_name;
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::remote::{Remote, RemoteRequest};
 
-use crate::args::GlobalArgs;
-use crate::exit::Failed;
-use crate::grid::cannot;
-use crate::jobs::attach_by;
-use crate::report::{SCHEMA, size};
-use crate::run::{Attachment, print};
-use crate::signals::{Signals, word};
-use crate::talk::Talk;
+use crate::operations::attach::Attachment;
+use crate::operations::attach::attach_by;
+use crate::operations::signals::{Signals, word};
 
 /// Timeout of a request that the head answers at once.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,142 +34,114 @@ const CHUNK_TIMEOUT: Duration = Duration::from_secs(120);
 /// The number of chunks requested ahead.
 const CHUNKS_AHEAD: usize = 4;
 
-/// The subcommands of `files`.
-#[derive(Subcommand, Clone, Debug)]
-pub enum FilesCommand {
-    /// List files with their lengths and clusters
-    List {
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        config: PathBuf,
-        /// Print the result as one JSON object
-        #[arg(long)]
-        json: bool,
-    },
-    /// Copy a file of this host into a cluster's directory
-    Put {
-        /// Path of the file
-        #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-        file: PathBuf,
-        /// Cluster to copy to
-        #[arg(long, value_name = "NAME")]
-        cluster: String,
-        /// Name of the file there [default: its own name]
-        #[arg(long = "as", value_name = "NAME")]
-        name: Option<String>,
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        config: PathBuf,
-    },
-    /// Remove files from all clusters
-    Remove {
-        /// Names of the files; those that begin with wf- and belong to no running workflow remain
-        /// from a killed one
-        #[arg(value_name = "NAME", required = true)]
-        names: Vec<String>,
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        config: PathBuf,
-    },
-    /// Copy a cluster's file to this host
-    Fetch {
-        /// Name of the file
-        #[arg(value_name = "NAME")]
-        name: String,
-        /// Cluster to copy from [default: the first that has it]
-        #[arg(long, value_name = "NAME")]
-        cluster: Option<String>,
-        /// Path to write [default: its name, in this directory]
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        out: Option<PathBuf>,
-        /// Config of the grid
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        config: PathBuf,
-    },
-}
-
-/// Executes a subcommand of `files`.
-///
-/// # Errors
-/// No grid is up, it has no such file or cluster, or a file cannot be read or written.
-pub async fn files(command: FilesCommand, global: &GlobalArgs) -> Result<(), Failed> {
-    let config = match &command {
-        FilesCommand::List { config, .. }
-        | FilesCommand::Put { config, .. }
-        | FilesCommand::Remove { config, .. }
-        | FilesCommand::Fetch { config, .. } => config.clone(),
-    };
-    let attachment = attach_by(&config).await?;
+/// Connects to the grid of a config file and works on its files until a signal.
+async fn with_files<T>(
+    config: &Path,
+    work: impl AsyncFnOnce(&Attachment, GridFiles) -> Result<T, Failed>,
+) -> Result<T, Failed> {
+    let attachment = attach_by(config).await?;
     let mut signals = Signals::take()?;
+    let done = async {
+        let ask = attachment.scheduler().send(GetFiles {}).deadline(REQUEST_TIMEOUT);
+        work(&attachment, ask.await?).await
+    };
     let done = tokio::select! {
         biased;
         exit = signals.next() => {
             let hint = "the same command continues the transfer";
             Err(Failed::new(exit, format!("{}: {hint}", word(exit))))
         }
-        done = execute(&attachment, command, global) => done,
+        done = done => done,
     };
     attachment.endpoint.net.close("answered").await;
     done
 }
 
-async fn execute(
-    attachment: &Attachment,
-    command: FilesCommand,
-    global: &GlobalArgs,
-) -> Result<(), Failed> {
-    let grid = attachment.scheduler().send(GetFiles {}).deadline(REQUEST_TIMEOUT).await?;
-    match command {
-        FilesCommand::List { json, .. } => {
-            print(&if json { list_object(&grid.files) } else { list_text(&grid.files) })
+/// The files in the clusters' directories.
+///
+/// # Errors
+/// No grid is up.
+pub async fn list(config: &Path) -> Result<Vec<FileStatus>, Failed> {
+    with_files(config, async |_: &Attachment, grid| Ok(grid.files)).await
+}
+
+/// Copies a file of this host into a cluster's directory. Returns its entry there.
+///
+/// # Errors
+/// No grid is up, it has no such cluster, the name is no file name, or the file cannot be read.
+pub async fn put_into(
+    config: &Path,
+    file: &Path,
+    cluster: &ClusterId,
+    name: Option<&str>,
+    quiet: bool,
+) -> Result<FileEntry, Failed> {
+    with_files(config, async |attachment: &Attachment, grid| {
+        let own_name = || file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let name = name.unwrap_or_else(own_name);
+        check_name(name).map_err(|error| Failed::usage(format!("{error}: see --as")))?;
+        let server = server(attachment, &grid, cluster)?;
+        let mut talk = Talk::new(quiet);
+        talk.wait_for(&format!("reading {}", file.display()));
+        let entry = summed(file, name).await?;
+        put(&server, file, &entry, &mut talk).await?;
+        Ok(entry)
+    })
+    .await
+}
+
+/// Removes files from all clusters.
+///
+/// # Errors
+/// No grid is up, or no cluster has one of the files.
+pub async fn remove(config: &Path, names: &[String]) -> Result<(), Failed> {
+    with_files(config, async |attachment: &Attachment, grid| {
+        let known = |name: &&String| grid.files.iter().any(|file| file.name == **name);
+        if let Some(unknown) = names.iter().find(|name| !known(name)) {
+            return select(&grid.files, unknown, None).map(drop);
         }
-        FilesCommand::Put { file, cluster, name, .. } => {
-            let name = match &name {
-                Some(name) => name.as_str(),
-                None => file.file_name().and_then(|name| name.to_str()).unwrap_or_default(),
-            };
-            check_name(name).map_err(|error| Failed::usage(format!("{error}: see --as")))?;
-            let cluster = ClusterId::from(cluster.as_str());
-            let server = server(attachment, &grid, &cluster)?;
-            let mut talk = Talk::new(global.quiet);
-            talk.wait_for(&format!("reading {}", file.display()));
-            let entry = summed(&file, name).await?;
-            put(&server, &file, &entry, &mut talk).await?;
-            if !global.quiet {
-                eprintln!("{name} ({}) is in {cluster}", size(entry.bytes));
-            }
-            Ok(())
+        for cluster in grid.servers.keys() {
+            let server = server(attachment, &grid, cluster)?;
+            let word = RemoveFiles { names: names.to_vec() };
+            server.send(word).deadline(CHUNK_TIMEOUT).await?.map_err(refused)?;
         }
-        FilesCommand::Remove { names, .. } => {
-            let known = |name: &&String| grid.files.iter().any(|file| file.name == **name);
-            if let Some(unknown) = names.iter().find(|name| !known(name)) {
-                return select(&grid.files, unknown, None).map(drop);
-            }
-            for cluster in grid.servers.keys() {
-                let server = server(attachment, &grid, cluster)?;
-                let word = RemoveFiles { names: names.clone() };
-                server.send(word).deadline(CHUNK_TIMEOUT).await?.map_err(refused)?;
-            }
-            Ok(())
+        Ok(())
+    })
+    .await
+}
+
+/// A file that was copied from a cluster.
+pub struct FetchedFile {
+    /// The cluster that had it.
+    pub cluster: ClusterId,
+    /// Its entry there.
+    pub entry: FileEntry,
+}
+
+/// Copies a cluster's file to a path of this host.
+///
+/// # Errors
+/// No grid is up, it has no such file, or the path exists or cannot be written.
+pub async fn fetch_to(
+    config: &Path,
+    name: &str,
+    cluster: Option<ClusterId>,
+    out: &Path,
+    quiet: bool,
+) -> Result<FetchedFile, Failed> {
+    with_files(config, async |attachment: &Attachment, grid| {
+        if out.symlink_metadata().is_ok() {
+            let shown = out.display();
+            return Err(Failed::failure(format!(
+                "{shown} exists: remove it, or name another file by --out"
+            )));
         }
-        FilesCommand::Fetch { name, cluster, out, .. } => {
-            let out = out.unwrap_or_else(|| PathBuf::from(&name));
-            if out.symlink_metadata().is_ok() {
-                let shown = out.display();
-                return Err(Failed::failure(format!(
-                    "{shown} exists: remove it, or name another file by --out"
-                )));
-            }
-            let cluster = cluster.map(|name| ClusterId::from(name.as_str()));
-            let (cluster, entry) = select(&grid.files, &name, cluster)?;
-            let server = server(attachment, &grid, &cluster)?;
-            fetch(&server, &entry, &out, &mut Talk::new(global.quiet)).await?;
-            if !global.quiet {
-                eprintln!("{} ({}) is from {cluster}", out.display(), size(entry.bytes));
-            }
-            Ok(())
-        }
-    }
+        let (cluster, entry) = select(&grid.files, name, cluster)?;
+        let server = server(attachment, &grid, &cluster)?;
+        fetch(&server, &entry, out, &mut Talk::new(quiet)).await?;
+        Ok(FetchedFile { cluster, entry })
+    })
+    .await
 }
 
 /// The entry of a file, from reading all of it. Reading may take minutes: a thread of its own
@@ -373,47 +340,15 @@ async fn receive(
     Ok(begun)
 }
 
-fn places(file: &FileStatus) -> String {
+/// The clusters that have a file.
+pub fn places(file: &FileStatus) -> String {
     file.clusters.keys().map(ClusterId::as_str).collect::<Vec<_>>().join(", ")
-}
-
-fn list_object(files: &[FileStatus]) -> String {
-    let one = |file: &FileStatus| {
-        let clusters = file.clusters.iter().map(|(cluster, entry)| {
-            (cluster.to_string(), json!({ "bytes": entry.bytes, "sha256": entry.sum }))
-        });
-        let clusters: serde_json::Map<_, _> = clusters.collect();
-        json!({ "name": file.name, "clusters": clusters, "differs": file.differs() })
-    };
-    let files: Vec<_> = files.iter().map(one).collect();
-    format!("{}\n", json!({ "schema": SCHEMA, "files": files }))
-}
-
-fn list_text(files: &[FileStatus]) -> String {
-    if files.is_empty() {
-        return "no files\n".to_owned();
-    }
-    let rows: Vec<[String; 3]> = files
-        .iter()
-        .map(|file| match file.differs() {
-            Some(differs) => [file.name.clone(), "differs".to_owned(), differs],
-            None => {
-                let bytes = file.entry().map_or(0, |entry| entry.bytes);
-                [file.name.clone(), size(bytes), places(file)]
-            }
-        })
-        .collect();
-    let heads = ["FILE", "LENGTH", "CLUSTERS"].map(str::to_owned);
-    let all = || std::iter::once(&heads).chain(&rows);
-    let width = |i: usize| all().map(|row| row[i].chars().count()).max().unwrap_or(0);
-    let (name, length) = (width(0), width(1));
-    all().map(|row| format!("{:name$}  {:>length$}  {}\n", row[0], row[1], row[2])).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::Exit;
+    use springtide_cli::exit::Exit;
 
     fn file(name: &str, clusters: &[(&str, u64)]) -> FileStatus {
         let one = |&(cluster, bytes): &(&str, u64)| {
@@ -421,24 +356,6 @@ mod tests {
             (cluster.into(), FileEntry { name: name.to_owned(), bytes, sum })
         };
         FileStatus { name: name.to_owned(), clusters: clusters.iter().map(one).collect() }
-    }
-
-    #[test]
-    fn files_are_listed_with_their_places() {
-        let files = [
-            file("bodies.csv", &[("ams", 1500), ("del", 1500)]),
-            file("text", &[("ams", 7), ("del", 8)]),
-        ];
-        let expected = "\
-FILE         LENGTH  CLUSTERS
-bodies.csv  1.50 kB  ams, del
-text        differs  ams has 7 bytes (000000000000), del has 8 bytes (000000000000); \
-            remove the wrong ones, or give them other names
-";
-        assert_eq!(list_text(&files), expected, "{}", list_text(&files));
-        assert_eq!(list_text(&[]), "no files\n");
-        let object: serde_json::Value = serde_json::from_str(&list_object(&files)).unwrap();
-        assert_eq!(object["files"][0]["clusters"]["del"]["bytes"], 1500);
     }
 
     #[test]

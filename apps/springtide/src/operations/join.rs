@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueHint};
+use springtide_cli::dates::date;
+use springtide_cli::exit::{Exit, Failed, cannot};
+use springtide_cli::outdir::write_file;
 use springtide_runtime::config::{HostPort, NodeConfig, Sources, load};
 use springtide_runtime::id::NodeId;
-use springtide_runtime::net::join::{JoinError, JoinGrant, JoinToken, join};
+use springtide_runtime::net::join::{JoinGrant, JoinToken, join};
 use springtide_runtime::net::tls::{Fingerprint, NewKey, NodeIdentity, Role, calendar};
 
-use crate::dates::date;
-use crate::exit::{Exit, Failed};
-use crate::grid::{absolute, cannot, make_private_dir, program_name};
-use crate::netconf;
-use crate::outdir::write_file;
+use crate::operations::grid_files::{absolute, make_private_dir, program_name};
+use crate::operations::netconf;
 
 /// The environment variable that may contain a token.
 const TOKEN_VAR: &str = "SPRINGTIDE_TOKEN";
@@ -64,17 +64,6 @@ pub struct JoinArgs {
     /// Write the files without running the node
     #[arg(long)]
     no_run: bool,
-}
-
-impl From<JoinError> for Failed {
-    fn from(error: JoinError) -> Self {
-        let exit = match &error {
-            JoinError::Unreachable { .. } | JoinError::Bind { .. } => Exit::Failure,
-            JoinError::OtherGrid { .. } | JoinError::Refused(_) | JoinError::Tls(_) => Exit::Auth,
-            JoinError::NoDoor { .. } | JoinError::Answer { .. } => Exit::Version,
-        };
-        Self::new(exit, error)
-    }
 }
 
 /// Joins a grid. Returns the config of the node to run, if any.

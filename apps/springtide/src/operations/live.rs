@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueHint};
-use serde::Serialize;
 use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
 use springtide_actors::policy::Mode;
@@ -24,6 +23,12 @@ use springtide_actors::provider::{
     LocalFuture, LocalProvider, NodeRequest, Provider, ProviderError, Stub,
 };
 use springtide_actors::scheduler::{Granted, Scheduler};
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::options::{time, words};
+use springtide_cli::outdir::{Artefacts, OutDir, manifest, write_file};
+use springtide_cli::talk::Talk;
+use springtide_experiments::live_report::{REPORT, Report};
+use springtide_experiments::scenario;
 use springtide_runtime::config::{
     self, GridConfig, ScenarioConfig, Sources, Time, TopologyConfig, load,
 };
@@ -48,16 +53,15 @@ use springtide_wan::sys::{self, Space};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::args::{GlobalArgs, time, words};
-use crate::exit::{Exit, Failed};
-use crate::grid::{self, Authority, Plan};
-use crate::outdir::{Artefacts, OutDir, manifest, write_file};
-use crate::run::clear;
-use crate::scratch::Scratch;
-use crate::signals::{Signals, word as signal_word};
-use crate::sim::word;
-use crate::talk::Talk;
-use crate::wan::{Network, NetworkSettings};
+use crate::operations::grid;
+use crate::operations::grid_files;
+use crate::operations::grid_files::clear;
+use crate::operations::grid_files::{Authority, Plan};
+use crate::operations::network::{Network, NetworkSettings};
+use crate::operations::process::on_arbiter;
+use crate::operations::scratch::Scratch;
+use crate::operations::signals::{Signals, word as signal_word};
+use crate::options::GlobalArgs;
 
 /// Time beyond the run's own for the start and end of the grid: forty nodes on two cores take some
 /// seconds.
@@ -164,12 +168,12 @@ pub fn run(
     version: &str,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
-    let (file, text) = crate::sim::read(&args.scenario)?;
+    let (file, text) = scenario::read(&args.scenario)?;
     let mode = args.mode.map_or_else(|| file.adaptation.mode.into(), Mode::from);
     let config = scaled(&file, args.time_scale);
     let period = args.period.unwrap_or_else(|| file.paper.period.unwrap_or(file.job.period).get());
     let play_params = Play { mode, period: Some(period.div_f64(args.time_scale)), seed: args.seed };
-    crate::sim::check(&config, &play_params)?;
+    scenario::check(&config, &play_params)?;
     let scratch = Scratch::make()?;
     let lasts = config.job.limit.get().min(Duration::from_secs(24 * 3600)) + STARTUP_TIMEOUT;
     // First the parts that this host may not support, while there is nothing to remove.
@@ -206,13 +210,13 @@ pub fn run(
         Some(dir) => {
             let name = format!("wan-{}", config.name);
             let mut manifest = manifest(&name, version, Some(args.seed));
-            manifest.mode = Some(word(mode).to_owned());
+            manifest.mode = Some(mode.word().to_owned());
             Some(OutDir::create(dir, &manifest, &text, LOG_MAX)?)
         }
         None => None,
     };
     let kind = setting.quotas.kind();
-    let played = crate::app::on_arbiter(live(setting, registry));
+    let played = on_arbiter(live(setting, registry));
     if let Some(dir) = &args.out {
         clear(dir);
     }
@@ -228,10 +232,10 @@ pub fn run(
     let outcome = played.ended.outcome.as_ref();
     let entry = |(at, what): &(Duration, String)| (at.as_secs_f64(), what.clone());
     let report = Report {
-        schema: crate::report::SCHEMA,
+        schema: springtide_cli::format::SCHEMA,
         scenario: config.name.to_string(),
         about: config.about.clone(),
-        mode: word(mode).to_owned(),
+        mode: mode.word().to_owned(),
         seed: args.seed,
         time_scale: args.time_scale,
         share: args.share,
@@ -256,7 +260,9 @@ pub fn run(
     if let Some(out) = &mut out {
         artefacts.add(out.records(&played.records));
         artefacts.add(out.own_file(REPORT, format!("{json}\n").as_bytes()).map(drop));
-        artefacts.add(out.finish(&crate::report::RunEnd::of(Model::NAME, &played.ended).json()));
+        artefacts.add(
+            out.finish(&springtide_cli::run_end::RunEnd::of(Model::NAME, &played.ended).json()),
+        );
     }
     artefacts.print(args.json, json, || report_text(&report, &played))?;
     match &played.ended.outcome {
@@ -472,7 +478,7 @@ async fn live(setting: LiveSettings<'_>, registry: Arc<Registry>) -> Result<Play
     let own = network.address(&format!("{HEAD_CLUSTER}-1"))?;
     let text = grid_text(config, own, network.table.as_deref());
     let grid_config = load::<GridConfig>(&Sources::of_text("the scenario's grid", &text))?.value;
-    let program = grid::this_program()?;
+    let program = grid_files::this_program()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(grid_config.grid.as_str())?);
     // Additions to each node's config: its address and its limit of processors.
     let mut node_settings = BTreeMap::new();

@@ -12,15 +12,15 @@ use clap::Args;
 use springtide_actors::policy::malleability::Component;
 use springtide_actors::reservation::ReservationId;
 use springtide_actors::scheduler::manager::Need;
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::options::{time, words};
 use springtide_runtime::config::{
     GridConfig, JobKind, JobSection, JobsConfig, Origin, Placing, Sizes, Sources, load, nearest,
 };
 use springtide_runtime::id::ClusterId;
 
-use super::GridArgs;
-use crate::args::{time, words};
-use crate::exit::{Exit, Failed};
-use crate::netconf;
+use crate::operations::netconf;
+use crate::options::GridArgs;
 
 /// Options for the requirements of a job.
 #[derive(Args, Clone, Debug)]
@@ -216,4 +216,44 @@ pub fn of_file(
 pub fn line(name: &str, options: &[String]) -> String {
     let words = std::iter::once(name).chain(options.iter().map(String::as_str));
     words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_of_a_file_have_components_and_errors_have_positions() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("jobs.toml");
+        let text =
+            "[[cluster]]\nname = \"ams\"\nnodes = 4\n[[cluster]]\nname = \"del\"\nnodes = 2\n";
+        let config = load::<GridConfig>(&Sources::of_text("grid.toml", text)).unwrap().value;
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            of_file(&file, &config, |_, _| Ok(("fib", Bytes::new())))
+        };
+        let text = "[[job]]\nprogram = \"fib\"\nmin = 2\nclusters = [\"ams\"]\n\
+        [[job.component]]\n[[job.component]]\nmin = 1\nmax = 2\nclusters = [\"del\"]\n";
+        let all = read(text).unwrap();
+        let need = &all[0].need;
+        let shown: Vec<_> = need
+            .components
+            .iter()
+            .map(|one| (one.min, one.start, one.clusters.iter().map(ToString::to_string).collect()))
+            .collect();
+        let one = |name: &str| vec![name.to_owned()];
+        assert_eq!(shown, [(2, 2, one("ams")), (1, 1, one("del"))]);
+        assert_eq!((&need.most, need.least(), need.greatest()), (&vec![6, 2], 3, 8));
+        for (from, to, expected) in [
+            ("\"del\"", "\"dle\"", "jobs.toml:9:1: the grid has no cluster dle: did you mean del?"),
+            ("\"ams\"", "\"asm\"", "jobs.toml:4:1: the grid has no cluster asm: did you mean ams?"),
+            ("min = 1", "min = 3", "jobs.toml:8:1: min 3 is more than max 2"),
+            ("min = 2", "start = 9", "jobs.toml:3:1: must lie within 1 and 2, found 9"),
+        ] {
+            let Err(failed) = read(&text.replace(from, to)) else { panic!("{to} is taken") };
+            assert_eq!(failed.exit, Exit::Usage);
+            assert!(failed.message.contains(expected), "{expected}: {failed}");
+        }
+    }
 }

@@ -5,57 +5,56 @@
 //! Independent of jobs.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
 use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::job::SCHEDULER;
 use springtide_actors::probe::{self, CheckPaths, PROBER, Paths, Prober};
 use springtide_actors::scheduler::{GetStatus, Scheduler};
+use springtide_cli::exit::{Exit, Failed};
 use springtide_runtime::config::{GridConfig, Sources, load};
 use springtide_runtime::id::NodeId;
 use springtide_runtime::net::tls::Dates;
 use springtide_runtime::net::{Address, Buffers, Contact};
 use springtide_runtime::remote::Remote;
 
-use crate::exit::{Exit, Failed};
-use crate::grid;
-use crate::report::{SCHEMA, seconds, size};
-use crate::run::{Attachment, attach, print};
+use crate::operations::attach::{Attachment, attach};
+use crate::operations::grid_files;
 
 /// Timeout of a request to the scheduler.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout per path of a node that checks its paths to all others: the time of an unreachable one
 /// with retries and delays.
 const PATH_TIMEOUT: Duration = Duration::from_secs(40);
-/// A certificate that ends within this number of days is reported.
-const DAYS_LEFT_MIN: i64 = 14;
 
 /// The results of a check.
-struct CheckResults {
+pub struct CheckResults {
     /// The name of this process.
-    here: NodeId,
-    buffers: Option<Buffers>,
+    pub here: NodeId,
+    /// The buffers of this process's sockets.
+    pub buffers: Option<Buffers>,
     /// Paths by source node, then by target; the reason for a source that did not answer.
-    from: BTreeMap<NodeId, Result<Paths, String>>,
+    pub from: BTreeMap<NodeId, Result<Paths, String>>,
     /// Remaining days of certificates, by their owners.
-    certificates: BTreeMap<String, i64>,
-    firewall: Firewall,
+    pub certificates: BTreeMap<String, i64>,
+    /// The ports that a firewall must open.
+    pub firewall: Firewall,
 }
 
 /// The ports that a firewall must open.
-struct Firewall {
-    ports: String,
-    head: u16,
+pub struct Firewall {
+    /// The ports of the nodes, or `any`.
+    pub ports: String,
+    /// The port of the head.
+    pub head: u16,
 }
 
-/// Connects to the head and each of its nodes, and prints the results.
+/// Connects to the head and each of its nodes.
 ///
 /// # Errors
-/// The head or a node is unreachable, or a certificate is refused or outside its dates.
-pub async fn check(file: &Path, all_pairs: bool, as_json: bool) -> Result<(), Failed> {
+/// The head is unreachable, or a certificate is refused or outside its dates.
+pub async fn check(file: &Path, all_pairs: bool) -> Result<CheckResults, Failed> {
     let config = load::<GridConfig>(&Sources::of_process(Some(file)))?.value;
     // Before any connection: a certificate outside its dates explains why nothing is reachable.
     let certificates = certificates(file, &config)?;
@@ -105,20 +104,13 @@ pub async fn check(file: &Path, all_pairs: bool, as_json: bool) -> Result<(), Fa
         ports: config.net.ports.map_or("any".to_owned(), |ports| ports.to_string()),
         head: at.port(),
     };
-    let found = CheckResults { here, buffers, from, certificates, firewall };
-    print(&if as_json { format!("{}\n", found.object()) } else { found.table() })?;
-    let missing = found.missing();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let ask = found.firewall.ask();
-    Err(Failed::failure(format!("not reached: {}; {ask}", missing.join(", "))))
+    Ok(CheckResults { here, buffers, from, certificates, firewall })
 }
 
 /// Remaining days of the authority's certificate and of those that this host issued to nodes.
 fn certificates(file: &Path, config: &GridConfig) -> Result<BTreeMap<String, i64>, Failed> {
-    let dir = grid::dir_of(file, config);
-    let mut files = vec![("authority".to_owned(), grid::ca_dir(config, &dir).join("ca.pem"))];
+    let dir = grid_files::dir_of(file, config);
+    let mut files = vec![("authority".to_owned(), grid_files::ca_dir(config, &dir).join("ca.pem"))];
     // Nodes that were started elsewhere keep their files there.
     for entry in std::fs::read_dir(dir.join("node")).into_iter().flatten().flatten() {
         files.push((
@@ -147,7 +139,8 @@ fn certificates(file: &Path, config: &GridConfig) -> Result<BTreeMap<String, i64
 }
 
 impl Firewall {
-    fn ask(&self) -> String {
+    /// What to ask of whoever runs the firewall.
+    pub fn ask(&self) -> String {
         let Self { ports, head } = self;
         format!(
             "ask whoever runs the firewall to let UDP through in both directions between all hosts \
@@ -158,6 +151,19 @@ impl Firewall {
 }
 
 impl CheckResults {
+    /// Fails if a path is missing.
+    ///
+    /// # Errors
+    /// A node was not reached, or did not answer.
+    pub fn check_whole(&self) -> Result<(), Failed> {
+        let missing = self.missing();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let ask = self.firewall.ask();
+        Err(Failed::failure(format!("not reached: {}; {ask}", missing.join(", "))))
+    }
+
     fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for (from, paths) in &self.from {
@@ -174,85 +180,4 @@ impl CheckResults {
         }
         missing
     }
-
-    fn table(&self) -> String {
-        let mut out = String::new();
-        let nodes = self.from.values().flatten().flat_map(|paths| paths.paths.keys());
-        let width = nodes.chain(self.from.keys()).map(|n| n.as_str().len()).max().unwrap_or(0);
-        for (from, paths) in &self.from {
-            let from = if *from == self.here { "here" } else { from.as_str() };
-            match paths {
-                Err(why) => drop(writeln!(out, "{from:width$}  does not answer: {why}")),
-                Ok(paths) => {
-                    for (to, path) in &paths.paths {
-                        let _ =
-                            writeln!(out, "{from:width$}  {:width$}  {}", to.as_str(), line(path));
-                    }
-                }
-            }
-        }
-        if let Some(Buffers { asked, receive, send }) = self.buffers {
-            let (asked, receive, send) = (size(asked), size(receive), size(send));
-            let _ =
-                writeln!(out, "buffers here: {receive} to receive, {send} to send ({asked} asked)");
-        }
-        for (name, days) in &self.certificates {
-            let soon = if *days < DAYS_LEFT_MIN { ": issue another soon" } else { "" };
-            let _ = writeln!(out, "certificate of {name}: {days} days left{soon}");
-        }
-        let _ = writeln!(out, "firewall: {}", self.firewall.ask());
-        out
-    }
-
-    fn object(&self) -> Value {
-        let object = |to: &NodeId, path: &probe::Path| match &path.error {
-            None => json!({
-                "node": to, "ok": true, "round_trip_us": path.round_trip_us, "mtu_bytes": path.mtu,
-                "relayed": path.relayed,
-            }),
-            Some(why) => json!({ "node": to, "ok": false, "error": why }),
-        };
-        let all = |paths: &Paths| -> Vec<Value> {
-            paths.paths.iter().map(|(to, path)| object(to, path)).collect()
-        };
-        let here = self.from.get(&self.here).and_then(|paths| paths.as_ref().ok());
-        let others = self.from.iter().filter(|(from, _)| **from != self.here);
-        let pairs: Vec<Value> = others
-            .map(|(from, paths)| match paths {
-                Ok(paths) => json!({
-                    "from": from, "ok": true, "buffers": paths.buffers, "nodes": all(paths),
-                }),
-                Err(why) => json!({ "from": from, "ok": false, "error": why }),
-            })
-            .collect();
-        let certificates: Vec<Value> = self
-            .certificates
-            .iter()
-            .map(|(of, days)| json!({ "of": of, "days_left": days, "soon": *days < DAYS_LEFT_MIN }))
-            .collect();
-        json!({
-            "schema": SCHEMA,
-            "nodes": here.map(all),
-            "pairs": pairs,
-            "buffers": self.buffers,
-            "certificates": certificates,
-            "firewall": {
-                "protocol": "udp",
-                "directions": "both",
-                "node_ports": self.firewall.ports,
-                "head_port": self.firewall.head,
-                "ask": self.firewall.ask(),
-            },
-        })
-    }
-}
-
-fn line(path: &probe::Path) -> String {
-    if let Some(why) = &path.error {
-        return why.clone();
-    }
-    let round = path.round_trip_us.map_or("?".to_owned(), |us| seconds(us as f64 / 1e6));
-    let packets = path.mtu.map_or(String::new(), |mtu| format!(", packets of {mtu} bytes"));
-    let relayed = if path.relayed { ", through another node" } else { "" };
-    format!("{round}{packets}{relayed}")
 }

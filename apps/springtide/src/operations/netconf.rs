@@ -9,10 +9,11 @@ use std::path::PathBuf;
 
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::JobParams;
-use springtide_actors::policy::Frame;
 use springtide_actors::policy::provisioning::{Terms, from_duration};
 use springtide_actors::scheduler::GridLink;
 use springtide_actors::scheduler::manager::Settings;
+use springtide_cli::adaptation::{contradictions, refuse};
+use springtide_cli::exit::Failed;
 use springtide_runtime::config::{
     ClusterSection, ClusterSlotsSection, Congestion, GridConfig, LinkSection, NetSection,
     NodeConfig, Provider, Whole, WorkSection,
@@ -21,8 +22,7 @@ use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::net::{self, LinkPolicy, NetConfig};
 
-use crate::args::Shape;
-use crate::exit::Failed;
+use crate::options::Shape;
 
 fn congestion(choice: Congestion) -> net::Congestion {
     match choice {
@@ -53,8 +53,8 @@ pub fn describe(link: &LinkSection, section: &NetSection) -> String {
         link.rtt,
         link.bandwidth,
         link.congestion.unwrap_or(section.congestion),
-        crate::report::size(u64::from(policy.stream_window())),
-        crate::report::size(policy.bulk_start() as u64),
+        springtide_cli::format::size(u64::from(policy.stream_window())),
+        springtide_cli::format::size(policy.bulk_start() as u64),
         policy.steal_timeout().as_secs_f64(),
     )
 }
@@ -357,6 +357,7 @@ mod tests {
     use springtide_actors::policy::Settings;
 
     use super::*;
+    use crate::operations::grid_files;
 
     #[cfg(target_os = "linux")]
     #[test]
@@ -369,7 +370,7 @@ mod tests {
         let path = dir.path().join("pair.links");
         let opened = || {
             let set = |sources: Sources| sources.with_flag("--set", "net.shape", path.display());
-            emulated(&crate::grid::ad_hoc(Shape::default(), set).unwrap().value.net)
+            emulated(&grid_files::ad_hoc(Shape::default(), set).unwrap().value.net)
         };
         let message = opened().unwrap_err().message;
         assert!(
@@ -407,7 +408,7 @@ mod tests {
 
     #[test]
     fn the_configs_defaults_are_the_policys() {
-        let config = crate::grid::ad_hoc(Shape::default(), |sources| sources).unwrap().value;
+        let config = grid_files::ad_hoc(Shape::default(), |sources| sources).unwrap().value;
         let params = job_params(&config);
         assert_eq!(params.settings, Settings::default());
         assert_eq!(params, JobParams::default());
@@ -427,7 +428,7 @@ mod tests {
             };
             let key = format!("adaptation.{path}");
             let set = |sources: Sources| sources.with_flag("--set", &key, &other);
-            let config = crate::grid::ad_hoc(Shape::default(), set).unwrap().value;
+            let config = grid_files::ad_hoc(Shape::default(), set).unwrap().value;
             let settings = serde_json::to_value(job_params(&config).settings).unwrap();
             let pointer = format!("/{}", path.replace('.', "/"));
             let mut expected = defaults.clone();
@@ -456,7 +457,7 @@ mod tests {
                 }
                 sources
             };
-            let config = crate::grid::ad_hoc(Shape::default(), with).unwrap().value;
+            let config = grid_files::ad_hoc(Shape::default(), with).unwrap().value;
             let params = job_params(&config);
             (config, params)
         };

@@ -1,4 +1,4 @@
-//! `wan`: emulated wide-area networks.
+//! Emulated wide-area networks that are up.
 //!
 //! Independent of the emulation itself.
 
@@ -13,253 +13,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use clap::{Subcommand, ValueHint};
-use springtide_runtime::config::{Line, Name, Rate, Sources, Time, TopologyConfig, load, profiles};
-use springtide_runtime::net::LinkProfile;
-use springtide_runtime::topology::Topology;
-use springtide_runtime::work::Registry;
-use springtide_wan::hold::{Order, SHAPE, Within, hold};
+use springtide_cli::exit::Failed;
+use springtide_cli::outdir::create_file;
+use springtide_runtime::config::{Sources, TopologyConfig, load};
+use springtide_wan::hold::{SHAPE, Within};
 use springtide_wan::place::{self, Answer, Carries, PlaceError, Request, Status};
 use springtide_wan::router::{Change, PortOf};
-use springtide_wan::set::{Link, Wish};
+use springtide_wan::set::{Link, Outcome, Wish};
 use springtide_wan::shipped::{Shipped, TOPOLOGIES};
 use springtide_wan::sys::{self, Space};
-
-use crate::args::{GlobalArgs, time, words};
-use crate::exit::Failed;
-use crate::live::{self, LiveArgs};
-use crate::outdir::create_file;
-use crate::run::print;
 
 /// Timeout of a network's start. A network of forty nodes takes a second.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The subcommands of `wan`.
-#[derive(Subcommand, Clone, Debug)]
-pub enum WanCommand {
-    /// Start a network with the delays, losses and rates of a topology
-    Up {
-        /// Topology file, or the name of a built-in topology (`wan list`)
-        #[arg(value_name = "TOPOLOGY", value_hint = ValueHint::FilePath)]
-        topology: PathBuf,
-        /// Name of the network [default: the topology's]
-        #[arg(long, value_name = "NAME")]
-        name: Option<Name>,
-        /// Emulation: a router between network namespaces, the kernel's queues between them (needs
-        /// tc, and netem for all but rates), or the nodes' own sockets. Sockets need no rights, and
-        /// serve only programs of Springtide
-        #[arg(
-            long,
-            value_name = "WHAT",
-            default_value = "router",
-            value_parser = words::<Carries>(&["router", "kernel", "sockets"]),
-            hide_possible_values = true,
-        )]
-        network: Carries,
-        /// Owner of a namespace: each node, or each cluster, whose nodes share it [default: node;
-        /// with the kernel, cluster]
-        #[arg(
-            long,
-            value_name = "WHAT",
-            value_parser = ["node", "cluster"],
-            hide_possible_values = true,
-        )]
-        per: Option<String>,
-        /// Random seed of losses and jitter, except the kernel's
-        #[arg(long, value_name = "N", default_value_t = 1)]
-        seed: u64,
-        /// With the kernel: accept a network without the features that this kernel lacks
-        #[arg(long)]
-        partial: bool,
-        /// End the network after this time
-        #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = time)]
-        lasts: Duration,
-    },
-    /// End a network and the programs that run in it
-    Down {
-        /// Name of the network [default: the only one that is up]
-        #[arg(value_name = "NAME")]
-        name: Option<String>,
-    },
-    /// Show running networks, their links and their traffic
-    Status {
-        /// Name of the network [default: the only one that is up]
-        #[arg(value_name = "NAME")]
-        name: Option<String>,
-        /// Print the result as one JSON object
-        #[arg(long)]
-        json: bool,
-    },
-    /// Run any program on a node; its exit code becomes this command's
-    Exec {
-        /// Name of the network [default: the only one that is up]
-        #[arg(long, value_name = "NAME")]
-        wan: Option<String>,
-        /// Node to run on; or the cluster, if clusters own the namespaces
-        #[arg(value_name = "NODE")]
-        node: String,
-        /// Program and its arguments; SPRINGTIDE_WAN_ADDRESS is its node's address
-        #[arg(
-            value_name = "CMD",
-            required = true,
-            trailing_var_arg = true,
-            allow_hyphen_values = true
-        )]
-        command: Vec<String>,
-    },
-    /// Test which emulations this host supports, with the reasons if it lacks any
-    Doctor {
-        /// Print the result as one JSON object
-        #[arg(long)]
-        json: bool,
-    },
-    /// Run a scenario with live node processes over an emulated network, on slowed processors
-    Run(LiveArgs),
-    /// Compare live runs: times, the paper's reductions, simulated times
-    Report {
-        /// Directories of runs (`wan run --out`), or with runs below them
-        #[arg(value_name = "DIR", required = true, value_hint = ValueHint::DirPath)]
-        runs: Vec<PathBuf>,
-        /// Directory for a figure (SVG) of each scenario
-        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-        figures: Option<PathBuf>,
-        /// Print the result as one JSON object
-        #[arg(long)]
-        json: bool,
-    },
-    /// Change a link while programs run
-    Set {
-        /// Name of the network [default: the only one that is up]
-        #[arg(long, value_name = "NAME")]
-        wan: Option<String>,
-        /// `A,B`: the link between two clusters, both directions; `A>B`: one direction; `A`: a
-        /// cluster's uplink, both directions; `A>`: outgoing; `>A`: incoming
-        #[arg(value_name = "LINK")]
-        link: String,
-        /// profile=NAME, rtt=50ms, jitter=5ms, loss=0.01, bandwidth=1MB/s (or none), queue=250000
-        /// (bytes), reorder=true; or down, or up. As in a topology file: a profile sets all of a
-        /// link except other given values, and the rates and queue of an uplink
-        #[arg(value_name = "WHAT", required = true)]
-        what: Vec<String>,
-    },
-    /// List the built-in link profiles, with their purposes
-    Profiles,
-    /// List the built-in topologies
-    List,
-    /// Print a topology file: a built-in one, or an example with every key
-    Show {
-        /// Name of the topology
-        #[arg(value_name = "NAME")]
-        name: Option<String>,
-    },
-    /// Print a topology as the table that `netem-scripts/kernel.sh` reads
-    Table {
-        /// Topology file, or the name of a built-in topology
-        #[arg(value_name = "TOPOLOGY", value_hint = ValueHint::FilePath)]
-        topology: PathBuf,
-    },
-    /// Hold a network, as started by `wan up`
-    #[command(hide = true)]
-    Hold {
-        /// Topology file of the network
-        topology: PathBuf,
-        /// Name of the network
-        name: String,
-        /// Emulation of the network
-        #[arg(value_parser = words::<Carries>(&["router", "kernel", "sockets"]))]
-        network: Carries,
-        /// Owner of a namespace
-        #[arg(value_parser = ["node", "cluster"])]
-        per: String,
-        /// Random seed of losses and jitter
-        seed: u64,
-        /// Time until the network ends, in milliseconds
-        lasts_ms: u64,
-        /// Whether to accept missing features of the kernel
-        #[arg(long)]
-        partial: bool,
-        /// Whether to end with standard input
-        #[arg(long)]
-        tied: bool,
-    },
-}
-
-/// Executes a subcommand of `wan`.
-///
-/// # Errors
-/// As the subcommand describes.
-pub fn wan(
-    command: WanCommand,
-    registry: Arc<Registry>,
-    version: &str,
-    global: &GlobalArgs,
-) -> Result<(), Failed> {
-    match command {
-        WanCommand::Doctor { json } => crate::doctor::doctor(json),
-        WanCommand::Report { runs, figures, json } => {
-            crate::live_report::report(&runs, figures.as_deref(), json)
-        }
-        WanCommand::Run(args) => live::run(&args, registry, version, global),
-        WanCommand::Up { topology, name, network, per, seed, partial, lasts } => {
-            let clusters = network == Carries::Kernel;
-            let per = match per.as_deref() {
-                Some("node") if clusters => {
-                    let reason = "with the kernel's queues, each cluster has one namespace: omit \
-                    --per, or use `--network router`";
-                    return Err(Failed::usage(reason));
-                }
-                Some("cluster") => PortOf::Cluster,
-                None if clusters => PortOf::Cluster,
-                _ => PortOf::Node,
-            };
-            up(&topology, name, &NetworkSettings { network, per, seed, lasts, partial })
-        }
-        WanCommand::Down { name } => down(name.as_deref()),
-        WanCommand::Status { name, json } => status(name.as_deref(), json),
-        WanCommand::Exec { wan, node, command } => exec(wan.as_deref(), &node, &command),
-        WanCommand::Set { wan, link, what } => set(wan.as_deref(), &link, &what),
-        WanCommand::Profiles => print(&profiles_text()),
-        WanCommand::List => {
-            let line = |shipped: &Shipped| -> Result<String, Failed> {
-                let config = parse(&Sources::of_text(shipped.name, shipped.text))?;
-                Ok(format!("{:18} {}\n", shipped.name, config.about))
-            };
-            print(&TOPOLOGIES.iter().map(line).collect::<Result<String, _>>()?)
-        }
-        WanCommand::Show { name: None } => print(&TopologyConfig::template()),
-        WanCommand::Show { name: Some(name) } => match find(&name) {
-            Some(shipped) => print(shipped.text),
-            None => {
-                Err(Failed::usage(format!("no built-in topology is named {name}: see `wan list`")))
-            }
-        },
-        WanCommand::Table { topology } => print(&Topology::of(&read(&topology)?).table()),
-        WanCommand::Hold { topology, name, network, per, seed, lasts_ms, partial, tied } => {
-            let topology = Topology::of(&read(&topology)?);
-            let ports = if per == "cluster" { PortOf::Cluster } else { PortOf::Node };
-            let lasts = Duration::from_millis(lasts_ms);
-            let order = Order { name, topology, network, ports, seed, lasts, partial, tied };
-            // The network survives the end of its terminal.
-            sys::leave_session().map_err(Failed::failure)?;
-            hold(order, &home()?, || {
-                // The parent process waits for this line.
-                let _ = print("ready\n");
-            })
-            .map_err(Failed::failure)
-        }
-    }
-}
-
-fn find(name: &str) -> Option<&'static Shipped> {
+/// The built-in topology of a name.
+pub fn find(name: &str) -> Option<&'static Shipped> {
     TOPOLOGIES.iter().find(|shipped| shipped.name == name)
 }
 
-fn parse(sources: &Sources) -> Result<TopologyConfig, Failed> {
+/// Parses a topology.
+///
+/// # Errors
+/// All mistakes in it.
+pub fn parse(sources: &Sources) -> Result<TopologyConfig, Failed> {
     Ok(load::<TopologyConfig>(sources)?.value)
 }
 
 /// Reads a topology from a file, or a built-in one.
-fn read(topology: &Path) -> Result<TopologyConfig, Failed> {
+///
+/// # Errors
+/// The file cannot be read or is wrong.
+pub fn read(topology: &Path) -> Result<TopologyConfig, Failed> {
     match find(&topology.to_string_lossy()).filter(|_| !topology.exists()) {
         Some(shipped) => parse(&Sources::of_text(shipped.name, shipped.text)),
         None => parse(&Sources::of_process(Some(topology))),
@@ -276,7 +60,11 @@ pub fn failed(error: PlaceError) -> Failed {
     }
 }
 
-fn home() -> Result<PathBuf, Failed> {
+/// The directory of the networks that are up.
+///
+/// # Errors
+/// It cannot be determined.
+pub fn home() -> Result<PathBuf, Failed> {
     place::home().map_err(failed)
 }
 
@@ -293,40 +81,6 @@ pub struct NetworkSettings {
     pub lasts: Duration,
     /// Whether to accept missing features of the kernel.
     pub partial: bool,
-}
-
-/// The maximum number of a network's shortcomings printed at its start.
-const NOTES: usize = 3;
-
-fn up(file: &Path, name: Option<Name>, settings: &NetworkSettings) -> Result<(), Failed> {
-    let config = read(file)?;
-    let name = name.unwrap_or_else(|| config.name.clone()).to_string();
-    let network = Network::start(file, &name, settings)?;
-    let status = network.status()?;
-    let first: Vec<String> =
-        status.nodes.iter().take(4).map(|(node, address)| format!("{node} {address}")).collect();
-    let more = if status.nodes.len() > first.len() { ", .." } else { "" };
-    let mut text = format!(
-        "network {name} is up: {} nodes ({}{more}), for {}\n",
-        status.nodes.len(),
-        first.join(", "),
-        Time::from(settings.lasts)
-    );
-    if let Some(table) = &status.table {
-        text += &format!(
-            "programs of Springtide use it with `wan exec NODE springtide ...`, or with this line \
-            in a grid's config\n    net.shape = {}\n",
-            toml::Value::from(table.display().to_string())
-        );
-    }
-    for note in status.notes.iter().take(NOTES) {
-        text += &format!("{note}\n");
-    }
-    match status.notes.len().saturating_sub(NOTES) {
-        0 => {}
-        more => text += &format!("and {more} more: see `wan status {name}`\n"),
-    }
-    print(&text)
 }
 
 /// A network that this process started.
@@ -504,89 +258,11 @@ fn hold_apart(
     Ok(keep_alive)
 }
 
-fn down(name: Option<&str>) -> Result<(), Failed> {
-    let home = home()?;
-    let name = place::choose(&home, name).map_err(failed)?;
-    place::ask(&home, &name, &Request::Down).map_err(failed)?;
-    print(&format!("network {name} is down\n"))
-}
-
-fn status(name: Option<&str>, json: bool) -> Result<(), Failed> {
-    let home = home()?;
-    let name = place::choose(&home, name).map_err(failed)?;
-    let status = place::status(&home, &name).map_err(failed)?;
-    if json {
-        let mut value = serde_json::to_value(&status).map_err(Failed::failure)?;
-        value["schema"] = 1.into();
-        return print(&format!("{value}\n"));
-    }
-    print(&status_text(&status))
-}
-
-fn rate(rate: Option<u64>) -> String {
-    rate.map_or("-".to_owned(), |rate| format!("{} kB/s", rate as f64 / 1e3))
-}
-
-fn status_text(status: &Status) -> String {
-    let mut text = format!(
-        "network {}: {} nodes by {}, ends in {:.0} s",
-        status.name,
-        status.nodes.len(),
-        status.network.word(),
-        status.left_s,
-    );
-    text += &match (status.late_us, &status.table) {
-        (Some([half, most, latest]), _) => {
-            format!(
-                "; late by {half:.0} us (half), {most:.0} us (99 of 100), {latest:.0} us \
-                (maximum)\n"
-            )
-        }
-        (None, Some(table)) => {
-            format!("; net.shape = {}\n", toml::Value::from(table.display().to_string()))
-        }
-        (None, None) => "\n".to_owned(),
-    };
-    for note in &status.notes {
-        text += &format!("{note}\n");
-    }
-    if status.unroutable + status.refused > 0 {
-        text += &format!(
-            "{} packets without a receiver, {} refused by Linux\n",
-            status.unroutable, status.refused
-        );
-    }
-    text += &format!(
-        "{:24} {:>10} {:>9} {:>7} {:>12} {:>10} {:>12} {:>8}\n",
-        "link", "delay", "jitter", "loss", "rate", "packets", "bytes", "lost"
-    );
-    for line in &status.lines {
-        let LinkProfile { delay_us, jitter_us, loss, rate: limit, up, .. } = &line.profile;
-        let name = if line.from == line.to {
-            format!("{} inside", line.from)
-        } else {
-            format!("{}>{}", line.from, line.to)
-        };
-        let (ms, percent) = (|us: &u64| format!("{} ms", *us as f64 / 1e3), loss * 100.0);
-        let state = if line.cut || !up { "  down" } else { "" };
-        text += &format!(
-            "{name:24} {:>10} {:>9} {percent:>5.2} % {:>12} {:>10} {:>12} {:>8}{state}\n",
-            ms(delay_us),
-            ms(jitter_us),
-            rate(*limit),
-            line.counts.packets,
-            line.counts.bytes,
-            line.counts.lost
-        );
-    }
-    for stub in &status.stubs {
-        let way = if stub.up { "out of" } else { "into" };
-        text += &format!("{way} {}: {}\n", stub.cluster, rate(stub.profile.rate));
-    }
-    text
-}
-
-fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed> {
+/// Runs a program on a node of a network, and ends this process with the program's exit code.
+///
+/// # Errors
+/// The network or the node does not exist, or the program cannot be started.
+pub fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed> {
     let home = home()?;
     let name = place::choose(&home, name).map_err(failed)?;
     let status = place::status(&home, &name).map_err(failed)?;
@@ -688,74 +364,40 @@ fn pass_on(pid: i32) {
     });
 }
 
-fn set(name: Option<&str>, link: &str, what: &[String]) -> Result<(), Failed> {
+/// Ends a network, or the only one that is up. Returns its name.
+///
+/// # Errors
+/// No such network is up.
+pub fn down(name: Option<&str>) -> Result<String, Failed> {
     let home = home()?;
     let name = place::choose(&home, name).map_err(failed)?;
-    let wish = Wish::of(what).map_err(Failed::usage)?;
+    place::ask(&home, &name, &Request::Down).map_err(failed)?;
+    Ok(name)
+}
+
+/// The state of a network, or of the only one that is up.
+///
+/// # Errors
+/// No such network is up.
+pub fn status(name: Option<&str>) -> Result<Status, Failed> {
+    let home = home()?;
+    let name = place::choose(&home, name).map_err(failed)?;
+    place::status(&home, &name).map_err(failed)
+}
+
+/// Changes a link of a network. Returns what the network did.
+///
+/// # Errors
+/// No such network is up, or it has no such link.
+pub fn set(name: Option<&str>, link: &str, wish: &Wish) -> Result<Outcome, Failed> {
+    let home = home()?;
+    let name = place::choose(&home, name).map_err(failed)?;
     let asked = link.parse::<Link>().map_err(Failed::usage)?;
     // Only the change is sent, because another command may change the same link.
-    let request = Request::Set { link: asked, wish: wish.clone() };
-    match place::ask(&home, &name, &request) {
-        Ok(Answer::Set(outcome)) => {
-            let mut text = format!("{link}: {}\n", what.join(" "));
-            let is_down = outcome.links.iter().any(|(_, profile)| !profile.up);
-            if is_down && wish.up.is_none() {
-                text += &format!("{link} is down: `up` restores it\n");
-            }
-            if outcome.flaps && wish.profile.is_none() {
-                text += &format!(
-                    "{link} goes up and down by its profile: `up`, `down` or another \
-                    profile ends that\n"
-                );
-            }
-            for lack in &outcome.lacks {
-                eprintln!("warning: {lack}");
-            }
-            print(&text)
-        }
+    match place::ask(&home, &name, &Request::Set { link: asked, wish: wish.clone() }) {
+        Ok(Answer::Set(outcome)) => Ok(outcome),
         Ok(_) => Err(Failed::failure(format!("network {name} belongs to another version"))),
         Err(PlaceError::Refused(reason)) => Err(Failed::usage(reason)),
         Err(error) => Err(failed(error)),
-    }
-}
-
-fn profiles_text() -> String {
-    let rate = |rate: Option<Rate>| rate.map_or("-".to_owned(), |rate| rate.to_string());
-    let row = |[name, rtt, jitter, loss, out, back]: [&str; 6]| {
-        format!("{name:25} {rtt:>7} {jitter:>7} {loss:>8} {out:>12} {back:>12}\n")
-    };
-    let mut text = row(["profile", "rtt", "jitter", "loss", "bandwidth", "back"]);
-    for profile in profiles() {
-        let line = Line::from(profile);
-        let time = |time: Duration| Time::from(time).to_string();
-        let loss = format!("{} %", (line.loss * 1e4).round() / 100.0);
-        let (out, back) = (rate(line.bandwidth), rate(line.bandwidth_back));
-        let (rtt, jitter) = (time(line.rtt), time(line.jitter));
-        text += &row([&profile.name, &rtt, &jitter, &loss, &out, &back]);
-        text += &format!("    {}\n", profile.why);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_topology_is_reported_and_profiles_are_listed() {
-        let wan = |command| {
-            let registry = Arc::new(Registry::new());
-            wan(command, registry, "1", &GlobalArgs::default())
-        };
-        let missing = wan(WanCommand::Table { topology: "no-such.toml".into() }).unwrap_err();
-        assert!(missing.message.contains("no-such.toml"), "{}", missing.message);
-        let unknown = wan(WanCommand::Show { name: Some("pairr".into()) }).unwrap_err();
-        assert!(unknown.message.contains("`wan list`"), "{}", unknown.message);
-        assert_eq!(read(Path::new("pair")).unwrap().cluster.len(), 2);
-        let answer = profiles_text();
-        assert!(
-            answer.lines().any(|line| line.starts_with("wan-50 ") && line.contains("50ms")),
-            "{answer}"
-        );
     }
 }

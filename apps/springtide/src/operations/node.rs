@@ -16,6 +16,7 @@ use springtide_actors::job::site_name;
 use springtide_actors::node::{End, Node, NodeOptions, Served, UserActors};
 use springtide_actors::site_host::site_node;
 use springtide_actors::worker::WorkerConfig;
+use springtide_cli::exit::{Exit, Failed};
 use springtide_runtime::config::{IdentitySection, NodeConfig, Sources, load};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::{NodeIdentity, calendar};
@@ -23,11 +24,11 @@ use springtide_runtime::net::{Address, Contact};
 use springtide_runtime::work::{Registry, Throttle};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::exit::{Exit, Failed};
-use crate::netconf;
-use crate::nodes::OwnState;
-use crate::notify::Notifier;
-use crate::signals::{Signals, word};
+use crate::operations::grid_files;
+use crate::operations::netconf;
+use crate::operations::node_state::OwnState;
+use crate::operations::notify::Notifier;
+use crate::operations::signals::{Signals, word};
 
 /// Delay before an ordered restart; bounds the rate of a restart loop.
 pub const RESTART_DELAY: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ pub async fn run(
                 "{}. This node has joined by a token: if its certificate has ended, join again \
                 with `{} node join HOST:PORT --token TOKEN --dir DIR`, where DIR is its directory",
                 failed.message,
-                crate::grid::program_name()
+                grid_files::program_name()
             ),
             ..failed
         },
@@ -274,7 +275,7 @@ async fn write_health(config: NodeConfig, mut is_registered: watch::Receiver<boo
     let mut failed = false;
     loop {
         let state = OwnState {
-            schema: crate::report::SCHEMA,
+            schema: springtide_cli::format::SCHEMA,
             node: config.node.to_string(),
             cluster: config.cluster.to_string(),
             registered: *is_registered.borrow_and_update(),

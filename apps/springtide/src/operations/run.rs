@@ -9,37 +9,38 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use springtide_actors::client::{Client, Heard, News};
 use springtide_actors::endpoint::Endpoint;
-use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
-use springtide_actors::incarnation;
-use springtide_actors::job::{JobEnded, JobError, JobParams, NoteKind, SCHEDULER};
+use springtide_actors::head::{HEAD, Head};
+use springtide_actors::job::{JobParams, SCHEDULER};
 use springtide_actors::links::{Link, Links};
-use springtide_actors::probe::Prober;
-use springtide_actors::scheduler::{CancelJob, CrowdedHost, GetWait, Granted, Scheduler, Submit};
-use springtide_actors::store::records_dir;
+use springtide_actors::scheduler::{CancelJob, GetWait, Granted, Scheduler, Submit};
+use springtide_cli::exit::{Exit, Failed, of_refusal};
+use springtide_cli::outdir::{OutDir, manifest};
+use springtide_cli::run_end::RunEnd;
+use springtide_cli::run_end::conclude;
+use springtide_cli::talk::Talk;
 use springtide_runtime::config::{GridConfig, Loaded, Sources, load};
-use springtide_runtime::event::{Event, Record};
+use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
-use springtide_runtime::net::{Address, Contact, Why};
+use springtide_runtime::net::tls::Ca;
+use springtide_runtime::net::{Contact, Why};
 use springtide_runtime::remote::{Remote, RemoteRequest};
-use springtide_runtime::work::{Outcome, Registry, STATE_ARTIFACT};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
 
-use crate::args::{GlobalArgs, RunArgs};
-use crate::exit::{Exit, Failed, of_refusal};
-use crate::film::{self, Video};
-use crate::grid::{self, Authority, HeadFile, Plan};
-use crate::netconf;
-use crate::outdir::{OutDir, manifest, write_file};
-use crate::report::{RunEnd, seconds, size};
-use crate::scratch::Scratch;
-use crate::signals::{Signals, word};
-use crate::solo;
-use crate::talk::Talk;
+use crate::operations::attach::{Attachment, attach};
+use crate::operations::film::{self, Video};
+use crate::operations::grid;
+use crate::operations::grid_files;
+use crate::operations::grid_files::clear;
+use crate::operations::grid_files::{Authority, Plan};
+use crate::operations::netconf;
+use crate::operations::scratch::Scratch;
+use crate::operations::signals::Signals;
+use crate::operations::solo;
+use crate::operations::watch::{RunRequest, Watch};
+use crate::options::RunArgs;
 
 /// Timeout of a submission in the scheduler's queue.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -54,65 +55,16 @@ const WAIT_REASON_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of requests to a running head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// A job to run with its options.
-pub struct RunRequest {
-    /// The name of the job.
-    pub job: &'static str,
-    /// The job as encoded bytes.
-    pub body: Bytes,
-    /// The registry of this program.
-    pub registry: Arc<Registry>,
-    /// The version of this program.
-    pub version: &'static str,
-    /// The options of the run.
-    pub args: RunArgs,
-    /// The options of every command.
-    pub global: GlobalArgs,
-    /// Whether `--json` prints the job's result with the run in it.
-    pub result_first: bool,
-    /// The checkpoint file, if the user named one.
-    pub checkpoint: Option<PathBuf>,
-}
-
-/// Runs a job and prints the result to standard output; with `--json` also a failure.
+/// Runs a job to its end.
 ///
 /// # Errors
-/// The job has no outcome.
-pub async fn run(order: RunRequest) -> Result<(), Failed> {
-    let json = order.args.json;
-    let (job, result_first) = (order.job, order.result_first);
-    let ended = run_to_end(order).await;
-    match ended {
-        Ok((ended, exit)) => {
-            let object = || if result_first { ended.result_first() } else { ended.json() };
-            let text = if json { format!("{}\n", object()) } else { ended.summary() };
-            print(&text)?;
-            match ended.error() {
-                None => Ok(()),
-                Some(error) => Err(Failed::new(exit, error)),
-            }
-        }
-        Err(failed) => print_early_failure(job, json, failed),
-    }
-}
-
-/// Prints a run that failed before it began.
-///
-/// # Errors
-/// Always the failure itself.
-pub fn print_early_failure(job: &str, json: bool, failed: Failed) -> Result<(), Failed> {
-    if json {
-        print(&format!("{}\n", RunEnd::early(job, &failed.message).json()))?;
-    }
-    Err(failed)
-}
-
-async fn run_to_end(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
+/// The run failed before the job began, or was stopped without an outcome.
+pub async fn run(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
     let mut signals = Signals::take()?;
     let over = |sources| order.args.over(sources);
     let config = match &order.args.config {
         Some(file) => load::<GridConfig>(&over(Sources::of_process(Some(file))))?,
-        None => grid::ad_hoc(order.args.clusters.unwrap_or_default(), over)?,
+        None => grid_files::ad_hoc(order.args.clusters.unwrap_or_default(), over)?,
     };
     let limit = order.args.timeout.or(config.value.run.timeout.map(|time| time.get()));
     let deadline = limit.map(|limit| Instant::now() + limit);
@@ -224,122 +176,6 @@ fn params(config: &GridConfig, args: &RunArgs) -> JobParams {
     params
 }
 
-/// The state of a run that is watched.
-pub struct Watch<'a> {
-    /// The printer of notes and progress.
-    pub talk: &'a mut Talk,
-    /// The receiver of files and records.
-    pub out: &'a mut OutDir,
-    /// The signals that may end the run.
-    pub signals: &'a mut Signals,
-    /// The maximum time of the run.
-    pub limit: Option<Duration>,
-    /// The time at which the run is ended.
-    pub deadline: Option<Instant>,
-    /// Whether to print additional notes.
-    pub verbose: bool,
-    /// Warnings to print with the result.
-    pub warnings: Vec<String>,
-    /// The checkpoint file, if the user named one.
-    pub checkpoint: Option<PathBuf>,
-    /// The last preliminary outcome of the job.
-    pub preliminary: Option<Outcome>,
-}
-
-impl Watch<'_> {
-    /// Waits until the run is ended from outside: by a signal or the time limit.
-    pub async fn stopped(&mut self) -> Failed {
-        let deadline = self.deadline;
-        let over = async {
-            match deadline {
-                Some(at) => sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            exit = self.signals.next() => Failed::new(exit, format!("ended by {}", word(exit))),
-            () = over => {
-                let limit = seconds(self.limit.unwrap_or_default().as_secs_f64());
-                Failed::new(Exit::Timeout, format!("ended after {limit}: see --timeout"))
-            }
-        }
-    }
-
-    /// Warns of hosts with more compute threads than processors, together with the result.
-    fn warn_crowded(&mut self, crowded: &[CrowdedHost]) {
-        self.warnings.extend(crowded.iter().map(ToString::to_string));
-    }
-
-    /// Writes a file of the job. Returns its path the first time.
-    fn write(&mut self, name: &str, bytes: &[u8]) -> Result<Option<PathBuf>, Failed> {
-        let before = self.out.files().len();
-        let path = self.out.file(name, bytes)?;
-        Ok((self.out.files().len() > before).then_some(path))
-    }
-
-    fn is_checkpoint(&self, name: &str) -> bool {
-        self.checkpoint.is_some() && name == STATE_ARTIFACT
-    }
-
-    /// Replaces the checkpoint file.
-    fn keep_checkpoint(&mut self, bytes: &[u8]) {
-        let Some(path) = &self.checkpoint else { return };
-        if let Err(failed) = write_file(path, bytes) {
-            self.unwritten(&failed);
-            self.out.add(failed);
-        }
-    }
-
-    /// Reports a failed write at once; the run fails because of it at its end.
-    fn unwritten(&mut self, failed: &Failed) {
-        if self.out.unwritten().as_ref() == Some(&failed.message) {
-            self.talk.say(&failed.message);
-        }
-    }
-
-    /// Adds records to the run's log.
-    fn records(&mut self, records: &[Record]) {
-        if let Err(failed) = self.out.records(records) {
-            self.unwritten(&failed);
-        }
-    }
-
-    /// Handles a note of the job.
-    pub fn note(&mut self, note: NoteKind) {
-        match note {
-            NoteKind::Started { root, workers } => {
-                let count: u32 = workers.values().sum();
-                if self.verbose {
-                    self.talk.say(&format!("{count} workers joined; the root runs on {root}"));
-                }
-                self.talk.wait_for("running");
-            }
-            NoteKind::Progress { done, total, what } => self.talk.progress(done, total, &what),
-            NoteKind::Iteration { index, seconds: s } => {
-                if self.verbose {
-                    self.talk.say(&format!("iteration {} took {}", index + 1, seconds(s)));
-                }
-            }
-            NoteKind::Say { text } => self.talk.say(&text),
-            NoteKind::Preliminary { outcome } => self.preliminary = Some(*outcome),
-            NoteKind::Artifact { name, bytes } if self.is_checkpoint(&name) => {
-                self.keep_checkpoint(&bytes);
-            }
-            NoteKind::Artifact { name, bytes } => match self.write(&name, &bytes) {
-                Ok(Some(path)) if self.verbose => {
-                    let line = format!("{} ({})", path.display(), size(bytes.len() as u64));
-                    self.talk.say(&line);
-                }
-                Ok(_) => {}
-                Err(failed) => self.unwritten(&failed),
-            },
-            NoteKind::Events { records } => self.records(&records),
-            NoteKind::Outcome { .. } | NoteKind::Period { .. } => {}
-        }
-    }
-}
-
 /// A submission and its recipient.
 struct Session {
     endpoint: Endpoint,
@@ -378,7 +214,7 @@ async fn own_grid(
     watch: &mut Watch<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
     let dir = GridDir::make(watch.out.path())?;
-    let program = grid::this_program()?;
+    let program = grid_files::this_program()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(config.value.grid.as_str())?);
     let files = order.args.input_dir();
     let plan = Plan {
@@ -481,101 +317,6 @@ async fn attached(
     ended
 }
 
-/// A client's connection to a running grid.
-pub struct Attachment {
-    /// The endpoint of the client.
-    pub endpoint: Endpoint,
-    /// The name of the head's node.
-    pub head: NodeId,
-    /// The address of the head.
-    pub address: std::net::SocketAddr,
-    /// Hosts of the grid with more compute threads than processors.
-    crowded: Vec<CrowdedHost>,
-    links: Arc<Links>,
-    news: mpsc::Receiver<Heard>,
-}
-
-impl Attachment {
-    /// The scheduler of the grid.
-    pub fn scheduler(&self) -> Remote<Scheduler> {
-        self.endpoint.hub.remote(&self.head, SCHEDULER)
-    }
-
-    /// The next news of this client's jobs. Cancel safe.
-    pub async fn news(&mut self) -> Option<Heard> {
-        self.news.recv().await
-    }
-}
-
-/// Finds the head of a running grid and connects to it.
-///
-/// # Errors
-/// No grid is up, or the head refuses this client.
-pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Failed> {
-    let dir = grid::dir_of(file, config);
-    let nothing = |why: &str| {
-        Failed::failure(format!(
-            "no grid runs for {0}{why}: start it with `{1} up {0}`",
-            file.display(),
-            grid::program_name()
-        ))
-    };
-    let advertised = match &config.head.advertise {
-        Some(at) => Some(netconf::resolve(at).await?),
-        None => Some(config.head.bind).filter(|bind| bind.port() != 0),
-    };
-    let (address, host) = match HeadFile::read(&dir)? {
-        Some(head) => (head.address, head.elsewhere().map(str::to_owned)),
-        None => (advertised.ok_or_else(|| nothing(""))?, None),
-    };
-    let ca = grid::ca_dir(config, &dir);
-    grid::check_authority(config, &dir)?;
-    if config.tls.ca.is_none() && !ca.exists() {
-        return Err(nothing("")); // `up` makes it
-    }
-    let authority = Authority::Kept(Ca::load(&ca)?, NODE_VALIDITY);
-    let me = NodeId::from(format!("client-{}-{:x}", std::process::id(), incarnation::unique()));
-    let identity = authority.issue(&me, HEAD_CLUSTER, "client")?;
-    let bind = std::net::SocketAddr::new(config.head.bind.ip(), 0);
-    let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, incarnation::only())?;
-    let (links, news) = Client::publish(&endpoint);
-    // The scheduler asks the prober whether this process is alive.
-    Prober::publish(&endpoint.hub);
-    endpoint.start();
-    let head = NodeId::from(HEAD);
-    endpoint.net.learn(Contact {
-        node: head.clone(),
-        cluster: HEAD_CLUSTER.into(),
-        address: Address::Socket(address),
-    });
-    let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
-    let status = scheduler.send(springtide_actors::scheduler::GetStatus {}).deadline(HEAD_TIMEOUT);
-    let status = status.await;
-    if let Err(error) = &status {
-        let refused = Failed::from(error.clone());
-        endpoint.net.close("no head").await;
-        return Err(match refused.exit {
-            // The head may run there, where this host cannot reach it.
-            Exit::Failure if host.is_some() && address.ip().is_loopback() => {
-                let host = host.unwrap_or_default();
-                Failed::failure(format!(
-                    "the head of {} runs on {host}, and listens only there ({address}): set \
-                    `head.bind` to an address that this host can reach, or run the command \
-                    there",
-                    file.display()
-                ))
-            }
-            Exit::Failure => {
-                let on = host.map_or_else(String::new, |host| format!(" on {host}"));
-                nothing(&format!(" at {address}{on} ({error})"))
-            }
-            _ => refused,
-        });
-    }
-    let crowded = status.map(|status| status.crowded).unwrap_or_default();
-    Ok(Attachment { endpoint, head, address, crowded, links, news })
-}
-
 /// Submits a job and follows it to its end.
 async fn drive(
     name: &str,
@@ -656,16 +397,6 @@ async fn drive(
     }
 }
 
-/// The end of a job for its report, with the exit code.
-pub fn conclude(name: &str, ended: JobEnded) -> (RunEnd, Exit) {
-    let exit = match &ended.outcome {
-        Ok(_) => Exit::Ok,
-        Err(JobError::Start { .. }) => Exit::NotPlaced,
-        Err(_) => Exit::Failure,
-    };
-    (RunEnd::of(name, &ended), exit)
-}
-
 /// Cancels a job within a short time, and still handles its last notes.
 async fn cancel(
     scheduler: &Remote<Scheduler>,
@@ -718,13 +449,4 @@ impl Drop for GridDir {
             clear(path);
         }
     }
-}
-
-/// Removes the files of an ended grid from its run's directory, except the nodes' logs.
-pub fn clear(dir: &Path) {
-    let _ = std::fs::remove_dir_all(dir.join("node"));
-    let _ = std::fs::remove_dir_all(records_dir(dir));
-    // The lock ended with the head; the file alone has no meaning.
-    let _ = std::fs::remove_file(dir.join("scheduler.lease"));
-    let _ = std::fs::remove_file(HeadFile::path(dir));
 }

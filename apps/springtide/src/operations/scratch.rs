@@ -11,8 +11,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::exit::Failed;
-use crate::grid::cannot;
+use springtide_cli::exit::{Failed, cannot};
 
 /// Prefix of the names of directories in use or left over.
 const PREFIX: &str = "springtide-run-";

@@ -2,9 +2,8 @@
 //!
 //! Independent of what ends.
 
+use springtide_cli::exit::{Exit, Failed};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
-
-use crate::exit::{Exit, Failed};
 
 /// The signals of this process.
 pub struct Signals {

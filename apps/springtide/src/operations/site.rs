@@ -1,45 +1,38 @@
-//! A cluster's site as a process of its own: the files that `up` writes for it, and `site run`.
+//! `site run`: a cluster's site as a process of its own.
 //!
-//! ```text
-//! DIR/site/NAME/site.toml     the cluster's name, and the address of the head
-//! DIR/site/NAME/grid.toml     the grid's config
-//! DIR/site/NAME/address       the last address of the site
-//! DIR/site/NAME/site.lease    locked while the site runs: at most one process does
-//! DIR/site/NAME/node.pem ...  the certificates of site and authority, and the site's key
-//! DIR/site/NAME/node/NODE/    the same for each node; the site writes the node's config
-//! ```
-//!
-//! The directory may be copied to the cluster's host: it contains no key of any other process.
 //! Independent of jobs.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
-use clap::{Subcommand, ValueHint};
 use springtide_actors::enrol::{ENROLMENT, Renewal, renew_files};
-use springtide_actors::head::{HEAD, HEAD_CLUSTER, node_names};
+use springtide_actors::head::{HEAD_CLUSTER, node_names};
 use springtide_actors::incarnation;
 use springtide_actors::lease::{Lease, LeaseError};
 use springtide_actors::site_host::{Part, SiteEnd, SiteHost, site_node};
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::outdir::{make_dir, write_file};
+use springtide_cli::talk::Talk;
 use springtide_runtime::config::{
-    ClusterSection, GridConfig, Provider as ProviderKind, SiteConfig, SitePlace, Sources, load,
+    ClusterSection, GridConfig, Provider as ProviderKind, SiteConfig, SitePlace,
 };
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::calendar;
 use springtide_runtime::net::{Address, Contact, NetConfig};
 use tokio::time::interval;
 
-use crate::args::GlobalArgs;
-use crate::exit::{Exit, Failed};
-use crate::grid::{self, Authority, NODE_GRACE, Plan};
-use crate::notify::Notifier;
-use crate::outdir::{make_dir, write_file};
-use crate::signals::{Signals, word};
-use crate::talk::Talk;
-use crate::{netconf, node};
+use crate::operations::grid::{self, NODE_GRACE};
+use crate::operations::grid_files;
+use crate::operations::grid_files::{Authority, Plan};
+use crate::operations::netconf;
+use crate::operations::node;
+use crate::operations::notify::Notifier;
+use crate::operations::signals::{Signals, word};
+use crate::operations::site_files;
+use crate::options::GlobalArgs;
 
 /// The file with the last address of a site.
 const ADDRESS: &str = "address";
@@ -47,79 +40,6 @@ const ADDRESS: &str = "address";
 const LEASE: &str = "site.lease";
 /// Interval between checks for a new address of the head from `up`.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
-
-/// The subcommands of `site`.
-#[derive(Subcommand, Clone, Debug)]
-pub enum SiteCommand {
-    /// Run a cluster's site until it is ended: it starts the cluster's nodes and serves its files
-    Run {
-        /// Config of the site, as written by `up`: .springtide/GRID/site/CLUSTER/site.toml next to
-        /// the grid's config
-        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-        config: PathBuf,
-    },
-}
-
-/// The config file of a cluster's site.
-pub fn file_of(dir: &Path, cluster: &str) -> PathBuf {
-    dir.join("site").join(cluster).join("site.toml")
-}
-
-/// Writes the files of a site process.
-///
-/// # Errors
-/// Files cannot be written, or names do not fit.
-pub fn write(plan: &Plan<'_>, cluster: &ClusterSection, head: SocketAddr) -> Result<(), Failed> {
-    let name = ClusterId::from(cluster.name.as_str());
-    let file = grid::absolute(&file_of(plan.dir, name.as_str()))?;
-    let dir = file.parent().unwrap_or(&file);
-    grid::make_private_dir(dir)?;
-    plan.authority.issue(&site_node(&name), name.as_str(), "site")?.save(dir)?;
-    for node in node_names(&name, cluster.nodes.get()) {
-        let dir = dir.join("node").join(node.as_str());
-        grid::make_private_dir(&dir)?;
-        plan.authority.issue(&node, name.as_str(), "node")?.save(&dir)?;
-    }
-    let level = plan.log_level.unwrap_or(plan.config.log.level);
-    let text = format!(
-        "config_version = 1\ncluster = \"{name}\"\n[head]\nname = \"{HEAD}\"\n\
-        address = \"{head}\"\n\
-        [identity]\ncertificate = \"node.pem\"\nkey = \"node.key\"\nca = \"ca.pem\"\n\
-        [log]\nlevel = \"{level}\"\nformat = \"{}\"\n",
-        plan.config.log.format
-    );
-    // The program must be able to read the file that it writes.
-    load::<SiteConfig>(&Sources::of_text("site.toml", &text))?;
-    let mut config = plan.config.clone();
-    for cluster in &mut config.cluster {
-        if cluster.name.as_str() != name.as_str() {
-            // Environment variables of other clusters may be secret.
-            cluster.env.clear();
-        }
-        for path in [&mut cluster.files, &mut cluster.program].into_iter().flatten() {
-            *path = grid::absolute(path)?;
-        }
-    }
-    let whole = toml::to_string(&config).map_err(Failed::failure)?;
-    load::<GridConfig>(&Sources::of_text("grid.toml", &whole))?;
-    for (path, text) in [(dir.join("grid.toml"), whole), (file.clone(), text)] {
-        write_file(&path, text.as_bytes())?;
-    }
-    Ok(())
-}
-
-/// Reads a site's config, and the grid's.
-///
-/// # Errors
-/// All mistakes in the first config that has any.
-pub fn config(file: &Path) -> Result<(SiteConfig, GridConfig), Failed> {
-    // Environment variables apply to the grid's config only.
-    let sources = |file: &Path| Sources { file: Some(file.to_owned()), ..Sources::default() };
-    let site = load::<SiteConfig>(&sources(file))?.value;
-    let parent = file.parent().unwrap_or_else(|| Path::new(""));
-    let grid = load::<GridConfig>(&sources(&parent.join(&site.grid_config)))?.value;
-    Ok((site, grid))
-}
 
 async fn head_of(site: &SiteConfig) -> Result<(Contact, SocketAddr), Failed> {
     let address = netconf::resolve(&site.head.address).await?;
@@ -180,7 +100,7 @@ pub async fn run(
             file.display()
         )));
     };
-    let dir = grid::absolute(file.parent().unwrap_or_else(|| Path::new("")))?;
+    let dir = grid_files::absolute(file.parent().unwrap_or_else(|| Path::new("")))?;
     let files = springtide_runtime::config::IdentitySection {
         certificate: dir.join(&site.identity.certificate),
         key: dir.join(&site.identity.key),
@@ -222,7 +142,7 @@ pub async fn run(
     write_file(&address, here.to_string().as_bytes())?;
     let logs = dir.join("nodes");
     make_dir(&logs)?;
-    let program = grid::this_program()?;
+    let program = grid_files::this_program()?;
     let plan = Plan {
         config,
         dir: &dir,
@@ -283,7 +203,7 @@ pub async fn run(
             }
             _ = looks.tick() => {
                 // A restarted head may have another address. A failed read is repeated.
-                let Ok((site, _)) = self::config(file) else { continue };
+                let Ok((site, _)) = site_files::config(file) else { continue };
                 let Ok((head, _)) = head_of(&site).await else { continue };
                 if head != known {
                     host.learn_head(head.clone());

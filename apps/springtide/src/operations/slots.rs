@@ -1,134 +1,82 @@
-//! `slots list`, `reserve` and `release`: the slots of a running grid, and manual reservations.
+//! The slots of a running grid, and manual reservations.
 //!
 //! Independent of the purpose of reservations.
 
-use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueHint};
-use serde_json::json;
 use springtide_actors::policy::provisioning::{Booking, Time, from_duration, seconds};
-use springtide_actors::reservation::{Part, Phase, Reservation, ReservationId};
+use springtide_actors::reservation::{Part, Reservation, ReservationId};
 use springtide_actors::scheduler::manager::SiteOffer;
 use springtide_actors::scheduler::{GridSlots, ReleaseSlots};
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::outdir::write_file;
 use springtide_runtime::id::ClusterId;
 
-use crate::agree::{agree, now, slots};
-use crate::args::time;
-use crate::exit::{Exit, Failed};
-use crate::jobs::{GridArgs, attach_by, told_early};
-use crate::outdir::write_file;
-use crate::report::SCHEMA;
-use crate::run::print;
+use super::agree::{agree, slots};
+use super::attach::attach_by;
 use crate::workflow::offers::{self, Link, Offer, Offers, Site};
 
-/// Subcommands of the command `slots`.
-#[derive(Subcommand, Clone, Debug)]
-pub enum SlotsCommand {
-    /// List slots and reservations; with --json in the format that `workflow plan --slots` reads
-    List(GridArgs),
-}
-
-/// The options of `reserve`.
-#[derive(Args, Clone, Debug)]
-pub struct ReserveArgs {
-    #[command(flatten)]
-    pub grid: GridArgs,
-    /// Cluster to reserve in
-    #[arg(long, value_name = "CLUSTER")]
-    pub on: String,
-    /// Number of processors to reserve
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+/// A manual reservation.
+pub struct ReserveRequest<'a> {
+    /// The cluster to reserve in.
+    pub cluster: &'a str,
+    /// The number of processors.
     pub processors: u32,
-    /// Earliest start from now, for example 10m; the reservation begins as soon as processors are
-    /// free then [default: 0s]
-    #[arg(long = "in", value_name = "TIME", value_parser = time)]
+    /// The earliest start from now; none: at once.
     pub ahead: Option<Duration>,
-    /// Duration of the reservation
-    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    /// The duration of the reservation.
     pub duration: Duration,
-    /// Fail unless the reservation can begin at the earliest start
-    #[arg(long)]
+    /// Whether it must begin at the earliest start.
     pub exactly: bool,
-    /// Maximum price [default: no limit]
-    #[arg(long, value_name = "COST")]
+    /// The maximum price.
     pub budget: Option<f64>,
-    /// Name of the reservation in lists
-    #[arg(long, value_name = "NAME", default_value = "by hand")]
-    pub name: String,
+    /// The name of the reservation in lists.
+    pub name: &'a str,
 }
 
-/// The options of `release`.
-#[derive(Args, Clone, Debug)]
-pub struct ReleaseArgs {
-    /// Number of the reservation
-    #[arg(value_name = "N")]
-    pub reservation: u64,
-    /// Config of the running grid
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub config: PathBuf,
-}
-
-/// Executes `slots list`.
+/// The slots and reservations of the grid of a config file.
 ///
 /// # Errors
 /// No grid is up.
-pub async fn list(SlotsCommand::List(args): SlotsCommand) -> Result<(), Failed> {
-    let request = async {
-        let grid = attach_by(&args.config).await?;
-        let found = slots(&grid.scheduler()).await;
-        grid.endpoint.net.close("answered").await;
-        found
-    };
-    match request.await {
-        Ok(found) if args.json => print(&object(&found)?),
-        Ok(found) => print(&text(&found)),
-        Err(failed) => told_early(args.json, None, failed),
-    }
+pub async fn list(config: &Path) -> Result<GridSlots, Failed> {
+    let grid = attach_by(config).await?;
+    let found = slots(&grid.scheduler()).await;
+    grid.endpoint.net.close("answered").await;
+    found
 }
 
-/// Executes `reserve`.
+/// Reserves processors.
 ///
 /// # Errors
 /// [`Exit::NotPlaced`] if the processors are not available.
-pub async fn reserve(args: ReserveArgs) -> Result<(), Failed> {
-    let request = async {
-        let grid = attach_by(&args.grid.config).await?;
-        let mut planner = |slots: &_, but: &_| plan(&args, slots, but);
-        let made = agree(&grid.scheduler(), &args.name, None, &mut planner).await;
-        grid.endpoint.net.close("answered").await;
-        made
-    };
-    match request.await {
-        Ok(one) if args.grid.json => {
-            let object = json!({ "schema": SCHEMA, "ok": true, "reservation": one });
-            print(&format!("{object}\n"))
-        }
-        Ok(one) => print(&format!("{}\n", line(&one, now()))),
-        Err(failed) => told_early(args.grid.json, None, failed),
-    }
+pub async fn reserve(config: &Path, request: &ReserveRequest<'_>) -> Result<Reservation, Failed> {
+    let grid = attach_by(config).await?;
+    let mut planner = |slots: &_, but: &_| plan(request, slots, but);
+    let made = agree(&grid.scheduler(), request.name, None, &mut planner).await;
+    grid.endpoint.net.close("answered").await;
+    made
 }
 
-/// Executes `release`.
+/// Ends a reservation.
 ///
 /// # Errors
 /// No such reservation exists.
-pub async fn release(args: ReleaseArgs) -> Result<(), Failed> {
-    let grid = attach_by(&args.config).await?;
-    let word = ReleaseSlots { id: ReservationId(args.reservation), token: None };
-    let answer = grid.scheduler().send(word).await;
+pub async fn release(config: &Path, id: ReservationId) -> Result<(), Failed> {
+    let grid = attach_by(config).await?;
+    let answer = grid.scheduler().send(ReleaseSlots { id, token: None }).await;
     grid.endpoint.net.close("answered").await;
     answer?.map(drop).map_err(|refusal| Failed::new(Exit::Usage, refusal))
 }
 
 /// The earliest reservation for which a cluster's slots have enough processors.
 fn plan(
-    args: &ReserveArgs,
+    request: &ReserveRequest<'_>,
     slots: &GridSlots,
-    but: &std::collections::BTreeMap<ClusterId, String>,
+    but: &BTreeMap<ClusterId, String>,
 ) -> Result<(Vec<Part>, f64), String> {
-    let cluster = ClusterId::from(args.on.as_str());
+    let cluster = ClusterId::from(request.cluster);
     if let Some(why) = but.get(&cluster) {
         return Err(format!("{cluster} does not grant it: {why}"));
     }
@@ -139,28 +87,28 @@ fn plan(
     if let Some(none) = &site.none {
         return Err(format!("{cluster} offers no slots: {none}"));
     }
-    let from = slots.now.saturating_add(from_duration(args.ahead.unwrap_or_default()));
-    let duration = from_duration(args.duration);
-    let Some(start) = earliest(site, args.processors, from, duration) else {
+    let from = slots.now.saturating_add(from_duration(request.ahead.unwrap_or_default()));
+    let duration = from_duration(request.duration);
+    let Some(start) = earliest(site, request.processors, from, duration) else {
         let most = site.slots.iter().map(|slot| slot.processors).max().unwrap_or(0);
         return Err(format!(
             "{cluster} never offers {} processors together for this time (its largest slot has \
             {most}): `slots list` shows its slots",
-            args.processors
+            request.processors
         ));
     };
-    if args.exactly && start > from {
+    if request.exactly && start > from {
         let late = seconds(start - from);
         return Err(format!(
             "{cluster} has {} processors for this time only {late:.0} s later: omit --exactly to \
             reserve them then",
-            args.processors
+            request.processors
         ));
     }
     let booking =
-        Booking { processors: args.processors, start, end: start.saturating_add(duration) };
+        Booking { processors: request.processors, start, end: start.saturating_add(duration) };
     let part = Part { cluster, bookings: vec![booking] };
-    Ok((vec![part], args.budget.unwrap_or(f64::INFINITY)))
+    Ok((vec![part], request.budget.unwrap_or(f64::INFINITY)))
 }
 
 /// The earliest time at which slots of a site together have this many processors for this time.
@@ -183,24 +131,25 @@ fn earliest(site: &SiteOffer, processors: u32, from: Time, duration: Time) -> Op
 ///
 /// # Errors
 /// No grid is up.
-pub async fn offers_now(config: &std::path::Path) -> Result<Offers, Failed> {
-    let grid = attach_by(config).await?;
-    let found = slots(&grid.scheduler()).await;
-    grid.endpoint.net.close("answered").await;
-    found.map(|found| offers_of(&found, found.now))
+pub async fn offers_now(config: &Path) -> Result<Offers, Failed> {
+    let found = list(config).await?;
+    Ok(offers_of(&found, found.now))
 }
 
 /// Writes the offers to a file for planners.
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn advertise(found: &GridSlots, file: &std::path::Path) -> Result<(), Failed> {
-    let text = object(found)?;
+pub fn advertise(found: &GridSlots, file: &Path) -> Result<(), Failed> {
+    let text = offers_json(found)?;
     write_file(file, text.as_bytes())
 }
 
 /// The offers as a JSON object in the format of an offer file.
-fn object(found: &GridSlots) -> Result<String, Failed> {
+///
+/// # Errors
+/// They do not serialise.
+pub fn offers_json(found: &GridSlots) -> Result<String, Failed> {
     let text = serde_json::to_string(&offers_of(found, found.now));
     Ok(format!("{}\n", text.map_err(Failed::failure)?))
 }
@@ -240,77 +189,6 @@ pub fn offers_of(found: &GridSlots, origin: Time) -> Offers {
         sites: found.sites.iter().map(site).collect(),
         links: found.links.iter().map(link).collect(),
     }
-}
-
-/// The time from now as text.
-fn at(time: Time, now: Time) -> String {
-    match time.checked_sub(now) {
-        None | Some(0) => "now".to_owned(),
-        Some(left) => format!("in {}", crate::report::seconds(seconds(left))),
-    }
-}
-
-fn line(one: &Reservation, now: Time) -> String {
-    let mut clusters: std::collections::BTreeMap<&ClusterId, u32> = Default::default();
-    for part in &one.parts {
-        for booking in &part.bookings {
-            let most = clusters.entry(&part.cluster).or_default();
-            *most = (*most).max(one.at(&part.cluster, booking.start));
-        }
-    }
-    let where_at: Vec<String> =
-        clusters.iter().map(|(cluster, most)| format!("{most} of {cluster}")).collect();
-    let phase = match one.phase {
-        Phase::Prepared { .. } => ", prepared",
-        Phase::Committed { .. } => ", committed",
-        Phase::Confirmed { .. } => "",
-    };
-    format!(
-        "{} ({}): {} {} until {}, costs {:.2}{phase}",
-        one.id,
-        one.name,
-        where_at.join(", "),
-        at(one.start(), now),
-        at(one.end(), now).trim_start_matches("in ").replace("now", "now (over)"),
-        one.cost
-    )
-}
-
-fn text(found: &GridSlots) -> String {
-    let mut out = String::new();
-    for site in &found.sites {
-        let SiteOffer { cluster, processors, epoch, slots, none } = site;
-        let _ = write!(out, "{cluster}: {processors} processors");
-        if let Some(none) = none {
-            let _ = writeln!(out, ", no slots: {none}");
-            continue;
-        }
-        let _ = writeln!(out, ", offers of epoch {epoch}");
-        if slots.is_empty() {
-            let _ = writeln!(out, "  nothing: all processors are taken indefinitely");
-        }
-        for slot in slots {
-            let (start, duration) = (at(slot.start, found.now), seconds(slot.end - slot.start));
-            let duration = match slot.extensible {
-                true => format!("{} or longer", crate::report::seconds(duration)),
-                false => crate::report::seconds(duration),
-            };
-            let whole = if slot.divisible { "in part or whole" } else { "only whole" };
-            let fixed = match slot.price.fixed > 0.0 {
-                true => format!(" and {:.2}", slot.price.fixed),
-                false => String::new(),
-            };
-            let _ = writeln!(
-                out,
-                "  {:>5} {start} for {duration}, {whole}, {:.3} a second{fixed}",
-                slot.processors, slot.price.rate
-            );
-        }
-    }
-    for one in &found.reservations {
-        let _ = writeln!(out, "{}", line(one, found.now));
-    }
-    out
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@
 use std::thread;
 
 use springtide_actors::job::{JobParams, NoteKind};
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::run_end::RunEnd;
 use springtide_runtime::work::{Note, PoolConfig, solo};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval};
 
-use crate::exit::{Exit, Failed};
-use crate::report::RunEnd;
-use crate::run::{RunRequest, Watch};
+use crate::operations::watch::{RunRequest, Watch};
 
 /// Capacity of the queue of notes; a full queue blocks the job.
 const NOTES_MAX: usize = 64;

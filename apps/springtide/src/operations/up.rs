@@ -2,33 +2,32 @@
 //!
 //! Independent of jobs.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
 use springtide_actors::head::Head;
-use springtide_actors::scheduler::{
-    GetSlots, GridStatus, JobState, NodeState, NodeStatus, SiteStatus,
-};
+use springtide_actors::scheduler::{GetSlots, GridStatus, NodeState};
+use springtide_cli::exit::{Failed, cannot};
+use springtide_cli::outdir::write_file;
+use springtide_cli::talk::Talk;
 use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources, load};
-use springtide_runtime::id::NodeId;
 use springtide_runtime::net::tls::calendar;
 use tokio::time::interval;
 
-use crate::args::{GlobalArgs, Shape};
-use crate::dashboard::PreparedDashboard;
-use crate::desk::{ArchiveSettings, Retention};
-use crate::exit::Failed;
-use crate::grid::{self, HeadCertificate, Plan, cannot};
-use crate::gridlog::{GridLog, LogLimits};
-use crate::netconf;
-use crate::notify::Notifier;
-use crate::outdir::write_file;
-use crate::signals::{Signals, word};
-use crate::site;
-use crate::slots;
-use crate::talk::Talk;
+use crate::operations::desk::{ArchiveSettings, Retention};
+use crate::operations::grid::{self, HeadCertificate};
+use crate::operations::grid_files;
+use crate::operations::grid_files::Plan;
+use crate::operations::gridlog::{GridLog, LogLimits};
+use crate::operations::netconf;
+use crate::operations::notify::Notifier;
+use crate::operations::signals::{Signals, word};
+use crate::operations::site_files;
+use crate::operations::slots;
+use crate::options::{GlobalArgs, Shape};
+use springtide_dashboard::PreparedDashboard;
+use springtide_dashboard::changes::{changes_between, held};
 
 /// The first line of a config that `dev` wrote and may overwrite.
 const DEV_HEADER: &str = "# Written by `dev`, which writes it anew each time it starts.";
@@ -55,11 +54,11 @@ pub async fn dev(
     version: &'static str,
     global: &GlobalArgs,
 ) -> Result<(), Failed> {
-    grid::make_private_dir(&dir)?;
+    grid_files::make_private_dir(&dir)?;
     let file = dir.join("grid.toml");
     // An absolute path, because tasks of workflows pass files.
     let here = std::path::absolute(&dir).map_err(|error| cannot("use", &dir, &error))?;
-    let config = grid::ad_hoc(shape, |sources| {
+    let config = grid_files::ad_hoc(shape, |sources| {
         shape.names().fold(sources, |sources, name| {
             let key = format!("cluster.{name}.files");
             match here.join("files").join(&name).to_str() {
@@ -104,9 +103,9 @@ async fn stay(
 ) -> Result<(), Failed> {
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(global.quiet);
-    let dir = grid::dir_of(file, &config.value);
-    let program = grid::this_program()?;
-    let authority = grid::kept_authority(&config.value, &dir)?;
+    let dir = grid_files::dir_of(file, &config.value);
+    let program = grid_files::this_program()?;
+    let authority = grid_files::kept_authority(&config.value, &dir)?;
     let plan = Plan {
         config: &config.value,
         dir: &dir,
@@ -174,7 +173,7 @@ async fn stay(
                 let at = advertise.map_or_else(|| bound.to_string(), ToString::to_string);
                 talk.say(&format!(
                     "nodes join at {at}: {} token create --cluster NAME --config {} prints how",
-                    grid::program_name(),
+                    grid_files::program_name(),
                     file.display()
                 ));
             }
@@ -276,7 +275,7 @@ async fn end(head: Head, dir: &Path, superseded: bool) {
 fn own_sites(config: &GridConfig, dir: &Path) -> Vec<String> {
     let own = config.cluster.iter().filter(|cluster| cluster.site == SitePlace::Own);
     let line = |cluster: &ClusterSection| {
-        let file = site::file_of(dir, cluster.name.as_str());
+        let file = site_files::file_of(dir, cluster.name.as_str());
         format!(
             "cluster {} has a site of its own: on its machine, site run --config {}",
             cluster.name,
@@ -321,7 +320,7 @@ fn changes(before: &GridStatus, now: &GridStatus) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use springtide_actors::scheduler::JobStatus;
+    use springtide_actors::scheduler::{JobState, JobStatus, NodeStatus, SiteStatus};
     use springtide_runtime::id::JobId;
 
     use super::*;

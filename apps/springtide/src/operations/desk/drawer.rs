@@ -7,15 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use springtide_cli::exit::{Failed, cannot};
+use springtide_cli::outdir::make_dir;
 use springtide_runtime::id::JobId;
 use springtide_runtime::records::Disk;
 
 use super::kept::ArchivedJob;
 use super::records::JobRecords;
 use super::{ArchiveSettings, LOST};
-use crate::exit::Failed;
-use crate::grid::cannot;
-use crate::outdir::make_dir;
 
 /// The jobs of earlier heads.
 pub struct ArchiveReader {

@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use springtide_actors::client::News;
 use springtide_actors::job::{JobError, NoteKind};
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::outdir::{OutDir, append, make_dir, write_file};
+use springtide_cli::run_end::RunEnd;
 use springtide_runtime::event::Manifest;
 use springtide_runtime::records::RecordError;
 use springtide_runtime::work::Outcome;
 
 use super::records::{JobRecords, JobResult};
 use super::{JobEnd, JobEntry, JobRecord, since_epoch};
-use crate::exit::{Exit, Failed};
-use crate::outdir::{OutDir, append, make_dir, write_file};
-use crate::report::RunEnd;
-use crate::run::conclude;
+use springtide_cli::run_end::conclude;
 
 /// The maximum number of a job's last lines in memory. Its log file holds all lines.
 pub(super) const LINES_MAX: usize = 1000;

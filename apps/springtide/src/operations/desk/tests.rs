@@ -445,7 +445,7 @@ fn a_lost_file_is_reported_in_the_jobs_log() {
     assert!(log.contains("the job's file `result.json` is not written"), "{log}");
     archived.take(ended(1, Ok(outcome())));
     let end = archived.entry.ended.clone().unwrap();
-    assert_eq!(end.exit(), crate::exit::Exit::Failure);
+    assert_eq!(end.exit(), springtide_cli::exit::Exit::Failure);
     assert!(end.error.unwrap().contains("`result.json` is not written"));
 }
 

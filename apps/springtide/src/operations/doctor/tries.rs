@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 use std::{env, fs, io, thread};
 
 use bytes::Bytes;
+use springtide_cli::exit::Failed;
+use springtide_cli::print::print;
 use springtide_runtime::config::{Sources, TopologyConfig, load};
 use springtide_runtime::id::{Incarnation, NodeId, Peer};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY};
@@ -32,8 +34,6 @@ use springtide_wan::table::Table;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{Fact, IPROUTE2, KINDS, TOOLS, of};
-use crate::exit::Failed;
-use crate::run::print;
 
 /// The environment variable that names a child's part. No option of the command line, because only
 /// this program uses it.
