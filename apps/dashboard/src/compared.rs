@@ -5,7 +5,7 @@
 use springtide_actors::policy::Mode;
 
 use crate::course::RunSeries;
-use crate::report::escaped;
+use crate::page::escaped;
 
 /// The text of an unknown number.
 const UNKNOWN: &str = "";

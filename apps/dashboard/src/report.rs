@@ -17,7 +17,7 @@ use crate::runlog::RunLog;
 use crate::compared;
 use crate::course::{Mark, RunSeries};
 use crate::figures::{self, Figure};
-use crate::page::{HTML, SCRIPT, SHAPES, STYLE};
+use crate::page::{HTML, SCRIPT, SHAPES, STYLE, escaped};
 use crate::replay;
 
 /// The page loads nothing from elsewhere.
@@ -193,22 +193,6 @@ fn marks(series: &RunSeries) -> String {
         {rows}</table></div></section>\n",
         escaped(&series.label)
     )
-}
-
-/// Escapes text for HTML, also inside quotes.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out += "&amp;",
-            '<' => out += "&lt;",
-            '>' => out += "&gt;",
-            '"' => out += "&quot;",
-            '\'' => out += "&#39;",
-            c => out.push(c),
-        }
-    }
-    out
 }
 
 /// A page without a script.

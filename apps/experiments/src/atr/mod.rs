@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, ValueHint};
-use serde_json::{Value, json};
+use serde_json::json;
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::Artefacts;
 use springtide_runtime::net::LinkProfile;
@@ -369,9 +369,4 @@ fn figure8(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
         messages.push((name, tasks, run.profile(laboratory.program(name)?)?.message_bytes));
     }
     report::figure8(&SIZES, &times, &messages).map_err(Failed::failure)
-}
-
-/// A JSON array of what each item becomes.
-fn array<T>(items: impl IntoIterator<Item = T>, value: impl FnMut(T) -> Value) -> Value {
-    items.into_iter().map(value).collect()
 }

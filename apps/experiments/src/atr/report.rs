@@ -7,10 +7,14 @@ use plotters::prelude::*;
 use serde_json::{Value, json};
 use springtide_simulator::figure::{self, COLOURS, FigureError, wrong};
 
-use super::array;
 use super::experiment::Measurement;
 use super::paper::{TABLE3, TABLE4, table4_tasks};
 use super::profile::{GroupTimes, Profile, ProfileRun, Summary, line};
+
+/// A JSON array of what each item becomes.
+pub(super) fn array<T>(items: impl IntoIterator<Item = T>, value: impl FnMut(T) -> Value) -> Value {
+    items.into_iter().map(value).collect()
+}
 
 /// A part of the result.
 pub(super) struct Section {

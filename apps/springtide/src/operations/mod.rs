@@ -27,6 +27,7 @@ pub mod node;
 pub mod node_state;
 pub mod nodes;
 mod notify;
+pub mod offers;
 pub mod process;
 pub mod run;
 pub mod scratch;

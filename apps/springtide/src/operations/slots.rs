@@ -16,7 +16,7 @@ use springtide_runtime::id::ClusterId;
 
 use super::agree::{agree, slots};
 use super::attach::attach_by;
-use crate::workflow::offers::{self, Link, Offer, Offers, Site};
+use super::offers::{self, Link, Offer, Offers, Site};
 
 /// A manual reservation.
 pub struct ReserveRequest<'a> {

@@ -351,7 +351,7 @@ mod tests {
         after_some_submitted, check_plans, last_ended, not_purged, not_resizable,
     };
 
-    use crate::operations::desk::JobEnd;
+    use crate::operations::desk::entry::JobEnd;
 
     #[test]
     fn the_list_has_a_row_of_each_job() {

@@ -10,9 +10,9 @@ use springtide_cli::dates::date;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::workload::figures::quoted;
 
-use super::offers::Offers;
 use super::planning::{Had, Plan, TRADE_OFFS, Wish, trade_off};
 use super::{Read, Summary, front, gantt};
+use crate::operations::offers::Offers;
 use springtide_experiments::provisioning::How;
 
 /// A plan with all that it was made of.

@@ -1,6 +1,6 @@
 //! `workflow`: workflows on slots of sites: what is in their files, and which slots to have for them.
 //!
-//! - [`offers`]: what sites offer, as a file.
+//! - [`offers`](crate::operations::offers): what sites offer, as a file.
 //! - [`planning`]: a plan as a function of a workflow, offers and what to choose by; [`processors`] gives it numbers.
 //! - [`kept`]: a plan's tables; [`front`], [`gantt`] and [`canvas`](springtide_dashboard::canvas): its figures.
 //! - [`check`] and [`plan`]: the commands.
@@ -11,7 +11,6 @@ pub mod check;
 mod front;
 mod gantt;
 mod kept;
-pub mod offers;
 pub mod plan;
 mod planning;
 mod processors;

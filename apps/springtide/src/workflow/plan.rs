@@ -21,9 +21,9 @@ use springtide_simulator::workload::figures::quoted;
 
 use super::check::{percent, round};
 use super::kept::{Planned, method_word};
-use super::offers::{Offers, OffersError};
 use super::planning::{self, Blocked, Missed, NoPlan, Plan, Wish, forever};
 use super::{Read, ReadArgs, Summary, front, read, shown, some};
+use crate::operations::offers::{Offers, OffersError};
 use crate::operations::process::on_arbiter;
 use crate::operations::slots::offers_now;
 use springtide_experiments::provisioning::How;

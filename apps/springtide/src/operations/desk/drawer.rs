@@ -12,9 +12,9 @@ use springtide_cli::outdir::make_dir;
 use springtide_runtime::id::JobId;
 use springtide_runtime::records::Disk;
 
+use super::entry::{ArchiveSettings, LOST};
 use super::kept::ArchivedJob;
 use super::records::JobRecords;
-use super::{ArchiveSettings, LOST};
 
 /// The jobs of earlier heads.
 pub struct ArchiveReader {
@@ -37,7 +37,7 @@ impl ArchiveReader {
         make_dir(&dir)?;
         let records = JobRecords::open(Arc::new(Disk), &setting.dir)?;
         let last = records.last().max(last_dir(&dir)?);
-        let job = |entry: super::JobEntry| {
+        let job = |entry: super::entry::JobEntry| {
             let mut job = ArchivedJob::new(dir.join(entry.job.to_string()), entry, records.clone());
             job.read_lines();
             (job.entry.job, job)

@@ -17,8 +17,8 @@ use springtide_runtime::event::Manifest;
 use springtide_runtime::records::RecordError;
 use springtide_runtime::work::Outcome;
 
+use super::entry::{JobEnd, JobEntry, JobRecord, since_epoch};
 use super::records::{JobRecords, JobResult};
-use super::{JobEnd, JobEntry, JobRecord, since_epoch};
 use springtide_cli::run_end::conclude;
 
 /// The maximum number of a job's last lines in memory. Its log file holds all lines.

@@ -19,7 +19,7 @@ use springtide_runtime::records::{
 };
 use springtide_runtime::work::Outcome;
 
-use super::{JobEnd, JobEntry};
+use super::entry::{JobEnd, JobEntry};
 
 const SCHEMA: Schema = Schema { name: "jobs", version: 1 };
 const SETTINGS: Settings = Settings::new("jobs", "submissions and results of jobs are forgotten");

@@ -6,6 +6,7 @@ use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
 use springtide_actors::job::{JobEnded, JobError, JobReport, NoteKind};
 use springtide_actors::scheduler::manager::Settings;
 use springtide_actors::store::Store;
+use springtide_cli::exit::Exit;
 use springtide_runtime::id::{Epoch, Incarnation};
 use springtide_runtime::net::NetConfig;
 use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
@@ -14,6 +15,7 @@ use springtide_runtime::records::memory::{Fault, MemoryFiles};
 use springtide_runtime::remote::{Refusal, Remote};
 use springtide_runtime::work::Outcome;
 
+use super::entry::JobEnd;
 use super::kept::{LINE_MAX, LINES_MAX};
 use super::*;
 
@@ -80,7 +82,7 @@ fn ended(job: u64, outcome: Result<Outcome, JobError>) -> News {
 }
 
 fn outcome() -> Outcome {
-    Outcome { checksum: 7, result: Value::Null }
+    Outcome { checksum: 7, result: serde_json::Value::Null }
 }
 
 /// Files below a directory that this process has open.
@@ -445,7 +447,7 @@ fn a_lost_file_is_reported_in_the_jobs_log() {
     assert!(log.contains("the job's file `result.json` is not written"), "{log}");
     archived.take(ended(1, Ok(outcome())));
     let end = archived.entry.ended.clone().unwrap();
-    assert_eq!(end.exit(), springtide_cli::exit::Exit::Failure);
+    assert_eq!(end.exit(), Exit::Failure);
     assert!(end.error.unwrap().contains("`result.json` is not written"));
 }
 
