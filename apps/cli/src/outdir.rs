@@ -1,8 +1,8 @@
 //! Files that commands write: a run's directory with its log and the job's files, and artefacts of
 //! other commands.
 //!
-//! Every file of the commands is written through this module (`clippy.toml` forbids the other ways),
-//! so that a failed write fails the command. Independent of the origin of events.
+//! Commands write every file through this module, so that a failed write fails the command;
+//! `clippy.toml` forbids the other ways. Independent of the origin of events.
 #![allow(clippy::disallowed_methods)]
 
 use std::fs::{self, File, OpenOptions};

@@ -178,10 +178,7 @@ impl RunSeries {
             series.band = Some((inputs.settings.e_min, inputs.settings.e_max));
             series.efficiency.extend(decision.efficiency.map(|efficiency| (at, efficiency)));
             if let Some(look) = DecisionLook::of(&taken.logged) {
-                let what = match look.withheld {
-                    true => format!("would: {}", look.text),
-                    false => look.text,
-                };
+                let what = if look.withheld { format!("would: {}", look.text) } else { look.text };
                 series.mark(at, what, look.why.join(" "), (look.sign, true));
             }
         }

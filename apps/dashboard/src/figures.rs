@@ -153,9 +153,12 @@ fn nodes(runs: &[RunSeries]) -> Result<Figure, FigureError> {
 fn efficiency(runs: &[RunSeries]) -> Result<Option<Figure>, FigureError> {
     // Runs are compared by the same measure only.
     let weighted = runs.iter().all(|run| !run.efficiency.is_empty());
-    let of = |run: &RunSeries| match weighted {
-        true => run.efficiency.clone(),
-        false => run.overall.iter().map(|(at, share)| (*at, 1.0 - share)).collect(),
+    let of = |run: &RunSeries| {
+        if weighted {
+            run.efficiency.clone()
+        } else {
+            run.overall.iter().map(|(at, share)| (*at, 1.0 - share)).collect()
+        }
     };
     let lines: Vec<Line<'_>> = runs
         .iter()
@@ -174,14 +177,11 @@ fn efficiency(runs: &[RunSeries]) -> Result<Option<Figure>, FigureError> {
     let bands: Vec<_> = runs.iter().filter_map(|run| run.band).collect();
     let band = bands.first().copied().filter(|first| bands.iter().all(|band| band == first));
     let y = if weighted { "weighted average" } else { "fraction of work" };
-    let about = match weighted {
-        true => {
-            "Weighted average efficiency, the basis of each decision; the band is Emin to Emax."
-        }
-        false => {
-            "Fraction of thread time that was work, by iteration, because not every run has \
+    let about = if weighted {
+        "Weighted average efficiency, the basis of each decision; the band is Emin to Emax."
+    } else {
+        "Fraction of thread time that was work, by iteration, because not every run has \
             decisions with a weighted average. The band is Emin to Emax."
-        }
     };
     let frame = Frame { x: (0.0, end(runs)), top: Some(1.05), axes: ("seconds", y), band };
     figure("Efficiency", about, &lines, &frame).map(Some)

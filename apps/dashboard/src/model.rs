@@ -254,9 +254,10 @@ impl Model {
             _ => "move",
         };
         *self.counts.decisions.entry(action).or_default() += 1;
-        let text = match decision.withheld {
-            true => format!("would have: {}", decision.text),
-            false => decision.text,
+        let text = if decision.withheld {
+            format!("would have: {}", decision.text)
+        } else {
+            decision.text
         };
         let entry = DashboardEvent {
             sign: decision.sign,

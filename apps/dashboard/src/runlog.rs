@@ -119,9 +119,10 @@ impl RunLog {
     /// # Errors
     /// The log has none.
     pub fn some_decisions(&self) -> Result<&[TimedDecision], Failed> {
-        match self.decisions.is_empty() {
-            false => Ok(&self.decisions),
-            true => Err(Failed::failure(self.no_decisions())),
+        if self.decisions.is_empty() {
+            Err(Failed::failure(self.no_decisions()))
+        } else {
+            Ok(&self.decisions)
         }
     }
 

@@ -413,9 +413,10 @@ async fn is_ready(shared: Shared) -> HttpResponse {
         return HttpResponse::ServiceUnavailable().body("another head has taken over\n");
     }
     let there = status.sites.values().any(|site| site.on_demand || held(site).0 > 0);
-    match there {
-        true => text("text/plain; charset=utf-8", "ready\n"),
-        false => HttpResponse::ServiceUnavailable().body("no node is there yet\n"),
+    if there {
+        text("text/plain; charset=utf-8", "ready\n")
+    } else {
+        HttpResponse::ServiceUnavailable().body("no node is there yet\n")
     }
 }
 

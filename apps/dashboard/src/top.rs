@@ -332,9 +332,10 @@ impl Screen {
     fn chart(&self, area: Rect, buffer: &mut Buffer) {
         let [title, line] =
             Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
-        let what = match self.job().is_some_and(|job| job["eff"].is_number()) {
-            true => "weighted average efficiency, 0 to 1, newest last",
-            false => "part of time that is work, 0 to 1, newest last",
+        let what = if self.job().is_some_and(|job| job["eff"].is_number()) {
+            "weighted average efficiency, 0 to 1, newest last"
+        } else {
+            "part of time that is work, 0 to 1, newest last"
         };
         Line::styled(what, self.style(Color::DarkGray)).render(title, buffer);
         let from = self.points.len().saturating_sub(usize::from(line.width));

@@ -46,10 +46,7 @@ pub fn faults(seeds: Range<u64>, json: bool) -> Result<(), Failed> {
             wrong.len()
         ))?;
     }
-    match wrong.is_empty() {
-        true => Ok(()),
-        false => Err(Failed::failure(format!("wrong: seeds {wrong:?}"))),
-    }
+    if wrong.is_empty() { Ok(()) } else { Err(Failed::failure(format!("wrong: seeds {wrong:?}"))) }
 }
 
 /// Simulates the histories of one seed again, and prints their events.

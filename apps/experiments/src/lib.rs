@@ -1,5 +1,5 @@
-//! Experiments: the tables and figures of papers, forecasts and scaling, simulated; and the table of
-//! live runs that are compared with them.
+//! Experiments: simulations that give the tables and figures of papers, forecasts and scaling; and
+//! the table of the live runs that are compared with them.
 //!
 //! Each module has the options of its experiment and one function that runs it and prints the
 //! result. They use the simulator, the policies and the solver, and no live grid.

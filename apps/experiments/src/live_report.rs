@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use springtide_cli::exit::{Failed, cannot};
-use springtide_cli::format::median;
+use springtide_cli::format::{SCHEMA, median};
 use springtide_cli::outdir::Artefacts;
 use springtide_runtime::config::{ScenarioConfig, Sources, load};
 use springtide_runtime::event::RunDir;
@@ -107,7 +107,7 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
         }
     }
     let rows: Vec<Row> = all(&groups).map(|(setting, _, runs)| Row::of(setting, runs)).collect();
-    let object = serde_json::json!({ "schema": springtide_cli::format::SCHEMA, "scenarios": rows });
+    let object = serde_json::json!({ "schema": SCHEMA, "scenarios": rows });
     artefacts.print(json, object, || tables(&rows))
 }
 

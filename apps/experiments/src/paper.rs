@@ -12,8 +12,9 @@ use springtide_simulator::shipped;
 
 use crate::scenario::{find, parse};
 
-/// Simulates these scenarios of the paper, or all, with the seeds from 1 to `seeds`; prints the rows
-/// and draws the figures into `out`.
+/// Simulates these scenarios of the paper, or all, with the seeds from 1 to `seeds`.
+///
+/// Prints the rows, and draws the figures into `out`.
 ///
 /// # Errors
 /// A scenario is unknown or cannot be simulated, or files cannot be written.
@@ -24,9 +25,10 @@ pub fn paper(
     json: bool,
     out: Option<&Path>,
 ) -> Result<(), Failed> {
-    let chosen = match only.is_empty() {
-        true => shipped::PAPER.iter().collect(),
-        false => only.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?,
+    let chosen = if only.is_empty() {
+        shipped::PAPER.iter().collect()
+    } else {
+        only.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?
     };
     let configs = chosen.iter().map(|shipped| parse(shipped.name, shipped.text));
     let configs = configs.collect::<Result<Vec<_>, _>>()?;

@@ -12,6 +12,7 @@ use springtide_actors::policy::provisioning::{
     Budget, Dag, Found, Method, Objectives, SECOND, Search,
 };
 use springtide_cli::exit::Failed;
+use springtide_cli::format::SCHEMA;
 use springtide_cli::outdir::Artefacts;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::provisioning::Range;
@@ -231,7 +232,7 @@ pub fn provisioning(args: &ProvisioningArgs) -> Result<(), Failed> {
             trade_off(args, &site, Some((0.05, 0.5)), &mut results)?;
         }
     }
-    let result = json!({ "schema": springtide_cli::format::SCHEMA, "seed": args.seed, "results": results.json });
+    let result = json!({ "schema": SCHEMA, "seed": args.seed, "results": results.json });
     let mut artefacts = Artefacts::of(args.out.as_deref());
     results.files.iter().for_each(|(name, text)| artefacts.keep(name, text));
     artefacts.keep("provisioning.json", format!("{result}\n"));

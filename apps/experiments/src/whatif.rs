@@ -13,7 +13,7 @@ use clap::ValueHint;
 use serde::Deserialize;
 use springtide_actors::policy::Mode;
 use springtide_cli::exit::Failed;
-use springtide_cli::format::{seconds, size};
+use springtide_cli::format::{SCHEMA, seconds, size};
 use springtide_cli::print::print;
 use springtide_runtime::config::{
     ConfigError, GridConfig, LineSection, LinksConfig, Loaded, Name, Pair, PlaceSection, Problem,
@@ -87,7 +87,7 @@ pub fn what_if(args: &WhatIfArgs, settings: PredictionSettings) -> Result<(), Fa
     let Prediction { run, learned, mode, predicted } = predict(args, settings)?;
     if json {
         let object = serde_json::json!({
-            "schema": springtide_cli::format::SCHEMA,
+            "schema": SCHEMA,
             "recorded": run,
             "learned": learned,
             "mode": mode.word(),
@@ -294,10 +294,7 @@ fn check_names(links: &Loaded<LinksConfig>, grid: &ScenarioConfig) -> Result<(),
         [a, b].into_iter().for_each(|name| check(name, format!("link[{i}].between")));
     }
     problems.sort();
-    match problems.is_empty() {
-        true => Ok(()),
-        false => Err(ConfigError::Problems(problems).into()),
-    }
+    if problems.is_empty() { Ok(()) } else { Err(ConfigError::Problems(problems).into()) }
 }
 
 /// The variants to predict: the whole grid first, then each without a part.
@@ -323,9 +320,10 @@ fn variants(args: &WhatIfArgs, grid: &ScenarioConfig) -> Result<Vec<Without>, Fa
 fn prediction_text(run: &Recorded, learned: &Learned, predicted: &[Predicted]) -> String {
     let model = &learned.model;
     let micros = |us: u64| seconds(us as f64 * 1e-6);
-    let leaves = match learned.leaves > u64::from(model.leaves) {
-        true => format!("{} tasks (as {})", learned.leaves, model.leaves),
-        false => format!("{} tasks", model.leaves),
+    let leaves = if learned.leaves > u64::from(model.leaves) {
+        format!("{} tasks (as {})", learned.leaves, model.leaves)
+    } else {
+        format!("{} tasks", model.leaves)
     };
     let estimated = if learned.declared { "" } else { " (estimated: the run counted no costs)" };
     let mut text = format!(

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 use springtide_cli::exit::Failed;
+use springtide_cli::format::SCHEMA;
 use springtide_cli::options::words;
 use springtide_cli::outdir::Artefacts;
 use springtide_runtime::config::{
@@ -159,7 +160,7 @@ pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
         _ => Vec::new(),
     };
     let result = serde_json::json!({
-        "schema": springtide_cli::format::SCHEMA, "warnings": warnings, "rows": rows, "paper": paper,
+        "schema": SCHEMA, "warnings": warnings, "rows": rows, "paper": paper,
     });
     let mut artefacts = Artefacts::of(args.out.as_deref());
     if artefacts.are_wanted() {

@@ -125,9 +125,10 @@ impl App {
         let of_run = before().any(|w| w == "run" || w == "submit" || w == "plan");
         let command = self.command_line();
         let commands = command.get_subcommands().map(Command::get_name);
-        let meant = match of_run {
-            true => nearest(word, self.program.jobs.iter().map(|job| job.name)),
-            false => nearest(word, commands),
+        let meant = if of_run {
+            nearest(word, self.program.jobs.iter().map(|job| job.name))
+        } else {
+            nearest(word, commands)
         };
         if let Some(meant) = meant {
             let meant = ContextValue::Strings(vec![meant.to_owned()]);

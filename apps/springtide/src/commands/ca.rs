@@ -113,12 +113,11 @@ pub fn execute(command: &CaCommand) -> Result<(), Failed> {
             })?;
             let sum = Fingerprint::of_pem(&pem)
                 .map_err(|error| Failed::new(Exit::Auth, format!("{}: {error}", file.display())))?;
-            return match json {
-                true => {
-                    let object = serde_json::json!({ "schema": SCHEMA, "sha256": sum.to_string() });
-                    print(&format!("{object}\n"))
-                }
-                false => print(&format!("{sum}\n")),
+            return if *json {
+                let object = serde_json::json!({ "schema": SCHEMA, "sha256": sum.to_string() });
+                print(&format!("{object}\n"))
+            } else {
+                print(&format!("{sum}\n"))
             };
         }
         CaCommand::Issue { node, cluster, role, dir, out, days } => {

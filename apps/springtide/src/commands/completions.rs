@@ -4,7 +4,7 @@ use clap::{Args, Command};
 use springtide_cli::exit::Failed;
 use springtide_cli::print::print;
 
-/// Options of `completions`.
+/// The options of the command `completions`.
 #[derive(Args, Clone, Debug)]
 pub struct CompletionsArgs {
     /// Shell to complete for

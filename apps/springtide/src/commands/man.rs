@@ -6,7 +6,7 @@ use clap::{Args, Command, ValueHint};
 use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::make_dir;
 
-/// Options of `man`.
+/// The options of the command `man`.
 #[derive(Args, Clone, Debug)]
 pub struct ManArgs {
     /// Directory for the pages
@@ -14,7 +14,7 @@ pub struct ManArgs {
     dir: PathBuf,
 }
 
-/// Executes `man` for the whole `command`: writes its pages under the names that `man` searches for.
+/// Writes the pages of the whole `command`, under the names that `man` searches for.
 ///
 /// # Errors
 /// They cannot be written.

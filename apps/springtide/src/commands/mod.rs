@@ -151,12 +151,12 @@ pub fn execute(program: Program, matches: &ArgMatches) -> Result<(), Failed> {
             None => return Err(Failed::usage("no job is given: see `run --help`")),
         },
         Some(("job", matches)) => return job::execute(&program, matches, &global(matches)),
-        Some((name, matches)) => {
-            if program.jobs.iter().any(|job| job.is_command && job.name == name) {
-                return run::execute(program, name, matches, true);
-            }
+        Some((name, matches))
+            if program.jobs.iter().any(|job| job.is_command && job.name == name) =>
+        {
+            return run::execute(program, name, matches, true);
         }
-        None => {}
+        _ => {}
     }
     let global = &global(matches);
     let command = OtherCommand::from_arg_matches(matches)

@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_dashboard::why;
 
-/// Options of `replay`.
+/// The options of the command `replay`.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
     /// Directory of the run: the --out of `run`

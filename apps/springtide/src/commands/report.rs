@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_dashboard::report::report;
 
-/// Options of `report`.
+/// The options of the command `report`.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
     /// Directories of the runs: the --out of `run`, or the directory of a workflow's plan

@@ -44,7 +44,9 @@ pub fn job_command(
     with_options(name, about, augment, "run", RunArgs::augment_args(Command::new("run")))
 }
 
-/// Runs the job of a name. With `result_first`, `--json` prints the job's result with the run in it.
+/// Runs the job of a name.
+///
+/// With `result_first`, `--json` prints the job's result with the run in it.
 ///
 /// # Errors
 /// No job has this name, its options are wrong, or it has no outcome.

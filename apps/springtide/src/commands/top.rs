@@ -10,7 +10,7 @@ use springtide_dashboard::top::top;
 use crate::operations::attach::grid_config;
 use crate::operations::grid_files::dir_of;
 
-/// Options of `top`.
+/// The options of the command `top`.
 #[derive(Args, Clone, Debug)]
 pub struct TopArgs {
     /// URL of the dashboard

@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_dashboard::trace::trace;
 
-/// Options of `trace`.
+/// The options of the command `trace`.
 #[derive(Args, Clone, Debug)]
 pub struct TraceArgs {
     /// Directory of the run: the --out of `run`

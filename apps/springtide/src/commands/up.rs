@@ -9,7 +9,7 @@ use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::up;
 use crate::options::{GlobalArgs, Shape};
 
-/// Options of `up`.
+/// The options of the command `up`.
 #[derive(Args, Clone, Debug)]
 pub struct UpArgs {
     /// Config of the grid
@@ -17,7 +17,7 @@ pub struct UpArgs {
     config: PathBuf,
 }
 
-/// Options of `dev`.
+/// The options of the command `dev`.
 #[derive(Args, Clone, Debug)]
 pub struct DevArgs {
     /// Shape: clusters x nodes, and threads per node

@@ -7,7 +7,7 @@ use springtide_cli::print::print;
 
 use crate::program::Program;
 
-/// Options of `version`.
+/// The options of the command `version`.
 #[derive(Args, Clone, Debug)]
 pub struct VersionArgs {
     /// Print the result as one JSON object

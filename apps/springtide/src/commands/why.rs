@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 use springtide_cli::exit::Failed;
 use springtide_dashboard::why::{Question, why};
 
-/// Options of `why`.
+/// The options of the command `why`.
 #[derive(Args, Clone, Debug)]
 pub struct WhyArgs {
     /// Directory of the run: the --out of `run`

@@ -8,12 +8,13 @@ use crate::options::GlobalArgs;
 use crate::program::Program;
 use crate::workflow::{check, plan, run};
 
-/// `workflow ...`
+/// The subcommands of `workflow`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum WorkflowCommand {
     /// Read workflows, of whatever format, and tell what is in them
     Check(check::CheckArgs),
-    /// Choose slots that sites offer for a workflow: the plans that none betters in both time and cost, and one of them
+    /// Choose slots that sites offer for a workflow: the plans that none betters in both time and
+    /// cost, and one of them
     #[command(after_help = plan::EXIT_CODES)]
     Plan(Box<plan::PlanArgs>),
     /// Run a workflow on a grid that is up: on slots that are reserved for it, or just in time

@@ -72,9 +72,8 @@ impl Frames {
     /// Makes the video. Dropping the future before its end kills the program.
     pub async fn video(&self, program: &OsStr) -> Video {
         let by_hand = || {
-            let arguments = Self::arguments().map(|word| match word.contains(['(', '%']) {
-                true => format!("'{word}'"),
-                false => word.to_owned(),
+            let arguments = Self::arguments().map(|word| {
+                if word.contains(['(', '%']) { format!("'{word}'") } else { word.to_owned() }
             });
             format!("cd {} && ffmpeg {}", self.dir.display(), arguments.join(" "))
         };

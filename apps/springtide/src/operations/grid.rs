@@ -216,7 +216,7 @@ async fn launch(
             .map(|node| match cluster.provider {
                 // A node that joins from elsewhere has no files here.
                 ProviderKind::Join => Ok(join_request(node, config.threads_of(cluster))),
-                _ => request(plan, cluster, node, (address, None), network.as_ref()),
+                _ => request(plan, cluster, node, address, None, network.as_ref()),
             })
             .collect();
         sites.push((name, requests?, provider, on_demand(cluster), keeping(config, cluster)));
@@ -480,7 +480,8 @@ pub fn request(
     plan: &Plan<'_>,
     cluster: &ClusterSection,
     node: &NodeId,
-    (head, site): (SocketAddr, Option<SocketAddr>),
+    head: SocketAddr,
+    site: Option<SocketAddr>,
     network: Option<&Emulated>,
 ) -> Result<NodeRequest, Failed> {
     let dir = absolute(&plan.dir.join("node").join(node.as_str()))?;

@@ -48,10 +48,8 @@ impl GridLog {
     /// It cannot be written.
     pub fn open(dir: &Path, version: &'static str, limits: LogLimits) -> Result<Self, LogError> {
         let path = Self::path(dir);
-        let log = match path.exists() {
-            true => RunLog::resume(&path, u64::MAX)?,
-            false => create(&path, version)?,
-        };
+        let log =
+            if path.exists() { RunLog::resume(&path, u64::MAX)? } else { create(&path, version)? };
         let mut log = Self { path, version, limits, log, expired: Instant::now() };
         log.rotate()?;
         log.expire(SystemTime::now());

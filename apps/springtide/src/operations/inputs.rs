@@ -114,7 +114,7 @@ pub async fn remove(config: &Path, names: &[String]) -> Result<(), Failed> {
 pub struct FetchedFile {
     /// The cluster that had it.
     pub cluster: ClusterId,
-    /// Its entry there.
+    /// The entry of the file in that cluster.
     pub entry: FileEntry,
 }
 
@@ -167,9 +167,10 @@ pub fn server(
 ) -> Result<Remote<FileServer>, Failed> {
     let Some(at) = grid.servers.get(cluster) else {
         let known: Vec<&str> = grid.servers.keys().map(ClusterId::as_str).collect();
-        let there = match known.is_empty() {
-            true => "no cluster does; set `files` in a [[cluster]]".to_owned(),
-            false => format!("those with files are {}", known.join(", ")),
+        let there = if known.is_empty() {
+            "no cluster does; set `files` in a [[cluster]]".to_owned()
+        } else {
+            format!("those with files are {}", known.join(", "))
         };
         return Err(Failed::usage(format!("cluster {cluster} keeps no files: {there}")));
     };

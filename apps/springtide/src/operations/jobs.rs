@@ -126,8 +126,8 @@ impl JobInfo {
             let (word, dir) = (end.word(), record.dir.display());
             let error = end.error.map_or_else(String::new, |error| format!(": {error}"));
             return Err(Failed::failure(format!(
-                "{job} has ended ({word}{error}), and its result could not be written to {dir}: see \
-                the log of its head"
+                "{job} has ended ({word}{error}), and its result could not be written to {dir}: \
+                see the log of its head"
             )));
         };
         let exit = end.exit();
@@ -169,7 +169,7 @@ pub struct JobList {
     pub has_more: bool,
 }
 
-/// A job's result.
+/// The result of a job, for people and for programs.
 #[derive(Debug)]
 pub struct JobResult {
     /// The object of `--json`.
@@ -317,7 +317,7 @@ impl JobClient {
         Ok(JobInfo { job, record, detail })
     }
 
-    /// Closes the connection.
+    /// Closes the connection to the grid.
     pub async fn close(self) {
         self.attachment.endpoint.net.close("answered").await;
     }
@@ -503,12 +503,11 @@ pub fn not_purged(purged: &Purged) -> Option<Failed> {
 /// The failure to resize a job that does not run.
 pub fn not_resizable(job_info: &JobInfo) -> Failed {
     let (job, state) = (job_info.job, job_info.state());
-    Failed::failure(match job_info.has_ended() {
-        true => format!("{job} has ended: it is {state}"),
-        false => {
-            let why = job_info.why().map_or_else(String::new, |why| format!(" ({why})"));
-            format!("{job} is {state}{why}: its size can be changed when it runs")
-        }
+    Failed::failure(if job_info.has_ended() {
+        format!("{job} has ended: it is {state}")
+    } else {
+        let why = job_info.why().map_or_else(String::new, |why| format!(" ({why})"));
+        format!("{job} is {state}{why}: its size can be changed when it runs")
     })
 }
 

@@ -225,9 +225,10 @@ pub fn run(
     let awake = awake.and_then(|awake| awake.end().ok());
     let (busy, stolen) = after.since(&before, awake.unwrap_or_default());
     let late_us = network.late_us();
-    let predicted = match args.no_prediction {
-        true => None,
-        false => play(&config, &play_params).ok().map(|played| played.wall.as_secs_f64()),
+    let predicted = if args.no_prediction {
+        None
+    } else {
+        play(&config, &play_params).ok().map(|played| played.wall.as_secs_f64())
     };
     let outcome = played.ended.outcome.as_ref();
     let entry = |(at, what): &(Duration, String)| (at.as_secs_f64(), what.clone());

@@ -139,7 +139,7 @@ fn certificates(file: &Path, config: &GridConfig) -> Result<BTreeMap<String, i64
 }
 
 impl Firewall {
-    /// What to ask of whoever runs the firewall.
+    /// The request to the administrator of the firewall.
     pub fn ask(&self) -> String {
         let Self { ports, head } = self;
         format!(
@@ -171,9 +171,12 @@ impl CheckResults {
                 Err(why) => missing.push(format!("{from} does not answer ({why})")),
                 Ok(paths) => {
                     let lost = paths.paths.iter().filter(|(_, path)| path.error.is_some());
-                    missing.extend(lost.map(|(to, _)| match *from == self.here {
-                        true => to.to_string(),
-                        false => format!("{to} from {from}"),
+                    missing.extend(lost.map(|(to, _)| {
+                        if *from == self.here {
+                            to.to_string()
+                        } else {
+                            format!("{to} from {from}")
+                        }
                     }));
                 }
             }

@@ -54,17 +54,20 @@ pub async fn run(
     actors: Option<UserActors>,
 ) -> Result<(), Failed> {
     let mut signals = Signals::take()?;
-    let identity = identity(&config.identity).map_err(|failed| match config.renew {
-        true => Failed {
-            message: format!(
-                "{}. This node has joined by a token: if its certificate has ended, join again \
+    let identity = identity(&config.identity).map_err(|failed| {
+        if config.renew {
+            Failed {
+                message: format!(
+                    "{}. This node has joined by a token: if its certificate has ended, join again \
                 with `{} node join HOST:PORT --token TOKEN --dir DIR`, where DIR is its directory",
-                failed.message,
-                grid_files::program_name()
-            ),
-            ..failed
-        },
-        false => failed,
+                    failed.message,
+                    grid_files::program_name()
+                ),
+                ..failed
+            }
+        } else {
+            failed
+        }
     })?;
     let name = identity.name();
     if name.node.as_str() != config.node.as_str()
@@ -100,9 +103,10 @@ pub async fn run(
         share_file: work.share_file.clone(),
     };
     throttle.check().map_err(|error| Failed::usage(format!("work.cgroup: {error}")))?;
-    let mut worker = match throttle.is_any() {
-        true => WorkerConfig::throttled(work.threads.get(), throttle),
-        false => WorkerConfig::real(work.threads.get()),
+    let mut worker = if throttle.is_any() {
+        WorkerConfig::throttled(work.threads.get(), throttle)
+    } else {
+        WorkerConfig::real(work.threads.get())
     };
     worker.files = config.files.clone();
     let of = ClusterId::from(cluster.as_str());
@@ -148,10 +152,7 @@ pub async fn run(
     }
     actix_rt::spawn(async move {
         let mut parent = pin!(async {
-            match with_parent {
-                true => parent_ended().await,
-                false => std::future::pending().await,
-            }
+            if with_parent { parent_ended().await } else { std::future::pending().await }
         });
         loop {
             let end_kind = tokio::select! {

@@ -56,10 +56,7 @@ pub fn of_status(status: GridStatus, book: &Book, dir: &Path) -> Vec<NodeRow> {
             let given = book.given(&status.node);
             let file = || dir.join("node").join(status.node.as_str()).join("node.pem");
             let of_file = || Dates::of_file(&file()).ok().map(|dates| dates.until);
-            let until = match site.joins {
-                true => given.map(|given| given.until),
-                false => of_file(),
-            };
+            let until = if site.joins { given.map(|given| given.until) } else { of_file() };
             let revoked = given.and_then(|given| given.revoked.clone()).map(|it| it.reason);
             rows.push(NodeRow { cluster: cluster.clone(), status, until, revoked });
         }

@@ -69,9 +69,10 @@ pub async fn run(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
     let limit = order.args.timeout.or(config.value.run.timeout.map(|time| time.get()));
     let deadline = limit.map(|limit| Instant::now() + limit);
     let params = params(&config.value, &order.args);
-    let start = match order.args.sequential {
-        true => None,
-        false => netconf::check_start(&config.value, &params, order.args.start)?,
+    let start = if order.args.sequential {
+        None
+    } else {
+        netconf::check_start(&config.value, &params, order.args.start)?
     };
     let mut manifest = manifest(order.job, order.version, Some(params.seed));
     manifest.mode = (!order.args.sequential).then(|| params.mode.word().to_owned());

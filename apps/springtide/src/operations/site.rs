@@ -154,7 +154,7 @@ pub async fn run(
     let names: Vec<NodeId> = node_names(&name, cluster.nodes.get()).collect();
     let nodes: Result<Vec<_>, _> = names
         .iter()
-        .map(|node| grid::request(&plan, cluster, node, (head_at, Some(here)), network.as_ref()))
+        .map(|node| grid::request(&plan, cluster, node, head_at, Some(here), network.as_ref()))
         .collect();
     let part = Part {
         cluster: name.clone(),

@@ -18,7 +18,7 @@ use super::agree::{agree, slots};
 use super::attach::attach_by;
 use super::offers::{self, Link, Offer, Offers, Site};
 
-/// A manual reservation.
+/// A reservation that a person asks for.
 pub struct ReserveRequest<'a> {
     /// The cluster to reserve in.
     pub cluster: &'a str,
@@ -30,7 +30,7 @@ pub struct ReserveRequest<'a> {
     pub duration: Duration,
     /// Whether it must begin at the earliest start.
     pub exactly: bool,
-    /// The maximum price.
+    /// The maximum price; none: no limit.
     pub budget: Option<f64>,
     /// The name of the reservation in lists.
     pub name: &'a str,

@@ -31,7 +31,7 @@ pub struct GridTokens {
     pub config: GridConfig,
     /// The directory of the grid.
     pub dir: PathBuf,
-    /// The token store.
+    /// The store of the grid's tokens.
     pub book: BookFile,
 }
 
@@ -93,7 +93,7 @@ pub struct TokenSettings<'a> {
 pub struct NewToken {
     /// The entry of the token store.
     pub entry: Token,
-    /// The token itself.
+    /// The token, as its holder gets it.
     pub token: JoinToken,
     /// The cluster that it is for.
     pub cluster: ClusterId,
@@ -191,7 +191,7 @@ pub async fn notify_head(file: &Path, grid_tokens: &GridTokens) -> bool {
 
 /// The tokens of a grid.
 pub struct TokenList {
-    /// The token store.
+    /// The store of the grid's tokens.
     pub book: Book,
     /// The attempts to join since the head's start, if a head answers.
     pub attempts: Option<DoorStatus>,
@@ -248,6 +248,6 @@ pub fn revoke(id: &str, file: &Path) -> Result<RevokedToken, Failed> {
 pub struct RevokedToken {
     /// The id of the token.
     pub id: String,
-    /// Its state before.
+    /// Its state before the revocation.
     pub state: TokenState,
 }

@@ -265,9 +265,10 @@ async fn stay(
 /// Ends a grid. If another head has taken over, the nodes and the file with the head's address
 /// belong to that head.
 async fn end(head: Head, dir: &Path, superseded: bool) {
-    match superseded {
-        true => head.give_way(grid::NODE_GRACE, "another head has taken over").await,
-        false => grid::stop(head, dir, "the grid ends").await,
+    if superseded {
+        head.give_way(grid::NODE_GRACE, "another head has taken over").await
+    } else {
+        grid::stop(head, dir, "the grid ends").await
     }
 }
 

@@ -54,9 +54,10 @@ pub fn plan_text(line: &str, plan: &Result<Placed, PlanError>) -> String {
             text
         }
         Err(PlanError::NoPlace(no)) => {
-            let (will, has) = match no.never {
-                true => ("can never start", "can have no place"),
-                false => ("would wait", "has no place"),
+            let (will, has) = if no.never {
+                ("can never start", "can have no place")
+            } else {
+                ("would wait", "has no place")
             };
             let mut text = format!("{line}: {will}, for component {} {has}", no.component + 1);
             for (cluster, why) in &no.excluded {
@@ -165,9 +166,10 @@ pub fn purged_object(purged: &Purged) -> String {
 
 /// Removed jobs as lines.
 pub fn purged_text(purged: &Purged) -> String {
-    match purged.removed.is_empty() {
-        true => "no job is removed\n".to_owned(),
-        false => purged.removed.iter().map(|job| format!("{job} is removed\n")).collect(),
+    if purged.removed.is_empty() {
+        "no job is removed\n".to_owned()
+    } else {
+        purged.removed.iter().map(|job| format!("{job} is removed\n")).collect()
     }
 }
 

@@ -61,14 +61,16 @@ pub fn text(found: &GridSlots) -> String {
         }
         for slot in slots {
             let (start, duration) = (at(slot.start, found.now), seconds(slot.end - slot.start));
-            let duration = match slot.extensible {
-                true => format!("{} or longer", format::seconds(duration)),
-                false => format::seconds(duration),
+            let duration = if slot.extensible {
+                format!("{} or longer", format::seconds(duration))
+            } else {
+                format::seconds(duration)
             };
             let whole = if slot.divisible { "in part or whole" } else { "only whole" };
-            let fixed = match slot.price.fixed > 0.0 {
-                true => format!(" and {:.2}", slot.price.fixed),
-                false => String::new(),
+            let fixed = if slot.price.fixed > 0.0 {
+                format!(" and {:.2}", slot.price.fixed)
+            } else {
+                String::new()
             };
             let _ = writeln!(
                 out,

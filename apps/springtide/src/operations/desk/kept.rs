@@ -62,12 +62,11 @@ fn tail(log: &Path, max: usize) -> io::Result<(VecDeque<String>, u64)> {
 
 /// Shortens a line to its maximum length in memory.
 fn shorten(line: &str) -> String {
-    match line.len() > LINE_MAX {
-        true => {
-            let end = (0..=LINE_MAX).rev().find(|&time| line.is_char_boundary(time));
-            format!("{} ...", &line[..end.unwrap_or(0)])
-        }
-        false => line.to_owned(),
+    if line.len() > LINE_MAX {
+        let end = (0..=LINE_MAX).rev().find(|&time| line.is_char_boundary(time));
+        format!("{} ...", &line[..end.unwrap_or(0)])
+    } else {
+        line.to_owned()
     }
 }
 

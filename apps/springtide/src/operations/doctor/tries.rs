@@ -381,9 +381,10 @@ pub(super) fn kernel_network_fact(notes: &[String], took: Duration) -> Fact {
     if notes.is_empty() {
         return round_trip_fact(of::KERNEL, 2 * DELAY, took);
     }
-    let (has, lacks) = match notes.iter().any(|note| note.contains("loss")) {
-        true => ("rates", "delay, jitter or loss"),
-        false => ("rates and loss", "delay or jitter"),
+    let (has, lacks) = if notes.iter().any(|note| note.contains("loss")) {
+        ("rates", "delay, jitter or loss")
+    } else {
+        ("rates and loss", "delay or jitter")
     };
     let took = ms(took);
     let said =
