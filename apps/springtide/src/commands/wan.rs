@@ -183,7 +183,11 @@ pub enum WanCommand {
 pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Result<(), Failed> {
     start_log(global);
     match command {
-        WanCommand::Doctor { json } => doctor(json),
+        WanCommand::Doctor { json } => {
+            let Some(report) = doctor()? else { return Ok(()) };
+            print(&if json { format!("{}\n", report.object()) } else { report.table() })?;
+            report.check_any()
+        }
         WanCommand::Report { runs, figures, json } => {
             live_report::report(&runs, figures.as_deref(), json)
         }

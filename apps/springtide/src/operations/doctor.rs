@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
-use springtide_cli::print::print;
 use springtide_wan::place;
 use springtide_wan::quota::{Kind, processor_groups};
 use springtide_wan::sys;
@@ -116,13 +115,13 @@ impl Host {
     }
 }
 
-/// Runs all tests and prints the results.
+/// Runs all tests. None in a child that runs one part and has printed its facts.
 ///
 /// # Errors
-/// No emulation works.
-pub fn doctor(json: bool) -> Result<(), Failed> {
+/// The part of a child does not exist, or its facts cannot be printed.
+pub fn doctor() -> Result<Option<DoctorReport>, Failed> {
     if let Ok(part) = env::var(PART) {
-        return part_of(&part);
+        return part_of(&part).map(|()| None);
     }
     let (mut facts, mut reasons) = (Vec::new(), BTreeMap::new());
     for part in ["sockets", "router", "kernel", "processors"] {
@@ -141,14 +140,7 @@ pub fn doctor(json: bool) -> Result<(), Failed> {
         Some(path) => Fact::yes(name, path.display()),
         None => Fact::no(name, ""),
     }));
-    let found = DoctorReport::of(&facts, &reasons, &Host::inspect());
-    print(&if json { format!("{}\n", found.object()) } else { found.table() })?;
-    match (found.network, found.kernel) {
-        (None, None) => {
-            Err(Failed::failure("no network can be emulated on this host: see the reasons above"))
-        }
-        _ => Ok(()),
-    }
+    Ok(Some(DoctorReport::of(&facts, &reasons, &Host::inspect())))
 }
 
 /// The emulation that `wan up` would use.
@@ -209,7 +201,7 @@ struct Item {
 }
 
 /// All results of the tests.
-struct DoctorReport {
+pub struct DoctorReport {
     items: Vec<Item>,
     network: Option<Network>,
     kernel: Option<KernelFeatures>,
@@ -262,7 +254,19 @@ impl DoctorReport {
         Self { items, network, kernel, summary }
     }
 
-    fn table(&self) -> String {
+    /// Fails if no emulation works.
+    ///
+    /// # Errors
+    /// No network can be emulated on this host.
+    pub fn check_any(&self) -> Result<(), Failed> {
+        if self.network.is_some() || self.kernel.is_some() {
+            return Ok(());
+        }
+        Err(Failed::failure("no network can be emulated on this host: see the reasons above"))
+    }
+
+    /// The results as lines.
+    pub fn table(&self) -> String {
         let width = self.items.iter().map(|item| item.what.len()).max().unwrap_or(0);
         let mut text = String::new();
         for Item { what, ok, why, .. } in &self.items {
@@ -273,7 +277,8 @@ impl DoctorReport {
         text
     }
 
-    fn object(&self) -> Value {
+    /// The object of `--json`.
+    pub fn object(&self) -> Value {
         let mut checks = serde_json::Map::new();
         for Item { name, what, ok, why, numbers, optional } in &self.items {
             let mut check = json!({ "ok": ok, "what": what, "why": why, "optional": optional });
