@@ -6,12 +6,12 @@
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use springtide_figures::{COLOURS, FigureError, draw, wrong};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::{ThreadState, Times};
-use springtide_simulator::figure::{COLOURS, FigureError, draw, wrong};
 
-use crate::canvas::{plain, short};
 use crate::course::{Mark, RunSeries, Steps};
+use springtide_figures::canvas::{plain, short};
 
 /// Maximum number of points of a line; of more, the last one of each interval.
 const POINTS: usize = 1200;

@@ -14,7 +14,6 @@
 // Tests may write files directly.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-pub mod canvas;
 pub mod changes;
 mod compared;
 mod connections;

@@ -2,10 +2,10 @@
 //!
 //! Must not know what rows and boxes stand for. Drawn with the simulator's figures' means.
 
+use crate::{Area, COLOURS, FigureError, wrong};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use springtide_actors::policy::provisioning::{Time, seconds};
-use springtide_simulator::figure::{Area, COLOURS, FigureError, wrong};
 
 /// What is paid for and not used.
 pub const WASTE: RGBColor = RGBColor(238, 220, 196);

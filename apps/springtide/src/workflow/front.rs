@@ -14,7 +14,7 @@ use springtide_simulator::workload::figures::quoted;
 use super::kept::Planned;
 use super::planning::{Plan, TRADE_OFFS, trade_off};
 use crate::operations::offers::Offers;
-use springtide_dashboard::canvas::{plain, unit};
+use springtide_figures::canvas::{plain, unit};
 
 /// The trade-offs that take a point, such as `0-0.3 0.5`; empty if none does.
 pub fn taken_by(plan: &Plan, at: usize) -> String {

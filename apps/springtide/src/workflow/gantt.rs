@@ -13,7 +13,7 @@ use springtide_simulator::figure::{FigureError, draw};
 use super::check::percent;
 use super::kept::Planned;
 use super::processors::Span;
-use springtide_dashboard::canvas::{
+use springtide_figures::canvas::{
     BOTTOM, Canvas, Entry, KINDS, Mark, PART, TOP, WASTE, WHOLE, colour, label_room, means, short,
 };
 

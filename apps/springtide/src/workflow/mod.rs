@@ -2,7 +2,7 @@
 //!
 //! - [`offers`](crate::operations::offers): what sites offer, as a file.
 //! - [`planning`]: a plan as a function of a workflow, offers and what to choose by; [`processors`] gives it numbers.
-//! - [`kept`]: a plan's tables; [`front`], [`gantt`] and [`canvas`](springtide_dashboard::canvas): its figures.
+//! - [`kept`]: a plan's tables; [`front`], [`gantt`] and [`canvas`](springtide_figures::canvas): its figures.
 //! - [`check`] and [`plan`]: the commands.
 //!
 //! Must not know how sites are asked for offers, nor how a plan is carried out.

@@ -495,7 +495,7 @@ fn why(plan: &Plan, wish: &Wish, offers: &Offers) -> String {
         1.0 => ", the cheapest".to_owned(),
         alpha => format!(
             ": cost weighs {alpha}, time {}",
-            springtide_dashboard::canvas::plain(1.0 - alpha)
+            springtide_figures::canvas::plain(1.0 - alpha)
         ),
     };
     match points.len() {
@@ -519,7 +519,7 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
     let Constraint { deadline, budget } = missed.constraint;
     let Missed { fastest, cheapest, nearest: plan, .. } = missed;
     let whole = |is: &Objectives| is.makespan.div_ceil(SECOND);
-    let up = |cost: f64| springtide_dashboard::canvas::plain((cost * 100.0).ceil() / 100.0);
+    let up = |cost: f64| springtide_figures::canvas::plain((cost * 100.0).ceil() / 100.0);
     let is_late = deadline.is_some_and(|most| fastest.makespan > most);
     let is_dear = budget.is_some_and(|most| cheapest.cost > most);
     // What no plan can be, whatever is searched; else it is only that none was found.
