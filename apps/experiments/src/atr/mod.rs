@@ -1,12 +1,12 @@
 //! `sim atr`: the tables and figures of the paper on adaptive control of ATR, the asynchronous
 //! trust-region method.
 //!
-//! - [`experiment`]: simulated runs on workers of the paper's speeds: Tables 3 to 5, Figure 7, and
+//! - `experiment`: simulated runs on workers of the paper's speeds: Tables 3 to 5, Figure 7, and
 //!   the forecasts' errors by the noise of speeds.
-//! - [`profile`]: measured times of runs with one worker on this machine: Table 2, Figures 3 and 6.
-//! - [`round_trip`]: messages over simulated links: Figure 8.
-//! - [`paper`]: the paper's own numbers.
-//! - [`report`]: texts and figures.
+//! - `profile`: measured times of runs with one worker on this machine: Table 2, Figures 3 and 6.
+//! - `round_trip`: messages over simulated links: Figure 8.
+//! - `paper`: the paper's own numbers.
+//! - `report`: texts and figures.
 //!
 //! Source: Buaklee, Tracy, Vernon, Wright: Near-optimal adaptive control of a large grid
 //! application (ICS 2002).
