@@ -10,6 +10,7 @@ use springtide_actors::client::{Client, Heard, News};
 use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{JobEnded, NoteKind, SCHEDULER};
 use springtide_actors::scheduler::{Scheduler, Submit};
+use springtide_cli::exit::{Exit, Failed};
 use springtide_runtime::config::GridConfig;
 use springtide_runtime::id::NodeId;
 use springtide_runtime::net::tls::Ca;
@@ -17,12 +18,14 @@ use springtide_runtime::remote::{Hub, Remote};
 use springtide_runtime::work::{Job, Registry, encode_job};
 use tokio::sync::mpsc;
 
-use crate::App;
-use crate::args::Shape;
-use crate::exit::{Exit, Failed};
-use crate::grid::{self, Authority, Plan};
-use crate::scratch::Scratch;
-use crate::{netconf, talk};
+use crate::app::App;
+use crate::operations::grid;
+use crate::operations::grid_files;
+use crate::operations::grid_files::{Authority, Plan};
+use crate::operations::netconf;
+use crate::operations::scratch::Scratch;
+use crate::options::Shape;
+use springtide_cli::talk;
 
 /// A running grid of this program's own node processes. [`App::embed`] starts and ends it.
 pub struct Grid {
@@ -87,7 +90,7 @@ impl App {
     /// # Panics
     /// As [`App::job`].
     pub fn embedded_job<J: Job>(mut self) -> Self {
-        self.registry.job::<J>();
+        self.program.registry.job::<J>();
         self
     }
 
@@ -102,7 +105,7 @@ impl App {
         if std::env::args_os().nth(1).is_some_and(|word| word == "node") {
             return self.main();
         }
-        let name = self.name;
+        let name = self.program.name;
         match self.embedded(shape, program) {
             Ok(()) => Exit::Ok.into(),
             Err(failed) => {
@@ -117,12 +120,12 @@ impl App {
         F: AsyncFnOnce(&mut Grid) -> Result<(), Failed>,
     {
         let shape: Shape = shape.parse().map_err(Failed::usage)?;
-        let registry = Arc::new(self.registry);
+        let registry = Arc::new(self.program.registry);
         actix::System::new().block_on(async move {
-            let config = grid::ad_hoc(shape, |sources| sources)?.value;
+            let config = grid_files::ad_hoc(shape, |sources| sources)?.value;
             let dir = Scratch::make()?;
             let authority = Authority::Ephemeral(Ca::ephemeral(config.grid.as_str())?);
-            let this = grid::this_program()?;
+            let this = grid_files::this_program()?;
             let plan = Plan {
                 config: &config,
                 dir: dir.path(),

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 use serde_json::{Value, json};
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::format::{SCHEMA, number, seconds, size};
+use springtide_cli::print::print;
 
 use super::{Read, ReadArgs, Summary, place, read, shown};
-use crate::exit::{Exit, Failed};
-use crate::report::{SCHEMA, number, seconds, size};
-use crate::run::print;
 
 /// So many kinds of tasks are told to people.
 const KINDS_SHOWN: usize = 12;
@@ -33,7 +33,7 @@ pub struct CheckArgs {
 /// # Errors
 /// A file cannot be read, or is no workflow: all such, with their places.
 pub fn check(args: &CheckArgs) -> Result<(), Failed> {
-    let overrides = args.reading.overrides()?;
+    let overrides = args.reading.overrides().map_err(Failed::usage)?;
     let (mut text, mut results, mut errors) = (String::new(), Vec::new(), Vec::new());
     for file in &args.files {
         let told = read(file, args.reading.format, &overrides)

@@ -11,10 +11,10 @@ use springtide_simulator::figure::{COLOURS, FigureError, draw, legend, wrong};
 use springtide_simulator::provisioning::figures::{Axes, chart};
 use springtide_simulator::workload::figures::quoted;
 
-use super::canvas::{plain, unit};
 use super::kept::Planned;
-use super::offers::Offers;
 use super::planning::{Plan, TRADE_OFFS, trade_off};
+use crate::operations::offers::Offers;
+use springtide_figures::canvas::{plain, unit};
 
 /// The trade-offs that take a point, such as `0-0.3 0.5`; empty if none does.
 pub fn taken_by(plan: &Plan, at: usize) -> String {

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 use springtide_actors::policy::provisioning::{Dag, Time, seconds};
+use springtide_cli::format as report;
 use springtide_simulator::figure::{FigureError, draw};
 
-use super::canvas::{
-    BOTTOM, Canvas, Entry, KINDS, Mark, PART, TOP, WASTE, WHOLE, colour, label_room, means, short,
-};
 use super::check::percent;
 use super::kept::Planned;
 use super::processors::Span;
-use crate::report;
+use springtide_figures::canvas::{
+    BOTTOM, Canvas, Entry, KINDS, Mark, PART, TOP, WASTE, WHOLE, colour, label_room, means, short,
+};
 
 /// Of more tasks single boxes are not drawn.
 const TASKS_MAX: usize = 2000;

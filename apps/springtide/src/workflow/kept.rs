@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Dag, Method, SECOND, seconds};
+use springtide_cli::dates::date;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::workload::figures::quoted;
 
-use super::offers::Offers;
 use super::planning::{Had, Plan, TRADE_OFFS, Wish, trade_off};
 use super::{Read, Summary, front, gantt};
-use crate::dates::date;
-use crate::provisioning::How;
+use crate::operations::offers::Offers;
+use springtide_experiments::provisioning::How;
 
 /// A plan with all that it was made of.
 #[derive(Clone, Copy)]
@@ -120,7 +120,7 @@ impl Planned<'_> {
         let paid: u128 = plan.slots.iter().map(Had::paid).sum();
         let used: u128 = plan.slots.iter().map(|had| had.used).sum();
         json!({
-            "schema": crate::report::SCHEMA,
+            "schema": springtide_cli::format::SCHEMA,
             "ok": true,
             "workflow": {
                 "file": read.file,

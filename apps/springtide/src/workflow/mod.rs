@@ -1,19 +1,17 @@
 //! `workflow`: workflows on slots of sites: what is in their files, and which slots to have for them.
 //!
-//! - [`offers`]: what sites offer, as a file.
+//! - [`offers`](crate::operations::offers): what sites offer, as a file.
 //! - [`planning`]: a plan as a function of a workflow, offers and what to choose by; [`processors`] gives it numbers.
-//! - [`kept`]: a plan's tables; [`front`], [`gantt`] and [`canvas`]: its figures.
+//! - [`kept`]: a plan's tables; [`front`], [`gantt`] and [`canvas`](springtide_figures::canvas): its figures.
 //! - [`check`] and [`plan`]: the commands.
 //!
 //! Must not know how sites are asked for offers, nor how a plan is carried out.
 
-pub mod canvas;
-mod check;
+pub mod check;
 mod front;
 mod gantt;
 mod kept;
-pub mod offers;
-mod plan;
+pub mod plan;
 mod planning;
 mod processors;
 pub mod run;
@@ -22,30 +20,16 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand, ValueHint};
+use clap::{Args, ValueHint};
 use serde::Serialize;
 use springtide_actors::policy::provisioning::{Dag, DagError, seconds};
+use springtide_cli::exit::Failed;
 use springtide_simulator::workload::figures::quoted;
 use springtide_workflow::{
     Cause, Format, Overrides, Place, Position, ReadError, TEXT_MAX, Workflow,
 };
 
 use self::planning::Needs;
-use crate::args::GlobalArgs;
-use crate::exit::Failed;
-
-/// `workflow ...`
-#[derive(Subcommand, Clone, Debug)]
-pub enum WorkflowCommand {
-    /// Read workflows, of whatever format, and tell what is in them
-    Check(check::CheckArgs),
-    /// Choose slots that sites offer for a workflow: the plans that none betters in both time and cost, and one of them
-    #[command(after_help = plan::EXIT_CODES)]
-    Plan(Box<plan::PlanArgs>),
-    /// Run a workflow on a grid that is up: on slots that are reserved for it, or just in time
-    #[command(after_help = run::EXIT_CODES)]
-    Run(Box<run::RunArgs>),
-}
 
 /// How a workflow's file is read, and what is taken instead of what it says.
 #[derive(Args, Clone, Debug, Default)]
@@ -70,28 +54,6 @@ impl ReadArgs {
             overrides.read_table(file)?;
         }
         Ok(overrides)
-    }
-}
-
-/// Does it.
-///
-/// # Errors
-/// Files are wrong, or there is no plan.
-pub fn workflow(
-    command: &WorkflowCommand,
-    programs: &run::Programs<'_>,
-    global: &GlobalArgs,
-) -> Result<(), Failed> {
-    match command {
-        WorkflowCommand::Check(args) => check::check(args),
-        WorkflowCommand::Plan(args) => plan::plan(args, global.quiet),
-        WorkflowCommand::Run(args) => run::run(args, programs, global),
-    }
-}
-
-impl From<ReadError> for Failed {
-    fn from(error: ReadError) -> Self {
-        Failed::usage(error)
     }
 }
 
@@ -282,7 +244,7 @@ pub fn shown(name: &str) -> String {
 /// So many of something, in words.
 pub fn some(count: usize, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
-    format!("{} {what}{s}", crate::report::number(count as u64))
+    format!("{} {what}{s}", springtide_cli::format::number(count as u64))
 }
 
 /// Line and column of an error, if it has them.

@@ -11,21 +11,22 @@ use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{
     Budget, Constraint, Dag, Method, Objectives, SECOND, Time, from_seconds, seconds,
 };
+use springtide_cli::dates::{date, parse};
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::format as report;
+use springtide_cli::format::{SCHEMA, number};
+use springtide_cli::outdir::Artefacts;
+use springtide_cli::print::print;
 use springtide_simulator::workload::figures::quoted;
 
 use super::check::{percent, round};
 use super::kept::{Planned, method_word};
-use super::offers::{Offers, OffersError};
 use super::planning::{self, Blocked, Missed, NoPlan, Plan, Wish, forever};
 use super::{Read, ReadArgs, Summary, front, read, shown, some};
-use crate::app::on_arbiter;
-use crate::dates::{date, parse};
-use crate::exit::{Exit, Failed};
-use crate::outdir::Artefacts;
-use crate::provisioning::How;
-use crate::report::{self, SCHEMA, number};
-use crate::run::print;
-use crate::slots::offers_now;
+use crate::operations::offers::{Offers, OffersError};
+use crate::operations::process::on_arbiter;
+use crate::operations::slots::offers_now;
+use springtide_experiments::provisioning::How;
 
 /// For `--help`.
 pub const EXIT_CODES: &str = "\
@@ -179,7 +180,7 @@ fn deadline(text: &str) -> Result<Deadline, String> {
     if let Some(at) = parse(text) {
         return Ok(Deadline::At(at));
     }
-    let after = crate::args::time(text).map_err(|_| {
+    let after = springtide_cli::options::time(text).map_err(|_| {
         "give a time after the submission such as 90m or 36h, or a moment in UTC such as 2026-11-25T18:00Z"
     })?;
     Ok(Deadline::After(after))
@@ -256,8 +257,8 @@ pub fn plan(args: &PlanArgs, quiet: bool) -> Result<(), Failed> {
 fn planned(args: &PlanArgs, quiet: bool) -> Result<Result<(), Failed>, Instead> {
     let wrong = |error: Failed| Instead::from(error);
     let began = std::time::Instant::now();
-    let overrides = args.reading.overrides().map_err(Failed::from)?;
-    let read = read(&args.file, args.reading.format, &overrides).map_err(Failed::from)?;
+    let overrides = args.reading.overrides().map_err(Failed::usage)?;
+    let read = read(&args.file, args.reading.format, &overrides).map_err(Failed::usage)?;
     read.has_runtimes()?;
     let (offers, source) = args.offers.read()?;
     let speeds: Vec<f64> = offers.sites.iter().map(|site| site.speed).collect();
@@ -492,7 +493,10 @@ fn why(plan: &Plan, wish: &Wish, offers: &Offers) -> String {
     let what = match wish.alpha {
         0.0 => ", the fastest".to_owned(),
         1.0 => ", the cheapest".to_owned(),
-        alpha => format!(": cost weighs {alpha}, time {}", super::canvas::plain(1.0 - alpha)),
+        alpha => format!(
+            ": cost weighs {alpha}, time {}",
+            springtide_figures::canvas::plain(1.0 - alpha)
+        ),
     };
     match points.len() {
         1 => "the only one: nothing that was found is cheaper or faster".to_owned(),
@@ -515,7 +519,7 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
     let Constraint { deadline, budget } = missed.constraint;
     let Missed { fastest, cheapest, nearest: plan, .. } = missed;
     let whole = |is: &Objectives| is.makespan.div_ceil(SECOND);
-    let up = |cost: f64| super::canvas::plain((cost * 100.0).ceil() / 100.0);
+    let up = |cost: f64| springtide_figures::canvas::plain((cost * 100.0).ceil() / 100.0);
     let is_late = deadline.is_some_and(|most| fastest.makespan > most);
     let is_dear = budget.is_some_and(|most| cheapest.cost > most);
     // What no plan can be, whatever is searched; else it is only that none was found.

@@ -8,8 +8,8 @@ use springtide_actors::policy::provisioning::{
     Schedule, Search, Slot, Task, Time, Unplaced, from_seconds, search, seconds,
 };
 
-use super::offers::Offers;
 use super::processors::{Numbers, Span, most, number};
+use crate::operations::offers::Offers;
 
 /// The trade-offs that a front is looked at with: 0 (fastest), .1 to 1 (cheapest).
 pub const TRADE_OFFS: usize = 11;

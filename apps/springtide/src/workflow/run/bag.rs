@@ -7,13 +7,13 @@ use std::path::{Component, Path};
 
 use bytes::Bytes;
 use springtide_actors::policy::provisioning::from_seconds;
+use springtide_cli::exit::Failed;
 use springtide_runtime::work::encode_job;
 use springtide_workflow::{Command, Task};
 
 use super::flow::Step;
 use super::task::{FileAs, What, WorkflowTask};
 use super::{Programs, RunArgs};
-use crate::exit::Failed;
 use crate::workflow::{Read, shown};
 
 /// Names of files in clusters' directories end with so much of their own.
@@ -76,7 +76,8 @@ impl Bag {
             task.inputs.iter().for_each(|&file| taken[file] = true);
         }
         let written = |file: usize| writers[file].is_some();
-        let prefix = format!("wf-{:x}-{:x}", std::process::id(), crate::agree::now() / 1000);
+        let prefix =
+            format!("wf-{:x}-{:x}", std::process::id(), crate::operations::agree::now() / 1000);
         let name = |(at, file): (usize, &springtide_workflow::File)| kept(&prefix, at, &file.name);
         let kept: Vec<String> = workflow.files.iter().enumerate().map(name).collect();
         let scale = args.pretend.unwrap_or(1.0);

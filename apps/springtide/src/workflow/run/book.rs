@@ -8,7 +8,7 @@ use springtide_actors::policy::provisioning::{Booking, NEVER, Skyline, Time};
 use springtide_actors::reservation::Part;
 use springtide_runtime::id::ClusterId;
 
-use crate::workflow::offers::Offers;
+use crate::operations::offers::Offers;
 use crate::workflow::planning::Plan;
 
 /// A part of each slot that a plan has: whole, or of a divisible one what tasks use of it. `origin`: what the plan's times count from.

@@ -17,6 +17,9 @@ use springtide_actors::scheduler::{
     CancelJob, CancelJobsOf, GetFiles, GetStatus, Granted, GridFiles, GridSlots, GridStatus,
     ReleaseSlots, Scheduler, Submit, SubmitError,
 };
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::outdir::make_dir;
+use springtide_cli::talk::Talk;
 use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::remote::{Remote, RemoteError};
 use tokio::sync::mpsc;
@@ -26,17 +29,14 @@ use super::book::{most, parts};
 use super::flow::{Agreed, Flow, News, Order};
 use super::report::{Ended, Reserved, write};
 use super::{Prepared, target};
-use crate::agree::{agree, now, renew};
-use crate::args::GlobalArgs;
-use crate::exit::{Exit, Failed};
-use crate::inputs::{fetch, put, server, summed};
-use crate::jobs::told_early;
-use crate::netconf;
-use crate::outdir::make_dir;
-use crate::run::{Attachment, attach};
-use crate::signals::{Signals, word};
-use crate::slots::offers_of;
-use crate::talk::Talk;
+use crate::operations::agree::{agree, now, renew};
+use crate::operations::attach::{Attachment, attach};
+use crate::operations::inputs::{fetch, put, server, summed};
+use crate::operations::netconf;
+use crate::operations::signals::{Signals, word};
+use crate::operations::slots::offers_of;
+use crate::options::GlobalArgs;
+use crate::output::told_early;
 use crate::workflow::planning::{Needs, NoPlan, dag, plan};
 
 /// How long the head may take to answer what takes it no time.
@@ -561,7 +561,7 @@ impl Drive<'_> {
             one.id,
             where_at(&one.parts),
             tasks.len(),
-            crate::report::seconds(makespan_s),
+            springtide_cli::format::seconds(makespan_s),
             one.cost
         ));
         self.all.push(Reserved {
@@ -678,9 +678,9 @@ fn told(no: &NoPlan) -> String {
         NoPlan::Blocked(blocked) => blocked.why.to_string(),
         NoPlan::Missed(missed) => format!(
             "no plan holds to what was asked for: the fastest takes {} and costs {:.2}, the cheapest takes {} and costs {:.2}",
-            crate::report::seconds(seconds(missed.fastest.makespan)),
+            springtide_cli::format::seconds(seconds(missed.fastest.makespan)),
             missed.fastest.cost,
-            crate::report::seconds(seconds(missed.cheapest.makespan)),
+            springtide_cli::format::seconds(seconds(missed.cheapest.makespan)),
             missed.cheapest.cost
         ),
     }

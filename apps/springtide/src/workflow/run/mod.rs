@@ -17,14 +17,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Args, ValueHint};
+use springtide_cli::exit::Failed;
+use springtide_cli::options::time;
 use springtide_runtime::config::GridConfig;
 
 use self::bag::Bag;
 use super::plan::ChoiceArgs;
 use super::{Read, ReadArgs, read};
-use crate::args::{GlobalArgs, time};
-use crate::exit::Failed;
-use crate::jobs::grid_config;
+use crate::operations::attach::grid_config;
+use crate::options::GlobalArgs;
 
 pub use self::task::WorkflowTask;
 
@@ -128,7 +129,8 @@ struct Prepared {
 /// A file or an option is wrong, or a task has nothing to run.
 fn prepare(args: &RunArgs, programs: &Programs<'_>) -> Result<Prepared, Failed> {
     let config = grid_config(&args.config)?;
-    let read = read(&args.file, args.read.format, &args.read.overrides()?)?;
+    let overrides = args.read.overrides().map_err(Failed::usage)?;
+    let read = read(&args.file, args.read.format, &overrides).map_err(Failed::usage)?;
     if !args.best_effort || args.pretend.is_some() {
         read.has_runtimes()?;
     }
@@ -214,7 +216,7 @@ fn table(file: &Path) -> Result<BTreeMap<String, String>, Failed> {
 /// As [`EXIT_CODES`] says.
 pub fn run(args: &RunArgs, programs: &Programs<'_>, global: &GlobalArgs) -> Result<(), Failed> {
     let prepared = prepare(args, programs)?;
-    crate::app::on_arbiter(drive::drive(prepared, global.clone()))
+    crate::operations::process::on_arbiter(drive::drive(prepared, global.clone()))
 }
 
 #[cfg(test)]

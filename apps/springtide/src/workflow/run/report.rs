@@ -8,12 +8,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Time, seconds};
 use springtide_actors::reservation::{Part, ReservationId};
+use springtide_cli::exit::Failed;
+use springtide_cli::format::SCHEMA;
+use springtide_cli::outdir::Artefacts;
 use springtide_simulator::workload::figures::quoted;
 
 use super::flow::{Ran, Step};
-use crate::exit::Failed;
-use crate::outdir::Artefacts;
-use crate::report::SCHEMA;
 
 /// Slots that were reserved.
 #[derive(Clone, Debug)]
@@ -87,7 +87,7 @@ impl Ended<'_> {
         let mut out = format!(
             "{}: {done} of {all} tasks in {}, {:.1} processor-seconds used",
             self.name,
-            crate::report::seconds(self.makespan_s()),
+            springtide_cli::format::seconds(self.makespan_s()),
             self.used_s()
         );
         if again > 0 {

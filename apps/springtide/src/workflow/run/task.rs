@@ -14,9 +14,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use springtide_cli::outdir::{create_file, make_dir};
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop};
-
-use crate::outdir::{create_file, make_dir};
 
 /// Whether a command has ended is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

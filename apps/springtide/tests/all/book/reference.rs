@@ -457,7 +457,7 @@ pub struct Metric {
     help: String,
 }
 
-const METRICS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/dashboard/metrics.rs");
+const METRICS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../dashboard/src/metrics.rs");
 
 /// Families as the code declares them: `self.gauge("NAME", "HELP", ..)` or `self.counter(..)`.
 pub fn metrics() -> Vec<Metric> {

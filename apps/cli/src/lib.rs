@@ -1,0 +1,17 @@
+//! The parts that the commands and the crates behind them share: failures with exit codes, parsers
+//! of options, texts, and files that are written.
+//!
+//! Independent of all commands.
+// Tests may write files directly.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+pub mod adaptation;
+pub mod dates;
+pub mod exit;
+pub mod format;
+pub mod options;
+pub mod outdir;
+pub mod print;
+pub mod run_end;
+pub mod talk;
+pub mod wrap;

@@ -1,0 +1,151 @@
+//! Changes of a grid's state, as lines for people.
+
+use std::collections::BTreeMap;
+
+use springtide_actors::scheduler::{GridStatus, JobState, NodeState, NodeStatus, SiteStatus};
+use springtide_runtime::id::NodeId;
+
+/// The subject of a line about a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeSubject {
+    /// A job has changed.
+    Job,
+    /// A node has joined or left.
+    Member,
+    /// A failure was detected.
+    Failure,
+}
+
+/// The changes between two states of the grid, with their subjects.
+pub fn changes_between(before: &GridStatus, now: &GridStatus) -> Vec<(ChangeSubject, String)> {
+    let mut lines = Vec::new();
+    for job in &now.jobs {
+        let known = before.jobs.iter().find(|known| known.job == job.job);
+        if known.is_none_or(|known| known.state != job.state) {
+            match job.state {
+                JobState::Queued => {
+                    let what = job.waits_for.as_deref().unwrap_or_default();
+                    lines.push((
+                        ChangeSubject::Job,
+                        format!("{} ({}) waits for {what}", job.job, job.name),
+                    ));
+                }
+                JobState::Running => {
+                    lines.push((
+                        ChangeSubject::Job,
+                        format!("{} ({}) runs on {} nodes", job.job, job.name, job.nodes()),
+                    ));
+                }
+                JobState::Assigning | JobState::Ending => {}
+            }
+        }
+    }
+    for job in &before.jobs {
+        if now.jobs.iter().all(|left| left.job != job.job) {
+            lines.push((ChangeSubject::Job, format!("{} ({}) is over", job.job, job.name)));
+        }
+    }
+    let nodes = |status: &GridStatus| -> BTreeMap<NodeId, (NodeStatus, (bool, bool))> {
+        let with = |site: &SiteStatus| {
+            let kind = (site.on_demand, site.joins);
+            site.nodes.clone().into_iter().map(move |node| (node.node.clone(), (node, kind)))
+        };
+        status.sites.values().flat_map(with).collect()
+    };
+    for (cluster, site) in &now.sites {
+        let former = before.sites.get(cluster);
+        let (was, is) = (former.map_or((0, 0), held), held(site));
+        if former.is_none() && site.on_demand {
+            let most = site.nodes.len();
+            lines.push((
+                ChangeSubject::Member,
+                format!("cluster {cluster}: up to {most} nodes, while jobs need them"),
+            ));
+        }
+        // A site reports its state some time after its start.
+        let failed = former.and_then(|site| site.failing.as_ref());
+        match &site.failing {
+            now if former.is_none() || now.as_ref() == failed => {}
+            Some(reason) => lines.push((
+                ChangeSubject::Failure,
+                format!(
+                    "cluster {cluster} cannot be used: \
+                    {reason}"
+                ),
+            )),
+            None => lines.push((ChangeSubject::Member, format!("cluster {cluster} can be used"))),
+        }
+        if is != was && site.on_demand {
+            let (there, coming) = is;
+            let line = match coming {
+                0 => format!("cluster {cluster}: {there} nodes are held"),
+                _ => format!("cluster {cluster}: {there} nodes are held, {coming} are asked for"),
+            };
+            lines.push((ChangeSubject::Member, line));
+        }
+    }
+    let before = nodes(before);
+    for (id, (new, (on_demand, joins))) in nodes(now) {
+        let Some((old, _)) = before.get(&id).filter(|(old, _)| old.state != new.state) else {
+            continue;
+        };
+        let reason = new.reason.as_deref().unwrap_or("by order");
+        match new.state {
+            NodeState::Broken => {
+                lines.push((
+                    ChangeSubject::Failure,
+                    format!("node {} is broken: {reason}", new.node),
+                ));
+            }
+            NodeState::Starting | NodeState::Idle if on_demand => {} // reported as a number
+            NodeState::Starting => {
+                lines.push((
+                    ChangeSubject::Member,
+                    format!("node {} is restarted: {reason}", new.node),
+                ));
+            }
+            NodeState::Idle if old.state == NodeState::Off => {
+                let threads = new.threads.unwrap_or(0);
+                lines.push((
+                    ChangeSubject::Member,
+                    format!("node {} has joined, with {threads} threads", new.node),
+                ));
+            }
+            NodeState::Idle if old.state == NodeState::Starting => {
+                lines.push((ChangeSubject::Member, format!("node {} is back", new.node)));
+            }
+            NodeState::Drained => lines
+                .push((ChangeSubject::Member, format!("node {} is drained: {reason}", new.node))),
+            NodeState::Idle if old.state == NodeState::Drained => {
+                lines.push((
+                    ChangeSubject::Member,
+                    format!("node {} is in service again", new.node),
+                ));
+            }
+            NodeState::Off if joins && new.reason.is_some() => {
+                lines.push((ChangeSubject::Member, format!("node {} is gone: {reason}", new.node)));
+            }
+            NodeState::Off if new.reason.is_some() && old.state != NodeState::Closing => {
+                lines.push((
+                    ChangeSubject::Member,
+                    format!("node {} has ended: {reason}", new.node),
+                ));
+            }
+            NodeState::Idle
+            | NodeState::Busy
+            | NodeState::Measuring
+            | NodeState::Draining
+            | NodeState::Held
+            | NodeState::Off
+            | NodeState::Closing => {}
+        }
+    }
+    lines
+}
+
+/// The number of held nodes of a cluster, and of those requested.
+pub fn held(site: &SiteStatus) -> (usize, usize) {
+    let coming = site.nodes.iter().filter(|node| node.state == NodeState::Starting).count();
+    let away = |state| matches!(state, NodeState::Off | NodeState::Broken | NodeState::Starting);
+    (site.nodes.iter().filter(|node| !away(node.state)).count(), coming)
+}

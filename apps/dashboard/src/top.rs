@@ -1,0 +1,536 @@
+//! `top`: the dashboard in a terminal, over the same interface as the page.
+//!
+//! Independent of the grid: it shows the dashboard's data.
+
+use std::io::{IsTerminal, stdout};
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Sparkline, Widget, Wrap};
+use serde_json::Value;
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::print::print;
+
+/// Interval between requests to the dashboard.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of the dashboard's answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum number of points of the efficiency chart.
+const POINTS_MAX: usize = 600;
+/// Maximum number of events kept.
+const EVENTS_MAX: usize = 500;
+/// Size of a frame that is written to a file or a pipe.
+const PLAIN_SIZE: (u16, u16) = (110, 40);
+/// Signs of the fraction of work, from none to all.
+const SHADES: [char; 9] = ['·', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// The five states of a thread, with sign and colour.
+const STATES: [(char, Color, &str); 5] = [
+    ('█', Color::Blue, "work"),
+    ('░', Color::DarkGray, "idle"),
+    ('▒', Color::Yellow, "wait inside"),
+    ('▓', Color::Red, "wait between"),
+    ('b', Color::Magenta, "benchmark"),
+];
+
+/// Shows the dashboard at this URL until it is ended; without a terminal, prints one frame as text.
+///
+/// # Errors
+/// The token cannot be read, the dashboard does not answer, or the terminal does not work.
+pub fn top(url: &str, token_file: Option<&Path>, once: bool) -> Result<(), Failed> {
+    let client = Client::new(url, token_file)?;
+    let mut shown = Screen { colours: std::env::var_os("NO_COLOR").is_none(), ..Screen::default() };
+    shown.history(&client.get("/api/v1/history")?);
+    shown.take(client.snapshot(0)?);
+    if once || !stdout().is_terminal() {
+        // The first answer may be some seconds old, because the dashboard gathers data only for
+        // readers.
+        std::thread::sleep(POLL_INTERVAL);
+        shown.take(client.snapshot(shown.last)?);
+        return print(&shown.text(PLAIN_SIZE));
+    }
+    let (sender, snapshots) = mpsc::channel();
+    let mut last = shown.last;
+    std::thread::spawn(move || {
+        loop {
+            let snapshot = client.snapshot(last);
+            if let Ok(snapshot) = &snapshot {
+                last = newest(&snapshot.events).max(last);
+            }
+            if sender.send(snapshot).is_err() {
+                return; // the command ends
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    });
+    let mut terminal = ratatui::try_init().map_err(Failed::failure)?;
+    let ended = screen(&mut terminal, &mut shown, &snapshots);
+    ratatui::restore();
+    ended.map_err(Failed::failure)
+}
+
+fn screen(
+    terminal: &mut ratatui::DefaultTerminal,
+    shown: &mut Screen,
+    snapshots: &mpsc::Receiver<Result<Snapshot, Failed>>,
+) -> std::io::Result<()> {
+    loop {
+        while let Ok(snapshot) = snapshots.try_recv() {
+            match snapshot {
+                Ok(snapshot) => shown.take(snapshot),
+                Err(failed) => shown.error = Some(failed.message),
+            }
+        }
+        terminal.draw(|frame| shown.draw(frame.area(), frame.buffer_mut()))?;
+        if !event::poll(Duration::from_millis(200))? {
+            continue;
+        }
+        let Event::Key(key) = event::read()? else { continue };
+        if key.kind != KeyEventKind::Press {
+            continue;
+        }
+        let ctrl_c =
+            key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            _ if ctrl_c => return Ok(()),
+            KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+            KeyCode::Char('j') | KeyCode::Down => shown.scroll = shown.scroll.saturating_add(1),
+            KeyCode::Char('k') | KeyCode::Up => shown.scroll = shown.scroll.saturating_sub(1),
+            KeyCode::Home => shown.scroll = 0,
+            KeyCode::Tab => shown.next_job(),
+            _ => {}
+        }
+    }
+}
+
+struct Client {
+    agent: ureq::Agent,
+    url: String,
+    token: Option<String>,
+}
+
+/// The dashboard's state at one time.
+struct Snapshot {
+    tick: Value,
+    events: Vec<Value>,
+}
+
+fn newest(events: &[Value]) -> u64 {
+    events.iter().filter_map(|event| event["id"].as_u64()).max().unwrap_or(0)
+}
+
+impl Client {
+    fn new(url: &str, token_file: Option<&Path>) -> Result<Self, Failed> {
+        let token = token_file.map(crate::read_token).transpose()?;
+        let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_TIMEOUT)).build();
+        let url = url.trim_end_matches('/').to_owned();
+        Ok(Self { agent: config.into(), url, token })
+    }
+
+    fn get(&self, path: &str) -> Result<Value, Failed> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let wrong = |error: ureq::Error| match error {
+            ureq::Error::StatusCode(401) => Failed::new(
+                Exit::Auth,
+                format!("{} requires a token: add --token-file FILE", self.url),
+            ),
+            error => Failed::failure(format!("{}: {error}", self.url)),
+        };
+        let text = request.call().map_err(wrong)?.body_mut().read_to_string().map_err(wrong)?;
+        serde_json::from_str(&text)
+            .map_err(|error| Failed::failure(format!("{}{path}: {error}", self.url)))
+    }
+
+    fn snapshot(&self, after: u64) -> Result<Snapshot, Failed> {
+        let tick = self.get("/api/v1/snapshot")?;
+        let body = self.get(&format!("/api/v1/events?after={after}"))?;
+        let events = body["events"].as_array().cloned().unwrap_or_default();
+        Ok(Snapshot { tick, events })
+    }
+}
+
+/// The content of the screen.
+#[derive(Default)]
+struct Screen {
+    tick: Value,
+    events: Vec<Value>,
+    last: u64,
+    /// Efficiency over time of the shown job.
+    points: Vec<f64>,
+    job: u64,
+    chosen: bool,
+    scroll: usize,
+    /// The failure of the last request, if it failed.
+    error: Option<String>,
+    colours: bool,
+}
+
+impl Screen {
+    fn running(&self) -> Vec<&Value> {
+        let jobs = self.tick["jobs"].as_array();
+        jobs.into_iter().flatten().filter(|job| job["clusters"].is_object()).collect()
+    }
+
+    fn job(&self) -> Option<&Value> {
+        self.running().into_iter().find(|job| job["id"] == self.job)
+    }
+
+    /// Takes over the jobs' histories; the latest job's continues.
+    fn history(&mut self, history: &Value) {
+        let jobs = history["jobs"].as_object();
+        let last = jobs.and_then(|jobs| {
+            jobs.iter()
+                .filter_map(|(id, p)| Some((id.parse().ok()?, p)))
+                .max_by_key(|(id, _): &(u64, _)| *id)
+        });
+        let Some((job, points)) = last else { return };
+        let of = |point: &Value| point[1].as_f64();
+        self.job = job;
+        self.points = points.as_array().into_iter().flatten().filter_map(of).collect();
+    }
+
+    fn take(&mut self, snapshot: Snapshot) {
+        self.error = None;
+        self.tick = snapshot.tick;
+        let known = self.last;
+        self.last = newest(&snapshot.events).max(known);
+        let fresh = snapshot.events.into_iter().filter(|event| event["id"].as_u64() > Some(known));
+        self.events.extend(fresh);
+        let over = self.events.len().saturating_sub(EVENTS_MAX);
+        self.events.drain(..over);
+        let ids: Vec<u64> = self.running().iter().filter_map(|job| job["id"].as_u64()).collect();
+        if !(self.chosen && ids.contains(&self.job))
+            && let Some(first) = ids.first().filter(|first| **first != self.job)
+        {
+            (self.job, self.chosen) = (*first, false);
+            self.points.clear();
+        }
+        let working = self.job().and_then(efficiency);
+        self.points.extend(working);
+        let over = self.points.len().saturating_sub(POINTS_MAX);
+        self.points.drain(..over);
+    }
+
+    fn next_job(&mut self) {
+        let ids: Vec<u64> = self.running().iter().filter_map(|job| job["id"].as_u64()).collect();
+        let at = ids.iter().position(|id| *id == self.job).map_or(0, |at| at + 1);
+        if let Some(next) = ids.get(at).or(ids.first()) {
+            (self.job, self.chosen) = (*next, true);
+            self.points.clear();
+        }
+    }
+
+    /// Formats a frame as plain text.
+    fn text(&self, (width, height): (u16, u16)) -> String {
+        let area = Rect::new(0, 0, width, height);
+        let mut buffer = Buffer::empty(area);
+        self.draw(area, &mut buffer);
+        let row = |y: u16| -> String {
+            let cells = (0..width).map(|x| buffer[(x, y)].symbol());
+            cells.collect::<String>().trim_end().to_owned()
+        };
+        let mut text = (0..height).map(row).collect::<Vec<_>>().join("\n");
+        text.truncate(text.trim_end().len());
+        text + "\n"
+    }
+
+    fn style(&self, colour: Color) -> Style {
+        if self.colours { Style::new().fg(colour) } else { Style::new() }
+    }
+
+    fn draw(&self, area: Rect, buffer: &mut Buffer) {
+        let clusters = self.clusters(area.width);
+        let rows = u16::try_from(clusters.len()).unwrap_or(u16::MAX).min(area.height / 2);
+        let [head, line, chart, middle, log, foot] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(2),
+            Constraint::Length(5),
+            Constraint::Length(rows),
+            Constraint::Min(3),
+            Constraint::Length(1),
+        ])
+        .areas(area);
+        self.head().render(head, buffer);
+        Paragraph::new(self.about()).wrap(Wrap { trim: true }).render(line, buffer);
+        self.chart(chart, buffer);
+        Paragraph::new(clusters).render(middle, buffer);
+        Paragraph::new(self.log(log)).render(log, buffer);
+        let keys = "q ends   tab next job   j k scroll   Home newest";
+        Line::styled(keys, self.style(Color::DarkGray)).render(foot, buffer);
+    }
+
+    fn head(&self) -> Line<'_> {
+        let rows = || {
+            self.tick["clusters"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .flat_map(|c| c["w"].as_array().into_iter().flatten())
+        };
+        let count = |states: &[u64]| {
+            rows().filter(|row| row[5].as_u64().is_some_and(|s| states.contains(&s))).count()
+        };
+        let (all, broken) = (rows().count(), count(&[6]));
+        let clusters = self.tick["clusters"].as_array().map_or(0, Vec::len);
+        let mut text = format!(
+            "{} · {clusters} clusters · {}/{all} workers, {} busy",
+            self.tick["grid"].as_str().unwrap_or("?"),
+            all - count(&[6, 7]),
+            count(&[1])
+        );
+        if broken > 0 {
+            text += &format!(", {broken} broken");
+        }
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        match &self.error {
+            None => Line::styled(text, bold),
+            Some(why) => Line::from(vec![
+                Span::styled(text, bold),
+                Span::styled(format!("  STALE: {why}"), self.style(Color::Red)),
+            ]),
+        }
+    }
+
+    fn about(&self) -> String {
+        let Some(job) = self.job() else {
+            let waiting = self.tick["jobs"].as_array().map_or(0, Vec::len);
+            return match waiting {
+                0 => "no job runs".to_owned(),
+                n => format!("no job runs, {n} wait"),
+            };
+        };
+        let mut parts = vec![format!("job {} {}", job["id"], job["name"].as_str().unwrap_or("?"))];
+        if let (Some(done), what) = (job["progress"][0].as_u64(), job["progress"][2].as_str()) {
+            let of = job["progress"][1].as_u64().map(|total| format!(" of {total}"));
+            parts.push(format!("{done}{} {}", of.unwrap_or_default(), what.unwrap_or_default()));
+        }
+        parts.push(format!("{:.0} s", job["elapsed"].as_f64().unwrap_or(0.0)));
+        let band = (&job["band"][0], &job["band"][1]);
+        parts.push(match job["eff"].as_f64() {
+            Some(efficiency) => {
+                format!("efficiency {efficiency:.2} (band {} to {})", band.0, band.1)
+            }
+            None => match job["mode"].as_str() {
+                Some("static") => "efficiency is not measured: the job is static".to_owned(),
+                Some(_) => "efficiency is not yet measured".to_owned(),
+                None => "efficiency is not known".to_owned(),
+            },
+        });
+        let thought = job["thought"].as_array().and_then(|thought| thought.last()?.as_str());
+        parts.extend(thought.map(|last| format!("now: {last}")));
+        parts.join(" · ")
+    }
+
+    fn chart(&self, area: Rect, buffer: &mut Buffer) {
+        let [title, line] =
+            Layout::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(area);
+        let what = if self.job().is_some_and(|job| job["eff"].is_number()) {
+            "weighted average efficiency, 0 to 1, newest last"
+        } else {
+            "part of time that is work, 0 to 1, newest last"
+        };
+        Line::styled(what, self.style(Color::DarkGray)).render(title, buffer);
+        let from = self.points.len().saturating_sub(usize::from(line.width));
+        let data: Vec<u64> = self.points[from..].iter().map(|e| (e * 1000.0) as u64).collect();
+        Sparkline::default()
+            .data(data)
+            .max(1000)
+            .style(self.style(Color::Blue))
+            .render(line, buffer);
+    }
+
+    /// Two lines for each cluster: its numbers, and its workers by their fraction of work.
+    fn clusters(&self, width: u16) -> Vec<Line<'_>> {
+        let mut lines = Vec::new();
+        let legend = STATES.iter().flat_map(|(sign, colour, name)| {
+            [Span::styled(sign.to_string(), self.style(*colour)), Span::raw(format!(" {name}  "))]
+        });
+        lines.push(Line::from(legend.collect::<Vec<_>>()));
+        let job = self.job();
+        for cluster in self.tick["clusters"].as_array().into_iter().flatten() {
+            let name = cluster["name"].as_str().unwrap_or("?");
+            let rows = cluster["w"].as_array().map_or(&[][..], Vec::as_slice);
+            let there = rows.iter().filter(|row| !matches!(row[5].as_u64(), Some(6 | 7))).count();
+            let mut spans = vec![Span::raw(format!("{name:<12.12} {there:>4}/{:<4} ", rows.len()))];
+            let part = job.map(|job| &job["clusters"][name]).filter(|part| part.is_object());
+            match part {
+                Some(part) => {
+                    let share = |i: usize| part["t"][i].as_u64().unwrap_or(0) as usize;
+                    for (i, (sign, colour, _)) in STATES.iter().enumerate() {
+                        let cells = (share(i) + 2) / 4;
+                        spans.push(Span::styled(
+                            sign.to_string().repeat(cells),
+                            self.style(*colour),
+                        ));
+                    }
+                    let (n, tasks) = (&part["n"], &part["tasks"]);
+                    spans.push(Span::raw(format!(
+                        "  {:>3} % work, {n} nodes, {tasks} tasks",
+                        share(0)
+                    )));
+                }
+                None => spans.push(Span::raw("no worker of this job")),
+            }
+            if let Some(why) = cluster["failing"].as_str() {
+                spans.push(Span::styled(format!("  {why}"), self.style(Color::Red)));
+            }
+            lines.push(Line::from(spans));
+            let room = usize::from(width).saturating_sub(16);
+            let mut cells: String = rows.iter().take(room).map(tile).collect();
+            if rows.len() > room {
+                cells += &format!("+{}", rows.len() - room);
+            }
+            lines.push(Line::from(vec![
+                Span::raw("  "),
+                Span::styled(cells, self.style(Color::Blue)),
+            ]));
+        }
+        lines
+    }
+
+    fn log(&self, area: Rect) -> Vec<Line<'_>> {
+        let width = usize::from(area.width);
+        let events = self.events.iter().rev().skip(self.scroll);
+        let mut lines = Vec::new();
+        for event in events.take(usize::from(area.height)) {
+            let (sign, colour) = match (event["sign"].as_i64(), event["kind"].as_str()) {
+                (Some(1), _) => ('▲', Color::Green),
+                (Some(-1), _) => ('▼', Color::Yellow),
+                (_, Some("failed")) => ('✕', Color::Red),
+                _ => (' ', Color::Reset),
+            };
+            let at = event["at"].as_f64().unwrap_or(0.0);
+            let text = event["text"].as_str().unwrap_or("");
+            let first = text.lines().next().unwrap_or("");
+            let shown: String = first.chars().filter(|c| !c.is_control()).take(width).collect();
+            lines.push(Line::from(vec![
+                Span::styled(format!("{at:>8.1} s "), self.style(Color::DarkGray)),
+                Span::styled(format!("{sign} "), self.style(colour)),
+                Span::raw(shown),
+            ]));
+            for why in
+                event["why"].as_array().into_iter().flatten().filter_map(Value::as_str).take(3)
+            {
+                let why: String = why.chars().filter(|c| !c.is_control()).take(width).collect();
+                lines
+                    .push(Line::styled(format!("             {why}"), self.style(Color::DarkGray)));
+            }
+        }
+        lines.truncate(usize::from(area.height));
+        lines
+    }
+}
+
+/// The job's efficiency; if it is not measured, the fraction of its threads' time that is work.
+fn efficiency(job: &Value) -> Option<f64> {
+    job["eff"].as_f64().or_else(|| {
+        let parts: Vec<(f64, f64)> = job["clusters"]
+            .as_object()?
+            .values()
+            .filter_map(|part| Some((part["n"].as_f64()?, part["t"][0].as_f64()?)))
+            .collect();
+        let nodes: f64 = parts.iter().map(|(n, _)| n).sum();
+        (nodes > 0.0).then(|| parts.iter().map(|(n, work)| n * work).sum::<f64>() / nodes / 100.0)
+    })
+}
+
+/// The sign of a worker: its fraction of work, or its state.
+fn tile(row: &Value) -> char {
+    match row[5].as_u64() {
+        Some(1 | 4) => {
+            let work = row[0].as_u64().unwrap_or(0).min(100) as usize;
+            SHADES[(work * (SHADES.len() - 1)).div_ceil(100)]
+        }
+        Some(0) => '○',
+        Some(2) => '…',
+        Some(3) => 'm',
+        Some(5) => '-',
+        Some(6) => '✕',
+        Some(7) => ' ',
+        _ => 'h',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown() -> Screen {
+        let mut shown = Screen::default();
+        let tick = json!({
+            "grid": "test",
+            "jobs": [{
+                "id": 3, "name": "barnes-hut", "state": "running", "elapsed": 12.0,
+                "mode": "adaptive", "eff": 0.42, "band": [0.3, 0.5],
+                "progress": [7, 10, "steps"], "thought": ["nothing was changed"],
+                "clusters": { "ams": { "n": 2, "t": [60, 20, 12, 4, 4], "tasks": 1234 } },
+            }],
+            "clusters": [
+                {
+                    "name": "ams",
+                    "w": [[100, 0, 0, 0, 90, 1, 3], [50, 50, 0, 0, 90, 1, 3], [0, 0, 0, 0, -1, 0]],
+                },
+                { "name": "bud", "failing": "sinfo does not answer", "w": [[0, 0, 0, 0, -1, 6]] },
+            ],
+        });
+        let body = json!([
+            { "id": 1, "at": 3.0, "kind": "member", "text": "node ams-3 left\u{1b}[31m\nmore" },
+            {
+                "id": 2, "at": 4.0, "kind": "adapt", "sign": -1, "text": "removed bud-1",
+                "why": ["it is slow"],
+            },
+        ]);
+        shown.take(Snapshot { tick, events: body.as_array().cloned().unwrap() });
+        shown
+    }
+
+    #[test]
+    fn a_frame_has_this_text() {
+        let text = shown().text((100, 20));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "test · 2 clusters · 3/4 workers, 2 busy, 1 broken");
+        assert!(lines[1].starts_with(
+            "job 3 barnes-hut · 7 of 10 steps · 12 s · efficiency 0.42 (band 0.3 to 0.5)"
+        ));
+        assert!(
+            text.contains(
+                "ams             3/3    ███████████████░░░░░▒▒▒▓b   60 % work, 2 nodes, 1234 tasks"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("\n  █▄○\n"), "{text}");
+        assert!(text.contains("no worker of this job  sinfo does not answer"), "{text}");
+        // The newest first. Control characters are removed.
+        assert!(
+            text.contains(
+                "4.0 s ▼ removed bud-1\n             it is slow\n     3.0 s   node ams-3 left[31m\n"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_repeated_event_is_shown_once() {
+        let mut shown = shown();
+        let (tick, events) = (shown.tick.clone(), shown.events.clone());
+        shown.take(Snapshot { tick, events });
+        assert_eq!(shown.events.len(), 2);
+    }
+
+    #[test]
+    fn the_smallest_terminal_is_drawn_without_a_panic() {
+        for size in [(1, 1), (10, 3), (20, 8), (300, 100)] {
+            shown().text(size);
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! `job`: submits jobs to a running grid, and shows and changes them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand, ValueHint};
+use serde_json::{Value, json};
+use springtide_actors::scheduler::Resize;
+use springtide_cli::exit::Failed;
+use springtide_cli::format::SCHEMA;
+use springtide_cli::options::time;
+use springtide_cli::print::print;
+use springtide_runtime::config::GridConfig;
+use springtide_runtime::id::JobId;
+
+use crate::operations::attach::grid_config;
+use crate::operations::desk::{JobRecord, Selection, since_epoch};
+use crate::operations::jobs::{self, JobClient, JobList, JobResult, Submission};
+use crate::operations::needs::{JobRequest, NeedArgs, need, of_file};
+use crate::operations::process::{on_arbiter, start_log};
+use crate::options::{GlobalArgs, GridArgs, job_line, with_options};
+use crate::output::jobs::{
+    list_object, list_text, missing_lines_note, plan_object, plan_text, purged_object, purged_text,
+    rows, status_object, status_text, submitted, why_object, why_text,
+};
+use crate::output::told_early;
+use crate::program::Program;
+
+/// The default number of ended jobs that `job list` shows.
+const ENDED_SHOWN: usize = 20;
+
+/// Options of `job submit` and `job plan` with a file.
+#[derive(Args, Clone, Debug)]
+pub struct FileArgs {
+    #[command(flatten)]
+    pub grid: GridArgs,
+    /// File with jobs; `config init --jobs` writes an example
+    #[arg(id = "job.file", long = "file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
+/// Subcommands of `job`, except `submit` and `plan`.
+#[derive(Subcommand, Clone, Debug)]
+pub enum JobCommand {
+    /// List the jobs that have not ended, and the last ended ones
+    List {
+        #[command(flatten)]
+        grid: GridArgs,
+        /// Maximum number of ended jobs
+        #[arg(long, value_name = "N", default_value_t = ENDED_SHOWN)]
+        last: usize,
+        /// List all ended jobs that the head keeps
+        #[arg(long, conflicts_with = "last")]
+        all: bool,
+    },
+    /// Remove ended jobs and their files
+    Purge {
+        #[command(flatten)]
+        grid: GridArgs,
+        /// Numbers of ended jobs, such as 7 or job-7
+        #[arg(value_name = "JOB", value_parser = parse_job,
+              required_unless_present_any = ["older_than", "keep"])]
+        jobs: Vec<JobId>,
+        /// Remove jobs that ended longer ago than this
+        #[arg(long, value_name = "TIME", value_parser = time)]
+        older_than: Option<Duration>,
+        /// Remove all but the last N ended jobs; with --older-than, only those that exceed both
+        /// limits
+        #[arg(long, value_name = "N")]
+        keep: Option<usize>,
+    },
+    /// Show the state, processors and progress of a job
+    Status(OneArgs),
+    /// Explain why a job waits, and list its history
+    Why(OneArgs),
+    /// Give a running job more processors as soon as they are free
+    Grow {
+        #[command(flatten)]
+        one: OneArgs,
+        /// Number of additional processors
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+        count: u32,
+        /// Shrink other jobs for it, if that frees all processors within this time
+        #[arg(long, value_name = "TIME", value_parser = time)]
+        within: Option<Duration>,
+        /// Only in this cluster
+        #[arg(long, value_name = "NAME")]
+        cluster: Option<String>,
+    },
+    /// Take processors from a running job; its new size is its maximum from then on
+    Shrink {
+        #[command(flatten)]
+        one: OneArgs,
+        /// Number of processors to take
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+        count: u32,
+    },
+    /// Cancel a job, waiting or running
+    Cancel(OneArgs),
+    /// Print a job's result
+    Result {
+        #[command(flatten)]
+        one: OneArgs,
+        /// Wait until the job has ended
+        #[arg(long)]
+        wait: bool,
+        /// Maximum time to wait
+        #[arg(long, value_name = "TIME", value_parser = time, requires = "wait")]
+        timeout: Option<Duration>,
+    },
+    /// Print the output of a job
+    Logs {
+        #[command(flatten)]
+        one: OneArgs,
+        /// Maximum number of last lines
+        #[arg(long, value_name = "N")]
+        lines: Option<usize>,
+    },
+}
+
+/// Options that select one job of a grid.
+#[derive(Args, Clone, Debug)]
+pub struct OneArgs {
+    /// Number of the job, such as 7 or job-7
+    #[arg(value_name = "JOB", value_parser = parse_job)]
+    pub job: JobId,
+    #[command(flatten)]
+    pub grid: GridArgs,
+}
+
+fn parse_job(text: &str) -> Result<JobId, String> {
+    let digits = text.strip_prefix("job-").unwrap_or(text);
+    let number = digits.parse().ok().filter(|number| *number > 0);
+    number.map(JobId).ok_or_else(|| "must be a job's number such as 7 or job-7".to_owned())
+}
+
+/// The command `job`; `needs` are the subcommands of `job submit` and `job plan`.
+pub fn command(program: &'static str, needs: Vec<Command>) -> Command {
+    let submit = |name: &'static str, about: &'static str| {
+        FileArgs::augment_args(Command::new(name))
+            .about(about)
+            .arg_required_else_help(true)
+            .args_conflicts_with_subcommands(true)
+            .subcommand_negates_reqs(true)
+            .subcommand_value_name("JOB")
+            .subcommand_help_heading("Jobs")
+            .disable_help_subcommand(true)
+            .override_usage(format!(
+                "{program} job {name} JOB --config FILE [OPTIONS]\n       \
+                {program} job {name} --file JOBS --config FILE"
+            ))
+            .after_help(format!(
+                "`{program} job {name} JOB --help` lists the options of a job and its \
+                requirements: number of processors, clusters and files."
+            ))
+            .subcommands(needs.clone())
+    };
+    let job = Command::new("job")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(submit(
+            "submit",
+            "Submit jobs to a running grid and print their numbers, without waiting for their ends",
+        ))
+        .subcommand(submit(
+            "plan",
+            "Plan where jobs would start now, or why they could not; nothing is submitted",
+        ));
+    JobCommand::augment_subcommands(job)
+        .about("Jobs of a running grid: submit, inspect, grow, shrink and cancel them")
+}
+
+/// The subcommand of a job with its requirements. If both have an option of the same name, the
+/// requirement's is called `--job-NAME`.
+pub fn requirement_command(
+    name: &'static str,
+    about: &'static str,
+    augment: fn(Command) -> Command,
+) -> Command {
+    with_options(name, about, augment, "job", NeedArgs::augment_args(Command::new("need")))
+}
+
+impl JobCommand {
+    /// The options of the grid, and the job that the command names.
+    fn of(&self) -> (&GridArgs, Option<JobId>) {
+        match self {
+            Self::List { grid, .. } | Self::Purge { grid, .. } => (grid, None),
+            Self::Status(one) | Self::Why(one) | Self::Cancel(one) => (&one.grid, Some(one.job)),
+            Self::Grow { one, .. }
+            | Self::Shrink { one, .. }
+            | Self::Result { one, .. }
+            | Self::Logs { one, .. } => (&one.grid, Some(one.job)),
+        }
+    }
+}
+
+/// Executes a subcommand of `job`.
+///
+/// # Errors
+/// No grid is up, it has no such job, the job cannot do the request, or a submitted job is refused.
+pub fn execute(program: &Program, matches: &ArgMatches, global: &GlobalArgs) -> Result<(), Failed> {
+    start_log(global);
+    let wrong = |error: clap::Error| Failed::usage(error.to_string().trim_end());
+    let (dry, matches) = match matches.subcommand() {
+        Some(("submit", matches)) => (false, matches),
+        Some(("plan", matches)) => (true, matches),
+        _ => {
+            let command = JobCommand::from_arg_matches(matches).map_err(wrong)?;
+            return on_arbiter(on_one_grid(command, global));
+        }
+    };
+    let (grid, requests) = match matches.subcommand() {
+        Some((name, matches)) => {
+            let args = NeedArgs::from_arg_matches(matches).map_err(wrong)?;
+            (args.grid.clone(), of_options(program, name, matches, &args))
+        }
+        None => {
+            let args = FileArgs::from_arg_matches(matches).map_err(wrong)?;
+            let encode = |name: &str, options: &[String]| program.encode(name, options);
+            let requests = grid_config(&args.grid.config).and_then(|config| {
+                let requests = of_file(&args.file, &config, encode)?;
+                Ok((config, requests))
+            });
+            (args.grid, requests)
+        }
+    };
+    let (config, requests) = match requests {
+        Ok(requests) => requests,
+        Err(failed) => return told_early(grid.json, None, failed),
+    };
+    if dry {
+        return on_arbiter(plan(&grid, &config, requests, global));
+    }
+    on_arbiter(submit(&grid, &config, program.registry.fingerprint(), requests, global))
+}
+
+/// One job of the command line, and the config of its grid.
+fn of_options(
+    program: &Program,
+    name: &str,
+    matches: &ArgMatches,
+    args: &NeedArgs,
+) -> Result<(GridConfig, Vec<JobRequest>), Failed> {
+    let config = grid_config(&args.grid.config)?;
+    let need = need(args, &config)?;
+    let job = program.job(name)?;
+    let (body, line) = ((job.encode)(matches)?, job_line(job.augment, name, matches));
+    Ok((config, vec![JobRequest { name: job.name, body, line, need }]))
+}
+
+async fn submit(
+    grid: &GridArgs,
+    config: &GridConfig,
+    fingerprint: u64,
+    requests: Vec<JobRequest>,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
+    let progress = |job: JobId, line: &str| {
+        if !global.quiet && !grid.json {
+            eprintln!("{job} is submitted: {line}");
+        }
+    };
+    match jobs::submit(&grid.config, config, fingerprint, requests, progress).await {
+        Ok(Submission { numbers, failed }) => {
+            print(&submitted(grid.json, &numbers, failed.as_ref()))?;
+            failed.map_or(Ok(()), Err)
+        }
+        Err(failed) => told_early(grid.json, None, failed),
+    }
+}
+
+async fn plan(
+    grid: &GridArgs,
+    config: &GridConfig,
+    requests: Vec<JobRequest>,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
+    let plans = match jobs::plan(&grid.config, config, requests).await {
+        Ok(plans) => plans,
+        Err(failed) => return told_early(grid.json, None, failed),
+    };
+    if grid.json {
+        let all: Vec<Value> = plans.iter().map(|(line, plan)| plan_object(line, plan)).collect();
+        let object = json!({ "schema": SCHEMA, "plans": all, "each_alone": true });
+        print(&format!("{object}\n"))?;
+    } else {
+        let texts = plans.iter().map(|(line, plan)| plan_text(line, plan) + "\n");
+        print(&texts.collect::<String>())?;
+        if plans.len() > 1 && !global.quiet {
+            eprintln!(
+                "each job is planned alone on the processors free now; together, some may wait"
+            );
+        }
+    }
+    jobs::check_plans(&plans)
+}
+
+async fn on_one_grid(command: JobCommand, global: &GlobalArgs) -> Result<(), Failed> {
+    let (GridArgs { config, json }, one) = command.of();
+    let (file, json) = (config.clone(), *json);
+    let done = async {
+        let client = JobClient::attach(&file).await?;
+        let done = on_client(&client, command, global).await;
+        client.close().await;
+        done
+    };
+    match done.await {
+        Ok(failed) => failed.map_or(Ok(()), Err),
+        Err(failed) => told_early(json, one, failed),
+    }
+}
+
+/// Executes a subcommand. Returns the failure to exit with after all output is printed.
+async fn on_client(
+    client: &JobClient,
+    command: JobCommand,
+    global: &GlobalArgs,
+) -> Result<Option<Failed>, Failed> {
+    match command {
+        JobCommand::List { grid, last, all } => {
+            let JobList { entries, live, has_more } = client.list((!all).then_some(last)).await?;
+            let rows = rows(entries, live, since_epoch());
+            print(&if grid.json { list_object(&rows, has_more) } else { list_text(&rows) })?;
+            if has_more && !grid.json && !global.quiet {
+                eprintln!("jobs that ended earlier are hidden: show more with --last N or --all");
+            }
+        }
+        JobCommand::Purge { grid, jobs, older_than, keep } => {
+            let older_than_s = older_than.map(|age| age.as_secs());
+            let selection = Selection { jobs: jobs.into_iter().collect(), older_than_s, keep };
+            let purged = client.purge(selection).await?;
+            print(&if grid.json { purged_object(&purged) } else { purged_text(&purged) })?;
+            return Ok(jobs::not_purged(&purged));
+        }
+        JobCommand::Status(one) => {
+            let job_info = client.job_info(one.job, 0).await?;
+            print(&if one.grid.json { status_object(&job_info) } else { status_text(&job_info) })?;
+        }
+        JobCommand::Why(one) => {
+            let job_info = client.job_info(one.job, 0).await?;
+            print(&if one.grid.json { why_object(&job_info) } else { why_text(&job_info) })?;
+        }
+        JobCommand::Grow { one, count, within, cluster } => {
+            let within_ms = within.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+            let cluster = cluster.map(|name| name.as_str().into());
+            resize(client, &one, Resize::Grow { count, within_ms, cluster }).await?;
+        }
+        JobCommand::Shrink { one, count } => {
+            resize(client, &one, Resize::Shrink { count }).await?;
+        }
+        JobCommand::Cancel(one) => {
+            let (job, state) = (one.job, client.cancel(one.job).await?);
+            if one.grid.json {
+                let object = json!({ "schema": SCHEMA, "job": job.0, "ok": true, "state": state });
+                print(&format!("{object}\n"))?;
+            } else if !global.quiet {
+                eprintln!("{job} is {state}");
+            }
+        }
+        JobCommand::Result { one, wait, timeout } => {
+            let job = one.job;
+            let job_info = client.with_result(job, wait, timeout).await?;
+            let JobResult { object, summary, unwritten, failed } = job_info.into_result()?;
+            print(&if one.grid.json { format!("{object}\n") } else { summary })?;
+            if let Some(why) = unwritten {
+                eprintln!(
+                    "{job}'s result could not be written ({why}): it is lost when the head ends"
+                );
+            }
+            return Ok(failed);
+        }
+        JobCommand::Logs { one, lines } => {
+            let record = client.logs(one.job, lines).await?;
+            print_logs(&one, record, lines, global)?;
+        }
+    }
+    Ok(None)
+}
+
+async fn resize(client: &JobClient, one: &OneArgs, by: Resize) -> Result<(), Failed> {
+    let job = one.job;
+    let done = client.resize(job, by).await?;
+    let (from, to) = (done.from, done.to);
+    print(&if one.grid.json {
+        format!("{}\n", json!({ "schema": SCHEMA, "job": job.0, "from": from, "to": to }))
+    } else {
+        format!("{job} has {from} processors and will have {to}\n")
+    })
+}
+
+fn print_logs(
+    one: &OneArgs,
+    record: JobRecord,
+    wanted: Option<usize>,
+    global: &GlobalArgs,
+) -> Result<(), Failed> {
+    let JobRecord { lines, said: line_count, dir, .. } = record;
+    let file = dir.join("log.txt");
+    if one.grid.json {
+        let object = json!({
+            "schema": SCHEMA, "job": one.job.0, "lines": lines, "said": line_count, "file": file,
+        });
+        return print(&format!("{object}\n"));
+    }
+    print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>())?;
+    if let Some(note) =
+        missing_lines_note(lines.len(), line_count, wanted).filter(|_| !global.quiet)
+    {
+        eprintln!("{note}: all are in {} on the head's machine", file.display());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_numbers_parse() {
+        assert_eq!(parse_job("7"), Ok(JobId(7)));
+        assert_eq!(parse_job("job-12"), Ok(JobId(12)));
+        for wrong in ["", "job-", "0", "-1", "job-x", "7.5"] {
+            assert!(parse_job(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `release`: ends a reservation early.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+use springtide_actors::reservation::ReservationId;
+use springtide_cli::exit::Failed;
+
+use crate::operations::process::{on_arbiter, start_log};
+use crate::operations::slots::release;
+use crate::options::GlobalArgs;
+
+/// The options of `release`.
+#[derive(Args, Clone, Debug)]
+pub struct ReleaseArgs {
+    /// Number of the reservation
+    #[arg(value_name = "N")]
+    pub reservation: u64,
+    /// Config of the running grid
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: PathBuf,
+}
+
+/// Executes `release`.
+///
+/// # Errors
+/// As [`release`].
+pub fn execute(args: &ReleaseArgs, global: &GlobalArgs) -> Result<(), Failed> {
+    start_log(global);
+    on_arbiter(release(&args.config, ReservationId(args.reservation)))
+}

@@ -1,0 +1,34 @@
+//! `slots`: the slots of a running grid.
+
+use clap::Subcommand;
+use springtide_cli::exit::Failed;
+use springtide_cli::print::print;
+
+use crate::operations::process::{on_arbiter, start_log};
+use crate::operations::slots::{list, offers_json};
+use crate::options::{GlobalArgs, GridArgs};
+use crate::output::slots::text;
+use crate::output::told_early;
+
+/// Subcommands of the command `slots`.
+#[derive(Subcommand, Clone, Debug)]
+pub enum SlotsCommand {
+    /// List slots and reservations; with --json in the format that `workflow plan --slots` reads
+    List(GridArgs),
+}
+
+/// Executes a subcommand of `slots`.
+///
+/// # Errors
+/// No grid is up.
+pub fn execute(command: &SlotsCommand, global: &GlobalArgs) -> Result<(), Failed> {
+    start_log(global);
+    let SlotsCommand::List(args) = command;
+    on_arbiter(async {
+        match list(&args.config).await {
+            Ok(found) if args.json => print(&offers_json(&found)?),
+            Ok(found) => print(&text(&found)),
+            Err(failed) => told_early(args.json, None, failed),
+        }
+    })
+}

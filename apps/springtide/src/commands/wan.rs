@@ -1,0 +1,312 @@
+//! `wan`: emulated wide-area networks.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Subcommand, ValueHint};
+use springtide_cli::exit::Failed;
+use springtide_cli::options::{time, words};
+use springtide_cli::print::print;
+use springtide_experiments::live_report;
+use springtide_runtime::config::{Name, Sources, TopologyConfig};
+use springtide_runtime::topology::Topology;
+use springtide_wan::hold::{Order, hold};
+use springtide_wan::place::Carries;
+use springtide_wan::router::PortOf;
+use springtide_wan::set::Wish;
+use springtide_wan::shipped::{Shipped, TOPOLOGIES};
+use springtide_wan::sys;
+
+use crate::operations::doctor::doctor;
+use crate::operations::live::{self, LiveArgs};
+use crate::operations::network::{self, Network, NetworkSettings};
+use crate::operations::process::start_log;
+use crate::options::GlobalArgs;
+use crate::output::network::{profiles_text, status_text, up_text};
+use crate::program::Program;
+
+/// The subcommands of `wan`.
+#[derive(Subcommand, Clone, Debug)]
+pub enum WanCommand {
+    /// Start a network with the delays, losses and rates of a topology
+    Up {
+        /// Topology file, or the name of a built-in topology (`wan list`)
+        #[arg(value_name = "TOPOLOGY", value_hint = ValueHint::FilePath)]
+        topology: PathBuf,
+        /// Name of the network [default: the topology's]
+        #[arg(long, value_name = "NAME")]
+        name: Option<Name>,
+        /// Emulation: a router between network namespaces, the kernel's queues between them (needs
+        /// tc, and netem for all but rates), or the nodes' own sockets. Sockets need no rights, and
+        /// serve only programs of Springtide
+        #[arg(
+            long,
+            value_name = "WHAT",
+            default_value = "router",
+            value_parser = words::<Carries>(&["router", "kernel", "sockets"]),
+            hide_possible_values = true,
+        )]
+        network: Carries,
+        /// Owner of a namespace: each node, or each cluster, whose nodes share it [default: node;
+        /// with the kernel, cluster]
+        #[arg(
+            long,
+            value_name = "WHAT",
+            value_parser = ["node", "cluster"],
+            hide_possible_values = true,
+        )]
+        per: Option<String>,
+        /// Random seed of losses and jitter, except the kernel's
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+        /// With the kernel: accept a network without the features that this kernel lacks
+        #[arg(long)]
+        partial: bool,
+        /// End the network after this time
+        #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = time)]
+        lasts: Duration,
+    },
+    /// End a network and the programs that run in it
+    Down {
+        /// Name of the network [default: the only one that is up]
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Show running networks, their links and their traffic
+    Status {
+        /// Name of the network [default: the only one that is up]
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// Print the result as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run any program on a node; its exit code becomes this command's
+    Exec {
+        /// Name of the network [default: the only one that is up]
+        #[arg(long, value_name = "NAME")]
+        wan: Option<String>,
+        /// Node to run on; or the cluster, if clusters own the namespaces
+        #[arg(value_name = "NODE")]
+        node: String,
+        /// Program and its arguments; SPRINGTIDE_WAN_ADDRESS is its node's address
+        #[arg(
+            value_name = "CMD",
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true
+        )]
+        command: Vec<String>,
+    },
+    /// Test which emulations this host supports, with the reasons if it lacks any
+    Doctor {
+        /// Print the result as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a scenario with live node processes over an emulated network, on slowed processors
+    Run(LiveArgs),
+    /// Compare live runs: times, the paper's reductions, simulated times
+    Report {
+        /// Directories of runs (`wan run --out`), or with runs below them
+        #[arg(value_name = "DIR", required = true, value_hint = ValueHint::DirPath)]
+        runs: Vec<PathBuf>,
+        /// Directory for a figure (SVG) of each scenario
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        figures: Option<PathBuf>,
+        /// Print the result as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a link while programs run
+    Set {
+        /// Name of the network [default: the only one that is up]
+        #[arg(long, value_name = "NAME")]
+        wan: Option<String>,
+        /// `A,B`: the link between two clusters, both directions; `A>B`: one direction; `A`: a
+        /// cluster's uplink, both directions; `A>`: outgoing; `>A`: incoming
+        #[arg(value_name = "LINK")]
+        link: String,
+        /// profile=NAME, rtt=50ms, jitter=5ms, loss=0.01, bandwidth=1MB/s (or none), queue=250000
+        /// (bytes), reorder=true; or down, or up. As in a topology file: a profile sets all of a
+        /// link except other given values, and the rates and queue of an uplink
+        #[arg(value_name = "WHAT", required = true)]
+        what: Vec<String>,
+    },
+    /// List the built-in link profiles, with their purposes
+    Profiles,
+    /// List the built-in topologies
+    List,
+    /// Print a topology file: a built-in one, or an example with every key
+    Show {
+        /// Name of the topology
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Print a topology as the table that `netem-scripts/kernel.sh` reads
+    Table {
+        /// Topology file, or the name of a built-in topology
+        #[arg(value_name = "TOPOLOGY", value_hint = ValueHint::FilePath)]
+        topology: PathBuf,
+    },
+    /// Hold a network, as started by `wan up`
+    #[command(hide = true)]
+    Hold {
+        /// Topology file of the network
+        topology: PathBuf,
+        /// Name of the network
+        name: String,
+        /// Emulation of the network
+        #[arg(value_parser = words::<Carries>(&["router", "kernel", "sockets"]))]
+        network: Carries,
+        /// Owner of a namespace
+        #[arg(value_parser = ["node", "cluster"])]
+        per: String,
+        /// Random seed of losses and jitter
+        seed: u64,
+        /// Time until the network ends, in milliseconds
+        lasts_ms: u64,
+        /// Whether to accept missing features of the kernel
+        #[arg(long)]
+        partial: bool,
+        /// Whether to end with standard input
+        #[arg(long)]
+        tied: bool,
+    },
+}
+
+/// Executes a subcommand of `wan`.
+///
+/// # Errors
+/// As the subcommand describes.
+pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Result<(), Failed> {
+    start_log(global);
+    match command {
+        WanCommand::Doctor { json } => {
+            let Some(report) = doctor()? else { return Ok(()) };
+            print(&if json { format!("{}\n", report.object()) } else { report.table() })?;
+            report.check_any()
+        }
+        WanCommand::Report { runs, figures, json } => {
+            live_report::report(&runs, figures.as_deref(), json)
+        }
+        WanCommand::Run(args) => {
+            live::run(&args, Arc::new(program.registry), program.version, global)
+        }
+        WanCommand::Up { topology, name, network: kind, per, seed, partial, lasts } => {
+            let clusters = kind == Carries::Kernel;
+            let per = match per.as_deref() {
+                Some("node") if clusters => {
+                    let reason = "with the kernel's queues, each cluster has one namespace: omit \
+                    --per, or use `--network router`";
+                    return Err(Failed::usage(reason));
+                }
+                Some("cluster") => PortOf::Cluster,
+                None if clusters => PortOf::Cluster,
+                _ => PortOf::Node,
+            };
+            up(&topology, name, &NetworkSettings { network: kind, per, seed, lasts, partial })
+        }
+        WanCommand::Down { name } => {
+            let name = network::down(name.as_deref())?;
+            print(&format!("network {name} is down\n"))
+        }
+        WanCommand::Status { name, json } => status(name.as_deref(), json),
+        WanCommand::Exec { wan, node, command } => network::exec(wan.as_deref(), &node, &command),
+        WanCommand::Set { wan, link, what } => set(wan.as_deref(), &link, &what),
+        WanCommand::Profiles => print(&profiles_text()),
+        WanCommand::List => {
+            let line = |shipped: &Shipped| -> Result<String, Failed> {
+                let config = network::parse(&Sources::of_text(shipped.name, shipped.text))?;
+                Ok(format!("{:18} {}\n", shipped.name, config.about))
+            };
+            print(&TOPOLOGIES.iter().map(line).collect::<Result<String, _>>()?)
+        }
+        WanCommand::Show { name: None } => print(&TopologyConfig::template()),
+        WanCommand::Show { name: Some(name) } => match network::find(&name) {
+            Some(shipped) => print(shipped.text),
+            None => {
+                Err(Failed::usage(format!("no built-in topology is named {name}: see `wan list`")))
+            }
+        },
+        WanCommand::Table { topology } => print(&Topology::of(&network::read(&topology)?).table()),
+        WanCommand::Hold { topology, name, network: kind, per, seed, lasts_ms, partial, tied } => {
+            let topology = Topology::of(&network::read(&topology)?);
+            let ports = if per == "cluster" { PortOf::Cluster } else { PortOf::Node };
+            let lasts = Duration::from_millis(lasts_ms);
+            let order = Order { name, topology, network: kind, ports, seed, lasts, partial, tied };
+            // The network survives the end of its terminal.
+            sys::leave_session().map_err(Failed::failure)?;
+            hold(order, &network::home()?, || {
+                // The parent process waits for this line.
+                let _ = print("ready\n");
+            })
+            .map_err(Failed::failure)
+        }
+    }
+}
+
+fn up(file: &Path, name: Option<Name>, settings: &NetworkSettings) -> Result<(), Failed> {
+    let config = network::read(file)?;
+    let name = name.unwrap_or_else(|| config.name.clone()).to_string();
+    let status = Network::start(file, &name, settings)?.status()?;
+    print(&up_text(&status, settings.lasts))
+}
+
+fn status(name: Option<&str>, json: bool) -> Result<(), Failed> {
+    let status = network::status(name)?;
+    if json {
+        let mut value = serde_json::to_value(&status).map_err(Failed::failure)?;
+        value["schema"] = 1.into();
+        return print(&format!("{value}\n"));
+    }
+    print(&status_text(&status))
+}
+
+fn set(name: Option<&str>, link: &str, what: &[String]) -> Result<(), Failed> {
+    let wish = Wish::of(what).map_err(Failed::usage)?;
+    let outcome = network::set(name, link, &wish)?;
+    let mut text = format!("{link}: {}\n", what.join(" "));
+    let is_down = outcome.links.iter().any(|(_, profile)| !profile.up);
+    if is_down && wish.up.is_none() {
+        text += &format!("{link} is down: `up` restores it\n");
+    }
+    if outcome.flaps && wish.profile.is_none() {
+        text += &format!(
+            "{link} goes up and down by its profile: `up`, `down` or another \
+            profile ends that\n"
+        );
+    }
+    for lack in &outcome.lacks {
+        eprintln!("warning: {lack}");
+    }
+    print(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use springtide_runtime::work::Registry;
+
+    use super::*;
+
+    #[test]
+    fn an_unknown_topology_is_reported_and_profiles_are_listed() {
+        let wan = |command| {
+            let registry = Registry::new();
+            let (jobs, actors) = (Vec::new(), None);
+            let program = Program { name: "springtide", version: "1", registry, jobs, actors };
+            execute(command, program, &GlobalArgs::default())
+        };
+        let missing = wan(WanCommand::Table { topology: "no-such.toml".into() }).unwrap_err();
+        assert!(missing.message.contains("no-such.toml"), "{}", missing.message);
+        let unknown = wan(WanCommand::Show { name: Some("pairr".into()) }).unwrap_err();
+        assert!(unknown.message.contains("`wan list`"), "{}", unknown.message);
+        assert_eq!(network::read(Path::new("pair")).unwrap().cluster.len(), 2);
+        let answer = profiles_text();
+        assert!(
+            answer.lines().any(|line| line.starts_with("wan-50 ") && line.contains("50ms")),
+            "{answer}"
+        );
+    }
+}

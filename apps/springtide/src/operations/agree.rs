@@ -1,0 +1,114 @@
+//! Makes reservations with a grid's scheduler, as a [`Broker`] orders.
+//!
+//! Independent of planning.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use springtide_actors::policy::provisioning::{Time, from_duration};
+use springtide_actors::reservation::{
+    Broker, Failure, Limits, News, Order, Part, Refusal, Reservation,
+};
+use springtide_actors::scheduler::{
+    CommitSlots, ConfirmSlots, GetSlots, GridSlots, PrepareSlots, ReleaseSlots, Scheduler,
+};
+use springtide_cli::exit::{Exit, Failed};
+use springtide_runtime::id::ClusterId;
+use springtide_runtime::random::SplitMix;
+use springtide_runtime::remote::{Remote, RemoteError, RemoteMessage};
+use tokio::time::sleep;
+
+/// Timeout of a request to the scheduler.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The current time, in microseconds since the Unix epoch.
+pub fn now() -> Time {
+    let passed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    from_duration(passed)
+}
+
+/// Asks the scheduler for its slots.
+///
+/// # Errors
+/// The scheduler does not answer.
+pub async fn slots(scheduler: &Remote<Scheduler>) -> Result<GridSlots, Failed> {
+    Ok(scheduler.send(GetSlots {}).deadline(REQUEST_TIMEOUT).await?)
+}
+
+/// Plans reservations from offers, avoiding some clusters for the given reasons. Returns the
+/// reservations and the maximum price, or the reason why no plan exists.
+pub type Planner<'a> =
+    dyn FnMut(&GridSlots, &BTreeMap<ClusterId, String>) -> Result<(Vec<Part>, f64), String> + 'a;
+
+/// Reserves what a plan needs. A reservation with a lease expires unless it is [renewed](renew).
+///
+/// # Errors
+/// [`Exit::NotPlaced`] if no plan exists or none can be reserved.
+pub async fn agree(
+    scheduler: &Remote<Scheduler>,
+    name: &str,
+    lease: Option<Duration>,
+    planner: &mut Planner<'_>,
+) -> Result<Reservation, Failed> {
+    let lease_ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+    // A seed that differs between processes and times.
+    let seed = SplitMix::of(now(), &format!("{name} {}", std::process::id())).next();
+    let mut broker = Broker::new(name, lease_ms, seed, Limits::default());
+    let mut news = News::Begin;
+    loop {
+        news = match broker.handle(news, now()) {
+            Order::Plan { but } => match slots(scheduler).await {
+                Ok(slots) => News::Planned(planner(&slots, &but)),
+                Err(_) => News::Silent,
+            },
+            Order::Prepare(ask) => send_request(scheduler, PrepareSlots { ask }).await,
+            Order::Commit(id, token) => send_request(scheduler, CommitSlots { id, token }).await,
+            Order::Confirm(id, token) => send_request(scheduler, ConfirmSlots { id, token }).await,
+            Order::Wait(wait) => {
+                sleep(wait).await;
+                News::Waited
+            }
+            Order::Done(one) => return Ok(*one),
+            Order::Failed { release, why } => {
+                if let Some((id, token)) = release {
+                    // An undelivered release is harmless: the reservation expires.
+                    let message = ReleaseSlots { id, token: Some(token) };
+                    let _ = scheduler.send(message).deadline(REQUEST_TIMEOUT).await;
+                }
+                let exit = match why {
+                    Failure::Silent(_) => Exit::Failure,
+                    Failure::Refused(Refusal::Store { .. }) => Exit::Failure,
+                    Failure::Refused(_) => Exit::Usage,
+                    Failure::NoPlan(_) | Failure::TooOften { .. } => Exit::NotPlaced,
+                };
+                return Err(Failed::new(exit, why));
+            }
+        }
+    }
+}
+
+async fn send_request<M>(scheduler: &Remote<Scheduler>, message: M) -> News
+where
+    M: RemoteMessage<Result = Result<Reservation, Refusal>>,
+    Scheduler: actix::Handler<M>,
+{
+    let answer: Result<Result<Reservation, Refusal>, RemoteError> =
+        scheduler.send(message).deadline(REQUEST_TIMEOUT).await;
+    match answer {
+        Ok(answer) => News::Answered(answer.map(Box::new)),
+        Err(_) => News::Silent,
+    }
+}
+
+/// Renews a lease periodically until the scheduler refuses, and returns the refusal.
+pub async fn renew(scheduler: Remote<Scheduler>, one: Reservation) -> Refusal {
+    let every = Duration::from_millis(one.lease_ms.unwrap_or(60_000)) / 4;
+    loop {
+        sleep(every).await;
+        let message = ConfirmSlots { id: one.id, token: one.token };
+        // A scheduler that does not answer may be restarting, and continues after that.
+        if let Ok(Err(refusal)) = scheduler.send(message).deadline(REQUEST_TIMEOUT).await {
+            return refusal;
+        }
+    }
+}

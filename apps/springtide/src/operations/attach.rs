@@ -1,0 +1,140 @@
+//! A client's connection to a running grid.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use springtide_actors::client::{Client, Heard};
+use springtide_actors::endpoint::Endpoint;
+use springtide_actors::head::{HEAD, HEAD_CLUSTER};
+use springtide_actors::incarnation;
+use springtide_actors::job::SCHEDULER;
+use springtide_actors::links::Links;
+use springtide_actors::probe::Prober;
+use springtide_actors::scheduler::{CrowdedHost, Scheduler};
+use springtide_cli::exit::{Exit, Failed};
+use springtide_runtime::config::{GridConfig, Sources, load};
+use springtide_runtime::id::NodeId;
+use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
+use springtide_runtime::net::{Address, Contact};
+use springtide_runtime::remote::Remote;
+use tokio::sync::mpsc;
+
+use super::grid_files::{self, Authority, HeadFile};
+use super::netconf;
+
+/// Timeout of the head's first answer.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// A client's connection to a running grid.
+pub struct Attachment {
+    /// The endpoint of the client.
+    pub endpoint: Endpoint,
+    /// The name of the head's node.
+    pub head: NodeId,
+    /// The address of the head.
+    pub address: std::net::SocketAddr,
+    /// Hosts of the grid with more compute threads than processors.
+    pub crowded: Vec<CrowdedHost>,
+    /// Changes of the links of this client.
+    pub links: Arc<Links>,
+    /// The news of this client's jobs.
+    pub news: mpsc::Receiver<Heard>,
+}
+
+impl Attachment {
+    /// The scheduler of the grid.
+    pub fn scheduler(&self) -> Remote<Scheduler> {
+        self.endpoint.hub.remote(&self.head, SCHEDULER)
+    }
+
+    /// The next news of this client's jobs. Cancel safe.
+    pub async fn news(&mut self) -> Option<Heard> {
+        self.news.recv().await
+    }
+}
+
+/// Finds the head of a running grid and connects to it.
+///
+/// # Errors
+/// No grid is up, or the head refuses this client.
+pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Failed> {
+    let dir = grid_files::dir_of(file, config);
+    let nothing = |why: &str| {
+        Failed::failure(format!(
+            "no grid runs for {0}{why}: start it with `{1} up {0}`",
+            file.display(),
+            grid_files::program_name()
+        ))
+    };
+    let advertised = match &config.head.advertise {
+        Some(at) => Some(netconf::resolve(at).await?),
+        None => Some(config.head.bind).filter(|bind| bind.port() != 0),
+    };
+    let (address, host) = match HeadFile::read(&dir)? {
+        Some(head) => (head.address, head.elsewhere().map(str::to_owned)),
+        None => (advertised.ok_or_else(|| nothing(""))?, None),
+    };
+    let ca = grid_files::ca_dir(config, &dir);
+    grid_files::check_authority(config, &dir)?;
+    if config.tls.ca.is_none() && !ca.exists() {
+        return Err(nothing("")); // `up` makes it
+    }
+    let authority = Authority::Kept(Ca::load(&ca)?, NODE_VALIDITY);
+    let me = NodeId::from(format!("client-{}-{:x}", std::process::id(), incarnation::unique()));
+    let identity = authority.issue(&me, HEAD_CLUSTER, "client")?;
+    let bind = std::net::SocketAddr::new(config.head.bind.ip(), 0);
+    let endpoint = Endpoint::quic(netconf::head_net(config, bind), &identity, incarnation::only())?;
+    let (links, news) = Client::publish(&endpoint);
+    // The scheduler asks the prober whether this process is alive.
+    Prober::publish(&endpoint.hub);
+    endpoint.start();
+    let head = NodeId::from(HEAD);
+    endpoint.net.learn(Contact {
+        node: head.clone(),
+        cluster: HEAD_CLUSTER.into(),
+        address: Address::Socket(address),
+    });
+    let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
+    let status = scheduler.send(springtide_actors::scheduler::GetStatus {}).deadline(HEAD_TIMEOUT);
+    let status = status.await;
+    if let Err(error) = &status {
+        let refused = Failed::from(error.clone());
+        endpoint.net.close("no head").await;
+        return Err(match refused.exit {
+            // The head may run there, where this host cannot reach it.
+            Exit::Failure if host.is_some() && address.ip().is_loopback() => {
+                let host = host.unwrap_or_default();
+                Failed::failure(format!(
+                    "the head of {} runs on {host}, and listens only there ({address}): set \
+                    `head.bind` to an address that this host can reach, or run the command \
+                    there",
+                    file.display()
+                ))
+            }
+            Exit::Failure => {
+                let on = host.map_or_else(String::new, |host| format!(" on {host}"));
+                nothing(&format!(" at {address}{on} ({error})"))
+            }
+            _ => refused,
+        });
+    }
+    let crowded = status.map(|status| status.crowded).unwrap_or_default();
+    Ok(Attachment { endpoint, head, address, crowded, links, news })
+}
+
+/// Reads the grid's config.
+///
+/// # Errors
+/// The config cannot be read or is wrong.
+pub fn grid_config(file: &Path) -> Result<GridConfig, Failed> {
+    Ok(load::<GridConfig>(&Sources::of_process(Some(file)))?.value)
+}
+
+/// Finds the head of the grid of a config and connects to it.
+///
+/// # Errors
+/// As [`grid_config`] and [`attach`].
+pub async fn attach_by(file: &Path) -> Result<Attachment, Failed> {
+    attach(file, &grid_config(file)?).await
+}

@@ -1,0 +1,128 @@
+//! What the archive knows of a job.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use springtide_actors::admit::Principal;
+use springtide_cli::exit::Exit;
+use springtide_cli::run_end::RunEnd;
+use springtide_runtime::id::JobId;
+
+use super::retention::Retention;
+
+/// The error of a job without an end whose head has ended.
+pub(super) const LOST: &str = "the grid ended before the job did: submit it again";
+
+/// Entry of an archived job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobEntry {
+    /// The number of the job.
+    pub job: JobId,
+    /// The registered name of its program.
+    pub name: String,
+    /// The program and its options as a command line.
+    pub line: String,
+    /// Time of submission in seconds since the Unix epoch.
+    pub submitted_unix_s: u64,
+    /// The end of the job, if it has ended.
+    #[serde(default)]
+    pub ended: Option<JobEnd>,
+    /// Time of the end in seconds since the Unix epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_unix_s: Option<u64>,
+    /// The principal that submitted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub principal: Option<Principal>,
+}
+
+impl JobEntry {
+    /// Whether this principal submitted it; true for every job if no principal is given.
+    pub(super) fn is_of(&self, of: Option<&Principal>) -> bool {
+        of.is_none() || self.principal.as_ref() == of
+    }
+}
+
+/// The end of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobEnd {
+    /// The reason why it has no outcome, if it has none.
+    pub error: Option<String>,
+    /// Whether the job was cancelled.
+    #[serde(default)]
+    pub cancelled: bool,
+    /// The exit code that `run` would end with, where it is not 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit: Option<u8>,
+}
+
+impl JobEnd {
+    pub(super) fn of(ended: &RunEnd, cancelled: bool, exit: Exit) -> Self {
+        let error = ended.error().map(str::to_owned);
+        let own = !matches!(exit, Exit::Ok | Exit::Failure);
+        Self { error, cancelled, exit: own.then_some(exit as u8) }
+    }
+
+    /// The exit code of a command that reports this end.
+    pub fn exit(&self) -> Exit {
+        match (&self.error, self.exit) {
+            (None, _) => Exit::Ok,
+            (Some(_), None) => Exit::Failure,
+            (Some(_), Some(code)) => Exit::of(code),
+        }
+    }
+
+    /// The state in one word.
+    pub fn word(&self) -> &'static str {
+        match (self.cancelled, &self.error) {
+            (true, _) => "cancelled",
+            (false, Some(_)) => "failed",
+            (false, None) => "done",
+        }
+    }
+}
+
+/// Everything known about a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// The entry of the job.
+    pub entry: JobEntry,
+    /// The progress that it last reported.
+    pub progress: Option<String>,
+    /// Its last lines of output.
+    pub lines: Vec<String>,
+    /// The number of all lines of its output.
+    #[serde(default)]
+    pub said: u64,
+    /// Its result as a JSON object and as text, if it has ended and the result was requested.
+    pub result: Option<(Value, String)>,
+    /// The reason why its result is only in the head's memory, if it could not be stored.
+    #[serde(default)]
+    pub unwritten: Option<String>,
+    /// The reason why its result cannot be read, if it is damaged.
+    #[serde(default)]
+    pub unreadable: Option<String>,
+    /// The directory of its files on the head's host.
+    pub dir: PathBuf,
+}
+
+/// Settings of an archive.
+pub struct ArchiveSettings {
+    /// The directory of the grid.
+    pub dir: PathBuf,
+    /// The grid's config in its printed form.
+    pub config: String,
+    /// The version of this program.
+    pub version: &'static str,
+    /// Maximum size of a job's event log in bytes.
+    pub log_max: u64,
+    /// The limits on ended jobs.
+    pub retention: Retention,
+}
+
+/// Seconds since the Unix epoch.
+pub fn since_epoch() -> u64 {
+    // Approximate: only people read it.
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

@@ -1,0 +1,259 @@
+//! The jobs of a submission and their requirements, from options of the command line or from a
+//! file.
+//!
+//! Independent of what happens to the jobs later.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Args;
+use springtide_actors::policy::malleability::Component;
+use springtide_actors::reservation::ReservationId;
+use springtide_actors::scheduler::manager::Need;
+use springtide_cli::exit::{Exit, Failed};
+use springtide_cli::options::{time, words};
+use springtide_runtime::config::{
+    GridConfig, JobKind, JobSection, JobsConfig, Origin, Placing, Sizes, Sources, load, nearest,
+};
+use springtide_runtime::id::ClusterId;
+
+use crate::operations::netconf;
+use crate::options::GridArgs;
+
+/// Options for the requirements of a job.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Needs")]
+pub struct NeedArgs {
+    #[command(flatten)]
+    pub grid: GridArgs,
+    /// Kind of the job: rigid, moldable or malleable
+    #[arg(id = "job.kind", long = "kind", value_name = "KIND", default_value = "malleable",
+          value_parser = words::<JobKind>(JobKind::WORDS), hide_possible_values = true)]
+    pub kind: JobKind,
+    /// Minimum number of processors; rigid jobs have exactly these
+    #[arg(
+        id = "job.min",
+        long = "min",
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000),
+    )]
+    pub min: u32,
+    /// Maximum number of processors at its start [default: --min; of moldable jobs --max]
+    #[arg(
+        id = "job.start",
+        long = "start",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000),
+    )]
+    pub start: Option<u32>,
+    /// Maximum number of processors [default: all of the grid]
+    #[arg(
+        id = "job.max",
+        long = "max",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000),
+    )]
+    pub max: Option<u32>,
+    /// Number of components, which may lie in different clusters; numbers of processors are per
+    /// component
+    #[arg(
+        id = "job.components",
+        long = "components",
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=10_000),
+    )]
+    pub components: u32,
+    /// Placement policy: worst-fit, close-to-files, cluster-minimisation or
+    /// flexible-cluster-minimisation [default: the config's]
+    #[arg(
+        id = "job.placement",
+        long = "placement",
+        value_name = "HOW",
+        value_parser = words::<Placing>(Placing::WORDS),
+        hide_possible_values = true,
+    )]
+    pub placement: Option<Placing>,
+    /// Use only these clusters
+    #[arg(id = "job.on", long = "on", value_name = "CLUSTER", value_delimiter = ',')]
+    pub on: Vec<String>,
+    /// Let the job grow into clusters where it has no processors yet
+    #[arg(id = "job.spread", long = "spread")]
+    pub spread: bool,
+    /// Input file, by its name in the clusters' directories (`files list`). The job starts in a
+    /// cluster that has the file, or after a transfer. Repeatable
+    #[arg(id = "job.input", long = "file", value_name = "NAME")]
+    pub files: Vec<String>,
+    /// Maximum run time, for example 30m; the job is ended after it. With it, a job may use
+    /// processors until a reservation begins
+    #[arg(id = "job.time", long = "time", value_name = "TIME", value_parser = time)]
+    pub time: Option<Duration>,
+    /// Run only on the processors of this reservation (`reserve`, `slots list`)
+    #[arg(id = "job.reservation", long = "reservation", value_name = "N")]
+    pub reservation: Option<u64>,
+}
+
+/// A job to be submitted or planned.
+pub struct JobRequest {
+    /// The registered name of the program.
+    pub name: &'static str,
+    /// The job as encoded bytes.
+    pub body: Bytes,
+    /// The program and its options as a command line.
+    pub line: String,
+    /// The requirements of the job.
+    pub need: Need,
+}
+
+/// The requirements of a job, from its options.
+///
+/// # Errors
+/// The options contradict each other.
+pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<Need, Failed> {
+    let given = (args.min, args.start, args.max);
+    let sizes = Sizes::of(args.kind, given, netconf::existing(config))
+        .map_err(|(key, reason)| Failed::usage(format!("--{key}: {reason}")))?;
+    let clusters =
+        clusters_of(&args.on, config).map_err(|reason| Failed::usage(format!("--on: {reason}")))?;
+    let Sizes { min, start, most } = sizes;
+    let one = Component { min, start, clusters, files: args.files.clone() };
+    let count = args.components as usize;
+    let need = Need {
+        kind: args.kind,
+        placement: args.placement.unwrap_or(config.scheduling.placement),
+        components: vec![one; count],
+        most: vec![most; count],
+        spreads: args.spread,
+        under: args.reservation.map(ReservationId),
+        time_ms: args.time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+    };
+    need.check().map_err(Failed::usage)?;
+    Ok(need)
+}
+
+/// Looks up clusters by their names.
+fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<ClusterId>, String> {
+    let known = || config.cluster.iter().map(|cluster| cluster.name.as_str());
+    match names.iter().find(|name| known().all(|known| known != name.as_str())) {
+        None => Ok(names.iter().map(|name| name.as_str().into()).collect()),
+        Some(unknown) => {
+            let meant = nearest(unknown, known());
+            let meant = meant.map_or_else(String::new, |meant| format!("did you mean {meant}? "));
+            let all = known().collect::<Vec<_>>().join(", ");
+            Err(format!("the grid has no cluster {unknown}: {meant}it has {all}"))
+        }
+    }
+}
+
+/// The requirements of a job of a file. An error has the path of the wrong key below the job.
+fn need_of(job: &JobSection, config: &GridConfig) -> Result<Need, (String, String)> {
+    let (mut components, mut most) = (Vec::new(), Vec::new());
+    for part in job.parts(netconf::existing(config))? {
+        let clusters = clusters_of(part.clusters, config).map_err(|reason| {
+            let key = part.at.map(|at| format!("component[{at}].clusters"));
+            (key.unwrap_or_else(|| "clusters".to_owned()), reason)
+        })?;
+        let Sizes { min, start, most: greatest } = part.sizes;
+        components.push(Component { min, start, clusters, files: part.files.to_vec() });
+        most.push(greatest);
+    }
+    let placement = job.placement.unwrap_or(config.scheduling.placement);
+    let (kind, spreads, under) = (job.kind, job.spreads, None);
+    let time_ms = job.time.map(|time| u64::try_from(time.get().as_millis()).unwrap_or(u64::MAX));
+    let need = Need { kind, placement, components, most, spreads, under, time_ms };
+    need.check().map_err(|reason| ("program".to_owned(), reason))?;
+    Ok(need)
+}
+
+/// Reads the jobs of a file. `encode` encodes a job from its name and options.
+///
+/// # Errors
+/// The file is wrong; the message names the position.
+pub fn of_file(
+    file: &Path,
+    config: &GridConfig,
+    encode: impl Fn(&str, &[String]) -> Result<(&'static str, Bytes), Failed>,
+) -> Result<Vec<JobRequest>, Failed> {
+    // Environment variables apply to the grid's config only.
+    let sources = Sources { file: Some(file.to_owned()), ..Sources::default() };
+    let jobs = load::<JobsConfig>(&sources)?;
+    let mut all = Vec::new();
+    for (i, job) in jobs.value.job.iter().enumerate() {
+        let at = |key: &str, reason: &str| {
+            // A value of a component may come from the component or from the job, or be a default.
+            let own = key.rsplit('.').next().unwrap_or(key);
+            let part = key.split('.').next().unwrap_or(key);
+            let place = [key, own, part, "program"].iter().find_map(|key| {
+                match jobs.origin(&format!("job[{i}].{key}")) {
+                    Some(Origin::File { file, line, column }) => {
+                        Some(format!("{file}:{line}:{column}"))
+                    }
+                    _ => None,
+                }
+            });
+            let place = place.unwrap_or_else(|| file.display().to_string());
+            Failed::usage(format!("{place}: {reason}"))
+        };
+        let program = job.program.as_str();
+        let (name, body) = encode(program, &job.args.0).map_err(|failed| {
+            let key = if failed.exit == Exit::NotPlaced { "program" } else { "args" };
+            at(key, &failed.message)
+        })?;
+        let need = need_of(job, config).map_err(|(key, reason)| at(&key, &reason))?;
+        let line = line(name, &job.args.0);
+        for _ in 0..job.count.get() {
+            let (body, line, need) = (body.clone(), line.clone(), need.clone());
+            all.push(JobRequest { name, body, line, need });
+        }
+    }
+    Ok(all)
+}
+
+/// The job and its options on one line.
+pub fn line(name: &str, options: &[String]) -> String {
+    let words = std::iter::once(name).chain(options.iter().map(String::as_str));
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_of_a_file_have_components_and_errors_have_positions() {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("jobs.toml");
+        let text =
+            "[[cluster]]\nname = \"ams\"\nnodes = 4\n[[cluster]]\nname = \"del\"\nnodes = 2\n";
+        let config = load::<GridConfig>(&Sources::of_text("grid.toml", text)).unwrap().value;
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            of_file(&file, &config, |_, _| Ok(("fib", Bytes::new())))
+        };
+        let text = "[[job]]\nprogram = \"fib\"\nmin = 2\nclusters = [\"ams\"]\n\
+        [[job.component]]\n[[job.component]]\nmin = 1\nmax = 2\nclusters = [\"del\"]\n";
+        let all = read(text).unwrap();
+        let need = &all[0].need;
+        let shown: Vec<_> = need
+            .components
+            .iter()
+            .map(|one| (one.min, one.start, one.clusters.iter().map(ToString::to_string).collect()))
+            .collect();
+        let one = |name: &str| vec![name.to_owned()];
+        assert_eq!(shown, [(2, 2, one("ams")), (1, 1, one("del"))]);
+        assert_eq!((&need.most, need.least(), need.greatest()), (&vec![6, 2], 3, 8));
+        for (from, to, expected) in [
+            ("\"del\"", "\"dle\"", "jobs.toml:9:1: the grid has no cluster dle: did you mean del?"),
+            ("\"ams\"", "\"asm\"", "jobs.toml:4:1: the grid has no cluster asm: did you mean ams?"),
+            ("min = 1", "min = 3", "jobs.toml:8:1: min 3 is more than max 2"),
+            ("min = 2", "start = 9", "jobs.toml:3:1: must lie within 1 and 2, found 9"),
+        ] {
+            let Err(failed) = read(&text.replace(from, to)) else { panic!("{to} is taken") };
+            assert_eq!(failed.exit, Exit::Usage);
+            assert!(failed.message.contains(expected), "{expected}: {failed}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Texts about nodes.
+
+use serde_json::{Value, json};
+use springtide_actors::scheduler::{Drained, NodeStatus};
+use springtide_cli::dates::date;
+use springtide_cli::format::SCHEMA;
+
+use super::table::columns;
+use crate::operations::nodes::NodeRow;
+
+impl NodeRow {
+    fn state(&self) -> String {
+        let state = serde_json::to_value(self.status.state).ok();
+        state.as_ref().and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    fn reason(&self) -> String {
+        let revoked = self.revoked.as_ref().map(|why| format!("revoked: {why}"));
+        let mut reason = revoked.or_else(|| self.status.reason.clone()).unwrap_or_default();
+        if let Some(wait) = self.status.next_try_ms {
+            reason = format!("next try in {} s: {reason}", wait.div_ceil(1000));
+        }
+        reason.replace('\n', " ")
+    }
+
+    fn until(&self) -> Option<String> {
+        self.until.map(|until| date(u64::try_from(until).unwrap_or(0)))
+    }
+
+    /// The node as an object.
+    pub fn object(&self) -> Value {
+        let NodeStatus { node, job, threads, pid, address, reason, next_try_ms, .. } = &self.status;
+        json!({
+            "node": node,
+            "cluster": self.cluster,
+            "state": self.status.state,
+            "job": job,
+            "threads": threads,
+            "pid": pid,
+            "address": address.as_ref().map(ToString::to_string),
+            "certificate_until": self.until(),
+            "reason": reason,
+            "next_try_s": next_try_ms.map(|wait| wait as f64 / 1e3),
+            "revoked": self.revoked,
+        })
+    }
+
+    /// The cells of the node in a table.
+    pub fn cells(&self) -> [String; 8] {
+        let dash = |text: Option<String>| text.filter(|t| !t.is_empty()).unwrap_or("-".to_owned());
+        let NodeStatus { node, job, threads, address, .. } = &self.status;
+        [
+            node.to_string(),
+            self.cluster.to_string(),
+            self.state(),
+            dash(job.map(|job| job.to_string())),
+            dash(threads.map(|threads| threads.to_string())),
+            dash(address.as_ref().map(ToString::to_string)),
+            dash(self.until()),
+            self.reason(),
+        ]
+    }
+}
+
+/// The nodes as a table.
+pub fn table(rows: &[NodeRow]) -> String {
+    let head =
+        ["NODE", "CLUSTER", "STATE", "JOB", "THREADS", "ADDRESS", "CERTIFICATE UNTIL", "REASON"];
+    let mut cells = vec![head.map(str::to_owned)];
+    cells.extend(rows.iter().map(NodeRow::cells));
+    columns(&cells)
+}
+
+/// A node as lines.
+pub fn lines(row: &NodeRow) -> String {
+    let names =
+        ["node", "cluster", "state", "job", "threads", "address", "certificate until", "reason"];
+    let lines = names.into_iter().zip(row.cells()).filter(|(_, cell)| !cell.is_empty());
+    let rows: Vec<[String; 2]> = lines.map(|(name, cell)| [name.to_owned(), cell]).collect();
+    columns(&rows)
+}
+
+/// Drained nodes as lines.
+pub fn drained_text(drained: &Drained) -> String {
+    let lines = [(&drained.empty, "empty"), (&drained.gone, "gone: it does not run")];
+    let width = lines.iter().flat_map(|(nodes, _)| *nodes).map(|n| n.as_str().len()).max();
+    let mut out = String::new();
+    for (nodes, what) in lines {
+        for node in nodes {
+            out += &format!("{:width$}  {what}\n", node.as_str(), width = width.unwrap_or(0));
+        }
+    }
+    out
+}
+
+/// Drained nodes as the object of `--json`.
+pub fn drained_object(drained: &Drained) -> Value {
+    json!({ "schema": SCHEMA, "ok": true, "empty": drained.empty, "gone": drained.gone })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use springtide_actors::enrol::Book;
+    use springtide_actors::scheduler::{GridStatus, NodeState, SiteStatus};
+
+    use super::*;
+    use crate::operations::nodes::of_status;
+
+    #[test]
+    fn nodes_are_listed_with_state_certificate_and_reason() {
+        let node = |name: &str, state, reason: Option<&str>| NodeStatus {
+            node: name.into(),
+            state,
+            job: None,
+            threads: (state == NodeState::Idle).then_some(4),
+            pid: None,
+            incarnation: None,
+            address: None,
+            reason: reason.map(str::to_owned),
+            next_try_ms: (state == NodeState::Broken).then_some(39_800),
+        };
+        let nodes = vec![
+            node("lab-1", NodeState::Idle, None),
+            node("lab-2", NodeState::Off, Some("its link is down:\nthe peer says goodbye")),
+            node("lab-3", NodeState::Broken, Some("it ended 4 times in a row: signal: 9")),
+        ];
+        let site = SiteStatus { joins: true, nodes, ..SiteStatus::default() };
+        let status = GridStatus { sites: [("lab".into(), site)].into(), ..GridStatus::default() };
+        let rows = of_status(status, &Book::default(), Path::new("/nowhere"));
+        let expected = "\
+NODE   CLUSTER  STATE   JOB  THREADS  ADDRESS  CERTIFICATE UNTIL  REASON
+lab-1  lab      idle    -    4        -        -
+lab-2  lab      off     -    -        -        -                  \
+             its link is down: the peer says goodbye
+lab-3  lab      broken  -    -        -        -                  \
+             next try in 40 s: it ended 4 times in a row: signal: 9
+";
+        assert_eq!(table(&rows), expected);
+        assert_eq!(rows[0].object()["state"], "idle");
+    }
+
+    #[test]
+    fn drained_nodes_are_listed() {
+        let drained =
+            Drained { empty: vec!["ams-1".into(), "ams-12".into()], gone: vec!["del-1".into()] };
+        let expected = "ams-1   empty\nams-12  empty\ndel-1   gone: it does not run\n";
+        assert_eq!(drained_text(&drained), expected);
+        let expected =
+            json!({ "schema": 1, "ok": true, "empty": ["ams-1", "ams-12"], "gone": ["del-1"] });
+        assert_eq!(drained_object(&drained), expected);
+    }
+}

@@ -1,0 +1,72 @@
+//! What a program consists of: its name and version, its jobs, and its actors.
+
+use bytes::Bytes;
+use clap::{ArgMatches, Command};
+use springtide_actors::node::UserActors;
+use springtide_cli::exit::{Exit, Failed};
+use springtide_runtime::config::nearest;
+use springtide_runtime::work::Registry;
+
+/// A program with its jobs.
+pub struct Program {
+    /// The name of the program.
+    pub name: &'static str,
+    /// The version of the program.
+    pub version: &'static str,
+    /// The jobs, tasks and objects that its nodes execute.
+    pub registry: Registry,
+    /// The jobs of the command line.
+    pub jobs: Vec<JobDefinition>,
+    /// The actors that it starts on each node.
+    pub actors: Option<UserActors>,
+}
+
+/// A job as the command line knows it.
+pub struct JobDefinition {
+    /// The registered name of the job.
+    pub name: &'static str,
+    /// Its description in one line.
+    pub about: &'static str,
+    /// Adds its options to a command.
+    pub augment: fn(Command) -> Command,
+    /// Encodes it from its options.
+    pub encode: fn(&ArgMatches) -> Result<Bytes, Failed>,
+    /// Whether the job is also a command of the program, besides one of `run`.
+    pub is_command: bool,
+}
+
+impl Program {
+    /// The job of a name.
+    ///
+    /// # Errors
+    /// No job has this name.
+    pub fn job(&self, name: &str) -> Result<&JobDefinition, Failed> {
+        self.jobs
+            .iter()
+            .find(|job| job.name == name)
+            .ok_or_else(|| Failed::usage(format!("no job is named {name}: see `run --help`")))
+    }
+
+    /// Encodes a job from its name and options.
+    ///
+    /// # Errors
+    /// [`Exit::NotPlaced`] if the name is wrong, with the names; the options are wrong.
+    pub fn encode(&self, name: &str, options: &[String]) -> Result<(&'static str, Bytes), Failed> {
+        let Some(job) = self.jobs.iter().find(|job| job.name == name) else {
+            let names = || self.jobs.iter().map(|job| job.name);
+            let hint = match nearest(name, names()) {
+                Some(meant) => format!("did you mean {meant}?"),
+                None => format!("there are {}", names().collect::<Vec<_>>().join(", ")),
+            };
+            return Err(Failed::new(Exit::NotPlaced, format!("no job is named {name}: {hint}")));
+        };
+        let command = (job.augment)(Command::new(job.name)).no_binary_name(true);
+        let matches = command.try_get_matches_from(options).map_err(|error| {
+            let text = error.to_string();
+            let first = text.lines().next().unwrap_or_default();
+            let first = first.strip_prefix("error: ").unwrap_or(first);
+            Failed::usage(format!("{name}: {first}; see `run {name} --help`"))
+        })?;
+        Ok((job.name, (job.encode)(&matches)?))
+    }
+}
