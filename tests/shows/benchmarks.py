@@ -4,7 +4,7 @@
     python3 tests/shows/benchmarks.py                 # all: about an hour with the builds
     python3 tests/shows/benchmarks.py join net        # these alone; the rows of others stay
     python3 tests/shows/benchmarks.py --list          # their names and commands
-    python3 tests/shows/benchmarks.py --binary PROGRAM solve faults
+    python3 tests/shows/benchmarks.py --binary PROGRAM --commit NAME solve faults
 
 A row has the figure, its limit, the machine with its load, the commit and the date. Ratios compare
 programs that alternate in one process, so they hold on a loaded machine. Times do not.
@@ -251,7 +251,7 @@ def write(rows):
     PAGE.write_text(before + table + after, encoding="utf-8")
 
 
-def run(name, binary):
+def run(name, binary, of_binary):
     """Runs a benchmark and returns its rows; none if it failed."""
     command, figures = BENCHMARKS[name]
     shown = " ".join(command)
@@ -269,7 +269,8 @@ def run(name, binary):
         last = "\n".join(result.stderr.splitlines()[-5:])
         print(f"Error: {name} ended with {result.returncode}: {last}", file=sys.stderr)
         return None
-    measured = f"{commit()}, {datetime.date.today()}"
+    known = of_binary if command[0] == "springtide" and of_binary else commit()
+    measured = f"{known}, {datetime.date.today()}"
     rows = []
     for figure in figures:
         value, limit, verdict = figure.read(result.stdout + result.stderr)
@@ -285,6 +286,7 @@ def main():
     parser.add_argument("names", nargs="*", help="benchmarks to run; none: all")
     parser.add_argument("--list", action="store_true", help="print the benchmarks and end")
     parser.add_argument("--binary", help="the program `springtide`; it is not built then")
+    parser.add_argument("--commit", help="the commit of that program, if not the present one")
     options = parser.parse_args()
     if options.list:
         for name, (command, _) in BENCHMARKS.items():
@@ -302,7 +304,7 @@ def main():
     failed = 0
     rows = rows_of_page(PAGE.read_text(encoding="utf-8"))
     for name in names:
-        measured = run(name, binary)
+        measured = run(name, binary, options.commit)
         if measured is None:
             failed += 1
         else:

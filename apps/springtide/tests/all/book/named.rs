@@ -9,7 +9,7 @@ use clap::Command;
 use super::reference::{KINDS, metrics};
 
 /// Options of other programs that the book mentions.
-const OTHERS: &[&str] = &["--workspace", "--release", "--example", "--root"];
+const OTHERS: &[&str] = &["--workspace", "--release", "--example", "--features", "--root"];
 
 /// All names that exist.
 pub struct Names {

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::page::Page;
+use super::page::{Code, Page};
 
 /// The directories with sources.
 const DIRECTORIES: &[&str] = &["runtime", "actors", "apps", "tests", "netem-scripts"];
@@ -25,7 +25,7 @@ impl Sources {
 
     /// The names of a page without a file or an item, each with its place in the page.
     pub fn missing(&self, root: &Path, page: &Page) -> Vec<String> {
-        let report = |code: &super::page::Code| {
+        let report = |code: &Code| {
             let error = self.check(root, &code.text).err()?;
             Some(format!("{}:{}: `{}`: {error}", page.name(), code.at, code.text))
         };
@@ -33,10 +33,10 @@ impl Sources {
     }
 
     fn check(&self, root: &Path, code: &str) -> Result<(), String> {
-        let below = |directory: &&str| {
-            code.strip_prefix(*directory).is_some_and(|rest| rest.starts_with('/'))
+        let below = |directory: &str| {
+            code.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
         };
-        let in_tree = DIRECTORIES.iter().chain(&[".ci"]).any(|directory| below(&directory));
+        let in_tree = DIRECTORIES.iter().any(|directory| below(directory)) || below(".ci");
         let in_root =
             !code.contains('/') && [".rs", ".md", ".toml"].iter().any(|e| code.ends_with(e));
         // A pattern, a command or a file of a user is none of the tree.
