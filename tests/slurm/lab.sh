@@ -3,6 +3,7 @@
 # Needs root, slurm-wlm and munge (Debian's packages; their services need not run). All files are in
 # DIR, all ports on 127.0.0.1, and the system's own Slurm stays untouched. The processors are pretended,
 # so jobs should sleep.
+#
 #   lab.sh start DIR NAME=PROCESSORS...   start clusters of one machine and one partition ("batch")
 #   lab.sh env DIR NAME                   print lines to `eval` before sinfo, sbatch, squeue, scancel
 #   lab.sh stop DIR                       end all daemons and jobs
