@@ -1,34 +1,40 @@
 #!/bin/sh
-# The kernel back end of an emulated WAN: namespaces, veth pairs and tc. Plain sh, iproute2, awk, nsenter; root.
+# The kernel back end of an emulated WAN: namespaces, veth pairs and tc. Needs a plain sh, iproute2,
+# awk, nsenter and root.
 #
-# kernel.sh up NAME < table            makes it
-# kernel.sh set NAME < lines           changes uplink, downlink and link lines while it runs: all of them, or none
-# kernel.sh exec NAME CLUSTER CMD...   runs a command in a cluster (or in `core`)
-# kernel.sh status NAME                the table in force, and what each link carried
-# kernel.sh down NAME                  removes it
-# kernel.sh can                        what this kernel can do
+# kernel.sh up NAME < table            create the network
+# kernel.sh set NAME < lines           change its uplink, downlink and link lines: all of them or none
+# kernel.sh exec NAME CLUSTER CMD...   run a command in a cluster (or in `core`)
+# kernel.sh status NAME                print the present table and the traffic of each link
+# kernel.sh down NAME                  remove the network
+# kernel.sh can                        print what this kernel supports
 #
 # The table (`springtide wan table TOPOLOGY` prints one; # begins a comment):
-#   net 10.77                          first two numbers of all addresses; node N of cluster C has 10.77.C.N
+#   net 10.77                          first two numbers of all addresses: node N of cluster C is 10.77.C.N
 #   cluster NAME INDEX NODES           INDEX is the C
-#   uplink NAME RATE QUEUE             all that leaves the cluster: bytes a second (- for no limit), bytes that may wait
-#   downlink NAME RATE QUEUE           all that enters it
-#   link FROM TO DELAY_US JITTER_US LOSS RATE QUEUE REORDER    one direction; RATE 0 or LOSS 1 carries nothing
-# Each two clusters need a link line for each direction: nothing stands for one that is not there. A cluster without a line for
-# its inside (FROM and TO are one) has 50 us there; without uplink or downlink, no limit.
+#   uplink NAME RATE QUEUE             all outgoing traffic: bytes per second (- for no limit), bytes
+#                                      that may wait
+#   downlink NAME RATE QUEUE           all incoming traffic
+#   link FROM TO DELAY_US JITTER_US LOSS RATE QUEUE REORDER
+#                                      one direction; RATE 0 or LOSS 1 carries nothing
+# Each two clusters need a link line for each direction, without a default. A cluster without a line
+# for its inside (FROM equal to TO) has a delay of 50 us there. Without uplink or downlink, a cluster
+# has no limit.
 #
 # Environment:
-#   NS_<name>, PID_<name>   for each cluster and for `core` (- becomes _): a file that is its namespace, such as
-#                           /proc/123/fd/7, and (optional) a process or thread that lives in it. Give all or none.
-#                           Namespaces so given are neither made nor removed. Without them they are stw-NAME-CLUSTER.
-#   STATE                   the file that keeps the table in force; if not set, one below /run/springtide-wan
+#   NS_<name>, PID_<name>   for each cluster and for `core` (- becomes _): a file that is its namespace,
+#                           such as /proc/123/fd/7, and optionally a process or thread in it. Set all or
+#                           none. The script neither creates nor removes such namespaces. Without them
+#                           the namespaces are stw-NAME-CLUSTER.
+#   STATE                   the file with the present table [default: one below /run/springtide-wan]
 #
-# Exit: 0 done, 1 failure, 2 wrong options or table, 3 something needed is not here.
+# Exit codes: 0 done, 1 failure, 2 wrong options or table, 3 a requirement is missing.
 #
-# Layout: a namespace for each cluster, and `core`, which forwards. In a cluster, a prefix on lo makes all addresses of its
-# nodes local; `wan` leads to `c<INDEX>` in core. What a cluster sends meets its uplink on `wan`; what is for cluster D meets
-# link and downlink on D's end in core: an htb class for each cluster that sends, below one class with D's downlink rate.
-# The veth pairs are made inside the namespaces: nothing ever appears outside, and no real interface is touched.
+# Layout: one namespace per cluster, and `core`, which forwards. In a cluster, a prefix on lo makes all
+# addresses of its nodes local, and `wan` leads to `c<INDEX>` in core. Outgoing traffic passes the
+# uplink on `wan`. Traffic to cluster D passes link and downlink on D's end in core: an htb class for
+# each sending cluster, below one class with D's downlink rate. The veth pairs are created inside the
+# namespaces, so no real interface changes.
 
 set -eu
 export LC_ALL=C

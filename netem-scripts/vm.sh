@@ -1,16 +1,19 @@
 #!/bin/sh
-# Runs kernel.sh on a real kernel with netem, in a virtual machine without acceleration (QEMU, TCG), and measures whether the
-# network is what was asked for. For machines whose own kernel has no netem, and to check a change of kernel.sh.
+# Runs kernel.sh on a kernel with netem in a virtual machine without acceleration (QEMU, TCG), and
+# compares the network with the requested properties. Serves machines whose kernel has no netem, and
+# tests changes of kernel.sh.
 #
 # vm.sh [--fetch] [--keep] [--kernel FILE.deb] [--program FILE] [DIR]
-#   --fetch            if QEMU or a fit busybox is missing: download them with apt-get and unpack them in DIR; nothing is installed
-#   --kernel FILE.deb  a linux-image package of Debian; without it the cloud kernel is downloaded with apt-get
-#   --program FILE     a `springtide`: its networks by the kernel (`wan up --network kernel`) are tried in the machine, too
-#   --keep             leave DIR behind, with the log of the machine's console
-#   DIR                where to work: an empty or new directory; without it a temporary one
+#   --fetch            if QEMU or a full busybox is missing, download it with apt-get and unpack it in
+#                      DIR; nothing is installed
+#   --kernel FILE.deb  a linux-image package of Debian [default: download the cloud kernel by apt-get]
+#   --program FILE     a `springtide` whose kernel networks (`wan up --network kernel`) are also tested
+#   --keep             keep DIR, with the log of the machine's console
+#   DIR                an empty or new work directory [default: a temporary one]
 #
-# Needs qemu-system-x86_64, a busybox, iproute2, dash, dpkg-deb, and apt-get for what it downloads; no root, no /dev/kvm. Takes
-# about a minute of one core. Exit: 0 all within, 1 something is not, 2 wrong options, 3 something needed is not here.
+# Needs qemu-system-x86_64, a busybox, iproute2, dash, dpkg-deb, and apt-get for downloads. Needs no
+# root and no /dev/kvm. Takes about a minute of one core. Exit codes: 0 all values are within their
+# bounds, 1 some are not, 2 wrong options, 3 a requirement is missing.
 
 set -eu
 export LC_ALL=C

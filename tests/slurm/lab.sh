@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# A laboratory: several small Slurm clusters on this machine, real and independent of each other, for tests and for trying things
-# by hand. Needs root, slurm-wlm and munge (Debian's packages; their services need not run). Nothing of the system's own Slurm is
-# touched, everything lies in one folder, listens on 127.0.0.1 only, and no processor is really there: machines pretend to have as
-# many as one likes, so let jobs sleep.
+# A laboratory of small, real and independent Slurm clusters on this machine, for tests and experiments.
+# Needs root, slurm-wlm and munge (Debian's packages; their services need not run). All files are in
+# DIR, all ports on 127.0.0.1, and the system's own Slurm stays untouched. The processors are pretended,
+# so jobs should sleep.
 #
-#   lab.sh start DIR NAME=PROCESSORS...   clusters with one machine and one partition each ("batch", the default)
-#   lab.sh env DIR NAME                   prints what to `eval` to use one of them: sinfo, sbatch, squeue, scancel
-#   lab.sh stop DIR                       ends all that was started, jobs too
+#   lab.sh start DIR NAME=PROCESSORS...   start clusters of one machine and one partition ("batch")
+#   lab.sh env DIR NAME                   print lines to `eval` before sinfo, sbatch, squeue, scancel
+#   lab.sh stop DIR                       end all daemons and jobs
 #
-# LAB_PARENT=PID: the lab stops by itself when that process is gone. Exits with 3 and one line where this machine lacks something.
+# With LAB_PARENT=PID, the lab stops when that process ends. Exits with 3 and one line if this machine
+# lacks a requirement.
 set -uo pipefail
 export LC_ALL=C
 
@@ -16,11 +17,11 @@ usage() { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 lacks() { echo "$*" >&2; exit 3; }
 die() { echo "lab.sh: $*" >&2; exit 1; }
 
-# Of a process, when it began: with its number a name that no other gets.
+# The start time of a process, which together with its number is unique.
 began() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null | cut -d' ' -f20; }
 alive() { [ -n "$2" ] && [ "$(began "$1")" = "$2" ] && ! grep -qs '^State:.[ZX]' "/proc/$1/status"; }
 
-# Starts a daemon in a session of its own, and notes it for the end.
+# Starts a daemon in its own session, and records it for `stop`.
 daemon() { # log command...
     local log=$1
     shift
@@ -29,7 +30,7 @@ daemon() { # log command...
     disown
 }
 
-# Waits until a command succeeds, for so many tenths of a second.
+# Waits until a command succeeds, for a time in tenths of a second.
 until_ok() { # tenths command...
     local i
     for ((i = 0; i < $1; i++)); do
@@ -39,7 +40,7 @@ until_ok() { # tenths command...
     return 1
 }
 
-# A port that nobody listens on, below those that the system deals out by itself.
+# A free port below the system's range of ephemeral ports.
 free_port() {
     local port hex
     for _ in {1..200}; do
@@ -70,28 +71,28 @@ CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge/socket
 CredType=cred/munge
-# All files in here.
+# All files are in this directory.
 StateSaveLocation=$at/state
 SlurmdSpoolDir=$at/spool
 SlurmctldPidFile=$at/slurmctld.pid
 SlurmdPidFile=$at/slurmd.pid
 SlurmctldLogFile=$at/slurmctld.log
 SlurmdLogFile=$at/slurmd.log
-# No control groups, no accounts, no MPI: none of them is everywhere.
+# No control groups, accounts or MPI, because not every machine has them.
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 MpiDefault=none
-# Single processors are dealt out, and soon.
+# Jobs get single processors, without delay.
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
 KillWait=2
 ReturnToService=2
-# What is said of the machine holds, not what it has.
+# The configured size of the machine counts, not its real one.
 SlurmdParameters=config_overrides
 NodeName=${1}1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$machine CPUs=$2 Boards=1 SocketsPerBoard=1 CoresPerSocket=$2 ThreadsPerCore=1 RealMemory=100000 State=UNKNOWN
 PartitionName=batch Nodes=${1}1 Default=YES MaxTime=INFINITE State=UP
@@ -139,7 +140,7 @@ start() {
         }
     done
     if [ -n "${LAB_PARENT:-}" ]; then
-        # Not one of the daemons that `stop` ends: it ends when there are none.
+        # `stop` does not end this process: it ends when all daemons have ended.
         setsid "$0" watch "$dir" "$LAB_PARENT" "$(began "$LAB_PARENT")" </dev/null >/dev/null 2>&1 &
         disown
     fi
@@ -152,7 +153,7 @@ watch() { # pid when-it-began
     done
 }
 
-# Processes of jobs: they have sessions of their own, and what tells them is the spool of this laboratory.
+# Processes of jobs. They have their own sessions; the spool directory identifies them.
 of_jobs() {
     local at
     for at in /proc/[0-9]*; do
@@ -167,7 +168,7 @@ of_jobs() {
 stop() {
     [ -e "$dir/pids" ] || return 0
     local name pid when conf
-    # In order first: jobs, then daemons in reverse.
+    # First in order: jobs, then daemons in reverse order of their start.
     while read -r name; do
         SLURM_CONF=$dir/$name/slurm.conf timeout 5 scancel --user=root
     done 2>/dev/null <"$dir/clusters"
