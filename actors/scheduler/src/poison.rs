@@ -6,7 +6,7 @@
 //! job's end.
 //!
 //! Two kinds of deaths do not count: deaths of nodes that were ordered to leave, and the loss of a
-//! whole cluster. A cluster is lost if all its nodes (at least two) die within [`CLUSTER_WITHIN`].
+//! whole cluster. A cluster is lost if all its nodes (at least two) die within `CLUSTER_WITHIN`.
 //! But a task is given to another node only after the report of the previous death. So if all nodes
 //! of such a cluster died one after the other with the same task, the task is the cause.
 //!
