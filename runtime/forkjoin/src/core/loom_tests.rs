@@ -320,7 +320,7 @@ fn a_lease_ends_once() {
                         assert_eq!(slot.take_delivery(), Ok(9));
                     }
                     State::Abandoned => assert_eq!(slot.take_task().argument(), 5),
-                    State::Pending => {
+                    State::Queued => {
                         assert!(model.pool.remove_from_injector(slot.pointer()));
                         assert_eq!(slot.take_task().argument(), 5);
                     }
