@@ -240,6 +240,16 @@ fn a_push_is_seen_by_a_remote_thief_or_notifies_it() {
     });
 }
 
+/// Models with too many orders: those with up to this many preemptions, as many as fit in 20 s.
+fn bounded(preemptions: usize) -> loom::model::Builder {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.max_duration = Some(Duration::from_secs(20));
+    model.checkpoint_interval = 100;
+    model.max_branches = 100_000;
+    model
+}
+
 /// A slot in the frame of this model's owner, with the pool that its leases are in.
 struct Model {
     pool: std::sync::Arc<PoolCore<Worker>>,
@@ -300,9 +310,7 @@ fn a_delivered_lease_wakes_its_owner_with_the_outcome() {
 /// and the task or the outcome is in it.
 #[test]
 fn a_lease_ends_once() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(|| {
+    bounded(3).check(|| {
         let model = Model::new();
         model.run(|slot, held| {
             let key = model.pool.leases().grant(held, 5);
@@ -320,7 +328,7 @@ fn a_lease_ends_once() {
                         assert_eq!(slot.take_delivery(), Ok(9));
                     }
                     State::Abandoned => assert_eq!(slot.take_task().argument(), 5),
-                    State::Pending => {
+                    State::Queued => {
                         assert!(model.pool.remove_from_injector(slot.pointer()));
                         assert_eq!(slot.take_task().argument(), 5);
                     }
@@ -365,10 +373,7 @@ fn a_returned_task_has_one_taker() {
 /// sleeps, or both. The threads end, so no wake-up is lost.
 #[test]
 fn two_threads_run_a_join_and_end() {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
-    builder.max_branches = 100_000;
-    builder.check(|| {
+    bounded(2).check(|| {
         let pool = pool(2, LoomSeam::new(2));
         pool.inject_root(Box::new(|worker| {
             let tree = Tree::default();

@@ -49,8 +49,10 @@ const ABANDONED: u32 = 6;
 /// The state of a slot, as its owner reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// In a deque or the injector, or encoded for a lease.
-    Pending,
+    /// In a deque or the injector, or taken out of it by a party that starts.
+    Queued,
+    /// A party encodes the task for a lease.
+    Exporting,
     /// A thread of this pool runs the task.
     Running {
         thread: u32,
@@ -95,7 +97,8 @@ impl SlotState {
             DONE => State::Done,
             DELIVERED => State::Delivered,
             ABANDONED => State::Abandoned,
-            _ => State::Pending,
+            EXPORTING => State::Exporting,
+            _ => State::Queued,
         }
     }
 

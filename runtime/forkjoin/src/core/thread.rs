@@ -301,7 +301,7 @@ pub(super) fn reclaim_or_drop<W: ComputeThread>(
 fn sleep_until_final<W: ComputeThread>(worker: &W, slot: NonNull<Header<W>>) {
     let ready = || {
         let now = state_of(slot);
-        now.is_final() || matches!(now, State::Pending | State::Leased { .. })
+        now.is_final() || matches!(now, State::Queued | State::Leased { .. })
     };
     worker.switch(Activity::Waiting);
     while !ready() {
