@@ -6,6 +6,7 @@
 mod act;
 pub mod core;
 mod exchange;
+mod holdings;
 mod inputs;
 pub mod manager;
 mod messages;
@@ -317,6 +318,7 @@ impl Scheduler {
         if self.superseded {
             return; // this scheduler has no authority any longer
         }
+        self.record_freed(&event);
         let actions = self.core.handle(event, Instant::now());
         self.set_timer(ctx);
         self.execute(ctx, actions.into());
@@ -781,6 +783,7 @@ impl Handler<Registered> for Scheduler {
             cluster: registration.cluster.clone(),
             incarnation: registration.incarnation,
             threads: registration.threads,
+            job: registration.work.as_ref().map(|work| work.job),
         });
         self.feed(ctx, Event::Registered(registration));
     }
