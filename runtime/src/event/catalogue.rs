@@ -49,7 +49,7 @@ pub struct WorkerRow {
 /// Reserved processors of a cluster in an interval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BookingRow {
-    /// The cluster.
+    /// Cluster of the processors.
     pub cluster: ClusterId,
     /// Number of the processors.
     pub processors: u32,

@@ -1,13 +1,13 @@
 //! Judges logs of runs and of schedulers: epochs, leases, results, held nodes and reservations.
 //!
 //! It knows the documented format of events alone (`reference/events.md` of the book), and shares
-//! no code with the programs that write the logs. The rules stand in four modules: [`Rule`] names
-//! each fault. Order is that of each recorder's sequence numbers and of a scheduler's log; no rule
-//! compares clocks of two machines.
+//! no code with the programs that write the logs. The rules stand in four modules, and [`Rule`]
+//! names each fault. Order is that of each recorder's sequence numbers and of a scheduler's log; no
+//! rule compares clocks of two machines.
 //!
 //! A log may lack facts: a full buffer drops them, and a killed node takes its last ones along. A
-//! rule that counts facts of a recorder applies only if the log has all of them. [`Verdict::judged`]
-//! says how many subjects each rule had, so that a test can demand some.
+//! rule that counts facts of a recorder applies only if the log has all of them.
+//! [`Verdict::judged`] says how many subjects each rule had, so that a test can demand some.
 //!
 //! The log does not show:
 //! - for how long two holders of a task overlap, because that compares clocks of two machines;
@@ -61,7 +61,7 @@ pub enum Rule {
 /// A violation of a rule, with the records that show it.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// The violated rule.
+    /// The rule that the log violates.
     pub rule: Rule,
     /// Description of the violation.
     pub what: String,
@@ -88,7 +88,7 @@ pub struct Expectation {
 /// The result of a judgement.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// All violations.
+    /// All violations that the judge found.
     pub faults: Vec<Fault>,
     /// Number of the subjects of each rule.
     pub judged: BTreeMap<&'static str, u64>,

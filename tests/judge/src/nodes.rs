@@ -12,7 +12,7 @@ use super::{Rule, Verdict};
 struct Hold<'a> {
     job: u64,
     grant: &'a Record,
-    /// Whether an earlier scheduler granted it, and this one has not heard of the node.
+    /// Whether an earlier scheduler granted it, and the node has not registered since.
     pending: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn judge(records: &[Record], settled: bool, verdict: &mut Verdict) {
     if !settled {
         return;
     }
-    // A node that the last scheduler has not heard of is not free either.
+    // A node that has not registered with the last scheduler may be lost.
     for (node, hold) in ledger.holds.iter().filter(|(_, hold)| !hold.pending) {
         let what = format!("node {node} is still held by job {}", hold.job);
         verdict.fault(Rule::NodeForgotten, what, &[hold.grant]);

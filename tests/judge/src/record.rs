@@ -19,7 +19,7 @@ pub struct Record {
     pub recorder: Recorder,
     /// The sequence number of the recorder.
     pub seq: u64,
-    /// The event.
+    /// The event, an object with its kind.
     pub event: Value,
     /// The line of the log.
     pub line: String,

@@ -122,7 +122,11 @@ fn each_corruption_is_named() {
                 &record(
                     "c-1/8",
                     1,
-                    r#"{"kind":"task_stolen","job":1,"path":[0,1],"task":"fib","from":"a-1","to":"c-1","scope":"wide","task_bytes":9,"lease":[0,77],"from_incarnation":5}"#,
+                    concat!(
+                        r#"{"kind":"task_stolen","job":1,"path":[0,1],"task":"fib","#,
+                        r#""from":"a-1","to":"c-1","scope":"wide","task_bytes":9,"#,
+                        r#""lease":[0,77],"from_incarnation":5}"#,
+                    ),
                 ),
             ),
         ),
@@ -138,7 +142,10 @@ fn each_corruption_is_named() {
             Rule::TwoResults,
             replaced(
                 r#"{"kind":"job_started","job":1,"name":"fib","epoch":2}"#,
-                r#"{"kind":"task_ended","job":1,"path":[0,1],"from":"a-1","to":"b-1","outcome":"done"}"#,
+                concat!(
+                    r#"{"kind":"task_ended","job":1,"path":[0,1],"from":"a-1","#,
+                    r#""to":"b-1","outcome":"done"}"#,
+                ),
             ),
         ),
         (
@@ -149,7 +156,10 @@ fn each_corruption_is_named() {
                 &record(
                     "b-1/6",
                     1_000,
-                    r#"{"kind":"job_ended","job":1,"ok":true,"wall_us":1,"checksum":"00000000000000ff","error":null}"#,
+                    concat!(
+                        r#"{"kind":"job_ended","job":1,"ok":true,"wall_us":1,"#,
+                        r#""checksum":"00000000000000ff","error":null}"#,
+                    ),
                 ),
             ),
         ),
@@ -166,7 +176,11 @@ fn each_corruption_is_named() {
                 &record(
                     "head/1",
                     1_001,
-                    r#"{"kind":"reservation_agreed","reservation":4,"bookings":[{"cluster":"a","processors":2,"start_us":50,"end_us":60}],"capacity":{"a":2}}"#,
+                    concat!(
+                        r#"{"kind":"reservation_agreed","reservation":4,"#,
+                        r#""bookings":[{"cluster":"a","processors":2,"start_us":50,"#,
+                        r#""end_us":60}],"capacity":{"a":2}}"#,
+                    ),
                 ),
             ),
         ),

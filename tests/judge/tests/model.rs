@@ -5,9 +5,9 @@
 //! the scheduler takes a live node for dead, and the coordinator hands its role over. The number of
 //! these faults is bounded.
 //!
-//! Properties: one incarnation acts in each epoch, the epoch of a view never decreases, one node
-//! executes a lease, a task and a job have one result, and each state leads to the end of the job
-//! if no further fault happens. [`SOURCES`] names the function that each step stands for. Models
+//! Properties: one incarnation acts in each epoch. The epoch of a view never decreases. One node
+//! executes a lease. A task and a job have one result. Each state leads to the end of the job if no
+//! further fault happens. [`SOURCES`] names the function that each step stands for. Models
 //! with one rule left out are found wrong, so the search can find faults.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
