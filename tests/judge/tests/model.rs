@@ -383,24 +383,27 @@ fn push_arrival(
             });
         }
         // Only the first incarnation of a node is a member of the job.
-        Message::Task(lease @ (owner, ..)) if owner == other && node.incarnation == 0 => {
-            if node.executes.is_none() && !node.accepted.contains(&lease) {
-                push(LeaseArrives, false, &|s| {
-                    s.nodes[n].executes = Some(lease);
-                    s.nodes[n].accepted.insert(lease);
-                });
-            }
+        Message::Task(lease @ (owner, ..))
+            if owner == other
+                && node.incarnation == 0
+                && node.executes.is_none()
+                && !node.accepted.contains(&lease) =>
+        {
+            push(LeaseArrives, false, &|s| {
+                s.nodes[n].executes = Some(lease);
+                s.nodes[n].accepted.insert(lease);
+            });
         }
-        Message::Output(lease) if is_owner(lease) => {
-            if node.root == Root::Leased(lease.2) || !rules.leases_checked {
-                push(ResultArrives, false, &|s| {
-                    s.nodes[n].root = Root::Done;
-                    s.nodes[n].results = (s.nodes[n].results + 1).min(2);
-                    if s.nodes[n].results > 1 {
-                        s.violation = Some("a task has two results");
-                    }
-                });
-            }
+        Message::Output(lease)
+            if is_owner(lease) && (node.root == Root::Leased(lease.2) || !rules.leases_checked) =>
+        {
+            push(ResultArrives, false, &|s| {
+                s.nodes[n].root = Root::Done;
+                s.nodes[n].results = (s.nodes[n].results + 1).min(2);
+                if s.nodes[n].results > 1 {
+                    s.violation = Some("a task has two results");
+                }
+            });
         }
         Message::Return(lease) if is_owner(lease) && node.root == Root::Leased(lease.2) => {
             push(ReturnArrives, false, &|s| s.nodes[n].root = Root::Queued);
