@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::record::{Record, Recorder};
 use super::{Expectation, Rule, Verdict};
 
+/// Epoch and version of a view.
+type ViewNumber = (u64, u64);
+
 pub(crate) fn judge(records: &[Record], expected: &Expectation, verdict: &mut Verdict) {
     judge_views(records, verdict);
     judge_epochs(records, verdict);
@@ -17,7 +20,7 @@ pub(crate) fn judge(records: &[Record], expected: &Expectation, verdict: &mut Ve
 
 fn judge_views(records: &[Record], verdict: &mut Verdict) {
     let mut coordinators: BTreeMap<(u64, u64), &Record> = BTreeMap::new();
-    let mut latest: BTreeMap<(&Recorder, u64), ((u64, u64), &Record)> = BTreeMap::new();
+    let mut latest: BTreeMap<(&Recorder, u64), (ViewNumber, &Record)> = BTreeMap::new();
     for record in records {
         let kind = record.kind();
         if kind != "view_changed" && kind != "job_started" {

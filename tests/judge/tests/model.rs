@@ -231,6 +231,34 @@ impl State {
         }
     }
 
+    /// Removes the messages that no process will accept, so that fewer states differ.
+    fn prune(&mut self, rules: Rules) {
+        let of_epochs = rules.epochs_checked && rules.epochs_persist;
+        let least = if of_epochs { self.disk_epoch } else { 0 };
+        let (nodes, client_epoch) = (&self.nodes, self.client_epoch);
+        let newer =
+            |node: &Node, epoch: u8| node.view > 0 && (epoch > node.view || !rules.epochs_checked);
+        self.network.retain(|message| match *message {
+            Message::TakeOver { epoch, to, incarnation } => {
+                nodes[to].incarnation == incarnation && newer(&nodes[to], epoch)
+            }
+            Message::View { epoch, by } => newer(&nodes[1 - by], epoch),
+            Message::MemberLost { epoch, to } => {
+                nodes[to].view > 0 && epoch >= nodes[to].view || !rules.epochs_checked
+            }
+            Message::Answer { epoch, .. }
+            | Message::HandOver { epoch, .. }
+            | Message::JobOver { epoch } => epoch >= least,
+            Message::End { epoch } => epoch >= client_epoch,
+            Message::Task((owner, incarnation, number))
+            | Message::Output((owner, incarnation, number))
+            | Message::Return((owner, incarnation, number)) => {
+                let open = nodes[owner].root == Root::Leased(number) || !rules.leases_checked;
+                nodes[owner].incarnation == incarnation && open
+            }
+        });
+    }
+
     fn set_view(&mut self, node: usize, epoch: u8, coordinator: usize) {
         if epoch < self.nodes[node].view {
             self.violation = Some("the epoch of a view decreases");
@@ -246,6 +274,7 @@ fn steps(state: &State, rules: Rules) -> Vec<(Step, bool, State)> {
         let mut next = state.clone();
         next.faults_left -= u8::from(fault);
         change(&mut next);
+        next.prune(rules);
         if next != *state {
             out.push((step, fault, next));
         }
