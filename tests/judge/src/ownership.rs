@@ -101,7 +101,9 @@ fn judge_objects(records: &[Record], verdict: &mut Verdict) {
 }
 
 fn judge_ends(records: &[Record], expected: &Expectation, verdict: &mut Verdict) {
-    let mut ends: BTreeMap<(u64, &Recorder), &Record> = BTreeMap::new();
+    // An end has no epoch: it belongs to the last one in which its recorder acted.
+    let mut acts: BTreeMap<(u64, &Recorder), u64> = BTreeMap::new();
+    let mut ends: BTreeMap<(u64, &Recorder, u64), &Record> = BTreeMap::new();
     let mut checksums: BTreeMap<u64, &Record> = BTreeMap::new();
     let mut runs: BTreeMap<&Recorder, &Record> = BTreeMap::new();
     let of_kind = |kind: &'static str| records.iter().filter(move |r| r.kind() == kind);
@@ -111,10 +113,19 @@ fn judge_ends(records: &[Record], expected: &Expectation, verdict: &mut Verdict)
             verdict.fault(Rule::TwoResults, what, &[first, record]);
         }
     }
-    for record in of_kind("job_ended") {
+    for record in records {
         let job = record.number("job").unwrap_or_default();
+        let epoch = acts.entry((job, &record.recorder)).or_default();
+        match record.kind() {
+            "job_started" | "view_changed" => {
+                *epoch = record.number("epoch").unwrap_or_default();
+                continue;
+            }
+            "job_ended" => {}
+            _ => continue,
+        }
         verdict.count("ends of jobs", 1);
-        if let Some(first) = ends.insert((job, &record.recorder), record) {
+        if let Some(first) = ends.insert((job, &record.recorder, *epoch), record) {
             let what = format!("job {job} ended twice");
             verdict.fault(Rule::TwoResults, what, &[first, record]);
         }
