@@ -23,6 +23,8 @@ use springtide_actors::scheduler::{
 use springtide_actors::site::OnDemand;
 use springtide_actors::site_host::{Part, SiteHost, site_node};
 use springtide_actors::store::{Entry, SCHEMA, SETTINGS, Store, records_dir};
+use springtide_judge::{Expectation, Verdict};
+use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{Address, Contact, MemoryConfig, MemoryNet};
 use springtide_runtime::records::{Disk, read};
@@ -33,6 +35,8 @@ use tempfile::TempDir;
 use tokio::sync::Notify;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
+
+use crate::judged::judge_records;
 
 /// A process of the head or of a site; when it is killed, everything in it ends at once.
 struct Process {
@@ -92,6 +96,8 @@ struct JobNews {
     jobs: RefCell<BTreeMap<JobId, JobRecord>>,
     /// News of jobs whose numbers have not arrived yet.
     early: RefCell<Vec<(JobId, News)>>,
+    /// Events that jobs sent.
+    records: RefCell<Vec<Record>>,
     ended: Notify,
 }
 
@@ -111,6 +117,7 @@ impl JobNews {
             News::Note(note) => match *note {
                 NoteKind::Iteration { seconds, .. } => record.iterations.push(seconds),
                 NoteKind::Say { text } => record.said.push((now, text)),
+                NoteKind::Events { records } => self.records.borrow_mut().extend(records),
                 _ => {}
             },
         }
@@ -147,6 +154,8 @@ pub struct Federation {
     on_demand: OnDemand,
     dir: TempDir,
     client: Rc<JobNews>,
+    /// Events of former heads.
+    records: RefCell<Vec<Record>>,
     head: RefCell<Option<RunningHead>>,
     sites: RefCell<BTreeMap<ClusterId, Process>>,
     lives: Cell<u64>,
@@ -195,6 +204,7 @@ impl Federation {
             on_demand: OnDemand::default(),
             dir: tempfile::tempdir().expect("a folder for its store"),
             client: Rc::default(),
+            records: RefCell::default(),
             head: RefCell::default(),
             sites: RefCell::default(),
             lives: Cell::new(0),
@@ -249,6 +259,7 @@ impl Federation {
     pub async fn kill_head(&self) -> bool {
         let Some(RunningHead { process, head, scheduler }) = self.head.take() else { return false };
         drop((head, scheduler));
+        self.records.borrow_mut().extend(process.endpoint.recorder.drain());
         process.kill(&self.network).await;
         true
     }
@@ -367,6 +378,9 @@ impl Federation {
     }
 
     /// Waits until these jobs have ended. Returns those that have not after `limit`.
+    ///
+    /// # Panics
+    /// Panics if the events violate a rule of the judge.
     pub async fn ended(&self, jobs: &[JobId], limit: Duration) -> Vec<JobId> {
         let open = || -> Vec<JobId> {
             jobs.iter().copied().filter(|job| self.client.wants(*job)).collect()
@@ -381,7 +395,20 @@ impl Federation {
             }
         };
         let _ = timeout(limit, all).await;
+        let verdict = self.judge();
+        assert!(verdict.faults.is_empty(), "{verdict}");
         open()
+    }
+
+    /// Judges the events of all heads and nodes so far.
+    fn judge(&self) -> Verdict {
+        let mut records = self.records.borrow_mut();
+        if let Some(head) = &*self.head.borrow() {
+            records.extend(head.process.endpoint.recorder.drain());
+        }
+        records.extend(self.client.records.take());
+        records.extend(self.machines.drain());
+        judge_records(&records, &Expectation::default())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Helpers of the tests across crates. The tests are in `tests/tests/all.rs`.
 
 pub mod federation;
+pub mod judged;
 pub mod modelled;
 pub mod slurm;
 pub mod virtual_grid;

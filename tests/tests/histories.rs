@@ -20,6 +20,7 @@ use springtide_simulator::faults::{
     self, Cut, Fault, History, HistoryReport, Marked, Role, Summed, Work,
 };
 use springtide_simulator::{Grid, simulate};
+use springtide_tests::judged::assert_sound;
 use tokio::time::{Instant, sleep};
 
 /// About 9 s on six nodes.
@@ -58,7 +59,10 @@ fn ends_well(history: impl Fn(u64) -> History, met: &[&str]) -> Vec<HistoryRepor
         .map(|seed| {
             let history = history(seed);
             match faults::run(&history) {
-                Ok(report) => report,
+                Ok(report) => {
+                    assert_sound(&history, &report);
+                    report
+                }
                 Err(failed) => panic!("{history}  {failed}\n{:#?}", failed.said),
             }
         })
@@ -272,8 +276,9 @@ fn a_result_of_a_former_roots_task_is_not_used() {
 fn drawn_histories_that_found_defects_end_well() {
     for seed in [3131, 2810, 1074, 3316, 20620, 3134, 7176, 338] {
         let history = History::of(seed);
-        if let Err(failed) = faults::run(&history) {
-            panic!("{history}  {failed}\n{:#?}", failed.said);
+        match faults::run(&history) {
+            Ok(report) => drop(assert_sound(&history, &report)),
+            Err(failed) => panic!("{history}  {failed}\n{:#?}", failed.said),
         }
     }
 }

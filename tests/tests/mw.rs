@@ -8,6 +8,7 @@ use springtide_runtime::work::Registry;
 use springtide_simulator::faults::{self, History, Summed};
 use springtide_simulator::machines::Machine;
 use springtide_simulator::{CompletedRun, Grid, Layout, Place, simulate};
+use springtide_tests::judged::judge_history;
 use springtide_tests::number;
 use springtide_tests::virtual_grid::{Controls, Run, Shape, run_scripted};
 
@@ -305,8 +306,12 @@ fn masters_and_workers_survive_fault_histories() {
     let wrong = seeds.filter(|seed| {
         let history = History::of_master(*seed);
         let (wrong, said) = match faults::run(&history) {
-            Ok(report) => (None, report.said),
-            Err(failed) => (Some(failed.wrong), failed.said),
+            Ok(report) => {
+                let verdict = judge_history(&history, &report);
+                let sound = verdict.faults.is_empty();
+                ((!sound).then(|| verdict.to_string()), report.said)
+            }
+            Err(failed) => (Some(failed.wrong.to_string()), failed.said),
         };
         if let Some(wrong) = &wrong {
             println!("{history}  {wrong}");

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -14,6 +15,7 @@ use springtide_actors::job::{
 use springtide_actors::policy::Mode;
 use springtide_actors::scheduler::{Drain, NodeState, NodeStatus, Scheduler};
 use springtide_actors::worker::Worker;
+use springtide_judge::{Expectation, Verdict};
 use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::net::{Address, LinkProfile, MemoryConfig};
@@ -22,6 +24,7 @@ use springtide_simulator::apps::{Model, Shape};
 use springtide_simulator::faults;
 use springtide_simulator::machines::Machine;
 use springtide_simulator::{CompletedRun, Grid, Layout, Place, Run, simulate};
+use springtide_tests::judged::{judge_history, judge_records};
 use springtide_tests::number;
 use tokio::time::sleep;
 
@@ -108,7 +111,11 @@ fn run(clusters: &[u32], seed: u64) -> (CompletedRun, u64) {
         let grid = Grid::start(&layout, registry()).await;
         let run = grid.submit(TREE, params(seed), None).await.expect("it is taken");
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
-        let digest = grid.digest(&ended.records);
+        let mut records = ended.records.clone();
+        records.extend(grid.drain_records());
+        let verdict = judge_records(&records, &Expectation::default());
+        assert!(verdict.faults.is_empty(), "{verdict}");
+        let digest = grid.digest(&records);
         (ended, digest)
     })
 }
@@ -279,14 +286,21 @@ fn jobs_survive_fault_histories() {
     let first = number("SPRINGTIDE_HISTORIES_SEED", 1);
     let seeds = first..first + number("SPRINGTIDE_HISTORIES", 300);
     let alone = seeds.end - seeds.start == 1;
+    let judged = Mutex::new(Verdict::default());
     let tally = faults::run_all(seeds, |history, result| match result {
-        Ok(report) if alone => {
-            print!("{history}");
-            report.said.iter().for_each(|(at, text)| {
-                println!("{:9.3} s  {text}", at.as_secs_f64());
-            });
+        Ok(report) => {
+            let verdict = judge_history(history, report);
+            if !verdict.faults.is_empty() {
+                println!("{history}{verdict}");
+            }
+            judged.lock().expect("no thread panics").merge(verdict);
+            if alone {
+                print!("{history}");
+                report.said.iter().for_each(|(at, text)| {
+                    println!("{:9.3} s  {text}", at.as_secs_f64());
+                });
+            }
         }
-        Ok(_) => {}
         Err(failed) => {
             println!("{history}  {failed}");
             failed.said.iter().filter(|_| alone).for_each(|(at, text)| {
@@ -296,6 +310,11 @@ fn jobs_survive_fault_histories() {
     });
     let (after, seed) = tally.slowest;
     println!("{}slowest: seed {seed}, {after:?} after its last fault", tally.lines());
+    let judged = judged.into_inner().expect("no thread panics");
+    for (what, times) in &judged.judged {
+        println!("{times:9}  judged: {what}");
+    }
+    assert!(judged.faults.is_empty(), "{} faults by the judge", judged.faults.len());
     let replay = "SPRINGTIDE_HISTORIES=1 SPRINGTIDE_HISTORIES_SEED=<one of them> replays it";
     assert!(tally.wrong.is_empty(), "{:?}: {replay}", tally.wrong);
     let share = tally.histories / 100;

@@ -38,6 +38,9 @@ const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Scheduler {
     pub(super) fn execute(&mut self, ctx: &mut Context<Self>, mut actions: VecDeque<Action>) {
+        if !self.superseded {
+            self.record_granted(actions.iter());
+        }
         while let Some(action) = actions.pop_front() {
             if self.superseded {
                 return; // another scheduler executes all further actions
@@ -160,8 +163,11 @@ impl Scheduler {
                 }
                 Action::NewEpoch { job, known } => match self.store.new_epoch(job, known) {
                     Ok(epoch) => {
+                        self.recorder.record(GridEvent::EpochIssued { job, epoch });
                         let issued = Event::EpochIssued { job, epoch };
-                        actions.extend(self.core.handle(issued, Instant::now()));
+                        let following = self.core.handle(issued, Instant::now());
+                        self.record_granted(following.iter());
+                        actions.extend(following);
                     }
                     Err(error) => {
                         // A full disk may be freed, and until then the job waits without a

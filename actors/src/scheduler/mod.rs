@@ -4,6 +4,7 @@
 //! (`act`). It must not depend on how nodes are started, nor on what a job computes.
 
 mod act;
+mod holdings;
 mod inputs;
 mod reserve;
 
@@ -311,6 +312,7 @@ impl Scheduler {
         if self.superseded {
             return; // this scheduler has no authority any longer
         }
+        self.record_freed(&event);
         let now = Instant::now();
         // A panic leaves the core in an undefined state, and the end of this actor alone would
         // leave its grid without a scheduler.
@@ -779,6 +781,7 @@ impl Handler<Registered> for Scheduler {
             cluster: registration.cluster.clone(),
             incarnation: registration.incarnation,
             threads: registration.threads,
+            job: registration.work.as_ref().map(|work| work.job),
         });
         self.feed(ctx, Event::Registered(registration));
     }

@@ -4,7 +4,8 @@
 
 use actix::prelude::*;
 use springtide_protocol::reservation::{Refusal, Reservation};
-use springtide_runtime::event::Event as GridEvent;
+use springtide_runtime::event::{BookingRow, Event as GridEvent};
+use springtide_runtime::id::ClusterId;
 use tokio::time::Instant;
 
 use super::core::{Action, Agreed};
@@ -57,6 +58,8 @@ impl Scheduler {
     pub(super) fn end_reservation(&mut self, bill: &Bill) {
         let written = self.store.unreserved(bill.id);
         self.check_write(written);
+        self.recorder
+            .record(GridEvent::ReservationEnded { reservation: bill.id.0, why: bill.why.clone() });
         self.recorder.record(GridEvent::Decision {
             decision: format!(
                 "{} ({}) ends: it costs {:.2}, plus {:.2} for unused processors",
@@ -67,7 +70,21 @@ impl Scheduler {
         });
     }
 
-    fn record_agreement(&self, one: &Reservation) {
+    fn record_agreement(&mut self, one: &Reservation) {
+        let bookings = one.bookings().map(|(cluster, booking)| BookingRow {
+            cluster: cluster.clone(),
+            processors: booking.processors,
+            start_us: booking.start,
+            end_us: booking.end,
+        });
+        let bookings: Vec<BookingRow> = bookings.collect();
+        let booked = |cluster: &ClusterId| bookings.iter().any(|row| row.cluster == *cluster);
+        let capacity =
+            self.core.working_processors().into_iter().filter(|(cluster, _)| booked(cluster));
+        let capacity = capacity.collect();
+        let reservation = one.id.0;
+        let agreed = GridEvent::ReservationAgreed { reservation, bookings, capacity };
+        self.recorder.record(agreed);
         self.recorder.record(GridEvent::Decision {
             decision: format!("agree to {} ({})", one.id, one.name),
             why: "a broker requested it".to_owned(),
@@ -97,7 +114,12 @@ impl Handler<PrepareSlots> for Scheduler {
         ctx: &mut Self::Context,
     ) -> Self::Result {
         let answer = self.core.prepare(&ask, Instant::now());
-        self.finish_agreement(ctx, answer)
+        let answer = self.finish_agreement(ctx, answer);
+        if let Err(refusal) = &answer {
+            let (name, why) = (ask.name, refusal.to_string());
+            self.recorder.record(GridEvent::ReservationRefused { name, why });
+        }
+        answer
     }
 }
 

@@ -117,7 +117,7 @@ impl<'a> TraceBuilder<'a> {
 
     fn event(&mut self, at: i64, event: &'a Event, log: &'a RunLog) {
         match event {
-            Event::TaskStolen { job, path, task, from, to, scope, task_bytes } => {
+            Event::TaskStolen { job, path, task, from, to, scope, task_bytes, .. } => {
                 let slices = self.slices.entry(to).or_default();
                 self.open.entry((*job, path, from, to)).or_default().push_back(slices.len());
                 slices.push(Slice {
@@ -340,6 +340,8 @@ mod tests {
             to: "b-1".into(),
             scope: Scope::Wide,
             task_bytes: 7,
+            lease: None,
+            from_incarnation: None,
         }
     }
 

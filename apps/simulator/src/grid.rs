@@ -222,6 +222,13 @@ impl Grid {
         self.submitter.ended_again(job).await
     }
 
+    /// Takes the events that the head and all nodes recorded and did not send, of all incarnations.
+    pub fn drain_records(&self) -> Vec<Record> {
+        let mut records = self.head.endpoint.recorder.drain();
+        records.extend(self.machines.drain());
+        records
+    }
+
     /// A digest of all arrivals on the network so far and of the events recorded since the last
     /// call.
     ///

@@ -12,7 +12,7 @@ use super::pool::State;
 use super::queue::QueuedJob;
 use super::request::OpenRequest;
 use super::starts::grant;
-use super::{Core, Job};
+use super::{Core, HoldingChange, Job};
 use crate::job::{AssignError, JobError};
 use crate::scheduler::{Freed, JobState, MemberSilent, NodeFreed, SubmitError};
 
@@ -44,6 +44,8 @@ impl Core {
         }
         node.reason = Some(reason.to_owned());
         let State::Busy(job) = before else { return };
+        let (node, lost) = (id.clone(), reason.to_owned());
+        self.holding_changes.push(HoldingChange::Lost { job, node, reason: lost });
         let Some(held) = self.jobs.get_mut(&job) else { return self.returning_lost(job, id) };
         if !held.remove_node(id) {
             return self.end_if_empty(job); // it was being released
@@ -136,6 +138,8 @@ impl Core {
         }
         node.reason = Some(reason.clone());
         let cluster = node.cluster.clone();
+        let lost = HoldingChange::Lost { job, node: id.clone(), reason: reason.clone() };
+        self.holding_changes.push(lost);
         self.member_died(job, &id, &reason, now);
         let nodes = vec![id.clone()];
         out.push(Action::Replace { cluster, nodes, program: None, reason: reason.clone() });

@@ -212,6 +212,31 @@ pub struct Core {
     auditor: Auditor,
     /// The first count that would have become negative.
     shortfall: Option<Shortfall>,
+    /// Changes of which no action tells, for the log.
+    holding_changes: Vec<HoldingChange>,
+}
+
+/// A change of the nodes that a job holds, for the log.
+#[derive(Debug, PartialEq, Eq)]
+pub enum HoldingChange {
+    /// A job lost a node.
+    Lost {
+        /// The job.
+        job: JobId,
+        /// The lost node.
+        node: NodeId,
+        /// Reason of the loss.
+        reason: String,
+    },
+    /// A job of an earlier scheduler continues with its nodes.
+    Resumed {
+        /// The job.
+        job: JobId,
+        /// Epoch of its coordinator.
+        epoch: Epoch,
+        /// Its nodes that may be alive.
+        nodes: Vec<NodeId>,
+    },
 }
 
 impl Core {
@@ -238,6 +263,7 @@ impl Core {
             replay: VecDeque::new(),
             auditor: Auditor::default(),
             shortfall: None,
+            holding_changes: Vec::new(),
         }
     }
 
@@ -376,6 +402,11 @@ impl Core {
         self.answer_drains(out);
         self.notify_subscribers(now, out);
         self.close_idle(now, out);
+    }
+
+    /// Returns the changes of held nodes since the last call.
+    pub fn take_holding_changes(&mut self) -> Vec<HoldingChange> {
+        std::mem::take(&mut self.holding_changes)
     }
 
     /// Time at which [`Event::Tick`] is due, if no other event comes first.

@@ -17,7 +17,7 @@ use super::audit::AUDIT_EVERY;
 use super::event::{Action, Begun, Event, Recovered};
 use super::managed::{ManagedJob, NodeUse, Stage};
 use super::pool::State;
-use super::{Core, Job};
+use super::{Core, HoldingChange, Job};
 use crate::hardware::Hardware;
 use crate::job::JobError;
 use crate::manager::{Event as ManagerEvent, Need};
@@ -322,7 +322,7 @@ impl Core {
     }
 
     /// Epoch of a job; the first one for unknown jobs.
-    fn epoch_of(&self, id: JobId) -> Epoch {
+    pub fn epoch_of(&self, id: JobId) -> Epoch {
         let running = self.jobs.get(&id).map(|job| job.epoch);
         let queued = || Some(self.queue.iter().find(|waiting| waiting.job == id)?.epoch);
         running
@@ -462,6 +462,8 @@ impl Core {
             }
             self.managing.ledger.insert(node.clone(), (id, NodeUse::Computing));
         }
+        let nodes = members.iter().cloned().collect();
+        self.holding_changes.push(HoldingChange::Resumed { job: id, epoch: view.epoch, nodes });
         let mut sizes: BTreeMap<ClusterId, u32> = BTreeMap::new();
         for node in &members {
             *sizes.entry(self.nodes[node].cluster.clone()).or_default() += 1;

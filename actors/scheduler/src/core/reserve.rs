@@ -25,6 +25,12 @@ impl Core {
         (self.managing.manager.offers(), out)
     }
 
+    /// Number of the working processors of each cluster, as of the last poll.
+    pub fn working_processors(&mut self) -> BTreeMap<ClusterId, u32> {
+        let offers = self.managing.manager.offers();
+        offers.into_iter().map(|offer| (offer.cluster, offer.processors)).collect()
+    }
+
     /// Prepares a reservation, which is not on disk.
     pub fn prepare(&mut self, ask: &Ask, now: Instant) -> Agreed {
         self.agree(now, |manager, _| manager.prepare(ask))

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_actors::client::News;
-use springtide_actors::job::JobError;
+use springtide_actors::job::{JobError, NoteKind};
 use springtide_actors::scheduler::{CancelJob, JobState, RECONCILED_WITHIN, SubmitError};
+use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -101,6 +102,8 @@ struct Ends {
     ended: RefCell<BTreeMap<JobId, Result<Outcome, JobError>>>,
     again: Cell<u64>,
     cancelled: RefCell<BTreeSet<JobId>>,
+    /// Events that the jobs sent to the client.
+    records: RefCell<Vec<Record>>,
 }
 
 /// Runs a history of brief jobs.
@@ -114,7 +117,15 @@ pub(super) async fn play(
     let (of, received) = (Rc::clone(&grid), Rc::clone(&ends));
     let reading = actix_rt::spawn(async move {
         while let Some((job, news, _)) = of.submitter().news().await {
-            let News::Ended(ended) = news else { continue };
+            let ended = match news {
+                News::Ended(ended) => ended,
+                News::Note(note) => {
+                    if let NoteKind::Events { records } = *note {
+                        received.records.borrow_mut().extend(records);
+                    }
+                    continue;
+                }
+            };
             if received.ended.borrow_mut().insert(job, ended.outcome).is_some() {
                 received.again.set(received.again.get() + 1);
             }
@@ -204,8 +215,10 @@ pub(super) async fn play(
         return Err(Violation::Again(ends.again.get()).into());
     }
     let after = wall.saturating_sub(history.healed());
-    let digest = grid.digest(&[]);
-    Ok(HistoryReport { met, digest, said: Vec::new(), wall, after })
+    let mut records = ends.records.take();
+    records.extend(grid.drain_records());
+    let digest = grid.digest(&records);
+    Ok(HistoryReport { met, digest, records, said: Vec::new(), wall, after })
 }
 
 /// Cancels one of the jobs that the scheduler knows. Returns its state at that time.

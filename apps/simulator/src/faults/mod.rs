@@ -18,6 +18,7 @@ use std::fmt;
 use std::time::Duration;
 
 use springtide_actors::job::JobParams;
+use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{LinkProfile, MemoryConfig};
 
@@ -355,6 +356,8 @@ pub struct HistoryReport {
     pub met: PathCounts,
     /// Digest of all events.
     pub digest: u64,
+    /// All events of the head and the nodes.
+    pub records: Vec<Record>,
     /// Messages of the job.
     pub said: Vec<(Duration, String)>,
     /// Time from the job's submission to its end.

@@ -91,8 +91,10 @@ pub(super) async fn play(history: &History) -> Result<HistoryReport, HistoryFail
         return Err(HistoryFailure { wrong: Box::new(wrong), said: ended.said });
     }
     let after = ended.wall.saturating_sub(history.healed());
-    let digest = grid.digest(&ended.records);
-    Ok(HistoryReport { met, digest, said: ended.said, wall: ended.wall, after })
+    let mut records = ended.records;
+    records.extend(grid.drain_records());
+    let digest = grid.digest(&records);
+    Ok(HistoryReport { met, digest, records, said: ended.said, wall: ended.wall, after })
 }
 
 /// Executes faults at their times since `began`. Each task returns whether its fault could happen.

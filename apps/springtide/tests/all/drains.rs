@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::{CommandOutput, Running, kill, nodes, program, run, text, until};
+use crate::support::{
+    CommandOutput, Running, assert_sound, kill, nodes, program, run, text, until,
+};
 
 /// A grid that stays.
 pub struct Up {
@@ -113,6 +115,7 @@ impl Up {
         self.running.signal("TERM");
         assert_eq!(self.running.wait().code(), Some(0));
         assert_eq!(nodes(&self.dir), []);
+        assert_sound(&self.dir);
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Running, finish, kill, nodes, program, run, text, until};
+use crate::support::{Running, assert_sound, finish, kill, nodes, program, run, text, until};
 
 /// A job that takes far longer than any test.
 const ENDLESS: [&str; 4] = ["run", "queens", "--size", "18"];
@@ -236,6 +236,7 @@ fn deaths_at_random() {
         assert_eq!(running.wait().code(), Some(0), "run {run}, seed {seed}: {}", log());
         let ours = json(&text(&temp.path().join("stdout.log")));
         assert_eq!(ours["checksum"], answer, "run {run}, seed {seed}: {}", log());
+        assert_sound(&out);
         lost += log().matches("going on with").count() + log().matches("takes its place").count();
     }
     println!("{runs} of {runs} right; {lost} nodes lost while their jobs ran; seed {seed}");

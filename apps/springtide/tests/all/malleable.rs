@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Running, finish, kill, nodes, program, run, text, until};
+use crate::support::{Running, assert_sound, finish, kill, nodes, program, run, text, until};
 
 fn checksum(of: &str) -> Value {
     let result: Value = serde_json::from_str(of).unwrap();
@@ -119,6 +119,7 @@ fn nodes_drain_die_and_join_while_a_job_runs_and_why_explains_them() {
     }
     assert_eq!(client.wait().code(), Some(0), "{}", log());
     assert_eq!(checksum(&text(&dir.join("stdout.log"))), checksum(&alone.out), "{}", log());
+    assert_sound(&out);
     let out = out.to_str().unwrap();
     let why = run(&["why", out]);
     assert_eq!(why.code, Some(0), "{}", why.err);

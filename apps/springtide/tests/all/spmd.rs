@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Running, finish, kill, nodes, program, run, text, until};
+use crate::support::{Running, assert_sound, finish, kill, nodes, program, run, text, until};
 
 fn result(of: &str) -> Value {
     serde_json::from_str(of).unwrap_or_else(|error| panic!("{error}: {of}"))
@@ -57,6 +57,7 @@ fn bodies_move_on_when_a_node_is_killed() {
     let checksum = result(&text(&temp.path().join("stdout.log")))["checksum"].clone();
     assert_eq!(checksum, alone(&job), "{output}");
     assert_eq!(nodes(&out), []);
+    assert_sound(&out);
 }
 
 /// The program of an example, which `cargo test` builds unless it builds only this test.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Running, finish, kill, nodes, program, run, text, until};
+use crate::support::{Running, assert_sound, finish, kill, nodes, program, run, text, until};
 
 /// A running grid with two clusters of two nodes.
 struct Up {
@@ -67,6 +67,7 @@ fn a_job_whose_start_loses_a_node_ends_with_its_result() {
         assert_eq!(object["result"]["solutions"], 2680, "{out}");
         until("the node is back", || grid.idle().len() == 4);
     }
+    assert_sound(&grid.state());
 }
 
 #[test]

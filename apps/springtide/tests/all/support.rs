@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use springtide_judge::{Expectation, judge_dir};
+
 /// Longer than any step takes on a working host.
 pub const LONG: Duration = Duration::from_secs(120);
 
@@ -110,6 +112,12 @@ pub fn nodes(dir: &Path) -> Vec<(String, u32)> {
     }
     found.sort();
     found
+}
+
+/// Judges the logs of a run or a grid.
+pub fn assert_sound(dir: &Path) {
+    let verdict = judge_dir(dir, &Expectation::default()).unwrap();
+    assert!(verdict.faults.is_empty(), "{}: {verdict}", dir.display());
 }
 
 /// The text of an existing file, or of all files below a directory.

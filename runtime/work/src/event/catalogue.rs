@@ -46,6 +46,19 @@ pub struct WorkerRow {
     pub speed: Option<f32>,
 }
 
+/// Reserved processors of a cluster in an interval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BookingRow {
+    /// Cluster of the processors.
+    pub cluster: ClusterId,
+    /// Number of the processors.
+    pub processors: u32,
+    /// Start of the interval, in microseconds of the Unix epoch.
+    pub start_us: u64,
+    /// End of the interval, in microseconds of the Unix epoch.
+    pub end_us: u64,
+}
+
 /// The end of a task on its thief.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -116,6 +129,9 @@ pub enum Event {
         incarnation: Incarnation,
         /// Number of its compute threads.
         threads: u32,
+        /// The job that the node works for.
+        #[serde(default)]
+        job: Option<JobId>,
     },
     /// A node became a member of a job.
     NodeJoined {
@@ -164,6 +180,56 @@ pub enum Event {
         members: u32,
         /// The node that runs the job's coordinator.
         coordinator: Option<NodeId>,
+    },
+    /// The scheduler granted nodes to a job, or resumed a job of an earlier scheduler with them.
+    NodesGranted {
+        /// The job.
+        job: JobId,
+        /// Epoch of the job's owner.
+        epoch: Epoch,
+        /// The nodes. No other job holds them until the scheduler records that they are free.
+        nodes: Vec<NodeId>,
+        /// Whether an earlier scheduler had granted them.
+        resumed: bool,
+    },
+    /// Nodes of a job are free, or lost.
+    NodesFreed {
+        /// The job; absent: any job.
+        job: Option<JobId>,
+        /// The nodes; empty: all nodes of the job.
+        nodes: Vec<NodeId>,
+        /// Reason: the job is over, or the nodes released it, left it, or are lost.
+        why: String,
+    },
+    /// The scheduler issued an epoch for a job. It is on disk.
+    EpochIssued {
+        /// The job.
+        job: JobId,
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// The scheduler agreed to a reservation. It is on disk.
+    ReservationAgreed {
+        /// Number of the reservation.
+        reservation: u64,
+        /// Reserved processors and their intervals.
+        bookings: Vec<BookingRow>,
+        /// Number of working processors of each cluster with a booking.
+        capacity: BTreeMap<ClusterId, u32>,
+    },
+    /// The scheduler refused a reservation.
+    ReservationRefused {
+        /// Name of the reservation.
+        name: String,
+        /// Reason of the refusal.
+        why: String,
+    },
+    /// A reservation ended.
+    ReservationEnded {
+        /// Number of the reservation.
+        reservation: u64,
+        /// Reason of the end.
+        why: String,
     },
     /// A link is up: both sides have accepted it.
     LinkUp {
@@ -216,6 +282,12 @@ pub enum Event {
         scope: Scope,
         /// Size of the serialised task.
         task_bytes: u64,
+        /// The lease: an index in the victim's table, and the generation of that entry.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease: Option<[u32; 2]>,
+        /// Incarnation of the victim, which granted the lease.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from_incarnation: Option<Incarnation>,
     },
     /// A stolen task ended on its thief, which records this event.
     TaskEnded {
@@ -395,6 +467,12 @@ impl Event {
             | Event::NodeLeft { .. }
             | Event::NodeLost { .. }
             | Event::ViewChanged { .. }
+            | Event::NodesGranted { .. }
+            | Event::NodesFreed { .. }
+            | Event::EpochIssued { .. }
+            | Event::ReservationAgreed { .. }
+            | Event::ReservationRefused { .. }
+            | Event::ReservationEnded { .. }
             | Event::TaskFailed { .. }
             | Event::Decision { .. }
             | Event::Dropped { .. } => Weight::Decision,

@@ -11,7 +11,7 @@ mod log;
 mod record;
 mod recorder;
 
-pub use catalogue::{Event, Scope, TaskEnd, Weight, WorkerRow};
+pub use catalogue::{BookingRow, Event, Scope, TaskEnd, Weight, WorkerRow};
 pub use dir::{Manifest, RunDir, RunDirError};
 pub use log::{Header, LogError, ReadLog, RunLog, SCHEMA, read};
 pub use record::{EventHash, Record};

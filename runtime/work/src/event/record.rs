@@ -98,7 +98,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::event::{Scope, TaskEnd, Weight, WorkerRow};
+    use crate::event::{BookingRow, Scope, TaskEnd, Weight, WorkerRow};
     use crate::id::{ClusterId, Epoch, JobId, TaskPath};
     use crate::meter::{Counters, LatencySummary, Times};
 
@@ -143,6 +143,7 @@ pub(super) mod tests {
                 cluster: cluster.clone(),
                 incarnation,
                 threads: 4,
+                job: Some(job),
             },
             Event::NodeJoined { job, node: node.clone(), cluster: cluster.clone() },
             Event::NodeLeft { job, node: node.clone(), cluster: cluster.clone(), why: text() },
@@ -161,6 +162,21 @@ pub(super) mod tests {
                 members: 4,
                 coordinator: Some(node.clone()),
             },
+            Event::NodesGranted { job, epoch, nodes: vec![node.clone()], resumed: false },
+            Event::NodesFreed { job: Some(job), nodes: vec![node.clone()], why: text() },
+            Event::EpochIssued { job, epoch },
+            Event::ReservationAgreed {
+                reservation: 3,
+                bookings: vec![BookingRow {
+                    cluster: cluster.clone(),
+                    processors: 2,
+                    start_us: 5,
+                    end_us: 9,
+                }],
+                capacity: BTreeMap::from([(cluster.clone(), 4)]),
+            },
+            Event::ReservationRefused { name: text(), why: text() },
+            Event::ReservationEnded { reservation: 3, why: text() },
             Event::LinkUp { peer: other.clone(), cluster: cluster.clone(), rtt_us: Some(41_000) },
             Event::LinkDown { peer: other.clone(), why: text() },
             Event::LinkRefused {
@@ -176,6 +192,8 @@ pub(super) mod tests {
                 to: other.clone(),
                 scope: Scope::Wide,
                 task_bytes: 12,
+                lease: Some([3, 17]),
+                from_incarnation: Some(incarnation),
             },
             Event::TaskEnded {
                 job,
@@ -268,6 +286,8 @@ pub(super) mod tests {
             to: "del-2".into(),
             scope: Scope::Wide,
             task_bytes: 12,
+            lease: None,
+            from_incarnation: None,
         };
         let line = serde_json::to_string(&record("ams-1", 4, event)).unwrap();
         let golden = concat!(
@@ -292,7 +312,7 @@ pub(super) mod tests {
     #[test]
     fn decisions_and_membership_are_never_dropped() {
         let kept = catalogue().into_iter().filter(|event| event.weight() == Weight::Decision);
-        assert_eq!(kept.count(), 12);
+        assert_eq!(kept.count(), 18);
         assert_eq!(decision(1).weight(), Weight::Decision);
         assert_eq!(fact(1).weight(), Weight::Fact);
     }

@@ -435,6 +435,11 @@ fn field_type(of: &str) -> String {
         "TaskEnd" => "`done`, `failed`, `handed_back` or `stopped`",
         "serde_json::Value" => "any JSON",
         "Vec<String>" => "list of texts",
+        "Vec<NodeId>" => "list of nodes' names",
+        "[u32; 2]" => "two whole numbers",
+        "Vec<BookingRow>" => {
+            "list of objects: `cluster`, `processors`, and `start_us` and `end_us` of the interval"
+        }
         "Vec<WorkerRow>" => {
             "list of objects: `n` the node, `t` hundredths of its time by state, `v` its speed"
         }

@@ -219,6 +219,9 @@ impl Inner {
         let reclaimed = pool.reclaim_from(|thief| thief.node == *node);
         if !reclaimed.is_empty() {
             let count = reclaimed.len();
+            for (thief, task) in &reclaimed {
+                self.record_reclaimed(task.path.clone(), thief, why);
+            }
             // A stub that takes no part did not cause its node's death. The post still knows the
             // participants here, since it learns of the loss later.
             let registry = pool.registry();

@@ -70,6 +70,8 @@ impl Inner {
             to: self.me.node.clone(),
             scope: event_scope(scope),
             task_bytes: task.body.len() as u64,
+            lease: Some([task.lease.index, task.lease.generation]),
+            from_incarnation: Some(from.incarnation),
         });
         if task.needs.is_empty() {
             self.start_stolen(from, task, None);

@@ -42,11 +42,10 @@ impl Inner {
                 self.send_return(from, task.lease, PartialResults::default());
             }
         }
-        let lease = task.as_ref().map(|task| task.lease);
         let reply = StealReply { job: self.job, id, task };
         let sent = answer(&self.net, from, &reply);
-        match (lease, sent) {
-            (Some(lease), Err(why)) => self.reclaim(lease, from, &why),
+        match (reply.task, sent) {
+            (Some(task), Err(why)) => self.reclaim(task.lease, task.path, from, &why),
             (Some(_), Ok(())) => self.state().victim.remove_waiting(&from.node),
             (None, _) => {
                 if awaited.is_none() {
@@ -62,14 +61,20 @@ impl Inner {
     }
 
     /// Requeues a task at once that did not reach its thief.
-    pub(super) fn reclaim(&self, lease: LeaseId, thief: &Peer, why: &str) {
+    pub(super) fn reclaim(&self, lease: LeaseId, path: TaskPath, thief: &Peer, why: &str) {
         if self.pool_ref().reclaim(lease) {
+            self.record_reclaimed(path, thief, why);
             let mut state = self.state();
             state.counters.tasks.reclaimed += 1;
             state.count_event("a task that was not sent is taken back");
             drop(state);
             tracing::debug!(thief = %thief, why, "reclaimed a stolen task");
         }
+    }
+
+    pub(super) fn record_reclaimed(&self, path: TaskPath, thief: &Peer, why: &str) {
+        let (job, holder, why) = (self.job, thief.node.clone(), why.to_owned());
+        self.recorder.record(Event::LeaseReclaimed { job, path, holder, why });
     }
 
     pub(super) fn on_result(&self, from: &Peer, result: TaskResult) {
@@ -143,6 +148,8 @@ impl Inner {
             self.pool_ref().recover(depth);
         }
         if self.pool_ref().reclaim(lease) {
+            let (job, path, holder) = (self.job, task.path, from.node.clone());
+            self.recorder.record(Event::LeaseReturned { job, path, holder });
             let mut state = self.state();
             state.counters.tasks.returned += 1;
             state.count_event("a task comes back unfinished");
