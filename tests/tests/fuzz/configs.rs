@@ -75,28 +75,32 @@ fn examples(name: &str) -> Vec<Vec<u8>> {
 
 #[test]
 fn grid() {
-    fuzz::<GridConfig>("fuzz::configs::grid", examples("grid"));
+    let mut seeds = examples("grid");
+    seeds.push(GridConfig::template().into_bytes());
+    fuzz::<GridConfig>("fuzz::configs::grid", seeds);
 }
 
 #[test]
 fn node() {
-    let text = "grid = \"g\"\nnode = \"a-1\"\ncluster = \"a\"\nhead = \"127.0.0.1:7000\"\n\
-                [identity]\ndir = \"id\"\n[log]\nlevel = \"info\"\n";
     let mut seeds = examples("node");
-    seeds.push(text.as_bytes().to_vec());
+    seeds.push(NodeConfig::template().into_bytes());
     fuzz::<NodeConfig>("fuzz::configs::node", seeds);
 }
 
 #[test]
 fn site() {
     let mut seeds = examples("site");
-    seeds.push(b"grid = \"g\"\ncluster = \"a\"\nnodes = 4\n".to_vec());
+    // The sections of a node's file that a site's has as well, and its own key.
+    let text = "cluster = \"a\"\n[head]\nname = \"head\"\naddress = \"127.0.0.1:7000\"\n\
+                [identity]\ncertificate = \"a.cert.pem\"\nkey = \"a.key.pem\"\nca = \"ca.pem\"\n";
+    seeds.push(text.as_bytes().to_vec());
     fuzz::<SiteConfig>("fuzz::configs::site", seeds);
 }
 
 #[test]
 fn jobs() {
     let mut seeds = examples("jobs");
+    seeds.push(JobsConfig::template().into_bytes());
     seeds.push(b"[[job]]\nname = \"q\"\njob = \"queens\"\nargs = [\"--size\", \"10\"]\n".to_vec());
     fuzz::<JobsConfig>("fuzz::configs::jobs", seeds);
 }
@@ -104,6 +108,7 @@ fn jobs() {
 #[test]
 fn links() {
     let mut seeds = examples("links");
+    seeds.push(LinksConfig::template().into_bytes());
     seeds.push(
         b"[inside]\nrtt = \"1ms\"\n[[link]]\nfrom = \"a\"\nto = \"b\"\nrtt = \"20ms\"\n".to_vec(),
     );

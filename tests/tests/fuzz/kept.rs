@@ -1,6 +1,7 @@
 //! Files that a grid keeps: record stores, the scheduler's state, tokens, event logs and
 //! certificates.
 
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +56,11 @@ fn directory() -> tempfile::TempDir {
     } else {
         tempfile::tempdir().unwrap()
     }
+}
+
+/// An error's text without the directory, whose name is random.
+fn reason(error: impl Display, dir: &tempfile::TempDir) -> String {
+    error.to_string().replace(&*dir.path().to_string_lossy(), "")
 }
 
 const ANY: Schema = Schema { name: "any", version: 1 };
@@ -114,10 +120,10 @@ fn scheduler(bytes: &[u8]) -> Result<(), String> {
         }
     }
     drop(log);
-    let mut store = Store::open(dir.path()).map_err(|error| error.to_string())?;
-    store.recover(|_| true).map_err(|error| error.to_string())?;
-    let (first, _) = store.new_job().map_err(|error| error.to_string())?;
-    let (second, _) = store.new_job().map_err(|error| error.to_string())?;
+    let mut store = Store::open(dir.path()).map_err(|error| reason(error, &dir))?;
+    store.recover(|_| true).map_err(|error| reason(error, &dir))?;
+    let (first, _) = store.new_job().map_err(|error| reason(error, &dir))?;
+    let (second, _) = store.new_job().map_err(|error| reason(error, &dir))?;
     assert!(first < second);
     let (nodes, reservations) = (store.drained_nodes().clone(), store.reservations().clone());
     drop(store);
@@ -165,7 +171,7 @@ fn tokens() {
         let records = dir.path().join("join.records");
         fs::create_dir(&records).unwrap();
         fs::write(records.join("00000001.log"), bytes).unwrap();
-        BookFile::of(dir.path()).read().map(drop).map_err(|error| error.to_string())
+        BookFile::of(dir.path()).read().map(drop).map_err(|error| reason(error, &dir))
     };
     let dir = directory();
     BookFile::of(dir.path()).change(|_| ()).unwrap();
@@ -180,7 +186,7 @@ fn event_logs() {
         let dir = directory();
         let path = dir.path().join("events.jsonl");
         fs::write(&path, bytes).unwrap();
-        let log = event::read(&path).map_err(|error| error.to_string())?;
+        let log = event::read(&path).map_err(|error| reason(error, &dir))?;
         assert!(log.records.is_sorted_by(|a, b| a.order() < b.order()));
         Ok(())
     };

@@ -254,9 +254,14 @@ fn bodies_in_gadget() {
     let read = |bytes: &[u8]| {
         let bodies = gadget::read(bytes).map_err(|error| format!("{error:?}"))?;
         check(&bodies);
+        // The writer stores single precision, in which a value may be infinite.
+        let is_finite = |value: &u64| (f64::from_bits(*value) as f32).is_finite();
+        if !bits(&bodies).iter().all(is_finite) {
+            return Ok(());
+        }
         if let Ok(written) = gadget::write(&bodies, 0.0) {
-            let again = gadget::read(&written).map_err(|error| format!("{error:?}"));
-            assert_eq!(bits(&again.unwrap()), bits(&bodies));
+            let again = gadget::read(&written).map_err(|error| format!("{error:?}")).unwrap();
+            assert!(gadget::write(&again, 0.0).is_ok_and(|again| again == written));
         }
         Ok(())
     };
