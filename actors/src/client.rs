@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::job::{JobEnded, JobNote, NoteKind};
+use springtide_protocol::job::{JobEndReport, JobNote, NoteKind};
 use springtide_protocol::names::{CLIENT, HEAD, SCHEDULER};
 use springtide_protocol::receivers::Scheduler;
 use springtide_protocol::scheduler::JobAuthority;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
-use springtide_runtime::remote::{Origin, Remote};
+use springtide_runtime::remote::{MessageOrigin, Remote};
 use springtide_runtime::work::Outcome;
 use tokio::sync::{mpsc, watch};
 
-use crate::admit::{About, Asking, Judges, Places, Standing, ask_scheduler, outside};
+use crate::admit::{MessageSubject, AuthorityQuery, AdmitsMessages, Places, SenderStanding, ask_scheduler, outside};
 use crate::endpoint::Endpoint;
-use crate::links::{Door, Links};
+use crate::links::{LinkListener, LinkChanges};
 
 /// Maximum number of notes kept out of order. Each is small, or a file of a slower bulk transfer.
 const EARLY_MAX: usize = 4096;
@@ -30,11 +30,11 @@ const NEWS_MAX: usize = 256;
 
 /// News about a submitted job.
 #[derive(Clone, Debug)]
-pub enum News {
+pub enum JobUpdate {
     /// A note of the job.
     Note(Box<NoteKind>),
     /// The job has ended; nothing follows.
-    Ended(Box<JobEnded>),
+    Ended(Box<JobEndReport>),
 }
 
 /// Receipt for news: the receiver drops it after it has stored the news. Only then the sender of an
@@ -45,12 +45,12 @@ pub struct Receipt {
 }
 
 /// News of a job, with their receipt.
-pub type Heard = (JobId, News, Receipt);
+pub type ReceivedNews = (JobId, JobUpdate, Receipt);
 
 /// The client actor, published as [`CLIENT`].
 pub struct Client {
-    jobs: BTreeMap<JobId, JobEntry>,
-    news: mpsc::Sender<Heard>,
+    jobs: BTreeMap<JobId, JobNotes>,
+    news: mpsc::Sender<ReceivedNews>,
     /// Whether the receiver stores news: then answers wait for receipts.
     keeps: bool,
     /// The scheduler, which confirms coordinators of jobs, and this client's node.
@@ -60,7 +60,7 @@ pub struct Client {
 }
 
 /// A job with at least one note.
-enum JobEntry {
+enum JobNotes {
     Watched(Box<Watched>),
     /// Its end was forwarded. Until the end is stored, repeated reports wait for that.
     Over(Option<watch::Receiver<()>>),
@@ -68,7 +68,7 @@ enum JobEntry {
 
 impl Client {
     /// Creates a client, and the receiver of its news.
-    pub fn new() -> (Self, mpsc::Receiver<Heard>) {
+    pub fn new() -> (Self, mpsc::Receiver<ReceivedNews>) {
         let (news, receiver) = mpsc::channel(NEWS_MAX);
         let (jobs, authorities) = Default::default();
         (Self { jobs, news, keeps: false, scheduler: None, authorities }, receiver)
@@ -77,7 +77,7 @@ impl Client {
     /// Adds jobs of this process's predecessor, whose earlier notes are known already.
     #[must_use]
     pub fn resuming(mut self, jobs: impl IntoIterator<Item = JobId>) -> Self {
-        let joined = || JobEntry::Watched(Box::new(Watched { joins: true, ..Watched::default() }));
+        let joined = || JobNotes::Watched(Box::new(Watched { joins: true, ..Watched::default() }));
         self.jobs.extend(jobs.into_iter().map(|job| (job, joined())));
         self
     }
@@ -90,17 +90,17 @@ impl Client {
 
     /// Publishes the client of a process on its endpoint, before the endpoint starts. Returns its
     /// links and the receiver of its news.
-    pub fn publish(endpoint: &Endpoint) -> (Arc<Links>, mpsc::Receiver<Heard>) {
+    pub fn publish(endpoint: &Endpoint) -> (Arc<LinkChanges>, mpsc::Receiver<ReceivedNews>) {
         let (client, news) = Self::new();
         client.publish_on(endpoint, news)
     }
 
     /// Like [`Client::publish`], for a process that stores news on disk, with the jobs of its
     /// predecessor.
-    pub fn publish_again(
+    pub fn publish_resuming(
         endpoint: &Endpoint,
         jobs: impl IntoIterator<Item = JobId>,
-    ) -> (Arc<Links>, mpsc::Receiver<Heard>) {
+    ) -> (Arc<LinkChanges>, mpsc::Receiver<ReceivedNews>) {
         let (client, news) = Self::new();
         client.resuming(jobs).keeping().publish_on(endpoint, news)
     }
@@ -108,8 +108,8 @@ impl Client {
     fn publish_on(
         mut self,
         endpoint: &Endpoint,
-        news: mpsc::Receiver<Heard>,
-    ) -> (Arc<Links>, mpsc::Receiver<Heard>) {
+        news: mpsc::Receiver<ReceivedNews>,
+    ) -> (Arc<LinkChanges>, mpsc::Receiver<ReceivedNews>) {
         let me = endpoint.net.me().node.clone();
         // The scheduler is in this process or in the head's.
         let head = if endpoint.hub.publishes(SCHEDULER) { me.clone() } else { HEAD.into() };
@@ -118,15 +118,15 @@ impl Client {
             .hub
             .publish(CLIENT, self.start())
             .accepts_judged::<JobNote>()
-            .accepts_judged::<JobEnded>();
-        (Links::listen(&endpoint.router, Door::Client), news)
+            .accepts_judged::<JobEndReport>();
+        (LinkChanges::listen(&endpoint.router, LinkListener::Client), news)
     }
 
     /// The job's notes, unless its end was forwarded.
     fn watched(&mut self, job: JobId) -> Result<&mut Watched, Option<watch::Receiver<()>>> {
-        match self.jobs.entry(job).or_insert_with(|| JobEntry::Watched(Box::default())) {
-            JobEntry::Watched(watched) => Ok(watched),
-            JobEntry::Over(kept) => Err(kept.clone()),
+        match self.jobs.entry(job).or_insert_with(|| JobNotes::Watched(Box::default())) {
+            JobNotes::Watched(watched) => Ok(watched),
+            JobNotes::Over(kept) => Err(kept.clone()),
         }
     }
 
@@ -138,7 +138,7 @@ impl Client {
         if watched.over {
             // A small entry remains: there may be many jobs, and this process may run for long.
             let kept = watched.end.kept.clone();
-            self.jobs.insert(job, JobEntry::Over(Some(kept)));
+            self.jobs.insert(job, JobNotes::Over(Some(kept)));
             self.authorities.remove(&job);
         }
         if ready.is_empty() {
@@ -164,7 +164,7 @@ impl Client {
             }
         };
         let on_done = move |(), client: &mut Self, _: &mut _| {
-            if let Some(JobEntry::Over(kept)) = client.jobs.get_mut(&job)
+            if let Some(JobNotes::Over(kept)) = client.jobs.get_mut(&job)
                 && kept.as_ref().is_some_and(|kept| kept.has_changed().is_err())
             {
                 *kept = None;
@@ -174,14 +174,14 @@ impl Client {
     }
 }
 
-impl Judges for Client {
+impl AdmitsMessages for Client {
     fn standing(
         &mut self,
-        from: &Origin,
-        about: &About,
+        from: &MessageOrigin,
+        about: &MessageSubject,
         confirmed: Option<&JobAuthority>,
-    ) -> Standing {
-        let Some((scheduler, me)) = &self.scheduler else { return Standing::default() };
+    ) -> SenderStanding {
+        let Some((scheduler, me)) = &self.scheduler else { return SenderStanding::default() };
         let places = outside(from, Some(scheduler.node()));
         let mine = |authority: &&JobAuthority| authority.client.as_ref() == Some(me);
         if let Some(authority) = confirmed.filter(mine)
@@ -195,13 +195,13 @@ impl Judges for Client {
                 let coordinates = authority.coordinator.as_ref() == Some(&from.peer.node);
                 let places = places.or(Places::COORDINATOR.when(coordinates));
                 let epoch = Some(authority.epoch);
-                Standing { known: true, places, epoch, unsure: pending }
+                SenderStanding { known: true, places, epoch, is_uncertain: pending }
             }
-            None => Standing { known: false, places, epoch: None, unsure: pending },
+            None => SenderStanding { known: false, places, epoch: None, is_uncertain: pending },
         }
     }
 
-    fn ask(&self, from: &Origin, about: &About) -> Option<Asking> {
+    fn ask(&self, from: &MessageOrigin, about: &MessageSubject) -> Option<AuthorityQuery> {
         let (scheduler, _) = self.scheduler.as_ref()?;
         Some(ask_scheduler(scheduler, from.peer.node.clone(), about.job))
     }
@@ -217,7 +217,7 @@ impl Handler<JobNote> for Client {
     type Result = ResponseActFuture<Self, ()>;
 
     fn handle(&mut self, note: JobNote, ctx: &mut Self::Context) -> Self::Result {
-        let JobNote { job, epoch, seq, what } = note;
+        let JobNote { job, epoch, seq, kind: what } = note;
         let mut kept = None;
         if let Ok(watched) = self.watched(job) {
             let outcome = matches!(what, NoteKind::Outcome { .. });
@@ -230,10 +230,10 @@ impl Handler<JobNote> for Client {
     }
 }
 
-impl Handler<JobEnded> for Client {
+impl Handler<JobEndReport> for Client {
     type Result = ResponseActFuture<Self, ()>;
 
-    fn handle(&mut self, ended: JobEnded, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, ended: JobEndReport, ctx: &mut Self::Context) -> Self::Result {
         let job = ended.job;
         let kept = match self.watched(job) {
             Ok(watched) => watched.ended(ended).then(|| watched.end.kept.clone()),
@@ -283,7 +283,7 @@ struct Watched {
     iterations: Vec<f64>,
     /// Outcome reported before the end.
     outcome: Option<Box<Outcome>>,
-    ended: Option<Box<JobEnded>>,
+    ended: Option<Box<JobEndReport>>,
     over: bool,
     forwards_gaps: bool,
     /// Whether the first note defines the next number: the predecessor of this process received the
@@ -320,7 +320,7 @@ impl Watched {
     }
 
     /// Adds the end. Returns whether it is valid.
-    fn ended(&mut self, ended: JobEnded) -> bool {
+    fn ended(&mut self, ended: JobEndReport) -> bool {
         if let Some(epoch) = ended.epoch {
             self.follow(epoch);
             if epoch < self.epoch {
@@ -340,7 +340,7 @@ impl Watched {
         !self.over
     }
 
-    fn take(&mut self) -> Vec<(News, Receipt)> {
+    fn take(&mut self) -> Vec<(JobUpdate, Receipt)> {
         let mut ready = Vec::new();
         if self.over {
             self.early.clear();
@@ -363,7 +363,7 @@ impl Watched {
                 self.iterations.truncate(known);
                 self.iterations.push(*seconds);
             }
-            ready.push((News::Note(Box::new(what)), receipt));
+            ready.push((JobUpdate::Note(Box::new(what)), receipt));
         }
         // For a failed job, missing notes are not awaited.
         let all = self.early.is_empty() || self.ended.as_ref().is_some_and(|e| e.outcome.is_err());
@@ -378,7 +378,7 @@ impl Watched {
             }
             self.over = true;
             self.early.clear();
-            ready.push((News::Ended(ended), self.end.receipt()));
+            ready.push((JobUpdate::Ended(ended), self.end.receipt()));
         }
         ready
     }
@@ -392,24 +392,24 @@ mod tests {
     use crate::job::{JobError, JobReport};
 
     fn note(seq: u64) -> NoteKind {
-        NoteKind::Say { text: seq.to_string() }
+        NoteKind::Text { text: seq.to_string() }
     }
 
-    fn ended(ok: bool) -> JobEnded {
+    fn ended(ok: bool) -> JobEndReport {
         let outcome = Outcome { checksum: 1, result: serde_json::Value::Null };
         let failed = JobError::Cancelled { reason: "test".into() };
         let outcome = if ok { Ok(outcome) } else { Err(failed) };
         let report = JobReport::default();
-        JobEnded { job: JobId(1), epoch: Some(Epoch(1)), outcome, report }
+        JobEndReport { job: JobId(1), epoch: Some(Epoch(1)), outcome, report }
     }
 
-    fn text((news, _): &(News, Receipt)) -> String {
+    fn text((news, _): &(JobUpdate, Receipt)) -> String {
         match news {
-            News::Note(note) => match &**note {
-                NoteKind::Say { text } => text.clone(),
+            JobUpdate::Note(note) => match &**note {
+                NoteKind::Text { text } => text.clone(),
                 other => format!("{other:?}"),
             },
-            News::Ended(ended) => format!("end {}", ended.outcome.is_ok()),
+            JobUpdate::Ended(ended) => format!("end {}", ended.outcome.is_ok()),
         }
     }
 
@@ -479,10 +479,10 @@ mod tests {
         let mut watched = Watched::default();
         let outcome = Outcome { checksum: 7, result: serde_json::Value::Null };
         watched.note(Epoch(1), 0, NoteKind::Outcome { outcome: Box::new(outcome.clone()) });
-        assert!(matches!(watched.take()[..], [(News::Note(_), _)]));
-        watched.ended(JobEnded { epoch: None, ..ended(false) });
+        assert!(matches!(watched.take()[..], [(JobUpdate::Note(_), _)]));
+        watched.ended(JobEndReport { epoch: None, ..ended(false) });
         let news = watched.take();
-        let [(News::Ended(end), _)] = &news[..] else { panic!("{news:?}") };
+        let [(JobUpdate::Ended(end), _)] = &news[..] else { panic!("{news:?}") };
         assert_eq!(end.outcome, Ok(outcome));
     }
 
@@ -501,14 +501,14 @@ mod tests {
                 let client = if keeps { client.keeping() } else { client }.start();
                 let outcome = Outcome { checksum: 7, result: serde_json::Value::Null };
                 let what = NoteKind::Outcome { outcome: Box::new(outcome) };
-                let first = JobNote { job: JobId(1), epoch: Epoch(1), seq: 0, what };
-                let other = || JobNote { job: JobId(2), epoch: Epoch(1), seq: 0, what: note(0) };
+                let first = JobNote { job: JobId(1), epoch: Epoch(1), seq: 0, kind: what };
+                let other = || JobNote { job: JobId(2), epoch: Epoch(1), seq: 0, kind: note(0) };
                 let noted = actix::spawn(client.send(first));
                 // Repeated, since its answer was late.
                 let ends = [(); 2].map(|()| actix::spawn(client.send(ended(true))));
                 let (_, _, outcome) = news.recv().await.unwrap();
                 let (_, item, end) = news.recv().await.unwrap();
-                assert!(matches!(item, News::Ended(_)));
+                assert!(matches!(item, JobUpdate::Ended(_)));
                 // Other news do not wait for it.
                 client.send(other()).await.unwrap();
                 if keeps {

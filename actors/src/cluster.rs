@@ -10,22 +10,22 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
-use springtide_runtime::membership::{Detector, Finding, Patience, View};
+use springtide_runtime::membership::{Detector, Finding, SilenceLimits, View};
 use springtide_runtime::meter::{
     BenchmarkSpec, LinkReport, NodeReport, Overheads, PeriodMeasure, Scale, SpecId, SpeedReport,
-    Tally,
+    ReportTally,
 };
-use springtide_runtime::remote::{Hub, Origin, Receives, RemoteError, RemoteMessage};
+use springtide_runtime::remote::{Hub, MessageOrigin, Receives, RemoteError, RemoteMessage};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::admit::{About, Asking, Judges, Standing, ask_scheduler, outside};
-use crate::policy::{Agreed, ClusterAggregate, History, Memory, Mode, Uplink, WorkerStats};
-use crate::pulse::{Pulse, StaleView};
-use crate::worker_calls::{probe_indirectly, tell_view};
+use crate::admit::{MessageSubject, AuthorityQuery, AdmitsMessages, SenderStanding, ask_scheduler, outside};
+use crate::policy::{SharedParameters, ClusterAggregate, WorkerHistory, Memory, Mode, Uplink, WorkerStats};
+use crate::pulse::{Heartbeats, StaleView};
+use crate::worker_calls::{probe_indirectly, send_view};
 pub use springtide_protocol::cluster::*;
 use springtide_protocol::job::JobSpec;
-use springtide_protocol::look::LookAtCluster;
+use springtide_protocol::look::InspectCluster;
 use springtide_protocol::names::{SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name};
 use springtide_protocol::receivers::{Coordinator, Scheduler, Worker};
 use springtide_protocol::scheduler::{JobAuthority, MemberSilent};
@@ -54,15 +54,15 @@ pub struct ClusterCoordinator {
     joined: BTreeSet<NodeId>,
     /// Number of workers at the last report that all have joined.
     reported_joined: Option<u32>,
-    tally: Tally<NodeId>,
+    tally: ReportTally<NodeId>,
     periods: u64,
     /// Heartbeats of the workers.
-    pulse: Arc<Pulse>,
+    pulse: Arc<Heartbeats>,
     measured: BTreeMap<NodeId, Measured>,
     /// A benchmark that a worker proposes.
     candidate: Option<BenchmarkSpec>,
     /// The coordinator's last reply.
-    reply: ClusterTold,
+    reply: ClusterPeriodReply,
     /// Bytes to other clusters when the last period ended.
     wide_bytes: u64,
     /// State for inspection.
@@ -78,7 +78,7 @@ pub struct ClusterCoordinator {
 /// A worker's statistics over its reports.
 #[derive(Default)]
 struct Measured {
-    history: History,
+    history: WorkerHistory,
     speed: Option<SpeedReport>,
     links: LinkReport,
 }
@@ -91,7 +91,7 @@ impl ClusterCoordinator {
         cluster: ClusterId,
         hub: Arc<Hub>,
         scheduler: NodeId,
-        pulse: Arc<Pulse>,
+        pulse: Arc<Heartbeats>,
     ) -> Self {
         Self {
             spec,
@@ -99,16 +99,16 @@ impl ClusterCoordinator {
             cluster,
             hub,
             scheduler,
-            upward: Detector::new(Patience::WIDE, Instant::now()),
+            upward: Detector::new(SilenceLimits::WIDE, Instant::now()),
             probes: 0,
             joined: BTreeSet::new(),
             reported_joined: None,
-            tally: Tally::new(),
+            tally: ReportTally::new(),
             periods: 0,
             pulse,
             measured: BTreeMap::new(),
             candidate: None,
-            reply: ClusterTold::default(),
+            reply: ClusterPeriodReply::default(),
             wide_bytes: 0,
             looked: look::WorkerTable::default(),
             finishes: false,
@@ -134,7 +134,7 @@ impl ClusterCoordinator {
                     tracing::warn!(%node, ?silent, "silent: declared dead");
                     let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
                     let job = self.spec.id;
-                    let silent = Silent { job, node, silent_ms };
+                    let silent = NodeSilence { job, node, silent_ms };
                     self.send_to_coordinator(silent, SILENT_REPORT_RETRY, ctx);
                 }
             }
@@ -157,10 +157,10 @@ impl ClusterCoordinator {
         let (hub, name) = (self.hub.clone(), cluster_coordinator_name(self.spec.id));
         let addr = self.start();
         hub.publish(&name, addr.clone())
-            .accepts_judged::<Joined>()
-            .accepts_judged::<Period>()
+            .accepts_judged::<WorkerJoined>()
+            .accepts_judged::<WorkerPeriod>()
             .accepts_judged::<GetMemory>()
-            .accepts_judged::<LookAtCluster>()
+            .accepts_judged::<InspectCluster>()
             .accepts_judged::<FinishCluster>()
             .accepts_judged::<FinishWithout>();
         addr
@@ -206,14 +206,14 @@ impl ClusterCoordinator {
         if members.is_subset(&self.joined) && self.reported_joined != Some(workers) {
             self.reported_joined = Some(workers);
             let (job, cluster) = (self.spec.id, self.cluster.clone());
-            let joined = ClusterJoined { job, cluster, workers };
+            let joined = ClusterReady { job, cluster, workers };
             self.send_to_coordinator(joined, JOIN_REPORT_RETRY, ctx);
         }
     }
 
     /// Sends the view to a worker that has an older one.
     fn send_view(&self, node: &NodeId, ctx: &mut Context<Self>) {
-        let sending = tell_view(&self.hub, node, self.spec.id, &self.view, None);
+        let sending = send_view(&self.hub, node, self.spec.id, &self.view, None);
         // A lost view is repeated when the worker reports under an older one.
         ctx.spawn(async move { drop(sending.await) }.into_actor(self));
     }
@@ -230,7 +230,7 @@ impl ClusterCoordinator {
         };
         let now = Instant::now();
         self.upward.watch([(node.clone(), incarnation)], now);
-        for finding in self.upward.look(now) {
+        for finding in self.upward.check(now) {
             // Reported again after the same silence: other observers may agree only later.
             let Finding::Dead(_, silent) = finding else { continue };
             let report = MemberSilent {
@@ -239,8 +239,8 @@ impl ClusterCoordinator {
                 node: node.clone(),
                 incarnation,
                 reason: format!("silent for {:.1} s", silent.as_secs_f64()),
-                by: Some(self.cluster.clone()),
-                voice: Some((me.node.clone(), me.incarnation)),
+                reporting_cluster: Some(self.cluster.clone()),
+                reporter: Some((me.node.clone(), me.incarnation)),
             };
             let remote = self.hub.remote::<Scheduler>(&self.scheduler, SCHEDULER);
             let call = remote.send(report).start();
@@ -249,15 +249,15 @@ impl ClusterCoordinator {
         self.probe_coordinator(&node, incarnation, ctx);
         let remote = self.hub.remote::<Coordinator>(&node, &coordinator_name(self.spec.id));
         let alive =
-            ClusterAlive { job: self.spec.id, node: me.node.clone(), incarnation: me.incarnation };
-        let request = remote.send(alive).deadline(Patience::WIDE.suspect).start();
+            ClusterHeartbeat { job: self.spec.id, node: me.node.clone(), incarnation: me.incarnation };
+        let request = remote.send(alive).deadline(SilenceLimits::WIDE.suspect).start();
         // The other side reacts to silence, and any answer is a sign of life.
         ctx.spawn(request.into_actor(self).map(move |answer, cluster, _| {
             let is_alive = |error: &RemoteError| {
                 matches!(error, RemoteError::NoActor { .. } | RemoteError::Refused { .. })
             };
             if answer.as_ref().err().is_none_or(is_alive) {
-                cluster.upward.heard(&node, incarnation, Instant::now());
+                cluster.upward.record_message(&node, incarnation, Instant::now());
             }
         }));
     }
@@ -271,7 +271,7 @@ impl ClusterCoordinator {
         ctx: &mut Context<Self>,
     ) {
         let silence = self.upward.silence(node, Instant::now());
-        if silence.is_none_or(|silence| silence < Patience::WIDE.suspect) {
+        if silence.is_none_or(|silence| silence < SilenceLimits::WIDE.suspect) {
             return;
         }
         self.probes = self.probes.wrapping_add(1);
@@ -279,7 +279,7 @@ impl ClusterCoordinator {
             probe_indirectly(&self.hub, self.spec.id, &self.view, (node, incarnation), self.probes);
         let node = node.clone();
         ctx.spawn(probe.into_actor(self).map(move |reached, cluster, _| {
-            if reached && cluster.upward.heard(&node, incarnation, Instant::now()).is_some() {
+            if reached && cluster.upward.record_message(&node, incarnation, Instant::now()).is_some() {
                 tracing::info!(%node, "the job's coordinator is silent here, but others reach it");
             }
         }));
@@ -319,7 +319,7 @@ impl ClusterCoordinator {
         }));
     }
 
-    fn accept_reply(&mut self, mut reply: ClusterTold) {
+    fn accept_reply(&mut self, mut reply: ClusterPeriodReply) {
         // The reply contains the benchmark only if it changed.
         reply.benchmark = reply.benchmark.or_else(|| self.reply.benchmark.take());
         self.reply = reply;
@@ -344,8 +344,8 @@ impl ClusterCoordinator {
     fn aggregate(&mut self, scale: &Scale) -> ClusterAggregate {
         let settings = &self.spec.params.settings;
         let agreed = match &self.reply.memory {
-            Some(memory) => Agreed::of(memory, settings),
-            None => Agreed::of(&Memory::new(settings), settings),
+            Some(memory) => SharedParameters::of(memory, settings),
+            None => SharedParameters::of(&Memory::new(settings), settings),
         };
         let view = &self.view;
         let of_cluster = |node: &NodeId| view.cluster_of(node) == Some(&self.cluster);
@@ -410,17 +410,17 @@ impl ClusterCoordinator {
     }
 }
 
-impl Judges for ClusterCoordinator {
+impl AdmitsMessages for ClusterCoordinator {
     fn standing(
         &mut self,
-        from: &Origin,
-        about: &About,
+        from: &MessageOrigin,
+        about: &MessageSubject,
         confirmed: Option<&JobAuthority>,
-    ) -> Standing {
+    ) -> SenderStanding {
         if about.job != self.spec.id {
-            return Standing::default().with(outside(from, Some(&self.scheduler)));
+            return SenderStanding::default().with(outside(from, Some(&self.scheduler)));
         }
-        let standing = Standing::in_view(&self.view, from);
+        let standing = SenderStanding::in_view(&self.view, from);
         let standing = standing.with(outside(from, Some(&self.scheduler)));
         match confirmed {
             Some(authority) => standing.confirmed(authority, from),
@@ -428,7 +428,7 @@ impl Judges for ClusterCoordinator {
         }
     }
 
-    fn ask(&self, from: &Origin, about: &About) -> Option<Asking> {
+    fn ask(&self, from: &MessageOrigin, about: &MessageSubject) -> Option<AuthorityQuery> {
         let scheduler = self.hub.remote(&self.scheduler, SCHEDULER);
         Some(ask_scheduler(&scheduler, from.peer.node.clone(), about.job))
     }
@@ -449,10 +449,10 @@ impl Actor for ClusterCoordinator {
             ctx.run_interval(period, |coordinator, ctx| coordinator.push_period(ctx));
         });
         self.watch_members(ctx);
-        ctx.run_interval(Patience::CLUSTER.every, |coordinator, ctx| {
+        ctx.run_interval(SilenceLimits::CLUSTER.every, |coordinator, ctx| {
             coordinator.check_members(ctx);
         });
-        ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| coordinator.send_heartbeat(ctx));
+        ctx.run_interval(SilenceLimits::WIDE.every, |coordinator, ctx| coordinator.send_heartbeat(ctx));
     }
 
     fn stopped(&mut self, ctx: &mut Self::Context) {
@@ -460,10 +460,10 @@ impl Actor for ClusterCoordinator {
     }
 }
 
-impl Handler<Joined> for ClusterCoordinator {
+impl Handler<WorkerJoined> for ClusterCoordinator {
     type Result = ();
 
-    fn handle(&mut self, message: Joined, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: WorkerJoined, ctx: &mut Self::Context) {
         if message.job != self.spec.id {
             return;
         }
@@ -523,10 +523,10 @@ impl Handler<StaleView> for ClusterCoordinator {
     }
 }
 
-impl Handler<Period> for ClusterCoordinator {
-    type Result = MessageResult<Period>;
+impl Handler<WorkerPeriod> for ClusterCoordinator {
+    type Result = MessageResult<WorkerPeriod>;
 
-    fn handle(&mut self, message: Period, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, message: WorkerPeriod, ctx: &mut Self::Context) -> Self::Result {
         if message.view < (self.view.epoch, self.view.version) {
             self.send_view(&message.report.node, ctx);
         }
@@ -538,14 +538,14 @@ impl Handler<Period> for ClusterCoordinator {
         }
         let NodeReport { node, incarnation, seq, statistics, .. } = message.report;
         self.looked.record_report(&node, incarnation, &statistics);
-        if let Err(error) = self.tally.put(node.clone(), incarnation.0, seq, statistics) {
+        if let Err(error) = self.tally.add(node.clone(), incarnation.0, seq, statistics) {
             tracing::warn!(%node, %error, "a worker's report is malformed; its last one counts");
         }
         let benchmark = self.reply.benchmark.clone();
-        let is_for_it = self.reply.only.as_ref().is_none_or(|only| *only == node);
+        let is_for_it = self.reply.benchmark_node.as_ref().is_none_or(|only| *only == node);
         let benchmark = benchmark.filter(|spec| is_for_it && message.benchmark != Some(spec.id()));
         let proposed = self.reply.proposed || self.candidate.is_some();
-        MessageResult(WorkerTold { proposed, benchmark })
+        MessageResult(WorkerPeriodReply { proposed, benchmark })
     }
 }
 
@@ -567,14 +567,14 @@ impl Handler<GetMemory> for ClusterCoordinator {
 }
 
 impl Handler<FinishCluster> for ClusterCoordinator {
-    type Result = ResponseActFuture<Self, ClusterFinal>;
+    type Result = ResponseActFuture<Self, ClusterFinalReport>;
 
     fn handle(&mut self, message: FinishCluster, _ctx: &mut Self::Context) -> Self::Result {
         let job = message.job;
         if message.epoch < self.view.epoch {
             // A replaced coordinator must not end its successor's job.
             let cluster = self.cluster.clone();
-            return Box::pin(actix::fut::ready(ClusterFinal::nothing(cluster)));
+            return Box::pin(actix::fut::ready(ClusterFinalReport::nothing(cluster)));
         }
         self.finishes = true;
         let requests: Vec<_> = self
@@ -611,7 +611,7 @@ impl Handler<FinishCluster> for ClusterCoordinator {
                     Ok(Some(last)) => {
                         let NodeReport { node, incarnation, seq, statistics, .. } = last.report;
                         if let Err(error) =
-                            coordinator.tally.put(node.clone(), incarnation.0, seq, statistics)
+                            coordinator.tally.add(node.clone(), incarnation.0, seq, statistics)
                         {
                             tracing::warn!(%node, %error, "a worker's last report is malformed");
                         }
@@ -628,7 +628,7 @@ impl Handler<FinishCluster> for ClusterCoordinator {
             let mut statistics = coordinator.tally.total();
             statistics.latencies = coordinator.tally.take_latencies();
             ctx.stop();
-            ClusterFinal {
+            ClusterFinalReport {
                 cluster: coordinator.cluster.clone(),
                 workers: coordinator.joined.len() as u32,
                 statistics,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use springtide_runtime::event::{Event, Recorder, wall_clock_us};
 use springtide_runtime::id::{Incarnation, Peer};
 use springtide_runtime::net::tls::NodeIdentity;
-use springtide_runtime::net::{AsyncUdpSocket, BAN, Inbox, Net, NetConfig, NetError, Router};
+use springtide_runtime::net::{AsyncUdpSocket, BAN_DURATION, NetworkHandler, Net, NetConfig, NetError, Router};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::wire::Kind;
 use tokio::time::Instant;
@@ -28,12 +28,12 @@ const INCIDENTS: Kind = Kind(u16::MAX - 100);
 /// Records peers' violations of the protocol.
 struct ViolationRecorder(Recorder);
 
-impl Inbox for ViolationRecorder {
+impl NetworkHandler for ViolationRecorder {
     fn frame(&self, _from: &Peer, _kind: Kind, _body: Bytes) {}
 
-    fn struck(&self, peer: &Peer, why: &str, banned: bool) {
+    fn violation(&self, peer: &Peer, why: &str, banned: bool) {
         let consequence = if banned {
-            format!("its links are refused for {} s", BAN.as_secs())
+            format!("its links are refused for {} s", BAN_DURATION.as_secs())
         } else {
             "its link is closed".to_owned()
         };
@@ -92,12 +92,12 @@ impl Endpoint {
     fn with_net(net: Net, began_unix_us: Option<u64>) -> Self {
         let hub = Hub::new(net.clone());
         let router = Arc::new(Router::default());
-        router.on(Hub::KINDS, hub.clone());
+        router.route(Hub::KINDS, hub.clone());
         let me = net.me();
         let began = (Instant::now(), began_unix_us);
         let recorder = Recorder::dated(me.node.clone(), me.incarnation, began, FACTS_MAX);
         let incidents = Arc::new(ViolationRecorder(recorder.clone()));
-        router.on(INCIDENTS..=INCIDENTS, incidents);
+        router.route(INCIDENTS..=INCIDENTS, incidents);
         let denied = recorder.clone();
         hub.observe_denials(move |denial| {
             let (peer, message, why) = (&denial.from.peer, denial.message, denial.why);

@@ -11,32 +11,32 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::net::join::{JoinDoor, JoinLimits};
+use springtide_runtime::net::join::{JoinEndpoint, JoinLimits};
 use springtide_runtime::net::tls::{NodeIdentity, TlsError};
 use springtide_runtime::net::{Contact, NetError};
 
 use crate::endpoint::Endpoint;
-use crate::enrol::{Enrolment, Office};
-use crate::files::Keeping;
-use crate::links::{Door, Links};
+use crate::enrol::{EnrolmentActor, EnrolmentService};
+use crate::files::FileServerSettings;
+use crate::links::{LinkListener, LinkChanges};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::Scheduler;
-use crate::scheduler::core::Recovered;
-use crate::scheduler::manager::Settings;
+use crate::scheduler::core::RecoveredJob;
+use crate::scheduler::manager::ManagerSettings;
 use crate::site::{OnDemand, Site};
-use crate::site_host::Part;
+use crate::site_host::SiteParts;
 use crate::store::Store;
-use springtide_protocol::files::FilesHere;
-use springtide_protocol::job::JobOver;
+use springtide_protocol::files::FilesReport;
+use springtide_protocol::job::JobEndNotice;
 use springtide_protocol::names::SCHEDULER;
 pub use springtide_protocol::names::{HEAD, HEAD_CLUSTER};
 use springtide_protocol::scheduler::{
-    CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetAuthority,
+    CancelJob, CancelClientJobs, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetAuthority,
     GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GetWait, GridStatus, HandOver,
-    JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLost, NodeState, PlanJob, PrepareSlots,
-    Registered, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SitePolled, SiteUp,
-    SpeedsMeasured, StubGone, StubWaits, Submit, Subscribe, Undrain, WithdrawNodes,
+    JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLoss, NodeState, PlanJob, PrepareSlots,
+    NodeRegistration, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SiteReport, SiteRegistration,
+    SpeedsMeasured, StubLoss, StubDelay, Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use springtide_protocol::site::{EndNodes, LeaveNodes};
 
@@ -53,13 +53,13 @@ pub struct Head {
     /// Number of permanent nodes, by cluster.
     standing: BTreeMap<ClusterId, usize>,
     /// Endpoint where nodes join, if enabled.
-    door: Rc<RefCell<Option<JoinDoor>>>,
+    door: Rc<RefCell<Option<JoinEndpoint>>>,
 }
 
 impl Head {
     /// Starts a scheduler with this store on this endpoint, and accepts links. `settings` determine
     /// the sharing of nodes among malleable jobs.
-    pub fn start(endpoint: Endpoint, store: Store, settings: Settings) -> Self {
+    pub fn start(endpoint: Endpoint, store: Store, settings: ManagerSettings) -> Self {
         Self::start_again(endpoint, store, settings, (Vec::new(), Vec::new()), |_, _| ())
     }
 
@@ -68,11 +68,11 @@ impl Head {
     pub fn start_again(
         endpoint: Endpoint,
         store: Store,
-        settings: Settings,
-        (recovered, clusters): (Vec<Recovered>, Vec<ClusterId>),
+        settings: ManagerSettings,
+        (recovered, clusters): (Vec<RecoveredJob>, Vec<ClusterId>),
         before: impl FnOnce(&Endpoint, &Addr<Scheduler>),
     ) -> Self {
-        let links = Links::listen(&endpoint.router, Door::Scheduler);
+        let links = LinkChanges::listen(&endpoint.router, LinkListener::Scheduler);
         let Endpoint { net, hub, recorder, .. } = endpoint.clone();
         let scheduler = Scheduler::new(net, hub, links, store, recorder, settings);
         let scheduler = scheduler.recovering(recovered, clusters).start();
@@ -81,7 +81,7 @@ impl Head {
             .publish(SCHEDULER, scheduler.clone())
             .accepts_judged::<Submit>()
             .accepts_judged::<CancelJob>()
-            .accepts_judged::<CancelJobsOf>()
+            .accepts_judged::<CancelClientJobs>()
             .accepts_judged::<GetStatus>()
             .accepts_judged::<GetWait>()
             .accepts_judged::<GetJob>()
@@ -94,13 +94,13 @@ impl Head {
             .accepts_judged::<ConfirmSlots>()
             .accepts_judged::<ReleaseSlots>()
             .accepts_judged::<GetFiles>()
-            .accepts_judged::<FilesHere>()
-            .accepts_judged::<SiteUp>()
-            .accepts_judged::<Registered>()
-            .accepts_judged::<NodeLost>()
-            .accepts_judged::<SitePolled>()
-            .accepts_judged::<StubGone>()
-            .accepts_judged::<StubWaits>()
+            .accepts_judged::<FilesReport>()
+            .accepts_judged::<SiteRegistration>()
+            .accepts_judged::<NodeRegistration>()
+            .accepts_judged::<NodeLoss>()
+            .accepts_judged::<SiteReport>()
+            .accepts_judged::<StubLoss>()
+            .accepts_judged::<StubDelay>()
             .accepts_judged::<MemberSilent>()
             .accepts_judged::<RequestNodes>()
             .accepts_judged::<WithdrawNodes>()
@@ -116,7 +116,7 @@ impl Head {
             .accepts_judged::<SpeedsMeasured>()
             .accepts_judged::<Drain>()
             .accepts_judged::<Undrain>()
-            .accepts_judged::<JobOver>();
+            .accepts_judged::<JobEndNotice>();
         Prober::publish(&endpoint.hub);
         before(&endpoint, &scheduler);
         endpoint.start();
@@ -152,13 +152,13 @@ impl Head {
         nodes: Vec<NodeRequest>,
         provider: Rc<dyn Provider>,
         on_demand: OnDemand,
-        keeping: Option<Keeping>,
+        keeping: Option<FileServerSettings>,
     ) {
         if !provider.on_demand() {
             self.standing.insert(cluster.clone(), nodes.len());
         }
         let here = self.endpoint.net.me().node.clone();
-        let part = Part { cluster: cluster.clone(), nodes, provider, on_demand, keeping };
+        let part = SiteParts { cluster: cluster.clone(), nodes, provider, on_demand, keeping };
         let (site, _) = part.publish(&self.endpoint, &here, None);
         self.sites.insert(cluster, site);
     }
@@ -171,28 +171,28 @@ impl Head {
     /// The address cannot be opened.
     pub fn enrol(
         &mut self,
-        office: Office,
+        office: EnrolmentService,
         identity: &NodeIdentity,
         door: Option<(SocketAddr, JoinLimits)>,
     ) -> Result<Option<SocketAddr>, NetError> {
         let office = Arc::new(office);
         let opened =
-            door.map(|(bind, limits)| JoinDoor::open(bind, identity, office.clone(), limits));
+            door.map(|(bind, limits)| JoinEndpoint::open(bind, identity, office.clone(), limits));
         let opened = opened.transpose()?;
-        let address = opened.as_ref().map(JoinDoor::address);
+        let address = opened.as_ref().map(JoinEndpoint::address);
         *self.door.borrow_mut() = opened;
         let door = Rc::clone(&self.door);
-        let counts = move || door.borrow().as_ref().map(JoinDoor::counts).unwrap_or_default();
+        let counts = move || door.borrow().as_ref().map(JoinEndpoint::counts).unwrap_or_default();
         let Endpoint { hub, net, .. } = &self.endpoint;
         let sites = self.sites.iter();
         let sites = sites.map(|(cluster, site)| (cluster.clone(), site.clone().recipient()));
-        Enrolment::publish(office, hub, net, sites.collect(), Box::new(counts));
+        EnrolmentActor::publish(office, hub, net, sites.collect(), Box::new(counts));
         Ok(address)
     }
 
     /// Address where nodes join, if enabled.
-    pub fn door(&self) -> Option<SocketAddr> {
-        self.door.borrow().as_ref().map(JoinDoor::address)
+    pub fn join_address(&self) -> Option<SocketAddr> {
+        self.door.borrow().as_ref().map(JoinEndpoint::address)
     }
 
     /// Uses another certificate of the same head from now on.
@@ -214,7 +214,7 @@ impl Head {
 
     /// Waits until every permanent node has registered or is given up. `look` receives the number
     /// of finished nodes and of all nodes.
-    pub async fn settled(&self, mut look: impl FnMut(usize, usize)) -> GridStatus {
+    pub async fn wait_for_nodes(&self, mut look: impl FnMut(usize, usize)) -> GridStatus {
         loop {
             let status = self.status().await;
             let sites = status.sites.iter().filter(|(at, _)| self.standing.contains_key(*at));
@@ -234,7 +234,7 @@ impl Head {
 
     /// Ends in favour of another head: stubs that outlive their site are left to it. All other
     /// nodes end as by [`Head::stop`].
-    pub async fn give_way(self, grace: Duration, reason: &str) {
+    pub async fn hand_over(self, grace: Duration, reason: &str) {
         for (cluster, site) in &self.sites {
             if !self.standing.contains_key(cluster) {
                 // A stopped site has left them already.

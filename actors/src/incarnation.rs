@@ -4,7 +4,7 @@
 
 pub use springtide_base::incarnation::*;
 use springtide_runtime::id::{Incarnation, NodeId, Peer};
-use springtide_runtime::net::{Inbox, Router};
+use springtide_runtime::net::{NetworkHandler, Router};
 use springtide_runtime::wire::Kind;
 use tokio::sync::watch;
 
@@ -26,7 +26,7 @@ pub struct Notices(watch::Receiver<Option<Notice>>);
 
 struct Listener(watch::Sender<Option<Notice>>);
 
-impl Inbox for Listener {
+impl NetworkHandler for Listener {
     fn frame(&self, _: &Peer, _: Kind, _: bytes::Bytes) {}
 
     fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
@@ -39,7 +39,7 @@ impl Notices {
     /// Registers at `router`. A router has one listener.
     pub(crate) fn listen(router: &Router) -> Self {
         let (sender, receiver) = watch::channel(None);
-        router.on(NOTICES..=NOTICES, std::sync::Arc::new(Listener(sender)));
+        router.route(NOTICES..=NOTICES, std::sync::Arc::new(Listener(sender)));
         Self(receiver)
     }
 

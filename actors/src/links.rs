@@ -8,39 +8,39 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use springtide_runtime::id::{NodeId, Peer};
-use springtide_runtime::net::{Inbox, Router, Why};
+use springtide_runtime::net::{NetworkHandler, Router, LinkError};
 use springtide_runtime::wire::Kind;
 use tokio::sync::Notify;
 
 /// State of the link to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkChange {
     /// The link is up.
     Up,
     /// The link is down, for this reason.
-    Down(Why),
+    Down(LinkError),
 }
 
 /// Changes of a node's links, for one listener.
 #[derive(Debug, Default)]
-pub struct Links {
-    news: Mutex<BTreeMap<NodeId, Link>>,
+pub struct LinkChanges {
+    news: Mutex<BTreeMap<NodeId, LinkChange>>,
     changed: Notify,
 }
 
-impl Links {
+impl LinkChanges {
     /// Registers a listener at `router`. `door` distinguishes the listeners of one node.
-    pub fn listen(router: &Router, door: Door) -> Arc<Links> {
-        let links = Arc::new(Links::default());
+    pub fn listen(router: &Router, door: LinkListener) -> Arc<LinkChanges> {
+        let links = Arc::new(LinkChanges::default());
         // A router reports link events to every inbox with a range of kinds; no message has these
         // kinds.
         let kind = Kind(u16::MAX - door as u16);
-        router.on(kind..=kind, links.clone());
+        router.route(kind..=kind, links.clone());
         links
     }
 
     /// Waits for changes and returns them all, in order of name.
-    pub async fn next(&self) -> BTreeMap<NodeId, Link> {
+    pub async fn next(&self) -> BTreeMap<NodeId, LinkChange> {
         loop {
             let changed = self.changed.notified();
             let news = std::mem::take(&mut *self.lock());
@@ -51,13 +51,13 @@ impl Links {
         }
     }
 
-    fn put(&self, peer: &Peer, link: Link) {
+    fn put(&self, peer: &Peer, link: LinkChange) {
         self.lock().insert(peer.node.clone(), link);
         self.changed.notify_one();
     }
 
     /// Each change of the map is a single step, so a panic cannot leave it inconsistent.
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<NodeId, Link>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<NodeId, LinkChange>> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -65,7 +65,7 @@ impl Links {
 /// A listener to the links of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Door {
+pub enum LinkListener {
     /// The scheduler, which watches clients.
     Scheduler,
     /// The client, which watches its scheduler and coordinators.
@@ -74,15 +74,15 @@ pub enum Door {
     Node,
 }
 
-impl Inbox for Links {
+impl NetworkHandler for LinkChanges {
     fn frame(&self, _from: &Peer, _kind: Kind, _body: Bytes) {}
 
     fn up(&self, peer: &Peer) {
-        self.put(peer, Link::Up);
+        self.put(peer, LinkChange::Up);
     }
 
-    fn down(&self, peer: &Peer, why: &Why) {
-        self.put(peer, Link::Down(why.clone()));
+    fn down(&self, peer: &Peer, why: &LinkError) {
+        self.put(peer, LinkChange::Down(why.clone()));
     }
 }
 
@@ -95,8 +95,8 @@ mod tests {
     #[actix_rt::test]
     async fn the_latest_change_of_a_peer_is_returned_once() {
         let router = Router::default();
-        let links = Links::listen(&router, Door::Client);
-        let other = Links::listen(&router, Door::Scheduler);
+        let links = LinkChanges::listen(&router, LinkListener::Client);
+        let other = LinkChanges::listen(&router, LinkListener::Scheduler);
         let peer = |node: &str| Peer {
             node: node.into(),
             incarnation: Incarnation(1),
@@ -106,7 +106,7 @@ mod tests {
         router.down(&peer("b"), &"reset".into());
         router.up(&peer("a"));
         let expected =
-            BTreeMap::from([("a".into(), Link::Up), ("b".into(), Link::Down("reset".into()))]);
+            BTreeMap::from([("a".into(), LinkChange::Up), ("b".into(), LinkChange::Down("reset".into()))]);
         assert_eq!(links.next().await, expected);
         assert_eq!(other.next().await, expected);
         let waiting = links.next();

@@ -21,16 +21,16 @@ use crate::admit;
 use crate::endpoint::Endpoint;
 use crate::enrol::Renewal;
 use crate::incarnation::{Notice, Notices};
-use crate::links::{Door, Links};
+use crate::links::{LinkListener, LinkChanges};
 use crate::probe::Prober;
 use crate::worker::{GetWork, Worker, WorkerConfig};
 use springtide_protocol::hardware::Hardware;
 use springtide_protocol::job::Shutdown;
 pub use springtide_protocol::names::REGISTRAR;
 use springtide_protocol::names::{ENROLMENT, SCHEDULER};
-pub use springtide_protocol::node::RegisterAnew;
+pub use springtide_protocol::node::RegisterAgain;
 use springtide_protocol::receivers::{Scheduler, Site};
-use springtide_protocol::scheduler::{Drain, DrainError, Drained};
+use springtide_protocol::scheduler::{Drain, DrainError, DrainResult};
 use springtide_protocol::site::{Register, RegisterError};
 
 /// Time without a reachable head after which a node ends. It exceeds most network cuts, during
@@ -61,10 +61,10 @@ impl Actor for Registrar {
     type Context = Context<Self>;
 }
 
-impl Handler<RegisterAnew> for Registrar {
+impl Handler<RegisterAgain> for Registrar {
     type Result = ();
 
-    fn handle(&mut self, _: RegisterAnew, _: &mut Self::Context) {
+    fn handle(&mut self, _: RegisterAgain, _: &mut Self::Context) {
         self.asked.notify_one();
     }
 }
@@ -74,7 +74,7 @@ pub type UserActors = Arc<dyn Fn(&Arc<Hub>) + Send + Sync>;
 
 /// An order of the host process to its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum EndOrder {
     /// Leave the job in order, then end. If repeated, or followed by [`End::Now`]: end at once.
     Leave(String),
     /// End at once, without leaving the job.
@@ -96,7 +96,7 @@ pub struct NodeOptions {
     /// Process id, for people.
     pub pid: u32,
     /// Maximum time for [`End::Leave`]; zero makes it [`End::Now`].
-    pub leave_within: Duration,
+    pub leave_timeout: Duration,
     /// The users' own actors.
     pub actors: Option<UserActors>,
     /// Receives whether the node is registered.
@@ -104,19 +104,19 @@ pub struct NodeOptions {
     /// Renewal of its certificate; absent on networks without certificates.
     pub renewal: Option<Renewal>,
     /// Whether it waits for its head without limit, since it joined by itself.
-    pub patient: bool,
+    pub waits_for_head: bool,
 }
 
 /// How a node ended, by order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Served {
+pub enum EndKind {
     /// By order of its host process.
     Ended,
     /// By order of the grid. A node that joined by itself must restart.
     Dismissed,
     /// Its site or the head knows a later incarnation: the node must restart with a higher one. See
     /// [`incarnation`](crate::incarnation).
-    Outnumbered {
+    IncarnationTooLow {
         /// The known incarnation; absent if an older version refused.
         known: Option<Incarnation>,
     },
@@ -153,10 +153,10 @@ pub enum NodeError {
 }
 
 /// A running node. Belongs to the main arbiter of its process.
-pub struct Node {
+pub struct RunningNode {
     endpoint: Endpoint,
     worker: Addr<Worker>,
-    links: Arc<Links>,
+    links: Arc<LinkChanges>,
     /// Notified when its site requests a registration.
     asked: Arc<Notify>,
     shutdowns: UnboundedReceiver<String>,
@@ -164,10 +164,10 @@ pub struct Node {
     options: NodeOptions,
 }
 
-impl Node {
+impl RunningNode {
     /// Publishes the node's actors on this endpoint, which is not started yet, and starts it.
     pub fn start(endpoint: Endpoint, mut options: NodeOptions, registry: Arc<Registry>) -> Self {
-        let links = Links::listen(&endpoint.router, Door::Node);
+        let links = LinkChanges::listen(&endpoint.router, LinkListener::Node);
         let (shutdown, shutdowns) = mpsc::unbounded_channel();
         options.worker.on_shutdown = Some(shutdown);
         let Endpoint { net, hub, router, recorder, .. } = endpoint.clone();
@@ -175,7 +175,7 @@ impl Node {
         Prober::publish(&hub);
         let asked = Arc::new(Notify::new());
         hub.publish(REGISTRAR, Registrar::new(asked.clone()).start())
-            .accepts_from::<RegisterAnew>(admit::by_rule);
+            .accepts_from::<RegisterAgain>(admit::by_rule);
         let config = options.worker.clone();
         let worker = Worker::new(config, registry, net, hub, router, recorder);
         let worker = worker.of_head(options.head.node.clone()).publish();
@@ -212,10 +212,10 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`], after an orderly end.
-    pub async fn serve(self, mut ends: UnboundedReceiver<End>) -> Result<Served, NodeError> {
+    pub async fn serve(self, mut ends: UnboundedReceiver<EndOrder>) -> Result<EndKind, NodeError> {
         let Self { endpoint, worker, links, asked, mut shutdowns, register, mut options } = self;
         let renewal = options.renewal.take();
-        let patient = options.patient;
+        let patient = options.waits_for_head;
         let registered = options.registered.take();
         let enrolment = endpoint.hub.remote(&options.head.node, ENROLMENT);
         let mut expired = pin!(async {
@@ -240,33 +240,33 @@ impl Node {
         let authorities = [&host.node, &head.node];
         let notices = endpoint.notices.clone();
         let mut outnumbered = pin!(outnumbered(notices, authorities, was_accepted));
-        let mut served = Served::Ended;
+        let mut served = EndKind::Ended;
         let order = tokio::select! {
             biased;
             Some(end) = ends.recv() => Ok(end),
             Some(reason) = shutdowns.recv() => {
-                served = Served::Dismissed;
-                Ok(End::Now(reason))
+                served = EndKind::Dismissed;
+                Ok(EndOrder::Now(reason))
             }
             why = &mut expired => Err(NodeError::Expired(why)),
             known = &mut outnumbered => known.map(|known| {
-                served = Served::Outnumbered { known };
-                End::Now("the head knows a later incarnation of this node".to_owned())
+                served = EndKind::IncarnationTooLow { known };
+                EndOrder::Now("the head knows a later incarnation of this node".to_owned())
             }),
             known = &mut registration => known.map(|known| {
-                served = Served::Outnumbered { known };
-                End::Now("its site knows a later incarnation of this node".to_owned())
+                served = EndKind::IncarnationTooLow { known };
+                EndOrder::Now("its site knows a later incarnation of this node".to_owned())
             }),
         };
         let order = match order {
-            Ok(End::Leave(reason)) if !options.leave_within.is_zero() => {
-                let within = options.leave_within;
+            Ok(EndOrder::Leave(reason)) if !options.leave_timeout.is_zero() => {
+                let within = options.leave_timeout;
                 tracing::info!("{reason}: leaves its job first, within {within:?}");
                 let scheduler = endpoint.hub.remote(&head.node, SCHEDULER);
                 let me = (&register.contact.node, register.incarnation);
                 tokio::select! {
                     biased;
-                    Some(End::Leave(again) | End::Now(again)) = ends.recv() => {
+                    Some(EndOrder::Leave(again) | EndOrder::Now(again)) = ends.recv() => {
                         Ok(format!("{reason}, then {again}: at once"))
                     }
                     Some(by_order) = shutdowns.recv() => Ok(by_order),
@@ -276,7 +276,7 @@ impl Node {
                     stopped = &mut registration => stopped.map(|_| reason),
                 }
             }
-            Ok(End::Leave(reason) | End::Now(reason)) => Ok(reason),
+            Ok(EndOrder::Leave(reason) | EndOrder::Now(reason)) => Ok(reason),
             Err(error) => Err(error),
         };
         let (ended, reason) = match order {
@@ -310,13 +310,13 @@ async fn leave(
         nodes: vec![node.clone()],
         reason: reason.to_owned(),
         deadline_ms: Some(u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX)),
-        life: Some(incarnation),
+        incarnation: Some(incarnation),
     };
     describe_leave(scheduler.send(drain).deadline(within).await, within)
 }
 
 fn describe_leave(
-    answer: Result<Result<Drained, DrainError>, RemoteError>,
+    answer: Result<Result<DrainResult, DrainError>, RemoteError>,
     within: Duration,
 ) -> String {
     match answer {
@@ -365,7 +365,7 @@ async fn stay_registered(
     site: &Remote<Site>,
     worker: &Addr<Worker>,
     register: &Register,
-    (links, asked): (&Links, &Notify),
+    (links, asked): (&LinkChanges, &Notify),
     RegistrationParams { address, patient, report, accepted }: RegistrationParams<'_>,
 ) -> Result<Option<Incarnation>, NodeError> {
     let mut alone_since = Instant::now();
@@ -403,7 +403,7 @@ async fn stay_registered(
             {
                 return Err(NodeError::Version(error));
             }
-            Err(error @ RemoteError::Refused { why: Refusal::Role | Refusal::Identity, .. }) => {
+            Err(error @ RemoteError::Refused { reason: Refusal::Role | Refusal::Identity, .. }) => {
                 return Err(NodeError::Denied(error));
             }
             Err(error) if error.refused() == Some(RefuseReason::Revoked) => {
@@ -441,12 +441,12 @@ mod tests {
             node: "head".into(),
             actor: SCHEDULER.to_owned(),
             message: "drain",
-            after: within,
+            deadline: within,
         };
-        let gone = RemoteError::Gone { node: "head".into(), why: "it is off".into() };
+        let gone = RemoteError::Gone { node: "head".into(), reason: "it is off".into() };
         let minimum = DrainError::BelowMinimum { job: JobId(1), min_nodes: 2, left: 1 };
         for (answer, expected) in [
-            (Ok(Ok(Drained::default())), "it is empty"),
+            (Ok(Ok(DrainResult::default())), "it is empty"),
             (Ok(Err(minimum)), "it does not leave in order: job-1 needs 2 nodes"),
             (Err(timeout), "it is not empty after 30s"),
             (Err(gone), "the scheduler did not answer: node head is gone"),

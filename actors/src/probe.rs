@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::admit;
 pub use springtide_protocol::names::PROBER;
-pub use springtide_protocol::probe::{CheckPaths, Path, Paths, Ping, Weight};
+pub use springtide_protocol::probe::{CheckPaths, PathMeasurement, Paths, Ping, BandwidthSample};
 
 /// Timeout of one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ impl Prober {
         let published = hub.publish(PROBER, prober);
         published
             .accepts_from::<Ping>(admit::by_rule)
-            .accepts_from::<Weight>(admit::by_rule)
+            .accepts_from::<BandwidthSample>(admit::by_rule)
             .accepts_from::<CheckPaths>(admit::by_rule);
     }
 }
@@ -57,10 +57,10 @@ impl Handler<Ping> for Prober {
     fn handle(&mut self, _: Ping, _: &mut Self::Context) {}
 }
 
-impl Handler<Weight> for Prober {
+impl Handler<BandwidthSample> for Prober {
     type Result = ();
 
-    fn handle(&mut self, _: Weight, _: &mut Self::Context) {}
+    fn handle(&mut self, _: BandwidthSample, _: &mut Self::Context) {}
 }
 
 impl Handler<CheckPaths> for Prober {
@@ -95,7 +95,7 @@ async fn round_trip(prober: &Remote<Prober>) -> Result<Duration, RemoteError> {
 /// The node is unreachable.
 pub async fn bandwidth(hub: &Arc<Hub>, contact: Contact) -> Result<f64, RemoteError> {
     let node = contact.node.clone();
-    hub.net().introduce(contact);
+    hub.net().learn_if_down(contact);
     let prober: Remote<Prober> = hub.remote(&node, PROBER);
     let mut latency = Duration::MAX;
     // The first call opens the link.
@@ -105,7 +105,7 @@ pub async fn bandwidth(hub: &Arc<Hub>, contact: Contact) -> Result<f64, RemoteEr
     let mut len = TRANSFER_MIN;
     loop {
         let asked = Instant::now();
-        let answer = prober.send(Weight { bytes: vec![0; len] }).deadline(TRANSFER_TIMEOUT).await;
+        let answer = prober.send(BandwidthSample { bytes: vec![0; len] }).deadline(TRANSFER_TIMEOUT).await;
         let took = asked.elapsed();
         match answer {
             Ok(()) => {}
@@ -122,20 +122,20 @@ pub async fn bandwidth(hub: &Arc<Hub>, contact: Contact) -> Result<f64, RemoteEr
 }
 
 /// Measures the path from this node to another.
-pub async fn path(hub: &Arc<Hub>, contact: Contact) -> Path {
+pub async fn path(hub: &Arc<Hub>, contact: Contact) -> PathMeasurement {
     let net: &Net = hub.net();
     let node = contact.node.clone();
-    net.introduce(contact);
+    net.learn_if_down(contact);
     let prober: Remote<Prober> = hub.remote(&node, PROBER);
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {
         match round_trip(&prober).await {
             Ok(took) => best = best.min(took),
-            Err(error) => return Path { error: Some(error.to_string()), ..Path::default() },
+            Err(error) => return PathMeasurement { error: Some(error.to_string()), ..PathMeasurement::default() },
         }
     }
     let link = net.links().into_iter().find(|link| link.peer.node == node);
     let (mtu, relayed) = link.map_or((None, false), |link| (link.mtu, link.relayed));
     let round_trip_us = Some(u64::try_from(best.as_micros()).unwrap_or(u64::MAX));
-    Path { round_trip_us, mtu, relayed, error: None }
+    PathMeasurement { round_trip_us, mtu, relayed, error: None }
 }

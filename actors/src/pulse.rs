@@ -13,9 +13,9 @@ use bytes::Bytes;
 use serde::Serialize;
 use springtide_protocol::pulse::{Heartbeat, HeartbeatReply};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
-use springtide_runtime::membership::{Detector, Finding, Patience, View};
+use springtide_runtime::membership::{Detector, Finding, SilenceLimits, View};
 use springtide_runtime::net::tls::Role;
-use springtide_runtime::net::{Class, Inbox, Net};
+use springtide_runtime::net::{Class, NetworkHandler, Net};
 use springtide_runtime::remote::Sender;
 use springtide_runtime::wire::{self, Kind};
 use tokio::time::Instant;
@@ -27,8 +27,8 @@ const DEPUTIES: usize = 2;
 const ASK_EVERY: u64 = 3;
 
 /// Patience of the other workers.
-const OTHERS_PATIENCE: Patience = Patience {
-    every: Patience::CLUSTER.every,
+const OTHERS_PATIENCE: SilenceLimits = SilenceLimits {
+    every: SilenceLimits::CLUSTER.every,
     suspect: Duration::from_millis(3700),
     dead: Duration::from_millis(5000),
 };
@@ -52,7 +52,7 @@ pub(crate) struct NoMember {
 }
 
 /// A node's part in the heartbeats of its cluster.
-pub struct Pulse {
+pub struct Heartbeats {
     net: Net,
     parts: Mutex<Parts>,
 }
@@ -82,7 +82,7 @@ struct CoordinatorWatch {
     worker: Recipient<NoMember>,
 }
 
-impl Pulse {
+impl Heartbeats {
     /// The kinds of frames that [`Pulse`] handles.
     pub(crate) const KINDS: std::ops::RangeInclusive<Kind> = Kind::ALIVE..=Kind::HEARD;
 
@@ -107,7 +107,7 @@ impl Pulse {
         let (now, mut parts) = (Instant::now(), self.parts());
         let known = parts.hosted.take().filter(|hosted| hosted.coordinator == *coordinator);
         let detector = known.map(|hosted| hosted.detector);
-        let mut detector = detector.unwrap_or_else(|| Detector::new(Patience::CLUSTER, now));
+        let mut detector = detector.unwrap_or_else(|| Detector::new(SilenceLimits::CLUSTER, now));
         let mine = view.cluster_coordinators.get(cluster);
         let others = view.in_cluster(cluster).filter(|node| Some(*node) != mine);
         let members = others.filter_map(|node| Some((node.clone(), view.members.get(node)?)));
@@ -121,7 +121,7 @@ impl Pulse {
     pub(crate) fn look(&self, coordinator: &Recipient<StaleView>) -> Vec<Finding> {
         let mut parts = self.parts();
         let hosted = parts.hosted.as_mut().filter(|hosted| hosted.coordinator == *coordinator);
-        hosted.map(|hosted| hosted.detector.look(Instant::now())).unwrap_or_default()
+        hosted.map(|hosted| hosted.detector.check(Instant::now())).unwrap_or_default()
     }
 
     /// Ends the hosted role.
@@ -151,7 +151,7 @@ impl Pulse {
         let own = match parts.own.take_if(|own| same(own)) {
             Some(own) => own,
             None => {
-                let patience = if deputy { Patience::CLUSTER } else { OTHERS_PATIENCE };
+                let patience = if deputy { SilenceLimits::CLUSTER } else { OTHERS_PATIENCE };
                 let mut detector = Detector::new(patience, now);
                 detector.watch([(host.clone(), incarnation)], now);
                 let (host, worker) = (host.clone(), worker.clone());
@@ -159,7 +159,7 @@ impl Pulse {
             }
         };
         let own = parts.own.insert(own);
-        let found = own.detector.look(now).into_iter().find_map(|finding| match finding {
+        let found = own.detector.check(now).into_iter().find_map(|finding| match finding {
             Finding::Dead(_, silent) => Some(silent),
             Finding::Suspect(_) | Finding::Back(_) => None,
         });
@@ -196,7 +196,7 @@ impl Pulse {
         if let Some(hosted) = self.parts().hosted.as_mut().filter(|it| it.job == beat.job) {
             let HostedRole { view, detector, coordinator, .. } = hosted;
             let watched = detector.watches(&from.node, from.incarnation);
-            if let Some(back) = detector.heard(&from.node, from.incarnation, Instant::now()) {
+            if let Some(back) = detector.record_message(&from.node, from.incarnation, Instant::now()) {
                 tracing::info!(?back, "a suspected worker is alive");
             }
             let (theirs, mine) = ((beat.epoch, beat.version), (view.epoch, view.version));
@@ -218,7 +218,7 @@ impl Pulse {
         let mut parts = self.parts();
         let is_host = |own: &&mut CoordinatorWatch| own.job == heard.job && own.host == from.node;
         let Some(own) = parts.own.as_mut().filter(is_host) else { return };
-        own.detector.heard(&from.node, from.incarnation, Instant::now());
+        own.detector.record_message(&from.node, from.incarnation, Instant::now());
         if !heard.member {
             own.worker.do_send(NoMember { job: heard.job, host: from.node.clone() });
         }
@@ -235,7 +235,7 @@ pub(crate) struct Silence {
     pub(crate) silent: Duration,
 }
 
-impl Inbox for Pulse {
+impl NetworkHandler for Heartbeats {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         let sender = Sender { peer: from, role: self.net.role(&from.node) };
         if let Err(why) = sender.is(&[Role::Node]) {
@@ -247,7 +247,7 @@ impl Inbox for Pulse {
             _ => wire::decode(kind, &body).map(|heard| self.handle_reply(from, heard)),
         };
         if let Err(error) = taken {
-            self.net.breach(from, &format!("a heartbeat: {error}"));
+            self.net.report_violation(from, &format!("a heartbeat: {error}"));
         }
     }
 }
@@ -299,13 +299,13 @@ mod tests {
         }
     }
 
-    struct Node {
-        pulse: Arc<Pulse>,
+    struct TestNode {
+        pulse: Arc<Heartbeats>,
         actor: Addr<RecordingActor>,
         view: View,
     }
 
-    impl Node {
+    impl TestNode {
         fn beat(&self) -> Option<Silence> {
             self.pulse.beat(JOB, &self.view, &self.actor.clone().recipient())
         }
@@ -323,14 +323,14 @@ mod tests {
         first.with(nodes.iter().map(|&node| (node.into(), member.clone())))
     }
 
-    fn node(net: &MemoryNet, name: &str, view: &View) -> Node {
+    fn node(net: &MemoryNet, name: &str, view: &View) -> TestNode {
         let me = Peer { node: name.into(), cluster: "c".into(), incarnation: Incarnation(1) };
         let net = net.join(me).unwrap();
         net.follow(&view.members);
-        let (pulse, router) = (Pulse::new(net.clone()), Router::default());
-        router.on(Pulse::KINDS, pulse.clone());
+        let (pulse, router) = (Heartbeats::new(net.clone()), Router::default());
+        router.route(Heartbeats::KINDS, pulse.clone());
         net.start(Arc::new(router));
-        Node { pulse, actor: RecordingActor::default().start(), view: view.clone() }
+        TestNode { pulse, actor: RecordingActor::default().start(), view: view.clone() }
     }
 
     #[actix::test]
@@ -338,14 +338,14 @@ mod tests {
         tokio::time::pause();
         let names = ["n0", "n1", "n2", "n3", "n4"];
         let (net, view) = (MemoryNet::new(1), view(&names));
-        let nodes: Vec<Node> = names.iter().map(|name| node(&net, name, &view)).collect();
+        let nodes: Vec<TestNode> = names.iter().map(|name| node(&net, name, &view)).collect();
         let host = nodes[0].actor.clone().recipient();
         nodes[0].pulse.host(JOB, &"c".into(), &view, &host);
         for _ in 0..30 {
             for node in &nodes {
                 assert!(node.beat().is_none());
             }
-            sleep(Patience::CLUSTER.every).await;
+            sleep(SilenceLimits::CLUSTER.every).await;
             assert_eq!(nodes[0].pulse.look(&host), []);
         }
         assert_eq!(nodes[0].actor.send(TakeRecorded).await.unwrap(), (Vec::new(), 0));
@@ -365,7 +365,7 @@ mod tests {
                     *said = (said.0 + 1, said.1.min(began.elapsed()));
                 }
             }
-            sleep(Patience::CLUSTER.every).await;
+            sleep(SilenceLimits::CLUSTER.every).await;
         }
         let within = |from: usize, limit: Duration| {
             said[from..from + 2].iter().all(|(times, first)| *times >= 2 && *first <= limit)
@@ -384,11 +384,11 @@ mod tests {
         host.pulse.host(JOB, &"c".into(), &known, &actor);
         let knows = node(&net, "n1", &known);
         // A worker that the host does not know yet, and one with a partial view.
-        let new = node(&net, "n3", &later.glimpse(&"n3".into()));
+        let new = node(&net, "n3", &later.partial_view(&"n3".into()));
         let mut findings = Vec::new();
         for _ in 0..6 {
             assert!(knows.beat().is_none() && new.beat().is_none());
-            sleep(Patience::CLUSTER.every).await;
+            sleep(SilenceLimits::CLUSTER.every).await;
             findings.extend(host.pulse.look(&actor));
         }
         let name = |finding: &Finding| match finding {
@@ -401,7 +401,7 @@ mod tests {
         // The host knows it now: it has a partial view, and the other an older one.
         host.pulse.host(JOB, &"c".into(), &later, &actor);
         assert!(knows.beat().is_none() && new.beat().is_none());
-        sleep(Patience::CLUSTER.every).await;
+        sleep(SilenceLimits::CLUSTER.every).await;
         assert_eq!(host.actor.send(TakeRecorded).await.unwrap().0, ["n1".into(), "n3".into()]);
         assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 0);
 
@@ -410,7 +410,7 @@ mod tests {
         host.pulse.host(JOB, &"c".into(), &without, &actor);
         for _ in 0..2 {
             assert!(new.beat().is_none());
-            sleep(Patience::CLUSTER.every).await;
+            sleep(SilenceLimits::CLUSTER.every).await;
         }
         assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 2);
         // The role moves: no member is watched here any more.
@@ -418,7 +418,7 @@ mod tests {
         sleep(Duration::from_secs(9)).await;
         assert_eq!(host.pulse.look(&actor), []);
         assert!(new.beat().is_none());
-        sleep(Patience::CLUSTER.every).await;
+        sleep(SilenceLimits::CLUSTER.every).await;
         assert_eq!(new.actor.send(TakeRecorded).await.unwrap().1, 0);
     }
 
@@ -430,7 +430,7 @@ mod tests {
         ];
         let corpus = wire::golden::corpus(env!("CARGO_MANIFEST_DIR"));
         let corpus: Vec<_> =
-            corpus.into_iter().filter(|(kind, _)| Pulse::KINDS.contains(kind)).collect();
+            corpus.into_iter().filter(|(kind, _)| Heartbeats::KINDS.contains(kind)).collect();
         let tally = wire::fuzz::run(&corpus, &decoders, 9);
         assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
     }

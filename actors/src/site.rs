@@ -25,17 +25,17 @@ use springtide_runtime::remote::{Hub, Receives, Remote, RemoteError, RemoteMessa
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::provider::{Capacity, Listed, NodeRequest, Provider, ProviderError, StubId, StubNews};
-use crate::supervise::{RestartDelays, Restarts};
+use crate::provider::{Capacity, ExistingStub, NodeRequest, Provider, ProviderError, StubId, StubEvent};
+use crate::supervise::{RestartDelays, RestartSchedule};
 
 use springtide_protocol::job::Shutdown;
 use springtide_protocol::names::{REGISTRAR, WORKER};
-use springtide_protocol::node::RegisterAnew;
+use springtide_protocol::node::RegisterAgain;
 use springtide_protocol::receivers::{Registrar, Scheduler, Worker};
-use springtide_protocol::scheduler::{Drain, NodeLost, Registered, SitePolled, SiteUp, StubGone};
+use springtide_protocol::scheduler::{Drain, NodeLoss, NodeRegistration, SiteReport, SiteRegistration, StubLoss};
 pub use springtide_protocol::site::*;
 
-use self::keeper::{End, Order, REPLACE_GRACE, keep, stop, unless_ended};
+use self::keeper::{StubExit, KeeperOrder, REPLACE_GRACE, keep, stop, unless_ended};
 use self::news::{Active, Exited, Introduced, Poll, Waits, Warned};
 use self::voice::{QueuedMessage, send_in_order};
 
@@ -78,7 +78,7 @@ impl Default for OnDemand {
 /// The site actor of a cluster.
 pub struct Site {
     cluster: ClusterId,
-    slots: BTreeMap<NodeId, Slot>,
+    slots: BTreeMap<NodeId, NodeLifecycle>,
     provider: Rc<dyn Provider>,
     on_demand: OnDemand,
     scheduler: Remote<Scheduler>,
@@ -105,23 +105,23 @@ pub struct Site {
 }
 
 /// State of a node across its incarnations.
-struct Slot {
+struct NodeLifecycle {
     request: NodeRequest,
     /// The site's own program.
     program: PathBuf,
     /// Number of processes started for it. Messages about earlier ones are recognised by it.
     round: u64,
-    keeper: Option<mpsc::Sender<Order>>,
+    keeper: Option<mpsc::Sender<KeeperOrder>>,
     registered: Option<Incarnation>,
     /// Its last registration.
-    registration: Option<Registered>,
+    registration: Option<NodeRegistration>,
     /// Whether the current scheduler knows this incarnation.
     known: bool,
     /// Whether its program is being started, or was.
     active: bool,
     /// Deadline of its registration.
     expected: Option<Instant>,
-    restarts: Restarts,
+    restarts: RestartSchedule,
     /// Time of its next start, while it is down.
     retry: Option<Instant>,
     /// Failed attempts to reach its machine since the last success.
@@ -149,7 +149,7 @@ impl Site {
         scheduler: Remote<Scheduler>,
         hub: Arc<Hub>,
     ) -> Self {
-        let slot = |request: NodeRequest| Slot {
+        let slot = |request: NodeRequest| NodeLifecycle {
             program: request.program.clone(),
             request,
             round: 0,
@@ -159,7 +159,7 @@ impl Site {
             known: false,
             active: false,
             expected: None,
-            restarts: Restarts::new(RESTARTS),
+            restarts: RestartSchedule::new(RESTARTS),
             retry: None,
             unreached: 0,
             waits: None,
@@ -215,7 +215,7 @@ impl Site {
     }
 
     /// Starts a node. With `listed`, takes over its existing stub.
-    fn start(&mut self, ctx: &mut Context<Self>, node: &NodeId, listed: Option<Listed>) {
+    fn start(&mut self, ctx: &mut Context<Self>, node: &NodeId, listed: Option<ExistingStub>) {
         let on_demand = self.provider.on_demand();
         let Some(slot) = self.slots.get_mut(node) else { return };
         if self.ending {
@@ -249,18 +249,18 @@ impl Site {
             let to = site.clone();
             let Active { node: whom, round: of } = active.clone();
             let news = move |news| match news {
-                StubNews::Active => to.do_send(active.clone()),
-                StubNews::Waits { reason } => {
+                StubEvent::Active => to.do_send(active.clone()),
+                StubEvent::Waits { reason } => {
                     to.do_send(Waits { node: whom.clone(), round: of, reason });
                 }
-                StubNews::Warned { within, reason } => {
+                StubEvent::Warned { within, reason } => {
                     to.do_send(Warned { node: whom.clone(), within, reason });
                 }
-                StubNews::Ended(_) => {}
+                StubEvent::Ended(_) => {}
             };
             let end = match held {
                 Ok(stub) => keep(stub, orders, news).await,
-                Err(error) => End::Never(error),
+                Err(error) => StubExit::Never(error),
             };
             // The site stops only when the head ends.
             let _ = site.send(Exited { node, round, end }).await;
@@ -290,7 +290,7 @@ impl Site {
                 late.node
             );
             // If the channel is full or closed, it is being ended already.
-            let _ = keeper.try_send(Order::Kill);
+            let _ = keeper.try_send(KeeperOrder::Kill);
         }
     }
 
@@ -301,7 +301,7 @@ impl Site {
         (slot.keeper, slot.unreached) = (None, 0);
         let never = slot.registered.take().is_none();
         if on_demand {
-            return self.report(StubGone { node: node.clone(), reason });
+            return self.report(StubLoss { node: node.clone(), reason });
         }
         if never {
             reason = format!("it did not register: {reason}");
@@ -327,7 +327,7 @@ impl Site {
     /// Informs the scheduler that a node is down, and when it restarts.
     fn lost(&self, node: &NodeId, reason: String, returns: bool, retry: Option<Duration>) {
         let retry_ms = retry.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
-        self.report(NodeLost { node: node.clone(), reason, returns, retry_ms });
+        self.report(NodeLoss { node: node.clone(), reason, returns, retry_ms });
     }
 
     fn start_in(&mut self, ctx: &mut Context<Self>, node: &NodeId, wait: Duration) {
@@ -348,9 +348,9 @@ impl Site {
         if self.provider.on_demand() {
             self.denied(&error.to_string());
             let reason = format!("no processor was available: {error}");
-            return self.report(StubGone { node: node.clone(), reason });
+            return self.report(StubLoss { node: node.clone(), reason });
         }
-        if !error.may_pass() {
+        if !error.is_transient() {
             return self.restart(ctx, node, format!("it cannot be started: {error}"));
         }
         // An unreachable machine implies nothing about its program.
@@ -370,7 +370,7 @@ impl Site {
     fn take_over(&mut self, ctx: &mut Context<Self>) {
         let provider = Rc::clone(&self.provider);
         let listed = async move { provider.list().await };
-        let on_done = |listed: Result<Vec<Listed>, ProviderError>,
+        let on_done = |listed: Result<Vec<ExistingStub>, ProviderError>,
                        site: &mut Self,
                        ctx: &mut Context<Self>| {
             match listed {
@@ -389,12 +389,12 @@ impl Site {
         ctx.spawn(listed.into_actor(self).map(on_done));
     }
 
-    fn up(&mut self, ctx: &mut Context<Self>, listed: Vec<Listed>) {
+    fn up(&mut self, ctx: &mut Context<Self>, listed: Vec<ExistingStub>) {
         self.taken_over = true;
         let nodes: Vec<NodeId> = self.slots.keys().cloned().collect();
         let on_demand = self.provider.on_demand();
-        let known = |listed: &Listed| self.slots.contains_key(&listed.node);
-        let (known, unknown): (Vec<Listed>, Vec<Listed>) = listed.into_iter().partition(known);
+        let known = |listed: &ExistingStub| self.slots.contains_key(&listed.node);
+        let (known, unknown): (Vec<ExistingStub>, Vec<ExistingStub>) = listed.into_iter().partition(known);
         self.introduce(ctx, known.iter().map(|listed| listed.node.clone()).collect());
         for listed in unknown {
             tracing::info!(
@@ -426,7 +426,7 @@ impl Site {
             slot.known = false;
         }
         let keep_ms = u64::try_from(self.on_demand.keep.as_millis()).unwrap_or(u64::MAX);
-        let message = SiteUp {
+        let message = SiteRegistration {
             cluster: self.cluster.clone(),
             nodes: self.slots.keys().cloned().collect(),
             starts_programs: self.provider.starts_programs(),
@@ -457,7 +457,7 @@ impl Site {
         incarnation: Incarnation,
     ) {
         let registrar: Remote<Registrar> = self.hub.remote(&node, REGISTRAR);
-        let asked = async move { registrar.send(RegisterAnew {}).deadline(ASK_WITHIN).await };
+        let asked = async move { registrar.send(RegisterAgain {}).deadline(ASK_WITHIN).await };
         let on_done = move |answer: Result<(), RemoteError>,
                             site: &mut Self,
                             _: &mut Context<Self>| {
@@ -493,7 +493,7 @@ impl Site {
         tracing::warn!("node {node} has registered without a held stub: looking for the stub");
         let provider = Rc::clone(&self.provider);
         let listed = async move { provider.list().await };
-        let on_done = move |listed: Result<Vec<Listed>, ProviderError>,
+        let on_done = move |listed: Result<Vec<ExistingStub>, ProviderError>,
                             site: &mut Self,
                             _: &mut Context<Self>| {
             let held = |node| site.slots.get(node).is_some_and(|slot| slot.keeper.is_some());
@@ -511,7 +511,7 @@ impl Site {
         ctx.spawn(listed.into_actor(self).map(on_done));
     }
 
-    fn end_stray(&self, listed: Listed) {
+    fn end_stray(&self, listed: ExistingStub) {
         let provider = Rc::clone(&self.provider);
         let Some(like) = self.slots.values().next().map(|slot| slot.request.clone()) else {
             return;
@@ -537,7 +537,7 @@ impl Site {
         self.failures = self.failures.saturating_add(1);
         tracing::warn!("{}: {reason}; retried in {wait:?}", self.cluster);
         let found = Err(reason.to_owned());
-        self.report(SitePolled { cluster: self.cluster.clone(), found });
+        self.report(SiteReport { cluster: self.cluster.clone(), found });
         wait
     }
 
@@ -547,7 +547,7 @@ impl Site {
                 self.failures = 0;
                 if !self.is_denied() {
                     let found = Ok((size, others));
-                    self.report(SitePolled { cluster: self.cluster.clone(), found });
+                    self.report(SiteReport { cluster: self.cluster.clone(), found });
                 }
                 self.on_demand.poll
             }
@@ -586,7 +586,7 @@ impl Site {
         };
         if !std::mem::replace(&mut denied.reported, true) {
             let found = Err(denied.reason.clone());
-            self.report(SitePolled { cluster: self.cluster.clone(), found });
+            self.report(SiteReport { cluster: self.cluster.clone(), found });
         }
         true
     }
@@ -631,7 +631,7 @@ impl Handler<Register> for Site {
             return Ok(());
         }
         let again = slot.registered.replace(message.incarnation) == Some(message.incarnation);
-        let registered = Registered {
+        let registered = NodeRegistration {
             cluster: self.cluster.clone(),
             node,
             incarnation: message.incarnation,
@@ -655,10 +655,10 @@ impl Handler<Register> for Site {
     }
 }
 
-impl Handler<StartAnew> for Site {
+impl Handler<RestartNodes> for Site {
     type Result = ();
 
-    fn handle(&mut self, message: StartAnew, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: RestartNodes, ctx: &mut Self::Context) {
         for node in message.nodes {
             let on_demand = self.provider.on_demand();
             let Some(slot) = self.slots.get_mut(&node) else { continue };
@@ -668,7 +668,7 @@ impl Handler<StartAnew> for Site {
             }
             // Failures of another program do not count, and a waiting node is returned to service.
             if message.program.is_some() || slot.retry.is_some() {
-                slot.restarts = Restarts::new(RESTARTS);
+                slot.restarts = RestartSchedule::new(RESTARTS);
             }
             (slot.registered, slot.unreached) = (None, 0);
             if self.provider.joins() {
@@ -677,7 +677,7 @@ impl Handler<StartAnew> for Site {
             }
             if on_demand && let Some(keeper) = &slot.keeper {
                 // If the channel is full or closed, it is ending, and its end will be reported.
-                let _ = keeper.try_send(Order::Recruit(Box::new(slot.request.clone())));
+                let _ = keeper.try_send(KeeperOrder::Recruit(Box::new(slot.request.clone())));
                 // A node without a processor may wait long.
                 if slot.active {
                     self.expect(ctx, node);
@@ -698,10 +698,10 @@ impl Handler<StartAnew> for Site {
     }
 }
 
-impl Handler<Expelled> for Site {
+impl Handler<ExcludeNode> for Site {
     type Result = ();
 
-    fn handle(&mut self, Expelled { node, reason }: Expelled, _: &mut Self::Context) {
+    fn handle(&mut self, ExcludeNode { node, reason }: ExcludeNode, _: &mut Self::Context) {
         let Some(slot) = self.slots.get_mut(&node) else { return };
         if slot.registered.take().is_some() {
             self.lost(&node, reason, false, None);
@@ -709,10 +709,10 @@ impl Handler<Expelled> for Site {
     }
 }
 
-impl Handler<HoldStubs> for Site {
+impl Handler<StartStubs> for Site {
     type Result = ();
 
-    fn handle(&mut self, message: HoldStubs, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: StartStubs, ctx: &mut Self::Context) {
         tracing::info!("holds {} processors: {}", message.nodes.len(), message.reason);
         for node in message.nodes {
             let Some(slot) = self.slots.get_mut(&node) else { continue };
@@ -725,10 +725,10 @@ impl Handler<HoldStubs> for Site {
     }
 }
 
-impl Handler<CloseStubs> for Site {
+impl Handler<EndStubs> for Site {
     type Result = ();
 
-    fn handle(&mut self, message: CloseStubs, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: EndStubs, ctx: &mut Self::Context) {
         tracing::info!("releases {} processors: {}", message.nodes.len(), message.reason);
         for node in message.nodes {
             let Some(slot) = self.slots.get_mut(&node) else { continue };
@@ -743,12 +743,12 @@ impl Handler<CloseStubs> for Site {
                 }
             };
             let on_done = move |(), site: &mut Site, _: &mut Context<Site>| {
-                let current = |slot: &&mut Slot| slot.round == round && slot.keeper.is_some();
+                let current = |slot: &&mut NodeLifecycle| slot.round == round && slot.keeper.is_some();
                 // Otherwise it ended by itself and was reported, and a new stub may be requested
                 // already.
                 if let Some(slot) = site.slots.get_mut(&node).filter(current) {
                     (slot.keeper, slot.registered) = (None, None);
-                    site.report(StubGone { node, reason });
+                    site.report(StubLoss { node, reason });
                 }
             };
             ctx.spawn(closed.into_actor(self).map(on_done));
@@ -756,10 +756,10 @@ impl Handler<CloseStubs> for Site {
     }
 }
 
-impl Handler<Announce> for Site {
+impl Handler<ReportEverything> for Site {
     type Result = ();
 
-    fn handle(&mut self, _: Announce, ctx: &mut Self::Context) {
+    fn handle(&mut self, _: ReportEverything, ctx: &mut Self::Context) {
         // The stubs are unknown before the takeover, which introduces the site.
         if self.ending || !self.taken_over {
             return;
@@ -795,7 +795,7 @@ impl Handler<LeaveJobs> for Site {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, message: LeaveJobs, _: &mut Self::Context) -> Self::Result {
-        let LeaveJobs { within, reason } = message;
+        let LeaveJobs { timeout: within, reason } = message;
         let deadline_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
         let running = self.slots.iter().filter_map(|(node, slot)| Some((node, slot.registered?)));
         let leaves: Vec<_> = running
@@ -804,7 +804,7 @@ impl Handler<LeaveJobs> for Site {
                 // again.
                 let (nodes, incarnation, reason) =
                     (vec![node.clone()], Some(incarnation), reason.clone());
-                let drain = Drain { nodes, reason, deadline_ms, life: incarnation };
+                let drain = Drain { nodes, reason, deadline_ms, incarnation };
                 let scheduler = self.scheduler.clone();
                 actix::spawn(async move { scheduler.send(drain).deadline(within).await })
             })
@@ -819,10 +819,10 @@ impl Handler<LeaveJobs> for Site {
     }
 }
 
-impl Handler<GetHeld> for Site {
+impl Handler<ListNodes> for Site {
     type Result = Vec<NodeId>;
 
-    fn handle(&mut self, _: GetHeld, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: ListNodes, _: &mut Self::Context) -> Self::Result {
         let held = self.slots.iter().filter(|(_, slot)| slot.keeper.is_some());
         held.map(|(node, _)| node.clone()).collect()
     }

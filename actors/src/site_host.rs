@@ -11,9 +11,9 @@ use actix::prelude::*;
 pub use springtide_protocol::names::site_node;
 use springtide_protocol::names::{ENROLMENT, SCHEDULER, site_name};
 use springtide_protocol::receivers::Scheduler;
-use springtide_protocol::scheduler::{NodeLost, StubGone};
+use springtide_protocol::scheduler::{NodeLoss, StubLoss};
 use springtide_protocol::site::{
-    Announce, CloseStubs, EndNodes, GetHeld, HoldStubs, LeaveJobs, Register, StartAnew,
+    ReportEverything, EndStubs, EndNodes, ListNodes, StartStubs, LeaveJobs, Register, RestartNodes,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::Contact;
@@ -22,8 +22,8 @@ use springtide_runtime::remote::Remote;
 use crate::admit;
 use crate::endpoint::Endpoint;
 use crate::enrol::Renewal;
-use crate::files::{FileServer, Keeping, TellAgain};
-use crate::links::{Door, Link, Links};
+use crate::files::{FileServer, FileServerSettings, RepeatReport};
+use crate::links::{LinkListener, LinkChange, LinkChanges};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::site::{OnDemand, Site};
@@ -32,7 +32,7 @@ use crate::site::{OnDemand, Site};
 const FINAL_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Parts of a cluster's site.
-pub struct Part {
+pub struct SiteParts {
     /// Cluster of the site.
     pub cluster: ClusterId,
     /// Nodes that it starts.
@@ -42,10 +42,10 @@ pub struct Part {
     /// Parameters of a provider that holds processors on demand.
     pub on_demand: OnDemand,
     /// Input files of the cluster, if it keeps any.
-    pub keeping: Option<Keeping>,
+    pub keeping: Option<FileServerSettings>,
 }
 
-impl Part {
+impl SiteParts {
     /// Starts site and file server on this endpoint; the scheduler is in the process of `head`.
     /// `own` is the address of this process, if that is another one.
     pub(crate) fn publish(
@@ -54,7 +54,7 @@ impl Part {
         head: &NodeId,
         own: Option<Contact>,
     ) -> (Addr<Site>, Option<Addr<FileServer>>) {
-        let Part { cluster, nodes, provider, on_demand, keeping } = self;
+        let SiteParts { cluster, nodes, provider, on_demand, keeping } = self;
         let Endpoint { net, hub, .. } = endpoint;
         let scheduler = || hub.remote(head, SCHEDULER);
         let mut site =
@@ -69,9 +69,9 @@ impl Part {
         let site = site.start();
         hub.publish(&site_name(&cluster), site.clone())
             .accepts_from::<Register>(admit::by_rule)
-            .accepts_from::<StartAnew>(admit::by_rule)
-            .accepts_from::<HoldStubs>(admit::by_rule)
-            .accepts_from::<CloseStubs>(admit::by_rule);
+            .accepts_from::<RestartNodes>(admit::by_rule)
+            .accepts_from::<StartStubs>(admit::by_rule)
+            .accepts_from::<EndStubs>(admit::by_rule);
         (site, files)
     }
 }
@@ -82,7 +82,7 @@ pub enum SiteEnd {
     /// A later process of the site has a link to the head.
     Superseded,
     /// The head knows a later incarnation: the site must restart with a higher one.
-    Outnumbered {
+    IncarnationTooLow {
         /// Incarnation known to the head; absent if an older version refused.
         known: Option<Incarnation>,
     },
@@ -92,7 +92,7 @@ pub enum SiteEnd {
 pub struct SiteHost {
     endpoint: Endpoint,
     head: NodeId,
-    links: Arc<Links>,
+    links: Arc<LinkChanges>,
     /// Whether the link to the head was up at the last notice.
     linked: Cell<bool>,
     /// Whether it has ever been up.
@@ -105,8 +105,8 @@ pub struct SiteHost {
 
 impl SiteHost {
     /// Starts the site on this endpoint, which is not started yet, and accepts links.
-    pub fn start(endpoint: Endpoint, head: Contact, part: Part) -> Self {
-        let links = Links::listen(&endpoint.router, Door::Node);
+    pub fn start(endpoint: Endpoint, head: Contact, part: SiteParts) -> Self {
+        let links = LinkChanges::listen(&endpoint.router, LinkListener::Node);
         Prober::publish(&endpoint.hub);
         let on_demand = part.provider.on_demand();
         let here = endpoint.net.contact();
@@ -121,7 +121,7 @@ impl SiteHost {
     /// Hosts an existing site.
     #[cfg(test)]
     pub(crate) fn of(endpoint: &Endpoint, head: &str, on_demand: bool, site: Addr<Site>) -> Self {
-        let links = Links::listen(&endpoint.router, Door::Node);
+        let links = LinkChanges::listen(&endpoint.router, LinkListener::Node);
         let (linked, was_linked) = Default::default();
         let files = None;
         Self {
@@ -161,21 +161,21 @@ impl SiteHost {
                 biased;
                 notice = notices.next() => match (notice.peer == self.head, self.was_linked.get()) {
                     (true, true) => return SiteEnd::Superseded,
-                    (true, false) => return SiteEnd::Outnumbered { known: notice.known },
+                    (true, false) => return SiteEnd::IncarnationTooLow { known: notice.known },
                     // Other nodes do not decide which process of a site is valid.
                     (false, _) => continue,
                 },
                 news = self.links.next() => news,
             };
             let lost = match news.get(&self.head) {
-                Some(Link::Down(why)) => {
+                Some(LinkChange::Down(why)) => {
                     tracing::warn!("the link to the head is down: {why}; retrying");
                     self.linked.set(false);
                     true
                 }
                 // Only the latest notice is kept, so a notice that the link was down may be
                 // missing.
-                Some(Link::Up) => {
+                Some(LinkChange::Up) => {
                     self.was_linked.set(true);
                     self.linked.replace(true)
                 }
@@ -183,9 +183,9 @@ impl SiteHost {
             };
             if lost {
                 // The actors live as long as this host.
-                self.site.do_send(Announce);
+                self.site.do_send(ReportEverything);
                 if let Some(files) = &self.files {
-                    files.do_send(TellAgain);
+                    files.do_send(RepeatReport);
                 }
             }
         }
@@ -197,9 +197,9 @@ impl SiteHost {
         let Self { endpoint, head, on_demand, site, .. } = self;
         let reason = format!("its site ends: {reason}");
         // A stopped site has ended its nodes already.
-        let held = site.send(GetHeld).await.unwrap_or_default();
+        let held = site.send(ListNodes).await.unwrap_or_default();
         if !leave.is_zero() {
-            let _ = site.send(LeaveJobs { within: leave, reason: reason.clone() }).await;
+            let _ = site.send(LeaveJobs { timeout: leave, reason: reason.clone() }).await;
         }
         let _ = site.send(EndNodes { grace }).await;
         let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
@@ -207,9 +207,9 @@ impl SiteHost {
             let reason = reason.clone();
             let reported = if on_demand {
                 // A node on demand is not restarted before a job needs it.
-                scheduler.send(StubGone { node, reason }).deadline(FINAL_REPORT_TIMEOUT).await
+                scheduler.send(StubLoss { node, reason }).deadline(FINAL_REPORT_TIMEOUT).await
             } else {
-                let lost = NodeLost { node, reason, returns: true, retry_ms: None };
+                let lost = NodeLoss { node, reason, returns: true, retry_ms: None };
                 scheduler.send(lost).deadline(FINAL_REPORT_TIMEOUT).await
             };
             // A stopped head needs no report.

@@ -17,17 +17,17 @@ use springtide_protocol::reservation::{Reservation, ReservationId};
 use springtide_protocol::scheduler::Submit;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::records::{
-    BlobRef, Contents, Cursor, Disk, Entry as Value, Files, RecordError, RecordLog, Schema,
-    Settings,
+    BlobRef, Contents, Cursor, Disk, NewRecord as Value, Files, RecordError, RecordLog, RecordSchema,
+    RecordSettings,
 };
 
 use crate::lease::{Lease, LeaseError};
-use springtide_scheduler::core::{Begun, Recovered};
+use springtide_scheduler::core::{StartRecord, RecoveredJob};
 
 /// Schema of [`Entry`] records.
-pub const SCHEMA: Schema = Schema { name: "scheduler", version: 1 };
+pub const SCHEMA: RecordSchema = RecordSchema { name: "scheduler", version: 1 };
 /// Settings of the record store.
-pub const SETTINGS: Settings = Settings::new(
+pub const SETTINGS: RecordSettings = RecordSettings::new(
     "scheduler",
     "jobs that have not ended, drained nodes and reservations are forgotten",
 );
@@ -40,7 +40,7 @@ pub fn records_dir(dir: &Path) -> PathBuf {
 /// A record of the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Entry {
+pub enum StoreRecord {
     /// An epoch of a job was issued.
     Epoch {
         /// Number of the job.
@@ -60,7 +60,7 @@ pub enum Entry {
         /// Number of the job.
         job: JobId,
         /// Placement and start of the job.
-        begun: Begun,
+        begun: StartRecord,
     },
     /// The owner sets or removes a maximum of processors.
     Limit {
@@ -95,7 +95,7 @@ pub enum Entry {
     },
 }
 
-impl Entry {
+impl StoreRecord {
     fn job(&self) -> Option<JobId> {
         match self {
             Self::Epoch { job, .. }
@@ -139,14 +139,14 @@ pub enum StoreError {
 pub struct Store {
     /// Log and lease on disk; absent for a store in memory.
     kept: Option<LogAndLease>,
-    state: State,
+    state: StoreState,
     /// Jobs with an unreadable submission, and the reasons.
     lost: BTreeMap<JobId, String>,
 }
 
 /// State that results from the records.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct State {
+struct StoreState {
     last_job: u64,
     /// Jobs that have not ended and that no client waits for.
     open: BTreeMap<JobId, Open>,
@@ -165,7 +165,7 @@ struct State {
 struct Open {
     epoch: Epoch,
     submission: Option<BlobRef>,
-    begun: Option<Begun>,
+    begun: Option<StartRecord>,
     limit: Option<u32>,
 }
 
@@ -176,7 +176,7 @@ struct LogAndLease {
     lease: Option<Lease>,
 }
 
-impl State {
+impl StoreState {
     fn of(contents: &Contents, dir: &Path) -> Result<Self, StoreError> {
         let mut state = Self::default();
         for record in contents.iter() {
@@ -186,43 +186,43 @@ impl State {
         Ok(state)
     }
 
-    fn apply(&mut self, entry: &Entry) {
+    fn apply(&mut self, entry: &StoreRecord) {
         if let Some(job) = entry.job() {
             self.last_job = self.last_job.max(job.0);
         }
         match entry {
-            Entry::Epoch { job, epoch } => match self.open.get_mut(job) {
+            StoreRecord::Epoch { job, epoch } => match self.open.get_mut(job) {
                 Some(open) => open.epoch = open.epoch.max(*epoch),
                 None => drop(self.epochs.insert(*job, *epoch)),
             },
-            Entry::Submitted { job, submission } => {
+            StoreRecord::Submitted { job, submission } => {
                 let epoch = self.epochs.remove(job).unwrap_or(Epoch(1));
                 let submission = Some(submission.clone());
                 self.open.insert(*job, Open { epoch, submission, begun: None, limit: None });
             }
-            Entry::Begun { job, begun } => {
+            StoreRecord::Begun { job, begun } => {
                 if let Some(open) = self.open.get_mut(job) {
                     open.begun = Some(begun.clone());
                 }
             }
-            Entry::Limit { job, most } => {
+            StoreRecord::Limit { job, most } => {
                 if let Some(open) = self.open.get_mut(job) {
                     open.limit = *most;
                 }
             }
-            Entry::Over { job } => {
+            StoreRecord::Over { job } => {
                 self.open.remove(job);
                 self.epochs.remove(job);
             }
-            Entry::Drained { node, reason: Some(reason) } => {
+            StoreRecord::Drained { node, reason: Some(reason) } => {
                 self.drained.insert(node.clone(), reason.clone());
             }
-            Entry::Drained { node, reason: None } => drop(self.drained.remove(node)),
-            Entry::Reserved { reservation } => {
+            StoreRecord::Drained { node, reason: None } => drop(self.drained.remove(node)),
+            StoreRecord::Reserved { reservation } => {
                 self.last_reservation = self.last_reservation.max(reservation.id);
                 self.reserved.insert(reservation.id, (**reservation).clone());
             }
-            Entry::Unreserved { id } => {
+            StoreRecord::Unreserved { id } => {
                 self.last_reservation = self.last_reservation.max(*id);
                 self.reserved.remove(id);
             }
@@ -230,39 +230,39 @@ impl State {
     }
 
     /// Records that result in the same state.
-    fn entries(&self) -> Vec<Entry> {
-        let out_of_service = |(node, reason): (&NodeId, &String)| Entry::Drained {
+    fn entries(&self) -> Vec<StoreRecord> {
+        let out_of_service = |(node, reason): (&NodeId, &String)| StoreRecord::Drained {
             node: node.clone(),
             reason: Some(reason.clone()),
         };
-        let mut entries: Vec<Entry> = self.drained.iter().map(out_of_service).collect();
-        let kept = |one: &Reservation| Entry::Reserved { reservation: Box::new(one.clone()) };
+        let mut entries: Vec<StoreRecord> = self.drained.iter().map(out_of_service).collect();
+        let kept = |one: &Reservation| StoreRecord::Reserved { reservation: Box::new(one.clone()) };
         entries.extend(self.reserved.values().map(kept));
         let last = self.last_reservation;
         if last.0 > 0 && !self.reserved.contains_key(&last) {
-            entries.push(Entry::Unreserved { id: last });
+            entries.push(StoreRecord::Unreserved { id: last });
         }
         for (&job, Open { epoch, submission, begun, limit }) in &self.open {
-            entries.push(Entry::Epoch { job, epoch: *epoch });
+            entries.push(StoreRecord::Epoch { job, epoch: *epoch });
             let submission = submission.clone();
-            entries.extend(submission.map(|submission| Entry::Submitted { job, submission }));
-            entries.extend(begun.clone().map(|begun| Entry::Begun { job, begun }));
-            entries.extend(limit.map(|most| Entry::Limit { job, most: Some(most) }));
+            entries.extend(submission.map(|submission| StoreRecord::Submitted { job, submission }));
+            entries.extend(begun.clone().map(|begun| StoreRecord::Begun { job, begun }));
+            entries.extend(limit.map(|most| StoreRecord::Limit { job, most: Some(most) }));
         }
         let last = JobId(self.last_job);
         if last.0 > 0 && !self.open.contains_key(&last) {
             // The number must not be issued again.
-            entries.push(Entry::Over { job: last });
+            entries.push(StoreRecord::Over { job: last });
         }
         entries
     }
 
     /// Checks that `entries` result in the same state, without the epochs of jobs whose clients
     /// wait.
-    fn check_entries(&self, entries: &[Entry]) -> Result<(), String> {
-        let mut again = State::default();
+    fn check_entries(&self, entries: &[StoreRecord]) -> Result<(), String> {
+        let mut again = StoreState::default();
         entries.iter().for_each(|entry| again.apply(entry));
-        let numbers = |state: &State| (state.last_job, state.last_reservation);
+        let numbers = |state: &StoreState| (state.last_job, state.last_reservation);
         if numbers(&again) != numbers(self) {
             let (ours, theirs) = (numbers(self), numbers(&again));
             return Err(format!("its records have the last numbers {theirs:?}, not {ours:?}"));
@@ -299,7 +299,7 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let dir = records_dir(dir);
         let (log, contents) = RecordLog::open(files, &dir, SETTINGS)?;
-        let state = State::of(&contents, &dir)?;
+        let state = StoreState::of(&contents, &dir)?;
         // A crash may have occurred between a submission and its record.
         let wanted = |file: &str| {
             let mut blobs = state.open.values().filter_map(|open| open.submission.as_ref());
@@ -311,14 +311,14 @@ impl Store {
     }
 
     /// Issues numbers above `last` only. The store may be older than the jobs that are left.
-    pub fn begin_above(&mut self, last: JobId) {
+    pub fn skip_numbers(&mut self, last: JobId) {
         // The first issued number records this.
         self.state.last_job = self.state.last_job.max(last.0);
     }
 
     /// A store in memory, for grids of tests and simulations that end with their process.
     pub fn in_memory() -> Self {
-        Self { kept: None, state: State::default(), lost: BTreeMap::new() }
+        Self { kept: None, state: StoreState::default(), lost: BTreeMap::new() }
     }
 
     /// Checks that this is still the only scheduler of the grid.
@@ -337,7 +337,7 @@ impl Store {
     pub fn new_job(&mut self) -> Result<(JobId, Epoch), StoreError> {
         self.state.last_job += 1;
         let (job, epoch) = (JobId(self.state.last_job), Epoch(1));
-        self.append(Entry::Epoch { job, epoch })?;
+        self.append(StoreRecord::Epoch { job, epoch })?;
         Ok((job, epoch))
     }
 
@@ -347,7 +347,7 @@ impl Store {
     /// [`StoreError`]; then the epoch must not be used.
     pub fn new_epoch(&mut self, job: JobId, known: Epoch) -> Result<Epoch, StoreError> {
         let epoch = Epoch(known.0 + 1);
-        self.append(Entry::Epoch { job, epoch })?;
+        self.append(StoreRecord::Epoch { job, epoch })?;
         Ok(epoch)
     }
 
@@ -355,7 +355,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; then it is not stored.
-    pub fn keep(&mut self, job: JobId, epoch: Epoch, submit: &Submit) -> Result<(), StoreError> {
+    pub fn store_submission(&mut self, job: JobId, epoch: Epoch, submit: &Submit) -> Result<(), StoreError> {
         let Some(LogAndLease { log, .. }) = &self.kept else {
             self.state.epochs.remove(&job);
             let open = Open { epoch, submission: None, begun: None, limit: None };
@@ -368,16 +368,16 @@ impl Store {
         };
         let bytes = rmp_serde::to_vec_named(submit).map_err(refused)?;
         let submission = log.put_blob(&job.to_string(), &bytes)?;
-        self.append(Entry::Submitted { job, submission })
+        self.append(StoreRecord::Submitted { job, submission })
     }
 
     /// Records that a job is being started. Ignored for jobs that are not [stored](Store::keep).
     ///
     /// # Errors
     /// [`StoreError`]; then it is not recorded.
-    pub fn begun(&mut self, job: JobId, begun: Begun) -> Result<(), StoreError> {
+    pub fn record_start(&mut self, job: JobId, begun: StartRecord) -> Result<(), StoreError> {
         if self.state.open.contains_key(&job) {
-            self.append(Entry::Begun { job, begun })
+            self.append(StoreRecord::Begun { job, begun })
         } else {
             Ok(())
         }
@@ -390,7 +390,7 @@ impl Store {
     /// [`StoreError`]; then it is not recorded.
     pub fn limit(&mut self, job: JobId, most: Option<u32>) -> Result<(), StoreError> {
         if self.state.open.get(&job).is_some_and(|open| open.limit != most) {
-            self.append(Entry::Limit { job, most })
+            self.append(StoreRecord::Limit { job, most })
         } else {
             Ok(())
         }
@@ -400,11 +400,11 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; then it is not recorded.
-    pub fn drained(&mut self, node: &NodeId, reason: Option<&str>) -> Result<(), StoreError> {
+    pub fn set_drained(&mut self, node: &NodeId, reason: Option<&str>) -> Result<(), StoreError> {
         if self.state.drained.get(node).map(String::as_str) == reason {
             return Ok(());
         }
-        self.append(Entry::Drained { node: node.clone(), reason: reason.map(str::to_owned) })
+        self.append(StoreRecord::Drained { node: node.clone(), reason: reason.map(str::to_owned) })
     }
 
     /// Nodes out of service, with the reasons.
@@ -416,17 +416,17 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; then it is not stored.
-    pub fn reserved(&mut self, one: &Reservation) -> Result<(), StoreError> {
-        self.append(Entry::Reserved { reservation: Box::new(one.clone()) })
+    pub fn record_reservation(&mut self, one: &Reservation) -> Result<(), StoreError> {
+        self.append(StoreRecord::Reserved { reservation: Box::new(one.clone()) })
     }
 
     /// Deletes a reservation.
     ///
     /// # Errors
     /// [`StoreError`]; then the next scheduler finds it, and that it has expired.
-    pub fn unreserved(&mut self, id: ReservationId) -> Result<(), StoreError> {
+    pub fn delete_reservation(&mut self, id: ReservationId) -> Result<(), StoreError> {
         if self.state.reserved.contains_key(&id) {
-            self.append(Entry::Unreserved { id })
+            self.append(StoreRecord::Unreserved { id })
         } else {
             Ok(())
         }
@@ -446,14 +446,14 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; then the next scheduler finds the job.
-    pub fn over(&mut self, job: JobId) -> Result<(), StoreError> {
+    pub fn record_end(&mut self, job: JobId) -> Result<(), StoreError> {
         let Some(open) = self.state.open.get(&job) else {
             // Other jobs have only epochs on disk, which a compaction removes.
             self.state.epochs.remove(&job);
             return Ok(());
         };
         let submission = open.submission.clone();
-        self.append(Entry::Over { job })?;
+        self.append(StoreRecord::Over { job })?;
         if let (Some(submission), Some(LogAndLease { log, .. })) = (submission, &self.kept) {
             // A remaining blob is removed when the store is opened next.
             let _ = log.remove_blob(&submission);
@@ -471,11 +471,11 @@ impl Store {
     pub fn recover(
         &mut self,
         wanted: impl Fn(JobId) -> bool,
-    ) -> Result<Vec<Recovered>, StoreError> {
+    ) -> Result<Vec<RecoveredJob>, StoreError> {
         let mut found = Vec::new();
         for (job, open) in self.state.open.clone() {
             let Some(LogAndLease { log, .. }) = self.kept.as_ref().filter(|_| wanted(job)) else {
-                self.over(job)?;
+                self.record_end(job)?;
                 continue;
             };
             let Open { epoch, submission, begun, limit } = open;
@@ -488,11 +488,11 @@ impl Store {
             match read {
                 Ok(submit) => {
                     let submit = Box::new(submit);
-                    found.push(Recovered { job, epoch, submit, begun, limit });
+                    found.push(RecoveredJob { job, epoch, submit, begun, limit });
                 }
                 Err(reason) => {
                     tracing::error!("{job} is lost: its submission is unreadable: {reason}");
-                    self.over(job)?;
+                    self.record_end(job)?;
                     self.lost.insert(job, reason);
                 }
             }
@@ -510,7 +510,7 @@ impl Store {
         self.kept.as_ref().map(|kept| kept.log.cursor(from))
     }
 
-    fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
+    fn append(&mut self, entry: StoreRecord) -> Result<(), StoreError> {
         if let Some(LogAndLease { log, lease, .. }) = &mut self.kept {
             lease.as_ref().map_or(Ok(()), Lease::check)?;
             log.append(SCHEMA, &entry)?;
@@ -552,7 +552,7 @@ mod tests {
     use std::fs;
 
     use proptest::prelude::*;
-    use springtide_runtime::records::memory::{Fault, MemoryFiles};
+    use springtide_runtime::records::memory::{StorageFault, MemoryFiles};
 
     use super::*;
 
@@ -578,12 +578,12 @@ mod tests {
         let mut store = open(&files).unwrap();
         for name in ["one", "two"] {
             let (job, epoch) = store.new_job().unwrap();
-            store.keep(job, epoch, &submit(name)).unwrap();
+            store.store_submission(job, epoch, &submit(name)).unwrap();
         }
-        store.begun(JobId(1), begun()).unwrap();
+        store.record_start(JobId(1), begun()).unwrap();
         store.new_epoch(JobId(1), Epoch(1)).unwrap();
-        store.drained(&"vu-1".into(), Some("it smells")).unwrap();
-        store.reserved(&reservation(2)).unwrap();
+        store.set_drained(&"vu-1".into(), Some("it smells")).unwrap();
+        store.record_reservation(&reservation(2)).unwrap();
         let before = store.state.clone();
         drop(store);
         for path in files.paths() {
@@ -621,7 +621,7 @@ mod tests {
                     let mut store = open(files)?;
                     let (job, epoch) = store.new_job()?;
                     issued.push((job, epoch));
-                    store.keep(job, epoch, &submit("fib"))?;
+                    store.store_submission(job, epoch, &submit("fib"))?;
                     issued.push((job, store.new_epoch(job, epoch)?));
                     if let Some(LogAndLease { log, .. }) = &mut store.kept {
                         let entries = store.state.entries();
@@ -639,7 +639,7 @@ mod tests {
         for step in 1..=files.steps() {
             for seed in 0..10 {
                 let files = MemoryFiles::new(seed);
-                files.fault_at(step, Fault::Crash);
+                files.fault_at(step, StorageFault::Crash);
                 let issued = live(&files);
                 files.restart();
                 let mut store = open(&files).unwrap();
@@ -670,14 +670,14 @@ mod tests {
                 match op {
                     0 => {
                         let (job, epoch) = store.new_job().unwrap();
-                        store.keep(job, epoch, &submit("fib")).unwrap();
+                        store.store_submission(job, epoch, &submit("fib")).unwrap();
                     }
                     1 => drop(store.new_job().unwrap()),
-                    2 => store.begun(job, begun()).unwrap(),
+                    2 => store.record_start(job, begun()).unwrap(),
                     3 => store.limit(job, Some(number as u32)).unwrap(),
-                    4 => store.over(job).unwrap(),
-                    5 => store.reserved(&reservation(number)).unwrap(),
-                    _ => store.unreserved(ReservationId(number)).unwrap(),
+                    4 => store.record_end(job).unwrap(),
+                    5 => store.record_reservation(&reservation(number)).unwrap(),
+                    _ => store.delete_reservation(ReservationId(number)).unwrap(),
                 }
                 prop_assert_eq!(store.state.check_entries(&store.state.entries()), Ok(()));
                 let opened = open(&files).unwrap();
@@ -719,17 +719,17 @@ mod tests {
             id: ReservationId(id),
             token: 7,
             name: "montage".to_owned(),
-            parts: vec![crate::reservation::Part { cluster: "vu".into(), bookings: vec![booking] }],
+            parts: vec![crate::reservation::ReservedSlot { cluster: "vu".into(), bookings: vec![booking] }],
             cost: 8.5,
-            phase: crate::reservation::Phase::Confirmed { until: None },
+            phase: crate::reservation::ReservationPhase::Confirmed { until: None },
             lease_ms: None,
         }
     }
 
-    fn begun() -> Begun {
+    fn begun() -> StartRecord {
         let (parts, transfers, why) = (Vec::new(), Vec::new(), "why".to_owned());
-        let placed = crate::policy::malleability::Placed { parts, transfers, why };
-        Begun { placed, at: Some(5) }
+        let placed = crate::policy::malleability::PlacementPlan { parts, transfers, why };
+        StartRecord { placed, at: Some(5) }
     }
 
     #[test]
@@ -738,19 +738,19 @@ mod tests {
         let mut store = Store::open(dir.path()).unwrap();
         for name in ["queued", "running", "ended", "unwanted"] {
             let (job, epoch) = store.new_job().unwrap();
-            store.keep(job, epoch, &submit(name)).unwrap();
+            store.store_submission(job, epoch, &submit(name)).unwrap();
         }
         let plain = store.new_job().unwrap().0;
-        store.begun(JobId(2), begun()).unwrap();
-        store.begun(plain, begun()).unwrap();
+        store.record_start(JobId(2), begun()).unwrap();
+        store.record_start(plain, begun()).unwrap();
         assert_eq!(store.new_epoch(JobId(2), Epoch(1)).unwrap(), Epoch(2));
-        store.over(JobId(3)).unwrap();
+        store.record_end(JobId(3)).unwrap();
         store.limit(JobId(1), Some(5)).unwrap();
         store.limit(JobId(2), Some(3)).unwrap();
         store.limit(JobId(2), None).unwrap();
-        store.drained(&"vu-1".into(), Some("it smells")).unwrap();
-        store.drained(&"vu-2".into(), Some("new fan")).unwrap();
-        store.drained(&"vu-2".into(), None).unwrap();
+        store.set_drained(&"vu-1".into(), Some("it smells")).unwrap();
+        store.set_drained(&"vu-2".into(), Some("new fan")).unwrap();
+        store.set_drained(&"vu-2".into(), None).unwrap();
         let refused = Store::open(dir.path()).unwrap_err();
         assert!(matches!(refused, StoreError::Lease(LeaseError::Held { .. })), "{refused}");
         drop(store);
@@ -787,7 +787,7 @@ mod tests {
         let mut store = Store::open(dir.path()).unwrap();
         for name in ["damaged", "missing", "whole"] {
             let (job, epoch) = store.new_job().unwrap();
-            store.keep(job, epoch, &submit(name)).unwrap();
+            store.store_submission(job, epoch, &submit(name)).unwrap();
         }
         drop(store);
         for entry in fs::read_dir(records_dir(dir.path()).join("blobs")).unwrap() {
@@ -809,9 +809,9 @@ mod tests {
     fn numbers_start_above_those_of_remaining_jobs() {
         let dir = tempfile::tempdir().unwrap();
         let mut store = Store::open(dir.path()).unwrap();
-        store.begin_above(JobId(41));
+        store.skip_numbers(JobId(41));
         assert_eq!(store.new_job().unwrap().0, JobId(42));
-        store.begin_above(JobId(7));
+        store.skip_numbers(JobId(7));
         assert_eq!(store.new_job().unwrap().0, JobId(43));
         drop(store);
         assert_eq!(Store::open(dir.path()).unwrap().new_job().unwrap().0, JobId(44));
@@ -823,16 +823,16 @@ mod tests {
         let mut store = open(&files).unwrap();
         let mut cursor = store.cursor(1).unwrap();
         store.new_job().unwrap();
-        store.keep(JobId(1), Epoch(1), &submit("fib")).unwrap();
-        store.begun(JobId(1), begun()).unwrap();
+        store.store_submission(JobId(1), Epoch(1), &submit("fib")).unwrap();
+        store.record_start(JobId(1), begun()).unwrap();
         store.limit(JobId(1), Some(2)).unwrap();
-        store.drained(&"vu-1".into(), Some("it smells")).unwrap();
+        store.set_drained(&"vu-1".into(), Some("it smells")).unwrap();
         let kept = reservation(3);
-        store.reserved(&reservation(2)).unwrap();
-        store.reserved(&kept).unwrap();
-        store.unreserved(ReservationId(2)).unwrap();
-        store.reserved(&reservation(9)).unwrap();
-        store.unreserved(ReservationId(9)).unwrap();
+        store.record_reservation(&reservation(2)).unwrap();
+        store.record_reservation(&kept).unwrap();
+        store.delete_reservation(ReservationId(2)).unwrap();
+        store.record_reservation(&reservation(9)).unwrap();
+        store.delete_reservation(ReservationId(9)).unwrap();
         let mut seen = 0;
         for _ in 0..10_000 {
             store.new_job().unwrap();

@@ -18,35 +18,35 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum rate of an actor's restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RestartLimits {
     /// Maximum number of restarts in the window.
     pub restarts: u32,
     /// Length of the window.
-    pub within: Duration,
+    pub window: Duration,
 }
 
-impl Default for Limits {
+impl Default for RestartLimits {
     fn default() -> Self {
-        Self { restarts: 5, within: Duration::from_secs(60) }
+        Self { restarts: 5, window: Duration::from_secs(60) }
     }
 }
 
 /// Counts restarts against their limits. Time is an argument.
 #[derive(Clone, Debug)]
-pub struct Intensity {
-    limits: Limits,
+pub struct RestartCounter {
+    limits: RestartLimits,
     restarts: VecDeque<Instant>,
 }
 
-impl Intensity {
+impl RestartCounter {
     /// Creates a counter without restarts.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: RestartLimits) -> Self {
         Self { limits, restarts: VecDeque::new() }
     }
 
     /// Whether an ended actor may be restarted now; if so, the restart is counted.
     pub fn may_restart(&mut self, now: Instant) -> bool {
-        while self.restarts.front().is_some_and(|at| now - *at >= self.limits.within) {
+        while self.restarts.front().is_some_and(|at| now - *at >= self.limits.window) {
             self.restarts.pop_front();
         }
         let allowed = self.restarts.len() < self.limits.restarts as usize;
@@ -84,14 +84,14 @@ impl RestartDelays {
 
 /// Counts failures of one process in a row. Time is an argument.
 #[derive(Clone, Copy, Debug)]
-pub struct Restarts {
+pub struct RestartSchedule {
     delays: RestartDelays,
     failures: u32,
     /// Time of its last or next start.
     started: Option<Instant>,
 }
 
-impl Restarts {
+impl RestartSchedule {
     /// Creates a counter without failures.
     pub fn new(delays: RestartDelays) -> Self {
         Self { delays, failures: 0, started: None }
@@ -131,7 +131,7 @@ impl Restarts {
 pub fn supervise<A: Actor<Context = Context<A>>>(
     hub: &Arc<Hub>,
     name: &str,
-    limits: Limits,
+    limits: RestartLimits,
     make: impl Fn() -> A + 'static,
     accept: impl Fn(Published<A>) -> Published<A> + 'static,
 ) {
@@ -143,7 +143,7 @@ pub fn supervise<A: Actor<Context = Context<A>>>(
     };
     let mut addr = start(&hub, &name);
     actix_rt::spawn(async move {
-        let mut intensity = Intensity::new(limits);
+        let mut intensity = RestartCounter::new(limits);
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
             if addr.connected() {
@@ -154,7 +154,7 @@ pub fn supervise<A: Actor<Context = Context<A>>>(
                     actor = name,
                     "ended more than {} times within {} s and is not restarted",
                     limits.restarts,
-                    limits.within.as_secs()
+                    limits.window.as_secs()
                 );
                 hub.unpublish(&name);
                 return;
@@ -177,8 +177,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn restarts_are_counted_in_a_sliding_window() {
-        let limits = Limits { restarts: 2, within: Duration::from_secs(10) };
-        let mut intensity = Intensity::new(limits);
+        let limits = RestartLimits { restarts: 2, window: Duration::from_secs(10) };
+        let mut intensity = RestartCounter::new(limits);
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert!(intensity.may_restart(at(0)));
@@ -199,7 +199,7 @@ mod tests {
             max: seconds(300),
             recovered: seconds(60),
         };
-        let mut restarts = Restarts::new(delays);
+        let mut restarts = RestartSchedule::new(delays);
         let mut now = Instant::now();
         let mut waits = Vec::new();
         for _ in 0..40 {
@@ -254,7 +254,7 @@ mod tests {
     fn a_panicking_actor_is_replaced_until_the_limit() {
         actix::System::new().block_on(async {
             let hub = hub();
-            let limits = Limits { restarts: 2, within: Duration::from_secs(60) };
+            let limits = RestartLimits { restarts: 2, window: Duration::from_secs(60) };
             supervise(
                 &hub,
                 "touchy",

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use springtide_runtime::id::{Incarnation, NodeId, Peer};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NodeIdentity};
-use springtide_runtime::net::{Class, Inbox, Net, NetConfig};
+use springtide_runtime::net::{Class, NetworkHandler, Net, NetConfig};
 use springtide_runtime::wire::Kind;
 use tokio::sync::oneshot;
 
@@ -67,9 +67,9 @@ struct NetProgram {
     _server: Net,
 }
 
-struct Echo(OnceLock<Net>);
+struct EchoInbox(OnceLock<Net>);
 
-impl Inbox for Echo {
+impl NetworkHandler for EchoInbox {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         let net = self.0.get().expect("set before it was started");
         net.send(&from.node, Class::Steal, kind, body).expect("room");
@@ -112,7 +112,7 @@ impl Requester {
     }
 }
 
-impl Inbox for Requester {
+impl NetworkHandler for Requester {
     fn frame(&self, _from: &Peer, _kind: Kind, _body: Bytes) {
         if self.timed.load(Ordering::Relaxed)
             && let Some(sent_at) = &mut *self.sent_at.lock().expect("sound")
@@ -140,7 +140,7 @@ impl NetProgram {
             })
         };
         let (server_net, net) = (open(&at_server, server), open(&at_client, client));
-        let echo = Arc::new(Echo(OnceLock::from(server_net.clone())));
+        let echo = Arc::new(EchoInbox(OnceLock::from(server_net.clone())));
         let requester = Arc::new(Requester::default());
         assert!(requester.net.set(net.clone()).is_ok());
         server_net.start(echo);

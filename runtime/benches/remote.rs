@@ -27,13 +27,13 @@ struct Ping(#[serde(with = "serde_bytes")] Vec<u8>);
 
 remote_message! { "ping" => Ping -> Ping; }
 
-struct Echo;
+struct EchoActor;
 
-impl Actor for Echo {
+impl Actor for EchoActor {
     type Context = Context<Self>;
 }
 
-impl Handler<Ping> for Echo {
+impl Handler<Ping> for EchoActor {
     type Result = MessageResult<Ping>;
     fn handle(&mut self, ping: Ping, _: &mut Self::Context) -> Self::Result {
         MessageResult(ping)
@@ -93,8 +93,8 @@ fn serve(identity: NodeIdentity) -> Contact {
     std::thread::spawn(move || {
         actix::System::new().block_on(async move {
             let (net, hub) = node(&identity);
-            let other = Echo::start_in_arbiter(&Arbiter::new().handle(), |_| Echo);
-            hub.publish("same", Echo.start()).accepts::<Ping>();
+            let other = EchoActor::start_in_arbiter(&Arbiter::new().handle(), |_| EchoActor);
+            hub.publish("same", EchoActor.start()).accepts::<Ping>();
             hub.publish("other", other).accepts::<Ping>();
             tx.send(net.contact()).expect("the starter waits");
             pending::<()>().await;
@@ -116,10 +116,10 @@ impl Requester {
             actix::System::new().block_on(async move {
                 let (net, hub) = node(&identity);
                 net.learn(server.clone());
-                hub.publish("local", Echo.start()).accepts::<Ping>();
+                hub.publish("local", EchoActor.start()).accepts::<Ping>();
                 while let Some((calls, in_flight, name, answer)) = rx.recv().await {
                     let at = if name == "local" { &net.me().node } else { &server.node };
-                    let actor: Remote<Echo> = hub.remote(at, &name);
+                    let actor: Remote<EchoActor> = hub.remote(at, &name);
                     let start = Instant::now();
                     let times = make_calls(&actor, calls, in_flight).await;
                     answer.send((p50(times), start.elapsed())).expect("the order waits");
@@ -146,7 +146,7 @@ impl Requester {
 }
 
 /// Makes calls with a number of them in flight; returns the time of each.
-async fn make_calls(actor: &Remote<Echo>, calls: usize, in_flight: usize) -> Vec<Duration> {
+async fn make_calls(actor: &Remote<EchoActor>, calls: usize, in_flight: usize) -> Vec<Duration> {
     let ping = Ping(vec![7; BODY]);
     let requesters: Vec<_> = (0..in_flight)
         .map(|_| {

@@ -25,7 +25,7 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Context, Engine, EngineConfig, Job, Note, Outcome, PoolConfig, RESULTS_BYTES, RealSeam,
+    Context, Engine, EngineConfig, Job, ProgressReport, Outcome, PoolConfig, RESULTS_BYTES, RealSeam,
     Registry, RootEnd, Spawned, Stop, Task, encode_job,
 };
 
@@ -140,9 +140,9 @@ impl Task for Small {
 
 /// Fills its deque and computes until all tasks are stolen.
 #[derive(Serialize, Deserialize)]
-struct Busy;
+struct BusyTask;
 
-impl Job for Busy {
+impl Job for BusyTask {
     const NAME: &'static str = "busy";
     const ABOUT: &'static str = "a victim";
 
@@ -278,7 +278,7 @@ struct Nodes {
 impl Nodes {
     fn start(identities: &[NodeIdentity]) -> Self {
         let mut registry = Registry::new();
-        registry.job::<Busy>();
+        registry.job::<BusyTask>();
         registry.job::<RandomArrivals>();
         let registry = Arc::new(registry);
         let threads: Vec<Thread> = identities.iter().map(|_| Thread::start()).collect();
@@ -303,7 +303,7 @@ impl Nodes {
             .collect();
         let coordinator = members.keys().next().cloned();
         let view = View { epoch: Epoch(1), version: 1, members, coordinator, ..View::default() };
-        started.iter().for_each(|(engine, _)| engine.view(&view));
+        started.iter().for_each(|(engine, _)| engine.set_view(&view));
         let engines = started.into_iter().map(|(engine, _)| engine).collect();
         Self { registry, engines, _threads: threads }
     }
@@ -324,7 +324,7 @@ impl Nodes {
     /// and the end.
     fn steals(&self) -> Histogram {
         let _ = self.engines[1].statistics(true);
-        assert_eq!(self.run(Busy), STEALS as u64);
+        assert_eq!(self.run(BusyTask), STEALS as u64);
         let statistics = self.engines[1].statistics(true);
         let mut latencies = Histograms::default();
         latencies.apply(&statistics.latencies).expect("well-formed");
@@ -350,12 +350,12 @@ fn node(identity: &NodeIdentity, registry: Arc<Registry>) -> (Engine, Net) {
         metering: None,
         results_bytes: RESULTS_BYTES,
     };
-    let notes = Box::new(|_: Note| {});
+    let notes = Box::new(|_: ProgressReport| {});
     let engine = Engine::start(&config, registry, net.clone(), RealSeam::new(), recorder, notes)
         .expect("threads");
     let router = Arc::new(Router::default());
-    router.on(Kind::STEAL_REQUEST..=Kind::AUDIT, engine.inbox());
-    router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
+    router.route(Kind::STEAL_REQUEST..=Kind::AUDIT, engine.inbox());
+    router.route(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
     net.start(router);
     tokio::spawn(engine.clone().drive());
     (engine, net)

@@ -66,7 +66,7 @@ pub use grid::*;
 /// The items that a program of tasks needs.
 #[cfg(feature = "grid")]
 pub mod prelude {
-    pub use springtide_work::share::{Merged, Need, Version, Versioned};
+    pub use springtide_work::share::{Merged, ObjectNeed, Version, Versioned};
     pub use springtide_work::work::{
         Checkpoint, Context, Failure, InputError, Job, Outcome, Registry, Spawned, Stop, Task,
     };

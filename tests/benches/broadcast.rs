@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::LatencySummary;
 use springtide_runtime::net::{LinkProfile, MemoryNet};
-use springtide_runtime::share::{Need, Version, Versioned};
+use springtide_runtime::share::{ObjectNeed, Version, Versioned};
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task};
 use springtide_tests::modelled::Modelled;
-use springtide_tests::virtual_grid::{Run, Shape, run_with};
+use springtide_tests::virtual_grid::{RunOutcome, VirtualGridConfig, run_with};
 use tokio::time::Instant;
 
 const CLUSTERS: [&str; 3] = ["c0", "c1", "c2"];
@@ -82,12 +82,12 @@ impl Task for Check {
     const NAME: &'static str = "check";
 
     fn run(self, cx: &Context) -> Result<u64, Stop> {
-        cx.model(Duration::from_millis(300))?;
+        cx.spend_modelled_time(Duration::from_millis(300))?;
         Ok(cx.get::<Blob>(0, self.0)?.sum())
     }
 
-    fn needs(&self) -> Vec<Need> {
-        vec![Need::of::<Blob>(0, self.0)]
+    fn needs(&self) -> Vec<ObjectNeed> {
+        vec![ObjectNeed::of::<Blob>(0, self.0)]
     }
 }
 
@@ -169,9 +169,9 @@ fn into(traffic: &Traffic, cluster: &str) -> u64 {
 
 /// Returns the traffic, and the summaries of wide-area and of local steals.
 fn measure(len: usize, seed: u64) -> (Traffic, LatencySummary, LatencySummary) {
-    let shape = Shape { round_trip: ROUND_TRIP, ..Shape::of(&[4, 4, 4], 1, seed) };
+    let shape = VirtualGridConfig { round_trip: ROUND_TRIP, ..VirtualGridConfig::of(&[4, 4, 4], 1, seed) };
     OVER.store(false, Ordering::Release);
-    let Run { outcome, latencies, .. } =
+    let RunOutcome { outcome, latencies, .. } =
         run_with(&shape, Spread(len), move |network| meddle(network, len));
     outcome.expect("no failure");
     let traffic = std::mem::take(&mut *TRAFFIC.lock().expect("sound"));

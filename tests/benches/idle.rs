@@ -38,7 +38,7 @@ impl Job for Rest {
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
         for _ in 0..self.seconds {
-            cx.model(Duration::from_secs(1))?;
+            cx.spend_modelled_time(Duration::from_secs(1))?;
         }
         Ok(Outcome { checksum: 0, result: serde_json::Value::Null })
     }
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 fn measure(span: Duration) -> ExitCode {
     let dir = tempfile::tempdir().expect("a directory");
     let grid = dir.path().join("grid");
-    let mut head = Grid::start(&grid);
+    let mut head = IdleGrid::start(&grid);
     let nodes = children_of(head.0.id());
     assert_eq!(nodes.len(), NODES, "node processes");
     std::thread::sleep(SETTLE);
@@ -86,9 +86,9 @@ fn command() -> Command {
 }
 
 /// A grid of the default shape; ended when dropped.
-struct Grid(Child);
+struct IdleGrid(Child);
 
-impl Grid {
+impl IdleGrid {
     fn start(dir: &Path) -> Self {
         let mut child = command()
             .args(["dev", "--clusters", "3x2", "--dir"])
@@ -121,7 +121,7 @@ impl Grid {
     }
 }
 
-impl Drop for Grid {
+impl Drop for IdleGrid {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             self.end();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use springtide_actors::policy::malleability::Policy;
 use springtide_actors::scheduler::manager::{
-    Action, Approach, Event, Kind, Manager, Need, Settings,
+    ManagerAction, Approach, ManagerEvent, Kind, Manager, JobRequirements, ManagerSettings,
 };
 use springtide_runtime::id::{ClusterId, JobId};
 
@@ -21,7 +21,7 @@ const SIZE: u32 = 100;
 const BAR: Duration = Duration::from_millis(1);
 
 /// A manager, and a model that executes its actions at once.
-struct World {
+struct SchedulingWorld {
     manager: Manager,
     clusters: Vec<ClusterId>,
     /// Processors of each job, by cluster.
@@ -30,19 +30,19 @@ struct World {
     times: BTreeMap<&'static str, Vec<Duration>>,
 }
 
-impl World {
+impl SchedulingWorld {
     fn new(policy: Policy, approach: Approach) -> Self {
         let clusters: Vec<ClusterId> =
             (0..CLUSTERS).map(|at| ClusterId::from(format!("c{at}"))).collect();
         let now = tokio::time::Instant::now();
-        let settings = Settings { policy, approach, ..Settings::default() };
+        let settings = ManagerSettings { policy, approach, ..ManagerSettings::default() };
         let manager = Manager::new(settings, clusters.clone(), now);
         Self { manager, clusters, sizes: BTreeMap::new(), now, times: BTreeMap::new() }
     }
 
     /// Passes an event to the manager, executes the resulting actions, and records the manager's
     /// time for each event.
-    fn notify(&mut self, what: &'static str, event: Event) {
+    fn notify(&mut self, what: &'static str, event: ManagerEvent) {
         let mut news = vec![(what, event)];
         while let Some((what, event)) = news.pop() {
             let began = Instant::now();
@@ -55,28 +55,28 @@ impl World {
         }
     }
 
-    fn execute(&mut self, action: Action) -> Option<(&'static str, Event)> {
+    fn execute(&mut self, action: ManagerAction) -> Option<(&'static str, ManagerEvent)> {
         Some(match action {
-            Action::Claim { job, placed } => {
+            ManagerAction::Claim { job, placed } => {
                 let mut got = BTreeMap::new();
                 for part in placed.parts {
                     *got.entry(part.cluster).or_default() += part.count;
                 }
                 self.sizes.insert(job, got.clone());
-                ("a job starts", Event::Claimed { job, got })
+                ("a job starts", ManagerEvent::Claimed { job, got })
             }
-            Action::Offer { job, change, count, .. } => {
-                ("an answer", Event::Answer { job, change, count: Some(count.min(2)) })
+            ManagerAction::Offer { job, change, count, .. } => {
+                ("an answer", ManagerEvent::Answer { job, change, count: Some(count.min(2)) })
             }
-            Action::Hold { job, change, count, .. } => {
-                ("stubs are held", Event::Held { job, change, count })
+            ManagerAction::Hold { job, change, count, .. } => {
+                ("stubs are held", ManagerEvent::Held { job, change, count })
             }
-            Action::Recruit { job, change, cluster, count } => {
+            ManagerAction::Recruit { job, change, cluster, count } => {
                 *self.sizes.entry(job).or_default().entry(cluster).or_default() += count;
-                ("a job has grown", Event::Grown { job, change, count })
+                ("a job has grown", ManagerEvent::Grown { job, change, count })
             }
-            Action::Shrink { job, change, count, .. } => {
-                ("an answer", Event::Answer { job, change, count: Some(count) })
+            ManagerAction::Shrink { job, change, count, .. } => {
+                ("an answer", ManagerEvent::Answer { job, change, count: Some(count) })
             }
             _ => return None,
         })
@@ -84,7 +84,7 @@ impl World {
 
     fn polls(&mut self, what: &'static str, others: u32) {
         for cluster in self.clusters.clone() {
-            self.notify(what, Event::Polled { cluster, size: SIZE, others, whole: SIZE });
+            self.notify(what, ManagerEvent::Polled { cluster, size: SIZE, others, whole: SIZE });
         }
     }
 }
@@ -98,11 +98,11 @@ fn main() {
     );
     for &policy in Policy::ALL {
         for &approach in Approach::ALL {
-            let mut world = World::new(policy, approach);
+            let mut world = SchedulingWorld::new(policy, approach);
             world.polls("first poll", SIZE / 2);
             for job in 0..JOBS {
-                let need = Box::new(Need::one(Kind::Malleable, 2, 2, 46));
-                world.notify("a job comes", Event::Submit { job: JobId(job), need });
+                let need = Box::new(JobRequirements::one(Kind::Malleable, 2, 2, 46));
+                world.notify("a job comes", ManagerEvent::Submit { job: JobId(job), need });
             }
             let mut next = JOBS;
             for round in 0..rounds {
@@ -112,19 +112,19 @@ fn main() {
                 world.polls("a poll", SIZE / 2 - 1 - round % (SIZE / 4));
                 for ends in 0..10 {
                     let job = JobId(next - JOBS + ends);
-                    world.notify("a job ends", Event::Ended { job });
+                    world.notify("a job ends", ManagerEvent::Ended { job });
                     for (cluster, count) in world.sizes.remove(&job).unwrap_or_default() {
                         world.notify(
                             "processors are free",
-                            Event::Freed { job, cluster, count, let_go: false },
+                            ManagerEvent::Freed { job, cluster, count, voluntary: false },
                         );
                     }
                 }
                 for _ in 0..10 {
                     // More than are free in any cluster: with precedence to waiting jobs others
                     // shrink.
-                    let need = Box::new(Need::one(Kind::Rigid, 20, 20, 20));
-                    world.notify("a job comes", Event::Submit { job: JobId(next), need });
+                    let need = Box::new(JobRequirements::one(Kind::Rigid, 20, 20, 20));
+                    world.notify("a job comes", ManagerEvent::Submit { job: JobId(next), need });
                     next += 1;
                 }
             }

@@ -12,24 +12,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_actors::client::{Client, News};
+use springtide_actors::client::{Client, JobUpdate};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::job::{JobParams, NoteKind};
-use springtide_actors::scheduler::manager::{Need, Settings};
+use springtide_actors::scheduler::manager::{JobRequirements, ManagerSettings};
 use springtide_actors::scheduler::{
     Enqueue, GetStatus, GridStatus, Scheduler, Submit, SubmitError,
 };
 use springtide_actors::site::OnDemand;
-use springtide_actors::site_host::{Part, SiteHost, site_node};
-use springtide_actors::store::{Entry, SCHEMA, SETTINGS, Store, records_dir};
+use springtide_actors::site_host::{SiteParts, SiteHost, site_node};
+use springtide_actors::store::{StoreRecord, SCHEMA, SETTINGS, Store, records_dir};
 use springtide_judge::{Expectation, Verdict};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{Address, Contact, MemoryConfig, MemoryNet};
 use springtide_runtime::records::{Disk, read};
 use springtide_runtime::work::{Job, Registry, encode_job};
-use springtide_simulator::batch::Batch;
+use springtide_simulator::batch::BatchSystem;
 use springtide_simulator::machines::{EPOCH_US, Machine, Machines};
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -39,12 +39,12 @@ use tokio::time::{Instant, timeout};
 use crate::judged::judge_records;
 
 /// A process of the head or of a site; when it is killed, everything in it ends at once.
-struct Process {
+struct FederationProcess {
     endpoint: Endpoint,
     tasks: actix_rt::task::JoinHandle<()>,
 }
 
-impl Process {
+impl FederationProcess {
     /// Starts a process of this name, which runs `main`.
     fn start<T>(
         network: &MemoryNet,
@@ -79,7 +79,7 @@ fn head() -> Contact {
 
 /// The client's records of a job, which outlive the head.
 #[derive(Clone, Debug)]
-pub struct JobRecord {
+pub struct FederationJob {
     /// The time of the submission.
     pub submitted: Instant,
     /// Each notification of the job's end: the time, and the answer or the error.
@@ -93,30 +93,30 @@ pub struct JobRecord {
 /// What the client knows of the jobs that it submitted; it outlives heads.
 #[derive(Default)]
 struct JobNews {
-    jobs: RefCell<BTreeMap<JobId, JobRecord>>,
+    jobs: RefCell<BTreeMap<JobId, FederationJob>>,
     /// News of jobs whose numbers have not arrived yet.
-    early: RefCell<Vec<(JobId, News)>>,
+    early: RefCell<Vec<(JobId, JobUpdate)>>,
     /// Events that jobs sent.
     records: RefCell<Vec<Record>>,
     ended: Notify,
 }
 
 impl JobNews {
-    fn take(&self, job: JobId, news: News) {
+    fn take(&self, job: JobId, news: JobUpdate) {
         let mut jobs = self.jobs.borrow_mut();
         let Some(record) = jobs.get_mut(&job) else {
             return self.early.borrow_mut().push((job, news));
         };
         let now = Instant::now();
         match news {
-            News::Ended(ended) => {
+            JobUpdate::Ended(ended) => {
                 let outcome = ended.outcome.map(|outcome| outcome.checksum);
                 record.ended.push((now, outcome.map_err(|error| error.to_string())));
                 self.ended.notify_waiters();
             }
-            News::Note(note) => match *note {
+            JobUpdate::Note(note) => match *note {
                 NoteKind::Iteration { seconds, .. } => record.iterations.push(seconds),
-                NoteKind::Say { text } => record.said.push((now, text)),
+                NoteKind::Text { text } => record.said.push((now, text)),
                 NoteKind::Events { records } => self.records.borrow_mut().extend(records),
                 _ => {}
             },
@@ -125,7 +125,7 @@ impl JobNews {
 
     fn begin(&self, job: JobId, submitted: Instant) {
         let record =
-            JobRecord { submitted, ended: Vec::new(), iterations: Vec::new(), said: Vec::new() };
+            FederationJob { submitted, ended: Vec::new(), iterations: Vec::new(), said: Vec::new() };
         self.jobs.borrow_mut().insert(job, record);
         for (of, news) in self.early.take() {
             self.take(of, news);
@@ -138,7 +138,7 @@ impl JobNews {
 }
 
 struct RunningHead {
-    process: Process,
+    process: FederationProcess,
     head: Head,
     scheduler: Addr<Scheduler>,
 }
@@ -147,17 +147,17 @@ struct RunningHead {
 pub struct Federation {
     network: MemoryNet,
     machines: Machines,
-    batches: BTreeMap<ClusterId, Batch>,
+    batches: BTreeMap<ClusterId, BatchSystem>,
     nodes: BTreeMap<ClusterId, u32>,
     registry: Arc<Registry>,
-    settings: Settings,
+    settings: ManagerSettings,
     on_demand: OnDemand,
     dir: TempDir,
     client: Rc<JobNews>,
     /// Events of former heads.
     records: RefCell<Vec<Record>>,
     head: RefCell<Option<RunningHead>>,
-    sites: RefCell<BTreeMap<ClusterId, Process>>,
+    sites: RefCell<BTreeMap<ClusterId, FederationProcess>>,
     lives: Cell<u64>,
 }
 
@@ -171,7 +171,7 @@ impl Federation {
         clusters: &[(&str, u32)],
         delay: Duration,
         registry: Registry,
-        settings: Settings,
+        settings: ManagerSettings,
         seed: u64,
     ) -> Rc<Self> {
         let network = MemoryNet::with(seed, MemoryConfig::default());
@@ -190,9 +190,9 @@ impl Federation {
             Duration::from_secs(10),
             false,
         );
-        let batches: BTreeMap<ClusterId, Batch> = nodes
+        let batches: BTreeMap<ClusterId, BatchSystem> = nodes
             .iter()
-            .map(|(cluster, count)| (cluster.clone(), Batch::new(machines.clone(), *count, delay)))
+            .map(|(cluster, count)| (cluster.clone(), BatchSystem::new(machines.clone(), *count, delay)))
             .collect();
         let federation = Rc::new(Self {
             network,
@@ -231,7 +231,7 @@ impl Federation {
         let client = self.client.clone();
         let recovered = store.recover(|job| client.wants(job)).expect("what was submitted");
         let peer = self.peer(HEAD.into(), HEAD_CLUSTER.into());
-        let (process, head) = Process::start(&self.network, peer, "head", |endpoint| {
+        let (process, head) = FederationProcess::start(&self.network, peer, "head", |endpoint| {
             let jobs: Vec<JobId> = recovered.iter().map(|recovered| recovered.job).collect();
             let clusters = self.nodes.keys().cloned().collect();
             let before = (recovered, clusters);
@@ -241,7 +241,7 @@ impl Federation {
                 self.settings.clone(),
                 before,
                 |endpoint, _| {
-                    let (links, mut news) = Client::publish_again(endpoint, jobs);
+                    let (links, mut news) = Client::publish_resuming(endpoint, jobs);
                     actix_rt::spawn(async move {
                         while let Some((job, news, _)) = news.recv().await {
                             client.take(job, news);
@@ -271,7 +271,7 @@ impl Federation {
     pub fn start_site(&self, cluster: &ClusterId) {
         assert!(!self.sites.borrow().contains_key(cluster), "one site a cluster runs");
         let request = |node| Machines::request(node, 1);
-        let part = Part {
+        let part = SiteParts {
             cluster: cluster.clone(),
             nodes: node_names(cluster, self.nodes[cluster]).map(request).collect(),
             provider: Rc::new(self.batches[cluster].clone()),
@@ -279,7 +279,7 @@ impl Federation {
             keeping: None,
         };
         let peer = self.peer(site_node(cluster), cluster.clone());
-        let (process, ()) = Process::start(&self.network, peer, "site", |endpoint| {
+        let (process, ()) = FederationProcess::start(&self.network, peer, "site", |endpoint| {
             self.machines.site_is_at(cluster, endpoint.net.contact());
             let host = SiteHost::start(endpoint.clone(), head(), part);
             actix_rt::spawn(async move { host.watch().await });
@@ -290,7 +290,7 @@ impl Federation {
     /// Kills the site of a cluster. Returns false if it is down.
     pub async fn kill_site(&self, cluster: &ClusterId) -> bool {
         let Some(site) = self.sites.borrow_mut().remove(cluster) else { return false };
-        self.batches[cluster].caller_died();
+        self.batches[cluster].mark_caller_dead();
         site.kill(&self.network).await;
         true
     }
@@ -299,12 +299,12 @@ impl Federation {
     ///
     /// # Panics
     /// Panics if there is no such cluster.
-    pub fn batch(&self, cluster: &str) -> &Batch {
+    pub fn batch(&self, cluster: &str) -> &BatchSystem {
         &self.batches[&ClusterId::from(cluster)]
     }
 
     /// The batch systems of all clusters.
-    pub fn batches(&self) -> impl Iterator<Item = (&ClusterId, &Batch)> {
+    pub fn batches(&self) -> impl Iterator<Item = (&ClusterId, &BatchSystem)> {
         self.batches.iter()
     }
 
@@ -337,7 +337,7 @@ impl Federation {
         &self,
         job: J,
         params: JobParams,
-        need: Need,
+        need: JobRequirements,
     ) -> Option<Result<JobId, SubmitError>> {
         let (scheduler, client) = {
             let head = self.head.borrow();
@@ -369,11 +369,11 @@ impl Federation {
         let dir = records_dir(self.dir.path());
         let contents = read(&Disk, &dir, SETTINGS).expect("the head's records").unwrap_or_default();
         let entries = contents.iter().filter_map(|record| record.decode(SCHEMA).ok());
-        entries.filter(|entry| matches!(entry, Entry::Epoch { job: of, .. } if *of == job)).count()
+        entries.filter(|entry| matches!(entry, StoreRecord::Epoch { job: of, .. } if *of == job)).count()
     }
 
     /// The client's records of a job.
-    pub fn record(&self, job: JobId) -> Option<JobRecord> {
+    pub fn record(&self, job: JobId) -> Option<FederationJob> {
         self.client.jobs.borrow().get(&job).cloned()
     }
 

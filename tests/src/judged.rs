@@ -4,7 +4,7 @@
 
 use springtide_judge::{Expectation, Verdict, judge};
 use springtide_runtime::event::Record;
-use springtide_simulator::faults::{History, HistoryReport, Work};
+use springtide_simulator::faults::{FaultHistory, HistoryReport, HistoryJob};
 
 /// Judges records in the order of their writers.
 ///
@@ -16,8 +16,8 @@ pub fn judge_records(records: &[Record], expected: &Expectation) -> Verdict {
 }
 
 /// Judges a completed history, after which all nodes are free.
-pub fn judge_history(history: &History, report: &HistoryReport) -> Verdict {
-    let has_answer = !matches!(history.job, Work::Brief(_));
+pub fn judge_history(history: &FaultHistory, report: &HistoryReport) -> Verdict {
+    let has_answer = !matches!(history.job, HistoryJob::Brief(_));
     let checksum = has_answer.then(|| format!("{:016x}", history.job.answer()));
     judge_records(&report.records, &Expectation { checksum, settled: true })
 }
@@ -26,7 +26,7 @@ pub fn judge_history(history: &History, report: &HistoryReport) -> Verdict {
 ///
 /// # Panics
 /// Panics with the faults and the records that show them.
-pub fn assert_sound(history: &History, report: &HistoryReport) -> Verdict {
+pub fn assert_sound(history: &FaultHistory, report: &HistoryReport) -> Verdict {
     let verdict = judge_history(history, report);
     assert!(verdict.faults.is_empty(), "{history}{verdict}");
     verdict

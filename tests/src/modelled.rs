@@ -55,7 +55,7 @@ impl Task for Leaves {
     fn run(self, cx: &Context) -> Result<u64, Stop> {
         let Leaves { from, to, leaf_us } = self;
         if to - from <= 1 {
-            cx.model(Duration::from_micros(length_us(leaf_us, from)))?;
+            cx.spend_modelled_time(Duration::from_micros(length_us(leaf_us, from)))?;
             return Ok(hash(from));
         }
         let middle = from + (to - from) / 2;
@@ -146,7 +146,7 @@ impl Task for Stages {
     fn run(self, cx: &Context) -> Result<u64, Stop> {
         let began = Instant::now();
         let output = if self.depth == 0 {
-            cx.model(Duration::from_micros(length_us(self.leaf_us, self.number)))?;
+            cx.spend_modelled_time(Duration::from_micros(length_us(self.leaf_us, self.number)))?;
             hash(self.number)
         } else {
             let first = cx.call(self.part(0))?;

@@ -13,14 +13,14 @@ use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer}
 use springtide_runtime::membership::{Member, Members, View};
 use springtide_runtime::meter::{Histograms, Statistics};
 use springtide_runtime::net::{
-    Address, LinkProfile, MemoryConfig, MemoryNet, Net, Protocols, Router, Wire,
+    Address, LinkProfile, MemoryConfig, MemoryNet, Net, Protocols, Router, LinkUnit,
 };
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, Failure, Job, Loss, Note, Outcome, PoolConfig, RESULTS_BYTES, Registry,
-    RootEnd, RootLeft, SavedRoot, StopRoot, VirtualSeam, WORK_FLOOR, encode_job,
+    Engine, EngineConfig, Failure, Job, NodeLosses, ProgressReport, Outcome, PoolConfig, RESULTS_BYTES, Registry,
+    RootEnd, RootResults, SavedRoot, StopRoot, VirtualSeam, WORK_FLOOR, encode_job,
 };
 use springtide_simulator::simulate;
 use tokio::sync::{mpsc, oneshot};
@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 /// The configuration of a grid.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct VirtualGridConfig {
     /// The number of nodes of each cluster.
     pub clusters: Vec<u32>,
     /// Compute threads of a node.
@@ -47,13 +47,13 @@ pub struct Shape {
     /// of a leave; 0: none.
     pub work_floor: Duration,
     /// The kind of wire between nodes.
-    pub wire: Wire,
+    pub wire: LinkUnit,
     /// Nodes with other protocol versions than those of the wire's settings; only real endpoints
     /// have versions.
     pub protocols: BTreeMap<NodeId, Protocols>,
 }
 
-impl Shape {
+impl VirtualGridConfig {
     /// Clusters of these numbers of nodes, with `threads` threads each and 20 ms between clusters,
     /// the default of a grid.
     pub fn of(clusters: &[u32], threads: usize, seed: u64) -> Self {
@@ -66,7 +66,7 @@ impl Shape {
             seed,
             results_bytes: RESULTS_BYTES,
             work_floor: WORK_FLOOR,
-            wire: Wire::Frames,
+            wire: LinkUnit::Frames,
             protocols: BTreeMap::new(),
         }
     }
@@ -74,7 +74,7 @@ impl Shape {
 
 /// The result of a run.
 #[derive(Debug)]
-pub struct Run {
+pub struct RunOutcome {
     /// The outcome of the job, or its failure.
     pub outcome: Result<Outcome, Failure>,
     /// Virtual time from the root's start to its end.
@@ -94,12 +94,12 @@ pub struct Run {
 }
 
 /// Runs `job` on a grid of this shape, in virtual time, to its end.
-pub fn run<J: Job>(shape: &Shape, job: J) -> Run {
+pub fn run<J: Job>(shape: &VirtualGridConfig, job: J) -> RunOutcome {
     run_with(shape, job, |_| {})
 }
 
 /// Runs `job`; calls `meddle` with the network after the set-up.
-pub fn run_with<J: Job>(shape: &Shape, job: J, meddle: impl FnOnce(MemoryNet) + 'static) -> Run {
+pub fn run_with<J: Job>(shape: &VirtualGridConfig, job: J, meddle: impl FnOnce(MemoryNet) + 'static) -> RunOutcome {
     run_scripted(shape, job, |controls| async move { meddle(controls.network.clone()) })
 }
 
@@ -119,7 +119,7 @@ pub struct Controls {
     /// The root's newest checkpoint.
     saved: Arc<Mutex<Option<SavedRoot>>>,
     /// Notifies the caller that stops the root.
-    stopped: RefCell<Option<oneshot::Sender<RootLeft>>>,
+    stopped: RefCell<Option<oneshot::Sender<RootResults>>>,
 }
 
 impl Controls {
@@ -150,7 +150,7 @@ impl Controls {
     /// Returns the duration of each leave.
     pub async fn leave(&self, nodes: &[&str]) -> Vec<Duration> {
         let leaving: Vec<NodeId> = nodes.iter().map(|node| NodeId::from(*node)).collect();
-        self.change(|view| view.leaving(&leaving));
+        self.change(|view| view.with_leaving(&leaving));
         let all: Vec<_> = leaving
             .iter()
             .map(|node| {
@@ -176,7 +176,7 @@ impl Controls {
         let to = NodeId::from(to);
         let from = self.view.borrow().coordinator.clone().expect("there is a root");
         let when =
-            if at_checkpoint { StopRoot::AtCheckpoint } else { StopRoot::Now { heir: to.clone() } };
+            if at_checkpoint { StopRoot::AtCheckpoint } else { StopRoot::Now { successor: to.clone() } };
         let (tell, stopped) = oneshot::channel();
         *self.stopped.borrow_mut() = Some(tell);
         self.engines[&from].stop_root(&when);
@@ -185,7 +185,7 @@ impl Controls {
         if let Some(saved) = &saved {
             left.forget_before(saved.next_child);
         }
-        self.change(|view| view.succeeded(Epoch(view.epoch.0 + 1), &to, |_, _| true));
+        self.change(|view| view.with_coordinator(Epoch(view.epoch.0 + 1), &to, |_, _| true));
         self.engines[&to].inherit_root(left);
         self.start_root(&to, saved);
     }
@@ -211,8 +211,8 @@ impl Controls {
     }
 
     /// The losses that a node noticed, as its worker reports them to the job's coordinator.
-    pub fn take_losses(&self, node: &NodeId) -> Vec<Loss> {
-        self.engines[node].take_losses()
+    pub fn take_losses(&self, node: &NodeId) -> Vec<NodeLosses> {
+        self.engines[node].take_node_losses()
     }
 
     fn change(&self, next: impl FnOnce(&View) -> View) {
@@ -220,7 +220,7 @@ impl Controls {
         *view = next(&view);
         for (node, engine) in &self.engines {
             if view.members.contains_key(node) {
-                engine.view(&view);
+                engine.set_view(&view);
             }
         }
     }
@@ -234,14 +234,14 @@ impl Controls {
 /// Runs `job` and a script, which is polled from shortly before the root's start until one of them
 /// ends.
 pub fn run_scripted<J: Job, F: Future<Output = ()> + 'static>(
-    shape: &Shape,
+    shape: &VirtualGridConfig,
     job: J,
     script: impl FnOnce(Rc<Controls>) -> F + 'static,
-) -> Run {
+) -> RunOutcome {
     simulate(|| run_here(shape, job, script))
 }
 
-fn view_of(shape: &Shape) -> View {
+fn view_of(shape: &VirtualGridConfig) -> View {
     let mut members = Members::default();
     let mut cluster_coordinators = BTreeMap::new();
     for (at, nodes) in shape.clusters.iter().enumerate() {
@@ -264,10 +264,10 @@ fn view_of(shape: &Shape) -> View {
 }
 
 async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
-    shape: &Shape,
+    shape: &VirtualGridConfig,
     job: J,
     script: impl FnOnce(Rc<Controls>) -> F,
-) -> Run {
+) -> RunOutcome {
     let mut registry = Registry::new();
     registry.job::<J>();
     let registry = Arc::new(registry);
@@ -315,10 +315,10 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
             results_bytes: shape.results_bytes,
         };
         let (keep, hear, write) = (saved.clone(), said.clone(), files.clone());
-        let notes = Box::new(move |note: Note| match note {
-            Note::Checkpoint(saved) => *keep.lock().expect("no panic") = Some(saved),
-            Note::Say { text } => hear.lock().expect("no panic").push(text),
-            Note::Artifact { name, bytes } => {
+        let notes = Box::new(move |note: ProgressReport| match note {
+            ProgressReport::Checkpoint(saved) => *keep.lock().expect("no panic") = Some(saved),
+            ProgressReport::Say { text } => hear.lock().expect("no panic").push(text),
+            ProgressReport::Artifact { name, bytes } => {
                 write.lock().expect("no panic").push((name, bytes.len()));
             }
             _ => {}
@@ -332,10 +332,10 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
             notes,
         )
         .expect("threads");
-        router.on(Kind::STEAL_REQUEST..=Kind::PROCESS, engine.inbox());
-        router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
+        router.route(Kind::STEAL_REQUEST..=Kind::PROCESS, engine.inbox());
+        router.route(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
         net.start(router);
-        engine.view(&view);
+        engine.set_view(&view);
         actix_rt::spawn(engine.clone().drive());
         nodes.push((engine, recorder, net));
     }
@@ -393,5 +393,5 @@ async fn run_here<J: Job, F: Future<Output = ()> + 'static>(
     let hash = hash.value() ^ network.digest().rotate_left(17);
     let said = said.lock().expect("no panic").clone();
     let files = files.lock().expect("no panic").clone();
-    Run { outcome, wall: ended - started, total, latencies, records, hash, said, files }
+    RunOutcome { outcome, wall: ended - started, total, latencies, records, hash, said, files }
 }

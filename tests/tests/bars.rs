@@ -26,7 +26,7 @@ use springtide_runtime::net::join::JoinLimits;
 use springtide_runtime::net::tls::Ca;
 
 use self::attack::Flood;
-use self::helper::{Helper, Role};
+use self::helper::{Helper, ProcessKind};
 use self::odd::{GoodPeer, percentile};
 
 /// No wait of a successful test takes longer.
@@ -38,7 +38,7 @@ const MIB: f64 = 1024.0;
 const UNSHOWN_LINKS: usize = 64;
 
 fn unshown_door() -> usize {
-    JoinLimits::default().at_once.div_ceil(4)
+    JoinLimits::default().max_callers.div_ceil(4)
 }
 
 /// The effect of an attack on an endpoint and on its good peers.
@@ -91,7 +91,7 @@ fn ms(time: Duration) -> f64 {
 /// The attack has `half_open` handshakes from a number of hosts, with verified addresses, which are
 /// never finished. It also has `spoofed` first packets from as many addresses.
 fn attacked(
-    role: Role,
+    role: ProcessKind,
     (half_open, hosts): (usize, usize),
     spoofed: usize,
     good: usize,
@@ -140,7 +140,7 @@ fn attacked(
 /// No unfinished caller keeps a good peer out, and the endpoint's memory stays the same.
 #[test]
 fn spoofed_and_half_open_callers_cost_little_and_keep_no_peer_out() {
-    let result = attacked(Role::Links, (300, 1), 1000, 1, 1);
+    let result = attacked(ProcessKind::Links, (300, 1), 1000, 1, 1);
     println!("{}", result.row("links"));
     assert!(result.above_mib() < 100.0, "{}", result.row("links"));
     // Those that arrive before there are many, of both kinds; the good ones count too for a moment.
@@ -157,7 +157,7 @@ fn spoofed_and_half_open_callers_cost_little_and_keep_no_peer_out() {
 /// gets half of them at most.
 #[test]
 fn spoofed_and_half_open_callers_at_the_join_endpoint_keep_no_peer_out() {
-    let result = attacked(Role::Door, (100, 1), 1000, 1, 2);
+    let result = attacked(ProcessKind::Door, (100, 1), 1000, 1, 2);
     println!("{}", result.row("door"));
     assert!(result.above_mib() < 100.0, "{}", result.row("door"));
     assert!(result.served <= unshown_door(), "{}", result.row("door"));

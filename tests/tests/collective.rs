@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{Hand, Malleable, Program};
+use springtide_runtime::malleable::{ProcessInfo, Malleable, Program};
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{Outcome, Registry, Stop};
-use springtide_simulator::{Grid, simulate};
+use springtide_simulator::{SimulatedGrid, simulate};
 
 use crate::simulated::{layout, quiet};
 
@@ -62,7 +62,7 @@ impl Program for AllCollectives {
         self.steps
     }
 
-    fn layout(&self, hands: &[Hand], _: Option<&u32>) -> u32 {
+    fn layout(&self, hands: &[ProcessInfo], _: Option<&u32>) -> u32 {
         hands.len() as u32
     }
 
@@ -72,12 +72,12 @@ impl Program for AllCollectives {
 
     fn step(&self, done: &mut u64, step: u64, size: &u32, comm: &Comm<'_>) -> Result<(), Stop> {
         let (rank, size, all) = (comm.rank(), *size, 0..*size);
-        comm.model(Duration::from_millis(10))?;
+        comm.spend_modelled_time(Duration::from_millis(10))?;
         let others: Vec<u32> = all.clone().filter(|other| *other != rank).collect();
         match self.sends_only {
             Some((bytes, Way::Share)) => {
                 comm.share(1, vec![0; bytes as usize])?;
-                return comm.shared(1).map(drop);
+                return comm.take_shared(1).map(drop);
             }
             Some((bytes, Way::Multicast)) => {
                 comm.multicast(&others, 3, vec![0; bytes as usize])?;
@@ -99,8 +99,8 @@ impl Program for AllCollectives {
         let gathered: Vec<Bytes> = gathered.into_iter().map(Bytes::from).collect();
         self.compare("all_gather", &of_all(3), &gathered)?;
         let mut asked = 0;
-        while step.is_multiple_of(2) && !comm.is_shared(2)? {
-            comm.model(Duration::from_micros(100))?;
+        while step.is_multiple_of(2) && !comm.is_share_ready(2)? {
+            comm.spend_modelled_time(Duration::from_micros(100))?;
             asked += 1;
             if asked > 100_000 {
                 return Err(Stop::fail("what is shared never comes"));
@@ -119,8 +119,8 @@ impl Program for AllCollectives {
             let sent = sends_to(from, rank);
             for (what, due) in [(7, sent), (8, before), (9, sent)] {
                 if due {
-                    while step.is_multiple_of(2) && !comm.has_come(from, 4)? {
-                        comm.model(Duration::from_micros(100))?;
+                    while step.is_multiple_of(2) && !comm.has_arrived(from, 4)? {
+                        comm.spend_modelled_time(Duration::from_micros(100))?;
                     }
                     let due = self.message(step, what, from, 0);
                     self.compare("multicast", &[due], &[comm.receive(from, 4)?])?;
@@ -128,7 +128,7 @@ impl Program for AllCollectives {
             }
         }
 
-        if comm.has_come((rank + 1) % size, 5)? {
+        if comm.has_arrived((rank + 1) % size, 5)? {
             return Err(Stop::fail("a message arrived that no process sent"));
         }
 
@@ -154,18 +154,18 @@ impl Program for AllCollectives {
         if !most.into_iter().eq(all.clone()) {
             return Err(Stop::fail("all_reduce has another order"));
         }
-        self.compare("share", &of_all(2), &comm.shared(2)?)?;
+        self.compare("share", &of_all(2), &comm.take_shared(2)?)?;
         comm.barrier()?;
-        self.compare("share", &of_all(1), &comm.shared(1)?)?;
+        self.compare("share", &of_all(1), &comm.take_shared(1)?)?;
         *done += 1;
         Ok(())
     }
 
-    fn give(&self, state: &u64, _: (&u32, u32), _: (&u32, u32)) -> Result<Bytes, Stop> {
+    fn split_state(&self, state: &u64, _: (&u32, u32), _: (&u32, u32)) -> Result<Bytes, Stop> {
         Ok(state.to_le_bytes().to_vec().into())
     }
 
-    fn take(&self, pieces: &[Bytes], _: &u32, _: (&u32, u32)) -> Result<u64, Stop> {
+    fn join_state(&self, pieces: &[Bytes], _: &u32, _: (&u32, u32)) -> Result<u64, Stop> {
         let piece = pieces.first().and_then(|piece| piece[..].try_into().ok());
         piece.map(u64::from_le_bytes).ok_or_else(|| Stop::fail("no piece"))
     }
@@ -188,7 +188,7 @@ fn play(clusters: &'static [u32], job: AllCollectives) -> (u64, u64) {
     simulate(move || async move {
         let mut registry = Registry::new();
         registry.job::<AllCollectives>();
-        let grid = Grid::start(&layout(clusters, 1), registry).await;
+        let grid = SimulatedGrid::start(&layout(clusters, 1), registry).await;
         let run = grid.submit(job, quiet(1), None).await.expect("it is taken");
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
         let outcome = ended.ended.outcome.unwrap_or_else(|why| panic!("{why}; {:?}", ended.said));

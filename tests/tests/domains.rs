@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use springtide_barnes_hut::BarnesHut;
 use springtide_barnes_hut::domains::Costs;
-use springtide_barnes_hut::options::{Distribution, Model, Order};
+use springtide_barnes_hut::options::{Distribution, Model, CellExpansion};
 use springtide_runtime::work::{PoolConfig, Registry, encode_job, solo};
 use springtide_tests::number;
-use springtide_tests::virtual_grid::{Controls, Shape, run_scripted};
+use springtide_tests::virtual_grid::{Controls, VirtualGridConfig, run_scripted};
 
 use crate::simulated::after;
 use crate::spmd::history;
@@ -25,7 +25,7 @@ const COSTS: Costs = Costs {
     key: 2e4,
 };
 
-fn job(order: Order, steps: u64) -> BarnesHut {
+fn job(order: CellExpansion, steps: u64) -> BarnesHut {
     BarnesHut {
         model: Model::Plummer,
         bodies: 1200,
@@ -34,7 +34,7 @@ fn job(order: Order, steps: u64) -> BarnesHut {
         leaf: 4,
         order,
         rekey_every: 5,
-        cell_error: Some(if order == Order::Mono { 1e-2 } else { 1e-3 }),
+        cell_error: Some(if order == CellExpansion::Mono { 1e-2 } else { 1e-3 }),
         distribution: Distribution::Domains,
         ..BarnesHut::default()
     }
@@ -51,7 +51,7 @@ fn alone(job: &BarnesHut) -> u64 {
 }
 
 fn check<F: Future<Output = ()> + 'static>(
-    shape: &Shape,
+    shape: &VirtualGridConfig,
     job: BarnesHut,
     script: impl FnOnce(Rc<Controls>) -> F + 'static,
 ) -> Vec<String> {
@@ -73,8 +73,8 @@ fn domains_move_with_their_processes() {
         after(2).await;
         controls.declare_lost(&["c1-n01"]);
     };
-    for (seed, order) in [(1, Order::Mono), (2, Order::Quad)] {
-        let said = check(&Shape::of(&[2, 2], 2, seed), job(order, 90), script);
+    for (seed, order) in [(1, CellExpansion::Mono), (2, CellExpansion::Quad)] {
+        let said = check(&VirtualGridConfig::of(&[2, 2], 2, seed), job(order, 90), script);
         let restarted =
             said.iter().any(|text| text.starts_with("the processes begin anew from step "));
         assert!(restarted, "{said:?}");
@@ -92,7 +92,7 @@ fn random_histories_end_with_the_right_answer() {
     for seed in first..first + count {
         println!("seed {seed}: SPRINGTIDE_DOMAINS_SEED={seed} SPRINGTIDE_DOMAINS_COUNT=1");
         let script = move |controls| history(controls, seed, 4, 9000);
-        let order = if seed % 2 == 0 { Order::Mono } else { Order::Quad };
-        check(&Shape::of(&[2, 1, 1], 1 + seed as usize % 2, seed), job(order, 120), script);
+        let order = if seed % 2 == 0 { CellExpansion::Mono } else { CellExpansion::Quad };
+        check(&VirtualGridConfig::of(&[2, 1, 1], 1 + seed as usize % 2, seed), job(order, 120), script);
     }
 }

@@ -9,16 +9,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Incarnation, NodeId, TaskPath};
 use springtide_runtime::work::{
-    Context, HeldTask, Job, Loss, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, Task,
+    Context, LeasedTask, Job, NodeLosses, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, Task,
     WORK_FLOOR, encode_job, solo,
 };
 use springtide_tests::modelled::{Modelled, Staged, hash};
 use springtide_tests::number;
-use springtide_tests::virtual_grid::{Controls, Run, Shape, run_scripted};
+use springtide_tests::virtual_grid::{Controls, RunOutcome, VirtualGridConfig, run_scripted};
 use tokio::time::sleep;
 
-fn shape(clusters: &[u32], seed: u64, results_bytes: usize) -> Shape {
-    Shape { results_bytes, ..Shape::of(clusters, 1, seed) }
+fn shape(clusters: &[u32], seed: u64, results_bytes: usize) -> VirtualGridConfig {
+    VirtualGridConfig { results_bytes, ..VirtualGridConfig::of(clusters, 1, seed) }
 }
 
 fn alone<J: Job + Clone>(job: &J) -> u64 {
@@ -31,7 +31,7 @@ fn alone<J: Job + Clone>(job: &J) -> u64 {
 }
 
 /// Seconds of modelled work done, over those of the job.
-fn work_share(run: &Run, job: &Modelled) -> f64 {
+fn work_share(run: &RunOutcome, job: &Modelled) -> f64 {
     run.total.times.working_ns as f64 * 1e-9 / job.work().as_secs_f64()
 }
 
@@ -234,7 +234,7 @@ fn consumed_results_of_a_leaving_node_are_not_computed_again() {
     for (seed, at) in [(1, 700), (2, 1300), (3, 2100), (4, 2900)] {
         for (what, work_floor) in floors {
             let job = job(1 + 2 * seed + u64::from(work_floor.is_zero()));
-            let shape = Shape { work_floor, ..shape(&[4, 4, 4], seed, RESULTS_BYTES) };
+            let shape = VirtualGridConfig { work_floor, ..shape(&[4, 4, 4], seed, RESULTS_BYTES) };
             let run = run_scripted(&shape, job.clone(), move |controls| async move {
                 sleep(Duration::from_millis(500 + at)).await;
                 controls.leave(&half).await;
@@ -349,7 +349,7 @@ impl Task for Takes {
     const NAME: &'static str = "fatal.takes";
 
     fn run(self, cx: &Context) -> Result<u64, Stop> {
-        cx.model(Duration::from_secs(self.seconds))?;
+        cx.spend_modelled_time(Duration::from_secs(self.seconds))?;
         Ok(self.seconds)
     }
 }
@@ -392,8 +392,8 @@ fn an_owner_reports_which_of_its_tasks_the_dead_held() {
                 controls.crash(node.as_str());
                 sleep(VERDICT).await;
                 controls.declare_lost(&[node.as_str()]);
-                let task = HeldTask { path: TaskPath(vec![1]), name: "fatal.takes".into() };
-                let loss = Loss { node, incarnation: Incarnation(1), tasks: vec![task] };
+                let task = LeasedTask { path: TaskPath(vec![1]), name: "fatal.takes".into() };
+                let loss = NodeLosses { node, incarnation: Incarnation(1), tasks: vec![task] };
                 expect.borrow_mut().extend((round > 0).then_some(loss));
                 let losses = || {
                     controls

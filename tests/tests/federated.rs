@@ -6,15 +6,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::policy::malleability::Policy;
-use springtide_actors::scheduler::manager::{Approach, Kind, Need, Settings};
+use springtide_actors::scheduler::manager::{Approach, Kind, JobRequirements, ManagerSettings};
 use springtide_actors::scheduler::{GetJob, NodeState};
 use springtide_malleable::Nbody;
 use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::{Job, Registry};
-use springtide_simulator::apps::{Model, Shape};
+use springtide_simulator::apps::{ModelledJob, WorkDivision};
 use springtide_simulator::simulate;
-use springtide_tests::federation::{Federation, JobRecord};
+use springtide_tests::federation::{Federation, FederationJob};
 use springtide_tests::number;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -23,9 +23,9 @@ use crate::simulated::{quiet, registry};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Iterations of two seconds' work.
-const fn job(rounds: u32) -> Model {
-    Model {
-        shape: Shape::Even,
+const fn job(rounds: u32) -> ModelledJob {
+    ModelledJob {
+        shape: WorkDivision::Even,
         rounds,
         leaves: 64,
         then: None,
@@ -43,15 +43,15 @@ const fn job(rounds: u32) -> Model {
 async fn federation(
     clusters: &[(&str, u32)],
     delay: Duration,
-    settings: Settings,
+    settings: ManagerSettings,
     registry: Registry,
 ) -> Rc<Federation> {
-    let settings = Settings { poll_every: SECOND, scan_every: SECOND, ..settings };
+    let settings = ManagerSettings { poll_interval: SECOND, scan_interval: SECOND, ..settings };
     Federation::start(clusters, delay, registry, settings, 1).await
 }
 
 /// Runs a single job to its end, and returns the client's records.
-async fn run<J: Job>(grid: &Federation, job: J, need: Need) -> JobRecord {
+async fn run<J: Job>(grid: &Federation, job: J, need: JobRequirements) -> FederationJob {
     let id = grid.submit(job, quiet(1), need).await.expect("the head runs").expect("it is taken");
     assert_eq!(grid.ended(&[id], 3600 * SECOND).await, []);
     grid.record(id).expect("it was submitted")
@@ -59,7 +59,7 @@ async fn run<J: Job>(grid: &Federation, job: J, need: Need) -> JobRecord {
 
 /// The additional time of a job from its submission to its end, compared with its iterations on one
 /// or the other number of processors.
-fn lost(record: &JobRecord, usual: [f64; 2]) -> f64 {
+fn lost(record: &FederationJob, usual: [f64; 2]) -> f64 {
     let nearest = |took: &f64| {
         let [one, other] = usual;
         if (took - one).abs() < (took - other).abs() { one } else { other }
@@ -76,10 +76,10 @@ fn growth_is_overlapped_with_the_work() {
         simulate(move || async move {
             let registry = if spmd { crate::spmd::registry::<Nbody>() } else { registry() };
             let all = [("a", 4)];
-            let settings = Settings { hold_within: 120 * SECOND, ..Settings::default() };
+            let settings = ManagerSettings { hold_within: 120 * SECOND, ..ManagerSettings::default() };
             let grid = federation(&all, SECOND, settings, registry).await;
             // It starts at once; the additional processors arrive late.
-            let need = Need::one(Kind::Malleable, 2, 2, 4);
+            let need = JobRequirements::one(Kind::Malleable, 2, 2, 4);
             let late = grid.clone();
             actix_rt::spawn(async move {
                 while late.batch("a").jobs().0.len() < 2 {
@@ -116,15 +116,15 @@ fn growth_is_overlapped_with_the_work() {
 #[test]
 fn a_job_goes_on_before_it_releases_and_does_so_in_time() {
     simulate(|| async {
-        let settings = Settings { approach: Approach::Waiting, ..Settings::default() };
+        let settings = ManagerSettings { approach: Approach::Waiting, ..ManagerSettings::default() };
         let registry = crate::spmd::registry::<Nbody>();
         let grid = federation(&[("a", 4)], SECOND, settings, registry).await;
         sleep(3 * SECOND).await;
-        let need = Need::one(Kind::Malleable, 2, 4, 4);
+        let need = JobRequirements::one(Kind::Malleable, 2, 4, 4);
         let bodies = crate::spmd::bodies(60, 4_000_000);
         let first = grid.submit(bodies, quiet(1), need).await.expect("up").expect("taken");
         sleep(10 * SECOND).await;
-        let rigid = Need::one(Kind::Rigid, 2, 2, 2);
+        let rigid = JobRequirements::one(Kind::Rigid, 2, 2, 2);
         let second = grid.submit(job(2), quiet(2), rigid).await.expect("up").expect("taken");
         assert_eq!(grid.ended(&[second], 120 * SECOND).await, []);
         let scheduler = grid.scheduler().expect("up");
@@ -150,14 +150,14 @@ fn a_job_goes_on_before_it_releases_and_does_so_in_time() {
 
 /// A process that a test kills.
 #[derive(Clone, Debug)]
-enum Victim {
+enum VictimProcess {
     Head,
     Site(&'static str),
     Both(&'static str),
     Node(&'static str),
 }
 
-impl Victim {
+impl VictimProcess {
     fn any(random: &mut SplitMix) -> Self {
         let at = ["a", "b"][random.below(2)];
         match random.below(7) {
@@ -177,12 +177,12 @@ impl Victim {
 }
 
 /// Kills a process, and starts it again after a time. Its jobs are not notified.
-async fn crash(grid: &Federation, victim: &Victim, down: Duration) {
-    if let Victim::Node(node) = victim {
+async fn crash(grid: &Federation, victim: &VictimProcess, down: Duration) {
+    if let VictimProcess::Node(node) = victim {
         grid.machines().kill(&(*node).into());
         return;
     }
-    let head = matches!(victim, Victim::Head | Victim::Both(_));
+    let head = matches!(victim, VictimProcess::Head | VictimProcess::Both(_));
     if head {
         grid.kill_head().await;
     }
@@ -220,10 +220,10 @@ async fn under_way(grid: &Federation, jobs: &[JobId]) -> BTreeSet<String> {
 fn crashes(seed: u64) -> BTreeSet<String> {
     simulate(move || async move {
         let mut random = SplitMix(seed);
-        let settings = Settings {
+        let settings = ManagerSettings {
             approach: Approach::Waiting,
             policy: [Policy::Fpsma, Policy::Egs, Policy::EfficiencyAware][random.below(3)],
-            ..Settings::default()
+            ..ManagerSettings::default()
         };
         let delay = Duration::from_millis(100 + random.below(1500) as u64);
         let grid = federation(&[("a", 4), ("b", 3)], delay, settings, registry()).await;
@@ -232,36 +232,36 @@ fn crashes(seed: u64) -> BTreeSet<String> {
         let mut seen = BTreeSet::new();
         let rounds = [24, 30, 10];
         let needs = [
-            Need::one(Kind::Malleable, 2, 2, 4),
-            Need::one(Kind::Malleable, 1, 1, 3),
-            Need::one(Kind::Rigid, 2, 2, 2),
+            JobRequirements::one(Kind::Malleable, 2, 2, 4),
+            JobRequirements::one(Kind::Malleable, 1, 1, 3),
+            JobRequirements::one(Kind::Rigid, 2, 2, 2),
         ];
         // Submissions, a local user's processors, and crashes, in order of time.
-        let mut script: Vec<(Duration, Step)> = vec![
-            (2 * SECOND, Step::Submit(0)),
-            (3 * SECOND, Step::Submit(1)),
-            (9 * SECOND, Step::Submit(2)),
-            (6 * SECOND, Step::Others("b", 1)),
-            (14 * SECOND, Step::Others("b", 0)),
+        let mut script: Vec<(Duration, FederationStep)> = vec![
+            (2 * SECOND, FederationStep::Submit(0)),
+            (3 * SECOND, FederationStep::Submit(1)),
+            (9 * SECOND, FederationStep::Submit(2)),
+            (6 * SECOND, FederationStep::Others("b", 1)),
+            (14 * SECOND, FederationStep::Others("b", 0)),
         ];
         for _ in 0..1 + random.below(2) {
             let at = Duration::from_millis(1500 + random.below(24_000) as u64);
             let down = Duration::from_millis(random.below(4000) as u64);
-            script.push((at, Step::Crash(Victim::any(&mut random), down)));
+            script.push((at, FederationStep::Crash(VictimProcess::any(&mut random), down)));
         }
         script.sort_by_key(|(at, _)| *at);
         let began = Instant::now();
         for (at, step) in script.clone() {
             sleep_until(began + at).await;
             match step {
-                Step::Others(cluster, count) => grid.batch(cluster).set_others(count),
-                Step::Submit(which) => {
+                FederationStep::Others(cluster, count) => grid.batch(cluster).set_others(count),
+                FederationStep::Submit(which) => {
                     let (job, need) = (job(rounds[which]), needs[which].clone());
                     let id = grid.submit(job.clone(), quiet(seed), need).await;
                     jobs.push(id.expect("the head runs").expect("it is taken"));
                     answers.push(job.answer());
                 }
-                Step::Crash(victim, down) => {
+                FederationStep::Crash(victim, down) => {
                     seen.extend(under_way(&grid, &jobs).await);
                     crash(&grid, &victim, down).await;
                 }
@@ -272,7 +272,7 @@ fn crashes(seed: u64) -> BTreeSet<String> {
             "SPRINGTIDE_CRASH_SEED={seed} SPRINGTIDE_CRASHES=1 cargo test -p springtide-tests \
              --test all federated:: -- --nocapture; {delay:?} {script:?}"
         );
-        let records: Vec<JobRecord> = jobs.iter().filter_map(|job| grid.record(*job)).collect();
+        let records: Vec<FederationJob> = jobs.iter().filter_map(|job| grid.record(*job)).collect();
         assert_eq!(open, [], "{replay}\n{:#?}\n{records:#?}", grid.status().await);
         for (record, answer) in records.iter().zip(&answers) {
             let ends: Vec<_> = record.ended.iter().map(|(_, end)| end.clone()).collect();
@@ -292,10 +292,10 @@ fn crashes(seed: u64) -> BTreeSet<String> {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum FederationStep {
     Submit(usize),
     Others(&'static str, u32),
-    Crash(Victim, Duration),
+    Crash(VictimProcess, Duration),
 }
 
 /// For any crashes of head, sites and nodes: no job is lost or reported twice, and no processor is
@@ -322,11 +322,11 @@ fn crashes_lose_and_duplicate_nothing() {
 fn a_restarted_head_finds_the_running_jobs_of_its_sites() {
     simulate(|| async {
         let all = [("a", 3), ("b", 2)];
-        let grid = federation(&all, SECOND, Settings::default(), registry()).await;
+        let grid = federation(&all, SECOND, ManagerSettings::default(), registry()).await;
         // The first job has the nodes of the second, so that the news of the former is over when
         // the head is killed again.
-        for (rounds, kill) in [(4, None), (60, Some(Victim::Head)), (60, Some(Victim::Head))] {
-            let need = Need::one(Kind::Rigid, 3, 3, 3);
+        for (rounds, kill) in [(4, None), (60, Some(VictimProcess::Head)), (60, Some(VictimProcess::Head))] {
+            let need = JobRequirements::one(Kind::Rigid, 3, 3, 3);
             let begun = Instant::now();
             let job_id = grid.submit(job(rounds), quiet(1), need).await;
             let id = job_id.expect("the head runs").expect("it is taken");

@@ -15,17 +15,17 @@ use springtide_actors::scheduler::{NodeState, Scheduler, Submit};
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId, Peer};
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task, encode_job};
-use springtide_simulator::apps::{Model, Shape};
+use springtide_simulator::apps::{ModelledJob, WorkDivision};
 use springtide_simulator::faults::{
-    self, Cut, Fault, History, HistoryReport, Marked, Role, Summed, Work,
+    self, Cut, Fault, FaultHistory, HistoryReport, Marked, FaultRole, Summed, HistoryJob,
 };
-use springtide_simulator::{Grid, simulate};
+use springtide_simulator::{SimulatedGrid, simulate};
 use springtide_tests::judged::assert_sound;
 use tokio::time::{Instant, sleep};
 
 /// About 9 s on six nodes.
-const TREE: Model = Model {
-    shape: Shape::Uneven,
+const TREE: ModelledJob = ModelledJob {
+    shape: WorkDivision::Uneven,
     rounds: 4,
     leaves: 128,
     work_us: 12_800_000,
@@ -54,7 +54,7 @@ fn nodes(names: &[&str]) -> Vec<NodeId> {
 }
 
 /// Runs a history with several seeds: each ends well, and all together take these paths.
-fn ends_well(history: impl Fn(u64) -> History, met: &[&str]) -> Vec<HistoryReport> {
+fn ends_well(history: impl Fn(u64) -> FaultHistory, met: &[&str]) -> Vec<HistoryReport> {
     let report: Vec<HistoryReport> = (1..=4)
         .map(|seed| {
             let history = history(seed);
@@ -68,15 +68,15 @@ fn ends_well(history: impl Fn(u64) -> History, met: &[&str]) -> Vec<HistoryRepor
         })
         .collect();
     for what in met {
-        let times: u64 = report.iter().filter_map(|report| report.met.get(*what)).sum();
-        let all: Vec<_> = report.iter().map(|report| &report.met).collect();
+        let times: u64 = report.iter().filter_map(|report| report.paths.get(*what)).sum();
+        let all: Vec<_> = report.iter().map(|report| &report.paths).collect();
         assert!(times > 0, "{what}: not met; {all:#?}");
     }
     report
 }
 
-fn quiet(seed: u64, clusters: &[u32]) -> History {
-    History::quiet(seed, clusters, Work::Model(TREE))
+fn quiet(seed: u64, clusters: &[u32]) -> FaultHistory {
+    FaultHistory::quiet(seed, clusters, HistoryJob::Model(TREE))
 }
 
 /// dask#6689: a stolen task ends on both sides.
@@ -101,7 +101,7 @@ fn a_stolen_task_completes_on_both_sides() {
 #[test]
 fn a_task_is_held_by_a_lost_worker() {
     let history = |seed| {
-        let kill = || Fault::KillRole(Role::Thief);
+        let kill = || Fault::KillRole(FaultRole::Thief);
         (0..6).fold(quiet(seed, &[2, 2, 2]), |history, n| history.at(700 + 900 * n, kill()))
     };
     ends_well(
@@ -119,8 +119,8 @@ fn a_task_is_held_by_a_lost_worker() {
 #[test]
 fn an_object_that_is_fetched_from_a_leaving_worker_arrives() {
     let history = |seed| {
-        let job = Model { state_bytes: 400_000, each_us: 10_000, ..TREE };
-        let mut history = History::quiet(seed, &[2, 2, 2], Work::Model(job));
+        let job = ModelledJob { state_bytes: 400_000, each_us: 10_000, ..TREE };
+        let mut history = FaultHistory::quiet(seed, &[2, 2, 2], HistoryJob::Model(job));
         let slow = LinkProfile::default().delay(millis(20)).rate(400_000);
         history.layout.network.between = slow;
         let leave = nodes(&["c1-1", "c1-2", "c2-1"]);
@@ -161,8 +161,8 @@ fn a_delayed_answer_to_a_former_incarnation_is_refused() {
         let far = LinkProfile::default().delay(millis(1500));
         let mut history = quiet(seed, &[3, 3]).at(0, Fault::Line(a, b, far, secs(60)));
         for n in 0..5 {
-            history = history.at(3000 + 2000 * n, Fault::KillRole(Role::Cluster(cluster("c1"))));
-            history = history.at(3700 + 2000 * n, Fault::KillRole(Role::Thief));
+            history = history.at(3000 + 2000 * n, Fault::KillRole(FaultRole::Cluster(cluster("c1"))));
+            history = history.at(3700 + 2000 * n, Fault::KillRole(FaultRole::Thief));
         }
         history
     };
@@ -235,7 +235,7 @@ fn a_steal_whose_answer_is_lost_with_its_link_is_found() {
 #[test]
 fn messages_of_a_replaced_root_are_refused() {
     let history = |seed| {
-        let mut history = History::quiet(seed, &[2, 3, 3], Work::Marked(MARKED));
+        let mut history = FaultHistory::quiet(seed, &[2, 3, 3], HistoryJob::Marked(MARKED));
         for (from, to) in [("c0", "c1"), ("c0", "c2"), ("c1", "c2"), ("c1", "c0")] {
             history = history.at(1500, Fault::OneWay(cluster(from), cluster(to), secs(25)));
         }
@@ -248,8 +248,8 @@ fn messages_of_a_replaced_root_are_refused() {
 #[test]
 fn a_result_of_a_former_roots_task_is_not_used() {
     let history = |seed| {
-        let kill = || Fault::KillRole(Role::Root);
-        let quiet = History::quiet(seed, &[2, 2, 2], Work::Marked(MARKED));
+        let kill = || Fault::KillRole(FaultRole::Root);
+        let quiet = FaultHistory::quiet(seed, &[2, 2, 2], HistoryJob::Marked(MARKED));
         (0..3).fold(quiet, |history, n| history.at(1200 + 2500 * n, kill()))
     };
     ends_well(
@@ -275,7 +275,7 @@ fn a_result_of_a_former_roots_task_is_not_used() {
 #[test]
 fn drawn_histories_that_found_defects_end_well() {
     for seed in [3131, 2810, 1074, 3316, 20620, 3134, 7176, 338] {
-        let history = History::of(seed);
+        let history = FaultHistory::of(seed);
         match faults::run(&history) {
             Ok(report) => drop(assert_sound(&history, &report)),
             Err(failed) => panic!("{history}  {failed}\n{:#?}", failed.said),
@@ -292,8 +292,8 @@ fn drawn_histories_that_found_defects_end_well() {
 fn a_successor_that_was_stopped_until_the_job_was_over_frees_its_engine() {
     let history = |seed| {
         quiet(seed, &[4, 2, 4])
-            .at(200, Fault::StopRole(Role::Cluster(cluster("c1")), secs(18)))
-            .at(900, Fault::KillRole(Role::Root))
+            .at(200, Fault::StopRole(FaultRole::Cluster(cluster("c1")), secs(18)))
+            .at(900, Fault::KillRole(FaultRole::Root))
     };
     ends_well(history, &["fault: stop: cluster's coordinator", "root: another took its place"]);
 }
@@ -303,10 +303,10 @@ fn a_successor_that_was_stopped_until_the_job_was_over_frees_its_engine() {
 #[test]
 fn a_successor_does_not_wait_for_a_root_without_calls() {
     let history = |seed| {
-        let job = Model { rounds: 2, serial_us: 8_000_000, ..TREE };
+        let job = ModelledJob { rounds: 2, serial_us: 8_000_000, ..TREE };
         let slow = Fault::Slow("c0-1".into(), 0.05, secs(200));
         let drain = Fault::Drain(nodes(&["c0-1"]), secs(200));
-        History::quiet(seed, &[2, 2, 2], Work::Model(job)).at(0, slow).at(1000, drain)
+        FaultHistory::quiet(seed, &[2, 2, 2], HistoryJob::Model(job)).at(0, slow).at(1000, drain)
     };
     for report in ends_well(history, &["root: moved", "root: from the beginning"]) {
         assert!(report.wall < secs(60), "{:?} {:#?}", report.wall, report.said);
@@ -353,9 +353,9 @@ fn nodes_die_while_the_job_begins() {
     for at in [0, 1, 5, 20, 60, 150] {
         let history = |seed| {
             quiet(seed, &[1, 2, 3])
-                .at(at, Fault::KillRole(Role::Cluster(cluster("c2"))))
+                .at(at, Fault::KillRole(FaultRole::Cluster(cluster("c2"))))
                 .at(at, Fault::Kill("c1-2".into()))
-                .at(at + 10, Fault::KillRole(Role::Cluster(cluster("c1"))))
+                .at(at + 10, Fault::KillRole(FaultRole::Cluster(cluster("c1"))))
         };
         ends_well(history, &["fault: kill"]);
     }
@@ -367,8 +367,8 @@ fn nodes_die_while_the_job_begins() {
 fn nodes_are_lost_while_the_job_is_assigned() {
     let all = [
         Fault::Kill("c0-1".into()),
-        Fault::KillRole(Role::Root),
-        Fault::KillRole(Role::Cluster(cluster("c2"))),
+        Fault::KillRole(FaultRole::Root),
+        Fault::KillRole(FaultRole::Cluster(cluster("c2"))),
         Fault::KillAgain("c1-2".into(), millis(30)),
         Fault::Cut(cluster("c1"), HEAD_CLUSTER.into(), secs(25)),
         Fault::Stop(nodes(&["c2-2"]), secs(5)),
@@ -386,8 +386,8 @@ fn nodes_are_lost_while_the_job_is_assigned() {
 #[test]
 fn a_job_does_not_wait_for_a_cluster_that_is_cut_off() {
     simulate(|| async {
-        let History { layout, params, .. } = quiet(1, &[2, 2, 2]);
-        let grid = Grid::start(&layout, registry()).await;
+        let FaultHistory { layout, params, .. } = quiet(1, &[2, 2, 2]);
+        let grid = SimulatedGrid::start(&layout, registry()).await;
         let (far, head) = (cluster("c2"), cluster(HEAD_CLUSTER));
         for other in [cluster("c0"), cluster("c1"), head] {
             grid.network().partition(&far, &other, true);
@@ -395,7 +395,7 @@ fn a_job_does_not_wait_for_a_cluster_that_is_cut_off() {
         // Its links have expired by now, and its nodes have not given the head up.
         sleep(secs(25)).await;
         let began = Instant::now();
-        let long = Model { rounds: 40, ..TREE };
+        let long = ModelledJob { rounds: 40, ..TREE };
         let job = grid.submit(long.clone(), params, None).await.unwrap();
         assert!(began.elapsed() < secs(6), "{:?}", began.elapsed());
         let members = &job.granted().view.members;
@@ -414,7 +414,7 @@ fn a_job_does_not_wait_for_a_cluster_that_is_cut_off() {
     });
 }
 
-async fn incarnations(grid: &Grid) -> Vec<(NodeId, Option<Incarnation>)> {
+async fn incarnations(grid: &SimulatedGrid) -> Vec<(NodeId, Option<Incarnation>)> {
     let status = grid.head().status().await;
     let nodes = status.sites.values().flat_map(|site| &site.nodes);
     nodes.map(|node| (node.node.clone(), node.incarnation)).collect()
@@ -428,8 +428,8 @@ async fn incarnations(grid: &Grid) -> Vec<(NodeId, Option<Incarnation>)> {
 fn a_killed_client_frees_its_nodes_within_ten_seconds() {
     for (leaves, leaf_us) in [(2000, 500_000), (16, 20_000)] {
         simulate(|| async move {
-            let History { layout, params, .. } = quiet(1, &[2, 2]);
-            let grid = Grid::start(&layout, registry()).await;
+            let FaultHistory { layout, params, .. } = quiet(1, &[2, 2]);
+            let grid = SimulatedGrid::start(&layout, registry()).await;
             let before = incarnations(&grid).await;
             let me = Peer {
                 node: "client-1".into(),
@@ -443,9 +443,9 @@ fn a_killed_client_frees_its_nodes_within_ten_seconds() {
             endpoint.net.learn(grid.head().contact());
             let scheduler = endpoint.hub.remote::<Scheduler>(&HEAD.into(), SCHEDULER);
             let work_us = u64::from(leaves) * leaf_us;
-            let job = Model { leaves, work_us, rounds: 1, ..TREE };
+            let job = ModelledJob { leaves, work_us, rounds: 1, ..TREE };
             let submit = Submit {
-                name: Model::NAME.to_owned(),
+                name: ModelledJob::NAME.to_owned(),
                 body: encode_job(job).unwrap(),
                 fingerprint: registry().fingerprint(),
                 params,
@@ -479,7 +479,7 @@ fn a_cut_between_two_clusters_that_a_third_reaches_is_no_death() {
         let history = |seed| quiet(seed, &[2, 2, 2]).at(1000, cut());
         for report in ends_well(history, &["fault: cut"]) {
             for lost in ["member: lost by silence", "member: lost by its site's word"] {
-                assert_eq!(report.met[lost], 0, "{:?}", report.said);
+                assert_eq!(report.paths[lost], 0, "{:?}", report.said);
             }
         }
     }
@@ -491,12 +491,12 @@ fn a_cut_between_two_clusters_that_a_third_reaches_is_no_death() {
 fn a_watcher_that_was_stopped_declares_no_node_dead() {
     let history = |seed| {
         // Not long enough for others to notice.
-        quiet(seed, &[3, 3]).at(1500, Fault::StopRole(Role::Root, millis(1500)))
+        quiet(seed, &[3, 3]).at(1500, Fault::StopRole(FaultRole::Root, millis(1500)))
     };
     for report in ends_well(history, &["fault: stop: root"]) {
-        assert_eq!(report.met["member: lost by silence"], 0, "{:?}", report.said);
+        assert_eq!(report.paths["member: lost by silence"], 0, "{:?}", report.said);
     }
-    let history = |seed| quiet(seed, &[3, 3]).at(1500, Fault::StopRole(Role::Root, secs(20)));
+    let history = |seed| quiet(seed, &[3, 3]).at(1500, Fault::StopRole(FaultRole::Root, secs(20)));
     ends_well(history, &["fault: stop: root", "root: another took its place"]);
 }
 
@@ -536,7 +536,7 @@ impl Task for Fails {
     const NAME: &'static str = "failing.fails";
 
     fn run(self, cx: &Context) -> Result<(), Stop> {
-        cx.model(millis(50))?;
+        cx.spend_modelled_time(millis(50))?;
         match self.depth {
             0 => Err(Stop::fail("as expected")),
             depth => cx.join(Self { depth: depth - 1 }, Self { depth: depth - 1 }).map(drop),
@@ -560,11 +560,11 @@ impl Job for Failing {
 
 fn registry() -> Registry {
     let mut registry = Registry::new();
-    registry.job::<Model>().job::<Failing>();
+    registry.job::<ModelledJob>().job::<Failing>();
     registry
 }
 
-async fn all_are_free(grid: &Grid, nodes: usize) {
+async fn all_are_free(grid: &SimulatedGrid, nodes: usize) {
     sleep(secs(30)).await;
     let status = grid.head().status().await;
     assert_eq!((status.count(NodeState::Idle), status.jobs.len()), (nodes, 0), "{status:?}");
@@ -576,7 +576,7 @@ fn the_job_after_one_that_failed_runs() {
     for seed in 1..=4 {
         let history = quiet(seed, &[2, 2, 2]);
         simulate(|| async move {
-            let grid = Grid::start(&history.layout, registry()).await;
+            let grid = SimulatedGrid::start(&history.layout, registry()).await;
             for _ in 0..3 {
                 let params = JobParams { seed, ..JobParams::default() };
                 let failing = grid.submit(Failing, params.clone(), None).await.expect("taken");
@@ -601,7 +601,7 @@ fn after_short_interruptions_the_grid_works() {
     for seed in 1..=4 {
         let history = quiet(seed, &[2, 2, 2]);
         simulate(|| async move {
-            let grid = Grid::start(&history.layout, registry()).await;
+            let grid = SimulatedGrid::start(&history.layout, registry()).await;
             let params = JobParams { seed, ..JobParams::default() };
             let calm = grid.submit(TREE, params.clone(), None).await.expect("taken");
             let calm = calm.ended(secs(300)).await.expect("it ends").wall;
@@ -636,10 +636,10 @@ fn after_short_interruptions_the_grid_works() {
 fn a_master_and_its_workers_outlive_each_other() {
     let history = |seed| {
         let cut = Fault::Cut(cluster("c0"), cluster("c2"), secs(20));
-        History::quiet(seed, &[2, 2, 2], Work::Summed(SUMMED))
-            .at(2000, Fault::KillRole(Role::Thief))
+        FaultHistory::quiet(seed, &[2, 2, 2], HistoryJob::Summed(SUMMED))
+            .at(2000, Fault::KillRole(FaultRole::Thief))
             .at(4000, cut)
-            .at(7000, Fault::KillRole(Role::Root))
+            .at(7000, Fault::KillRole(FaultRole::Root))
             .at(9000, Fault::Drain(nodes(&["c1-1"]), secs(20)))
     };
     ends_well(history, &["fault: kill: thief", "fault: kill: root", "root: from a checkpoint"]);

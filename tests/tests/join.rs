@@ -18,22 +18,22 @@ use rustls::pki_types::pem::PemObject as _;
 use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::enrol::{
-    BookFile, Clusters, ENROLMENT, Enrolment, GetDoor, JoinTerms, LookAtBook, Office,
-    RenewCertificate, TokenOrder, TokenRole,
+    EnrolmentStore, Clusters, ENROLMENT, EnrolmentActor, GetJoinStatus, JoinTerms, ReloadEnrolment, EnrolmentService,
+    RenewCertificate, TokenSpec, TokenRole,
 };
 use springtide_actors::hardware::Hardware;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
 use springtide_actors::job::{SCHEDULER, site_name};
 use springtide_actors::provider::{JoinProvider, NodeRequest};
-use springtide_actors::scheduler::manager::Settings;
+use springtide_actors::scheduler::manager::ManagerSettings;
 use springtide_actors::scheduler::{
     CancelJob, Drain, GetStatus, NodeState, Resize, ResizeJob, Scheduler, Undrain,
 };
-use springtide_actors::site::{Register, Site, StartAnew};
+use springtide_actors::site::{Register, Site, RestartNodes};
 use springtide_actors::store::Store;
 use springtide_runtime::id::{Incarnation, JobId, NodeId};
 use springtide_runtime::net::join::{
-    JoinError, JoinGrant, JoinLimits, JoinToken, Minted, NOT_GOOD, join,
+    JoinError, JoinGrant, JoinLimits, JoinToken, NewToken, NOT_GOOD, join,
 };
 use springtide_runtime::net::tls::{
     ALPN, Ca, Calendar, JOIN_ALPN, NODE_VALIDITY, NewKey, NodeIdentity,
@@ -53,10 +53,10 @@ const DAY: i64 = 24 * 3600;
 
 /// A message that any peer with a link may send.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Probe {}
+struct TestMessage {}
 
 remote_message! {
-    "sing" => Probe;
+    "sing" => TestMessage;
 }
 
 /// An actor of the head that accepts messages of every role: a message that it gets has passed all
@@ -67,19 +67,19 @@ impl Actor for Canary {
     type Context = Context<Self>;
 }
 
-impl Handler<Probe> for Canary {
+impl Handler<TestMessage> for Canary {
     type Result = ();
 
-    fn handle(&mut self, _: Probe, _: &mut Self::Context) {
+    fn handle(&mut self, _: TestMessage, _: &mut Self::Context) {
         self.0.set(self.0.get() + 1);
     }
 }
 
 /// A head with cluster lab, of three nodes that join; the test sets the date.
-struct Grid {
+struct JoinedGrid {
     ca: Ca,
     head: Head,
-    book: BookFile,
+    book: EnrolmentStore,
     now: Arc<AtomicI64>,
     probes: Rc<Cell<u64>>,
     rows: Vec<[String; 4]>,
@@ -87,7 +87,7 @@ struct Grid {
     _dir: tempfile::TempDir,
 }
 
-impl Grid {
+impl JoinedGrid {
     async fn start() -> Self {
         Self::valid_for(Duration::from_secs(DAY as u64)).await
     }
@@ -102,8 +102,8 @@ impl Grid {
         let store = Store::open(dir.path()).unwrap();
         let probes = Rc::new(Cell::new(0));
         let canary = Canary(probes.clone()).start();
-        endpoint.hub.publish("canary", canary).accepts::<Probe>();
-        let mut head = Head::start(endpoint, store, Settings::default());
+        endpoint.hub.publish("canary", canary).accepts::<TestMessage>();
+        let mut head = Head::start(endpoint, store, ManagerSettings::default());
         let place = |n: u32| NodeRequest {
             node: format!("lab-{n}").into(),
             program: Default::default(),
@@ -114,14 +114,14 @@ impl Grid {
         };
         head.start_site("lab".into(), (1..=3).map(place).collect(), Rc::new(JoinProvider));
         let now = Arc::new(AtomicI64::new(springtide_runtime::net::tls::calendar()()));
-        let book = BookFile::of(dir.path());
+        let book = EnrolmentStore::of(dir.path());
         let terms =
-            JoinTerms { most: 3, config: Box::new(|node| Ok(format!("node = \"{node}\"\n"))) };
+            JoinTerms { node_limit: 3, config: Box::new(|node| Ok(format!("node = \"{node}\"\n"))) };
         let clusters = Clusters::from([("lab".into(), terms)]);
         let date = now.clone();
         let calendar: Calendar = Arc::new(move || date.load(Ordering::Relaxed));
         let recorder = head.endpoint.recorder.clone();
-        let office = Office::new(ca(), book.clone(), calendar, (clusters, validity), recorder);
+        let office = EnrolmentService::new(ca(), book.clone(), calendar, (clusters, validity), recorder);
         let door = Some((LOOPBACK, JoinLimits::default()));
         head.enrol(office, &identity, door).unwrap();
         let (rows, lives) = (Vec::new(), Cell::new(1));
@@ -129,9 +129,9 @@ impl Grid {
     }
 
     fn token(&self, uses: u32) -> JoinToken {
-        let minted = Minted::draw().unwrap();
+        let minted = NewToken::draw().unwrap();
         let (role, cluster) = (TokenRole::Node, "lab".into());
-        let order = TokenOrder { role, cluster, ttl: DAY, uses };
+        let order = TokenSpec { role, cluster, ttl: DAY, uses };
         let now = self.now.load(Ordering::Relaxed);
         self.book.change(|book| book.create(&order, &minted, now)).unwrap();
         JoinToken { authority: self.ca.fingerprint(), id: minted.id, secret: minted.secret }
@@ -154,13 +154,13 @@ impl Grid {
         let now = self.now.load(Ordering::Relaxed);
         self.book.change(|book| book.revoke(node, "stolen", now)).unwrap().unwrap();
         let client = self.node(&self.issue("client-2", HEAD_CLUSTER, "client"));
-        let enrolment: Remote<Enrolment> = client.hub.remote(&HEAD.into(), ENROLMENT);
-        enrolment.send(LookAtBook {}).deadline(LONG).await.unwrap();
+        let enrolment: Remote<EnrolmentActor> = client.hub.remote(&HEAD.into(), ENROLMENT);
+        enrolment.send(ReloadEnrolment {}).deadline(LONG).await.unwrap();
         client.net.close("done").await;
     }
 
     fn door(&self) -> SocketAddr {
-        self.head.door().unwrap()
+        self.head.join_address().unwrap()
     }
 
     fn links(&self) -> SocketAddr {
@@ -195,8 +195,8 @@ impl Grid {
             }
             Some(("door", reason)) => {
                 let client = self.node(&self.issue("client-1", HEAD_CLUSTER, "client"));
-                let door: Remote<Enrolment> = client.hub.remote(&HEAD.into(), ENROLMENT);
-                let counts = door.send(GetDoor {}).deadline(LONG).await.unwrap();
+                let door: Remote<EnrolmentActor> = client.hub.remote(&HEAD.into(), ENROLMENT);
+                let counts = door.send(GetJoinStatus {}).deadline(LONG).await.unwrap();
                 client.net.close("asked").await;
                 counts.refused.get(reason).copied().unwrap_or(0)
             }
@@ -239,7 +239,7 @@ impl Grid {
     async fn send_probe(&self, identity: &NodeIdentity) -> Result<(), RemoteError> {
         let endpoint = self.node(identity);
         let canary: Remote<Canary> = endpoint.hub.remote(&HEAD.into(), "canary");
-        let result = canary.send(Probe {}).deadline(LONG).await;
+        let result = canary.send(TestMessage {}).deadline(LONG).await;
         endpoint.net.close("sung").await;
         result
     }
@@ -317,7 +317,7 @@ where
 {
     let remote: Remote<A> = hub.remote(&HEAD.into(), actor);
     match remote.send(message).deadline(LONG).await {
-        Err(RemoteError::Refused { why: why @ (Refusal::Role | Refusal::Identity), .. }) => {
+        Err(RemoteError::Refused { reason: why @ (Refusal::Role | Refusal::Identity), .. }) => {
             format!("{why:?}")
         }
         Ok(_) => panic!("an actor got it"),
@@ -327,7 +327,7 @@ where
 
 #[actix_rt::test]
 async fn peers_without_a_valid_certificate_get_no_link() {
-    let mut grid = Grid::start().await;
+    let mut grid = JoinedGrid::start().await;
     // A peer with a valid certificate is accepted; otherwise the other cases would prove nothing.
     grid.send_probe(&grid.join().await).await.unwrap();
     assert_eq!(grid.probes.get(), 1);
@@ -400,7 +400,7 @@ async fn peers_without_a_valid_certificate_get_no_link() {
 
 #[actix_rt::test]
 async fn peers_without_a_valid_token_get_no_certificate() {
-    let mut grid = Grid::start().await;
+    let mut grid = JoinedGrid::start().await;
     let closed = |error: JoinError| match error {
         JoinError::Refused(why) => {
             assert_eq!(why, NOT_GOOD);
@@ -430,13 +430,13 @@ async fn peers_without_a_valid_token_get_no_certificate() {
     })
     .await;
     grid.case("unknown token", "door unknown-token", async |grid| {
-        let other = Minted::draw().unwrap();
+        let other = NewToken::draw().unwrap();
         let other = JoinToken { id: other.id, secret: other.secret, ..token.clone() };
         closed(grid.ask(&other, None).await.unwrap_err())
     })
     .await;
     grid.case("wrong secret", "door wrong-secret", async |grid| {
-        let secret = Minted::draw().unwrap().secret;
+        let secret = NewToken::draw().unwrap().secret;
         closed(grid.ask(&JoinToken { secret, ..token.clone() }, None).await.unwrap_err())
     })
     .await;
@@ -496,7 +496,7 @@ async fn peers_without_a_valid_token_get_no_certificate() {
 
 #[actix_rt::test]
 async fn a_certificate_grants_its_own_rights_alone() {
-    let mut grid = Grid::start().await;
+    let mut grid = JoinedGrid::start().await;
     let node = grid.join().await;
     let ends = grid.node(&node);
     let me = ends.net.me().clone();
@@ -562,7 +562,7 @@ async fn a_certificate_grants_its_own_rights_alone() {
     .await;
     let (why, all) = (reason.clone(), nodes.clone());
     grid.case("a node drains another", "message denied", async |_| {
-        let drain = Drain { nodes: all, reason: why, deadline_ms: None, life: None };
+        let drain = Drain { nodes: all, reason: why, deadline_ms: None, incarnation: None };
         call::<Scheduler, _>(hub, SCHEDULER, drain).await
     })
     .await;
@@ -572,12 +572,12 @@ async fn a_certificate_grants_its_own_rights_alone() {
     })
     .await;
     grid.case("a node gives a site orders", "message denied", async |_| {
-        let order = StartAnew { nodes, program: None, reason };
+        let order = RestartNodes { nodes, program: None, reason };
         call::<Site, _>(hub, &site, order).await
     })
     .await;
     grid.case("a node speaks as a client of enrolment", "message denied", async |_| {
-        call::<Enrolment, _>(hub, ENROLMENT, LookAtBook {}).await
+        call::<EnrolmentActor, _>(hub, ENROLMENT, ReloadEnrolment {}).await
     })
     .await;
     let request: bytes::Bytes = node.request().unwrap().into();
@@ -590,7 +590,7 @@ async fn a_certificate_grants_its_own_rights_alone() {
         grid.case(what, "message denied", async |_| {
             let (node, cluster) = (name.into(), "lab".into());
             let ask = RenewCertificate { node, cluster, role: role.to_owned(), request };
-            call::<Enrolment, _>(hub, ENROLMENT, ask).await
+            call::<EnrolmentActor, _>(hub, ENROLMENT, ask).await
         })
         .await;
     }
@@ -600,7 +600,7 @@ async fn a_certificate_grants_its_own_rights_alone() {
 
 #[actix_rt::test]
 async fn a_certificate_is_renewed_under_a_link_that_stays_and_not_when_it_is_revoked() {
-    let grid = Grid::valid_for(Duration::from_secs(3600)).await;
+    let grid = JoinedGrid::valid_for(Duration::from_secs(3600)).await;
     let node = grid.join().await;
     let ends = grid.node(&node);
     let own: Remote<Site> = ends.hub.remote(&HEAD.into(), &site_name(&"lab".into()));
@@ -614,7 +614,7 @@ async fn a_certificate_is_renewed_under_a_link_that_stays_and_not_when_it_is_rev
         work: None,
     };
     own.send(register).deadline(LONG).await.unwrap().unwrap();
-    let enrolment: Remote<Enrolment> = ends.hub.remote(&HEAD.into(), ENROLMENT);
+    let enrolment: Remote<EnrolmentActor> = ends.hub.remote(&HEAD.into(), ENROLMENT);
     let name = node.name().clone();
     let ask = || RenewCertificate {
         node: name.node.clone(),
@@ -628,19 +628,19 @@ async fn a_certificate_is_renewed_under_a_link_that_stays_and_not_when_it_is_rev
     let later = renewed.dates().unwrap().until - node.dates().unwrap().until;
     assert_eq!(later, 1800);
     ends.net.renew(&renewed).unwrap();
-    let links = |grid: &Grid| {
+    let links = |grid: &JoinedGrid| {
         let links = grid.head.endpoint.net.links();
         let link = links.into_iter().find(|link| link.peer.node.as_str() == "lab-1").unwrap();
         (link.peer.incarnation, link.reconnects)
     };
     let before = links(&grid);
     let canary: Remote<Canary> = ends.hub.remote(&HEAD.into(), "canary");
-    canary.send(Probe {}).deadline(LONG).await.unwrap();
+    canary.send(TestMessage {}).deadline(LONG).await.unwrap();
     assert_eq!(links(&grid), before, "the link was dropped");
     // New links present the new certificate: the head forgets the node, and is called again.
     grid.head.endpoint.net.forget(&"lab-1".into());
     let again = async {
-        while canary.send(Probe {}).deadline(LONG).await.is_err() {
+        while canary.send(TestMessage {}).deadline(LONG).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -672,7 +672,7 @@ async fn a_certificate_is_renewed_under_a_link_that_stays_and_not_when_it_is_rev
     let why = timeout(LONG, gone).await.unwrap();
     assert!(why.contains("revoked: stolen"), "{why}");
     let probes = grid.probes.get();
-    let refused = canary.send(Probe {}).deadline(LONG).await.unwrap_err();
+    let refused = canary.send(TestMessage {}).deadline(LONG).await.unwrap_err();
     assert!(refused.to_string().contains("revoked"), "{refused}");
     assert_eq!(grid.probes.get(), probes);
     ends.net.close("done").await;

@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use self::source::{CommentKind, Line, lines};
+use self::source::{CommentKind, SourceLine, lines};
 
 /// Words of a private dialect, and phrases. The field has a term for each: see the glossary.
 const DIALECT: &[&str] = &[
@@ -279,7 +279,7 @@ fn has_tuple_parameter(signature: &str) -> bool {
     false
 }
 
-fn check_comments(name: &str, lines: &[Line], found: &mut Vec<Violation>) {
+fn check_comments(name: &str, lines: &[SourceLine], found: &mut Vec<Violation>) {
     let mut at = 0;
     while at < lines.len() {
         let kind = lines[at].comment.as_ref().map(|(kind, _)| *kind);
@@ -290,7 +290,7 @@ fn check_comments(name: &str, lines: &[Line], found: &mut Vec<Violation>) {
             at += 1;
             continue;
         };
-        let same = |line: &&Line| {
+        let same = |line: &&SourceLine| {
             line.is_comment() && line.comment.as_ref().is_some_and(|(other, _)| *other == kind)
         };
         let block: Vec<&str> = lines[at..]
@@ -327,7 +327,7 @@ fn comment<'a>(
     }
 }
 
-fn check_code(name: &str, lines: &[Line], found: &mut Vec<Violation>) {
+fn check_code(name: &str, lines: &[SourceLine], found: &mut Vec<Violation>) {
     let mut add = |rule, at: usize, text: &str| {
         found.push((rule, name.to_owned(), format!("{}: {}", at + 1, text.trim())));
     };

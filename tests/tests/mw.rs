@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_runtime::work::Registry;
-use springtide_simulator::faults::{self, History, Summed};
+use springtide_simulator::faults::{self, FaultHistory, Summed};
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{CompletedRun, Grid, Layout, Place, simulate};
+use springtide_simulator::{CompletedRun, SimulatedGrid, Layout, SimulatedCluster, simulate};
 use springtide_tests::judged::judge_history;
 use springtide_tests::number;
-use springtide_tests::virtual_grid::{Controls, Run, Shape, run_scripted};
+use springtide_tests::virtual_grid::{Controls, RunOutcome, VirtualGridConfig, run_scripted};
 
 use crate::simulated::{after, drain_after, layout, params, quiet, root_and_another};
 
@@ -18,10 +18,10 @@ use crate::simulated::{after, drain_after, layout, params, quiet, root_and_anoth
 const JOB: Summed = Summed { iterations: 10, tasks: 12, ..Summed::SMALL };
 
 fn scripted<F: Future<Output = ()> + 'static>(
-    shape: &Shape,
+    shape: &VirtualGridConfig,
     job: Summed,
     script: impl FnOnce(Rc<Controls>) -> F + 'static,
-) -> Run {
+) -> RunOutcome {
     let right = job.answer();
     let run = run_scripted(shape, job, script);
     let outcome = run.outcome.as_ref().unwrap_or_else(|why| panic!("{why}; {:?}", run.said));
@@ -35,14 +35,14 @@ fn masters(said: &[String]) -> usize {
 }
 
 /// Seconds of work done by all nodes, over those of the job.
-fn work_share(run: &Run, job: &Summed) -> f64 {
+fn work_share(run: &RunOutcome, job: &Summed) -> f64 {
     run.total.times.working_ns as f64 * 1e-9 / job.work().as_secs_f64()
 }
 
 #[test]
 fn all_threads_but_the_masters_work_and_one_seed_gives_one_history() {
     let once = |seed| {
-        let run = scripted(&Shape::of(&[3, 2], 2, seed), JOB, |_| async {});
+        let run = scripted(&VirtualGridConfig::of(&[3, 2], 2, seed), JOB, |_| async {});
         // Nine workers have 48 blocks of a tenth of a second.
         let least = JOB.work().as_secs_f64() / 9.0;
         let took = run.wall.as_secs_f64();
@@ -60,7 +60,7 @@ fn all_threads_but_the_masters_work_and_one_seed_gives_one_history() {
 fn a_grid_of_one_node_is_enough() {
     for (threads, isolate) in [(1, false), (1, true), (3, true)] {
         let job = Summed { isolate, iterations: 3, ..JOB };
-        let run = scripted(&Shape::of(&[1], threads, 1), job.clone(), |_| async {});
+        let run = scripted(&VirtualGridConfig::of(&[1], threads, 1), job.clone(), |_| async {});
         let workers = threads.max(2) - 1;
         let least = job.work().as_secs_f64() / workers as f64;
         assert!(run.wall.as_secs_f64() < 1.2 * least + 1.0, "{:?}", run.wall);
@@ -77,7 +77,7 @@ fn an_isolated_masters_node_does_not_compute() {
             let here = controls.statistics(&"c0-n00".into()).times.working_ns as f64 * 1e-9;
             assert_eq!(here < 0.5, isolate, "{here}");
         };
-        scripted(&Shape::of(&[2, 2], 2, 1), job, script);
+        scripted(&VirtualGridConfig::of(&[2, 2], 2, 1), job, script);
     }
 }
 
@@ -92,7 +92,7 @@ fn nodes_leave_after_the_block_that_they_do() {
             after(3).await;
             controls.leave(&["c1-n01"]).await;
         };
-        let run = scripted(&Shape::of(&[3, 2], 1, seed), JOB, script);
+        let run = scripted(&VirtualGridConfig::of(&[3, 2], 1, seed), JOB, script);
         assert_eq!(masters(&run.said), 1);
         assert!(work_share(&run, &JOB) < 1.05, "{}", work_share(&run, &JOB));
     }
@@ -106,7 +106,7 @@ fn the_master_goes_on_alone_when_all_others_have_left() {
         controls.leave(&["c0-n01", "c1-n00"]).await;
     };
     let job = Summed { iterations: 4, ..JOB };
-    let run = scripted(&Shape::of(&[2, 1], 1, 1), job, script);
+    let run = scripted(&VirtualGridConfig::of(&[2, 1], 1, 1), job, script);
     assert_eq!(masters(&run.said), 1);
 }
 
@@ -122,7 +122,7 @@ fn lost_nodes_cost_what_they_had() {
                 controls.declare_lost(&[node]);
             }
         };
-        let run = scripted(&Shape::of(&[3, 2], 1, seed), JOB, script);
+        let run = scripted(&VirtualGridConfig::of(&[3, 2], 1, seed), JOB, script);
         assert_eq!(masters(&run.said), 1);
         assert!(work_share(&run, &JOB) < 1.15, "{}", work_share(&run, &JOB));
     }
@@ -141,7 +141,7 @@ fn no_node_waits_for_a_broken_link() {
             controls.network.partition(&a, &b, false);
         };
         let job = Summed { iterations: 20, ..JOB };
-        let run = scripted(&Shape::of(&[3, 2], 1, 1), job.clone(), script);
+        let run = scripted(&VirtualGridConfig::of(&[3, 2], 1, 1), job.clone(), script);
         assert_eq!(masters(&run.said), 1);
         // Two of four workers are useless for this time.
         let most = job.work().as_secs_f64() / 4.0 * 1.3 + cut as f64 / 2.0 + 3.0;
@@ -159,7 +159,7 @@ fn a_node_that_was_taken_for_dead_works_again() {
         after(2).await;
         controls.readmit(&["c1-n00"]);
     };
-    let run = scripted(&Shape::of(&[2, 2], 1, 1), JOB, script);
+    let run = scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), JOB, script);
     assert_eq!(masters(&run.said), 1);
 }
 
@@ -173,7 +173,7 @@ fn the_master_moves_and_the_program_goes_on() {
             controls.move_root("c1-n00", at_checkpoint).await;
         };
         let job = Summed { iterations: 20, ..JOB };
-        let run = scripted(&Shape::of(&[2, 2], 1, 1), job, script);
+        let run = scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), job, script);
         let began: Vec<&String> =
             run.said.iter().filter(|text| text.starts_with("the master begins")).collect();
         assert!(began.len() == 2 && !began[1].ends_with(" 0"), "{:?}", run.said);
@@ -193,7 +193,7 @@ fn check(ended: &CompletedRun, job: &Summed) {
 }
 
 fn of_speeds(speeds: &[(u32, f64)], seed: u64) -> Layout {
-    let place = |(at, (nodes, speed)): (usize, &(u32, f64))| Place {
+    let place = |(at, (nodes, speed)): (usize, &(u32, f64))| SimulatedCluster {
         name: format!("c{at}").into(),
         nodes: *nodes,
         machine: Machine { threads: 1, speed: *speed },
@@ -219,7 +219,7 @@ fn a_grid_of_unequal_nodes_is_used_as_it_is() {
     let run = |job: Summed| {
         let layout = of_speeds(&speeds, 1);
         simulate(|| async move {
-            let grid = Grid::start(&layout, registry()).await;
+            let grid = SimulatedGrid::start(&layout, registry()).await;
             let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
             let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
             check(&ended, &job);
@@ -241,7 +241,7 @@ fn a_grid_of_unequal_nodes_is_used_as_it_is() {
 fn a_program_outlives_a_node_and_the_masters_node() {
     let job = Summed { iterations: 30, ..JOB };
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[3, 3], 1), registry()).await;
+        let grid = SimulatedGrid::start(&layout(&[3, 3], 1), registry()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
         let (root, other) = root_and_another(&run);
         {
@@ -267,7 +267,7 @@ fn a_program_outlives_a_node_and_the_masters_node() {
 fn a_drained_master_goes_on_elsewhere() {
     let job = Summed { iterations: 30, ..JOB };
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[2, 2], 1), registry()).await;
+        let grid = SimulatedGrid::start(&layout(&[2, 2], 1), registry()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
         let (root, other) = root_and_another(&run);
         let drained = actix_rt::spawn(drain_after(grid.clone(), 8, vec![root, other]));
@@ -284,7 +284,7 @@ fn a_drained_master_goes_on_elsewhere() {
 fn adaptation_adds_nodes_to_a_busy_program() {
     let job = Summed { iterations: 120, tasks: 60, ..JOB };
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[6, 6], 1), registry()).await;
+        let grid = SimulatedGrid::start(&layout(&[6, 6], 1), registry()).await;
         let some = [("c0".into(), 3)].into();
         let run = grid.submit(job.clone(), params(1), Some(some)).await.expect("it is taken");
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
@@ -304,14 +304,14 @@ fn masters_and_workers_survive_fault_histories() {
     let seeds = first..first + number("SPRINGTIDE_MASTER_HISTORIES", 60);
     let alone = seeds.end - seeds.start == 1;
     let wrong = seeds.filter(|seed| {
-        let history = History::of_master(*seed);
+        let history = FaultHistory::of_master(*seed);
         let (wrong, said) = match faults::run(&history) {
             Ok(report) => {
                 let verdict = judge_history(&history, &report);
                 let sound = verdict.faults.is_empty();
                 ((!sound).then(|| verdict.to_string()), report.said)
             }
-            Err(failed) => (Some(failed.wrong.to_string()), failed.said),
+            Err(failed) => (Some(failed.violation.to_string()), failed.said),
         };
         if let Some(wrong) = &wrong {
             println!("{history}  {wrong}");

@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_actors::cluster::Silent;
+use springtide_actors::cluster::NodeSilence;
 use springtide_actors::job::{
-    Assign, AssignError, JobParams, JobSpec, Release, SCHEDULER, WORKER, cluster_coordinator_name,
+    Assign, AssignError, JobParams, JobSpec, ReleaseWorker, SCHEDULER, WORKER, cluster_coordinator_name,
     coordinator_name,
 };
 use springtide_actors::policy::Mode;
@@ -20,16 +20,16 @@ use springtide_runtime::id::{ClusterId, Epoch, JobId, NodeId};
 use springtide_runtime::membership::{Member, View};
 use springtide_runtime::net::{Address, LinkProfile, MemoryConfig};
 use springtide_runtime::work::{Job, Registry, encode_job};
-use springtide_simulator::apps::{Model, Shape};
+use springtide_simulator::apps::{ModelledJob, WorkDivision};
 use springtide_simulator::faults;
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{CompletedRun, Grid, Layout, Place, Run, simulate};
+use springtide_simulator::{CompletedRun, SimulatedGrid, Layout, SimulatedCluster, SimulatedRun, simulate};
 use springtide_tests::judged::{judge_history, judge_records};
 use springtide_tests::number;
 use tokio::time::sleep;
 
 pub(crate) fn layout(clusters: &[u32], seed: u64) -> Layout {
-    let place = |(at, nodes): (usize, &u32)| Place {
+    let place = |(at, nodes): (usize, &u32)| SimulatedCluster {
         name: format!("c{at}").into(),
         nodes: *nodes,
         machine: Machine { threads: 1, speed: 1.0 },
@@ -45,12 +45,12 @@ pub(crate) fn layout(clusters: &[u32], seed: u64) -> Layout {
 
 pub(crate) fn registry() -> Registry {
     let mut registry = Registry::new();
-    registry.job::<Model>();
+    registry.job::<ModelledJob>();
     registry
 }
 
-pub(crate) const TREE: Model = Model {
-    shape: Shape::Even,
+pub(crate) const TREE: ModelledJob = ModelledJob {
+    shape: WorkDivision::Even,
     rounds: 6,
     leaves: 256,
     then: None,
@@ -81,7 +81,7 @@ pub(crate) async fn after(seconds: u64) {
 }
 
 /// The node of a job's root, and another of its nodes.
-pub(crate) fn root_and_another(run: &Run<'_>) -> (NodeId, NodeId) {
+pub(crate) fn root_and_another(run: &SimulatedRun<'_>) -> (NodeId, NodeId) {
     let view = &run.granted().view;
     let root = view.coordinator.clone().expect("there is a root");
     let another = view.members.keys().find(|node| **node != root);
@@ -90,9 +90,9 @@ pub(crate) fn root_and_another(run: &Run<'_>) -> (NodeId, NodeId) {
 }
 
 /// Drains nodes after some seconds, with a minute's deadline.
-pub(crate) async fn drain_after(grid: Rc<Grid>, seconds: u64, nodes: Vec<NodeId>) {
+pub(crate) async fn drain_after(grid: Rc<SimulatedGrid>, seconds: u64, nodes: Vec<NodeId>) {
     let (reason, deadline_ms, life) = ("a test".to_owned(), Some(60_000), None);
-    let drain = Drain { nodes, reason, deadline_ms, life };
+    let drain = Drain { nodes, reason, deadline_ms, incarnation: life };
     after(seconds).await;
     let sent = grid.scheduler().send(drain).deadline(Duration::from_secs(70));
     let drained = sent.await.expect("an answer");
@@ -108,7 +108,7 @@ fn root(ended: &CompletedRun) -> Vec<String> {
 fn run(clusters: &[u32], seed: u64) -> (CompletedRun, u64) {
     let layout = layout(clusters, seed);
     simulate(|| async move {
-        let grid = Grid::start(&layout, registry()).await;
+        let grid = SimulatedGrid::start(&layout, registry()).await;
         let run = grid.submit(TREE, params(seed), None).await.expect("it is taken");
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
         let mut records = ended.records.clone();
@@ -144,7 +144,7 @@ fn all_roles_die_and_the_answer_is_right() {
     for seed in 1..=4 {
         let layout = layout(&[3, 3, 3], seed);
         let (ended, roots) = simulate(|| async move {
-            let grid = Grid::start(&layout, registry()).await;
+            let grid = SimulatedGrid::start(&layout, registry()).await;
             let run = grid.submit(TREE, params(seed), None).await.expect("it is taken");
             let machines = grid.machines().clone();
             let node = |name: &str| NodeId::from(name);
@@ -186,7 +186,7 @@ fn all_roles_die_and_the_answer_is_right() {
 
 /// All nodes of the grid are free within a minute after its job: none computes for a replaced root
 /// or coordinator.
-async fn all_are_free(grid: &Grid, nodes: usize) {
+async fn all_are_free(grid: &SimulatedGrid, nodes: usize) {
     sleep(Duration::from_secs(60)).await;
     let status = grid.head().status().await;
     assert_eq!((status.count(NodeState::Idle), status.jobs.len()), (nodes, 0), "{status:?}");
@@ -200,7 +200,7 @@ fn a_root_that_is_cut_off_is_replaced_and_stopped() {
     for seed in 1..=3 {
         let layout = layout(&[2, 4, 4], seed);
         let ended = simulate(|| async move {
-            let grid = Grid::start(&layout, registry()).await;
+            let grid = SimulatedGrid::start(&layout, registry()).await;
             let on = BTreeMap::from([("c0".into(), 2), ("c1".into(), 4), ("c2".into(), 4)]);
             let run = grid.submit(TREE, params(seed), Some(on)).await.expect("it is taken");
             let home = run.granted().coordinator.cluster.clone();
@@ -238,7 +238,7 @@ fn nodes_that_leave_while_the_root_dies_are_released_by_the_next() {
         for after_ms in [0, 20, 300, 3000] {
             let layout = layout(&[3, 3], seed);
             let ended = simulate(|| async move {
-                let grid = Grid::start(&layout, registry()).await;
+                let grid = SimulatedGrid::start(&layout, registry()).await;
                 let run = grid.submit(TREE, params(seed), None).await.expect("it is taken");
                 let first = run.granted().coordinator.node.clone();
                 let leaving: Vec<NodeId> = ["c0-2", "c1-2", "c1-3"]
@@ -253,7 +253,7 @@ fn nodes_that_leave_while_the_root_dies_are_released_by_the_next() {
                     nodes: leaving.clone(),
                     reason: "a test".to_owned(),
                     deadline_ms: Some(60_000),
-                    life: None,
+                    incarnation: None,
                 };
                 let script = actix_rt::spawn(async move {
                     sleep(Duration::from_secs(4)).await;
@@ -316,7 +316,7 @@ fn jobs_survive_fault_histories() {
     }
     assert!(judged.faults.is_empty(), "{} faults by the judge", judged.faults.len());
     let replay = "SPRINGTIDE_HISTORIES=1 SPRINGTIDE_HISTORIES_SEED=<one of them> replays it";
-    assert!(tally.wrong.is_empty(), "{:?}: {replay}", tally.wrong);
+    assert!(tally.violations.is_empty(), "{:?}: {replay}", tally.violations);
     let share = tally.histories / 100;
     let rare = tally.rarer_than(if share >= 100 { 100 } else { share.min(1) });
     assert!(rare.is_empty(), "not met, or too seldom: {rare:?}");
@@ -329,10 +329,10 @@ impl Actor for SilenceListener {
     type Context = actix::Context<Self>;
 }
 
-impl Handler<Silent> for SilenceListener {
+impl Handler<NodeSilence> for SilenceListener {
     type Result = ();
 
-    fn handle(&mut self, _: Silent, _: &mut Self::Context) {
+    fn handle(&mut self, _: NodeSilence, _: &mut Self::Context) {
         self.0.set(self.0.get() + 1);
     }
 }
@@ -344,12 +344,12 @@ impl Handler<Silent> for SilenceListener {
 fn a_job_may_be_assigned_twice_and_a_released_node_is_silent() {
     let layout = layout(&[3], 1);
     simulate(|| async move {
-        let grid = Grid::start(&layout, registry()).await;
+        let grid = SimulatedGrid::start(&layout, registry()).await;
         let head = &grid.head().endpoint;
         let job = JobId(77);
         let reports = Rc::new(Cell::new(0));
         let ear = SilenceListener(reports.clone()).start();
-        head.hub.publish(&coordinator_name(job), ear).accepts::<Silent>();
+        head.hub.publish(&coordinator_name(job), ear).accepts::<NodeSilence>();
         let status = grid.head().status().await;
         let member = |node: &NodeStatus| Member {
             incarnation: node.incarnation.expect("it is registered"),
@@ -373,7 +373,7 @@ fn a_job_may_be_assigned_twice_and_a_released_node_is_silent() {
             spec: JobSpec {
                 id,
                 epoch: Epoch(1),
-                name: Model::NAME.to_owned(),
+                name: ModelledJob::NAME.to_owned(),
                 body: encode_job(TREE).expect("it serialises"),
                 fingerprint: registry().fingerprint(),
                 params: params(1),
@@ -391,7 +391,7 @@ fn a_job_may_be_assigned_twice_and_a_released_node_is_silent() {
         assert!(matches!(other, Ok(Err(AssignError::Busy { job: JobId(77), .. }))), "{other:?}");
         let name = cluster_coordinator_name(job);
         assert_eq!(grid.machines().hosting(&name), ["c0-1".into()]);
-        assert_eq!(worker.send(Release { job, over: true, epoch: Epoch(1) }).await, Ok(()));
+        assert_eq!(worker.send(ReleaseWorker { job, over: true, epoch: Epoch(1) }).await, Ok(()));
         assert_eq!(grid.machines().hosting(&name), []);
         // The message of a coordinator that arrives after the end of its job.
         let late = worker.send(assign(job)).await;
@@ -406,7 +406,7 @@ fn a_job_may_be_assigned_twice_and_a_released_node_is_silent() {
 #[test]
 fn transfers_of_minutes_over_a_slow_link_arrive_and_delay_nothing_else() {
     let layout = layout(&[4, 4, 4], 1);
-    let job = Model {
+    let job = ModelledJob {
         rounds: 8,
         work_us: 1_200_000_000,
         state_bytes: 6_000_000,
@@ -415,7 +415,7 @@ fn transfers_of_minutes_over_a_slow_link_arrive_and_delay_nothing_else() {
     };
     let answer = job.answer();
     let ended = simulate(|| async move {
-        let grid = Grid::start(&layout, registry()).await;
+        let grid = SimulatedGrid::start(&layout, registry()).await;
         let slow = LinkProfile::default().rate(100_000);
         grid.network().set_uplink(&"c2".into(), slow.clone());
         grid.network().set_downlink(&"c2".into(), slow);
@@ -454,7 +454,7 @@ fn the_first_iteration_in_one_cluster_is_hardly_longer_than_the_others() {
 #[test]
 fn a_slow_node_that_leaves_is_not_taken_for_dead() {
     let ended = simulate(|| async move {
-        let grid = Grid::start(&layout(&[3, 3], 1), registry()).await;
+        let grid = SimulatedGrid::start(&layout(&[3, 3], 1), registry()).await;
         let mut params = params(1);
         params.mode = Mode::Static;
         let run = grid.submit(TREE, params, None).await.expect("it is taken");
@@ -467,7 +467,7 @@ fn a_slow_node_that_leaves_is_not_taken_for_dead() {
             nodes: vec![slow.clone()],
             reason: "a test".to_owned(),
             deadline_ms: Some(500),
-            life: None,
+            incarnation: None,
         };
         grid.machines().set_speed(&slow, 0.005);
         let script = actix_rt::spawn(async move {
@@ -488,10 +488,10 @@ fn a_slow_node_that_leaves_is_not_taken_for_dead() {
 /// nodes to leave.
 #[test]
 fn a_node_leaves_at_once_while_it_receives_a_long_checkpoint() {
-    let job = Model { rounds: 8, work_us: 800_000_000, checkpoint_bytes: 30_000_000, ..TREE };
+    let job = ModelledJob { rounds: 8, work_us: 800_000_000, checkpoint_bytes: 30_000_000, ..TREE };
     let answer = job.answer();
     let (ended, took) = simulate(|| async move {
-        let grid = Grid::start(&layout(&[4, 4], 1), registry()).await;
+        let grid = SimulatedGrid::start(&layout(&[4, 4], 1), registry()).await;
         let mut params = params(1);
         params.mode = Mode::Static;
         let run = grid.submit(job, params, None).await.expect("it is taken");
@@ -503,7 +503,7 @@ fn a_node_leaves_at_once_while_it_receives_a_long_checkpoint() {
         let head = &grid.head().endpoint;
         let scheduler = head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER);
         let nodes = (1..=4).map(|n| NodeId::from(format!("{far}-{n}"))).collect();
-        let drain = Drain { nodes, reason: "a test".to_owned(), deadline_ms: None, life: None };
+        let drain = Drain { nodes, reason: "a test".to_owned(), deadline_ms: None, incarnation: None };
         let script = actix_rt::spawn(async move {
             // The first checkpoint is under way by then.
             sleep(Duration::from_secs(150)).await;
@@ -528,14 +528,14 @@ fn a_node_leaves_at_once_while_it_receives_a_long_checkpoint() {
 #[test]
 fn nothing_of_a_grid_is_left_after_its_end() {
     let network = simulate(|| async move {
-        let grid = Grid::start(&layout(&[2, 3], 1), registry()).await;
+        let grid = SimulatedGrid::start(&layout(&[2, 3], 1), registry()).await;
         let job = grid.submit(TREE, params(1), None).await.expect("taken");
         grid.machines().kill(&"c1-2".into());
         let ended = job.ended(Duration::from_secs(300)).await.expect("it ends");
         assert_eq!(ended.ended.outcome.expect("no failure").checksum, TREE.answer());
         grid.network().clone()
     });
-    assert_eq!(network.holders(), 1);
+    assert_eq!(network.references(), 1);
 }
 
 /// A job on slow nodes, which needs no more of them, is notified of fast ones that another job has
@@ -543,13 +543,13 @@ fn nothing_of_a_grid_is_left_after_its_end() {
 #[test]
 fn a_job_is_notified_of_better_nodes_and_may_move_to_them() {
     // Half of its work is its root's: more nodes would not help much.
-    let job = Model { rounds: 6, serial_us: 40_000_000, ..TREE };
+    let job = ModelledJob { rounds: 6, serial_us: 40_000_000, ..TREE };
     let mut layout = layout(&[3, 3], 1);
     layout.clusters[0].machine.speed = 0.4;
     let (ended, answer) = simulate(|| async move {
-        let grid = Grid::start(&layout, registry()).await;
+        let grid = SimulatedGrid::start(&layout, registry()).await;
         let only = |at: &str| Some([(ClusterId::from(at), 3)].into());
-        let other = Model { rounds: 3, ..TREE };
+        let other = ModelledJob { rounds: 3, ..TREE };
         let quiet = JobParams { mode: Mode::Static, ..params(2) };
         grid.submit(other, quiet, only("c1")).await.expect("it is taken");
         let answer = job.answer();

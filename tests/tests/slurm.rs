@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use springtide_actors::provider::{
-    Capacity, Ended, Listed, NodeRequest, Provider, SlurmProvider, Stub, StubId, StubNews,
+    Capacity, StubEnd, ExistingStub, NodeRequest, Provider, SlurmProvider, Stub, StubId, StubEvent,
 };
 use springtide_runtime::config::{GridConfig, Sources, load};
 use springtide_tests::slurm::SlurmLab;
@@ -26,13 +26,13 @@ const STAYS: &str =
     "#!/bin/sh\necho \"$GREETING $*\"\ntrap 'echo stays' TERM\nwhile :; do sleep 0.05; done\n";
 
 /// A cluster of one machine, with the requirements of its nodes.
-struct Cluster {
+struct TestCluster {
     lab: SlurmLab,
     grid: String,
     authority: String,
 }
 
-impl Cluster {
+impl TestCluster {
     /// Starts a cluster; none, with the reason printed, if this machine does not allow it.
     fn start(processors: u32) -> Option<Self> {
         match SlurmLab::start(&[("vu", processors)]) {
@@ -104,18 +104,18 @@ impl Cluster {
 }
 
 /// The next news of a stub, except the reasons of its wait.
-async fn news(stub: &mut Box<dyn Stub>) -> StubNews {
+async fn news(stub: &mut Box<dyn Stub>) -> StubEvent {
     loop {
         match timeout(LONG, stub.news()).await.expect("news of a stub") {
-            StubNews::Waits { .. } => {}
+            StubEvent::Waits { .. } => {}
             news => return news,
         }
     }
 }
 
-async fn ended(stub: &mut Box<dyn Stub>) -> Ended {
+async fn ended(stub: &mut Box<dyn Stub>) -> StubEnd {
     loop {
-        if let StubNews::Ended(ended) = news(stub).await {
+        if let StubEvent::Ended(ended) = news(stub).await {
             return ended;
         }
     }
@@ -133,14 +133,14 @@ async fn release_all(stubs: Vec<Box<dyn Stub>>) {
 
 #[actix_rt::test]
 async fn a_processor_is_held_and_is_free_again() {
-    let Some(cluster) = Cluster::start(6) else { return };
+    let Some(cluster) = TestCluster::start(6) else { return };
     // Its machine claims to have 100,000 MiB.
     let large = cluster.provider("memory = \"40000MiB\"");
     assert_eq!(large.poll().await.unwrap(), Some(Capacity { size: 2, others: 0 }));
     let provider = cluster.provider("");
     assert_eq!(provider.poll().await.unwrap(), Some(Capacity { size: 6, others: 0 }));
     let mut stub = cluster.hold(&provider, "vu-1").await;
-    assert_eq!(news(&mut stub).await, StubNews::Active);
+    assert_eq!(news(&mut stub).await, StubEvent::Active);
     let config = cluster.path("vu-1.toml");
     cluster.says("vu-1", &format!("hello node run --config {}\n", config.display())).await;
     assert_eq!(cluster.busy(), 1);
@@ -149,7 +149,7 @@ async fn a_processor_is_held_and_is_free_again() {
     // The node was ended once, in order, and nothing was killed.
     assert_eq!(cluster.log("vu-1").matches("leaves").count(), 1, "{}", cluster.log("vu-1"));
     assert_eq!(end.last_lines.last().map(String::as_str), Some("leaves"));
-    assert!(end.how.ends_with("completed"), "{end:?}");
+    assert!(end.status.ends_with("completed"), "{end:?}");
     assert_eq!(cluster.busy(), 0);
     // Its files are removed, except those of the site.
     let left = fs::read_dir(config.parent().unwrap()).unwrap().count();
@@ -158,14 +158,14 @@ async fn a_processor_is_held_and_is_free_again() {
 
 #[actix_rt::test]
 async fn twenty_at_once_fit_and_others_wait_and_are_cancelled() {
-    let Some(cluster) = Cluster::start(20) else { return };
+    let Some(cluster) = TestCluster::start(20) else { return };
     let provider = cluster.provider("");
     let mut stubs = Vec::new();
     for i in 1..=20 {
         stubs.push(cluster.hold(&provider, &format!("vu-{i}")).await);
     }
     for stub in &mut stubs {
-        assert_eq!(news(stub).await, StubNews::Active);
+        assert_eq!(news(stub).await, StubEvent::Active);
     }
     assert_eq!(provider.poll().await.unwrap(), Some(Capacity { size: 20, others: 0 }));
     let mut waiting = Vec::new();
@@ -186,7 +186,7 @@ async fn twenty_at_once_fit_and_others_wait_and_are_cancelled() {
 
 #[actix_rt::test]
 async fn processors_of_local_users_are_seen_and_cancelled_stubs_end() {
-    let Some(cluster) = Cluster::start(6) else { return };
+    let Some(cluster) = TestCluster::start(6) else { return };
     let provider = cluster.provider("");
     let lab = &cluster.lab;
     let args = ["--parsable", "-n1", "-c3", "--output=/dev/null", "--wrap=exec sleep 600"];
@@ -197,12 +197,12 @@ async fn processors_of_local_users_are_seen_and_cancelled_stubs_end() {
         sleep(Duration::from_millis(100)).await;
     }
     let mut stub = cluster.hold(&provider, "vu-1").await;
-    assert_eq!(news(&mut stub).await, StubNews::Active);
+    assert_eq!(news(&mut stub).await, StubEvent::Active);
     assert_eq!(provider.poll().await.unwrap(), Some(Capacity { size: 6, others: 3 }));
     cluster.says("vu-1", "hello").await;
     lab.user("vu", "scancel", &[&stub.id().unwrap().0]);
     let end = ended(&mut stub).await;
-    assert!(end.how.ends_with("cancelled"), "{end:?}");
+    assert!(end.status.ends_with("cancelled"), "{end:?}");
     // The node was ended once, so that it left in order.
     assert_eq!(cluster.log("vu-1").matches("leaves").count(), 1, "{}", cluster.log("vu-1"));
     drop(stub);
@@ -215,16 +215,16 @@ async fn processors_of_local_users_are_seen_and_cancelled_stubs_end() {
     let request = NodeRequest { program: ends, ..cluster.request("vu-2", LISTENS, "") };
     let mut stub = provider.hold(&request).await.unwrap();
     let end = ended(&mut stub).await;
-    assert!(end.how.ends_with("failed (exit status: 4)"), "{end:?}");
+    assert!(end.status.ends_with("failed (exit status: 4)"), "{end:?}");
     assert_eq!(end.last_lines, ["no luck"]);
 }
 
 #[actix_rt::test]
 async fn a_stub_that_was_left_is_found_and_gets_other_programs() {
-    let Some(cluster) = Cluster::start(2) else { return };
+    let Some(cluster) = TestCluster::start(2) else { return };
     let provider = cluster.provider("");
     let mut stub = cluster.hold(&provider, "vu-1").await;
-    assert_eq!(news(&mut stub).await, StubNews::Active);
+    assert_eq!(news(&mut stub).await, StubEvent::Active);
     cluster.says("vu-1", "hello").await;
     let id = stub.id().unwrap();
     stub.leave();
@@ -232,21 +232,21 @@ async fn a_stub_that_was_left_is_found_and_gets_other_programs() {
 
     let later = cluster.provider("");
     let listed = later.list().await.unwrap();
-    assert_eq!(listed, [Listed { node: "vu-1".into(), id: id.clone() }]);
+    assert_eq!(listed, [ExistingStub { node: "vu-1".into(), id: id.clone() }]);
     // Another grid sees nothing.
-    let other = Cluster { grid: "other".to_owned(), ..cluster };
+    let other = TestCluster { grid: "other".to_owned(), ..cluster };
     assert_eq!(other.provider("").list().await.unwrap(), []);
     // Nor does another grid with the same name.
     let theirs = "theirs".to_owned();
-    let other = Cluster { grid: "home".to_owned(), authority: theirs, ..other };
+    let other = TestCluster { grid: "home".to_owned(), authority: theirs, ..other };
     assert_eq!(other.provider("").list().await.unwrap(), []);
-    let cluster = Cluster { authority: "ours".to_owned(), ..other };
+    let cluster = TestCluster { authority: "ours".to_owned(), ..other };
 
     // The new site has other paths; the job knows its own.
     let request = cluster.request("vu-1", STAYS, "second");
     let request = NodeRequest { config: cluster.path("elsewhere.toml"), ..request };
     let mut stub = later.adopt(&listed[0], &request).await.unwrap();
-    assert_eq!(news(&mut stub).await, StubNews::Active);
+    assert_eq!(news(&mut stub).await, StubEvent::Active);
     timeout(LONG, stub.recruit(&request, LONG)).await.unwrap().unwrap();
     cluster.says("vu-1", "second node run").await;
     assert_eq!(cluster.log("vu-1").matches("leaves").count(), 1);
@@ -267,35 +267,35 @@ async fn a_stub_that_was_left_is_found_and_gets_other_programs() {
     }
     assert_eq!(cluster.log("vu-1").matches("leaves").count(), 2, "{}", cluster.log("vu-1"));
     // A job that does not exist has ended.
-    let gone = Listed { node: "vu-7".into(), id: StubId("4711".into()) };
+    let gone = ExistingStub { node: "vu-7".into(), id: StubId("4711".into()) };
     let mut stub = later.adopt(&gone, &third).await.unwrap();
-    assert!(ended(&mut stub).await.how.contains("gone"));
+    assert!(ended(&mut stub).await.status.contains("gone"));
 }
 
 #[actix_rt::test]
 async fn a_job_that_loses_its_processor_is_warned_and_then_killed() {
-    let Some(cluster) = Cluster::start(2) else { return };
+    let Some(cluster) = TestCluster::start(2) else { return };
     let provider = cluster.provider("time = \"60s\"\nleave_ahead = \"56s\"");
     let request = cluster.request("vu-1", STAYS, "hello");
     let mut stub = provider.hold(&request).await.unwrap();
-    assert_eq!(news(&mut stub).await, StubNews::Active);
+    assert_eq!(news(&mut stub).await, StubEvent::Active);
     match news(&mut stub).await {
-        StubNews::Warned { within, reason } => {
+        StubEvent::Warned { within, reason } => {
             assert!(within <= Duration::from_secs(56) && reason.contains("time"), "{reason}");
         }
         other => panic!("{other:?}"),
     }
     let end = timeout(LONG, stub.release(Duration::ZERO)).await.unwrap();
-    assert!(!end.how.contains("time limit"), "{end:?}");
+    assert!(!end.status.contains("time limit"), "{end:?}");
     assert_eq!(cluster.busy(), 0);
 }
 
 #[actix_rt::test]
 async fn a_hanging_controller_ends_no_node_and_leaves_no_job() {
-    let Some(cluster) = Cluster::start(3) else { return };
+    let Some(cluster) = TestCluster::start(3) else { return };
     let provider = cluster.provider("");
     let mut stub = cluster.hold(&provider, "vu-1").await;
-    assert_eq!(news(&mut stub).await, StubNews::Active);
+    assert_eq!(news(&mut stub).await, StubEvent::Active);
     cluster.says("vu-1", "hello").await;
 
     let hasty = cluster.provider("answer_within = \"1s\"");
@@ -331,7 +331,7 @@ async fn a_hanging_controller_ends_no_node_and_leaves_no_job() {
 #[ignore = "a measurement; its command is in its comment"]
 async fn measured() {
     const TIMES: usize = 10;
-    let Some(cluster) = Cluster::start(4) else { return };
+    let Some(cluster) = TestCluster::start(4) else { return };
     let provider = cluster.provider("");
     let median = |what: &str, times: &mut Vec<Duration>| {
         times.sort();
@@ -348,7 +348,7 @@ async fn measured() {
         let mut stub = provider.hold(&request).await.unwrap();
         let (is_active, ()) = tokio::join!(
             async {
-                assert_eq!(news(&mut stub).await, StubNews::Active);
+                assert_eq!(news(&mut stub).await, StubEvent::Active);
                 begun.elapsed()
             },
             async {
@@ -366,7 +366,7 @@ async fn measured() {
     median("release, until the processor is free:", &mut freed);
 
     let mut stub = provider.hold(&cluster.request("vu-1", LISTENS, "first")).await.unwrap();
-    assert_eq!(news(&mut stub).await, StubNews::Active);
+    assert_eq!(news(&mut stub).await, StubEvent::Active);
     cluster.says("vu-1", "first").await;
     let mut recruited = Vec::new();
     for i in 0..TIMES {

@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde_json::Value;
 use springtide_runtime::work::{Outcome, Registry};
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{Grid, Layout, Place, simulate};
+use springtide_simulator::{SimulatedGrid, Layout, SimulatedCluster, simulate};
 use springtide_stochastic::Solve;
 use springtide_stochastic::smps::{self, Files};
 use springtide_stochastic::solve::worker::TimeModel;
-use springtide_tests::virtual_grid::{Controls, Shape, run_scripted};
+use springtide_tests::virtual_grid::{Controls, VirtualGridConfig, run_scripted};
 
 use crate::simulated::{after, drain_after, layout, params, quiet, root_and_another};
 
@@ -39,7 +39,7 @@ fn job() -> Solve {
 }
 
 fn outcome(
-    shape: &Shape,
+    shape: &VirtualGridConfig,
     job: &Solve,
     script: impl FnOnce(Rc<Controls>) -> futures_of::Done + 'static,
 ) -> Outcome {
@@ -67,7 +67,7 @@ fn answer(outcome: &Outcome) -> (u64, Value) {
 }
 
 fn alone(job: &Solve) -> (u64, Value) {
-    answer(&outcome(&Shape::of(&[1], 1, 1), job, |_| Box::pin(async {})))
+    answer(&outcome(&VirtualGridConfig::of(&[1], 1, 1), job, |_| Box::pin(async {})))
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn the_answer_has_the_same_bits_on_every_grid() {
         assert!(right.1["gap"].as_f64().is_some_and(|gap| gap <= 1e-5), "{:?}", right.1);
         for (clusters, threads, seed) in [(&[2, 1][..], 2, 1), (&[4, 4, 4], 1, 2)] {
             let got =
-                answer(&outcome(&Shape::of(clusters, threads, seed), &job, |_| Box::pin(async {})));
+                answer(&outcome(&VirtualGridConfig::of(clusters, threads, seed), &job, |_| Box::pin(async {})));
             assert_eq!(got, right, "{name} {clusters:?}");
         }
         for other in [
@@ -86,7 +86,7 @@ fn the_answer_has_the_same_bits_on_every_grid() {
             Solve { equal_split: true, ..job.clone() },
             Solve { isolate: true, explain: true, ..job.clone() },
         ] {
-            let got = answer(&outcome(&Shape::of(&[3, 2], 1, 3), &other, |_| Box::pin(async {})));
+            let got = answer(&outcome(&VirtualGridConfig::of(&[3, 2], 1, 3), &other, |_| Box::pin(async {})));
             assert_eq!(got, right, "{name} {:?} {}", other.groups, other.equal_split);
         }
     }
@@ -113,7 +113,7 @@ fn losses_and_moves_change_no_bit() {
                 controls.move_root("c1-n01", true).await;
             })
         };
-        let got = answer(&outcome(&Shape::of(&[3, 3], 1, seed), &job, script));
+        let got = answer(&outcome(&VirtualGridConfig::of(&[3, 3], 1, seed), &job, script));
         assert_eq!(got, right, "seed {seed}");
     }
 }
@@ -126,7 +126,7 @@ fn registry() -> Registry {
 
 fn submitted(layout: &Layout, job: &Solve, faults: bool) -> Outcome {
     simulate(|| async move {
-        let grid = Grid::start(layout, registry()).await;
+        let grid = SimulatedGrid::start(layout, registry()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
         if faults {
             let (root, other) = root_and_another(&run);
@@ -150,7 +150,7 @@ fn a_killed_master_continues_to_the_same_bits() {
 }
 
 fn of_speeds(speeds: &[(u32, f64)]) -> Layout {
-    let place = |(at, (nodes, speed)): (usize, &(u32, f64))| Place {
+    let place = |(at, (nodes, speed)): (usize, &(u32, f64))| SimulatedCluster {
         name: format!("c{at}").into(),
         nodes: *nodes,
         machine: Machine { threads: 1, speed: *speed },
@@ -226,7 +226,7 @@ fn the_prediction_holds_while_nodes_join() {
     };
     let job = Solve { time_model: Some(time_model(0.01, 0.05)), ..job };
     let ended = simulate(|| async move {
-        let grid = Grid::start(&layout(&[8, 8], 1), registry()).await;
+        let grid = SimulatedGrid::start(&layout(&[8, 8], 1), registry()).await;
         let some = [("c0".into(), 4)].into();
         let run = grid.submit(job, params(1), Some(some)).await.expect("it is taken");
         let ended = run.ended(Duration::from_secs(7200)).await.expect("it ends");
@@ -245,7 +245,7 @@ fn a_balanced_objective_releases_slow_nodes() {
     let job = Solve { scenarios: Some(20_000), no_warm_start: true, estimate: Some(0), ..job() };
     let ended = simulate(|| async move {
         let job = Solve { objective: "balanced:0.5".parse().expect("it is one"), ..job };
-        let grid = Grid::start(&layout, registry()).await;
+        let grid = SimulatedGrid::start(&layout, registry()).await;
         let run = grid.submit(job, quiet(1), None).await.expect("it is taken");
         run.ended(Duration::from_secs(3600)).await.expect("it ends")
     });
@@ -262,12 +262,12 @@ fn a_basket_ends_at_the_same_cost() {
     let right = alone(&job).1["objective"].as_f64().expect("a number");
     for (basket, sigma, seed) in [(3, 0.5, 1), (6, 0.3, 2)] {
         let job = Solve { basket, sigma: Some(sigma), ..job.clone() };
-        let got = outcome(&Shape::of(&[3, 2], 1, seed), &job, |_| Box::pin(async {}));
+        let got = outcome(&VirtualGridConfig::of(&[3, 2], 1, seed), &job, |_| Box::pin(async {}));
         let got = got.result["objective"].as_f64().expect("a number");
         assert!((got - right).abs() < 1e-6 * (1.0 + right.abs()), "{got} {right}");
     }
     let thumb = Solve { rules_of_thumb: true, tasks: None, ..job };
-    let got = outcome(&Shape::of(&[3, 2], 1, 3), &thumb, |_| Box::pin(async {}));
+    let got = outcome(&VirtualGridConfig::of(&[3, 2], 1, 3), &thumb, |_| Box::pin(async {}));
     assert_eq!(got.result["basket"], 3);
     let got = got.result["objective"].as_f64().expect("a number");
     assert!((got - right).abs() < 1e-6 * (1.0 + right.abs()), "{got} {right}");

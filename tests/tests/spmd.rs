@@ -9,20 +9,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_actors::policy::Mode;
-use springtide_actors::scheduler::manager::{Kind, Need};
+use springtide_actors::scheduler::manager::{Kind, JobRequirements};
 use springtide_actors::scheduler::{GetStatus, NodeState};
 use springtide_malleable::{Ft, Nbody};
 use springtide_runtime::malleable::{
-    Hand, Malleable, Need as Nodes, Observation, Program, Strategy,
+    ProcessInfo, Malleable, Need as Nodes, Observation, Program, Strategy,
 };
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{
-    Context, Job, Outcome, PoolConfig, Registry, Sizes, Stop, encode_job, solo,
+    Context, Job, Outcome, PoolConfig, Registry, NodeCounts, Stop, encode_job, solo,
 };
-use springtide_simulator::{CompletedRun, Grid, simulate};
+use springtide_simulator::{CompletedRun, SimulatedGrid, simulate};
 use springtide_tests::number;
-use springtide_tests::virtual_grid::{Controls, Run, Shape, run_scripted};
+use springtide_tests::virtual_grid::{Controls, RunOutcome, VirtualGridConfig, run_scripted};
 use tokio::time::sleep;
 
 use crate::simulated::{after, drain_after, layout, quiet, root_and_another};
@@ -84,11 +84,11 @@ impl<P: Share> Program for Slow<P> {
         self.program.steps()
     }
 
-    fn saves(&self) -> bool {
-        self.program.saves()
+    fn is_checkpointed(&self) -> bool {
+        self.program.is_checkpointed()
     }
 
-    fn layout(&self, processes: &[Hand], now: Option<&P::Layout>) -> P::Layout {
+    fn layout(&self, processes: &[ProcessInfo], now: Option<&P::Layout>) -> P::Layout {
         self.program.layout(processes, now)
     }
 
@@ -123,39 +123,39 @@ impl<P: Share> Program for Slow<P> {
         comm: &Comm<'_>,
     ) -> Result<(), Stop> {
         let share = self.program.share(layout, comm.rank());
-        comm.model(Duration::from_micros((self.step_us as f64 * share) as u64))?;
+        comm.spend_modelled_time(Duration::from_micros((self.step_us as f64 * share) as u64))?;
         if self.sends_messages && step == 3 {
-            comm.say(format!("rank {} of {} is here", comm.rank(), comm.size()));
+            comm.report_text(format!("rank {} of {} is here", comm.rank(), comm.size()));
             comm.artifact(&format!("rank-{}.txt", comm.rank()), vec![7; 100])?;
         }
         let sends_messages = self.action == Some(Action::TalkInLongStep) && step == 3;
         if sends_messages && comm.rank() == 1 {
-            comm.say("the long step begins");
-            comm.model(Duration::from_secs(20))?;
+            comm.report_text("the long step begins");
+            comm.spend_modelled_time(Duration::from_secs(20))?;
         }
         self.program.step(state, step, layout, comm)?;
         if sends_messages && comm.rank() == 0 {
-            comm.say("the long step is over");
+            comm.report_text("the long step is over");
         }
         Ok(())
     }
 
-    fn give(
+    fn split_state(
         &self,
         state: &P::State,
         from: (&P::Layout, u32),
         to: (&P::Layout, u32),
     ) -> Result<Bytes, Stop> {
-        self.program.give(state, from, to)
+        self.program.split_state(state, from, to)
     }
 
-    fn take(
+    fn join_state(
         &self,
         pieces: &[Bytes],
         from: &P::Layout,
         to: (&P::Layout, u32),
     ) -> Result<P::State, Stop> {
-        self.program.take(pieces, from, to)
+        self.program.join_state(pieces, from, to)
     }
 
     fn finish(
@@ -168,13 +168,13 @@ impl<P: Share> Program for Slow<P> {
         let (rank, last) = (comm.rank(), comm.size() - 1);
         match self.action {
             Some(Action::EndLate) => {
-                comm.model(Duration::from_secs(3 * u64::from(rank)))?;
-                comm.say(format!("rank {rank} ends"));
+                comm.spend_modelled_time(Duration::from_secs(3 * u64::from(rank)))?;
+                comm.report_text(format!("rank {rank} ends"));
                 // Long enough for later messages to arrive before it.
                 comm.artifact(&format!("end-{rank}.bin"), vec![7; 300_000])?;
             }
             Some(Action::FailLate) if rank == last => {
-                comm.model(Duration::from_secs(30))?;
+                comm.spend_modelled_time(Duration::from_secs(30))?;
                 return Err(Stop::fail("the last one fails"));
             }
             _ => {}
@@ -188,11 +188,11 @@ impl<P: Share> Malleable for Slow<P> {
     const ABOUT: &'static str = "for tests";
     const NEGOTIATES: bool = P::NEGOTIATES;
 
-    fn accept_growth(&self, current: Sizes, offered: Sizes) -> u32 {
+    fn accept_growth(&self, current: NodeCounts, offered: NodeCounts) -> u32 {
         if self.greedy { offered.nodes } else { self.program.accept_growth(current, offered) }
     }
 
-    fn accept_shrink(&self, current: Sizes, asked: Sizes) -> u32 {
+    fn accept_shrink(&self, current: NodeCounts, asked: NodeCounts) -> u32 {
         if self.greedy { asked.nodes } else { self.program.accept_shrink(current, asked) }
     }
 }
@@ -238,10 +238,10 @@ fn sizes<'a>(said: impl IntoIterator<Item = &'a str>) -> Vec<(u32, u32)> {
 }
 
 fn scripted<P: Share, F: Future<Output = ()> + 'static>(
-    shape: &Shape,
+    shape: &VirtualGridConfig,
     job: Slow<P>,
     script: impl FnOnce(Rc<Controls>) -> F + 'static,
-) -> (Run, Vec<(u32, u32)>) {
+) -> (RunOutcome, Vec<(u32, u32)>) {
     let right = alone(&job.program);
     let run = run_scripted(shape, job, script);
     let outcome = run.outcome.as_ref().unwrap_or_else(|why| panic!("{why}; {:?}", run.said));
@@ -254,10 +254,10 @@ fn scripted<P: Share, F: Future<Output = ()> + 'static>(
 fn as_many_processes_as_the_program_can_use_and_one_history_a_seed() {
     let once = |seed| {
         let run = |_: Rc<Controls>| async {};
-        let (ft, sizes) = scripted(&Shape::of(&[3, 2], 2, seed), slow(&FT, 100_000), run);
+        let (ft, sizes) = scripted(&VirtualGridConfig::of(&[3, 2], 2, seed), slow(&FT, 100_000), run);
         // Ten threads give eight processes, on as few nodes as possible.
         assert_eq!(sizes, [(8, 4)], "{:?}", ft.said);
-        let (nbody, sizes) = scripted(&Shape::of(&[3, 2], 2, seed), slow(&NBODY, 100_000), run);
+        let (nbody, sizes) = scripted(&VirtualGridConfig::of(&[3, 2], 2, seed), slow(&NBODY, 100_000), run);
         assert_eq!(sizes[0], (10, 5));
         (ft.hash, nbody.hash)
     };
@@ -276,7 +276,7 @@ fn nodes_leave_after_the_others_have_continued() {
         controls.leave(&["c1-n01"]).await;
     };
     for seed in 1..=3 {
-        let shape = Shape::of(&[3, 2], 1, seed);
+        let shape = VirtualGridConfig::of(&[3, 2], 1, seed);
         let (ft, sizes) = scripted(&shape, slow(&FT, 1_000_000), script);
         assert_eq!(sizes, [(4, 4), (2, 2)], "{:?}", ft.said);
         let (nbody, sizes) = scripted(&shape, slow(&NBODY, 1_000_000), script);
@@ -294,7 +294,7 @@ fn no_node_is_returned_while_another_is_pending() {
     let script = |controls: Rc<Controls>| async move {
         cut(&controls, ("c0", "c1"), Duration::from_millis(7500)).await;
     };
-    let (run, sizes) = scripted(&Shape::of(&[3, 1], 1, 1), slow(&FT, 2_000_000), script);
+    let (run, sizes) = scripted(&VirtualGridConfig::of(&[3, 1], 1, 1), slow(&FT, 2_000_000), script);
     assert_eq!(sizes, [(2, 2), (4, 4)], "{:?}", run.said);
     assert!(!run.said.iter().any(|text| text.contains("has no use for")), "{:?}", run.said);
 }
@@ -305,7 +305,7 @@ fn no_node_is_returned_while_another_is_pending() {
 fn the_root_waits_for_actions_after_the_last_step() {
     let none = |_: Rc<Controls>| async {};
     let late = Slow { action: Some(Action::EndLate), ..slow(&NBODY, 1_000_000) };
-    let (run, _) = scripted(&Shape::of(&[2, 2], 1, 1), late, none);
+    let (run, _) = scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), late, none);
     for rank in 0..4 {
         let line = format!("rank {rank} ends");
         assert_eq!(run.said.iter().filter(|text| **text == line).count(), 1, "{:?}", run.said);
@@ -313,7 +313,7 @@ fn the_root_waits_for_actions_after_the_last_step() {
         assert_eq!(run.files.iter().filter(|one| **one == file).count(), 1, "{:?}", run.files);
     }
     let fails = Slow { action: Some(Action::FailLate), ..slow(&NBODY, 1_000_000) };
-    let run = run_scripted(&Shape::of(&[2, 2], 1, 1), fails, none);
+    let run = run_scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), fails, none);
     let failure = run.outcome.expect_err("one process fails");
     assert_eq!(failure.message, "the last one fails");
 }
@@ -329,7 +329,7 @@ fn a_node_that_is_lost_after_the_last_step_delays_nothing() {
         controls.declare_lost(&["c1-n01"]);
     };
     let late = Slow { action: Some(Action::EndLate), ..slow(&NBODY, 1_000_000) };
-    let (run, sizes) = scripted(&Shape::of(&[2, 2], 1, 1), late, script);
+    let (run, sizes) = scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), late, script);
     assert_eq!((restarts(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
     let warning = "node c1-n01 was lost after the last step: later output of processes may be lost";
     assert!(run.said.iter().any(|text| text == warning), "{:?}", run.said);
@@ -339,7 +339,7 @@ fn a_node_that_is_lost_after_the_last_step_delays_nothing() {
 #[test]
 fn messages_in_a_long_step_arrive_before_its_end() {
     let sends_messages = Slow { action: Some(Action::TalkInLongStep), ..slow(&NBODY, 1_000_000) };
-    let (run, _) = scripted(&Shape::of(&[2, 2], 1, 1), sends_messages, |_: Rc<Controls>| async {});
+    let (run, _) = scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), sends_messages, |_: Rc<Controls>| async {});
     let said: Vec<_> = run.said.iter().filter(|text| text.contains("long step")).collect();
     assert_eq!(said, ["the long step begins", "the long step is over"], "{:?}", run.said);
 }
@@ -357,7 +357,7 @@ fn lost_nodes_cost_the_steps_since_the_last_saved_state() {
         }
     };
     for seed in 1..=3 {
-        let shape = Shape::of(&[3, 2], 1, seed);
+        let shape = VirtualGridConfig::of(&[3, 2], 1, seed);
         let (ft, sizes) = scripted(&shape, slow(&FT, 1_000_000), script);
         assert_eq!(sizes.last(), Some(&(2, 2)), "{:?}", ft.said);
         let (nbody, sizes) = scripted(&shape, slow(&NBODY, 1_000_000), script);
@@ -381,7 +381,7 @@ fn the_root_moves_and_the_program_continues() {
             after(6).await;
             controls.move_root("c1-n00", at_checkpoint).await;
         };
-        let (run, sizes) = scripted(&Shape::of(&[2, 2], 1, 1), slow(&FT, 1_000_000), script);
+        let (run, sizes) = scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), slow(&FT, 1_000_000), script);
         assert!(sizes.len() >= 2 && sizes.last() == Some(&(4, 4)), "{:?}", run.said);
     }
 }
@@ -410,7 +410,7 @@ fn a_link_that_breaks_loses_no_step_for_good() {
             cut(&controls, ends, LONG_CUT).await;
         };
         let nbody = slow(&Nbody { steps: 90, ..NBODY }, 2_000_000);
-        let (run, sizes) = scripted(&Shape::of(&[2, 1, 1], 1, 1), nbody, script);
+        let (run, sizes) = scripted(&VirtualGridConfig::of(&[2, 1, 1], 1, 1), nbody, script);
         assert!(restarts(&run.said) >= 1, "{ends:?}: {:?}", run.said);
         assert_eq!(sizes.last(), Some(&(4, 4)), "{ends:?}: {:?}", run.said);
     }
@@ -424,7 +424,7 @@ fn a_link_that_never_returns_fails_the_job_with_its_name() {
         after(5).await;
         controls.network.partition(&"c1".into(), &"c2".into(), true);
     };
-    let run = run_scripted(&Shape::of(&[1, 1, 1], 1, 1), slow(&NBODY, 2_000_000), script);
+    let run = run_scripted(&VirtualGridConfig::of(&[1, 1, 1], 1, 1), slow(&NBODY, 2_000_000), script);
     let failure = run.outcome.expect_err("it cannot continue").message;
     assert!(failure.contains("began anew from step") && failure.contains("10 times"), "{failure}");
     assert!(
@@ -452,7 +452,7 @@ fn a_program_that_never_starts_fails_with_the_links_name() {
         controls.network.partition(&"c1".into(), &"c2".into(), true);
     };
     let ft = Slow { action: Some(Action::MeetFirst), ..slow(&FT, 2_000_000) };
-    let run = run_scripted(&Shape::of(&[2, 1, 1], 1, 1), ft, script);
+    let run = run_scripted(&VirtualGridConfig::of(&[2, 1, 1], 1, 1), ft, script);
     let failure = run.outcome.expect_err("it cannot continue").message;
     assert!(failure.contains("began anew from step 0 10 times"), "{failure}");
     assert!(
@@ -471,7 +471,7 @@ fn a_link_that_is_silent_for_a_while_loses_nothing() {
         after(5).await;
         cut(&controls, ("c0", "c1"), Duration::from_secs(3)).await;
     };
-    let (run, sizes) = scripted(&Shape::of(&[2, 2], 1, 1), slow(&NBODY, 1_000_000), script);
+    let (run, sizes) = scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), slow(&NBODY, 1_000_000), script);
     assert_eq!((restarts(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
 }
 
@@ -494,7 +494,7 @@ fn a_link_that_breaks_during_a_change_delays_nothing() {
             leaves.await.expect("no panic");
         };
         let nbody = slow(&Nbody { steps: 60, ..NBODY }, 3_000_000);
-        let (run, sizes) = scripted(&Shape::of(&[1, 1, 1], 1, 1), nbody, script);
+        let (run, sizes) = scripted(&VirtualGridConfig::of(&[1, 1, 1], 1, 1), nbody, script);
         assert_eq!(sizes.last(), Some(&(2, 2)), "{at}: {:?}", run.said);
         broke += restarts(&run.said);
     }
@@ -547,9 +547,9 @@ fn random_histories_end_with_the_right_answer() {
         let ft = slow(&Ft { iterations: 250, ..FT }, 1_500_000);
         let nbody = slow(&Nbody { steps: 250, ..NBODY }, 1_500_000);
         if seed % 2 == 0 {
-            scripted(&Shape::of(&[2, 2, 2], 1, seed), ft, script);
+            scripted(&VirtualGridConfig::of(&[2, 2, 2], 1, seed), ft, script);
         } else {
-            scripted(&Shape::of(&[2, 1, 1], 2, seed), nbody, script);
+            scripted(&VirtualGridConfig::of(&[2, 1, 1], 2, seed), nbody, script);
         }
     }
 }
@@ -559,7 +559,7 @@ fn random_histories_end_with_the_right_answer() {
 pub(crate) fn registry<P: Share>() -> Registry {
     let mut registry = Registry::new();
     registry.job::<Slow<P>>();
-    registry.job::<springtide_simulator::apps::Model>();
+    registry.job::<springtide_simulator::apps::ModelledJob>();
     registry.job::<Asks>();
     registry
 }
@@ -570,7 +570,7 @@ fn check<P: Share>(ended: &CompletedRun, program: &P) -> Vec<(u32, u32)> {
     sizes(ended.said.iter().map(|(_, text)| text.as_str()))
 }
 
-async fn idle(grid: &Grid) -> usize {
+async fn idle(grid: &SimulatedGrid) -> usize {
     let status = grid.scheduler().send(GetStatus {}).await.expect("a status");
     status.count(NodeState::Idle)
 }
@@ -580,8 +580,8 @@ async fn idle(grid: &Grid) -> usize {
 fn a_transform_grows_to_a_power_of_two_and_returns_the_rest() {
     let job = Slow { greedy: true, ..slow(&Ft { iterations: 120, ..FT }, 1_000_000) };
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[5], 1), registry::<Ft>()).await;
-        let need = Need::one(Kind::Malleable, 2, 2, 5);
+        let grid = SimulatedGrid::start(&layout(&[5], 1), registry::<Ft>()).await;
+        let need = JobRequirements::one(Kind::Malleable, 2, 2, 5);
         let run = grid.submitter().submit_needing(job.clone(), quiet(1), need).await;
         let run = run.expect("it is taken");
         assert_eq!(run.granted().view.members.len(), 2);
@@ -618,8 +618,8 @@ fn a_transform_shrinks_by_more_than_requested_and_grows_again() {
 fn shrinks_and_grows(mode: Mode) {
     let job = slow(&Ft { iterations: 300, ..FT }, 2_000_000);
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[8], 1), registry::<Ft>()).await;
-        let need = Need::one(Kind::Malleable, 2, 8, 8);
+        let grid = SimulatedGrid::start(&layout(&[8], 1), registry::<Ft>()).await;
+        let need = JobRequirements::one(Kind::Malleable, 2, 8, 8);
         let params = springtide_actors::job::JobParams { mode, ..quiet(1) };
         let run = grid.submitter().submit_needing(job.clone(), params, need).await;
         let run = run.expect("it is taken");
@@ -628,7 +628,7 @@ fn shrinks_and_grows(mode: Mode) {
             let grid = grid.clone();
             actix_rt::spawn(async move {
                 after(10).await;
-                let rigid = Need::one(Kind::Rigid, 3, 3, 3);
+                let rigid = JobRequirements::one(Kind::Rigid, 3, 3, 3);
                 let model = crate::simulated::TREE;
                 let other = grid.submitter().submit_needing(model, quiet(2), rigid).await;
                 other.expect("it is taken").granted().view.members.len()
@@ -658,13 +658,13 @@ fn a_program_asks_for_a_node_and_another_becomes_smaller() {
     let listen = |to_other: bool| {
         let (other, requests_nodes) = (other.clone(), requests_nodes.clone());
         simulate(move || async move {
-            let grid = Grid::start(&layout(&[6], 1), registry::<Nbody>()).await;
+            let grid = SimulatedGrid::start(&layout(&[6], 1), registry::<Nbody>()).await;
             let submit = async |job, need| {
                 let run = grid.submitter().submit_needing(job, quiet(1), need).await;
                 run.expect("it is taken")
             };
-            let others = submit(other, Need::one(Kind::Malleable, 2, 4, 4)).await;
-            let run = submit(requests_nodes, Need::one(Kind::Malleable, 2, 2, 3)).await;
+            let others = submit(other, JobRequirements::one(Kind::Malleable, 2, 4, 4)).await;
+            let run = submit(requests_nodes, JobRequirements::one(Kind::Malleable, 2, 2, 3)).await;
             let run = if to_other { others } else { run };
             run.ended(Duration::from_secs(3600)).await.expect("it ends")
         })
@@ -684,10 +684,10 @@ fn a_program_asks_for_a_node_and_another_becomes_smaller() {
 fn a_program_that_is_refused_is_notified_and_continues() {
     for within in [Some(20_000), None] {
         simulate(|| async move {
-            let grid = Grid::start(&layout(&[3], 1), registry::<Nbody>()).await;
+            let grid = SimulatedGrid::start(&layout(&[3], 1), registry::<Nbody>()).await;
             let requests_nodes =
                 Slow { requests_nodes: Some((9, within)), ..slow(&NBODY, 2_000_000) };
-            let need = Need::one(Kind::Malleable, 2, 2, 3);
+            let need = JobRequirements::one(Kind::Malleable, 2, 2, 3);
             let run = grid.submitter().submit_needing(requests_nodes.clone(), quiet(1), need).await;
             let run = run.expect("it is taken");
             let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
@@ -714,7 +714,7 @@ impl Job for Asks {
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
         cx.need_nodes(self.more, Some(Duration::from_secs(5)));
         for _ in 0..100 {
-            cx.model(Duration::from_millis(100))?;
+            cx.spend_modelled_time(Duration::from_millis(100))?;
             if let Some(why) = cx.refused() {
                 // A new request is not refused yet.
                 cx.need_nodes(1, None);
@@ -729,9 +729,9 @@ impl Job for Asks {
 #[test]
 fn a_job_that_asks_for_nodes_learns_that_it_is_refused() {
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[3], 1), registry::<Nbody>()).await;
+        let grid = SimulatedGrid::start(&layout(&[3], 1), registry::<Nbody>()).await;
         for (more, refused) in [(7, true), (1, false)] {
-            let need = Need::one(Kind::Malleable, 1, 1, 2);
+            let need = JobRequirements::one(Kind::Malleable, 1, 1, 2);
             let run = grid.submitter().submit_needing(Asks { more }, quiet(1), need).await;
             let run = run.expect("it is taken");
             let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
@@ -752,7 +752,7 @@ fn a_job_that_asks_for_nodes_learns_that_it_is_refused() {
 fn messages_of_every_process_arrive() {
     let job = Slow { sends_messages: true, ..slow(&NBODY, 1_000_000) };
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[2, 2], 2), registry::<Nbody>()).await;
+        let grid = SimulatedGrid::start(&layout(&[2, 2], 2), registry::<Nbody>()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
         check(&ended, &job.program);
@@ -769,7 +769,7 @@ fn messages_of_every_process_arrive() {
 fn a_program_outlives_a_node_and_the_roots_node() {
     let job = slow(&NBODY, 2_000_000);
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[3, 3], 1), registry::<Nbody>()).await;
+        let grid = SimulatedGrid::start(&layout(&[3, 3], 1), registry::<Nbody>()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
         let root = run.granted().view.coordinator.clone().expect("there is a root");
         let nodes: Vec<_> = run.granted().view.members.keys().cloned().collect();
@@ -797,10 +797,10 @@ fn a_program_outlives_a_node_and_the_roots_node() {
 fn a_program_outlives_more_nodes_than_one_task_may_kill() {
     let job = slow(&Nbody { steps: 400, ..NBODY }, 2_000_000);
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[9], 1), registry::<Nbody>()).await;
+        let grid = SimulatedGrid::start(&layout(&[9], 1), registry::<Nbody>()).await;
         let params = quiet(1);
-        assert_eq!(params.poison, 3);
-        let need = Need::one(Kind::Malleable, 2, 3, 3);
+        assert_eq!(params.poison_limit, 3);
+        let need = JobRequirements::one(Kind::Malleable, 2, 3, 3);
         let run = grid.submitter().submit_needing(job.clone(), params, need).await;
         let run = run.expect("it is taken");
         let members = |nodes: &[&str]| nodes.iter().map(|node| (*node).into()).collect::<Vec<_>>();
@@ -828,7 +828,7 @@ fn a_program_outlives_more_nodes_than_one_task_may_kill() {
 fn bodies_move_to_the_fastest_nodes() {
     let job = slow(&Nbody { bodies: 80, steps: 80, ..NBODY }, 4_000_000);
     let ended = simulate(|| async move {
-        let grid = Grid::start(&layout(&[4], 1), registry::<Nbody>()).await;
+        let grid = SimulatedGrid::start(&layout(&[4], 1), registry::<Nbody>()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
         {
             let grid = grid.clone();
@@ -853,7 +853,7 @@ fn bodies_move_to_the_fastest_nodes() {
 fn a_drained_root_hands_the_whole_state_over() {
     let job = slow(&NBODY, 2_000_000);
     simulate(|| async move {
-        let grid = Grid::start(&layout(&[2, 2], 1), registry::<Nbody>()).await;
+        let grid = SimulatedGrid::start(&layout(&[2, 2], 1), registry::<Nbody>()).await;
         let run = grid.submit(job.clone(), quiet(1), None).await.expect("it is taken");
         let (root, other) = root_and_another(&run);
         let drained = actix_rt::spawn(drain_after(grid.clone(), 8, vec![root, other]));

@@ -9,13 +9,13 @@ use springtide_classics::{Fib, Integrate, Queens, Raytracer, Tsp};
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{Job, PoolConfig, Registry, encode_job, solo};
 use springtide_tests::modelled::Modelled;
-use springtide_tests::virtual_grid::{Run, Shape, run};
+use springtide_tests::virtual_grid::{RunOutcome, VirtualGridConfig, run};
 
-fn two_by_two(seed: u64) -> Shape {
-    Shape { fork_time: Some(Duration::from_millis(1)), ..Shape::of(&[2, 2], 1, seed) }
+fn two_by_two(seed: u64) -> VirtualGridConfig {
+    VirtualGridConfig { fork_time: Some(Duration::from_millis(1)), ..VirtualGridConfig::of(&[2, 2], 1, seed) }
 }
 
-fn queens(seed: u64) -> Run {
+fn queens(seed: u64) -> RunOutcome {
     run(&two_by_two(seed), Queens { size: 8, grain: 3 })
 }
 
@@ -89,7 +89,7 @@ fn every_job_gives_the_answer_of_a_run_alone() {
 }
 
 fn efficiency(clusters: &[u32], policy: StealPolicy, seed: u64) -> f64 {
-    let shape = Shape { policy, ..Shape::of(clusters, 1, seed) };
+    let shape = VirtualGridConfig { policy, ..VirtualGridConfig::of(clusters, 1, seed) };
     let job = Modelled { rounds: 3, leaves: 2048, leaf_us: 14_000 };
     let work = job.work();
     let run = run(&shape, job);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use springtide_base::random::SplitMix;
 use springtide_policy::provisioning::{
-    Budget, Dag, Edge, Genome, Links, Lister, Method, Objectives, Price, Runtime, SECOND, Search,
-    Slot, Task, from_seconds, hypervolume, search, seconds,
+    Budget, Dag, Edge, SlotSet, SiteLinks, ListScheduler, Method, Objectives, Price, Runtime, SECOND, Search,
+    Slot, DagTask, from_seconds, hypervolume, search, seconds,
 };
 
 fn main() {
@@ -58,7 +58,7 @@ fn four_sites(instance: &Value) {
     };
     let slots: Vec<Slot> = instance["slots"].as_array().expect("slots").iter().map(slot).collect();
     let all = instance["tasks"].as_array().expect("tasks");
-    let task = |task: &Value| Task {
+    let task = |task: &Value| DagTask {
         name: task["id"].to_string(),
         processors: task["processors"].as_u64().expect("processors") as u32,
         runtime: Runtime::Same(from_seconds(number(&task["runtime"]))),
@@ -77,9 +77,9 @@ fn four_sites(instance: &Value) {
         })
         .collect();
     let dag = Dag::new(all.iter().map(task).collect(), &edges, 4).expect("a workflow");
-    let links = Links { other: Some((0, SECOND as f64)), ..Links::default() };
-    let mut lister = Lister::new(&dag, &links, &slots, Method::Heft);
-    let everything = lister.outcome(&Genome::all(slots.len())).expect("a plan");
+    let links = SiteLinks { other: Some((0, SECOND as f64)), ..SiteLinks::default() };
+    let mut lister = ListScheduler::new(&dag, &links, &slots, Method::Heft);
+    let everything = lister.outcome(&SlotSet::all(slots.len())).expect("a plan");
     println!(
         "four sites: {} slots for {:.0}, work {:.1}, shortest {:.3} s (specification: 1948699, 9524.7, 1499.069)",
         slots.len(),
@@ -89,9 +89,9 @@ fn four_sites(instance: &Value) {
     );
     for (what, share) in [("all slots", 1.0), ("half of them", 0.5), ("a tenth", 0.1)] {
         let mut random = SplitMix(1);
-        let sets: Vec<Genome> = (0..64)
+        let sets: Vec<SlotSet> = (0..64)
             .map(|_| {
-                let mut set = Genome::none(slots.len());
+                let mut set = SlotSet::none(slots.len());
                 (0..slots.len()).for_each(|slot| set.set(slot, random.unit() < share));
                 set
             })
@@ -126,7 +126,7 @@ fn four_sites(instance: &Value) {
             took.push(began.elapsed().as_secs_f64());
             volumes.push(hypervolume(&found.front, reference));
             sizes.push(found.front.points().len() as f64);
-            cheapest.push(found.front.points()[0].is.cost / 3600.0);
+            cheapest.push(found.front.points()[0].objectives.cost / 3600.0);
         }
         let (volume, least, most) = median(volumes);
         println!(
@@ -146,13 +146,13 @@ fn cybershake(instance: &Value) {
         for parent in task[2].as_array().expect("parents") {
             edges.push(Edge { from: parent.as_u64().expect("an id") as usize, to, bytes: 0 });
         }
-        Task {
+        DagTask {
             name: to.to_string(),
             processors: task[1].as_u64().expect("processors") as u32,
             runtime: Runtime::Same(from_seconds(number(&task[0]))),
         }
     };
-    let tasks: Vec<Task> = all.iter().enumerate().map(task).collect();
+    let tasks: Vec<DagTask> = all.iter().enumerate().map(task).collect();
     let dag = Dag::new(tasks, &edges, 1).expect("a workflow");
     let slot = |processors| Slot {
         site: 0,
@@ -163,15 +163,15 @@ fn cybershake(instance: &Value) {
         divisible: true,
         extensible: true,
     };
-    let links = Links::default();
+    let links = SiteLinks::default();
     for (what, slots) in [
         ("one slot of 430", vec![slot(430)]),
         ("eleven (300 and ten of 13)", std::iter::once(300).chain([13; 10]).map(slot).collect()),
     ] {
-        let mut lister = Lister::new(&dag, &links, &slots, Method::Heft);
+        let mut lister = ListScheduler::new(&dag, &links, &slots, Method::Heft);
         let took = (0..20).map(|_| {
             let began = Instant::now();
-            let outcome = std::hint::black_box(lister.outcome(&Genome::all(slots.len())));
+            let outcome = std::hint::black_box(lister.outcome(&SlotSet::all(slots.len())));
             (began.elapsed(), outcome.expect("a plan").makespan)
         });
         let took: Vec<(Duration, u64)> = took.collect();

@@ -8,14 +8,14 @@ use springtide_metrics::{
     BenchmarkSpec, LinkReport, NodeReport, PeriodMeasure, Scale, SpecId, Statistics,
 };
 use springtide_remote::remote_message;
-use springtide_runtime::event::{Record, WorkerRow};
+use springtide_runtime::event::{Record, WorkerSample};
 
 use crate::policy::{ClusterAggregate, Memory};
-use crate::worker::newest;
+use crate::worker::unknown_epoch;
 
 /// To the cluster's coordinator, by a worker: it has joined the job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Joined {
+pub struct WorkerJoined {
     /// The job that was joined.
     pub job: JobId,
     /// Node of the worker.
@@ -31,7 +31,7 @@ pub struct Joined {
 
 /// To the cluster's coordinator, by a worker: its period's statistics.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Period {
+pub struct WorkerPeriod {
     /// The job of the statistics.
     pub job: JobId,
     /// The sender's view, by epoch and version.
@@ -53,7 +53,7 @@ pub struct Period {
 /// Reply to a worker's period.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct WorkerTold {
+pub struct WorkerPeriodReply {
     /// Whether a benchmark was proposed; then no other is needed.
     pub proposed: bool,
     /// The job's benchmark, if the worker has another or none.
@@ -63,7 +63,7 @@ pub struct WorkerTold {
 /// To the coordinator: a node has been silent for too long. Sent by the node's cluster coordinator,
 /// or by a worker about its cluster coordinator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Silent {
+pub struct NodeSilence {
     /// The job of the node.
     pub job: JobId,
     /// The node that is silent.
@@ -74,7 +74,7 @@ pub struct Silent {
 
 /// To the coordinator, by a cluster's coordinator: a heartbeat.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ClusterAlive {
+pub struct ClusterHeartbeat {
     /// The job of the cluster.
     pub job: JobId,
     /// Node of the cluster's coordinator.
@@ -85,7 +85,7 @@ pub struct ClusterAlive {
 
 /// To the coordinator: all workers of a cluster have joined.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ClusterJoined {
+pub struct ClusterReady {
     /// The job that was joined.
     pub job: JobId,
     /// Cluster of the workers.
@@ -122,7 +122,7 @@ pub struct ClusterPeriod {
     pub links: LinkReport,
     /// The workers' shares of time for the run's log, when they are due.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rows: Vec<WorkerRow>,
+    pub rows: Vec<WorkerSample>,
     /// A benchmark that a worker proposes, while the job has none.
     #[serde(default)]
     pub candidate: Option<BenchmarkSpec>,
@@ -135,7 +135,7 @@ pub struct ClusterPeriod {
 /// job's coordinator needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ClusterTold {
+pub struct ClusterPeriodReply {
     /// Memory of the policy, which determines the worst workers.
     pub memory: Option<Memory>,
     /// Unit of the speeds.
@@ -145,7 +145,7 @@ pub struct ClusterTold {
     /// The job's benchmark, if the cluster has another or none.
     pub benchmark: Option<BenchmarkSpec>,
     /// The only node to run it, if one is named.
-    pub only: Option<NodeId>,
+    pub benchmark_node: Option<NodeId>,
 }
 
 /// To the cluster's coordinator, by a new coordinator of the job: fetches the memory of the policy.
@@ -155,7 +155,7 @@ pub struct GetMemory {
     pub job: JobId,
 }
 
-impl ClusterFinal {
+impl ClusterFinalReport {
     /// The report of a cluster without joined workers.
     pub fn nothing(cluster: ClusterId) -> Self {
         let (statistics, records, silent) = Default::default();
@@ -187,7 +187,7 @@ pub struct FinishWithout {
 
 /// Final report of a cluster.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ClusterFinal {
+pub struct ClusterFinalReport {
     /// Cluster of the report.
     pub cluster: ClusterId,
     /// Number of joined workers.
@@ -201,13 +201,13 @@ pub struct ClusterFinal {
 }
 
 remote_message! {
-    "joined" => Joined;
-    "period" => Period -> WorkerTold;
-    "silent" => Silent;
-    "cluster-alive" => ClusterAlive;
-    "cluster-joined" => ClusterJoined;
-    "cluster-period" => ClusterPeriod -> ClusterTold;
+    "joined" => WorkerJoined;
+    "period" => WorkerPeriod -> WorkerPeriodReply;
+    "silent" => NodeSilence;
+    "cluster-alive" => ClusterHeartbeat;
+    "cluster-joined" => ClusterReady;
+    "cluster-period" => ClusterPeriod -> ClusterPeriodReply;
     "get-memory" => GetMemory -> Option<Memory>;
-    "finish-cluster" => FinishCluster -> ClusterFinal;
+    "finish-cluster" => FinishCluster -> ClusterFinalReport;
     "finish-without" => FinishWithout;
 }

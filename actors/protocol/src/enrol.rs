@@ -56,15 +56,15 @@ pub enum RenewError {
 
 /// To the enrolment: the book has changed. It replies when the consequences are executed.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct LookAtBook {}
+pub struct ReloadEnrolment {}
 
 /// To the enrolment: queries the counts of joins and refusals.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct GetDoor {}
+pub struct GetJoinStatus {}
 
 /// Counts of requests to join and of links, since the head's start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DoorStatus {
+pub struct JoinStatus {
     /// Number of processes that joined.
     pub granted: u64,
     /// Numbers of refused joins, by reason.
@@ -75,6 +75,6 @@ pub struct DoorStatus {
 
 remote_message! {
     "renew-certificate" => RenewCertificate -> Result<String, RenewError>;
-    "look-at-book" => LookAtBook;
-    "get-door" => GetDoor -> DoorStatus;
+    "look-at-book" => ReloadEnrolment;
+    "get-door" => GetJoinStatus -> JoinStatus;
 }

@@ -60,7 +60,7 @@ pub enum FileError {
     #[error(
         "cluster {cluster} has another file named {name}: remove one of the two, or rename one"
     )]
-    Differs {
+    Conflict {
         /// Cluster with the other file.
         cluster: ClusterId,
         /// Name of the file.
@@ -101,7 +101,7 @@ pub enum FileError {
     },
     /// No job needs the file any longer.
     #[error("no job needs {name} any longer")]
-    Dropped {
+    Cancelled {
         /// Name of the file.
         name: String,
     },
@@ -126,7 +126,7 @@ pub enum FileError {
         "{name}: unexpected bytes at offset {at}: begin at the offset that the answer to an empty \
          message states"
     )]
-    Gap {
+    UnexpectedOffset {
         /// Name of the file.
         name: String,
         /// Offset of the next expected byte.
@@ -142,29 +142,29 @@ impl From<NameError> for FileError {
 
 /// A file server that has a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Source {
+pub struct FileSource {
     /// Cluster of the file server.
     pub cluster: ClusterId,
     /// Address of the file server's process.
-    pub at: Contact,
+    pub address: Contact,
 }
 
 /// Order of the scheduler to a file server: fetch this file.
 ///
 /// The answer follows when the file is complete, without a time limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BringFile {
+pub struct FetchFile {
     /// Job that needs the file. [`DropFiles`] refers to it.
     pub job: JobId,
     /// The file to fetch.
     pub file: FileEntry,
     /// File servers that have the file, in order of preference.
-    pub from: Vec<Source>,
+    pub from: Vec<FileSource>,
 }
 
 /// Result of a fetch: the file is complete.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Brought {
+pub struct FetchResult {
     /// Cluster of the source; absent: the file was here already.
     pub from: Option<ClusterId>,
     /// Bytes received over the link.
@@ -175,7 +175,7 @@ pub struct Brought {
 
 /// Order of the scheduler to a file server: cancel all fetches for this job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DropFiles {
+pub struct CancelFetches {
     /// Job that needs no more files.
     pub job: JobId,
 }
@@ -209,9 +209,9 @@ pub struct PutChunk {
 
 /// Progress of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PutState {
+pub struct UploadProgress {
     /// Number of stored bytes.
-    pub have: u64,
+    pub received: u64,
     /// Whether the file is complete, checked and in place.
     pub done: bool,
 }
@@ -220,7 +220,7 @@ pub struct PutState {
 ///
 /// The answer follows once the scheduler knows the files, or the report has timed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LookForFiles {}
+pub struct ScanFiles {}
 
 /// Request of a client to a file server: remove these files. Absent files count as removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,7 +231,7 @@ pub struct RemoveFiles {
 
 /// Report of a file server to the scheduler: all files of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FilesHere {
+pub struct FilesReport {
     /// Cluster of the file server.
     pub cluster: ClusterId,
     /// All files, or why they are unknown.
@@ -275,11 +275,11 @@ impl FileStatus {
 }
 
 remote_message! {
-    "bring-file" => BringFile -> Result<Brought, FileError>;
-    "drop-files" => DropFiles;
+    "bring-file" => FetchFile -> Result<FetchResult, FileError>;
+    "drop-files" => CancelFetches;
     "read-chunk" => ReadChunk -> Result<Bytes, FileError>;
-    "put-chunk" => PutChunk -> Result<PutState, FileError>;
-    "look-for-files" => LookForFiles;
+    "put-chunk" => PutChunk -> Result<UploadProgress, FileError>;
+    "look-for-files" => ScanFiles;
     "remove-files" => RemoveFiles -> Result<(), FileError>;
-    "files-here" => FilesHere;
+    "files-here" => FilesReport;
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Serialize, de::DeserializeOwned};
 use springtide_base::id::{Epoch, Incarnation, JobId, Peer, TaskPath};
 use springtide_metrics::{
-    Amount, BenchmarkSpec, LinkReport, Measurement, NodeReport, PeriodMeasure, Scale, SpecId,
+    Amount, BenchmarkSpec, LinkReport, SpeedMeasurement, NodeReport, PeriodMeasure, Scale, SpecId,
     Statistics,
 };
 use springtide_net::membership::{Member, Members, View};
@@ -14,39 +14,39 @@ use springtide_net::net::{Address, Buffers, Contact};
 use springtide_net::wire::{Kind, golden};
 use springtide_remote::RemoteMessage;
 use springtide_runtime::work::{
-    FinishedTask, HeldTask, Identity, Loss, Outcome, Place, RootLeft, SavedRoot, Start,
+    FinishedTask, LeasedTask, TaskIdentity, NodeLosses, Outcome, ResultLocation, RootResults, SavedRoot, RootStart,
 };
 
 use crate::cluster::{
-    ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold, FinishCluster,
-    FinishWithout, GetMemory, Joined, Period, Silent,
+    ClusterHeartbeat, ClusterFinalReport, ClusterReady, ClusterPeriod, ClusterPeriodReply, FinishCluster,
+    FinishWithout, GetMemory, WorkerJoined, WorkerPeriod, NodeSilence,
 };
-use crate::enrol::{DoorStatus, GetDoor, LookAtBook, RenewCertificate, RenewError};
-use crate::files::{LookForFiles, RemoveFiles};
+use crate::enrol::{JoinStatus, GetJoinStatus, ReloadEnrolment, RenewCertificate, RenewError};
+use crate::files::{ScanFiles, RemoveFiles};
 use crate::hardware::Hardware;
 use crate::job::{
-    Assign, AssignError, Cancel, DeadHolder, DiedHolding, JobEnded, JobError, JobNote, JobOver,
-    JobParams, JobReport, JobSpec, MemberLost, NoteKind, Reached, Release, Shutdown,
+    Assign, AssignError, Cancel, DeadHolder, TasksHeldAtDeath, JobEndReport, JobError, JobNote, JobEndNotice,
+    JobParams, JobReport, JobSpec, LostMember, NoteKind, RootProgress, ReleaseWorker, Shutdown,
 };
-use crate::node::RegisterAnew;
-use crate::policy::provisioning::{Booking, Denied, Price, Slot};
-use crate::policy::{Agreed, ClusterAggregate, Memory, Offer, Request, Settings, WorkerStats};
-use crate::probe::{CheckPaths, Path, Paths, Ping, Weight};
+use crate::node::RegisterAgain;
+use crate::policy::provisioning::{Booking, Denial, Price, Slot};
+use crate::policy::{SharedParameters, ClusterAggregate, Memory, NodeOffer, SchedulerRequest, AdaptationSettings, WorkerStats};
+use crate::probe::{CheckPaths, PathMeasurement, Paths, Ping, BandwidthSample};
 use crate::pulse::{Heartbeat, HeartbeatReply};
-use crate::reservation::{Ask, Part, Phase, Refusal, Reservation, ReservationId};
+use crate::reservation::{ReservationRequest, ReservedSlot, ReservationPhase, ReservationRefusal, Reservation, ReservationId};
 use crate::scheduler::{
-    AskLeave, AuditJob, BetterFree, CancelJob, CancelJobsOf, CommitSlots, ConfirmMembership,
-    ConfirmSlots, Drain, DrainError, Drained, Freed, GetAuthority, GetOffers, GetSample, GetSlots,
-    GetStatus, GetWait, Granted, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused,
+    AskLeave, AuditJob, BetterFree, CancelJob, CancelClientJobs, CommitSlots, ConfirmMembership,
+    ConfirmSlots, Drain, DrainError, DrainResult, ReleaseReason, GetAuthority, GetOffers, GetSample, GetSlots,
+    GetStatus, GetWait, JobGrant, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused,
     HandOver, JobAudit, JobAuthority, JobState, JobStatus, MeasureSpeed, MemberSilent, NeedNodes,
-    NodeFreed, NodeLost, NodeState, NodeStatus, NodesGranted, Offers, PrepareSlots, Registered,
-    ReleaseSlots, RequestNodes, Requested, RootAdvanced, SiteOffer, SitePolled, SiteStatus, SiteUp,
-    SpeedsMeasured, Stale, StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver, Undrain,
+    NodeFreed, NodeLoss, NodeState, NodeStatus, NodeGrant, Offers, PrepareSlots, NodeRegistration,
+    ReleaseSlots, RequestNodes, OpenNodes, RootAdvanced, SiteOffer, SiteReport, SiteStatus, SiteRegistration,
+    SpeedsMeasured, AuthorityError, StubLoss, StubDelay, Submit, SubmitError, Subscribe, TakeOver, Undrain,
     WithdrawNodes,
 };
-use crate::site::{CloseStubs, HoldStubs, Register, RegisterError, StartAnew};
+use crate::site::{EndStubs, StartStubs, Register, RegisterError, RestartNodes};
 use crate::worker::{
-    Bequeath, Bequest, ChangeView, FinalReport, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot,
+    PrepareSuccessor, HandoverState, ChangeView, FinalReport, FindCheckpoint, Finish, GetCheckpoint, StoreCheckpoint, RootCheckpoint,
     Leave, NewView, ProbeMember,
 };
 
@@ -87,29 +87,29 @@ fn messages_of_scheduler_and_site() {
     });
     message(&CancelJob { job: JobId(3), reason: "enough".into() });
     message(&GetAuthority { job: JobId(3), node: "ams-1".into() });
-    message(&CancelJobsOf { client: "client-1".into(), reason: "enough".into() });
+    message(&CancelClientJobs { client: "client-1".into(), reason: "enough".into() });
     message(&GetStatus {});
     message(&GetWait { client: "client-1".into() });
     message(&GetSlots {});
     let booking =
         Booking { processors: 3, start: 1_800_000_000_000_000, end: 1_800_000_060_000_000 };
-    let parts = vec![Part { cluster: "ams".into(), bookings: vec![booking] }];
+    let parts = vec![ReservedSlot { cluster: "ams".into(), bookings: vec![booking] }];
     let (token, name) = (0xfedc, "montage".to_owned());
     let lease_ms = Some(60_000);
-    let ask = Ask { token, name: name.clone(), parts: parts.clone(), most_cost: 181.0, lease_ms };
+    let ask = ReservationRequest { token, name: name.clone(), parts: parts.clone(), max_cost: 181.0, lease_ms };
     message(&PrepareSlots { ask });
     let id = ReservationId(5);
     message(&CommitSlots { id, token });
     message(&ConfirmSlots { id, token });
     message(&ReleaseSlots { id, token: Some(token) });
-    message(&LookForFiles {});
+    message(&ScanFiles {});
     message(&RemoveFiles { names: vec!["wf-1-2-0-a".to_owned()] });
-    let phase = Phase::Confirmed { until: Some(1_800_000_060_000_000) };
+    let phase = ReservationPhase::Confirmed { until: Some(1_800_000_060_000_000) };
     let reservation = Reservation { id, token, name, parts, cost: 180.0, phase, lease_ms };
-    answer::<Result<Reservation, Refusal>>("confirm-slots", &Ok(reservation.clone()));
-    let why = Denied::TooMuch { reserved: 5, most: 2 };
-    let denied = Refusal::Denied { cluster: "ams".into(), why };
-    answer::<Result<Reservation, Refusal>>("commit-slots", &Err(denied));
+    answer::<Result<Reservation, ReservationRefusal>>("confirm-slots", &Ok(reservation.clone()));
+    let why = Denial::TooMuch { reserved: 5, most: 2 };
+    let denied = ReservationRefusal::Denied { cluster: "ams".into(), why };
+    answer::<Result<Reservation, ReservationRefusal>>("commit-slots", &Err(denied));
     let slot = Slot {
         site: 0,
         processors: 3,
@@ -127,7 +127,7 @@ fn messages_of_scheduler_and_site() {
     let (sites, reservations, links) = (vec![site], vec![reservation], vec![link]);
     answer("get-slots", &GridSlots { now, sites, reservations, links });
     let (cluster, nodes) = ("ams".into(), vec!["ams-1".into()]);
-    message(&SiteUp {
+    message(&SiteRegistration {
         joins: false,
         cluster,
         nodes: nodes.clone(),
@@ -141,17 +141,17 @@ fn messages_of_scheduler_and_site() {
         job: JobId(3),
         epoch: Epoch(2),
         count: 4,
-        within_ms: Some(5000),
+        timeout_ms: Some(5000),
         number: 6,
     });
     message(&GrowthRefused { job: JobId(3), reason: "nobody can shrink".into(), number: 6 });
-    message(&SitePolled { cluster: "ams".into(), found: Ok((85, 12)) });
-    message(&StubGone { node: "ams-1".into(), reason: "it was cancelled".into() });
-    message(&StubWaits { node: "ams-1".into(), reason: "Priority".into() });
+    message(&SiteReport { cluster: "ams".into(), found: Ok((85, 12)) });
+    message(&StubLoss { node: "ams-1".into(), reason: "it was cancelled".into() });
+    message(&StubDelay { node: "ams-1".into(), reason: "Priority".into() });
     let (program, reason) = (Some(PathBuf::from("/bin/own")), "job-3 needs them".to_owned());
-    message(&HoldStubs { nodes: nodes.clone(), program, reason: reason.clone() });
-    message(&CloseStubs { nodes: nodes.clone(), reason });
-    message(&Registered {
+    message(&StartStubs { nodes: nodes.clone(), program, reason: reason.clone() });
+    message(&EndStubs { nodes: nodes.clone(), reason });
+    message(&NodeRegistration {
         cluster: "ams".into(),
         node: "ams-1".into(),
         incarnation: Incarnation(5),
@@ -163,9 +163,9 @@ fn messages_of_scheduler_and_site() {
         work: None,
     });
     let lost =
-        NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true, retry_ms: None };
+        NodeLoss { node: "ams-1".into(), reason: "killed".into(), returns: true, retry_ms: None };
     message(&lost);
-    let lost = NodeLost { returns: false, retry_ms: Some(20_000), ..lost };
+    let lost = NodeLoss { returns: false, retry_ms: Some(20_000), ..lost };
     golden::check(DIR, Kind::CALL, "node-lost-retried", &lost);
     message(&Register {
         contact: contact("ams-1"),
@@ -176,18 +176,18 @@ fn messages_of_scheduler_and_site() {
         hardware: hardware(),
         work: None,
     });
-    message(&RegisterAnew {});
+    message(&RegisterAgain {});
     let program = Some(PathBuf::from("/bin/own"));
-    message(&StartAnew { nodes, program, reason: "another program".into() });
+    message(&RestartNodes { nodes, program, reason: "another program".into() });
 }
 
 #[test]
 fn messages_of_the_prober() {
     message(&Ping {});
-    message(&Weight { bytes: vec![0; 3] });
+    message(&BandwidthSample { bytes: vec![0; 3] });
     message(&CheckPaths { contacts: vec![contact("ams-1")] });
-    let reached = Path { round_trip_us: Some(70), mtu: Some(1452), ..Path::default() };
-    let lost = Path { error: Some("no answer".into()), ..Path::default() };
+    let reached = PathMeasurement { round_trip_us: Some(70), mtu: Some(1452), ..PathMeasurement::default() };
+    let lost = PathMeasurement { error: Some("no answer".into()), ..PathMeasurement::default() };
     let buffers = Some(Buffers { asked: 4_194_304, receive: 425_984, send: 425_984 });
     let paths = BTreeMap::from([("ams-2".into(), reached), ("del-1".into(), lost)]);
     answer("check-paths", &Paths { buffers, paths });
@@ -211,8 +211,8 @@ fn answers_of_scheduler_and_site() {
         partial: false,
     };
     let coordinator = contact("ams-1");
-    let granted = Granted { job: JobId(3), epoch: Epoch(1), coordinator, view };
-    answer::<Result<Granted, SubmitError>>("submit-ok", &Ok(granted));
+    let granted = JobGrant { job: JobId(3), epoch: Epoch(1), coordinator, view };
+    answer::<Result<JobGrant, SubmitError>>("submit-ok", &Ok(granted));
     let errors = [
         ("not-placed", SubmitError::NotPlaced { reason: "no".into() }),
         ("program", SubmitError::Program { reason: "no".into() }),
@@ -224,7 +224,7 @@ fn answers_of_scheduler_and_site() {
         ),
     ];
     for (name, error) in errors {
-        answer::<Result<Granted, SubmitError>>(&format!("submit-{name}"), &Err(error));
+        answer::<Result<JobGrant, SubmitError>>(&format!("submit-{name}"), &Err(error));
     }
     let node = NodeStatus {
         node: "ams-1".into(),
@@ -312,11 +312,11 @@ fn messages_of_enrolment() {
     answer::<Result<String, RenewError>>("renew-ok", &Ok("-----BEGIN".to_owned()));
     let revoked = RenewError::Revoked { node: "ams-1".into(), reason };
     answer::<Result<String, RenewError>>("renew-revoked", &Err(revoked));
-    message(&LookAtBook {});
-    message(&GetDoor {});
+    message(&ReloadEnrolment {});
+    message(&GetJoinStatus {});
     let refused = BTreeMap::from([("used-up-token".to_owned(), 2)]);
     let links_refused = BTreeMap::from([("revoked".to_owned(), 1)]);
-    answer("get-door", &DoorStatus { granted: 1, refused, links_refused });
+    answer("get-door", &JoinStatus { granted: 1, refused, links_refused });
 }
 
 #[test]
@@ -328,28 +328,28 @@ fn messages_of_a_job() {
     answer::<Result<(), AssignError>>("assign-ok", &Ok(()));
     let busy = AssignError::Busy { node: "ams-1".into(), job };
     answer::<Result<(), AssignError>>("assign-busy", &Err(busy));
-    message(&Release { job, over: false, epoch: Epoch(1) });
+    message(&ReleaseWorker { job, over: false, epoch: Epoch(1) });
     message(&Shutdown { reason: "told to".into() });
     message(&Cancel { job, reason: "enough".into() });
-    message(&JobOver { job, epoch: Epoch(1), ok: true, ended: None });
+    message(&JobEndNotice { job, epoch: Epoch(1), ok: true, ended: None });
     let what = NoteKind::Iteration { index: 1, seconds: 0.5 };
-    message(&JobNote { job, epoch: Epoch(2), seq: 4, what });
+    message(&JobNote { job, epoch: Epoch(2), seq: 4, kind: what });
     let outcome = Outcome { checksum: 9, result: serde_json::json!({ "n": 1 }) };
     let report = JobReport { wall_s: 1.5, ..JobReport::default() };
     let epoch = Some(Epoch(2));
-    message(&JobEnded { job, epoch, outcome: Ok(outcome), report });
+    message(&JobEndReport { job, epoch, outcome: Ok(outcome), report });
     let reason = "its process ended (signal 6)".to_owned();
     let holders = vec![DeadHolder { node: "ams-2".into(), incarnation: Incarnation(5), reason }];
     let (task, path) = ("fib".to_owned(), TaskPath(vec![0, 1]));
     answer("job-error-poison", &JobError::Poison { task, path, holders });
     message(&GetMemory { job });
     let saved = SavedRoot { next_child: 7, seq: 2, state: vec![1, 2].into() };
-    let kept = KeptRoot { epoch: Epoch(1), saved, iterations: 3 };
-    message(&KeepRoot { job, kept: kept.clone() });
-    message(&FindRoot { job });
+    let kept = RootCheckpoint { epoch: Epoch(1), saved, iterations: 3 };
+    message(&StoreCheckpoint { job, kept: kept.clone() });
+    message(&FindCheckpoint { job });
     let (member, incarnation) = ("del-1".into(), Incarnation(3));
     message(&ProbeMember { job, node: member, incarnation });
-    message(&GetRoot { job });
+    message(&GetCheckpoint { job });
     let members = BTreeMap::from([("ams-2".into(), Incarnation(3))]);
     let (lost, reason) = ("ams-1".into(), "killed".to_owned());
     let (handed, elapsed_ms) = (true, 1500);
@@ -358,28 +358,28 @@ fn messages_of_a_job() {
     let (epoch, reason) = (Epoch(1), reason_given);
     let node: springtide_base::id::NodeId = "ams-1".into();
     message(&ConfirmMembership { job, node: node.clone(), incarnation: Incarnation(5) });
-    answer::<Result<(), Stale>>(
+    answer::<Result<(), AuthorityError>>(
         "confirm-membership",
-        &Err(Stale::NoMember { job, node: node.clone() }),
+        &Err(AuthorityError::NoMember { job, node: node.clone() }),
     );
     message(&AuditJob { job });
     answer("audit-job", &JobAudit { coordinates: true, members: Some([node].into()) });
     message(&HandOver { job, epoch, to: "ams-2".into(), reason });
-    let task = Identity {
+    let task = TaskIdentity {
         path: TaskPath(vec![7]),
         name: "t".into(),
         hash: 5,
         needs: Vec::new(),
-        start: Start::default(),
+        start: RootStart::default(),
     };
     let (node, cluster) = ("ams-3".into(), "ams".into());
     let holder = Peer { node, incarnation: Incarnation(2), cluster };
-    let left = RootLeft {
+    let left = RootResults {
         finished: vec![FinishedTask { task: task.clone(), output: vec![9].into() }],
-        running: vec![Place { identity: task, holder }],
+        running: vec![ResultLocation { identity: task, holder }],
     };
     let (memory, root) = (Memory::default(), Some(kept));
-    message(&Bequeath { job, bequest: Bequest { epoch, memory, root, left } });
+    message(&PrepareSuccessor { job, bequest: HandoverState { epoch, memory, root, left } });
 }
 
 #[test]
@@ -391,13 +391,13 @@ fn messages_of_the_coordinator_tree() {
     message(&Finish { job, epoch: Epoch(2) });
     answer("finish", &Some(FinalReport { report: report(), records: Vec::new() }));
     let (node, incarnation) = ("ams-1".into(), Incarnation(5));
-    message(&Joined { job, node, incarnation, threads: 1, partial: true });
+    message(&WorkerJoined { job, node, incarnation, threads: 1, partial: true });
     let view = (Epoch(1), 3);
     let measure = PeriodMeasure { threads: 2, ..PeriodMeasure::default() };
     let (candidate, benchmark) = (None, Some(SpecId(9)));
-    message(&Period { job, view, report: report(), measure: Some(measure), candidate, benchmark });
+    message(&WorkerPeriod { job, view, report: report(), measure: Some(measure), candidate, benchmark });
     message(&Leave { job, epoch: Epoch(2), deadline_ms: Some(5000) });
-    message(&ClusterJoined { job, cluster: "ams".into(), workers: 2 });
+    message(&ClusterReady { job, cluster: "ams".into(), workers: 2 });
     let statistics = Statistics { threads: 2, ..Statistics::default() };
     let cluster = "ams".into();
     let statistics_now = statistics.clone();
@@ -416,8 +416,8 @@ fn messages_of_the_coordinator_tree() {
         benchmark: Some(SpecId(9)),
     });
     let (node, incarnation): (springtide_base::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
-    message(&Silent { job, node: node.clone(), silent_ms: 2900 });
-    message(&ClusterAlive { job, node: node.clone(), incarnation });
+    message(&NodeSilence { job, node: node.clone(), silent_ms: 2900 });
+    message(&ClusterHeartbeat { job, node: node.clone(), incarnation });
     let reason = "silent for 2.9 s".into();
     message(&MemberSilent {
         job,
@@ -425,18 +425,18 @@ fn messages_of_the_coordinator_tree() {
         node,
         incarnation,
         reason,
-        by: None,
-        voice: None,
+        reporting_cluster: None,
+        reporter: None,
     });
-    message(&MemberLost { job, node: "ams-2".into(), reason: "killed".into() });
-    let tasks = vec![HeldTask { path: TaskPath(vec![0, 1]), name: "fib".into() }];
+    message(&LostMember { job, node: "ams-2".into(), reason: "killed".into() });
+    let tasks = vec![LeasedTask { path: TaskPath(vec![0, 1]), name: "fib".into() }];
     let (node, incarnation) = ("ams-2".into(), Incarnation(5));
-    message(&DiedHolding { job, losses: vec![Loss { node, incarnation, tasks }] });
+    message(&TasksHeldAtDeath { job, losses: vec![NodeLosses { node, incarnation, tasks }] });
     message(&FinishCluster { job, epoch: Epoch(2) });
     message(&FinishWithout { job, epoch: Epoch(2), node: "ams-2".into() });
     answer(
         "finish-cluster",
-        &ClusterFinal {
+        &ClusterFinalReport {
             cluster: "ams".into(),
             workers: 2,
             statistics,
@@ -446,8 +446,8 @@ fn messages_of_the_coordinator_tree() {
     );
 }
 
-fn offers() -> BTreeMap<springtide_base::id::ClusterId, Offer> {
-    let offer = Offer {
+fn offers() -> BTreeMap<springtide_base::id::ClusterId, NodeOffer> {
+    let offer = NodeOffer {
         free: 3,
         speed: Some(1.5),
         nodes: BTreeMap::from([("ams-2".into(), 1.25)]),
@@ -470,7 +470,7 @@ fn heartbeats() {
 fn messages_of_the_exchange_of_nodes() {
     let (job, epoch) = (JobId(3), Epoch(2));
     let (node, incarnation): (springtide_base::id::NodeId, _) = ("ams-2".into(), Incarnation(5));
-    let request = Request {
+    let request = SchedulerRequest {
         count: 2,
         min_speed: Some(0.5),
         min_bandwidth: Some(1e5),
@@ -488,40 +488,40 @@ fn messages_of_the_exchange_of_nodes() {
         rtt_s: BTreeMap::from([("ams".into(), 0.02)]),
         bandwidth: BTreeMap::from([("ams".into(), 1e6)]),
     });
-    answer::<Result<Requested, Stale>>("request-nodes-ok", &Ok(Requested { open: 2 }));
-    let stale = Stale::Epoch { job, asked: Epoch(1), known: epoch };
-    answer::<Result<Requested, Stale>>("request-nodes-stale", &Err(stale));
-    answer::<Result<Requested, Stale>>("request-nodes-over", &Err(Stale::Over { job }));
+    answer::<Result<OpenNodes, AuthorityError>>("request-nodes-ok", &Ok(OpenNodes { open: 2 }));
+    let stale = AuthorityError::Epoch { job, asked: Epoch(1), known: epoch };
+    answer::<Result<OpenNodes, AuthorityError>>("request-nodes-stale", &Err(stale));
+    answer::<Result<OpenNodes, AuthorityError>>("request-nodes-over", &Err(AuthorityError::Over { job }));
     message(&WithdrawNodes { job, epoch, count: 1 });
-    let why = Freed::Refused { reason: "no threads".into(), busy: None };
+    let why = ReleaseReason::Refused { reason: "no threads".into(), busy: None };
     message(&NodeFreed { job, epoch, node: node.clone(), incarnation, why });
-    let reached = Reached { checkpoint: 2, iterations: 7, done: 40 };
+    let reached = RootProgress { checkpoint: 2, iterations: 7, done: 40 };
     message(&RootAdvanced { job, epoch, reached });
     message(&GetOffers { job, epoch });
     message(&GetSample { job, epoch, cluster: "ams".into() });
     let contact = Contact { node: node.clone(), cluster: "ams".into(), address: address() };
-    answer::<Result<Option<Contact>, Stale>>("get-sample", &Ok(Some(contact)));
+    answer::<Result<Option<Contact>, AuthorityError>>("get-sample", &Ok(Some(contact)));
     let known = Offers { offers: offers(), open: 2, existing: 7 };
-    answer::<Result<Offers, Stale>>("get-offers", &Ok(known));
+    answer::<Result<Offers, AuthorityError>>("get-offers", &Ok(known));
     message(&Subscribe { job, epoch, faster_than: Some(1.5) });
     let speeds = BTreeMap::from([(node.clone(), 1.25)]);
     message(&SpeedsMeasured { job, epoch, spec: SpecId(9), speeds });
     let (cluster, address, leaving) = ("ams".into(), address(), false);
     let member = Member { incarnation, cluster, address, threads: 2, leaving };
     let granted = GrantedNode { node: node.clone(), member, speed: Some(1.25) };
-    message(&NodesGranted { job, nodes: vec![granted], open: 1 });
+    message(&NodeGrant { job, nodes: vec![granted], open: 1 });
     let (nodes, reason) = (vec![node.clone()], "maintenance".to_owned());
     let deadline_ms = Some(30_000);
     message(&AskLeave { job, nodes: nodes.clone(), reason: reason.clone(), deadline_ms });
     message(&BetterFree { job, offers: offers() });
     message(&MeasureSpeed { spec });
-    let measured = Measurement { speed: 1.25, relative_error: Some(0.01) };
-    answer::<Result<Measurement, String>>("measure-speed-ok", &Ok(measured));
-    answer::<Result<Measurement, String>>("measure-speed-no", &Err("it works for job-3".into()));
-    message(&Drain { nodes: nodes.clone(), reason, deadline_ms, life: Some(incarnation) });
+    let measured = SpeedMeasurement { speed: 1.25, relative_error: Some(0.01) };
+    answer::<Result<SpeedMeasurement, String>>("measure-speed-ok", &Ok(measured));
+    answer::<Result<SpeedMeasurement, String>>("measure-speed-no", &Err("it works for job-3".into()));
+    message(&Drain { nodes: nodes.clone(), reason, deadline_ms, incarnation: Some(incarnation) });
     message(&Undrain { nodes: nodes.clone() });
-    let drained = Drained { empty: nodes, gone: vec!["del-1".into()] };
-    answer::<Result<Drained, DrainError>>("drain-ok", &Ok(drained));
+    let drained = DrainResult { empty: nodes, gone: vec!["del-1".into()] };
+    answer::<Result<DrainResult, DrainError>>("drain-ok", &Ok(drained));
     let errors = [
         ("no-nodes", DrainError::NoNodes),
         ("unknown", DrainError::UnknownNode { node: node.clone() }),
@@ -530,7 +530,7 @@ fn messages_of_the_exchange_of_nodes() {
         ("ended", DrainError::Ended),
     ];
     for (name, error) in errors {
-        answer::<Result<Drained, DrainError>>(&format!("drain-{name}"), &Err(error));
+        answer::<Result<DrainResult, DrainError>>(&format!("drain-{name}"), &Err(error));
     }
 }
 
@@ -539,7 +539,7 @@ fn messages_of_the_exchange_of_nodes() {
 /// every tenth period.
 #[test]
 fn a_second_of_statistics_fits_a_thin_link() {
-    let settings = Settings::default();
+    let settings = AdaptationSettings::default();
     let mut memory = Memory::new(&settings);
     (memory.tick, memory.period, memory.max_speed) = (1000, 1000, Some(123_456.7));
     let worker = |n: u32| WorkerStats {
@@ -555,7 +555,7 @@ fn a_second_of_statistics_fits_a_thin_link() {
         ..WorkerStats::default()
     };
     let workers: Vec<WorkerStats> = (0..4).map(worker).collect();
-    let mut aggregate = ClusterAggregate::of(&workers, &Agreed::of(&memory, &settings));
+    let mut aggregate = ClusterAggregate::of(&workers, &SharedParameters::of(&memory, &settings));
     aggregate.uplink.used = Some(1_234_567.8);
     let big = 1_u64 << 40;
     let mut statistics = Statistics { threads: 64, ..Statistics::default() };
@@ -588,9 +588,9 @@ fn a_second_of_statistics_fits_a_thin_link() {
         benchmark: Some(SpecId(1 << 60)),
     };
     let cluster_reply =
-        ClusterTold { memory: Some(memory), proposed: true, ..ClusterTold::default() };
+        ClusterPeriodReply { memory: Some(memory), proposed: true, ..ClusterPeriodReply::default() };
     let (node, incarnation) = ("cluster-1".into(), Incarnation(3));
-    let alive = ClusterAlive { job, node, incarnation };
+    let alive = ClusterHeartbeat { job, node, incarnation };
     // With both calls and their replies: header, names, numbers.
     let around = 4 * 80;
     let size = |bytes: Result<Vec<u8>, _>| -> usize {

@@ -18,13 +18,13 @@ pub struct Hardware {
     pub mhz: u32,
     /// Processors that the node's process may use.
     #[serde(skip_serializing_if = "Usable::is_unknown")]
-    pub usable: Usable,
+    pub usable: UsableProcessors,
 }
 
 /// Processors that a process may use. Processes with the same `key` share the same processors.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Usable {
+pub struct UsableProcessors {
     /// Name of the host.
     pub host: String,
     /// Identifies the host and, where a process is confined to a part of it, that part; 0: unknown.
@@ -33,7 +33,7 @@ pub struct Usable {
     pub processors: u32,
 }
 
-impl Usable {
+impl UsableProcessors {
     /// Whether they are unknown.
     pub fn is_unknown(&self) -> bool {
         self.key == 0
@@ -69,7 +69,7 @@ impl Hardware {
             let count = std::thread::available_parallelism().map_or(0, |count| count.get());
             hardware.threads = u32::try_from(count).unwrap_or(u32::MAX);
         }
-        hardware.usable = Usable::of_this_process();
+        hardware.usable = UsableProcessors::of_this_process();
         hardware
     }
 

@@ -14,12 +14,12 @@ use springtide_metrics::{BenchmarkSpec, Histograms, Statistics};
 use springtide_net::membership::View;
 use springtide_net::net::{Contact, RefuseReason};
 use springtide_remote::remote_message;
-use springtide_runtime::work::{CHECKPOINT_RATE, Failure, Loss, Outcome, RESULTS_BYTES};
+use springtide_runtime::work::{CHECKPOINT_RATE, Failure, NodeLosses, Outcome, RESULTS_BYTES};
 
 pub use crate::names::{
     CHECKPOINTS, CLIENT, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name, site_name,
 };
-use crate::policy::{Mode, Settings};
+use crate::policy::{Mode, AdaptationSettings};
 
 /// How nodes choose their victims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +61,7 @@ pub struct JobParams {
     /// Maximum number of nodes; absent: no limit.
     pub max_nodes: Option<u32>,
     /// Number of distinct nodes that may die holding the same task; then the job ends. 0: no limit.
-    pub poison: u32,
+    pub poison_limit: u32,
     /// Bytes of finished results that each node keeps, so that losses of nodes do not repeat them;
     /// 0: none.
     pub results_bytes: u64,
@@ -70,7 +70,7 @@ pub struct JobParams {
     /// Extent of the adaptation of its nodes.
     pub mode: Mode,
     /// Settings of the adaptation. Their `period_s` must equal `period_ms`; the creator sets both.
-    pub settings: Settings,
+    pub settings: AdaptationSettings,
     /// Whether the malleability manager gives it nodes and takes them back.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub managed: bool,
@@ -111,11 +111,11 @@ impl JobParams {
         self.max_nodes = section.max_nodes.map(|nodes| nodes.get());
         self.mode = section.mode.into();
         let period_s = self.settings.period_s;
-        self.settings = Settings { period_s, ..Settings::from(section) };
+        self.settings = AdaptationSettings { period_s, ..AdaptationSettings::from(section) };
     }
 
     /// Minimum number of nodes, at least 1.
-    pub fn least_nodes(&self) -> u32 {
+    pub fn min_nodes_or_one(&self) -> u32 {
         self.min_nodes.max(1)
     }
 }
@@ -130,11 +130,11 @@ impl Default for JobParams {
             nesting_bound: 32,
             min_nodes: 1,
             max_nodes: None,
-            poison: 3,
+            poison_limit: 3,
             results_bytes: RESULTS_BYTES as u64,
             checkpoint_rate: CHECKPOINT_RATE,
             mode: Mode::default(),
-            settings: Settings::default(),
+            settings: AdaptationSettings::default(),
             managed: false,
             histogram_periods: histogram_periods(),
         }
@@ -233,7 +233,7 @@ impl AssignError {
 
 /// To a worker: the job is over or withdrawn. It replies when its threads have stopped.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Release {
+pub struct ReleaseWorker {
     /// The job to leave.
     pub job: JobId,
     /// Whether the job is over for all members. Then an older assignment of its coordinator, which
@@ -263,7 +263,7 @@ pub struct JobNote {
     /// Number of the note, from 0 under each epoch.
     pub seq: u64,
     /// Contents of the note.
-    pub what: NoteKind,
+    pub kind: NoteKind,
 }
 
 /// Contents of a [`JobNote`].
@@ -294,7 +294,7 @@ pub enum NoteKind {
         what: String,
     },
     /// A line for the user.
-    Say {
+    Text {
         /// Text of the line.
         text: String,
     },
@@ -331,7 +331,7 @@ pub enum NoteKind {
 /// Reported progress of a job's root. Each number only grows while one root runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Reached {
+pub struct RootProgress {
     /// Number of its newest checkpoint; a root that resumes continues the count.
     pub checkpoint: u64,
     /// Iterations since this root's own start.
@@ -340,10 +340,10 @@ pub struct Reached {
     pub done: u64,
 }
 
-impl Reached {
+impl RootProgress {
     /// Merges the maximum of each number. Returns whether any has grown.
-    pub fn take_further(&mut self, other: Reached) -> bool {
-        let further = Reached {
+    pub fn merge_max(&mut self, other: RootProgress) -> bool {
+        let further = RootProgress {
             checkpoint: self.checkpoint.max(other.checkpoint),
             iterations: self.iterations.max(other.iterations),
             done: self.done.max(other.done),
@@ -452,7 +452,7 @@ impl JobReport {
 
 /// To the client: the job has ended. Sent after all its notes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct JobEnded {
+pub struct JobEndReport {
     /// The job that ended.
     pub job: JobId,
     /// Epoch of the sending coordinator; absent if the scheduler sends it.
@@ -466,7 +466,7 @@ pub struct JobEnded {
 
 /// To the scheduler, by the job's coordinator: the job has ended and its workers are released.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct JobOver {
+pub struct JobEndNotice {
     /// The job that ended.
     pub job: JobId,
     /// Epoch of the coordinator.
@@ -482,7 +482,7 @@ pub struct JobOver {
 /// To the coordinator, by the scheduler: this member is dead according to its site. The job
 /// continues without it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MemberLost {
+pub struct LostMember {
     /// The job of the member.
     pub job: JobId,
     /// Node of the dead member.
@@ -494,11 +494,11 @@ pub struct MemberLost {
 /// To the coordinator, by a worker: the tasks that its former members held. Repeated until
 /// answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct DiedHolding {
+pub struct TasksHeldAtDeath {
     /// The job of the tasks.
     pub job: JobId,
     /// At most [`LOSSES_MAX`](springtide_runtime::work::LOSSES_MAX) tasks in all.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<NodeLosses>,
 }
 
 /// To the coordinator (published as [`coordinator_name`]), by the client or the scheduler: end the
@@ -513,12 +513,12 @@ pub struct Cancel {
 
 remote_message! {
     "assign" => Assign -> Result<(), AssignError>;
-    "release" => Release;
+    "release" => ReleaseWorker;
     "shutdown" => Shutdown;
     "job-note" => JobNote;
-    "job-ended" => JobEnded;
-    "job-over" => JobOver;
+    "job-ended" => JobEndReport;
+    "job-over" => JobEndNotice;
     "cancel" => Cancel;
-    "member-lost" => MemberLost;
-    "died-holding" => DiedHolding;
+    "member-lost" => LostMember;
+    "died-holding" => TasksHeldAtDeath;
 }

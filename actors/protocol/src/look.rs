@@ -12,39 +12,39 @@ use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_metrics::{LatencySummary, Statistics, ThreadState};
 use springtide_remote::remote_message;
 
-use crate::policy::{Action, LinkEstimate, Logged, Mode, Progress, action};
+use crate::policy::{AdaptationAction, LinkEstimate, LoggedDecision, Mode, JobProgress, describe_action};
 
 /// To a job's coordinator: returns the state of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LookAtJob {
+pub struct InspectJob {
     /// The job to inspect.
     pub job: JobId,
 }
 
 /// To a cluster's coordinator: returns the state of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LookAtCluster {
+pub struct InspectCluster {
     /// The job to inspect.
     pub job: JobId,
 }
 
 /// To a worker, by its cluster's coordinator: returns its totals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Glance {
+pub struct QueryWorker {
     /// The job to inspect.
     pub job: JobId,
 }
 
 remote_message! {
-    "look-at-job" => LookAtJob -> Option<JobLook>;
-    "look-at-cluster" => LookAtCluster -> Option<ClusterLook>;
-    "glance" => Glance -> Option<WorkerSums>;
+    "look-at-job" => InspectJob -> Option<JobSnapshot>;
+    "look-at-cluster" => InspectCluster -> Option<ClusterSnapshot>;
+    "glance" => QueryWorker -> Option<WorkerTotals>;
 }
 
 /// State of a job according to its coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct JobLook {
+pub struct JobSnapshot {
     /// Epoch of the coordinator.
     pub epoch: Epoch,
     /// Version of the view within the epoch.
@@ -62,17 +62,17 @@ pub struct JobLook {
     /// Last measured weighted average efficiency, and its number of nodes.
     pub efficiency: Option<(f64, u32)>,
     /// Reported progress, and its unit.
-    pub progress: Option<(Progress, String)>,
+    pub progress: Option<(JobProgress, String)>,
     /// Number of reported iterations, and the duration of the last one in seconds.
     pub iterations: (u64, f64),
     /// Clusters of the job.
-    pub clusters: BTreeMap<ClusterId, ClusterSum>,
+    pub clusters: BTreeMap<ClusterId, ClusterTotals>,
     /// Latencies over its whole life.
     pub latencies: BTreeMap<String, LatencySummary>,
     /// Latest decisions with actions, executed or withheld, in order.
-    pub decisions: VecDeque<DecisionLook>,
+    pub decisions: VecDeque<DecisionSummary>,
     /// Reasons of the last period's decision.
-    pub thought: Vec<String>,
+    pub reasons: Vec<String>,
     /// Estimates of the links between its clusters.
     pub links: Vec<LinkEstimate>,
 }
@@ -80,7 +80,7 @@ pub struct JobLook {
 /// A cluster's part in a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ClusterSum {
+pub struct ClusterTotals {
     /// Node of its coordinator; absent without members.
     pub host: Option<NodeId>,
     /// Number of its members.
@@ -92,7 +92,7 @@ pub struct ClusterSum {
 /// Summary of a decision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct DecisionLook {
+pub struct DecisionSummary {
     /// The coordinator's epoch, and the period in it.
     pub at: (Epoch, u64),
     /// Seconds since the job's start.
@@ -109,20 +109,20 @@ pub struct DecisionLook {
     pub why: Vec<String>,
 }
 
-impl DecisionLook {
+impl DecisionSummary {
     /// Summarises a logged decision; none if it has no actions.
-    pub fn of(logged: &Logged) -> Option<Self> {
+    pub fn of(logged: &LoggedDecision) -> Option<Self> {
         let (snapshot, decision) = (&logged.inputs.snapshot, &logged.decision);
         let actions = decision.decided();
-        let shown = actions.iter().filter(|action| !matches!(action, Action::Measure { .. }));
-        let texts: Vec<String> = shown.clone().map(action).collect();
+        let shown = actions.iter().filter(|action| !matches!(action, AdaptationAction::Measure { .. }));
+        let texts: Vec<String> = shown.clone().map(describe_action).collect();
         if texts.is_empty() {
             return None;
         }
-        let sign = |action: &Action| match action {
-            Action::Request(_) => 1,
-            Action::Withdraw { .. } | Action::Remove { .. } | Action::RemoveCluster { .. } => -1,
-            Action::MoveRoot { .. } | Action::Measure { .. } => 0,
+        let sign = |action: &AdaptationAction| match action {
+            AdaptationAction::Request(_) => 1,
+            AdaptationAction::Withdraw { .. } | AdaptationAction::Remove { .. } | AdaptationAction::RemoveCluster { .. } => -1,
+            AdaptationAction::MoveRoot { .. } | AdaptationAction::Measure { .. } => 0,
         };
         Some(Self {
             at: (snapshot.epoch, snapshot.period),
@@ -131,7 +131,7 @@ impl DecisionLook {
             sign: shown.map(sign).find(|sign| *sign != 0).unwrap_or(0),
             withheld: !decision.withheld.is_empty(),
             text: texts.join("; "),
-            why: decision.why.iter().map(ToString::to_string).collect(),
+            why: decision.reasons.iter().map(ToString::to_string).collect(),
         })
     }
 }
@@ -139,14 +139,14 @@ impl DecisionLook {
 /// State of a cluster's workers according to its coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ClusterLook {
+pub struct ClusterSnapshot {
     /// The workers in order of name.
-    pub workers: Vec<WorkerLook>,
+    pub workers: Vec<WorkerSnapshot>,
 }
 
 /// State of a worker according to its cluster's coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WorkerLook {
+pub struct WorkerSnapshot {
     /// Node of the worker.
     #[serde(rename = "n")]
     pub node: NodeId,
@@ -161,7 +161,7 @@ pub struct WorkerLook {
     pub age_ms: Option<u64>,
     /// Its totals since it joined.
     #[serde(rename = "w", default)]
-    pub sums: WorkerSums,
+    pub sums: WorkerTotals,
     /// Its speed, in the job's unit.
     #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<f64>,
@@ -170,7 +170,7 @@ pub struct WorkerLook {
 /// Totals of a worker for a job since it joined.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct WorkerSums {
+pub struct WorkerTotals {
     /// Microseconds of its threads in each of [`ThreadState::ALL`].
     #[serde(rename = "t")]
     pub times_us: [u64; 5],
@@ -182,7 +182,7 @@ pub struct WorkerSums {
     pub stolen: BTreeMap<ClusterId, u64>,
 }
 
-impl WorkerSums {
+impl WorkerTotals {
     /// Extracts the totals from a node's statistics.
     pub fn of(statistics: &Statistics, stolen: BTreeMap<ClusterId, u64>) -> Self {
         let times_us = ThreadState::ALL.map(|state| statistics.times.get(state) / 1000);

@@ -6,8 +6,8 @@ use springtide_remote::remote_message;
 /// To a node, by its site: register again, with the current job. The scheduler may have been
 /// restarted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct RegisterAnew {}
+pub struct RegisterAgain {}
 
 remote_message! {
-    "register-anew" => RegisterAnew;
+    "register-anew" => RegisterAgain;
 }

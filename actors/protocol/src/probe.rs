@@ -13,7 +13,7 @@ pub struct Ping {}
 
 /// To a prober: carries bytes. It replies when all have arrived.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Weight {
+pub struct BandwidthSample {
     /// Contents without a meaning.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
@@ -32,12 +32,12 @@ pub struct Paths {
     /// Buffers of its socket.
     pub buffers: Option<Buffers>,
     /// Path to each node.
-    pub paths: BTreeMap<NodeId, Path>,
+    pub paths: BTreeMap<NodeId, PathMeasurement>,
 }
 
 /// The path to a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Path {
+pub struct PathMeasurement {
     /// Shortest round trip of a call in microseconds; absent if unreachable.
     pub round_trip_us: Option<u64>,
     /// Largest packet that arrived, in bytes of UDP payload.
@@ -51,6 +51,6 @@ pub struct Path {
 
 remote_message! {
     "ping" => Ping;
-    "weight" => Weight;
+    "weight" => BandwidthSample;
     "check-paths" => CheckPaths -> Paths;
 }

@@ -19,65 +19,65 @@ use crate::worker::*;
 receiver! {
     /// The scheduler of the head, published as [`SCHEDULER`](crate::names::SCHEDULER).
     Scheduler:
-    Submit, CancelJob, CancelJobsOf, GetStatus, GetWait, GetJob, GetAuthority, PlanJob, ResizeJob,
-    GetSlots, PrepareSlots, CommitSlots, ConfirmSlots, ReleaseSlots, GetFiles, FilesHere, SiteUp,
-    Registered, NodeLost, SitePolled, StubGone, StubWaits, MemberSilent, RequestNodes,
+    Submit, CancelJob, CancelClientJobs, GetStatus, GetWait, GetJob, GetAuthority, PlanJob, ResizeJob,
+    GetSlots, PrepareSlots, CommitSlots, ConfirmSlots, ReleaseSlots, GetFiles, FilesReport, SiteRegistration,
+    NodeRegistration, NodeLoss, SiteReport, StubLoss, StubDelay, MemberSilent, RequestNodes,
     WithdrawNodes, NeedNodes, NodeFreed, HandOver, RootAdvanced, ConfirmMembership, GetOffers,
-    GetSample, Subscribe, JobEfficiency, SpeedsMeasured, Drain, Undrain, JobOver,
+    GetSample, Subscribe, JobEfficiency, SpeedsMeasured, Drain, Undrain, JobEndNotice,
 }
 
 receiver! {
     /// A node's worker, published as [`WORKER`](crate::names::WORKER).
     Worker:
-    Assign, Glance, Leave, FindRoot, ProbeMember, GetRoot, Bequeath, TakeOver, MeasureSpeed,
-    AuditJob, NewView, ChangeView, Finish, Release, Shutdown,
+    Assign, QueryWorker, Leave, FindCheckpoint, ProbeMember, GetCheckpoint, PrepareSuccessor, TakeOver, MeasureSpeed,
+    AuditJob, NewView, ChangeView, Finish, ReleaseWorker, Shutdown,
 }
 
 receiver! {
     /// A node's worker for checkpoints, published as [`CHECKPOINTS`](crate::names::CHECKPOINTS).
-    CheckpointKeeper: KeepRoot,
+    CheckpointKeeper: StoreCheckpoint,
 }
 
 receiver! {
     /// A cluster's coordinator for a job, published as
     /// [`cluster_coordinator_name`](crate::names::cluster_coordinator_name).
     ClusterCoordinator:
-    Joined, Period, GetMemory, LookAtCluster, FinishCluster, FinishWithout,
+    WorkerJoined, WorkerPeriod, GetMemory, InspectCluster, FinishCluster, FinishWithout,
 }
 
 receiver! {
     /// A job's coordinator, published as [`coordinator_name`](crate::names::coordinator_name).
     Coordinator:
-    ClusterJoined, ClusterPeriod, LookAtJob, MemberLost, DiedHolding, NodesGranted, AskLeave,
-    OfferGrowth, AskShrink, BetterFree, GrowthRefused, ClusterAlive, Silent, Cancel,
+    ClusterReady, ClusterPeriod, InspectJob, LostMember, TasksHeldAtDeath, NodeGrant, AskLeave,
+    OfferGrowth, AskShrink, BetterFree, GrowthRefused, ClusterHeartbeat, NodeSilence, Cancel,
 }
 
 receiver! {
     /// A client, published as [`CLIENT`](crate::names::CLIENT).
-    Client: JobNote, JobEnded,
+    Client: JobNote, JobEndReport,
 }
 
 receiver! {
     /// A cluster's site, published as [`site_name`](crate::names::site_name).
-    Site: Register, StartAnew, HoldStubs, CloseStubs,
+    Site: Register, RestartNodes, StartStubs, EndStubs,
 }
 
 receiver! {
     /// A node's registrar, published as [`REGISTRAR`](crate::names::REGISTRAR).
-    Registrar: RegisterAnew,
+    Registrar: RegisterAgain,
 }
 
 receiver! {
     /// A cluster's file server, published as [`files_name`](crate::names::files_name).
-    FileServer: BringFile, DropFiles, ReadChunk, PutChunk, LookForFiles, RemoveFiles,
+    FileServer: FetchFile, CancelFetches, ReadChunk, PutChunk, ScanFiles, RemoveFiles,
 }
 
 receiver! {
     /// The head's enrolment, published as [`ENROLMENT`](crate::names::ENROLMENT).
-    Enrolment: RenewCertificate, LookAtBook, GetDoor,
+    Enrolment: RenewCertificate, ReloadEnrolment, GetJoinStatus,
 }
 
 receiver! {
     /// A process's prober, published as [`PROBER`](crate::names::PROBER).
-    Prober: Ping, Weight, CheckPaths,
+    Prober: Ping, BandwidthSample, CheckPaths,
 }

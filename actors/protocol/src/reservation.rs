@@ -24,7 +24,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use springtide_base::id::ClusterId;
 
-use crate::policy::provisioning::{Booking, Denied, NEVER, Time, seconds};
+use crate::policy::provisioning::{Booking, Denial, NEVER, Time, seconds};
 
 /// Limits of a request, which bound its message: parts, and bookings of all parts together.
 const PARTS_MAX: usize = 2048;
@@ -45,14 +45,14 @@ impl fmt::Display for ReservationId {
 
 /// Bookings of one slot in a reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct ReservedSlot {
     /// The cluster of the slot.
     pub cluster: ClusterId,
     /// Processors and their intervals.
     pub bookings: Vec<Booking>,
 }
 
-impl Part {
+impl ReservedSlot {
     /// Start of the first booking.
     pub fn start(&self) -> Time {
         self.bookings.iter().map(|booking| booking.start).min().unwrap_or(0)
@@ -67,27 +67,27 @@ impl Part {
 
 /// A broker's request for a reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ask {
+pub struct ReservationRequest {
     /// Random number that identifies the agreement.
     pub token: u64,
     /// Name for display only.
     pub name: String,
     /// The parts, granted all together or not at all.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ReservedSlot>,
     /// Highest cost that the broker accepts.
-    pub most_cost: f64,
+    pub max_cost: f64,
     /// Lease in milliseconds: without a confirmation for this time, the reservation ends. Absent:
     /// it lasts until its last booking ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
 }
 
-impl Ask {
+impl ReservationRequest {
     /// Checks the request, which may come from another program.
     ///
     /// # Errors
     /// The reason why the request is invalid.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn validate(&self) -> Result<(), String> {
         let bookings = || self.parts.iter().flat_map(|part| &part.bookings);
         if bookings().next().is_none() {
             return Err(
@@ -114,7 +114,7 @@ impl Ask {
             let end = seconds(b.end);
             return Err(format!("a booking ends at {end} s, after the last time of a reservation"));
         }
-        if self.most_cost.is_nan() {
+        if self.max_cost.is_nan() {
             return Err("the highest cost is not a number".to_owned());
         }
         Ok(())
@@ -124,7 +124,7 @@ impl Ask {
 /// Progress of an agreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "phase")]
-pub enum Phase {
+pub enum ReservationPhase {
     /// The slots are kept free for a short time.
     Prepared {
         /// End of this phase, unless the broker commits.
@@ -153,11 +153,11 @@ pub struct Reservation {
     /// Name for display only.
     pub name: String,
     /// Reserved processors, by slot.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ReservedSlot>,
     /// Cost of the reservation, without penalties.
     pub cost: f64,
     /// Progress of the agreement.
-    pub phase: Phase,
+    pub phase: ReservationPhase,
     /// Lease in milliseconds; absent: no lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
@@ -176,12 +176,12 @@ impl Reservation {
 
     /// Iterates over all bookings with their clusters.
     pub fn bookings<'a>(&'a self) -> impl Iterator<Item = (&'a ClusterId, Booking)> {
-        let of = |part: &'a Part| part.bookings.iter().map(|booking| (&part.cluster, *booking));
+        let of = |part: &'a ReservedSlot| part.bookings.iter().map(|booking| (&part.cluster, *booking));
         self.parts.iter().flat_map(of)
     }
 
     /// Returns the reserved processors of a cluster at a time.
-    pub fn at(&self, cluster: &ClusterId, time: Time) -> u32 {
+    pub fn processors_at(&self, cluster: &ClusterId, time: Time) -> u32 {
         let parts = self.parts.iter().filter(|part| part.cluster == *cluster);
         let bookings = parts.flat_map(|part| &part.bookings);
         bookings.filter(|b| b.start <= time && time < b.end).map(|b| b.processors).sum()
@@ -190,21 +190,21 @@ impl Reservation {
     /// Latest time at which the reservation exists, unless it is renewed or advances.
     pub fn until(&self) -> Time {
         match self.phase {
-            Phase::Prepared { until } | Phase::Committed { until } => until,
-            Phase::Confirmed { until } => until.unwrap_or(Time::MAX).min(self.end()),
+            ReservationPhase::Prepared { until } | ReservationPhase::Committed { until } => until,
+            ReservationPhase::Confirmed { until } => until.unwrap_or(Time::MAX).min(self.end()),
         }
     }
 
     /// Whether the reservation is only prepared, so that it is not binding yet.
     pub fn is_prepared(&self) -> bool {
-        matches!(self.phase, Phase::Prepared { .. })
+        matches!(self.phase, ReservationPhase::Prepared { .. })
     }
 }
 
 /// Reasons why the grid refuses a reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case", tag = "because")]
-pub enum Refusal {
+pub enum ReservationRefusal {
     /// The request is invalid.
     #[error("{reason}")]
     Invalid {
@@ -245,7 +245,7 @@ pub enum Refusal {
     },
     /// The reservation costs more than the broker accepts.
     #[error("the cost is {cost:.2}, and the limit is {most:.2}: request new offers")]
-    Dearer {
+    TooExpensive {
         /// Cost at the present prices.
         cost: f64,
         /// Highest cost that the broker accepts.
@@ -257,7 +257,7 @@ pub enum Refusal {
         /// Cluster of the site.
         cluster: ClusterId,
         /// Reason of the denial.
-        why: Denied,
+        why: Denial,
     },
     /// The reservation does not exist, or exists no longer.
     #[error(

@@ -12,7 +12,7 @@ use springtide_net::net::Contact;
 use springtide_remote::remote_message;
 
 use crate::hardware::Hardware;
-use crate::scheduler::Work;
+use crate::scheduler::NodeWork;
 
 /// To a site (published as [`site_name`](crate::job::site_name)), by a node: registers the node.
 /// Repeated after the link to the site was down.
@@ -33,7 +33,7 @@ pub struct Register {
     pub hardware: Hardware,
     /// Its current job, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub work: Option<Work>,
+    pub work: Option<NodeWork>,
 }
 
 /// Why a site refuses a node.
@@ -62,7 +62,7 @@ pub enum RegisterError {
 
 /// To a site, by the scheduler: end these nodes and restart them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StartAnew {
+pub struct RestartNodes {
     /// Nodes to be restarted.
     pub nodes: Vec<NodeId>,
     /// Program to start; absent: the previous one of each node.
@@ -74,7 +74,7 @@ pub struct StartAnew {
 /// To a site with processors on demand, by the scheduler: hold a processor for each of these nodes,
 /// which are off, and start them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct HoldStubs {
+pub struct StartStubs {
     /// Nodes to be started.
     pub nodes: Vec<NodeId>,
     /// Program to start; absent: the site's own.
@@ -86,7 +86,7 @@ pub struct HoldStubs {
 /// To a site with processors on demand, by the scheduler: end these nodes, and return their
 /// processors.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct CloseStubs {
+pub struct EndStubs {
     /// Nodes to be ended.
     pub nodes: Vec<NodeId>,
     /// Reason for the logs.
@@ -95,15 +95,15 @@ pub struct CloseStubs {
 
 remote_message! {
     "register" => Register -> Result<(), RegisterError>;
-    "start-anew" => StartAnew;
-    "hold-stubs" => HoldStubs;
-    "close-stubs" => CloseStubs;
+    "start-anew" => RestartNodes;
+    "hold-stubs" => StartStubs;
+    "close-stubs" => EndStubs;
 }
 
 /// To a site of this process: the scheduler was lost; report everything again.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Announce;
+pub struct ReportEverything;
 
 /// To a site of this process: release the nodes without ending them, where their provider permits.
 #[derive(Message)]
@@ -113,7 +113,7 @@ pub struct LeaveNodes;
 /// To a site of this process: one of its nodes, which joined by itself, is excluded.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Expelled {
+pub struct ExcludeNode {
     /// The node to exclude.
     pub node: NodeId,
     /// Reason for the logs.
@@ -134,7 +134,7 @@ pub struct EndNodes {
 #[rtype(result = "()")]
 pub struct LeaveJobs {
     /// Time for each node to leave.
-    pub within: Duration,
+    pub timeout: Duration,
     /// Reason for the logs.
     pub reason: String,
 }
@@ -142,4 +142,4 @@ pub struct LeaveJobs {
 /// To a site of this process: lists the nodes that exist or are under way.
 #[derive(Message)]
 #[rtype(result = "Vec<NodeId>")]
-pub struct GetHeld;
+pub struct ListNodes;

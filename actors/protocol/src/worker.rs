@@ -6,12 +6,12 @@ use springtide_metrics::NodeReport;
 use springtide_net::membership::{View, ViewChange};
 use springtide_remote::remote_message;
 use springtide_runtime::event::Record;
-use springtide_runtime::work::{RootLeft, SavedRoot};
+use springtide_runtime::work::{RootResults, SavedRoot};
 
 use crate::policy::Memory;
 
 /// Default epoch of a message from an older program that does not send one.
-pub fn newest() -> Epoch {
+pub fn unknown_epoch() -> Epoch {
     Epoch(u32::MAX)
 }
 
@@ -62,7 +62,7 @@ pub struct Leave {
 
 /// A checkpoint of a job's root, with the epoch of the root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptRoot {
+pub struct RootCheckpoint {
     /// Epoch of the root.
     pub epoch: Epoch,
     /// State of the root.
@@ -74,65 +74,65 @@ pub struct KeptRoot {
 
 /// State that a coordinator hands over to its successor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Bequest {
+pub struct HandoverState {
     /// Epoch of the coordinator.
     pub epoch: Epoch,
     /// Memory of the policy.
     pub memory: Memory,
     /// Checkpoint of the root; absent: the root restarts.
     #[serde(default)]
-    pub root: Option<KeptRoot>,
+    pub root: Option<RootCheckpoint>,
     /// Tasks finished or running elsewhere, of a root that stopped without a checkpoint.
     #[serde(default)]
-    pub left: RootLeft,
+    pub left: RootResults,
 }
 
 /// To a worker, by the job's coordinator: handover state, since this node will be made its
 /// successor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Bequeath {
+pub struct PrepareSuccessor {
     /// The job handed over.
     pub job: JobId,
     /// Handover state of the coordinator.
-    pub bequest: Bequest,
+    pub bequest: HandoverState,
 }
 
 /// To a worker, by the job's coordinator: keep this checkpoint, unless there is a newer one here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeepRoot {
+pub struct StoreCheckpoint {
     /// The job of the checkpoint.
     pub job: JobId,
     /// The checkpoint to keep.
-    pub kept: KeptRoot,
+    pub kept: RootCheckpoint,
 }
 
 /// To a worker, by a new coordinator of the job: which checkpoint does it keep? The reply is
 /// immediate, independent of the checkpoint's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FindRoot {
+pub struct FindCheckpoint {
     /// The job of the checkpoint.
     pub job: JobId,
 }
 
 /// Identifies a checkpoint. Newer ones are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct RootMark {
+pub struct CheckpointId {
     /// Epoch of the root.
     pub epoch: Epoch,
     /// Number of the checkpoint.
     pub seq: u64,
 }
 
-impl KeptRoot {
+impl RootCheckpoint {
     /// Returns the checkpoint's identification.
-    pub fn mark(&self) -> RootMark {
-        RootMark { epoch: self.epoch, seq: self.saved.seq }
+    pub fn mark(&self) -> CheckpointId {
+        CheckpointId { epoch: self.epoch, seq: self.saved.seq }
     }
 }
 
 /// To a worker with the newest checkpoint, by a new coordinator of the job: fetches the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GetRoot {
+pub struct GetCheckpoint {
     /// The job of the checkpoint.
     pub job: JobId,
 }
@@ -163,9 +163,9 @@ remote_message! {
     "change-view" => ChangeView -> bool;
     "finish" => Finish -> Option<FinalReport>;
     "leave" => Leave -> Option<FinalReport>;
-    "keep-root" => KeepRoot;
-    "find-root" => FindRoot -> Option<RootMark>;
-    "get-root" => GetRoot -> Option<KeptRoot>;
-    "bequeath" => Bequeath;
+    "keep-root" => StoreCheckpoint;
+    "find-root" => FindCheckpoint -> Option<CheckpointId>;
+    "get-root" => GetCheckpoint -> Option<RootCheckpoint>;
+    "bequeath" => PrepareSuccessor;
     "probe-member" => ProbeMember -> bool;
 }

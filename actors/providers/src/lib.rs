@@ -61,7 +61,7 @@ pub struct Capacity {
 
 /// A stub that exists at the provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ExistingStub {
     /// Node of the stub.
     pub node: NodeId,
     /// Identifier at the provider.
@@ -109,7 +109,7 @@ pub enum ProviderError {
     },
     /// A command of the provider did not end.
     #[error("`{command}` did not answer within {} s", after.as_secs_f64())]
-    Hung {
+    Timeout {
         /// The command, as a user would type it.
         command: String,
         /// Time after which it was killed.
@@ -117,7 +117,7 @@ pub enum ProviderError {
     },
     /// The output of a provider's command is unintelligible.
     #[error("`{command}` answered what is not understood: {said:?}: {reason}")]
-    Nonsense {
+    Unintelligible {
         /// The command, as a user would type it.
         command: String,
         /// The unintelligible line.
@@ -133,27 +133,27 @@ pub enum ProviderError {
 impl ProviderError {
     /// Whether a repetition may succeed without a change on this side: an unreachable machine or
     /// service may return, a missing program or file does not.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Start { .. } | Self::Log { .. } | Self::Joins => false,
-            Self::Failed { .. } | Self::Hung { .. } | Self::Nonsense { .. } => true,
+            Self::Failed { .. } | Self::Timeout { .. } | Self::Unintelligible { .. } => true,
         }
     }
 }
 
 /// How a stub ended; its processor is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct StubEnd {
     /// For example `exit status: 1` or `signal: 9 (SIGKILL)`.
-    pub how: String,
+    pub status: String,
     /// Its last lines of output, oldest first.
     pub last_lines: Vec<String>,
 }
 
-impl Ended {
+impl StubEnd {
     /// Describes the end for an error message.
     pub fn describe(&self) -> String {
-        let mut text = format!("its process ended ({})", self.how);
+        let mut text = format!("its process ended ({})", self.status);
         if !self.last_lines.is_empty() {
             text.push_str("; its last lines:");
         }
@@ -167,7 +167,7 @@ impl Ended {
 
 /// A change of a stub's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StubNews {
+pub enum StubEvent {
     /// It has no processor yet, for this reason, in the provider's words. Repeated when the reason
     /// changes.
     Waits {
@@ -184,7 +184,7 @@ pub enum StubNews {
         reason: String,
     },
     /// It has ended, and its processor is free.
-    Ended(Ended),
+    Ended(StubEnd),
 }
 
 /// Owner of a site's processors.
@@ -204,7 +204,7 @@ pub trait Provider {
     ///
     /// # Errors
     /// [`ProviderError`] of the query.
-    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
+    fn list(&self) -> LocalFuture<'_, Result<Vec<ExistingStub>, ProviderError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
@@ -225,7 +225,7 @@ pub trait Provider {
     /// [`ProviderError`] of the takeover.
     fn adopt<'a>(
         &'a self,
-        listed: &'a Listed,
+        listed: &'a ExistingStub,
         request: &'a NodeRequest,
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         let _ = listed;
@@ -257,7 +257,7 @@ pub trait Stub {
 
     /// Waits for the next change of state. Repeats [`StubNews::Ended`]. It may be dropped and
     /// called again without loss.
-    fn news(&mut self) -> LocalFuture<'_, StubNews>;
+    fn news(&mut self) -> LocalFuture<'_, StubEvent>;
 
     /// Ends its program in order, or kills it after `grace`, and starts another one in the held
     /// processor. This is faster than to release the processor and hold another.
@@ -272,7 +272,7 @@ pub trait Stub {
 
     /// Ends its program in order, or kills it after `grace`, and returns the processor. Completes
     /// when that is free.
-    fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended>;
+    fn release(&mut self, grace: Duration) -> LocalFuture<'_, StubEnd>;
 
     /// Kills its program; [`StubNews::Ended`] follows.
     fn kill(&mut self);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::{Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews};
+use super::{StubEnd, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubEvent};
 
 /// Number of a node's last lines to show.
 const LAST_LINES: usize = 8;
@@ -64,7 +64,7 @@ impl LocalProvider {
         };
         command.envs(request.env.iter().map(|(key, value)| (key, value)));
         command.stdout(Stdio::null());
-        let process = Process::spawn(command, &request.log, |command| {
+        let process = PipedProcess::spawn(command, &request.log, |command| {
             if let Some(prepare) = &self.prepare {
                 prepare(request, command);
             }
@@ -88,17 +88,17 @@ impl Provider for LocalProvider {
 }
 
 /// A process that ends with its pipe: the base of all providers' stubs on this machine.
-pub(super) struct Process {
+pub(super) struct PipedProcess {
     child: Child,
     /// Closing it orders the end. Separate from `child`, whose `wait` would close it.
     pipe: Option<ChildStdin>,
     log: PathBuf,
     /// Offset of this process's first line in the log.
     begin: u64,
-    ended: Option<Ended>,
+    ended: Option<StubEnd>,
 }
 
-impl Process {
+impl PipedProcess {
     /// Starts a command with the pipe as its standard input and the log as its standard error.
     /// `prepare` changes it last.
     pub(super) fn spawn(
@@ -135,7 +135,7 @@ impl Process {
     }
 
     /// Waits for its end. May be dropped and called again.
-    pub(super) async fn wait(&mut self) -> Ended {
+    pub(super) async fn wait(&mut self) -> StubEnd {
         if let Some(ended) = &self.ended {
             return ended.clone();
         }
@@ -143,15 +143,15 @@ impl Process {
         self.note(status)
     }
 
-    fn note(&mut self, status: std::io::Result<ExitStatus>) -> Ended {
+    fn note(&mut self, status: std::io::Result<ExitStatus>) -> StubEnd {
         let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-        let ended = Ended { how, last_lines: self.last_lines() };
+        let ended = StubEnd { status: how, last_lines: self.last_lines() };
         self.ended = Some(ended.clone());
         ended
     }
 
     /// Orders it to end, and kills it after `grace`.
-    pub(super) async fn end(&mut self, grace: Duration) -> Ended {
+    pub(super) async fn end(&mut self, grace: Duration) -> StubEnd {
         self.pipe = None;
         if timeout(grace, self.wait()).await.is_err() {
             self.kill();
@@ -169,7 +169,7 @@ impl Process {
 /// A node that is a child of this process.
 pub struct LocalStub {
     provider: LocalProvider,
-    process: Process,
+    process: PipedProcess,
     /// Whether its start was reported.
     reported_active: bool,
 }
@@ -190,12 +190,12 @@ impl Stub for LocalStub {
         self.process.last_lines()
     }
 
-    fn news(&mut self) -> LocalFuture<'_, StubNews> {
+    fn news(&mut self) -> LocalFuture<'_, StubEvent> {
         Box::pin(async {
             if !std::mem::replace(&mut self.reported_active, true) {
-                return StubNews::Active;
+                return StubEvent::Active;
             }
-            StubNews::Ended(self.process.wait().await)
+            StubEvent::Ended(self.process.wait().await)
         })
     }
 
@@ -211,7 +211,7 @@ impl Stub for LocalStub {
         })
     }
 
-    fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
+    fn release(&mut self, grace: Duration) -> LocalFuture<'_, StubEnd> {
         Box::pin(self.process.end(grace))
     }
 
@@ -264,9 +264,9 @@ mod tests {
         }
     }
 
-    async fn ended(stub: &mut LocalStub) -> Ended {
+    async fn ended(stub: &mut LocalStub) -> StubEnd {
         loop {
-            if let StubNews::Ended(ended) = stub.news().await {
+            if let StubEvent::Ended(ended) = stub.news().await {
                 return ended;
             }
         }
@@ -291,7 +291,7 @@ mod tests {
         let provider = shell(script);
         let mut process = provider.spawn(&request).unwrap();
         let ended = ended(&mut process).await;
-        assert_eq!(ended.how, "exit status: 3");
+        assert_eq!(ended.status, "exit status: 3");
         assert_eq!(ended.last_lines.len(), LAST_LINES);
         assert_eq!(ended.last_lines[LAST_LINES - 1], "hello 9");
         assert!(ended.describe().contains("exit status: 3"));
@@ -305,12 +305,12 @@ mod tests {
         let request = request(dir.path());
         let mut process = shell("cat; echo bye >&2").spawn(&request).unwrap();
         // A dropped wait must not end it.
-        assert_eq!(process.news().await, StubNews::Active);
+        assert_eq!(process.news().await, StubEvent::Active);
         assert!(timeout(Duration::from_millis(50), process.news()).await.is_err());
         assert!(alive(process.pid().unwrap()));
         let ended = process.release(LONG).await;
-        assert_eq!((ended.how.as_str(), ended.last_lines), ("exit status: 0", vec!["bye".into()]));
-        assert_eq!(process.release(LONG).await.how, "exit status: 0");
+        assert_eq!((ended.status.as_str(), ended.last_lines), ("exit status: 0", vec!["bye".into()]));
+        assert_eq!(process.release(LONG).await.status, "exit status: 0");
     }
 
     #[actix_rt::test]
@@ -322,7 +322,7 @@ mod tests {
         process.recruit(&request, LONG).await.unwrap();
         let ended = ended(&mut process).await;
         assert_eq!(
-            (ended.how.as_str(), ended.last_lines),
+            (ended.status.as_str(), ended.last_lines),
             ("exit status: 4", vec!["second hello".into()])
         );
         let log = std::fs::read_to_string(&request.log).unwrap();
@@ -335,7 +335,7 @@ mod tests {
         let request = request(dir.path());
         let mut process = shell("exec sleep 600").spawn(&request).unwrap();
         let ended = process.release(Duration::from_millis(50)).await;
-        assert_eq!(ended.how, "signal: 9 (SIGKILL)");
+        assert_eq!(ended.status, "signal: 9 (SIGKILL)");
     }
 
     #[actix_rt::test]

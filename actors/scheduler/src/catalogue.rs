@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_base::id::ClusterId;
 
-use crate::files::{FileEntry, FileStatus, FilesHere};
+use crate::files::{FileEntry, FileStatus, FilesReport};
 
 /// Greatest number of files that an error message lists.
 const LISTED_MAX: usize = 8;
@@ -20,8 +20,8 @@ pub(crate) struct Catalogue {
 
 impl Catalogue {
     /// Records a cluster's report. Returns the names whose entries changed.
-    pub(crate) fn here(&mut self, here: FilesHere) -> BTreeSet<String> {
-        let FilesHere { cluster, files } = here;
+    pub(crate) fn here(&mut self, here: FilesReport) -> BTreeSet<String> {
+        let FilesReport { cluster, files } = here;
         // Unknown files count as absent, so that no job is placed where its files cannot be read.
         let files = files.unwrap_or_default();
         self.reported.insert(cluster.clone());
@@ -114,13 +114,13 @@ impl Catalogue {
 mod tests {
     use super::*;
 
-    fn here(cluster: &str, files: &[(&str, u64)]) -> FilesHere {
+    fn here(cluster: &str, files: &[(&str, u64)]) -> FilesReport {
         let entry = |&(name, bytes): &(&str, u64)| FileEntry {
             name: name.to_owned(),
             bytes,
             sum: format!("{bytes:064}"),
         };
-        FilesHere { cluster: cluster.into(), files: Ok(files.iter().map(entry).collect()) }
+        FilesReport { cluster: cluster.into(), files: Ok(files.iter().map(entry).collect()) }
     }
 
     fn names(changed: BTreeSet<String>) -> Vec<String> {
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(catalogue.file("b").differs(), None);
         // A cluster that cannot read its directory has no files.
         let files = Err("permission denied".to_owned());
-        assert_eq!(names(catalogue.here(FilesHere { cluster: "ams".into(), files })), ["a", "b"]);
+        assert_eq!(names(catalogue.here(FilesReport { cluster: "ams".into(), files })), ["a", "b"]);
         assert_eq!(catalogue.files(), []);
     }
 

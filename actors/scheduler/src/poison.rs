@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use springtide_base::id::{ClusterId, Incarnation, NodeId, TaskPath};
 use springtide_net::membership::Member;
-use springtide_runtime::work::HeldTask;
+use springtide_runtime::work::LeasedTask;
 use tokio::time::Instant;
 
 use crate::job::{DeadHolder, JobError};
@@ -32,7 +32,7 @@ type NodeIncarnation = (NodeId, Incarnation);
 
 /// A node that is dead according to the membership.
 #[derive(Clone, Debug)]
-pub struct Dead {
+pub struct DeadNode {
     /// Name of the node.
     pub node: NodeId,
     /// Its incarnation that died.
@@ -45,7 +45,7 @@ pub struct Dead {
     pub leaving: bool,
 }
 
-impl Dead {
+impl DeadNode {
     /// Creates the entry of a dead member.
     pub fn of(node: &NodeId, member: &Member, reason: &str) -> Self {
         let Member { incarnation, ref cluster, leaving, .. } = *member;
@@ -72,7 +72,7 @@ struct TaskHolders {
 
 /// Result of the detection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PoisonVerdict {
     /// No task is to blame.
     Clean,
     /// Check again at this time, when the loss of a whole cluster can be excluded.
@@ -85,7 +85,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Poisoned {
     /// The task that its holders were executing.
-    pub task: HeldTask,
+    pub task: LeasedTask,
     /// The deaths that count, in order of the nodes' names.
     pub holders: Vec<DeadHolder>,
 }
@@ -98,7 +98,7 @@ impl From<Poisoned> for JobError {
 
 /// Record of deaths and of the tasks held at them.
 #[derive(Debug)]
-pub struct Poison {
+pub struct PoisonDetector {
     limit: u32,
     patient: bool,
     deaths: BTreeMap<NodeIncarnation, Death>,
@@ -106,7 +106,7 @@ pub struct Poison {
     cluster_losses: u32,
 }
 
-impl Poison {
+impl PoisonDetector {
     /// Blames a task for the deaths of `limit` distinct nodes; 0: never.
     pub fn new(limit: u32) -> Self {
         let (deaths, held) = (BTreeMap::new(), BTreeMap::new());
@@ -121,9 +121,9 @@ impl Poison {
 
     /// Records deaths reported by the membership. `lives_on` returns whether a cluster has members
     /// left.
-    pub fn died(
+    pub fn record_deaths(
         &mut self,
-        dead: impl IntoIterator<Item = Dead>,
+        dead: impl IntoIterator<Item = DeadNode>,
         lives_on: impl Fn(&ClusterId) -> bool,
         now: Instant,
     ) {
@@ -131,7 +131,7 @@ impl Poison {
             return;
         }
         let mut clusters = BTreeSet::new();
-        for Dead { node, incarnation, cluster, reason, leaving } in dead {
+        for DeadNode { node, incarnation, cluster, reason, leaving } in dead {
             clusters.insert(cluster.clone());
             let death = Death { cluster, reason, leaving, time: now, cluster_loss: None };
             self.deaths.entry((node, incarnation)).or_insert(death);
@@ -158,12 +158,12 @@ impl Poison {
 
     /// Records tasks of an owner that a node held at its death. Without a recorded death, the node
     /// left in order or died before this record started.
-    pub fn held(&mut self, node: &NodeId, incarnation: Incarnation, tasks: Vec<HeldTask>) {
+    pub fn record_held(&mut self, node: &NodeId, incarnation: Incarnation, tasks: Vec<LeasedTask>) {
         let incarnation = (node.clone(), incarnation);
         if !self.deaths.contains_key(&incarnation) {
             return;
         }
-        for HeldTask { path, name } in tasks {
+        for LeasedTask { path, name } in tasks {
             if !self.held.contains_key(&path) {
                 while self.held.len() >= TASKS_MAX && self.forget_oldest(Some(&incarnation)) {}
                 if self.held.len() >= TASKS_MAX {
@@ -179,19 +179,19 @@ impl Poison {
     }
 
     /// Clears a task that has made new progress: earlier deaths have another cause.
-    pub fn absolve(&mut self, path: &TaskPath) {
+    pub fn clear(&mut self, path: &TaskPath) {
         self.held.remove(path);
     }
 
     /// Clears all tasks that last as long as the job, after new progress of the job.
-    pub fn absolve_lasting(&mut self, lasts: impl Fn(&str) -> bool) {
+    pub fn clear_lasting(&mut self, lasts: impl Fn(&str) -> bool) {
         self.held.retain(|_, held| !lasts(&held.name));
     }
 
     /// Returns the task to blame: the one with the most deaths, and of several the innermost.
-    pub fn verdict(&self, now: Instant) -> Verdict {
+    pub fn verdict(&self, now: Instant) -> PoisonVerdict {
         if self.limit == 0 {
-            return Verdict::Clean;
+            return PoisonVerdict::Clean;
         }
         let mut worst: Option<((usize, usize), Poisoned)> = None;
         let mut wait: Option<Instant> = None;
@@ -205,7 +205,7 @@ impl Poison {
             if sure >= self.limit() {
                 let rank = (sure, path.0.len());
                 if worst.as_ref().is_none_or(|(known, _)| rank > *known) {
-                    let task = HeldTask { path: path.clone(), name: held.name.clone() };
+                    let task = LeasedTask { path: path.clone(), name: held.name.clone() };
                     let holders =
                         counted.iter().filter_map(|incarnation| self.holder(incarnation)).collect();
                     worst = Some((rank, Poisoned { task, holders }));
@@ -218,9 +218,9 @@ impl Poison {
             }
         }
         match (worst, wait) {
-            (Some((_, poisoned)), _) => Verdict::Poisoned(poisoned),
-            (None, Some(at)) => Verdict::Wait(at),
-            (None, None) => Verdict::Clean,
+            (Some((_, poisoned)), _) => PoisonVerdict::Poisoned(poisoned),
+            (None, Some(at)) => PoisonVerdict::Wait(at),
+            (None, None) => PoisonVerdict::Clean,
         }
     }
 
@@ -295,19 +295,19 @@ mod tests {
 
     use super::*;
 
-    fn task(path: &[u32]) -> HeldTask {
-        HeldTask { path: TaskPath(path.to_vec()), name: "leaf".into() }
+    fn task(path: &[u32]) -> LeasedTask {
+        LeasedTask { path: TaskPath(path.to_vec()), name: "leaf".into() }
     }
 
     /// Nodes are named `cluster-number`.
-    fn dead(node: &str, incarnation: u64, leaving: bool) -> Dead {
+    fn dead(node: &str, incarnation: u64, leaving: bool) -> DeadNode {
         let cluster = node.split('-').next().unwrap_or(node).into();
         let reason = format!("{node} aborted");
-        Dead { node: node.into(), incarnation: Incarnation(incarnation), cluster, reason, leaving }
+        DeadNode { node: node.into(), incarnation: Incarnation(incarnation), cluster, reason, leaving }
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum PoisonStep {
         /// These nodes die in one report with these incarnations, and these clusters have no
         /// members left.
         Die(&'static [(&'static str, u64)], &'static [&'static str]),
@@ -319,31 +319,31 @@ mod tests {
         /// The job made progress, and tasks of this name last as long as it.
         Further(&'static str),
     }
-    use Step::*;
+    use PoisonStep::*;
 
     /// The verdict after these steps: the blamed path with the nodes, the time to wait, or nothing.
-    fn verdict_after(mut book: Poison, steps: &[Step]) -> String {
+    fn verdict_after(mut book: PoisonDetector, steps: &[PoisonStep]) -> String {
         let mut now = Instant::now();
         for step in steps {
             match step {
                 Die(nodes, gone) => {
                     let nodes =
                         nodes.iter().map(|(node, incarnation)| dead(node, *incarnation, false));
-                    book.died(nodes, |cluster| !gone.contains(&cluster.as_str()), now);
+                    book.record_deaths(nodes, |cluster| !gone.contains(&cluster.as_str()), now);
                 }
-                Leaves(node) => book.died([dead(node, 1, true)], |_| true, now),
+                Leaves(node) => book.record_deaths([dead(node, 1, true)], |_| true, now),
                 Tell(node, incarnation, path) => {
-                    book.held(&(*node).into(), Incarnation(*incarnation), vec![task(path)]);
+                    book.record_held(&(*node).into(), Incarnation(*incarnation), vec![task(path)]);
                 }
                 Pass(ms) => now += Duration::from_millis(*ms),
-                Absolve(path) => book.absolve(&TaskPath(path.to_vec())),
-                Further(lasting) => book.absolve_lasting(|name| name == *lasting),
+                Absolve(path) => book.clear(&TaskPath(path.to_vec())),
+                Further(lasting) => book.clear_lasting(|name| name == *lasting),
             }
         }
         match book.verdict(now) {
-            Verdict::Clean => "clean".into(),
-            Verdict::Wait(at) => format!("wait {} ms", (at - now).as_millis()),
-            Verdict::Poisoned(Poisoned { task, holders }) => {
+            PoisonVerdict::Clean => "clean".into(),
+            PoisonVerdict::Wait(at) => format!("wait {} ms", (at - now).as_millis()),
+            PoisonVerdict::Poisoned(Poisoned { task, holders }) => {
                 let names: Vec<_> = holders.iter().map(|holder| holder.node.as_str()).collect();
                 format!("{} {}", task.path, names.join(" "))
             }
@@ -353,7 +353,7 @@ mod tests {
     const P: &[u32] = &[0, 1];
 
     /// These nodes die one after the other holding `P`.
-    fn in_turn(nodes: &[&'static str]) -> Vec<Step> {
+    fn in_turn(nodes: &[&'static str]) -> Vec<PoisonStep> {
         let mut steps = Vec::new();
         for node in nodes {
             let one: &'static [(&'static str, u64)] = Box::leak(Box::new([(*node, 1)]));
@@ -362,7 +362,7 @@ mod tests {
         steps
     }
 
-    fn with(mut steps: Vec<Step>, more: &[Step]) -> Vec<Step> {
+    fn with(mut steps: Vec<PoisonStep>, more: &[PoisonStep]) -> Vec<PoisonStep> {
         steps.extend(more.iter().cloned());
         steps
     }
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn only_some_deaths_count() {
         let two = || in_turn(&["a-1", "b-1"]);
-        let cases: Vec<(&str, Vec<Step>, &str)> = vec![
+        let cases: Vec<(&str, Vec<PoisonStep>, &str)> = vec![
             ("three nodes", in_turn(&["a-1", "b-1", "a-2"]), "/0.1 a-1 a-2 b-1"),
             ("two nodes", two(), "clean"),
             (
@@ -467,44 +467,44 @@ mod tests {
             ("absolved", with(in_turn(&["a-1", "b-1", "a-2"]), &[Absolve(P)]), "clean"),
         ];
         for (what, steps, expected) in cases {
-            assert_eq!(verdict_after(Poison::new(3), &steps), expected, "{what}");
+            assert_eq!(verdict_after(PoisonDetector::new(3), &steps), expected, "{what}");
         }
     }
 
     #[test]
     fn the_limit_is_respected_and_0_means_never() {
         let three = in_turn(&["a-1", "b-1", "a-2"]);
-        assert_eq!(verdict_after(Poison::new(0), &three), "clean");
-        assert_eq!(verdict_after(Poison::new(4), &three), "clean");
-        assert_eq!(verdict_after(Poison::new(1), &three[..2]), "/0.1 a-1");
-        assert_eq!(verdict_after(Poison::patient(1), &three[..3]), "wait 2900 ms");
+        assert_eq!(verdict_after(PoisonDetector::new(0), &three), "clean");
+        assert_eq!(verdict_after(PoisonDetector::new(4), &three), "clean");
+        assert_eq!(verdict_after(PoisonDetector::new(1), &three[..2]), "/0.1 a-1");
+        assert_eq!(verdict_after(PoisonDetector::patient(1), &three[..3]), "wait 2900 ms");
         assert_eq!(
-            verdict_after(Poison::patient(1), &with(three, &[Pass(2900)])),
+            verdict_after(PoisonDetector::patient(1), &with(three, &[Pass(2900)])),
             "/0.1 a-1 a-2 b-1"
         );
     }
 
     #[test]
     fn the_innermost_task_with_the_most_deaths_is_blamed() {
-        let mut book = Poison::new(2);
+        let mut book = PoisonDetector::new(2);
         let now = Instant::now();
         for node in ["a-1", "b-1"] {
-            book.died([dead(node, 1, false)], |_| true, now);
-            book.held(&node.into(), Incarnation(1), vec![task(&[0]), task(&[3, 1]), task(&[4])]);
+            book.record_deaths([dead(node, 1, false)], |_| true, now);
+            book.record_held(&node.into(), Incarnation(1), vec![task(&[0]), task(&[3, 1]), task(&[4])]);
         }
-        let Verdict::Poisoned(Poisoned { task, .. }) = book.verdict(now) else { panic!() };
+        let PoisonVerdict::Poisoned(Poisoned { task, .. }) = book.verdict(now) else { panic!() };
         assert_eq!(task.path, TaskPath(vec![3, 1]));
     }
 
     #[test]
     fn the_record_is_bounded_and_old_entries_are_deleted_first() {
-        let mut book = Poison::new(2);
+        let mut book = PoisonDetector::new(2);
         let mut now = Instant::now();
         for incarnation in 0..DEATHS_MAX as u64 + 200 {
             now += CLUSTER_WITHIN;
-            book.died([dead("a-1", incarnation, false)], |_| true, now);
+            book.record_deaths([dead("a-1", incarnation, false)], |_| true, now);
             let of = |n: u32| task(&[incarnation as u32, n]);
-            book.held(&"a-1".into(), Incarnation(incarnation), (0..100).map(of).collect());
+            book.record_held(&"a-1".into(), Incarnation(incarnation), (0..100).map(of).collect());
             assert!(book.deaths.len() <= DEATHS_MAX && book.held.len() <= TASKS_MAX);
         }
         let newest = DEATHS_MAX as u32 + 199;
@@ -526,7 +526,7 @@ mod tests {
             again in proptest::collection::vec(any::<proptest::sample::Index>(), 0..40),
             limit in 1..5u32,
         ) {
-            let mut book = Poison::new(limit);
+            let mut book = PoisonDetector::new(limit);
             let mut now = Instant::now();
             let mut plain: BTreeMap<u32, BTreeSet<u8>> = BTreeMap::new();
             let mut known: BTreeMap<(u8, u64), bool> = BTreeMap::new();
@@ -534,14 +534,14 @@ mod tests {
                 now += CLUSTER_WITHIN;
                 // Further reports of the same death are ignored.
                 let leaving = *known.entry((*node, *incarnation)).or_insert(*leaving);
-                book.died([dead(&format!("a-{node}"), *incarnation, leaving)], |_| true, now);
+                book.record_deaths([dead(&format!("a-{node}"), *incarnation, leaving)], |_| true, now);
                 if !leaving {
                     plain.entry(*path).or_default().insert(*node);
                 }
             }
-            let tell = |book: &mut Poison, (node, incarnation, path, _): &(u8, u64, u32, bool)| {
+            let tell = |book: &mut PoisonDetector, (node, incarnation, path, _): &(u8, u64, u32, bool)| {
                 let node = format!("a-{node}").into();
-                book.held(&node, Incarnation(*incarnation), vec![task(&[*path])]);
+                book.record_held(&node, Incarnation(*incarnation), vec![task(&[*path])]);
             };
             if !deaths.is_empty() {
                 again.iter().for_each(|index| tell(&mut book, index.get(&deaths)));
@@ -549,13 +549,13 @@ mod tests {
             deaths.iter().for_each(|death| tell(&mut book, death));
             let most = plain.values().map(BTreeSet::len).max().unwrap_or(0);
             match book.verdict(now) {
-                Verdict::Poisoned(Poisoned { task, holders }) => {
+                PoisonVerdict::Poisoned(Poisoned { task, holders }) => {
                     let nodes: BTreeSet<_> = holders.iter().map(|holder| &holder.node).collect();
                     prop_assert_eq!(nodes.len(), plain[&task.path.0[0]].len());
                     prop_assert!(nodes.len() == most && most >= limit as usize);
                 }
-                Verdict::Clean => prop_assert!(most < limit as usize),
-                Verdict::Wait(_) => prop_assert!(false, "nothing to wait for"),
+                PoisonVerdict::Clean => prop_assert!(most < limit as usize),
+                PoisonVerdict::Wait(_) => prop_assert!(false, "nothing to wait for"),
             }
         }
     }

@@ -11,9 +11,9 @@ use actix::prelude::*;
 use springtide_protocol::receivers::Scheduler;
 use springtide_protocol::scheduler::{GetAuthority, JobAuthority};
 use springtide_runtime::id::{JobId, NodeId};
-use springtide_runtime::remote::{Origin, Received, Refusal, Remote, RemoteError};
+use springtide_runtime::remote::{MessageOrigin, ReceivedMessage, Refusal, Remote, RemoteError};
 
-use super::{About, Judgement, Rule, Ruled, Standing, judge};
+use super::{MessageSubject, Judgement, Rule, HasRule, SenderStanding, judge};
 
 /// Timeout of a query to the scheduler about a job's authority.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -23,25 +23,25 @@ const ASK_AGAIN: Duration = Duration::from_millis(250);
 const ASKS_MAX: u32 = 80;
 
 /// An outstanding answer of the scheduler.
-pub type Asking = Pin<Box<dyn Future<Output = Option<JobAuthority>>>>;
+pub type AuthorityQuery = Pin<Box<dyn Future<Output = Option<JobAuthority>>>>;
 
 /// An actor that judges messages about jobs.
-pub trait Judges: Actor<Context = Context<Self>> {
+pub trait AdmitsMessages: Actor<Context = Context<Self>> {
     /// Returns the sender's places in a job, as far as this actor knows them. `confirmed` is the
     /// scheduler's answer, after a query.
     fn standing(
         &mut self,
-        from: &Origin,
-        about: &About,
+        from: &MessageOrigin,
+        about: &MessageSubject,
         confirmed: Option<&JobAuthority>,
-    ) -> Standing;
+    ) -> SenderStanding;
 
     /// Queries the scheduler about a job and a sender; absent where the actor cannot.
-    fn ask(&self, from: &Origin, about: &About) -> Option<Asking>;
+    fn ask(&self, from: &MessageOrigin, about: &MessageSubject) -> Option<AuthorityQuery>;
 }
 
 /// Queries a scheduler about a job's coordinator, and whether `node` is a member.
-pub fn ask_scheduler(scheduler: &Remote<Scheduler>, node: NodeId, job: JobId) -> Asking {
+pub fn ask_scheduler(scheduler: &Remote<Scheduler>, node: NodeId, job: JobId) -> AuthorityQuery {
     let ask = GetAuthority { job, node };
     let call = scheduler.send(ask).deadline(ANSWER_WITHIN).start();
     Box::pin(async move {
@@ -58,7 +58,7 @@ pub fn ask_scheduler(scheduler: &Remote<Scheduler>, node: NodeId, job: JobId) ->
 }
 
 /// Waits before a message is judged again.
-pub fn wait() -> Asking {
+pub fn wait() -> AuthorityQuery {
     Box::pin(async {
         tokio::time::sleep(ASK_AGAIN).await;
         Some(JobAuthority::default())
@@ -66,7 +66,7 @@ pub fn wait() -> Asking {
 }
 
 /// Result of a judged message.
-pub enum Answer<A, M>
+pub enum AdmissionResult<A, M>
 where
     A: Actor + Handler<M>,
     M: Message,
@@ -76,19 +76,19 @@ where
     /// A refusal of the message.
     Refused,
     /// The scheduler must be asked first.
-    Later(Asking, Received<M>),
+    Later(AuthorityQuery, ReceivedMessage<M>),
 }
 
-impl<A, M> MessageResponse<A, Received<M>> for Answer<A, M>
+impl<A, M> MessageResponse<A, ReceivedMessage<M>> for AdmissionResult<A, M>
 where
-    A: Judges + Handler<M>,
-    M: Ruled,
+    A: AdmitsMessages + Handler<M>,
+    M: HasRule,
 {
     fn handle(self, ctx: &mut Context<A>, tx: Option<OneshotSender<M::Result>>) {
         match self {
-            Answer::Taken(answer) => answer.handle(ctx, tx),
-            Answer::Refused => drop(tx),
-            Answer::Later(asking, received) => resume(ctx, asking, received, tx, 1),
+            AdmissionResult::Taken(answer) => answer.handle(ctx, tx),
+            AdmissionResult::Refused => drop(tx),
+            AdmissionResult::Later(asking, received) => resume(ctx, asking, received, tx, 1),
         }
     }
 }
@@ -96,13 +96,13 @@ where
 /// Judges a message again after the scheduler's answer.
 fn resume<A, M>(
     ctx: &mut Context<A>,
-    asking: Asking,
-    received: Received<M>,
+    asking: AuthorityQuery,
+    received: ReceivedMessage<M>,
     tx: Option<OneshotSender<M::Result>>,
     asked: u32,
 ) where
-    A: Judges + Handler<M>,
-    M: Ruled,
+    A: AdmitsMessages + Handler<M>,
+    M: HasRule,
 {
     let on_done = move |confirmed: Option<JobAuthority>, actor: &mut A, ctx: &mut Context<A>| {
         let judgement = weigh(actor, &received, Some(confirmed.as_ref()));
@@ -124,9 +124,9 @@ fn resume<A, M>(
 
 /// Judges a message. `answered` is absent before a query of the scheduler, and empty if the
 /// scheduler does not know the job.
-fn weigh<A: Judges, M: Ruled>(
+fn weigh<A: AdmitsMessages, M: HasRule>(
     actor: &mut A,
-    received: &Received<M>,
+    received: &ReceivedMessage<M>,
     answered: Option<Option<&JobAuthority>>,
 ) -> Judgement {
     let (from, message) = (&received.from, &received.message);
@@ -135,10 +135,10 @@ fn weigh<A: Judges, M: Ruled>(
         Some(about) => {
             let standing = actor.standing(from, about, answered.flatten());
             // A scheduler that does not know the job will not know it later.
-            let unsure = standing.unsure && answered != Some(None);
-            Standing { unsure, ..standing }
+            let unsure = standing.is_uncertain && answered != Some(None);
+            SenderStanding { is_uncertain: unsure, ..standing }
         }
-        None => Standing::default(),
+        None => SenderStanding::default(),
     };
     let epoch = about.and_then(|about| about.epoch);
     let rule = Rule { places: message.places(), ..M::RULE };
@@ -151,34 +151,34 @@ fn weigh<A: Judges, M: Ruled>(
     }
 }
 
-fn ask_for<A: Judges, M: Ruled>(actor: &A, received: &Received<M>) -> Option<Asking> {
+fn ask_for<A: AdmitsMessages, M: HasRule>(actor: &A, received: &ReceivedMessage<M>) -> Option<AuthorityQuery> {
     actor.ask(&received.from, &received.message.about()?)
 }
 
-fn signed<M: Ruled>(received: Received<M>) -> M {
+fn signed<M: HasRule>(received: ReceivedMessage<M>) -> M {
     let mut message = received.message;
     message.sign(&received.from);
     message
 }
 
 /// Judges a message and passes it to its handler. [`judged!`](crate::judged) calls it.
-pub fn hear<A, M>(actor: &mut A, received: Received<M>, ctx: &mut Context<A>) -> Answer<A, M>
+pub fn hear<A, M>(actor: &mut A, received: ReceivedMessage<M>, ctx: &mut Context<A>) -> AdmissionResult<A, M>
 where
-    A: Judges + Handler<M>,
-    M: Ruled,
+    A: AdmitsMessages + Handler<M>,
+    M: HasRule,
 {
     let why = match weigh(actor, &received, None) {
         Judgement::Admit => {
-            return Answer::Taken(Handler::<M>::handle(actor, signed(received), ctx));
+            return AdmissionResult::Taken(Handler::<M>::handle(actor, signed(received), ctx));
         }
         Judgement::Ask => match ask_for(actor, &received) {
-            Some(asking) => return Answer::Later(asking, received),
+            Some(asking) => return AdmissionResult::Later(asking, received),
             None => Refusal::Unconfirmed,
         },
         Judgement::Refuse(why) => why,
     };
     received.refuse(why);
-    Answer::Refused
+    AdmissionResult::Refused
 }
 
 /// Makes an actor that implements [`Judges`](crate::admit::Judges) handle a message with a rule

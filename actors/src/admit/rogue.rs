@@ -29,36 +29,36 @@ use springtide_runtime::work::{
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::{RULES, Ruled};
-use crate::client::{Client, Heard, News};
+use super::{RULES, HasRule};
+use crate::client::{Client, ReceivedNews, JobUpdate};
 use crate::cluster::{
-    ClusterAlive, ClusterCoordinator, ClusterJoined, ClusterPeriod, FinishCluster, FinishWithout,
-    GetMemory, Joined, Period, Silent,
+    ClusterHeartbeat, ClusterCoordinator, ClusterReady, ClusterPeriod, FinishCluster, FinishWithout,
+    GetMemory, WorkerJoined, WorkerPeriod, NodeSilence,
 };
 use crate::coordinator::Coordinator;
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::head::{HEAD, HEAD_CLUSTER, Head};
 use crate::job::{
-    Assign, CHECKPOINTS, CLIENT, Cancel, DiedHolding, JobEnded, JobNote, JobOver, JobParams,
-    JobReport, JobSpec, MemberLost, NoteKind, Reached, Release, SCHEDULER, WORKER,
+    Assign, CHECKPOINTS, CLIENT, Cancel, TasksHeldAtDeath, JobEndReport, JobNote, JobEndNotice, JobParams,
+    JobReport, JobSpec, LostMember, NoteKind, RootProgress, ReleaseWorker, SCHEDULER, WORKER,
     cluster_coordinator_name, coordinator_name, site_name,
 };
-use crate::links::Links;
-use crate::look::{Glance, LookAtCluster, LookAtJob};
-use crate::node::{Node, NodeOptions};
-use crate::policy::{Memory, Request};
+use crate::links::LinkChanges;
+use crate::look::{QueryWorker, InspectCluster, InspectJob};
+use crate::node::{RunningNode, NodeOptions};
+use crate::policy::{Memory, SchedulerRequest};
 use crate::provider::{JoinProvider, NodeRequest};
-use crate::scheduler::manager::Settings;
+use crate::scheduler::manager::ManagerSettings;
 use crate::scheduler::{
-    AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, Freed, GetJob, GetOffers, GetSample,
-    Granted, GrowthRefused, HandOver, JobEfficiency, JobState, MemberSilent, NeedNodes, NodeFreed,
-    NodeState, NodesGranted, OfferGrowth, RequestNodes, Resize, ResizeJob, RootAdvanced, Scheduler,
+    AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, ReleaseReason, GetJob, GetOffers, GetSample,
+    JobGrant, GrowthRefused, HandOver, JobEfficiency, JobState, MemberSilent, NeedNodes, NodeFreed,
+    NodeState, NodeGrant, OfferGrowth, RequestNodes, Resize, ResizeJob, RootAdvanced, Scheduler,
     SpeedsMeasured, Submit, Subscribe, TakeOver, WithdrawNodes,
 };
 use crate::store::Store;
 use crate::worker::{
-    Bequeath, Bequest, ChangeView, FindRoot, Finish, GetRoot, KeepRoot, KeptRoot, Leave, NewView,
+    PrepareSuccessor, HandoverState, ChangeView, FindCheckpoint, Finish, GetCheckpoint, StoreCheckpoint, RootCheckpoint, Leave, NewView,
     ProbeMember, Worker, WorkerConfig,
 };
 use springtide_protocol::names::{PROBER, REGISTRAR};
@@ -107,21 +107,21 @@ impl Job for CountingJob {
 }
 
 /// A head, joined nodes, a client, and two strangers with valid certificates.
-struct Grid {
+struct RogueGrid {
     head: Head,
     nodes: Vec<Endpoint>,
     client: Endpoint,
-    news: mpsc::Receiver<Heard>,
+    news: mpsc::Receiver<ReceivedNews>,
     fingerprint: u64,
-    _links: Arc<Links>,
-    _ends: Vec<mpsc::UnboundedSender<crate::node::End>>,
+    _links: Arc<LinkChanges>,
+    _ends: Vec<mpsc::UnboundedSender<crate::node::EndOrder>>,
     rogue: Endpoint,
     /// A client of another user.
     other: Endpoint,
     _dir: tempfile::TempDir,
 }
 
-impl Grid {
+impl RogueGrid {
     async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let ca = Ca::ephemeral("home").unwrap();
@@ -131,7 +131,7 @@ impl Grid {
         };
         let store = Store::open(dir.path()).unwrap();
         let head = endpoint(HEAD, HEAD_CLUSTER, "head");
-        let mut head = Head::start(head, store, Settings::default());
+        let mut head = Head::start(head, store, ManagerSettings::default());
         let request = |n: u32| NodeRequest {
             node: format!("{LAB}-{n}").into(),
             program: Default::default(),
@@ -154,13 +154,13 @@ impl Grid {
                 worker: WorkerConfig::real(1),
                 hardware: Hardware::default(),
                 pid: 1,
-                leave_within: Duration::ZERO,
+                leave_timeout: Duration::ZERO,
                 actors: None,
                 registered: None,
                 renewal: None,
-                patient: false,
+                waits_for_head: false,
             };
-            let node = Node::start(own.clone(), options, registry.clone());
+            let node = RunningNode::start(own.clone(), options, registry.clone());
             let (end, orders) = mpsc::unbounded_channel();
             actix_rt::spawn(async move { drop(node.serve(orders).await) });
             nodes.push(own);
@@ -197,7 +197,7 @@ impl Grid {
         panic!("the nodes are not there: {:?}", grid.head.status().await);
     }
 
-    async fn submit(&self) -> Granted {
+    async fn submit(&self) -> JobGrant {
         let scheduler: Remote<Scheduler> = self.client.hub.remote(&HEAD.into(), SCHEDULER);
         let submit = Submit {
             name: CountingJob::NAME.to_owned(),
@@ -219,7 +219,7 @@ impl Grid {
             loop {
                 let (of, news, _) = self.news.recv().await.unwrap();
                 assert_eq!(of, job, "the client hears of its own job alone: {news:?}");
-                if let News::Ended(ended) = news {
+                if let JobUpdate::Ended(ended) = news {
                     return ended.outcome.unwrap();
                 }
             }
@@ -228,7 +228,7 @@ impl Grid {
     }
 
     /// Compares what the published actors accept with what senders may send them.
-    fn check_receivers(&self, granted: &Granted) {
+    fn check_receivers(&self, granted: &JobGrant) {
         let (lab, job) = (ClusterId::from(LAB), granted.job);
         let coordinator = granted.view.coordinator.as_ref().unwrap();
         let host = &granted.view.cluster_coordinators[&lab];
@@ -277,12 +277,12 @@ impl Attempts {
     where
         A: Actor + Handler<M>,
         A::Context: ToEnvelope<A, M>,
-        M: Ruled,
+        M: HasRule,
     {
         let remote: Remote<A> = self.stranger.hub.remote(node, actor);
         self.names.insert(M::NAME);
         match remote.send(message).deadline(LONG).await {
-            Err(RemoteError::Refused { why, .. }) => *self.refused.entry(why).or_default() += 1,
+            Err(RemoteError::Refused { reason: why, .. }) => *self.refused.entry(why).or_default() += 1,
             Err(error) => panic!("{} to {actor} on {node}: {error}", M::NAME),
             Ok(_) => self.admitted.push(format!("{} to {actor} on {node}", M::NAME)),
         }
@@ -298,7 +298,7 @@ struct Forged {
 }
 
 impl Forged {
-    fn of(rogue: &Endpoint, granted: &Granted, job: JobId, epoch: Epoch) -> Self {
+    fn of(rogue: &Endpoint, granted: &JobGrant, job: JobId, epoch: Epoch) -> Self {
         let me = rogue.net.contact();
         let own = Member {
             incarnation: rogue.net.me().incarnation,
@@ -314,9 +314,9 @@ impl Forged {
         Self { job, epoch, me, view }
     }
 
-    fn kept(&self) -> KeptRoot {
+    fn kept(&self) -> RootCheckpoint {
         let saved = SavedRoot { next_child: 7, seq: 9, state: vec![1, 2].into() };
-        KeptRoot { epoch: self.epoch, saved, iterations: 3 }
+        RootCheckpoint { epoch: self.epoch, saved, iterations: 3 }
     }
 
     async fn to_scheduler(&self, attempts: &mut Attempts) {
@@ -328,33 +328,33 @@ impl Forged {
                 attempts.send::<Scheduler, _>(&head, SCHEDULER, $message).await
             };
         }
-        send!(JobOver { job, epoch, ok: true, ended: None });
+        send!(JobEndNotice { job, epoch, ok: true, ended: None });
         let silent = |by: Option<ClusterId>| MemberSilent {
             job,
             epoch,
             node: node.clone(),
             incarnation,
             reason: "silent".into(),
-            by,
-            voice: None,
+            reporting_cluster: by,
+            reporter: None,
         };
         send!(silent(None));
         send!(silent(Some(LAB.into())));
         send!(RequestNodes {
             job,
             epoch,
-            request: Request { count: 1, ..Request::default() },
+            request: SchedulerRequest { count: 1, ..SchedulerRequest::default() },
             benchmark: None,
             rtt_s: BTreeMap::new(),
             bandwidth: BTreeMap::new(),
         });
         send!(WithdrawNodes { job, epoch, count: 1 });
-        send!(NeedNodes { job, epoch, count: 1, within_ms: None, number: 0 });
+        send!(NeedNodes { job, epoch, count: 1, timeout_ms: None, number: 0 });
         let node_freed = |why| NodeFreed { job, epoch, node: node.clone(), incarnation, why };
-        send!(node_freed(Freed::Left));
-        send!(node_freed(Freed::Refused { reason: "test".into(), busy: Some(JobId(777)) }));
+        send!(node_freed(ReleaseReason::Left));
+        send!(node_freed(ReleaseReason::Refused { reason: "test".into(), busy: Some(JobId(777)) }));
         send!(HandOver { job, epoch, to: self.me.node.clone(), reason: "test".into() });
-        let reached = Reached { checkpoint: 9, iterations: 9, done: 9 };
+        let reached = RootProgress { checkpoint: 9, iterations: 9, done: 9 };
         send!(RootAdvanced { job, epoch, reached });
         send!(GetOffers { job, epoch });
         send!(GetSample { job, epoch, cluster: LAB.into() });
@@ -384,7 +384,7 @@ impl Forged {
         };
         let (client, scheduler) = (self.me.clone(), self.me.clone());
         send!(Assign { spec, view: self.view.clone(), client, scheduler, benchmark: None });
-        send!(Release { job, over: true, epoch });
+        send!(ReleaseWorker { job, over: true, epoch });
         send!(AuditJob { job });
         let (members, lost, reason) = Default::default();
         let lost: Option<NodeId> = lost;
@@ -402,23 +402,23 @@ impl Forged {
         send!(ChangeView { job, change });
         send!(Leave { job, epoch, deadline_ms: Some(1) });
         send!(Finish { job, epoch });
-        let bequest = Bequest {
+        let bequest = HandoverState {
             epoch,
             memory: Memory::default(),
             root: Some(self.kept()),
             left: Default::default(),
         };
-        send!(Bequeath { job, bequest });
-        send!(FindRoot { job });
+        send!(PrepareSuccessor { job, bequest });
+        send!(FindCheckpoint { job });
         let incarnation = Incarnation(1);
         send!(ProbeMember { job, node: node.clone(), incarnation });
-        send!(GetRoot { job });
-        send!(Glance { job });
-        attempts.send::<Worker, _>(node, CHECKPOINTS, KeepRoot { job, kept: self.kept() }).await;
+        send!(GetCheckpoint { job });
+        send!(QueryWorker { job });
+        attempts.send::<Worker, _>(node, CHECKPOINTS, StoreCheckpoint { job, kept: self.kept() }).await;
     }
 
     /// To the roles on nodes of the real job, about the forged one.
-    async fn to_roles(&self, granted: &Granted, attempts: &mut Attempts) {
+    async fn to_roles(&self, granted: &JobGrant, attempts: &mut Attempts) {
         let (job, epoch) = (self.job, self.epoch);
         let me = attempts.stranger.net.me().clone();
         let (root, name) = (granted.coordinator.node.clone(), coordinator_name(granted.job));
@@ -428,7 +428,7 @@ impl Forged {
             };
         }
         let (cluster, view) = (ClusterId::from(LAB), (epoch, 9));
-        send!(ClusterJoined { job, cluster: cluster.clone(), workers: 9 });
+        send!(ClusterReady { job, cluster: cluster.clone(), workers: 9 });
         send!(ClusterPeriod {
             job,
             cluster: cluster.clone(),
@@ -444,23 +444,23 @@ impl Forged {
             benchmark: None,
         });
         let (node, incarnation) = (me.node.clone(), me.incarnation);
-        send!(ClusterAlive { job, node: node.clone(), incarnation });
-        send!(DiedHolding { job, losses: Vec::new() });
+        send!(ClusterHeartbeat { job, node: node.clone(), incarnation });
+        send!(TasksHeldAtDeath { job, losses: Vec::new() });
         for silent in granted.view.members.keys() {
-            send!(Silent { job, node: silent.clone(), silent_ms: 1 << 40 });
+            send!(NodeSilence { job, node: silent.clone(), silent_ms: 1 << 40 });
         }
         let (victim, reason) = (NodeId::from(format!("{LAB}-2")), "test".to_owned());
-        send!(MemberLost { job, node: victim.clone(), reason: reason.clone() });
-        send!(NodesGranted { job, nodes: Vec::new(), open: 0 });
+        send!(LostMember { job, node: victim.clone(), reason: reason.clone() });
+        send!(NodeGrant { job, nodes: Vec::new(), open: 0 });
         let nodes = vec![victim.clone()];
         send!(AskLeave { job, nodes, reason: reason.clone(), deadline_ms: Some(1) });
         let why = reason.clone();
         send!(OfferGrowth { job, cluster: cluster.clone(), count: 1, why: why.clone() });
         let (mandatory, within_ms) = (true, 1);
-        send!(AskShrink { job, cluster: cluster.clone(), count: 1, mandatory, within_ms, why });
+        send!(AskShrink { job, cluster: cluster.clone(), count: 1, mandatory, timeout_ms, why });
         send!(BetterFree { job, offers: BTreeMap::new() });
         send!(GrowthRefused { job, reason: reason.clone(), number: 0 });
-        send!(LookAtJob { job });
+        send!(InspectJob { job });
         send!(Cancel { job, reason });
         let (host, name) = (
             granted.view.cluster_coordinators[&cluster].clone(),
@@ -471,7 +471,7 @@ impl Forged {
                 attempts.send::<ClusterCoordinator, _>(&host, &name, $message).await
             };
         }
-        send!(Joined { job, node: node.clone(), incarnation, threads: 1, partial: true });
+        send!(WorkerJoined { job, node: node.clone(), incarnation, threads: 1, partial: true });
         let report = NodeReport {
             node,
             incarnation,
@@ -480,9 +480,9 @@ impl Forged {
             statistics: Statistics::default(),
         };
         let (measure, candidate, benchmark) = (None, None, None);
-        send!(Period { job, view, report, measure, candidate, benchmark });
+        send!(WorkerPeriod { job, view, report, measure, candidate, benchmark });
         send!(GetMemory { job });
-        send!(LookAtCluster { job });
+        send!(InspectCluster { job });
         send!(FinishCluster { job, epoch });
         send!(FinishWithout { job, epoch, node: victim });
     }
@@ -490,7 +490,7 @@ impl Forged {
     async fn to_client(&self, client: &NodeId, attempts: &mut Attempts) {
         let (job, epoch) = (self.job, self.epoch);
         let outcome = Outcome { checksum: 666, result: serde_json::Value::Null };
-        let ended = |epoch| JobEnded {
+        let ended = |epoch| JobEndReport {
             job,
             epoch,
             outcome: Ok(outcome.clone()),
@@ -499,9 +499,9 @@ impl Forged {
         attempts.send::<Client, _>(client, CLIENT, ended(Some(epoch))).await;
         attempts.send::<Client, _>(client, CLIENT, ended(None)).await;
         let what = NoteKind::Outcome { outcome: Box::new(outcome.clone()) };
-        attempts.send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 0, what }).await;
+        attempts.send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 0, kind: what }).await;
         let what = NoteKind::Artifact { name: "result.json".into(), bytes: vec![1].into() };
-        attempts.send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 1, what }).await;
+        attempts.send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 1, kind: what }).await;
     }
 }
 
@@ -509,7 +509,7 @@ impl Forged {
 fn a_rogue_node_cannot_affect_a_job_of_others() {
     System::new().block_on(async {
         RELEASED.store(false, Ordering::Release);
-        let mut grid = Grid::start().await;
+        let mut grid = RogueGrid::start().await;
         let granted = grid.submit().await;
         let (job, workers) = (granted.job, granted.view.members.len());
         assert_eq!(workers, NODES as usize);

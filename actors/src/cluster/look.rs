@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::look::{ClusterLook, Glance, LookAtCluster, WorkerLook, WorkerSums};
+use springtide_protocol::look::{ClusterSnapshot, QueryWorker, InspectCluster, WorkerSnapshot, WorkerTotals};
 use springtide_protocol::names::WORKER;
 use springtide_protocol::receivers::Worker;
-use springtide_runtime::event::WorkerRow;
+use springtide_runtime::event::WorkerSample;
 use springtide_runtime::id::{Incarnation, NodeId};
 use springtide_runtime::meter::{Statistics, Times};
 use tokio::time::Instant;
@@ -44,7 +44,7 @@ pub(super) struct WorkerTable {
 struct KnownWorker {
     incarnation: Incarnation,
     updated: Instant,
-    sums: WorkerSums,
+    sums: WorkerTotals,
 }
 
 impl WorkerTable {
@@ -75,10 +75,10 @@ impl WorkerTable {
     ) {
         let seen = self.seen.get(node).filter(|seen| seen.incarnation == incarnation);
         let stolen = seen.map(|seen| seen.sums.stolen.clone()).unwrap_or_default();
-        self.update(node, incarnation, WorkerSums::of(statistics, stolen), Instant::now());
+        self.update(node, incarnation, WorkerTotals::of(statistics, stolen), Instant::now());
     }
 
-    fn update(&mut self, node: &NodeId, incarnation: Incarnation, sums: WorkerSums, at: Instant) {
+    fn update(&mut self, node: &NodeId, incarnation: Incarnation, sums: WorkerTotals, at: Instant) {
         match self.seen.get_mut(node) {
             Some(seen) if seen.incarnation > incarnation => {}
             // The report is a sign of life only.
@@ -93,7 +93,7 @@ impl WorkerTable {
 }
 
 /// A worker with its times since the job's start and its speed.
-type Sums<'a> = (&'a NodeId, Times, Option<f64>);
+type WorkerTimes<'a> = (&'a NodeId, Times, Option<f64>);
 
 /// Rows of workers for the run's log. Their rate is at most [`ROWS_RATE`], so that the
 /// coordinator's input is independent of the number of workers.
@@ -107,7 +107,7 @@ struct Rows {
 impl Rows {
     /// Ends a period of this length. `workers` contains their times since the job's start and their
     /// speeds.
-    fn period(&mut self, period_s: f64, workers: &[Sums<'_>]) -> Vec<WorkerRow> {
+    fn period(&mut self, period_s: f64, workers: &[WorkerTimes<'_>]) -> Vec<WorkerSample> {
         self.since = (self.since.0 + period_s, self.since.1 + 1);
         if self.since.1 < ROWS_EVERY || self.since.0 * ROWS_RATE < workers.len() as f64 * ROW_BYTES
         {
@@ -115,10 +115,10 @@ impl Rows {
         }
         self.since = (0.0, 0);
         let before = std::mem::take(&mut self.shown);
-        let row = |&(node, times, speed): &Sums<'_>| {
+        let row = |&(node, times, speed): &WorkerTimes<'_>| {
             let since = before.get(node).map_or(times, |before| times.since(before));
             self.shown.insert(node.clone(), times);
-            WorkerRow { node: node.clone(), time: since.percent(), speed: speed.map(|v| v as f32) }
+            WorkerSample { node: node.clone(), time: since.percent(), speed: speed.map(|v| v as f32) }
         };
         workers.iter().map(row).collect()
     }
@@ -131,9 +131,9 @@ impl ClusterCoordinator {
     }
 
     /// Rows of the workers for the run's log, in periods in which they are due.
-    pub(super) fn rows(&mut self, period_s: f64) -> Vec<WorkerRow> {
+    pub(super) fn rows(&mut self, period_s: f64) -> Vec<WorkerSample> {
         let workers = self.tally.iter().map(|(node, sums)| (node, sums.times, self.speed(node)));
-        let workers: Vec<Sums<'_>> = workers.collect();
+        let workers: Vec<WorkerTimes<'_>> = workers.collect();
         self.looked.rows.period(period_s, &workers)
     }
 
@@ -145,7 +145,7 @@ impl ClusterCoordinator {
                 continue;
             };
             let remote = self.hub.remote::<Worker>(&node, WORKER);
-            let glance = Glance { job: self.spec.id };
+            let glance = QueryWorker { job: self.spec.id };
             let request = remote.send(glance).deadline(GLANCE_WITHIN).start();
             ctx.spawn(request.into_actor(self).map(move |answer, cluster, _| {
                 // A worker without an answer is shown with the age of its last data.
@@ -157,10 +157,10 @@ impl ClusterCoordinator {
     }
 }
 
-impl Handler<LookAtCluster> for ClusterCoordinator {
-    type Result = MessageResult<LookAtCluster>;
+impl Handler<InspectCluster> for ClusterCoordinator {
+    type Result = MessageResult<InspectCluster>;
 
-    fn handle(&mut self, look: LookAtCluster, ctx: &mut Context<Self>) -> Self::Result {
+    fn handle(&mut self, look: InspectCluster, ctx: &mut Context<Self>) -> Self::Result {
         if look.job != self.spec.id {
             return MessageResult(None);
         }
@@ -172,7 +172,7 @@ impl Handler<LookAtCluster> for ClusterCoordinator {
             let seen = self.looked.seen.get(node);
             let seen = seen.filter(|seen| seen.incarnation == member.incarnation);
             let age = seen.map(|seen| now.saturating_duration_since(seen.updated).as_millis());
-            Some(WorkerLook {
+            Some(WorkerSnapshot {
                 node: node.clone(),
                 incarnation: member.incarnation,
                 leaving: member.leaving,
@@ -181,7 +181,7 @@ impl Handler<LookAtCluster> for ClusterCoordinator {
                 speed: self.speed(node),
             })
         };
-        MessageResult(Some(ClusterLook { workers: members.filter_map(worker).collect() }))
+        MessageResult(Some(ClusterSnapshot { workers: members.filter_map(worker).collect() }))
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn the_latest_report_counts_for_any_source() {
         let (node, at) = (NodeId::from("a"), Instant::now());
-        let sums = |us: u64| WorkerSums { times_us: [us, 0, 0, 0, 0], ..WorkerSums::default() };
+        let sums = |us: u64| WorkerTotals { times_us: [us, 0, 0, 0, 0], ..WorkerTotals::default() };
         let mut looked = WorkerTable::default();
         let known = |looked: &WorkerTable| {
             (looked.seen[&node].sums.times_us[0], looked.seen[&node].updated)
@@ -227,7 +227,7 @@ mod tests {
     fn rows_cover_the_time_since_the_last_and_fit_the_rate() {
         let names: Vec<NodeId> = (1..=16).map(|n| NodeId::from(format!("ams-{n}"))).collect();
         let mut rows = Rows::default();
-        let at = |worked: u64| -> Vec<Sums<'_>> {
+        let at = |worked: u64| -> Vec<WorkerTimes<'_>> {
             names.iter().map(|node| (node, times(worked, 1000), Some(2.0))).collect()
         };
         // 16 workers take 512 bytes, the budget of 4 s. Every fourth period suffices for any length

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::cluster::{ClusterPeriod, ClusterTold};
+use springtide_protocol::cluster::{ClusterPeriod, ClusterPeriodReply};
 use springtide_protocol::job::NoteKind;
 use springtide_protocol::names::SCHEDULER;
 use springtide_protocol::receivers::Scheduler;
@@ -22,10 +22,10 @@ use springtide_runtime::membership::View;
 use springtide_runtime::meter::{BenchmarkSpec, LinkReport, Scale, SpecId};
 use tokio::time::Instant;
 
-use super::{Coordinator, Phase};
+use super::{Coordinator, CoordinatorPhase};
 use crate::policy::{
-    self, Action, ClusterAggregate, Crash, Decision, Inputs, LinkEstimate, Logged, Memory, Mode,
-    Offer, Request, Root, Settings, Snapshot,
+    self, AdaptationAction, ClusterAggregate, Crash, Decision, Inputs, LinkEstimate, LoggedDecision, Memory, Mode,
+    NodeOffer, SchedulerRequest, RootNode, AdaptationSettings, Snapshot,
 };
 use crate::probe;
 
@@ -50,7 +50,7 @@ fn better_text(better: &BetterFree) -> String {
 
 /// The coordinator's knowledge for the policy.
 pub(super) struct Adaptation {
-    settings: Settings,
+    settings: AdaptationSettings,
     memory: Memory,
     period: u64,
     clusters: BTreeMap<ClusterId, ClusterState>,
@@ -102,7 +102,7 @@ fn characteristic_links(links: Vec<LinkEstimate>, home: Option<&ClusterId>) -> V
 
 impl Adaptation {
     /// Creates the state of a new job. `benchmark` is the job's own, if any.
-    pub(super) fn new(settings: Settings, benchmark: Option<BenchmarkSpec>) -> Self {
+    pub(super) fn new(settings: AdaptationSettings, benchmark: Option<BenchmarkSpec>) -> Self {
         Self {
             memory: Memory::new(&settings),
             settings,
@@ -268,7 +268,7 @@ impl Coordinator {
     }
 
     /// Records a cluster's period. Returns the reply for its coordinator.
-    pub(super) fn record_cluster_period(&mut self, message: &ClusterPeriod) -> ClusterTold {
+    pub(super) fn record_cluster_period(&mut self, message: &ClusterPeriod) -> ClusterPeriodReply {
         let adapt = &mut self.adaptation;
         let known = adapt.clusters.get(&message.cluster).map(|state| state.seq);
         // A replaced coordinator of the cluster may still send.
@@ -293,18 +293,18 @@ impl Coordinator {
         }
         let wanted = adapt.wanted();
         let known = wanted.as_ref().map(BenchmarkSpec::id);
-        ClusterTold {
+        ClusterPeriodReply {
             memory: Some(adapt.memory.clone()),
             scale: adapt.scale.clone(),
             proposed: adapt.benchmark.is_some(),
             benchmark: wanted.filter(|_| known != message.benchmark),
-            only: adapt.benchmark_node.clone(),
+            benchmark_node: adapt.benchmark_node.clone(),
         }
     }
 
     /// Ends the period: queries free nodes, then decides.
     pub(super) fn end_period(&mut self, ctx: &mut Context<Self>) {
-        if self.phase != Phase::Running {
+        if self.phase != CoordinatorPhase::Running {
             return;
         }
         let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
@@ -345,16 +345,16 @@ impl Coordinator {
         let clusters = view.members.clusters();
         let members = clusters.map(|(cluster, nodes)| (cluster.clone(), count(nodes))).collect();
         let root = view.coordinator.as_ref().and_then(|node| {
-            Some(Root { node: node.clone(), cluster: view.cluster_of(node)?.clone() })
+            Some(RootNode { node: node.clone(), cluster: view.cluster_of(node)?.clone() })
         });
-        let home = root.as_ref().map(|root: &Root| root.cluster.clone());
+        let home = root.as_ref().map(|root: &RootNode| root.cluster.clone());
         let unit = adapt.unit();
         let offers = adapt.offers.offers.iter().map(|(cluster, offer)| {
             // A speed in an unknown unit is unknown.
             let in_unit = |(node, speed): (&NodeId, &f64)| Some((node.clone(), speed * unit?));
             let nodes = offer.nodes.iter().filter_map(in_unit);
             let speed = unit.zip(offer.speed).map(|(unit, speed)| unit * speed);
-            let mut offer = Offer { nodes: nodes.collect(), speed, ..offer.clone() };
+            let mut offer = NodeOffer { nodes: nodes.collect(), speed, ..offer.clone() };
             if let Some((bandwidth, at)) = adapt.measured.get(cluster) {
                 offer.bandwidth = Some(*bandwidth);
                 offer.measured_s = Some(now.saturating_duration_since(*at).as_secs_f64());
@@ -393,7 +393,7 @@ impl Coordinator {
     }
 
     fn adapt(&mut self, ctx: &mut Context<Self>) {
-        if self.phase != Phase::Running {
+        if self.phase != CoordinatorPhase::Running {
             return;
         }
         let snapshot = self.snapshot();
@@ -401,7 +401,7 @@ impl Coordinator {
         let settings = self.adaptation.settings.clone();
         let (decision, next) = policy::decide(&snapshot, &memory, &settings);
         let inputs = Inputs { snapshot, memory, settings };
-        let logged = Logged { inputs, decision: decision.clone() };
+        let logged = LoggedDecision { inputs, decision: decision.clone() };
         self.decision_history.take_in(&logged);
         self.log_decision(&logged);
         self.adaptation.memory = next;
@@ -410,12 +410,12 @@ impl Coordinator {
             self.report_efficiency(efficiency, decision.nodes);
         }
         for action in &decision.actions {
-            let mut text = policy::action(action);
-            if let Some(reason) = decision.why.first() {
+            let mut text = policy::describe_action(action);
+            if let Some(reason) = decision.reasons.first() {
                 text = format!("{text}: {reason}");
             }
-            if !matches!(action, Action::Measure { .. }) {
-                self.notify_client(NoteKind::Say { text });
+            if !matches!(action, AdaptationAction::Measure { .. }) {
+                self.notify_client(NoteKind::Text { text });
             }
             self.execute(action, ctx);
         }
@@ -425,8 +425,8 @@ impl Coordinator {
         self.notify_client(NoteKind::Events { records: self.recorder.drain() });
     }
 
-    fn log_decision(&self, logged: &Logged) {
-        let Decision { why, .. } = &logged.decision;
+    fn log_decision(&self, logged: &LoggedDecision) {
+        let Decision { reasons: why, .. } = &logged.decision;
         let sentences: Vec<String> = why.iter().map(ToString::to_string).collect();
         match serde_json::to_value(logged) {
             Ok(inputs) => self.recorder.record(Event::Decision {
@@ -438,10 +438,10 @@ impl Coordinator {
         }
     }
 
-    fn execute(&mut self, action: &Action, ctx: &mut Context<Self>) {
+    fn execute(&mut self, action: &AdaptationAction, ctx: &mut Context<Self>) {
         match action {
-            Action::Request(request) => self.request(request, ctx),
-            Action::Withdraw { count } => {
+            AdaptationAction::Request(request) => self.request(request, ctx),
+            AdaptationAction::Withdraw { count } => {
                 let (job, epoch) = (self.spec.id, self.spec.epoch);
                 let withdraw = WithdrawNodes { job, epoch, count: *count };
                 let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
@@ -452,19 +452,19 @@ impl Coordinator {
                     Err(error) => tracing::warn!(%error, "a request was not withdrawn"),
                 }));
             }
-            Action::Remove { nodes, cause } => {
+            AdaptationAction::Remove { nodes, cause } => {
                 self.remove(nodes, &cause.to_string(), None, ctx);
             }
-            Action::RemoveCluster { cluster, cause } => {
+            AdaptationAction::RemoveCluster { cluster, cause } => {
                 let nodes: Vec<NodeId> = self.view.in_cluster(cluster).cloned().collect();
                 self.remove(&nodes, &cause.to_string(), None, ctx);
             }
-            Action::MoveRoot { to, .. } => {
+            AdaptationAction::MoveRoot { to, .. } => {
                 if !self.move_root(to, "the policy moves it", None, ctx) {
                     tracing::warn!(%to, "the root cannot move to this node");
                 }
             }
-            Action::Measure { cluster } => self.measure_bandwidth(cluster.clone(), ctx),
+            AdaptationAction::Measure { cluster } => self.measure_bandwidth(cluster.clone(), ctx),
         }
     }
 
@@ -493,7 +493,7 @@ impl Coordinator {
         }));
     }
 
-    fn request(&mut self, request: &Request, ctx: &mut Context<Self>) {
+    fn request(&mut self, request: &SchedulerRequest, ctx: &mut Context<Self>) {
         // Nodes that the program would return are not requested.
         let count = self.program_takes(request.count, None);
         if count == 0 {
@@ -525,7 +525,7 @@ impl Coordinator {
         let message = RequestNodes {
             job: self.spec.id,
             epoch: self.spec.epoch,
-            request: Request { count, min_speed, ..request.clone() },
+            request: SchedulerRequest { count, min_speed, ..request.clone() },
             benchmark: adapt.benchmark.clone(),
             rtt_s,
             bandwidth,
@@ -585,7 +585,7 @@ impl Coordinator {
     /// Handles a notification of better free nodes: it updates the offers.
     pub(super) fn better_free(&mut self, better: BetterFree) {
         tracing::info!(clusters = ?better.offers.keys(), "better nodes are free");
-        self.notify_client(NoteKind::Say { text: better_text(&better) });
+        self.notify_client(NoteKind::Text { text: better_text(&better) });
         self.adaptation.offers.offers = better.offers;
     }
 }

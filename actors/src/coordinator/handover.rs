@@ -15,12 +15,12 @@ use springtide_protocol::job::{JobError, NoteKind};
 use springtide_protocol::names::{SCHEDULER, WORKER};
 use springtide_protocol::receivers::{Scheduler, Worker};
 use springtide_protocol::scheduler::HandOver;
-use springtide_protocol::worker::{Bequeath, Bequest};
+use springtide_protocol::worker::{PrepareSuccessor, HandoverState};
 use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::work::{RootLeft, StopRoot};
+use springtide_runtime::work::{RootResults, StopRoot};
 use tokio::time::Instant;
 
-use super::{Coordinator, Phase};
+use super::{Coordinator, CoordinatorPhase};
 
 /// Minimum wait for a checkpoint.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ impl Coordinator {
         ctx: &mut Context<Self>,
     ) -> bool {
         let me = self.view.coordinator.clone();
-        if self.phase != Phase::Running || me.as_ref() == Some(to) {
+        if self.phase != CoordinatorPhase::Running || me.as_ref() == Some(to) {
             return false;
         }
         let patience = self.patience().min(deadline.map_or(Duration::MAX, |within| within / 2));
@@ -61,7 +61,7 @@ impl Coordinator {
             }
             let from = me.unwrap_or_else(|| "".into());
             let text = format!("the job's root moves from node {from} to {to}: {reason}");
-            self.notify_client(NoteKind::Say { text });
+            self.notify_client(NoteKind::Text { text });
             self.moving = Some(PendingMove { to: to.clone(), reason: reason.to_owned() });
             self.engine.stop_root(&StopRoot::AtCheckpoint);
         }
@@ -119,39 +119,39 @@ impl Coordinator {
 
     /// Stops the root without a checkpoint, after the wait for one.
     fn stop_root_now(&mut self, stop_within: Duration, ctx: &mut Context<Self>) {
-        if self.phase != Phase::Running {
+        if self.phase != CoordinatorPhase::Running {
             return;
         }
         let to = self.moving.as_ref().and_then(|moving| self.successor_or(&moving.to));
         if let (Some(moving), Some(to)) = (&mut self.moving, to) {
             tracing::info!(%to, "the root moves without a checkpoint");
             moving.to = to.clone();
-            self.engine.stop_root(&StopRoot::Now { heir: to });
+            self.engine.stop_root(&StopRoot::Now { successor: to });
             ctx.run_later(stop_within, |coordinator, ctx| coordinator.abandon_root(ctx));
         }
     }
 
     /// Abandons a root that does not stop, since it makes no calls to the runtime.
     fn abandon_root(&mut self, ctx: &mut Context<Self>) {
-        if self.phase != Phase::Running || self.moving.is_none() {
+        if self.phase != CoordinatorPhase::Running || self.moving.is_none() {
             return;
         }
-        if let Some(left) = self.engine.leave_root_behind() {
+        if let Some(left) = self.engine.detach_root() {
             tracing::info!("the root makes no calls and is abandoned");
             self.root_stopped(left, ctx);
         }
     }
 
     /// Hands over after the root has stopped.
-    pub(super) fn root_stopped(&mut self, mut left: RootLeft, ctx: &mut Context<Self>) {
+    pub(super) fn root_stopped(&mut self, mut left: RootResults, ctx: &mut Context<Self>) {
         let Some(PendingMove { to, reason }) = self.moving.take() else {
             let reason = "its root stopped without an order".to_owned();
             return self.end(Err(JobError::Start { reason }), ctx);
         };
-        if self.phase != Phase::Running {
+        if self.phase != CoordinatorPhase::Running {
             return;
         }
-        self.phase = Phase::HandingOver;
+        self.phase = CoordinatorPhase::HandingOver;
         let root = self.checkpoints.last().cloned();
         if let Some(kept) = &root {
             left.forget_before(kept.saved.next_child);
@@ -159,9 +159,9 @@ impl Coordinator {
         let (job, epoch) = (self.spec.id, self.spec.epoch);
         let Some(to) = self.successor_or(&to) else { return self.resume_here(left, ctx) };
         let memory = self.adaptation.memory().clone();
-        let bequest = Bequest { epoch, memory, root, left: left.clone() };
+        let bequest = HandoverState { epoch, memory, root, left: left.clone() };
         let worker = self.hub.remote::<Worker>(&to, WORKER);
-        let bequeath = worker.send(Bequeath { job, bequest }).deadline(BEQUEATH_WITHIN).start();
+        let bequeath = worker.send(PrepareSuccessor { job, bequest }).deadline(BEQUEATH_WITHIN).start();
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let handed = async move {
             if let Err(error) = bequeath.await {
@@ -194,12 +194,12 @@ impl Coordinator {
     }
 
     /// Resumes the root on this node, since it cannot move.
-    fn resume_here(&mut self, left: RootLeft, ctx: &mut Context<Self>) {
-        if self.phase != Phase::HandingOver {
+    fn resume_here(&mut self, left: RootResults, ctx: &mut Context<Self>) {
+        if self.phase != CoordinatorPhase::HandingOver {
             return;
         }
         let text = "the job's root cannot move now and continues on its node".to_owned();
-        self.notify_client(NoteKind::Say { text });
+        self.notify_client(NoteKind::Text { text });
         let root = self.checkpoints.last().cloned();
         self.engine.inherit_root(left);
         self.start_root(root, ctx);

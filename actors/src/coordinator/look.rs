@@ -6,27 +6,27 @@ use std::collections::{BTreeMap, VecDeque};
 
 use actix::prelude::*;
 use springtide_protocol::job::NoteKind;
-use springtide_protocol::look::{ClusterSum, DecisionLook, JobLook, LookAtJob};
-use springtide_runtime::event::{Event, WorkerRow};
+use springtide_protocol::look::{ClusterTotals, DecisionSummary, JobSnapshot, InspectJob};
+use springtide_runtime::event::{Event, WorkerSample};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::Statistics;
 
 use super::{Coordinator, PoisonError, workers_by_cluster};
-use crate::policy::Logged;
+use crate::policy::LoggedDecision;
 
 /// Maximum number of decisions with changes to report.
 const DECISIONS: usize = 32;
 /// Decisions that a coordinator keeps for inspection.
 #[derive(Debug, Default)]
 pub(super) struct DecisionHistory {
-    decisions: VecDeque<DecisionLook>,
+    decisions: VecDeque<DecisionSummary>,
     last: Vec<String>,
 }
 
 impl DecisionHistory {
-    pub(super) fn take_in(&mut self, logged: &Logged) {
-        self.last = logged.decision.why.iter().map(ToString::to_string).collect();
-        self.decisions.extend(DecisionLook::of(logged));
+    pub(super) fn take_in(&mut self, logged: &LoggedDecision) {
+        self.last = logged.decision.reasons.iter().map(ToString::to_string).collect();
+        self.decisions.extend(DecisionSummary::of(logged));
         let over = self.decisions.len().saturating_sub(DECISIONS);
         self.decisions.drain(..over);
     }
@@ -38,7 +38,7 @@ impl Coordinator {
         &mut self,
         cluster: &ClusterId,
         sums: &Statistics,
-        workers: Vec<WorkerRow>,
+        workers: Vec<WorkerSample>,
     ) -> Vec<Event> {
         let (job, before) = (self.spec.id, self.tally.latest(cluster).cloned());
         let period_s = self.spec.params.period().as_secs_f64();
@@ -73,11 +73,11 @@ impl Coordinator {
         }
     }
 
-    fn cluster_sums(&self) -> BTreeMap<ClusterId, ClusterSum> {
-        let mut sums: BTreeMap<ClusterId, ClusterSum> = BTreeMap::new();
+    fn cluster_sums(&self) -> BTreeMap<ClusterId, ClusterTotals> {
+        let mut sums: BTreeMap<ClusterId, ClusterTotals> = BTreeMap::new();
         for (cluster, workers) in workers_by_cluster(&self.view) {
             let host = self.view.cluster_coordinators.get(&cluster).cloned();
-            sums.insert(cluster, ClusterSum { host, workers, sums: Statistics::default() });
+            sums.insert(cluster, ClusterTotals { host, workers, sums: Statistics::default() });
         }
         for (cluster, statistics) in self.tally.iter() {
             sums.entry(cluster.clone()).or_default().sums = statistics.clone();
@@ -91,10 +91,10 @@ impl Coordinator {
     }
 }
 
-impl Handler<LookAtJob> for Coordinator {
-    type Result = MessageResult<LookAtJob>;
+impl Handler<InspectJob> for Coordinator {
+    type Result = MessageResult<InspectJob>;
 
-    fn handle(&mut self, look: LookAtJob, _: &mut Context<Self>) -> Self::Result {
+    fn handle(&mut self, look: InspectJob, _: &mut Context<Self>) -> Self::Result {
         if look.job != self.spec.id {
             return MessageResult(None);
         }
@@ -104,7 +104,7 @@ impl Handler<LookAtJob> for Coordinator {
             let progress = root.progress.map(|progress| (progress, root.unit.clone()));
             (progress, root.reached, root.iteration_s)
         };
-        MessageResult(Some(JobLook {
+        MessageResult(Some(JobSnapshot {
             epoch: self.view.epoch,
             view: self.view.version,
             root: self.view.coordinator.clone(),
@@ -118,7 +118,7 @@ impl Handler<LookAtJob> for Coordinator {
             clusters: self.cluster_sums(),
             latencies: self.latencies.summaries().unwrap_or_default(),
             decisions: self.decision_history.decisions.clone(),
-            thought: self.decision_history.last.clone(),
+            reasons: self.decision_history.last.clone(),
             links: self.links(),
         }))
     }

@@ -8,7 +8,7 @@ use actix::prelude::*;
 use springtide_protocol::job::{Assign, AssignError, NoteKind};
 use springtide_protocol::names::{SCHEDULER, WORKER};
 use springtide_protocol::receivers::{Scheduler, Worker};
-use springtide_protocol::scheduler::{AskLeave, Freed, GrantedNode, NodeFreed, NodesGranted};
+use springtide_protocol::scheduler::{AskLeave, ReleaseReason, GrantedNode, NodeFreed, NodeGrant};
 use springtide_protocol::worker::{FinalReport, Finish, Leave};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId, Peer};
@@ -16,7 +16,7 @@ use springtide_runtime::membership::{Member, View};
 use springtide_runtime::meter::Statistics;
 use springtide_runtime::remote::{Refusal, RemoteError};
 
-use super::{Coordinator, Phase};
+use super::{Coordinator, CoordinatorPhase};
 use crate::worker_calls::{assign_worker, send_assign};
 
 /// Maximum time for a leave without a deadline. By then the detector would have noticed its death.
@@ -88,7 +88,7 @@ impl AssignFailure {
 
 impl Coordinator {
     /// Accepts nodes that the scheduler grants.
-    pub(super) fn nodes_granted(&mut self, granted: NodesGranted, ctx: &mut Context<Self>) {
+    pub(super) fn nodes_granted(&mut self, granted: NodeGrant, ctx: &mut Context<Self>) {
         tracing::info!(nodes = granted.nodes.len(), open = granted.open, "nodes are granted");
         self.adaptation.came(granted.nodes.len());
         self.changes.granted.extend(granted.nodes);
@@ -105,13 +105,13 @@ impl Coordinator {
             .into_iter()
             .map(|granted| (granted.node, granted.member))
             .collect();
-        if self.phase != Phase::Running {
+        if self.phase != CoordinatorPhase::Running {
             let reason = "the job is not running".to_owned();
             for (node, member) in batch {
                 self.free(
                     &node,
                     &member,
-                    Freed::Refused { reason: reason.clone(), busy: None },
+                    ReleaseReason::Refused { reason: reason.clone(), busy: None },
                     ctx,
                 );
             }
@@ -127,7 +127,7 @@ impl Coordinator {
             .map(|node| {
                 let assign = Assign {
                     spec: self.spec.clone(),
-                    view: view.glimpse(node),
+                    view: view.partial_view(node),
                     client: self.client.clone(),
                     scheduler: self.scheduler.clone(),
                     benchmark: self.adaptation.benchmark(),
@@ -168,25 +168,25 @@ impl Coordinator {
         for (node, answer) in answers {
             let Some(member) = batch.remove(&node) else { continue };
             match answer {
-                Ok(()) if self.phase == Phase::Running => {
+                Ok(()) if self.phase == CoordinatorPhase::Running => {
                     joined.insert(node, member);
                 }
                 Ok(()) => {
                     let reason = "the job has ended".to_owned();
-                    self.free(&node, &member, Freed::Refused { reason, busy: None }, ctx);
+                    self.free(&node, &member, ReleaseReason::Refused { reason, busy: None }, ctx);
                 }
                 Err(AssignFailure { reason, busy }) => {
                     tracing::warn!(%node, reason, "a granted node does not join");
                     // Its assignment may still be under way; this message follows it.
                     self.dismiss(&node);
-                    self.free(&node, &member, Freed::Refused { reason, busy }, ctx);
+                    self.free(&node, &member, ReleaseReason::Refused { reason, busy }, ctx);
                 }
             }
         }
         if !joined.is_empty() {
             let names: Vec<&str> = joined.keys().map(NodeId::as_str).collect();
             let text = format!("node {} joins the job", names.join(", "));
-            self.notify_client(NoteKind::Say { text });
+            self.notify_client(NoteKind::Text { text });
             let mut view = self.view.with(joined.clone());
             // The new members have `batch_view` under its version; a different view needs a higher
             // one.
@@ -206,7 +206,7 @@ impl Coordinator {
 
     /// Handles the scheduler's order that nodes leave: they are being drained.
     pub(super) fn asked_to_leave(&mut self, asked: AskLeave, ctx: &mut Context<Self>) {
-        if matches!(self.phase, Phase::Joining | Phase::HandingOver) {
+        if matches!(self.phase, CoordinatorPhase::Joining | CoordinatorPhase::HandingOver) {
             return self.changes.postponed.push(asked);
         }
         for node in &asked.nodes {
@@ -214,7 +214,7 @@ impl Coordinator {
             if let Some(at) = self.changes.granted.iter().position(|g| g.node == *node) {
                 let GrantedNode { node, member, .. } = self.changes.granted.remove(at);
                 let reason = asked.reason.clone();
-                self.free(&node, &member, Freed::Refused { reason, busy: None }, ctx);
+                self.free(&node, &member, ReleaseReason::Refused { reason, busy: None }, ctx);
             } else if self.changes.joining.contains_key(node) {
                 self.changes.unwanted.insert(node.clone(), one);
             }
@@ -232,7 +232,7 @@ impl Coordinator {
         deadline: Option<Duration>,
         ctx: &mut Context<Self>,
     ) {
-        if self.phase != Phase::Running {
+        if self.phase != CoordinatorPhase::Running {
             return;
         }
         let mut root_leaves = false;
@@ -250,10 +250,10 @@ impl Coordinator {
             notified.push(node.clone());
         }
         if !notified.is_empty() {
-            self.change(self.view.leaving(&notified), ctx);
+            self.change(self.view.with_leaving(&notified), ctx);
             let names: Vec<&str> = notified.iter().map(NodeId::as_str).collect();
             let text = format!("node {} leaves the job: {reason}", names.join(", "));
-            self.notify_client(NoteKind::Say { text });
+            self.notify_client(NoteKind::Text { text });
             self.send_leaves(&notified, deadline, ctx);
         }
         // Follows the other leaves, so that none of them becomes the successor.
@@ -261,7 +261,7 @@ impl Coordinator {
             let text = format!(
                 "the root's node stays for now: no other node can take its place ({reason})"
             );
-            self.notify_client(NoteKind::Say { text });
+            self.notify_client(NoteKind::Text { text });
             if let Some(node) = self.view.coordinator.clone() {
                 // A node may join later.
                 let deadline_ms =
@@ -323,7 +323,7 @@ impl Coordinator {
         let last = match answer {
             Ok(last) => last,
             // The node has left the job already.
-            Err(RemoteError::Refused { why: Refusal::NoJob, .. }) => None,
+            Err(RemoteError::Refused { reason: Refusal::NoJob, .. }) => None,
             Err(error) => {
                 // A dead node is also reported by its site or its silence; otherwise it is declared
                 // dead here.
@@ -356,7 +356,7 @@ impl Coordinator {
             }
             self.change(view, ctx);
         }
-        self.free(node, &member, Freed::Left, ctx);
+        self.free(node, &member, ReleaseReason::Left, ctx);
     }
 
     /// Ends the part of a node that was assigned and has not answered. Messages of this coordinator
@@ -375,7 +375,7 @@ impl Coordinator {
     }
 
     /// Informs the scheduler that a node does not work for the job.
-    pub(super) fn free(&self, node: &NodeId, member: &Member, why: Freed, ctx: &mut Context<Self>) {
+    pub(super) fn free(&self, node: &NodeId, member: &Member, why: ReleaseReason, ctx: &mut Context<Self>) {
         let freed = NodeFreed {
             job: self.spec.id,
             epoch: self.spec.epoch,

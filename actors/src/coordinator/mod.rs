@@ -22,35 +22,35 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer};
-use springtide_runtime::membership::{Detector, Finding, Member, Patience, View, ViewChange};
-use springtide_runtime::meter::{Deltas, Statistics, Tally};
+use springtide_runtime::membership::{Detector, Finding, Member, SilenceLimits, View, ViewChange};
+use springtide_runtime::meter::{Deltas, Statistics, ReportTally};
 use springtide_runtime::net::Contact;
-use springtide_runtime::remote::{Hub, Origin, Publication, Remote};
-use springtide_runtime::work::{Engine, Loss, Note, Outcome, Registry, RootEnd};
+use springtide_runtime::remote::{Hub, MessageOrigin, Publication, Remote};
+use springtide_runtime::work::{Engine, NodeLosses, ProgressReport, Outcome, Registry, RootEnd};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use self::report::Outgoing;
-use crate::admit::{About, Asking, Judges, Places, Standing, outside};
-use crate::policy::Progress;
-use crate::worker_calls::{probe_indirectly, small_change, tell_view, workers_by_cluster};
+use self::report::OutgoingReport;
+use crate::admit::{MessageSubject, AuthorityQuery, AdmitsMessages, Places, SenderStanding, outside};
+use crate::policy::JobProgress;
+use crate::worker_calls::{probe_indirectly, small_change, send_view, workers_by_cluster};
 use springtide_protocol::cluster::{
-    ClusterAlive, ClusterFinal, ClusterJoined, ClusterPeriod, ClusterTold, FinishCluster,
-    FinishWithout, Silent,
+    ClusterHeartbeat, ClusterFinalReport, ClusterReady, ClusterPeriod, ClusterPeriodReply, FinishCluster,
+    FinishWithout, NodeSilence,
 };
 use springtide_protocol::job::{
-    Cancel, ClusterReport, DiedHolding, JobEnded, JobError, JobNote, JobOver, JobReport, JobSpec,
-    MemberLost, NoteKind, Reached,
+    Cancel, ClusterReport, TasksHeldAtDeath, JobEndReport, JobError, JobNote, JobEndNotice, JobReport, JobSpec,
+    LostMember, NoteKind, RootProgress,
 };
-use springtide_protocol::look::LookAtJob;
+use springtide_protocol::look::InspectJob;
 use springtide_protocol::names::{CLIENT, SCHEDULER, cluster_coordinator_name, coordinator_name};
 use springtide_protocol::receivers::{Client, ClusterCoordinator, Scheduler};
 use springtide_protocol::scheduler::{
-    AskLeave, AskShrink, BetterFree, Freed, GrowthRefused, JobAuthority, MemberSilent,
-    NodesGranted, OfferGrowth, RootAdvanced,
+    AskLeave, AskShrink, BetterFree, ReleaseReason, GrowthRefused, JobAuthority, MemberSilent,
+    NodeGrant, OfferGrowth, RootAdvanced,
 };
-use springtide_protocol::worker::{Bequest, KeptRoot};
-use springtide_scheduler::poison::{Dead, Poison, Verdict};
+use springtide_protocol::worker::{HandoverState, RootCheckpoint};
+use springtide_scheduler::poison::{DeadNode, PoisonDetector, PoisonVerdict};
 
 /// Maximum time for which a cluster that only other members reach counts as alive. Where the
 /// network relays links, a relayed link exists by then.
@@ -79,7 +79,7 @@ pub struct CoordinatorConfig {
     /// Recorder of this node's events.
     pub recorder: Recorder,
     /// Channel of the root's reports; the sender reports the root's end.
-    pub reports: (mpsc::UnboundedSender<Reported>, mpsc::UnboundedReceiver<Reported>),
+    pub reports: (mpsc::UnboundedSender<RootReport>, mpsc::UnboundedReceiver<RootReport>),
     /// The succession, if it succeeds another coordinator.
     pub succeeds: Option<Succession>,
     /// Time for which the job has run.
@@ -96,7 +96,7 @@ pub struct Succession {
     /// Whether it hands over, and stays a member.
     pub handed: bool,
     /// Handover state for this node, if any.
-    pub bequest: Option<Bequest>,
+    pub bequest: Option<HandoverState>,
     /// Members of the last view that were lost since, the predecessor among them.
     pub gone: BTreeMap<NodeId, Member>,
     /// Nodes granted to the job but never assigned, and unknown to this node.
@@ -106,13 +106,13 @@ pub struct Succession {
 /// Ends this coordinator silently, since another coordinates the job. Local only.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
-pub struct Replaced;
+pub struct StopReplaced;
 
-impl Handler<Replaced> for Coordinator {
+impl Handler<StopReplaced> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, _: Replaced, ctx: &mut Self::Context) {
-        self.phase = Phase::Ending;
+    fn handle(&mut self, _: StopReplaced, ctx: &mut Self::Context) {
+        self.phase = CoordinatorPhase::Ending;
         ctx.stop();
     }
 }
@@ -120,13 +120,13 @@ impl Handler<Replaced> for Coordinator {
 /// Ends this coordinator silently, unless it is ending the job: its node left the job. Local only.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
-pub struct Abandoned;
+pub struct StopUnlessEnding;
 
-impl Handler<Abandoned> for Coordinator {
+impl Handler<StopUnlessEnding> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, _: Abandoned, ctx: &mut Self::Context) {
-        if self.phase != Phase::Ending {
+    fn handle(&mut self, _: StopUnlessEnding, ctx: &mut Self::Context) {
+        if self.phase != CoordinatorPhase::Ending {
             self.retract();
             ctx.stop();
         }
@@ -135,22 +135,22 @@ impl Handler<Abandoned> for Coordinator {
 
 /// A report of the root, in order, with the time of its event.
 #[derive(Debug)]
-pub enum Reported {
+pub enum RootReport {
     /// The root starts, after this number of iterations reported earlier.
     Started(Instant, u64),
     /// A note of the root.
-    Note(Instant, Note),
+    Note(Instant, ProgressReport),
     /// The end of the root.
     Ended(RootEnd),
 }
 
 /// Latest reported progress of the root.
 #[derive(Debug, Default)]
-struct RootProgress {
+struct RootReportState {
     /// The last progress report.
-    progress: Option<Progress>,
+    progress: Option<JobProgress>,
     /// Progress by iterations, units and checkpoints.
-    reached: Reached,
+    reached: RootProgress,
     /// Unit of the progress.
     unit: String,
     /// Duration of the last iteration, in seconds.
@@ -158,7 +158,7 @@ struct RootProgress {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum CoordinatorPhase {
     Joining,
     Running,
     /// The root has stopped, to continue on another node.
@@ -177,13 +177,13 @@ pub struct Coordinator {
     registry: Arc<Registry>,
     engine: Engine,
     recorder: Recorder,
-    report: mpsc::UnboundedSender<Reported>,
-    reports: Option<mpsc::UnboundedReceiver<Reported>>,
+    report: mpsc::UnboundedSender<RootReport>,
+    reports: Option<mpsc::UnboundedReceiver<RootReport>>,
     iterations: Vec<f64>,
     hub: Arc<Hub>,
-    phase: Phase,
+    phase: CoordinatorPhase,
     joined: BTreeMap<ClusterId, u32>,
-    tally: Tally<ClusterId>,
+    tally: ReportTally<ClusterId>,
     latencies: Deltas,
     /// Failure detector of the clusters' coordinators.
     detector: Detector,
@@ -204,18 +204,18 @@ pub struct Coordinator {
     /// Number of the root's requests for nodes.
     wants: u64,
     /// Tasks that nodes executed when they died.
-    poison: Poison,
-    root_progress: Arc<Mutex<RootProgress>>,
+    poison: PoisonDetector,
+    root_progress: Arc<Mutex<RootReportState>>,
     /// Decisions kept for inspection.
     decision_history: look::DecisionHistory,
     /// Clusters whose sums the predecessor knew: their first sums here are no period's.
     inherited: BTreeSet<ClusterId>,
     /// Progress as last reported to the scheduler.
-    reported_reached: Reached,
+    reported_reached: RootProgress,
     /// Whether the job was cancelled; then notes to the client are not retried.
     cancelled: Arc<AtomicBool>,
-    out: mpsc::UnboundedSender<Outgoing>,
-    outgoing: Option<mpsc::UnboundedReceiver<Outgoing>>,
+    out: mpsc::UnboundedSender<OutgoingReport>,
+    outgoing: Option<mpsc::UnboundedReceiver<OutgoingReport>>,
     /// Its registration in the hub, set at publication.
     publication: Arc<OnceLock<Publication>>,
 }
@@ -231,7 +231,7 @@ impl Coordinator {
             None
         });
         let settings = spec.params.settings.clone();
-        let poison = Poison::new(spec.params.poison);
+        let poison = PoisonDetector::new(spec.params.poison_limit);
         let adaptation = adapt::Adaptation::new(settings, benchmark.flatten());
         let CoordinatorConfig { spec, view, client, scheduler, .. } = config;
         let CoordinatorConfig { registry, engine, recorder, reports: (report, reports), .. } =
@@ -257,11 +257,11 @@ impl Coordinator {
             reports: Some(reports),
             iterations: Vec::new(),
             hub,
-            phase: Phase::Joining,
+            phase: CoordinatorPhase::Joining,
             joined: BTreeMap::new(),
-            tally: Tally::new(),
+            tally: ReportTally::new(),
             latencies: Deltas::default(),
-            detector: Detector::new(Patience::WIDE, Instant::now()),
+            detector: Detector::new(SilenceLimits::WIDE, Instant::now()),
             probes: 0,
             indirect_since: BTreeMap::new(),
             started,
@@ -276,7 +276,7 @@ impl Coordinator {
             root_progress: Arc::default(),
             decision_history: look::DecisionHistory::default(),
             cancelled: Arc::default(),
-            reported_reached: Reached::default(),
+            reported_reached: RootProgress::default(),
             out,
             outgoing: Some(outgoing),
             publication: Arc::default(),
@@ -293,19 +293,19 @@ impl Coordinator {
         // The cell is set only here.
         let _ = publication.set(published.publication());
         published
-            .accepts_judged::<ClusterJoined>()
+            .accepts_judged::<ClusterReady>()
             .accepts_judged::<ClusterPeriod>()
-            .accepts_judged::<LookAtJob>()
-            .accepts_judged::<MemberLost>()
-            .accepts_judged::<DiedHolding>()
-            .accepts_judged::<NodesGranted>()
+            .accepts_judged::<InspectJob>()
+            .accepts_judged::<LostMember>()
+            .accepts_judged::<TasksHeldAtDeath>()
+            .accepts_judged::<NodeGrant>()
             .accepts_judged::<AskLeave>()
             .accepts_judged::<OfferGrowth>()
             .accepts_judged::<AskShrink>()
             .accepts_judged::<BetterFree>()
             .accepts_judged::<GrowthRefused>()
-            .accepts_judged::<ClusterAlive>()
-            .accepts_judged::<Silent>()
+            .accepts_judged::<ClusterHeartbeat>()
+            .accepts_judged::<NodeSilence>()
             .accepts_judged::<Cancel>();
         addr
     }
@@ -319,7 +319,7 @@ impl Coordinator {
 
     fn notify_client(&self, note: NoteKind) {
         // The forwarding task lives as long as this actor.
-        let _ = self.out.send(Outgoing::Note(note));
+        let _ = self.out.send(OutgoingReport::Note(note));
     }
 
     fn record_lost(&self, node: &NodeId, member: &Member, reason: &str, silent: Duration) {
@@ -371,7 +371,7 @@ impl Coordinator {
             }
             gone.push(node);
         }
-        if self.phase == Phase::Ending {
+        if self.phase == CoordinatorPhase::Ending {
             return self.finish_without(nodes, ctx);
         }
         if gone.is_empty() {
@@ -379,15 +379,15 @@ impl Coordinator {
         }
         let view = self.view.without(gone.iter().copied());
         let members = gone.iter().filter_map(|node| Some((*node, self.view.members.get(*node)?)));
-        let dead = members.map(|(node, member)| Dead::of(node, member, reason));
+        let dead = members.map(|(node, member)| DeadNode::of(node, member, reason));
         let lives_on = |cluster: &ClusterId| view.in_cluster(cluster).next().is_some();
-        self.poison.died(dead, lives_on, Instant::now());
+        self.poison.record_deaths(dead, lives_on, Instant::now());
         let names: Vec<&str> = gone.iter().map(|node| node.as_str()).collect();
         let (names, left) = (names.join(", "), view.members.len());
         let text = format!("node {names} was lost ({reason}): going on with {left} nodes");
-        self.notify_client(NoteKind::Say { text });
+        self.notify_client(NoteKind::Text { text });
         self.change(view, ctx);
-        if self.phase == Phase::Joining {
+        if self.phase == CoordinatorPhase::Joining {
             self.joined.retain(|cluster, _| self.view.cluster_coordinators.contains_key(cluster));
             self.start_if_all_joined(ctx);
         }
@@ -412,16 +412,16 @@ impl Coordinator {
 
     /// Ends the job if a task repeatedly caused the death of nodes.
     fn check_poison(&mut self, ctx: &mut Context<Self>) {
-        if self.phase == Phase::Ending {
+        if self.phase == CoordinatorPhase::Ending {
             return;
         }
         match self.poison.verdict(Instant::now()) {
-            Verdict::Clean => {}
-            Verdict::Wait(at) => {
+            PoisonVerdict::Clean => {}
+            PoisonVerdict::Wait(at) => {
                 let after = at.saturating_duration_since(Instant::now());
                 ctx.run_later(after, |coordinator, ctx| coordinator.check_poison(ctx));
             }
-            Verdict::Poisoned(poisoned) => self.end(Err(poisoned.into()), ctx),
+            PoisonVerdict::Poisoned(poisoned) => self.end(Err(poisoned.into()), ctx),
         }
     }
 
@@ -430,10 +430,10 @@ impl Coordinator {
     fn report_progress(&mut self, ctx: &mut Context<Self>) {
         let reached = self.root_progress.lock().unwrap_or_else(PoisonError::into_inner).reached;
         // Nothing can be blamed, or no progress was made.
-        if self.spec.params.poison == 0 || !self.reported_reached.take_further(reached) {
+        if self.spec.params.poison_limit == 0 || !self.reported_reached.merge_max(reached) {
             return;
         }
-        self.poison.absolve_lasting(|name| self.registry.is_process(name));
+        self.poison.clear_lasting(|name| self.registry.is_process(name));
         let remote = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let advanced = RootAdvanced { job: self.spec.id, epoch: self.spec.epoch, reached };
         let request = remote.send(advanced).start();
@@ -460,8 +460,8 @@ impl Coordinator {
                 node: node.clone(),
                 incarnation: member.incarnation,
                 reason: reason.to_owned(),
-                by: None,
-                voice: None,
+                reporting_cluster: None,
+                reporter: None,
             };
             let request = remote.send(dead).start();
             let sending = async move {
@@ -488,10 +488,10 @@ impl Coordinator {
 
     /// Declares clusters dead whose coordinator and workers are silent for too long.
     fn check_clusters(&mut self, ctx: &mut Context<Self>) {
-        if self.phase == Phase::Ending {
+        if self.phase == CoordinatorPhase::Ending {
             return; // clusters stop reporting once they have finished
         }
-        for finding in self.detector.look(Instant::now()) {
+        for finding in self.detector.check(Instant::now()) {
             let Finding::Dead(node, silent) = finding else { continue };
             let Some(cluster) = self.view.cluster_of(&node).cloned() else { continue };
             let members: Vec<NodeId> = self.view.in_cluster(&cluster).cloned().collect();
@@ -510,7 +510,7 @@ impl Coordinator {
         for (cluster, node) in &self.view.cluster_coordinators {
             let silence = self.detector.silence(node, now);
             let Some(member) = self.view.members.get(node) else { continue };
-            if silence.is_none_or(|silence| silence < Patience::WIDE.suspect) {
+            if silence.is_none_or(|silence| silence < SilenceLimits::WIDE.suspect) {
                 continue;
             }
             let (cluster, node) = (cluster.clone(), node.clone());
@@ -524,7 +524,7 @@ impl Coordinator {
                 let now = Instant::now();
                 let since = *coordinator.indirect_since.entry(node.clone()).or_insert(now);
                 if now < since + INDIRECT_MAX
-                    && coordinator.detector.heard(&node, incarnation, now).is_some()
+                    && coordinator.detector.record_message(&node, incarnation, now).is_some()
                 {
                     tracing::info!(%node, "silent here, but other members reach it");
                 }
@@ -564,7 +564,7 @@ impl Coordinator {
     /// view.
     fn send_view(&self, cluster: &ClusterId, change: Option<&ViewChange>, ctx: &mut Context<Self>) {
         let Some(node) = self.view.cluster_coordinators.get(cluster) else { return };
-        let sending = tell_view(&self.hub, node, self.spec.id, &self.view, change);
+        let sending = send_view(&self.hub, node, self.spec.id, &self.view, change);
         let cluster = cluster.clone();
         let sending = async move {
             if let Err(error) = sending.await {
@@ -579,7 +579,7 @@ impl Coordinator {
         let there =
             |(cluster, workers): (&ClusterId, &u32)| self.joined.get(cluster) >= Some(workers);
         let all = workers_by_cluster(&self.view).iter().all(there);
-        if self.phase == Phase::Joining && self.succeeds.is_none() && all {
+        if self.phase == CoordinatorPhase::Joining && self.succeeds.is_none() && all {
             self.started = Instant::now();
             self.record_joined(None);
             self.start_root(None, ctx);
@@ -594,7 +594,7 @@ impl Coordinator {
         let (late, there): (Vec<_>, Vec<_>) = members.partition(|(_, m)| missing(&m.cluster));
         let here = self.view.coordinator.as_ref();
         let root = there.iter().any(|(node, _)| Some(*node) == here);
-        if root && there.len() >= self.spec.params.least_nodes() as usize {
+        if root && there.len() >= self.spec.params.min_nodes_or_one() as usize {
             let late = late.into_iter().map(|(n, member)| (n.clone(), member.clone()));
             let late: Vec<(NodeId, Member)> = late.collect();
             return self.start_without(&late, ctx);
@@ -613,18 +613,18 @@ impl Coordinator {
     fn start_without(&mut self, late: &[(NodeId, Member)], ctx: &mut Context<Self>) {
         let reason = format!("it did not join within {} s", JOIN_DEADLINE.as_secs());
         for (node, member) in late {
-            self.free(node, member, Freed::Refused { reason: reason.clone(), busy: None }, ctx);
+            self.free(node, member, ReleaseReason::Refused { reason: reason.clone(), busy: None }, ctx);
         }
         let names: Vec<&str> = late.iter().map(|(node, _)| node.as_str()).collect();
         let text = format!("node {} does not take part: {reason}", names.join(", "));
-        self.notify_client(NoteKind::Say { text });
+        self.notify_client(NoteKind::Text { text });
         self.change(self.view.without(late.iter().map(|(node, _)| node)), ctx);
         self.start_if_all_joined(ctx);
     }
 
     /// Starts the job's root, or resumes it from a checkpoint.
-    fn start_root(&mut self, resume: Option<KeptRoot>, ctx: &mut Context<Self>) {
-        self.phase = Phase::Running;
+    fn start_root(&mut self, resume: Option<RootCheckpoint>, ctx: &mut Context<Self>) {
+        self.phase = CoordinatorPhase::Running;
         let reported = resume.as_ref().map_or(0, |kept| kept.iterations);
         self.recorder.record(Event::JobStarted {
             job: self.spec.id,
@@ -640,21 +640,21 @@ impl Coordinator {
         };
         let report = self.report.clone();
         // The receiver lives as long as this actor.
-        let _ = report.send(Reported::Started(Instant::now(), reported));
+        let _ = report.send(RootReport::Started(Instant::now(), reported));
         self.checkpoints.resume_from(resume.clone());
         let saved = resume.map(|kept| kept.saved);
         self.engine.run_job(job, self.spec.body.clone(), saved, move |end| {
-            let _ = report.send(Reported::Ended(end));
+            let _ = report.send(RootReport::Ended(end));
         });
     }
 
     /// Ends the job with this outcome: the client receives it, workers stop, and client and
     /// scheduler learn of the end.
     fn end(&mut self, outcome: Result<Outcome, JobError>, ctx: &mut Context<Self>) {
-        if self.phase == Phase::Ending {
+        if self.phase == CoordinatorPhase::Ending {
             return;
         }
-        self.phase = Phase::Ending;
+        self.phase = CoordinatorPhase::Ending;
         let wall = self.started.elapsed();
         let job = self.spec.id;
         let epoch = self.spec.epoch;
@@ -672,7 +672,7 @@ impl Coordinator {
         // The job can continue without this node until the client has the outcome.
         let delivered = outcome.as_ref().ok().map(|outcome| {
             let (tell, delivered) = oneshot::channel();
-            let _ = self.out.send(Outgoing::Outcome(Box::new(outcome.clone()), tell));
+            let _ = self.out.send(OutgoingReport::Outcome(Box::new(outcome.clone()), tell));
             delivered
         });
         let finals = async move {
@@ -714,7 +714,7 @@ impl Coordinator {
         &mut self,
         outcome: Result<Outcome, JobError>,
         wall: Duration,
-        finals: Vec<ClusterFinal>,
+        finals: Vec<ClusterFinalReport>,
     ) {
         let job = self.spec.id;
         let mut records: Vec<Record> = Vec::new();
@@ -770,10 +770,10 @@ impl Coordinator {
         self.notify_client(NoteKind::Events { records });
         let iterations = std::mem::take(&mut self.iterations);
         let report = JobReport { wall_s: wall.as_secs_f64(), iterations, clusters, total };
-        let over = JobOver { job, epoch: self.spec.epoch, ok: outcome.is_ok(), ended: Some(ended) };
+        let over = JobEndNotice { job, epoch: self.spec.epoch, ok: outcome.is_ok(), ended: Some(ended) };
         let epoch = Some(self.spec.epoch);
-        let ended = Box::new(JobEnded { job, epoch, outcome, report });
-        let _ = self.out.send(Outgoing::End(ended, over));
+        let ended = Box::new(JobEndReport { job, epoch, outcome, report });
+        let _ = self.out.send(OutgoingReport::End(ended, over));
     }
 }
 
@@ -790,7 +790,7 @@ impl Message for RootEndReport {
 impl Coordinator {
     /// Whether a sender may declare another node silent: the host of the node's cluster, or a
     /// member of the cluster that the node hosts.
-    fn watches(&self, from: &Origin, subject: &NodeId) -> bool {
+    fn watches(&self, from: &MessageOrigin, subject: &NodeId) -> bool {
         let Peer { node, cluster, .. } = &from.peer;
         let host = self.view.cluster_coordinators.get(cluster);
         let same = self.view.cluster_of(subject) == Some(cluster);
@@ -798,15 +798,15 @@ impl Coordinator {
     }
 }
 
-impl Judges for Coordinator {
-    fn standing(&mut self, from: &Origin, about: &About, _: Option<&JobAuthority>) -> Standing {
+impl AdmitsMessages for Coordinator {
+    fn standing(&mut self, from: &MessageOrigin, about: &MessageSubject, _: Option<&JobAuthority>) -> SenderStanding {
         let mut places = outside(from, Some(&self.scheduler.node));
         if about.job != self.spec.id {
-            return Standing::default().with(places);
+            return SenderStanding::default().with(places);
         }
         places = places.or(Places::OWNER.when(self.client.node == from.peer.node));
         let coming = self.changes.is_coming(&from.peer);
-        let in_view = Standing::in_view(&self.view, from).with(Places::MEMBER.when(coming));
+        let in_view = SenderStanding::in_view(&self.view, from).with(Places::MEMBER.when(coming));
         let in_job = match &about.subject {
             Some(subject) => {
                 let watches = in_view.places != Places::NONE && self.watches(from, subject);
@@ -815,10 +815,10 @@ impl Judges for Coordinator {
             None => in_view.places,
         };
         let places = places.or(in_job);
-        Standing { known: true, places, epoch: Some(self.spec.epoch), unsure: false }
+        SenderStanding { known: true, places, epoch: Some(self.spec.epoch), is_uncertain: false }
     }
 
-    fn ask(&self, _: &Origin, _: &About) -> Option<Asking> {
+    fn ask(&self, _: &MessageOrigin, _: &MessageSubject) -> Option<AuthorityQuery> {
         None
     }
 }
@@ -848,7 +848,7 @@ impl Actor for Coordinator {
         if self.succeeds.is_some() {
             self.inherit(ctx);
         }
-        ctx.run_interval(Patience::WIDE.every, |coordinator, ctx| {
+        ctx.run_interval(SilenceLimits::WIDE.every, |coordinator, ctx| {
             coordinator.check_clusters(ctx);
         });
         ctx.run_interval(PROGRESS_REPORT_INTERVAL, |coordinator, ctx| {
@@ -862,7 +862,7 @@ impl Actor for Coordinator {
         }
         ctx.run_later(JOIN_DEADLINE, |coordinator, ctx| {
             // A successor's members have joined already, and the root's checkpoint may take long.
-            if coordinator.phase == Phase::Joining && coordinator.succeeds.is_none() {
+            if coordinator.phase == CoordinatorPhase::Joining && coordinator.succeeds.is_none() {
                 coordinator.start_without_missing(ctx);
             }
         });
@@ -874,10 +874,10 @@ impl Actor for Coordinator {
     }
 }
 
-impl Handler<ClusterJoined> for Coordinator {
+impl Handler<ClusterReady> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, message: ClusterJoined, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: ClusterReady, ctx: &mut Self::Context) {
         self.joined.insert(message.cluster, message.workers);
         self.start_if_all_joined(ctx);
     }
@@ -890,14 +890,14 @@ impl Handler<ClusterPeriod> for Coordinator {
         let reply = if self.adapts() {
             self.record_cluster_period(&message)
         } else {
-            ClusterTold::default()
+            ClusterPeriodReply::default()
         };
         if message.view < (self.view.epoch, self.view.version) {
             self.send_view(&message.cluster, None, ctx);
         }
         let epoch = u64::from(self.spec.epoch.0);
         let period = self.period_of(&message.cluster, &message.statistics, message.rows);
-        match self.tally.put(message.cluster.clone(), epoch, message.seq, message.statistics) {
+        match self.tally.add(message.cluster.clone(), epoch, message.seq, message.statistics) {
             Ok(true) => {
                 self.record_period(period);
                 if let Err(error) = self.latencies.merge(&self.tally.take_latencies()) {
@@ -920,30 +920,30 @@ impl Handler<ClusterPeriod> for Coordinator {
     }
 }
 
-impl Handler<MemberLost> for Coordinator {
+impl Handler<LostMember> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, message: MemberLost, ctx: &mut Self::Context) {
-        let MemberLost { node, reason, .. } = message;
+    fn handle(&mut self, message: LostMember, ctx: &mut Self::Context) {
+        let LostMember { node, reason, .. } = message;
         self.continue_without(&[node], &reason, Duration::ZERO, ctx);
     }
 }
 
-impl Handler<DiedHolding> for Coordinator {
+impl Handler<TasksHeldAtDeath> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, message: DiedHolding, ctx: &mut Self::Context) {
-        for Loss { node, incarnation, tasks } in message.losses {
-            self.poison.held(&node, incarnation, tasks);
+    fn handle(&mut self, message: TasksHeldAtDeath, ctx: &mut Self::Context) {
+        for NodeLosses { node, incarnation, tasks } in message.losses {
+            self.poison.record_held(&node, incarnation, tasks);
         }
         self.check_poison(ctx);
     }
 }
 
-impl Handler<NodesGranted> for Coordinator {
+impl Handler<NodeGrant> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, message: NodesGranted, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: NodeGrant, ctx: &mut Self::Context) {
         self.nodes_granted(message, ctx);
     }
 }
@@ -964,29 +964,29 @@ impl Handler<BetterFree> for Coordinator {
     }
 }
 
-impl Handler<ClusterAlive> for Coordinator {
+impl Handler<ClusterHeartbeat> for Coordinator {
     type Result = ();
 
-    fn handle(&mut self, message: ClusterAlive, _ctx: &mut Self::Context) {
+    fn handle(&mut self, message: ClusterHeartbeat, _ctx: &mut Self::Context) {
         self.indirect_since.remove(&message.node);
-        self.detector.heard(&message.node, message.incarnation, Instant::now());
+        self.detector.record_message(&message.node, message.incarnation, Instant::now());
     }
 }
 
-impl Handler<Silent> for Coordinator {
+impl Handler<NodeSilence> for Coordinator {
     type Result = ();
 
     /// A cluster's coordinator is believed about its workers. Workers are believed about their
     /// coordinator if it is silent here for as long.
-    fn handle(&mut self, message: Silent, ctx: &mut Self::Context) {
-        if self.phase == Phase::Ending {
+    fn handle(&mut self, message: NodeSilence, ctx: &mut Self::Context) {
+        if self.phase == CoordinatorPhase::Ending {
             return; // ended members are silent; the scheduler releases the others
         }
-        let Silent { node, silent_ms, .. } = message;
+        let NodeSilence { node, silent_ms, .. } = message;
         let silent = Duration::from_millis(silent_ms);
         let now = Instant::now();
         let here = self.detector.silence(&node, now);
-        if here.is_some_and(|here| here + Patience::WIDE.every < silent) {
+        if here.is_some_and(|here| here + SilenceLimits::WIDE.every < silent) {
             tracing::info!(%node, ?here, "silent to its workers, but not here");
             return;
         }

@@ -17,9 +17,9 @@ use springtide_runtime::id::{ClusterId, Epoch, NodeId};
 use springtide_runtime::membership::Member;
 use springtide_runtime::remote::RemoteError;
 use springtide_runtime::wire::WireError;
-use springtide_runtime::work::{JobEntry, Sizes};
+use springtide_runtime::work::{JobEntry, NodeCounts};
 
-use super::{Coordinator, Phase};
+use super::{Coordinator, CoordinatorPhase};
 use crate::policy::malleability::Benefit;
 
 /// The root has no use for these nodes. Local only.
@@ -75,7 +75,7 @@ impl Coordinator {
         }
         let has = self.sizes(self.staying().count(), None);
         let coming = self.sizes(self.changes.coming() as usize, None);
-        let has = Sizes {
+        let has = NodeCounts {
             nodes: has.nodes.saturating_add(coming.nodes),
             threads: has.threads.saturating_add(coming.threads),
         };
@@ -85,7 +85,7 @@ impl Coordinator {
 
     /// Sizes of nodes with the mean threads of this cluster's members, or of all members if the
     /// cluster has none. For all staying members, the result is exact.
-    fn sizes(&self, nodes: usize, cluster: Option<&ClusterId>) -> Sizes {
+    fn sizes(&self, nodes: usize, cluster: Option<&ClusterId>) -> NodeCounts {
         let of = |cluster: Option<&ClusterId>| {
             let here = self.staying().filter(|(_, m)| cluster.is_none_or(|c| m.cluster == *c));
             here.fold((0, 0), |(n, threads), (_, m)| (n + 1, threads + u64::from(m.threads)))
@@ -96,7 +96,7 @@ impl Coordinator {
         };
         let threads = (threads * nodes as u64).div_ceil(members.max(1));
         let count = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        Sizes { nodes: count(nodes as u64), threads: count(threads) }
+        NodeCounts { nodes: count(nodes as u64), threads: count(threads) }
     }
 
     fn staying_nodes(&self) -> BTreeSet<NodeId> {
@@ -112,7 +112,7 @@ impl Coordinator {
     /// band, and the program must agree. Without a measurement, only the program decides. A cluster
     /// that was removed or has a thin link is rejected.
     fn accepted_count(&self, offer: &OfferGrowth) -> u32 {
-        if self.phase != Phase::Running || self.adaptation.keeps_out(&offer.cluster) {
+        if self.phase != CoordinatorPhase::Running || self.adaptation.keeps_out(&offer.cluster) {
             return 0;
         }
         let has = u32::try_from(self.view.members.len()).unwrap_or(u32::MAX);
@@ -121,7 +121,7 @@ impl Coordinator {
             None => offer.count.min(room),
             Some((efficiency, processors)) => {
                 let benefit = Benefit::measured(efficiency, processors);
-                benefit.takes(has, offer.count.min(room), self.spec.params.settings.e_min)
+                benefit.acceptable(has, offer.count.min(room), self.spec.params.settings.e_min)
             }
         };
         self.program_takes(takes, Some(&offer.cluster))
@@ -129,11 +129,11 @@ impl Coordinator {
 
     /// Members of the cluster to release, the worst first. The root's node stays.
     fn nodes_to_release(&self, ask: &AskShrink) -> Vec<NodeId> {
-        if self.phase != Phase::Running {
+        if self.phase != CoordinatorPhase::Running {
             return Vec::new();
         }
         let has = u32::try_from(self.staying().count()).unwrap_or(u32::MAX);
-        let least = self.spec.params.least_nodes();
+        let least = self.spec.params.min_nodes_or_one();
         let (all, asked) =
             (self.sizes(has as usize, None), self.sizes(ask.count as usize, Some(&ask.cluster)));
         let says = self.program_says(|job, body| job.accept_shrink(body, all, asked), ask.count);
@@ -156,7 +156,7 @@ impl Coordinator {
     /// Informs the client and the root that a request for nodes was refused.
     fn refused(&self, why: &str) {
         self.engine.refuse_nodes(why);
-        self.notify_client(NoteKind::Say {
+        self.notify_client(NoteKind::Text {
             text: format!("the job does not get more nodes: {why}"),
         });
     }
@@ -208,7 +208,7 @@ impl Coordinator {
         let within_ms = want.timeout.map(|t| u64::try_from(t.as_millis()).unwrap_or(u64::MAX));
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let numbered = numbered(epoch, number);
-        let need = NeedNodes { job, epoch, count, within_ms, number: numbered };
+        let need = NeedNodes { job, epoch, count, timeout_ms: within_ms, number: numbered };
         let call = scheduler.send(need).start();
         let on_done = move |answer: Result<Result<_, _>, RemoteError>,
                             job: &mut Self,
@@ -261,7 +261,7 @@ impl Handler<Unneeded> for Coordinator {
 
     fn handle(&mut self, Unneeded { nodes }: Unneeded, ctx: &mut Self::Context) {
         let has = self.staying().count();
-        let most = has.saturating_sub(self.spec.params.least_nodes() as usize);
+        let most = has.saturating_sub(self.spec.params.min_nodes_or_one() as usize);
         // The root's node always computes.
         let here =
             |node: &&NodeId| self.view.stays(node) && self.view.coordinator.as_ref() != Some(*node);
@@ -297,7 +297,7 @@ impl Handler<AskShrink> for Coordinator {
         if !nodes.is_empty() {
             self.adaptation.ordered(0);
         }
-        self.remove(&nodes, &ask.why, Some(Duration::from_millis(ask.within_ms)), ctx);
+        self.remove(&nodes, &ask.why, Some(Duration::from_millis(ask.timeout_ms)), ctx);
         u32::try_from(nodes.len()).unwrap_or(u32::MAX)
     }
 }
@@ -324,7 +324,7 @@ mod tests {
             cluster: "ams".into(),
             count: 3,
             mandatory,
-            within_ms: 5000,
+            timeout_ms: 5000,
             why: "a test".into(),
         };
         // The program's answer, its spare nodes, and the nodes released in an optional and in a

@@ -4,7 +4,7 @@
 //! Independent of decisions.
 
 use springtide_runtime::remote::{Receives, Refusal, Remote, RemoteError, RemoteMessage};
-use springtide_runtime::work::Note;
+use springtide_runtime::work::ProgressReport;
 
 use super::negotiate::{Unneeded, WantNodes};
 use super::*;
@@ -19,21 +19,21 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// Messages to client and scheduler, in order.
-pub(super) enum Outgoing {
+pub(super) enum OutgoingReport {
     Note(NoteKind),
     /// The outcome. The sender is dropped when the client has it or is lost.
     Outcome(Box<Outcome>, oneshot::Sender<()>),
-    End(Box<JobEnded>, JobOver),
+    End(Box<JobEndReport>, JobEndNotice),
 }
 
 /// Converts the root's reports into notes, in order. Iterations are timed by their reports.
 pub(super) async fn read_reports(
-    mut reports: mpsc::UnboundedReceiver<Reported>,
-    out: mpsc::UnboundedSender<Outgoing>,
+    mut reports: mpsc::UnboundedReceiver<RootReport>,
+    out: mpsc::UnboundedSender<OutgoingReport>,
     coordinator: Addr<Coordinator>,
     recorder: Recorder,
     job: JobId,
-    root_progress: Arc<Mutex<RootProgress>>,
+    root_progress: Arc<Mutex<RootReportState>>,
 ) {
     let progress = || root_progress.lock().unwrap_or_else(PoisonError::into_inner);
     let mut iterations = Vec::new();
@@ -43,14 +43,14 @@ pub(super) async fn read_reports(
     let mut last_progress: Option<Instant> = None;
     while let Some(report) = reports.recv().await {
         let (at, note) = match report {
-            Reported::Started(at, reported) => {
+            RootReport::Started(at, reported) => {
                 last_iteration = at;
                 before = reported;
                 iterations.clear();
                 continue;
             }
-            Reported::Note(at, note) => (at, note),
-            Reported::Ended(end) => {
+            RootReport::Note(at, note) => (at, note),
+            RootReport::Ended(end) => {
                 let iterations = iterations.clone();
                 // The coordinator lives until it has reported the end. A stopped root may restart
                 // here.
@@ -59,7 +59,7 @@ pub(super) async fn read_reports(
             }
         };
         let kind = match note {
-            Note::Iteration => {
+            ProgressReport::Iteration => {
                 let took = at.saturating_duration_since(last_iteration);
                 last_iteration = at;
                 let index = before + iterations.len() as u64;
@@ -67,7 +67,7 @@ pub(super) async fn read_reports(
                 let iterations = index + 1;
                 {
                     let mut known = progress();
-                    known.reached.take_further(Reached { iterations, ..Reached::default() });
+                    known.reached.merge_max(RootProgress { iterations, ..RootProgress::default() });
                     known.iteration_s = took.as_secs_f64();
                 }
                 recorder.record_at(
@@ -81,12 +81,12 @@ pub(super) async fn read_reports(
                 );
                 NoteKind::Iteration { index, seconds: took.as_secs_f64() }
             }
-            Note::Progress { done, total, what } => {
+            ProgressReport::Progress { done, total, what } => {
                 {
                     let mut known = progress();
                     known.unit.clone_from(&what);
-                    known.progress = Some(Progress { done, total: (total > 0).then_some(total) });
-                    known.reached.take_further(Reached { done, ..Reached::default() });
+                    known.progress = Some(JobProgress { done, total: (total > 0).then_some(total) });
+                    known.reached.merge_max(RootProgress { done, ..RootProgress::default() });
                 }
                 let soon = last_progress.is_some_and(|last| at < last + PROGRESS_EVERY);
                 if soon && done < total {
@@ -95,26 +95,26 @@ pub(super) async fn read_reports(
                 last_progress = Some(at);
                 NoteKind::Progress { done, total, what }
             }
-            Note::Say { text } => NoteKind::Say { text },
-            Note::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
-            Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
-            Note::NeedNodes { more, within } => {
+            ProgressReport::Say { text } => NoteKind::Text { text },
+            ProgressReport::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
+            ProgressReport::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
+            ProgressReport::NeedNodes { more, within } => {
                 let _ = coordinator.send(WantNodes { more, timeout: within }).await;
                 continue;
             }
-            Note::Release { nodes } => {
+            ProgressReport::Release { nodes } => {
                 coordinator.do_send(Unneeded { nodes });
                 continue;
             }
-            Note::Checkpoint(saved) => {
+            ProgressReport::Checkpoint(saved) => {
                 let iterations = before + iterations.len() as u64;
                 let checkpoint = saved.seq;
-                progress().reached.take_further(Reached { checkpoint, ..Reached::default() });
+                progress().reached.merge_max(RootProgress { checkpoint, ..RootProgress::default() });
                 coordinator.do_send(succeed::Checkpointed { saved, iterations });
                 continue;
             }
         };
-        if out.send(Outgoing::Note(kind)).is_err() {
+        if out.send(OutgoingReport::Note(kind)).is_err() {
             return;
         }
     }
@@ -122,7 +122,7 @@ pub(super) async fn read_reports(
 
 /// Sends the client all notes in order, and client and scheduler the end.
 pub(super) async fn forward(
-    mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
+    mut outgoing: mpsc::UnboundedReceiver<OutgoingReport>,
     client: Remote<Client>,
     scheduler: Remote<Scheduler>,
     coordinator: Addr<Coordinator>,
@@ -134,9 +134,9 @@ pub(super) async fn forward(
     let never = AtomicBool::new(false);
     while let Some(item) = outgoing.recv().await {
         let (what, told) = match item {
-            Outgoing::Note(what) => (what, None),
-            Outgoing::Outcome(outcome, told) => (NoteKind::Outcome { outcome }, Some(told)),
-            Outgoing::End(ended, over) => {
+            OutgoingReport::Note(what) => (what, None),
+            OutgoingReport::Outcome(outcome, told) => (NoteKind::Outcome { outcome }, Some(told)),
+            OutgoingReport::End(ended, over) => {
                 // A client on the scheduler's node is available with the scheduler, and keeps
                 // unattended jobs. If the scheduler forgot a job whose end this client did not
                 // receive, the end would be lost.
@@ -156,13 +156,13 @@ pub(super) async fn forward(
         if client_lost {
             continue;
         }
-        let note = JobNote { job, epoch, seq, what };
+        let note = JobNote { job, epoch, seq, kind: what };
         seq += 1;
         if let Err(error) = send_until_accepted(&client, note, &cancelled).await {
             tracing::warn!(%error, "the client is lost; notes are dropped");
             client_lost = true;
             // Another node coordinates the job, and is responsible for its end.
-            let replaced = matches!(error.refusal(), Some(Refusal::Stale | Refusal::Place));
+            let replaced = matches!(error.refusal(), Some(Refusal::Stale | Refusal::JobRole));
             if !replaced {
                 let reason = format!("its client is lost ({error})");
                 let _ = coordinator.send(Cancel { job, reason }).await;
@@ -191,7 +191,7 @@ where
                 RemoteError::Gone { .. }
                 | RemoteError::Timeout { .. }
                 | RemoteError::NoActor { .. }
-                | RemoteError::Refused { why: Refusal::Unconfirmed, .. },
+                | RemoteError::Refused { reason: Refusal::Unconfirmed, .. },
             ) if began.elapsed() < CLIENT_GONE && !abort.load(Ordering::Relaxed) => {
                 tokio::time::sleep(TELL_AGAIN).await;
             }
@@ -232,18 +232,18 @@ mod tests {
         }
     }
 
-    impl Handler<JobEnded> for TestReceiver {
+    impl Handler<JobEndReport> for TestReceiver {
         type Result = ();
 
-        fn handle(&mut self, _: JobEnded, _: &mut Self::Context) {
+        fn handle(&mut self, _: JobEndReport, _: &mut Self::Context) {
             self.note("the end");
         }
     }
 
-    impl Handler<JobOver> for TestReceiver {
+    impl Handler<JobEndNotice> for TestReceiver {
         type Result = ();
 
-        fn handle(&mut self, _: JobOver, _: &mut Self::Context) {
+        fn handle(&mut self, _: JobEndNotice, _: &mut Self::Context) {
             self.note("it is over");
         }
     }
@@ -271,17 +271,17 @@ mod tests {
             }
             let received = Received::default();
             let receiver = TestReceiver(received.clone()).start();
-            head.hub.publish(SCHEDULER, receiver).accepts::<JobOver>();
+            head.hub.publish(SCHEDULER, receiver).accepts::<JobEndNotice>();
             [&head, &desk, &own].into_iter().for_each(Endpoint::start);
 
             let (job, epoch) = (JobId(1), Epoch(1));
             let (tell, outgoing) = mpsc::unbounded_channel();
             let outcome = Err(JobError::Cancelled { reason: "test".to_owned() });
             let report = JobReport::default();
-            let end = JobEnded { job, epoch: Some(epoch), outcome, report };
-            let over = JobOver { job, epoch, ok: false, ended: None };
-            let note = NoteKind::Say { text: "obsolete".to_owned() };
-            for item in [Outgoing::Note(note), Outgoing::End(Box::new(end), over)] {
+            let end = JobEndReport { job, epoch: Some(epoch), outcome, report };
+            let over = JobEndNotice { job, epoch, ok: false, ended: None };
+            let note = NoteKind::Text { text: "obsolete".to_owned() };
+            for item in [OutgoingReport::Note(note), OutgoingReport::End(Box::new(end), over)] {
                 assert!(tell.send(item).is_ok());
             }
             // It would learn of a lost client, which this test does not need.
@@ -313,7 +313,7 @@ mod tests {
         sleep(CLIENT_GONE * 3 / 4).await;
         assert_eq!(test.received(), [""; 0], "the job would be forgotten, and its end lost");
         let receiver = TestReceiver(test.received.clone()).start();
-        test.head.hub.publish(CLIENT, receiver).accepts::<JobNote>().accepts::<JobEnded>();
+        test.head.hub.publish(CLIENT, receiver).accepts::<JobNote>().accepts::<JobEndReport>();
         sleep(TELL_AGAIN * 3).await;
         // Notes are dropped: the client counted as lost after the first.
         assert_eq!(test.received(), ["the end", "it is over"]);

@@ -13,15 +13,15 @@ use springtide_runtime::remote::RemoteError;
 use springtide_runtime::work::SavedRoot;
 use tokio::time::Instant;
 
-use super::{Coordinator, Phase, Succession};
+use super::{Coordinator, CoordinatorPhase, Succession};
 use crate::policy::Memory;
 use springtide_protocol::cluster::GetMemory;
 use springtide_protocol::job::NoteKind;
 use springtide_protocol::names::{CHECKPOINTS, SCHEDULER, WORKER, cluster_coordinator_name};
 use springtide_protocol::receivers::{CheckpointKeeper, ClusterCoordinator, Scheduler, Worker};
-use springtide_protocol::scheduler::{Freed, NodeFreed};
-use springtide_protocol::worker::{Bequest, FindRoot, GetRoot, KeepRoot, KeptRoot};
-use springtide_scheduler::poison::Dead;
+use springtide_protocol::scheduler::{ReleaseReason, NodeFreed};
+use springtide_protocol::worker::{HandoverState, FindCheckpoint, GetCheckpoint, StoreCheckpoint, RootCheckpoint};
+use springtide_scheduler::poison::DeadNode;
 
 /// Maximum time to gather memory and checkpoints.
 const HERITAGE_WITHIN: Duration = Duration::from_secs(4);
@@ -44,25 +44,25 @@ pub(super) struct Checkpoints {
     under_way: BTreeMap<NodeId, Instant>,
     /// Clusters whose last transfer was slow.
     slow: BTreeSet<ClusterId>,
-    waiting: Option<KeptRoot>,
+    waiting: Option<RootCheckpoint>,
     /// The newest checkpoint and its time, or the one that the root resumed from.
-    last: Option<(KeptRoot, Instant)>,
+    last: Option<(RootCheckpoint, Instant)>,
     /// The longest interval between two checkpoints.
     longest: Option<Duration>,
 }
 
 impl Checkpoints {
     /// Records the start of a root, from this checkpoint if any.
-    pub(super) fn resume_from(&mut self, kept: Option<KeptRoot>) {
+    pub(super) fn resume_from(&mut self, kept: Option<RootCheckpoint>) {
         self.last = kept.map(|kept| (kept, Instant::now()));
     }
 
     /// Sends the newest checkpoint to other nodes again.
-    fn resend(&mut self, kept: Option<KeptRoot>) {
+    fn resend(&mut self, kept: Option<RootCheckpoint>) {
         self.waiting = kept;
     }
 
-    fn came(&mut self, kept: KeptRoot, now: Instant) {
+    fn came(&mut self, kept: RootCheckpoint, now: Instant) {
         if let Some((_, before)) = self.last.replace((kept.clone(), now)) {
             let stretch = now.saturating_duration_since(before);
             self.longest = Some(self.longest.map_or(stretch, |longest| longest.max(stretch)));
@@ -71,7 +71,7 @@ impl Checkpoints {
     }
 
     /// The checkpoint from which the root would resume.
-    pub(super) fn last(&self) -> Option<&KeptRoot> {
+    pub(super) fn last(&self) -> Option<&RootCheckpoint> {
         self.last.as_ref().map(|(kept, _)| kept)
     }
 
@@ -95,7 +95,7 @@ impl Handler<Checkpointed> for Coordinator {
 
     fn handle(&mut self, message: Checkpointed, ctx: &mut Self::Context) {
         let Checkpointed { saved, iterations } = message;
-        let kept = KeptRoot { epoch: self.spec.epoch, saved, iterations };
+        let kept = RootCheckpoint { epoch: self.spec.epoch, saved, iterations };
         self.checkpoints.came(kept, Instant::now());
         self.send_checkpoint(ctx);
     }
@@ -103,7 +103,7 @@ impl Handler<Checkpointed> for Coordinator {
 
 impl Coordinator {
     fn send_checkpoint(&mut self, ctx: &mut Context<Self>) {
-        let runs = matches!(self.phase, Phase::Running | Phase::HandingOver);
+        let runs = matches!(self.phase, CoordinatorPhase::Running | CoordinatorPhase::HandingOver);
         let now = Instant::now();
         let is_slow = |sent: &Instant| now.saturating_duration_since(*sent) >= KEEP_WITHIN;
         if !runs || !self.checkpoints.under_way.values().all(is_slow) {
@@ -116,7 +116,7 @@ impl Coordinator {
         let Some(kept) = self.checkpoints.waiting.take() else { return };
         for node in keepers {
             let remote = self.hub.remote::<CheckpointKeeper>(&node, CHECKPOINTS);
-            let keep = KeepRoot { job: self.spec.id, kept: kept.clone() };
+            let keep = StoreCheckpoint { job: self.spec.id, kept: kept.clone() };
             let call = remote.send(keep).deadline(GIVE_UP_AFTER).start();
             self.checkpoints.under_way.insert(node.clone(), now);
             ctx.spawn(call.into_actor(self).map(move |answer, coordinator, ctx| {
@@ -176,9 +176,9 @@ impl Coordinator {
         let Some(succession) = self.succeeds.clone() else { return };
         let Succession { lost, reason, handed, bequest, gone, strangers } = succession;
         let me = self.view.coordinator.clone().unwrap_or_else(|| "".into());
-        let dead = gone.iter().map(|(node, member)| Dead::of(node, member, &reason));
+        let dead = gone.iter().map(|(node, member)| DeadNode::of(node, member, &reason));
         let lives_on = |cluster: &ClusterId| self.view.in_cluster(cluster).next().is_some();
-        self.poison.died(dead, lives_on, Instant::now());
+        self.poison.record_deaths(dead, lives_on, Instant::now());
         let dead = gone.iter().filter(|(node, _)| !handed || **node != lost);
         for (node, member) in dead {
             self.record_lost(node, member, &reason, Duration::ZERO);
@@ -186,7 +186,7 @@ impl Coordinator {
         self.announce_view(None, ctx);
         if !handed {
             let text = format!("node {lost} was lost ({reason}): {me} takes its place");
-            self.notify_client(NoteKind::Say { text });
+            self.notify_client(NoteKind::Text { text });
         }
         for (node, incarnation) in strangers {
             let freed = NodeFreed {
@@ -194,7 +194,7 @@ impl Coordinator {
                 epoch: self.spec.epoch,
                 node,
                 incarnation,
-                why: Freed::Refused {
+                why: ReleaseReason::Refused {
                     reason: format!("node {lost} is no longer coordinator, and it had not joined"),
                     busy: None,
                 },
@@ -203,7 +203,7 @@ impl Coordinator {
             let call = remote.send(freed).start();
             ctx.spawn(async move { drop(call.await) }.into_actor(self));
         }
-        if let Some(Bequest { memory, root, left, .. }) = bequest.filter(|_| handed) {
+        if let Some(HandoverState { memory, root, left, .. }) = bequest.filter(|_| handed) {
             self.engine.inherit_root(left);
             return self.start_as_successor(Some(memory), root, ctx);
         }
@@ -241,7 +241,7 @@ impl Coordinator {
             .iter()
             .map(|(node, member)| {
                 let remote = self.hub.remote::<Worker>(node, WORKER);
-                let find = remote.send(FindRoot { job }).deadline(HERITAGE_WITHIN).start();
+                let find = remote.send(FindCheckpoint { job }).deadline(HERITAGE_WITHIN).start();
                 let far = (*node != me, Some(&member.cluster) != self.view.cluster_of(&me));
                 (node.clone(), far, find)
             })
@@ -258,13 +258,13 @@ impl Coordinator {
             }
             // The newest checkpoint first, then the nearest node.
             found.sort();
-            let mut root: Option<KeptRoot> = None;
+            let mut root: Option<RootCheckpoint> = None;
             for (_, _, node) in found {
                 let left = fetched_by.saturating_duration_since(Instant::now());
                 if root.is_some() || left.is_zero() {
                     break;
                 }
-                match hub.remote::<Worker>(&node, WORKER).send(GetRoot { job }).deadline(left).await
+                match hub.remote::<Worker>(&node, WORKER).send(GetCheckpoint { job }).deadline(left).await
                 {
                     Ok(kept) => root = kept,
                     Err(error) => tracing::warn!(%node, %error, "a checkpoint was not fetched"),
@@ -289,10 +289,10 @@ impl Coordinator {
     fn start_as_successor(
         &mut self,
         memory: Option<Memory>,
-        root: Option<KeptRoot>,
+        root: Option<RootCheckpoint>,
         ctx: &mut Context<Self>,
     ) {
-        if self.phase == Phase::Ending {
+        if self.phase == CoordinatorPhase::Ending {
             return; // the job was cancelled meanwhile
         }
         if let Some(memory) = memory {
@@ -304,7 +304,7 @@ impl Coordinator {
             Some(kept) => format!("goes on from its checkpoint {}", kept.saved.seq),
             None => "begins anew, with what is finished elsewhere".to_owned(),
         };
-        self.notify_client(NoteKind::Say { text: format!("the root {from}") });
+        self.notify_client(NoteKind::Text { text: format!("the root {from}") });
         // Its keepers may be lost, or may not have received it.
         self.checkpoints.resend(root.clone());
         self.start_root(root, ctx);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use springtide_protocol::names::site_node;
 use springtide_runtime::id::{ClusterId, NodeId};
-use springtide_runtime::net::join::{JoinReason, JoinRefusal, Minted, matches_secret};
+use springtide_runtime::net::join::{JoinReason, JoinRefusal, NewToken, matches_secret};
 use springtide_runtime::net::tls::NodeName;
 
 /// Seconds for which ended entries are kept.
@@ -39,7 +39,7 @@ impl TokenRole {
 
 /// Properties of a token to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenOrder {
+pub struct TokenSpec {
     /// Role of a process that joins by it.
     pub role: TokenRole,
     /// Cluster that it joins.
@@ -102,7 +102,7 @@ impl Token {
 
 /// A name that was issued to a joined process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Given {
+pub struct IssuedName {
     /// Cluster of the process.
     pub cluster: ClusterId,
     /// Role of the process.
@@ -115,12 +115,12 @@ pub struct Given {
     pub until: i64,
     /// Its revocation, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revoked: Option<Revoked>,
+    pub revoked: Option<Revocation>,
 }
 
 /// Revocation of a name's certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Revoked {
+pub struct Revocation {
     /// Time of the revocation.
     pub at: i64,
     /// Reason of the revocation.
@@ -142,15 +142,15 @@ pub enum RevokeError {
 
 /// The tokens and names of a grid's enrolment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Book {
+pub struct EnrolmentState {
     tokens: Vec<Token>,
-    names: BTreeMap<NodeId, Given>,
+    names: BTreeMap<NodeId, IssuedName>,
 }
 
 /// A change of the book, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Change {
+pub enum EnrolmentChange {
     /// A token is new or changed.
     Token {
         /// The token after the change.
@@ -166,7 +166,7 @@ pub enum Change {
         /// The name itself.
         node: NodeId,
         /// Entry after the change.
-        given: Given,
+        given: IssuedName,
     },
     /// A name is deleted.
     NameForgotten {
@@ -175,35 +175,35 @@ pub enum Change {
     },
 }
 
-impl Book {
+impl EnrolmentState {
     /// The changes from another book to this one.
-    pub(super) fn changes_since(&self, before: &Self) -> Vec<Change> {
+    pub(super) fn changes_since(&self, before: &Self) -> Vec<EnrolmentChange> {
         let token = |book: &Self, id: &str| book.tokens.iter().find(|one| one.id == id).cloned();
         let gone = before.tokens.iter().filter(|one| token(self, &one.id).is_none());
-        let mut changes: Vec<Change> =
-            gone.map(|one| Change::TokenForgotten { id: one.id.clone() }).collect();
+        let mut changes: Vec<EnrolmentChange> =
+            gone.map(|one| EnrolmentChange::TokenForgotten { id: one.id.clone() }).collect();
         let new = self.tokens.iter().filter(|one| token(before, &one.id).as_ref() != Some(one));
-        changes.extend(new.map(|token| Change::Token { token: token.clone() }));
+        changes.extend(new.map(|token| EnrolmentChange::Token { token: token.clone() }));
         let gone = before.names.keys().filter(|node| !self.names.contains_key(*node));
-        changes.extend(gone.map(|node| Change::NameForgotten { node: node.clone() }));
+        changes.extend(gone.map(|node| EnrolmentChange::NameForgotten { node: node.clone() }));
         let new = self.names.iter().filter(|(node, given)| before.names.get(*node) != Some(given));
         changes.extend(
-            new.map(|(node, given)| Change::Name { node: node.clone(), given: given.clone() }),
+            new.map(|(node, given)| EnrolmentChange::Name { node: node.clone(), given: given.clone() }),
         );
         changes
     }
 
-    pub(super) fn apply(&mut self, change: Change) {
+    pub(super) fn apply(&mut self, change: EnrolmentChange) {
         match change {
-            Change::Token { token } => {
+            EnrolmentChange::Token { token } => {
                 match self.tokens.iter_mut().find(|one| one.id == token.id) {
                     Some(one) => *one = token,
                     None => self.tokens.push(token),
                 }
             }
-            Change::TokenForgotten { id } => self.tokens.retain(|one| one.id != id),
-            Change::Name { node, given } => drop(self.names.insert(node, given)),
-            Change::NameForgotten { node } => drop(self.names.remove(&node)),
+            EnrolmentChange::TokenForgotten { id } => self.tokens.retain(|one| one.id != id),
+            EnrolmentChange::Name { node, given } => drop(self.names.insert(node, given)),
+            EnrolmentChange::NameForgotten { node } => drop(self.names.remove(&node)),
         }
     }
 
@@ -213,17 +213,17 @@ impl Book {
     }
 
     /// All issued names with their entries.
-    pub fn names(&self) -> &BTreeMap<NodeId, Given> {
+    pub fn names(&self) -> &BTreeMap<NodeId, IssuedName> {
         &self.names
     }
 
     /// The entry of an issued name.
-    pub fn given(&self, node: &NodeId) -> Option<&Given> {
+    pub fn given(&self, node: &NodeId) -> Option<&IssuedName> {
         self.names.get(node)
     }
 
     /// Creates and stores a new token.
-    pub fn create(&mut self, order: &TokenOrder, minted: &Minted, now: i64) -> Token {
+    pub fn create(&mut self, order: &TokenSpec, minted: &NewToken, now: i64) -> Token {
         self.tidy(now);
         let token = Token {
             id: minted.id.clone(),
@@ -285,7 +285,7 @@ impl Book {
         let token = &mut self.tokens[at];
         token.uses_left -= 1;
         let (token, revoked) = (token.id.clone(), None);
-        let given = Given { cluster: cluster.clone(), role, token, joined: now, until, revoked };
+        let given = IssuedName { cluster: cluster.clone(), role, token, joined: now, until, revoked };
         self.names.insert(node.clone(), given);
         Ok(NodeName { node, cluster, role: role.as_str().to_owned() })
     }
@@ -337,7 +337,7 @@ impl Book {
         };
         let name = |n: u32| NodeId::from(format!("{cluster}-{n}"));
         let taken = |node: &NodeId| self.names.get(node).filter(|given| given.until > now);
-        let left = |given: &Given| span(given.until - now);
+        let left = |given: &IssuedName| span(given.until - now);
         if let Some(asked) = asked {
             if !(1..=most).any(|n| name(n) == *asked) {
                 let (first, last) = (name(1), name(most));
@@ -396,7 +396,7 @@ impl Book {
             return Err(RevokeError::Unknown { node: node.clone(), known: known() });
         }
         if let Some(given) = self.names.get_mut(node) {
-            given.revoked = Some(Revoked { at: now, reason: reason.to_owned() });
+            given.revoked = Some(Revocation { at: now, reason: reason.to_owned() });
         }
         Ok(())
     }
@@ -404,7 +404,7 @@ impl Book {
     /// Names with revoked certificates that are still valid, and the reasons.
     pub fn revoked(&self, now: i64) -> BTreeMap<NodeId, String> {
         // Verifiers' clocks may be an hour late.
-        let counts = |given: &&Given| given.until + 3600 > now;
+        let counts = |given: &&IssuedName| given.until + 3600 > now;
         let names = self.names.iter().filter(|(_, given)| counts(given));
         names
             .filter_map(|(node, given)| Some((node.clone(), given.revoked.clone()?.reason)))
@@ -436,24 +436,24 @@ mod tests {
     const DAY: i64 = 86_400;
 
     struct Fixture {
-        book: Book,
+        book: EnrolmentState,
         now: i64,
     }
 
     impl Fixture {
         fn new() -> Self {
-            Self { book: Book::default(), now: NOW }
+            Self { book: EnrolmentState::default(), now: NOW }
         }
 
-        fn token(&mut self, role: TokenRole, uses: u32) -> Minted {
-            let minted = Minted::draw().unwrap();
-            let order = TokenOrder { role, cluster: "lab".into(), ttl: DAY, uses };
+        fn token(&mut self, role: TokenRole, uses: u32) -> NewToken {
+            let minted = NewToken::draw().unwrap();
+            let order = TokenSpec { role, cluster: "lab".into(), ttl: DAY, uses };
             self.book.create(&order, &minted, self.now);
             minted
         }
 
         /// Joins a cluster of at most three nodes.
-        fn join(&mut self, token: &Minted, asked: Option<&str>) -> Result<String, JoinRefusal> {
+        fn join(&mut self, token: &NewToken, asked: Option<&str>) -> Result<String, JoinRefusal> {
             let asked = asked.map(NodeId::from);
             let most = |cluster: &ClusterId| (cluster.as_str() == "lab").then_some(3);
             let dates = (self.now, self.now + DAY);
@@ -461,11 +461,11 @@ mod tests {
             self.book.admit(who, asked.as_ref(), most, dates).map(|name| name.to_string())
         }
 
-        fn reason(&mut self, token: &Minted, asked: Option<&str>) -> (JoinReason, bool) {
+        fn reason(&mut self, token: &NewToken, asked: Option<&str>) -> (JoinReason, bool) {
             let before = self.book.clone();
             let refusal = self.join(token, asked).unwrap_err();
             assert_eq!(self.book, before, "a refusal changes nothing");
-            (refusal.reason, refusal.told.is_some())
+            (refusal.reason, refusal.text_for_caller.is_some())
         }
     }
 
@@ -498,9 +498,9 @@ mod tests {
     fn invalid_tokens_have_reasons_that_callers_do_not_learn() {
         let mut fixture = Fixture::new();
         let token = fixture.token(TokenRole::Node, 2);
-        let unknown = Minted::draw().unwrap();
+        let unknown = NewToken::draw().unwrap();
         assert_eq!(fixture.reason(&unknown, None), (JoinReason::UnknownToken, false));
-        let wrong = Minted { id: token.id.clone(), ..unknown };
+        let wrong = NewToken { id: token.id.clone(), ..unknown };
         assert_eq!(fixture.reason(&wrong, None), (JoinReason::WrongSecret, false));
         fixture.join(&token, None).unwrap();
         fixture.join(&token, None).unwrap();
@@ -511,7 +511,7 @@ mod tests {
         fixture.now += 1;
         assert_eq!(fixture.reason(&late, None), (JoinReason::ExpiredToken, false));
         // A caller without the secret does not learn that the token has ended.
-        let wrong = Minted { id: late.id, ..wrong };
+        let wrong = NewToken { id: late.id, ..wrong };
         assert_eq!(fixture.reason(&wrong, None), (JoinReason::WrongSecret, false));
         let revoked = fixture.token(TokenRole::Node, 2);
         assert_eq!(fixture.book.revoke_token(&revoked.id, fixture.now), Some(TokenState::Good));
@@ -592,11 +592,11 @@ mod tests {
     fn the_secret_is_not_in_the_book() {
         let mut fixture = Fixture::new();
         let token = fixture.token(TokenRole::Node, 1);
-        let changes = fixture.book.changes_since(&Book::default());
+        let changes = fixture.book.changes_since(&EnrolmentState::default());
         let text = serde_json::to_string(&changes).unwrap();
         assert!(!text.contains(&token.secret) && text.contains(&token.id));
-        let mut again = Book::default();
-        let changes: Vec<Change> = serde_json::from_str(&text).unwrap();
+        let mut again = EnrolmentState::default();
+        let changes: Vec<EnrolmentChange> = serde_json::from_str(&text).unwrap();
         changes.into_iter().for_each(|change| again.apply(change));
         assert_eq!(again, fixture.book);
     }

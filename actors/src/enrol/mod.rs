@@ -21,46 +21,46 @@ use springtide_runtime::net::Net;
 use springtide_runtime::net::join::JoinCounts;
 use springtide_runtime::remote::Hub;
 
-pub use self::book::{Book, Given, RevokeError, Revoked, Token, TokenOrder, TokenRole, TokenState};
-pub use self::office::{Clusters, IsOwn, JoinTerms, NodeText, Office};
+pub use self::book::{EnrolmentState, IssuedName, RevokeError, Revocation, Token, TokenSpec, TokenRole, TokenState};
+pub use self::office::{Clusters, IsOwn, JoinTerms, NodeConfigWriter, EnrolmentService};
 pub use self::renewal::{Renewal, is_due, renew_at, renew_files, retry_in};
-pub use self::store::{BookError, BookFile};
+pub use self::store::{EnrolmentStoreError, EnrolmentStore};
 use crate::admit;
 pub use springtide_protocol::enrol::*;
 pub use springtide_protocol::names::ENROLMENT;
-use springtide_protocol::site::Expelled;
+use springtide_protocol::site::ExcludeNode;
 
 /// Interval of reading the book. The command line may have changed it without notice.
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Returns the counts of requests to join.
-pub type Counts = Box<dyn Fn() -> JoinCounts>;
+pub type RequestCounter = Box<dyn Fn() -> JoinCounts>;
 
 /// The head's enrolment actor.
-pub struct Enrolment {
-    office: Arc<Office>,
+pub struct EnrolmentActor {
+    office: Arc<EnrolmentService>,
     net: Net,
-    sites: BTreeMap<ClusterId, Recipient<Expelled>>,
-    counts: Counts,
+    sites: BTreeMap<ClusterId, Recipient<ExcludeNode>>,
+    counts: RequestCounter,
     /// Revocations known to the network; none before the first reading.
     revoked: Option<BTreeMap<NodeId, String>>,
 }
 
-impl Enrolment {
+impl EnrolmentActor {
     /// Publishes the actor. `sites` are those of clusters that nodes join.
     pub fn publish(
-        office: Arc<Office>,
+        office: Arc<EnrolmentService>,
         hub: &Arc<Hub>,
         net: &Net,
-        sites: BTreeMap<ClusterId, Recipient<Expelled>>,
-        counts: Counts,
+        sites: BTreeMap<ClusterId, Recipient<ExcludeNode>>,
+        counts: RequestCounter,
     ) -> Addr<Self> {
         let (net, revoked) = (net.clone(), None);
         let enrolment = Self { office, net, sites, counts, revoked }.start();
         hub.publish(ENROLMENT, enrolment.clone())
             .accepts_from::<RenewCertificate>(admit::by_rule)
-            .accepts_from::<LookAtBook>(admit::by_rule)
-            .accepts_from::<GetDoor>(admit::by_rule);
+            .accepts_from::<ReloadEnrolment>(admit::by_rule)
+            .accepts_from::<GetJoinStatus>(admit::by_rule);
         enrolment
     }
 
@@ -92,13 +92,13 @@ impl Enrolment {
             if let Some(site) = site {
                 let reason = format!("its certificate is revoked: {why}");
                 // The site lives as long as the head.
-                site.do_send(Expelled { node: node.clone(), reason });
+                site.do_send(ExcludeNode { node: node.clone(), reason });
             }
         }
     }
 }
 
-impl Actor for Enrolment {
+impl Actor for EnrolmentActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
@@ -107,7 +107,7 @@ impl Actor for Enrolment {
     }
 }
 
-impl Handler<RenewCertificate> for Enrolment {
+impl Handler<RenewCertificate> for EnrolmentActor {
     type Result = ResponseFuture<Result<String, RenewError>>;
 
     fn handle(&mut self, ask: RenewCertificate, _: &mut Self::Context) -> Self::Result {
@@ -121,18 +121,18 @@ impl Handler<RenewCertificate> for Enrolment {
     }
 }
 
-impl Handler<LookAtBook> for Enrolment {
+impl Handler<ReloadEnrolment> for EnrolmentActor {
     type Result = ();
 
-    fn handle(&mut self, _: LookAtBook, _: &mut Self::Context) {
+    fn handle(&mut self, _: ReloadEnrolment, _: &mut Self::Context) {
         self.apply_book();
     }
 }
 
-impl Handler<GetDoor> for Enrolment {
-    type Result = MessageResult<GetDoor>;
+impl Handler<GetJoinStatus> for EnrolmentActor {
+    type Result = MessageResult<GetJoinStatus>;
 
-    fn handle(&mut self, _: GetDoor, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: GetJoinStatus, _: &mut Self::Context) -> Self::Result {
         let JoinCounts { granted, refused } = (self.counts)();
         let refused = refused.into_iter().map(|(why, n)| (why.to_string(), n)).collect();
         let name = |reason| {
@@ -141,6 +141,6 @@ impl Handler<GetDoor> for Enrolment {
         };
         let links = self.net.refused();
         let links_refused = links.into_iter().map(|(why, n)| (name(why), n)).collect();
-        MessageResult(DoorStatus { granted, refused, links_refused })
+        MessageResult(JoinStatus { granted, refused, links_refused })
     }
 }

@@ -11,23 +11,23 @@ use std::time::Duration;
 use springtide_runtime::event::{Event, Recorder};
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::join::{
-    JoinGrant, JoinJudge, JoinReason, JoinRefusal, JoinRequest, Judging,
+    JoinGrant, JoinAuthorizer, JoinReason, JoinRefusal, JoinRequest, JoinDecision,
 };
 use springtide_runtime::net::tls::{Ca, Calendar, NodeName, check_request};
 
-use super::store::BookFile;
+use super::store::EnrolmentStore;
 use super::{RenewCertificate, RenewError};
 
 /// Terms for nodes that join a cluster.
 pub struct JoinTerms {
     /// Maximum number of nodes.
-    pub most: u32,
+    pub node_limit: u32,
     /// Returns the grid's part of a node's config.
-    pub config: NodeText,
+    pub config: NodeConfigWriter,
 }
 
 /// Writes a config for a node of this name.
-pub type NodeText = Box<dyn Fn(&NodeId) -> Result<String, String> + Send + Sync>;
+pub type NodeConfigWriter = Box<dyn Fn(&NodeId) -> Result<String, String> + Send + Sync>;
 
 /// Whether the head itself issues certificates for a name.
 pub type IsOwn = Box<dyn Fn(&NodeName) -> bool + Send + Sync>;
@@ -37,11 +37,11 @@ pub type Clusters = BTreeMap<ClusterId, JoinTerms>;
 
 /// Judges requests and signs certificates.
 #[derive(Clone)]
-pub struct Office(Arc<Inner>);
+pub struct EnrolmentService(Arc<ServiceState>);
 
-struct Inner {
+struct ServiceState {
     ca: Ca,
-    book: BookFile,
+    book: EnrolmentStore,
     calendar: Calendar,
     clusters: Clusters,
     validity: Duration,
@@ -49,18 +49,18 @@ struct Inner {
     own: Option<(IsOwn, Duration)>,
 }
 
-impl Office {
+impl EnrolmentService {
     /// Creates the service. `validity` is that of certificates. Decisions are recorded by
     /// `recorder`.
     pub fn new(
         ca: Ca,
-        book: BookFile,
+        book: EnrolmentStore,
         calendar: Calendar,
         (clusters, validity): (Clusters, Duration),
         recorder: Recorder,
     ) -> Self {
         let own = None;
-        Self(Arc::new(Inner { ca, book, calendar, clusters, validity, recorder, own }))
+        Self(Arc::new(ServiceState { ca, book, calendar, clusters, validity, recorder, own }))
     }
 
     /// Also renews certificates issued without a token, if `is_own` holds for their name, with this
@@ -72,7 +72,7 @@ impl Office {
         self
     }
 
-    pub(super) fn book(&self) -> &BookFile {
+    pub(super) fn book(&self) -> &EnrolmentStore {
         &self.0.book
     }
 
@@ -125,7 +125,7 @@ impl Office {
     fn admit(&self, request: &JoinRequest, from: SocketAddr) -> Result<JoinGrant, JoinRefusal> {
         let (now, until) = self.dates();
         let failed = |why: String| JoinRefusal::open(JoinReason::Failed, why);
-        let most = |cluster: &ClusterId| self.0.clusters.get(cluster).map(|terms| terms.most);
+        let most = |cluster: &ClusterId| self.0.clusters.get(cluster).map(|terms| terms.node_limit);
         let who = (request.token.as_str(), request.secret.as_str());
         let admitted = self.0.book.change(|book| {
             let mut after = book.clone();
@@ -138,7 +138,7 @@ impl Office {
         });
         // The caller must not learn about this machine's files.
         let name = admitted.map_err(|error| JoinRefusal {
-            told: Some(
+            text_for_caller: Some(
                 "the grid cannot read or write its tokens: see the log of its head".to_owned(),
             ),
             ..failed(error.to_string())
@@ -158,8 +158,8 @@ impl Office {
     }
 }
 
-impl JoinJudge for Office {
-    fn judge(&self, request: JoinRequest, from: SocketAddr) -> Judging {
+impl JoinAuthorizer for EnrolmentService {
+    fn authorize(&self, request: JoinRequest, from: SocketAddr) -> JoinDecision {
         let office = self.clone();
         Box::pin(async move {
             let judged = tokio::task::spawn_blocking(move || office.admit(&request, from)).await;

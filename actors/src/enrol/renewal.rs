@@ -15,7 +15,7 @@ use springtide_runtime::random::SplitMix;
 use springtide_runtime::remote::{Remote, RemoteError};
 use tokio::time::sleep;
 
-use super::{Enrolment, RenewCertificate, RenewError};
+use super::{EnrolmentActor, RenewCertificate, RenewError};
 
 /// Maximum interval between readings of the date.
 const CHECK_INTERVAL: Duration = Duration::from_secs(20);
@@ -69,8 +69,8 @@ pub fn retry_in(failures: u32, left: Duration, draw: f64) -> Duration {
 impl Renewal {
     /// Renews the certificate each time it is due. Completes when the certificate has ended and the
     /// head did not renew it over an existing link. Then no peer accepts links from this node.
-    pub async fn keep(mut self, net: &Net, enrolment: &Remote<Enrolment>) -> String {
-        let mut random = SplitMix::of(self.seed, self.identity.name().node.as_str());
+    pub async fn keep(mut self, net: &Net, enrolment: &Remote<EnrolmentActor>) -> String {
+        let mut random = SplitMix::with_text(self.seed, self.identity.name().node.as_str());
         let mut failures = 0;
         let mut draw = random.unit();
         let mut wait = Duration::ZERO;
@@ -126,7 +126,7 @@ impl Renewal {
         }
     }
 
-    async fn renew(&mut self, net: &Net, enrolment: &Remote<Enrolment>) -> Result<i64, Failure> {
+    async fn renew(&mut self, net: &Net, enrolment: &Remote<EnrolmentActor>) -> Result<i64, RenewalFailure> {
         let new = renewed(&self.identity, enrolment).await?;
         let until = new.dates().map_err(failure)?.until;
         net.renew(&new).map_err(failure)?;
@@ -138,17 +138,17 @@ impl Renewal {
 }
 
 /// Whether the refusal is final, and its reason.
-type Failure = (bool, String);
+type RenewalFailure = (bool, String);
 
-fn failure(error: impl std::fmt::Display) -> Failure {
+fn failure(error: impl std::fmt::Display) -> RenewalFailure {
     (false, error.to_string())
 }
 
 /// Returns the same identity with another certificate.
 async fn renewed(
     identity: &NodeIdentity,
-    enrolment: &Remote<Enrolment>,
-) -> Result<NodeIdentity, Failure> {
+    enrolment: &Remote<EnrolmentActor>,
+) -> Result<NodeIdentity, RenewalFailure> {
     let NodeName { node, cluster, role } = identity.name().clone();
     let request = identity.request().map_err(failure)?.into();
     let ask = RenewCertificate { node, cluster, role, request };
@@ -170,13 +170,13 @@ async fn renewed(
 ///
 /// So a node that starts later finds a valid one. Running nodes renew their own a little earlier.
 /// Never completes.
-pub async fn renew_files(dirs: Vec<PathBuf>, calendar: Calendar, enrolment: Remote<Enrolment>) {
+pub async fn renew_files(dirs: Vec<PathBuf>, calendar: Calendar, enrolment: Remote<EnrolmentActor>) {
     let mut reported = BTreeSet::new();
     loop {
         let mut pause = CHECK_INTERVAL;
         for dir in &dirs {
             // The file may appear later.
-            let Ok(identity) = NodeIdentity::load_whatever_date(dir) else { continue };
+            let Ok(identity) = NodeIdentity::load_even_if_expired(dir) else { continue };
             let Ok(dates) = identity.dates() else { continue };
             let now = calendar();
             if !is_due(dates, 0.0, now) {

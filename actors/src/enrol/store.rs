@@ -14,21 +14,21 @@ use std::sync::Arc;
 
 use springtide_runtime::private::give_to_owner;
 use springtide_runtime::records::{
-    Contents, Disk, Entry, Files, RecordError, RecordLog, Schema, Settings, read,
+    Contents, Disk, NewRecord, Files, RecordError, RecordLog, RecordSchema, RecordSettings, read,
 };
 
-use super::book::{Book, Change};
+use super::book::{EnrolmentState, EnrolmentChange};
 
 /// Schema of a group of changes.
-const SCHEMA: Schema = Schema { name: "join", version: 1 };
-const SETTINGS: Settings = Settings {
+const SCHEMA: RecordSchema = RecordSchema { name: "join", version: 1 };
+const SETTINGS: RecordSettings = RecordSettings {
     keep_segments: 0,
-    ..Settings::new("join", "every token and every revocation is forgotten")
+    ..RecordSettings::new("join", "every token and every revocation is forgotten")
 };
 
 /// Why the book is unusable.
 #[derive(Debug, thiserror::Error)]
-pub enum BookError {
+pub enum EnrolmentStoreError {
     /// Its lock is unusable.
     #[error("cannot use {}: {source}", path.display())]
     Io {
@@ -51,11 +51,11 @@ pub enum BookError {
 
 /// Directory of the book.
 #[derive(Clone, Debug)]
-pub struct BookFile {
+pub struct EnrolmentStore {
     dir: PathBuf,
 }
 
-impl BookFile {
+impl EnrolmentStore {
     /// The book in this directory of a grid.
     pub fn of(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
@@ -66,9 +66,9 @@ impl BookFile {
     }
 
     /// Waits until no other process changes the book. None if it was never written.
-    fn lock(&self, exclusive: bool) -> Result<Option<fs::File>, BookError> {
+    fn lock(&self, exclusive: bool) -> Result<Option<fs::File>, EnrolmentStoreError> {
         let path = self.dir.join("join.lock");
-        let io = |source| BookError::Io { path: path.clone(), source };
+        let io = |source| EnrolmentStoreError::Io { path: path.clone(), source };
         if !exclusive {
             return match fs::File::open(&path) {
                 Ok(file) => file.lock_shared().map(|()| Some(file)).map_err(io),
@@ -84,16 +84,16 @@ impl BookFile {
         Ok(Some(file))
     }
 
-    fn check_form(&self) -> Result<(), BookError> {
+    fn check_form(&self) -> Result<(), EnrolmentStoreError> {
         let path = self.dir.join("join.json");
-        if path.exists() { Err(BookError::Former { path }) } else { Ok(()) }
+        if path.exists() { Err(EnrolmentStoreError::Former { path }) } else { Ok(()) }
     }
 
     /// Reads the book, which is empty where none was written yet.
     ///
     /// # Errors
     /// [`BookError`] with the file.
-    pub fn read(&self) -> Result<Book, BookError> {
+    pub fn read(&self) -> Result<EnrolmentState, EnrolmentStoreError> {
         self.check_form()?;
         let _lock = self.lock(false)?;
         let dir = self.records();
@@ -106,17 +106,17 @@ impl BookFile {
     ///
     /// # Errors
     /// [`BookError`]; then nothing has changed.
-    pub fn change<T>(&self, change: impl FnOnce(&mut Book) -> T) -> Result<T, BookError> {
+    pub fn change<T>(&self, change: impl FnOnce(&mut EnrolmentState) -> T) -> Result<T, EnrolmentStoreError> {
         self.check_form()?;
         let _lock = self.lock(true)?;
         Ok(change_on(Arc::new(Disk), &self.records(), change)?)
     }
 }
 
-fn book_of(contents: &Contents, dir: &Path) -> Result<Book, RecordError> {
-    let mut book = Book::default();
+fn book_of(contents: &Contents, dir: &Path) -> Result<EnrolmentState, RecordError> {
+    let mut book = EnrolmentState::default();
     for record in contents.iter() {
-        let changes = record.decode::<Vec<Change>>(SCHEMA);
+        let changes = record.decode::<Vec<EnrolmentChange>>(SCHEMA);
         let changes = changes.map_err(|reason| record.unreadable(dir, SETTINGS, reason))?;
         changes.into_iter().for_each(|change| book.apply(change));
     }
@@ -126,7 +126,7 @@ fn book_of(contents: &Contents, dir: &Path) -> Result<Book, RecordError> {
 fn change_on<T>(
     files: Arc<dyn Files>,
     dir: &Path,
-    change: impl FnOnce(&mut Book) -> T,
+    change: impl FnOnce(&mut EnrolmentState) -> T,
 ) -> Result<T, RecordError> {
     let (mut log, contents) = RecordLog::open(files, dir, SETTINGS)?;
     let before = book_of(&contents, dir)?;
@@ -138,9 +138,9 @@ fn change_on<T>(
         log.append(SCHEMA, &changes)?;
     }
     if log.is_compaction_due() {
-        let all = book.changes_since(&Book::default());
-        let entries: Result<Vec<Entry>, RecordError> =
-            all.iter().map(|change| Entry::new(SCHEMA, &[change])).collect();
+        let all = book.changes_since(&EnrolmentState::default());
+        let entries: Result<Vec<NewRecord>, RecordError> =
+            all.iter().map(|change| NewRecord::new(SCHEMA, &[change])).collect();
         if let Err(error) = entries.and_then(|entries| log.compact(&entries)) {
             // The change is stored; the next one compacts.
             tracing::warn!("{} is not compacted: {error}", dir.display());
@@ -151,16 +151,16 @@ fn change_on<T>(
 
 #[cfg(test)]
 mod tests {
-    use springtide_runtime::net::join::Minted;
-    use springtide_runtime::records::memory::{Fault, MemoryFiles};
+    use springtide_runtime::net::join::NewToken;
+    use springtide_runtime::records::memory::{StorageFault, MemoryFiles};
 
-    use super::super::book::{TokenOrder, TokenRole};
+    use super::super::book::{TokenSpec, TokenRole};
     use super::*;
 
-    fn create(file: &BookFile) -> String {
-        let minted = Minted::draw().unwrap();
+    fn create(file: &EnrolmentStore) -> String {
+        let minted = NewToken::draw().unwrap();
         let (role, cluster) = (TokenRole::Node, "lab".into());
-        let order = TokenOrder { role, cluster, ttl: 60, uses: 1 };
+        let order = TokenSpec { role, cluster, ttl: 60, uses: 1 };
         file.change(|book| book.create(&order, &minted, 1).id).unwrap()
     }
 
@@ -168,10 +168,10 @@ mod tests {
     fn the_book_persists_and_is_private_to_its_owner() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
-        let file = BookFile::of(dir.path());
-        assert_eq!(file.read().unwrap(), Book::default());
+        let file = EnrolmentStore::of(dir.path());
+        assert_eq!(file.read().unwrap(), EnrolmentState::default());
         let id = create(&file);
-        let again = BookFile::of(dir.path()).read().unwrap();
+        let again = EnrolmentStore::of(dir.path()).read().unwrap();
         assert_eq!(again.tokens()[0].id, id);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         let records = file.records();
@@ -185,7 +185,7 @@ mod tests {
         if chown(dir.path(), Some(65_534), Some(65_534)).is_err() {
             return println!("skipped: this is not root");
         }
-        let file = BookFile::of(dir.path());
+        let file = EnrolmentStore::of(dir.path());
         create(&file);
         let records = file.records();
         let log = records.join("00000001.log");
@@ -197,30 +197,30 @@ mod tests {
     #[test]
     fn concurrent_changes_are_all_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let write = || (0..25).for_each(|_| drop(create(&BookFile::of(dir.path()))));
+        let write = || (0..25).for_each(|_| drop(create(&EnrolmentStore::of(dir.path()))));
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(write);
             }
         });
-        assert_eq!(BookFile::of(dir.path()).read().unwrap().tokens().len(), 100);
+        assert_eq!(EnrolmentStore::of(dir.path()).read().unwrap().tokens().len(), 100);
     }
 
-    fn minted(number: u8) -> Minted {
+    fn minted(number: u8) -> NewToken {
         let text = format!("{number:08}");
-        Minted { id: text.clone(), secret: text.clone(), kept: text }
+        NewToken { id: text.clone(), secret: text.clone(), kept: text }
     }
 
-    fn order() -> TokenOrder {
-        TokenOrder { role: TokenRole::Node, cluster: "lab".into(), ttl: 60, uses: 1 }
+    fn order() -> TokenSpec {
+        TokenSpec { role: TokenRole::Node, cluster: "lab".into(), ttl: 60, uses: 1 }
     }
 
-    fn book(files: &MemoryFiles) -> Result<Book, RecordError> {
+    fn book(files: &MemoryFiles) -> Result<EnrolmentState, RecordError> {
         let dir = Path::new("grid/join.records");
         book_of(&read(files, dir, SETTINGS)?.unwrap_or_default(), dir)
     }
 
-    fn change(files: &MemoryFiles, change: impl FnOnce(&mut Book)) -> Result<(), RecordError> {
+    fn change(files: &MemoryFiles, change: impl FnOnce(&mut EnrolmentState)) -> Result<(), RecordError> {
         change_on(Arc::new(files.clone()), Path::new("grid/join.records"), change)
     }
 
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn acknowledged_changes_survive_a_crash_at_any_step() {
-        let live = |files: &MemoryFiles, after: &mut dyn FnMut(&Book)| -> Result<(), RecordError> {
+        let live = |files: &MemoryFiles, after: &mut dyn FnMut(&EnrolmentState)| -> Result<(), RecordError> {
             for number in 0..4_u8 {
                 change(files, |book| drop(book.create(&order(), &minted(number), 1)))?;
                 after(&book(files)?);
@@ -261,8 +261,8 @@ mod tests {
         for step in 1..=files.steps() {
             for seed in 0..10 {
                 let files = MemoryFiles::new(seed);
-                files.fault_at(step, Fault::Crash);
-                let mut states = vec![Book::default()];
+                files.fault_at(step, StorageFault::Crash);
+                let mut states = vec![EnrolmentState::default()];
                 live(&files, &mut |book| states.push(book.clone())).unwrap_err();
                 files.restart();
                 let found = book(&files).unwrap();
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_changes_of_a_book_make_the_same_book() {
-        let (mut before, mut after) = (Book::default(), Book::default());
+        let (mut before, mut after) = (EnrolmentState::default(), EnrolmentState::default());
         for number in 0..4 {
             before.create(&order(), &minted(number), 1);
         }
@@ -296,7 +296,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("join.json");
         fs::write(&path, "{}").unwrap();
-        let file = BookFile::of(dir.path());
+        let file = EnrolmentStore::of(dir.path());
         for error in [file.read().unwrap_err(), file.change(|_| ()).unwrap_err()] {
             assert!(error.to_string().contains("join.json"), "{error}");
         }

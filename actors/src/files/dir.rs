@@ -129,7 +129,7 @@ impl Dir {
     ) -> Result<Vec<u8>, FileError> {
         let (file, now) = self.open(name)?;
         if now != stamp {
-            return Err(FileError::Differs {
+            return Err(FileError::Conflict {
                 cluster: self.cluster.clone(),
                 name: name.to_owned(),
             });
@@ -146,7 +146,7 @@ impl Dir {
     }
 
     /// Begins to write a file, or resumes from its stored part.
-    pub(super) fn open_part(&self, entry: &FileEntry) -> Result<Part, FileError> {
+    pub(super) fn open_part(&self, entry: &FileEntry) -> Result<PartialFile, FileError> {
         entry.check()?;
         let (name, bytes, largest) = (entry.name.clone(), entry.bytes, self.largest);
         if bytes > largest {
@@ -177,7 +177,7 @@ impl Dir {
         let mut hash = Context::new(&SHA256);
         let received = hash_rest(&mut file, &mut hash, bytes).map_err(failed)?;
         file.seek(SeekFrom::Start(received)).map_err(failed)?;
-        Ok(Part { dir: self.clone(), entry: entry.clone(), path, file, hash, received })
+        Ok(PartialFile { dir: self.clone(), entry: entry.clone(), path, file, hash, received })
     }
 
     /// Removes stored parts of other files of this name.
@@ -218,7 +218,7 @@ fn hash_rest(file: &mut File, hash: &mut Context, most: u64) -> io::Result<u64> 
 }
 
 /// An incomplete file, which is being received.
-pub(super) struct Part {
+pub(super) struct PartialFile {
     dir: Dir,
     pub(super) entry: FileEntry,
     path: PathBuf,
@@ -228,7 +228,7 @@ pub(super) struct Part {
     pub(super) received: u64,
 }
 
-impl Part {
+impl PartialFile {
     pub(super) fn is_whole(&self) -> bool {
         self.received == self.entry.bytes
     }
@@ -237,7 +237,7 @@ impl Part {
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         let (received, len) = (self.received, bytes.len() as u64);
         if received.checked_add(len).is_none_or(|sum| sum > self.entry.bytes) {
-            return Err(FileError::Gap { name: self.entry.name.clone(), at: received });
+            return Err(FileError::UnexpectedOffset { name: self.entry.name.clone(), at: received });
         }
         self.file.write_all(bytes).map_err(|error| disk_error(&self.entry.name, &error))?;
         self.hash.update(bytes);
@@ -267,7 +267,7 @@ impl Part {
                 dir.discard(&entry);
                 return match there {
                     Ok((stamp, same)) if same == entry => Ok(stamp),
-                    _ => Err(FileError::Differs { cluster: dir.cluster, name: name.clone() }),
+                    _ => Err(FileError::Conflict { cluster: dir.cluster, name: name.clone() }),
                 };
             }
         }
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(dir.read("a.txt", stamp, 9, 100).unwrap(), b"");
         // The file has changed since.
         fs::write(inside.join("a.txt"), "hello!").unwrap();
-        assert!(matches!(dir.read("a.txt", stamp, 0, 5), Err(FileError::Differs { .. })));
+        assert!(matches!(dir.read("a.txt", stamp, 0, 5), Err(FileError::Conflict { .. })));
     }
 
     #[test]
@@ -345,7 +345,7 @@ mod tests {
         // Resume the file.
         let mut part = dir.open_part(&wanted).unwrap();
         assert_eq!(part.received, 5);
-        assert!(matches!(part.append(b"5678901"), Err(FileError::Gap { .. })));
+        assert!(matches!(part.append(b"5678901"), Err(FileError::UnexpectedOffset { .. })));
         part.append(b"56789").unwrap();
         let stamp = part.finish().unwrap();
         assert_eq!(dir.list().unwrap(), [("b.bin".to_owned(), stamp)].into());
@@ -362,7 +362,7 @@ mod tests {
         // Existing files are not overwritten; an identical file is accepted.
         let mut part = dir.open_part(&entry("b.bin", b"other")).unwrap();
         part.append(b"other").unwrap();
-        assert!(matches!(part.finish(), Err(FileError::Differs { .. })));
+        assert!(matches!(part.finish(), Err(FileError::Conflict { .. })));
         let mut part = dir.open_part(&wanted).unwrap();
         part.append(b"0123456789").unwrap();
         assert_eq!(part.finish().unwrap(), stamp);

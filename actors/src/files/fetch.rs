@@ -13,8 +13,8 @@ use springtide_runtime::id::ClusterId;
 use springtide_runtime::remote::{Refusal, Remote, RemoteError, RemoteRequest};
 use tokio::time::{Instant, sleep};
 
-use super::dir::{Dir, Part, Stamp};
-use springtide_protocol::files::{Brought, CHUNK_MAX, FileEntry, FileError, ReadChunk};
+use super::dir::{Dir, PartialFile, Stamp};
+use springtide_protocol::files::{FetchResult, CHUNK_MAX, FileEntry, FileError, ReadChunk};
 use springtide_protocol::receivers::FileServer;
 
 /// Most chunks that are requested ahead.
@@ -51,7 +51,7 @@ pub(super) async fn fetch(
     dir: Arc<Dir>,
     file: FileEntry,
     from: (Remote<FileServer>, ClusterId),
-) -> Result<(Brought, Stamp), FileError> {
+) -> Result<(FetchResult, Stamp), FileError> {
     let (server, cluster) = from;
     let (name, entry) = (file.name.clone(), file.clone());
     let opened = dir.clone();
@@ -73,14 +73,14 @@ pub(super) async fn fetch(
             _ => ahead,
         };
         if bytes.is_empty() {
-            return Err(FileError::Gap { name, at });
+            return Err(FileError::UnexpectedOffset { name, at });
         }
         part = write(&name, part, bytes).await?;
     }
     let seconds = began.elapsed().as_secs_f64();
     let bytes = part.received - first;
     let stamp = blocking(&name, move || part.finish()).await?;
-    Ok((Brought { from: Some(cluster), bytes, seconds }, stamp))
+    Ok((FetchResult { from: Some(cluster), bytes, seconds }, stamp))
 }
 
 fn request_chunk(
@@ -102,7 +102,7 @@ async fn await_chunk(
     loop {
         match call.await {
             Ok(answer) => return answer,
-            Err(RemoteError::Refused { why: Refusal::Busy, .. }) if busy < BUSY_RETRIES => {
+            Err(RemoteError::Refused { reason: Refusal::Busy, .. }) if busy < BUSY_RETRIES => {
                 busy += 1;
                 sleep(BUSY_PAUSE).await;
                 call = request_chunk(server, file, at);
@@ -116,6 +116,6 @@ async fn await_chunk(
 }
 
 /// Writes bytes on a thread that may block.
-pub(super) async fn write(name: &str, mut part: Part, bytes: Bytes) -> Result<Part, FileError> {
+pub(super) async fn write(name: &str, mut part: PartialFile, bytes: Bytes) -> Result<PartialFile, FileError> {
     blocking(name, move || part.append(&bytes).map(|()| part)).await
 }

@@ -16,7 +16,7 @@ mod tests;
 use std::time::Duration;
 
 pub use dir::entry_of;
-pub use server::{FileServer, Keeping, TellAgain};
+pub use server::{FileServer, FileServerSettings, RepeatReport};
 pub use springtide_protocol::files::*;
 pub use springtide_protocol::names::files_name;
 
@@ -27,17 +27,17 @@ pub mod catalogue {
 
 /// Limits of a file server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct FileLimits {
     /// Largest accepted file, in bytes.
-    pub largest: u64,
+    pub max_bytes: u64,
     /// Greatest number of simultaneous fetches.
-    pub at_once: usize,
+    pub max_fetches: usize,
     /// Interval between two scans of the directory.
-    pub poll: Duration,
+    pub scan_interval: Duration,
 }
 
-impl Default for Limits {
+impl Default for FileLimits {
     fn default() -> Self {
-        Self { largest: 16 << 30, at_once: 4, poll: Duration::from_secs(5) }
+        Self { max_bytes: 16 << 30, max_fetches: 4, scan_interval: Duration::from_secs(5) }
     }
 }

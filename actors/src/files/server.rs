@@ -16,14 +16,14 @@ use springtide_runtime::remote::{Hub, Remote};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::dir::{Dir, Part, Stamp};
+use super::dir::{Dir, PartialFile, Stamp};
 use super::fetch::{blocking, fetch, write};
-use super::table::{Action, Event, Table};
-use super::{Limits, files_name};
+use super::table::{TransferAction, TransferEvent, TransferTable};
+use super::{FileLimits, files_name};
 use crate::admit;
 use springtide_protocol::files::{
-    BringFile, Brought, CHUNK_MAX, DropFiles, FileEntry, FileError, FilesHere, LookForFiles,
-    PutChunk, PutState, ReadChunk, RemoveFiles,
+    FetchFile, FetchResult, CHUNK_MAX, CancelFetches, FileEntry, FileError, FilesReport, ScanFiles,
+    PutChunk, UploadProgress, ReadChunk, RemoveFiles,
 };
 use springtide_protocol::receivers::Scheduler;
 
@@ -36,23 +36,23 @@ const PUT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Settings of a file server.
 #[derive(Clone, Debug)]
-pub struct Keeping {
+pub struct FileServerSettings {
     /// Cluster whose files it serves.
     pub cluster: ClusterId,
     /// Path of the directory in this process.
     pub dir: PathBuf,
     /// Limits of number and size.
-    pub limits: Limits,
+    pub limits: FileLimits,
 }
 
 /// The actor of a cluster's file server.
 pub struct FileServer {
     dir: Arc<Dir>,
-    limits: Limits,
+    limits: FileLimits,
     net: Net,
     hub: Arc<Hub>,
     scheduler: Remote<Scheduler>,
-    table: Table,
+    table: TransferTable,
     /// Known files, by name.
     known: Known,
     /// Files that arrived since the present scan began.
@@ -71,31 +71,31 @@ pub struct FileServer {
     reports_in_flight: u32,
     report_waiters: Vec<oneshot::Sender<()>>,
     fetches: BTreeMap<u64, SpawnHandle>,
-    waiting: BTreeMap<u64, oneshot::Sender<Result<Brought, FileError>>>,
+    waiting: BTreeMap<u64, oneshot::Sender<Result<FetchResult, FileError>>>,
     last_ticket: u64,
     /// Uploads of clients, with the time of the last message. The part is absent while it is being
     /// written.
-    puts: BTreeMap<String, (Instant, Option<Part>)>,
+    puts: BTreeMap<String, (Instant, Option<PartialFile>)>,
 }
 
 impl FileServer {
     /// Starts the server and publishes it at the hub of this process.
     pub fn publish(
-        keeping: Keeping,
+        keeping: FileServerSettings,
         net: &Net,
         hub: &Arc<Hub>,
         scheduler: Remote<Scheduler>,
     ) -> Addr<Self> {
-        let Keeping { cluster, dir: path, limits } = keeping;
+        let FileServerSettings { cluster, dir: path, limits } = keeping;
         let name = files_name(&cluster);
-        let dir = Arc::new(Dir { cluster, path, largest: limits.largest });
+        let dir = Arc::new(Dir { cluster, path, largest: limits.max_bytes });
         let server = Self {
             dir,
             limits,
             net: net.clone(),
             hub: hub.clone(),
             scheduler,
-            table: Table::new(limits.at_once),
+            table: TransferTable::new(limits.max_fetches),
             known: Known::new(),
             fresh: Known::new(),
             last_report: None,
@@ -113,24 +113,24 @@ impl FileServer {
         };
         let server = server.start();
         hub.publish(&name, server.clone())
-            .accepts_from::<BringFile>(admit::by_rule)
-            .accepts_from::<DropFiles>(admit::by_rule)
+            .accepts_from::<FetchFile>(admit::by_rule)
+            .accepts_from::<CancelFetches>(admit::by_rule)
             .accepts_from::<ReadChunk>(admit::by_rule)
             .accepts_from::<PutChunk>(admit::by_rule)
-            .accepts_from::<LookForFiles>(admit::by_rule)
+            .accepts_from::<ScanFiles>(admit::by_rule)
             .accepts_from::<RemoveFiles>(admit::by_rule);
         server
     }
 
-    fn apply(&mut self, ctx: &mut Context<Self>, event: Event) {
+    fn apply(&mut self, ctx: &mut Context<Self>, event: TransferEvent) {
         for action in self.table.handle(event) {
             match action {
-                Action::Fetch { number, file, from } => {
-                    self.net.introduce(from.at.clone());
-                    let server = self.hub.remote(&from.at.node, &files_name(&from.cluster));
+                TransferAction::Fetch { number, file, from } => {
+                    self.net.learn_if_down(from.address.clone());
+                    let server = self.hub.remote(&from.address.node, &files_name(&from.cluster));
                     tracing::info!("fetching {} from {}", file.name, from.cluster);
                     let work = fetch(self.dir.clone(), file.clone(), (server, from.cluster));
-                    let finish = move |ended: Result<(Brought, Stamp), FileError>,
+                    let finish = move |ended: Result<(FetchResult, Stamp), FileError>,
                                        act: &mut Self,
                                        ctx: &mut Context<Self>| {
                         act.fetches.remove(&number);
@@ -141,19 +141,19 @@ impl FileServer {
                         if let Err(error) = &answer {
                             tracing::info!("a fetch failed: {error}");
                         }
-                        act.apply(ctx, Event::Fetched { number, answer });
+                        act.apply(ctx, TransferEvent::Fetched { number, answer });
                     };
                     let handle = ctx.spawn(work.into_actor(self).map(finish));
                     self.fetches.insert(number, handle);
                 }
-                Action::Stop { number, file } => {
+                TransferAction::Stop { number, file } => {
                     if let Some(handle) = self.fetches.remove(&number) {
                         ctx.cancel_future(handle);
                     }
                     let dir = self.dir.clone();
                     drop(tokio::task::spawn_blocking(move || dir.discard(&file)));
                 }
-                Action::Answer { ticket, answer } => {
+                TransferAction::Answer { ticket, answer } => {
                     if let Some(reply) = self.waiting.remove(&ticket) {
                         // The caller may have gone.
                         let _ = reply.send(answer);
@@ -187,7 +187,7 @@ impl FileServer {
         scan_waiters: Vec<oneshot::Sender<()>>,
     ) {
         (self.last_report, self.scans_since_report) = (Some(files.clone()), 0);
-        let here = FilesHere { cluster: self.dir.cluster.clone(), files };
+        let here = FilesReport { cluster: self.dir.cluster.clone(), files };
         let call = self.scheduler.send(here).deadline(REPORT_TIMEOUT).start();
         let finish = |answer: Result<(), _>, act: &mut Self, _: &mut Context<Self>| {
             if let Err(error) = answer {
@@ -252,7 +252,7 @@ impl FileServer {
             if std::mem::take(&mut act.scan_again) {
                 return act.scan(ctx);
             }
-            act.next_scan = Some(ctx.run_later(act.limits.poll, Self::scan));
+            act.next_scan = Some(ctx.run_later(act.limits.scan_interval, Self::scan));
         };
         ctx.spawn(scanned.into_actor(self).map(finish));
     }
@@ -286,12 +286,12 @@ fn scan_dir(dir: &Dir, mut known: Known) -> std::io::Result<Known> {
 /// Local message to a file server: the scheduler lost its knowledge, report all files again.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct TellAgain;
+pub struct RepeatReport;
 
-impl Handler<TellAgain> for FileServer {
+impl Handler<RepeatReport> for FileServer {
     type Result = ();
 
-    fn handle(&mut self, _: TellAgain, _: &mut Self::Context) {
+    fn handle(&mut self, _: RepeatReport, _: &mut Self::Context) {
         self.last_report = None; // with the next scan
     }
 }
@@ -304,10 +304,10 @@ impl Actor for FileServer {
     }
 }
 
-impl Handler<LookForFiles> for FileServer {
+impl Handler<ScanFiles> for FileServer {
     type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, _: LookForFiles, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: ScanFiles, ctx: &mut Self::Context) -> Self::Result {
         let (waiter, scanned) = oneshot::channel();
         self.scan_waiters.push(waiter);
         self.scan(ctx);
@@ -342,18 +342,18 @@ impl Handler<RemoveFiles> for FileServer {
     }
 }
 
-impl Handler<BringFile> for FileServer {
-    type Result = ResponseFuture<Result<Brought, FileError>>;
+impl Handler<FetchFile> for FileServer {
+    type Result = ResponseFuture<Result<FetchResult, FileError>>;
 
-    fn handle(&mut self, order: BringFile, ctx: &mut Self::Context) -> Self::Result {
-        let BringFile { job, file, from } = order;
+    fn handle(&mut self, order: FetchFile, ctx: &mut Self::Context) -> Self::Result {
+        let FetchFile { job, file, from } = order;
         let cluster = self.dir.cluster.clone();
         let known = self.known.get(&file.name).map(|(_, known)| known == &file);
         let busy = self.puts.contains_key(&file.name);
         let now = match (file.check(), known) {
             (Err(error), _) => Some(Err(error)),
-            (_, Some(true)) => Some(Ok(Brought { from: None, bytes: 0, seconds: 0.0 })),
-            (_, Some(false)) => Some(Err(FileError::Differs { cluster, name: file.name.clone() })),
+            (_, Some(true)) => Some(Ok(FetchResult { from: None, bytes: 0, seconds: 0.0 })),
+            (_, Some(false)) => Some(Err(FileError::Conflict { cluster, name: file.name.clone() })),
             _ if busy => Some(Err(FileError::Busy { cluster, name: file.name.clone() })),
             (Ok(()), None) => None,
         };
@@ -364,16 +364,16 @@ impl Handler<BringFile> for FileServer {
         let (ticket, name) = (self.last_ticket, file.name.clone());
         let (reply, answer) = oneshot::channel();
         self.waiting.insert(ticket, reply);
-        self.apply(ctx, Event::Wanted { ticket, job, file, from });
-        Box::pin(async move { answer.await.unwrap_or(Err(FileError::Dropped { name })) })
+        self.apply(ctx, TransferEvent::Wanted { ticket, job, file, from });
+        Box::pin(async move { answer.await.unwrap_or(Err(FileError::Cancelled { name })) })
     }
 }
 
-impl Handler<DropFiles> for FileServer {
+impl Handler<CancelFetches> for FileServer {
     type Result = ();
 
-    fn handle(&mut self, DropFiles { job }: DropFiles, ctx: &mut Self::Context) {
-        self.apply(ctx, Event::Dropped { job });
+    fn handle(&mut self, CancelFetches { job }: CancelFetches, ctx: &mut Self::Context) {
+        self.apply(ctx, TransferEvent::Dropped { job });
     }
 }
 
@@ -387,7 +387,7 @@ impl Handler<ReadChunk> for FileServer {
         Box::pin(async move {
             match known {
                 None => Err(FileError::Unknown { cluster, name }),
-                Some((_, false)) => Err(FileError::Differs { cluster, name }),
+                Some((_, false)) => Err(FileError::Conflict { cluster, name }),
                 Some((stamp, true)) => {
                     let file = name.clone();
                     let read = move || dir.read(&file, stamp, at, len.min(CHUNK_MAX));
@@ -399,15 +399,15 @@ impl Handler<ReadChunk> for FileServer {
 }
 
 impl Handler<PutChunk> for FileServer {
-    type Result = ResponseActFuture<Self, Result<PutState, FileError>>;
+    type Result = ResponseActFuture<Self, Result<UploadProgress, FileError>>;
 
     fn handle(&mut self, put: PutChunk, _: &mut Self::Context) -> Self::Result {
         let PutChunk { file, at, bytes } = put;
         let (dir, cluster, name) = (self.dir.clone(), self.dir.cluster.clone(), file.name.clone());
-        let whole = PutState { have: file.bytes, done: true };
+        let whole = UploadProgress { received: file.bytes, done: true };
         let now = match self.known.get(&name) {
             Some((_, known)) if *known == file => Some(Ok(whole)),
-            Some(_) => Some(Err(FileError::Differs { cluster, name: name.clone() })),
+            Some(_) => Some(Err(FileError::Conflict { cluster, name: name.clone() })),
             // One message at a time: the sender waits for each answer.
             None if self.table.has(&name) || matches!(self.puts.get(&name), Some((_, None))) => {
                 Some(Err(FileError::Busy { cluster, name: name.clone() }))
@@ -435,7 +435,7 @@ impl Handler<PutChunk> for FileServer {
                 Ok((Some(part), None))
             }
         };
-        type Written = Result<(Option<Part>, Option<Stamp>), FileError>;
+        type Written = Result<(Option<PartialFile>, Option<Stamp>), FileError>;
         let finish = move |written: Written, act: &mut Self, ctx: &mut Context<Self>| {
             act.puts.remove(&name);
             let (part, stamp) = written?;
@@ -447,7 +447,7 @@ impl Handler<PutChunk> for FileServer {
             if part.is_some() {
                 act.puts.insert(name, (Instant::now(), part));
             }
-            Ok(PutState { have, done: false })
+            Ok(UploadProgress { received: have, done: false })
         };
         Box::pin(work.into_actor(self).map(finish))
     }

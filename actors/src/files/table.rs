@@ -8,35 +8,35 @@ use std::collections::{BTreeMap, VecDeque};
 
 use springtide_runtime::id::JobId;
 
-use springtide_protocol::files::{Brought, FileEntry, FileError, Source};
+use springtide_protocol::files::{FetchResult, FileEntry, FileError, FileSource};
 
 /// Inputs of the table.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Event {
+pub(super) enum TransferEvent {
     /// A job needs a file; `ticket` identifies the answer.
-    Wanted { ticket: u64, job: JobId, file: FileEntry, from: Vec<Source> },
+    Wanted { ticket: u64, job: JobId, file: FileEntry, from: Vec<FileSource> },
     /// A fetch has ended.
-    Fetched { number: u64, answer: Result<Brought, FileError> },
+    Fetched { number: u64, answer: Result<FetchResult, FileError> },
     /// A job needs no more files.
     Dropped { job: JobId },
 }
 
 /// Outputs of the table.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Action {
+pub(super) enum TransferAction {
     /// Start a fetch; [`Event::Fetched`] follows.
-    Fetch { number: u64, file: FileEntry, from: Source },
+    Fetch { number: u64, file: FileEntry, from: FileSource },
     /// Cancel a fetch and delete its part. No event follows.
     Stop { number: u64, file: FileEntry },
     /// Answer the requester.
-    Answer { ticket: u64, answer: Result<Brought, FileError> },
+    Answer { ticket: u64, answer: Result<FetchResult, FileError> },
 }
 
 #[derive(Debug)]
-struct Transfer {
+struct FileTransfer {
     file: FileEntry,
     /// Sources that were not asked yet.
-    from: VecDeque<Source>,
+    from: VecDeque<FileSource>,
     /// Errors of the sources that were asked.
     tried: Vec<String>,
     /// Requesters that wait for the file.
@@ -47,16 +47,16 @@ struct Transfer {
 
 /// The transfers to a cluster.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct TransferTable {
     at_once: usize,
     /// By name of the file.
-    transfers: BTreeMap<String, Transfer>,
+    transfers: BTreeMap<String, FileTransfer>,
     /// Files that wait for a fetch, in order of arrival.
     queue: VecDeque<String>,
     last: u64,
 }
 
-impl Table {
+impl TransferTable {
     /// Creates a table with at most `at_once` simultaneous fetches, at least one.
     pub(super) fn new(at_once: usize) -> Self {
         let (transfers, queue) = (BTreeMap::new(), VecDeque::new());
@@ -68,14 +68,14 @@ impl Table {
         self.transfers.contains_key(name)
     }
 
-    pub(super) fn handle(&mut self, event: Event) -> Vec<Action> {
+    pub(super) fn handle(&mut self, event: TransferEvent) -> Vec<TransferAction> {
         let mut out = Vec::new();
         match event {
-            Event::Wanted { ticket, job, file, from } => {
+            TransferEvent::Wanted { ticket, job, file, from } => {
                 self.handle_wanted((ticket, job), file, from, &mut out)
             }
-            Event::Fetched { number, answer } => self.handle_fetched(number, answer, &mut out),
-            Event::Dropped { job } => self.handle_dropped(job, &mut out),
+            TransferEvent::Fetched { number, answer } => self.handle_fetched(number, answer, &mut out),
+            TransferEvent::Dropped { job } => self.handle_dropped(job, &mut out),
         }
         self.start_fetches(&mut out);
         out
@@ -85,22 +85,22 @@ impl Table {
         &mut self,
         (ticket, job): (u64, JobId),
         file: FileEntry,
-        from: Vec<Source>,
-        out: &mut Vec<Action>,
+        from: Vec<FileSource>,
+        out: &mut Vec<TransferAction>,
     ) {
         if let Some(known) = self.transfers.get_mut(&file.name) {
             if known.file != file {
                 let (name, reason) =
                     (file.name, "another file of this name is being fetched".to_owned());
                 let answer = Err(FileError::NoSource { name, reason });
-                return out.push(Action::Answer { ticket, answer });
+                return out.push(TransferAction::Answer { ticket, answer });
             }
             known.tickets.push((ticket, job));
             return;
         }
         let name = file.name.clone();
         let (from, tickets) = (from.into(), vec![(ticket, job)]);
-        let transfer = Transfer { file, from, tried: Vec::new(), tickets, running: None };
+        let transfer = FileTransfer { file, from, tried: Vec::new(), tickets, running: None };
         self.transfers.insert(name.clone(), transfer);
         self.queue.push_back(name);
     }
@@ -108,10 +108,10 @@ impl Table {
     fn handle_fetched(
         &mut self,
         number: u64,
-        answer: Result<Brought, FileError>,
-        out: &mut Vec<Action>,
+        answer: Result<FetchResult, FileError>,
+        out: &mut Vec<TransferAction>,
     ) {
-        let of = |(_, transfer): &(&String, &Transfer)| transfer.running == Some(number);
+        let of = |(_, transfer): &(&String, &FileTransfer)| transfer.running == Some(number);
         let Some(name) = self.transfers.iter().find(of).map(|(name, _)| name.clone()) else {
             return; // cancelled in the meantime
         };
@@ -133,26 +133,26 @@ impl Table {
         self.finish(&name, &answer, out);
     }
 
-    fn finish(&mut self, name: &str, answer: &Result<Brought, FileError>, out: &mut Vec<Action>) {
+    fn finish(&mut self, name: &str, answer: &Result<FetchResult, FileError>, out: &mut Vec<TransferAction>) {
         let Some(transfer) = self.transfers.remove(name) else { return };
         self.queue.retain(|queued| queued != name);
         for (i, (ticket, _)) in transfer.tickets.into_iter().enumerate() {
             let mut answer = answer.clone();
             // Only one answer counts the bytes of the link.
             if let (Ok(brought), true) = (&mut answer, i > 0) {
-                *brought = Brought { from: None, bytes: 0, seconds: 0.0 };
+                *brought = FetchResult { from: None, bytes: 0, seconds: 0.0 };
             }
-            out.push(Action::Answer { ticket, answer });
+            out.push(TransferAction::Answer { ticket, answer });
         }
     }
 
-    fn handle_dropped(&mut self, job: JobId, out: &mut Vec<Action>) {
+    fn handle_dropped(&mut self, job: JobId, out: &mut Vec<TransferAction>) {
         let mut idle = Vec::new();
         for (name, transfer) in &mut self.transfers {
             transfer.tickets.retain(|(ticket, waits)| {
                 if *waits == job {
-                    let answer = Err(FileError::Dropped { name: name.clone() });
-                    out.push(Action::Answer { ticket: *ticket, answer });
+                    let answer = Err(FileError::Cancelled { name: name.clone() });
+                    out.push(TransferAction::Answer { ticket: *ticket, answer });
                 }
                 *waits != job
             });
@@ -164,12 +164,12 @@ impl Table {
             let Some(transfer) = self.transfers.remove(&name) else { continue };
             self.queue.retain(|queued| *queued != name);
             if let Some(number) = transfer.running {
-                out.push(Action::Stop { number, file: transfer.file });
+                out.push(TransferAction::Stop { number, file: transfer.file });
             }
         }
     }
 
-    fn start_fetches(&mut self, out: &mut Vec<Action>) {
+    fn start_fetches(&mut self, out: &mut Vec<TransferAction>) {
         loop {
             let running = self.transfers.values().filter(|one| one.running.is_some()).count();
             if running >= self.at_once {
@@ -184,7 +184,7 @@ impl Table {
             };
             self.last += 1;
             transfer.running = Some(self.last);
-            out.push(Action::Fetch { number: self.last, file: transfer.file.clone(), from });
+            out.push(TransferAction::Fetch { number: self.last, file: transfer.file.clone(), from });
         }
     }
 }
@@ -199,46 +199,46 @@ mod tests {
         FileEntry { name: name.to_owned(), bytes: 10, sum: format!("sum of {name}") }
     }
 
-    fn source(cluster: &str) -> Source {
+    fn source(cluster: &str) -> FileSource {
         let address = Address::Socket(([127, 0, 0, 1], 47000).into());
         let at = Contact { node: "head".into(), cluster: "head".into(), address };
-        Source { cluster: cluster.into(), at }
+        FileSource { cluster: cluster.into(), address: at }
     }
 
-    fn brought(from: &str) -> Brought {
-        Brought { from: Some(from.into()), bytes: 10, seconds: 2.0 }
+    fn brought(from: &str) -> FetchResult {
+        FetchResult { from: Some(from.into()), bytes: 10, seconds: 2.0 }
     }
 
-    fn want(ticket: u64, job: u64, name: &str, from: &[&str]) -> Event {
+    fn want(ticket: u64, job: u64, name: &str, from: &[&str]) -> TransferEvent {
         let from = from.iter().map(|cluster| source(cluster)).collect();
-        Event::Wanted { ticket, job: JobId(job), file: file(name), from }
+        TransferEvent::Wanted { ticket, job: JobId(job), file: file(name), from }
     }
 
     /// Short descriptions of actions.
-    fn describe(out: &[Action]) -> Vec<String> {
+    fn describe(out: &[TransferAction]) -> Vec<String> {
         out.iter()
             .map(|action| match action {
-                Action::Fetch { number, file, from } => {
+                TransferAction::Fetch { number, file, from } => {
                     format!("{number}: {} from {}", file.name, from.cluster)
                 }
-                Action::Stop { number, .. } => format!("{number}: stop"),
-                Action::Answer { ticket, answer: Ok(brought) } => {
+                TransferAction::Stop { number, .. } => format!("{number}: stop"),
+                TransferAction::Answer { ticket, answer: Ok(brought) } => {
                     format!("to {ticket}: {} bytes", brought.bytes)
                 }
-                Action::Answer { ticket, answer: Err(error) } => format!("to {ticket}: {error}"),
+                TransferAction::Answer { ticket, answer: Err(error) } => format!("to {ticket}: {error}"),
             })
             .collect()
     }
 
     #[test]
     fn file_is_fetched_once_for_all_requesters() {
-        let mut table = Table::new(2);
+        let mut table = TransferTable::new(2);
         assert_eq!(describe(&table.handle(want(1, 1, "a", &["x"]))), ["1: a from x"]);
         assert_eq!(describe(&table.handle(want(2, 2, "a", &["x"]))), [""; 0]);
         assert!(table.has("a"));
         // Another file of the same name is refused.
         let mut other = want(3, 3, "a", &["x"]);
-        if let Event::Wanted { file, .. } = &mut other {
+        if let TransferEvent::Wanted { file, .. } = &mut other {
             file.sum = "else".to_owned();
         }
         let out = describe(&table.handle(other));
@@ -246,28 +246,28 @@ mod tests {
             out,
             ["to 3: a could not be fetched: another file of this name is being fetched"]
         );
-        let out = table.handle(Event::Fetched { number: 1, answer: Ok(brought("x")) });
+        let out = table.handle(TransferEvent::Fetched { number: 1, answer: Ok(brought("x")) });
         assert_eq!(describe(&out), ["to 1: 10 bytes", "to 2: 0 bytes"]);
         assert!(!table.has("a"));
         // Repeated or unknown results have no effect.
-        let out = table.handle(Event::Fetched { number: 1, answer: Ok(brought("x")) });
+        let out = table.handle(TransferEvent::Fetched { number: 1, answer: Ok(brought("x")) });
         assert_eq!(out, []);
     }
 
     #[test]
     fn each_source_is_asked_once() {
-        let mut table = Table::new(1);
+        let mut table = TransferTable::new(1);
         assert_eq!(describe(&table.handle(want(1, 1, "a", &["x", "y"]))), ["1: a from x"]);
         assert_eq!(describe(&table.handle(want(2, 2, "b", &["y"]))), [""; 0]);
         let failed = |why: &str| Err(FileError::NoSource { name: "a".into(), reason: why.into() });
-        let out = table.handle(Event::Fetched { number: 1, answer: failed("x is gone") });
+        let out = table.handle(TransferEvent::Fetched { number: 1, answer: failed("x is gone") });
         assert_eq!(describe(&out), ["2: a from y"], "a retry precedes later files");
-        let out = describe(&table.handle(Event::Fetched { number: 2, answer: failed("y too") }));
+        let out = describe(&table.handle(TransferEvent::Fetched { number: 2, answer: failed("y too") }));
         assert!(out[0].contains("x is gone") && out[0].contains("y too"), "{out:?}");
         assert_eq!(out[1..], ["3: b from y"]);
         let out = describe(&table.handle(want(3, 3, "c", &[])));
         assert_eq!(out, [""; 0], "another fetch runs");
-        let out = describe(&table.handle(Event::Fetched { number: 3, answer: Ok(brought("y")) }));
+        let out = describe(&table.handle(TransferEvent::Fetched { number: 3, answer: Ok(brought("y")) }));
         assert_eq!(
             out,
             ["to 2: 10 bytes", "to 3: c could not be fetched: no cluster has the file"]
@@ -276,18 +276,18 @@ mod tests {
 
     #[test]
     fn fetch_without_requesters_is_cancelled() {
-        let mut table = Table::new(1);
+        let mut table = TransferTable::new(1);
         table.handle(want(1, 1, "a", &["x"]));
         table.handle(want(2, 2, "a", &["x"]));
         table.handle(want(3, 1, "b", &["x"]));
-        let out = describe(&table.handle(Event::Dropped { job: JobId(1) }));
+        let out = describe(&table.handle(TransferEvent::Dropped { job: JobId(1) }));
         let expected = ["to 1: no job needs a any longer", "to 3: no job needs b any longer"];
         assert_eq!(out, expected, "another job needs a");
-        let out = describe(&table.handle(Event::Dropped { job: JobId(2) }));
+        let out = describe(&table.handle(TransferEvent::Dropped { job: JobId(2) }));
         assert_eq!(out, ["to 2: no job needs a any longer", "1: stop"]);
         // The fetch slot is free, and the late result of the cancelled fetch has no effect.
         assert_eq!(describe(&table.handle(want(4, 4, "c", &["x"]))), ["2: c from x"]);
-        assert_eq!(table.handle(Event::Fetched { number: 1, answer: Ok(brought("x")) }), []);
+        assert_eq!(table.handle(TransferEvent::Fetched { number: 1, answer: Ok(brought("x")) }), []);
         assert!(table.has("c") && !table.has("a"));
     }
 }

@@ -18,13 +18,13 @@ const LONG: Duration = Duration::from_secs(60);
 /// Length of a file: several chunks, and not a multiple of one.
 const LENGTH: usize = 3_000_001;
 
-struct World {
+struct FilesWorld {
     network: MemoryNet,
     head: Endpoint,
     temp: tempfile::TempDir,
 }
 
-impl World {
+impl FilesWorld {
     fn new() -> Self {
         let network = MemoryNet::new(1);
         let head = join(&network, "head", 1);
@@ -44,8 +44,8 @@ impl World {
             std::fs::write(dir.join(name), content).unwrap();
         }
         let endpoint = join(&self.network, cluster, incarnation);
-        let limits = Limits { poll: Duration::from_millis(50), ..Limits::default() };
-        let keeping = Keeping { cluster: cluster.into(), dir: dir.clone(), limits };
+        let limits = FileLimits { scan_interval: Duration::from_millis(50), ..FileLimits::default() };
+        let keeping = FileServerSettings { cluster: cluster.into(), dir: dir.clone(), limits };
         let scheduler = endpoint.hub.remote(&"head".into(), SCHEDULER);
         FileServer::publish(keeping, &endpoint.net, &endpoint.hub, scheduler);
         endpoint.start();
@@ -78,13 +78,13 @@ impl World {
         job: u64,
         file: &FileEntry,
         from: &[&Endpoint],
-    ) -> Result<Result<Brought, FileError>, RemoteError> {
+    ) -> Result<Result<FetchResult, FileError>, RemoteError> {
         let source = |endpoint: &&Endpoint| {
             let at = endpoint.net.contact();
-            Source { cluster: at.cluster.clone(), at }
+            FileSource { cluster: at.cluster.clone(), address: at }
         };
         let from = from.iter().map(source).collect();
-        let order = BringFile { job: JobId(job), file: file.clone(), from };
+        let order = FetchFile { job: JobId(job), file: file.clone(), from };
         self.server("b").send(order).deadline(LONG).await
     }
 
@@ -125,7 +125,7 @@ fn read(path: &Path) -> Vec<u8> {
 
 #[actix_rt::test]
 async fn stored_bytes_are_not_fetched_again() {
-    let (world, content) = (World::new(), content());
+    let (world, content) = (FilesWorld::new(), content());
     let a = world.serve("a", 1, &[("bodies", &content)]).await;
     let b = world.serve("b", 1, &[]).await;
     let file = entry_of(&world.dir("a").join("bodies"), "bodies").unwrap();
@@ -142,13 +142,13 @@ async fn stored_bytes_are_not_fetched_again() {
     // Another file of this name is refused.
     let other = FileEntry { sum: "0".repeat(64), ..file };
     let differs = world.bring(3, &other, &[&a]).await.unwrap();
-    assert!(matches!(differs, Err(FileError::Differs { .. })), "{differs:?}");
+    assert!(matches!(differs, Err(FileError::Conflict { .. })), "{differs:?}");
     drop(b);
 }
 
 #[actix_rt::test]
 async fn next_source_is_tried_after_a_failure() {
-    let (world, content) = (World::new(), content());
+    let (world, content) = (FilesWorld::new(), content());
     let a = world.serve("a", 1, &[("bodies", &content)]).await;
     let c = world.serve("c", 1, &[("bodies", b"something else")]).await;
     let _b = world.serve("b", 1, &[]).await;
@@ -162,7 +162,7 @@ async fn next_source_is_tried_after_a_failure() {
 
 #[actix_rt::test]
 async fn transfer_is_cancelled_or_resumes_with_another_incarnation() {
-    let (world, content) = (World::new(), content());
+    let (world, content) = (FilesWorld::new(), content());
     let a = world.serve("a", 1, &[("bodies", &content)]).await;
     let _b = world.serve("b", 1, &[]).await;
     let file = entry_of(&world.dir("a").join("bodies"), "bodies").unwrap();
@@ -172,10 +172,10 @@ async fn transfer_is_cancelled_or_resumes_with_another_incarnation() {
     // No job needs the file any longer, and its part is removed.
     let dropped = async {
         world.some_has_come().await;
-        world.server("b").do_send(DropFiles { job: JobId(1) }).unwrap();
+        world.server("b").do_send(CancelFetches { job: JobId(1) }).unwrap();
     };
     let (answer, ()) = tokio::join!(world.bring(1, &file, &from), dropped);
-    assert_eq!(answer.unwrap(), Err(FileError::Dropped { name: "bodies".to_owned() }));
+    assert_eq!(answer.unwrap(), Err(FileError::Cancelled { name: "bodies".to_owned() }));
     let since = Instant::now();
     while !world.parts().is_empty() {
         assert!(since.elapsed() < LONG, "parts are left");

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::job::{Assign, AssignError, Cancel, MemberLost, Release};
+use springtide_protocol::job::{Assign, AssignError, Cancel, LostMember, ReleaseWorker};
 use springtide_protocol::names::{WORKER, coordinator_name, site_name};
 use springtide_protocol::receivers::{Coordinator, Site, Worker};
-use springtide_protocol::site::{CloseStubs, HoldStubs, StartAnew};
+use springtide_protocol::site::{EndStubs, StartStubs, RestartNodes};
 use springtide_runtime::event::Event as GridEvent;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::remote::{Receives, Remote, RemoteError, RemoteMessage};
 use tokio::time::Instant;
 
-use super::core::{Action, Asking, Case, Event, TakeOverError};
+use super::core::{SchedulerAction, ManagerQuestion, SelectionInput, SchedulerEvent, TakeOverError};
 use super::*;
 use crate::worker_calls::{assign_worker, send_assign};
 
@@ -37,7 +37,7 @@ const AUDIT_TIMEOUT: Duration = Duration::from_secs(10);
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Scheduler {
-    pub(super) fn execute(&mut self, ctx: &mut Context<Self>, mut actions: VecDeque<Action>) {
+    pub(super) fn execute(&mut self, ctx: &mut Context<Self>, mut actions: VecDeque<SchedulerAction>) {
         if !self.superseded {
             self.record_granted(actions.iter());
         }
@@ -46,24 +46,24 @@ impl Scheduler {
                 return; // another scheduler executes all further actions
             }
             match action {
-                Action::Assign { node, assign } => self.assign(ctx, node, *assign),
-                Action::Release { node, incarnation, job, over, epoch } => {
+                SchedulerAction::Assign { node, assign } => self.assign(ctx, node, *assign),
+                SchedulerAction::Release { node, incarnation, job, over, epoch } => {
                     if let Some(wanted) = self.assignments.remove(&(job, node.clone())) {
                         wanted.store(false, Ordering::Relaxed);
                     }
                     let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
-                    let release = Release { job, over, epoch };
+                    let release = ReleaseWorker { job, over, epoch };
                     let call = worker.send(release).deadline(RELEASE_TIMEOUT).start();
                     let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
                         if let Err(error) = &answer {
                             tracing::info!("node {node} did not release {job}: {error}");
                         }
                         let ok = answer.is_ok();
-                        act.feed(ctx, Event::Released { job, node, incarnation, ok });
+                        act.feed(ctx, SchedulerEvent::Released { job, node, incarnation, ok });
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::Cancel { job, coordinator, reason } => {
+                SchedulerAction::Cancel { job, coordinator, reason } => {
                     let remote: Remote<Coordinator> =
                         self.hub.remote(&coordinator, &coordinator_name(job));
                     let call = remote.send(Cancel { job, reason });
@@ -71,15 +71,15 @@ impl Scheduler {
                     let then = move |answer: Result<(), _>, act: &mut Self, ctx: &mut _| {
                         if let Err(error) = answer {
                             let reason = format!("its coordinator did not answer: {error}");
-                            act.feed(ctx, Event::CancelFailed { job, reason });
+                            act.feed(ctx, SchedulerEvent::CancelFailed { job, reason });
                         }
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::MemberLost { job, coordinator, node, reason } => {
+                SchedulerAction::MemberLost { job, coordinator, node, reason } => {
                     let remote: Remote<Coordinator> =
                         self.hub.remote(&coordinator, &coordinator_name(job));
-                    let call = remote.send(MemberLost { job, node, reason });
+                    let call = remote.send(LostMember { job, node, reason });
                     let call = call.deadline(NOTIFY_TIMEOUT).start();
                     let then = move |answer: Result<(), _>, _: &mut Self, _: &mut Context<Self>| {
                         if let Err(error) = answer {
@@ -91,22 +91,22 @@ impl Scheduler {
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::GrantNodes { job, grant, coordinator, nodes, open, why, case } => {
-                    let granted = NodesGranted { job, nodes, open };
+                SchedulerAction::GrantNodes { job, grant, coordinator, nodes, open, why, case } => {
+                    let granted = NodeGrant { job, nodes, open };
                     self.grant_nodes(ctx, grant, &coordinator, granted, (why, &case));
                 }
-                Action::Measure { node, incarnation, spec } => {
+                SchedulerAction::Measure { node, incarnation, spec } => {
                     let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
                     let call = worker.send(MeasureSpeed { spec: *spec });
                     let call = call.deadline(MEASURE_TIMEOUT).start();
                     let then =
                         move |answer: Result<_, RemoteError>, act: &mut Self, ctx: &mut _| {
                             let answer = answer.unwrap_or_else(|error| Err(error.to_string()));
-                            act.feed(ctx, Event::Measured { node, incarnation, answer });
+                            act.feed(ctx, SchedulerEvent::Measured { node, incarnation, answer });
                         };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::AskLeave { job, coordinator, nodes, reason, deadline_ms } => {
+                SchedulerAction::AskLeave { job, coordinator, nodes, reason, deadline_ms } => {
                     self.recorder.record(GridEvent::Decision {
                         decision: format!("ask {job} to leave {} nodes", nodes.len()),
                         why: reason.clone(),
@@ -121,13 +121,13 @@ impl Scheduler {
                             tracing::info!(
                                 "the coordinator of {job} did not receive an order: {error}"
                             );
-                            act.feed(ctx, Event::AskLeaveFailed { job, nodes });
+                            act.feed(ctx, SchedulerEvent::AskLeaveFailed { job, nodes });
                         }
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::OfferGrowth(asking) => {
-                    let Asking { job, coordinator, change, cluster, count, within, why } = *asking;
+                SchedulerAction::OfferGrowth(asking) => {
+                    let ManagerQuestion { job, coordinator, change, cluster, count, within, why } = *asking;
                     self.recorder.record(GridEvent::Decision {
                         decision: format!("offer {job} {count} processors of {cluster}"),
                         why: why.clone(),
@@ -136,35 +136,35 @@ impl Scheduler {
                     let offer = OfferGrowth { job, cluster, count, why };
                     self.ask_count(ctx, (job, change), (&coordinator, within), offer);
                 }
-                Action::AskShrink { asking, mandatory, within_ms } => {
-                    let Asking { job, coordinator, change, cluster, count, within, why } = *asking;
+                SchedulerAction::AskShrink { asking, mandatory, within_ms } => {
+                    let ManagerQuestion { job, coordinator, change, cluster, count, within, why } = *asking;
                     self.recorder.record(GridEvent::Decision {
                         decision: format!("ask {job} for {count} processors of {cluster} back"),
                         why: why.clone(),
                         inputs: serde_json::json!({ "change": change, "mandatory": mandatory }),
                     });
-                    let ask = AskShrink { job, cluster, count, mandatory, within_ms, why };
+                    let ask = AskShrink { job, cluster, count, mandatory, timeout_ms: within_ms, why };
                     self.ask_count(ctx, (job, change), (&coordinator, within), ask);
                 }
                 // A coordinator asks for offers anyway when it needs nodes.
-                Action::BetterFree { job, coordinator, offers } => {
+                SchedulerAction::BetterFree { job, coordinator, offers } => {
                     self.notify_coordinator(ctx, job, &coordinator, BetterFree { job, offers });
                 }
                 // The job's state shows the refusal as well.
-                Action::RefuseGrowth { job, coordinator, reason, number } => {
+                SchedulerAction::RefuseGrowth { job, coordinator, reason, number } => {
                     let refused = GrowthRefused { job, reason, number };
                     self.notify_coordinator(ctx, job, &coordinator, refused);
                 }
-                Action::Drained { drain, answer } => {
+                SchedulerAction::Drained { drain, answer } => {
                     if let Some(reply) = self.drains.remove(&drain) {
                         // The caller may have gone; the nodes are drained all the same.
                         let _ = reply.send(answer);
                     }
                 }
-                Action::NewEpoch { job, known } => match self.store.new_epoch(job, known) {
+                SchedulerAction::NewEpoch { job, known } => match self.store.new_epoch(job, known) {
                     Ok(epoch) => {
                         self.recorder.record(GridEvent::EpochIssued { job, epoch });
-                        let issued = Event::EpochIssued { job, epoch };
+                        let issued = SchedulerEvent::EpochIssued { job, epoch };
                         let following = self.core.handle(issued, Instant::now());
                         self.record_granted(following.iter());
                         actions.extend(following);
@@ -174,11 +174,11 @@ impl Scheduler {
                         // coordinator instead of ending.
                         self.store_failed(&error);
                         ctx.run_later(STORE_RETRY_DELAY, move |act, ctx| {
-                            act.execute(ctx, VecDeque::from([Action::NewEpoch { job, known }]));
+                            act.execute(ctx, VecDeque::from([SchedulerAction::NewEpoch { job, known }]));
                         });
                     }
                 },
-                Action::TakeOver { node, order } => {
+                SchedulerAction::TakeOver { node, order } => {
                     let job = order.job;
                     self.recorder.record(GridEvent::Decision {
                         decision: format!(
@@ -201,24 +201,24 @@ impl Scheduler {
                             Ok(answer) => answer.map_err(TakeOverError::Refused),
                             Err(error) => Err(TakeOverError::Unanswered(error.to_string())),
                         };
-                        act.feed(ctx, Event::TookOver { job, node, answer });
+                        act.feed(ctx, SchedulerEvent::TakeOverAnswered { job, node, answer });
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::Audit { job, node, incarnation } => {
+                SchedulerAction::Audit { job, node, incarnation } => {
                     let worker: Remote<Worker> = self.hub.remote(&node, WORKER);
                     let call = worker.send(AuditJob { job }).deadline(AUDIT_TIMEOUT).start();
                     let then = move |found: Result<_, RemoteError>, act: &mut Self, ctx: &mut _| {
                         let found = found.ok();
-                        act.feed(ctx, Event::Audited { job, node, incarnation, found });
+                        act.feed(ctx, SchedulerEvent::Audited { job, node, incarnation, found });
                     };
                     ctx.spawn(call.into_actor(self).map(then));
                 }
-                Action::Odd { what } => {
+                SchedulerAction::ProtocolViolation { what } => {
                     tracing::warn!("{what}");
                     self.recorder.record(GridEvent::Fault { part: "scheduler".to_owned(), what });
                 }
-                Action::Grant(granted) => {
+                SchedulerAction::Grant(granted) => {
                     self.recorder.record(GridEvent::Decision {
                         decision: format!("grant {}", granted.job),
                         why: "all requested nodes are free".to_owned(),
@@ -226,16 +226,16 @@ impl Scheduler {
                     });
                     self.answer(ctx, granted.job, Ok(granted));
                 }
-                Action::Refuse { job, error } => {
+                SchedulerAction::Refuse { job, error } => {
                     tracing::info!("{job} was refused: {error}");
                     self.answer(ctx, job, Err(error));
                 }
-                Action::Ended { job, client, error } => {
+                SchedulerAction::Ended { job, client, error } => {
                     tracing::info!("{job} ends: {error}");
                     // The client must get this reason first. Actions for the job's other processes
                     // wait, others do not.
-                    let of_job = |action: &Action| match action {
-                        Action::Cancel { job: of, .. } | Action::Release { job: of, .. } => {
+                    let of_job = |action: &SchedulerAction| match action {
+                        SchedulerAction::Cancel { job: of, .. } | SchedulerAction::Release { job: of, .. } => {
                             *of == job
                         }
                         _ => false,
@@ -244,62 +244,62 @@ impl Scheduler {
                     actions = now;
                     self.notify_end(ctx, client.node, job, error, later);
                 }
-                Action::Replace { cluster, nodes, program, reason } => {
-                    self.replace(ctx, &cluster, StartAnew { nodes, program, reason });
+                SchedulerAction::Replace { cluster, nodes, program, reason } => {
+                    self.replace(ctx, &cluster, RestartNodes { nodes, program, reason });
                 }
-                Action::Begin { job, begun } => {
-                    if let Err(error) = self.store.begun(job, begun) {
+                SchedulerAction::StoreStart { job, begun } => {
+                    if let Err(error) = self.store.record_start(job, begun) {
                         self.store_failed(&error);
                         let reason = format!("its start cannot be stored: {error}");
                         self.refuse_start(ctx, job, &reason, &mut actions);
                     }
                 }
-                Action::Anew { job, client } => {
+                SchedulerAction::Restart { job, client } => {
                     self.waiters.insert(job, Waiter::Client(client.node));
                 }
-                Action::Limit { job, most } => {
+                SchedulerAction::Limit { job, most } => {
                     let written = self.store.limit(job, most);
                     self.check_write(written);
                 }
-                Action::Mark { node, reason } => {
-                    let written = self.store.drained(&node, reason.as_deref());
+                SchedulerAction::StoreDrain { node, reason } => {
+                    let written = self.store.set_drained(&node, reason.as_deref());
                     self.check_write(written);
                 }
-                Action::Forget { job } => self.forget(job),
-                Action::HoldStubs { cluster, nodes, program, reason } => {
+                SchedulerAction::Forget { job } => self.forget(job),
+                SchedulerAction::HoldStubs { cluster, nodes, program, reason } => {
                     self.recorder.record(GridEvent::Decision {
                         decision: format!("hold {} processors of {cluster}", nodes.len()),
                         why: reason.clone(),
                         inputs: serde_json::json!({ "nodes": nodes }),
                     });
-                    let order = HoldStubs { nodes: nodes.clone(), program, reason };
+                    let order = StartStubs { nodes: nodes.clone(), program, reason };
                     self.ask_site(ctx, &cluster, order, move |act, ctx, error| {
                         for node in nodes {
                             let reason = format!("its site did not answer: {error}");
-                            act.feed(ctx, Event::StubGone(StubGone { node, reason }));
+                            act.feed(ctx, SchedulerEvent::StubGone(StubLoss { node, reason }));
                         }
                     });
                 }
-                Action::CloseStubs { cluster, nodes, reason } => {
+                SchedulerAction::CloseStubs { cluster, nodes, reason } => {
                     self.recorder.record(GridEvent::Decision {
                         decision: format!("release {} processors of {cluster}", nodes.len()),
                         why: reason.clone(),
                         inputs: serde_json::json!({ "nodes": nodes }),
                     });
-                    let order = CloseStubs { nodes: nodes.clone(), reason };
+                    let order = EndStubs { nodes: nodes.clone(), reason };
                     // If the site has its own process, the stubs do not end with this one.
                     self.ask_site(ctx, &cluster, order, move |_, ctx, error| {
                         tracing::info!("stubs could not be released yet: {error}");
                         ctx.run_later(CLOSE_RETRY_DELAY, move |act, ctx| {
-                            act.feed(ctx, Event::CloseFailed { nodes });
+                            act.feed(ctx, SchedulerEvent::CloseFailed { nodes });
                         });
                     });
                 }
-                Action::BringFile { job, ask, file, from, to } => {
+                SchedulerAction::BringFile { job, ask, file, from, to } => {
                     self.fetch_file(ctx, (job, ask), file, from, &to);
                 }
-                Action::DropFiles { job, cluster } => self.cancel_fetches(job, &cluster),
-                Action::Unreserved(bill) => self.end_reservation(&bill),
+                SchedulerAction::DropFiles { job, cluster } => self.cancel_fetches(job, &cluster),
+                SchedulerAction::Unreserved(bill) => self.end_reservation(&bill),
             }
         }
     }
@@ -334,7 +334,7 @@ impl Scheduler {
             if act.assignments.get(&key).is_some_and(|current| Arc::ptr_eq(current, &wanted)) {
                 act.assignments.remove(&key);
             }
-            act.feed(ctx, Event::Assigned { job, epoch, node, answer });
+            act.feed(ctx, SchedulerEvent::Assigned { job, epoch, node, answer });
         };
         ctx.spawn(call.into_actor(self).map(then));
     }
@@ -366,18 +366,18 @@ impl Scheduler {
         ctx: &mut Context<Self>,
         job: JobId,
         reason: &str,
-        actions: &mut VecDeque<Action>,
+        actions: &mut VecDeque<SchedulerAction>,
     ) {
-        let starts = |action: &Action| match action {
-            Action::Assign { assign, .. } => assign.spec.id == job,
+        let starts = |action: &SchedulerAction| match action {
+            SchedulerAction::Assign { assign, .. } => assign.spec.id == job,
             _ => false,
         };
         let (refused, rest) = std::mem::take(actions).into_iter().partition::<Vec<_>, _>(starts);
         *actions = rest.into();
         for action in refused {
-            let Action::Assign { node, assign } = action else { continue };
+            let SchedulerAction::Assign { node, assign } = action else { continue };
             let (epoch, answer) = (assign.spec.epoch, Err(AssignError::failed(&node, reason)));
-            self.feed(ctx, Event::Assigned { job, epoch, node, answer });
+            self.feed(ctx, SchedulerEvent::Assigned { job, epoch, node, answer });
         }
     }
 
@@ -400,7 +400,7 @@ impl Scheduler {
                 tracing::info!("the coordinator of {job} did not answer: {error}");
             }
             let count = answer.ok();
-            act.feed(ctx, Event::Answered { job, change, count });
+            act.feed(ctx, SchedulerEvent::Answered { job, change, count });
         };
         ctx.spawn(call.into_actor(self).map(then));
     }
@@ -410,8 +410,8 @@ impl Scheduler {
         ctx: &mut Context<Self>,
         grant: u64,
         coordinator: &NodeId,
-        granted: NodesGranted,
-        (why, case): (String, &Case),
+        granted: NodeGrant,
+        (why, case): (String, &SelectionInput),
     ) {
         let job = granted.job;
         let names: Vec<&str> = granted.nodes.iter().map(|granted| granted.node.as_str()).collect();
@@ -426,12 +426,12 @@ impl Scheduler {
             if let Err(error) = &answer {
                 tracing::info!("the coordinator of {job} did not receive the nodes: {error}");
             }
-            act.feed(ctx, Event::GrantTold { job, grant, ok: answer.is_ok() });
+            act.feed(ctx, SchedulerEvent::GrantAcknowledged { job, grant, ok: answer.is_ok() });
         };
         ctx.spawn(call.into_actor(self).map(then));
     }
 
-    fn replace(&mut self, ctx: &mut Context<Self>, cluster: &ClusterId, order: StartAnew) {
+    fn replace(&mut self, ctx: &mut Context<Self>, cluster: &ClusterId, order: RestartNodes) {
         self.recorder.record(GridEvent::Decision {
             decision: format!("restart {} nodes of {cluster}", order.nodes.len()),
             why: order.reason.clone(),
@@ -441,7 +441,7 @@ impl Scheduler {
         self.ask_site(ctx, cluster, order, move |act, ctx, error| {
             for node in nodes {
                 let reason = format!("its site did not restart it: {error}");
-                act.feed(ctx, Event::NodeLost { node, reason, returns: false });
+                act.feed(ctx, SchedulerEvent::NodeLost { node, reason, returns: false });
             }
         });
     }

@@ -9,23 +9,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use springtide_runtime::event::Event as GridEvent;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 
-use super::core::{Action, Event, HoldingChange};
-use super::{Freed, NodeFreed, Scheduler};
+use super::core::{SchedulerAction, SchedulerEvent, HoldingChange};
+use super::{ReleaseReason, NodeFreed, Scheduler};
 
 impl Scheduler {
     /// Records the nodes that a message to the core reports as free.
-    pub(super) fn record_freed(&self, event: &Event) {
+    pub(super) fn record_freed(&self, event: &SchedulerEvent) {
         let (job, nodes, why) = match event {
-            Event::Released { job, node, ok, .. } => {
+            SchedulerEvent::Released { job, node, ok, .. } => {
                 let why = if *ok { "it released the job" } else { "it restarts" };
                 (*job, vec![node.clone()], why)
             }
-            Event::Freed(NodeFreed { job, epoch, node, why: Freed::Left, .. })
+            SchedulerEvent::Freed(NodeFreed { job, epoch, node, why: ReleaseReason::Left, .. })
                 if self.core.check(*job, *epoch).is_ok() =>
             {
                 (*job, vec![node.clone()], "it left the job")
             }
-            Event::JobOver { job, ended, .. } => {
+            SchedulerEvent::JobOver { job, ended, .. } => {
                 let ended = ended.iter().flatten().cloned().collect();
                 (*job, ended, "the job is over")
             }
@@ -36,7 +36,7 @@ impl Scheduler {
     }
 
     /// Records the nodes that jobs lose and resume in the core, and those that the actions grant.
-    pub(super) fn record_granted<'a>(&mut self, actions: impl Iterator<Item = &'a Action>) {
+    pub(super) fn record_granted<'a>(&mut self, actions: impl Iterator<Item = &'a SchedulerAction>) {
         for change in self.core.take_holding_changes() {
             self.recorder.record(match change {
                 HoldingChange::Lost { job, node, reason } => {
@@ -51,11 +51,11 @@ impl Scheduler {
         let mut granted: BTreeMap<(JobId, Epoch), BTreeSet<NodeId>> = BTreeMap::new();
         for action in actions {
             match action {
-                Action::Assign { node, assign } => {
+                SchedulerAction::Assign { node, assign } => {
                     let key = (assign.spec.id, assign.spec.epoch);
                     granted.entry(key).or_default().insert(node.clone());
                 }
-                Action::GrantNodes { job, nodes, .. } => {
+                SchedulerAction::GrantNodes { job, nodes, .. } => {
                     let nodes = nodes.iter().map(|granted| granted.node.clone());
                     granted.entry((*job, self.core.epoch_of(*job))).or_default().extend(nodes);
                 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::files::{BringFile, DropFiles, FileEntry, FileError, FilesHere, Source};
+use springtide_protocol::files::{FetchFile, CancelFetches, FileEntry, FileError, FilesReport, FileSource};
 use springtide_protocol::names::files_name;
 use springtide_protocol::receivers::FileServer;
 use springtide_runtime::event::Event as GridEvent;
@@ -13,7 +13,7 @@ use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote::{Remote, RemoteError};
 
-use super::core::Event;
+use super::core::SchedulerEvent;
 use super::{GetFiles, GridFiles, Scheduler, Submit, SubmitError};
 
 /// Time limit of a transfer, as a last resort. Its chunks have time limits of their own.
@@ -40,11 +40,11 @@ impl Scheduler {
             why: format!("{job} reads it in {to}, and {} has it", names.join(", ")),
             inputs: serde_json::json!({ "bytes": file.bytes, "sum": file.sum, "from": names }),
         });
-        let source = |cluster: ClusterId| Source { at: self.process_of(&cluster), cluster };
+        let source = |cluster: ClusterId| FileSource { address: self.process_of(&cluster), cluster };
         let from = from.into_iter().map(source).collect();
         let at = self.process_of(to);
         let server: Remote<FileServer> = self.hub.remote(&at.node, &files_name(to));
-        let order = BringFile { job, file: file.clone(), from };
+        let order = FetchFile { job, file: file.clone(), from };
         let call = server.send(order).deadline(BRING_TIMEOUT).start();
         let then = move |answer: Result<Result<_, FileError>, RemoteError>,
                          act: &mut Self,
@@ -54,7 +54,7 @@ impl Scheduler {
                 Ok(Err(error)) => Err(error.to_string()),
                 Err(error) => Err(format!("its site did not answer: {error}")),
             };
-            act.feed(ctx, Event::Brought { job, ask, answer });
+            act.feed(ctx, SchedulerEvent::FileFetched { job, ask, answer });
         };
         ctx.spawn(call.into_actor(self).map(then));
     }
@@ -70,7 +70,7 @@ impl Scheduler {
     pub(super) fn cancel_fetches(&self, job: JobId, cluster: &ClusterId) {
         let at = self.process_of(cluster);
         let server: Remote<FileServer> = self.hub.remote(&at.node, &files_name(cluster));
-        if let Err(error) = server.do_send(DropFiles { job }) {
+        if let Err(error) = server.do_send(CancelFetches { job }) {
             // The fetched file then serves later jobs.
             tracing::info!("the file server of {cluster} did not receive an order: {error}");
         }
@@ -87,14 +87,14 @@ impl Handler<GetFiles> for Scheduler {
     }
 }
 
-impl Handler<FilesHere> for Scheduler {
+impl Handler<FilesReport> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, here: FilesHere, ctx: &mut Self::Context) {
+    fn handle(&mut self, here: FilesReport, ctx: &mut Self::Context) {
         if let Err(reason) = &here.files {
             let part = format!("file server {}", here.cluster);
             self.recorder.record(GridEvent::Fault { part, what: reason.clone() });
         }
-        self.feed(ctx, Event::FilesHere(here));
+        self.feed(ctx, SchedulerEvent::FilesReported(here));
     }
 }

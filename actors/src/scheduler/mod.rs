@@ -17,20 +17,20 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::{Event as GridEvent, Recorder};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
-use springtide_runtime::membership::{Detector, Finding, Patience};
+use springtide_runtime::membership::{Detector, Finding, SilenceLimits};
 use springtide_runtime::net::{Contact, Net};
-use springtide_runtime::remote::{Hub, Origin, Remote, RemoteError};
+use springtide_runtime::remote::{Hub, MessageOrigin, Remote, RemoteError};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
-use self::core::{Core, Event, Recovered};
-use self::manager::Settings;
-use crate::admit::{About, Asking, Judges, Principal, Standing, wait};
+use self::core::{SchedulerCore, SchedulerEvent, RecoveredJob};
+use self::manager::ManagerSettings;
+use crate::admit::{MessageSubject, AuthorityQuery, AdmitsMessages, Principal, SenderStanding, wait};
 use crate::lease::LeaseError;
-use crate::links::{Link, Links};
-use crate::policy::malleability::Placed;
+use crate::links::{LinkChange, LinkChanges};
+use crate::policy::malleability::PlacementPlan;
 use crate::store::{Store, StoreError};
-use springtide_protocol::job::{JobEnded, JobError, JobOver, JobReport};
+use springtide_protocol::job::{JobEndReport, JobError, JobEndNotice, JobReport};
 use springtide_protocol::names::{CLIENT, PROBER};
 use springtide_protocol::probe::Ping;
 use springtide_protocol::receivers::{Client, Prober};
@@ -48,7 +48,7 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Heartbeat timing of clients that wait for jobs. When a client is dead, its jobs' nodes are
 /// freed.
-const CLIENT_PATIENCE: Patience = Patience {
+const CLIENT_PATIENCE: SilenceLimits = SilenceLimits {
     every: Duration::from_secs(1),
     suspect: Duration::from_secs(3),
     dead: Duration::from_secs(7),
@@ -57,7 +57,7 @@ const CLIENT_PATIENCE: Patience = Patience {
 /// Receiver of the news that a job runs or failed to start.
 enum Waiter {
     /// The submitter waits for the answer.
-    Submitter(oneshot::Sender<Result<Granted, SubmitError>>),
+    Submitter(oneshot::Sender<Result<JobGrant, SubmitError>>),
     /// No caller waits. The client is notified of a failed start, as of any other end.
     Client(NodeId),
 }
@@ -75,16 +75,16 @@ struct PendingEnd {
 
 /// The scheduler actor, published as [`SCHEDULER`](crate::job::SCHEDULER).
 pub struct Scheduler {
-    core: Core,
+    core: SchedulerCore,
     store: Store,
     hub: Arc<Hub>,
     net: Net,
-    links: Arc<Links>,
+    links: Arc<LinkChanges>,
     recorder: Recorder,
     waiters: BTreeMap<JobId, Waiter>,
     /// Jobs whose end is being reported to their client.
     pending_ends: BTreeMap<JobId, PendingEnd>,
-    drains: BTreeMap<u64, oneshot::Sender<Result<Drained, DrainError>>>,
+    drains: BTreeMap<u64, oneshot::Sender<Result<DrainResult, DrainError>>>,
     last_drain: u64,
     assigning: Arc<Semaphore>,
     /// Assignments under way, and whether they are still needed.
@@ -101,7 +101,7 @@ pub struct Scheduler {
     /// Whether another scheduler has taken over.
     superseded: bool,
     /// Jobs of an earlier scheduler, until this one starts.
-    recovered: Vec<Recovered>,
+    recovered: Vec<RecoveredJob>,
     /// Clusters whose sites will register.
     expected: Vec<ClusterId>,
     /// Links between clusters, for brokers.
@@ -116,13 +116,13 @@ impl Scheduler {
     pub fn new(
         net: Net,
         hub: Arc<Hub>,
-        links: Arc<Links>,
+        links: Arc<LinkChanges>,
         store: Store,
         recorder: Recorder,
-        settings: Settings,
+        settings: ManagerSettings,
     ) -> Self {
         let expected_links = settings.grid_links.clone();
-        let core = Core::new(net.contact(), settings, Instant::now());
+        let core = SchedulerCore::new(net.contact(), settings, Instant::now());
         let (waiters, drains) = (BTreeMap::new(), BTreeMap::new());
         Self {
             core,
@@ -150,7 +150,7 @@ impl Scheduler {
 
     /// Continues jobs of an earlier scheduler ([`Store::recover`]). `clusters` are those whose
     /// sites will register.
-    pub fn recovering(self, recovered: Vec<Recovered>, clusters: Vec<ClusterId>) -> Self {
+    pub fn recovering(self, recovered: Vec<RecoveredJob>, clusters: Vec<ClusterId>) -> Self {
         Self { recovered, expected: clusters, ..self }
     }
 
@@ -177,12 +177,12 @@ impl Scheduler {
         // Names of clients are unique, so that one incarnation suffices for each.
         let watched = clients.iter().map(|client| (client.clone(), Incarnation(0)));
         self.clients.watch(watched, now);
-        for finding in self.clients.look(now) {
+        for finding in self.clients.check(now) {
             let Finding::Dead(node, silent) = finding else { continue };
             let what = format!("client {node} has been silent for {:.1} s", silent.as_secs_f64());
             tracing::warn!("{what}: its jobs end");
             self.recorder.record(GridEvent::Fault { part: "scheduler".to_owned(), what });
-            self.feed(ctx, Event::Link { node, up: false });
+            self.feed(ctx, SchedulerEvent::Link { node, up: false });
         }
         for client in clients {
             let prober: Remote<Prober> = self.hub.remote(&client, PROBER);
@@ -192,7 +192,7 @@ impl Scheduler {
                     matches!(error, RemoteError::NoActor { .. } | RemoteError::Refused { .. })
                 };
                 if answer.as_ref().err().is_none_or(is_alive) {
-                    act.clients.heard(&client, Incarnation(0), Instant::now());
+                    act.clients.record_message(&client, Incarnation(0), Instant::now());
                 }
             }));
         }
@@ -213,7 +213,7 @@ impl Scheduler {
         ctx: &mut Context<Self>,
         job: JobId,
         client: NodeId,
-        event: Event,
+        event: SchedulerEvent,
     ) {
         self.waiters.insert(job, Waiter::Client(client));
         self.feed(ctx, event);
@@ -224,7 +224,7 @@ impl Scheduler {
         &mut self,
         ctx: &mut Context<Self>,
         job: JobId,
-        answer: Result<Granted, SubmitError>,
+        answer: Result<JobGrant, SubmitError>,
     ) {
         match (self.waiters.remove(&job), answer) {
             (Some(Waiter::Submitter(reply)), answer) => {
@@ -254,12 +254,12 @@ impl Scheduler {
         client: NodeId,
         job: JobId,
         error: JobError,
-        later: VecDeque<core::Action>,
+        later: VecDeque<core::SchedulerAction>,
     ) {
         self.pending_ends.entry(job).or_default().in_flight += 1;
         let remote: Remote<Client> = self.hub.remote(&client, CLIENT);
         let (outcome, report) = (Err(error.clone()), JobReport::default());
-        let ended = JobEnded { job, epoch: None, outcome, report };
+        let ended = JobEndReport { job, epoch: None, outcome, report };
         let call = remote.send(ended).deadline(NOTIFY_TIMEOUT).start();
         let then = move |notified: Result<(), RemoteError>, act: &mut Self, ctx: &mut _| {
             act.execute(ctx, later);
@@ -295,7 +295,7 @@ impl Scheduler {
             Some(pending_ends) => pending_ends.forget = true,
             None if self.superseded => {} // the job belongs to another scheduler
             None => {
-                let written = self.store.over(job);
+                let written = self.store.record_end(job);
                 self.check_write(written);
             }
         }
@@ -308,7 +308,7 @@ impl Scheduler {
         submit.principal.get_or_insert_with(own);
     }
 
-    fn feed(&mut self, ctx: &mut Context<Self>, event: Event) {
+    fn feed(&mut self, ctx: &mut Context<Self>, event: SchedulerEvent) {
         if self.superseded {
             return; // this scheduler has no authority any longer
         }
@@ -333,20 +333,20 @@ impl Scheduler {
         self.timer = due.map(|at| {
             let handle = ctx.run_later(at.saturating_duration_since(Instant::now()), |act, ctx| {
                 act.timer = None;
-                act.feed(ctx, Event::Tick);
+                act.feed(ctx, SchedulerEvent::Tick);
             });
             (at, handle)
         });
     }
 }
 
-impl Judges for Scheduler {
-    fn standing(&mut self, from: &Origin, about: &About, _: Option<&JobAuthority>) -> Standing {
+impl AdmitsMessages for Scheduler {
+    fn standing(&mut self, from: &MessageOrigin, about: &MessageSubject, _: Option<&JobAuthority>) -> SenderStanding {
         self.core.standing(from, about.job)
     }
 
     /// The nodes of a job under recovery report its coordinator.
-    fn ask(&self, _: &Origin, _: &About) -> Option<Asking> {
+    fn ask(&self, _: &MessageOrigin, _: &MessageSubject) -> Option<AuthorityQuery> {
         Some(wait())
     }
 }
@@ -359,15 +359,15 @@ impl Actor for Scheduler {
     fn started(&mut self, ctx: &mut Self::Context) {
         let clusters = std::mem::take(&mut self.expected);
         let nodes = self.store.drained_nodes().clone();
-        self.feed(ctx, Event::Marked { nodes });
-        self.feed(ctx, Event::Expect { clusters });
+        self.feed(ctx, SchedulerEvent::Marked { nodes });
+        self.feed(ctx, SchedulerEvent::Expect { clusters });
         let reservations = self.store.reservations().values().cloned().collect();
         let last = self.store.last_reservation();
-        self.feed(ctx, Event::Reserved(reservations, last));
+        self.feed(ctx, SchedulerEvent::Reserved(reservations, last));
         for found in std::mem::take(&mut self.recovered) {
             let (job, client) = (found.job, found.submit.client.node.clone());
             tracing::info!("{job} ({}) belongs to an earlier scheduler", found.submit.name);
-            self.feed_without_waiter(ctx, job, client, Event::Recovered(Box::new(found)));
+            self.feed_without_waiter(ctx, job, client, SchedulerEvent::Recovered(Box::new(found)));
         }
         ctx.run_interval(LEASE_INTERVAL, |act, _| act.check_lease());
         ctx.run_interval(CLIENT_PATIENCE.every, |act, ctx| act.check_clients(ctx));
@@ -379,8 +379,8 @@ impl Actor for Scheduler {
                     for (node, link) in news {
                         let Some(me) = me.upgrade() else { return };
                         let down = match link {
-                            Link::Up => None,
-                            Link::Down(why) => Some(why.text),
+                            LinkChange::Up => None,
+                            LinkChange::Down(why) => Some(why.text),
                         };
                         let _ = me.send(LinkChanged { node, down }).await;
                     }
@@ -404,15 +404,15 @@ impl Handler<LinkChanged> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, LinkChanged { node, down }: LinkChanged, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::Link { node: node.clone(), up: down.is_none() });
+        self.feed(ctx, SchedulerEvent::Link { node: node.clone(), up: down.is_none() });
         if let Some(why) = down {
-            self.feed(ctx, Event::Unheard { node, why });
+            self.feed(ctx, SchedulerEvent::LinkDown { node, why });
         }
     }
 }
 
 impl Handler<Submit> for Scheduler {
-    type Result = ResponseFuture<Result<Granted, SubmitError>>;
+    type Result = ResponseFuture<Result<JobGrant, SubmitError>>;
 
     fn handle(&mut self, mut submit: Submit, ctx: &mut Self::Context) -> Self::Result {
         self.sign_local(&mut submit);
@@ -428,10 +428,10 @@ impl Handler<Submit> for Scheduler {
         };
         let principal = submit.principal.as_ref().map(ToString::to_string).unwrap_or_default();
         tracing::info!("{job} ({}) was submitted by {principal}", submit.name);
-        self.net.introduce(submit.client.clone());
+        self.net.learn_if_down(submit.client.clone());
         let (reply, answer) = oneshot::channel();
         self.waiters.insert(job, Waiter::Submitter(reply));
-        self.feed(ctx, Event::Submit { job, epoch, submit: Box::new(submit) });
+        self.feed(ctx, SchedulerEvent::Submit { job, epoch, submit: Box::new(submit) });
         Box::pin(async move {
             let lost = || SubmitError::Cancelled { reason: "the scheduler ended".to_owned() };
             answer.await.unwrap_or_else(|_| Err(lost()))
@@ -446,7 +446,7 @@ impl Handler<Enqueue> for Scheduler {
         self.sign_local(&mut submit);
         self.check_files(&submit)?;
         let issued = self.store.new_job().and_then(|(job, epoch)| {
-            self.store.keep(job, epoch, &submit)?;
+            self.store.store_submission(job, epoch, &submit)?;
             Ok((job, epoch))
         });
         let (job, epoch) = issued.map_err(|error| {
@@ -456,14 +456,14 @@ impl Handler<Enqueue> for Scheduler {
         let principal = submit.principal.as_ref().map(ToString::to_string).unwrap_or_default();
         tracing::info!("{job} ({}) was submitted by {principal}, which does not wait", submit.name);
         let client = submit.client.node.clone();
-        let event = Event::Submit { job, epoch, submit: Box::new(submit) };
+        let event = SchedulerEvent::Submit { job, epoch, submit: Box::new(submit) };
         self.feed_without_waiter(ctx, job, client, event);
         Ok(job)
     }
 }
 
 impl Handler<ResizeJob> for Scheduler {
-    type Result = Result<Resized, ResizeError>;
+    type Result = Result<ResizeAck, ResizeError>;
 
     fn handle(&mut self, order: ResizeJob, ctx: &mut Self::Context) -> Self::Result {
         let resized = self.core.check_resize(&order)?;
@@ -475,22 +475,22 @@ impl Handler<ResizeJob> for Scheduler {
             why: "by order".to_owned(),
             inputs: serde_json::to_value(&order).unwrap_or_default(),
         });
-        self.feed(ctx, Event::Resize(order));
+        self.feed(ctx, SchedulerEvent::Resize(order));
         Ok(resized)
     }
 }
 
 impl Handler<NeedNodes> for Scheduler {
-    type Result = Result<Resized, ResizeError>;
+    type Result = Result<ResizeAck, ResizeError>;
 
     fn handle(&mut self, need: NeedNodes, ctx: &mut Self::Context) -> Self::Result {
-        let NeedNodes { job, epoch, count, within_ms, number } = need;
+        let NeedNodes { job, epoch, count, timeout_ms: within_ms, number } = need;
         if self.core.check(job, epoch).is_err() {
             return Err(ResizeError::NotRunning { job });
         }
-        let order = ResizeJob { job, by: Resize::Grow { count, within_ms, cluster: None } };
+        let order = ResizeJob { job, by: Resize::Grow { count, timeout_ms: within_ms, cluster: None } };
         let resized = self.core.check_resize(&order)?;
-        self.feed(ctx, Event::Need { order, number });
+        self.feed(ctx, SchedulerEvent::Need { order, number });
         Ok(resized)
     }
 }
@@ -512,38 +512,38 @@ impl Handler<GetAuthority> for Scheduler {
 }
 
 impl Handler<PlanJob> for Scheduler {
-    type Result = Result<Placed, PlanError>;
+    type Result = Result<PlacementPlan, PlanError>;
 
     fn handle(&mut self, PlanJob { need }: PlanJob, ctx: &mut Self::Context) -> Self::Result {
         need.check().and_then(|()| self.core.check_files(&need)).map_err(PlanError::Need)?;
-        self.feed(ctx, Event::Poll);
+        self.feed(ctx, SchedulerEvent::Poll);
         self.core.plan(&need).map_err(PlanError::NoPlace)
     }
 }
 
 impl Handler<RequestNodes> for Scheduler {
-    type Result = Result<Requested, Stale>;
+    type Result = Result<OpenNodes, AuthorityError>;
 
     fn handle(&mut self, request: RequestNodes, ctx: &mut Self::Context) -> Self::Result {
         let job = request.job;
         self.core.check(job, request.epoch)?;
-        self.feed(ctx, Event::Request(Box::new(request)));
-        Ok(Requested { open: self.core.asked(job) })
+        self.feed(ctx, SchedulerEvent::Request(Box::new(request)));
+        Ok(OpenNodes { open: self.core.asked(job) })
     }
 }
 
 impl Handler<WithdrawNodes> for Scheduler {
-    type Result = Result<Requested, Stale>;
+    type Result = Result<OpenNodes, AuthorityError>;
 
     fn handle(&mut self, withdraw: WithdrawNodes, ctx: &mut Self::Context) -> Self::Result {
         self.core.check(withdraw.job, withdraw.epoch)?;
-        self.feed(ctx, Event::Withdraw(withdraw));
-        Ok(Requested { open: self.core.asked(withdraw.job) })
+        self.feed(ctx, SchedulerEvent::Withdraw(withdraw));
+        Ok(OpenNodes { open: self.core.asked(withdraw.job) })
     }
 }
 
 impl Handler<GetOffers> for Scheduler {
-    type Result = Result<Offers, Stale>;
+    type Result = Result<Offers, AuthorityError>;
 
     fn handle(&mut self, ask: GetOffers, _: &mut Self::Context) -> Self::Result {
         self.core.offers(ask.job, ask.epoch, Instant::now())
@@ -551,7 +551,7 @@ impl Handler<GetOffers> for Scheduler {
 }
 
 impl Handler<GetSample> for Scheduler {
-    type Result = Result<Option<Contact>, Stale>;
+    type Result = Result<Option<Contact>, AuthorityError>;
 
     fn handle(&mut self, ask: GetSample, _: &mut Self::Context) -> Self::Result {
         self.core.sample(ask.job, ask.epoch, &ask.cluster)
@@ -563,23 +563,23 @@ impl Handler<NodeFreed> for Scheduler {
 
     fn handle(&mut self, freed: NodeFreed, ctx: &mut Self::Context) {
         tracing::info!("{} frees node {}: {:?}", freed.job, freed.node, freed.why);
-        self.feed(ctx, Event::Freed(freed));
+        self.feed(ctx, SchedulerEvent::Freed(freed));
     }
 }
 
 impl Handler<HandOver> for Scheduler {
-    type Result = Result<(), Stale>;
+    type Result = Result<(), AuthorityError>;
 
     fn handle(&mut self, order: HandOver, ctx: &mut Self::Context) -> Self::Result {
         self.core.check(order.job, order.epoch)?;
         tracing::info!("{} is handed over to {}: {}", order.job, order.to, order.reason);
-        self.feed(ctx, Event::HandOver(order));
+        self.feed(ctx, SchedulerEvent::HandOver(order));
         Ok(())
     }
 }
 
 impl Handler<ConfirmMembership> for Scheduler {
-    type Result = Result<(), Stale>;
+    type Result = Result<(), AuthorityError>;
 
     fn handle(&mut self, ask: ConfirmMembership, _: &mut Self::Context) -> Self::Result {
         if self.superseded {
@@ -600,7 +600,7 @@ impl Handler<RootAdvanced> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, advanced: RootAdvanced, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::RootAdvanced(advanced));
+        self.feed(ctx, SchedulerEvent::RootAdvanced(advanced));
     }
 }
 
@@ -608,7 +608,7 @@ impl Handler<JobEfficiency> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, report: JobEfficiency, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::Efficiency(report));
+        self.feed(ctx, SchedulerEvent::EfficiencyMeasured(report));
     }
 }
 
@@ -616,7 +616,7 @@ impl Handler<Subscribe> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, subscribe: Subscribe, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::Subscribe(subscribe));
+        self.feed(ctx, SchedulerEvent::Subscribe(subscribe));
     }
 }
 
@@ -624,12 +624,12 @@ impl Handler<SpeedsMeasured> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, speeds: SpeedsMeasured, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::Speeds(speeds));
+        self.feed(ctx, SchedulerEvent::SpeedsMeasured(speeds));
     }
 }
 
 impl Handler<Drain> for Scheduler {
-    type Result = ResponseFuture<Result<Drained, DrainError>>;
+    type Result = ResponseFuture<Result<DrainResult, DrainError>>;
 
     fn handle(&mut self, order: Drain, ctx: &mut Self::Context) -> Self::Result {
         self.recorder.record(GridEvent::Decision {
@@ -640,7 +640,7 @@ impl Handler<Drain> for Scheduler {
         self.last_drain += 1;
         let (drain, (reply, answer)) = (self.last_drain, oneshot::channel());
         self.drains.insert(drain, reply);
-        self.feed(ctx, Event::Drain { drain, order });
+        self.feed(ctx, SchedulerEvent::Drain { drain, order });
         Box::pin(async move { answer.await.unwrap_or(Err(DrainError::Ended)) })
     }
 }
@@ -656,7 +656,7 @@ impl Handler<Undrain> for Scheduler {
             inputs: serde_json::json!({ "nodes": nodes }),
         });
         self.retries.retain(|node, _| !nodes.contains(node));
-        self.feed(ctx, Event::Undrain { nodes });
+        self.feed(ctx, SchedulerEvent::Undrain { nodes });
         Ok(())
     }
 }
@@ -665,24 +665,24 @@ impl Handler<CancelJob> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, CancelJob { job, reason }: CancelJob, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::Cancel { job, reason });
+        self.feed(ctx, SchedulerEvent::Cancel { job, reason });
     }
 }
 
-impl Handler<CancelJobsOf> for Scheduler {
+impl Handler<CancelClientJobs> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, message: CancelJobsOf, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::CancelOf { client: message.client, reason: message.reason });
+    fn handle(&mut self, message: CancelClientJobs, ctx: &mut Self::Context) {
+        self.feed(ctx, SchedulerEvent::CancelOf { client: message.client, reason: message.reason });
     }
 }
 
-impl Handler<JobOver> for Scheduler {
+impl Handler<JobEndNotice> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, JobOver { job, epoch, ok, ended }: JobOver, ctx: &mut Self::Context) {
+    fn handle(&mut self, JobEndNotice { job, epoch, ok, ended }: JobEndNotice, ctx: &mut Self::Context) {
         tracing::info!(ok, "{job} is over");
-        self.feed(ctx, Event::JobOver { job, epoch, ended });
+        self.feed(ctx, SchedulerEvent::JobOver { job, epoch, ended });
     }
 }
 
@@ -712,69 +712,69 @@ impl Handler<GetWait> for Scheduler {
     }
 }
 
-impl Handler<GetKnown> for Scheduler {
-    type Result = MessageResult<GetKnown>;
+impl Handler<GetKnownJobs> for Scheduler {
+    type Result = MessageResult<GetKnownJobs>;
 
-    fn handle(&mut self, _: GetKnown, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: GetKnownJobs, _: &mut Self::Context) -> Self::Result {
         MessageResult((!self.superseded).then(|| self.core.known()))
     }
 }
 
-impl Handler<SiteUp> for Scheduler {
+impl Handler<SiteRegistration> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, message: SiteUp, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: SiteRegistration, ctx: &mut Self::Context) {
         match message.at.clone() {
             Some(at) => {
-                self.net.introduce(at.clone());
+                self.net.learn_if_down(at.clone());
                 self.places.insert(message.cluster.clone(), at);
             }
             None => drop(self.places.remove(&message.cluster)),
         }
-        self.feed(ctx, Event::SiteUp(message));
+        self.feed(ctx, SchedulerEvent::SiteUp(message));
     }
 }
 
-impl Handler<SitePolled> for Scheduler {
+impl Handler<SiteReport> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, message: SitePolled, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: SiteReport, ctx: &mut Self::Context) {
         if let Err(reason) = &message.found {
             let part = format!("site {}", message.cluster);
             self.recorder.record(GridEvent::Fault { part, what: reason.clone() });
         }
-        self.feed(ctx, Event::SitePolled(message));
+        self.feed(ctx, SchedulerEvent::SitePolled(message));
     }
 }
 
-impl Handler<StubWaits> for Scheduler {
+impl Handler<StubDelay> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, message: StubWaits, ctx: &mut Self::Context) {
-        self.feed(ctx, Event::StubWaits(message));
+    fn handle(&mut self, message: StubDelay, ctx: &mut Self::Context) {
+        self.feed(ctx, SchedulerEvent::StubWaits(message));
     }
 }
 
-impl Handler<StubGone> for Scheduler {
+impl Handler<StubLoss> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, message: StubGone, ctx: &mut Self::Context) {
+    fn handle(&mut self, message: StubLoss, ctx: &mut Self::Context) {
         tracing::info!("the stub of {} has ended: {}", message.node, message.reason);
-        self.feed(ctx, Event::StubGone(message));
+        self.feed(ctx, SchedulerEvent::StubGone(message));
     }
 }
 
-impl Handler<Registered> for Scheduler {
+impl Handler<NodeRegistration> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, registration: Registered, ctx: &mut Self::Context) {
+    fn handle(&mut self, registration: NodeRegistration, ctx: &mut Self::Context) {
         tracing::info!("node {} has registered", registration.node);
         self.retries.remove(&registration.node);
         if self.places.contains_key(&registration.cluster) {
             // The node has connected to its site, not to this process.
             let (node, cluster) = (registration.node.clone(), registration.cluster.clone());
             let contact = Contact { node, cluster, address: registration.address.clone() };
-            self.net.learn_life(contact, registration.incarnation);
+            self.net.learn_incarnation(contact, registration.incarnation);
         }
         self.recorder.record(GridEvent::NodeRegistered {
             node: registration.node.clone(),
@@ -783,7 +783,7 @@ impl Handler<Registered> for Scheduler {
             threads: registration.threads,
             job: registration.work.as_ref().map(|work| work.job),
         });
-        self.feed(ctx, Event::Registered(registration));
+        self.feed(ctx, SchedulerEvent::Registered(registration));
     }
 }
 
@@ -793,15 +793,15 @@ impl Handler<MemberSilent> for Scheduler {
     fn handle(&mut self, message: MemberSilent, ctx: &mut Self::Context) {
         let part = message.node.to_string();
         self.recorder.record(GridEvent::Fault { part, what: message.reason.clone() });
-        self.feed(ctx, Event::MemberSilent(message));
+        self.feed(ctx, SchedulerEvent::MemberSilent(message));
     }
 }
 
-impl Handler<NodeLost> for Scheduler {
+impl Handler<NodeLoss> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, message: NodeLost, ctx: &mut Self::Context) {
-        let NodeLost { node, reason, returns, retry_ms } = message;
+    fn handle(&mut self, message: NodeLoss, ctx: &mut Self::Context) {
+        let NodeLoss { node, reason, returns, retry_ms } = message;
         let wait = retry_ms.map(Duration::from_millis);
         match wait.and_then(|wait| Instant::now().checked_add(wait)) {
             Some(at) => drop(self.retries.insert(node.clone(), at)),
@@ -810,7 +810,7 @@ impl Handler<NodeLost> for Scheduler {
         let part = "scheduler".to_owned();
         self.recorder
             .record(GridEvent::Fault { part, what: format!("node {node} is lost: {reason}") });
-        self.feed(ctx, Event::NodeLost { node, reason, returns });
+        self.feed(ctx, SchedulerEvent::NodeLost { node, reason, returns });
     }
 }
 

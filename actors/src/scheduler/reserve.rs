@@ -3,20 +3,20 @@
 //! Changes are on disk before the answer is sent. This module must not decide anything.
 
 use actix::prelude::*;
-use springtide_protocol::reservation::{Refusal, Reservation};
+use springtide_protocol::reservation::{ReservationRefusal, Reservation};
 use springtide_runtime::event::{BookingRow, Event as GridEvent};
 use springtide_runtime::id::ClusterId;
 use tokio::time::Instant;
 
-use super::core::{Action, Agreed};
-use super::manager::Bill;
+use super::core::{SchedulerAction, AgreementStep};
+use super::manager::ReservationBill;
 use super::{
     CommitSlots, ConfirmSlots, GetSlots, GridSlots, PrepareSlots, ReleaseSlots, Scheduler,
 };
 use crate::reservation::LedgerChange;
 
 impl Scheduler {
-    fn execute_after(&mut self, ctx: &mut Context<Self>, actions: Vec<Action>) {
+    fn execute_after(&mut self, ctx: &mut Context<Self>, actions: Vec<SchedulerAction>) {
         self.set_timer(ctx);
         self.execute(ctx, actions.into());
     }
@@ -25,22 +25,22 @@ impl Scheduler {
     ///
     /// # Errors
     /// The store failed, so that the reservation is not binding.
-    fn store_changes(&mut self, notes: &[LedgerChange]) -> Result<(), Refusal> {
+    fn store_changes(&mut self, notes: &[LedgerChange]) -> Result<(), ReservationRefusal> {
         let written = notes.iter().try_for_each(|note| match note {
-            LedgerChange::Keep(one) => self.store.reserved(one),
-            LedgerChange::Drop(id) => self.store.unreserved(*id),
+            LedgerChange::Keep(one) => self.store.record_reservation(one),
+            LedgerChange::Drop(id) => self.store.delete_reservation(*id),
         });
         written.map_err(|error| {
             self.store_failed(&error);
-            Refusal::Store { reason: error.to_string() }
+            ReservationRefusal::Store { reason: error.to_string() }
         })
     }
 
     fn finish_agreement(
         &mut self,
         ctx: &mut Context<Self>,
-        (answer, notes, actions): Agreed,
-    ) -> Result<Reservation, Refusal> {
+        (answer, notes, actions): AgreementStep,
+    ) -> Result<Reservation, ReservationRefusal> {
         let written = self.store_changes(&notes);
         self.execute_after(ctx, actions);
         match (written, answer) {
@@ -55,8 +55,8 @@ impl Scheduler {
     }
 
     /// Deletes an ended reservation from the store, and records its bill.
-    pub(super) fn end_reservation(&mut self, bill: &Bill) {
-        let written = self.store.unreserved(bill.id);
+    pub(super) fn end_reservation(&mut self, bill: &ReservationBill) {
+        let written = self.store.delete_reservation(bill.id);
         self.check_write(written);
         self.recorder
             .record(GridEvent::ReservationEnded { reservation: bill.id.0, why: bill.why.clone() });
@@ -106,7 +106,7 @@ impl Handler<GetSlots> for Scheduler {
 }
 
 impl Handler<PrepareSlots> for Scheduler {
-    type Result = Result<Reservation, Refusal>;
+    type Result = Result<Reservation, ReservationRefusal>;
 
     fn handle(
         &mut self,
@@ -124,7 +124,7 @@ impl Handler<PrepareSlots> for Scheduler {
 }
 
 impl Handler<CommitSlots> for Scheduler {
-    type Result = Result<Reservation, Refusal>;
+    type Result = Result<Reservation, ReservationRefusal>;
 
     fn handle(&mut self, message: CommitSlots, ctx: &mut Self::Context) -> Self::Result {
         let answer = self.core.commit(message.id, message.token, Instant::now());
@@ -133,7 +133,7 @@ impl Handler<CommitSlots> for Scheduler {
 }
 
 impl Handler<ConfirmSlots> for Scheduler {
-    type Result = Result<Reservation, Refusal>;
+    type Result = Result<Reservation, ReservationRefusal>;
 
     fn handle(&mut self, message: ConfirmSlots, ctx: &mut Self::Context) -> Self::Result {
         let answer = self.core.confirm(message.id, message.token, Instant::now());
@@ -147,7 +147,7 @@ impl Handler<ConfirmSlots> for Scheduler {
 }
 
 impl Handler<ReleaseSlots> for Scheduler {
-    type Result = Result<Reservation, Refusal>;
+    type Result = Result<Reservation, ReservationRefusal>;
 
     fn handle(&mut self, message: ReleaseSlots, ctx: &mut Self::Context) -> Self::Result {
         let (answer, actions) =

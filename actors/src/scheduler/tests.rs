@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Epoch, Incarnation, Peer};
-use springtide_runtime::meter::{BenchmarkSpec, Measurement};
+use springtide_runtime::meter::{BenchmarkSpec, SpeedMeasurement};
 use springtide_runtime::net::{Address, MemoryNet};
 use springtide_runtime::work::{Context as Cx, Job, Outcome, Registry, Stop, Task, encode_job};
 
-use super::manager::{Kind, Need};
+use super::manager::{Kind, JobRequirements};
 use super::*;
-use crate::client::{Client, News};
+use crate::client::{Client, JobUpdate};
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::job::{JobParams, SCHEDULER, WORKER};
-use crate::links::Door;
-use crate::policy::Request;
+use crate::links::LinkListener;
+use crate::policy::SchedulerRequest;
 use crate::worker::{Worker, WorkerConfig};
 
 /// A job that runs until it is halted, or ends at once.
@@ -57,7 +57,7 @@ impl Job for Wait {
     }
 }
 
-struct Grid {
+struct SchedulerTestGrid {
     scheduler: Addr<Scheduler>,
     /// The head, the client, then the nodes.
     endpoints: Vec<Endpoint>,
@@ -65,7 +65,7 @@ struct Grid {
     _dir: tempfile::TempDir,
 }
 
-impl Grid {
+impl SchedulerTestGrid {
     /// Starts a head, a client, and registered nodes with a worker each.
     async fn of(nodes: &[&str]) -> Self {
         let network = MemoryNet::new(1);
@@ -87,11 +87,11 @@ impl Grid {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path()).unwrap();
         let Endpoint { net, hub, router, recorder, .. } = endpoints[0].clone();
-        let links = Links::listen(&router, Door::Scheduler);
+        let links = LinkChanges::listen(&router, LinkListener::Scheduler);
         let scheduler =
-            Scheduler::new(net, hub.clone(), links, store, recorder, Settings::default()).start();
+            Scheduler::new(net, hub.clone(), links, store, recorder, ManagerSettings::default()).start();
         hub.publish(SCHEDULER, scheduler.clone())
-            .accepts_judged::<JobOver>()
+            .accepts_judged::<JobEndNotice>()
             .accepts_judged::<GetAuthority>()
             .accepts_judged::<Drain>();
         let (client, _news) = Client::new();
@@ -99,7 +99,7 @@ impl Grid {
             .hub
             .publish(CLIENT, client.start())
             .accepts::<crate::job::JobNote>()
-            .accepts::<JobEnded>();
+            .accepts::<JobEndReport>();
         for endpoint in &endpoints[2..] {
             let Endpoint { net, hub, router, recorder, .. } = endpoint.clone();
             Worker::new(WorkerConfig::real(1), registry.clone(), net, hub, router, recorder)
@@ -112,7 +112,7 @@ impl Grid {
             let (nodes, starts_programs) = (vec![node.clone()], false);
             let (keep_ms, stubs) = (None, BTreeSet::new());
             let (of, files, at) = (cluster.clone(), false, None);
-            let site = SiteUp {
+            let site = SiteRegistration {
                 joins: false,
                 cluster: of,
                 nodes,
@@ -127,7 +127,7 @@ impl Grid {
                 Hardware { model: "cpu".into(), threads: 1, mhz: 1000, ..Hardware::default() };
             let fingerprint = grid.registry.fingerprint();
             let (address, threads, pid) = (Address::Memory, 1, 1);
-            grid.tell(Registered {
+            grid.tell(NodeRegistration {
                 cluster,
                 node,
                 incarnation,
@@ -153,7 +153,7 @@ impl Grid {
     }
 
     /// Runs an endless job on the first node's cluster.
-    async fn submit(&self) -> Granted {
+    async fn submit(&self) -> JobGrant {
         self.tell(self.submission()).await.unwrap()
     }
 
@@ -191,10 +191,10 @@ impl Grid {
 #[test]
 fn job_is_deleted_only_after_its_client_knows_the_end() {
     System::new().block_on(async {
-        let grid = Grid::of(&["ams-1"]).await;
+        let grid = SchedulerTestGrid::of(&["ams-1"]).await;
         let (client, mut news) = Client::new();
         let hub = &grid.endpoints[0].hub;
-        hub.publish(CLIENT, client.keeping().start()).accepts::<JobEnded>();
+        hub.publish(CLIENT, client.keeping().start()).accepts::<JobEndReport>();
         let busy = grid.submit().await.job;
         let mut submit = grid.submission();
         submit.client = grid.endpoints[0].net.contact();
@@ -206,13 +206,13 @@ fn job_is_deleted_only_after_its_client_knows_the_end() {
         };
         // One job is cancelled in the queue, and one can never get its processors.
         for count in [1, 2] {
-            let need = Some(Need::one(Kind::Rigid, count, count, count));
+            let need = Some(JobRequirements::one(Kind::Rigid, count, count, count));
             let job = grid.tell(Enqueue(Submit { need, ..submit.clone() })).await.unwrap();
             if count == 1 {
                 grid.tell(CancelJob { job, reason: "enough".into() }).await;
             }
             let (of, end, receipt) = news.recv().await.unwrap();
-            assert!(of == job && matches!(end, News::Ended(_)), "{end:?}");
+            assert!(of == job && matches!(end, JobUpdate::Ended(_)), "{end:?}");
             // The scheduler has finished all actions of its own.
             grid.tell(GetStatus {}).await;
             assert!(
@@ -240,20 +240,20 @@ fn spec() -> BenchmarkSpec {
 #[test]
 fn nodes_are_granted_to_a_running_job_and_released() {
     System::new().block_on(async {
-        let grid = Grid::of(&["ams-1", "del-1"]).await;
-        let Granted { job, epoch, .. } = grid.submit().await;
+        let grid = SchedulerTestGrid::of(&["ams-1", "del-1"]).await;
+        let JobGrant { job, epoch, .. } = grid.submit().await;
         let ask = |epoch, count| RequestNodes {
             job,
             epoch,
-            request: Request { count, min_speed: Some(1e-9), ..Request::default() },
+            request: SchedulerRequest { count, min_speed: Some(1e-9), ..SchedulerRequest::default() },
             benchmark: Some(spec()),
             rtt_s: BTreeMap::new(),
             bandwidth: BTreeMap::new(),
         };
-        let stale = Stale::Epoch { job, asked: Epoch(0), known: epoch };
+        let stale = AuthorityError::Epoch { job, asked: Epoch(0), known: epoch };
         assert_eq!(grid.tell(ask(Epoch(0), 1)).await, Err(stale));
         // The only other node runs the benchmark, is granted, and joins.
-        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(Requested { open: 1 }));
+        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(OpenNodes { open: 1 }));
         assert_eq!(grid.state("del-1", NodeState::Measuring).await, NodeState::Measuring);
         assert_eq!(grid.state("del-1", NodeState::Busy).await, NodeState::Busy);
         let mut open = 1;
@@ -266,7 +266,7 @@ fn nodes_are_granted_to_a_running_job_and_released() {
         }
         assert_eq!(open, 0, "the coordinator has the node");
         let (node, incarnation) = (NodeId::from("del-1"), Incarnation(1));
-        let why = Freed::Refused { reason: "not wanted".into(), busy: None };
+        let why = ReleaseReason::Refused { reason: "not wanted".into(), busy: None };
         grid.tell(NodeFreed { job, epoch, node: node.clone(), incarnation, why }).await;
         assert_eq!(
             grid.state("del-1", NodeState::Idle).await,
@@ -281,38 +281,38 @@ fn nodes_are_granted_to_a_running_job_and_released() {
             nodes: vec![node.into()],
             reason: "test".into(),
             deadline_ms: None,
-            life: None,
+            incarnation: None,
         };
         let below = DrainError::BelowMinimum { job, min_nodes: 1, left: 0 };
         assert_eq!(grid.tell(drain("ams-1")).await, Err(below));
         // Over the network, as the command does.
         let remote = grid.endpoints[1].hub.remote::<Scheduler>(&"head".into(), SCHEDULER);
-        let empty = Drained { empty: vec![node.clone()], gone: Vec::new() };
+        let empty = DrainResult { empty: vec![node.clone()], gone: Vec::new() };
         assert_eq!(remote.send(drain("del-1")).await, Ok(Ok(empty)));
-        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(Requested { open: 1 }), "no node is free");
+        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(OpenNodes { open: 1 }), "no node is free");
         let withdraw = WithdrawNodes { job, epoch, count: 1 };
-        assert_eq!(grid.tell(withdraw).await, Ok(Requested { open: 0 }));
+        assert_eq!(grid.tell(withdraw).await, Ok(OpenNodes { open: 0 }));
         assert_eq!(grid.tell(Undrain { nodes: vec![node] }).await, Ok(()));
         grid.tell(CancelJob { job, reason: "enough".into() }).await;
         assert_eq!(grid.state("ams-1", NodeState::Idle).await, NodeState::Idle);
-        assert_eq!(grid.tell(ask(epoch, 1)).await, Err(Stale::Over { job }));
+        assert_eq!(grid.tell(ask(epoch, 1)).await, Err(AuthorityError::Over { job }));
     });
 }
 
 #[test]
 fn only_an_idle_worker_runs_a_benchmark() {
     System::new().block_on(async {
-        let grid = Grid::of(&["ams-1"]).await;
+        let grid = SchedulerTestGrid::of(&["ams-1"]).await;
         let worker = grid.endpoints[0].hub.remote::<Worker>(&"ams-1".into(), WORKER);
         let measure = |spec| worker.send(MeasureSpeed { spec });
         let first = measure(spec()).start();
         let second = measure(spec()).await;
         assert_eq!(second, Ok(Err("node ams-1: another benchmark runs".into())));
-        let Ok(Ok(Measurement { speed, .. })) = first.await else { panic!("the node is idle") };
+        let Ok(Ok(SpeedMeasurement { speed, .. })) = first.await else { panic!("the node is idle") };
         assert!(speed > 0.0 && speed.is_finite());
         let unknown = measure(BenchmarkSpec::of_job("other", Default::default())).await;
         assert!(unknown.unwrap().unwrap_err().contains("job other is not registered"));
-        let Granted { job, .. } = grid.submit().await;
+        let JobGrant { job, .. } = grid.submit().await;
         assert_eq!(measure(spec()).await, Ok(Err(format!("node ams-1: it works for {job}"))));
         grid.tell(CancelJob { job, reason: "enough".into() }).await;
         assert_eq!(grid.state("ams-1", NodeState::Idle).await, NodeState::Idle);

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::provider::{Ended, NodeRequest, ProviderError, Stub, StubNews};
+use crate::provider::{StubEnd, NodeRequest, ProviderError, Stub, StubEvent};
 
 /// Time for a node to end before an ordered restart.
 pub(super) const REPLACE_GRACE: Duration = Duration::from_secs(3);
 
 /// An order to the keeper of a process.
-pub(super) enum Order {
+pub(super) enum KeeperOrder {
     /// End it in order within this time. The reply follows when it has ended and its processor is
     /// free.
     Stop(Duration, oneshot::Sender<()>),
@@ -26,11 +26,11 @@ pub(super) enum Order {
 }
 
 /// How a stub ended.
-pub(super) enum End {
+pub(super) enum StubExit {
     /// It never started.
     Never(ProviderError),
     /// It ended by itself.
-    Itself(Ended),
+    Itself(StubEnd),
     /// Starting another program in it failed.
     NotRecruited(ProviderError),
     /// It ended by order.
@@ -41,7 +41,7 @@ pub(super) enum End {
 /// stub.
 pub(super) async fn unless_ended<T>(
     asked: impl Future<Output = T>,
-    orders: &mut mpsc::Receiver<Order>,
+    orders: &mut mpsc::Receiver<KeeperOrder>,
 ) -> Option<T> {
     let mut asked = pin!(asked);
     loop {
@@ -49,12 +49,12 @@ pub(super) async fn unless_ended<T>(
             biased;
             held = &mut asked => return Some(held),
             order = orders.recv() => match order {
-                Some(Order::Stop(_, done)) => {
+                Some(KeeperOrder::Stop(_, done)) => {
                     let _ = done.send(());
                     return None;
                 }
                 // There is no process to kill yet, and the program to run is known at its start.
-                Some(Order::Kill | Order::Recruit(_)) => {}
+                Some(KeeperOrder::Kill | KeeperOrder::Recruit(_)) => {}
                 None => return None,
             },
         }
@@ -64,15 +64,15 @@ pub(super) async fn unless_ended<T>(
 /// Waits for the end of a stub, and executes orders meanwhile.
 pub(super) async fn keep(
     mut stub: Box<dyn Stub>,
-    mut orders: mpsc::Receiver<Order>,
-    tell: impl Fn(StubNews),
-) -> End {
+    mut orders: mpsc::Receiver<KeeperOrder>,
+    tell: impl Fn(StubEvent),
+) -> StubExit {
     loop {
         let order = tokio::select! {
             biased;
             order = orders.recv() => order,
             news = stub.news() => match news {
-                StubNews::Ended(ended) => return End::Itself(ended),
+                StubEvent::Ended(ended) => return StubExit::Itself(ended),
                 news => {
                     tell(news);
                     continue;
@@ -80,31 +80,31 @@ pub(super) async fn keep(
             },
         };
         match order {
-            Some(Order::Stop(grace, done)) => {
+            Some(KeeperOrder::Stop(grace, done)) => {
                 stub.release(grace).await;
                 let _ = done.send(());
-                return End::Ordered;
+                return StubExit::Ordered;
             }
-            Some(Order::Recruit(request)) => {
+            Some(KeeperOrder::Recruit(request)) => {
                 if let Err(error) = stub.recruit(&request, REPLACE_GRACE).await {
-                    return End::NotRecruited(error);
+                    return StubExit::NotRecruited(error);
                 }
             }
-            Some(Order::Kill) => stub.kill(),
+            Some(KeeperOrder::Kill) => stub.kill(),
             None => {
                 // The site is gone: the next one takes over surviving stubs.
                 stub.leave();
-                return End::Ordered;
+                return StubExit::Ordered;
             }
         }
     }
 }
 
 /// Ends a process and waits for its end.
-pub(super) async fn stop(keeper: &mpsc::Sender<Order>, grace: Duration) {
+pub(super) async fn stop(keeper: &mpsc::Sender<KeeperOrder>, grace: Duration) {
     let (done, ended) = oneshot::channel();
     // An error of either means that the process has ended and its keeper with it.
-    if keeper.send(Order::Stop(grace, done)).await.is_ok() {
+    if keeper.send(KeeperOrder::Stop(grace, done)).await.is_ok() {
         let _ = ended.await;
     }
 }

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::scheduler::{Drain, StubWaits};
+use springtide_protocol::scheduler::{Drain, StubDelay};
 use springtide_runtime::id::NodeId;
 
-use super::keeper::End;
-use super::{ASK_WITHIN, Site, Slot};
+use super::keeper::StubExit;
+use super::{ASK_WITHIN, Site, NodeLifecycle};
 
 /// A node has lost its processor.
 #[derive(Message)]
@@ -17,7 +17,7 @@ use super::{ASK_WITHIN, Site, Slot};
 pub(super) struct Exited {
     pub(super) node: NodeId,
     pub(super) round: u64,
-    pub(super) end: End,
+    pub(super) end: StubExit,
 }
 
 /// A node's program is being started in its processor.
@@ -61,19 +61,19 @@ impl Handler<Exited> for Site {
 
     fn handle(&mut self, message: Exited, ctx: &mut Self::Context) {
         // Without a keeper, the issuer of the order has reported its end.
-        let awaited = |slot: &Slot| slot.round == message.round && slot.keeper.is_some();
+        let awaited = |slot: &NodeLifecycle| slot.round == message.round && slot.keeper.is_some();
         let current = self.slots.get(&message.node).is_some_and(awaited);
         if !current || self.ending {
             return;
         }
         match &message.end {
-            End::Never(error) => self.never(ctx, &message.node, error),
-            End::Itself(ended) => self.exited(ctx, &message.node, ended.describe()),
-            End::NotRecruited(error) => {
+            StubExit::Never(error) => self.never(ctx, &message.node, error),
+            StubExit::Itself(ended) => self.exited(ctx, &message.node, ended.describe()),
+            StubExit::NotRecruited(error) => {
                 let reason = format!("the replacement program did not start: {error}");
                 self.exited(ctx, &message.node, reason);
             }
-            End::Ordered => {}
+            StubExit::Ordered => {}
         }
     }
 }
@@ -94,11 +94,11 @@ impl Handler<Waits> for Site {
     type Result = ();
 
     fn handle(&mut self, Waits { node, round, reason }: Waits, _: &mut Self::Context) {
-        let current = |slot: &&mut Slot| slot.round == round && !slot.active;
+        let current = |slot: &&mut NodeLifecycle| slot.round == round && !slot.active;
         let Some(slot) = self.slots.get_mut(&node).filter(current) else { return };
         tracing::info!("node {node} waits for its processor: {reason}");
         slot.waits = Some(reason.clone());
-        self.report(StubWaits { node, reason });
+        self.report(StubDelay { node, reason });
     }
 }
 
@@ -112,7 +112,7 @@ impl Handler<Warned> for Site {
         };
         let deadline_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
         let reason = format!("its processor will be taken away: {reason}");
-        let drain = Drain { nodes: vec![node], reason, deadline_ms, life: Some(incarnation) };
+        let drain = Drain { nodes: vec![node], reason, deadline_ms, incarnation: Some(incarnation) };
         let scheduler = self.scheduler.clone();
         actix::spawn(async move {
             // The node's end shows whether it was in time.

@@ -12,20 +12,20 @@ use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::job::SCHEDULER;
 use crate::node::Registrar;
-use crate::provider::{Ended, LocalFuture, Stub, StubId};
-use crate::scheduler::Work;
+use crate::provider::{StubEnd, LocalFuture, Stub, StubId};
+use crate::scheduler::NodeWork;
 use crate::site_host::SiteHost;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Script of a provider, and the requests that it received.
 #[derive(Default)]
-struct World {
+struct SiteWorld {
     on_demand: bool,
     /// Results of `hold`: an error or success.
     refuses: RefCell<Option<fn() -> ProviderError>>,
     held: RefCell<Vec<Instant>>,
-    listed: RefCell<Vec<Listed>>,
+    listed: RefCell<Vec<ExistingStub>>,
     list_takes: Cell<Duration>,
     hold_takes: Cell<Duration>,
     release_takes: Cell<Duration>,
@@ -35,10 +35,10 @@ struct World {
 }
 
 #[derive(Clone, Default)]
-struct Fake(Rc<World>);
+struct Fake(Rc<SiteWorld>);
 
 impl Fake {
-    fn of(world: World) -> Self {
+    fn of(world: SiteWorld) -> Self {
         Self(Rc::new(world))
     }
 
@@ -57,7 +57,7 @@ impl Provider for Fake {
         Box::pin(async move { Ok(found) })
     }
 
-    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
+    fn list(&self) -> LocalFuture<'_, Result<Vec<ExistingStub>, ProviderError>> {
         Box::pin(async {
             sleep(self.0.list_takes.get()).await;
             Ok(self.0.listed.borrow().clone())
@@ -78,7 +78,7 @@ impl Provider for Fake {
 
     fn adopt<'a>(
         &'a self,
-        listed: &'a Listed,
+        listed: &'a ExistingStub,
         _: &'a NodeRequest,
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         Box::pin(async move { Ok(self.stub(&listed.node)) })
@@ -94,7 +94,7 @@ impl Provider for Fake {
 }
 
 struct FakeStub {
-    world: Rc<World>,
+    world: Rc<SiteWorld>,
     node: NodeId,
     reports: bool,
 }
@@ -114,12 +114,12 @@ impl Stub for FakeStub {
         Vec::new()
     }
 
-    fn news(&mut self) -> LocalFuture<'_, StubNews> {
+    fn news(&mut self) -> LocalFuture<'_, StubEvent> {
         let first = !std::mem::replace(&mut self.reports, true);
         Box::pin(async move {
             match (first, self.world.waits) {
-                (true, None) => StubNews::Active,
-                (true, Some(why)) => StubNews::Waits { reason: why.to_owned() },
+                (true, None) => StubEvent::Active,
+                (true, Some(why)) => StubEvent::Waits { reason: why.to_owned() },
                 (false, _) => std::future::pending().await,
             }
         })
@@ -134,11 +134,11 @@ impl Stub for FakeStub {
         Box::pin(async { Ok(()) })
     }
 
-    fn release(&mut self, _: Duration) -> LocalFuture<'_, Ended> {
+    fn release(&mut self, _: Duration) -> LocalFuture<'_, StubEnd> {
         self.note("release");
         Box::pin(async {
             sleep(self.world.release_takes.get()).await;
-            Ended { how: "released".to_owned(), last_lines: Vec::new() }
+            StubEnd { status: "released".to_owned(), last_lines: Vec::new() }
         })
     }
 
@@ -150,10 +150,10 @@ impl Stub for FakeStub {
 }
 
 /// Messages to the scheduler, with their times.
-type Received = Arc<Mutex<Vec<(Instant, String)>>>;
+type ReceivedMessages = Arc<Mutex<Vec<(Instant, String)>>>;
 
 /// Actor in place of the scheduler.
-struct RecordingScheduler(Received);
+struct RecordingScheduler(ReceivedMessages);
 
 impl Actor for RecordingScheduler {
     type Context = Context<Self>;
@@ -165,58 +165,58 @@ impl RecordingScheduler {
     }
 }
 
-impl Handler<SiteUp> for RecordingScheduler {
+impl Handler<SiteRegistration> for RecordingScheduler {
     type Result = ();
 
-    fn handle(&mut self, up: SiteUp, _: &mut Self::Context) {
+    fn handle(&mut self, up: SiteRegistration, _: &mut Self::Context) {
         let stubs: Vec<&str> = up.stubs.iter().map(NodeId::as_str).collect();
         self.note(format!("up with {}", stubs.join(" ")));
     }
 }
 
-impl Handler<Registered> for RecordingScheduler {
+impl Handler<NodeRegistration> for RecordingScheduler {
     type Result = ();
 
-    fn handle(&mut self, registered: Registered, _: &mut Self::Context) {
+    fn handle(&mut self, registered: NodeRegistration, _: &mut Self::Context) {
         let job = registered.work.map(|work| work.job.to_string());
         self.note(format!("{} works for {}", registered.node, job.as_deref().unwrap_or("no job")));
     }
 }
 
-impl Handler<NodeLost> for RecordingScheduler {
+impl Handler<NodeLoss> for RecordingScheduler {
     type Result = ();
 
-    fn handle(&mut self, lost: NodeLost, _: &mut Self::Context) {
+    fn handle(&mut self, lost: NodeLoss, _: &mut Self::Context) {
         let again = lost.retry_ms.map(|wait| format!(", again in {wait}")).unwrap_or_default();
-        let NodeLost { node, returns, reason, .. } = lost;
+        let NodeLoss { node, returns, reason, .. } = lost;
         self.note(format!("{node} lost, returns {returns}{again}: {reason}"));
     }
 }
 
-impl Handler<StubGone> for RecordingScheduler {
+impl Handler<StubLoss> for RecordingScheduler {
     type Result = ();
 
-    fn handle(&mut self, gone: StubGone, _: &mut Self::Context) {
+    fn handle(&mut self, gone: StubLoss, _: &mut Self::Context) {
         self.note(format!("{} gone: {}", gone.node, gone.reason));
     }
 }
 
 impl Handler<Drain> for RecordingScheduler {
-    type Result = Result<crate::scheduler::Drained, crate::scheduler::DrainError>;
+    type Result = Result<crate::scheduler::DrainResult, crate::scheduler::DrainError>;
 
     fn handle(&mut self, drain: Drain, _: &mut Self::Context) -> Self::Result {
-        let incarnation = drain.life.map(|incarnation| incarnation.0);
+        let incarnation = drain.incarnation.map(|incarnation| incarnation.0);
         let nodes: Vec<&str> = drain.nodes.iter().map(NodeId::as_str).collect();
         let nodes = nodes.join(" ");
         self.note(format!("drain [{nodes}] of incarnation {incarnation:?}: {}", drain.reason));
-        Ok(crate::scheduler::Drained::default())
+        Ok(crate::scheduler::DrainResult::default())
     }
 }
 
-impl Handler<SitePolled> for RecordingScheduler {
+impl Handler<SiteReport> for RecordingScheduler {
     type Result = ();
 
-    fn handle(&mut self, polled: SitePolled, _: &mut Self::Context) {
+    fn handle(&mut self, polled: SiteReport, _: &mut Self::Context) {
         self.note(format!("polled {:?}", polled.found));
     }
 }
@@ -225,7 +225,7 @@ impl Handler<SitePolled> for RecordingScheduler {
 struct Test {
     site: Addr<Site>,
     fake: Fake,
-    received: Received,
+    received: ReceivedMessages,
     network: MemoryNet,
     own: Endpoint,
     began: Instant,
@@ -241,15 +241,15 @@ impl Test {
         let head = endpoint(&network, "head", 1);
         let own = endpoint(&network, "ams-site", 1);
         own.net.learn(head.net.contact());
-        let received = Received::default();
+        let received = ReceivedMessages::default();
         head.hub
             .publish(SCHEDULER, RecordingScheduler(received.clone()).start())
-            .accepts::<SiteUp>()
-            .accepts::<Registered>()
-            .accepts::<NodeLost>()
-            .accepts::<StubGone>()
+            .accepts::<SiteRegistration>()
+            .accepts::<NodeRegistration>()
+            .accepts::<NodeLoss>()
+            .accepts::<StubLoss>()
             .accepts::<Drain>()
-            .accepts::<SitePolled>();
+            .accepts::<SiteReport>();
         head.start();
         own.start();
         let request = |n: u32| NodeRequest {
@@ -283,7 +283,7 @@ impl Test {
     }
 
     async fn register(&self, node: &Endpoint, work: Option<u64>) {
-        let work = work.map(|job| Work { job: springtide_runtime::id::JobId(job), view: None });
+        let work = work.map(|job| NodeWork { job: springtide_runtime::id::JobId(job), view: None });
         let register = Register {
             contact: node.net.contact(),
             incarnation: node.net.me().incarnation,
@@ -298,7 +298,7 @@ impl Test {
 
     async fn hold(&self, nodes: &[&str]) {
         let nodes = nodes.iter().map(|&node| node.into()).collect();
-        self.site.send(HoldStubs { nodes, program: None, reason: "test".into() }).await.unwrap();
+        self.site.send(StartStubs { nodes, program: None, reason: "test".into() }).await.unwrap();
     }
 
     /// A reachable node, and a count of its orders to register again.
@@ -308,7 +308,7 @@ impl Test {
         self.own.net.learn(node.net.contact());
         let asked = Arc::new(tokio::sync::Notify::new());
         let registrar = Registrar::new(asked.clone()).start();
-        node.hub.publish(REGISTRAR, registrar).accepts::<RegisterAnew>();
+        node.hub.publish(REGISTRAR, registrar).accepts::<RegisterAgain>();
         node.start();
         (node, asked)
     }
@@ -320,8 +320,8 @@ fn endpoint(network: &MemoryNet, name: &str, incarnation: u64) -> Endpoint {
     Endpoint::over(network.join(peer).unwrap())
 }
 
-fn listed(node: &str) -> Listed {
-    Listed { node: node.into(), id: StubId("7".into()) }
+fn listed(node: &str) -> ExistingStub {
+    ExistingStub { node: node.into(), id: StubId("7".into()) }
 }
 
 fn away() -> ProviderError {
@@ -341,13 +341,13 @@ fn a_failing_provider_is_asked_at_growing_intervals() {
 async fn a_node_that_registers_before_the_list_is_reported_and_kept() {
     let listed = RefCell::new(vec![listed("ams-1"), listed("ams-2")]);
     let list_takes = Cell::new(5 * SECOND);
-    let world = World { on_demand: true, listed, list_takes, ..World::default() };
+    let world = SiteWorld { on_demand: true, listed, list_takes, ..SiteWorld::default() };
     let test = Test::start(Fake::of(world));
     let (node, asked) = test.node("ams-1", 1);
     test.at(1).await;
     test.register(&node, Some(3)).await;
     // The scheduler's link is lost meanwhile. The stubs are unknown, so nothing is reported.
-    test.site.send(Announce).await.unwrap();
+    test.site.send(ReportEverything).await.unwrap();
     test.at(4).await;
     assert_eq!(test.received(), [""; 0]);
     asked.notified().await;
@@ -360,7 +360,7 @@ async fn a_node_that_registers_before_the_list_is_reported_and_kept() {
 
 #[actix_rt::test]
 async fn a_new_scheduler_learns_the_current_jobs_of_nodes() {
-    let test = Test::start(Fake::of(World { on_demand: true, ..World::default() }));
+    let test = Test::start(Fake::of(SiteWorld { on_demand: true, ..SiteWorld::default() }));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
     let (node, asked) = test.node("ams-1", 1);
@@ -368,7 +368,7 @@ async fn a_new_scheduler_learns_the_current_jobs_of_nodes() {
     // Its link was down. Only the node knows its current job.
     test.register(&node, Some(3)).await;
     test.at(2).await;
-    test.site.send(Announce).await.unwrap();
+    test.site.send(ReportEverything).await.unwrap();
     asked.notified().await;
     test.register(&node, Some(4)).await;
     test.at(3).await;
@@ -378,14 +378,14 @@ async fn a_new_scheduler_learns_the_current_jobs_of_nodes() {
 
 #[actix_rt::test]
 async fn a_node_of_an_older_version_is_reported_with_its_last_registration() {
-    let test = Test::start(Fake::of(World { on_demand: true, ..World::default() }));
+    let test = Test::start(Fake::of(SiteWorld { on_demand: true, ..SiteWorld::default() }));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
     let node = endpoint(&test.network, "ams-1", 1);
     test.own.net.learn(node.net.contact());
     node.start();
     test.register(&node, Some(3)).await;
-    test.site.send(Announce).await.unwrap();
+    test.site.send(ReportEverything).await.unwrap();
     test.at(10).await;
     let reports = ["up with ", "ams-1 works for job-3", "up with ams-1", "ams-1 works for job-3"];
     assert_eq!(test.received(), reports);
@@ -393,7 +393,7 @@ async fn a_node_of_an_older_version_is_reported_with_its_last_registration() {
 
 #[actix_rt::test]
 async fn another_program_has_its_own_deadline_to_register() {
-    let test = Test::start(Fake::of(World { on_demand: true, ..World::default() }));
+    let test = Test::start(Fake::of(SiteWorld { on_demand: true, ..SiteWorld::default() }));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
     let (first, _) = test.node("ams-1", 1);
@@ -401,7 +401,7 @@ async fn another_program_has_its_own_deadline_to_register() {
     test.register(&first, None).await;
     test.at(25).await;
     let (nodes, reason) = (vec!["ams-1".into()], "test".to_owned());
-    test.site.send(StartAnew { nodes, program: None, reason }).await.unwrap();
+    test.site.send(RestartNodes { nodes, program: None, reason }).await.unwrap();
     // The first program's deadline has passed, the second's has not.
     test.at(40).await;
     assert_eq!(test.fake.done(), ["recruit ams-1"]);
@@ -412,7 +412,7 @@ async fn another_program_has_its_own_deadline_to_register() {
 #[actix_rt::test]
 async fn an_unreachable_machine_is_retried_without_end() {
     let test =
-        Test::start(Fake::of(World { refuses: RefCell::new(Some(away)), ..World::default() }));
+        Test::start(Fake::of(SiteWorld { refuses: RefCell::new(Some(away)), ..SiteWorld::default() }));
     test.at(14).await;
     let of_one: Vec<String> =
         test.received().into_iter().filter(|what| what.starts_with("ams-1 ")).collect();
@@ -448,7 +448,7 @@ async fn a_missing_program_is_retried_at_growing_intervals_and_at_once_by_order(
         source: std::io::Error::from(std::io::ErrorKind::NotFound),
     };
     let test =
-        Test::start(Fake::of(World { refuses: RefCell::new(Some(missing)), ..World::default() }));
+        Test::start(Fake::of(SiteWorld { refuses: RefCell::new(Some(missing)), ..SiteWorld::default() }));
     test.at(2).await;
     assert_eq!(test.fake.0.held.borrow().len(), 9 * 4);
     let words = of_first(&test, 0);
@@ -470,14 +470,14 @@ async fn a_missing_program_is_retried_at_growing_intervals_and_at_once_by_order(
     assert!(waits.len() > 14 && waits[6..].iter().all(|wait| wait == "300000"), "{waits:?}");
     // Another scheduler learns the time of the next attempt.
     let before = of_first(&test, 0).len();
-    test.site.send(Announce).await.unwrap();
+    test.site.send(ReportEverything).await.unwrap();
     test.at(3601).await;
     let words = of_first(&test, before);
     assert!(words[0].contains("returns false, again in "), "{words:?}");
     // Back in service: retried at once, and soon again.
     let (tries, before) = (test.fake.0.held.borrow().len(), of_first(&test, 0).len());
     let (nodes, reason) = (vec!["ams-1".into()], "it is put back into service".to_owned());
-    test.site.send(StartAnew { nodes, program: None, reason }).await.unwrap();
+    test.site.send(RestartNodes { nodes, program: None, reason }).await.unwrap();
     test.at(3603).await;
     assert_eq!(test.fake.0.held.borrow().len(), tries + 4);
     let words = of_first(&test, before);
@@ -497,7 +497,7 @@ async fn refused_processors_are_requested_at_growing_intervals() {
         how: "exit status: 1".to_owned(),
         said: "QOSMaxSubmitJobPerUserLimit".to_owned(),
     };
-    let world = World { on_demand: true, refuses: RefCell::new(Some(full)), ..World::default() };
+    let world = SiteWorld { on_demand: true, refuses: RefCell::new(Some(full)), ..SiteWorld::default() };
     let test = Test::start(Fake::of(world));
     let all: Vec<String> = (1..=9).map(|n| format!("ams-{n}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
@@ -534,7 +534,7 @@ async fn refused_processors_are_requested_at_growing_intervals() {
 
 #[actix_rt::test]
 async fn a_stray_stub_is_found_and_ended() {
-    let test = Test::start(Fake::of(World { on_demand: true, ..World::default() }));
+    let test = Test::start(Fake::of(SiteWorld { on_demand: true, ..SiteWorld::default() }));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
     // It started after its submission was given up.
@@ -557,14 +557,14 @@ async fn a_stray_stub_is_found_and_ended() {
 #[actix_rt::test]
 async fn the_end_of_a_stub_is_reported_once() {
     let refuses = RefCell::new(Some(away as fn() -> ProviderError));
-    let world = World { on_demand: true, refuses, ..World::default() };
+    let world = SiteWorld { on_demand: true, refuses, ..SiteWorld::default() };
     world.hold_takes.set(5 * SECOND);
     let test = Test::start(Fake::of(world));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
     test.at(2).await;
     let (nodes, reason) = (vec!["ams-1".into()], "test".to_owned());
-    let close = CloseStubs { nodes, reason };
+    let close = EndStubs { nodes, reason };
     test.site.send(close.clone()).await.unwrap();
     test.at(10).await;
     // Repeated, since the report of its end was under way.
@@ -577,7 +577,7 @@ async fn the_end_of_a_stub_is_reported_once() {
 
 /// When a site ends, its nodes first leave their jobs, and only existing nodes are reported.
 async fn ends_in_order(on_demand: bool) -> Vec<String> {
-    let test = Test::start(Fake::of(World { on_demand, ..World::default() }));
+    let test = Test::start(Fake::of(SiteWorld { on_demand, ..SiteWorld::default() }));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
     let (node, _) = test.node("ams-1", 5);
@@ -607,12 +607,12 @@ async fn nodes_that_are_off_are_not_reported_at_the_end_of_their_site() {
 #[actix_rt::test]
 async fn a_released_stub_reports_its_reason_of_waiting() {
     let waits = Some("Resources");
-    let test = Test::start(Fake::of(World { on_demand: true, waits, ..World::default() }));
+    let test = Test::start(Fake::of(SiteWorld { on_demand: true, waits, ..SiteWorld::default() }));
     test.at(1).await;
     test.hold(&["ams-1"]).await;
     test.at(50).await;
     let (nodes, reason) = (vec!["ams-1".into()], "too long".to_owned());
-    test.site.send(CloseStubs { nodes, reason }).await.unwrap();
+    test.site.send(EndStubs { nodes, reason }).await.unwrap();
     test.at(51).await;
     // A node without a processor is not late.
     assert_eq!(test.fake.done(), ["release ams-1"]);

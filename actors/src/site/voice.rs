@@ -36,7 +36,7 @@ pub(super) async fn send_in_order(
         loop {
             match message(&scheduler).await {
                 Ok(()) => break,
-                Err(RemoteError::Refused { why: Refusal::Busy, .. }) => sleep(BUSY_PAUSE).await,
+                Err(RemoteError::Refused { reason: Refusal::Busy, .. }) => sleep(BUSY_PAUSE).await,
                 Err(error) if patient && !matches!(error, RemoteError::Refused { .. }) => {
                     let wait = backoff(RETRY, failures).min(RETRY_MAX);
                     tracing::debug!(

@@ -18,44 +18,44 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_runtime::event::Recorder;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
-use springtide_runtime::membership::{Member, Patience, View};
+use springtide_runtime::membership::{Member, SilenceLimits, View};
 use springtide_runtime::meter::{
-    BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, Measurement, NodeReport, Probe, SpecId,
+    BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, SpeedMeasurement, NodeReport, LoadReader, SpecId,
     USUAL_QUOTA_PERIOD,
 };
-use springtide_runtime::net::{Contact, Inbox, Net, Router};
+use springtide_runtime::net::{Contact, NetworkHandler, Net, Router};
 use springtide_runtime::random::SplitMix;
-use springtide_runtime::remote::{Hub, Origin, Refusal, RemoteError};
+use springtide_runtime::remote::{Hub, MessageOrigin, Refusal, RemoteError};
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Absent, Engine, EngineConfig, EngineWatch, LOSSES_MAX, Loss, MeteringSettings, Notes,
+    AbsentNodeInbox, Engine, EngineConfig, EngineWatch, LOSSES_MAX, NodeLosses, MeteringSettings, ReportHandler,
     PoolConfig, RealSeam, Registry, Seam, Throttle, ThrottledSeam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::admit::{About, Asking, Judges, Standing, ask_scheduler, outside};
+use crate::admit::{MessageSubject, AuthorityQuery, AdmitsMessages, SenderStanding, ask_scheduler, outside};
 use crate::cluster::{ClusterCoordinator, Retire, ViewChanged};
 use crate::coordinator::{
-    Abandoned, Coordinator, CoordinatorConfig, Replaced, Reported, Succession,
+    StopUnlessEnding, Coordinator, CoordinatorConfig, StopReplaced, RootReport, Succession,
 };
 use crate::policy::Mode;
-use crate::pulse::{NoMember, Pulse, Silence};
-use crate::worker_calls::{small_change, tell_view};
+use crate::pulse::{NoMember, Heartbeats, Silence};
+use crate::worker_calls::{small_change, send_view};
 
-use springtide_protocol::cluster::{Joined, Period, Silent, WorkerTold};
+use springtide_protocol::cluster::{WorkerJoined, WorkerPeriod, NodeSilence, WorkerPeriodReply};
 use springtide_protocol::job::{
-    Assign, AssignError, DiedHolding, JobSpec, Release, Shutdown, StealMode,
+    Assign, AssignError, TasksHeldAtDeath, JobSpec, ReleaseWorker, Shutdown, StealMode,
 };
-use springtide_protocol::look::Glance;
+use springtide_protocol::look::QueryWorker;
 use springtide_protocol::names::{
     CHECKPOINTS, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name,
 };
 use springtide_protocol::receivers::Scheduler;
 use springtide_protocol::scheduler::{
-    AuditJob, ConfirmMembership, JobAudit, JobAuthority, MeasureSpeed, MemberSilent, TakeOver, Work,
+    AuditJob, ConfirmMembership, JobAudit, JobAuthority, MeasureSpeed, MemberSilent, TakeOver, NodeWork,
 };
 pub use springtide_protocol::worker::*;
 
@@ -121,11 +121,11 @@ pub struct Worker {
     net: Net,
     hub: Arc<Hub>,
     router: Arc<Router>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<Heartbeats>,
     /// Answers thieves while the node is in no job.
-    absent: Arc<dyn Inbox>,
+    absent: Arc<dyn NetworkHandler>,
     recorder: Recorder,
-    running: Option<Running>,
+    running: Option<RunningJob>,
     /// Jobs that this node was released from, with the latest epoch: earlier assignments are void.
     released: BTreeMap<JobId, Epoch>,
     /// Whether the node's process is ending; then it accepts no job.
@@ -142,7 +142,7 @@ pub struct Worker {
 pub struct GetWork;
 
 impl Handler<GetWork> for Worker {
-    type Result = Option<Work>;
+    type Result = Option<NodeWork>;
 
     fn handle(&mut self, _: GetWork, _: &mut Self::Context) -> Self::Result {
         self.work()
@@ -150,27 +150,27 @@ impl Handler<GetWork> for Worker {
 }
 
 /// Sender of the root's reports to the coordinator, if this node has that role.
-type Listener = Arc<Mutex<Option<mpsc::UnboundedSender<Reported>>>>;
+type Listener = Arc<Mutex<Option<mpsc::UnboundedSender<RootReport>>>>;
 
-struct Running {
+struct RunningJob {
     spec: JobSpec,
     view: View,
     client: Contact,
     scheduler: Contact,
     listener: Listener,
     engine: Engine,
-    inbox: Arc<dyn Inbox>,
+    inbox: Arc<dyn NetworkHandler>,
     reports: u64,
     /// The job's benchmark, once known.
     benchmark: Option<SpecId>,
     /// Whether some worker has proposed a benchmark.
     proposed: bool,
     /// The newest checkpoint of the job's root that this node keeps.
-    kept: Option<KeptRoot>,
+    kept: Option<RootCheckpoint>,
     /// Handover state for this node, the designated successor.
-    bequest: Option<Bequest>,
+    bequest: Option<HandoverState>,
     /// Tasks that lost nodes held for this one, until reported to the job's coordinator.
-    losses: Vec<Loss>,
+    losses: Vec<NodeLosses>,
     /// Whether a report of losses is outstanding.
     reporting: bool,
     /// Timers of this job's periodic work.
@@ -189,10 +189,10 @@ impl Worker {
         router: Arc<Router>,
         recorder: Recorder,
     ) -> Self {
-        let pulse = Pulse::new(net.clone());
-        router.on(Pulse::KINDS, pulse.clone());
-        let absent: Arc<dyn Inbox> = Arc::new(Absent::new(net.clone()));
-        router.on(Absent::KIND..=Absent::KIND, absent.clone());
+        let pulse = Heartbeats::new(net.clone());
+        router.route(Heartbeats::KINDS, pulse.clone());
+        let absent: Arc<dyn NetworkHandler> = Arc::new(AbsentNodeInbox::new(net.clone()));
+        router.route(AbsentNodeInbox::KIND..=AbsentNodeInbox::KIND, absent.clone());
         Self {
             config,
             registry,
@@ -222,31 +222,31 @@ impl Worker {
         let addr = self.start();
         hub.publish(WORKER, addr.clone())
             .accepts_judged::<Assign>()
-            .accepts_judged::<Glance>()
+            .accepts_judged::<QueryWorker>()
             .accepts_judged::<Leave>()
-            .accepts_judged::<FindRoot>()
+            .accepts_judged::<FindCheckpoint>()
             .accepts_judged::<ProbeMember>()
-            .accepts_judged::<GetRoot>()
-            .accepts_judged::<Bequeath>()
+            .accepts_judged::<GetCheckpoint>()
+            .accepts_judged::<PrepareSuccessor>()
             .accepts_judged::<TakeOver>()
             .accepts_judged::<MeasureSpeed>()
             .accepts_judged::<AuditJob>()
             .accepts_judged::<NewView>()
             .accepts_judged::<ChangeView>()
             .accepts_judged::<Finish>()
-            .accepts_judged::<Release>()
+            .accepts_judged::<ReleaseWorker>()
             .accepts_judged::<Shutdown>();
-        hub.publish(CHECKPOINTS, addr.clone()).accepts_judged::<KeepRoot>();
+        hub.publish(CHECKPOINTS, addr.clone()).accepts_judged::<StoreCheckpoint>();
         addr
     }
 
     /// Its current job; coordinators add the members.
-    fn work(&self) -> Option<Work> {
-        let Running { spec, view, .. } = self.running.as_ref()?;
+    fn work(&self) -> Option<NodeWork> {
+        let RunningJob { spec, view, .. } = self.running.as_ref()?;
         let me = self.me();
         let hosts = view.cluster_coordinators.values().any(|host| *host == me);
         let knows = (hosts || view.coordinator.as_ref() == Some(&me)) && !view.partial;
-        Some(Work { job: spec.id, view: knows.then(|| view.clone()) })
+        Some(NodeWork { job: spec.id, view: knows.then(|| view.clone()) })
     }
 
     fn me(&self) -> NodeId {
@@ -255,7 +255,7 @@ impl Worker {
 
     /// Whether this repeats an assignment whose answer was lost.
     fn is_known(&self, assign: &Assign) -> bool {
-        let of = |running: &Running| (running.spec.id, running.spec.epoch);
+        let of = |running: &RunningJob| (running.spec.id, running.spec.epoch);
         self.running.as_ref().is_some_and(|it| of(it) == (assign.spec.id, assign.spec.epoch))
     }
 
@@ -310,7 +310,7 @@ impl Worker {
         let node = self.me();
         for contact in [&client, &scheduler] {
             if contact.node != node {
-                self.net.introduce(contact.clone());
+                self.net.learn_if_down(contact.clone());
             }
         }
         let is_coordinator = view.coordinator.as_ref() == Some(&node);
@@ -322,14 +322,14 @@ impl Worker {
             let _ = tell.send(engine.watch());
         }
         let inbox = engine.inbox();
-        self.router.off(&self.absent);
-        self.router.on(Kind::STEAL_REQUEST..=Kind::PROCESS, inbox.clone());
-        self.router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());
-        engine.view(&view);
+        self.router.remove(&self.absent);
+        self.router.route(Kind::STEAL_REQUEST..=Kind::PROCESS, inbox.clone());
+        self.router.route(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, inbox.clone());
+        engine.set_view(&view);
         actix_rt::spawn(engine.clone().drive());
         let known = benchmark.as_ref().map(BenchmarkSpec::id);
         if let Some(benchmark) = benchmark {
-            engine.benchmark(benchmark);
+            engine.set_benchmark(benchmark);
         }
         let cluster = self.net.me().cluster.clone();
         let hosts_cluster = view.cluster_coordinators.get(&cluster) == Some(&node);
@@ -358,10 +358,10 @@ impl Worker {
         let period = spec.params.period();
         let period = ctx.run_interval(period, |worker, ctx| worker.push_report(ctx));
         let alive =
-            ctx.run_interval(Patience::CLUSTER.every, |worker, ctx| worker.send_heartbeat(ctx));
+            ctx.run_interval(SilenceLimits::CLUSTER.every, |worker, ctx| worker.send_heartbeat(ctx));
         let confirm = ctx.run_interval(CONFIRM_EVERY, |worker, ctx| worker.confirm_membership(ctx));
         self.join_cluster(&spec, &view, ctx);
-        self.running = Some(Running {
+        self.running = Some(RunningJob {
             spec,
             view,
             client,
@@ -390,7 +390,7 @@ impl Worker {
             StealMode::Random => StealPolicy::Random,
         };
         // Mixed, since users may ignore the lowest bit of a seed.
-        let seed = SplitMix::of(spec.params.seed, me.node.as_str()).next();
+        let seed = SplitMix::with_text(spec.params.seed, me.node.as_str()).next();
         let config = EngineConfig {
             job: spec.id,
             policy,
@@ -411,11 +411,11 @@ impl Worker {
         };
         // Notes reach the coordinator's task in order. The root writes them no faster than it
         // computes.
-        let notes: Notes = Box::new(move |note| {
+        let notes: ReportHandler = Box::new(move |note| {
             let listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(tell) = &*listener {
                 // After the coordinator's end the receiver is gone.
-                let _ = tell.send(Reported::Note(Instant::now(), note));
+                let _ = tell.send(RootReport::Note(Instant::now(), note));
             }
         });
         Engine::start(
@@ -433,7 +433,7 @@ impl Worker {
         let Some(host) = view.cluster_coordinators.get(&me.cluster) else { return };
         let remote =
             self.hub.remote::<ClusterCoordinator>(host, &cluster_coordinator_name(spec.id));
-        let message = Joined {
+        let message = WorkerJoined {
             job: spec.id,
             node: me.node,
             incarnation: me.incarnation,
@@ -451,8 +451,8 @@ impl Worker {
                 // The coordinator's node may not be assigned yet, or could not ask the scheduler.
                 let retry = match &error {
                     RemoteError::NoActor { .. } | RemoteError::Gone { .. } => true,
-                    RemoteError::Refused { why, .. } => {
-                        matches!(why, Refusal::Place | Refusal::Unconfirmed)
+                    RemoteError::Refused { reason: why, .. } => {
+                        matches!(why, Refusal::JobRole | Refusal::Unconfirmed)
                     }
                     _ => false,
                 };
@@ -496,8 +496,8 @@ impl Worker {
         let measure = measures.then(|| engine.end_period(Instant::now()));
         let benchmark = running.benchmark;
         let proposed = running.proposed || benchmark.is_some();
-        let candidate = if proposed { None } else { engine.candidate() };
-        let message = Period { job, view, report, measure, candidate, benchmark };
+        let candidate = if proposed { None } else { engine.benchmark_candidate() };
+        let message = WorkerPeriod { job, view, report, measure, candidate, benchmark };
         let sent = async move {
             let start = Instant::now();
             match remote.send(message).deadline(period).await {
@@ -509,7 +509,7 @@ impl Worker {
                     tracing::debug!(%error, "a report was lost; the next contains the same sums");
                 }
             }
-            WorkerTold::default()
+            WorkerPeriodReply::default()
         };
         ctx.spawn(sent.into_actor(self).map(move |reply, worker, _| {
             let Some(running) = worker.running.as_mut().filter(|r| r.spec.id == job) else {
@@ -518,7 +518,7 @@ impl Worker {
             running.proposed |= reply.proposed;
             if let Some(benchmark) = reply.benchmark {
                 running.benchmark = Some(benchmark.id());
-                running.engine.benchmark(benchmark);
+                running.engine.set_benchmark(benchmark);
             }
         }));
     }
@@ -527,7 +527,7 @@ impl Worker {
     /// lost one.
     fn report_losses(&mut self, ctx: &mut Context<Self>) {
         let Some(running) = &mut self.running else { return };
-        for loss in running.engine.take_losses() {
+        for loss in running.engine.take_node_losses() {
             let known: usize = running.losses.iter().map(|known| known.tasks.len()).sum();
             if known + loss.tasks.len() <= LOSSES_MAX {
                 running.losses.push(loss);
@@ -540,7 +540,7 @@ impl Worker {
         let (job, losses) = (running.spec.id, running.losses.clone());
         let reported = losses.len();
         let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
-        let request = remote.send(DiedHolding { job, losses }).deadline(TELL_DEADLINE).start();
+        let request = remote.send(TasksHeldAtDeath { job, losses }).deadline(TELL_DEADLINE).start();
         running.reporting = true;
         ctx.spawn(request.into_actor(self).map(move |answer, worker, ctx| {
             let Some(running) = worker.running.as_mut().filter(|r| r.spec.id == job) else {
@@ -575,8 +575,8 @@ impl Worker {
                 node,
                 incarnation,
                 reason: format!("silent for {:.1} s", silent.as_secs_f64()),
-                by: Some(me.cluster.clone()),
-                voice: Some((me.node.clone(), me.incarnation)),
+                reporting_cluster: Some(me.cluster.clone()),
+                reporter: Some((me.node.clone(), me.incarnation)),
             };
             let remote = self.hub.remote::<Scheduler>(&running.scheduler.node, SCHEDULER);
             let request = remote.send(report).start();
@@ -585,7 +585,7 @@ impl Worker {
         }
         let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
         let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
-        let request = remote.send(Silent { job, node, silent_ms }).start();
+        let request = remote.send(NodeSilence { job, node, silent_ms }).start();
         ctx.spawn(async move { drop(request.await) }.into_actor(self));
     }
 
@@ -651,8 +651,8 @@ impl Worker {
             }
             self.pulse.stop();
             running.engine.close();
-            self.router.off(&running.inbox);
-            self.router.on(Absent::KIND..=Absent::KIND, self.absent.clone());
+            self.router.remove(&running.inbox);
+            self.router.route(AbsentNodeInbox::KIND..=AbsentNodeInbox::KIND, self.absent.clone());
             let job = running.spec.id;
             if running.cluster.is_some() {
                 self.hub.unpublish(&cluster_coordinator_name(job));
@@ -660,7 +660,7 @@ impl Worker {
             if let Some(coordinator) = &running.coordinator {
                 // It still answers while it ends the job. Another received its order to take over
                 // too late.
-                coordinator.do_send(Abandoned);
+                coordinator.do_send(StopUnlessEnding);
             }
         }
         async move {
@@ -674,43 +674,43 @@ impl Worker {
 /// Both ends of a channel for the root's reports, with the sender in the listener.
 fn listen(
     listener: &Listener,
-) -> (mpsc::UnboundedSender<Reported>, mpsc::UnboundedReceiver<Reported>) {
+) -> (mpsc::UnboundedSender<RootReport>, mpsc::UnboundedReceiver<RootReport>) {
     let (tell, reports) = mpsc::unbounded_channel();
     *listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(tell.clone());
     (tell, reports)
 }
 
-impl Judges for Worker {
+impl AdmitsMessages for Worker {
     fn standing(
         &mut self,
-        from: &Origin,
-        about: &About,
+        from: &MessageOrigin,
+        about: &MessageSubject,
         confirmed: Option<&JobAuthority>,
-    ) -> Standing {
+    ) -> SenderStanding {
         let running = self.running.as_ref();
         let scheduler = self.head.as_ref().or(running.map(|running| &running.scheduler.node));
         let known = running.filter(|running| running.spec.id == about.job);
         let standing = match known {
-            Some(running) => Standing::in_view(&running.view, from),
-            None => Standing { unsure: about.begins, ..Standing::default() },
+            Some(running) => SenderStanding::in_view(&running.view, from),
+            None => SenderStanding { is_uncertain: about.is_assignment, ..SenderStanding::default() },
         };
         let standing = standing.with(outside(from, scheduler));
         match confirmed {
             // A node that the job was not given must not join it.
-            Some(authority) if about.begins && !authority.member => {
-                Standing { unsure: authority.coordinator.is_none(), ..standing }
+            Some(authority) if about.is_assignment && !authority.member => {
+                SenderStanding { is_uncertain: authority.coordinator.is_none(), ..standing }
             }
             Some(authority) => standing.confirmed(authority, from),
             None => standing,
         }
     }
 
-    fn ask(&self, from: &Origin, about: &About) -> Option<Asking> {
+    fn ask(&self, from: &MessageOrigin, about: &MessageSubject) -> Option<AuthorityQuery> {
         let running = self.running.as_ref();
         let scheduler = self.head.as_ref().or(running.map(|running| &running.scheduler.node))?;
         // For an assignment, asks whether this node belongs to the job; for an order, whether its
         // sender does.
-        let node = if about.begins { self.me() } else { from.peer.node.clone() };
+        let node = if about.is_assignment { self.me() } else { from.peer.node.clone() };
         Some(ask_scheduler(&self.hub.remote(scheduler, SCHEDULER), node, about.job))
     }
 }
@@ -748,14 +748,14 @@ impl Handler<NewView> for Worker {
             return;
         }
         let view = running.view.clone();
-        running.engine.view(&view);
+        running.engine.set_view(&view);
         if view.coordinator.as_ref() != Some(&me.node)
             && let Some(former) = running.coordinator.take()
         {
             // It has handed over, or was declared lost.
             running.engine.cancel_root();
             self.hub.unpublish(&coordinator_name(message.job));
-            former.do_send(Replaced);
+            former.do_send(StopReplaced);
         }
         self.report_losses(ctx);
         let Some(running) = &mut self.running else { return };
@@ -784,7 +784,7 @@ impl Handler<NewView> for Worker {
         let change = small_change(&former, &view);
         let others = view.in_cluster(&me.cluster).filter(|node| **node != me.node);
         for node in others {
-            let sending = tell_view(&self.hub, node, message.job, &view, change.as_ref());
+            let sending = send_view(&self.hub, node, message.job, &view, change.as_ref());
             let node = node.clone();
             let sending = async move {
                 if let Err(error) = sending.await {
@@ -813,7 +813,7 @@ impl Handler<Leave> for Worker {
 
     fn handle(&mut self, message: Leave, _ctx: &mut Context<Self>) -> Self::Result {
         let job = message.job;
-        let is_current = |r: &&Running| r.spec.id == job && message.epoch >= r.view.epoch;
+        let is_current = |r: &&RunningJob| r.spec.id == job && message.epoch >= r.view.epoch;
         let Some(running) = self.running.as_ref().filter(is_current) else {
             return Box::pin(actix::fut::ready(None));
         };
@@ -860,7 +860,7 @@ impl Handler<Finish> for Worker {
     type Result = ResponseActFuture<Self, Option<FinalReport>>;
 
     fn handle(&mut self, message: Finish, ctx: &mut Context<Self>) -> Self::Result {
-        let is_current = |r: &Running| r.spec.id == message.job && message.epoch >= r.view.epoch;
+        let is_current = |r: &RunningJob| r.spec.id == message.job && message.epoch >= r.view.epoch;
         if !self.running.as_ref().is_some_and(is_current) {
             return Box::pin(actix::fut::ready(None));
         }
@@ -873,12 +873,12 @@ impl Handler<Finish> for Worker {
     }
 }
 
-impl Handler<Release> for Worker {
+impl Handler<ReleaseWorker> for Worker {
     type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, message: Release, ctx: &mut Context<Self>) -> Self::Result {
+    fn handle(&mut self, message: ReleaseWorker, ctx: &mut Context<Self>) -> Self::Result {
         let mut left = None;
-        let epoch = if message.over { newest() } else { message.epoch };
+        let epoch = if message.over { unknown_epoch() } else { message.epoch };
         let released = self.released.entry(message.job).or_default();
         *released = epoch.max(*released);
         if self.released.len() > RELEASED_MAX {

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::*;
 
 impl Handler<MeasureSpeed> for Worker {
-    type Result = ResponseActFuture<Self, Result<Measurement, String>>;
+    type Result = ResponseActFuture<Self, Result<SpeedMeasurement, String>>;
 
     /// Runs the benchmark on a separate thread, so that the node keeps answering.
     fn handle(&mut self, message: MeasureSpeed, _ctx: &mut Context<Self>) -> Self::Result {
@@ -64,22 +64,22 @@ fn modelled(
     threads: u32,
     seam: &Arc<dyn Seam>,
     stop: impl Fn() -> bool,
-) -> Result<Measurement, String> {
+) -> Result<SpeedMeasurement, String> {
     let goal = goal(USUAL_QUOTA_PERIOD);
     let run = bench::run_here(registry, spec, goal, (seam, STACK), &stop);
     let one = stopped_or_measured(run, &stop)?;
-    Ok(Measurement { speed: one.speed * f64::from(threads.max(1)), ..one })
+    Ok(SpeedMeasurement { speed: one.speed * f64::from(threads.max(1)), ..one })
 }
 
 fn goal(stretch: Duration) -> BenchmarkGoal {
     let at_least = stretch.saturating_mul(BenchmarkSettings::default().quota_periods);
-    BenchmarkGoal { at_least, at_most: at_least.max(MEASURE_AT_MOST), stretch }
+    BenchmarkGoal { min_length: at_least, max_length: at_least.max(MEASURE_AT_MOST), window: stretch }
 }
 
 fn stopped_or_measured(
     run: Result<BenchmarkRun, BenchmarkError>,
     stop: impl Fn() -> bool,
-) -> Result<Measurement, String> {
+) -> Result<SpeedMeasurement, String> {
     let run = run.map_err(|error| error.to_string())?;
     if stop() {
         return Err("it was stopped, since the node is needed".to_owned());
@@ -95,8 +95,8 @@ fn measure(
     threads: u32,
     seam: &Arc<dyn Seam>,
     stop: impl Fn() -> bool + Clone + Send + Sync + 'static,
-) -> Result<Measurement, String> {
-    let quota = Probe::new().sample(Instant::now()).quota;
+) -> Result<SpeedMeasurement, String> {
+    let quota = LoadReader::new().sample(Instant::now()).quota;
     let stretch = quota.map_or(USUAL_QUOTA_PERIOD, |quota| quota.period);
     let run = bench::run(registry, spec, threads, goal(stretch), seam, stop.clone());
     stopped_or_measured(run, stop)

@@ -5,10 +5,10 @@
 
 use super::*;
 
-impl Handler<KeepRoot> for Worker {
+impl Handler<StoreCheckpoint> for Worker {
     type Result = ();
 
-    fn handle(&mut self, message: KeepRoot, _: &mut Context<Self>) {
+    fn handle(&mut self, message: StoreCheckpoint, _: &mut Context<Self>) {
         let Some(running) = self.running.as_mut().filter(|r| r.spec.id == message.job) else {
             return;
         };
@@ -23,30 +23,30 @@ impl Handler<KeepRoot> for Worker {
     }
 }
 
-impl Handler<FindRoot> for Worker {
-    type Result = MessageResult<FindRoot>;
+impl Handler<FindCheckpoint> for Worker {
+    type Result = MessageResult<FindCheckpoint>;
 
-    fn handle(&mut self, message: FindRoot, _: &mut Context<Self>) -> Self::Result {
+    fn handle(&mut self, message: FindCheckpoint, _: &mut Context<Self>) -> Self::Result {
         let running = self.running.as_ref().filter(|running| running.spec.id == message.job);
-        MessageResult(running.and_then(|running| running.kept.as_ref()).map(KeptRoot::mark))
+        MessageResult(running.and_then(|running| running.kept.as_ref()).map(RootCheckpoint::mark))
     }
 }
 
-impl Handler<GetRoot> for Worker {
-    type Result = MessageResult<GetRoot>;
+impl Handler<GetCheckpoint> for Worker {
+    type Result = MessageResult<GetCheckpoint>;
 
-    fn handle(&mut self, message: GetRoot, _: &mut Context<Self>) -> Self::Result {
+    fn handle(&mut self, message: GetCheckpoint, _: &mut Context<Self>) -> Self::Result {
         let running = self.running.as_ref().filter(|running| running.spec.id == message.job);
         MessageResult(running.and_then(|running| running.kept.clone()))
     }
 }
 
-impl Handler<Bequeath> for Worker {
+impl Handler<PrepareSuccessor> for Worker {
     type Result = ();
 
-    fn handle(&mut self, Bequeath { job, bequest }: Bequeath, _: &mut Context<Self>) {
+    fn handle(&mut self, PrepareSuccessor { job, bequest }: PrepareSuccessor, _: &mut Context<Self>) {
         let Some(running) = self.running.as_mut().filter(|r| r.spec.id == job) else { return };
-        let older = |known: &Bequest| known.epoch <= bequest.epoch;
+        let older = |known: &HandoverState| known.epoch <= bequest.epoch;
         if running.bequest.as_ref().is_none_or(older) && bequest.epoch >= running.view.epoch {
             running.bequest = Some(bequest);
         }
@@ -72,7 +72,7 @@ impl Handler<TakeOver> for Worker {
             (handed || *node != lost) && members.get(node) == Some(&member.incarnation)
         };
         let former_epoch = running.view.epoch;
-        let view = running.view.succeeded(epoch, &me, is_alive);
+        let view = running.view.with_coordinator(epoch, &me, is_alive);
         let gone = running.view.members.iter().filter(|(n, _)| !view.members.contains_key(*n));
         let gone = gone.map(|(n, member)| (n.clone(), member.clone())).collect();
         match view.members.get(&me) {
@@ -87,7 +87,7 @@ impl Handler<TakeOver> for Worker {
         if let Some(former) = running.coordinator.take() {
             // From an earlier epoch in which this node had the role.
             running.engine.cancel_root();
-            former.do_send(Replaced);
+            former.do_send(StopReplaced);
         }
         let strangers = members.into_iter().filter(|(n, _)| !view.members.contains_key(n));
         let strangers = strangers.collect();

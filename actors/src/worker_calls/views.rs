@@ -19,7 +19,7 @@ const VIEW_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Sends the worker of a node the view, as a `change` if there is one and the worker knows its
 /// base. The first message is under way when this returns; an error is the last message's.
-pub(crate) fn tell_view(
+pub(crate) fn send_view(
     hub: &Arc<Hub>,
     node: &NodeId,
     job: JobId,

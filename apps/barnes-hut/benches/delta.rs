@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use springtide_barnes_hut::delta::{self, BEFORE, Frame};
+use springtide_barnes_hut::delta::{self, BEFORE, PositionFrame};
 use springtide_barnes_hut::options::{BarnesHut, Model};
 use springtide_barnes_hut::shared::Setup;
 use springtide_barnes_hut::simulate;
@@ -32,24 +32,24 @@ fn main() {
 }
 
 /// The positions of the first steps.
-fn run(model: Model, count: usize) -> Vec<Frame> {
+fn run(model: Model, count: usize) -> Vec<PositionFrame> {
     let job = BarnesHut { model, bodies: count, ..BarnesHut::default() };
     let bodies = job.generate();
     let setup = Setup::new(&bodies, job.accuracy());
     let mut frames = Vec::new();
     let steps = (STEPS + BEFORE) as u64;
-    simulate::alone(bodies, &setup, job.time_step(), steps, |simulation, _| {
+    simulate::run(bodies, &setup, job.time_step(), steps, |simulation, _| {
         frames.push(simulation.positions().frame().clone());
     })
     .expect("bodies of the models stay within the range of numbers");
     frames
 }
 
-fn measure(what: &str, frames: &[Frame], before: usize) {
+fn measure(what: &str, frames: &[PositionFrame], before: usize) {
     let (mut bytes, mut encode, mut decode) = (0, 0.0, 0.0);
     for step in 1 + BEFORE..frames.len() {
         let (last, next) = (&frames[step - 1], &frames[step]);
-        let past: Vec<Frame> = (0..before).map(|i| frames[step - 2 - i].clone()).collect();
+        let past: Vec<PositionFrame> = (0..before).map(|i| frames[step - 2 - i].clone()).collect();
         let (mut encoded, mut decoded) = (f64::INFINITY, f64::INFINITY);
         for attempt in 0..TRIES {
             let start = Instant::now();

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use springtide_barnes_hut::forces;
 use springtide_barnes_hut::generate;
-use springtide_barnes_hut::options::Order;
+use springtide_barnes_hut::options::CellExpansion;
 use springtide_barnes_hut::shared::{Accuracy, Positions, Setup};
 
 const SOFTENING: f64 = 0.01;
@@ -24,7 +24,7 @@ fn main() {
     let bodies = generate::plummer(n, 42);
     let direct = direct_sum(&bodies.position, n / SAMPLE.min(n));
     println!("Plummer sphere, {n} bodies, softening {SOFTENING}, one thread, best of 5");
-    for order in [Order::Mono, Order::Quad] {
+    for order in [CellExpansion::Mono, CellExpansion::Quad] {
         for theta in [1.0, 0.7, 0.5] {
             for group in [64, 256, 512] {
                 let accuracy = Accuracy { order, theta, softening: SOFTENING, leaf: 16, group };

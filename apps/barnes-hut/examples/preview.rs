@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let camera = Camera::around(&bodies, options.picture_size);
     let setup = Setup::new(&bodies, options.accuracy());
     let mut failed = None;
-    simulate::alone(bodies, &setup, options.time_step(), steps, |simulation, report| {
+    simulate::run(bodies, &setup, options.time_step(), steps, |simulation, report| {
         println!("step {:3} energy error {:9.2e}", report.step, report.energy_error);
         if report.step.is_multiple_of(every) {
             let name = folder.join(format!("density-{:06}.png", report.step));

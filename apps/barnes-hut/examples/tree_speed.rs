@@ -28,7 +28,7 @@ use std::time::Instant;
 
 use mimalloc::MiMalloc;
 use springtide_barnes_hut::bodies::Bodies;
-use springtide_barnes_hut::options::Order;
+use springtide_barnes_hut::options::CellExpansion;
 use springtide_barnes_hut::shared::{Accuracy, Positions, Setup};
 use springtide_barnes_hut::{calibrate, forces, generate, read, speed, write};
 
@@ -83,7 +83,7 @@ fn main() {
     println!("{} bodies, softening {SOFTENING}, one thread", bodies.len());
     let mut peaks = [0.0; 2];
     for (code, name) in speed::instructions().into_iter().enumerate() {
-        peaks = [Order::Mono, Order::Quad].map(|order| {
+        peaks = [CellExpansion::Mono, CellExpansion::Quad].map(|order| {
             // Code without instructions for the fused multiply-add is far slower.
             let rounds = if code == 0 { 100 } else { 1000 };
             let rate = |_| {
@@ -115,7 +115,7 @@ fn main() {
         for group in numbers("group") {
             let (leaf, group) = (numbers("leaf")[0] as u32, group as u32);
             let any =
-                Accuracy { order: Order::Mono, theta: 0.0, softening: SOFTENING, leaf, group };
+                Accuracy { order: CellExpansion::Mono, theta: 0.0, softening: SOFTENING, leaf, group };
             let start = cpu();
             let choice = calibrate::choose(&bodies, any, wanted);
             let seconds = cpu() - start;
@@ -129,9 +129,9 @@ fn main() {
     }
     for word in words("order") {
         let order = match word.as_str() {
-            "mono" => Order::Mono,
-            "series" => Order::Series,
-            _ => Order::Quad,
+            "mono" => CellExpansion::Mono,
+            "series" => CellExpansion::Series,
+            _ => CellExpansion::Quad,
         };
         let mut openings: Vec<_> = numbers("error").into_iter().map(|e| (0.0, Some(e))).collect();
         if openings.is_empty() {

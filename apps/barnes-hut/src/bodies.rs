@@ -62,8 +62,8 @@ impl Bodies {
     }
 
     /// The sum of mass times position x velocity, about the origin.
-    pub fn angular_momentum(&self) -> Turning {
-        let mut turning = Turning::default();
+    pub fn angular_momentum(&self) -> AngularMomentum {
+        let mut turning = AngularMomentum::default();
         for ((m, x), v) in self.mass.iter().zip(&self.position).zip(&self.velocity) {
             let each = turning_of(*m, x, v);
             for (sum, each) in turning.sum.iter_mut().zip(each) {
@@ -122,7 +122,7 @@ pub(crate) fn first_not_finite(position: &[[f64; 3]], velocity: &[[f64; 3]]) -> 
 
 /// The angular momentum of bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Turning {
+pub struct AngularMomentum {
     /// The sum over all bodies.
     pub sum: [f64; 3],
     /// The sum of the magnitudes of each body's.

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::exact::Exact;
+use crate::exact::ExactSum;
 use crate::shared::power_of_two_at_least;
 
 /// The approximate number of bodies in the mean.
@@ -19,16 +19,16 @@ const SAMPLE_BODIES_MIN: usize = 4 * SAMPLE_SIZE;
 
 /// The inputs of the cube; those of parts can be merged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Bounds {
+pub(crate) struct CubeBounds {
     /// The smallest and largest coordinates.
     low: [f64; 3],
     high: [f64; 3],
     /// The sums over the bodies of the mean.
-    sums: [Exact; 3],
+    sums: [ExactSum; 3],
     count: u64,
 }
 
-impl Bounds {
+impl CubeBounds {
     /// The bounds of all bodies, in their own order.
     pub(crate) fn of_all(position: &[[f64; 3]]) -> Self {
         let sampled = stride(position.len()).map(|stride| position.iter().step_by(stride));
@@ -109,11 +109,11 @@ mod tests {
     use super::*;
 
     /// The bounds of this number of parts, merged.
-    fn merged(position: &[[f64; 3]], parts: usize) -> Bounds {
+    fn merged(position: &[[f64; 3]], parts: usize) -> CubeBounds {
         let of_part = |part: usize| {
             let numbers = (part..position.len()).step_by(parts);
             let some: Vec<[f64; 3]> = numbers.clone().map(|i| position[i]).collect();
-            Bounds::of_some(&some, numbers.map(|i| i as u32), position.len() as u64)
+            CubeBounds::of_some(&some, numbers.map(|i| i as u32), position.len() as u64)
         };
         let mut merged = of_part(parts - 1);
         (0..parts - 1).for_each(|part| merged.merge(&of_part(part)));
@@ -133,7 +133,7 @@ mod tests {
             let all = if many { SAMPLE_BODIES_MIN + some.len() } else { some.len() };
             let place = |i: usize| some[i % some.len()].map(|x| (x + (i % 7) as f64) * unit);
             let position: Vec<[f64; 3]> = (0..all).map(place).collect();
-            let (centre, side) = Bounds::of_all(&position).cube(0.0);
+            let (centre, side) = CubeBounds::of_all(&position).cube(0.0);
             prop_assert_eq!(merged(&position, parts).cube(0.0), (centre, side));
             for place in position {
                 prop_assert!((0..3).all(|axis| ((place[axis] - centre[axis]) / side).abs() <= 0.5));
@@ -146,21 +146,21 @@ mod tests {
     fn the_middle_is_where_most_bodies_are() {
         let mut position = vec![[1.0, 2.0, 3.0]; SAMPLE_BODIES_MIN];
         position.push([1e3, 0.0, 3.0]);
-        let (centre, side) = Bounds::of_all(&position).cube(0.0);
+        let (centre, side) = CubeBounds::of_all(&position).cube(0.0);
         assert!((centre[0] - 1.0).abs() < 0.2 && (centre[1] - 2.0).abs() < 0.2, "{centre:?}");
         assert_eq!((centre[2], side), (3.0, 2048.0));
         // For few bodies it lies between them.
         let few = [position[0], position[SAMPLE_BODIES_MIN]];
-        assert_eq!(Bounds::of_all(&few).cube(0.0), ([500.5, 1.0, 3.0], 1024.0));
+        assert_eq!(CubeBounds::of_all(&few).cube(0.0), ([500.5, 1.0, 3.0], 1024.0));
     }
 
     #[test]
     fn every_set_of_bodies_has_a_cube() {
-        assert_eq!(Bounds::of_all(&[]).cube(0.0), ([0.0; 3], 1.0));
-        assert_eq!(Bounds::of_all(&[[5.0; 3]; 4]).cube(0.0), ([5.0; 3], 1.0));
+        assert_eq!(CubeBounds::of_all(&[]).cube(0.0), ([0.0; 3], 1.0));
+        assert_eq!(CubeBounds::of_all(&[[5.0; 3]; 4]).cube(0.0), ([5.0; 3], 1.0));
         let huge = vec![[1.7e308; 3]; SAMPLE_BODIES_MIN];
-        assert_eq!(Bounds::of_all(&huge).cube(0.0), ([1.7e308; 3], 1.0));
-        let (centre, side) = Bounds::of_all(&[[1e200; 3], [-1e200, 0.0, 1e-200]]).cube(0.0);
+        assert_eq!(CubeBounds::of_all(&huge).cube(0.0), ([1.7e308; 3], 1.0));
+        let (centre, side) = CubeBounds::of_all(&[[1e200; 3], [-1e200, 0.0, 1e-200]]).cube(0.0);
         assert!(centre.iter().all(|x| x.is_finite()) && side >= 2e200 && side.is_finite());
     }
 }

@@ -6,14 +6,14 @@
 
 use crate::bodies::Bodies;
 use crate::forces::{self, BYTES_A_BODY};
-use crate::options::Order;
+use crate::options::CellExpansion;
 use crate::shared::{Accuracy, Positions, Setup};
 
 /// The settings that were found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub struct CalibratedParameters {
     /// The highest moment of a far cell.
-    pub order: Order,
+    pub order: CellExpansion,
     /// The error of a cell: see [`Setup::error`].
     pub cell_error: f64,
     /// The relative error of the sample, as root of the mean square.
@@ -49,10 +49,10 @@ pub(crate) fn cost(counts: [usize; 3], bodies: usize) -> f64 {
 /// Chooses the settings for a relative error of `wanted` (root of the mean square over bodies).
 ///
 /// Order and theta of `accuracy` are ignored.
-pub fn choose(bodies: &Bodies, accuracy: Accuracy, wanted: f64) -> Choice {
-    let tries = [Order::Mono, Order::Quad, Order::Series];
+pub fn choose(bodies: &Bodies, accuracy: Accuracy, wanted: f64) -> CalibratedParameters {
+    let tries = [CellExpansion::Mono, CellExpansion::Quad, CellExpansion::Series];
     let tries = tries.map(|order| try_order(bodies, order, accuracy, wanted));
-    let better = |(one, cost): (Choice, f64), (other, other_cost): (Choice, f64)| {
+    let better = |(one, cost): (CalibratedParameters, f64), (other, other_cost): (CalibratedParameters, f64)| {
         let is_better = match (one.reached, other.reached) {
             (true, true) => cost <= other_cost,
             (false, false) => one.found <= other.found,
@@ -65,10 +65,10 @@ pub fn choose(bodies: &Bodies, accuracy: Accuracy, wanted: f64) -> Choice {
 }
 
 /// The largest sufficient error of cells with this order, and its cost.
-fn try_order(bodies: &Bodies, order: Order, accuracy: Accuracy, wanted: f64) -> (Choice, f64) {
+fn try_order(bodies: &Bodies, order: CellExpansion, accuracy: Accuracy, wanted: f64) -> (CalibratedParameters, f64) {
     let setup = |error| Setup::new(bodies, Accuracy { order, ..accuracy }).with_error(Some(error));
     let positions = Positions::new(&bodies.position, accuracy.softening);
-    let mut tree = crate::tree::Tree::build(&positions, &setup(FIRST));
+    let mut tree = crate::tree::BodyTree::build(&positions, &setup(FIRST));
     let count = tree.groups().min(GROUPS);
     let groups: Vec<usize> = forces::spread(count, tree.groups()).collect();
     let exact: Vec<_> = groups.iter().map(|&group| forces::exact(&tree, group)).collect();
@@ -93,7 +93,7 @@ fn try_order(bodies: &Bodies, order: Order, accuracy: Accuracy, wanted: f64) -> 
         let found = (squares / sinks.max(1) as f64).sqrt();
         let reached = found <= MARGIN * wanted;
         if reached || cell_error * STEP < LAST {
-            return (Choice { order, cell_error, found, reached }, total);
+            return (CalibratedParameters { order, cell_error, found, reached }, total);
         }
         cell_error *= STEP;
     }
@@ -108,7 +108,7 @@ mod tests {
     fn the_cheapest_settings_reach_the_wanted_error() {
         let bodies = generate::plummer(6000, 4);
         let accuracy =
-            Accuracy { order: Order::Mono, theta: 0.0, softening: 0.01, leaf: 16, group: 128 };
+            Accuracy { order: CellExpansion::Mono, theta: 0.0, softening: 0.01, leaf: 16, group: 128 };
         let choices = [1e-2, 1e-3, 5e-5].map(|wanted| {
             let choice = choose(&bodies, accuracy, wanted);
             assert_eq!(choice, choose(&bodies, accuracy, wanted));
@@ -116,8 +116,8 @@ mod tests {
             choice
         });
         // Quadrupoles and series are cheaper for small errors.
-        assert_eq!(choices[0].order, Order::Mono);
-        assert_ne!(choices[2].order, Order::Mono);
+        assert_eq!(choices[0].order, CellExpansion::Mono);
+        assert_ne!(choices[2].order, CellExpansion::Mono);
         // Single precision limits the error.
         assert!(!choose(&bodies, accuracy, 1e-12).reached);
     }
@@ -130,7 +130,7 @@ mod tests {
                 bodies.push([1.0; 3], [0.0; 3], 1.0);
             }
             let accuracy =
-                Accuracy { order: Order::Mono, theta: 0.0, softening: 0.0, leaf: 16, group: 64 };
+                Accuracy { order: CellExpansion::Mono, theta: 0.0, softening: 0.0, leaf: 16, group: 64 };
             let choice = choose(&bodies, accuracy, 1e-3);
             assert!(choice.reached && choice.cell_error == FIRST, "{n}: {choice:?}");
         }

@@ -120,7 +120,7 @@ pub fn compare(pairs: impl Iterator<Item = ([f64; 3], [f64; 3])>) -> Option<Forc
 mod tests {
     use super::*;
     use crate::generate;
-    use crate::options::Order;
+    use crate::options::CellExpansion;
     use crate::shared::Accuracy;
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
     fn sums_are_those_over_the_bodies_as_given_to_rounding() {
         let bodies = generate::plummer(500, 3);
         let softening = 0.01;
-        let accuracy = Accuracy { order: Order::Mono, theta: 0.5, softening, leaf: 16, group: 64 };
+        let accuracy = Accuracy { order: CellExpansion::Mono, theta: 0.5, softening, leaf: 16, group: 64 };
         let setup = Setup::new(&bodies, accuracy);
         let positions = Positions::new(&bodies.position, softening);
         let all: Vec<u32> = (0..500).collect();

@@ -28,7 +28,7 @@ pub const BEFORE: usize = 2;
 
 /// The places of all bodies at one time: a box and, within it, positions in single precision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Frame {
+pub struct PositionFrame {
     /// The middle of the box.
     pub centre: [f64; 3],
     /// The side of the box, a power of two.
@@ -37,7 +37,7 @@ pub struct Frame {
     pub inside: Bytes,
 }
 
-impl Frame {
+impl PositionFrame {
     /// The number of bodies.
     pub fn len(&self) -> usize {
         self.inside.len() / BODY
@@ -126,7 +126,7 @@ const CODE_MAX: u32 = ESCAPE + 1 + VALUE_BITS;
 /// newest first.
 ///
 /// None if the two have different bodies, or `next` has no valid box.
-pub fn encode(last: &Frame, before: &[Frame], next: &Frame) -> Option<Delta> {
+pub fn encode(last: &PositionFrame, before: &[PositionFrame], next: &PositionFrame) -> Option<Delta> {
     if next.len() != last.len() || !next.has_box() {
         return None;
     }
@@ -176,9 +176,9 @@ pub fn encode(last: &Frame, before: &[Frame], next: &Frame) -> Option<Delta> {
 /// # Errors
 /// [`Malformed`].
 /// [`Malformed`].
-pub fn decode(last: &Frame, before: &[Frame], delta: &Delta) -> Result<Frame, Malformed> {
+pub fn decode(last: &PositionFrame, before: &[PositionFrame], delta: &Delta) -> Result<PositionFrame, Malformed> {
     let Delta { centre, side, .. } = *delta;
-    let empty = Frame { centre, side, inside: Bytes::new() };
+    let empty = PositionFrame { centre, side, inside: Bytes::new() };
     if delta.bodies as usize != last.len() {
         return Err(Malformed::Bodies { delta: delta.bodies as usize, base: last.len() });
     }
@@ -190,7 +190,7 @@ pub fn decode(last: &Frame, before: &[Frame], delta: &Delta) -> Result<Frame, Ma
     }
     let forecast = Forecast::new(last, before, centre, side);
     let mut chunk = Chunk::new();
-    let mut readers = delta.codes.each_ref().map(|codes| Reader::new(codes));
+    let mut readers = delta.codes.each_ref().map(|codes| CodeReader::new(codes));
     let mut inside = vec![0; last.len() * BODY];
     let (values, _) = inside.as_chunks_mut::<4>();
     for (number, values) in values.chunks_mut(CHUNK).enumerate() {
@@ -210,7 +210,7 @@ pub fn decode(last: &Frame, before: &[Frame], delta: &Delta) -> Result<Frame, Ma
     if readers.iter().any(|reader| reader.whole_bytes() != reader.bytes.len()) {
         return Err(Malformed::Codes);
     }
-    let frame = Frame { inside: inside.into(), ..empty };
+    let frame = PositionFrame { inside: inside.into(), ..empty };
     if sum(&frame) == delta.sum { Ok(frame) } else { Err(Malformed::Sum) }
 }
 
@@ -245,9 +245,9 @@ impl Chunk {
 }
 
 impl<'a> Forecast<'a> {
-    fn new(last: &'a Frame, before: &'a [Frame], centre: [f64; 3], side: f64) -> Self {
+    fn new(last: &'a PositionFrame, before: &'a [PositionFrame], centre: [f64; 3], side: f64) -> Self {
         let usable = before.iter().take(BEFORE).take_while(|frame| frame.len() == last.len());
-        let frames: Vec<&Frame> = std::iter::once(last).chain(usable).collect();
+        let frames: Vec<&PositionFrame> = std::iter::once(last).chain(usable).collect();
         // One frame gives no step, two the last step, three its change too. The scale is the
         // highest difference that the frames give.
         let (weights, least): (&[(f32, f32)], f32) = match frames.len() {
@@ -255,7 +255,7 @@ impl<'a> Forecast<'a> {
             2 => (&[(1.0, 1.0)], LEAST),
             _ => (&[(2.0, 1.0), (-1.0, -1.0)], LEAST),
         };
-        let middle = |frame: &Frame, axis: usize| (frame.centre[axis] - centre[axis]) / side;
+        let middle = |frame: &PositionFrame, axis: usize| (frame.centre[axis] - centre[axis]) / side;
         let (mut step, mut scale) = ([0.0; CHUNK], [0.0; CHUNK]);
         for i in 0..CHUNK {
             let axis = i % 3;
@@ -267,7 +267,7 @@ impl<'a> Forecast<'a> {
             }
             (step[i], scale[i]) = (sums.0 as f32, sums.1 as f32);
         }
-        let scaled = |frame: &&'a Frame| (words(&frame.inside), (frame.side / side) as f32);
+        let scaled = |frame: &&'a PositionFrame| (words(&frame.inside), (frame.side / side) as f32);
         Self { frames: frames.iter().map(scaled).collect(), weights, step, scale, least }
     }
 
@@ -356,7 +356,7 @@ fn words(bytes: &[u8]) -> &[[u8; 4]] {
 
 /// A checksum over all bits of a frame. It is not cryptographic, and has four strands, for a
 /// multiplication has a long latency.
-fn sum(frame: &Frame) -> u64 {
+fn sum(frame: &PositionFrame) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let step = |state: u64, word: u64| (state.rotate_left(29) ^ word).wrapping_mul(ODD);
     let [x, y, z] = frame.centre.map(f64::to_bits);
@@ -444,7 +444,7 @@ fn bits_with(high: u64, width: u32) -> u32 {
 
 /// Reads a code of [`put_code`]; none if the bits are no code.
 #[inline]
-pub(crate) fn take_code(reader: &mut Reader<'_>, width: u32) -> Option<u32> {
+pub(crate) fn take_code(reader: &mut CodeReader<'_>, width: u32) -> Option<u32> {
     let code = reader.peek();
     let high = code.trailing_zeros();
     if high < ESCAPE {
@@ -461,13 +461,13 @@ pub(crate) fn take_code(reader: &mut Reader<'_>, width: u32) -> Option<u32> {
 }
 
 /// Reads codes one after the other.
-pub(crate) struct Reader<'a> {
+pub(crate) struct CodeReader<'a> {
     bytes: &'a [u8],
     /// The position in bits.
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> CodeReader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
@@ -499,9 +499,9 @@ mod tests {
 
     use super::*;
 
-    fn frame(centre: [f64; 3], side: f64, at: &[[f32; 3]]) -> Frame {
+    fn frame(centre: [f64; 3], side: f64, at: &[[f32; 3]]) -> PositionFrame {
         let inside: Vec<u8> = at.iter().flatten().flat_map(|value| value.to_le_bytes()).collect();
-        Frame { centre, side, inside: inside.into() }
+        PositionFrame { centre, side, inside: inside.into() }
     }
 
     /// A path in four frames, the newest last.
@@ -511,7 +511,7 @@ mod tests {
         pace: f32,
         odd: u64,
         boxes: &[([f64; 3], i32)],
-    ) -> Vec<Frame> {
+    ) -> Vec<PositionFrame> {
         const ODD: [f32; 12] = [
             0.0,
             -0.0,
@@ -550,7 +550,7 @@ mod tests {
         frames
     }
 
-    fn walks() -> impl Strategy<Value = Vec<Frame>> {
+    fn walks() -> impl Strategy<Value = Vec<PositionFrame>> {
         let middle = prop_oneof![
             4 => prop::array::uniform3(-0.1..0.1f64),
             1 => prop::array::uniform3(-1e300..1e300f64),
@@ -564,8 +564,8 @@ mod tests {
     }
 
     /// The last frame, those before it newest first, and the next.
-    fn split(frames: &[Frame], before: usize) -> (Frame, Vec<Frame>, Frame) {
-        let mut newest: Vec<Frame> = frames.iter().rev().take(before + 2).cloned().collect();
+    fn split(frames: &[PositionFrame], before: usize) -> (PositionFrame, Vec<PositionFrame>, PositionFrame) {
+        let mut newest: Vec<PositionFrame> = frames.iter().rev().take(before + 2).cloned().collect();
         let next = newest.remove(0);
         let last = newest.remove(0);
         (last, newest, next)
@@ -607,7 +607,7 @@ mod tests {
             // Neither side computes with NaNs, so even these are preserved.
             let at = |from: usize| {
                 let bytes = words.iter().flat_map(|word| word[from..from + 3].to_vec());
-                Frame {
+                PositionFrame {
                     centre: centre.map(|c| if c.is_finite() { c } else { 0.0 }),
                     side: 1.0,
                     inside: bytes.flat_map(u32::to_le_bytes).collect(),
@@ -654,10 +654,10 @@ mod tests {
             }
             // Nor does the frame matter that it is applied to.
             let ragged =
-                Frame { inside: last.inside.slice(..last.inside.len() / 2), ..last.clone() };
+                PositionFrame { inside: last.inside.slice(..last.inside.len() / 2), ..last.clone() };
             prop_assert!(last.is_empty() || decode(&ragged, &before, &delta).is_err());
             let nan: Bytes = vec![0xff; last.inside.len()].into();
-            let nan = Frame { inside: nan, centre: [f64::NAN; 3], side: 0.0 };
+            let nan = PositionFrame { inside: nan, centre: [f64::NAN; 3], side: 0.0 };
             let _ = decode(&nan, std::slice::from_ref(&ragged), &delta);
         }
     }
@@ -667,11 +667,11 @@ mod tests {
         let boxes = [([0.0; 3], 0), ([0.01; 3], 0), ([0.02; 3], 1), ([0.01; 3], 1)];
         let (last, before, next) = split(&walk(300, 5, 1e-3, 0, &boxes), BEFORE);
         let good = encode(&last, &before, &next).unwrap();
-        let error = |last: &Frame, delta: &Delta| decode(last, &before, delta).unwrap_err();
+        let error = |last: &PositionFrame, delta: &Delta| decode(last, &before, delta).unwrap_err();
         let other = walk(299, 5, 1e-3, 0, &boxes).remove(0);
         assert_eq!(error(&other, &good), Malformed::Bodies { delta: 300, base: 299 });
         assert_eq!(encode(&other, &before, &next), None);
-        assert_eq!(encode(&last, &before, &Frame { side: 0.0, ..next.clone() }), None);
+        assert_eq!(encode(&last, &before, &PositionFrame { side: 0.0, ..next.clone() }), None);
         for side in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert_eq!(error(&last, &Delta { side, ..good.clone() }), Malformed::Box);
         }

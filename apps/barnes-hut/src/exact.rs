@@ -18,14 +18,14 @@ const PLACES: usize = 66;
 
 /// An exact sum.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Exact {
+pub(crate) struct ExactSum {
     /// Digits by place, from the lowest; some may be negative, and some larger than a digit.
     digits: BTreeMap<u8, i64>,
     /// The sum of infinities and NaNs.
     rest: f64,
 }
 
-impl Exact {
+impl ExactSum {
     /// Adds another sum.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.add_digits(other.digits.iter().map(|(place, digit)| (*place, *digit)));
@@ -81,7 +81,7 @@ impl Exact {
 }
 
 /// Adds up to 2^30 numbers.
-impl Extend<f64> for Exact {
+impl Extend<f64> for ExactSum {
     fn extend<I: IntoIterator<Item = f64>>(&mut self, values: I) {
         let mut digits = [0i64; PLACES];
         for value in values {
@@ -115,8 +115,8 @@ mod tests {
 
     use super::*;
 
-    fn sum(values: &[f64]) -> Exact {
-        let mut sum = Exact::default();
+    fn sum(values: &[f64]) -> ExactSum {
+        let mut sum = ExactSum::default();
         sum.extend(values.iter().copied());
         sum
     }

@@ -25,11 +25,11 @@
 
 use std::ops::Range;
 
-use crate::kernel::{Balls, CHUNK, Cuboid, Kernel, LANES, Lanes, Look, Own, Quad, Rule, Sums};
-use crate::options::Order;
-use crate::series::{self, Derivatives, Far, Frame, TERMS, quads_side_by_side};
+use crate::kernel::{Balls, CHUNK, Cuboid, Kernel, LANES, Lanes, Look, SelfPotential, Quad, Rule, SinkForces};
+use crate::options::CellExpansion;
+use crate::series::{self, Derivatives, Far, SeriesGroup, TERMS, quads_side_by_side};
 use crate::shared::Setup;
-use crate::tree::{Cells, Tree, reach_scale};
+use crate::tree::{Cells, BodyTree, reach_scale};
 
 /// Bytes per body in the output of [`compute`]: acceleration x, y, z and potential as little-endian
 /// `f32`, in units of the box.
@@ -42,7 +42,7 @@ pub const BYTES_A_BODY: usize = 16;
 ///
 /// # Panics
 /// Panics if the range does not lie within the tree's groups.
-pub fn compute(tree: &Tree, groups: Range<usize>) -> Vec<u8> {
+pub fn compute(tree: &BodyTree, groups: Range<usize>) -> Vec<u8> {
     compute_with(tree, groups, Kernel::best(), true)
 }
 
@@ -50,7 +50,7 @@ pub fn compute(tree: &Tree, groups: Range<usize>) -> Vec<u8> {
 ///
 /// # Panics
 /// Panics if the range does not lie within the tree's groups.
-pub fn accelerations(tree: &Tree, groups: Range<usize>) -> Vec<u8> {
+pub fn accelerations(tree: &BodyTree, groups: Range<usize>) -> Vec<u8> {
     compute_with(tree, groups, Kernel::best(), false)
 }
 
@@ -66,12 +66,12 @@ pub(crate) fn row(bytes: &[u8]) -> [f64; 4] {
 }
 
 /// Computes the forces on all bodies on this thread.
-pub fn all(tree: &Tree) -> Vec<u8> {
+pub fn all(tree: &BodyTree) -> Vec<u8> {
     compute(tree, 0..tree.groups())
 }
 
 pub(crate) fn compute_with(
-    tree: &Tree,
+    tree: &BodyTree,
     groups: Range<usize>,
     kernel: Kernel,
     potential: bool,
@@ -86,7 +86,7 @@ pub(crate) fn compute_with(
 
 /// Computes the forces on one group; returns also the sizes of its lists of points and of
 /// quadrupoles, and of its series.
-pub(crate) fn one(tree: &Tree, group: usize) -> (Vec<u8>, [usize; 3]) {
+pub(crate) fn one(tree: &BodyTree, group: usize) -> (Vec<u8>, [usize; 3]) {
     let mut bytes = Vec::new();
     let mut lists = Lists::new(tree, Kernel::best(), false);
     lists.one_group(tree.bodies(group..group + 1), &mut bytes);
@@ -94,7 +94,7 @@ pub(crate) fn one(tree: &Tree, group: usize) -> (Vec<u8>, [usize; 3]) {
 }
 
 /// Accelerations of some bodies of a group by all bodies, each with its index in the group.
-pub(crate) fn exact(tree: &Tree, group: usize) -> Vec<(usize, [f64; 3])> {
+pub(crate) fn exact(tree: &BodyTree, group: usize) -> Vec<(usize, [f64; 3])> {
     let bodies = tree.bodies(group..group + 1);
     let count = bodies.len().min(LANES);
     // Evenly chosen, for errors are larger at the ends of the group.
@@ -137,7 +137,7 @@ struct Extent {
 }
 
 impl Extent {
-    fn of(tree: &Tree, bodies: Range<usize>) -> Self {
+    fn of(tree: &BodyTree, bodies: Range<usize>) -> Self {
         let mut low = [f32::INFINITY; 4];
         let mut high = [f32::NEG_INFINITY; 4];
         for p in tree.own(bodies.clone()) {
@@ -204,7 +204,7 @@ const SERIES_PAYS: usize = 32;
 const SERIES_PART: f32 = 0.2;
 
 /// The frame of a group's series; none if all its bodies are at one point.
-fn frame(tree: &Tree, bodies: Range<usize>, middle: [f32; 3], allowed: f64) -> Option<Frame> {
+fn frame(tree: &BodyTree, bodies: Range<usize>, middle: [f32; 3], allowed: f64) -> Option<SeriesGroup> {
     let mut most = 0f32;
     for p in tree.own(bodies) {
         let [x, y, z] = [0, 1, 2].map(|axis| p[axis] - middle[axis]);
@@ -221,7 +221,7 @@ fn frame(tree: &Tree, bodies: Range<usize>, middle: [f32; 3], allowed: f64) -> O
     // group.
     let by_angle =
         if tree.error.is_some() { 2.0 } else { (4.0 / tree.theta.max(1e-3)).max(2.0) as f32 };
-    Some(Frame {
+    Some(SeriesGroup {
         middle,
         unit,
         softening_squared: tree.softening_squared * square,
@@ -269,14 +269,14 @@ impl Remote {
     }
 
     /// Computes the series, and adds sources that are too near for it to the group's lists.
-    fn take(&mut self, kernel: Kernel, common: &Sources, near: &mut Sources, frame: Frame) {
+    fn take(&mut self, kernel: Kernel, common: &Sources, near: &mut Sources, frame: SeriesGroup) {
         self.unit = frame.unit;
         self.derivatives = [[0.0; LANES]; TERMS];
         let count = |sources: &Sources| sources.points.len() + sources.quads.len();
         let all = count(common) + count(near);
         quads_side_by_side(&near.quads, &mut self.own);
         self.taken.clear();
-        let here = Frame { middle: [0.0; 3], ..frame };
+        let here = SeriesGroup { middle: [0.0; 3], ..frame };
         kernel.expand(&self.own, true, &here, &mut self.derivatives, &mut self.taken);
         let mut at = 0;
         near.quads.retain(|_| {
@@ -303,7 +303,7 @@ impl Remote {
         self.count = all - count(near);
     }
 
-    fn pull(&self, kernel: Kernel, rule: Rule, sinks: &[Lanes], sums: &mut [Sums]) {
+    fn pull(&self, kernel: Kernel, rule: Rule, sinks: &[Lanes], sums: &mut [SinkForces]) {
         if self.series {
             let series = series::series(&self.derivatives);
             kernel.evaluate(&series, self.unit, sinks, rule.potential, sums);
@@ -356,10 +356,10 @@ pub(crate) fn scale_by(acceleration: impl Fn(usize) -> f64, bodies: usize, setup
 /// The lists of one group; kept for the next one for their memory and for the common part of a
 /// block.
 pub(crate) struct Lists<'a> {
-    tree: &'a Tree,
+    tree: &'a BodyTree,
     kernel: Kernel,
     rule: Rule,
-    own: Own,
+    own: SelfPotential,
     /// The block of the last group; empty before the first.
     block: Extent,
     /// The sources of every group of the block, in the box's coordinates.
@@ -379,18 +379,18 @@ pub(crate) struct Lists<'a> {
     /// The group's bodies, relative to its middle, padded to whole lanes.
     sinks: Vec<Lanes>,
     /// The forces on the sinks.
-    sums: Vec<Sums>,
+    sums: Vec<SinkForces>,
     walk: Walk,
 }
 
 impl<'a> Lists<'a> {
-    pub(crate) fn new(tree: &'a Tree, kernel: Kernel, potential: bool) -> Self {
+    pub(crate) fn new(tree: &'a BodyTree, kernel: Kernel, potential: bool) -> Self {
         let softening_squared = tree.softening_squared;
         Self {
             tree,
             kernel,
             rule: Rule { softening_squared, potential },
-            own: Own::new(softening_squared),
+            own: SelfPotential::new(softening_squared),
             block: Extent { cuboid: Cuboid { low: [0.0; 3], high: [0.0; 3] }, bodies: 0..0 },
             common: Sources::default(),
             scale: SCALE,
@@ -415,7 +415,7 @@ impl<'a> Lists<'a> {
         self.sources.clear();
         let balls = tree.cells.balls(self.scale);
         let Self { walk, unsure, sources, common, remote, kernel, .. } = self;
-        let pays = tree.order_of_cells == Order::Series && bodies.len() >= SERIES_PAYS;
+        let pays = tree.order_of_cells == CellExpansion::Series && bodies.len() >= SERIES_PAYS;
         let frame = frame(tree, bodies.clone(), middle, self.allowed).filter(|_| pays);
         (remote.series, remote.count) = (frame.is_some(), 0);
         if let Some(frame) = frame {
@@ -451,7 +451,7 @@ impl<'a> Lists<'a> {
         let Self { walk, block, common, unsure, .. } = self;
         let balls = tree.cells.balls(self.scale);
         walk.for_block(tree, self.kernel, balls, block, common, unsure);
-        if tree.order_of_cells == Order::Series {
+        if tree.order_of_cells == CellExpansion::Series {
             self.remote.stand_side_by_side(common);
         }
     }
@@ -555,7 +555,7 @@ impl Walk {
     /// of the block only. The cells are in the order of the walk.
     fn for_block(
         &mut self,
-        tree: &Tree,
+        tree: &BodyTree,
         kernel: Kernel,
         balls: Balls,
         block: &Extent,
@@ -597,7 +597,7 @@ impl Walk {
     /// Finds the other sources of a group.
     fn for_group(
         &mut self,
-        tree: &Tree,
+        tree: &BodyTree,
         kernel: Kernel,
         balls: Balls,
         group: &Extent,
@@ -647,7 +647,7 @@ impl Walk {
     /// Finds the absent cells below these that may be near to some point of the block.
     fn absent_below(
         &mut self,
-        tree: &Tree,
+        tree: &BodyTree,
         kernel: Kernel,
         balls: Balls,
         block: &Extent,
@@ -676,7 +676,7 @@ impl Walk {
     }
 
     /// Finds a few points that represent all bodies.
-    fn roughly(&mut self, tree: &Tree, kernel: Kernel, block: &Extent, sources: &mut Sources) {
+    fn roughly(&mut self, tree: &BodyTree, kernel: Kernel, block: &Extent, sources: &mut Sources) {
         let cells = &tree.cells;
         let middle = block.middle();
         // A cell is small up to this number of bodies.
@@ -711,7 +711,7 @@ impl Walk {
         self.add_leaves(tree, sources, middle);
     }
 
-    fn add_leaves(&mut self, tree: &Tree, sources: &mut Sources, origin: [f32; 3]) {
+    fn add_leaves(&mut self, tree: &BodyTree, sources: &mut Sources, origin: [f32; 3]) {
         for &leaf in &self.leaves {
             match tree.stored(leaf as usize) {
                 Some(bodies) => sources.add_points(bodies, origin),

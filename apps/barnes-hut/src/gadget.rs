@@ -9,7 +9,7 @@
 //! on options.
 
 use crate::bodies::Bodies;
-use crate::read::{COLUMNS, Mistake, Place, Reason, check, push, some};
+use crate::read::{COLUMNS, Mistake, FilePosition, Reason, check, push, some};
 
 /// Types of bodies in Gadget: gas, halo, disk, bulge, stars, boundary.
 const TYPES: usize = 6;
@@ -109,14 +109,14 @@ fn named(bytes: &[u8]) -> bool {
 /// # Errors
 /// The place and the reason of the first mistake.
 pub fn read(bytes: &[u8]) -> Result<Bodies, Mistake> {
-    let whole = |reason| (Place::Whole, reason);
+    let whole = |reason| (FilePosition::Whole, reason);
     if !is_one(bytes) {
         return Err(whole(Reason::NotGadget));
     }
     let mut records = Records { bytes, at: 0, named: named(bytes) };
     let header = records.next()?.filter(|(_, header)| header.len() == HEADER);
     let (_, header) = header.ok_or(whole(Reason::NotGadget))?;
-    let header = Header::parse(header);
+    let header = SnapshotHeader::parse(header);
     if header.files > 1 {
         return Err(whole(Reason::GadgetFiles(header.files)));
     }
@@ -155,7 +155,7 @@ pub fn read(bytes: &[u8]) -> Result<Bodies, Mistake> {
                 }));
             }
         };
-        Ok(Values { record, size })
+        Ok(BlockValues { record, size })
     };
     let position = block(0, count * 3)?;
     let velocity = block(1, count * 3)?;
@@ -176,7 +176,7 @@ pub fn read(bytes: &[u8]) -> Result<Bodies, Mistake> {
             next_mass += 1;
         }
         for (column, value) in values.iter().enumerate() {
-            check(*value, column, Place::Row(row, COLUMNS[column]))?;
+            check(*value, column, FilePosition::Row(row, COLUMNS[column]))?;
         }
         push(&mut bodies, values);
     }
@@ -188,14 +188,14 @@ pub fn read(bytes: &[u8]) -> Result<Bodies, Mistake> {
 /// Names of the blocks in format 2, which is their order in format 1.
 const BLOCKS: [&str; 4] = ["POS ", "VEL ", "ID  ", "MASS"];
 
-struct Header {
+struct SnapshotHeader {
     counts: [u32; TYPES],
     masses: [f64; TYPES],
     redshift: f64,
     files: u32,
 }
 
-impl Header {
+impl SnapshotHeader {
     /// Parses the [`HEADER`] bytes.
     fn parse(bytes: &[u8]) -> Self {
         let int = |at: usize| {
@@ -214,12 +214,12 @@ impl Header {
 }
 
 /// Numbers of a block in single or double precision.
-struct Values<'b> {
+struct BlockValues<'b> {
     record: &'b [u8],
     size: usize,
 }
 
-impl Values<'_> {
+impl BlockValues<'_> {
     fn get(&self, i: usize) -> f64 {
         match self.record[i * self.size..(i + 1) * self.size] {
             [a, b, c, d] => f64::from(f32::from_le_bytes([a, b, c, d])),
@@ -237,11 +237,11 @@ struct Records<'b> {
 }
 
 /// A block and, in format 2, its name.
-type Block<'b> = (Option<[u8; 4]>, &'b [u8]);
+type NamedBlock<'b> = (Option<[u8; 4]>, &'b [u8]);
 
 impl<'b> Records<'b> {
     /// The next block; none at the end of the file.
-    fn next(&mut self) -> Result<Option<Block<'b>>, Mistake> {
+    fn next(&mut self) -> Result<Option<NamedBlock<'b>>, Mistake> {
         let mut name = None;
         if self.at == self.bytes.len() {
             return Ok(None);
@@ -255,7 +255,7 @@ impl<'b> Records<'b> {
     fn record(&mut self) -> Result<&'b [u8], Mistake> {
         let cut = |expected: usize| {
             let got = self.bytes.len() as u64;
-            (Place::Whole, Reason::Truncated { expected: expected as u64, got })
+            (FilePosition::Whole, Reason::Truncated { expected: expected as u64, got })
         };
         let length_at = |at: usize| {
             let bytes: Option<&[u8; 4]> = self.bytes.get(at..).and_then(<[u8]>::first_chunk);
@@ -265,7 +265,7 @@ impl<'b> Records<'b> {
         let length = length_at(self.at)?;
         let end = start + length;
         if length_at(end)? != length {
-            return Err((Place::Whole, Reason::GadgetRecord(self.at as u64)));
+            return Err((FilePosition::Whole, Reason::GadgetRecord(self.at as u64)));
         }
         self.at = end + 4;
         Ok(&self.bytes[start..end])

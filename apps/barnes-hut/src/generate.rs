@@ -22,7 +22,7 @@ use crate::bodies::Bodies;
 /// Source: S. J. Aarseth, M. Henon and R. Wielen, Astron. Astrophys. 37, 183 (1974).
 pub fn plummer(bodies: usize, seed: u64) -> Bodies {
     const KEPT: f64 = 0.999;
-    let mut dice = Dice::new(seed);
+    let mut dice = RandomNumbers::new(seed);
     let length = 3.0 * std::f64::consts::PI / 16.0;
     let speed = (1.0 / length).sqrt();
     let mass = 1.0 / bodies as f64;
@@ -59,7 +59,7 @@ pub fn galaxies(bodies: usize, seed: u64) -> Bodies {
     /// density.
     const SECOND_MASS: f64 = 0.7;
 
-    let mut dice = Dice::new(seed);
+    let mut dice = RandomNumbers::new(seed);
     let total = 1.0 + SECOND_MASS;
     let (across, inward) = on_a_parabola(total, PERICENTRE, START);
     // Angles of the discs as exact points of the circle: 16 and 37 degrees against the plane of the
@@ -98,9 +98,9 @@ struct Galaxy {
 
 /// Shares of the mass, shares of the bodies, and scale lengths of a galaxy of size 1. Discs get
 /// most bodies, for they are the visible part.
-const HALO: Part = Part { mass: 0.70, bodies: 0.30, scale: 0.55 };
-const BULGE: Part = Part { mass: 0.12, bodies: 0.10, scale: 0.18 };
-const DISC: Part = Part { mass: 0.18, bodies: 0.60, scale: 0.40 };
+const HALO: GalaxyPart = GalaxyPart { mass: 0.70, bodies: 0.30, scale: 0.55 };
+const BULGE: GalaxyPart = GalaxyPart { mass: 0.12, bodies: 0.10, scale: 0.18 };
+const DISC: GalaxyPart = GalaxyPart { mass: 0.18, bodies: 0.60, scale: 0.40 };
 const DISC_EDGE: f64 = 1.3;
 const DISC_THICKNESS: f64 = 0.02;
 /// Scatter of the disc's velocities as a share of the circular speed.
@@ -108,7 +108,7 @@ const DISC_SCATTER: f64 = 0.08;
 /// The share of the mass of halo and bulge that gets bodies; the rest is too far out to matter.
 const SPHERE_KEPT: f64 = 0.9;
 
-struct Part {
+struct GalaxyPart {
     mass: f64,
     bodies: f64,
     scale: f64,
@@ -116,7 +116,7 @@ struct Part {
 
 impl Galaxy {
     /// Adds the bodies of the galaxy: the disc first, then bulge and halo.
-    fn fill(&self, all: &mut Bodies, count: usize, at: [f64; 3], with: [f64; 3], dice: &mut Dice) {
+    fn fill(&self, all: &mut Bodies, count: usize, at: [f64; 3], with: [f64; 3], dice: &mut RandomNumbers) {
         let halo = (count as f64 * HALO.bodies) as usize;
         let bulge = (count as f64 * BULGE.bodies) as usize;
         let disc = count - halo - bulge;
@@ -153,7 +153,7 @@ impl Galaxy {
     /// The speed of a circular orbit in the disc's plane, where all three parts have the potential
     /// -M / sqrt(r^2 + scale^2).
     fn circular_speed(&self, radius: f64) -> f64 {
-        let pull = |part: &Part| {
+        let pull = |part: &GalaxyPart| {
             let scale = part.scale * self.size;
             let square = radius * radius + scale * scale;
             self.mass * part.mass * radius * radius / (square * square.sqrt())
@@ -186,9 +186,9 @@ fn cube_root(x: f64) -> f64 {
 }
 
 /// Random numbers that are the same in every version: ChaCha with 8 rounds, keyed by the seed.
-struct Dice(ChaCha8Rng);
+struct RandomNumbers(ChaCha8Rng);
 
-impl Dice {
+impl RandomNumbers {
     fn new(seed: u64) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());

@@ -6,18 +6,18 @@
 use serde::{Deserialize, Serialize};
 
 use crate::check::ForceError;
-use crate::simulate::Report;
+use crate::simulate::StepReport;
 
 /// The maximum number of steps in the result, which is one line of text.
 const REPORTED: u64 = 10_000;
 
 /// The reports of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct History {
+pub struct RunHistory {
     /// The distance of the steps that are kept.
     every: u64,
-    kept: Vec<Report>,
-    last: Option<Report>,
+    kept: Vec<StepReport>,
+    last: Option<StepReport>,
     worst_error: f64,
     #[serde(default)]
     worst_turning: f64,
@@ -29,7 +29,7 @@ pub struct History {
     checked: Vec<(u64, ForceError)>,
 }
 
-impl History {
+impl RunHistory {
     /// An empty history of a run with this number of steps.
     pub fn new(steps: u64) -> Self {
         let every = steps.saturating_add(1).div_ceil(REPORTED).max(1);
@@ -37,7 +37,7 @@ impl History {
     }
 
     /// Adds the next step's report.
-    pub fn push(&mut self, report: Report) {
+    pub fn push(&mut self, report: StepReport) {
         if report.step.is_multiple_of(self.every) {
             self.kept.push(report);
         }
@@ -60,7 +60,7 @@ impl History {
 
     /// The result of a run with this number of bodies.
     pub fn result(&self, bodies: usize) -> serde_json::Value {
-        let column = |value: fn(&Report) -> f64| self.kept.iter().map(value).collect::<Vec<f64>>();
+        let column = |value: fn(&StepReport) -> f64| self.kept.iter().map(value).collect::<Vec<f64>>();
         let last = self.last;
         serde_json::json!({
             "bodies": bodies,
@@ -108,20 +108,20 @@ fn force_error(checked: &[(u64, ForceError)]) -> serde_json::Value {
 mod tests {
     use super::*;
 
-    fn report(step: u64) -> Report {
+    fn report(step: u64) -> StepReport {
         let energy_error = if step == 7 { -0.5 } else { 0.25 };
         let kinetic = step as f64;
-        Report { step, kinetic, potential: -1.0, energy_error, forces: 3, ..Report::default() }
+        StepReport { step, kinetic, potential: -1.0, energy_error, forces: 3, ..StepReport::default() }
     }
 
     #[test]
     fn force_errors_are_reported_for_checked_steps() {
-        let mut history = History::new(50);
+        let mut history = RunHistory::new(50);
         assert_eq!(history.result(1)["force_error"], serde_json::Value::Null);
         for step in 0..=50 {
             let error = ForceError { rms: step as f64, median: 0.5, p99: 2.0 };
             let force_error = (step % 25 == 0).then_some(error);
-            history.push(Report { force_error, ..report(step) });
+            history.push(StepReport { force_error, ..report(step) });
         }
         let result = history.result(3);
         assert_eq!(result["force_error"]["step"], serde_json::json!([0, 25, 50]));
@@ -130,9 +130,9 @@ mod tests {
         assert_eq!(result["forces"], 153);
         // The number of checked steps is bounded.
         let error = ForceError { rms: 1.0, median: 1.0, p99: 1.0 };
-        let mut history = History::new(3 * REPORTED);
+        let mut history = RunHistory::new(3 * REPORTED);
         for step in 0..3 * REPORTED {
-            history.push(Report { force_error: Some(error), ..report(step) });
+            history.push(StepReport { force_error: Some(error), ..report(step) });
         }
         assert!(history.checked.len() as u64 <= REPORTED);
         assert_eq!(history.checked[0].0, 0);
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn many_steps_are_thinned_out_and_the_worst_and_last_are_kept() {
         for (steps, every) in [(0, 1), (3, 1), (9_999, 1), (10_000, 2), (45_000, 5)] {
-            let mut history = History::new(steps);
+            let mut history = RunHistory::new(steps);
             for step in 0..=steps {
                 history.push(report(step));
             }
@@ -153,6 +153,6 @@ mod tests {
             assert_eq!(result["energy"], steps as f64 - 1.0);
             assert_eq!(result["energy_error_max"], if steps < 7 { 0.25 } else { 0.5 });
         }
-        assert_eq!(History::new(u64::MAX).every, u64::MAX.div_ceil(REPORTED));
+        assert_eq!(RunHistory::new(u64::MAX).every, u64::MAX.div_ceil(REPORTED));
     }
 }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use springtide_runtime::malleable;
-use springtide_runtime::share::{Need, Version, Versioned};
+use springtide_runtime::share::{ObjectNeed, Version, Versioned};
 use springtide_runtime::work::{
     Checkpoint, Context, InputError, Job, Outcome, Registry, Stop, Task,
 };
@@ -21,16 +21,16 @@ use springtide_runtime::work::{
 use crate::bodies::Bodies;
 use crate::check::ForceError;
 use crate::domains::Domains;
-use crate::history::History;
+use crate::history::RunHistory;
 use crate::options::{BarnesHut, Broadcast, Distribution, Model, SnapshotFormat};
 use crate::picture::Camera;
 use crate::rungs::Rungs;
-use crate::shared::{Change, Positions, Setup};
-use crate::simulate::{self, First, Report, Simulation};
+use crate::shared::{PositionsChange, Positions, Setup};
+use crate::simulate::{self, InitialQuantities, StepReport, Simulation};
 use crate::{calibrate, check, forces, gadget, generate, read, write};
 
 use substep::Substep;
-use sums::Sums;
+use sums::AccelerationSums;
 
 impl Versioned for Setup {
     const NAME: &'static str = "barnes-hut.setup";
@@ -43,9 +43,9 @@ impl Versioned for Setup {
 
 impl Versioned for Positions {
     const NAME: &'static str = "barnes-hut.positions";
-    type Delta = Change;
+    type Delta = PositionsChange;
 
-    fn apply(&self, change: Change) -> Self {
+    fn apply(&self, change: PositionsChange) -> Self {
         self.changed(change)
     }
 }
@@ -106,7 +106,7 @@ impl Task for Forces {
         Pieces::of_both(cx, half(groups.start..middle), half(middle..groups.end))
     }
 
-    fn needs(&self) -> Vec<Need> {
+    fn needs(&self) -> Vec<ObjectNeed> {
         needs(self.setup, self.positions)
     }
 
@@ -120,8 +120,8 @@ impl Task for Forces {
 }
 
 /// The shared objects of each task on a version of the positions.
-fn needs(setup: Version, positions: Version) -> Vec<Need> {
-    vec![Need::of::<Setup>(0, setup), Need::of::<Positions>(0, positions)]
+fn needs(setup: Version, positions: Version) -> Vec<ObjectNeed> {
+    vec![ObjectNeed::of::<Setup>(0, setup), ObjectNeed::of::<Positions>(0, positions)]
 }
 
 impl Job for BarnesHut {
@@ -131,7 +131,7 @@ impl Job for BarnesHut {
 
     fn register(registry: &mut Registry) {
         registry.task::<Forces>().versioned::<Setup>().versioned::<Positions>();
-        registry.task::<Substep>().task::<Sums>();
+        registry.task::<Substep>().task::<AccelerationSums>();
         malleable::register::<Domains>(registry);
     }
 
@@ -178,7 +178,7 @@ impl Job for BarnesHut {
         self.run_steps(
             cx,
             setup,
-            RunState { simulation, camera, history: History::new(self.steps) },
+            RunState { simulation, camera, history: RunHistory::new(self.steps) },
         )
     }
 
@@ -203,9 +203,9 @@ impl Job for BarnesHut {
             (eta, rungs) => eta.is_none() && rungs.is_none(),
         };
         if !fit {
-            return Err(simulate::Broken::OtherRungs.into());
+            return Err(simulate::SimulationError::OtherRungs.into());
         }
-        let first = First { energy: first_energy, ..first };
+        let first = InitialQuantities { energy: first_energy, ..first };
         let simulation = Simulation::resume(bodies, &setup, dt, step, first).with_rungs(rungs);
         let (camera, history) = (camera.into_owned(), history.into_owned());
         self.run_steps(cx, setup, RunState { simulation, camera, history })
@@ -263,7 +263,7 @@ const BENCHMARK_BODIES: usize = 8000;
 struct RunState {
     simulation: Simulation,
     camera: Camera,
-    history: History,
+    history: RunHistory,
 }
 
 /// Publishes the positions to the nodes.
@@ -320,10 +320,10 @@ struct SavedRun<'a> {
     first_energy: f64,
     bodies: Cow<'a, Bodies>,
     camera: Cow<'a, Camera>,
-    history: Cow<'a, History>,
+    history: Cow<'a, RunHistory>,
     /// Its energy is above, for earlier versions.
     #[serde(default)]
-    first: First,
+    first: InitialQuantities,
     #[serde(default)]
     rungs: Option<Cow<'a, Rungs>>,
 }
@@ -367,14 +367,14 @@ impl BarnesHut {
                 cx.artifact(name, bytes);
                 Ok(())
             })?;
-            cx.say(line(&report));
+            cx.report_text(line(&report));
             if step > 0 {
                 cx.iteration_done();
                 cx.progress(step, self.steps, "steps");
             }
             if step >= self.steps {
                 if step > 0 {
-                    cx.say(publisher.line(simulation.bodies().len()));
+                    cx.report_text(publisher.line(simulation.bodies().len()));
                 }
                 return Ok(outcome(simulation.bodies(), &history));
             }
@@ -401,7 +401,7 @@ impl BarnesHut {
         simulation: &mut Simulation,
         setup: Version,
         positions: Version,
-    ) -> Result<Report, Stop> {
+    ) -> Result<StepReport, Stop> {
         let shared = cx.get::<Positions>(0, positions)?;
         let tree = shared.tree(&*cx.get::<Setup>(0, setup)?)?;
         let last_group = u32::try_from(tree.groups())?;
@@ -444,7 +444,7 @@ impl BarnesHut {
         let count = simulation.bodies().len();
         let sample = check::sample(count, self.check_bodies as usize, self.seed);
         let (bodies, grain) = (u32::try_from(count)?, self.grain);
-        let task = Sums { sample: sample.clone(), bodies, grain, setup, positions };
+        let task = AccelerationSums { sample: sample.clone(), bodies, grain, setup, positions };
         let sums: Vec<u8> = cx.call(task)?.0.into_iter().flatten().collect();
         let shared = cx.get::<Positions>(0, positions)?;
         Ok(simulation.force_error(&shared, &sample, &sums))
@@ -478,7 +478,7 @@ pub(crate) fn artefacts(
     Ok(())
 }
 
-pub(crate) fn line(report: &Report) -> String {
+pub(crate) fn line(report: &StepReport) -> String {
     let [x, y, z] = report.momentum;
     let mut line = format!(
         "step {}: energy {:.6} (error {:+.2e}), momentum ({x:+.2e}, {y:+.2e}, {z:+.2e}), angular \
@@ -499,7 +499,7 @@ pub(crate) fn due(every: u64, step: u64) -> bool {
     every > 0 && step.is_multiple_of(every)
 }
 
-pub(crate) fn outcome(bodies: &Bodies, history: &History) -> Outcome {
+pub(crate) fn outcome(bodies: &Bodies, history: &RunHistory) -> Outcome {
     Outcome { checksum: bodies.checksum(), result: history.result(bodies.len()) }
 }
 

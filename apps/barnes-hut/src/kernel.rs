@@ -20,7 +20,7 @@
 
 use std::ops::{Add, Mul, Sub};
 
-use crate::series::{self, Derivatives, Far, Frame, TERMS};
+use crate::series::{self, Derivatives, Far, SeriesGroup, TERMS};
 
 /// The number of bodies side by side: one 512-bit register of `f32`. Smaller registers are
 /// processed one after the other, for all simultaneous values must fit into registers.
@@ -113,7 +113,7 @@ pub(crate) enum Kernel {
 }
 
 /// The forces on each sink: acceleration x, y, z and potential.
-pub(crate) type Sums = [[f64; LANES]; 4];
+pub(crate) type SinkForces = [[f64; LANES]; 4];
 
 /// Parameters of all sources and sinks of a call.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +158,7 @@ impl Kernel {
         sources: &[[f32; 4]],
         sinks: &[Lanes],
         rule: Rule,
-        sums: &mut [Sums],
+        sums: &mut [SinkForces],
     ) {
         match self {
             Self::Portable => points::<Common>((), sources, sinks, rule, sums),
@@ -185,7 +185,7 @@ impl Kernel {
         self,
         sources: &[Far],
         quads: bool,
-        frame: &Frame,
+        frame: &SeriesGroup,
         sums: &mut Derivatives,
         taken: &mut Vec<u32>,
     ) {
@@ -205,7 +205,7 @@ impl Kernel {
         unit: f32,
         sinks: &[Lanes],
         potential: bool,
-        sums: &mut [Sums],
+        sums: &mut [SinkForces],
     ) {
         match self {
             Self::Portable => evaluate::<Common>((), series, unit, sinks, potential, sums),
@@ -217,7 +217,7 @@ impl Kernel {
     }
 
     /// Adds the forces of these far cells on the sinks.
-    pub(crate) fn quads(self, sources: &[Quad], sinks: &[Lanes], rule: Rule, sums: &mut [Sums]) {
+    pub(crate) fn quads(self, sources: &[Quad], sinks: &[Lanes], rule: Rule, sums: &mut [SinkForces]) {
         match self {
             Self::Portable => quads::<Common>((), sources, sinks, rule, sums),
             #[cfg(target_arch = "x86_64")]
@@ -314,7 +314,7 @@ fn expand<W: Wide>(
     proof: W::Proof,
     sources: &[Far],
     quads: bool,
-    frame: &Frame,
+    frame: &SeriesGroup,
     sums: &mut Derivatives,
     taken: &mut Vec<u32>,
 ) {
@@ -332,7 +332,7 @@ fn evaluate<W: Wide>(
     unit: f32,
     sinks: &[Lanes],
     potential: bool,
-    sums: &mut [Sums],
+    sums: &mut [SinkForces],
 ) {
     if potential {
         series::evaluate::<W, true>(proof, series, unit, sinks, sums);
@@ -344,14 +344,14 @@ fn evaluate<W: Wide>(
 /// The potential that a body adds to its own sum, for it is in its own list; it is subtracted
 /// later.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Own {
+pub(crate) struct SelfPotential {
     /// The parts of the inverse cube of the softening length; none if a body does not act on
     /// itself.
     parts: Option<[f32; 3]>,
     softening_squared: f32,
 }
 
-impl Own {
+impl SelfPotential {
     pub(crate) fn new(softening_squared: f32) -> Self {
         let parts = (softening_squared > POINT_BLIND)
             .then(|| inverse_cube((), Plain::splat((), softening_squared)).map(|part| part.0[0]));
@@ -423,7 +423,7 @@ fn points<W: Wide>(
     sources: &[[f32; 4]],
     sinks: &[Lanes],
     rule: Rule,
-    sums: &mut [Sums],
+    sums: &mut [SinkForces],
 ) {
     let all = (sources, sinks, rule.softening_squared, sums);
     match (rule.potential, rule.softening_squared > POINT_BLIND) {
@@ -438,7 +438,7 @@ fn points<W: Wide>(
 #[inline(always)]
 fn points_so<W: Wide, const POTENTIAL: bool, const BLIND: bool>(
     proof: W::Proof,
-    (sources, sinks, softening_squared, sums): (&[[f32; 4]], &[Lanes], f32, &mut [Sums]),
+    (sources, sinks, softening_squared, sums): (&[[f32; 4]], &[Lanes], f32, &mut [SinkForces]),
 ) {
     let softening_squared = W::splat(proof, softening_squared);
     let blind = W::splat(proof, POINT_BLIND);
@@ -535,7 +535,7 @@ fn quads<W: Wide>(
     sources: &[Quad],
     sinks: &[Lanes],
     rule: Rule,
-    sums: &mut [Sums],
+    sums: &mut [SinkForces],
 ) {
     let all = (sources, sinks, rule.softening_squared, sums);
     if rule.potential {
@@ -551,7 +551,7 @@ fn quads<W: Wide>(
 #[inline(always)]
 fn quads_so<W: Wide, const POTENTIAL: bool>(
     proof: W::Proof,
-    (sources, sinks, softening_squared, sums): (&[Quad], &[Lanes], f32, &mut [Sums]),
+    (sources, sinks, softening_squared, sums): (&[Quad], &[Lanes], f32, &mut [SinkForces]),
 ) {
     const SQUARE: f64 = ROOT_LEAD * ROOT_LEAD;
     let softening_squared = W::splat(proof, softening_squared);
@@ -603,14 +603,14 @@ fn quads_so<W: Wide, const POTENTIAL: bool>(
 }
 
 #[inline(always)]
-fn add_force<W: Wide>(sum: &mut Sums, first: usize, pulls: [W; 3], factor: f64) {
+fn add_force<W: Wide>(sum: &mut SinkForces, first: usize, pulls: [W; 3], factor: f64) {
     for (sum, pull) in sum.iter_mut().zip(pulls) {
         add(sum, first, pull, factor);
     }
 }
 
 #[inline(always)]
-fn add_depth<W: Wide>(sum: &mut Sums, first: usize, depth: W, factor: f64) {
+fn add_depth<W: Wide>(sum: &mut SinkForces, first: usize, depth: W, factor: f64) {
     add(&mut sum[3], first, depth, -factor);
 }
 

@@ -63,8 +63,8 @@ pub struct BarnesHut {
     pub force_error: Option<f64>,
 
     /// Highest moment of a far cell
-    #[arg(long, value_enum, default_value_t = Order::Quad)]
-    pub order: Order,
+    #[arg(long, value_enum, default_value_t = CellExpansion::Quad)]
+    pub order: CellExpansion,
 
     /// Leave a checkpoint behind every K steps, from which the run goes on should its root's node
     /// be lost; 0: never
@@ -394,7 +394,7 @@ pub enum Model {
 
 /// The form in which a far cell acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub enum Order {
+pub enum CellExpansion {
     /// As a point at its centre of mass
     Mono,
     /// With its quadrupole moment: dearer, more exact

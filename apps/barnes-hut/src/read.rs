@@ -23,14 +23,14 @@ pub struct FileError {
     /// The path of the file.
     pub file: PathBuf,
     /// The place of the mistake.
-    pub place: Place,
+    pub place: FilePosition,
     /// The kind of the mistake.
     pub reason: Reason,
 }
 
 /// A place in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum FilePosition {
     /// The file as a whole.
     Whole,
     /// A line of a CSV file, from 1.
@@ -41,13 +41,13 @@ pub enum Place {
     Row(usize, &'static str),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Whole => Ok(()),
-            Place::Line(line) => write!(f, ":{line}"),
-            Place::Cell(line, column) => write!(f, ":{line}: column {column}"),
-            Place::Row(row, column) => write!(f, ": row {row}, column {column}"),
+            FilePosition::Whole => Ok(()),
+            FilePosition::Line(line) => write!(f, ":{line}"),
+            FilePosition::Cell(line, column) => write!(f, ":{line}: column {column}"),
+            FilePosition::Row(row, column) => write!(f, ": row {row}, column {column}"),
         }
     }
 }
@@ -175,18 +175,18 @@ pub fn file(path: &Path) -> Result<Bodies, FileError> {
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|mut file| file.read_to_end(&mut bytes))
-        .map_err(|e| wrong((Place::Whole, Reason::Unreadable(e.to_string()))))?;
+        .map_err(|e| wrong((FilePosition::Whole, Reason::Unreadable(e.to_string()))))?;
     let bodies = match extension.as_deref() {
         Some("csv") => csv(&bytes),
         Some("npy") => npy(&bytes),
         Some("gadget") => gadget::read(&bytes),
         _ if gadget::is_one(&bytes) => gadget::read(&bytes),
-        _ => Err((Place::Whole, Reason::UnknownFormat)),
+        _ => Err((FilePosition::Whole, Reason::UnknownFormat)),
     };
     bodies.map_err(wrong)
 }
 
-pub(crate) type Mistake = (Place, Reason);
+pub(crate) type Mistake = (FilePosition, Reason);
 
 /// Parses the text of a CSV file.
 ///
@@ -195,7 +195,7 @@ pub(crate) type Mistake = (Place, Reason);
 pub fn csv(bytes: &[u8]) -> Result<Bodies, Mistake> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err((Place::Whole, Reason::Empty));
+        return Err((FilePosition::Whole, Reason::Empty));
     }
     let mut reader = ::csv::ReaderBuilder::new()
         .has_headers(false)
@@ -208,7 +208,7 @@ pub fn csv(bytes: &[u8]) -> Result<Bodies, Mistake> {
     for row in reader.records() {
         let row = row.map_err(|error| csv_mistake(bytes, &error))?;
         if std::mem::take(&mut header) {
-            let wrong = |reason| (Place::Line(line_of_record(bytes, row.position())), reason);
+            let wrong = |reason| (FilePosition::Line(line_of_record(bytes, row.position())), reason);
             for (i, name) in row.iter().enumerate() {
                 let Some(column) = COLUMNS.iter().position(|c| *c == name) else {
                     return Err(wrong(Reason::UnknownColumn(name.to_owned())));
@@ -227,7 +227,7 @@ pub fn csv(bytes: &[u8]) -> Result<Bodies, Mistake> {
             let text = from.and_then(|i| row.get(i)).unwrap_or_default();
             let value = text.parse().map_err(|_| Reason::NotANumber(text.to_owned()));
             values[column] = value.and_then(|value| allowed(value, column)).map_err(|reason| {
-                (Place::Cell(line_of_record(bytes, row.position()), COLUMNS[column]), reason)
+                (FilePosition::Cell(line_of_record(bytes, row.position()), COLUMNS[column]), reason)
             })?;
         }
         push(&mut bodies, values);
@@ -268,7 +268,7 @@ fn csv_mistake(text: &[u8], error: &::csv::Error) -> Mistake {
         ::csv::ErrorKind::Utf8 { .. } => Reason::NotText,
         _ => Reason::Unreadable(error.to_string()),
     };
-    (Place::Line(line), reason)
+    (FilePosition::Line(line), reason)
 }
 
 /// Parses the bytes of a `.npy` file.
@@ -276,7 +276,7 @@ fn csv_mistake(text: &[u8], error: &::csv::Error) -> Mistake {
 /// # Errors
 /// The place and the reason of the first mistake.
 pub fn npy(bytes: &[u8]) -> Result<Bodies, Mistake> {
-    let whole = |reason| (Place::Whole, reason);
+    let whole = |reason| (FilePosition::Whole, reason);
     if bytes.is_empty() {
         return Err(whole(Reason::Truncated { expected: 10, got: 0 }));
     }
@@ -297,7 +297,7 @@ pub fn npy(bytes: &[u8]) -> Result<Bodies, Mistake> {
     let end = start + length;
     let header = bytes.get(start..end).ok_or_else(|| cut(end))?;
     let header = std::str::from_utf8(header).map_err(|_| whole(Reason::NotText))?;
-    let header = Header::parse(header).map_err(whole)?;
+    let header = NpyHeader::parse(header).map_err(whole)?;
     let data = &bytes[end..];
 
     let wide = match header.kind.as_str() {
@@ -336,7 +336,7 @@ pub fn npy(bytes: &[u8]) -> Result<Bodies, Mistake> {
                 [a, b, c, d, e, f, g, h] => f64::from_le_bytes([a, b, c, d, e, f, g, h]),
                 _ => unreachable!("cells are of four or eight bytes"),
             };
-            values[column] = check(value, column, Place::Row(row, COLUMNS[column]))?;
+            values[column] = check(value, column, FilePosition::Row(row, COLUMNS[column]))?;
         }
         push(&mut bodies, values);
     }
@@ -345,18 +345,18 @@ pub fn npy(bytes: &[u8]) -> Result<Bodies, Mistake> {
 
 /// The contents of a `.npy` header.
 #[derive(Debug, Default)]
-struct Header {
+struct NpyHeader {
     kind: String,
     fortran: bool,
     shape: Vec<u64>,
 }
 
-impl Header {
+impl NpyHeader {
     /// Parses `{'descr': '<f8', 'fortran_order': False, 'shape': (3, 7), }`, with keys in any
     /// order.
     fn parse(text: &str) -> Result<Self, Reason> {
         let bad = Reason::NpyHeader;
-        let mut header = Header::default();
+        let mut header = NpyHeader::default();
         let (mut kind, mut fortran, mut shape) = (false, false, false);
         let mut rest = text.trim().strip_prefix('{').ok_or(bad("no opening brace"))?.trim_start();
         while !rest.starts_with('}') {
@@ -416,7 +416,7 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
     text[1..].split_once(quote)
 }
 
-pub(crate) fn check(value: f64, column: usize, place: Place) -> Result<f64, Mistake> {
+pub(crate) fn check(value: f64, column: usize, place: FilePosition) -> Result<f64, Mistake> {
     allowed(value, column).map_err(|reason| (place, reason))
 }
 
@@ -438,7 +438,7 @@ pub(crate) fn push(bodies: &mut Bodies, [x, y, z, vx, vy, vz, m]: [f64; 7]) {
 }
 
 pub(crate) fn some(bodies: Bodies) -> Result<Bodies, Mistake> {
-    if bodies.is_empty() { Err((Place::Whole, Reason::NoBodies)) } else { Ok(bodies) }
+    if bodies.is_empty() { Err((FilePosition::Whole, Reason::NoBodies)) } else { Ok(bodies) }
 }
 
 #[cfg(test)]

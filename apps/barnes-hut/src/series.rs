@@ -15,7 +15,7 @@
 //! Comput. Phys. 179, 27 (2002), there for cells on both sides. The softened derivatives follow by
 //! the chain rule.
 
-use crate::kernel::{LANES, Lanes, Quad, ROOT_LEAD, Sums, Wide, add, inverse_root};
+use crate::kernel::{LANES, Lanes, Quad, ROOT_LEAD, SinkForces, Wide, add, inverse_root};
 
 /// Indices of the first derivatives of order 0, 1, 2, 3 and 4.
 const AT: [usize; 5] = [0, 1, 4, 10, 20];
@@ -51,7 +51,7 @@ pub(crate) fn quads_side_by_side(quads: &[Quad], all: &mut Vec<Far>) {
 
 /// The group that a series belongs to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame {
+pub(crate) struct SeriesGroup {
     /// The middle of the group.
     pub middle: [f32; 3],
     /// The factor of all lengths, a power of two.
@@ -77,7 +77,7 @@ pub(crate) type Derivatives = [[f32; LANES]; TERMS];
 pub(crate) fn expand<W: Wide, const QUADS: bool>(
     proof: W::Proof,
     sources: &[Far],
-    frame: &Frame,
+    frame: &SeriesGroup,
     sums: &mut Derivatives,
     taken: &mut Vec<u32>,
 ) {
@@ -235,7 +235,7 @@ pub(crate) fn evaluate<W: Wide, const POTENTIAL: bool>(
     series: &[f32; TERMS],
     unit: f32,
     sinks: &[Lanes],
-    sums: &mut [Sums],
+    sums: &mut [SinkForces],
 ) {
     let (third, quarter, half) =
         (W::splat(proof, 1.0 / 3.0), W::splat(proof, 0.25), W::splat(proof, 0.5));
@@ -320,7 +320,7 @@ mod tests {
         [[0, 1, 2].map(|axis| std::array::from_fn(|lane| at(lane + 5 * axis)))]
     }
 
-    const FRAME: Frame = Frame {
+    const FRAME: SeriesGroup = SeriesGroup {
         middle: [0.0; 3],
         unit: 8.0,
         softening_squared: 0.01 * 64.0,
@@ -329,7 +329,7 @@ mod tests {
         allowed: 1e30,
     };
 
-    fn by_series(kernel: Kernel, sources: &[Far], frame: &Frame) -> (Sums, Vec<u32>) {
+    fn by_series(kernel: Kernel, sources: &[Far], frame: &SeriesGroup) -> (SinkForces, Vec<u32>) {
         let mut derivatives = [[0.0; LANES]; TERMS];
         let mut taken = Vec::new();
         kernel.expand(sources, true, frame, &mut derivatives, &mut taken);
@@ -377,7 +377,7 @@ mod tests {
             // Some at the middle itself, as near sources may be.
             let zero = [[0.0; 3]];
             let cells: Vec<Quad> = places.iter().chain(&zero).map(|p| cell(*p, 0.1)).collect();
-            let frame = Frame { allowed, softening_squared, ..FRAME };
+            let frame = SeriesGroup { allowed, softening_squared, ..FRAME };
             let sources = far(&cells);
             let (plain, taken) = by_series(Kernel::Portable, &sources, &frame);
             prop_assert!(plain.as_flattened().iter().all(|value| value.is_finite()));
@@ -390,7 +390,7 @@ mod tests {
             for kernel in Kernel::all() {
                 let (sums, also) = by_series(kernel, &sources, &frame);
                 prop_assert_eq!(&taken, &also, "{}", kernel.name());
-                let bits = |sums: &Sums| -> Vec<_> {
+                let bits = |sums: &SinkForces| -> Vec<_> {
                     sums.as_flattened().iter().map(|v| v.to_bits()).collect()
                 };
                 prop_assert_eq!(bits(&plain), bits(&sums), "{}", kernel.name());

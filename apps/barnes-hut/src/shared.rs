@@ -13,16 +13,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::bodies::Bodies;
-use crate::bounds::Bounds;
-use crate::delta::{self, BEFORE, Delta, Frame, Malformed};
-use crate::options::Order;
-use crate::tree::Tree;
+use crate::bounds::CubeBounds;
+use crate::delta::{self, BEFORE, Delta, PositionFrame, Malformed};
+use crate::options::CellExpansion;
+use crate::tree::BodyTree;
 
 /// The constants of a run: the computation of forces, and the masses. Published once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     /// The highest moment of a far cell.
-    pub order: Order,
+    pub order: CellExpansion,
     /// The opening angle, as size over distance.
     pub theta: f64,
     /// The Plummer softening length in the user's unit.
@@ -46,7 +46,7 @@ pub struct Setup {
 #[derive(Clone, Copy, Debug)]
 pub struct Accuracy {
     /// The highest moment of a far cell.
-    pub order: Order,
+    pub order: CellExpansion,
     /// The opening angle, as size over distance.
     pub theta: f64,
     /// The Plummer softening length in the user's unit.
@@ -100,30 +100,30 @@ impl Setup {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Positions {
     /// The present box, in the user's unit, and positions.
-    frame: Frame,
+    frame: PositionFrame,
     /// Up to [`BEFORE`] former frames, newest first, which decode the next change.
     ///
     /// Versions made by changes have them, so a late node that gets such a version whole can decode
     /// the next changes. The first positions of a root have none.
-    before: Vec<Frame>,
+    before: Vec<PositionFrame>,
     /// The error of a change that could not be decoded; then there are no positions.
     #[serde(skip)]
     broken: Option<Malformed>,
     /// Built by the first task of a node that needs it.
     #[serde(skip)]
-    tree: OnceLock<Tree>,
+    tree: OnceLock<BodyTree>,
 }
 
 /// The change from one version of the positions to the next.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Change {
+pub struct PositionsChange {
     delta: Delta,
     /// The sender of the change has its result already. It is not sent.
     #[serde(skip)]
     made: Option<Positions>,
 }
 
-impl Change {
+impl PositionsChange {
     /// The approximate number of bytes on the wire.
     pub fn wire_len(&self) -> usize {
         self.delta.wire_len()
@@ -132,7 +132,7 @@ impl Change {
 
 /// The reason why positions have no tree.
 #[derive(Debug, thiserror::Error)]
-pub enum NoTree {
+pub enum TreeError {
     /// Masses and positions do not belong together.
     #[error("positions of {positions} bodies cannot go with masses of {masses}")]
     Mismatch {
@@ -156,7 +156,7 @@ impl Positions {
     /// The side is at least a millionth of the softening length; smaller distances do not change
     /// forces.
     pub fn new(position: &[[f64; 3]], softening: f64) -> Self {
-        let (centre, side) = Bounds::of_all(position).cube(softening);
+        let (centre, side) = CubeBounds::of_all(position).cube(softening);
         let mut inside = Vec::with_capacity(position.len() * 12);
         for p in position {
             for axis in 0..3 {
@@ -164,10 +164,10 @@ impl Positions {
                 inside.extend_from_slice(&rounded.to_le_bytes());
             }
         }
-        Self::at(Frame { centre, side, inside: inside.into() }, Vec::new())
+        Self::at(PositionFrame { centre, side, inside: inside.into() }, Vec::new())
     }
 
-    fn at(frame: Frame, before: Vec<Frame>) -> Self {
+    fn at(frame: PositionFrame, before: Vec<PositionFrame>) -> Self {
         Self { frame, before, broken: None, tree: OnceLock::new() }
     }
 
@@ -182,35 +182,35 @@ impl Positions {
     }
 
     /// The change from these positions to `next`; none if it is not shorter than `next` itself.
-    pub fn change_to(&self, next: &Positions) -> Option<Change> {
+    pub fn change_to(&self, next: &Positions) -> Option<PositionsChange> {
         if self.len() > MOST_CHANGED {
             return None;
         }
         let delta = delta::encode(&self.frame, &self.before, &next.frame)?;
         let made = Some(Self::at(next.frame.clone(), self.become_before()));
-        Some(Change { delta, made }).filter(|change| change.wire_len() < next.wire_len())
+        Some(PositionsChange { delta, made }).filter(|change| change.wire_len() < next.wire_len())
     }
 
     /// Applies a change: the result has the bits of the argument of [`Positions::change_to`].
     ///
     /// A change of other positions gives positions of no bodies, which have [no
     /// tree](NoTree::Malformed).
-    pub fn changed(&self, change: Change) -> Self {
-        let Change { delta, made } = change;
+    pub fn changed(&self, change: PositionsChange) -> Self {
+        let PositionsChange { delta, made } = change;
         if let Some(made) = made {
             return made;
         }
         match delta::decode(&self.frame, &self.before, &delta) {
             Ok(frame) => Self::at(frame, self.become_before()),
             Err(why) => {
-                let nothing = Frame { inside: Bytes::new(), ..self.frame };
+                let nothing = PositionFrame { inside: Bytes::new(), ..self.frame };
                 Self { broken: Some(why), ..Self::at(nothing, Vec::new()) }
             }
         }
     }
 
     /// The former frames of the next version.
-    fn become_before(&self) -> Vec<Frame> {
+    fn become_before(&self) -> Vec<PositionFrame> {
         std::iter::once(&self.frame).chain(&self.before).take(BEFORE).cloned().collect()
     }
 
@@ -222,7 +222,7 @@ impl Positions {
     }
 
     /// The box and the positions in it.
-    pub fn frame(&self) -> &Frame {
+    pub fn frame(&self) -> &PositionFrame {
         &self.frame
     }
 
@@ -255,14 +255,14 @@ impl Positions {
     /// # Errors
     /// [`NoTree`] if the setup is for another number of bodies, or the positions could not be
     /// decoded.
-    pub fn tree(&self, setup: &Setup) -> Result<&Tree, NoTree> {
+    pub fn tree(&self, setup: &Setup) -> Result<&BodyTree, TreeError> {
         if let Some(why) = self.broken {
             return Err(why.into());
         }
         if self.len() != setup.len() {
-            return Err(NoTree::Mismatch { positions: self.len(), masses: setup.len() });
+            return Err(TreeError::Mismatch { positions: self.len(), masses: setup.len() });
         }
-        Ok(self.tree.get_or_init(|| Tree::build(self, setup)))
+        Ok(self.tree.get_or_init(|| BodyTree::build(self, setup)))
     }
 }
 
@@ -325,7 +325,7 @@ mod tests {
         };
         let setup = Setup::new(&bodies, job.accuracy());
         let mut all = Vec::new();
-        simulate::alone(bodies, &setup, job.time_step(), steps, |simulation, _| {
+        simulate::run(bodies, &setup, job.time_step(), steps, |simulation, _| {
             all.push(simulation.positions());
         })
         .unwrap();
@@ -371,7 +371,7 @@ mod tests {
     fn setups_without_an_error_are_read() {
         #[derive(Serialize)]
         struct Earlier {
-            order: Order,
+            order: CellExpansion,
             theta: f64,
             softening: f64,
             leaf: u32,
@@ -380,7 +380,7 @@ mod tests {
             #[serde(with = "serde_bytes")]
             masses: Vec<u8>,
         }
-        let (order, theta, softening, leaf, group) = (Order::Quad, 0.7, 0.01, 16, 256);
+        let (order, theta, softening, leaf, group) = (CellExpansion::Quad, 0.7, 0.01, 16, 256);
         let masses = 0.25f32.to_le_bytes().to_vec();
         let earlier = Earlier { order, theta, softening, leaf, group, mass_unit: 2.0, masses };
         let setup: Setup = decode_payload(&encode_payload(&earlier).unwrap()).unwrap();
@@ -401,7 +401,7 @@ mod tests {
         let change = all[0].change_to(&all[1]).unwrap();
         let broken = all[1].changed(copy(&change));
         let error = broken.tree(&setup).unwrap_err();
-        assert!(matches!(error, NoTree::Malformed(_)), "{error}");
+        assert!(matches!(error, TreeError::Malformed(_)), "{error}");
         // Nor do later changes give positions.
         let next = all[1].change_to(&all[2]).unwrap();
         let error = broken.changed(copy(&next)).tree(&setup).unwrap_err();

@@ -12,11 +12,11 @@ use crate::check::{self, ForceError};
 use crate::forces::{self, BYTES_A_BODY};
 use crate::rungs::Rungs;
 use crate::shared::{Positions, Setup};
-use crate::tree::Tree;
+use crate::tree::BodyTree;
 
 /// The quantities that are reported after each step, all at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct StepReport {
     /// The number of completed steps.
     pub step: u64,
     /// The sum of half mass times velocity squared.
@@ -46,7 +46,7 @@ pub struct Report {
     pub force_error: Option<ForceError>,
 }
 
-impl Report {
+impl StepReport {
     /// Kinetic and potential energy.
     pub fn energy(&self) -> f64 {
         self.kinetic + self.potential
@@ -55,7 +55,7 @@ impl Report {
 
 /// The initial values of conserved quantities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct First {
+pub struct InitialQuantities {
     /// Kinetic and potential energy.
     pub energy: f64,
     /// The angular momentum: see [`Report::angular_momentum`].
@@ -64,7 +64,7 @@ pub struct First {
     pub turning: f64,
 }
 
-impl First {
+impl InitialQuantities {
     /// The values of [`Report::energy_error`] and [`Report::angular_momentum_error`] for these
     /// quantities.
     pub(crate) fn errors(&self, energy: f64, angular_momentum: [f64; 3]) -> [f64; 2] {
@@ -83,8 +83,8 @@ pub struct Simulation {
     dt: f64,
     softening: f64,
     mass_unit: f64,
-    first: First,
-    report: Report,
+    first: InitialQuantities,
+    report: StepReport,
     /// The rungs with block time steps; without, all bodies have one step.
     rungs: Option<Rungs>,
     /// Forces computed since the base step began.
@@ -93,7 +93,7 @@ pub struct Simulation {
 
 /// The reason why a simulation cannot start or continue.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
+pub enum SimulationError {
     /// A position or velocity is not a finite number.
     #[error(
         "step {step}: body {body} has left the range of numbers; a smaller --dt or a larger \
@@ -122,7 +122,7 @@ pub enum Broken {
 /// format.
 pub struct Forces<'a> {
     /// The tree that defines the order.
-    pub tree: &'a Tree,
+    pub tree: &'a BodyTree,
     /// The pieces of the forces.
     pub pieces: Vec<&'a [u8]>,
 }
@@ -134,7 +134,7 @@ impl Simulation {
     pub fn new(bodies: Bodies, setup: &Setup, dt: f64) -> Self {
         let acceleration = vec![[0.0; 3]; bodies.len()];
         let (softening, mass_unit) = (setup.softening, setup.mass_unit);
-        let (first, report) = (First::default(), Report::default());
+        let (first, report) = (InitialQuantities::default(), StepReport::default());
         Self {
             bodies,
             acceleration,
@@ -159,7 +159,7 @@ impl Simulation {
     /// `first` has its initial values. Between drift and forces the bodies and rungs are the whole
     /// state; the accelerations are used up. The next call must accept the forces at
     /// [`Simulation::positions`].
-    pub fn resume(bodies: Bodies, setup: &Setup, dt: f64, step: u64, first: First) -> Self {
+    pub fn resume(bodies: Bodies, setup: &Setup, dt: f64, step: u64, first: InitialQuantities) -> Self {
         let mut simulation = Self::new(bodies, setup, dt);
         simulation.report.step = step;
         simulation.first = first;
@@ -167,7 +167,7 @@ impl Simulation {
     }
 
     /// The initial values of conserved quantities, once the first forces are accepted.
-    pub fn first(&self) -> First {
+    pub fn first(&self) -> InitialQuantities {
         self.first
     }
 
@@ -199,7 +199,7 @@ impl Simulation {
     }
 
     /// The groups of the tree with a body whose forces are needed, in ascending order.
-    pub fn active_groups(&self, tree: &Tree) -> Vec<u32> {
+    pub fn active_groups(&self, tree: &BodyTree) -> Vec<u32> {
         let active = |group: &usize| {
             let bodies = &tree.order()[tree.bodies(*group..group + 1)];
             bodies.iter().any(|&body| self.is_active(body as usize))
@@ -213,7 +213,7 @@ impl Simulation {
     /// # Errors
     /// [`Broken::NotFinite`].
     /// [`Broken::NotFinite`].
-    pub fn advance(&mut self) -> Result<(), Broken> {
+    pub fn advance(&mut self) -> Result<(), SimulationError> {
         if self.wants_all() {
             self.report.step += 1;
             self.forces = 0;
@@ -239,7 +239,7 @@ impl Simulation {
     ///
     /// # Errors
     /// [`Broken::WrongForces`], [`Broken::NotFinite`].
-    pub fn accept(&mut self, at: &Positions, forces: &Forces) -> Result<Report, Broken> {
+    pub fn accept(&mut self, at: &Positions, forces: &Forces) -> Result<StepReport, SimulationError> {
         let mut twice_potential = 0.0;
         self.take(at, forces, 0..forces.tree.groups(), |mass, potential| {
             twice_potential += mass * potential;
@@ -257,7 +257,7 @@ impl Simulation {
         let energy = self.report.energy();
         if self.report.step == 0 {
             self.first =
-                First { energy, angular_momentum: turning.sum, turning: turning.magnitudes };
+                InitialQuantities { energy, angular_momentum: turning.sum, turning: turning.magnitudes };
         }
         [self.report.energy_error, self.report.angular_momentum_error] =
             self.first.errors(energy, turning.sum);
@@ -276,7 +276,7 @@ impl Simulation {
         at: &Positions,
         groups: &[u32],
         forces: &Forces,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), SimulationError> {
         self.take(at, forces, groups.iter().map(|group| *group as usize), |_, _| ())?;
         self.kick();
         self.begin_steps();
@@ -311,14 +311,14 @@ impl Simulation {
         forces: &Forces,
         groups: impl Iterator<Item = usize> + Clone,
         mut each: impl FnMut(f64, f64),
-    ) -> Result<(), Broken> {
+    ) -> Result<(), SimulationError> {
         let tree = forces.tree;
         let order = |group: usize| &tree.order()[tree.bodies(group..group + 1)];
         let due: usize = groups.clone().map(|group| order(group).len()).sum();
         let expected = due * BYTES_A_BODY;
         let got = forces.pieces.iter().map(|piece| piece.len()).sum();
         if got != expected || tree.order().len() != self.bodies.len() {
-            return Err(Broken::WrongForces { expected, got });
+            return Err(SimulationError::WrongForces { expected, got });
         }
         // From units of the box to the user's: powers of two, so exact.
         let potential_unit = self.mass_unit / at.side();
@@ -367,9 +367,9 @@ impl Simulation {
         }
     }
 
-    fn check(&self) -> Result<(), Broken> {
+    fn check(&self) -> Result<(), SimulationError> {
         match self.bodies.first_not_finite() {
-            Some(body) => Err(Broken::NotFinite { step: self.report.step, body }),
+            Some(body) => Err(SimulationError::NotFinite { step: self.report.step, body }),
             None => Ok(()),
         }
     }
@@ -382,7 +382,7 @@ impl Simulation {
 ///
 /// # Panics
 /// Panics if there is no such group in the tree.
-pub fn accelerations(tree: &Tree, groups: &[u32]) -> Vec<u8> {
+pub fn accelerations(tree: &BodyTree, groups: &[u32]) -> Vec<u8> {
     let mut bytes = Vec::new();
     // Neighbours share lists, so they are computed together.
     for row in groups.chunk_by(|a, b| a + 1 == *b) {
@@ -398,26 +398,26 @@ pub fn accelerations(tree: &Tree, groups: &[u32]) -> Vec<u8> {
 ///
 /// # Errors
 /// [`Broken`].
-pub fn alone(
+pub fn run(
     bodies: Bodies,
     setup: &Setup,
     dt: f64,
     steps: u64,
-    each: impl FnMut(&Simulation, &Report),
-) -> Result<Bodies, Broken> {
-    alone_with(Simulation::new(bodies, setup, dt), setup, steps, each)
+    each: impl FnMut(&Simulation, &StepReport),
+) -> Result<Bodies, SimulationError> {
+    run_simulation(Simulation::new(bodies, setup, dt), setup, steps, each)
 }
 
 /// Runs a simulation before its first step: see [`alone`].
 ///
 /// # Errors
 /// [`Broken`].
-pub fn alone_with(
+pub fn run_simulation(
     mut simulation: Simulation,
     setup: &Setup,
     steps: u64,
-    mut each: impl FnMut(&Simulation, &Report),
-) -> Result<Bodies, Broken> {
+    mut each: impl FnMut(&Simulation, &StepReport),
+) -> Result<Bodies, SimulationError> {
     loop {
         let positions = simulation.positions();
         let tree = positions.tree(setup).expect("the setup was made from these bodies");
@@ -441,11 +441,11 @@ pub fn alone_with(
 mod tests {
     use super::*;
     use crate::generate;
-    use crate::options::{BarnesHut, Model, Order};
+    use crate::options::{BarnesHut, Model, CellExpansion};
     use crate::shared::Accuracy;
 
     fn accuracy(theta: f64, softening: f64) -> Accuracy {
-        Accuracy { order: Order::Quad, theta, softening, leaf: 16, group: 64 }
+        Accuracy { order: CellExpansion::Quad, theta, softening, leaf: 16, group: 64 }
     }
 
     #[test]
@@ -460,7 +460,7 @@ mod tests {
         let off_after = |steps: u64| {
             let dt = std::f64::consts::TAU * 2f64.sqrt() / steps as f64;
             let mut worst: f64 = 0.0;
-            let end = alone(start.clone(), &setup, dt, steps, |_, report| {
+            let end = run(start.clone(), &setup, dt, steps, |_, report| {
                 worst = worst.max(report.energy_error.abs());
                 assert!(report.momentum.iter().all(|p| p.abs() < 1e-6));
             });
@@ -480,7 +480,7 @@ mod tests {
         let start = Bodies::clone(&bodies);
         let setup = Setup::new(&bodies, accuracy(0.5, 0.02));
         let mut reports = Vec::new();
-        alone(bodies, &setup, 1.0 / 64.0, 20, |_, report| reports.push(*report)).unwrap();
+        run(bodies, &setup, 1.0 / 64.0, 20, |_, report| reports.push(*report)).unwrap();
         assert_eq!(reports.len(), 21);
         assert_eq!(reports[0].energy_error, 0.0);
         assert!((reports[0].energy() + 0.25).abs() < 0.02, "{:?}", reports[0]);
@@ -499,7 +499,7 @@ mod tests {
         let setup = Setup::new(&bodies, Accuracy { softening: 0.05, ..options.accuracy() });
         let error = |dt: f64, steps| {
             let mut last = 0.0;
-            alone(bodies.clone(), &setup, dt, steps, |_, report| last = report.energy_error)
+            run(bodies.clone(), &setup, dt, steps, |_, report| last = report.energy_error)
                 .unwrap();
             f64::abs(last)
         };
@@ -573,7 +573,7 @@ mod tests {
         let simulation = Simulation::new(bodies.clone(), &setup, dt).with_rungs(rungs);
         let (mut worst, mut forces) = (0.0, 0);
         let steps = (end / dt).round() as u64;
-        let end = alone_with(simulation, &setup, steps, |_, report| {
+        let end = run_simulation(simulation, &setup, steps, |_, report| {
             worst = f64::max(worst, report.energy_error.abs());
             forces += report.forces;
         });
@@ -614,7 +614,7 @@ mod tests {
         let forces = Forces { tree, pieces: vec![&[0; 16][..]; 9] };
         assert!(matches!(
             simulation.accept(&positions, &forces),
-            Err(Broken::WrongForces { expected: 160, got: 144 })
+            Err(SimulationError::WrongForces { expected: 160, got: 144 })
         ));
         let other = Setup::new(&generate::plummer(11, 1), accuracy(0.5, 0.0));
         assert!(simulation.positions().tree(&other).is_err());

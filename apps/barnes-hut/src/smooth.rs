@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use crate::delta::{
-    Reader, Writer, bits, code_bits, ordered, put_code, take_code, unzigzag, zigzag,
+    CodeReader, Writer, bits, code_bits, ordered, put_code, take_code, unzigzag, zigzag,
 };
 
 /// The approximate number of codes from one flush to the next.
@@ -51,7 +51,7 @@ const FIRST: u32 = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Track {
     /// The coding of each column's numbers.
-    columns: &'static [Counts],
+    columns: &'static [ColumnCoding],
     /// The last frames, newest first.
     frames: VecDeque<Vec<f32>>,
     /// The mean code of each column since [`TELLING`] frames are known, times 2^[`SLOW`].
@@ -60,7 +60,7 @@ pub(crate) struct Track {
 
 /// The coding of a column's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counts {
+pub(crate) enum ColumnCoding {
     /// Differences count the representable numbers of single precision.
     InOrder,
     /// The numbers are whole, and less than two to the power of 31.
@@ -73,14 +73,14 @@ pub(crate) struct NoFrame;
 
 impl Track {
     /// An empty track; its rows have these columns.
-    pub(crate) fn new(columns: &'static [Counts]) -> Self {
+    pub(crate) fn new(columns: &'static [ColumnCoding]) -> Self {
         Self { columns, frames: VecDeque::new(), means: Means::of(columns.len()).0 }
     }
 
     /// Continues rows of other tracks with these columns, each given by its track and row. The
     /// numbers of each column have changed by `moved` since.
     pub(crate) fn of_rows(
-        columns: &'static [Counts],
+        columns: &'static [ColumnCoding],
         rows: &[(&Self, usize)],
         moved: &[f64],
     ) -> Self {
@@ -105,12 +105,12 @@ impl Track {
         &self,
         numbers: &[A],
         with: &[B],
-        of: impl Fn(A, B, Counts) -> T,
+        of: impl Fn(A, B, ColumnCoding) -> T,
     ) -> Vec<T> {
         let both = numbers.iter().zip(with);
         // With one coding for all columns this loop is vectorised.
-        if self.columns.iter().all(|counts| *counts == Counts::InOrder) {
-            return both.map(|(number, with)| of(*number, *with, Counts::InOrder)).collect();
+        if self.columns.iter().all(|counts| *counts == ColumnCoding::InOrder) {
+            return both.map(|(number, with)| of(*number, *with, ColumnCoding::InOrder)).collect();
         }
         let counts = self.columns.iter().cycle();
         both.zip(counts).map(|((number, with), counts)| of(*number, *with, *counts)).collect()
@@ -306,7 +306,7 @@ impl Means {
         if codes.len().saturating_mul(8) < count {
             return None;
         }
-        let mut reader = Reader::new(codes);
+        let mut reader = CodeReader::new(codes);
         let mut values = vec![0; count];
         for row in values.chunks_mut(self.0.len()) {
             for (column, value) in row.iter_mut().enumerate() {
@@ -324,25 +324,25 @@ fn rounded(sum: f64, last: f32) -> f32 {
 }
 
 /// The difference of a number from its forecast.
-fn difference(number: f32, expected: f32, counts: Counts) -> u32 {
-    debug_assert!(counts == Counts::InOrder || f64::from(number) == f64::from(number as i32));
+fn difference(number: f32, expected: f32, counts: ColumnCoding) -> u32 {
+    debug_assert!(counts == ColumnCoding::InOrder || f64::from(number) == f64::from(number as i32));
     zigzag(place(number, counts).wrapping_sub(place(expected, counts)))
 }
 
 /// The number with this difference from its forecast: see [`difference`].
-fn apply_difference(expected: f32, value: u32, counts: Counts) -> f32 {
+fn apply_difference(expected: f32, value: u32, counts: ColumnCoding) -> f32 {
     let place = place(expected, counts).wrapping_add(unzigzag(value));
     match counts {
-        Counts::InOrder => f32::from_bits(bits(place)),
-        Counts::Whole => place as f32,
+        ColumnCoding::InOrder => f32::from_bits(bits(place)),
+        ColumnCoding::Whole => place as f32,
     }
 }
 
 /// The position of a number among all numbers of its coding; one that is not whole is rounded.
-fn place(number: f32, counts: Counts) -> i32 {
+fn place(number: f32, counts: ColumnCoding) -> i32 {
     match counts {
-        Counts::InOrder => ordered(number.to_bits()),
-        Counts::Whole => nearest_whole(number.into()) as i32,
+        ColumnCoding::InOrder => ordered(number.to_bits()),
+        ColumnCoding::Whole => nearest_whole(number.into()) as i32,
     }
 }
 
@@ -414,7 +414,7 @@ pub(crate) fn take_number(bytes: &mut &[u8]) -> Option<u32> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Counts::{InOrder, Whole};
+    use super::ColumnCoding::{InOrder, Whole};
     use super::*;
 
     proptest! {

@@ -5,9 +5,9 @@
 
 use crate::forces::Lists;
 use crate::kernel::{Kernel, LANES, Quad, Rule};
-use crate::options::Order;
+use crate::options::CellExpansion;
 use crate::shared::{Positions, Setup};
-use crate::tree::Tree;
+use crate::tree::BodyTree;
 
 /// Interactions of all bodies: the number of pairs of a body and a list's entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,12 +21,12 @@ pub struct Interactions {
 }
 
 /// Builds a tree and drops it; calls `lap` with each stage's name at its end.
-pub fn tree(positions: &Positions, setup: &Setup, lap: &mut dyn FnMut(&'static str)) -> Tree {
-    Tree::build_in_stages(positions, setup, lap)
+pub fn tree(positions: &Positions, setup: &Setup, lap: &mut dyn FnMut(&'static str)) -> BodyTree {
+    BodyTree::build_in_stages(positions, setup, lap)
 }
 
 /// Makes the lists of all groups without computing forces.
-pub fn lists(tree: &Tree) -> Interactions {
+pub fn lists(tree: &BodyTree) -> Interactions {
     let mut lists = Lists::new(tree, Kernel::best(), false);
     let mut all = Interactions::default();
     for group in 0..tree.groups() {
@@ -48,7 +48,7 @@ pub fn lists(tree: &Tree) -> Interactions {
 /// # Panics
 /// Panics if there is no such code.
 /// If there is no such code.
-pub fn kernel(code: usize, order: Order, sinks: usize, sources: usize, rounds: usize) -> u64 {
+pub fn kernel(code: usize, order: CellExpansion, sinks: usize, sources: usize, rounds: usize) -> u64 {
     let kernel = Kernel::all()[code];
     let vectors = sinks.div_ceil(LANES);
     let at = |i: usize| (i as f32 * 0.618_034).fract() - 0.5;
@@ -62,8 +62,8 @@ pub fn kernel(code: usize, order: Order, sinks: usize, sources: usize, rounds: u
     let rule = Rule { softening_squared: 1e-8, potential: false };
     for _ in 0..rounds {
         match order {
-            Order::Mono => kernel.points(&points, &sinks, rule, &mut sums),
-            Order::Quad | Order::Series => kernel.quads(&quads, &sinks, rule, &mut sums),
+            CellExpansion::Mono => kernel.points(&points, &sinks, rule, &mut sums),
+            CellExpansion::Quad | CellExpansion::Series => kernel.quads(&quads, &sinks, rule, &mut sums),
         }
         std::hint::black_box(&mut sums);
     }

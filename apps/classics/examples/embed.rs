@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide::App;
-use springtide_actors::supervise::{Limits, supervise};
+use springtide_actors::supervise::{RestartLimits, supervise};
 use springtide_runtime::remote_message;
 use springtide_runtime::work::{Context as Cx, Job, Outcome, Registry, Stop, Task};
 
@@ -68,7 +68,7 @@ impl Actor for Greeter {
 
 #[derive(Serialize, Deserialize)]
 struct Greet {
-    whom: String,
+    name: String,
 }
 
 remote_message! { "embed.greet" => Greet -> String; }
@@ -80,7 +80,7 @@ impl Handler<Greet> for Greeter {
         self.greeted += 1;
         format!(
             "hello {}, you are number {} here (process {})",
-            greet.whom,
+            greet.name,
             self.greeted,
             std::process::id()
         )
@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     let app =
         App::new("embed", env!("CARGO_PKG_VERSION")).embedded_job::<CountPrimes>().actors(|hub| {
             let make = || Greeter { greeted: 0 };
-            supervise(hub, "greeter", Limits::default(), make, |p| p.accepts::<Greet>());
+            supervise(hub, "greeter", RestartLimits::default(), make, |p| p.accepts::<Greet>());
         });
     app.embed("2x1", async |grid| {
         let ended = grid.run(CountPrimes { below: 2_000_000 }, |_| {}).await?;
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
         }
         for node in grid.nodes().await {
             let greeter = grid.hub().remote::<Greeter>(&node, "greeter");
-            let answer = greeter.send(Greet { whom: "world".to_owned() }).await;
+            let answer = greeter.send(Greet { name: "world".to_owned() }).await;
             println!("{node}: {}", answer.unwrap_or_else(|error| error.to_string()));
         }
         Ok(())

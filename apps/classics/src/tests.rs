@@ -8,7 +8,7 @@ use bytes::Bytes;
 use clap::{Args, Command};
 use proptest::prelude::*;
 use springtide_runtime::work::solo;
-use springtide_runtime::work::{Job, Note, Outcome, PoolConfig, Registry, encode_job};
+use springtide_runtime::work::{Job, ProgressReport, Outcome, PoolConfig, Registry, encode_job};
 
 use super::cities::Map;
 use super::*;
@@ -27,7 +27,7 @@ fn run<J: Job + Args>(options: &str, threads: usize) -> (Outcome, BTreeMap<Strin
     let files = Arc::new(Mutex::new(BTreeMap::new()));
     let kept = files.clone();
     let note = move |note| {
-        if let Note::Artifact { name, bytes } = note {
+        if let ProgressReport::Artifact { name, bytes } = note {
             kept.lock().unwrap().insert(name, bytes);
         }
     };

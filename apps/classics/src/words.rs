@@ -38,7 +38,7 @@ impl Job for Words {
     const ABOUT: &'static str = "How often each word stands in a text: input files";
 
     fn register(registry: &mut Registry) {
-        registry.task::<Part>();
+        registry.task::<TextPart>();
     }
 
     fn prepare(&mut self) -> Result<(), InputError> {
@@ -48,8 +48,8 @@ impl Job for Words {
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
         let Words { text, grain, top } = self;
-        let end = cx.file(&text)?.metadata()?.len();
-        let counts = cx.call(Part { text: text.clone(), length: end, from: 0, end, grain })?;
+        let end = cx.input_file(&text)?.metadata()?.len();
+        let counts = cx.call(TextPart { text: text.clone(), length: end, from: 0, end, grain })?;
         let words: u64 = counts.values().sum();
         let bytes = counts.iter().flat_map(|(word, count)| {
             word.bytes().chain(std::iter::once(0)).chain(count.to_le_bytes())
@@ -67,7 +67,7 @@ impl Job for Words {
 
 /// The task: the words that start in a part of the file.
 #[derive(Serialize, Deserialize)]
-struct Part {
+struct TextPart {
     text: String,
     /// The length of the whole file on the root's node.
     length: u64,
@@ -76,21 +76,21 @@ struct Part {
     grain: u64,
 }
 
-impl Task for Part {
+impl Task for TextPart {
     type Output = BTreeMap<String, u64>;
     const NAME: &'static str = "words.part";
 
     fn run(self, cx: &Context) -> Result<Self::Output, Stop> {
-        let Part { text, length, from, end, grain } = self;
+        let TextPart { text, length, from, end, grain } = self;
         if end - from <= grain {
-            let path = cx.file(&text)?;
+            let path = cx.input_file(&text)?;
             check_length(&path, length)?;
             return Ok(count(&path, from, end)?);
         }
         let middle = from + (end - from) / 2;
         let (mut left, right) = cx.join(
-            Part { text: text.clone(), length, from, end: middle, grain },
-            Part { text, length, from: middle, end, grain },
+            TextPart { text: text.clone(), length, from, end: middle, grain },
+            TextPart { text, length, from: middle, end, grain },
         )?;
         for (word, count) in right {
             *left.entry(word).or_default() += count;

@@ -1,7 +1,7 @@
 //! Checks of the adaptation parameters of jobs.
 
 use springtide_actors::job::JobParams;
-use springtide_actors::policy::Frame;
+use springtide_actors::policy::JobBounds;
 
 use crate::exit::Failed;
 
@@ -19,7 +19,7 @@ pub fn check_settings(
 
 /// The contradictions among a job's adaptation parameters, on this number of nodes.
 pub fn contradictions(params: &JobParams, existing: u32) -> Vec<String> {
-    let frame = Frame {
+    let frame = JobBounds {
         min_nodes: params.min_nodes,
         max_nodes: params.max_nodes,
         existing_nodes: Some(existing),

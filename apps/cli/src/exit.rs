@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use springtide_actors::enrol::BookError;
+use springtide_actors::enrol::EnrolmentStoreError;
 use springtide_actors::job::{AssignError, JobError};
 use springtide_actors::node::NodeError;
 use springtide_actors::scheduler::{DrainError, SubmitError};
@@ -169,8 +169,8 @@ impl From<NetError> for Failed {
     }
 }
 
-impl From<BookError> for Failed {
-    fn from(error: BookError) -> Self {
+impl From<EnrolmentStoreError> for Failed {
+    fn from(error: EnrolmentStoreError) -> Self {
         Self::failure(error)
     }
 }
@@ -257,9 +257,9 @@ mod tests {
 
     #[test]
     fn a_refused_link_has_the_exit_of_its_reason_and_not_of_its_text() {
-        use springtide_runtime::net::{Address, Why};
-        let gone = |why| Failed::from(RemoteError::Gone { node: "head".into(), why }).exit;
-        let refused = |reason| gone(Why::refused(reason, "no"));
+        use springtide_runtime::net::{Address, LinkError};
+        let gone = |why| Failed::from(RemoteError::Gone { node: "head".into(), reason: why }).exit;
+        let refused = |reason| gone(LinkError::refused(reason, "no"));
         assert_eq!(refused(RefuseReason::Protocol), Exit::Version);
         assert_eq!(refused(RefuseReason::Alpn), Exit::Version);
         assert_eq!(refused(RefuseReason::Grid), Exit::Auth);
@@ -268,7 +268,7 @@ mod tests {
         assert_eq!(gone("the certificate (Protocol) of grid".into()), Exit::Failure);
         let why = RemoteError::Gone {
             node: "head".into(),
-            why: Why::refused(RefuseReason::NoCertificate, "no"),
+            reason: LinkError::refused(RefuseReason::NoCertificate, "no"),
         };
         let address = Address::Socket("127.0.0.1:1".parse().unwrap());
         assert_eq!(Failed::from(NodeError::HeadGone { address, why }).exit, Exit::Auth);

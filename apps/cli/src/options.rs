@@ -15,7 +15,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a choice of the config's keywords.
-pub fn words<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+pub fn keyword_parser<T>(words: &'static [&'static str]) -> impl TypedValueParser<Value = T>
 where
     T: std::str::FromStr<Err = String> + Clone + Send + Sync + 'static,
 {

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
-use springtide_actors::job::{JobEnded, JobError, JobReport};
+use springtide_actors::job::{JobEndReport, JobError, JobReport};
 use springtide_runtime::meter::{Histogram, Histograms, Statistics, StealCounts, ThreadState};
 use springtide_runtime::work::Outcome;
 use springtide_runtime::work::solo::SoloReport;
@@ -32,7 +32,7 @@ pub struct RunEnd {
 
 impl RunEnd {
     /// The end of a job as its client received it.
-    pub fn of(job: &str, ended: &JobEnded) -> Self {
+    pub fn of(job: &str, ended: &JobEndReport) -> Self {
         let outcome = ended.outcome.clone().map_err(|error| error.to_string());
         // A job without a coordinator has no report.
         let report = Some(ended.report.clone()).filter(|report| *report != JobReport::default());
@@ -259,7 +259,7 @@ impl RunEnd {
 }
 
 /// The end of a job for its report, with the exit code.
-pub fn conclude(name: &str, ended: JobEnded) -> (RunEnd, Exit) {
+pub fn conclude(name: &str, ended: JobEndReport) -> (RunEnd, Exit) {
     let exit = match &ended.outcome {
         Ok(_) => Exit::Ok,
         Err(JobError::Start { .. }) => Exit::NotPlaced,

@@ -20,9 +20,9 @@ enum Comparison {
 }
 
 /// A row: name, number of a run, decimal digits, and comparison with the first run.
-type Row = (&'static str, fn(&RunSeries) -> Option<f64>, usize, Comparison);
+type ComparisonRow = (&'static str, fn(&RunSeries) -> Option<f64>, usize, Comparison);
 
-const ROWS: [Row; 14] = [
+const ROWS: [ComparisonRow; 14] = [
     ("runtime, s", |run| Some(run.wall_s).filter(|s| *s > 0.0), 1, Comparison::Percent),
     ("iterations", |run| whole(run.iterations_s.len()), 0, Comparison::Nothing),
     ("iteration, median, s", RunSeries::median_iteration, 3, Comparison::Percent),

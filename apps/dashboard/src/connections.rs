@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 /// Limits on waiting connections and their times.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// The maximum number of waiting connections.
     pub waiting: usize,
     /// The maximum number including new ones.
@@ -48,24 +48,24 @@ impl Close for socket2::Socket {
 /// The table of all connections.
 #[derive(Clone)]
 pub struct Connections {
-    limits: Limits,
-    table: Arc<Mutex<Table>>,
+    limits: ConnectionLimits,
+    table: Arc<Mutex<ConnectionTable>>,
 }
 
 #[derive(Default)]
-struct Table {
+struct ConnectionTable {
     last: u64,
-    entries: BTreeMap<u64, Entry>,
+    entries: BTreeMap<u64, ConnectionEntry>,
 }
 
-struct Entry {
+struct ConnectionEntry {
     host: IpAddr,
-    state: State,
+    state: ConnectionState,
     socket: Option<Box<dyn Close>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ConnectionState {
     Waiting {
         since: Instant,
     },
@@ -77,17 +77,17 @@ enum State {
     Closed,
 }
 
-impl Entry {
+impl ConnectionEntry {
     /// The start of its waiting time, if it waits.
     fn waits_since(&self) -> Option<Instant> {
         match self.state {
-            State::Waiting { since } | State::Refused { since } => Some(since),
-            State::Serving(_) | State::Closed => None,
+            ConnectionState::Waiting { since } | ConnectionState::Refused { since } => Some(since),
+            ConnectionState::Serving(_) | ConnectionState::Closed => None,
         }
     }
 
     fn close(&mut self) {
-        self.state = State::Closed;
+        self.state = ConnectionState::Closed;
         if let Some(socket) = self.socket.take() {
             socket.close();
         }
@@ -108,7 +108,7 @@ pub struct Serving {
 
 impl Connections {
     /// Creates an empty table.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ConnectionLimits) -> Self {
         Self { limits, table: Arc::default() }
     }
 
@@ -117,8 +117,8 @@ impl Connections {
         let mut table = self.lock();
         table.last += 1;
         let id = table.last;
-        table.entries.insert(id, Entry { host, state: State::Waiting { since: now }, socket });
-        let Limits { waiting, at_once, of_host, moment, .. } = self.limits;
+        table.entries.insert(id, ConnectionEntry { host, state: ConnectionState::Waiting { since: now }, socket });
+        let ConnectionLimits { waiting, at_once, of_host, moment, .. } = self.limits;
         if !host.is_loopback() {
             table.close_oldest(of_host, now, moment, |entry| entry.host == host);
         }
@@ -130,12 +130,12 @@ impl Connections {
 
     /// Closes connections that have waited too long.
     pub fn sweep(&self, now: Instant) {
-        let Limits { patience, refusal, .. } = self.limits;
+        let ConnectionLimits { patience, refusal, .. } = self.limits;
         for entry in self.lock().entries.values_mut() {
             let late = match entry.state {
-                State::Waiting { since } => now - since >= patience,
-                State::Refused { since } => now - since >= refusal,
-                State::Serving(_) | State::Closed => false,
+                ConnectionState::Waiting { since } => now - since >= patience,
+                ConnectionState::Refused { since } => now - since >= refusal,
+                ConnectionState::Serving(_) | ConnectionState::Closed => false,
             };
             if late {
                 entry.close();
@@ -143,21 +143,21 @@ impl Connections {
         }
     }
 
-    fn change(&self, id: u64, change: impl FnOnce(&mut State)) {
+    fn change(&self, id: u64, change: impl FnOnce(&mut ConnectionState)) {
         if let Some(entry) = self.lock().entries.get_mut(&id)
-            && entry.state != State::Closed
+            && entry.state != ConnectionState::Closed
         {
             change(&mut entry.state);
         }
     }
 
     /// The table is consistent after each step.
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl ConnectionTable {
     /// Closes the oldest waiting connections of a kind until at most `max` remain, but none that is
     /// newer than `moment`.
     fn close_oldest(
@@ -165,7 +165,7 @@ impl Table {
         max: usize,
         now: Instant,
         moment: Duration,
-        kind: impl Fn(&Entry) -> bool,
+        kind: impl Fn(&ConnectionEntry) -> bool,
     ) {
         let of_kind = self.entries.iter().filter(|(_, entry)| kind(entry));
         let mut waiting: Vec<(Instant, u64)> =
@@ -185,8 +185,8 @@ impl Connection {
     /// Marks a request as served from now on.
     pub fn serve(&self) -> Serving {
         self.all.change(self.id, |state| {
-            let served = if let State::Serving(served) = state { *served } else { 0 };
-            *state = State::Serving(served + 1);
+            let served = if let ConnectionState::Serving(served) = state { *served } else { 0 };
+            *state = ConnectionState::Serving(served + 1);
         });
         Serving { all: self.all.clone(), id: self.id }
     }
@@ -195,8 +195,8 @@ impl Connection {
     pub fn refuse(&self, now: Instant) {
         self.all.change(self.id, |state| {
             // A client that repeats a refused request gets no more time.
-            if matches!(state, State::Waiting { .. }) {
-                *state = State::Refused { since: now };
+            if matches!(state, ConnectionState::Waiting { .. }) {
+                *state = ConnectionState::Refused { since: now };
             }
         });
     }
@@ -212,8 +212,8 @@ impl Drop for Serving {
     fn drop(&mut self) {
         self.all.change(self.id, |state| {
             *state = match *state {
-                State::Serving(served) if served > 1 => State::Serving(served - 1),
-                _ => State::Waiting { since: Instant::now() },
+                ConnectionState::Serving(served) if served > 1 => ConnectionState::Serving(served - 1),
+                _ => ConnectionState::Waiting { since: Instant::now() },
             };
         });
     }
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const LIMITS: Limits = Limits {
+    const LIMITS: ConnectionLimits = ConnectionLimits {
         waiting: 4,
         at_once: 8,
         moment: SECOND,

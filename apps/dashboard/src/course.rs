@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use springtide_actors::look::DecisionLook;
+use springtide_actors::look::DecisionSummary;
 use springtide_actors::policy::Mode;
 use springtide_cli::format::median;
 use springtide_runtime::event::Event;
@@ -24,7 +24,7 @@ pub type Steps<T> = Vec<(f64, T)>;
 
 /// A decision or an event of the grid.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Mark {
+pub struct TimelineMark {
     /// The time in seconds since the job's start.
     pub at_s: f64,
     /// The action or event.
@@ -128,7 +128,7 @@ pub struct RunSeries {
     /// The warnings of the result.
     pub warnings: Vec<String>,
     /// Decisions and losses in order of time.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<TimelineMark>,
 }
 
 impl RunSeries {
@@ -177,7 +177,7 @@ impl RunSeries {
             let at = taken.at_s.max(0.0);
             series.band = Some((inputs.settings.e_min, inputs.settings.e_max));
             series.efficiency.extend(decision.efficiency.map(|efficiency| (at, efficiency)));
-            if let Some(look) = DecisionLook::of(&taken.logged) {
+            if let Some(look) = DecisionSummary::of(&taken.logged) {
                 let what = if look.withheld { format!("would: {}", look.text) } else { look.text };
                 series.mark(at, what, look.why.join(" "), (look.sign, true));
             }
@@ -275,7 +275,7 @@ impl RunSeries {
     }
 
     fn mark(&mut self, at_s: f64, what: String, why: String, (sign, decided): (i8, bool)) {
-        self.marks.push(Mark { at_s, what, why, sign, decided });
+        self.marks.push(TimelineMark { at_s, what, why, sign, decided });
     }
 
     /// Total seconds for which nodes were held: the area below their number.

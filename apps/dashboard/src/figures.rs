@@ -6,11 +6,11 @@
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use springtide_figures::{COLOURS, FigureError, draw, wrong};
+use springtide_figures::{COLOURS, FigureError, draw_figure, drawing_error};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::{ThreadState, Times};
 
-use crate::course::{Mark, RunSeries, Steps};
+use crate::course::{TimelineMark, RunSeries, Steps};
 use springtide_figures::canvas::{plain, short};
 
 /// Maximum number of points of a line; of more, the last one of each interval.
@@ -39,12 +39,12 @@ pub struct Figure {
 }
 
 /// The data of a line.
-struct Line<'a> {
+struct LineData<'a> {
     label: String,
     colour: RGBColor,
     /// Points, or values that hold until the next.
     points: Vec<(f64, f64)>,
-    marks: Vec<(usize, f64, &'a Mark)>,
+    marks: Vec<(usize, f64, &'a TimelineMark)>,
     dots: bool,
 }
 
@@ -77,15 +77,15 @@ fn colour(at: usize) -> RGBColor {
 }
 
 /// The numbered decisions of a run, as many as a figure marks.
-fn marks(run: &RunSeries) -> impl Iterator<Item = (usize, &Mark)> {
+fn marks(run: &RunSeries) -> impl Iterator<Item = (usize, &TimelineMark)> {
     run.marks.iter().enumerate().map(|(at, mark)| (at + 1, mark)).take(MARKS)
 }
 
 fn iterations(runs: &[RunSeries]) -> Result<Figure, FigureError> {
-    let lines: Vec<Line<'_>> = runs
+    let lines: Vec<LineData<'_>> = runs
         .iter()
         .enumerate()
-        .map(|(at, run)| Line {
+        .map(|(at, run)| LineData {
             label: run.label.clone(),
             colour: colour(at),
             points: run
@@ -102,7 +102,7 @@ fn iterations(runs: &[RunSeries]) -> Result<Figure, FigureError> {
         .collect();
     let last = runs.iter().map(|run| run.iterations.len()).max().unwrap_or(1);
     let about = "Length of each iteration. Numbers mark decisions and losses in their iterations.";
-    let frame = Frame {
+    let frame = FigureAxes {
         x: (0.5, last as f64 + 0.5),
         top: None,
         axes: ("iteration", "seconds"),
@@ -124,13 +124,13 @@ fn nodes(runs: &[RunSeries]) -> Result<Figure, FigureError> {
         let marks = marks(run).map(|(n, mark)| (n, mark.at_s, mark)).collect();
         let label = if runs.len() == 1 { "all".to_owned() } else { run.label.clone() };
         let points = stairs(&run.nodes, run);
-        lines.push(Line { label, colour: colour(at), points, marks, dots: false });
+        lines.push(LineData { label, colour: colour(at), points, marks, dots: false });
     }
     // The figure of a single run also shows its clusters.
     if let [run] = runs {
         for (at, (cluster, steps)) in run.by_cluster.iter().enumerate() {
             let (label, points) = (cluster.to_string(), stairs(steps, run));
-            lines.push(Line {
+            lines.push(LineData {
                 label,
                 colour: colour(at + 1),
                 points,
@@ -141,7 +141,7 @@ fn nodes(runs: &[RunSeries]) -> Result<Figure, FigureError> {
     }
     let most = lines.iter().flat_map(|line| &line.points).map(|(_, n)| *n).fold(1.0, f64::max);
     let about = "Members of the job over time. Numbers mark decisions and losses.";
-    let frame = Frame {
+    let frame = FigureAxes {
         x: (0.0, end(runs)),
         top: Some(most * 1.25),
         axes: ("seconds", "nodes"),
@@ -160,10 +160,10 @@ fn efficiency(runs: &[RunSeries]) -> Result<Option<Figure>, FigureError> {
             run.overall.iter().map(|(at, share)| (*at, 1.0 - share)).collect()
         }
     };
-    let lines: Vec<Line<'_>> = runs
+    let lines: Vec<LineData<'_>> = runs
         .iter()
         .enumerate()
-        .map(|(at, run)| Line {
+        .map(|(at, run)| LineData {
             label: run.label.clone(),
             colour: colour(at),
             points: stairs(&of(run), run.wall_s),
@@ -183,23 +183,23 @@ fn efficiency(runs: &[RunSeries]) -> Result<Option<Figure>, FigureError> {
         "Fraction of thread time that was work, by iteration, because not every run has \
             decisions with a weighted average. The band is Emin to Emax."
     };
-    let frame = Frame { x: (0.0, end(runs)), top: Some(1.05), axes: ("seconds", y), band };
+    let frame = FigureAxes { x: (0.0, end(runs)), top: Some(1.05), axes: ("seconds", y), band };
     figure("Efficiency", about, &lines, &frame).map(Some)
 }
 
 /// The time of a cluster's threads outside work, over time.
 fn by_cluster(run: &RunSeries) -> Result<Figure, FigureError> {
-    let line = |(at, (cluster, steps)): (usize, (&ClusterId, &Steps<f64>))| Line {
+    let line = |(at, (cluster, steps)): (usize, (&ClusterId, &Steps<f64>))| LineData {
         label: cluster.to_string(),
         colour: colour(at + 1),
         points: stairs(steps, run.known_until.get(cluster).copied().unwrap_or(run.wall_s)),
         marks: Vec::new(),
         dots: false,
     };
-    let lines: Vec<Line<'_>> = run.overhead.iter().enumerate().map(line).collect();
+    let lines: Vec<LineData<'_>> = run.overhead.iter().enumerate().map(line).collect();
     let about = "Fraction of each cluster's thread time that was not work, by iteration.";
     let frame =
-        Frame { x: (0.0, run.wall_s), top: Some(1.05), axes: ("seconds", "overhead"), band: None };
+        FigureAxes { x: (0.0, run.wall_s), top: Some(1.05), axes: ("seconds", "overhead"), band: None };
     figure("Overhead by cluster", about, &lines, &frame)
 }
 
@@ -229,20 +229,20 @@ fn overheads(runs: &[RunSeries]) -> Result<Figure, FigureError> {
         .take(ROWS)
         .collect();
     let height = 50 + 24 * u32::try_from(rows.len()).unwrap_or(0);
-    let svg = draw((WIDTH, height), |area| {
+    let svg = draw_figure((WIDTH, height), |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
             .margin_right(24)
             .x_label_area_size(30)
             .y_label_area_size(190)
             .build_cartesian_2d(0.0..100.0, 0.0..rows.len() as f64)
-            .map_err(wrong)?;
+            .map_err(drawing_error)?;
         let mut mesh = chart.configure_mesh();
         mesh.disable_y_mesh().disable_y_axis().y_labels(0).axis_style(INK.mix(0.5));
         mesh.bold_line_style(INK.mix(0.12))
             .light_line_style(TRANSPARENT)
             .label_style(("sans-serif", 13));
-        mesh.x_label_formatter(&|x| format!("{x:.0} %")).draw().map_err(wrong)?;
+        mesh.x_label_formatter(&|x| format!("{x:.0} %")).draw().map_err(drawing_error)?;
         for (at, (label, times)) in rows.iter().enumerate() {
             let from_top = (rows.len() - at) as f64;
             let mut left = 0.0;
@@ -252,13 +252,13 @@ fn overheads(runs: &[RunSeries]) -> Result<Figure, FigureError> {
                     [(left, from_top - 0.85), (left + share, from_top - 0.15)],
                     colour.filled(),
                 );
-                chart.draw_series(std::iter::once(bar)).map_err(wrong)?;
+                chart.draw_series(std::iter::once(bar)).map_err(drawing_error)?;
                 left += share;
             }
             let (_, y) = chart.backend_coord(&(0.0, from_top - 0.5));
             let style =
                 ("sans-serif", 13).into_font().color(&INK).pos(Pos::new(HPos::Right, VPos::Center));
-            area.draw(&Text::new(short(label, LABEL), (195, y), style)).map_err(wrong)?;
+            area.draw(&Text::new(short(label, LABEL), (195, y), style)).map_err(drawing_error)?;
         }
         Ok(())
     })?;
@@ -271,7 +271,7 @@ fn overheads(runs: &[RunSeries]) -> Result<Figure, FigureError> {
 }
 
 /// The axes of a figure.
-struct Frame<'a> {
+struct FigureAxes<'a> {
     x: (f64, f64),
     top: Option<f64>,
     axes: (&'a str, &'a str),
@@ -281,8 +281,8 @@ struct Frame<'a> {
 fn figure(
     title: &str,
     about: &'static str,
-    lines: &[Line<'_>],
-    frame: &Frame<'_>,
+    lines: &[LineData<'_>],
+    frame: &FigureAxes<'_>,
 ) -> Result<Figure, FigureError> {
     let legend = lines
         .iter()
@@ -315,17 +315,17 @@ fn stairs(steps: &[(f64, f64)], end_s: f64) -> Vec<(f64, f64)> {
     points
 }
 
-fn chart(lines: &[Line<'_>], frame: &Frame<'_>) -> Result<String, FigureError> {
+fn chart(lines: &[LineData<'_>], frame: &FigureAxes<'_>) -> Result<String, FigureError> {
     let (from, to) = frame.x;
     let most = lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y).fold(1e-3, f64::max);
     let top = frame.top.unwrap_or(most * 1.25);
-    let svg = draw((WIDTH, 330), |area| {
+    let svg = draw_figure((WIDTH, 330), |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(10)
             .x_label_area_size(36)
             .y_label_area_size(60)
             .build_cartesian_2d(from..to.max(from + 1e-3), 0.0..top)
-            .map_err(wrong)?;
+            .map_err(drawing_error)?;
         chart
             .configure_mesh()
             .x_desc(frame.axes.0)
@@ -337,21 +337,21 @@ fn chart(lines: &[Line<'_>], frame: &Frame<'_>) -> Result<String, FigureError> {
             .light_line_style(TRANSPARENT)
             .label_style(("sans-serif", 13))
             .draw()
-            .map_err(wrong)?;
+            .map_err(drawing_error)?;
         if let Some((low, high)) = frame.band {
             let band =
                 Rectangle::new([(from, low), (to, high.min(top))], COLOURS[0].mix(0.12).filled());
-            chart.draw_series(std::iter::once(band)).map_err(wrong)?;
+            chart.draw_series(std::iter::once(band)).map_err(drawing_error)?;
         }
         for line in lines {
             let series = LineSeries::new(line.points.iter().copied(), line.colour.stroke_width(2));
-            chart.draw_series(series.point_size(if line.dots { 3 } else { 0 })).map_err(wrong)?;
+            chart.draw_series(series.point_size(if line.dots { 3 } else { 0 })).map_err(drawing_error)?;
         }
         for line in lines {
             for (n, at, mark) in &line.marks {
                 let style = line.colour.mix(if mark.decided { 0.45 } else { 0.25 });
                 let tick = PathElement::new([(*at, 0.0), (*at, top)], style.stroke_width(1));
-                chart.draw_series(std::iter::once(tick)).map_err(wrong)?;
+                chart.draw_series(std::iter::once(tick)).map_err(drawing_error)?;
                 let sign = match mark.sign {
                     1 => "▲",
                     -1 => "▼",
@@ -361,7 +361,7 @@ fn chart(lines: &[Line<'_>], frame: &Frame<'_>) -> Result<String, FigureError> {
                 let y = top * (1.0 - 0.055 * (n % 3) as f64);
                 let font = ("sans-serif", 12).into_font().color(&line.colour);
                 let label = Text::new(format!(" {sign}{n}"), (*at, y), font);
-                chart.draw_series(std::iter::once(label)).map_err(wrong)?;
+                chart.draw_series(std::iter::once(label)).map_err(drawing_error)?;
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use actix_rt::task::JoinHandle;
 use springtide_actors::cluster::ClusterCoordinator;
 use springtide_actors::coordinator::Coordinator;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
-use springtide_actors::look::{JobLook, LookAtCluster, LookAtJob, WorkerLook};
+use springtide_actors::look::{JobSnapshot, InspectCluster, InspectJob, WorkerSnapshot};
 use springtide_actors::scheduler::{GetSlots, GetStatus, JobState, Scheduler};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
@@ -94,7 +94,7 @@ fn reason(why: Refusal) -> String {
     match why {
         Refusal::Role => "role".to_owned(),
         Refusal::Identity => "identity".to_owned(),
-        Refusal::Place => "place".to_owned(),
+        Refusal::JobRole => "place".to_owned(),
         Refusal::Epoch => "epoch".to_owned(),
         Refusal::Owner => "owner".to_owned(),
         Refusal::Stale => "stale".to_owned(),
@@ -104,19 +104,19 @@ fn reason(why: Refusal) -> String {
     }
 }
 
-type JobReport = (JobLook, BTreeMap<ClusterId, Vec<WorkerLook>>);
+type JobReport = (JobSnapshot, BTreeMap<ClusterId, Vec<WorkerSnapshot>>);
 
 /// Asks for a job and its workers, as far as they answer.
 async fn look(hub: Arc<Hub>, job: JobId, coordinator: NodeId) -> Option<JobReport> {
     let remote = hub.remote::<Coordinator>(&coordinator, &coordinator_name(job));
-    let look = remote.send(LookAtJob { job }).deadline(REQUEST_TIMEOUT).await.ok()??;
+    let look = remote.send(InspectJob { job }).deadline(REQUEST_TIMEOUT).await.ok()??;
     let name = cluster_coordinator_name(job);
     let hosts =
         look.clusters.iter().filter_map(|(cluster, sum)| Some((cluster, sum.host.as_ref()?)));
     let pending: Vec<_> = hosts
         .map(|(cluster, host)| {
             let remote = hub.remote::<ClusterCoordinator>(host, &name);
-            (cluster.clone(), remote.send(LookAtCluster { job }).deadline(REQUEST_TIMEOUT).start())
+            (cluster.clone(), remote.send(InspectCluster { job }).deadline(REQUEST_TIMEOUT).start())
         })
         .collect();
     let mut workers = BTreeMap::new();

@@ -35,7 +35,7 @@ pub struct RequestFacts<'a> {
 
 /// The verdict on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AccessVerdict {
     /// The request is answered.
     Pass,
     /// The address contains the token: the browser gets a cookie, and is redirected to the address
@@ -98,28 +98,28 @@ impl Guard {
     }
 
     /// Judges a request by its parts.
-    pub fn judge(&self, facts: &RequestFacts<'_>) -> Verdict {
+    pub fn judge(&self, facts: &RequestFacts<'_>) -> AccessVerdict {
         let Some(host) = facts.host.map(str::to_ascii_lowercase) else {
-            return Verdict::Refuse(400, "a request without Host");
+            return AccessVerdict::Refuse(400, "a request without Host");
         };
         if !self.is_here(&host) {
-            return Verdict::Refuse(421, "Host is not this dashboard's: see dashboard.name");
+            return AccessVerdict::Refuse(421, "Host is not this dashboard's: see dashboard.name");
         }
         if !self.is_own_page(facts, &host) {
-            return Verdict::Refuse(403, "requested by a page of another origin");
+            return AccessVerdict::Refuse(403, "requested by a page of another origin");
         }
         let shown = facts.authorization.and_then(|text| text.strip_prefix("Bearer "));
         let entered = match &self.token {
-            None => Verdict::Pass,
+            None => AccessVerdict::Pass,
             Some(token) if shown.or(facts.cookie).is_some_and(|shown| is(shown, token)) => {
-                Verdict::Pass
+                AccessVerdict::Pass
             }
-            Some(token) if facts.query.is_some_and(|shown| is(shown, token)) => Verdict::Enter,
-            Some(_) => return Verdict::Refuse(401, "the token is missing or wrong"),
+            Some(token) if facts.query.is_some_and(|shown| is(shown, token)) => AccessVerdict::Enter,
+            Some(_) => return AccessVerdict::Refuse(401, "the token is missing or wrong"),
         };
         match facts.method {
             "GET" | "HEAD" => entered,
-            _ => Verdict::Refuse(405, "only read requests are allowed"),
+            _ => AccessVerdict::Refuse(405, "only read requests are allowed"),
         }
     }
 
@@ -186,7 +186,7 @@ mod tests {
         for method in ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "X"] {
             let facts = RequestFacts { method, ..get("localhost:7475") };
             let refused = |facts: &RequestFacts<'_>| match guard.judge(facts) {
-                Verdict::Refuse(status, _) => status,
+                AccessVerdict::Refuse(status, _) => status,
                 _ => 0,
             };
             assert_eq!(refused(&facts), 401, "{method}");
@@ -198,7 +198,7 @@ mod tests {
             assert_eq!(refused(&RequestFacts { cookie: Some(TOKEN), ..facts }), expected);
         }
         let enters = RequestFacts { query: Some(TOKEN), ..get("localhost:7475") };
-        assert_eq!(guard.judge(&enters), Verdict::Enter);
+        assert_eq!(guard.judge(&enters), AccessVerdict::Enter);
     }
 
     #[test]
@@ -206,25 +206,25 @@ mod tests {
         let guard = guard(None);
         let is = |facts: RequestFacts<'_>| guard.judge(&facts);
         for host in ["localhost:7475", "127.0.0.1:7475", "LOCALHOST:7475", "grid.example.org"] {
-            assert_eq!(is(get(host)), Verdict::Pass, "{host}");
+            assert_eq!(is(get(host)), AccessVerdict::Pass, "{host}");
         }
         // A name that resolves to this host, and a name with the same prefix.
         for host in ["evil.example.org:7475", "localhost.evil.org:7475", "localhost"] {
-            assert!(matches!(is(get(host)), Verdict::Refuse(421, _)), "{host}");
+            assert!(matches!(is(get(host)), AccessVerdict::Refuse(421, _)), "{host}");
         }
-        assert!(matches!(is(RequestFacts { host: None, ..get("") }), Verdict::Refuse(400, _)));
+        assert!(matches!(is(RequestFacts { host: None, ..get("") }), AccessVerdict::Refuse(400, _)));
         let from = |origin| RequestFacts { origin: Some(origin), ..get("localhost:7475") };
-        assert_eq!(is(from("http://localhost:7475")), Verdict::Pass);
+        assert_eq!(is(from("http://localhost:7475")), AccessVerdict::Pass);
         for origin in ["http://evil.example.org", "null", "http://localhost:7476", "file://"] {
-            assert!(matches!(is(from(origin)), Verdict::Refuse(403, _)), "{origin}");
+            assert!(matches!(is(from(origin)), AccessVerdict::Refuse(403, _)), "{origin}");
         }
         // Behind a reverse proxy, the browser uses the proxy's name, and this server its own.
-        assert_eq!(is(from("https://grid.example.org")), Verdict::Pass);
+        assert_eq!(is(from("https://grid.example.org")), AccessVerdict::Pass);
         let through =
             |site| RequestFacts { fetch_site: Some(site), ..from("http://127.0.0.1:8080") };
-        assert_eq!(is(through("same-origin")), Verdict::Pass);
+        assert_eq!(is(through("same-origin")), AccessVerdict::Pass);
         for site in ["same-site", "cross-site", "none"] {
-            assert!(matches!(is(through(site)), Verdict::Refuse(403, _)), "{site}");
+            assert!(matches!(is(through(site)), AccessVerdict::Refuse(403, _)), "{site}");
         }
     }
 }

@@ -16,10 +16,10 @@ use springtide_actors::scheduler::{JobState, NodeState};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::{Counters, ThreadState, Times};
 
-use crate::model::Model;
+use crate::model::DashboardModel;
 
 /// A value of a metric with its labels.
-type Sample = (Vec<(&'static str, String)>, f64);
+type MetricValue = (Vec<(&'static str, String)>, f64);
 
 fn one(name: &'static str, value: &str) -> Vec<(&'static str, String)> {
     vec![(name, value.to_owned())]
@@ -27,7 +27,7 @@ fn one(name: &'static str, value: &str) -> Vec<(&'static str, String)> {
 
 /// Renders all metrics as text in the OpenMetrics format.
 pub(super) fn render(
-    model: &Model,
+    model: &DashboardModel,
     dropped_records: u64,
     streams: u64,
 ) -> Result<String, fmt::Error> {
@@ -39,14 +39,14 @@ pub(super) fn render(
 }
 
 #[derive(Debug)]
-enum Kind {
+enum MetricKind {
     Gauge,
     Counter,
 }
 
 /// Families with their kinds, names, help texts and samples.
 #[derive(Debug, Default)]
-struct MetricFamilies(Vec<(Kind, &'static str, &'static str, Vec<Sample>)>);
+struct MetricFamilies(Vec<(MetricKind, &'static str, &'static str, Vec<MetricValue>)>);
 
 /// The name of a state in labels.
 fn state_name(state: NodeState) -> &'static str {
@@ -65,7 +65,7 @@ fn state_name(state: NodeState) -> &'static str {
 }
 
 impl MetricFamilies {
-    fn of(model: &Model, dropped_records: u64, streams: u64) -> Self {
+    fn of(model: &DashboardModel, dropped_records: u64, streams: u64) -> Self {
         let mut numbers = Self::default();
         numbers.grid(model);
         numbers.jobs(model);
@@ -73,15 +73,15 @@ impl MetricFamilies {
         numbers
     }
 
-    fn gauge(&mut self, name: &'static str, help: &'static str, samples: Vec<Sample>) {
-        self.0.push((Kind::Gauge, name, help, samples));
+    fn gauge(&mut self, name: &'static str, help: &'static str, samples: Vec<MetricValue>) {
+        self.0.push((MetricKind::Gauge, name, help, samples));
     }
 
-    fn counter(&mut self, name: &'static str, help: &'static str, samples: Vec<Sample>) {
-        self.0.push((Kind::Counter, name, help, samples));
+    fn counter(&mut self, name: &'static str, help: &'static str, samples: Vec<MetricValue>) {
+        self.0.push((MetricKind::Counter, name, help, samples));
     }
 
-    fn grid(&mut self, model: &Model) {
+    fn grid(&mut self, model: &DashboardModel) {
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         self.gauge("springtide_build_info", "The head's version", vec![(version, 1.0)]);
         let status = model.status();
@@ -111,7 +111,7 @@ impl MetricFamilies {
     }
 
     /// Sums over running jobs. A sum falls when a job ends, which Prometheus treats as a restart.
-    fn jobs(&mut self, model: &Model) {
+    fn jobs(&mut self, model: &DashboardModel) {
         let mut times: BTreeMap<&ClusterId, Times> = BTreeMap::new();
         let mut counters = Counters::default();
         let mut latencies: BTreeMap<(&str, &'static str), f64> = BTreeMap::new();
@@ -215,7 +215,7 @@ impl MetricFamilies {
         );
     }
 
-    fn own(&mut self, model: &Model, dropped_records: u64, streams: u64) {
+    fn own(&mut self, model: &DashboardModel, dropped_records: u64, streams: u64) {
         let counts = model.counts();
         let decisions = counts.decisions.iter();
         self.counter(
@@ -255,15 +255,15 @@ impl Collector for MetricFamilies {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for (kind, name, help, samples) in &self.0 {
             let kind_of = match kind {
-                Kind::Gauge => MetricType::Gauge,
-                Kind::Counter => MetricType::Counter,
+                MetricKind::Gauge => MetricType::Gauge,
+                MetricKind::Counter => MetricType::Counter,
             };
             let mut family = encoder.encode_descriptor(name, help, None, kind_of)?;
             for (labels, value) in samples {
                 let sample = family.encode_family(labels)?;
                 match kind {
-                    Kind::Gauge => ConstGauge::<f64>::new(*value).encode(sample)?,
-                    Kind::Counter => ConstCounter::<f64>::new(*value).encode(sample)?,
+                    MetricKind::Gauge => ConstGauge::<f64>::new(*value).encode(sample)?,
+                    MetricKind::Counter => ConstCounter::<f64>::new(*value).encode(sample)?,
                 }
             }
         }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use springtide_actors::look::{DecisionLook, JobLook, WorkerLook};
+use springtide_actors::look::{DecisionSummary, JobSnapshot, WorkerSnapshot};
 use springtide_actors::scheduler::{GridSlots, GridStatus, JobState, JobStatus, NodeState};
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
@@ -38,9 +38,9 @@ pub struct GridSnapshot {
     /// The nodes and jobs of the grid.
     pub status: GridStatus,
     /// The jobs that were polled.
-    pub jobs: BTreeMap<JobId, JobLook>,
+    pub jobs: BTreeMap<JobId, JobSnapshot>,
     /// The workers of these jobs.
-    pub workers: BTreeMap<JobId, BTreeMap<ClusterId, Vec<WorkerLook>>>,
+    pub workers: BTreeMap<JobId, BTreeMap<ClusterId, Vec<WorkerSnapshot>>>,
     /// The records of the head since the last snapshot.
     pub records: Vec<Record>,
     /// Offers and reservations, if they were polled.
@@ -77,7 +77,7 @@ fn is_zero(sign: &i8) -> bool {
 
 /// A point of a job's history.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub struct SeriesPoint {
     /// The time in seconds since the dashboard's start.
     pub at: f64,
     /// Weighted average efficiency of the job.
@@ -90,7 +90,7 @@ pub struct Point {
 
 /// Sums of a worker over the last interval, for fractions of time.
 #[derive(Clone, Debug, Default)]
-struct Window {
+struct IntervalSums {
     incarnation: Incarnation,
     /// Times with the sums at them.
     marks: VecDeque<(f64, [u64; 5])>,
@@ -99,8 +99,8 @@ struct Window {
     last_growth: f64,
 }
 
-impl Window {
-    fn add(&mut self, at: f64, worker: &WorkerLook) {
+impl IntervalSums {
+    fn add(&mut self, at: f64, worker: &WorkerSnapshot) {
         if self.incarnation != worker.incarnation {
             *self = Self { incarnation: worker.incarnation, ..Self::default() };
         }
@@ -122,18 +122,18 @@ impl Window {
 /// The shown state of a job.
 #[derive(Clone, Debug, Default)]
 struct ShownJob {
-    look: JobLook,
-    windows: BTreeMap<NodeId, Window>,
-    workers: BTreeMap<ClusterId, Vec<WorkerLook>>,
+    look: JobSnapshot,
+    windows: BTreeMap<NodeId, IntervalSums>,
+    workers: BTreeMap<ClusterId, Vec<WorkerSnapshot>>,
     decided: Option<(u32, u64)>,
-    fine: VecDeque<Point>,
-    coarse: VecDeque<Point>,
+    fine: VecDeque<SeriesPoint>,
+    coarse: VecDeque<SeriesPoint>,
     points: u64,
 }
 
 /// The shown state of the grid.
 #[derive(Debug)]
-pub struct Model {
+pub struct DashboardModel {
     grid: String,
     replay: bool,
     /// Whether the mode of adaptation is known.
@@ -147,12 +147,12 @@ pub struct Model {
     next_event: u64,
     /// The number of records that were dropped at their source.
     dropped: u64,
-    counts: Counts,
+    counts: DashboardCounts,
 }
 
 /// Counters since the dashboard's start, for metrics.
 #[derive(Clone, Debug, Default)]
-pub struct Counts {
+pub struct DashboardCounts {
     /// Decisions with a change, by their action.
     pub decisions: BTreeMap<&'static str, u64>,
     /// The links that were refused, by reason.
@@ -161,7 +161,7 @@ pub struct Counts {
     pub refused_messages: BTreeMap<(String, String), u64>,
 }
 
-impl Model {
+impl DashboardModel {
     /// Creates the empty state of a grid. `replay` selects the data of an ended run.
     pub fn new(grid: &str, replay: bool) -> Self {
         Self {
@@ -176,7 +176,7 @@ impl Model {
             events: VecDeque::new(),
             next_event: 1,
             dropped: 0,
-            counts: Counts::default(),
+            counts: DashboardCounts::default(),
         }
     }
 
@@ -231,11 +231,11 @@ impl Model {
         }
     }
 
-    fn look(&mut self, at: f64, job: JobId, look: JobLook) {
+    fn look(&mut self, at: f64, job: JobId, look: JobSnapshot) {
         let shown = self.jobs.entry(job).or_default();
-        let mark = |decision: &DecisionLook| (decision.at.0.0, decision.at.1);
+        let mark = |decision: &DecisionSummary| (decision.at.0.0, decision.at.1);
         let known = shown.decided;
-        let fresh: Vec<DecisionLook> =
+        let fresh: Vec<DecisionSummary> =
             look.decisions.iter().filter(|d| Some(mark(d)) > known).cloned().collect();
         shown.decided = look.decisions.back().map(mark).max(known);
         let elapsed = look.elapsed_s;
@@ -247,7 +247,7 @@ impl Model {
     }
 
     /// Adds a decision of the policy.
-    pub fn decision(&mut self, at: f64, job: JobId, decision: DecisionLook) {
+    pub fn decision(&mut self, at: f64, job: JobId, decision: DecisionSummary) {
         let action = match decision.sign {
             1 => "add",
             -1 => "remove",
@@ -348,7 +348,7 @@ impl Model {
     }
 
     /// The counters since the start.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &DashboardCounts {
         &self.counts
     }
 
@@ -358,7 +358,7 @@ impl Model {
     }
 
     /// The running jobs in their last snapshots.
-    pub fn looks(&self) -> impl Iterator<Item = &JobLook> {
+    pub fn looks(&self) -> impl Iterator<Item = &JobSnapshot> {
         self.jobs.values().map(|shown| &shown.look)
     }
 
@@ -491,7 +491,7 @@ impl Model {
             "steals": steals,
             "lat": latencies,
             "links": links.collect::<Vec<_>>(),
-            "thought": look.thought.iter().take(6).cloned().map(cut).collect::<Vec<_>>(),
+            "thought": look.reasons.iter().take(6).cloned().map(cut).collect::<Vec<_>>(),
         });
         if let (Value::Object(entry), Value::Object(more)) = (&mut entry, more) {
             entry.extend(more);
@@ -503,7 +503,7 @@ impl Model {
     pub fn history(&self) -> Value {
         let of = |(job, shown): (&JobId, &ShownJob)| {
             let points: Vec<Value> =
-                shown.coarse.iter().chain(&shown.fine).map(Point::json).collect();
+                shown.coarse.iter().chain(&shown.fine).map(SeriesPoint::json).collect();
             (job.0.to_string(), Value::Array(points))
         };
         json!({ "v": 1, "jobs": self.jobs.iter().map(of).collect::<serde_json::Map<_, _>>() })
@@ -511,7 +511,7 @@ impl Model {
 }
 
 impl ShownJob {
-    fn worker(&self, cluster: &ClusterId, node: &NodeId) -> Option<&WorkerLook> {
+    fn worker(&self, cluster: &ClusterId, node: &NodeId) -> Option<&WorkerSnapshot> {
         let workers = self.workers.get(cluster)?;
         let at = workers.binary_search_by(|worker| worker.node.cmp(node)).ok()?;
         workers.get(at)
@@ -529,7 +529,7 @@ impl ShownJob {
     }
 
     fn point(&mut self, at: f64) {
-        let point = Point {
+        let point = SeriesPoint {
             at,
             efficiency: self.look.efficiency.map(|(efficiency, _)| efficiency),
             nodes: self.look.clusters.values().map(|sum| sum.workers).sum(),
@@ -559,7 +559,7 @@ impl ShownJob {
     }
 }
 
-impl Point {
+impl SeriesPoint {
     fn json(&self) -> Value {
         let working: BTreeMap<_, _> =
             self.working.iter().map(|(cluster, share)| (cluster, thousandth(*share))).collect();
@@ -573,7 +573,7 @@ impl Point {
 fn row(
     state: NodeState,
     job: Option<JobId>,
-    window: Option<&Window>,
+    window: Option<&IntervalSums>,
     leaving: bool,
     speed: Option<f64>,
     at: f64,

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use springtide_actors::look::{ClusterSum, DecisionLook, JobLook, WorkerLook, WorkerSums};
-use springtide_actors::policy::Progress;
+use springtide_actors::look::{ClusterTotals, DecisionSummary, JobSnapshot, WorkerSnapshot, WorkerTotals};
+use springtide_actors::policy::JobProgress;
 use springtide_actors::scheduler::{JobState, JobStatus, NodeState, NodeStatus, SiteStatus};
-use springtide_runtime::event::{Event, WorkerRow};
+use springtide_runtime::event::{Event, WorkerSample};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
 
-use crate::model::{GridSnapshot, Model};
+use crate::model::{GridSnapshot, DashboardModel};
 use crate::runlog::{RunLog, TimedDecision};
 
 /// Maximum number of frames.
@@ -48,14 +48,14 @@ fn end(run_log: &RunLog) -> f64 {
     run_log.decisions.last().map_or(moments, |taken| taken.at_s.max(moments)).max(1.0)
 }
 
-enum Step<'a> {
+enum ReplayEntry<'a> {
     Event(&'a Event),
     Decision(&'a TimedDecision),
 }
 
-fn play(run_log: &RunLog, end_s: f64, frames: usize) -> (Vec<Value>, Model) {
-    let moments = run_log.moments.iter().map(|m| (m.at_s.max(0.0), Step::Event(&m.event)));
-    let decisions = run_log.decisions.iter().map(|d| (d.at_s.max(0.0), Step::Decision(d)));
+fn play(run_log: &RunLog, end_s: f64, frames: usize) -> (Vec<Value>, DashboardModel) {
+    let moments = run_log.moments.iter().map(|m| (m.at_s.max(0.0), ReplayEntry::Event(&m.event)));
+    let decisions = run_log.decisions.iter().map(|d| (d.at_s.max(0.0), ReplayEntry::Decision(d)));
     let mut steps: Vec<_> = moments.chain(decisions).collect();
     steps.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let mut steps = steps.into_iter().peekable();
@@ -65,8 +65,8 @@ fn play(run_log: &RunLog, end_s: f64, frames: usize) -> (Vec<Value>, Model) {
         let at = end_s * (frame + 1) as f64 / frames as f64;
         while let Some((when, step)) = steps.next_if(|(when, _)| *when <= at) {
             match step {
-                Step::Event(event) => stage.event(when, event),
-                Step::Decision(taken) => stage.decision(when, taken),
+                ReplayEntry::Event(event) => stage.event(when, event),
+                ReplayEntry::Decision(taken) => stage.decision(when, taken),
             }
         }
         ticks.push(stage.tick(at));
@@ -77,12 +77,12 @@ fn play(run_log: &RunLog, end_s: f64, frames: usize) -> (Vec<Value>, Model) {
 /// The state of the run at one time.
 struct ReplayState<'a> {
     run_log: &'a RunLog,
-    model: Model,
+    model: DashboardModel,
     job: JobId,
     name: String,
-    look: JobLook,
+    look: JobSnapshot,
     over: bool,
-    members: BTreeMap<ClusterId, BTreeMap<NodeId, WorkerLook>>,
+    members: BTreeMap<ClusterId, BTreeMap<NodeId, WorkerSnapshot>>,
     /// Former members that have left.
     left: BTreeSet<NodeId>,
     /// The last report of a cluster's workers.
@@ -91,8 +91,8 @@ struct ReplayState<'a> {
 
 impl<'a> ReplayState<'a> {
     fn new(run_log: &'a RunLog) -> Self {
-        let mut look = JobLook::default();
-        let mut model = Model::new(&run_log.run, true);
+        let mut look = JobSnapshot::default();
+        let mut model = DashboardModel::new(&run_log.run, true);
         match run_log.mode() {
             Some(mode) => look.mode = mode,
             None => model.forget_mode(),
@@ -110,14 +110,14 @@ impl<'a> ReplayState<'a> {
         }
     }
 
-    fn member(&mut self, cluster: &ClusterId, node: &NodeId) -> &mut WorkerLook {
+    fn member(&mut self, cluster: &ClusterId, node: &NodeId) -> &mut WorkerSnapshot {
         self.left.remove(node);
-        let new = || WorkerLook {
+        let new = || WorkerSnapshot {
             node: node.clone(),
             incarnation: Incarnation(0),
             leaving: false,
             age_ms: None,
-            sums: WorkerSums::default(),
+            sums: WorkerTotals::default(),
             speed: None,
         };
         self.members.entry(cluster.clone()).or_default().entry(node.clone()).or_insert_with(new)
@@ -167,7 +167,7 @@ impl<'a> ReplayState<'a> {
         }
     }
 
-    fn rows(&mut self, at: f64, cluster: &ClusterId, rows: &[WorkerRow]) {
+    fn rows(&mut self, at: f64, cluster: &ClusterId, rows: &[WorkerSample]) {
         let since = at - self.reported_s.insert(cluster.clone(), at).unwrap_or(0.0);
         for row in rows {
             let worker = self.member(cluster, &row.node);
@@ -190,11 +190,11 @@ impl<'a> ReplayState<'a> {
             decision.efficiency.map(|e| (e, decision.nodes)).or(self.look.efficiency);
         self.look.progress = snapshot.progress.map(|progress| (progress, String::new()));
         self.look.links.clone_from(&snapshot.links);
-        self.look.thought = decision.why.iter().map(ToString::to_string).collect();
+        self.look.reasons = decision.reasons.iter().map(ToString::to_string).collect();
         for (cluster, members) in &snapshot.members {
             self.look.clusters.entry(cluster.clone()).or_default().workers = *members;
         }
-        if let Some(look) = DecisionLook::of(&taken.logged) {
+        if let Some(look) = DecisionSummary::of(&taken.logged) {
             self.model.decision(at, self.job, look);
         }
     }
@@ -202,11 +202,11 @@ impl<'a> ReplayState<'a> {
     fn tick(&mut self, at: f64) -> Value {
         self.look.elapsed_s = at;
         for (cluster, members) in &self.members {
-            let sum: &mut ClusterSum = self.look.clusters.entry(cluster.clone()).or_default();
+            let sum: &mut ClusterTotals = self.look.clusters.entry(cluster.clone()).or_default();
             sum.workers = u32::try_from(members.len()).unwrap_or(u32::MAX);
         }
         if self.look.progress.is_none() && self.look.iterations.0 > 0 {
-            let progress = Progress { done: self.look.iterations.0, total: None };
+            let progress = JobProgress { done: self.look.iterations.0, total: None };
             self.look.progress = Some((progress, "iterations".to_owned()));
         }
         let mut snapshot = GridSnapshot::default();

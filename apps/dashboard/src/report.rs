@@ -15,7 +15,7 @@ use springtide_runtime::event::RunDir;
 use crate::runlog::RunLog;
 
 use crate::compared;
-use crate::course::{Mark, RunSeries};
+use crate::course::{TimelineMark, RunSeries};
 use crate::figures::{self, Figure};
 use crate::page::{HTML, SCRIPT, SHAPES, STYLE, escaped};
 use crate::replay;
@@ -178,7 +178,7 @@ fn marks(series: &RunSeries) -> String {
     if series.marks.is_empty() {
         return String::new();
     }
-    let row = |(at, Mark { at_s, what, why, .. }): (usize, &Mark)| {
+    let row = |(at, TimelineMark { at_s, what, why, .. }): (usize, &TimelineMark)| {
         format!(
             "<tr><td>{}</td><td>{at_s:.1} s</td><td>{}</td><td>{}</td></tr>\n",
             at + 1,
@@ -256,7 +256,7 @@ mod tests {
     fn run_data_is_escaped() {
         let hostile = "<img src=x onerror=alert(1)>\"'&";
         let mark =
-            Mark { at_s: 1.0, what: hostile.into(), why: hostile.into(), sign: -1, decided: true };
+            TimelineMark { at_s: 1.0, what: hostile.into(), why: hostile.into(), sign: -1, decided: true };
         let series = |label: &str| RunSeries {
             label: label.into(),
             wall_s: 3.0,

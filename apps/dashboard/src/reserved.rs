@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Time, seconds};
-use springtide_actors::reservation::{Phase, Reservation};
+use springtide_actors::reservation::{ReservationPhase, Reservation};
 use springtide_actors::scheduler::GridSlots;
 
 /// Maximum number of bookings, the earliest ones; others are counted.
@@ -55,9 +55,9 @@ pub fn slots_object(slots: &GridSlots) -> Option<Value> {
     }
     let of = |one: &&Reservation| {
         let phase = match one.phase {
-            Phase::Prepared { .. } => "prepared",
-            Phase::Committed { .. } => "committed",
-            Phase::Confirmed { .. } => "confirmed",
+            ReservationPhase::Prepared { .. } => "prepared",
+            ReservationPhase::Committed { .. } => "committed",
+            ReservationPhase::Confirmed { .. } => "confirmed",
         };
         let name: String = one.name.chars().take(NAME_MAX).collect();
         json!([one.id.0, name, phase, (one.cost * 100.0).round() / 100.0])
@@ -69,7 +69,7 @@ pub fn slots_object(slots: &GridSlots) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use springtide_actors::policy::provisioning::{Booking, Price, SECOND, Slot};
-    use springtide_actors::reservation::{Part, ReservationId};
+    use springtide_actors::reservation::{ReservedSlot, ReservationId};
     use springtide_actors::scheduler::manager::SiteOffer;
 
     use super::*;
@@ -104,12 +104,12 @@ mod tests {
             id: ReservationId(id),
             token: 1,
             name: "n".repeat(100),
-            parts: vec![Part {
+            parts: vec![ReservedSlot {
                 cluster: cluster.into(),
                 bookings: times.iter().map(booking).collect(),
             }],
             cost: 1.239,
-            phase: Phase::Confirmed { until: None },
+            phase: ReservationPhase::Confirmed { until: None },
             lease_ms: None,
         }
     }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use springtide_actors::policy::{ADAPT, Logged, Mode};
+use springtide_actors::policy::{ADAPT, LoggedDecision, Mode};
 use springtide_cli::exit::Failed;
 use springtide_runtime::event::{Event, Manifest, ReadLog, Record, RunDir, read};
 use springtide_runtime::id::{ClusterId, NodeId};
@@ -34,7 +34,7 @@ pub struct TimedDecision {
     /// Seconds as of a [`TimedEvent`]. The snapshot has the coordinator's own clock.
     pub at_s: f64,
     /// The decision with its inputs.
-    pub logged: Logged,
+    pub logged: LoggedDecision,
 }
 
 /// The log of a run.
@@ -76,7 +76,7 @@ impl RunLog {
             learn_home(&mut homes, &record.event);
             match record.event {
                 Event::Decision { decision, inputs, .. } if decision == ADAPT => {
-                    let logged: Logged = serde_json::from_value(inputs).map_err(|error| {
+                    let logged: LoggedDecision = serde_json::from_value(inputs).map_err(|error| {
                         Failed::failure(format!(
                             "{}: decision {} of node {} cannot be read ({error}): was the run made \
                             with another version?",

@@ -22,10 +22,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, interval, timeout};
 
 use crate::changes::held;
-use crate::connections::{Close, Connection, Connections, Limits, Serving};
-use crate::guard::{COOKIE, Guard, RequestFacts, Verdict};
+use crate::connections::{Close, Connection, Connections, ConnectionLimits, Serving};
+use crate::guard::{COOKIE, Guard, RequestFacts, AccessVerdict};
 use crate::metrics;
-use crate::model::{GridSnapshot, Model};
+use crate::model::{GridSnapshot, DashboardModel};
 use crate::page;
 
 /// Maximum number of open streams.
@@ -47,7 +47,7 @@ const SEND_BUFFER: usize = 128 << 10;
 /// accepted.
 const CONNECTIONS_MAX: usize = 1024;
 /// The limits on waiting connections.
-const LIMITS: Limits = Limits {
+const LIMITS: ConnectionLimits = ConnectionLimits {
     waiting: 96,
     at_once: 320,
     moment: Duration::from_secs(1),
@@ -64,7 +64,7 @@ base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The state that all clients share.
 pub(super) struct DashboardState {
-    model: Mutex<Model>,
+    model: Mutex<DashboardModel>,
     guard: Guard,
     began: Instant,
     tick: watch::Sender<Bytes>,
@@ -78,7 +78,7 @@ pub(super) struct DashboardState {
 
 impl DashboardState {
     pub fn new(grid: &str, guard: Guard) -> Self {
-        let model = Model::new(grid, false);
+        let model = DashboardModel::new(grid, false);
         let tick = Bytes::from(model.tick().to_string());
         Self {
             model: Mutex::new(model),
@@ -124,7 +124,7 @@ impl DashboardState {
         self.closed.send_replace(true);
     }
 
-    fn model(&self) -> MutexGuard<'_, Model> {
+    fn model(&self) -> MutexGuard<'_, DashboardModel> {
         // The model is consistent after each step.
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -178,10 +178,10 @@ pub(super) fn start(
                     .app_data(web::Data::from(shared))
                     .wrap_fn(move |request, service| {
                         let mut verdict = judge.guard.judge(&facts(&request));
-                        if !matches!(verdict, Verdict::Refuse(..)) && has_body(&request) {
-                            verdict = Verdict::Refuse(413, "a request here has no body");
+                        if !matches!(verdict, AccessVerdict::Refuse(..)) && has_body(&request) {
+                            verdict = AccessVerdict::Refuse(413, "a request here has no body");
                         }
-                        if matches!(verdict, Verdict::Refuse(..))
+                        if matches!(verdict, AccessVerdict::Refuse(..))
                             && let Some(connection) = request.conn_data::<Connection>()
                         {
                             connection.refuse(Instant::now());
@@ -311,10 +311,10 @@ fn facts(request: &ServiceRequest) -> RequestFacts<'_> {
 }
 
 /// The answer to a request that is not passed on.
-fn refusal_answer(request: &ServiceRequest, verdict: Verdict) -> Option<HttpResponse> {
+fn refusal_answer(request: &ServiceRequest, verdict: AccessVerdict) -> Option<HttpResponse> {
     match verdict {
-        Verdict::Pass => None,
-        Verdict::Enter => {
+        AccessVerdict::Pass => None,
+        AccessVerdict::Enter => {
             let token = parameter(request.query_string(), "token").unwrap_or_default();
             // Without a path, the browser takes the path of the address that it sees. The new
             // address is relative: a reverse proxy may use another path.
@@ -328,7 +328,7 @@ fn refusal_answer(request: &ServiceRequest, verdict: Verdict) -> Option<HttpResp
                     .finish(),
             )
         }
-        Verdict::Refuse(status, why) => {
+        AccessVerdict::Refuse(status, why) => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN);
             let mut answer = HttpResponse::build(status);
             if status == StatusCode::UNAUTHORIZED {
@@ -344,7 +344,7 @@ fn refusal_answer(request: &ServiceRequest, verdict: Verdict) -> Option<HttpResp
     }
 }
 
-type Shared = web::Data<DashboardState>;
+type ServerData = web::Data<DashboardState>;
 
 fn text(kind: &'static str, body: impl MessageBody + 'static) -> HttpResponse {
     HttpResponse::Ok().content_type(kind).body(body)
@@ -366,13 +366,13 @@ async fn style() -> HttpResponse {
     text("text/css; charset=utf-8", page::STYLE)
 }
 
-async fn snapshot(shared: Shared) -> HttpResponse {
+async fn snapshot(shared: ServerData) -> HttpResponse {
     shared.watched_for_a_while();
     let tick = shared.tick.borrow().clone();
     text("application/json", tick)
 }
 
-async fn history(shared: Shared) -> HttpResponse {
+async fn history(shared: ServerData) -> HttpResponse {
     let history = shared.model().history();
     text("application/json", history.to_string())
 }
@@ -381,7 +381,7 @@ fn number(request: &HttpRequest, name: &str) -> Option<u64> {
     parameter(request.query_string(), name)?.parse().ok()
 }
 
-async fn events(shared: Shared, request: HttpRequest) -> HttpResponse {
+async fn events(shared: ServerData, request: HttpRequest) -> HttpResponse {
     let after = number(&request, "after").unwrap_or(0);
     let model = shared.model();
     let events: Vec<_> = model.events(after).take(ANSWER_EVENTS).collect();
@@ -391,7 +391,7 @@ async fn events(shared: Shared, request: HttpRequest) -> HttpResponse {
     text("application/json", body.to_string())
 }
 
-async fn prometheus(shared: Shared) -> HttpResponse {
+async fn prometheus(shared: ServerData) -> HttpResponse {
     shared.watched_for_a_while();
     let dropped_records = shared.dropped_records.load(Ordering::Relaxed);
     let streams = shared.streams.load(Ordering::Relaxed);
@@ -406,7 +406,7 @@ async fn healthy() -> HttpResponse {
 }
 
 /// A grid is ready if it has nodes, or gets them when jobs need them.
-async fn is_ready(shared: Shared) -> HttpResponse {
+async fn is_ready(shared: ServerData) -> HttpResponse {
     let model = shared.model();
     let status = model.status();
     if status.superseded {
@@ -420,7 +420,7 @@ async fn is_ready(shared: Shared) -> HttpResponse {
     }
 }
 
-async fn stream(shared: Shared, request: HttpRequest) -> HttpResponse {
+async fn stream(shared: ServerData, request: HttpRequest) -> HttpResponse {
     let shared = shared.into_inner();
     if request.method() == Method::HEAD {
         return HttpResponse::Ok().content_type("text/event-stream").finish();
@@ -448,7 +448,7 @@ fn ticks(
 ) -> impl Stream<Item = Result<Bytes, io::Error>> {
     let tick = stream_guard.0.tick.subscribe();
     let closed = stream_guard.0.closed.subscribe();
-    struct State {
+    struct ServerState {
         stream_guard: StreamGuard,
         _serving: Option<Serving>,
         tick: watch::Receiver<Bytes>,
@@ -456,7 +456,7 @@ fn ticks(
         after: u64,
         first: bool,
     }
-    let state = State { stream_guard, _serving: serving, tick, closed, after, first: true };
+    let state = ServerState { stream_guard, _serving: serving, tick, closed, after, first: true };
     unfold(state, |mut state| async move {
         if !std::mem::take(&mut state.first) {
             let next = async {

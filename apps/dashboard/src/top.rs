@@ -43,7 +43,7 @@ const STATES: [(char, Color, &str); 5] = [
 /// # Errors
 /// The token cannot be read, the dashboard does not answer, or the terminal does not work.
 pub fn top(url: &str, token_file: Option<&Path>, once: bool) -> Result<(), Failed> {
-    let client = Client::new(url, token_file)?;
+    let client = DashboardClient::new(url, token_file)?;
     let mut shown = Screen { colours: std::env::var_os("NO_COLOR").is_none(), ..Screen::default() };
     shown.history(&client.get("/api/v1/history")?);
     shown.take(client.snapshot(0)?);
@@ -108,7 +108,7 @@ fn screen(
     }
 }
 
-struct Client {
+struct DashboardClient {
     agent: ureq::Agent,
     url: String,
     token: Option<String>,
@@ -124,7 +124,7 @@ fn newest(events: &[Value]) -> u64 {
     events.iter().filter_map(|event| event["id"].as_u64()).max().unwrap_or(0)
 }
 
-impl Client {
+impl DashboardClient {
     fn new(url: &str, token_file: Option<&Path>) -> Result<Self, Failed> {
         let token = token_file.map(crate::read_token).transpose()?;
         let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_TIMEOUT)).build();

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use springtide_actors::policy::{self, Action, Divergence, Reason};
+use springtide_actors::policy::{self, AdaptationAction, Divergence, Reason};
 use springtide_cli::exit::Failed;
 use springtide_cli::format::{SCHEMA, many, seconds};
 use springtide_cli::print::print;
@@ -79,7 +79,7 @@ pub fn replay(run: &Path) -> Result<(), Failed> {
 
 /// A line of the answer with its reasons.
 #[derive(Clone, Debug, PartialEq)]
-struct Entry {
+struct ExplanationLine {
     /// The time in seconds since the job's start.
     at_s: f64,
     /// The kind of the entry, for programs.
@@ -91,14 +91,14 @@ struct Entry {
 }
 
 /// An event or a decision, in one order.
-enum Step<'a> {
+enum TimelineEntry<'a> {
     Happened(&'a TimedEvent),
     Decided(&'a TimedDecision),
 }
 
-fn steps(log: &RunLog) -> Vec<Step<'_>> {
-    let moments = log.moments.iter().map(|moment| (moment.at_s, Step::Happened(moment)));
-    let decisions = log.decisions.iter().map(|taken| (taken.at_s, Step::Decided(taken)));
+fn steps(log: &RunLog) -> Vec<TimelineEntry<'_>> {
+    let moments = log.moments.iter().map(|moment| (moment.at_s, TimelineEntry::Happened(moment)));
+    let decisions = log.decisions.iter().map(|taken| (taken.at_s, TimelineEntry::Decided(taken)));
     let mut steps: Vec<_> = moments.chain(decisions).collect();
     steps.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     steps.into_iter().map(|(_, step)| step).collect()
@@ -126,7 +126,7 @@ impl UnchangedPeriods {
         Self { at_s: self.at_s, periods: (self.periods.0, next.periods.1), efficiency }
     }
 
-    fn entry(self) -> Entry {
+    fn entry(self) -> ExplanationLine {
         let (first, last) = self.periods;
         let mut text = if first == last {
             format!("period {first}: nothing was changed")
@@ -138,7 +138,7 @@ impl UnchangedPeriods {
             Some((low, high)) => drop(write!(text, " (efficiency {low} to {high})")),
             None => {}
         }
-        Entry { at_s: self.at_s, kind: "quiet", text, why: Vec::new() }
+        ExplanationLine { at_s: self.at_s, kind: "quiet", text, why: Vec::new() }
     }
 }
 
@@ -170,7 +170,7 @@ impl Membership {
 }
 
 impl NodeGroup {
-    fn entry(self) -> Entry {
+    fn entry(self) -> ExplanationLine {
         let names: Vec<&str> = self.nodes.iter().map(NodeId::as_str).collect();
         let names = match names[..] {
             [name] => format!("node {name}"),
@@ -182,7 +182,7 @@ impl NodeGroup {
             Membership::Left(why) => ("left", format!("{names} left in order"), why),
             Membership::Lost(why) => ("lost", format!("{names} {verb} lost"), why),
         };
-        Entry { at_s: self.at_s, kind, text, why: lines(&why) }
+        ExplanationLine { at_s: self.at_s, kind, text, why: lines(&why) }
     }
 }
 
@@ -193,14 +193,14 @@ fn lines(why: &str) -> Vec<String> {
 }
 
 /// All entries of a run in order of time.
-fn all_entries(log: &RunLog) -> Vec<Entry> {
+fn all_entries(log: &RunLog) -> Vec<ExplanationLine> {
     let mut entries = Vec::new();
     let mut quiet: Option<UnchangedPeriods> = None;
     let mut group: Option<NodeGroup> = None;
     let mut epoch = None;
     for step in steps(log) {
         match step {
-            Step::Decided(taken) if taken.logged.decision.decided().is_empty() => {
+            TimelineEntry::Decided(taken) if taken.logged.decision.decided().is_empty() => {
                 entries.extend(group.take().map(NodeGroup::entry));
                 let next = UnchangedPeriods::of(taken);
                 quiet = Some(match quiet.take() {
@@ -208,12 +208,12 @@ fn all_entries(log: &RunLog) -> Vec<Entry> {
                     None => next,
                 });
             }
-            Step::Decided(taken) => {
+            TimelineEntry::Decided(taken) => {
                 entries.extend(quiet.take().map(UnchangedPeriods::entry));
                 entries.extend(group.take().map(NodeGroup::entry));
                 entries.push(decision_entry(taken));
             }
-            Step::Happened(TimedEvent { at_s, event }) => {
+            TimelineEntry::Happened(TimedEvent { at_s, event }) => {
                 if let Some((node, fate)) = Membership::of(event) {
                     match &mut group {
                         Some(group) if group.fate == fate && at_s - group.last_s <= GROUP_S => {
@@ -242,8 +242,8 @@ fn all_entries(log: &RunLog) -> Vec<Entry> {
 }
 
 /// The entry of an event that concerns the whole job. `epoch` is the last one shown.
-fn job_entry(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<Entry> {
-    let entry = |kind, text| Entry { at_s, kind, text, why: Vec::new() };
+fn job_entry(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<ExplanationLine> {
+    let entry = |kind, text| ExplanationLine { at_s, kind, text, why: Vec::new() };
     Some(match event {
         Event::RunStarted { clusters, .. } if !clusters.is_empty() => {
             let nodes: u32 = clusters.values().sum();
@@ -261,7 +261,7 @@ fn job_entry(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<Entr
             let how = if *ok { "ends well" } else { "fails" };
             let why = error.as_deref().map_or(Vec::new(), lines);
             let text = format!("{job} {how} after {after}{sum}");
-            Entry { at_s, kind: "ended", text, why }
+            ExplanationLine { at_s, kind: "ended", text, why }
         }
         Event::ViewChanged { job, epoch: of, members, coordinator, .. } => {
             if epoch.replace(*of).is_none_or(|known| known >= *of) {
@@ -273,26 +273,26 @@ fn job_entry(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<Entr
         }
         // Decisions of the scheduler and of parts other than the policy.
         Event::Decision { decision, why, .. } => {
-            Entry { at_s, kind: "order", text: decision.clone(), why: lines(why) }
+            ExplanationLine { at_s, kind: "order", text: decision.clone(), why: lines(why) }
         }
         _ => return None,
     })
 }
 
 /// A decision with all its reasons.
-fn decision_entry(taken: &TimedDecision) -> Entry {
+fn decision_entry(taken: &TimedDecision) -> ExplanationLine {
     let logged = &taken.logged;
     let elapsed_s = logged.inputs.snapshot.elapsed_s;
-    let mut sentences = policy::tell(std::slice::from_ref(logged), Some(f64::INFINITY)).into_iter();
+    let mut sentences = policy::explain(std::slice::from_ref(logged), Some(f64::INFINITY)).into_iter();
     let head = sentences.next().unwrap_or_default();
     // The time has a column of its own, on the run's clock.
     let text = head.strip_prefix(&format!("{elapsed_s:.1} s, ")).unwrap_or(&head).to_owned();
     let why = sentences.map(|line| line.trim().to_owned()).collect();
-    Entry { at_s: taken.at_s, kind: "decision", text, why }
+    ExplanationLine { at_s: taken.at_s, kind: "decision", text, why }
 }
 
 /// The inputs of a decision, in numbers.
-fn inputs_entry(taken: &TimedDecision) -> Entry {
+fn inputs_entry(taken: &TimedDecision) -> ExplanationLine {
     let snapshot = &taken.logged.inputs.snapshot;
     let mut why = Vec::new();
     for (cluster, of) in &snapshot.clusters {
@@ -328,7 +328,7 @@ fn inputs_entry(taken: &TimedDecision) -> Entry {
     if let Some(root) = &snapshot.root {
         why.push(format!("the root is on node {} of cluster {}", root.node, root.cluster));
     }
-    Entry { at_s: taken.at_s, kind: "seen", text: "inputs of the decision:".to_owned(), why }
+    ExplanationLine { at_s: taken.at_s, kind: "seen", text: "inputs of the decision:".to_owned(), why }
 }
 
 /// A time as it is printed, because people ask for the times that they read.
@@ -356,7 +356,7 @@ fn find_node(log: &RunLog, name: &str) -> Result<NodeId, Failed> {
 }
 
 /// The entries about a node; with a time, those of the decision at that time.
-fn node_entries(log: &RunLog, node: &NodeId, at: Option<f64>) -> Result<Vec<Entry>, Failed> {
+fn node_entries(log: &RunLog, node: &NodeId, at: Option<f64>) -> Result<Vec<ExplanationLine>, Failed> {
     let home = log.homes.get(node);
     let mut entries = Vec::new();
     if let Some(at) = at {
@@ -366,7 +366,7 @@ fn node_entries(log: &RunLog, node: &NodeId, at: Option<f64>) -> Result<Vec<Entr
             let snapshot = &taken.logged.inputs.snapshot;
             let text = format!("period {} did not mention node {node}", snapshot.period);
             let at_s = taken.at_s;
-            entries.push(Entry { at_s, kind: "silence", text, why: Vec::new() });
+            entries.push(ExplanationLine { at_s, kind: "silence", text, why: Vec::new() });
         }
         return Ok(entries);
     }
@@ -377,7 +377,7 @@ fn node_entries(log: &RunLog, node: &NodeId, at: Option<f64>) -> Result<Vec<Entr
     let mut member = false;
     for step in steps(log) {
         match step {
-            Step::Decided(taken) => {
+            TimelineEntry::Decided(taken) => {
                 let mut entries_of_period = entries_about(taken, node, home);
                 if entries_of_period.is_empty() && member {
                     entries_of_period.extend(kept_entry(taken, node));
@@ -393,12 +393,12 @@ fn node_entries(log: &RunLog, node: &NodeId, at: Option<f64>) -> Result<Vec<Entr
                         }
                     }
                 }
-                let requests = |action: &Action| matches!(action, Action::Request(_));
+                let requests = |action: &AdaptationAction| matches!(action, AdaptationAction::Request(_));
                 if taken.logged.decision.actions.iter().any(requests) {
                     requesting = Some(taken);
                 }
             }
-            Step::Happened(TimedEvent { at_s, event }) => {
+            TimelineEntry::Happened(TimedEvent { at_s, event }) => {
                 let entry = match (Membership::of(event), event) {
                     (Some((who, fate)), _) if who == node => {
                         let first = *at_s <= 0.0;
@@ -418,7 +418,7 @@ fn node_entries(log: &RunLog, node: &NodeId, at: Option<f64>) -> Result<Vec<Entr
                         if names(decision, inputs, node) =>
                     {
                         let (text, why) = (decision.clone(), lines(why));
-                        Some(Entry { at_s: *at_s, kind: "order", text, why })
+                        Some(ExplanationLine { at_s: *at_s, kind: "order", text, why })
                     }
                     _ => None,
                 };
@@ -434,13 +434,13 @@ fn node_entries(log: &RunLog, node: &NodeId, at: Option<f64>) -> Result<Vec<Entr
         let at_s = log.decisions.last().map_or(0.0, |taken| taken.at_s);
         let text =
             "no decision mentioned it: it was never among the worst of its cluster".to_owned();
-        entries.push(Entry { at_s, kind: "silence", text, why: Vec::new() });
+        entries.push(ExplanationLine { at_s, kind: "silence", text, why: Vec::new() });
     }
     Ok(entries)
 }
 
 /// Adds to repeated sentences how often they were repeated.
-fn repeated(entries: &mut [Entry], again: BTreeMap<String, (usize, u32, f64)>) {
+fn repeated(entries: &mut [ExplanationLine], again: BTreeMap<String, (usize, u32, f64)>) {
     for (index, times, last_s) in again.into_values().filter(|(_, times, _)| *times > 0) {
         let times = many(times.into(), "more time");
         let _ = write!(entries[index].text, " (and {times} until {last_s:.1} s)");
@@ -448,30 +448,30 @@ fn repeated(entries: &mut [Entry], again: BTreeMap<String, (usize, u32, f64)>) {
 }
 
 /// The reasons of a decision that concern a node.
-fn entries_about(taken: &TimedDecision, node: &NodeId, home: Option<&ClusterId>) -> Vec<Entry> {
+fn entries_about(taken: &TimedDecision, node: &NodeId, home: Option<&ClusterId>) -> Vec<ExplanationLine> {
     let at_s = taken.at_s;
     let period = taken.logged.inputs.snapshot.period;
     let prefix = format!("{:.1} s: ", taken.logged.inputs.snapshot.elapsed_s);
-    let sentences = policy::tell_node(std::slice::from_ref(&taken.logged), node, home);
+    let sentences = policy::explain_node(std::slice::from_ref(&taken.logged), node, home);
     let only = if taken.logged.decision.withheld.is_empty() { "" } else { ", only monitored" };
     let entry = |line: String| {
         let text = line.strip_prefix(&prefix).unwrap_or(&line);
         let text = format!("period {period}{only}: {text}");
-        Entry { at_s, kind: "decision", text, why: Vec::new() }
+        ExplanationLine { at_s, kind: "decision", text, why: Vec::new() }
     };
     sentences.into_iter().map(entry).collect()
 }
 
 /// The entry of a node that a decision with removals does not mention.
-fn kept_entry(taken: &TimedDecision, node: &NodeId) -> Option<Entry> {
-    let removes = |a: &&Action| matches!(a, Action::Remove { .. } | Action::RemoveCluster { .. });
+fn kept_entry(taken: &TimedDecision, node: &NodeId) -> Option<ExplanationLine> {
+    let removes = |a: &&AdaptationAction| matches!(a, AdaptationAction::Remove { .. } | AdaptationAction::RemoveCluster { .. });
     let removals: Vec<String> =
-        taken.logged.decision.actions.iter().filter(removes).map(policy::action).collect();
+        taken.logged.decision.actions.iter().filter(removes).map(policy::describe_action).collect();
     let snapshot = &taken.logged.inputs.snapshot;
     let (at_s, period) = (taken.at_s, snapshot.period);
     let text =
         format!("period {period}: {}; nothing counted against node {node}", removals.join("; "));
-    (!removals.is_empty()).then(|| Entry { at_s, kind: "decision", text, why: Vec::new() })
+    (!removals.is_empty()).then(|| ExplanationLine { at_s, kind: "decision", text, why: Vec::new() })
 }
 
 /// The reasons for a request for nodes.
@@ -479,7 +479,7 @@ fn request_reasons(taken: &TimedDecision) -> Vec<String> {
     let snapshot = &taken.logged.inputs.snapshot;
     let mut why =
         vec![format!("nodes were asked for at {:.1} s, period {}:", taken.at_s, snapshot.period)];
-    let of_size = taken.logged.decision.why.iter().filter(|reason| {
+    let of_size = taken.logged.decision.reasons.iter().filter(|reason| {
         matches!(
             reason,
             Reason::Efficiency { .. }
@@ -488,7 +488,7 @@ fn request_reasons(taken: &TimedDecision) -> Vec<String> {
                 | Reason::Refilling { .. }
                 | Reason::Undone { .. }
                 | Reason::Migrates { .. }
-                | Reason::Asked { .. }
+                | Reason::Requested { .. }
         )
     });
     why.extend(of_size.map(ToString::to_string));
@@ -504,9 +504,9 @@ fn names(decision: &str, inputs: &Value, node: &NodeId) -> bool {
 }
 
 /// Formats entries for people: times in a column, reasons below their entry.
-fn text(entries: &[Entry], width: Option<usize>) -> String {
+fn text(entries: &[ExplanationLine], width: Option<usize>) -> String {
     // Events before the job's start need no time.
-    let time = |entry: &Entry| match entry.at_s {
+    let time = |entry: &ExplanationLine| match entry.at_s {
         at if at < 0.0 => String::new(),
         at => format!("{at:.1} s"),
     };
@@ -526,10 +526,10 @@ fn text(entries: &[Entry], width: Option<usize>) -> String {
     out
 }
 
-fn object(log: &RunLog, entries: &[Entry]) -> Value {
+fn object(log: &RunLog, entries: &[ExplanationLine]) -> Value {
     let objects: Vec<Value> = entries
         .iter()
-        .map(|Entry { at_s, kind, text, why }| {
+        .map(|ExplanationLine { at_s, kind, text, why }| {
             json!({ "at_s": at_s, "kind": kind, "text": text, "why": why })
         })
         .collect();
@@ -567,7 +567,7 @@ fn notes(log: &RunLog, question: &Question<'_>) -> Vec<String> {
 
 /// The failure of a repeated decision that differs, with the differences.
 fn diverged(divergence: &Divergence, all: usize) -> Failed {
-    let Divergence { epoch, period, logged, now } = divergence;
+    let Divergence { epoch, period, logged, replayed: now } = divergence;
     let parsed = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
     let mut found = Vec::new();
     differences("", &parsed(logged), &parsed(now), &mut found);

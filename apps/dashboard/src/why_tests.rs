@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use springtide_actors::policy::{
-    Agreed, ClusterAggregate, Inputs, Logged, Memory, Offer, Root, Settings, Snapshot, WorkerStats,
+    SharedParameters, ClusterAggregate, Inputs, LoggedDecision, Memory, NodeOffer, RootNode, AdaptationSettings, Snapshot, WorkerStats,
     decide,
 };
 use springtide_cli::outdir::manifest;
@@ -22,18 +22,18 @@ struct RunBuilder {
     temp: tempfile::TempDir,
     records: Vec<Record>,
     memory: Memory,
-    settings: Settings,
+    settings: AdaptationSettings,
     period: u64,
     /// Start of the job in microseconds after the recorders' start.
     start_us: u64,
 }
 
 /// Workers of a cluster: names, speed, overhead, inter-cluster overhead.
-type Group<'a> = (&'a str, &'a [&'a str], f64, f64, f64);
+type ClusterWorkers<'a> = (&'a str, &'a [&'a str], f64, f64, f64);
 
 impl RunBuilder {
     fn new() -> Self {
-        let settings = Settings::default();
+        let settings = AdaptationSettings::default();
         let memory = Memory::new(&settings);
         let temp = tempfile::tempdir().unwrap();
         Self { temp, records: Vec::new(), memory, settings, period: 0, start_us: 700_000 }
@@ -58,10 +58,10 @@ impl RunBuilder {
 
     /// Records a period of ten seconds: the policy decides, and the coordinator on `ams-1` logs the
     /// decision.
-    fn period(&mut self, groups: &[Group<'_>], free: u32) -> &mut Self {
+    fn period(&mut self, groups: &[ClusterWorkers<'_>], free: u32) -> &mut Self {
         self.period += 1;
-        let agreed = Agreed::of(&self.memory, &self.settings);
-        let workers = |&(_, names, speed, overhead, overhead_inter): &Group<'_>| {
+        let agreed = SharedParameters::of(&self.memory, &self.settings);
+        let workers = |&(_, names, speed, overhead, overhead_inter): &ClusterWorkers<'_>| {
             let worker = |name: &&str| WorkerStats {
                 node: (*name).into(),
                 speed: Some(speed),
@@ -82,8 +82,8 @@ impl RunBuilder {
             period_s: 10.0,
             elapsed_s: 10.0 * self.period as f64,
             clusters,
-            root: Some(Root { node: "ams-1".into(), cluster: "ams".into() }),
-            offers: [("bud".into(), Offer { free, ..Offer::default() })].into(),
+            root: Some(RootNode { node: "ams-1".into(), cluster: "ams".into() }),
+            offers: [("bud".into(), NodeOffer { free, ..NodeOffer::default() })].into(),
             ..Snapshot::default()
         };
         let (decision, memory) = decide(&snapshot, &self.memory, &self.settings);
@@ -92,7 +92,7 @@ impl RunBuilder {
             Inputs { snapshot, memory: self.memory.clone(), settings: self.settings.clone() };
         self.memory = memory;
         let why = "efficiency".to_owned();
-        let inputs = serde_json::to_value(Logged { inputs, decision }).unwrap();
+        let inputs = serde_json::to_value(LoggedDecision { inputs, decision }).unwrap();
         let decision = springtide_actors::policy::ADAPT.to_owned();
         self.record("ams-1", 0, at_s, Event::Decision { decision, why, inputs })
     }
@@ -311,7 +311,7 @@ fn a_decision_that_differs_is_reported_with_its_path() {
     let dir = run_log().write();
     let run_log = RunLog::read(&dir).unwrap();
     let asked = run_log.decisions[0].logged.decision.actions.clone();
-    let Some(Action::Request(request)) = asked.first() else { panic!("{asked:?}") };
+    let Some(AdaptationAction::Request(request)) = asked.first() else { panic!("{asked:?}") };
     let count = request.count;
     let logged =
         format!(r#""action":"request","avoid_clusters":[],"avoid_nodes":[],"count":{count}"#);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::print::print;
-use springtide_simulator::faults::{self, History};
+use springtide_simulator::faults::{self, FaultHistory};
 
 /// Simulates the histories of random faults of these seeds, and prints a tally.
 ///
@@ -21,7 +21,7 @@ pub fn faults(seeds: Range<u64>, json: bool) -> Result<(), Failed> {
         }
     });
     let took = began.elapsed().as_secs_f64();
-    let faults::Tally { met, wrong, digests, histories, slowest } = &tally;
+    let faults::HistoryTally { paths: met, violations: wrong, digests, histories, slowest } = &tally;
     if json {
         let result = serde_json::json!({
             "schema": SCHEMA, "histories": histories, "wrong": wrong,
@@ -54,11 +54,11 @@ pub fn faults(seeds: Range<u64>, json: bool) -> Result<(), Failed> {
 /// # Errors
 /// A history ends wrongly, or the text cannot be written.
 pub fn replay(seed: u64) -> Result<(), Failed> {
-    replay_one(&History::of(seed))?;
-    replay_one(&History::of_brief(seed))
+    replay_one(&FaultHistory::of(seed))?;
+    replay_one(&FaultHistory::of_brief(seed))
 }
 
-fn replay_one(history: &History) -> Result<(), Failed> {
+fn replay_one(history: &FaultHistory) -> Result<(), Failed> {
     let run = faults::run(history);
     let said = match &run {
         Ok(run) => &run.said,

@@ -15,19 +15,19 @@ use springtide_cli::format::{SCHEMA, median};
 use springtide_cli::outdir::Artefacts;
 use springtide_runtime::config::{ScenarioConfig, Sources, load};
 use springtide_runtime::event::RunDir;
-use springtide_simulator::figure::{self, Hue, Series};
+use springtide_simulator::figure::{self, RunKind, Series};
 use springtide_simulator::paper;
 
 /// The modes in the order of the table's columns.
-const MODES: [(&str, Hue); 3] =
-    [("static", Hue::Fixed), ("monitor", Hue::Monitored), ("adaptive", Hue::Adaptive)];
+const MODES: [(&str, RunKind); 3] =
+    [("static", RunKind::Fixed), ("monitor", RunKind::Monitored), ("adaptive", RunKind::Adaptive)];
 
 /// The name of the file with a run's [`Report`].
 pub const REPORT: &str = "wan.json";
 
 /// The report of a live run: the content of its `wan.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Report {
+pub struct LiveReport {
     /// The version of the content.
     pub schema: u32,
     /// The name of the scenario.
@@ -106,16 +106,16 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
             artefacts.keep(&file, text);
         }
     }
-    let rows: Vec<Row> = all(&groups).map(|(setting, _, runs)| Row::of(setting, runs)).collect();
+    let rows: Vec<LiveRow> = all(&groups).map(|(setting, _, runs)| LiveRow::of(setting, runs)).collect();
     let object = serde_json::json!({ "schema": SCHEMA, "scenarios": rows });
     artefacts.print(json, object, || tables(&rows))
 }
 
 /// Runs of one setting, by scenario.
-type SettingRuns = (Setting, BTreeMap<String, Vec<Report>>);
+type SettingRuns = (Setting, BTreeMap<String, Vec<LiveReport>>);
 
 /// Settings that compare with the paper come first.
-fn group_by_setting(runs: Vec<(Setting, Report)>) -> Vec<SettingRuns> {
+fn group_by_setting(runs: Vec<(Setting, LiveReport)>) -> Vec<SettingRuns> {
     let mut groups: Vec<SettingRuns> = Vec::new();
     for (setting, run) in runs {
         let at = groups.iter().position(|(other, _)| *other == setting).unwrap_or(groups.len());
@@ -128,7 +128,7 @@ fn group_by_setting(runs: Vec<(Setting, Report)>) -> Vec<SettingRuns> {
     groups
 }
 
-fn all(groups: &[SettingRuns]) -> impl Iterator<Item = (&Setting, &str, &[Report])> {
+fn all(groups: &[SettingRuns]) -> impl Iterator<Item = (&Setting, &str, &[LiveReport])> {
     groups.iter().flat_map(|(setting, scenarios)| {
         scenarios.iter().map(move |(name, runs)| (setting, name.as_str(), runs.as_slice()))
     })
@@ -160,7 +160,7 @@ struct Setting {
 }
 
 impl Setting {
-    fn of(run: &Report, file: Option<&ScenarioConfig>) -> Self {
+    fn of(run: &LiveReport, file: Option<&ScenarioConfig>) -> Self {
         let period = file.map_or(PeriodOrigin::Unknown, |file| {
             let own = file.paper.period.unwrap_or(file.job.period).get().as_secs_f64();
             // The executed period is the scaled and rounded one.
@@ -201,11 +201,11 @@ impl fmt::Display for Setting {
 }
 
 /// Collects the runs in a directory and below.
-fn find(dir: &Path, depth: u32, runs: &mut Vec<(Setting, Report)>) -> Result<(), Failed> {
+fn find(dir: &Path, depth: u32, runs: &mut Vec<(Setting, LiveReport)>) -> Result<(), Failed> {
     let file = dir.join(REPORT);
     if file.exists() {
         let bytes = fs::read(&file).map_err(|error| cannot("read", &file, &error))?;
-        let run: Report = serde_json::from_slice(&bytes)
+        let run: LiveReport = serde_json::from_slice(&bytes)
             .map_err(|error| Failed::usage(format!("{}: {error}", file.display())))?;
         runs.push((Setting::of(&run, scenario_of(dir).as_ref()), run));
         return Ok(());
@@ -228,7 +228,7 @@ fn scenario_of(dir: &Path) -> Option<ScenarioConfig> {
 
 /// A scenario in the table. Times are medians over its runs in a mode, in seconds.
 #[derive(Clone, Debug, serde::Serialize)]
-struct Row {
+struct LiveRow {
     scenario: String,
     setting: Setting,
     runs: BTreeMap<String, usize>,
@@ -247,18 +247,18 @@ struct Row {
 }
 
 /// The median run of a mode; the faster one of two.
-fn median_run<'a>(runs: &'a [Report], mode: &str) -> Option<&'a Report> {
-    let mut runs: Vec<&Report> = runs.iter().filter(|run| run.mode == mode).collect();
+fn median_run<'a>(runs: &'a [LiveReport], mode: &str) -> Option<&'a LiveReport> {
+    let mut runs: Vec<&LiveReport> = runs.iter().filter(|run| run.mode == mode).collect();
     runs.sort_by(|a, b| a.wall_s.total_cmp(&b.wall_s));
     runs.get(runs.len().saturating_sub(1) / 2).copied()
 }
 
-impl Row {
-    fn of(setting: &Setting, runs: &[Report]) -> Self {
-        let of_mode = |mode: &str, what: fn(&Report) -> Option<f64>| {
+impl LiveRow {
+    fn of(setting: &Setting, runs: &[LiveReport]) -> Self {
+        let of_mode = |mode: &str, what: fn(&LiveReport) -> Option<f64>| {
             median(runs.iter().filter(|run| run.mode == mode).filter_map(what).collect())
         };
-        let by_mode = |what: fn(&Report) -> Option<f64>| -> BTreeMap<String, f64> {
+        let by_mode = |what: fn(&LiveReport) -> Option<f64>| -> BTreeMap<String, f64> {
             let all = MODES.iter().map(|(mode, _)| (mode, of_mode(mode, what)));
             all.filter_map(|(mode, number)| Some(((*mode).to_owned(), number?))).collect()
         };
@@ -289,13 +289,13 @@ impl Row {
 }
 
 /// The tables of all settings.
-fn tables(rows: &[Row]) -> String {
+fn tables(rows: &[LiveRow]) -> String {
     let of_one = rows.chunk_by(|a, b| a.setting == b.setting);
     let tables = of_one.filter_map(|rows| Some(table(&rows.first()?.setting, rows)));
     tables.collect::<Vec<_>>().join("\n")
 }
 
-fn table(setting: &Setting, rows: &[Row]) -> String {
+fn table(setting: &Setting, rows: &[LiveRow]) -> String {
     let paper = |cell: &str| match setting.period {
         PeriodOrigin::ScenarioFile => format!(" {cell:>6}"),
         PeriodOrigin::Ours | PeriodOrigin::Unknown => String::new(),
@@ -345,14 +345,14 @@ fn table(setting: &Setting, rows: &[Row]) -> String {
 }
 
 /// The figure of a scenario, with the median run of each mode. `setting` is given if several exist.
-fn draw(runs: &[Report], setting: Option<&Setting>) -> Result<String, Failed> {
-    let of_mode = |(mode, hue): &(&'static str, Hue)| {
+fn draw(runs: &[LiveReport], setting: Option<&Setting>) -> Result<String, Failed> {
+    let of_mode = |(mode, hue): &(&'static str, RunKind)| {
         let run = median_run(runs, mode)?;
-        let nodes: &[(f64, u32)] = if *hue == Hue::Adaptive { &run.nodes_over_time } else { &[] };
+        let nodes: &[(f64, u32)] = if *hue == RunKind::Adaptive { &run.nodes_over_time } else { &[] };
         let (iterations, end_s) = (&run.iterations[..], run.wall_s);
         Some((run, Series { label: mode, hue: *hue, iterations, nodes, end_s }))
     };
-    let (named, series): (Vec<&Report>, Vec<Series<'_>>) = MODES.iter().filter_map(of_mode).unzip();
+    let (named, series): (Vec<&LiveReport>, Vec<Series<'_>>) = MODES.iter().filter_map(of_mode).unzip();
     let Some(last) = named.last() else { return Err(Failed::failure("no run to draw")) };
     let events: Vec<f64> = last.events.iter().map(|(at, _)| *at).collect();
     let setting = setting.map_or(String::new(), |setting| {
@@ -366,8 +366,8 @@ fn draw(runs: &[Report], setting: Option<&Setting>) -> Result<String, Failed> {
 mod tests {
     use super::*;
 
-    fn run(mode: &str, wall_s: f64, checksum: &str) -> Report {
-        Report {
+    fn run(mode: &str, wall_s: f64, checksum: &str) -> LiveReport {
+        LiveReport {
             schema: 1,
             scenario: "3".to_owned(),
             about: "an uplink".to_owned(),
@@ -394,7 +394,7 @@ mod tests {
     }
 
     /// The setting of the paper's file, with a period of 180 s.
-    fn of_paper(run: &Report) -> Setting {
+    fn of_paper(run: &LiveReport) -> Setting {
         let shipped = springtide_simulator::shipped::find("3").unwrap();
         let file = load::<ScenarioConfig>(&Sources::of_text("3", shipped.text)).unwrap().value;
         Setting::of(run, Some(&file))
@@ -402,11 +402,11 @@ mod tests {
 
     #[test]
     fn medians_are_compared_and_differing_results_are_reported() {
-        let mut runs: Vec<Report> =
+        let mut runs: Vec<LiveReport> =
             [100.0, 110.0, 90.0].iter().map(|s| run("static", *s, "a")).collect();
         runs.push(run("adaptive", 40.0, "a"));
         let setting = of_paper(&runs[0]);
-        let row = Row::of(&setting, &runs);
+        let row = LiveRow::of(&setting, &runs);
         assert_eq!(row.wall_s["static"], 100.0);
         // The median is drawn; the faster one of two.
         assert_eq!(median_run(&runs, "static").map(|run| run.wall_s), Some(100.0));
@@ -418,7 +418,7 @@ mod tests {
         let text = tables(&[row]);
         assert!(text.contains("100.0 (90.0) s") && text.contains("60.0 %"), "{text}");
         runs.push(run("monitor", 102.0, "b"));
-        let text = tables(&[Row::of(&setting, &runs)]);
+        let text = tables(&[LiveRow::of(&setting, &runs)]);
         assert!(text.contains("THEY DIFFER") && text.contains("+2.0 %"), "{text}");
         assert!(draw(&runs, None).unwrap().contains("Scenario 3, live: an uplink"));
         let title = "Scenario 3, live (shortened by 60, period 3 s): an uplink";
@@ -428,21 +428,21 @@ mod tests {
     #[test]
     fn runs_of_different_settings_have_tables_of_their_own() {
         let paper = run("static", 100.0, "a");
-        let ours = Report { period_s: 1.5, ..run("static", 70.0, "a") };
+        let ours = LiveReport { period_s: 1.5, ..run("static", 70.0, "a") };
         // Its own period, but another time scale.
-        let scaled = Report { time_scale: 30.0, period_s: 6.0, ..run("static", 200.0, "b") };
-        let shared = Report { share: 0.02, ..run("static", 400.0, "a") };
-        let quota = Report { quota: "groups".to_owned(), ..run("static", 300.0, "a") };
-        let carried = Report { network: "router".to_owned(), ..run("static", 500.0, "a") };
+        let scaled = LiveReport { time_scale: 30.0, period_s: 6.0, ..run("static", 200.0, "b") };
+        let shared = LiveReport { share: 0.02, ..run("static", 400.0, "a") };
+        let quota = LiveReport { quota: "groups".to_owned(), ..run("static", 300.0, "a") };
+        let carried = LiveReport { network: "router".to_owned(), ..run("static", 500.0, "a") };
         let unknown = run("static", 600.0, "a");
         let adaptive = run("adaptive", 40.0, "a");
         let all_of = [&ours, &paper, &scaled, &shared, &quota, &carried, &adaptive];
-        let mut runs: Vec<(Setting, Report)> =
+        let mut runs: Vec<(Setting, LiveReport)> =
             all_of.iter().map(|run| (of_paper(run), (*run).clone())).collect();
         runs.push((Setting::of(&unknown, None), unknown));
         let groups = group_by_setting(runs);
-        let rows: Vec<Row> =
-            all(&groups).map(|(setting, _, runs)| Row::of(setting, runs)).collect();
+        let rows: Vec<LiveRow> =
+            all(&groups).map(|(setting, _, runs)| LiveRow::of(setting, runs)).collect();
         let walls: Vec<f64> = rows.iter().map(|row| row.wall_s["static"]).collect();
         assert_eq!(walls, [100.0, 200.0, 400.0, 300.0, 500.0, 70.0, 600.0]);
         assert!((rows[0].reduction.unwrap() - 0.6).abs() < 1e-9);
@@ -495,7 +495,7 @@ mod tests {
         report(&dirs, Some(&dir.path().join("figures")), true).unwrap();
         assert!(dir.path().join("figures/live-3.svg").exists());
         // Another setting has a figure of its own.
-        let other = Report { time_scale: 30.0, ..run("static", 20.0, "b") };
+        let other = LiveReport { time_scale: 30.0, ..run("static", 20.0, "b") };
         let other_dir = dir.path().join("c");
         fs::create_dir_all(&other_dir).unwrap();
         fs::write(other_dir.join(REPORT), serde_json::to_string(&other).unwrap()).unwrap();

@@ -7,7 +7,7 @@ use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::outdir::Artefacts;
 use springtide_simulator::figure;
-use springtide_simulator::paper::{self, Row};
+use springtide_simulator::paper::{self, ScenarioResults};
 use springtide_simulator::shipped;
 
 use crate::scenario::{find, parse};
@@ -44,7 +44,7 @@ pub fn paper(
     let mut artefacts = Artefacts::of(out);
     if artefacts.are_wanted() {
         artefacts.keep("paper.json", format!("{result}\n"));
-        let first: Vec<Row> = rows.iter().filter(|row| row.seed == 1).cloned().collect();
+        let first: Vec<ScenarioResults> = rows.iter().filter(|row| row.seed == 1).cloned().collect();
         artefacts.keep("runtimes.svg", figure::runtimes(&first).map_err(Failed::failure)?);
         for row in &first {
             let text = figure::iterations(row).map_err(Failed::failure)?;
@@ -60,7 +60,7 @@ pub fn paper(
 }
 
 /// Formats a scenario's runs as one line.
-fn line(row: &Row) -> String {
+fn line(row: &ScenarioResults) -> String {
     let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     let paper = row.paper_reduction.map_or("-".to_owned(), percent);
     format!(

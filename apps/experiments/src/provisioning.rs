@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use serde::Serialize;
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{
-    Budget, Dag, Found, Method, Objectives, SECOND, Search,
+    Budget, Dag, SearchResult, Method, Objectives, SECOND, Search,
 };
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
@@ -17,12 +17,12 @@ use springtide_cli::outdir::Artefacts;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::provisioning::Range;
 use springtide_simulator::provisioning::compare::{
-    Choice, Comparison, Planning, SERVICE_UNIT, Summary, compare,
+    SelectionRule, Comparison, Planning, SERVICE_UNIT, ComparisonSummary, compare,
 };
-use springtide_simulator::provisioning::figures::{self, Axes, Line};
-use springtide_simulator::provisioning::load::{Copies, Window};
+use springtide_simulator::provisioning::figures::{self, Axes, FigureCurve};
+use springtide_simulator::provisioning::load::{Copies, TraceWindow};
 use springtide_simulator::provisioning::made::{self, Layered};
-use springtide_simulator::provisioning::sites::{self, Instance, Plan, Standing, Way};
+use springtide_simulator::provisioning::sites::{self, Instance, PlanValue, SearchRanking, SearchConfig};
 use springtide_simulator::workload::swf::{self, Trace};
 
 /// Processors of the paper's machine, for which the widths of its tasks are given.
@@ -108,8 +108,8 @@ pub struct ProvisioningArgs {
     )]
     draws: u32,
     /// Search for plans
-    #[arg(long, value_enum, value_name = "HOW", default_value_t = How::Pruned)]
-    search: How,
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = SearchMode::Pruned)]
+    search: SearchMode,
     /// Sets of slots in a generation [default: 20; 10 for CyberShake; 50 for `sites`]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     population: Option<u32>,
@@ -129,23 +129,23 @@ pub struct ProvisioningArgs {
 
 /// A search as an option of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum How {
+pub enum SearchMode {
     /// The paper's: chosen slots are paid, used or not
     Paper,
     /// This project's: unused slots are dropped
     Pruned,
 }
 
-impl From<How> for Search {
-    fn from(search: How) -> Self {
+impl From<SearchMode> for Search {
+    fn from(search: SearchMode) -> Self {
         match search {
-            How::Paper => Search::PAPER,
-            How::Pruned => Search::Pruned,
+            SearchMode::Paper => Search::PAPER,
+            SearchMode::Pruned => Search::Pruned,
         }
     }
 }
 
-impl How {
+impl SearchMode {
     /// The option of a search.
     pub fn from_search(search: Search) -> Self {
         match search {
@@ -190,7 +190,7 @@ impl Results {
         Ok(())
     }
 
-    fn figure(&mut self, name: &str, axes: Axes<'_>, lines: &[Line]) -> Result<(), Failed> {
+    fn figure(&mut self, name: &str, axes: Axes<'_>, lines: &[FigureCurve]) -> Result<(), Failed> {
         self.files.push((format!("{name}.svg"), figures::lines(axes, lines).map_err(cannot_draw)?));
         self.files.push((format!("{name}.csv"), figures::csv(axes, lines)));
         Ok(())
@@ -214,7 +214,7 @@ pub fn provisioning(args: &ProvisioningArgs) -> Result<(), Failed> {
         four_sites(args, &mut results)?;
     }
     if args.experiment != Experiment::Sites {
-        let site = Site::read(args)?;
+        let site = SiteConfig::read(args)?;
         results.line(site.describe());
         if wants(Experiment::Tradeoff) {
             trade_off(args, &site, None, &mut results)?;
@@ -245,14 +245,14 @@ fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Fail
     let instance = Instance::drawn(args.seed);
     // About as many sets as the paper's search evaluated plans.
     let budget = budget(args, 50, 34);
-    let find = |search| -> Found { instance.search(Method::Heft, search, budget, args.seed, true) };
+    let find = |search| -> SearchResult { instance.search(Method::Heft, search, budget, args.seed, true) };
     let (paper, ours) = (find(Search::PAPER), find(Search::Pruned));
     let place = |is: Objectives| {
-        let Plan { cost_su, makespan_s } = is.into();
+        let PlanValue { cost_su, makespan_s } = is.into();
         (cost_su, makespan_s / 3600.0)
     };
-    let points = |found: &Found| {
-        found.front.points().iter().map(|point| place(point.is)).collect::<Vec<_>>()
+    let points = |found: &SearchResult| {
+        found.front.points().iter().map(|point| place(point.objectives)).collect::<Vec<_>>()
     };
     let met: Vec<(f64, f64)> = paper.all.iter().copied().map(place).collect();
     let axes = Axes {
@@ -276,13 +276,13 @@ fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Fail
     let sweeps = [("as in the paper", &paper), ("ours", &ours)]
         .map(|(name, found)| (name, sites::sweep(&found.front, &alphas)));
     for (name, of) in [("makespan", 0), ("cost", 1)] {
-        let lines: Vec<Line> = sweeps
+        let lines: Vec<FigureCurve> = sweeps
             .iter()
             .map(|(label, sweep)| {
                 let value =
-                    |plan: &Plan| if of == 0 { plan.makespan_s / 3600.0 } else { plan.cost_su };
+                    |plan: &PlanValue| if of == 0 { plan.makespan_s / 3600.0 } else { plan.cost_su };
                 let points = sweep.iter().map(|(alpha, plan)| (*alpha, value(plan), 0.0));
-                Line { label: (*label).to_owned(), points: points.collect() }
+                FigureCurve { label: (*label).to_owned(), points: points.collect() }
             })
             .collect();
         let y = if of == 0 { "makespan, hours" } else { "cost, service units" };
@@ -294,7 +294,7 @@ fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Fail
         results.figure(&format!("tradeoff-sites-{name}"), axes, &lines)?;
     }
     for (name, sweep) in &sweeps {
-        let take = |(alpha, plan): &(f64, Plan)| {
+        let take = |(alpha, plan): &(f64, PlanValue)| {
             format!("{alpha:.1}: {:.1} SU {:.0} s", plan.cost_su, plan.makespan_s)
         };
         let some: Vec<String> =
@@ -309,11 +309,11 @@ fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Fail
         brackets",
         args.draws, args.seed
     ));
-    let way = |name: String, method, search| Way { name, method, search, budget };
+    let way = |name: String, method, search| SearchConfig { name, method, search, budget };
     let (sets, generations) = (budget.population, budget.iterations + 1);
     let shape = |(population, generations): (usize, usize)| {
         let (population, generations) = (population.max(1), generations.max(1));
-        Way {
+        SearchConfig {
             name: format!("{population} x {generations}"),
             method: Method::Heft,
             search: Search::PAPER,
@@ -375,7 +375,7 @@ fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Fail
         ),
     ];
     for (name, title, ways) in questions {
-        let draws = sites::hold(&ways, &seeds);
+        let draws = sites::compare_searches(&ways, &seeds);
         let standings = sites::standings(&draws);
         results.line(format!("  {title}:"));
         for standing in &standings {
@@ -386,7 +386,7 @@ fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Fail
     Ok(())
 }
 
-fn standing_line(of: &Standing) -> String {
+fn standing_line(of: &SearchRanking) -> String {
     let range = |range: Range, decimals: usize| {
         let Range { median, least, most } = range;
         format!("{median:.decimals$} [{least:.decimals$}, {most:.decimals$}]")
@@ -404,15 +404,15 @@ fn standing_line(of: &Standing) -> String {
 }
 
 /// The machine and the load of other users.
-struct Site {
+struct SiteConfig {
     file: PathBuf,
     trace: Rc<Trace>,
     copies: Copies,
     processors: u32,
-    window: Window,
+    window: TraceWindow,
 }
 
-impl Site {
+impl SiteConfig {
     fn read(args: &ProvisioningArgs) -> Result<Self, Failed> {
         let Some(file) = &args.trace else {
             return Err(Failed::usage(
@@ -423,7 +423,7 @@ impl Site {
         };
         let trace = swf::read(file).map_err(Failed::usage)?;
         let processors = args.processors.unwrap_or_else(|| trace.processors());
-        let window = Window { from_day: args.from_day, days: args.days, ..Window::default() };
+        let window = TraceWindow { from_day: args.from_day, days: args.days, ..TraceWindow::default() };
         let copies = Copies::of(&trace, processors, window);
         if copies.least() <= 0.0 {
             return Err(Failed::usage(format!(
@@ -439,7 +439,7 @@ impl Site {
     /// The same site where other users overestimate run times by this factor.
     fn estimated(&self, estimate: f64) -> Self {
         let Self { file, trace, processors, window, .. } = self;
-        let window = Window { estimate, ..*window };
+        let window = TraceWindow { estimate, ..*window };
         let copies = Copies::of(trace, *processors, window);
         Self {
             file: file.clone(),
@@ -476,7 +476,7 @@ impl Site {
         args: &ProvisioningArgs,
         dag: &Dag,
         target: f64,
-        choices: &[Choice],
+        choices: &[SelectionRule],
         planning: &Planning,
     ) -> Comparison {
         let load = self.copies.under(target, args.seed);
@@ -536,7 +536,7 @@ fn planning(args: &ProvisioningArgs, population: usize) -> Planning {
 
 /// The synthetic workflow of section 5 with this mean number of processors per task, on the paper's
 /// machine.
-fn synthetic(site: &Site, processors: u32, seed: u64) -> Dag {
+fn synthetic(site: &SiteConfig, processors: u32, seed: u64) -> Dag {
     let of = Layered {
         tasks: 100,
         levels: 10,
@@ -548,8 +548,8 @@ fn synthetic(site: &Site, processors: u32, seed: u64) -> Dag {
     made::layered(&of, seed)
 }
 
-fn row(summary: &Summary, floor: f64) -> String {
-    let Summary { makespan_s, cost, best_effort_s, difference_s, without, .. } = summary;
+fn row(summary: &ComparisonSummary, floor: f64) -> String {
+    let ComparisonSummary { makespan_s, cost, best_effort_s, difference_s, without, .. } = summary;
     let hours = |seconds: f64| seconds / 3600.0;
     let missing = if *without > 0 { format!(", no plan in {without}") } else { String::new() };
     format!(
@@ -572,24 +572,24 @@ fn describe_cost_max() -> String {
     format!("the shortest within {:.0} % of the floor", (COST_MAX - 1.0) * 100.0)
 }
 
-fn hours(label: &str, points: impl Iterator<Item = (f64, f64, f64)>) -> Line {
+fn hours(label: &str, points: impl Iterator<Item = (f64, f64, f64)>) -> FigureCurve {
     let points = points.map(|(x, mean, deviation)| (x, mean / 3600.0, deviation / 3600.0));
-    Line { label: label.to_owned(), points: points.collect() }
+    FigureCurve { label: label.to_owned(), points: points.collect() }
 }
 
 /// Figure 5; with a discount, the paper's future work.
 fn trade_off(
     args: &ProvisioningArgs,
-    site: &Site,
+    site: &SiteConfig,
     discount: Option<(f64, f64)>,
     results: &mut Results,
 ) -> Result<(), Failed> {
-    let mut choices: Vec<Choice> =
-        (0..=10).map(|tenth| Choice::of(f64::from(tenth) / 10.0)).collect();
-    choices.push(Choice::within(COST_MAX));
+    let mut choices: Vec<SelectionRule> =
+        (0..=10).map(|tenth| SelectionRule::of(f64::from(tenth) / 10.0)).collect();
+    choices.push(SelectionRule::within(COST_MAX));
     let dag = synthetic(site, 22, args.seed);
     let planning = Planning { discount, ..planning(args, 20) };
-    let found = site.compare(args, &dag, Site::load(args), &choices, &planning);
+    let found = site.compare(args, &dag, SiteConfig::load(args), &choices, &planning);
     let (name, titles, what) = match discount {
         None => (
             "tradeoff",
@@ -620,7 +620,7 @@ fn trade_off(
     ));
     let mut summaries = found.summaries();
     let within = summaries.pop();
-    let trade_offs: Vec<(f64, &Summary)> = summaries.iter().map(|s| (s.choice.alpha, s)).collect();
+    let trade_offs: Vec<(f64, &ComparisonSummary)> = summaries.iter().map(|s| (s.choice.alpha, s)).collect();
     for (alpha, summary) in trade_offs.iter().filter(|(alpha, _)| [0.0, 0.5, 1.0].contains(alpha)) {
         results.line(format!("  {alpha:.1}: {}", row(summary, found.floor)));
     }
@@ -670,7 +670,7 @@ fn trade_off(
 }
 
 /// Figures 6 and 7.
-fn sizes(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Result<(), Failed> {
+fn sizes(args: &ProvisioningArgs, site: &SiteConfig, results: &mut Results) -> Result<(), Failed> {
     const SIZES: [u32; 4] = [3, 10, 20, 30];
     let planning = planning(args, 20);
     let (loads, note) = site.loads(args);
@@ -684,7 +684,7 @@ fn sizes(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Result<
     for size in SIZES {
         let dag = synthetic(site, size, args.seed);
         for &load in &loads {
-            let found = site.compare(args, &dag, load, &[0.0, 0.5, 1.0].map(Choice::of), &planning);
+            let found = site.compare(args, &dag, load, &[0.0, 0.5, 1.0].map(SelectionRule::of), &planning);
             let summaries = found.summaries();
             results.line(format!(
                 "  {size:2} processors ({} here), load {:2.0} %, 0.5: {}",
@@ -695,25 +695,25 @@ fn sizes(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Result<
             rows.push((size, found.load, found.floor, summaries));
         }
     }
-    let part = |of: &dyn Fn(&Summary, f64) -> f64, at: usize, size: u32| -> Vec<(f64, f64, f64)> {
+    let part = |of: &dyn Fn(&ComparisonSummary, f64) -> f64, at: usize, size: u32| -> Vec<(f64, f64, f64)> {
         let of_size = rows.iter().filter(|row| row.0 == size);
         of_size
             .map(|(_, load, floor, all)| (load * 100.0, of(&all[at], *floor) * 100.0, 0.0))
             .collect()
     };
-    let makespan = |summary: &Summary, _: f64| summary.makespan_s.mean / summary.best_effort_s.mean;
-    let cost = |summary: &Summary, floor: f64| summary.cost.mean / floor;
-    type Measure<'a> = &'a dyn Fn(&Summary, f64) -> f64;
+    let makespan = |summary: &ComparisonSummary, _: f64| summary.makespan_s.mean / summary.best_effort_s.mean;
+    let cost = |summary: &ComparisonSummary, floor: f64| summary.cost.mean / floor;
+    type Measure<'a> = &'a dyn Fn(&ComparisonSummary, f64) -> f64;
     for (name, of) in [("makespan", &makespan as Measure<'_>), ("cost", &cost)] {
-        let mut lines: Vec<Line> = SIZES
+        let mut lines: Vec<FigureCurve> = SIZES
             .iter()
-            .map(|&size| Line {
+            .map(|&size| FigureCurve {
                 label: format!("{size} processors a task"),
                 points: part(of, 1, size),
             })
             .collect();
         // The line separates gains from losses.
-        let best_effort = |of: &Line| Line {
+        let best_effort = |of: &FigureCurve| FigureCurve {
             label: "best effort".to_owned(),
             points: of.points.iter().map(|&(x, ..)| (x, 100.0, 0.0)).collect(),
         };
@@ -728,8 +728,8 @@ fn sizes(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Result<
             })
         };
         let mut lines = vec![
-            Line { label: "trade-off 0".to_owned(), points: by_size(0).collect() },
-            Line { label: "trade-off 1".to_owned(), points: by_size(2).collect() },
+            FigureCurve { label: "trade-off 0".to_owned(), points: by_size(0).collect() },
+            FigureCurve { label: "trade-off 1".to_owned(), points: by_size(2).collect() },
         ];
         lines.push(best_effort(&lines[0]));
         let title = format!("Provisioned {name} by size of tasks, load {:.0} %", least * 100.0);
@@ -756,7 +756,7 @@ fn paper_result(load: f64) -> &'static str {
 }
 
 /// Runs the experiment of figure 9.
-fn cybershake(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Result<(), Failed> {
+fn cybershake(args: &ProvisioningArgs, site: &SiteConfig, results: &mut Results) -> Result<(), Failed> {
     let dag = made::cybershake(site.scaled(288));
     let planning = planning(args, 10);
     results.line(format!(
@@ -769,7 +769,7 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Re
     let (loads, note) = site.loads(args);
     note.into_iter().for_each(|note| results.line(note));
     for load in loads {
-        let choices = [Choice::of(0.5), Choice::within(COST_MAX)];
+        let choices = [SelectionRule::of(0.5), SelectionRule::within(COST_MAX)];
         let found = site.compare(args, &dag, load, &choices, &planning);
         let [summary, within] = found.summaries()[..] else { continue };
         results.line(format!(
@@ -832,7 +832,7 @@ fn cybershake(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Re
 
 /// Section 7: other users overestimate the run times of their jobs, and reservations last as long
 /// as estimated.
-fn estimates(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Result<(), Failed> {
+fn estimates(args: &ProvisioningArgs, site: &SiteConfig, results: &mut Results) -> Result<(), Failed> {
     results.line(
         "CyberShake with overestimated run times of other users (paper: +3 % and +7.7 % \
         at 10 and 20 %; best effort with exact ones 30 % above):",
@@ -843,7 +843,7 @@ fn estimates(args: &ProvisioningArgs, site: &Site, results: &mut Results) -> Res
         let site = site.estimated(estimate);
         let dag = made::cybershake(site.scaled(288));
         let found =
-            site.compare(args, &dag, Site::load(args), &[Choice::of(0.5)], &planning(args, 10));
+            site.compare(args, &dag, SiteConfig::load(args), &[SelectionRule::of(0.5)], &planning(args, 10));
         let summary = found.summaries()[0];
         let base = *exact.get_or_insert(summary.makespan_s.mean);
         results.line(format!(

@@ -20,14 +20,14 @@ use springtide_barnes_hut::{BarnesHut, generate};
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::Artefacts;
 use springtide_cli::print::print;
-use springtide_runtime::config::{Rate, Time};
+use springtide_runtime::config::{ByteRate, Time};
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::net::memory::MemoryConfig;
 use springtide_runtime::work::{Job, Registry};
-use springtide_simulator::apps::Model;
-use springtide_simulator::figure::{self, COLOURS, FigureError, wrong};
+use springtide_simulator::apps::ModelledJob;
+use springtide_simulator::figure::{self, COLOURS, FigureError, drawing_error};
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{Grid, Layout, Place, simulate};
+use springtide_simulator::{SimulatedGrid, Layout, SimulatedCluster, simulate};
 
 /// The maximum simulated time of a run.
 const SIMULATED_TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -73,10 +73,10 @@ pub struct ScalingArgs {
     force_error: f64,
     /// Bandwidth of a cluster's network, for all nodes together
     #[arg(long, value_name = "RATE", default_value = "32Gbit/s")]
-    lan: Rate,
+    lan: ByteRate,
     /// Bandwidth of a link between two clusters, in each direction
     #[arg(long, value_name = "RATE", default_value = "100Mbit/s")]
-    wan: Rate,
+    wan: ByteRate,
     /// Round-trip time between two clusters
     #[arg(long, value_name = "TIME", default_value = "20ms")]
     rtt: Time,
@@ -215,13 +215,13 @@ pub fn scaling(args: &ScalingArgs) -> Result<(), Failed> {
 
 /// A model of the same run with replicated bodies: each node builds the tree, and one moves the
 /// bodies.
-fn replicated(args: &ScalingArgs, job: &BarnesHut, costs: &Costs, work_s: f64) -> Model {
+fn replicated(args: &ScalingArgs, job: &BarnesHut, costs: &Costs, work_s: f64) -> ModelledJob {
     let bodies = args.bodies as f64;
     let bytes = |each: f64| (each * bodies).min(f64::from(u32::MAX)) as u32;
     let micros = |seconds: f64| (seconds * 1e6) as u64;
     // Encoding and decoding of positions take about 40 and 25 ns per body.
     let tree = (0.5 * costs.key + costs.body + 25.0) * 1e-9 * bodies;
-    Model {
+    ModelledJob {
         rounds: args.steps as u32,
         leaves: (args.bodies / job.grain.max(4096) as usize).max(1) as u32,
         work_us: micros(work_s),
@@ -230,7 +230,7 @@ fn replicated(args: &ScalingArgs, job: &BarnesHut, costs: &Costs, work_s: f64) -
         each_us: micros(tree),
         state_bytes: bytes(CHANGE_BYTES),
         result_bytes: bytes(16.0),
-        ..Model::default()
+        ..ModelledJob::default()
     }
 }
 
@@ -242,12 +242,12 @@ fn play<J: Job>(
     job: J,
 ) -> Result<(Vec<f64>, f64, Vec<String>), Failed> {
     let clusters = args.clusters.min(workers);
-    let place = |at: u32| Place {
+    let place = |at: u32| SimulatedCluster {
         name: format!("c{at}").into(),
         nodes: workers / clusters + u32::from(at < workers % clusters),
         machine: Machine { threads: 1, speed: 1.0 },
     };
-    let rate = |rate: Rate| rate.bytes_per_second() as u64;
+    let rate = |rate: ByteRate| rate.bytes_per_second() as u64;
     // A queue without losses, so that the results do not depend on congestion.
     let queue = 1 << 30;
     let (lan, wan) = (rate(args.lan), rate(args.wan));
@@ -268,7 +268,7 @@ fn play<J: Job>(
     let (ended, bytes) = simulate(|| async {
         let mut registry = Registry::new();
         registry.job::<J>();
-        let grid = Grid::start(&layout, registry).await;
+        let grid = SimulatedGrid::start(&layout, registry).await;
         let params = JobParams { mode: Mode::Static, ..JobParams::default() };
         let run = grid.submit(job, params, None).await.map_err(Failed::failure)?;
         let ended = run.ended(SIMULATED_TIME_MAX).await.map_err(Failed::failure)?;
@@ -305,7 +305,7 @@ fn draw(args: &ScalingArgs, rows: &[ScalingRun]) -> Result<String, FigureError> 
     let top = f64::from(most.max(2));
     let speed_up = |row: &ScalingRun| row.efficiency * f64::from(row.workers);
     let least = rows.iter().map(speed_up).fold(0.5, f64::min);
-    figure::draw((720, 480), |area| {
+    figure::draw_figure((720, 480), |area| {
         let title =
             format!("{} bodies, {} clusters, {:e}", args.bodies, args.clusters, args.force_error);
         let mut chart = ChartBuilder::on(area)
@@ -317,7 +317,7 @@ fn draw(args: &ScalingArgs, rows: &[ScalingRun]) -> Result<String, FigureError> 
                 (1f64..top).log_scale().base(2.0),
                 (least..top).log_scale().base(2.0),
             )
-            .map_err(wrong)?;
+            .map_err(drawing_error)?;
         chart
             .configure_mesh()
             .x_desc("workers")
@@ -326,9 +326,9 @@ fn draw(args: &ScalingArgs, rows: &[ScalingRun]) -> Result<String, FigureError> 
             .x_label_formatter(&|x| format!("{x}"))
             .y_label_formatter(&|y| format!("{y}"))
             .draw()
-            .map_err(wrong)?;
+            .map_err(drawing_error)?;
         let ideal = LineSeries::new([(1.0, 1.0), (top, top)], BLACK.mix(0.3));
-        chart.draw_series(ideal).map_err(wrong)?;
+        chart.draw_series(ideal).map_err(drawing_error)?;
         for (which, name, colour) in [
             (Replication::Domains, "domains", COLOURS[0]),
             (Replication::Replicated, "replicated", COLOURS[1]),
@@ -343,7 +343,7 @@ fn draw(args: &ScalingArgs, rows: &[ScalingRun]) -> Result<String, FigureError> 
             }
             chart
                 .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)).point_size(3))
-                .map_err(wrong)?
+                .map_err(drawing_error)?
                 .label(name)
                 .legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2))

@@ -11,12 +11,12 @@ use springtide_cli::outdir::{Artefacts, OutDir, manifest};
 use springtide_cli::print::print;
 use springtide_cli::run_end::RunEnd;
 use springtide_runtime::config::{LinksConfig, ScenarioConfig, Sources, WorkloadConfig, load};
-use springtide_runtime::net::Wire;
+use springtide_runtime::net::LinkUnit;
 use springtide_runtime::work::Job;
 use springtide_simulator::GridError;
-use springtide_simulator::apps::Model;
-use springtide_simulator::scenario::{Play, Played, params, play_over};
-use springtide_simulator::shipped::{self, Shipped};
+use springtide_simulator::apps::ModelledJob;
+use springtide_simulator::scenario::{SimulationParams, SimulationResult, params, simulate_over};
+use springtide_simulator::shipped::{self, BuiltinFile};
 
 /// Maximum size of a simulated run's log in bytes.
 const LOG_MAX: u64 = 1 << 30;
@@ -38,7 +38,7 @@ pub struct ScenarioRun<'a> {
     /// The interval between decisions; none: the file's.
     pub period: Option<Duration>,
     /// The form of the network.
-    pub wire: Wire,
+    pub wire: LinkUnit,
     /// Whether the result is printed as one JSON object.
     pub json: bool,
     /// The directory for the files of the run.
@@ -56,10 +56,10 @@ pub fn run(order: &ScenarioRun<'_>) -> Result<(), Failed> {
     let ScenarioRun { seed, period, json, out, version, .. } = *order;
     let (config, text) = read(order.scenario)?;
     let mode = order.mode.unwrap_or_else(|| config.adaptation.mode.into());
-    let settings = Play { mode, period, seed };
+    let settings = SimulationParams { mode, period, seed };
     check(&config, &settings)?;
     let started = std::time::Instant::now();
-    let played = play_over(&config, &settings, order.wire.clone())
+    let played = simulate_over(&config, &settings, order.wire.clone())
         .map_err(|error| Failed::new(exit_of(&error), error))?;
     let mut artefacts = Artefacts::of(out);
     if let Some(dir) = out {
@@ -91,11 +91,11 @@ fn exit_of(error: &GridError) -> Exit {
 /// # Errors
 /// The text cannot be written.
 pub fn list() -> Result<(), Failed> {
-    let line = |shipped: &Shipped| -> Result<String, Failed> {
+    let line = |shipped: &BuiltinFile| -> Result<String, Failed> {
         let config = parse(shipped.name, shipped.text)?;
         Ok(format!("{:22} {}\n", shipped.name, config.about))
     };
-    let workload = |shipped: &Shipped| -> Result<String, Failed> {
+    let workload = |shipped: &BuiltinFile| -> Result<String, Failed> {
         let sources = Sources::of_text(shipped.name, shipped.text);
         let about = load::<WorkloadConfig>(&sources)?.value.about;
         Ok(format!("{:22} {about}\n", shipped.name))
@@ -125,7 +125,7 @@ pub fn show(name: Option<&str>) -> Result<(), Failed> {
     }
 }
 
-pub(crate) fn find(name: &str) -> Result<&'static Shipped, Failed> {
+pub(crate) fn find(name: &str) -> Result<&'static BuiltinFile, Failed> {
     shipped::find(name).ok_or_else(|| {
         Failed::usage(format!("no scenario of this program is named {name}: see `sim list`"))
     })
@@ -156,7 +156,7 @@ pub fn read(scenario: &Path) -> Result<(ScenarioConfig, String), Failed> {
 ///
 /// # Errors
 /// All contradictions together.
-pub fn check(config: &ScenarioConfig, settings: &Play) -> Result<(), Failed> {
+pub fn check(config: &ScenarioConfig, settings: &SimulationParams) -> Result<(), Failed> {
     let params = params(config, settings);
     check_settings(&params, config.cluster.iter().map(|place| place.nodes.get()))
 }
@@ -166,18 +166,18 @@ pub(crate) fn keep(
     dir: &Path,
     config: &ScenarioConfig,
     text: &str,
-    played: &Played,
-    settings: &Play,
+    played: &SimulationResult,
+    settings: &SimulationParams,
     version: &str,
 ) -> Result<(), Failed> {
     let mut manifest = manifest(&format!("sim-{}", config.name), version, Some(settings.seed));
     manifest.mode = Some(settings.mode.word().to_owned());
     let mut out = OutDir::create(dir, &manifest, text, LOG_MAX)?;
     out.records(&played.records)?;
-    out.finish(&RunEnd::of(Model::NAME, &played.ended).json())
+    out.finish(&RunEnd::of(ModelledJob::NAME, &played.ended).json())
 }
 
-fn result(config: &ScenarioConfig, settings: &Play, played: &Played) -> serde_json::Value {
+fn result(config: &ScenarioConfig, settings: &SimulationParams, played: &SimulationResult) -> serde_json::Value {
     let at = |(at, text): &(Duration, String)| serde_json::json!([at.as_secs_f64(), text]);
     serde_json::json!({
         "schema": SCHEMA,
@@ -196,8 +196,8 @@ fn result(config: &ScenarioConfig, settings: &Play, played: &Played) -> serde_js
 
 fn result_text(
     config: &ScenarioConfig,
-    settings: &Play,
-    played: &Played,
+    settings: &SimulationParams,
+    played: &SimulationResult,
     took: Duration,
 ) -> String {
     let mut text = format!("scenario {}: {}\n", config.name, config.about);

@@ -16,14 +16,14 @@ use springtide_cli::exit::Failed;
 use springtide_cli::format::{SCHEMA, seconds, size};
 use springtide_cli::print::print;
 use springtide_runtime::config::{
-    ConfigError, GridConfig, LineSection, LinksConfig, Loaded, Name, Pair, PlaceSection, Problem,
-    ScenarioConfig, Sources, Time, Whole, load, nearest,
+    ConfigError, GridConfig, LineSection, LinksConfig, Loaded, Name, Pair, PlaceSection, ConfigProblem,
+    ScenarioConfig, Sources, Time, BoundedInt, load, nearest,
 };
 use springtide_runtime::event::{Event, RunDir, read};
 use springtide_runtime::id::ClusterId;
-use springtide_runtime::net::Wire;
-use springtide_simulator::forecast::{self, Order, Predicted, Without};
-use springtide_simulator::recorded::{Learned, Part, Recorded, learn};
+use springtide_runtime::net::LinkUnit;
+use springtide_simulator::forecast::{self, PredictionRequest, Prediction, LeftOut};
+use springtide_simulator::recorded::{LearnedModel, ClusterSums, Recorded, learn};
 
 /// Options of a prediction.
 #[derive(Args, Clone, Debug)]
@@ -61,7 +61,7 @@ pub struct PredictionSettings {
     /// The random seed of the simulation.
     pub seed: u64,
     /// The transport of the simulated network.
-    pub wire: Wire,
+    pub wire: LinkUnit,
     /// Whether to print the prediction as one JSON object.
     pub json: bool,
 }
@@ -71,11 +71,11 @@ pub struct Prediction {
     /// The run that was recorded.
     pub run: Recorded,
     /// The model learned from the recorded run.
-    pub learned: Learned,
+    pub learned: LearnedModel,
     /// The mode of adaptation.
     pub mode: Mode,
     /// The grid as it is, then each grid without a part.
-    pub predicted: Vec<Predicted>,
+    pub predicted: Vec<Prediction>,
 }
 
 /// Predicts run times and prints them.
@@ -114,7 +114,7 @@ fn predict(args: &WhatIfArgs, settings: PredictionSettings) -> Result<Prediction
     let grid = grid(&config.value, links.as_ref(), &learned, run.wall_s)?;
     let without = variants(args, &grid)?;
     let mode = settings.mode.unwrap_or_else(|| grid.adaptation.mode.into());
-    let order = Order {
+    let order = PredictionRequest {
         grid,
         model: learned.model.clone(),
         mode,
@@ -138,18 +138,18 @@ pub fn recorded(dir: &Path) -> Result<Recorded, Failed> {
         error: Option<String>,
         wall_s: f64,
         iterations: Vec<f64>,
-        clusters: Vec<Cluster>,
-        work: Option<BTreeMap<ClusterId, Work>>,
+        clusters: Vec<ClusterSize>,
+        work: Option<BTreeMap<ClusterId, JobWork>>,
         tasks: Tasks,
         bytes: Bytes,
     }
     #[derive(Deserialize)]
-    struct Cluster {
+    struct ClusterSize {
         name: ClusterId,
         workers: u32,
     }
     #[derive(Deserialize)]
-    struct Work {
+    struct JobWork {
         working_s: f64,
         root_s: f64,
         tasks: u64,
@@ -184,13 +184,13 @@ pub fn recorded(dir: &Path) -> Result<Recorded, Failed> {
         return Err(wrong("the run had no grid (--sequential): name one with a grid"));
     }
     let old = || wrong("it does not contain the computed work: record the run with this version");
-    let mut clusters: BTreeMap<ClusterId, Part> = BTreeMap::new();
+    let mut clusters: BTreeMap<ClusterId, ClusterSums> = BTreeMap::new();
     for (name, work) in result.work.ok_or_else(old)? {
-        let Work { working_s, root_s, tasks, units, squares } = work;
+        let JobWork { working_s, root_s, tasks, units, squares } = work;
         clusters
-            .insert(name, Part { workers: 0, working_s, root_s, costed: tasks, units, squares });
+            .insert(name, ClusterSums { workers: 0, working_s, root_s, costed: tasks, units, squares });
     }
-    for Cluster { name, workers } in result.clusters {
+    for ClusterSize { name, workers } in result.clusters {
         clusters.entry(name).or_default().workers = workers;
     }
     let log = read(&run_dir.events())?;
@@ -222,7 +222,7 @@ pub fn recorded(dir: &Path) -> Result<Recorded, Failed> {
 fn grid(
     config: &GridConfig,
     links: Option<&Loaded<LinksConfig>>,
-    learned: &Learned,
+    learned: &LearnedModel,
     wall_s: f64,
 ) -> Result<ScenarioConfig, Failed> {
     let text = "name = \"prediction\"\n[[cluster]]\nname = \"any\"\nstart = 1\n";
@@ -235,12 +235,12 @@ fn grid(
         let given = inside.and_then(|inside| inside.speed);
         PlaceSection {
             name: cluster.name.clone(),
-            times: Whole::nearest(1),
-            nodes: Whole::nearest(cluster.nodes.get()),
-            start: Whole::nearest(0),
-            later: Whole::nearest(0),
+            times: BoundedInt::nearest(1),
+            nodes: BoundedInt::nearest(cluster.nodes.get()),
+            start: BoundedInt::nearest(0),
+            later: BoundedInt::nearest(0),
             speed: given.or(learned.copied()).unwrap_or(1.0),
-            threads: Some(Whole::nearest(config.threads_of(cluster))),
+            threads: Some(BoundedInt::nearest(config.threads_of(cluster))),
             delay: inside.map_or(grid.cluster[0].delay, |inside| inside.delay),
             uplink: inside.and_then(|inside| inside.uplink),
         }
@@ -283,7 +283,7 @@ fn check_names(links: &Loaded<LinksConfig>, grid: &ScenarioConfig) -> Result<(),
         if let Some((reason, meant)) = unknown(name, grid)
             && let Some(at) = links.origin(&path)
         {
-            problems.push(Problem { at, reason, meant });
+            problems.push(ConfigProblem { at, reason, meant });
         }
     };
     for (i, cluster) in links.value.cluster.iter().enumerate() {
@@ -298,7 +298,7 @@ fn check_names(links: &Loaded<LinksConfig>, grid: &ScenarioConfig) -> Result<(),
 }
 
 /// The variants to predict: the whole grid first, then each without a part.
-fn variants(args: &WhatIfArgs, grid: &ScenarioConfig) -> Result<Vec<Without>, Failed> {
+fn variants(args: &WhatIfArgs, grid: &ScenarioConfig) -> Result<Vec<LeftOut>, Failed> {
     let links = args
         .without_link
         .iter()
@@ -312,12 +312,12 @@ fn variants(args: &WhatIfArgs, grid: &ScenarioConfig) -> Result<Vec<Without>, Fa
     if let Some(Pair(a, _)) = args.without_link.iter().find(|Pair(a, b)| a == b) {
         return Err(Failed::usage(format!("--without-link: {a} has no link to itself")));
     }
-    let clusters = args.without.iter().cloned().map(Without::Cluster);
-    let links = args.without_link.iter().cloned().map(Without::Link);
-    Ok(std::iter::once(Without::Nothing).chain(clusters).chain(links).collect())
+    let clusters = args.without.iter().cloned().map(LeftOut::Cluster);
+    let links = args.without_link.iter().cloned().map(LeftOut::Link);
+    Ok(std::iter::once(LeftOut::Nothing).chain(clusters).chain(links).collect())
 }
 
-fn prediction_text(run: &Recorded, learned: &Learned, predicted: &[Predicted]) -> String {
+fn prediction_text(run: &Recorded, learned: &LearnedModel, predicted: &[Prediction]) -> String {
     let model = &learned.model;
     let micros = |us: u64| seconds(us as f64 * 1e-6);
     let leaves = if learned.leaves > u64::from(model.leaves) {

@@ -2,7 +2,7 @@
 
 use springtide_cli::exit::Exit;
 use springtide_runtime::config::ScenarioConfig;
-use springtide_simulator::scenario::{Play, play_over};
+use springtide_simulator::scenario::{SimulationParams, simulate_over};
 
 use super::*;
 
@@ -63,8 +63,8 @@ impl RecordedRun {
     fn recorded() -> (Self, f64) {
         let place = Self(tempfile::tempdir().unwrap());
         let loaded = load::<ScenarioConfig>(&Sources::of_text("recorded.toml", SCENARIO)).unwrap();
-        let settings = Play { mode: Mode::Monitor, period: None, seed: 1 };
-        let played = play_over(&loaded.value, &settings, Wire::Frames).unwrap();
+        let settings = SimulationParams { mode: Mode::Monitor, period: None, seed: 1 };
+        let played = simulate_over(&loaded.value, &settings, LinkUnit::Frames).unwrap();
         let (dir, config) = (place.path("run"), &loaded.value);
         crate::scenario::keep(&dir, config, SCENARIO, &played, &settings, "1").unwrap();
         place.put("grid.toml", GRID);
@@ -98,7 +98,7 @@ impl RecordedRun {
 }
 
 fn settings() -> PredictionSettings {
-    PredictionSettings { mode: None, seed: 1, wire: Wire::Frames, json: false }
+    PredictionSettings { mode: None, seed: 1, wire: LinkUnit::Frames, json: false }
 }
 
 /// The relative error of a prediction.
@@ -133,8 +133,8 @@ fn predictions_are_within_a_twentieth_with_and_without_a_cluster() {
     // A simulation of the scenario without the cluster is the true value.
     let mut without = scenario.value.clone();
     without.cluster.retain(|place| place.name.as_str() != "del");
-    let settings = Play { mode: Mode::Monitor, period: None, seed: 1 };
-    let true_s = play_over(&without, &settings, Wire::Frames).unwrap().ended.report.wall_s;
+    let settings = SimulationParams { mode: Mode::Monitor, period: None, seed: 1 };
+    let true_s = simulate_over(&without, &settings, LinkUnit::Frames).unwrap().ended.report.wall_s;
     assert!(error_of(runtime(1), true_s) < 0.05, "{} of {true_s}", runtime(1));
     assert_eq!(prediction.predicted[1].nodes_over_time[0], (0.0, 8));
     assert!(!prediction.predicted[1].workers.contains_key(&"del".into()));

@@ -9,18 +9,18 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
-use springtide_cli::options::words;
+use springtide_cli::options::keyword_parser;
 use springtide_cli::outdir::Artefacts;
 use springtide_runtime::config::{
     Loaded, Malleability, Name, Placing, Precedence, Sources, WorkloadConfig, allowed_share, load,
 };
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::shipped;
-use springtide_simulator::workload::figures::{self, Figure, Run};
-use springtide_simulator::workload::made::{Made, MakeError, make, make_of};
-use springtide_simulator::workload::stated::{Of, Statement, statements};
+use springtide_simulator::workload::figures::{self, Figure, FigureRun};
+use springtide_simulator::workload::made::{PreparedWorkload, MakeError, make, make_of};
+use springtide_simulator::workload::stated::{PolicyRun, Statement, statements};
 use springtide_simulator::workload::swf::{self, Trace};
-use springtide_simulator::workload::{Outcome, Summary, play};
+use springtide_simulator::workload::{WorkloadOutcome, WorkloadSummary, simulate};
 
 /// The name that selects all of the paper's workloads.
 const PAPER: &str = "paper";
@@ -41,19 +41,19 @@ pub struct WorkloadArgs {
         long,
         value_name = "POLICY",
         value_delimiter = ',',
-        value_parser = words::<Malleability>(Malleability::WORDS),
+        value_parser = keyword_parser::<Malleability>(Malleability::WORDS),
         hide_possible_values = true,
     )]
     policy: Vec<Malleability>,
     /// Precedence when processors become free: running jobs, or waiting jobs [default: the file's]
-    #[arg(long, value_name = "WHO", value_parser = words::<Precedence>(Precedence::WORDS))]
+    #[arg(long, value_name = "WHO", value_parser = keyword_parser::<Precedence>(Precedence::WORDS))]
     precedence: Option<Precedence>,
     /// Placement policy: worst-fit, close-to-files, cluster-minimisation,
     /// flexible-cluster-minimisation [default: the file's]
     #[arg(
         long,
         value_name = "HOW",
-        value_parser = words::<Placing>(Placing::WORDS),
+        value_parser = keyword_parser::<Placing>(Placing::WORDS),
         hide_possible_values = true,
     )]
     placement: Option<Placing>,
@@ -108,7 +108,7 @@ fn cluster(text: &str) -> Result<(Name, u32), String> {
 
 /// A workload with one combination of options.
 #[derive(Serialize)]
-struct Row {
+struct WorkloadRow {
     workload: String,
     precedence: Precedence,
     policy: Malleability,
@@ -116,20 +116,20 @@ struct Row {
     seed: u64,
     seeds: u64,
     /// Means over the seeds.
-    result: Summary,
+    result: WorkloadSummary,
     #[serde(skip)]
     label: String,
     #[serde(skip)]
-    first: Outcome,
+    first: WorkloadOutcome,
 }
 
-impl Row {
+impl WorkloadRow {
     /// The row as the paper's statements refer to it.
-    fn of(&self) -> Of {
+    fn of(&self) -> PolicyRun {
         // Half of the jobs of workloads named wmr are rigid.
         let named = if self.workload.starts_with("wmr") { 0.5 } else { 1.0 };
         let (approach, policy) = (self.precedence, self.policy);
-        Of {
+        PolicyRun {
             approach,
             policy,
             malleable: self.malleable.unwrap_or(named),
@@ -154,7 +154,7 @@ pub fn workload(args: &WorkloadArgs) -> Result<(), Failed> {
     for warning in &warnings {
         eprintln!("{}: {warning}", args.workload.display());
     }
-    let rows: Vec<&Row> = groups.iter().flat_map(|(_, rows)| rows).collect();
+    let rows: Vec<&WorkloadRow> = groups.iter().flat_map(|(_, rows)| rows).collect();
     let paper = match args.workload.to_str() {
         Some(PAPER) => statements(&rows.iter().map(|row| row.of()).collect::<Vec<_>>()),
         _ => Vec::new(),
@@ -191,7 +191,7 @@ fn statements_text(paper: &[Statement]) -> String {
 }
 
 /// Simulated rows, by the name of the scheduling approach.
-type SimulatedRows = Vec<(&'static str, Vec<Row>)>;
+type SimulatedRows = Vec<(&'static str, Vec<WorkloadRow>)>;
 
 /// Simulates the paper's workloads under the paper's policies and ours, and with rigid jobs alone.
 /// Each approach has its own figures.
@@ -300,12 +300,12 @@ fn one(args: &WorkloadArgs) -> Result<(SimulatedRows, Warnings), Failed> {
     Ok((vec![("", rows)], warnings))
 }
 
-fn warnings_of(made: &Made) -> Warnings {
-    let line = |(what, met): &(swf::Oddity, swf::Met)| match met.times {
+fn warnings_of(made: &PreparedWorkload) -> Warnings {
+    let line = |(what, met): &(swf::TraceWarning, swf::Occurrences)| match met.times {
         1 => format!("line {}: {what}", met.line),
         times => format!("{times} lines, the first is {}: {what}", met.line),
     };
-    let mut warnings: Warnings = made.odd.iter().map(line).collect();
+    let mut warnings: Warnings = made.warnings.iter().map(line).collect();
     if made.too_large > 0 {
         let jobs = made.too_large;
         warnings.push(format!("jobs that need more than any cluster has, and fail: {jobs}"));
@@ -313,7 +313,7 @@ fn warnings_of(made: &Made) -> Warnings {
     warnings
 }
 
-type MakeWorkload<'a> = &'a mut dyn FnMut(&WorkloadConfig, u64) -> Result<Made, MakeError>;
+type MakeWorkload<'a> = &'a mut dyn FnMut(&WorkloadConfig, u64) -> Result<PreparedWorkload, MakeError>;
 
 /// Simulates a workload with one combination of options, over all seeds.
 fn row(
@@ -322,7 +322,7 @@ fn row(
     policy: Malleability,
     malleable: Option<f64>,
     make: MakeWorkload<'_>,
-) -> Result<Row, Failed> {
+) -> Result<WorkloadRow, Failed> {
     let mut config = config.clone();
     config.scheduling.policy = policy;
     if let Some(share) = malleable {
@@ -333,14 +333,14 @@ fn row(
     let mut results = Vec::new();
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let made = make(&config, seed).map_err(Failed::usage)?;
-        let outcome = play(&made.workload);
-        if let Some(what) = outcome.odd.first() {
+        let outcome = simulate(&made.workload);
+        if let Some(what) = outcome.violations.first() {
             return Err(Failed::failure(format!(
                 "the scheduler reports: {what}: this is a bug, please report it with the workload \
                 and --seed {seed}"
             )));
         }
-        results.push(Summary::of(&outcome));
+        results.push(WorkloadSummary::of(&outcome));
         first.get_or_insert(outcome);
     }
     let label = match malleable {
@@ -348,20 +348,20 @@ fn row(
         Some(share) => format!("{} {policy} {share}", config.name),
         None => format!("{} {policy}", config.name),
     };
-    Ok(Row {
+    Ok(WorkloadRow {
         workload: config.name.to_string(),
         precedence: config.scheduling.precedence,
         policy,
         malleable,
         seed: args.seed,
         seeds: args.seeds,
-        result: Summary::mean(&results),
+        result: WorkloadSummary::mean(&results),
         label,
         first: first.unwrap_or_default(),
     })
 }
 
-fn table(rows: &[&Row]) -> String {
+fn table(rows: &[&WorkloadRow]) -> String {
     let width = rows.iter().map(|row| row.label.len()).max().unwrap_or(0).max(8);
     let mut text = format!(
         "{:width$}  first     ended failed execution response  p90 resp   wait  procs   used stuck \
@@ -369,9 +369,9 @@ fn table(rows: &[&Row]) -> String {
         "workload"
     );
     for row in rows {
-        let Summary { ended, failed, execution_s, response_s, response_p90_s, wait_s, .. } =
+        let WorkloadSummary { ended, failed, execution_s, response_s, response_p90_s, wait_s, .. } =
             row.result;
-        let Summary { processors, used, stuck, operations, shrinks, wasted_h, .. } = row.result;
+        let WorkloadSummary { processors, used, stuck, operations, shrinks, wasted_h, .. } = row.result;
         text.push_str(&format!(
             "{:width$}  {:8} {ended:6} {failed:6} {execution_s:7.0} s {response_s:6.0} s \
             {response_p90_s:7.0} s {wait_s:4.0} s \
@@ -385,14 +385,14 @@ fn table(rows: &[&Row]) -> String {
 
 fn keep(
     artefacts: &mut Artefacts,
-    groups: &[(&str, Vec<Row>)],
+    groups: &[(&str, Vec<WorkloadRow>)],
     result: &str,
 ) -> Result<(), Failed> {
     artefacts.keep("workload.json", result);
     let cannot_draw = |error: FigureError| Failed::failure(error);
     for (group, rows) in groups {
-        let runs: Vec<Run<'_>> =
-            rows.iter().map(|row| Run { label: &row.label, outcome: &row.first }).collect();
+        let runs: Vec<FigureRun<'_>> =
+            rows.iter().map(|row| FigureRun { label: &row.label, outcome: &row.first }).collect();
         artefacts.keep(&format!("{group}jobs.csv"), figures::jobs(&runs));
         let title = match *group {
             "pra-" => "precedence to running jobs",

@@ -2,7 +2,7 @@
 //!
 //! Must not know what rows and boxes stand for. Drawn with the simulator's figures' means.
 
-use crate::{Area, COLOURS, FigureError, wrong};
+use crate::{Area, COLOURS, FigureError, drawing_error};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use springtide_actors::policy::provisioning::{Time, seconds};
@@ -77,18 +77,18 @@ pub fn label_room<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> i
 }
 
 /// An entry of a legend.
-pub struct Entry {
+pub struct LegendEntry {
     /// What it says.
     pub text: String,
     /// Its colour.
     pub colour: RGBColor,
     /// What is drawn in it.
-    pub mark: Mark,
+    pub mark: LegendSymbol,
 }
 
 /// What a legend shows of what is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum LegendSymbol {
     /// A filled box.
     Box,
     /// Its outline.
@@ -117,7 +117,7 @@ impl<'a, 'b> Canvas<'a, 'b> {
         title: &str,
         (left, right): (i32, i32),
         span: Time,
-        legend: &[Entry],
+        legend: &[LegendEntry],
     ) -> Result<Self, FigureError> {
         let (width, height) = area.dim_in_pixel();
         let (width, height) = (width as i32, height as i32);
@@ -136,9 +136,9 @@ impl<'a, 'b> Canvas<'a, 'b> {
             let points = [(x, y - 6), (x + 14, y + 6)];
             let (filled, thin) = (entry.colour.filled(), entry.colour.stroke_width(1));
             match entry.mark {
-                Mark::Box => canvas.area.draw(&Rectangle::new(points, filled)).map_err(wrong)?,
-                Mark::Outline => canvas.area.draw(&Rectangle::new(points, thin)).map_err(wrong)?,
-                Mark::Thread => canvas.line([(x, y), (x + 14, y)], entry.colour.mix(1.0))?,
+                LegendSymbol::Box => canvas.area.draw(&Rectangle::new(points, filled)).map_err(drawing_error)?,
+                LegendSymbol::Outline => canvas.area.draw(&Rectangle::new(points, thin)).map_err(drawing_error)?,
+                LegendSymbol::Thread => canvas.line([(x, y), (x + 14, y)], entry.colour.mix(1.0))?,
             }
             let most = ((right - 44) / CHARACTER).max(4) as usize;
             canvas.text(&short(&entry.text, most), (x + 20, y), TEXT, HPos::Left, BLACK)?;
@@ -182,7 +182,7 @@ impl<'a, 'b> Canvas<'a, 'b> {
         let style = style.pos(Pos::new(side, VPos::Center));
         // SVG has no control characters.
         let text: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        self.area.draw(&Text::new(text, at, style)).map_err(wrong)
+        self.area.draw(&Text::new(text, at, style)).map_err(drawing_error)
     }
 
     /// Text to the left of the rows, in two parts: a name, and what is said of it.
@@ -197,7 +197,7 @@ impl<'a, 'b> Canvas<'a, 'b> {
     }
 
     fn line(&self, ends: [(i32, i32); 2], colour: RGBAColor) -> Result<(), FigureError> {
-        self.area.draw(&PathElement::new(ends, colour.stroke_width(1))).map_err(wrong)
+        self.area.draw(&PathElement::new(ends, colour.stroke_width(1))).map_err(drawing_error)
     }
 
     /// A thin line in a row from a moment to another.
@@ -230,7 +230,7 @@ impl<'a, 'b> Canvas<'a, 'b> {
         // What takes hardly any time is still seen.
         let right = right.max(left + 1);
         let points = [(left, top), (right, bottom.max(top + 1))];
-        self.area.draw(&Rectangle::new(points, colour.filled())).map_err(wrong)
+        self.area.draw(&Rectangle::new(points, colour.filled())).map_err(drawing_error)
     }
 
     /// An outline between two moments and two heights.
@@ -244,7 +244,7 @@ impl<'a, 'b> Canvas<'a, 'b> {
         colour: RGBColor,
     ) -> Result<(), FigureError> {
         let points = [(self.x(from), top), (self.x(to), bottom)];
-        self.area.draw(&Rectangle::new(points, colour.stroke_width(1))).map_err(wrong)
+        self.area.draw(&Rectangle::new(points, colour.stroke_width(1))).map_err(drawing_error)
     }
 
     /// Stacked shares of a row over time, the first at the bottom.
@@ -276,7 +276,7 @@ impl<'a, 'b> Canvas<'a, 'b> {
                 }
             }
             points.extend([(self.right, last), (self.right, bottom)]);
-            self.area.draw(&Polygon::new(points, colour.filled())).map_err(wrong)?;
+            self.area.draw(&Polygon::new(points, colour.filled())).map_err(drawing_error)?;
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ pub struct FigureError(String);
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Converts an error of the drawing library.
-pub fn wrong(error: impl std::fmt::Display) -> FigureError {
+pub fn drawing_error(error: impl std::fmt::Display) -> FigureError {
     FigureError(error.to_string())
 }
 
@@ -37,16 +37,16 @@ pub fn wrong(error: impl std::fmt::Display) -> FigureError {
 ///
 /// # Errors
 /// The figure cannot be drawn.
-pub fn draw(
+pub fn draw_figure(
     size: (u32, u32),
     on: impl FnOnce(&Area<'_>) -> Result<(), FigureError>,
 ) -> Result<String, FigureError> {
     let mut text = String::new();
     {
         let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
-        area.fill(&WHITE).map_err(wrong)?;
+        area.fill(&WHITE).map_err(drawing_error)?;
         on(&area)?;
-        area.present().map_err(wrong)?;
+        area.present().map_err(drawing_error)?;
     }
     Ok(text)
 }
@@ -69,5 +69,5 @@ where
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.2))
         .draw()
-        .map_err(wrong)
+        .map_err(drawing_error)
 }

@@ -13,7 +13,7 @@
 use bytes::Bytes;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{Hand, Malleable, Observation, Program, Strategy};
+use springtide_runtime::malleable::{ProcessInfo, Malleable, Observation, Program, Strategy};
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{InputError, Outcome, Stop};
 
@@ -91,7 +91,7 @@ impl Program for Ft {
         self.iterations
     }
 
-    fn layout(&self, hands: &[Hand], _: Option<&Slabs>) -> Slabs {
+    fn layout(&self, hands: &[ProcessInfo], _: Option<&Slabs>) -> Slabs {
         Slabs::equal(self.size, u32::try_from(hands.len()).unwrap_or(1))
     }
 
@@ -142,7 +142,7 @@ impl Program for Ft {
         Ok(())
     }
 
-    fn give(
+    fn split_state(
         &self,
         state: &Planes,
         (from, rank): (&Slabs, u32),
@@ -155,7 +155,7 @@ impl Program for Ft {
         Ok(pack(waves.iter().chain(sums).copied()))
     }
 
-    fn take(
+    fn join_state(
         &self,
         pieces: &[Bytes],
         from: &Slabs,
@@ -354,7 +354,7 @@ impl Cube {
 mod tests {
     use std::sync::Arc;
 
-    use springtide_runtime::work::{PoolConfig, Registry, Sizes, encode_job, solo};
+    use springtide_runtime::work::{PoolConfig, Registry, NodeCounts, encode_job, solo};
 
     use super::*;
 
@@ -411,7 +411,7 @@ mod tests {
     fn it_accepts_and_gives_up_to_powers_of_two() {
         let ft = Ft { size: 64, iterations: 1, seed: 1 };
         // Nodes with this number of threads.
-        let of = |nodes, threads| Sizes { nodes, threads: nodes * threads };
+        let of = |nodes, threads| NodeCounts { nodes, threads: nodes * threads };
         let growths = [(2, 3, 2), (2, 1, 0), (4, 4, 4), (4, 40, 28), (32, 100, 32), (5, 1, 0)];
         for (current, offered, takes) in growths {
             let answer = ft.accept_growth(of(current, 1), of(offered, 1));

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{Hand, Malleable, Observation, Program, Strategy};
+use springtide_runtime::malleable::{ProcessInfo, Malleable, Observation, Program, Strategy};
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{InputError, Outcome, Stop};
 
@@ -116,9 +116,9 @@ impl Program for Nbody {
 
     /// Shares by the measured speeds in bodies per second. A process without a measurement counts
     /// as average.
-    fn layout(&self, hands: &[Hand], now: Option<&Slabs>) -> Slabs {
-        let speed = |hand: &Hand| {
-            let bodies = now.zip(hand.was).map(|(now, was)| now.of(was).len());
+    fn layout(&self, hands: &[ProcessInfo], now: Option<&Slabs>) -> Slabs {
+        let speed = |hand: &ProcessInfo| {
+            let bodies = now.zip(hand.previous_rank).map(|(now, was)| now.of(was).len());
             let (bodies, pace) = bodies.zip(hand.pace)?;
             (bodies > 0 && pace.step_s > 0.0).then(|| bodies as f64 / pace.step_s)
         };
@@ -174,7 +174,7 @@ impl Program for Nbody {
         Ok(())
     }
 
-    fn give(
+    fn split_state(
         &self,
         bodies: &Vec<f64>,
         (from, rank): (&Slabs, u32),
@@ -184,7 +184,7 @@ impl Program for Nbody {
         Ok(pack(share.iter().copied()))
     }
 
-    fn take(&self, pieces: &[Bytes], from: &Slabs, to: (&Slabs, u32)) -> Result<Vec<f64>, Stop> {
+    fn join_state(&self, pieces: &[Bytes], from: &Slabs, to: (&Slabs, u32)) -> Result<Vec<f64>, Stop> {
         from.joined(pieces, to, NUMBERS_PER_BODY)
     }
 
@@ -207,29 +207,29 @@ impl Program for Nbody {
 
 #[cfg(test)]
 mod tests {
-    use springtide_runtime::spmd::Pace;
+    use springtide_runtime::spmd::StepRate;
 
     use super::*;
 
     const BODIES: Nbody = Nbody { bodies: 90, steps: 3, dt: 1e-3, softening: 0.02, seed: 5 };
 
-    fn pace(step_s: f64) -> Option<Pace> {
-        Some(Pace { step_s, foreign: None })
+    fn pace(step_s: f64) -> Option<StepRate> {
+        Some(StepRate { step_s, foreign: None })
     }
 
     #[test]
     fn shares_follow_what_was_measured() {
         let now = Slabs::equal(90, 3);
-        let hand = |rank, step_s| Hand { was: Some(rank), pace: pace(step_s), at: None };
+        let hand = |rank, step_s| ProcessInfo { previous_rank: Some(rank), pace: pace(step_s), location: None };
         // The second is half as fast as the others.
         let hands = [hand(0, 1.0), hand(1, 2.0), hand(2, 1.0)];
         let held =
             |slabs: &Slabs| (0..slabs.processes()).map(|r| slabs.of(r).len()).collect::<Vec<_>>();
         assert_eq!(held(&BODIES.layout(&hands, Some(&now))), [36, 18, 36]);
         // A new process counts as average.
-        let more = [&hands[..], &[Hand::default()]].concat();
+        let more = [&hands[..], &[ProcessInfo::default()]].concat();
         assert_eq!(held(&BODIES.layout(&more, Some(&now))), [27, 14, 27, 22]);
-        assert_eq!(held(&BODIES.layout(&vec![Hand::default(); 4], None)), [23, 22, 23, 22]);
+        assert_eq!(held(&BODIES.layout(&vec![ProcessInfo::default(); 4], None)), [23, 22, 23, 22]);
     }
 
     #[test]

@@ -10,14 +10,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::provider::{
-    Capacity, Ended, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId,
-    StubNews,
+    Capacity, StubEnd, ExistingStub, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId,
+    StubEvent,
 };
 use springtide_runtime::id::NodeId;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::sleep;
 
-use crate::machines::{Machines, Process, ended};
+use crate::machines::{Machines, SimulatedProcess, ended};
 
 /// Time from a command to its execution, and from there to its answer.
 const COMMAND: Duration = Duration::from_millis(10);
@@ -26,7 +26,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A fault of a batch system's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum BatchFault {
     /// Commands return an error.
     Fails,
     /// Commands do not answer.
@@ -35,15 +35,15 @@ pub enum Fault {
 
 /// A batch system; clones refer to the same one.
 #[derive(Clone)]
-pub struct Batch(Rc<Inner>);
+pub struct BatchSystem(Rc<BatchState>);
 
-struct Inner {
+struct BatchState {
     machines: Machines,
     processors: u32,
     others: Cell<u32>,
     delay: Cell<Duration>,
-    fault: Cell<Option<Fault>>,
-    jobs: RefCell<BTreeMap<u64, Rc<Job>>>,
+    fault: Cell<Option<BatchFault>>,
+    jobs: RefCell<BTreeMap<u64, Rc<BatchJob>>>,
     last: Cell<u64>,
     /// The number of callers that have died so far.
     callers: Cell<u64>,
@@ -55,23 +55,23 @@ struct Inner {
 }
 
 /// A submitted job.
-struct Job {
+struct BatchJob {
     number: u64,
     node: NodeId,
     /// Whether its minimum waiting time is over.
     ready: Cell<bool>,
-    state: watch::Sender<State>,
-    orders: mpsc::UnboundedSender<Order>,
+    state: watch::Sender<BatchJobState>,
+    orders: mpsc::UnboundedSender<BatchOrder>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
+enum BatchJobState {
     Waits,
     Runs,
     Ended(String),
 }
 
-enum Order {
+enum BatchOrder {
     /// Replace the running process by one for this request.
     Run(Box<NodeRequest>, Duration, oneshot::Sender<()>),
     /// Stop the job in order, or kill it after this time.
@@ -79,7 +79,7 @@ enum Order {
     Kill,
 }
 
-impl Batch {
+impl BatchSystem {
     /// Creates a batch system with `processors` processors, one for each job.
     ///
     /// A job waits for at least `delay`, as if the system polled its queue. The batch system
@@ -91,7 +91,7 @@ impl Batch {
                 actix_rt::spawn(work);
             }
         });
-        Self(Rc::new(Inner {
+        Self(Rc::new(BatchState {
             machines,
             processors,
             others: Cell::new(0),
@@ -119,12 +119,12 @@ impl Batch {
     }
 
     /// Sets or clears the fault of later commands.
-    pub fn set_fault(&self, fault: Option<Fault>) {
+    pub fn set_fault(&self, fault: Option<BatchFault>) {
         self.0.fault.set(fault);
     }
 
     /// Marks the process that submitted jobs as dead; its commands complete and its jobs stay.
-    pub fn caller_died(&self) {
+    pub fn mark_caller_dead(&self) {
         self.0.callers.set(self.0.callers.get() + 1);
     }
 
@@ -132,8 +132,8 @@ impl Batch {
     pub fn jobs(&self) -> (Vec<NodeId>, Vec<NodeId>) {
         let jobs = self.0.jobs.borrow();
         let (run, wait): (Vec<_>, Vec<_>) =
-            jobs.values().partition(|job| *job.state.borrow() == State::Runs);
-        let nodes = |jobs: Vec<&Rc<Job>>| jobs.into_iter().map(|job| job.node.clone()).collect();
+            jobs.values().partition(|job| *job.state.borrow() == BatchJobState::Runs);
+        let nodes = |jobs: Vec<&Rc<BatchJob>>| jobs.into_iter().map(|job| job.node.clone()).collect();
         (nodes(run), nodes(wait))
     }
 
@@ -149,14 +149,14 @@ impl Batch {
 
     fn running(&self) -> u32 {
         let jobs = self.0.jobs.borrow();
-        let running = jobs.values().filter(|job| *job.state.borrow() == State::Runs).count();
+        let running = jobs.values().filter(|job| *job.state.borrow() == BatchJobState::Runs).count();
         u32::try_from(running).unwrap_or(u32::MAX)
     }
 
     /// Whether this job is the first that waits, and a processor is free.
     fn may_start(&self, number: u64) -> bool {
         let jobs = self.0.jobs.borrow();
-        let waits = |job: &&Rc<Job>| job.ready.get() && *job.state.borrow() == State::Waits;
+        let waits = |job: &&Rc<BatchJob>| job.ready.get() && *job.state.borrow() == BatchJobState::Waits;
         let first = jobs.values().find(waits).is_some_and(|job| job.number == number);
         first && self.running() + self.0.others.get() < self.0.processors
     }
@@ -168,20 +168,20 @@ impl Batch {
                 sleep(COMMAND).await;
                 Ok(())
             }
-            Some(Fault::Fails) => {
+            Some(BatchFault::Fails) => {
                 sleep(COMMAND).await;
                 let (command, how) = (what.to_owned(), "exit status: 1".to_owned());
                 Err(ProviderError::Failed { command, how, said: "no controller".to_owned() })
             }
-            Some(Fault::Hangs) => {
+            Some(BatchFault::Hangs) => {
                 sleep(COMMAND_TIMEOUT).await;
-                Err(ProviderError::Hung { command: what.to_owned(), after: COMMAND_TIMEOUT })
+                Err(ProviderError::Timeout { command: what.to_owned(), after: COMMAND_TIMEOUT })
             }
         }
     }
 
     /// Adds a job to the queue.
-    fn submit(&self, request: NodeRequest) -> Rc<Job> {
+    fn submit(&self, request: NodeRequest) -> Rc<BatchJob> {
         let number = self.0.last.get() + 1;
         self.0.last.set(number);
         let (orders, ordered) = mpsc::unbounded_channel();
@@ -191,14 +191,14 @@ impl Batch {
             let what = format!("job {number} is for {node}, and job {} is too", other.number);
             self.0.violations.borrow_mut().push(what);
         }
-        let state = watch::channel(State::Waits).0;
-        let job = Rc::new(Job { number, node, ready: Cell::new(false), state, orders });
+        let state = watch::channel(BatchJobState::Waits).0;
+        let job = Rc::new(BatchJob { number, node, ready: Cell::new(false), state, orders });
         jobs.insert(number, job.clone());
         let (batch, served) = (self.clone(), job.clone());
         self.outside(async move {
             let how = batch.serve(&served, request, ordered).await;
             batch.0.jobs.borrow_mut().remove(&number);
-            served.state.send_replace(State::Ended(how));
+            served.state.send_replace(BatchJobState::Ended(how));
             batch.0.changed.notify_waiters();
         });
         job
@@ -212,9 +212,9 @@ impl Batch {
     /// Serves a job from its submission to its end, and returns the reason of the end.
     async fn serve(
         &self,
-        job: &Job,
+        job: &BatchJob,
         mut request: NodeRequest,
-        mut orders: mpsc::UnboundedReceiver<Order>,
+        mut orders: mpsc::UnboundedReceiver<BatchOrder>,
     ) -> String {
         let started = async {
             sleep(self.0.delay.get()).await;
@@ -232,7 +232,7 @@ impl Batch {
             tokio::select! {
                 biased;
                 order = orders.recv() => match order {
-                    Some(Order::Run(next, _, done)) => {
+                    Some(BatchOrder::Run(next, _, done)) => {
                         request = *next;
                         let _ = done.send(());
                     }
@@ -241,7 +241,7 @@ impl Batch {
                 () = &mut started => break,
             }
         }
-        job.state.send_replace(State::Runs);
+        job.state.send_replace(BatchJobState::Runs);
         self.0.max_running.set(self.0.max_running.get().max(self.running()));
         self.0.changed.notify_waiters();
         let mut done = None;
@@ -265,9 +265,9 @@ impl Batch {
     /// the job's end.
     async fn run(
         &self,
-        job: &Job,
-        process: &Rc<Process>,
-        orders: &mut mpsc::UnboundedReceiver<Order>,
+        job: &BatchJob,
+        process: &Rc<SimulatedProcess>,
+        orders: &mut mpsc::UnboundedReceiver<BatchOrder>,
     ) -> Result<(Box<NodeRequest>, oneshot::Sender<()>), String> {
         let machines = &self.0.machines;
         loop {
@@ -277,27 +277,27 @@ impl Batch {
                 order = orders.recv() => order,
             };
             match order {
-                Some(Order::Run(next, grace, done)) => {
+                Some(BatchOrder::Run(next, grace, done)) => {
                     machines.end_process(&job.node, process, grace).await;
                     return Ok((next, done));
                 }
-                Some(Order::End(grace)) => {
+                Some(BatchOrder::End(grace)) => {
                     return Err(machines.end_process(&job.node, process, grace).await);
                 }
-                Some(Order::Kill) => machines.kill_process(&job.node, process),
+                Some(BatchOrder::Kill) => machines.kill_process(&job.node, process),
                 // This job holds a sender itself.
                 None => return Err(process.ended().await),
             }
         }
     }
 
-    fn handle(&self, job: Rc<Job>) -> Box<dyn Stub> {
+    fn handle(&self, job: Rc<BatchJob>) -> Box<dyn Stub> {
         let (batch, caller) = (self.clone(), self.0.callers.get());
         Box::new(JobHandle { batch, job, caller, reported_active: false, abandoned: false })
     }
 }
 
-impl Provider for Batch {
+impl Provider for BatchSystem {
     fn poll(&self) -> LocalFuture<'_, Result<Option<Capacity>, ProviderError>> {
         Box::pin(async move {
             self.command("batch-poll").await?;
@@ -307,12 +307,12 @@ impl Provider for Batch {
         })
     }
 
-    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
+    fn list(&self) -> LocalFuture<'_, Result<Vec<ExistingStub>, ProviderError>> {
         Box::pin(async move {
             self.command("batch-list").await?;
-            let jobs: Vec<Rc<Job>> = self.0.jobs.borrow().values().cloned().collect();
+            let jobs: Vec<Rc<BatchJob>> = self.0.jobs.borrow().values().cloned().collect();
             sleep(COMMAND).await;
-            let listed = |job: &Rc<Job>| Listed {
+            let listed = |job: &Rc<BatchJob>| ExistingStub {
                 node: job.node.clone(),
                 id: StubId(job.number.to_string()),
             };
@@ -345,7 +345,7 @@ impl Provider for Batch {
 
     fn adopt<'a>(
         &'a self,
-        listed: &'a Listed,
+        listed: &'a ExistingStub,
         _: &'a NodeRequest,
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         Box::pin(async move {
@@ -372,8 +372,8 @@ impl Provider for Batch {
 
 /// A caller's handle of a job.
 struct JobHandle {
-    batch: Batch,
-    job: Rc<Job>,
+    batch: BatchSystem,
+    job: Rc<BatchJob>,
     /// The number of the caller, to recognise handles of dead callers.
     caller: u64,
     reported_active: bool,
@@ -381,17 +381,17 @@ struct JobHandle {
 }
 
 impl JobHandle {
-    async fn end(&self) -> Ended {
+    async fn end(&self) -> StubEnd {
         let mut state = self.job.state.subscribe();
-        let end = state.wait_for(|state| matches!(state, State::Ended(_))).await;
+        let end = state.wait_for(|state| matches!(state, BatchJobState::Ended(_))).await;
         match end.as_deref() {
-            Ok(State::Ended(how)) => ended(how.clone()),
+            Ok(BatchJobState::Ended(how)) => ended(how.clone()),
             // The sender belongs to this job.
             _ => ended(String::new()),
         }
     }
 
-    fn order(&self, order: Order) {
+    fn order(&self, order: BatchOrder) {
         // A job that has ended accepts no orders.
         let _ = self.job.orders.send(order);
     }
@@ -407,16 +407,16 @@ impl Stub for JobHandle {
         Vec::new()
     }
 
-    fn news(&mut self) -> LocalFuture<'_, StubNews> {
+    fn news(&mut self) -> LocalFuture<'_, StubEvent> {
         Box::pin(async move {
             let mut state = self.job.state.subscribe();
             // The sender belongs to this job. The borrow ends before the next await.
-            let state = state.wait_for(|state| *state != State::Waits).await;
-            let runs = state.is_ok_and(|state| *state == State::Runs);
+            let state = state.wait_for(|state| *state != BatchJobState::Waits).await;
+            let runs = state.is_ok_and(|state| *state == BatchJobState::Runs);
             if runs && !std::mem::replace(&mut self.reported_active, true) {
-                return StubNews::Active;
+                return StubEvent::Active;
             }
-            StubNews::Ended(self.end().await)
+            StubEvent::Ended(self.end().await)
         })
     }
 
@@ -427,7 +427,7 @@ impl Stub for JobHandle {
     ) -> LocalFuture<'a, Result<(), ProviderError>> {
         Box::pin(async move {
             let (done, recruited) = oneshot::channel();
-            self.order(Order::Run(Box::new(request.clone()), grace, done));
+            self.order(BatchOrder::Run(Box::new(request.clone()), grace, done));
             recruited.await.map_err(|_| ProviderError::Failed {
                 command: "batch-run".to_owned(),
                 how: "exit status: 1".to_owned(),
@@ -436,13 +436,13 @@ impl Stub for JobHandle {
         })
     }
 
-    fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
-        self.order(Order::End(grace));
+    fn release(&mut self, grace: Duration) -> LocalFuture<'_, StubEnd> {
+        self.order(BatchOrder::End(grace));
         Box::pin(self.end())
     }
 
     fn kill(&mut self) {
-        self.order(Order::Kill);
+        self.order(BatchOrder::Kill);
     }
 
     fn leave(mut self: Box<Self>) {
@@ -454,7 +454,7 @@ impl Drop for JobHandle {
     fn drop(&mut self) {
         // A dead process releases nothing.
         if !self.abandoned && self.caller == self.batch.0.callers.get() {
-            self.order(Order::End(Duration::ZERO));
+            self.order(BatchOrder::End(Duration::ZERO));
         }
     }
 }

@@ -20,7 +20,7 @@ const NO_NODE_TIME: Duration = Duration::from_secs(60);
 const NO_COORDINATOR_TIME: Duration = Duration::from_secs(600);
 
 /// The state of a grid, as far as a job needs it.
-pub struct Now {
+pub struct GridState {
     /// The nodes whose processes run.
     pub running: Vec<NodeId>,
     /// Whether one of them hosts the job's coordinator.
@@ -92,11 +92,11 @@ impl DeadEndDetector {
     }
 
     /// Completes when the job certainly cannot end.
-    pub(crate) async fn dead_end(&self, now: impl Fn() -> Now) -> DeadEnd {
+    pub(crate) async fn dead_end(&self, now: impl Fn() -> GridState) -> DeadEnd {
         let (mut without_node, mut without_coordinator) = (Duration::ZERO, Duration::ZERO);
         loop {
             sleep(CHECK_INTERVAL).await;
-            let Now { running, is_led } = now();
+            let GridState { running, is_led } = now();
             let extended = |holds: bool, duration| {
                 if holds { duration + CHECK_INTERVAL } else { Duration::ZERO }
             };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     /// Two clusters of two nodes, and a job of ten minutes.
-    fn play_scenario(events: &str) -> Result<crate::scenario::Played, crate::GridError> {
+    fn play_scenario(events: &str) -> Result<crate::scenario::SimulationResult, crate::GridError> {
         let text = format!(
             "name = \"dead-end\"\n[app]\niterations = 10\nwork = \"240s\"\nleaves = 64\n\
              [job]\nperiod = \"2s\"\n\
@@ -145,7 +145,7 @@ mod tests {
         let config: ScenarioConfig =
             load(&Sources::of_text("test.toml", &text)).expect("it is right").value;
         let mode = config.adaptation.mode.into();
-        crate::scenario::play(&config, &crate::scenario::Play { mode, period: None, seed: 1 })
+        crate::scenario::simulate(&config, &crate::scenario::SimulationParams { mode, period: None, seed: 1 })
     }
 
     const A_GOES: &str = "[[event]]\nwhat = \"crash\"\nat = \"20s\"\ncluster = \"a\"\n";

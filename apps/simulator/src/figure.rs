@@ -5,9 +5,9 @@
 
 use plotters::prelude::*;
 
-pub use springtide_figures::{Area, COLOURS, FigureError, draw, legend, wrong};
+pub use springtide_figures::{Area, COLOURS, FigureError, draw_figure, legend, drawing_error};
 
-use crate::paper::Row;
+use crate::paper::ScenarioResults;
 
 /// Colour of static runs.
 const FIXED: RGBColor = RGBColor(213, 94, 0);
@@ -24,16 +24,16 @@ const BEST: RGBColor = RGBColor(40, 40, 40);
 ///
 /// # Errors
 /// The figure cannot be drawn.
-pub fn runtimes(rows: &[Row]) -> Result<String, FigureError> {
+pub fn runtimes(rows: &[ScenarioResults]) -> Result<String, FigureError> {
     let most = rows.iter().map(|row| row.static_s.max(row.adaptive_s)).fold(1.0, f64::max);
-    draw((960, 420), |area| {
+    draw_figure((960, 420), |area| {
         let mut chart = ChartBuilder::on(area)
             .caption("Runtime by scenario", ("sans-serif", 18))
             .margin(14)
             .x_label_area_size(34)
             .y_label_area_size(64)
             .build_cartesian_2d(0.0..rows.len() as f64, 0.0..most * 1.15)
-            .map_err(wrong)?;
+            .map_err(drawing_error)?;
         let name = |x: &f64| match rows.get(*x as usize) {
             Some(row) if x.fract().abs() < 0.01 => format!("scenario {}", row.name),
             _ => String::new(),
@@ -47,8 +47,8 @@ pub fn runtimes(rows: &[Row]) -> Result<String, FigureError> {
             .y_desc("seconds")
             .light_line_style(WHITE)
             .draw()
-            .map_err(wrong)?;
-        type Column = fn(&Row) -> f64;
+            .map_err(drawing_error)?;
+        type Column = fn(&ScenarioResults) -> f64;
         let columns: [(&str, RGBColor, Column); 5] = [
             ("static", FIXED, |row| row.static_s),
             ("monitored", MONITORED, |row| row.monitor_s),
@@ -57,13 +57,13 @@ pub fn runtimes(rows: &[Row]) -> Result<String, FigureError> {
             ("best fixed nodes", BEST, |row| row.clairvoyant_s),
         ];
         for (index, (label, colour, column)) in columns.into_iter().enumerate() {
-            let bar = |(x, row): (usize, &Row)| {
+            let bar = |(x, row): (usize, &ScenarioResults)| {
                 let left = x as f64 + 0.1 + 0.16 * index as f64;
                 Rectangle::new([(left, 0.0), (left + 0.14, column(row))], colour.filled())
             };
             chart
                 .draw_series(rows.iter().enumerate().map(bar))
-                .map_err(wrong)?
+                .map_err(drawing_error)?
                 .label(label)
                 .legend(move |(x, y)| {
                     Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
@@ -75,7 +75,7 @@ pub fn runtimes(rows: &[Row]) -> Result<String, FigureError> {
 
 /// The colour of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hue {
+pub enum RunKind {
     /// A static run.
     Fixed,
     /// A monitored run.
@@ -86,7 +86,7 @@ pub enum Hue {
     Ours,
 }
 
-impl Hue {
+impl RunKind {
     fn colour(self) -> RGBColor {
         match self {
             Self::Fixed => FIXED,
@@ -103,7 +103,7 @@ pub struct Series<'a> {
     /// The name of the run.
     pub label: &'a str,
     /// The colour of the run.
-    pub hue: Hue,
+    pub hue: RunKind,
     /// Length of each iteration, seconds.
     pub iterations: &'a [f64],
     /// Pairs of a time in seconds and the number of nodes from then on. Empty for a run whose
@@ -119,25 +119,25 @@ pub struct Series<'a> {
 ///
 /// # Errors
 /// The figure cannot be drawn.
-pub fn iterations(row: &Row) -> Result<String, FigureError> {
+pub fn iterations(row: &ScenarioResults) -> Result<String, FigureError> {
     let series = [
         Series {
             label: "static",
-            hue: Hue::Fixed,
+            hue: RunKind::Fixed,
             iterations: &row.iterations.fixed,
             nodes: &[],
             end_s: row.static_s,
         },
         Series {
             label: "adaptive",
-            hue: Hue::Adaptive,
+            hue: RunKind::Adaptive,
             iterations: &row.iterations.adaptive,
             nodes: &row.nodes_over_time,
             end_s: row.adaptive_s,
         },
         Series {
             label: "adaptive, our period",
-            hue: Hue::Ours,
+            hue: RunKind::Ours,
             iterations: &row.ours.iterations,
             nodes: &row.ours.nodes_over_time,
             end_s: row.ours.adaptive_s,
@@ -154,7 +154,7 @@ pub fn iterations(row: &Row) -> Result<String, FigureError> {
 /// # Errors
 /// The figure cannot be drawn.
 pub fn runs(title: &str, series: &[Series<'_>], events: &[f64]) -> Result<String, FigureError> {
-    draw((960, 560), |area| {
+    draw_figure((960, 560), |area| {
         let (above, below) = area.split_vertically(340);
         let all = || series.iter().flat_map(|run| run.iterations.iter().copied());
         let most = all().fold(1e-3, f64::max);
@@ -165,7 +165,7 @@ pub fn runs(title: &str, series: &[Series<'_>], events: &[f64]) -> Result<String
             .x_label_area_size(36)
             .y_label_area_size(60)
             .build_cartesian_2d(0.5..count as f64 + 0.5, 0.0..most * 1.45)
-            .map_err(wrong)?;
+            .map_err(drawing_error)?;
         chart
             .configure_mesh()
             .x_desc("iteration")
@@ -174,13 +174,13 @@ pub fn runs(title: &str, series: &[Series<'_>], events: &[f64]) -> Result<String
             .x_label_formatter(&|x| format!("{x:.0}"))
             .light_line_style(WHITE)
             .draw()
-            .map_err(wrong)?;
+            .map_err(drawing_error)?;
         for run in series {
             let colour = run.hue.colour();
             let points = run.iterations.iter().enumerate().map(|(at, s)| (at as f64 + 1.0, *s));
             chart
                 .draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))
-                .map_err(wrong)?
+                .map_err(drawing_error)?
                 .label(run.label)
                 .legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2))
@@ -201,18 +201,18 @@ fn nodes(area: &Area<'_>, series: &[Series<'_>], events: &[f64]) -> Result<(), F
         .x_label_area_size(36)
         .y_label_area_size(60)
         .build_cartesian_2d(0.0..last, 0.0..top)
-        .map_err(wrong)?;
+        .map_err(drawing_error)?;
     chart
         .configure_mesh()
         .x_desc("seconds")
         .y_desc("nodes")
         .light_line_style(WHITE)
         .draw()
-        .map_err(wrong)?;
+        .map_err(drawing_error)?;
     // Changes of the grid.
     for at in events {
         let line = PathElement::new([(*at, 0.0), (*at, top)], BEST.mix(0.4).stroke_width(1));
-        chart.draw_series(std::iter::once(line)).map_err(wrong)?;
+        chart.draw_series(std::iter::once(line)).map_err(drawing_error)?;
     }
     for run in drawn() {
         let mut points = Vec::new();
@@ -226,7 +226,7 @@ fn nodes(area: &Area<'_>, series: &[Series<'_>], events: &[f64]) -> Result<(), F
             points.push((run.end_s, before));
         }
         let line = LineSeries::new(points, run.hue.colour().stroke_width(2));
-        chart.draw_series(line).map_err(wrong)?;
+        chart.draw_series(line).map_err(drawing_error)?;
     }
     Ok(())
 }

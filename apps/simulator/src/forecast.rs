@@ -9,17 +9,17 @@ use std::time::Duration;
 use serde::Serialize;
 use springtide_actors::policy::Mode;
 use springtide_runtime::config::{
-    EventSection, Happening, Name, Pair, PlaceSection, ScenarioConfig, Time, Whole,
+    EventSection, Happening, Name, Pair, PlaceSection, ScenarioConfig, Time, BoundedInt,
 };
 use springtide_runtime::id::ClusterId;
-use springtide_runtime::net::Wire;
+use springtide_runtime::net::LinkUnit;
 
-use crate::apps::Model;
-use crate::scenario::{Play, play_job, seconds};
+use crate::apps::ModelledJob;
+use crate::scenario::{SimulationParams, simulate_job, seconds};
 
 /// The part of a grid that is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Without {
+pub enum LeftOut {
     /// Nothing: the grid as it is.
     Nothing,
     /// A cluster with all its nodes.
@@ -28,7 +28,7 @@ pub enum Without {
     Link(Pair),
 }
 
-impl fmt::Display for Without {
+impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => f.write_str("as it is"),
@@ -40,7 +40,7 @@ impl fmt::Display for Without {
 
 /// A predicted run of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Predicted {
+pub struct Prediction {
     /// The grid of the prediction, in words.
     pub grid: String,
     /// Time from the root's start to its end, seconds; absent if the job fails.
@@ -59,24 +59,24 @@ pub struct Predicted {
 
 /// The inputs of a prediction.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct PredictionRequest {
     /// The grid: its clusters, links and adaptation. Its section of the job is ignored.
     pub grid: ScenarioConfig,
     /// The model of the job.
-    pub model: Model,
+    pub model: ModelledJob,
     /// The extent to which the set of nodes is adapted.
     pub mode: Mode,
     /// The seed of all random numbers.
     pub seed: u64,
     /// The kind of wire of the network.
-    pub wire: Wire,
+    pub wire: LinkUnit,
 }
 
 /// Predicts the run on the grid without the given part.
-pub fn predict(order: &Order, without: &Without) -> Predicted {
+pub fn predict(order: &PredictionRequest, without: &LeftOut) -> Prediction {
     let mut grid = order.grid.clone();
     leave_out(&mut grid, without);
-    let mut predicted = Predicted {
+    let mut predicted = Prediction {
         grid: without.to_string(),
         runtime_s: None,
         iterations: Vec::new(),
@@ -90,8 +90,8 @@ pub fn predict(order: &Order, without: &Without) -> Predicted {
         return predicted;
     }
     start_on_all_nodes(&mut grid);
-    let how = Play { mode: order.mode, period: None, seed: order.seed };
-    let played = match play_job(&grid, order.model.clone(), &how, order.wire.clone()) {
+    let how = SimulationParams { mode: order.mode, period: None, seed: order.seed };
+    let played = match simulate_job(&grid, order.model.clone(), &how, order.wire.clone()) {
         Ok(played) => played,
         Err(error) => {
             predicted.error = Some(error.to_string());
@@ -111,15 +111,15 @@ pub fn predict(order: &Order, without: &Without) -> Predicted {
     predicted
 }
 
-fn leave_out(grid: &mut ScenarioConfig, without: &Without) {
+fn leave_out(grid: &mut ScenarioConfig, without: &LeftOut) {
     match without {
-        Without::Nothing => {}
-        Without::Cluster(name) => {
+        LeftOut::Nothing => {}
+        LeftOut::Cluster(name) => {
             grid.cluster.retain(|place| place.name != *name);
             let named = |Pair(a, b): &Pair| a == name || b == name;
             grid.link.retain(|link| !named(&link.between));
         }
-        Without::Link(between) => grid.event.push(EventSection {
+        LeftOut::Link(between) => grid.event.push(EventSection {
             at: Some(Time::default()),
             between: Some(between.clone()),
             ..EventSection::of(Happening::Cut)
@@ -129,17 +129,17 @@ fn leave_out(grid: &mut ScenarioConfig, without: &Without) {
 
 /// Starts the job on all nodes, up to the maximum number, as a job without a request of its own.
 fn start_on_all_nodes(grid: &mut ScenarioConfig) {
-    let mut left = grid.adaptation.max_nodes.map_or(u32::MAX, Whole::get);
+    let mut left = grid.adaptation.max_nodes.map_or(u32::MAX, BoundedInt::get);
     let mut total = 0_u32;
     for place in &mut grid.cluster {
         let PlaceSection { nodes, start, .. } = place;
-        *start = Whole::nearest(nodes.get().min(left));
+        *start = BoundedInt::nearest(nodes.get().min(left));
         left -= start.get();
         total = total.saturating_add(nodes.get());
     }
     // Without a cluster, too few nodes may be left for the minimum of the whole grid.
     let least = grid.adaptation.min_nodes.get().min(total);
-    grid.adaptation.min_nodes = Whole::nearest(least);
+    grid.adaptation.min_nodes = BoundedInt::nearest(least);
 }
 
 /// The time limit of a predicted job: 100 times its recorded time, and at least an hour.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::job::JobParams;
-use springtide_actors::scheduler::{Granted, Scheduler, SubmitError, manager};
+use springtide_actors::scheduler::{JobGrant, Scheduler, SubmitError, manager};
 use springtide_actors::store::Store;
 use springtide_runtime::event::{EventHash, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
@@ -25,7 +25,7 @@ use crate::submitter::{CompletedRun, SubmittedJob, Submitter};
 
 /// A cluster of a simulated grid.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Place {
+pub struct SimulatedCluster {
     /// The name of the cluster.
     pub name: ClusterId,
     /// The number of nodes, which are named `NAME-1` and so on.
@@ -38,7 +38,7 @@ pub struct Place {
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The clusters of the grid.
-    pub clusters: Vec<Place>,
+    pub clusters: Vec<SimulatedCluster>,
     /// The links between clusters, unless a link is set later.
     pub network: MemoryConfig,
     /// The seed of the network's losses and jitter.
@@ -117,7 +117,7 @@ impl std::fmt::Display for RecentEvents {
 }
 
 /// A simulated grid that runs.
-pub struct Grid {
+pub struct SimulatedGrid {
     network: MemoryNet,
     machines: Machines,
     head: Head,
@@ -142,7 +142,7 @@ pub fn simulate<F: Future>(world: impl FnOnce() -> F) -> F::Output {
     system.block_on(async move { world().await })
 }
 
-impl Grid {
+impl SimulatedGrid {
     /// Starts a grid, and waits until its nodes have registered.
     pub async fn start(layout: &Layout, registry: Registry) -> Rc<Self> {
         let registry = Arc::new(registry);
@@ -154,9 +154,9 @@ impl Grid {
             .unwrap_or_else(|error| unreachable!("the first node: {error}"));
         let endpoint = Endpoint::over(net);
         let submitter = Submitter::new(&endpoint, registry.fingerprint(), None);
-        let mut head = Head::start(endpoint, Store::in_memory(), manager::Settings::default());
+        let mut head = Head::start(endpoint, Store::in_memory(), manager::ManagerSettings::default());
         let of_cluster =
-            |place: &Place| -> Vec<NodeId> { node_names(&place.name, place.nodes).collect() };
+            |place: &SimulatedCluster| -> Vec<NodeId> { node_names(&place.name, place.nodes).collect() };
         let machines = layout.clusters.iter().flat_map(|place| {
             let machine = (place.name.clone(), place.machine.clone());
             of_cluster(place).into_iter().map(move |node| (node, machine.clone()))
@@ -174,7 +174,7 @@ impl Grid {
             let requests = of_cluster(place).into_iter().map(request).collect();
             head.start_site(place.name.clone(), requests, Rc::new(machines.clone()));
         }
-        head.settled(|_, _| {}).await;
+        head.wait_for_nodes(|_, _| {}).await;
         Rc::new(Self { network, machines, head, submitter })
     }
 
@@ -213,8 +213,8 @@ impl Grid {
         job: J,
         params: JobParams,
         clusters: Option<BTreeMap<ClusterId, u32>>,
-    ) -> Result<Run<'_>, GridError> {
-        Ok(Run { grid: self, run: self.submitter.submit(job, params, clusters).await? })
+    ) -> Result<SimulatedRun<'_>, GridError> {
+        Ok(SimulatedRun { grid: self, run: self.submitter.submit(job, params, clusters).await? })
     }
 
     /// The number of end notifications of a job since its [`Run`] was consumed.
@@ -241,7 +241,7 @@ impl Grid {
     }
 }
 
-impl Drop for Grid {
+impl Drop for SimulatedGrid {
     /// Breaks the cycle between the head's network and its actors.
     fn drop(&mut self) {
         self.head.endpoint.router.clear();
@@ -249,14 +249,14 @@ impl Drop for Grid {
 }
 
 /// A job that runs on a grid.
-pub struct Run<'a> {
-    grid: &'a Grid,
+pub struct SimulatedRun<'a> {
+    grid: &'a SimulatedGrid,
     run: SubmittedJob<'a>,
 }
 
-impl Run<'_> {
+impl SimulatedRun<'_> {
     /// The scheduler's grant of the job.
-    pub fn granted(&self) -> &Granted {
+    pub fn granted(&self) -> &JobGrant {
         self.run.granted()
     }
 

@@ -62,6 +62,6 @@ pub fn on_all_cores<T: Sync, R: Send>(inputs: &[T], function: impl Fn(&T) -> R +
     results.into_iter().flatten().collect()
 }
 
-pub use self::dead_end::Now;
-pub use self::grid::{Grid, GridError, Layout, Place, Run, simulate};
+pub use self::dead_end::GridState;
+pub use self::grid::{SimulatedGrid, GridError, Layout, SimulatedCluster, SimulatedRun, simulate};
 pub use self::submitter::CompletedRun;

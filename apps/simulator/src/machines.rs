@@ -16,16 +16,16 @@ use actix::prelude::*;
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::hardware::Hardware;
 use springtide_actors::job::{Shutdown, site_name};
-use springtide_actors::node::{End, Node, NodeOptions};
+use springtide_actors::node::{EndOrder, RunningNode, NodeOptions};
 use springtide_actors::provider::{
-    Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews,
+    StubEnd, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubEvent,
 };
 use springtide_actors::worker::{Worker, WorkerConfig};
 use springtide_runtime::event::Recorder;
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{Contact, MemoryNet, Router};
 use springtide_runtime::remote::Hub;
-use springtide_runtime::work::{EngineWatch, Pace, Registry, Seam, VirtualSeam};
+use springtide_runtime::work::{EngineWatch, ProcessorSpeed, Registry, Seam, VirtualSeam};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
@@ -52,18 +52,18 @@ pub struct Machine {
 
 /// All machines of a grid, by the names of their nodes.
 #[derive(Clone)]
-pub struct Machines(Rc<Inner>);
+pub struct Machines(Rc<MachinesState>);
 
-struct Inner {
+struct MachinesState {
     network: MemoryNet,
     registry: Arc<Registry>,
     head: Contact,
-    machines: BTreeMap<NodeId, (ClusterId, Machine, Pace)>,
+    machines: BTreeMap<NodeId, (ClusterId, Machine, ProcessorSpeed)>,
     /// Machines that are off, with the processes that ended with them. Processes that start there
     /// wait.
-    down: RefCell<BTreeMap<NodeId, Option<Rc<Process>>>>,
+    down: RefCell<BTreeMap<NodeId, Option<Rc<SimulatedProcess>>>>,
     up: Notify,
-    running: RefCell<BTreeMap<NodeId, Rc<Process>>>,
+    running: RefCell<BTreeMap<NodeId, Rc<SimulatedProcess>>>,
     /// The sites that do not run at the head.
     sites: RefCell<BTreeMap<ClusterId, Contact>>,
     began: Instant,
@@ -78,12 +78,12 @@ struct Inner {
 }
 
 /// A running process of a node.
-pub(crate) struct Process {
+pub(crate) struct SimulatedProcess {
     incarnation: Incarnation,
     worker: Addr<Worker>,
     hub: Arc<Hub>,
     router: Arc<Router>,
-    ends: mpsc::UnboundedSender<End>,
+    ends: mpsc::UnboundedSender<EndOrder>,
     /// The exit status, when the process has ended.
     ended: watch::Sender<Option<String>>,
     /// The task that serves the process.
@@ -94,7 +94,7 @@ pub(crate) struct Process {
     stopped_at: Cell<Option<Instant>>,
 }
 
-impl Process {
+impl SimulatedProcess {
     /// Reports the end of the process to its site.
     fn report_end(&self, how: &str) {
         self.ended.send_replace(Some(how.to_owned()));
@@ -123,10 +123,10 @@ impl Machines {
         stoppable: bool,
     ) -> Self {
         let paced = |(cluster, machine): (ClusterId, Machine)| {
-            let pace = Pace::new(machine.speed);
+            let pace = ProcessorSpeed::new(machine.speed);
             (cluster, machine, pace)
         };
-        Self(Rc::new(Inner {
+        Self(Rc::new(MachinesState {
             network,
             registry,
             head,
@@ -198,12 +198,12 @@ impl Machines {
         running.get(node).is_some_and(|process| self.resume_process(node, process))
     }
 
-    fn resume_process(&self, node: &NodeId, process: &Process) -> bool {
+    fn resume_process(&self, node: &NodeId, process: &SimulatedProcess) -> bool {
         let Some(since) = process.stopped_at.take() else { return false };
         if let Some((.., pace)) = self.0.machines.get(node) {
-            pace.stood(since.elapsed());
+            pace.add_standstill(since.elapsed());
         }
-        self.0.network.go_on(node);
+        self.0.network.resume(node);
         if let Some(gate) = &process.gate {
             gate.open();
         }
@@ -285,7 +285,7 @@ impl Machines {
     }
 
     /// Removes a process. Its site has not seen the end yet.
-    fn remove_process(&self, node: &NodeId) -> Option<Rc<Process>> {
+    fn remove_process(&self, node: &NodeId) -> Option<Rc<SimulatedProcess>> {
         let process = self.0.running.borrow_mut().remove(node)?;
         self.0.network.kill(node);
         // Its tasks must run to end.
@@ -298,7 +298,7 @@ impl Machines {
         Some(process)
     }
 
-    async fn start(&self, node: &NodeId) -> Option<Rc<Process>> {
+    async fn start(&self, node: &NodeId) -> Option<Rc<SimulatedProcess>> {
         let (cluster, machine, pace) = self.0.machines.get(node)?;
         loop {
             let up = self.0.up.notified();
@@ -337,18 +337,18 @@ impl Machines {
             },
             // Not the simulator's own: it differs from run to run, also in length.
             pid: 1,
-            leave_within: self.0.leave_within,
+            leave_timeout: self.0.leave_within,
             actors: None,
             registered: None,
             renewal: None,
-            patient: false,
+            waits_for_head: false,
         };
         let own = self.0.stoppable.then(LocalSet::new);
         // All tasks that the process spawns from here on are its own.
         let inside = own.as_ref().map(LocalSet::enter);
-        let served = Node::start(endpoint, options, self.0.registry.clone());
+        let served = RunningNode::start(endpoint, options, self.0.registry.clone());
         let (end, ends) = mpsc::unbounded_channel();
-        let process = Rc::new(Process {
+        let process = Rc::new(SimulatedProcess {
             incarnation,
             worker: served.worker(),
             hub,
@@ -382,7 +382,7 @@ impl Machines {
     }
 }
 
-impl Drop for Process {
+impl Drop for SimulatedProcess {
     /// Breaks the cycle between the network and its handlers.
     fn drop(&mut self) {
         self.router.clear();
@@ -412,7 +412,7 @@ impl Machines {
     pub(crate) async fn start_process(
         &self,
         request: &NodeRequest,
-    ) -> Result<Rc<Process>, ProviderError> {
+    ) -> Result<Rc<SimulatedProcess>, ProviderError> {
         let process = Machines::start(self, &request.node).await;
         process.ok_or_else(|| ProviderError::Start {
             program: request.program.clone(),
@@ -424,10 +424,10 @@ impl Machines {
     pub(crate) async fn end_process(
         &self,
         node: &NodeId,
-        process: &Rc<Process>,
+        process: &Rc<SimulatedProcess>,
         grace: Duration,
     ) -> String {
-        let _ = process.ends.send(End::Now("its site ends it".to_owned()));
+        let _ = process.ends.send(EndOrder::Now("its site ends it".to_owned()));
         match timeout(grace, process.ended()).await {
             Ok(how) => how,
             Err(_) => {
@@ -438,7 +438,7 @@ impl Machines {
     }
 
     /// As [`Machines::kill`], if this process is the one that runs.
-    pub(crate) fn kill_process(&self, node: &NodeId, process: &Rc<Process>) {
+    pub(crate) fn kill_process(&self, node: &NodeId, process: &Rc<SimulatedProcess>) {
         let runs = self.0.running.borrow().get(node).is_some_and(|now| Rc::ptr_eq(now, process));
         if runs {
             self.kill(node);
@@ -447,14 +447,14 @@ impl Machines {
 }
 
 /// The end of a process that writes no log.
-pub(crate) fn ended(how: String) -> Ended {
-    Ended { how, last_lines: Vec::new() }
+pub(crate) fn ended(how: String) -> StubEnd {
+    StubEnd { status: how, last_lines: Vec::new() }
 }
 
 struct MachineStub {
     machines: Machines,
     node: NodeId,
-    process: Rc<Process>,
+    process: Rc<SimulatedProcess>,
     /// Whether `news` has reported the stub as active.
     reported_active: bool,
 }
@@ -468,13 +468,13 @@ impl Stub for MachineStub {
         Vec::new()
     }
 
-    fn news(&mut self) -> LocalFuture<'_, StubNews> {
+    fn news(&mut self) -> LocalFuture<'_, StubEvent> {
         let first = !std::mem::replace(&mut self.reported_active, true);
         Box::pin(async move {
             if first {
-                StubNews::Active
+                StubEvent::Active
             } else {
-                StubNews::Ended(ended(self.process.ended().await))
+                StubEvent::Ended(ended(self.process.ended().await))
             }
         })
     }
@@ -491,7 +491,7 @@ impl Stub for MachineStub {
         })
     }
 
-    fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
+    fn release(&mut self, grace: Duration) -> LocalFuture<'_, StubEnd> {
         Box::pin(
             async move { ended(self.machines.end_process(&self.node, &self.process, grace).await) },
         )

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use springtide_actors::policy::Mode;
-use springtide_runtime::config::{EventSection, Happening, Pair, ScenarioConfig, Whole};
+use springtide_runtime::config::{EventSection, Happening, Pair, ScenarioConfig, BoundedInt};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::NodeId;
 use springtide_runtime::random::SplitMix;
 
 use crate::grid::GridError;
-use crate::scenario::{Play, Played, play, seconds};
+use crate::scenario::{SimulationParams, SimulationResult, simulate, seconds};
 
 /// A change counts as undone if it is taken back within this number of periods.
 const UNDONE_WITHIN: u32 = 5;
@@ -26,7 +26,7 @@ pub type Nodes = BTreeMap<String, u32>;
 
 /// The results of all runs of a scenario.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct ScenarioResults {
     /// The name of the scenario.
     pub name: String,
     /// The description of the scenario.
@@ -60,7 +60,7 @@ pub struct Row {
     /// Changes that the adaptive run took back within five periods.
     pub undone: Vec<String>,
     /// Results of the adaptive run with the default monitoring period.
-    pub ours: Ours,
+    pub ours: DefaultPeriodResults,
 }
 
 /// The lengths of a scenario's iterations: see [`Row::iterations`].
@@ -75,7 +75,7 @@ pub struct Iterations {
 
 /// Results with the default monitoring period: see [`Row::ours`].
 #[derive(Clone, Debug, Serialize)]
-pub struct Ours {
+pub struct DefaultPeriodResults {
     /// The monitoring period, seconds.
     pub period_s: f64,
     /// Runtime of the run, seconds.
@@ -114,13 +114,13 @@ pub enum PaperError {
 pub fn calibration(config: &ScenarioConfig) -> u64 {
     let uplinks: Vec<_> = config.cluster.iter().map(|place| &place.uplink).collect();
     let text = serde_json::json!([config.app, config.wide, uplinks.first()]).to_string();
-    SplitMix::of(0, &text).0
+    SplitMix::with_text(0, &text).0
 }
 
 /// Simulates a scenario and checks the answer.
-fn simulate_checked(config: &ScenarioConfig, how: &Play) -> Result<Played, PaperError> {
+fn simulate_checked(config: &ScenarioConfig, how: &SimulationParams) -> Result<SimulationResult, PaperError> {
     let name = || config.name.to_string();
-    let played = play(config, how).map_err(|error| PaperError::Grid(name(), error))?;
+    let played = simulate(config, how).map_err(|error| PaperError::Grid(name(), error))?;
     match &played.ended.outcome {
         Ok(outcome) if outcome.checksum == played.answer => Ok(played),
         Ok(outcome) => Err(PaperError::Answer(name(), outcome.checksum, played.answer)),
@@ -140,16 +140,16 @@ pub fn row(
     period: Duration,
     seed: u64,
     best: Option<&Nodes>,
-) -> Result<Row, PaperError> {
-    let of = |mode, period| simulate_checked(config, &Play { mode, period: Some(period), seed });
+) -> Result<ScenarioResults, PaperError> {
+    let of = |mode, period| simulate_checked(config, &SimulationParams { mode, period: Some(period), seed });
     let fixed = of(Mode::Static, period)?;
     let monitor = of(Mode::Monitor, period)?;
     let adaptive = of(Mode::Adaptive, period)?;
     let own = config.job.period.get();
     let ours = of(Mode::Adaptive, own)?;
     let (clairvoyant_s, clairvoyant_nodes) = clairvoyant(config, &fixed, seed, best)?;
-    let reduction = |run: &Played| 1.0 - run.wall.as_secs_f64() / fixed.wall.as_secs_f64();
-    Ok(Row {
+    let reduction = |run: &SimulationResult| 1.0 - run.wall.as_secs_f64() / fixed.wall.as_secs_f64();
+    Ok(ScenarioResults {
         name: config.name.to_string(),
         about: config.about.clone(),
         seed,
@@ -165,7 +165,7 @@ pub fn row(
         decisions: seconds(&adaptive.actions()),
         events: seconds(&adaptive.events),
         undone: undone(&adaptive, period),
-        ours: Ours {
+        ours: DefaultPeriodResults {
             period_s: own.as_secs_f64(),
             adaptive_s: ours.wall.as_secs_f64(),
             reduction: reduction(&ours),
@@ -189,8 +189,8 @@ pub fn row(
 pub fn rows(
     orders: Vec<(&ScenarioConfig, u64)>,
     period: Option<Duration>,
-    tell: impl Fn(&Row) + Sync,
-) -> Result<Vec<Row>, PaperError> {
+    tell: impl Fn(&ScenarioResults) + Sync,
+) -> Result<Vec<ScenarioResults>, PaperError> {
     let play = |config: &ScenarioConfig, seed, best: Option<&Nodes>| {
         let papers = config.paper.period.unwrap_or(config.job.period).get();
         row(config, period.unwrap_or(papers), seed, best).inspect(&tell)
@@ -219,7 +219,7 @@ pub fn rows(
 
 /// Changes that a run took back within five periods: nodes that joined and left, or left and
 /// joined, by its own decision.
-pub fn undone(run: &Played, period: Duration) -> Vec<String> {
+pub fn undone(run: &SimulationResult, period: Duration) -> Vec<String> {
     let within = (UNDONE_WITHIN * period).as_secs_f64();
     // By node: the time and kind of its last change that the policy decided.
     let mut last = BTreeMap::<NodeId, (f64, bool)>::new();
@@ -259,7 +259,7 @@ pub fn undone(run: &Played, period: Duration) -> Vec<String> {
 /// If no event follows later, a few iterations suffice to predict the length of all.
 fn clairvoyant(
     config: &ScenarioConfig,
-    fixed: &Played,
+    fixed: &SimulationResult,
     seed: u64,
     known: Option<&Nodes>,
 ) -> Result<(f64, Nodes), PaperError> {
@@ -279,7 +279,7 @@ fn clairvoyant(
             continue;
         }
         let rest = remaining_scenario(config, (switch, skipped), &nodes, whole as u32);
-        let how = Play { mode: Mode::Static, period: None, seed };
+        let how = SimulationParams { mode: Mode::Static, period: None, seed };
         let Ok(run) = simulate_checked(&rest, &how) else { continue };
         let total = switch + run.wall.as_secs_f64() * left / whole;
         if best.as_ref().is_none_or(|(least, _)| total < *least) {
@@ -349,19 +349,19 @@ fn remaining_scenario(
     iterations: u32,
 ) -> ScenarioConfig {
     let mut rest = config.clone();
-    rest.app.iterations = Whole::nearest(iterations);
-    rest.adaptation.min_nodes = Whole::nearest(1);
+    rest.app.iterations = BoundedInt::nearest(iterations);
+    rest.adaptation.min_nodes = BoundedInt::nearest(1);
     for place in &mut rest.cluster {
         let count = nodes.get(place.name.as_str()).copied().unwrap_or(0);
-        place.start = Whole::nearest(count);
+        place.start = BoundedInt::nearest(count);
         // A clairvoyant run has these nodes from the start on.
-        place.later = Whole::nearest(place.later.get().min(place.nodes.get() - count));
+        place.later = BoundedInt::nearest(place.later.get().min(place.nodes.get() - count));
     }
     let earlier = |event: &mut EventSection| {
         event.at = event.at.map(|at| at.saturating_sub(Duration::from_secs_f64(switch)));
-        if let Some(iteration) = event.iteration.map(Whole::get) {
+        if let Some(iteration) = event.iteration.map(BoundedInt::get) {
             match iteration.checked_sub(skipped).filter(|iteration| *iteration > 0) {
-                Some(iteration) => event.iteration = Some(Whole::nearest(iteration)),
+                Some(iteration) => event.iteration = Some(BoundedInt::nearest(iteration)),
                 None => (event.iteration, event.at) = (None, Some(Default::default())),
             }
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::ClusterId;
 
-use crate::apps::{Model, Shape};
+use crate::apps::{ModelledJob, WorkDivision};
 
 /// The maximum number of leaves of an iteration. More only lengthen a simulation, as stolen tasks
 /// are far larger.
@@ -29,7 +29,7 @@ pub struct Recorded {
     /// The number of iterations that the job reported.
     pub iterations: u32,
     /// Each cluster's part, by cluster.
-    pub clusters: BTreeMap<ClusterId, Part>,
+    pub clusters: BTreeMap<ClusterId, ClusterSums>,
     /// The number of executed tasks.
     pub tasks: u64,
     /// Bytes of published shared objects.
@@ -42,7 +42,7 @@ pub struct Recorded {
 
 /// Sums over a cluster's part in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct ClusterSums {
     /// Nodes at the end of the run.
     pub workers: u32,
     /// Thread time at work, seconds.
@@ -57,7 +57,7 @@ pub struct Part {
     pub squares: f64,
 }
 
-impl Part {
+impl ClusterSums {
     fn busy_s(&self) -> f64 {
         (self.working_s - self.root_s).max(0.0)
     }
@@ -79,9 +79,9 @@ pub enum RecordedError {
 
 /// The model of a job, and the speeds of the clusters of the recorded run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Learned {
+pub struct LearnedModel {
     /// The model. Speed 1 is the mean of the recorded run.
-    pub model: Model,
+    pub model: ModelledJob,
     /// The speeds of clusters that can be derived from declared costs.
     pub speeds: BTreeMap<ClusterId, f64>,
     /// Leaves of a recorded iteration; the model may have fewer.
@@ -94,9 +94,9 @@ pub struct Learned {
 ///
 /// # Errors
 /// [`RecordedError`].
-pub fn learn(run: &Recorded) -> Result<Learned, RecordedError> {
-    let sum = |of: fn(&Part) -> f64| run.clusters.values().map(of).sum::<f64>();
-    let busy_s = sum(Part::busy_s);
+pub fn learn(run: &Recorded) -> Result<LearnedModel, RecordedError> {
+    let sum = |of: fn(&ClusterSums) -> f64| run.clusters.values().map(of).sum::<f64>();
+    let busy_s = sum(ClusterSums::busy_s);
     if busy_s.is_nan() || busy_s < 1e-3 {
         return Err(RecordedError::NoWork { busy_s });
     }
@@ -104,9 +104,9 @@ pub fn learn(run: &Recorded) -> Result<Learned, RecordedError> {
     let costed: u64 = run.clusters.values().map(|part| part.costed).sum();
     let declared = units > 0.0 && costed > 0;
     let mean_speed = units / busy_s;
-    let speed = |part: &Part| part.units / part.busy_s() / mean_speed;
+    let speed = |part: &ClusterSums| part.units / part.busy_s() / mean_speed;
     // A thread's few tasks are too few for an estimate.
-    let enough = |part: &Part| part.busy_s() > 0.01 * busy_s && part.units > 0.0;
+    let enough = |part: &ClusterSums| part.busy_s() > 0.01 * busy_s && part.units > 0.0;
     let speeds: BTreeMap<ClusterId, f64> = run
         .clusters
         .iter()
@@ -129,9 +129,9 @@ pub fn learn(run: &Recorded) -> Result<Learned, RecordedError> {
     } else {
         SPREAD
     };
-    Ok(Learned {
-        model: Model {
-            shape: Shape::Even,
+    Ok(LearnedModel {
+        model: ModelledJob {
+            shape: WorkDivision::Even,
             rounds,
             leaves: modelled as u32,
             then: None,
@@ -173,10 +173,10 @@ fn shares(run: &Recorded) -> f64 {
 mod tests {
     use super::*;
 
-    fn part(working_s: f64, root_s: f64, costed: u64, units: f64) -> Part {
+    fn part(working_s: f64, root_s: f64, costed: u64, units: f64) -> ClusterSums {
         // All tasks have one size.
         let squares = if costed == 0 { 0.0 } else { units * units / costed as f64 };
-        Part { workers: 2, working_s, root_s, costed, units, squares }
+        ClusterSums { workers: 2, working_s, root_s, costed, units, squares }
     }
 
     #[test]

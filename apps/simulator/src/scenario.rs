@@ -6,30 +6,30 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use springtide_actors::job::{JobEnded, JobParams};
-use springtide_actors::policy::{self, ADAPT, Logged, Mode};
+use springtide_actors::job::{JobEndReport, JobParams};
+use springtide_actors::policy::{self, ADAPT, LoggedDecision, Mode};
 use springtide_runtime::config::{
-    App, AppSection, PlaceSection, Rate, ScenarioConfig, Time, Whole,
+    App, AppSection, PlaceSection, ByteRate, ScenarioConfig, Time, BoundedInt,
 };
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::net::{LinkPolicy, MemoryConfig, Wire};
+use springtide_runtime::net::{LinkPolicy, MemoryConfig, LinkUnit};
 use springtide_runtime::topology::directions;
 use springtide_runtime::work::Registry;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::apps::{LeafPhase, Model, Shape};
-use crate::dead_end::{DeadEnd, Now};
-use crate::grid::{Grid, GridError, Layout, Place, RecentEvents, simulate};
+use crate::apps::{LeafPhase, ModelledJob, WorkDivision};
+use crate::dead_end::{DeadEnd, GridState};
+use crate::grid::{SimulatedGrid, GridError, Layout, SimulatedCluster, RecentEvents, simulate};
 pub use crate::machines::EPOCH_US;
 use crate::machines::Machine;
-use crate::stage::{Stage, listed};
-use crate::submitter::{Progress, Submitter};
+use crate::stage::{ScenarioDriver, listed};
+use crate::submitter::{SubmissionProgress, Submitter};
 
 /// The options of a simulation.
 #[derive(Clone, Copy, Debug)]
-pub struct Play {
+pub struct SimulationParams {
     /// The extent to which the set of nodes is adapted.
     pub mode: Mode,
     /// The monitoring period, if it replaces the file's.
@@ -40,9 +40,9 @@ pub struct Play {
 
 /// The result of a simulated scenario.
 #[derive(Debug)]
-pub struct Played {
+pub struct SimulationResult {
     /// The report that the client gets.
-    pub ended: Box<JobEnded>,
+    pub ended: Box<JobEndReport>,
     /// The checksum that the job must have.
     pub answer: u64,
     /// Time from the job's submission to its end.
@@ -65,12 +65,12 @@ pub struct Played {
     pub digest: u64,
 }
 
-impl Played {
+impl SimulationResult {
     /// The actions that the policy decided on, by seconds of the job.
     pub fn actions(&self) -> Vec<(Duration, String)> {
-        let describe = |logged: &Logged| {
+        let describe = |logged: &LoggedDecision| {
             let at = Duration::try_from_secs_f64(logged.inputs.snapshot.elapsed_s);
-            let words: Vec<_> = logged.decision.actions.iter().map(policy::action).collect();
+            let words: Vec<_> = logged.decision.actions.iter().map(policy::describe_action).collect();
             (at.unwrap_or_default(), words.join("; "))
         };
         let decisions = self.decisions();
@@ -94,7 +94,7 @@ impl Played {
     }
 
     /// The decisions of the policy, with their inputs.
-    pub fn decisions(&self) -> Vec<Logged> {
+    pub fn decisions(&self) -> Vec<LoggedDecision> {
         let decisions = self.records.iter().filter_map(|record| match &record.event {
             Event::Decision { decision, inputs, .. } if decision == ADAPT => {
                 serde_json::from_value(inputs.clone()).ok()
@@ -106,7 +106,7 @@ impl Played {
 }
 
 /// Builds the job model that a section describes.
-pub fn model(app: &AppSection) -> Model {
+pub fn model(app: &AppSection) -> ModelledJob {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let bodies = app.bodies.get();
     let (rounds, from) = (app.iterations.get(), app.then_from);
@@ -115,10 +115,10 @@ pub fn model(app: &AppSection) -> Model {
         until: app.then_until.map_or(rounds, |until| until.get() - 1),
         leaves: leaves.get(),
     });
-    Model {
+    ModelledJob {
         shape: match app.kind {
-            App::BarnesHut => Shape::Even,
-            App::Search => Shape::Uneven,
+            App::BarnesHut => WorkDivision::Even,
+            App::Search => WorkDivision::Uneven,
         },
         rounds,
         leaves: app.leaves.get(),
@@ -148,7 +148,7 @@ pub fn scaled(config: &ScenarioConfig, scale: f64) -> ScenarioConfig {
     for work in [&mut app.work, &mut app.serial, &mut app.each, &mut job.period, &mut job.limit] {
         *work = time(*work);
     }
-    app.bodies = Whole::nearest((f64::from(app.bodies.get()) / scale).round() as u32);
+    app.bodies = BoundedInt::nearest((f64::from(app.bodies.get()) / scale).round() as u32);
     scaled.paper.period = scaled.paper.period.map(time);
     // The policy's times shrink too: the adaptation of the shorter job is that of the original.
     let adapts = &mut scaled.adaptation;
@@ -170,7 +170,7 @@ pub fn scaled(config: &ScenarioConfig, scale: f64) -> ScenarioConfig {
 
 /// Builds the layout of the grid that a file describes.
 pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
-    let place = |place: &PlaceSection| Place {
+    let place = |place: &PlaceSection| SimulatedCluster {
         name: id(&place.name),
         nodes: place.nodes.get(),
         machine: Machine {
@@ -190,14 +190,14 @@ pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
 
 /// Sets the link policy of QUIC endpoints to the file's links between clusters, unless the caller
 /// set one.
-fn expect_links(mut wire: Wire, config: &ScenarioConfig) -> Wire {
-    if let Wire::Quic(net) = &mut wire
+fn expect_links(mut wire: LinkUnit, config: &ScenarioConfig) -> LinkUnit {
+    if let LinkUnit::Quic(net) = &mut wire
         && net.link == LinkPolicy::default()
     {
         let uplinks = config.cluster.iter().map(|place| place.uplink);
         let wide = config.wide.line();
         let rates = uplinks.chain([wide.bandwidth]).flatten();
-        let least = rates.map(Rate::bytes_per_second).reduce(f64::min);
+        let least = rates.map(ByteRate::bytes_per_second).reduce(f64::min);
         let rtt_ms = wide.rtt.as_secs_f64() * 1e3;
         let bandwidth = least.unwrap_or(net.link.bandwidth);
         net.link = LinkPolicy { rtt_ms, bandwidth, ..net.link };
@@ -206,7 +206,7 @@ fn expect_links(mut wire: Wire, config: &ScenarioConfig) -> Wire {
 }
 
 /// Builds the parameters of the job.
-pub fn params(config: &ScenarioConfig, play: &Play) -> JobParams {
+pub fn params(config: &ScenarioConfig, play: &SimulationParams) -> JobParams {
     // Small, since large grids have many threads. Frames of unoptimised code take several times as
     // much.
     let stack_bytes = if cfg!(debug_assertions) { 1 << 20 } else { 1 << 18 };
@@ -222,8 +222,8 @@ pub fn params(config: &ScenarioConfig, play: &Play) -> JobParams {
 ///
 /// # Errors
 /// The job cannot be run, or does not end in time.
-pub fn play(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
-    play_over(config, how, Wire::Frames)
+pub fn simulate(config: &ScenarioConfig, how: &SimulationParams) -> Result<SimulationResult, GridError> {
+    simulate_over(config, how, LinkUnit::Frames)
 }
 
 /// Simulates a scenario over the given wire; real QUIC endpoints take several times as long to
@@ -231,40 +231,40 @@ pub fn play(config: &ScenarioConfig, how: &Play) -> Result<Played, GridError> {
 ///
 /// # Errors
 /// As of [`play`].
-pub fn play_over(config: &ScenarioConfig, how: &Play, wire: Wire) -> Result<Played, GridError> {
-    play_job(config, model(&config.app), how, wire)
+pub fn simulate_over(config: &ScenarioConfig, how: &SimulationParams, wire: LinkUnit) -> Result<SimulationResult, GridError> {
+    simulate_job(config, model(&config.app), how, wire)
 }
 
 /// Simulates a scenario with the given job instead of the file's.
 ///
 /// # Errors
 /// As of [`play`].
-pub fn play_job(
+pub fn simulate_job(
     config: &ScenarioConfig,
-    job: Model,
-    how: &Play,
-    wire: Wire,
-) -> Result<Played, GridError> {
+    job: ModelledJob,
+    how: &SimulationParams,
+    wire: LinkUnit,
+) -> Result<SimulationResult, GridError> {
     simulate(|| run(config, job, how, wire))
 }
 
 async fn run(
     config: &ScenarioConfig,
-    model: Model,
-    how: &Play,
-    wire: Wire,
-) -> Result<Played, GridError> {
+    model: ModelledJob,
+    how: &SimulationParams,
+    wire: LinkUnit,
+) -> Result<SimulationResult, GridError> {
     let mut registry = Registry::new();
-    registry.job::<Model>();
+    registry.job::<ModelledJob>();
     let mut layout = layout(config, how.seed);
     layout.network.wire = expect_links(wire, config);
-    let grid = Grid::start(&layout, registry).await;
-    let stage = Stage::new(grid.clone(), config);
+    let grid = SimulatedGrid::start(&layout, registry).await;
+    let stage = ScenarioDriver::new(grid.clone(), config);
     stage.set_links();
-    stage.keep_back().await;
-    let flapping = stage.flap();
+    stage.claim_late_nodes().await;
+    let flapping = stage.start_flapping();
     let clock = |at| grid.machines().seconds_until(at);
-    let played = perform(&stage, grid.submitter(), model, params(config, how), clock).await;
+    let played = run(&stage, grid.submitter(), model, params(config, how), clock).await;
     flapping.iter().for_each(actix_rt::task::JoinHandle::abort);
     let mut played = played?;
     played.digest = grid.digest(&played.records);
@@ -277,13 +277,13 @@ async fn run(
 ///
 /// # Errors
 /// The job cannot be run, or does not end within the file's limit.
-pub async fn perform(
-    stage: &Rc<Stage>,
+pub async fn run(
+    stage: &Rc<ScenarioDriver>,
     submitter: &Submitter,
-    model: Model,
+    model: ModelledJob,
     params: JobParams,
     clock: impl Fn(Instant) -> f64,
-) -> Result<Played, GridError> {
+) -> Result<SimulationResult, GridError> {
     let config = stage.config();
     let answer = model.answer();
     let start = config.cluster.iter().filter(|place| place.start.get() > 0);
@@ -293,7 +293,7 @@ pub async fn perform(
     let submitted_at = Instant::now();
     let start_s = clock(submitted_at);
     let job = run.granted().job;
-    stage.world.granted(run.granted());
+    stage.world.on_grant(run.granted());
     let (progress_sender, iterations) = watch::channel(0);
     let (tell, mut event_receiver) = tokio::sync::mpsc::unbounded_channel();
     let scripts: Vec<_> = config
@@ -314,13 +314,13 @@ pub async fn perform(
         })
         .collect();
     let limit = config.job.limit.get();
-    let on_progress = |update: Progress<'_>| match update {
-        Progress::Iterations(done) => drop(progress_sender.send_replace(done)),
-        Progress::Record(record) => stage.world.happened(record),
+    let on_progress = |update: SubmissionProgress<'_>| match update {
+        SubmissionProgress::Iterations(done) => drop(progress_sender.send_replace(done)),
+        SubmissionProgress::Record(record) => stage.world.on_record(record),
     };
-    let may_end = !config.event.is_empty() && stage.world.now(job).is_some();
+    let may_end = !config.event.is_empty() && stage.world.state(job).is_some();
     // The state is known either always or never.
-    let now = || stage.world.now(job).unwrap_or(Now { running: Vec::new(), is_led: true });
+    let now = || stage.world.state(job).unwrap_or(GridState { running: Vec::new(), is_led: true });
     let ended = tokio::select! {
         biased;
         ended = run.on_progress(on_progress).ended(limit) => Ok(ended),
@@ -344,7 +344,7 @@ pub async fn perform(
     let claims = stage.take_claims().into_iter();
     let claims =
         claims.map(|(at, nodes)| (at.saturating_duration_since(submitted_at), nodes)).collect();
-    Ok(Played {
+    Ok(SimulationResult {
         answer,
         wall: ended.wall,
         iterations: ended.iterations,
@@ -457,8 +457,8 @@ mod tests {
                     );
                 }
             }
-            let how = Play { mode: Mode::Static, period: None, seed: 3 };
-            let played = play(&read(&text), &how).expect("it ends");
+            let how = SimulationParams { mode: Mode::Static, period: None, seed: 3 };
+            let played = simulate(&read(&text), &how).expect("it ends");
             let mut lengths = played.iterations;
             lengths.sort_by(f64::total_cmp);
             let [.., middle, _, _, longest] = lengths[..] else { panic!("{lengths:?}") };
@@ -469,8 +469,8 @@ mod tests {
     #[test]
     fn events_happen_at_their_times_and_one_seed_gives_one_history() {
         let config = read(SMALL);
-        let how = Play { mode: Mode::Static, period: None, seed: 3 };
-        let [one, other] = [(); 2].map(|()| play(&config, &how).expect("it ends"));
+        let how = SimulationParams { mode: Mode::Static, period: None, seed: 3 };
+        let [one, other] = [(); 2].map(|()| simulate(&config, &how).expect("it ends"));
         assert_eq!(one.digest, other.digest);
         let outcome = one.ended.outcome.as_ref().expect("no failure");
         assert_eq!((outcome.checksum, one.iterations.len()), (one.answer, 8));
@@ -520,7 +520,7 @@ mod tests {
             "#,
             places.concat()
         ));
-        let played = play(&config, &Play { mode: Mode::Static, period: None, seed: 1 }).unwrap();
+        let played = simulate(&config, &SimulationParams { mode: Mode::Static, period: None, seed: 1 }).unwrap();
         let outcome = played.ended.outcome.as_ref().unwrap();
         assert_eq!(outcome.checksum, played.answer);
         let said = |part: &str| played.said.iter().find(|(_, text)| text.contains(part));

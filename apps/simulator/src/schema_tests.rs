@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use springtide_actors::policy::Mode;
-use springtide_runtime::config::{Described, ScenarioConfig, Sources, describe, load};
+use springtide_runtime::config::{KeyDescription, ScenarioConfig, Sources, describe, load};
 
-use crate::scenario::{Play, params, play};
+use crate::scenario::{SimulationParams, params, simulate};
 
 /// A small grid of three clusters, and a job of about half a minute.
 const GRID: &[(&str, &[(&str, &str)])] = &[
@@ -21,9 +21,9 @@ const GRID: &[(&str, &[(&str, &str)])] = &[
     ("link", &[("between", "[\"a\", \"c\"]")]),
 ];
 
-type Table = (String, Vec<(String, String)>);
+type SchemaTable = (String, Vec<(String, String)>);
 
-fn grid() -> Vec<Table> {
+fn grid() -> Vec<SchemaTable> {
     let owned = |keys: &[(&str, &str)]| {
         keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };
@@ -31,14 +31,14 @@ fn grid() -> Vec<Table> {
 }
 
 /// Sets a key of the last table of this name, or removes it.
-fn set(tables: &mut [Table], table: &str, key: &str, value: Option<&str>) {
+fn set(tables: &mut [SchemaTable], table: &str, key: &str, value: Option<&str>) {
     let found = tables.iter_mut().rfind(|(name, _)| name == table);
     let (_, keys) = found.unwrap_or_else(|| panic!("the grid has no [{table}]"));
     keys.retain(|(known, _)| known != key);
     keys.extend(value.map(|value| (key.to_owned(), value.to_owned())));
 }
 
-fn text(tables: &[Table]) -> String {
+fn text(tables: &[SchemaTable]) -> String {
     let mut out = String::new();
     for (table, keys) in tables {
         match table.as_str() {
@@ -56,7 +56,7 @@ fn observed(text: &str) -> Result<String, String> {
     let config = load::<ScenarioConfig>(&Sources::of_text("x.toml", text));
     let config = config.map_err(|error| error.to_string())?.value;
     let mode: Mode = config.adaptation.mode.into();
-    Ok(match play(&config, &Play { mode, period: None, seed: 1 }) {
+    Ok(match simulate(&config, &SimulationParams { mode, period: None, seed: 1 }) {
         Ok(played) => format!("{:x} {:?} {:?}", played.digest, played.wall, played.events),
         Err(error) => error.to_string(),
     })
@@ -130,8 +130,8 @@ fn least_events(what: &str, key: &str) -> Vec<Vec<(&'static str, &'static str)>>
 
 #[test]
 fn every_key_of_every_kind_of_event_acts_or_is_refused() {
-    let keys: Vec<Described> = describe::<ScenarioConfig>();
-    let keys: Vec<Described> = keys.into_iter().filter(|key| key.table == "event").collect();
+    let keys: Vec<KeyDescription> = describe::<ScenarioConfig>();
+    let keys: Vec<KeyDescription> = keys.into_iter().filter(|key| key.table == "event").collect();
     let kinds = keys.iter().find(|key| key.key == "what").expect("events have a kind").choices;
     let mut known: BTreeMap<String, Result<String, String>> = BTreeMap::new();
     let mut acts: Vec<String> = Vec::new();
@@ -184,9 +184,9 @@ fn every_key_of_every_kind_of_event_acts_or_is_refused() {
 }
 
 /// Two values of a key outside of events, and other keys that must be set with them.
-type Values = ([&'static str; 2], &'static [(&'static str, &'static str, &'static str)]);
+type SchemaValues = ([&'static str; 2], &'static [(&'static str, &'static str, &'static str)]);
 
-fn values(table: &str, key: &str) -> Values {
+fn values(table: &str, key: &str) -> SchemaValues {
     const THEN: &[(&str, &str, &str)] = &[("app", "then_from", "3"), ("app", "then_leaves", "4")];
     const NARROW: &[(&str, &str, &str)] =
         &[("wide", "bandwidth", "\"40kB/s\""), ("link", "bandwidth", "\"40kB/s\"")];
@@ -237,7 +237,7 @@ fn values(table: &str, key: &str) -> Values {
 
 #[test]
 fn every_key_of_the_grid_and_the_job_acts() {
-    for Described { table, key, unset, .. } in describe::<ScenarioConfig>() {
+    for KeyDescription { table, key, unset, .. } in describe::<ScenarioConfig>() {
         match table.as_str() {
             // Names and the paper's results have no effect on a simulation.
             "" | "paper" | "event" => continue,
@@ -261,7 +261,7 @@ fn every_key_of_the_grid_and_the_job_acts() {
 /// The policy's tests check the effect on decisions. Here each key only has to reach the policy.
 #[test]
 fn every_key_of_adaptation_reaches_the_policy() {
-    for Described { table, key, of, choices, unset, .. } in describe::<ScenarioConfig>() {
+    for KeyDescription { table, key, type_name: of, choices, unset, .. } in describe::<ScenarioConfig>() {
         if !table.starts_with("adaptation") || unset.is_table() {
             continue;
         }
@@ -284,7 +284,7 @@ fn every_key_of_adaptation_reaches_the_policy() {
             let config = load::<ScenarioConfig>(&Sources::of_text("x.toml", &text));
             let config = config.unwrap_or_else(|error| panic!("{table}.{key}: {error}")).value;
             let mode = config.adaptation.mode.into();
-            format!("{:?}", params(&config, &Play { mode, period: None, seed: 1 }))
+            format!("{:?}", params(&config, &SimulationParams { mode, period: None, seed: 1 }))
         });
         assert!(observations[0] != observations[1], "{table}.{key} reaches nothing");
     }

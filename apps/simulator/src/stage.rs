@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use actix_rt::task::JoinHandle;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
-use springtide_actors::scheduler::{Drain, Granted, Scheduler, Undrain};
+use springtide_actors::scheduler::{Drain, JobGrant, Scheduler, Undrain};
 use springtide_runtime::config::{
-    EventSection, Happening, Pair, PlaceSection, Rate, Role, ScenarioConfig,
+    EventSection, Happening, Pair, PlaceSection, ByteRate, Role, ScenarioConfig,
 };
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
@@ -22,12 +22,12 @@ use springtide_runtime::topology::{directions, limited};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::dead_end::{DeadEndDetector, Now, Trigger};
-use crate::grid::Grid;
+use crate::dead_end::{DeadEndDetector, GridState, Trigger};
+use crate::grid::SimulatedGrid;
 use crate::scenario::id;
 
 /// A grid whose links, processors and processes can be changed.
-pub trait World {
+pub trait ControlledGrid {
     /// The scheduler of the grid.
     fn scheduler(&self) -> Remote<Scheduler>;
 
@@ -56,18 +56,18 @@ pub trait World {
     fn switch_on(&self, node: &NodeId);
 
     /// Called when a job has got its nodes.
-    fn granted(&self, _granted: &Granted) {}
+    fn on_grant(&self, _granted: &JobGrant) {}
 
     /// Called for each recorded event of the job.
-    fn happened(&self, _record: &Record) {}
+    fn on_record(&self, _record: &Record) {}
 
     /// The nodes that run and whether one of them coordinates the job, where that is known.
-    fn now(&self, job: JobId) -> Option<Now>;
+    fn state(&self, job: JobId) -> Option<GridState>;
 }
 
-impl World for Grid {
+impl ControlledGrid for SimulatedGrid {
     fn scheduler(&self) -> Remote<Scheduler> {
-        Grid::scheduler(self)
+        SimulatedGrid::scheduler(self)
     }
 
     fn hosting(&self, actor: &str) -> Vec<NodeId> {
@@ -103,24 +103,24 @@ impl World for Grid {
         self.machines().switch_on(node);
     }
 
-    fn now(&self, job: JobId) -> Option<Now> {
+    fn state(&self, job: JobId) -> Option<GridState> {
         let is_led = !self.hosting(&coordinator_name(job)).is_empty();
-        Some(Now { running: self.machines().running(), is_led })
+        Some(GridState { running: self.machines().running(), is_led })
     }
 }
 
 /// A grid and its scenario file.
-pub struct Stage {
-    pub(crate) world: Rc<dyn World>,
+pub struct ScenarioDriver {
+    pub(crate) world: Rc<dyn ControlledGrid>,
     config: ScenarioConfig,
     /// Nodes that were claimed or freed, with the time on the clock.
     claims: RefCell<Vec<(Instant, Vec<NodeId>)>>,
     pub(crate) detector: DeadEndDetector,
 }
 
-impl Stage {
+impl ScenarioDriver {
     /// A stage over a grid; [`Stage::set_links`] and [`Stage::keep_back`] then apply the file.
-    pub fn new(world: Rc<dyn World>, config: &ScenarioConfig) -> Rc<Self> {
+    pub fn new(world: Rc<dyn ControlledGrid>, config: &ScenarioConfig) -> Rc<Self> {
         let (claims, detector) = (RefCell::default(), DeadEndDetector::new(config.event.len()));
         Rc::new(Self { world, config: config.clone(), claims, detector })
     }
@@ -160,7 +160,7 @@ impl Stage {
     }
 
     /// Claims the nodes that are added later.
-    pub async fn keep_back(&self) {
+    pub async fn claim_late_nodes(&self) {
         for place in &self.config.cluster {
             let (name, nodes) = (id(&place.name), place.nodes.get());
             let later = nodes - place.later.get() + 1..=nodes;
@@ -180,10 +180,10 @@ impl Stage {
     }
 
     /// Starts tasks that cut and restore flapping links until they are aborted.
-    pub fn flap(self: &Rc<Self>) -> Vec<JoinHandle<()>> {
+    pub fn start_flapping(self: &Rc<Self>) -> Vec<JoinHandle<()>> {
         let flaps = self
             .pairs()
-            .filter_map(|(a, b)| Some((self.config.line(a.as_str(), b.as_str()).flap?, a, b)));
+            .filter_map(|(a, b)| Some((self.config.line(a.as_str(), b.as_str()).up_and_down?, a, b)));
         let flaps = flaps.map(|((up, down), a, b)| {
             let stage = self.clone();
             actix_rt::spawn(async move {
@@ -204,7 +204,7 @@ impl Stage {
         self.world.set_line(b, a, back);
     }
 
-    fn set_uplink(&self, cluster: &ClusterId, uplink: Option<Rate>) {
+    fn set_uplink(&self, cluster: &ClusterId, uplink: Option<ByteRate>) {
         self.world.set_uplink(cluster, limited(LinkProfile::default(), uplink, None));
     }
 
@@ -212,7 +212,7 @@ impl Stage {
         self.claims.borrow_mut().push((Instant::now(), nodes.clone()));
         let deadline_ms = deadline.map(|limit| limit.as_millis() as u64);
         let reason = "they are wanted for something else".to_owned();
-        let drain = Drain { nodes: nodes.clone(), reason, deadline_ms, life: None };
+        let drain = Drain { nodes: nodes.clone(), reason, deadline_ms, incarnation: None };
         let within = deadline.unwrap_or(Duration::from_secs(600)) + Duration::from_secs(60);
         match self.world.scheduler().send(drain).deadline(within).await {
             Ok(Ok(_)) => self.detector.claim(&nodes),

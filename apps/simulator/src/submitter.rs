@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use springtide_actors::client::{self, Client, News};
+use springtide_actors::client::{self, Client, JobUpdate};
 use springtide_actors::endpoint::Endpoint;
-use springtide_actors::job::{JobEnded, JobParams, NoteKind, SCHEDULER};
-use springtide_actors::links::Links;
-use springtide_actors::scheduler::manager::Need;
-use springtide_actors::scheduler::{Granted, Scheduler, Submit};
+use springtide_actors::job::{JobEndReport, JobParams, NoteKind, SCHEDULER};
+use springtide_actors::links::LinkChanges;
+use springtide_actors::scheduler::manager::JobRequirements;
+use springtide_actors::scheduler::{JobGrant, Scheduler, Submit};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId};
 use springtide_runtime::net::Contact;
@@ -30,7 +30,7 @@ const SUBMIT_TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub struct CompletedRun {
     /// The report that the client gets.
-    pub ended: Box<JobEnded>,
+    pub ended: Box<JobEndReport>,
     /// Time from the submission to the result, or to the end if there is no result. Records may
     /// arrive later: over a slow link they take seconds.
     pub wall: Duration,
@@ -48,13 +48,13 @@ pub struct Submitter {
     client: Contact,
     fingerprint: u64,
     program: Option<PathBuf>,
-    news: Mutex<mpsc::Receiver<client::Heard>>,
-    _links: Arc<Links>,
+    news: Mutex<mpsc::Receiver<client::ReceivedNews>>,
+    _links: Arc<LinkChanges>,
 }
 
 /// The progress of a running job.
 #[derive(Debug)]
-pub enum Progress<'a> {
+pub enum SubmissionProgress<'a> {
     /// The number of completed iterations.
     Iterations(u64),
     /// A recorded event.
@@ -62,13 +62,13 @@ pub enum Progress<'a> {
 }
 
 /// A callback for the progress of a job.
-type ProgressCallback<'a> = dyn Fn(Progress<'_>) + 'a;
+type ProgressCallback<'a> = dyn Fn(SubmissionProgress<'_>) + 'a;
 
 /// A submitted job that has not ended.
 pub struct SubmittedJob<'a> {
     submitter: &'a Submitter,
     submitted_at: Instant,
-    granted: Granted,
+    granted: JobGrant,
     iterations: Vec<f64>,
     said: Vec<(Duration, String)>,
     records: Vec<Record>,
@@ -119,7 +119,7 @@ impl Submitter {
         &self,
         job: J,
         params: JobParams,
-        need: Need,
+        need: JobRequirements,
     ) -> Result<SubmittedJob<'_>, GridError> {
         self.submit_as(job, params, None, Some(need)).await
     }
@@ -129,7 +129,7 @@ impl Submitter {
         job: J,
         params: JobParams,
         clusters: Option<BTreeMap<ClusterId, u32>>,
-        need: Option<Need>,
+        need: Option<JobRequirements>,
     ) -> Result<SubmittedJob<'_>, GridError> {
         let body = encode_job(job).map_err(|error| GridError::Job(error.to_string()))?;
         let submit = Submit {
@@ -158,7 +158,7 @@ impl Submitter {
     }
 
     /// The next news of any job, for callers that follow several jobs.
-    pub async fn news(&self) -> Option<client::Heard> {
+    pub async fn news(&self) -> Option<client::ReceivedNews> {
         self.news.lock().await.recv().await
     }
 
@@ -167,7 +167,7 @@ impl Submitter {
         let mut news = self.news.lock().await;
         let mut times = 0;
         while let Ok((of, news, _)) = news.try_recv() {
-            times += u64::from(of == job && matches!(news, News::Ended(_)));
+            times += u64::from(of == job && matches!(news, JobUpdate::Ended(_)));
         }
         times
     }
@@ -175,12 +175,12 @@ impl Submitter {
 
 impl<'a> SubmittedJob<'a> {
     /// The scheduler's grant of the job.
-    pub fn granted(&self) -> &Granted {
+    pub fn granted(&self) -> &JobGrant {
         &self.granted
     }
 
     /// Sets the callback for the job's progress.
-    pub fn on_progress(mut self, callback: impl Fn(Progress<'_>) + 'a) -> Self {
+    pub fn on_progress(mut self, callback: impl Fn(SubmissionProgress<'_>) + 'a) -> Self {
         self.callback = Some(Box::new(callback));
         self
     }
@@ -197,8 +197,8 @@ impl<'a> SubmittedJob<'a> {
                     continue;
                 }
                 match news {
-                    News::Ended(ended) => return Some(ended),
-                    News::Note(note) => {
+                    JobUpdate::Ended(ended) => return Some(ended),
+                    JobUpdate::Note(note) => {
                         if matches!(*note, NoteKind::Outcome { .. }) {
                             // A job that continues elsewhere may repeat it.
                             self.done.get_or_insert(self.submitted_at.elapsed());
@@ -214,8 +214,8 @@ impl<'a> SubmittedJob<'a> {
                         if let Some(callback) = &self.callback {
                             self.records[before..]
                                 .iter()
-                                .for_each(|new| callback(Progress::Record(new)));
-                            callback(Progress::Iterations(self.iterations.len() as u64));
+                                .for_each(|new| callback(SubmissionProgress::Record(new)));
+                            callback(SubmissionProgress::Iterations(self.iterations.len() as u64));
                         }
                     }
                 }
@@ -244,7 +244,7 @@ fn record_note(
 ) {
     match note {
         NoteKind::Iteration { seconds, .. } => iterations.push(seconds),
-        NoteKind::Say { text } => said.push((at, text)),
+        NoteKind::Text { text } => said.push((at, text)),
         NoteKind::Started { root, workers } => {
             let nodes: u32 = workers.values().sum();
             said.push((at, format!("the root runs on {root}, with {nodes} workers")));

@@ -2,9 +2,9 @@
 //! agree.
 
 use springtide_runtime::config::{ScenarioConfig, Sources, load};
-use springtide_runtime::net::Wire;
+use springtide_runtime::net::LinkUnit;
 
-use crate::scenario::{Play, Played, play_over};
+use crate::scenario::{SimulationParams, SimulationResult, simulate_over};
 
 const GRID: &str = r#"
     name = "both"
@@ -32,12 +32,12 @@ const GRID: &str = r#"
     mode = "static"
 "#;
 
-fn run_over(text: &str, seed: u64, wire: Wire) -> Played {
+fn run_over(text: &str, seed: u64, wire: LinkUnit) -> SimulationResult {
     let config: ScenarioConfig = load(&Sources::of_text("test.toml", text)).expect("right").value;
-    let how = Play { mode: config.adaptation.mode.into(), period: None, seed };
+    let how = SimulationParams { mode: config.adaptation.mode.into(), period: None, seed };
     let began = std::time::Instant::now();
-    let played = play_over(&config, &how, wire.clone()).expect("it ends");
-    let name = if wire == Wire::Frames { "frames" } else { "quic" };
+    let played = simulate_over(&config, &how, wire.clone()).expect("it ends");
+    let name = if wire == LinkUnit::Frames { "frames" } else { "quic" };
     println!(
         "{name:6} {:8.3} s in {:.3} s",
         played.wall.as_secs_f64(),
@@ -49,8 +49,8 @@ fn run_over(text: &str, seed: u64, wire: Wire) -> Played {
 }
 
 /// Simulates a grid over both wires. The runtimes differ by at most this factor.
-fn run_over_both(text: &str, factor: f64) -> [Played; 2] {
-    let both = [Wire::Frames, Wire::quic()].map(|wire| run_over(text, 1, wire));
+fn run_over_both(text: &str, factor: f64) -> [SimulationResult; 2] {
+    let both = [LinkUnit::Frames, LinkUnit::quic()].map(|wire| run_over(text, 1, wire));
     let ratio = both[1].wall.as_secs_f64() / both[0].wall.as_secs_f64();
     assert!((1.0 / factor..factor).contains(&ratio), "{ratio}");
     both
@@ -95,7 +95,7 @@ fn adaptation_decides_alike_over_both_wires() {
         "name = \"b\"\n    nodes = 3\n    start = 0",
     );
     let [frames, quic] = run_over_both(&text, 1.25);
-    let most = |played: &Played| played.nodes.iter().map(|(_, nodes)| *nodes).max();
+    let most = |played: &SimulationResult| played.nodes.iter().map(|(_, nodes)| *nodes).max();
     assert_eq!(most(&frames), most(&quic), "{:?} {:?}", frames.nodes, quic.nodes);
 }
 
@@ -103,9 +103,9 @@ fn adaptation_decides_alike_over_both_wires() {
 fn one_seed_gives_one_history_over_real_endpoints() {
     let events = "[[event]]\nwhat = \"kill\"\nat = \"5s\"\ncluster = \"b\"\nnodes = 1\n";
     let text = format!("{GRID}{events}");
-    let [one, other] = [(); 2].map(|()| run_over(&text, 3, Wire::quic()));
+    let [one, other] = [(); 2].map(|()| run_over(&text, 3, LinkUnit::quic()));
     assert_eq!((one.wall, one.digest), (other.wall, other.digest));
-    assert_ne!(run_over(&text, 4, Wire::quic()).digest, one.digest);
+    assert_ne!(run_over(&text, 4, LinkUnit::quic()).digest, one.digest);
 }
 
 #[test]
@@ -114,9 +114,9 @@ fn clusters_that_cannot_reach_each_other_work_together_through_a_third() {
     let whole = format!("{GRID}{third}");
     let cut = "[[link]]\nbetween = [\"a\", \"b\"]\nloss = 1.0\n";
     let [whole, cut] =
-        [whole.clone(), format!("{whole}{cut}")].map(|t| run_over(&t, 1, Wire::quic()));
+        [whole.clone(), format!("{whole}{cut}")].map(|t| run_over(&t, 1, LinkUnit::quic()));
     // No member was taken for dead.
-    let fewest = |played: &Played| played.nodes.iter().map(|(_, nodes)| *nodes).min();
+    let fewest = |played: &SimulationResult| played.nodes.iter().map(|(_, nodes)| *nodes).min();
     assert_eq!(fewest(&cut), fewest(&whole), "{:?}", cut.nodes);
     // Before a relay is asked, an attempt must fail, which takes five seconds.
     assert!(cut.wall < whole.wall + std::time::Duration::from_secs(15), "{:?}", cut.wall);

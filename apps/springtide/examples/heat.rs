@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use bytes::Bytes;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{Hand, Malleable, Need, Observation, Program, Strategy};
+use springtide_runtime::malleable::{ProcessInfo, Malleable, Need, Observation, Program, Strategy};
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{InputError, Outcome, Stop, checksum};
 
@@ -104,9 +104,9 @@ impl Program for Heat {
 
     /// Distributes cells: one for each process, and the rest by cells per time. Processes without
     /// measurements count as average, so that a single one gets all cells.
-    fn layout(&self, hands: &[Hand], now: Option<&Bounds>) -> Bounds {
-        let speed = |hand: &Hand| {
-            let (now, was, pace) = (now?, hand.was?, hand.pace?);
+    fn layout(&self, hands: &[ProcessInfo], now: Option<&Bounds>) -> Bounds {
+        let speed = |hand: &ProcessInfo| {
+            let (now, was, pace) = (now?, hand.previous_rank?, hand.pace?);
             (pace.step_s > 0.0).then(|| run_of(now, was).len() as f64 / pace.step_s)
         };
         let speeds: Vec<Option<f64>> = hands.iter().map(speed).collect();
@@ -159,7 +159,7 @@ impl Program for Heat {
 
     /// The cells of this process that another process needs in a new distribution: those in both
     /// ranges.
-    fn give(
+    fn split_state(
         &self,
         cells: &Vec<f64>,
         (from, rank): (&Bounds, u32),
@@ -173,7 +173,7 @@ impl Program for Heat {
     }
 
     /// Ranges are in order of rank, and so are the pieces.
-    fn take(&self, pieces: &[Bytes], _: &Bounds, to: (&Bounds, u32)) -> Result<Vec<f64>, Stop> {
+    fn join_state(&self, pieces: &[Bytes], _: &Bounds, to: (&Bounds, u32)) -> Result<Vec<f64>, Stop> {
         let cells = pieces.iter().flat_map(|piece| piece.chunks(8)).map(number);
         let cells = cells.collect::<Result<Vec<f64>, Stop>>()?;
         if cells.len() != run_of(to.0, to.1).len() {

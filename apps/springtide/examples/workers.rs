@@ -96,14 +96,14 @@ struct Counting {
 
 impl Driver<Count> for Counting {
     /// Also what a new master begins with after a loss: tasks of which the checkpoint says that they are done are left out.
-    fn begin(&mut self, master: &mut Master<'_, Count>) -> Result<(), Stop> {
+    fn start(&mut self, master: &mut Master<'_, Count>) -> Result<(), Stop> {
         let units = self.job.below as f64 / f64::from(self.job.tasks * BLOCKS);
         let open = (0..self.job.tasks).filter(|&task| self.found[task as usize].is_none());
         let tasks = open.map(|id| TaskSpec { id, units, blocks: BLOCKS, work: () }).collect();
         master.submit(Batch { common: (), tasks }).map(drop)
     }
 
-    fn done(
+    fn task_completed(
         &mut self,
         _: BatchId,
         task: u32,

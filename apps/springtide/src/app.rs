@@ -13,7 +13,7 @@ use springtide_cli::talk;
 use springtide_runtime::config::nearest;
 use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{Job, Registry, encode_job};
-use springtide_simulator::apps::Model;
+use springtide_simulator::apps::ModelledJob;
 
 use crate::commands;
 use crate::program::{JobDefinition, Program};
@@ -30,7 +30,7 @@ impl App {
         let mut registry = Registry::new();
         registry.version(version);
         // Nodes of live scenarios run this job.
-        registry.job::<Model>();
+        registry.job::<ModelledJob>();
         // Tasks of workflows are jobs.
         registry.job::<WorkflowTask>();
         Self { program: Program { name, version, registry, jobs: Vec::new(), actors: None } }

@@ -6,9 +6,9 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use springtide_actors::client::{Client, Heard, News};
+use springtide_actors::client::{Client, ReceivedNews, JobUpdate};
 use springtide_actors::head::{HEAD, Head};
-use springtide_actors::job::{JobEnded, NoteKind, SCHEDULER};
+use springtide_actors::job::{JobEndReport, NoteKind, SCHEDULER};
 use springtide_actors::scheduler::{Scheduler, Submit};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_runtime::config::GridConfig;
@@ -21,10 +21,10 @@ use tokio::sync::mpsc;
 use crate::app::App;
 use crate::operations::grid;
 use crate::operations::grid_files;
-use crate::operations::grid_files::{Authority, Plan};
+use crate::operations::grid_files::{Authority, LaunchPlan};
 use crate::operations::netconf;
 use crate::operations::scratch::Scratch;
-use crate::options::Shape;
+use crate::options::GridShape;
 use springtide_cli::talk;
 
 /// A running grid of this program's own node processes. [`App::embed`] starts and ends it.
@@ -32,7 +32,7 @@ pub struct Grid {
     head: Head,
     config: GridConfig,
     registry: Arc<Registry>,
-    news: mpsc::Receiver<Heard>,
+    news: mpsc::Receiver<ReceivedNews>,
 }
 
 impl Grid {
@@ -45,7 +45,7 @@ impl Grid {
         &mut self,
         job: J,
         mut note: impl FnMut(NoteKind),
-    ) -> Result<JobEnded, Failed> {
+    ) -> Result<JobEndReport, Failed> {
         let scheduler: Remote<Scheduler> = self.hub().remote(&HEAD.into(), SCHEDULER);
         let params = netconf::job_params(&self.config);
         let clusters = netconf::check_start(&self.config, &params, None)?;
@@ -64,8 +64,8 @@ impl Grid {
         while let Some((job, item, _)) = self.news.recv().await {
             match item {
                 _ if job != granted.job => {}
-                News::Note(what) => note(*what),
-                News::Ended(ended) => return Ok(*ended),
+                JobUpdate::Note(what) => note(*what),
+                JobUpdate::Ended(ended) => return Ok(*ended),
             }
         }
         Err(Failed::failure("the client's actor has ended"))
@@ -119,14 +119,14 @@ impl App {
     where
         F: AsyncFnOnce(&mut Grid) -> Result<(), Failed>,
     {
-        let shape: Shape = shape.parse().map_err(Failed::usage)?;
+        let shape: GridShape = shape.parse().map_err(Failed::usage)?;
         let registry = Arc::new(self.program.registry);
         actix::System::new().block_on(async move {
             let config = grid_files::ad_hoc(shape, |sources| sources)?.value;
             let dir = Scratch::make()?;
             let authority = Authority::Ephemeral(Ca::ephemeral(config.grid.as_str())?);
             let this = grid_files::this_program()?;
-            let plan = Plan {
+            let plan = LaunchPlan {
                 config: &config,
                 dir: dir.path(),
                 authority: &authority,
@@ -136,7 +136,7 @@ impl App {
             };
             let head = grid::start(&plan).await?;
             let (_links, news) = Client::publish(&head.endpoint);
-            let status = head.settled(|_, _| {}).await;
+            let status = head.wait_for_nodes(|_, _| {}).await;
             let mut grid = Grid { head, config, registry, news };
             let ended = match grid::check_whole(&status) {
                 Ok(()) => program(&mut grid).await,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
-use springtide_cli::options::{time, words};
+use springtide_cli::options::{time, keyword_parser};
 use springtide_runtime::config::{Level, Mode, Sources, Steal};
 
 /// Options of every command.
@@ -34,7 +34,7 @@ pub struct GlobalArgs {
         long = "log-level",
         value_name = "LEVEL",
         global = true,
-        value_parser = words::<Level>(&["error", "warn", "info", "debug", "trace"]),
+        value_parser = keyword_parser::<Level>(&["error", "warn", "info", "debug", "trace"]),
         hide_possible_values = true,
     )]
     pub log_level: Option<Level>,
@@ -59,18 +59,18 @@ pub struct RunArgs {
         value_name = "CxN[@T]",
         conflicts_with_all = ["run.config", "run.sequential"],
     )]
-    pub clusters: Option<Shape>,
+    pub clusters: Option<GridShape>,
     /// Begin on C clusters with N nodes each; the job may grow into the others [default: all]
     #[arg(id = "run.start", long = "start", value_name = "CxN", value_parser = parse_start,
           conflicts_with_all = ["run.config", "run.sequential"])]
-    pub start: Option<Shape>,
+    pub start: Option<GridShape>,
     /// Adaptation of the set of nodes: static, monitor (decide and log only) or adaptive [default:
     /// adaptive]
     #[arg(
         id = "run.mode",
         long = "mode",
         value_name = "HOW",
-        value_parser = words::<Mode>(&["static", "monitor", "adaptive"]),
+        value_parser = keyword_parser::<Mode>(&["static", "monitor", "adaptive"]),
         hide_possible_values = true,
     )]
     pub mode: Option<Mode>,
@@ -95,7 +95,7 @@ pub struct RunArgs {
     pub out: Option<PathBuf>,
     /// Selection of the nodes to steal from: cluster-aware, or random as the baseline
     #[arg(id = "run.steal", long = "steal", value_name = "HOW",
-          value_parser = words::<Steal>(&["cluster-aware", "random"]), hide_possible_values = true)]
+          value_parser = keyword_parser::<Steal>(&["cluster-aware", "random"]), hide_possible_values = true)]
     pub steal: Option<Steal>,
     /// Random seed of the run, for example for the selection of victims
     #[arg(id = "run.seed", long = "seed", value_name = "N")]
@@ -130,7 +130,7 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// Overrides the config by the options of adaptation and faults.
-    pub fn over(&self, mut sources: Sources) -> Sources {
+    pub fn apply_to(&self, mut sources: Sources) -> Sources {
         for (name, value) in &self.set {
             sources = sources.with_flag("--set", &format!("adaptation.{name}"), value);
         }
@@ -168,7 +168,7 @@ impl RunArgs {
 /// The shape of a local grid: `3x2` is three clusters of two nodes, `3x2@4` has four threads per
 /// node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct GridShape {
     /// The number of clusters.
     pub clusters: u32,
     /// The number of nodes per cluster.
@@ -177,7 +177,7 @@ pub struct Shape {
     pub threads: u32,
 }
 
-impl Default for Shape {
+impl Default for GridShape {
     fn default() -> Self {
         Self { clusters: 3, nodes: 2, threads: 1 }
     }
@@ -186,7 +186,7 @@ impl Default for Shape {
 /// The maximum number of nodes on one host: a larger number is assumed to be a typing error.
 const NODES_MAX: u32 = 512;
 
-impl std::str::FromStr for Shape {
+impl std::str::FromStr for GridShape {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -206,14 +206,14 @@ impl std::str::FromStr for Shape {
     }
 }
 
-impl std::fmt::Display for Shape {
+impl std::fmt::Display for GridShape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}x{}", self.clusters, self.nodes)?;
         if self.threads > 1 { write!(f, "@{}", self.threads) } else { Ok(()) }
     }
 }
 
-impl Shape {
+impl GridShape {
     /// The names of the clusters.
     pub fn names(&self) -> impl Iterator<Item = String> + use<> {
         const NAMES: [&str; 12] =
@@ -224,8 +224,8 @@ impl Shape {
 }
 
 /// Parses a shape without threads, which the grid's shape has.
-fn parse_start(text: &str) -> Result<Shape, String> {
-    match text.parse::<Shape>() {
+fn parse_start(text: &str) -> Result<GridShape, String> {
+    match text.parse::<GridShape>() {
         Ok(shape) if !text.contains('@') => Ok(shape),
         _ => Err("must be clusters x nodes such as 1x2, on which the job starts".to_owned()),
     }
@@ -313,17 +313,17 @@ mod tests {
 
     #[test]
     fn shapes() {
-        let shape = |text: &str| text.parse::<Shape>().ok();
-        assert_eq!(shape("3x2"), Some(Shape::default()));
-        assert_eq!(shape("1x16@4"), Some(Shape { clusters: 1, nodes: 16, threads: 4 }));
+        let shape = |text: &str| text.parse::<GridShape>().ok();
+        assert_eq!(shape("3x2"), Some(GridShape::default()));
+        assert_eq!(shape("1x16@4"), Some(GridShape { clusters: 1, nodes: 16, threads: 4 }));
         for bad in ["", "3", "x", "0x2", "3x0", "3x2@0", "3x2@", "-1x2", "3x2x1", "1000x1", "30x30"]
         {
             assert_eq!(shape(bad), None, "{bad}");
         }
-        let names: Vec<_> = Shape { clusters: 14, ..Shape::default() }.names().collect();
+        let names: Vec<_> = GridShape { clusters: 14, ..GridShape::default() }.names().collect();
         assert_eq!((names[0].as_str(), names[12].as_str()), ("ams", "c13"));
         for text in ["3x2", "2x1@8"] {
-            assert_eq!(text.parse::<Shape>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<GridShape>().unwrap().to_string(), text);
         }
     }
 }

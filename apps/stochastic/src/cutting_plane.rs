@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::lp::simplex::Pricing;
-use crate::lp::{Problem, Simplex, Status};
+use crate::lp::{LinearProgram, Simplex, Status};
 use crate::model::Stage;
 use crate::recourse::{Cut, FeasibilityCut};
 
@@ -65,7 +65,7 @@ pub(crate) struct ModelSolution {
 
 /// The origin of a cut.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Origin {
+enum CutOrigin {
     /// An optimality cut made at the decision of this iterate.
     Optimality(u32),
     /// A feasibility cut of this scenario and second-stage rows; it is never dropped.
@@ -75,21 +75,21 @@ enum Origin {
 /// A cut that is a row of the program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct CutRow {
-    origin: Origin,
+    origin: CutOrigin,
     /// Solves since the cut last had a multiplier.
     age: u32,
 }
 
 impl CutRow {
-    fn new(origin: Origin) -> Self {
+    fn new(origin: CutOrigin) -> Self {
         Self { origin, age: 0 }
     }
 
     /// The iterate of an optimality cut.
     fn iterate(&self) -> Option<u32> {
         match self.origin {
-            Origin::Optimality(iterate) => Some(iterate),
-            Origin::Feasibility(..) => None,
+            CutOrigin::Optimality(iterate) => Some(iterate),
+            CutOrigin::Feasibility(..) => None,
         }
     }
 
@@ -177,7 +177,7 @@ impl CuttingPlaneModel {
         // The cost of a task is fixed at zero, and bounds nothing, until the task has a cut.
         let (cost, lower) = (with(&first.cost, 1.0), with(&first.lower, 0.0));
         let upper = with(&first.upper, 0.0);
-        let mut problem = Problem::new(&cost, &lower, &upper);
+        let mut problem = LinearProgram::new(&cost, &lower, &upper);
         problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
         let store = CutStore {
             has_cut: vec![false; tasks],
@@ -287,7 +287,7 @@ impl CuttingPlaneModel {
         let named = (0..first).filter(takes_part).map(|row| row as u32).collect();
         let mut conflict = Conflict { first: named, scenarios: Vec::new() };
         for row in (first..ray.len()).filter(takes_part) {
-            if let Origin::Feasibility(scenario, rows) = &self.rows[row - first].origin {
+            if let CutOrigin::Feasibility(scenario, rows) = &self.rows[row - first].origin {
                 conflict.scenarios.push((*scenario, rows.clone()));
             }
         }
@@ -328,7 +328,7 @@ impl CuttingPlaneModel {
     pub fn add_feasibility_cut(&mut self, cut: FeasibilityCut) {
         let entries = cut.row.iter().copied().enumerate();
         self.lp.add_row(entries, f64::NEG_INFINITY, cut.upper);
-        self.rows.push(CutRow::new(Origin::Feasibility(cut.scenario, cut.rows)));
+        self.rows.push(CutRow::new(CutOrigin::Feasibility(cut.scenario, cut.rows)));
         self.store.entered += 1;
     }
 
@@ -339,7 +339,7 @@ impl CuttingPlaneModel {
             let theta = n + task as usize;
             let slopes = gradient.iter().enumerate().map(|(column, slope)| (column, -slope));
             self.lp.add_row(slopes.chain([(theta, 1.0)]), constant, f64::INFINITY);
-            self.rows.push(CutRow::new(Origin::Optimality(iterate)));
+            self.rows.push(CutRow::new(CutOrigin::Optimality(iterate)));
             self.store.entered += 1;
             self.lp.set_bounds(theta, f64::NEG_INFINITY, f64::INFINITY);
             self.store.has_cut[task as usize] = true;

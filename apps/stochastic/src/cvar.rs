@@ -6,7 +6,7 @@
 //!
 //! Source: Rockafellar and Uryasev, Optimization of conditional value-at-risk (Journal of Risk 2000).
 
-use crate::model::{Columns, Place, TwoStage};
+use crate::model::{Columns, RandomElement, TwoStage};
 
 /// Name of the first-stage column that holds the value at risk.
 pub const VALUE_AT_RISK: &str = "value-at-risk";
@@ -52,11 +52,11 @@ pub fn with_cvar(model: &TwoStage, level: f64, weight: f64) -> TwoStage {
     program.technology = program.technology.resized(rows + 1, n + 1, certain);
     for block in &mut program.random {
         let costs: Vec<usize> = (0..block.places.len())
-            .filter(|at| matches!(block.places[*at], Place::Cost(_)))
+            .filter(|at| matches!(block.places[*at], RandomElement::Cost(_)))
             .collect();
         for at in costs {
-            let Place::Cost(column) = block.places[at] else { continue };
-            block.places.push(Place::Recourse(rows, column));
+            let RandomElement::Cost(column) = block.places[at] else { continue };
+            block.places.push(RandomElement::Recourse(rows, column));
             for outcome in &mut block.outcomes {
                 outcome.values.push(-outcome.values[at]);
                 outcome.values[at] *= 1.0 - weight;
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn random_costs_enter_the_excess() {
         let mut model = fixtures::plants();
-        model.random[0].places.push(Place::Cost(0));
+        model.random[0].places.push(RandomElement::Cost(0));
         for (at, outcome) in model.random[0].outcomes.iter_mut().enumerate() {
             outcome.values.push(2.0 + at as f64);
         }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use crate::extensive::{WeightedScenario, extensive_form};
-use crate::model::{Place, Stage, TwoStage};
+use crate::model::{RandomElement, Stage, TwoStage};
 
 /// Names of the two periods in the files.
 const PERIODS: [&str; 2] = ["STAGE1", "STAGE2"];
@@ -88,17 +88,17 @@ pub fn sample_smps(
         let _ = writeln!(stoch, " SC SCEN{} ROOT {probability} {}", at + 1, PERIODS[1]);
         for (place, value) in values {
             let _ = match place {
-                Place::Rhs(row) => {
+                RandomElement::Rhs(row) => {
                     let shift = writer.rhs_shift(second, row);
                     writeln!(stoch, "    {rhs_set} {} {}", rows[m + row], value + shift)
                 }
-                Place::Technology(row, column) => {
+                RandomElement::Technology(row, column) => {
                     writeln!(stoch, "    {} {} {value}", columns[column], rows[m + row])
                 }
-                Place::Recourse(row, column) => {
+                RandomElement::Recourse(row, column) => {
                     writeln!(stoch, "    {} {} {value}", columns[n + column], rows[m + row])
                 }
-                Place::Cost(column) => {
+                RandomElement::Cost(column) => {
                     writeln!(stoch, "    {} {objective} {}", columns[n + column], sign * value)
                 }
             };
@@ -277,7 +277,7 @@ mod tests {
     use crate::extensive::scenarios;
     use crate::fixtures;
     use crate::lp::simplex::Pricing;
-    use crate::lp::{Problem, Simplex, Status};
+    use crate::lp::{LinearProgram, Simplex, Status};
     use crate::sample::{Sampler, Sampling};
     use crate::smps::{Files, read_bytes};
 
@@ -287,7 +287,7 @@ mod tests {
         read_bytes(texts, &files).unwrap_or_else(|error| panic!("{error}\n{core}{time}{stoch}")).0
     }
 
-    fn least(problem: Problem) -> f64 {
+    fn least(problem: LinearProgram) -> f64 {
         let mut simplex = Simplex::new(problem, Pricing::Steepest);
         assert_eq!(simplex.solve(), Status::Optimal);
         simplex.objective()
@@ -303,7 +303,7 @@ mod tests {
         odd.first.upper[0] = 7.5;
         odd.second.below[0] = 4.0;
         odd.second.above[0] = 3.0;
-        odd.random[0].places.push(Place::Cost(1));
+        odd.random[0].places.push(RandomElement::Cost(1));
         odd.random[0].outcomes.iter_mut().for_each(|one| one.values.push(0.1 + one.probability));
         vec![fixtures::plants(), fixtures::farm(), fixtures::reservoir(), odd]
     }

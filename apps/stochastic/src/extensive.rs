@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::lp::Problem;
-use crate::model::{Place, TwoStage};
+use crate::lp::LinearProgram;
+use crate::model::{RandomElement, TwoStage};
 use crate::sample::{Sampler, Scenario};
 
 /// A scenario with its probability and the values of its random elements.
-pub type WeightedScenario = (f64, Vec<(Place, f64)>);
+pub type WeightedScenario = (f64, Vec<(RandomElement, f64)>);
 
 /// All scenarios of a sampler.
 pub fn scenarios<'a>(
@@ -21,7 +21,7 @@ pub fn scenarios<'a>(
     })
 }
 
-struct Row {
+struct ConstraintRow {
     entries: Vec<(usize, f64)>,
     lower: f64,
     upper: f64,
@@ -32,13 +32,13 @@ struct Row {
 pub fn extensive_form(
     model: &TwoStage,
     scenarios: impl IntoIterator<Item = WeightedScenario>,
-) -> Problem {
+) -> LinearProgram {
     let (first, second) = (&model.first, &model.second);
     let (n, width) = (first.cost.len(), second.cost.len());
     let (mut cost, mut lower) = (first.cost.clone(), first.lower.clone());
     let mut upper = first.upper.clone();
     let (technology, matrix) = (model.technology.transposed(), second.matrix.transposed());
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<ConstraintRow> = Vec::new();
     for (at, (probability, values)) in scenarios.into_iter().enumerate() {
         let mut costs = second.cost.clone();
         let mut rhs = second.rhs.clone();
@@ -46,10 +46,10 @@ pub fn extensive_form(
         let mut changes: BTreeMap<(usize, usize), f64> = BTreeMap::new();
         for (place, value) in values {
             match place {
-                Place::Rhs(row) => rhs[row] = value,
-                Place::Cost(column) => costs[column] = value,
-                Place::Technology(row, column) => drop(changes.insert((row, column), value)),
-                Place::Recourse(row, column) => drop(changes.insert((row, n + column), value)),
+                RandomElement::Rhs(row) => rhs[row] = value,
+                RandomElement::Cost(column) => costs[column] = value,
+                RandomElement::Technology(row, column) => drop(changes.insert((row, column), value)),
+                RandomElement::Recourse(row, column) => drop(changes.insert((row, n + column), value)),
             }
         }
         cost.extend(costs.iter().map(|cost| cost * probability));
@@ -65,12 +65,12 @@ pub fn extensive_form(
             let entries = entries
                 .map(|(column, value)| (if column < n { column } else { column + shift }, value));
             let (lower, upper) = (rhs - second.below[row], rhs + second.above[row]);
-            rows.push(Row { entries: entries.collect(), lower, upper });
+            rows.push(ConstraintRow { entries: entries.collect(), lower, upper });
         }
     }
-    let mut problem = Problem::new(&cost, &lower, &upper);
+    let mut problem = LinearProgram::new(&cost, &lower, &upper);
     problem.add_rows(&first.matrix, &first.rhs, &first.below, &first.above);
-    for Row { entries, lower, upper } in rows {
+    for ConstraintRow { entries, lower, upper } in rows {
         problem.add_row(entries, lower, upper);
     }
     problem

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use crate::extensive::{extensive_form, scenarios};
 use crate::lp::simplex::Pricing;
 use crate::lp::{Simplex, Status};
-use crate::model::{Place, Stage, TwoStage};
+use crate::model::{RandomElement, Stage, TwoStage};
 use crate::sample::{SampleError, Sampler, Sampling, Scenario};
-use crate::smps::{Files, Note, SmpsError, read};
+use crate::smps::{Files, ReadNote, SmpsError, read};
 use crate::solve::local;
-use crate::solve::solver::{Plan, Sample, Verdict};
-use crate::trust_region::Settings;
+use crate::solve::solver::{SolvePlan, ScenarioSample, Verdict};
+use crate::trust_region::TrustRegionSettings;
 
 /// The directory of the instances. None, with a printed reason, if it does not exist.
 pub fn instances() -> Option<PathBuf> {
@@ -56,7 +56,7 @@ fn instances_have_their_sizes() {
         assert_eq!((size(&program.first), size(&program.second)), (first, second), "{name}");
         assert_eq!(program.second.matrix.entries(), recourse, "{name}");
         assert_eq!(program.random.len(), random, "{name}");
-        assert!(program.random.iter().all(|block| matches!(block.places[..], [Place::Rhs(_)])));
+        assert!(program.random.iter().all(|block| matches!(block.places[..], [RandomElement::Rhs(_)])));
         let log10: f64 =
             program.random.iter().map(|block| (block.outcomes.len() as f64).log10()).sum();
         assert!((log10 - f64::log10(scenarios)).abs() < 5e-3, "{name}: 10^{log10}");
@@ -96,7 +96,7 @@ fn instances_have_scenarios() {
             mean.iter_mut().zip(&rhs).for_each(|(mean, rhs)| *mean += rhs * scenario.probability);
         }
         for block in &program.random {
-            let Place::Rhs(row) = block.places[0] else { panic!("{name}: {:?}", block.places) };
+            let RandomElement::Rhs(row) = block.places[0] else { panic!("{name}: {:?}", block.places) };
             let outcomes = || block.outcomes.iter().map(|o| (o.probability, o.values[0]));
             let expected: f64 = outcomes().map(|(p, value)| p * value).sum();
             let most = outcomes().map(|(_, value)| value.abs()).fold(0.0, f64::max);
@@ -163,7 +163,7 @@ const MULTI_STAGE: [(&str, &str, usize); 13] = [
 ];
 
 /// Reads published files that are named separately. Some core files share a time file.
-fn read_public(program: &str, stoch: &str) -> Option<Result<(TwoStage, Vec<Note>), SmpsError>> {
+fn read_public(program: &str, stoch: &str) -> Option<Result<(TwoStage, Vec<ReadNote>), SmpsError>> {
     let path = |name: &str| Some(instances()?.join("public").join(name));
     let time = program.trim_end_matches("-base");
     Some(read(&Files::new(
@@ -221,9 +221,9 @@ fn decomposition_finds_the_optima_of_public_files() {
         }
         let expected = extensive_optimum(&program);
         for start in [None, Some(vec![0.0; program.first.cost.len()])] {
-            let sample = Sample { sampling: Sampling::All, seed: 1, scenarios: count };
-            let settings = Settings { epsilon: 1e-8, ..Settings::default() };
-            let plan = Plan { start, settings, ..Plan::new(sample) };
+            let sample = ScenarioSample { sampling: Sampling::All, seed: 1, scenarios: count };
+            let settings = TrustRegionSettings { epsilon: 1e-8, ..TrustRegionSettings::default() };
+            let plan = SolvePlan { start, settings, ..SolvePlan::new(sample) };
             let solver = local::solve(program.clone(), plan).unwrap();
             assert_eq!(solver.verdict(), Some(&Verdict::Optimal), "{stoch}");
             let found = solver.main().unwrap().objective;

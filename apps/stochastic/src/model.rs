@@ -141,7 +141,7 @@ pub struct Stage {
 
 /// A bound of a stage that a decision breaks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Violation {
+pub enum ConstraintViolation {
     /// The lower or upper bound of a column.
     Column {
         /// The column's index.
@@ -160,7 +160,7 @@ pub enum Violation {
     },
 }
 
-impl Violation {
+impl ConstraintViolation {
     /// The violation in words, with the names of the stage.
     pub fn describe(&self, stage: &Stage) -> String {
         match *self {
@@ -180,7 +180,7 @@ impl Stage {
     ///
     /// # Panics
     /// If `x` has another number of columns.
-    pub fn violation(&self, x: &[f64], tolerance: f64) -> Option<Violation> {
+    pub fn violation(&self, x: &[f64], tolerance: f64) -> Option<ConstraintViolation> {
         let broken = |value: f64, lower: f64, upper: f64, size: f64| {
             let bound = if value < lower { lower } else { upper };
             let beyond = (lower - value).max(value - upper);
@@ -188,7 +188,7 @@ impl Stage {
         };
         let columns = x.iter().enumerate().find_map(|(column, &x)| {
             let bound = broken(x, self.lower[column], self.upper[column], 1.0)?;
-            Some(Violation::Column { column, bound })
+            Some(ConstraintViolation::Column { column, bound })
         });
         if columns.is_some() {
             return columns;
@@ -204,14 +204,14 @@ impl Stage {
         activity.into_iter().enumerate().find_map(|(row, activity)| {
             let (rhs, below, above) = (self.rhs[row], self.below[row], self.above[row]);
             let bound = broken(activity, rhs - below, rhs + above, size[row])?;
-            Some(Violation::Row { row, activity, bound })
+            Some(ConstraintViolation::Row { row, activity, bound })
         })
     }
 }
 
 /// A random element of the second stage. Indices count the rows and columns of their stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Place {
+pub enum RandomElement {
     /// The right-hand side of a row.
     Rhs(usize),
     /// An entry of the technology matrix: second-stage row and first-stage column.
@@ -233,9 +233,9 @@ pub struct Realisation {
 
 /// Random elements with a joint distribution, independent of all other blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Block {
+pub struct MatrixBlock {
     /// The elements; no element is in two blocks.
-    pub places: Vec<Place>,
+    pub places: Vec<RandomElement>,
     /// The distribution. Probabilities are positive and sum to 1.
     pub outcomes: Vec<Realisation>,
 }
@@ -258,7 +258,7 @@ pub struct TwoStage {
     /// file's values.
     pub technology: Columns,
     /// The random elements.
-    pub random: Vec<Block>,
+    pub random: Vec<MatrixBlock>,
 }
 
 impl TwoStage {
@@ -269,12 +269,12 @@ impl TwoStage {
     }
 
     /// The places of all random elements.
-    pub fn places(&self) -> impl Iterator<Item = Place> {
+    pub fn places(&self) -> impl Iterator<Item = RandomElement> {
         self.random.iter().flat_map(|block| block.places.iter().copied())
     }
 
     /// The mean of each random element.
-    pub fn mean(&self) -> impl Iterator<Item = (Place, f64)> {
+    pub fn mean(&self) -> impl Iterator<Item = (RandomElement, f64)> {
         self.random.iter().flat_map(|block| {
             let mean = |at: usize| {
                 let outcomes = block.outcomes.iter();

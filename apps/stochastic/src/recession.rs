@@ -11,10 +11,10 @@
 use crate::extensive::{extensive_form, scenarios};
 use crate::lp::simplex::Pricing;
 use crate::lp::{Simplex, Status};
-use crate::model::{Place, Stage, TwoStage};
+use crate::model::{RandomElement, Stage, TwoStage};
 use crate::recourse::{Recourse, RecourseError, RootChoice};
 use crate::sample::Sampler;
-use crate::trust_region::{End, RegionError, Settings, Step, TrustRegion};
+use crate::trust_region::{MethodEnd, RegionError, TrustRegionSettings, Step, TrustRegion};
 
 /// A slope below this is rounding.
 const SLOPE_MIN: f64 = 1e-7;
@@ -34,7 +34,7 @@ pub enum RecessionError {
 
 /// Whether all scenarios have the same recession program.
 pub fn is_certain(model: &TwoStage) -> bool {
-    model.places().all(|place| matches!(place, Place::Rhs(_)))
+    model.places().all(|place| matches!(place, RandomElement::Rhs(_)))
 }
 
 /// A direction of first-stage decisions along which the expected cost over a sampler's scenarios
@@ -75,7 +75,7 @@ fn by_decomposition(
     sampler: &Sampler,
 ) -> Result<(f64, Vec<f64>), RecessionError> {
     let tasks = sampler.count().min(100);
-    let settings = Settings { epsilon: 0.1 * SLOPE_MIN, ..Settings::default() };
+    let settings = TrustRegionSettings { epsilon: 0.1 * SLOPE_MIN, ..TrustRegionSettings::default() };
     let start = vec![0.0; program.first.cost.len()];
     let first = program.first.clone();
     let mut recourse = Recourse::new(program, RootChoice::Slack)?;
@@ -94,8 +94,8 @@ fn by_decomposition(
         }
     }
     match (region.end(), region.incumbent()) {
-        (Some(End::Optimal), Some(best)) => Ok((best.cost, best.x.clone())),
-        (Some(End::Unbounded(_)), Some(best)) => Ok((f64::NEG_INFINITY, best.x.clone())),
+        (Some(MethodEnd::Optimal), Some(best)) => Ok((best.cost, best.x.clone())),
+        (Some(MethodEnd::Unbounded(_)), Some(best)) => Ok((f64::NEG_INFINITY, best.x.clone())),
         _ => Err(RegionError::Unsolved.into()),
     }
 }
@@ -114,7 +114,7 @@ fn recession_program(model: &TwoStage) -> TwoStage {
     for block in &mut program.random {
         for outcome in &mut block.outcomes {
             for (place, value) in block.places.iter().zip(&mut outcome.values) {
-                if matches!(place, Place::Rhs(_)) {
+                if matches!(place, RandomElement::Rhs(_)) {
                     *value = 0.0;
                 }
             }

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::lp::simplex::Pricing;
-use crate::lp::{Problem, Root, Simplex, Status};
-use crate::model::{Place, TwoStage};
+use crate::lp::{LinearProgram, RestartBasis, Simplex, Status};
+use crate::model::{RandomElement, TwoStage};
 use crate::sample::{Sampler, Scenario};
 
 /// An optimality cut: a linear function that bounds the expected cost of some scenarios from below,
@@ -146,7 +146,7 @@ pub enum RootChoice {
 pub struct Recourse {
     model: Arc<TwoStage>,
     simplex: Simplex,
-    root: Root,
+    root: RestartBasis,
     /// The root as bits, for scenarios with their own matrix.
     root_bits: Vec<u8>,
     /// The decision.
@@ -158,7 +158,7 @@ pub struct Recourse {
     /// Whether the recourse matrix is random.
     random_matrix: bool,
     /// The random elements at their means.
-    mean: Vec<(Place, f64)>,
+    mean: Vec<(RandomElement, f64)>,
     /// The right-hand side of each row in the present scenario.
     rhs: Vec<f64>,
     /// The sum of dual values, weighted by probability.
@@ -178,13 +178,13 @@ impl Recourse {
         let mut random_rows: Vec<u32> = model
             .places()
             .filter_map(|place| match place {
-                Place::Rhs(row) | Place::Technology(row, _) => Some(row as u32),
-                Place::Cost(_) | Place::Recourse(..) => None,
+                RandomElement::Rhs(row) | RandomElement::Technology(row, _) => Some(row as u32),
+                RandomElement::Cost(_) | RandomElement::Recourse(..) => None,
             })
             .collect();
         random_rows.sort_unstable();
         random_rows.dedup();
-        let random_matrix = model.places().any(|place| matches!(place, Place::Recourse(..)));
+        let random_matrix = model.places().any(|place| matches!(place, RandomElement::Recourse(..)));
         let second = &model.second;
         let mut simplex = Simplex::new(program(&model, &BTreeMap::new()), Pricing::Largest);
         let root = simplex.root().map_err(RecourseError::of)?;
@@ -235,7 +235,7 @@ impl Recourse {
     fn root_with(
         &mut self,
         x: &[f64],
-        values: impl Iterator<Item = (Place, f64)>,
+        values: impl Iterator<Item = (RandomElement, f64)>,
     ) -> Result<(), RecourseError> {
         self.at(x);
         self.simplex.restart(&self.root);
@@ -388,7 +388,7 @@ impl Recourse {
     /// Sets the random elements. A random recourse matrix makes a new program with the basis of the
     /// root.
     #[inline]
-    fn set_elements(&mut self, values: impl Iterator<Item = (Place, f64)>) {
+    fn set_elements(&mut self, values: impl Iterator<Item = (RandomElement, f64)>) {
         for &row in &self.random_rows {
             self.rhs[row as usize] = self.base[row as usize];
         }
@@ -397,13 +397,13 @@ impl Recourse {
         let mut costs: Vec<(usize, f64)> = Vec::new();
         for (place, value) in values {
             match place {
-                Place::Rhs(row) => self.rhs[row] += value - model.second.rhs[row],
-                Place::Technology(row, column) => {
+                RandomElement::Rhs(row) => self.rhs[row] += value - model.second.rhs[row],
+                RandomElement::Technology(row, column) => {
                     let change = value - model.technology.get(row, column);
                     self.rhs[row] -= change * self.x[column];
                 }
-                Place::Cost(column) => costs.push((column, value)),
-                Place::Recourse(row, column) => drop(entries.insert((row, column), value)),
+                RandomElement::Cost(column) => costs.push((column, value)),
+                RandomElement::Recourse(row, column) => drop(entries.insert((row, column), value)),
             }
         }
         if self.random_matrix {
@@ -605,12 +605,12 @@ impl Recourse {
         }
         for (place, value) in scenario.values(model) {
             match place {
-                Place::Rhs(at) => upper += ray[at] * (value - second.rhs[at]),
-                Place::Technology(at, column) => {
+                RandomElement::Rhs(at) => upper += ray[at] * (value - second.rhs[at]),
+                RandomElement::Technology(at, column) => {
                     let before = model.technology.get(at, column);
                     add(column, ray[at] * (value - before), ray[at] * value);
                 }
-                Place::Cost(_) | Place::Recourse(..) => {}
+                RandomElement::Cost(_) | RandomElement::Recourse(..) => {}
             }
         }
         for (slope, size) in row.iter_mut().zip(sizes) {
@@ -625,9 +625,9 @@ impl Recourse {
 }
 
 /// The second stage as a linear program, with these entries of its matrix replaced.
-fn program(model: &TwoStage, entries: &BTreeMap<(usize, usize), f64>) -> Problem {
+fn program(model: &TwoStage, entries: &BTreeMap<(usize, usize), f64>) -> LinearProgram {
     let second = &model.second;
-    let mut problem = Problem::new(&second.cost, &second.lower, &second.upper);
+    let mut problem = LinearProgram::new(&second.cost, &second.lower, &second.upper);
     if entries.is_empty() {
         problem.add_rows(&second.matrix, &second.rhs, &second.below, &second.above);
         return problem;

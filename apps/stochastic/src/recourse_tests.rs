@@ -5,14 +5,14 @@ use crate::extensive::{extensive_form, scenarios};
 use crate::fixtures;
 use crate::instances::{instance, published};
 use crate::sample::Sampling;
-use crate::trust_region::{Settings, Step, TrustRegion};
+use crate::trust_region::{TrustRegionSettings, Step, TrustRegion};
 
 #[cfg(feature = "highs")]
 #[path = "oracle_tests.rs"]
 mod oracle;
 
 /// The extensive form of a sampler's scenarios.
-fn extensive(model: &TwoStage, sampler: &Sampler) -> Problem {
+fn extensive(model: &TwoStage, sampler: &Sampler) -> LinearProgram {
     extensive_form(model, scenarios(model, sampler))
 }
 
@@ -50,7 +50,7 @@ fn decomposed(
 ) -> (f64, u32) {
     let model = recourse.model().clone();
     let start = vec![0.0; model.first.cost.len()];
-    let settings = Settings { epsilon, ..Settings::default() };
+    let settings = TrustRegionSettings { epsilon, ..TrustRegionSettings::default() };
     let mut region =
         TrustRegion::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
     let mut step = region.begin().unwrap();
@@ -188,7 +188,7 @@ fn iterates_of_one_thread() {
     let sampler = Sampler::new(&model, Sampling::MonteCarlo, 1, scenarios).unwrap();
     let mut recourse = Recourse::new(model.clone(), RootChoice::Slack).unwrap();
     let start = vec![0.0; model.first.cost.len()];
-    let settings = Settings::default();
+    let settings = TrustRegionSettings::default();
     let mut region =
         TrustRegion::new(model.first.clone(), model.offset, tasks as usize, &start, settings);
     let mut step = region.begin().unwrap();

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use springtide_runtime::random::SplitMix;
 
-use crate::model::{Place, TwoStage};
+use crate::model::{RandomElement, TwoStage};
 
 /// Largest number of scenarios: 2^40.
 pub const SCENARIOS_MAX: u64 = 1 << 40;
@@ -89,7 +89,7 @@ struct Sampled {
     /// Number of outcomes.
     outcomes: usize,
     /// The order of its strata.
-    order: Order,
+    order: Permutation,
     /// The program's values to the bit, for enumeration.
     probabilities: Vec<f64>,
 }
@@ -119,7 +119,7 @@ impl Sampler {
             }
             _ => count,
         };
-        let mut orders = SplitMix::of(seed, "strata");
+        let mut orders = SplitMix::with_text(seed, "strata");
         let mut cumulated = Vec::new();
         let mut blocks = Vec::with_capacity(model.random.len());
         for (block, random) in model.random.iter().enumerate() {
@@ -135,10 +135,10 @@ impl Sampler {
                 sum += p;
                 sum / total
             }));
-            let order = Order::new(orders.next(), count);
+            let order = Permutation::new(orders.next(), count);
             blocks.push(Sampled { from, outcomes: probabilities.len(), order, probabilities });
         }
-        let start = SplitMix::of(seed, "scenarios").next();
+        let start = SplitMix::with_text(seed, "scenarios").next();
         Ok(Self { sampling, count, start, blocks, cumulated })
     }
 
@@ -204,7 +204,7 @@ impl Sampler {
 /// of bits that holds N, repeated until the result is below N, at most 4 times on average. Black,
 /// Rogaway: Ciphers with arbitrary finite domains (CT-RSA 2002).
 #[derive(Clone, Debug)]
-struct Order {
+struct Permutation {
     key: u64,
     count: u64,
     /// Number of bits of a half.
@@ -214,7 +214,7 @@ struct Order {
 /// Number of rounds. Four suffice for large N; small N need more to reach most permutations.
 const ROUNDS: u64 = 8;
 
-impl Order {
+impl Permutation {
     fn new(key: u64, count: u64) -> Self {
         let bits = u64::BITS - (count - 1).leading_zeros();
         Self { key, count, half: bits.div_ceil(2).max(2) }
@@ -252,7 +252,7 @@ impl Scenario {
     ///
     /// # Panics
     /// If the scenario belongs to another program.
-    pub fn values<'a>(&'a self, model: &'a TwoStage) -> impl Iterator<Item = (Place, f64)> + 'a {
+    pub fn values<'a>(&'a self, model: &'a TwoStage) -> impl Iterator<Item = (RandomElement, f64)> + 'a {
         assert_eq!(self.picks.len(), model.random.len(), "the scenario is of another program");
         model.random.iter().zip(&self.picks).flat_map(|(block, pick)| {
             let values = &block.outcomes[*pick as usize].values;
@@ -268,7 +268,7 @@ impl Scenario {
     pub fn rhs(&self, model: &TwoStage, out: &mut [f64]) {
         out.copy_from_slice(&model.second.rhs);
         for (place, value) in self.values(model) {
-            if let Place::Rhs(row) = place {
+            if let RandomElement::Rhs(row) = place {
                 out[row] = value;
             }
         }
@@ -281,7 +281,7 @@ impl Scenario {
     pub fn cost(&self, model: &TwoStage, out: &mut [f64]) {
         out.copy_from_slice(&model.second.cost);
         for (place, value) in self.values(model) {
-            if let Place::Cost(column) = place {
+            if let RandomElement::Cost(column) = place {
                 out[column] = value;
             }
         }
@@ -297,7 +297,7 @@ impl Scenario {
         model: &'a TwoStage,
     ) -> impl Iterator<Item = (usize, usize, f64)> + 'a {
         self.values(model).filter_map(|(place, value)| match place {
-            Place::Technology(row, column) => Some((row, column, value)),
+            RandomElement::Technology(row, column) => Some((row, column, value)),
             _ => None,
         })
     }
@@ -312,7 +312,7 @@ impl Scenario {
         model: &'a TwoStage,
     ) -> impl Iterator<Item = (usize, usize, f64)> + 'a {
         self.values(model).filter_map(|(place, value)| match place {
-            Place::Recourse(row, column) => Some((row, column, value)),
+            RandomElement::Recourse(row, column) => Some((row, column, value)),
             _ => None,
         })
     }
@@ -321,13 +321,13 @@ impl Scenario {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Block, Realisation, Stage};
+    use crate::model::{MatrixBlock, Realisation, Stage};
 
     /// A program whose blocks have these probabilities, each for one right-hand side with the
     /// values 0, 1, 2...
     fn program(blocks: &[&[f64]]) -> TwoStage {
-        let random = blocks.iter().enumerate().map(|(row, probabilities)| Block {
-            places: vec![Place::Rhs(row)],
+        let random = blocks.iter().enumerate().map(|(row, probabilities)| MatrixBlock {
+            places: vec![RandomElement::Rhs(row)],
             outcomes: probabilities
                 .iter()
                 .enumerate()
@@ -519,7 +519,7 @@ mod tests {
     #[test]
     fn an_order_is_a_permutation() {
         for count in [1, 2, 3, 4, 5, 16, 17, 1000, 65_536, 65_537] {
-            let order = Order::new(count ^ 0xdead_beef, count);
+            let order = Permutation::new(count ^ 0xdead_beef, count);
             let mut seen = vec![false; count as usize];
             for index in 0..count {
                 let at = order.of(index) as usize;
@@ -527,7 +527,7 @@ mod tests {
                 seen[at] = true;
             }
         }
-        let large = Order::new(3, SCENARIOS_MAX);
+        let large = Permutation::new(3, SCENARIOS_MAX);
         assert!((0..100).all(|index| large.of(index) < SCENARIOS_MAX));
         assert_ne!(large.of(0), large.of(1));
     }
@@ -538,7 +538,7 @@ mod tests {
         let mut keys = SplitMix(11);
         let mut counts = std::collections::BTreeMap::new();
         for _ in 0..12_000 {
-            let order = Order::new(keys.next(), 5);
+            let order = Permutation::new(keys.next(), 5);
             let permutation: Vec<u64> = (0..5).map(|index| order.of(index)).collect();
             *counts.entry(permutation).or_insert(0_u32) += 1;
         }
@@ -569,7 +569,7 @@ mod tests {
     fn a_scenario_is_put_into_the_program() {
         let mut model = program(&BLOCKS);
         model.second.cost = vec![7.0; 3];
-        let places = [Place::Technology(2, 1), Place::Cost(1), Place::Recourse(0, 2)];
+        let places = [RandomElement::Technology(2, 1), RandomElement::Cost(1), RandomElement::Recourse(0, 2)];
         model.random[3].places.extend(places);
         for outcome in &mut model.random[3].outcomes {
             let value = outcome.values[0];

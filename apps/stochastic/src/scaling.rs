@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::extensive::extensive_form;
 use crate::lp::simplex::{Scale, power_of_two};
-use crate::model::{Columns, Place, Stage, TwoStage};
+use crate::model::{Columns, RandomElement, Stage, TwoStage};
 
 /// A geometric mean of costs or of bounds above this is not scaled: only small numbers hide below
 /// absolute tolerances.
@@ -49,9 +49,9 @@ impl Scaled {
             .iter()
             .flat_map(|stage| stage.rhs.iter().chain(&stage.lower).chain(&stage.upper).copied());
         let cost_factor =
-            enlarging(costs.chain(values(&scaled, |place| matches!(place, Place::Cost(_)))));
+            enlarging(costs.chain(values(&scaled, |place| matches!(place, RandomElement::Cost(_)))));
         let bound_factor =
-            enlarging(bounds.chain(values(&scaled, |place| matches!(place, Place::Rhs(_)))));
+            enlarging(bounds.chain(values(&scaled, |place| matches!(place, RandomElement::Rhs(_)))));
         for stage in [&mut scaled.first, &mut scaled.second] {
             stage.cost.iter_mut().for_each(|cost| *cost *= cost_factor);
             let bounds = stage.rhs.iter_mut().chain(&mut stage.lower).chain(&mut stage.upper);
@@ -60,9 +60,9 @@ impl Scaled {
         }
         for_each_value(&mut scaled, |place, value| {
             *value *= match place {
-                Place::Rhs(_) => bound_factor,
-                Place::Cost(_) => cost_factor,
-                Place::Technology(..) | Place::Recourse(..) => 1.0,
+                RandomElement::Rhs(_) => bound_factor,
+                RandomElement::Cost(_) => cost_factor,
+                RandomElement::Technology(..) | RandomElement::Recourse(..) => 1.0,
             };
         });
         scaled.offset *= cost_factor * bound_factor;
@@ -78,7 +78,7 @@ impl Scaled {
 }
 
 /// Changes each value of each random element.
-fn for_each_value(model: &mut TwoStage, mut change: impl FnMut(&Place, &mut f64)) {
+fn for_each_value(model: &mut TwoStage, mut change: impl FnMut(&RandomElement, &mut f64)) {
     for block in &mut model.random {
         for outcome in &mut block.outcomes {
             for (place, value) in block.places.iter().zip(&mut outcome.values) {
@@ -89,7 +89,7 @@ fn for_each_value(model: &mut TwoStage, mut change: impl FnMut(&Place, &mut f64)
 }
 
 /// All values of the random elements at the wanted places.
-fn values(model: &TwoStage, wanted: fn(&Place) -> bool) -> impl Iterator<Item = f64> {
+fn values(model: &TwoStage, wanted: fn(&RandomElement) -> bool) -> impl Iterator<Item = f64> {
     model.random.iter().flat_map(move |block| {
         let outcomes = block.outcomes.iter();
         outcomes.flat_map(move |outcome| {
@@ -100,7 +100,7 @@ fn values(model: &TwoStage, wanted: fn(&Place) -> bool) -> impl Iterator<Item = 
 }
 
 /// Each random element with its largest value, so that no entry of the matrix is overlooked.
-fn largest_elements(model: &TwoStage) -> Vec<(Place, f64)> {
+fn largest_elements(model: &TwoStage) -> Vec<(RandomElement, f64)> {
     let elements = model.random.iter().flat_map(|block| {
         block.places.iter().enumerate().map(|(at, place)| {
             let values = block.outcomes.iter().map(|outcome| outcome.values[at]);
@@ -111,12 +111,12 @@ fn largest_elements(model: &TwoStage) -> Vec<(Place, f64)> {
     elements.collect()
 }
 
-fn place_factor(place: &Place, rows: &[f64], first: &[f64], second: &[f64]) -> f64 {
+fn place_factor(place: &RandomElement, rows: &[f64], first: &[f64], second: &[f64]) -> f64 {
     match *place {
-        Place::Rhs(row) => rows[row],
-        Place::Cost(column) => second[column],
-        Place::Technology(row, column) => rows[row] * first[column],
-        Place::Recourse(row, column) => rows[row] * second[column],
+        RandomElement::Rhs(row) => rows[row],
+        RandomElement::Cost(column) => second[column],
+        RandomElement::Technology(row, column) => rows[row] * first[column],
+        RandomElement::Recourse(row, column) => rows[row] * second[column],
     }
 }
 

@@ -40,7 +40,7 @@ const PROMISE_ROUNDING: f64 = 1e-6;
 
 /// Parameters of the method.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct TrustRegionSettings {
     /// The method stops when the model promises at most this part of the best cost.
     pub epsilon: f64,
     /// The most decisions that are evaluated at once.
@@ -53,7 +53,7 @@ pub struct Settings {
     pub iterations_max: u32,
 }
 
-impl Default for Settings {
+impl Default for TrustRegionSettings {
     fn default() -> Self {
         Self { epsilon: 1e-5, basket: 1, sigma: 1.0, radius_max: 1000.0, iterations_max: 20_000 }
     }
@@ -114,7 +114,7 @@ pub enum Step {
 
 /// Why the method ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum End {
+pub enum MethodEnd {
     /// The model confirms the incumbent.
     Optimal,
     /// No decision meets all rows and leaves every scenario recourse.
@@ -141,7 +141,7 @@ pub enum RegionError {
 /// The state of a method, to resume from: see [`TrustRegion::snapshot`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrustRegionSnapshot {
-    state: State,
+    state: MethodState,
     model: ModelSnapshot,
 }
 
@@ -162,8 +162,8 @@ pub struct IterateRecord {
 
 /// The state of the method without its model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct State {
-    settings: Settings,
+struct MethodState {
+    settings: TrustRegionSettings,
     incumbent: Option<Incumbent>,
     start: Vec<f64>,
     radius: f64,
@@ -182,14 +182,14 @@ struct State {
     /// The model's least cost inside the last region.
     bound: f64,
     records: Vec<IterateRecord>,
-    end: Option<End>,
+    end: Option<MethodEnd>,
 }
 
 /// The trust-region method.
 #[derive(Clone, Debug)]
 pub struct TrustRegion {
     model: CuttingPlaneModel,
-    state: State,
+    state: MethodState,
 }
 
 impl TrustRegion {
@@ -198,14 +198,14 @@ impl TrustRegion {
     ///
     /// # Panics
     /// If `start` has another number of columns, or there is no task.
-    pub fn new(first: Stage, offset: f64, tasks: usize, start: &[f64], settings: Settings) -> Self {
+    pub fn new(first: Stage, offset: f64, tasks: usize, start: &[f64], settings: TrustRegionSettings) -> Self {
         let n = first.cost.len();
         assert!(start.len() == n && tasks > 0);
         let start: Vec<f64> =
             (0..n).map(|at| start[at].clamp(first.lower[at], first.upper[at])).collect();
         let largest = start.iter().fold(0.0_f64, |most, x| most.max(x.abs()));
         let radius = (0.2 * largest).max(1.0).min(settings.radius_max);
-        let state = State {
+        let state = MethodState {
             settings,
             incumbent: None,
             start,
@@ -309,7 +309,7 @@ impl TrustRegion {
     }
 
     /// Why the method ended; none while it runs.
-    pub fn end(&self) -> Option<&End> {
+    pub fn end(&self) -> Option<&MethodEnd> {
         self.state.end.as_ref()
     }
 
@@ -413,7 +413,7 @@ impl TrustRegion {
         }
         if let Some((_, ray)) = open.unbounded.pop_first() {
             self.state.records.push(record);
-            return Ok(vec![self.finish(End::Unbounded(ray))]);
+            return Ok(vec![self.finish(MethodEnd::Unbounded(ray))]);
         }
         // In the order of tasks, so that the sum has the same bits.
         let cost = self.model.cost(&open.x, open.values.iter().flatten().copied());
@@ -427,7 +427,7 @@ impl TrustRegion {
         self.next_step()
     }
 
-    fn finish(&mut self, end: End) -> Step {
+    fn finish(&mut self, end: MethodEnd) -> Step {
         self.state.end = Some(end);
         self.state.basket.clear();
         Step::Done
@@ -479,7 +479,7 @@ impl TrustRegion {
     fn advance(&mut self) -> Result<Option<Step>, RegionError> {
         if self.state.next >= self.state.settings.iterations_max {
             let over = self.state.basket.is_empty();
-            return Ok(over.then(|| self.finish(End::IterationLimit)));
+            return Ok(over.then(|| self.finish(MethodEnd::IterationLimit)));
         }
         self.model.prepare();
         let step = match self.state.incumbent {
@@ -500,7 +500,7 @@ impl TrustRegion {
             None => self.state.radius = self.state.radius.min(self.state.settings.radius_max),
         }
         if self.is_close() {
-            return Ok(Some(self.finish(End::Optimal)));
+            return Ok(Some(self.finish(MethodEnd::Optimal)));
         }
         // A few tasks of an open iterate may say nothing new.
         let same = |open: &Iterate| open.x.iter().zip(&x).all(|(one, other)| one == other);
@@ -512,7 +512,7 @@ impl TrustRegion {
         if self.state.last.as_ref().is_some_and(|last| last.0 == x && last.1 == cuts) {
             return match (self.state.basket.is_empty(), self.is_near()) {
                 (false, _) => Ok(None),
-                (true, true) => Ok(Some(self.finish(End::Optimal))),
+                (true, true) => Ok(Some(self.finish(MethodEnd::Optimal))),
                 (true, false) => Err(RegionError::Unsolved),
             };
         }
@@ -539,7 +539,7 @@ impl TrustRegion {
                     match self.model.solve_program() {
                         Status::Infeasible => {
                             let conflict = self.model.conflict();
-                            return Ok(Some(self.finish(End::Infeasible(conflict))));
+                            return Ok(Some(self.finish(MethodEnd::Infeasible(conflict))));
                         }
                         Status::Optimal | Status::Unbounded => {}
                         Status::Limit | Status::Trouble => return Err(RegionError::Unsolved),

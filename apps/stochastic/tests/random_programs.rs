@@ -21,11 +21,11 @@ use std::time::Duration;
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::wire::fuzz::number;
 use springtide_stochastic::extensive::{extensive_form, scenarios};
-use springtide_stochastic::model::{Block, Columns, Place, Realisation, Stage, TwoStage};
+use springtide_stochastic::model::{MatrixBlock, Columns, RandomElement, Realisation, Stage, TwoStage};
 use springtide_stochastic::sample::{Sampler, Sampling};
 use springtide_stochastic::solve::local;
-use springtide_stochastic::solve::solver::{Plan, Sample, Solver, Verdict};
-use springtide_stochastic::trust_region::Settings;
+use springtide_stochastic::solve::solver::{SolvePlan, ScenarioSample, Solver, Verdict};
+use springtide_stochastic::trust_region::TrustRegionSettings;
 
 use exact::Truth;
 
@@ -34,9 +34,9 @@ const ENDS_WITHIN: Duration = Duration::from_secs(60);
 /// The largest error of an optimum, relative to the terms of its cost.
 const ERROR_MAX: f64 = 1e-6;
 
-struct Dice(SplitMix);
+struct TestRandom(SplitMix);
 
-impl Dice {
+impl TestRandom {
     fn one_in(&mut self, count: usize) -> bool {
         self.0.below(count) == 0
     }
@@ -115,7 +115,7 @@ impl Dice {
         Columns::of(rows, columns, entries)
     }
 
-    fn random_blocks(&mut self, second: &Stage, columns: usize) -> Vec<Block> {
+    fn random_blocks(&mut self, second: &Stage, columns: usize) -> Vec<MatrixBlock> {
         let (rows, own) = (second.rows.len(), second.columns.len());
         let mut taken = Vec::new();
         let mut blocks = Vec::new();
@@ -124,10 +124,10 @@ impl Dice {
             for _ in 0..1 + self.0.below(2) {
                 let row = self.0.below(rows);
                 let place = match self.0.below(8) {
-                    0 => Place::Cost(self.0.below(own)),
-                    1 => Place::Recourse(row, self.0.below(own)),
-                    2 | 3 => Place::Technology(row, self.0.below(columns)),
-                    _ => Place::Rhs(row),
+                    0 => RandomElement::Cost(self.0.below(own)),
+                    1 => RandomElement::Recourse(row, self.0.below(own)),
+                    2 | 3 => RandomElement::Technology(row, self.0.below(columns)),
+                    _ => RandomElement::Rhs(row),
                 };
                 if !taken.contains(&place) {
                     taken.push(place);
@@ -147,14 +147,14 @@ impl Dice {
                 values: places
                     .iter()
                     .map(|place| match place {
-                        Place::Rhs(_) => self.whole(9),
-                        Place::Cost(_) => self.whole(4),
-                        Place::Technology(..) | Place::Recourse(..) => self.whole(3),
+                        RandomElement::Rhs(_) => self.whole(9),
+                        RandomElement::Cost(_) => self.whole(4),
+                        RandomElement::Technology(..) | RandomElement::Recourse(..) => self.whole(3),
                     })
                     .collect(),
             };
             let outcomes = probabilities.iter().map(&mut outcome).collect();
-            blocks.push(Block { places, outcomes });
+            blocks.push(MatrixBlock { places, outcomes });
         }
         blocks
     }
@@ -162,12 +162,12 @@ impl Dice {
 
 /// A factor of another unit, up to a million and down to a millionth. It is a power of two, so that the
 /// program is the same: rounded numbers can make a degenerate program infeasible.
-fn unit(dice: &mut Dice) -> f64 {
+fn unit(dice: &mut TestRandom) -> f64 {
     if dice.one_in(2) { 1.0 } else { 2_f64.powi(dice.whole(20) as i32) }
 }
 
 /// Writes a program in other units of its rows and columns.
-fn in_other_units(model: &mut TwoStage, dice: &mut Dice) {
+fn in_other_units(model: &mut TwoStage, dice: &mut TestRandom) {
     let first: Vec<f64> = model.first.columns.iter().map(|_| unit(dice)).collect();
     let second: Vec<f64> = model.second.columns.iter().map(|_| unit(dice)).collect();
     let first_rows: Vec<f64> = model.first.rows.iter().map(|_| unit(dice)).collect();
@@ -201,23 +201,23 @@ fn in_other_units(model: &mut TwoStage, dice: &mut Dice) {
         for outcome in &mut block.outcomes {
             for (place, value) in block.places.iter().zip(&mut outcome.values) {
                 *value *= match *place {
-                    Place::Rhs(row) => second_rows[row],
-                    Place::Cost(column) => second[column],
-                    Place::Technology(row, column) => second_rows[row] * first[column],
-                    Place::Recourse(row, column) => second_rows[row] * second[column],
+                    RandomElement::Rhs(row) => second_rows[row],
+                    RandomElement::Cost(column) => second[column],
+                    RandomElement::Technology(row, column) => second_rows[row] * first[column],
+                    RandomElement::Recourse(row, column) => second_rows[row] * second[column],
                 };
             }
         }
     }
 }
 
-struct Case {
+struct RandomProgram {
     model: TwoStage,
-    plan: Plan,
+    plan: SolvePlan,
 }
 
-fn draw(seed: u64) -> Case {
-    let mut dice = Dice(SplitMix::of(seed, "random program"));
+fn draw(seed: u64) -> RandomProgram {
+    let mut dice = TestRandom(SplitMix::with_text(seed, "random program"));
     let (n, m) = (1 + dice.0.below(4), dice.0.below(3));
     let (own, rows) = (1 + dice.0.below(4), 1 + dice.0.below(4));
     let negative = [2, 6, 1000][dice.0.below(3)];
@@ -244,20 +244,20 @@ fn draw(seed: u64) -> Case {
     let count = model.scenarios().unwrap();
     let start = dice.one_in(2).then(|| (0..n).map(|_| dice.whole(9)).collect());
     let radius = dice.one_in(4).then(|| 0.125 * 4_f64.powi(dice.natural(6) as i32));
-    let sample = Sample { sampling: Sampling::All, seed: 1, scenarios: count };
-    let plan = Plan {
+    let sample = ScenarioSample { sampling: Sampling::All, seed: 1, scenarios: count };
+    let plan = SolvePlan {
         tasks: Some(1 + dice.0.below(count as usize) as u32),
         block: Some(1 + dice.0.below(4) as u64),
         start,
         radius,
-        settings: Settings { epsilon: 1e-8, ..Settings::default() },
-        ..Plan::new(sample)
+        settings: TrustRegionSettings { epsilon: 1e-8, ..TrustRegionSettings::default() },
+        ..SolvePlan::new(sample)
     };
-    Case { model, plan }
+    RandomProgram { model, plan }
 }
 
 /// Adds a surplus and a shortage column to each row.
-fn complete(second: &mut Stage, dice: &mut Dice) {
+fn complete(second: &mut Stage, dice: &mut TestRandom) {
     let (rows, columns) = (second.rows.len(), second.columns.len());
     let mut entries: Vec<(usize, usize, f64)> = (0..columns)
         .flat_map(|column| {
@@ -277,8 +277,8 @@ fn complete(second: &mut Stage, dice: &mut Dice) {
 }
 
 /// The kind of a verdict, or what is wrong with it.
-fn judge(case: &Case) -> Result<&'static str, String> {
-    let Case { model, plan } = case;
+fn judge(case: &RandomProgram) -> Result<&'static str, String> {
+    let RandomProgram { model, plan } = case;
     let sampler = Sampler::new(model, Sampling::All, 0, 0).unwrap();
     let truth = exact::solve(&extensive_form(model, scenarios(model, &sampler)));
     let solver = local::solve(model.clone(), plan.clone())
@@ -313,8 +313,8 @@ fn optimal(model: &TwoStage, solver: &Solver, least: f64) -> Result<&'static str
 }
 
 /// Prints a program, for the search of a fault.
-fn print_case(case: &Case) {
-    let Case { model, plan } = case;
+fn print_case(case: &RandomProgram) {
+    let RandomProgram { model, plan } = case;
     for stage in [&model.first, &model.second] {
         println!("cost {:?}, bounds {:?} to {:?}", stage.cost, stage.lower, stage.upper);
         println!("rows {:?} less {:?} or plus {:?}", stage.rhs, stage.below, stage.above);

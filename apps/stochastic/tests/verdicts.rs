@@ -7,9 +7,9 @@ use springtide_stochastic::sample::Sampling;
 use springtide_stochastic::smps::{Files, read};
 use springtide_stochastic::solve::local;
 use springtide_stochastic::solve::solver::{
-    Estimate, FallingDirection, Plan, Purpose, Sample, SampleSolution, Solver, Verdict,
+    Estimate, FallingDirection, SolvePlan, Purpose, ScenarioSample, SampleSolution, Solver, Verdict,
 };
-use springtide_stochastic::trust_region::Settings;
+use springtide_stochastic::trust_region::TrustRegionSettings;
 
 fn model(name: &str) -> TwoStage {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/verdicts").join(name);
@@ -17,10 +17,10 @@ fn model(name: &str) -> TwoStage {
     read(&files).unwrap_or_else(|error| panic!("{error}")).0
 }
 
-fn plan(model: &TwoStage, epsilon: f64) -> Plan {
+fn plan(model: &TwoStage, epsilon: f64) -> SolvePlan {
     let scenarios = model.scenarios().unwrap();
-    let sample = Sample { sampling: Sampling::All, seed: 1, scenarios };
-    Plan { settings: Settings { epsilon, ..Settings::default() }, ..Plan::new(sample) }
+    let sample = ScenarioSample { sampling: Sampling::All, seed: 1, scenarios };
+    SolvePlan { settings: TrustRegionSettings { epsilon, ..TrustRegionSettings::default() }, ..SolvePlan::new(sample) }
 }
 
 fn solve(name: &str, epsilon: f64) -> Solver {
@@ -81,8 +81,8 @@ fn programs_without_a_decision_name_the_rows_in_conflict() {
 fn a_decision_without_recourse_has_an_infinite_cost() {
     let model = model("no-recourse");
     for (start, infeasible) in [(0.0, 4), (10.0, 3), (20.0, 0)] {
-        let sample = Sample { sampling: Sampling::All, seed: 1, scenarios: 4 };
-        let plan = Plan {
+        let sample = ScenarioSample { sampling: Sampling::All, seed: 1, scenarios: 4 };
+        let plan = SolvePlan {
             sample,
             start: Some(vec![start; 2]),
             estimate: 4,
@@ -103,7 +103,7 @@ fn a_decision_without_recourse_has_an_infinite_cost() {
 fn a_stopped_run_is_unfinished() {
     let directory: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/data/plants"].iter().collect();
     let (model, _) = read(&Files::find(&directory).unwrap()).unwrap();
-    let plan = Plan { tasks: Some(1), ..plan(&model, 1e-9) };
+    let plan = SolvePlan { tasks: Some(1), ..plan(&model, 1e-9) };
     let mut solver = Solver::new(model.clone().into(), plan, 1).unwrap();
     let mut worker = springtide_stochastic::solve::worker::Worker::new(model.into()).unwrap();
     let mut requests = solver.begin().unwrap();
@@ -126,10 +126,10 @@ fn a_stopped_run_is_unfinished() {
 #[test]
 fn a_decision_without_recourse_has_an_infinite_gap() {
     let model = model("rare-demand");
-    let sample = |seed| Sample { sampling: Sampling::MonteCarlo, seed, scenarios: 20 };
+    let sample = |seed| ScenarioSample { sampling: Sampling::MonteCarlo, seed, scenarios: 20 };
     let mut infinite = 0;
     for seed in 1..=8 {
-        let plan = Plan { replications: 20, ..Plan::new(sample(seed)) };
+        let plan = SolvePlan { replications: 20, ..SolvePlan::new(sample(seed)) };
         let solver = local::solve(model.clone(), plan).unwrap();
         let short = main_sample(&solver).x[0] < 59.0;
         let gap = solver.gap().unwrap();
@@ -138,7 +138,7 @@ fn a_decision_without_recourse_has_an_infinite_gap() {
         infinite += u32::from(short);
         // Samples grow until the gap is reached: by then they have the demand.
         let plan =
-            Plan { replications: 20, gap: Some(0.01), estimate: 20, ..Plan::new(sample(seed)) };
+            SolvePlan { replications: 20, gap: Some(0.01), estimate: 20, ..SolvePlan::new(sample(seed)) };
         let solver = local::solve(model.clone(), plan).unwrap();
         let main = main_sample(&solver);
         assert!((main.x[0] - 60.0).abs() < 1e-3, "seed {seed}: {:?}", main.x);

@@ -27,10 +27,10 @@ mod linux {
 
     use springtide_runtime::config::{Sources, TopologyConfig, load};
     use springtide_runtime::topology::Topology;
-    use springtide_wan::awake::{self, Awake};
-    use springtide_wan::fabric::{Fabric, Port, Routing};
-    use springtide_wan::router::{PortOf, Router};
-    use springtide_wan::sys::{self, Space};
+    use springtide_wan::awake::{self, BusyThreads};
+    use springtide_wan::fabric::{Namespaces, Port, RouterThread};
+    use springtide_wan::router::{PortKind, Router};
+    use springtide_wan::sys::{self, Namespace};
 
     type AnyResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -102,9 +102,9 @@ mod linux {
         Ok(())
     }
 
-    struct Busy(Vec<Child>);
+    struct BusyThread(Vec<Child>);
 
-    impl Drop for Busy {
+    impl Drop for BusyThread {
         fn drop(&mut self) {
             for child in &mut self.0 {
                 let _ = child.kill();
@@ -117,7 +117,7 @@ mod linux {
     fn inside<T: Send>(port: &Port, what: impl FnOnce() -> T + Send) -> AnyResult<T> {
         thread::scope(|scope| {
             let there = scope.spawn(|| {
-                sys::enter(port.net.as_fd(), Space::Net)?;
+                sys::enter(port.net.as_fd(), Namespace::Net)?;
                 Ok(what())
             });
             there.join().map_err(|_| "a thread panicked")?
@@ -131,25 +131,25 @@ mod linux {
     }
 
     fn measure(nodes: usize, seconds: u64, asleep: bool) -> AnyResult<()> {
-        sys::be_root()?;
+        sys::become_root()?;
         let topology =
-            Topology::of(&load::<TopologyConfig>(&Sources::of_text("fidelity", TEXT))?.value);
-        let fabric = Fabric::new(&topology, PortOf::Cluster)?;
-        let routing = Routing::start(Router::new(topology, PortOf::Cluster, 1), &fabric)?;
+            Topology::from_config(&load::<TopologyConfig>(&Sources::of_text("fidelity", TEXT))?.value);
+        let fabric = Namespaces::new(&topology, PortKind::Cluster)?;
+        let routing = RouterThread::start(Router::new(topology, PortKind::Cluster, 1), &fabric)?;
         if let Some(why) = &routing.ordinary {
             println!("the router has no real-time priority: {why}");
         }
-        let mut children = Busy(Vec::new());
+        let mut children = BusyThread(Vec::new());
         for node in 0..nodes {
             let (site, number) = (node % 4, 10 + node / 4);
             let mut command = Command::new(env::current_exe()?);
             let to = format!("10.77.{}.{number}:4000", (site + 1) % 4 + 1);
             command.args(["busy", &format!("10.77.{}.{number}:4000", site + 1), &to]);
-            sys::run_in(&mut command, vec![(fabric.ports[site].net.try_clone()?, Space::Net)]);
+            sys::run_in_namespaces(&mut command, vec![(fabric.ports[site].net.try_clone()?, Namespace::Net)]);
             children.0.push(command.spawn()?);
         }
         let awake =
-            (awake::is_virtual() && !asleep).then(|| Awake::start(|| Ok(()))).transpose()?;
+            (awake::is_virtual() && !asleep).then(|| BusyThreads::start(|| Ok(()))).transpose()?;
         thread::sleep(Duration::from_secs(2));
         routing.core().late.reset();
         let [a, b, c, d] = &fabric.ports[..] else { return Err("four clusters".into()) };

@@ -29,12 +29,12 @@ mod linux {
     use springtide_runtime::config::{Sources, TopologyConfig, load};
     use springtide_runtime::id::{Incarnation, Peer};
     use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NodeIdentity};
-    use springtide_runtime::net::{Address, Class, Contact, Inbox, Net, NetConfig};
+    use springtide_runtime::net::{Address, Class, Contact, NetworkHandler, Net, NetConfig};
     use springtide_runtime::topology::Topology;
     use springtide_runtime::wire::Kind;
     use springtide_wan::shaped::Shaped;
     use springtide_wan::sys;
-    use springtide_wan::table::Table;
+    use springtide_wan::table::LinkTable;
 
     type AnyResult<T> = Result<T, Box<dyn Error>>;
 
@@ -62,7 +62,7 @@ mod linux {
 
     fn topology(rest: &str) -> AnyResult<Topology> {
         let text = format!("name = \"example\"\nnet = \"127.77.0.0/16\"\n{rest}");
-        Ok(Topology::of(&load::<TopologyConfig>(&Sources::of_text("example", &text))?.value))
+        Ok(Topology::from_config(&load::<TopologyConfig>(&Sources::of_text("example", &text))?.value))
     }
 
     /// Single datagrams, two milliseconds apart, each with the time at which it was sent.
@@ -71,7 +71,7 @@ mod linux {
         for delay_us in [500u64, 10_000, 50_000] {
             let two = "[[cluster]]\nname = \"a\"\n[[cluster]]\nname = \"b\"\n";
             let topology = topology(&format!("[wide]\nrtt = \"{}us\"\n{two}", 2 * delay_us))?;
-            let table = Arc::new(Table::create(&dir.join("late.links"), &topology, 1)?);
+            let table = Arc::new(LinkTable::create(&dir.join("late.links"), &topology, 1)?);
             let far = UdpSocket::bind((Ipv4Addr::new(127, 77, 2, 1), 0))?;
             far.set_read_timeout(Some(Duration::from_secs(5)))?;
             let to = far.local_addr()?;
@@ -114,9 +114,9 @@ mod linux {
 
     /// The received frames, with the time of each.
     #[derive(Default)]
-    struct Received(Mutex<Vec<(Peer, usize, Instant)>>);
+    struct ReceivedFrames(Mutex<Vec<(Peer, usize, Instant)>>);
 
-    impl Inbox for Received {
+    impl NetworkHandler for ReceivedFrames {
         fn frame(&self, from: &Peer, _kind: Kind, body: Bytes) {
             let mut received = self.0.lock().expect("no thread panicked");
             received.push((from.clone(), body.len(), Instant::now()));
@@ -124,7 +124,7 @@ mod linux {
     }
 
     fn net(dir: &Path, identity: &NodeIdentity, ip: Ipv4Addr) -> AnyResult<Net> {
-        let table = Arc::new(Table::open(&dir.join("uplink.links"))?);
+        let table = Arc::new(LinkTable::open(&dir.join("uplink.links"))?);
         let config = NetConfig { bind: SocketAddr::from((ip, 0)), ..NetConfig::default() };
         let wrap = |socket| Shaped::wrap(socket, table);
         Ok(Net::quic_over(config, identity, Incarnation(1), wrap)?)
@@ -138,13 +138,13 @@ mod linux {
              [[cluster]]\nname = \"b\"\n",
             UPLINK / 1e3
         ))?;
-        let table = Table::create(&dir.join("uplink.links"), &topology, 1)?;
+        let table = LinkTable::create(&dir.join("uplink.links"), &topology, 1)?;
         let ca = Ca::ephemeral("example")?;
         let issue = |node: &str, cluster: &str| {
             ca.issue(&node.into(), &cluster.into(), "node", EPHEMERAL_VALIDITY)
         };
         let receiver = net(dir, &issue("b-1", "b")?, Ipv4Addr::new(127, 77, 2, 1))?;
-        let received = Arc::new(Received::default());
+        let received = Arc::new(ReceivedFrames::default());
         receiver.start(received.clone());
         let Address::Socket(to) = receiver.address() else { return Err("no socket".into()) };
         let began = Instant::now();
@@ -196,10 +196,10 @@ mod linux {
 
     async fn sender(dir: &Path, node: &str, to: SocketAddr, bytes: usize) -> AnyResult<()> {
         let identity = NodeIdentity::load(&dir.join(node))?;
-        let table = Table::open(&dir.join("uplink.links"))?;
+        let table = LinkTable::open(&dir.join("uplink.links"))?;
         let ip = table.address(node).ok_or("no such node")?;
         let net = net(dir, &identity, ip)?;
-        net.start(Arc::new(Received::default()));
+        net.start(Arc::new(ReceivedFrames::default()));
         let there = "b-1".into();
         let address = Address::Socket(to);
         net.learn(Contact { node: "b-1".into(), cluster: "b".into(), address });

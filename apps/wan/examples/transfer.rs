@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use springtide_runtime::id::{Incarnation, Peer};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NodeIdentity};
-use springtide_runtime::net::{Address, Class, Contact, Inbox, Net, NetConfig};
+use springtide_runtime::net::{Address, Class, Contact, NetworkHandler, Net, NetConfig};
 use springtide_runtime::wire::Kind;
 use tokio::sync::mpsc;
 
@@ -34,9 +34,9 @@ fn main() -> AnyResult<()> {
 }
 
 /// Reports each frame's sender and length.
-struct Received(mpsc::UnboundedSender<(Peer, usize)>);
+struct FrameReporter(mpsc::UnboundedSender<(Peer, usize)>);
 
-impl Inbox for Received {
+impl NetworkHandler for FrameReporter {
     fn frame(&self, from: &Peer, _kind: Kind, body: Bytes) {
         // The receiver may have ended.
         let _ = self.0.send((from.clone(), body.len()));
@@ -49,7 +49,7 @@ fn net(identity: &NodeIdentity) -> AnyResult<(Net, mpsc::UnboundedReceiver<(Peer
     let config = NetConfig { bind: SocketAddr::new(own, 0), ..NetConfig::default() };
     let net = Net::quic(config, identity, Incarnation(1))?;
     let (sender, receiver) = mpsc::unbounded_channel();
-    net.start(Arc::new(Received(sender)));
+    net.start(Arc::new(FrameReporter(sender)));
     Ok((net, receiver))
 }
 

@@ -19,7 +19,7 @@ use springtide_runtime::work::thread_cpu;
 use crate::sys;
 
 /// Threads that keep all processors of this process busy until it is dropped.
-pub struct Awake {
+pub struct BusyThreads {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<io::Result<Duration>>>,
 }
@@ -32,7 +32,7 @@ pub fn is_virtual() -> bool {
     })
 }
 
-impl Awake {
+impl BusyThreads {
     /// Starts a thread for each processor, which first calls `aside` to leave its control group.
     ///
     /// The lowest priority of a control group is not the lowest of the machine.
@@ -46,7 +46,7 @@ impl Awake {
             let (stop, aside) = (awake.stop.clone(), aside.clone());
             let run = move || {
                 aside()?;
-                sys::run_last(cpu)?;
+                sys::set_idle_priority(cpu)?;
                 while !stop.load(Ordering::Relaxed) {
                     (0..1000).for_each(|_| std::hint::spin_loop());
                 }
@@ -69,7 +69,7 @@ impl Awake {
     }
 }
 
-impl Drop for Awake {
+impl Drop for BusyThreads {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -81,11 +81,11 @@ mod tests {
 
     #[test]
     fn threads_end_and_report_their_processor_time() {
-        let awake = Awake::start(|| Ok(())).unwrap();
+        let awake = BusyThreads::start(|| Ok(())).unwrap();
         assert_eq!(awake.threads.len(), sys::processors().unwrap().len());
         // A thread that ends has run, even on a busy machine.
         assert!(awake.end().unwrap() > Duration::ZERO);
-        drop(Awake::start(|| Ok(())).unwrap());
-        assert!(sys::run_last(1 << 20).is_err());
+        drop(BusyThreads::start(|| Ok(())).unwrap());
+        assert!(sys::set_idle_priority(1 << 20).is_err());
     }
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use springtide_runtime::topology::Topology;
 
-use crate::router::{GATE, PortOf, Router};
-use crate::sys::{self, Interfaces, Poll, Space};
+use crate::router::{GATE, PortKind, Router};
+use crate::sys::{self, Interfaces, Poll, Namespace};
 
 /// The name of the TUN device in each namespace.
 const DEVICE: &str = "wan";
@@ -56,7 +56,7 @@ pub struct Port {
 }
 
 /// The namespaces of a topology.
-pub struct Fabric {
+pub struct Namespaces {
     /// The namespaces in the order of the router's ports.
     pub ports: Vec<Port>,
     /// Their TUN devices.
@@ -94,7 +94,7 @@ fn in_new_thread<T: Send>(
 /// Creates a namespace for the calling thread.
 fn space(name: &str) -> Result<Port, FabricError> {
     let failed = |what| move |source| FabricError { space: name.to_owned(), what, source };
-    sys::unshare(Space::Net).map_err(failed("a network space of its own"))?;
+    sys::unshare(Namespace::Net).map_err(failed("a network space of its own"))?;
     let net = sys::own_net().map_err(failed("its file in /proc"))?;
     Ok(Port { name: name.to_owned(), net })
 }
@@ -136,21 +136,21 @@ pub fn check_addresses(topology: &Topology) -> Result<(), FabricError> {
     Err(FabricError { space: topology.name.clone(), what: "its addresses", source })
 }
 
-impl Fabric {
+impl Namespaces {
     /// Creates a namespace for each port of a router of this topology. The calling thread keeps its
     /// own.
     ///
     /// # Errors
     /// [`FabricError`]; nothing is left.
-    pub fn new(topology: &Topology, ports: PortOf) -> Result<Self, FabricError> {
+    pub fn new(topology: &Topology, ports: PortKind) -> Result<Self, FabricError> {
         check_addresses(topology)?;
         let orders: Vec<(String, Addresses)> = match ports {
-            PortOf::Node => {
+            PortKind::Node => {
                 let node =
                     |(node, _, address): (_, _, _)| (format!("{node}"), Addresses::Node(address));
                 topology.nodes().map(node).collect()
             }
-            PortOf::Cluster => {
+            PortKind::Cluster => {
                 let sites = topology.sites.iter().map(|site| {
                     let first = topology.address(site.number, 1);
                     let gate = topology.address(site.number, GATE);
@@ -167,7 +167,7 @@ impl Fabric {
 }
 
 /// The router with its statistics.
-pub struct Core {
+pub struct RouterCore {
     /// The router of the network.
     pub router: Router,
     /// The lateness of packets, in nanoseconds.
@@ -179,8 +179,8 @@ pub struct Core {
 }
 
 /// The thread that routes, until this is dropped.
-pub struct Routing {
-    core: Arc<Mutex<Core>>,
+pub struct RouterThread {
+    core: Arc<Mutex<RouterCore>>,
     stop: Arc<AtomicBool>,
     /// The reason why the thread has no real-time priority, if it has none.
     pub ordinary: Option<String>,
@@ -188,14 +188,14 @@ pub struct Routing {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Routing {
+impl RouterThread {
     /// Starts to route between the namespaces.
     ///
     /// # Errors
     /// The system gives no thread, or cannot wait with a resolution of microseconds.
-    pub fn start(router: Router, fabric: &Fabric) -> io::Result<Self> {
+    pub fn start(router: Router, fabric: &Namespaces) -> io::Result<Self> {
         let late = Histogram::new_with_max(60_000_000_000, 3).map_err(io::Error::other)?;
-        let core = Arc::new(Mutex::new(Core { router, late, refused: 0, gone: BTreeSet::new() }));
+        let core = Arc::new(Mutex::new(RouterCore { router, late, refused: 0, gone: BTreeSet::new() }));
         let tuns = fabric.tuns.iter().map(File::try_clone);
         let tuns: Vec<File> = tuns.collect::<Result<_, _>>()?;
         let poll = Poll::new(tuns.len())?;
@@ -207,7 +207,7 @@ impl Routing {
         let (core_there, stop_there) = (core.clone(), stop.clone());
         let thread = thread::Builder::new().name("wan-router".into()).spawn(move || {
             // Wake-up times are exact to the nanosecond; by default Linux adds 50 us.
-            let result = sys::wake_precisely().and_then(|()| sys::run_first(PRIORITY));
+            let result = sys::wake_precisely().and_then(|()| sys::set_realtime_priority(PRIORITY));
             let _ = sender.send(result.err().map(|error| error.to_string()));
             route(&core_there, &tuns, poll, start, &stop_there);
         })?;
@@ -216,7 +216,7 @@ impl Routing {
     }
 
     /// The router with its statistics; packets wait while it is locked.
-    pub fn core(&self) -> MutexGuard<'_, Core> {
+    pub fn core(&self) -> MutexGuard<'_, RouterCore> {
         lock(&self.core)
     }
 
@@ -226,7 +226,7 @@ impl Routing {
     }
 }
 
-impl Drop for Routing {
+impl Drop for RouterThread {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
@@ -236,12 +236,12 @@ impl Drop for Routing {
     }
 }
 
-fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
+fn lock(core: &Mutex<RouterCore>) -> MutexGuard<'_, RouterCore> {
     // Each step leaves the value valid.
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn route(core: &Mutex<Core>, tuns: &[File], mut poll: Poll, start: Instant, stop: &AtomicBool) {
+fn route(core: &Mutex<RouterCore>, tuns: &[File], mut poll: Poll, start: Instant, stop: &AtomicBool) {
     let mut buffer = vec![0; PACKET];
     while !stop.load(Ordering::Acquire) {
         let next = {
@@ -280,7 +280,7 @@ fn route(core: &Mutex<Core>, tuns: &[File], mut poll: Poll, start: Instant, stop
     }
 }
 
-fn send_due(core: &mut Core, tuns: &[File], start: Instant) {
+fn send_due(core: &mut RouterCore, tuns: &[File], start: Instant) {
     let now = start.elapsed();
     while let Some(due) = core.router.due(now) {
         // A device accepts a packet whole or not at all.
@@ -307,14 +307,14 @@ mod tests {
 
     fn topology() -> Topology {
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", TEXT));
-        Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
+        Topology::from_config(&config.unwrap_or_else(|error| panic!("{error}")).value)
     }
 
     /// Runs a function in a namespace, in a thread of its own.
     fn inside<T: Send>(port: &Port, what: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let there = scope.spawn(|| {
-                sys::enter(port.net.as_fd(), Space::Net).expect("it was made here");
+                sys::enter(port.net.as_fd(), Namespace::Net).expect("it was made here");
                 what()
             });
             there.join().expect("no panic")
@@ -323,17 +323,17 @@ mod tests {
 
     #[test]
     fn datagrams_between_namespaces_take_their_links_time() {
-        for ports in [PortOf::Node, PortOf::Cluster] {
+        for ports in [PortKind::Node, PortKind::Cluster] {
             let topology = topology();
-            let fabric = match Fabric::new(&topology, ports) {
+            let fabric = match Namespaces::new(&topology, ports) {
                 Ok(fabric) => fabric,
                 Err(error) => return println!("skipped: {error}"),
             };
             let names: Vec<&str> = fabric.ports.iter().map(|port| port.name.as_str()).collect();
             let expected: &[&str] =
-                if ports == PortOf::Node { &["a-1", "a-2", "b-1"] } else { &["a", "b"] };
+                if ports == PortKind::Node { &["a-1", "a-2", "b-1"] } else { &["a", "b"] };
             assert_eq!(names, expected);
-            let routing = Routing::start(Router::new(topology, ports, 1), &fabric).unwrap();
+            let routing = RouterThread::start(Router::new(topology, ports, 1), &fabric).unwrap();
             let bind = |address: &str| UdpSocket::bind(address).expect("its own address");
             let near = inside(&fabric.ports[0], || bind("10.77.1.1:4000"));
             let far = inside(fabric.ports.last().unwrap(), || bind("10.77.2.1:4000"));
@@ -364,11 +364,11 @@ mod tests {
     #[test]
     fn without_one_nodes_device_the_others_reach_each_other() {
         let topology = topology();
-        let fabric = match Fabric::new(&topology, PortOf::Node) {
+        let fabric = match Namespaces::new(&topology, PortKind::Node) {
             Ok(fabric) => fabric,
             Err(error) => return println!("skipped: {error}"),
         };
-        let routing = Routing::start(Router::new(topology, PortOf::Node, 1), &fabric).unwrap();
+        let routing = RouterThread::start(Router::new(topology, PortKind::Node, 1), &fabric).unwrap();
         let deleted = inside(&fabric.ports[1], || {
             std::process::Command::new("ip").args(["link", "del", DEVICE]).status()
         });

@@ -20,30 +20,30 @@ use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::topology::{LinkId, Topology};
 
-use crate::fabric::{Fabric, FabricError, Port, Routing};
+use crate::fabric::{Namespaces, FabricError, Port, RouterThread};
 use crate::kernel::{Kernel, KernelError};
-use crate::place::{self, Answer, Carries, LineStatus, Request, SpaceStatus, Status, StubStatus};
+use crate::place::{self, ControlAnswer, Backend, LineStatus, ControlRequest, SpaceStatus, Status, StubStatus};
 use crate::quota;
-use crate::router::{Change, Counts, PortOf, Router, UnknownCluster, check};
-use crate::set::{Link, Outcome, Steering, Wish, takes};
+use crate::router::{RouterChange, RouterCounts, PortKind, Router, UnknownCluster, check};
+use crate::set::{LinkSelector, ChangeResult, Steering, LinkOverrides, check_supported};
 use crate::sys;
-use crate::table::{Table, TableError};
+use crate::table::{LinkTable, TableError};
 
 /// Time that programs in a network get to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The network to hold.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct NetworkSpec {
     /// The name of the network.
     pub name: String,
     /// The topology of the network.
     pub topology: Topology,
     /// The implementation of the network.
-    pub network: Carries,
+    pub network: Backend,
     /// Whether nodes or clusters have namespaces. The kernel supports clusters alone, and sockets
     /// neither.
-    pub ports: PortOf,
+    pub ports: PortKind,
     /// The seed of losses and jitter, except those of the kernel.
     pub seed: u64,
     /// Whether to accept a network that this machine's kernel emulates only in part.
@@ -56,7 +56,7 @@ pub struct Order {
 
 /// Failure to hold a network.
 #[derive(Debug, thiserror::Error)]
-pub enum HoldError {
+pub enum HolderError {
     /// A user namespace is not available.
     #[error(
         "without root a network needs a user namespace, and Linux does not give one ({0}): run it \
@@ -89,12 +89,12 @@ pub enum HoldError {
     },
 }
 
-fn io(what: &'static str) -> impl FnOnce(io::Error) -> HoldError {
-    move |source| HoldError::Io { what, source }
+fn io(what: &'static str) -> impl FnOnce(io::Error) -> HolderError {
+    move |source| HolderError::Io { what, source }
 }
 
-struct Network {
-    order: Order,
+struct HeldNetwork {
+    order: NetworkSpec,
     own_users: bool,
     carrier: Carrier,
     /// Held while a link changes, so that changes are sequential.
@@ -107,9 +107,9 @@ struct Network {
 
 /// The running implementation of a network.
 enum Carrier {
-    Router(Fabric, Routing),
+    Router(Namespaces, RouterThread),
     Kernel(Mutex<Kernel>),
-    Sockets(Table, PathBuf),
+    Sockets(LinkTable, PathBuf),
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,26 +126,26 @@ impl Drop for Carrier {
 }
 
 impl Carrier {
-    fn start(order: &mut Order, home: &Path) -> Result<Self, HoldError> {
-        let Order { name, network, partial, ports, seed, .. } = order.clone();
+    fn start(order: &mut NetworkSpec, home: &Path) -> Result<Self, HolderError> {
+        let NetworkSpec { name, network, partial, ports, seed, .. } = order.clone();
         match network {
-            Carries::Router => {
-                let fabric = Fabric::new(&order.topology, ports)?;
+            Backend::Router => {
+                let fabric = Namespaces::new(&order.topology, ports)?;
                 let router = Router::new(order.topology.clone(), ports, seed);
-                let routing = Routing::start(router, &fabric).map_err(io("the router"))?;
+                let routing = RouterThread::start(router, &fabric).map_err(io("the router"))?;
                 Ok(Self::Router(fabric, routing))
             }
-            Carries::Kernel => {
-                order.ports = PortOf::Cluster;
+            Backend::Kernel => {
+                order.ports = PortKind::Cluster;
                 let state = place::state(home, &name);
                 let kernel = Kernel::start(&name, &order.topology, state, partial)?;
                 Ok(Self::Kernel(Mutex::new(kernel)))
             }
-            Carries::Sockets => {
+            Backend::Sockets => {
                 // Linux has all of 127.0.0.0/8 without set-up, and no other addresses.
                 order.topology.prefix[0] = Ipv4Addr::LOCALHOST.octets()[0];
                 let path = place::table(home, &name);
-                Ok(Self::Sockets(Table::create(&path, &order.topology, seed)?, path))
+                Ok(Self::Sockets(LinkTable::create(&path, &order.topology, seed)?, path))
             }
         }
     }
@@ -166,7 +166,7 @@ impl Carrier {
     }
 
     /// Applies all changes or none. Returns which of them are not emulated, a sentence each.
-    fn change(&self, changes: &[Change]) -> Result<Vec<String>, KernelError> {
+    fn change(&self, changes: &[RouterChange]) -> Result<Vec<String>, KernelError> {
         match self {
             Self::Router(_, routing) => {
                 let now = routing.now();
@@ -195,18 +195,18 @@ impl Carrier {
     }
 
     /// Sets a link atomically with respect to other requests.
-    fn set(&self, steering: &Mutex<Steering>, link: &Link, wish: &Wish) -> Result<Outcome, String> {
+    fn set(&self, steering: &Mutex<Steering>, link: &LinkSelector, wish: &LinkOverrides) -> Result<ChangeResult, String> {
         let mut steering = lock(steering);
         let plan = steering.plan(link, wish, |link| self.profile(link), Instant::now());
         let plan = plan.map_err(|error| error.to_string())?;
         let lacks = self.change(&plan.changes).map_err(|error| error.to_string())?;
         *steering = plan.then;
-        Ok(Outcome { lacks, ..plan.outcome })
+        Ok(ChangeResult { lacks, ..plan.outcome })
     }
 
     /// All lines, and the limited uplinks and downlinks.
     fn links(&self) -> Result<(Vec<LineStatus>, Vec<StubStatus>), String> {
-        let line = |from: &ClusterId, to: &ClusterId, profile, cut, counts: Counts| LineStatus {
+        let line = |from: &ClusterId, to: &ClusterId, profile, cut, counts: RouterCounts| LineStatus {
             from: from.clone(),
             to: to.clone(),
             profile,
@@ -276,10 +276,10 @@ struct Tied {
 ///
 /// # Errors
 /// [`HoldError`]; nothing is left.
-pub fn hold(mut order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), HoldError> {
+pub fn hold(mut order: NetworkSpec, home: &Path, ready: impl FnOnce()) -> Result<(), HolderError> {
     let own_users = match order.network {
-        Carries::Sockets => false,
-        Carries::Router | Carries::Kernel => sys::be_root().map_err(HoldError::Users)?,
+        Backend::Sockets => false,
+        Backend::Router | Backend::Kernel => sys::become_root().map_err(HolderError::Users)?,
     };
     // The name comes first: its owner owns all files of that name.
     let (listener, path) = listen(home, &order.name)?;
@@ -287,7 +287,7 @@ pub fn hold(mut order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), H
     let ends = Instant::now() + order.lasts;
     let steering = Mutex::new(Steering::new(&order.topology, Instant::now()));
     let (steered, tied) = (Condvar::new(), Mutex::default());
-    let network = Arc::new(Network { order, own_users, carrier, steering, steered, ends, tied });
+    let network = Arc::new(HeldNetwork { order, own_users, carrier, steering, steered, ends, tied });
     let (end_sender, end_receiver) = mpsc::channel();
     let (answering, sender) = (network.clone(), end_sender.clone());
     thread::spawn(move || {
@@ -327,14 +327,14 @@ pub fn hold(mut order: Order, home: &Path, ready: impl FnOnce()) -> Result<(), H
         let _ = fs::remove_file(file);
     }
     if let Some(mut requester) = requester {
-        let _ = place::say(&mut requester, &Answer::Done);
+        let _ = place::write_message(&mut requester, &ControlAnswer::Done);
     }
     Ok(())
 }
 
 /// Creates the socket of a name atomically: it gets another name first, and is then linked unless
 /// the name is taken.
-fn listen(home: &Path, name: &str) -> Result<(UnixListener, PathBuf), HoldError> {
+fn listen(home: &Path, name: &str) -> Result<(UnixListener, PathBuf), HolderError> {
     let path = place::socket(home, name);
     let first = home.join(format!(".{}", std::process::id()));
     let _ = fs::remove_file(&first);
@@ -344,13 +344,13 @@ fn listen(home: &Path, name: &str) -> Result<(UnixListener, PathBuf), HoldError>
     match named {
         Ok(()) => Ok((listener, path)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            Err(HoldError::Taken(name.to_owned()))
+            Err(HolderError::Taken(name.to_owned()))
         }
         Err(error) => Err(io("its socket")(error)),
     }
 }
 
-impl Network {
+impl HeldNetwork {
     /// Cuts and restores flapping links as long as this process lives.
     fn flap(&self) {
         let mut steering = lock(&self.steering);
@@ -372,16 +372,16 @@ impl Network {
         }
     }
 
-    fn change(&self, changes: &[Change]) -> Result<(), KernelError> {
+    fn change(&self, changes: &[RouterChange]) -> Result<(), KernelError> {
         let mut steering = lock(&self.steering);
         self.carrier.change(changes)?;
         steering.note_changes(changes);
         Ok(())
     }
 
-    fn set(&self, link: &Link, wish: &Wish) -> Result<Outcome, String> {
-        let Order { network, ports, .. } = &self.order;
-        takes(*network, *ports, link, wish).map_err(|error| error.to_string())?;
+    fn set(&self, link: &LinkSelector, wish: &LinkOverrides) -> Result<ChangeResult, String> {
+        let NetworkSpec { network, ports, .. } = &self.order;
+        check_supported(*network, *ports, link, wish).map_err(|error| error.to_string())?;
         let outcome = self.carrier.set(&self.steering, link, wish)?;
         self.steered.notify_all();
         Ok(outcome)
@@ -392,41 +392,41 @@ impl Network {
         mut stream: UnixStream,
         end_sender: &mpsc::Sender<Option<UnixStream>>,
     ) -> io::Result<()> {
-        while let Some(request) = place::hear::<Request>(&stream)? {
+        while let Some(request) = place::read_message::<ControlRequest>(&stream)? {
             let answer = match request {
-                Request::Status => match self.status() {
-                    Ok(status) => Answer::Status(Box::new(status)),
-                    Err(error) => Answer::Failed(error),
+                ControlRequest::Status => match self.status() {
+                    Ok(status) => ControlAnswer::Status(Box::new(status)),
+                    Err(error) => ControlAnswer::Failed(error),
                 },
-                Request::Change(changes) => match self.change(&changes) {
-                    Ok(()) => Answer::Done,
-                    Err(error) => Answer::Failed(error.to_string()),
+                ControlRequest::Change(changes) => match self.change(&changes) {
+                    Ok(()) => ControlAnswer::Done,
+                    Err(error) => ControlAnswer::Failed(error.to_string()),
                 },
-                Request::Set { link, wish } => match self.set(&link, &wish) {
-                    Ok(outcome) => Answer::Set(outcome),
-                    Err(error) => Answer::Failed(error),
+                ControlRequest::Set { link, wish } => match self.set(&link, &wish) {
+                    Ok(outcome) => ControlAnswer::Set(outcome),
+                    Err(error) => ControlAnswer::Failed(error),
                 },
                 // There is no answer until the end, which closes the connection.
-                Request::Stay => continue,
-                Request::Tie { pid, groups, folder } => {
+                ControlRequest::Stay => continue,
+                ControlRequest::Tie { pid, groups, folder } => {
                     let new = Tied { pid, groups, folder, is_broken: false };
                     let mut tied = lock(&self.tied);
                     let at = tied.len();
                     tied.push(new);
                     drop(tied);
-                    place::say(&mut stream, &Answer::Done)?;
+                    place::write_message(&mut stream, &ControlAnswer::Done)?;
                     // Any message or error ends the connection.
-                    let _ = place::hear::<Request>(&stream);
+                    let _ = place::read_message::<ControlRequest>(&stream);
                     lock(&self.tied)[at].is_broken = true;
                     let _ = end_sender.send(None);
                     return Ok(());
                 }
-                Request::Down => {
+                ControlRequest::Down => {
                     let _ = end_sender.send(Some(stream));
                     return Ok(());
                 }
             };
-            place::say(&mut stream, &answer)?;
+            place::write_message(&mut stream, &answer)?;
         }
         Ok(())
     }
@@ -483,12 +483,12 @@ impl Network {
     /// Ends the programs of the network: by SIGTERM, and then by SIGKILL.
     fn end_programs(&self) {
         let number = |ports: &[Port]| {
-            ports.iter().filter_map(|port| sys::number_of(&port.net).ok()).collect()
+            ports.iter().filter_map(|port| sys::inode_of(&port.net).ok()).collect()
         };
         let within = match &self.carrier {
-            Carrier::Router(fabric, _) => Within::Spaces(number(&fabric.ports)),
-            Carrier::Kernel(kernel) => Within::Spaces(number(lock(kernel).ports())),
-            Carrier::Sockets(_, path) => Within::Table(path.clone()),
+            Carrier::Router(fabric, _) => ProgramFilter::Spaces(number(&fabric.ports)),
+            Carrier::Kernel(kernel) => ProgramFilter::Spaces(number(lock(kernel).ports())),
+            Carrier::Sockets(_, path) => ProgramFilter::Table(path.clone()),
         };
         let tied = lock(&self.tied).clone();
         let inside = || {
@@ -508,7 +508,7 @@ impl Network {
 
 /// The criterion for a network's programs.
 #[derive(Clone, Debug)]
-pub enum Within {
+pub enum ProgramFilter {
     /// They run in one of the network namespaces with these inode numbers.
     Spaces(Vec<u64>),
     /// `wan exec` gave them this table of links in their environment, which children inherit.
@@ -518,7 +518,7 @@ pub enum Within {
 /// The environment variable that names a program's table of links.
 pub const SHAPE: &str = "SPRINGTIDE_NET__SHAPE";
 
-impl Within {
+impl ProgramFilter {
     /// The programs that run now, except the calling process.
     pub fn programs(&self) -> impl Iterator<Item = i32> + '_ {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -553,17 +553,17 @@ mod tests {
         let text = "name = \"pair\"\nnet = \"127.77.0.0/16\"\n[wide]\nrtt = \"10ms\"\n\
             [[cluster]]\nname = \"a\"\n[[cluster]]\nname = \"b\"\n";
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).unwrap();
-        let topology = Topology::of(&config.value);
+        let topology = Topology::from_config(&config.value);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.links");
-        let carrier = Carrier::Sockets(Table::create(&path, &topology, 1).unwrap(), path);
+        let carrier = Carrier::Sockets(LinkTable::create(&path, &topology, 1).unwrap(), path);
         let steering = Mutex::new(Steering::new(&topology, Instant::now()));
-        let link: Link = "a,b".parse().unwrap();
+        let link: LinkSelector = "a,b".parse().unwrap();
         for round in 1..200 {
             let words = [format!("rtt={}ms", 2 * round), format!("queue={}", 1500 + round)];
             thread::scope(|scope| {
                 for word in words {
-                    let wish = Wish::of(&[word]).unwrap();
+                    let wish = LinkOverrides::of(&[word]).unwrap();
                     let (carrier, steering, link) = (&carrier, &steering, &link);
                     scope.spawn(move || carrier.set(steering, link, &wish).unwrap());
                 }
@@ -575,8 +575,8 @@ mod tests {
             }
         }
         // All changes or none; the error lists the known clusters.
-        let wish = Wish::of(&["down"]).unwrap();
-        let error = carrier.set(&steering, &"a,z".parse::<Link>().unwrap(), &wish).unwrap_err();
+        let wish = LinkOverrides::of(&["down"]).unwrap();
+        let error = carrier.set(&steering, &"a,z".parse::<LinkSelector>().unwrap(), &wish).unwrap_err();
         assert_eq!(error, "there is no cluster named \"z\": the topology has a, b");
         assert!(carrier.profile(&LinkId::Line("a".into(), "b".into())).unwrap().up);
     }

@@ -12,11 +12,11 @@ use std::process::{Command, Stdio};
 
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
-use springtide_runtime::topology::{LinkId, Site, Topology, line_row, stub_row};
+use springtide_runtime::topology::{LinkId, TopologyCluster, Topology, line_row, uplink_row};
 
 use crate::fabric::{self, FabricError, Port};
 use crate::place::{LineStatus, StubStatus};
-use crate::router::{Change, Counts, UnknownCluster, check, is_between, place_of};
+use crate::router::{RouterChange, RouterCounts, UnknownCluster, check, is_between, place_of};
 
 /// The script of the kernel back end.
 pub const SCRIPT: &str = include_str!("../../../netem-scripts/kernel.sh");
@@ -71,15 +71,15 @@ struct LineState {
 
 /// The links of the network.
 #[derive(Clone, Debug, PartialEq)]
-struct Links {
+struct KernelLinks {
     clusters: Vec<ClusterId>,
     lines: BTreeMap<(ClusterId, ClusterId), LineState>,
     stubs: BTreeMap<(ClusterId, bool), LinkProfile>,
 }
 
-impl Links {
+impl KernelLinks {
     fn of(topology: &Topology) -> Self {
-        let inside = |site: &Site| (site.name.clone(), site.name.clone(), site.inside.clone());
+        let inside = |site: &TopologyCluster| (site.name.clone(), site.name.clone(), site.inside.clone());
         let lines = topology.sites.iter().map(inside).chain(topology.lines.iter().cloned());
         let lines =
             lines.map(|(from, to, profile)| ((from, to), LineState { profile, cut: false }));
@@ -92,19 +92,19 @@ impl Links {
     }
 
     /// Applies a change, and adds the links that it concerns to `touched`.
-    fn change(&mut self, change: &Change, touched: &mut BTreeSet<LinkId>) {
+    fn change(&mut self, change: &RouterChange, touched: &mut BTreeSet<LinkId>) {
         match change {
-            Change::Line { from, to, profile } => {
+            RouterChange::Line { from, to, profile } => {
                 let line = LineState { profile: profile.clone(), cut: false };
                 let there = self.lines.entry((from.clone(), to.clone())).or_insert(line);
                 there.profile = profile.clone();
                 touched.insert(LinkId::Line(from.clone(), to.clone()));
             }
-            Change::Stub { cluster, up, profile } => {
+            RouterChange::Stub { cluster, up, profile } => {
                 self.stubs.insert((cluster.clone(), *up), profile.clone());
                 touched.insert(LinkId::Stub(cluster.clone(), *up));
             }
-            Change::Cut { a, b, cut } => {
+            RouterChange::Cut { a, b, cut } => {
                 for ((from, to), line) in &mut self.lines {
                     if is_between((a, b), (from, to)) {
                         line.cut = *cut;
@@ -123,7 +123,7 @@ impl Links {
             }
             LinkId::Stub(cluster, up) => {
                 let stub = self.stubs.get(&(cluster.clone(), *up));
-                stub.map(|profile| stub_row(cluster, *up, profile))
+                stub.map(|profile| uplink_row(cluster, *up, profile))
             }
         };
         touched.iter().filter_map(row).collect()
@@ -145,7 +145,7 @@ pub struct Kernel {
     core: Port,
     /// The file in which the script keeps its state.
     state: PathBuf,
-    links: Links,
+    links: KernelLinks,
     /// Whether a network is accepted that the kernel emulates in part.
     partial: bool,
     /// Deviations from the topology, a sentence each.
@@ -170,7 +170,7 @@ impl Kernel {
         let ports = topology.sites.iter().map(|site| fabric::bare(site.name.as_str()));
         let ports = ports.collect::<Result<Vec<_>, _>>()?;
         let core = fabric::bare(CORE)?;
-        let (name, links) = (name.to_owned(), Links::of(topology));
+        let (name, links) = (name.to_owned(), KernelLinks::of(topology));
         let mut kernel = Self { name, ports, core, state, links, partial, notes: Vec::new() };
         let (_, output) = kernel.script("up", &topology.table())?;
         kernel.notes = warnings(&output);
@@ -219,7 +219,7 @@ impl Kernel {
     /// # Errors
     /// A cluster is unknown, the script fails, or the kernel would emulate the changes only in part
     /// and `partial` is not set.
-    pub fn change(&mut self, changes: &[Change]) -> Result<Vec<String>, KernelError> {
+    pub fn change(&mut self, changes: &[RouterChange]) -> Result<Vec<String>, KernelError> {
         check(changes, self.links.clusters.iter())?;
         let (mut links, mut touched) = (self.links.clone(), BTreeSet::new());
         changes.iter().for_each(|change| links.change(change, &mut touched));
@@ -309,7 +309,7 @@ fn is_about(warning: &str, link: &LinkId) -> bool {
 
 /// Parses the counts of lines in the script's output: `# link FROM TO: N bytes, N packets, N
 /// dropped, N waiting`.
-fn parse_counts(output: &str) -> BTreeMap<(ClusterId, ClusterId), Counts> {
+fn parse_counts(output: &str) -> BTreeMap<(ClusterId, ClusterId), RouterCounts> {
     let of = |line: &str| {
         let (ends, counts) = line.strip_prefix("# link ")?.split_once(": ")?;
         let (from, to) = ends.split_once(' ')?;
@@ -317,7 +317,7 @@ fn parse_counts(output: &str) -> BTreeMap<(ClusterId, ClusterId), Counts> {
             counts.split(", ").filter_map(|part| part.split_once(' ')?.0.parse().ok());
         let (bytes, sent, lost) = (numbers.next()?, numbers.next()?, numbers.next()?);
         // A dropped packet is not among the sent ones.
-        Some(((from.into(), to.into()), Counts { packets: sent + lost, bytes, lost }))
+        Some(((from.into(), to.into()), RouterCounts { packets: sent + lost, bytes, lost }))
     };
     output.lines().filter_map(of).collect()
 }
@@ -335,15 +335,15 @@ mod tests {
             [[cluster]]\nname = \"a-side\"\nnodes = 2\nuplink = \"2MB/s\"\n\
             [[cluster]]\nname = \"b\"\n";
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text));
-        Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
+        Topology::from_config(&config.unwrap_or_else(|error| panic!("{error}")).value)
     }
 
     #[test]
     fn changes_become_rows_of_the_table() {
-        let mut links = Links::of(&topology());
+        let mut links = KernelLinks::of(&topology());
         let before = links.clone();
-        let cut = |cut| Change::Cut { a: "b".into(), b: "b".into(), cut };
-        let rows = |links: &mut Links, changes: &[&Change]| {
+        let cut = |cut| RouterChange::Cut { a: "b".into(), b: "b".into(), cut };
+        let rows = |links: &mut KernelLinks, changes: &[&RouterChange]| {
             let mut touched = BTreeSet::new();
             changes.iter().for_each(|change| links.change(change, &mut touched));
             links.rows(&touched)
@@ -354,7 +354,7 @@ mod tests {
         );
         // A new profile of a cut line keeps the cut, which can be lifted later.
         let profile = LinkProfile::default().delay(Duration::from_millis(5)).loss(0.25);
-        let line = Change::Line { from: "b".into(), to: "a-side".into(), profile };
+        let line = RouterChange::Line { from: "b".into(), to: "a-side".into(), profile };
         assert_eq!(rows(&mut links, &[&line]), "link b a-side 5000 0 1 - 100000 0\n");
         // The script gets each link once, even if several changes concern it.
         assert_eq!(
@@ -362,10 +362,10 @@ mod tests {
             "link a-side b 0 0 0 1000000 100000 0\nlink b a-side 5000 0 0.25 - 100000 0\n"
         );
         let closed = LinkProfile::default().up(false);
-        let stub = Change::Stub { cluster: "b".into(), up: false, profile: closed };
+        let stub = RouterChange::Stub { cluster: "b".into(), up: false, profile: closed };
         assert_eq!(rows(&mut links, &[&stub]), "downlink b 0 100000\n");
         assert_eq!(links.stubs.len(), before.stubs.len() + 1);
-        let unknown = [cut(true), Change::Cut { a: "b".into(), b: "c".into(), cut: true }];
+        let unknown = [cut(true), RouterChange::Cut { a: "b".into(), b: "c".into(), cut: true }];
         let error = check(&unknown, links.clusters.iter()).unwrap_err().to_string();
         assert_eq!(error, "there is no cluster named \"c\": the topology has a-side, b");
     }
@@ -378,7 +378,7 @@ mod tests {
         let counts = parse_counts(output);
         assert_eq!(counts.len(), 1);
         let found = counts[&("a".into(), "b".into())];
-        assert_eq!(found, Counts { packets: 5, bytes: 1500, lost: 2 });
+        assert_eq!(found, RouterCounts { packets: 5, bytes: 1500, lost: 2 });
         let output = "kernel.sh: warning: link a b: not modelled: delay 5 us\nsomething else\n";
         assert_eq!(warnings(output), ["link a b: not modelled: delay 5 us"]);
     }
@@ -399,7 +399,7 @@ mod tests {
             let (net, address) = (port.net.try_clone().unwrap(), address.to_owned());
             let bound = std::thread::spawn(move || {
                 use std::os::fd::AsFd;
-                crate::sys::enter(net.as_fd(), crate::sys::Space::Net).expect("it was made here");
+                crate::sys::enter(net.as_fd(), crate::sys::Namespace::Net).expect("it was made here");
                 std::net::UdpSocket::bind(address).expect("its own address")
             });
             bound.join().expect("no panic")
@@ -413,7 +413,7 @@ mod tests {
             far.recv_from(&mut buffer).map(|(len, from)| (len, from.to_string()))
         };
         assert_eq!(cross(b"there").unwrap(), (5, "10.77.1.2:4000".to_owned()));
-        let cut = |cut| [Change::Cut { a: "a-side".into(), b: "b".into(), cut }];
+        let cut = |cut| [RouterChange::Cut { a: "a-side".into(), b: "b".into(), cut }];
         kernel.change(&cut(true)).unwrap();
         far.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         assert!(cross(b"lost").is_err());
@@ -429,9 +429,9 @@ mod tests {
         let (from, to) = (ClusterId::from("a-side"), ClusterId::from("b"));
         let profile = kernel.profile(&LinkId::Line(from.clone(), to.clone())).unwrap();
         assert_eq!(profile.rate, Some(1_000_000));
-        let line = Change::Line { from, to, profile: profile.rate(2_000_000) };
+        let line = RouterChange::Line { from, to, profile: profile.rate(2_000_000) };
         kernel.change(&[&[line][..], &cut(false)].concat()).unwrap();
-        let unknown = [Change::Cut { a: "a-side".into(), b: "z".into(), cut: true }];
+        let unknown = [RouterChange::Cut { a: "a-side".into(), b: "z".into(), cut: true }];
         assert!(matches!(kernel.change(&unknown), Err(KernelError::Unknown(_))));
         drop(kernel);
         assert!(!state.exists());

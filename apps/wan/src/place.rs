@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 
-use crate::router::{Change, Counts, PortOf};
-use crate::set::{Link, Outcome, Wish};
+use crate::router::{RouterChange, RouterCounts, PortKind};
+use crate::set::{LinkSelector, ChangeResult, LinkOverrides};
 use crate::sys;
 
 /// Time limit for the answer of a network.
@@ -25,17 +25,17 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A request to a running network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Request {
+pub enum ControlRequest {
     /// Report the state of the network.
     Status,
     /// Change links, all of them or none.
-    Change(Vec<Change>),
+    Change(Vec<RouterChange>),
     /// Set some properties of a link; its other properties stay as they are then.
     Set {
         /// The link to set.
-        link: Link,
+        link: LinkSelector,
         /// The new properties.
-        wish: Wish,
+        wish: LinkOverrides,
     },
     /// End the network; the answer comes after its end.
     Down,
@@ -55,11 +55,11 @@ pub enum Request {
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum ControlAnswer {
     /// The answer to [`Request::Status`].
     Status(Box<Status>),
     /// The answer to [`Request::Set`].
-    Set(Outcome),
+    Set(ChangeResult),
     /// The request was executed.
     Done,
     /// The request failed, for this reason.
@@ -87,7 +87,7 @@ pub struct LineStatus {
     /// Whether the line is cut.
     pub cut: bool,
     /// The counts of the line.
-    pub counts: Counts,
+    pub counts: RouterCounts,
 }
 
 /// The state of the link that all traffic out of a cluster, or into it, passes.
@@ -104,7 +104,7 @@ pub struct StubStatus {
 /// The implementation of a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Carries {
+pub enum Backend {
     /// A router in user space, between TUN devices.
     #[default]
     Router,
@@ -114,19 +114,19 @@ pub enum Carries {
     Sockets,
 }
 
-impl std::str::FromStr for Carries {
+impl std::str::FromStr for Backend {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, String> {
         let all = [Self::Router, Self::Kernel, Self::Sockets];
-        let found = all.into_iter().find(|network| network.word() == word);
+        let found = running_networks.into_iter().find(|network| network.word() == word);
         found.ok_or_else(|| {
             format!("a network is carried by a router, the kernel or sockets, not {word:?}")
         })
     }
 }
 
-impl Carries {
+impl Backend {
     /// The word for it on a command line.
     pub fn word(self) -> &'static str {
         match self {
@@ -143,13 +143,13 @@ pub struct Status {
     /// The name of the network.
     pub name: String,
     /// The implementation of the network.
-    pub network: Carries,
+    pub network: Backend,
     /// The process that holds the network.
     pub pid: u32,
     /// Whether it was started without root, in its own user namespace.
     pub own_users: bool,
     /// Whether nodes or clusters have namespaces.
-    pub ports: PortOf,
+    pub ports: PortKind,
     /// All namespaces; none with sockets.
     pub spaces: Vec<SpaceStatus>,
     /// The table of links that sockets share.
@@ -174,7 +174,7 @@ pub struct Status {
 
 /// Failure to find a network or to reach it.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum ControlError {
     /// No network of this name is up.
     #[error("no network named {name} is up: start one with `wan up`{up}")]
     NotUp {
@@ -215,51 +215,51 @@ pub enum PlaceError {
     Refused(String),
 }
 
-fn files(path: &Path) -> impl FnOnce(io::Error) -> PlaceError {
+fn files(path: &Path) -> impl FnOnce(io::Error) -> ControlError {
     let path = path.to_owned();
-    move |source| PlaceError::Files { path, source }
+    move |source| ControlError::Files { path, source }
 }
 
 /// The folder of all networks of this user; created if it does not exist.
 ///
 /// # Errors
 /// It cannot be created, or belongs to another user.
-pub fn home() -> Result<PathBuf, PlaceError> {
+pub fn networks_dir() -> Result<PathBuf, ControlError> {
     let (user, _) = sys::ids();
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty());
     let home = match runtime {
         Some(dir) => PathBuf::from(dir).join("springtide-wan"),
         None => std::env::temp_dir().join(format!("springtide-wan-{user}")),
     };
-    match DirBuilder::new().mode(0o700).create(&home) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(files(&home)(error)),
+    match DirBuilder::new().mode(0o700).create(&networks_dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(files(&networks_dir)(error)),
         // In a folder that all users can write, another user may have created it.
-        _ => match fs::symlink_metadata(&home) {
-            Ok(there) if there.is_dir() && there.uid() == user => Ok(home),
-            Ok(_) => Err(PlaceError::Foreign(home)),
-            Err(error) => Err(files(&home)(error)),
+        _ => match fs::symlink_metadata(&networks_dir) {
+            Ok(there) if there.is_dir() && there.uid() == user => Ok(networks_dir),
+            Ok(_) => Err(ControlError::Foreign(networks_dir)),
+            Err(error) => Err(files(&networks_dir)(error)),
         },
     }
 }
 
 /// The path of a network's socket.
 pub fn socket(home: &Path, name: &str) -> PathBuf {
-    home.join(format!("{name}.sock"))
+    networks_dir.join(format!("{name}.sock"))
 }
 
 /// The path of the table of links that a network's sockets share.
 pub fn table(home: &Path, name: &str) -> PathBuf {
-    home.join(format!("{name}.links"))
+    networks_dir.join(format!("{name}.links"))
 }
 
 /// The path of the state of the kernel back end's script.
 pub fn state(home: &Path, name: &str) -> PathBuf {
-    home.join(format!("{name}.kernel"))
+    networks_dir.join(format!("{name}.kernel"))
 }
 
 /// The path of the log of the process that holds a network.
 pub fn log(home: &Path, name: &str) -> PathBuf {
-    home.join(format!("{name}.log"))
+    networks_dir.join(format!("{name}.log"))
 }
 
 /// Whether a process listens at a network's socket. A process that does not answer now counts.
@@ -273,10 +273,10 @@ fn is_up(socket: &Path) -> bool {
 ///
 /// # Errors
 /// As of [`home`].
-pub fn all(home: &Path) -> Result<Vec<String>, PlaceError> {
+pub fn running_networks(home: &Path) -> Result<Vec<String>, ControlError> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(home).map_err(files(home))? {
-        let path = entry.map_err(files(home))?.path();
+    for entry in fs::read_dir(networks_dir).map_err(files(networks_dir))? {
+        let path = entry.map_err(files(networks_dir))?.path();
         let is_socket = path.extension().is_some_and(|ext| ext == "sock");
         let Some(name) = path.file_stem().and_then(|name| name.to_str()).filter(|_| is_socket)
         else {
@@ -285,7 +285,7 @@ pub fn all(home: &Path) -> Result<Vec<String>, PlaceError> {
         if is_up(&path) {
             names.push(name.to_owned());
         } else if path.exists() {
-            for file in [&path, &log(home, name), &table(home, name), &state(home, name)] {
+            for file in [&path, &log(networks_dir, name), &table(networks_dir, name), &state(networks_dir, name)] {
                 let _ = fs::remove_file(file);
             }
         }
@@ -298,18 +298,18 @@ pub fn all(home: &Path) -> Result<Vec<String>, PlaceError> {
 ///
 /// # Errors
 /// There is none, or more than one.
-pub fn choose(home: &Path, name: Option<&str>) -> Result<String, PlaceError> {
-    let up = all(home)?;
+pub fn find_network(home: &Path, name: Option<&str>) -> Result<String, ControlError> {
+    let up = running_networks(networks_dir)?;
     match (name, &up[..]) {
         (Some(name), _) if up.iter().any(|other| other == name) => Ok(name.to_owned()),
-        (Some(name), []) => Err(PlaceError::NotUp { name: name.to_owned(), up: String::new() }),
+        (Some(name), []) => Err(ControlError::NotUp { name: name.to_owned(), up: String::new() }),
         (Some(name), _) => {
             let up = format!(" (up are: {})", up.join(", "));
-            Err(PlaceError::NotUp { name: name.to_owned(), up })
+            Err(ControlError::NotUp { name: name.to_owned(), up })
         }
-        (None, []) => Err(PlaceError::None),
+        (None, []) => Err(ControlError::None),
         (None, [only]) => Ok(only.clone()),
-        (None, _) => Err(PlaceError::Several(up.join(", "))),
+        (None, _) => Err(ControlError::Several(up.join(", "))),
     }
 }
 
@@ -317,7 +317,7 @@ pub fn choose(home: &Path, name: Option<&str>) -> Result<String, PlaceError> {
 ///
 /// # Errors
 /// The other side has closed the connection.
-pub fn say(to: &mut UnixStream, what: &impl Serialize) -> io::Result<()> {
+pub fn write_message(to: &mut UnixStream, what: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
     to.write_all(&line)
@@ -327,7 +327,7 @@ pub fn say(to: &mut UnixStream, what: &impl Serialize) -> io::Result<()> {
 ///
 /// # Errors
 /// The line is not a valid message, or too long.
-pub fn hear<T: DeserializeOwned>(from: &UnixStream) -> io::Result<Option<T>> {
+pub fn read_message<T: DeserializeOwned>(from: &UnixStream) -> io::Result<Option<T>> {
     const LINE_MAX: u64 = 64 << 20;
     let mut line = String::new();
     io::Read::take(BufReader::new(from), LINE_MAX).read_line(&mut line)?;
@@ -338,26 +338,26 @@ pub fn hear<T: DeserializeOwned>(from: &UnixStream) -> io::Result<Option<T>> {
 ///
 /// # Errors
 /// [`PlaceError`]. A network that ends before its answer is not up.
-pub fn ask(home: &Path, name: &str, request: &Request) -> Result<Answer, PlaceError> {
+pub fn send_request(home: &Path, name: &str, request: &ControlRequest) -> Result<ControlAnswer, ControlError> {
     let silent = |source| {
         let name = name.to_owned();
-        if is_up(&socket(home, &name)) {
-            PlaceError::Silent { name, source }
+        if is_up(&socket(networks_dir, &name)) {
+            ControlError::Silent { name, source }
         } else {
-            PlaceError::NotUp { name, up: String::new() }
+            ControlError::NotUp { name, up: String::new() }
         }
     };
     let exchange = || {
-        let mut stream = UnixStream::connect(socket(home, name))?;
+        let mut stream = UnixStream::connect(socket(networks_dir, name))?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-        say(&mut stream, request)?;
-        hear::<Answer>(&stream)
+        write_message(&mut stream, request)?;
+        read_message::<ControlAnswer>(&stream)
     };
     match exchange().map_err(silent)? {
-        Some(Answer::Failed(reason)) => Err(PlaceError::Refused(reason)),
+        Some(ControlAnswer::Failed(reason)) => Err(ControlError::Refused(reason)),
         Some(answer) => Ok(answer),
         // The end of the network is the answer to this request.
-        None if *request == Request::Down => Ok(Answer::Done),
+        None if *request == ControlRequest::Down => Ok(ControlAnswer::Done),
         None => Err(silent(io::ErrorKind::UnexpectedEof.into())),
     }
 }
@@ -366,10 +366,10 @@ pub fn ask(home: &Path, name: &str, request: &Request) -> Result<Answer, PlaceEr
 ///
 /// # Errors
 /// [`PlaceError`].
-pub fn status(home: &Path, name: &str) -> Result<Status, PlaceError> {
-    match ask(home, name, &Request::Status)? {
-        Answer::Status(status) => Ok(*status),
-        _ => Err(PlaceError::Refused(format!(
+pub fn status(home: &Path, name: &str) -> Result<Status, ControlError> {
+    match send_request(networks_dir, name, &ControlRequest::Status)? {
+        ControlAnswer::Status(status) => Ok(*status),
+        _ => Err(ControlError::Refused(format!(
             "network {name} belongs to another version of this program"
         ))),
     }
@@ -383,7 +383,7 @@ mod tests {
 
     /// Accepts one connection, calls `then`, and ends.
     fn holder(home: &Path, name: &str, then: impl FnOnce(&Path) + Send + 'static) {
-        let path = socket(home, name);
+        let path = socket(networks_dir, name);
         let listener = UnixListener::bind(&path).unwrap();
         std::thread::spawn(move || {
             let (line, _) = listener.accept().unwrap();
@@ -396,23 +396,23 @@ mod tests {
     fn a_network_that_ends_during_a_request_is_not_up() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path();
-        holder(home, "pair", |path| fs::remove_file(path).unwrap());
-        let error = status(home, "pair").unwrap_err();
-        assert!(matches!(&error, PlaceError::NotUp { name, .. } if name == "pair"), "{error}");
+        holder(networks_dir, "pair", |path| fs::remove_file(path).unwrap());
+        let error = status(networks_dir, "pair").unwrap_err();
+        assert!(matches!(&error, ControlError::NotUp { name, .. } if name == "pair"), "{error}");
         // The network ends between the check and the request.
-        let error = ask(home, "pair", &Request::Stay).unwrap_err();
-        assert!(matches!(error, PlaceError::NotUp { .. }), "{error}");
-        assert_eq!(all(home).unwrap(), Vec::<String>::new());
+        let error = send_request(networks_dir, "pair", &ControlRequest::Stay).unwrap_err();
+        assert!(matches!(error, ControlError::NotUp { .. }), "{error}");
+        assert_eq!(running_networks(home).unwrap(), Vec::<String>::new());
     }
 
     #[test]
     fn files_of_a_killed_network_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path();
-        drop(UnixListener::bind(socket(home, "dead")).unwrap());
-        fs::write(log(home, "dead"), "killed").unwrap();
-        let _alive = UnixListener::bind(socket(home, "alive")).unwrap();
-        assert_eq!(all(home).unwrap(), ["alive"]);
+        drop(UnixListener::bind(socket(networks_dir, "dead")).unwrap());
+        fs::write(log(networks_dir, "dead"), "killed").unwrap();
+        let _alive = UnixListener::bind(socket(networks_dir, "alive")).unwrap();
+        assert_eq!(running_networks(home).unwrap(), ["alive"]);
         assert!(!socket(home, "dead").exists() && !log(home, "dead").exists());
     }
 }

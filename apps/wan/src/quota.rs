@@ -26,7 +26,7 @@ const PREFIX: &str = "springtide-";
 
 /// The mechanism that limits a thread to a share of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum QuotaKind {
     /// The `cpu` controller of control groups, version 1.
     V1,
     /// The `cpu` controller of control groups, version 2, with threads.
@@ -36,7 +36,7 @@ pub enum Kind {
     Duty,
 }
 
-impl Kind {
+impl QuotaKind {
     /// A short description for users.
     pub fn word(self) -> &'static str {
         match self {
@@ -49,8 +49,8 @@ impl Kind {
 
 /// A place in the hierarchy of control groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
-    kind: Kind,
+struct ControlGroup {
+    kind: QuotaKind,
     /// The group in which new groups can be created.
     root: PathBuf,
     /// The group of this process.
@@ -62,7 +62,7 @@ struct Place {
 ///
 /// Each has the path of this process's group, and the mount. Inside a container the path need not
 /// exist below the mount; then the mount is used.
-fn mounted(mounts: &str, own: &str) -> Vec<(Kind, [PathBuf; 2])> {
+fn mounted(mounts: &str, own: &str) -> Vec<(QuotaKind, [PathBuf; 2])> {
     let mount = |line: &str| -> Option<(PathBuf, String, String)> {
         let mut words = line.split(' ').skip(1);
         let at = words.next()?.replace("\\040", " ");
@@ -79,9 +79,9 @@ fn mounted(mounts: &str, own: &str) -> Vec<(Kind, [PathBuf; 2])> {
     let mut found = Vec::new();
     for (at, kind, options) in mounts.lines().filter_map(mount) {
         if kind == "cgroup" && options.split(',').any(|option| option == "cpu") {
-            found.insert(0, (Kind::V1, [at.join(own("cpu")), at]));
+            found.insert(0, (QuotaKind::V1, [at.join(own("cpu")), at]));
         } else if kind == "cgroup2" {
-            found.push((Kind::V2, [at.join(own("")), at]));
+            found.push((QuotaKind::V2, [at.join(own("")), at]));
         }
     }
     found
@@ -91,12 +91,12 @@ fn mounted(mounts: &str, own: &str) -> Vec<(Kind, [PathBuf; 2])> {
 ///
 /// In version 2, only a group without processes can pass its controllers on, except the root. So
 /// new groups lie next to this process's group or above it, where the user or root may create some.
-fn places(mounts: &str, own: &str) -> Vec<Place> {
+fn places(mounts: &str, own: &str) -> Vec<ControlGroup> {
     let all = mounted(mounts, own).into_iter().flat_map(|(kind, [inside, at])| {
         let home = if inside.is_dir() { inside } else { at.clone() };
-        let above = if kind == Kind::V2 { usize::MAX } else { 1 };
+        let above = if kind == QuotaKind::V2 { usize::MAX } else { 1 };
         let roots = home.ancestors().take(above).take_while(|root| root.starts_with(&at));
-        let place = |root: &Path| Place { kind, root: root.to_owned(), home: home.clone() };
+        let place = |root: &Path| ControlGroup { kind, root: root.to_owned(), home: home.clone() };
         roots.map(place).collect::<Vec<_>>()
     });
     all.collect()
@@ -104,7 +104,7 @@ fn places(mounts: &str, own: &str) -> Vec<Place> {
 
 /// Candidates for the version 1 processor group of this process, from the same two files.
 pub fn processor_groups(mounts: &str, own: &str) -> Vec<PathBuf> {
-    let first = mounted(mounts, own).into_iter().find(|(kind, _)| *kind == Kind::V1);
+    let first = mounted(mounts, own).into_iter().find(|(kind, _)| *kind == QuotaKind::V1);
     first.map_or_else(Vec::new, |(_, places)| places.into())
 }
 
@@ -164,7 +164,7 @@ fn carry_over(file: &Path, quota: u64) {
 /// The control groups or share files of this process.
 #[derive(Debug)]
 pub struct Quotas {
-    kind: Kind,
+    kind: QuotaKind,
     /// The folder of all groups or share files.
     root: PathBuf,
     /// The original group of this process.
@@ -191,9 +191,9 @@ impl Quotas {
         Err(reason.unwrap_or(QuotaError::None))
     }
 
-    fn at(place: &Place) -> Result<Self, QuotaError> {
-        let Place { kind, root, home } = place;
-        if *kind == Kind::V2 {
+    fn at(place: &ControlGroup) -> Result<Self, QuotaError> {
+        let ControlGroup { kind, root, home } = place;
+        if *kind == QuotaKind::V2 {
             let controllers = |file: &str| {
                 let path = root.join(file);
                 let found = fs::read_to_string(&path);
@@ -222,14 +222,14 @@ impl Quotas {
     fn prepare(&self) -> Result<(), QuotaError> {
         let (net, nodes) = (self.root.join("net"), self.root.join("nodes"));
         match self.kind {
-            Kind::V1 => {
+            QuotaKind::V1 => {
                 write(&self.root.join("cpu.shares"), &NET_WEIGHT.to_string())?;
                 for (group, weight) in [(&net, NET_WEIGHT), (&nodes, COMPUTE_WEIGHT)] {
                     make(group)?;
                     write(&group.join("cpu.shares"), &weight.to_string())?;
                 }
             }
-            Kind::V2 => {
+            QuotaKind::V2 => {
                 // In version 2, a process can have threads in several groups only below one domain.
                 let pass_on = |group: &Path| write(&group.join(SUBTREE_CONTROL), "+cpu");
                 let last = self.root.join("last");
@@ -243,7 +243,7 @@ impl Quotas {
                 write(&nodes.join("cpu.weight"), "1000")?;
                 pass_on(&nodes)?;
             }
-            Kind::Duty => {}
+            QuotaKind::Duty => {}
         }
         Ok(())
     }
@@ -252,14 +252,14 @@ impl Quotas {
     ///
     /// # Errors
     /// The folder cannot be created.
-    pub fn by_duty(folder: &Path) -> Result<Self, QuotaError> {
+    pub fn by_share_files(folder: &Path) -> Result<Self, QuotaError> {
         let root = folder.join("shares");
         make(&root)?;
-        Ok(Self { kind: Kind::Duty, root, home: folder.to_owned() })
+        Ok(Self { kind: QuotaKind::Duty, root, home: folder.to_owned() })
     }
 
     /// The mechanism of the limits.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> QuotaKind {
         self.kind
     }
 
@@ -267,10 +267,10 @@ impl Quotas {
     ///
     /// # Errors
     /// The system does not allow it.
-    pub fn take_in(&self, pid: u32) -> Result<(), QuotaError> {
+    pub fn move_process(&self, pid: u32) -> Result<(), QuotaError> {
         match self.kind {
-            Kind::V1 => write(&self.root.join("net/cgroup.procs"), &pid.to_string()),
-            Kind::V2 => {
+            QuotaKind::V1 => write(&self.root.join("net/cgroup.procs"), &pid.to_string()),
+            QuotaKind::V2 => {
                 write(&self.root.join("cgroup.procs"), &pid.to_string())?;
                 let tasks = fs::read_dir(format!("/proc/{pid}/task"));
                 for task in tasks.into_iter().flatten().flatten() {
@@ -279,16 +279,16 @@ impl Quotas {
                 }
                 Ok(())
             }
-            Kind::Duty => Ok(()),
+            QuotaKind::Duty => Ok(()),
         }
     }
 
     /// The group of threads with the lowest priority.
-    pub fn aside(&self) -> Aside {
-        Aside(match self.kind {
-            Kind::V1 => Some(self.home.join("tasks")),
-            Kind::V2 => Some(self.root.join("last/cgroup.threads")),
-            Kind::Duty => None,
+    pub fn idle_group(&self) -> IdleGroup {
+        IdleGroup(match self.kind {
+            QuotaKind::V1 => Some(self.home.join("tasks")),
+            QuotaKind::V2 => Some(self.root.join("last/cgroup.threads")),
+            QuotaKind::Duty => None,
         })
     }
 
@@ -309,7 +309,7 @@ impl Quotas {
         // itself.
         let (quota, period) = quota(share * f64::from(threads));
         match self.kind {
-            Kind::V1 => {
+            QuotaKind::V1 => {
                 let group = self.root.join("nodes").join(node);
                 make(&group)?;
                 carry_over(&group.join("cpu.cfs_burst_us"), 0);
@@ -319,7 +319,7 @@ impl Quotas {
                 carry_over(&group.join("cpu.cfs_burst_us"), quota);
                 Ok(("cgroup", group))
             }
-            Kind::V2 => {
+            QuotaKind::V2 => {
                 let group = self.root.join("nodes").join(node);
                 let is_new = !group.exists();
                 make(&group)?;
@@ -331,7 +331,7 @@ impl Quotas {
                 carry_over(&group.join("cpu.max.burst"), quota);
                 Ok(("cgroup", group))
             }
-            Kind::Duty => {
+            QuotaKind::Duty => {
                 let (file, new) = (self.root.join(node), self.root.join(format!("{node}.new")));
                 write(&new, &format!("{share}\n"))?;
                 fs::rename(&new, &file)
@@ -343,16 +343,16 @@ impl Quotas {
 
     /// The groups that are left if this process is killed.
     pub fn groups(&self) -> Vec<PathBuf> {
-        if self.kind == Kind::Duty { Vec::new() } else { vec![self.root.clone()] }
+        if self.kind == QuotaKind::Duty { Vec::new() } else { vec![self.root.clone()] }
     }
 }
 
 /// The group for threads with the lowest priority; it lies outside of this process's groups, which
 /// precede others.
 #[derive(Clone, Debug)]
-pub struct Aside(Option<PathBuf>);
+pub struct IdleGroup(Option<PathBuf>);
 
-impl Aside {
+impl IdleGroup {
     /// Moves the calling thread to the group.
     ///
     /// # Errors
@@ -366,8 +366,8 @@ impl Aside {
 impl Drop for Quotas {
     fn drop(&mut self) {
         match self.kind {
-            Kind::Duty => drop(fs::remove_dir_all(&self.root)),
-            Kind::V1 | Kind::V2 => {
+            QuotaKind::Duty => drop(fs::remove_dir_all(&self.root)),
+            QuotaKind::V1 | QuotaKind::V2 => {
                 // This process may be in the group.
                 let _ = fs::write(self.home.join("cgroup.procs"), std::process::id().to_string());
                 remove(&self.root);
@@ -425,9 +425,9 @@ mod tests {
             cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n";
         let found = places(mounts, "4:cpu,cpuacct:/no/such/group\n0::/\n");
         let at =
-            |kind, root: &str, home: &str| Place { kind, root: root.into(), home: home.into() };
+            |kind, root: &str, home: &str| ControlGroup { kind, root: root.into(), home: home.into() };
         let (first, second) = ("/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/unified/");
-        assert_eq!(found, [at(Kind::V1, first, first), at(Kind::V2, second, second)]);
+        assert_eq!(found, [at(QuotaKind::V1, first, first), at(QuotaKind::V2, second, second)]);
         assert_eq!(places("proc /proc proc rw 0 0\n", ""), []);
         // In version 2, also the ancestors of the process's group.
         let dir = tempfile::tempdir().unwrap();
@@ -435,7 +435,7 @@ mod tests {
         let [slice, scope] = ["user.slice", "user.slice/x.scope"].map(|at| format!("{top}/{at}"));
         fs::create_dir_all(&scope).unwrap();
         let found = places(&format!("cgroup2 {top} cgroup2 rw 0 0\n"), "0::/user.slice/x.scope\n");
-        assert_eq!(found, [&scope, &slice, top].map(|root| at(Kind::V2, root, &scope)));
+        assert_eq!(found, [&scope, &slice, top].map(|root| at(QuotaKind::V2, root, &scope)));
     }
 
     /// Only the owner of a version 2 group may change whether it passes controllers on.
@@ -446,7 +446,7 @@ mod tests {
         fs::create_dir(&home).unwrap();
         fs::write(top.join("cgroup.controllers"), "cpu memory\n").unwrap();
         fs::write(top.join(SUBTREE_CONTROL), "memory\n").unwrap();
-        let place = Place { kind: Kind::V2, root: top.clone(), home };
+        let place = ControlGroup { kind: QuotaKind::V2, root: top.clone(), home };
         assert!(matches!(Quotas::at(&place), Err(QuotaError::NotPassedOn(root)) if root == top));
         assert_eq!(fs::read_to_string(top.join(SUBTREE_CONTROL)).unwrap(), "memory\n");
         fs::write(top.join("cgroup.controllers"), "memory\n").unwrap();
@@ -458,8 +458,8 @@ mod tests {
     #[test]
     fn share_files_replace_missing_groups() {
         let dir = tempfile::tempdir().unwrap();
-        let quotas = Quotas::by_duty(dir.path()).unwrap();
-        assert_eq!(quotas.kind(), Kind::Duty);
+        let quotas = Quotas::by_share_files(dir.path()).unwrap();
+        assert_eq!(quotas.kind(), QuotaKind::Duty);
         let (key, file) = quotas.set("ams-1", 0.04, 1).unwrap();
         assert_eq!(key, "share_file");
         assert_eq!(fs::read_to_string(&file).unwrap(), "0.04\n");

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::{LinkProfile, Path, Paths};
-use springtide_runtime::topology::{LinkId, Site, Topology};
+use springtide_runtime::topology::{LinkId, TopologyCluster, Topology};
 
 /// The maximum number of packets under way; more are dropped and counted, however long a queue a
 /// file demands.
@@ -24,7 +24,7 @@ pub type Port = usize;
 /// Whether each node has a port, or each cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PortOf {
+pub enum PortKind {
     /// Each node has a port, so that packets inside a cluster pass the router too.
     Node,
     /// The nodes of a cluster share a port, so that packets inside it never reach the router.
@@ -33,7 +33,7 @@ pub enum PortOf {
 
 /// Counts of packets from one cluster to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct RouterCounts {
     /// Packets that were offered.
     pub packets: u64,
     /// Bytes of these packets, IP headers included.
@@ -70,7 +70,7 @@ impl Ord for QueuedPacket {
 struct LinkState {
     path: Path,
     cut: bool,
-    counts: Counts,
+    counts: RouterCounts,
 }
 
 /// A packet that is due.
@@ -87,7 +87,7 @@ pub struct Due {
 /// A change of the network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
+pub enum RouterChange {
     /// Sets the line from a cluster to another, or inside one.
     Line {
         /// The cluster of the senders.
@@ -118,7 +118,7 @@ pub enum Change {
     },
 }
 
-impl Change {
+impl RouterChange {
     /// The two clusters of a change, or one of them twice.
     fn clusters(&self) -> [&ClusterId; 2] {
         match self {
@@ -130,10 +130,10 @@ impl Change {
 
 /// Checks that all clusters that the changes name exist.
 pub(crate) fn check<'a>(
-    changes: &[Change],
+    changes: &[RouterChange],
     known: impl Iterator<Item = &'a ClusterId> + Clone,
 ) -> Result<(), UnknownCluster> {
-    let mut names = changes.iter().flat_map(Change::clusters);
+    let mut names = changes.iter().flat_map(RouterChange::clusters);
     names.try_for_each(|name| place_of(name, known.clone()).map(drop))
 }
 
@@ -178,20 +178,20 @@ pub struct Router {
 
 impl Router {
     /// Creates a router for a topology; losses and jitter follow from `seed`.
-    pub fn new(topology: Topology, ports: PortOf, seed: u64) -> Self {
+    pub fn new(topology: Topology, ports: PortKind, seed: u64) -> Self {
         let mut paths = topology.paths(seed);
         let (mut port_site, mut by_address) = (Vec::new(), BTreeMap::new());
         for (at, site) in topology.sites.iter().enumerate() {
-            if ports == PortOf::Cluster {
+            if ports == PortKind::Cluster {
                 port_site.push(at);
             }
             for node in 1..=site.nodes {
-                if ports == PortOf::Node {
+                if ports == PortKind::Node {
                     port_site.push(at);
                 }
                 by_address.insert((site.number, node), port_site.len() - 1);
             }
-            if ports == PortOf::Cluster {
+            if ports == PortKind::Cluster {
                 // The address of the interface itself, for sockets that are not bound to a node's
                 // address.
                 by_address.insert((site.number, GATE), port_site.len() - 1);
@@ -201,7 +201,7 @@ impl Router {
         for (from, a) in topology.sites.iter().enumerate() {
             for (to, b) in topology.sites.iter().enumerate() {
                 let path = paths.path(&(a.name.clone(), b.name.clone()));
-                links.insert((from, to), LinkState { path, cut: false, counts: Counts::default() });
+                links.insert((from, to), LinkState { path, cut: false, counts: RouterCounts::default() });
             }
         }
         let (in_flight, seq, unroutable) = (BinaryHeap::new(), 0, 0);
@@ -291,24 +291,24 @@ impl Router {
     ///
     /// # Errors
     /// The change names an unknown cluster; nothing changes.
-    pub fn change(&mut self, change: &Change, now: Duration) -> Result<(), UnknownCluster> {
+    pub fn change(&mut self, change: &RouterChange, now: Duration) -> Result<(), UnknownCluster> {
         let place = |name: &ClusterId| place_of(name, self.clusters());
         match change {
-            Change::Line { from, to, profile } => {
+            RouterChange::Line { from, to, profile } => {
                 place(from)?;
                 place(to)?;
                 self.paths.set_line(&(from.clone(), to.clone()), profile.clone(), now);
             }
-            Change::Stub { cluster, up, profile } => {
+            RouterChange::Stub { cluster, up, profile } => {
                 place(cluster)?;
-                self.paths.set_stub(cluster, *up, profile.clone(), now);
+                self.paths.set_access_link(cluster, *up, profile.clone(), now);
                 // There may have been no such link.
                 for ((from, to), link) in &mut self.links {
                     let [from, to] = [from, to].map(|at| self.topology.sites[*at].name.clone());
                     link.path = self.paths.path(&(from, to));
                 }
             }
-            Change::Cut { a, b, cut } => {
+            RouterChange::Cut { a, b, cut } => {
                 let (a, b) = (place(a)?, place(b)?);
                 for ((from, to), link) in &mut self.links {
                     if is_between((&a, &b), (from, to)) {
@@ -321,7 +321,7 @@ impl Router {
     }
 
     /// The counts by cluster of the sender and of the receiver, without empty ones.
-    pub fn counts(&self) -> Vec<(&Site, &Site, Counts)> {
+    pub fn counts(&self) -> Vec<(&TopologyCluster, &TopologyCluster, RouterCounts)> {
         let of = |at: &usize| &self.topology.sites[*at];
         let some = self.links.iter().filter(|(_, link)| link.counts.packets > 0);
         some.map(|((from, to), link)| (of(from), of(to), link.counts)).collect()
@@ -330,7 +330,7 @@ impl Router {
     /// All lines: source, destination, profile, whether it is cut, and counts.
     pub fn lines(
         &self,
-    ) -> impl Iterator<Item = (&ClusterId, &ClusterId, &LinkProfile, bool, Counts)> {
+    ) -> impl Iterator<Item = (&ClusterId, &ClusterId, &LinkProfile, bool, RouterCounts)> {
         self.links.iter().filter_map(|((from, to), link)| {
             let [from, to] = [from, to].map(|at| &self.topology.sites[*at].name);
             let profile = self.paths.line_profile(&(from.clone(), to.clone()))?;
@@ -340,7 +340,7 @@ impl Router {
 
     /// The limited uplinks (true) and downlinks.
     pub fn stubs(&self) -> impl Iterator<Item = (&ClusterId, bool, &LinkProfile)> {
-        self.paths.stub_profiles()
+        self.paths.access_link_profiles()
     }
 
     /// The number of IPv4 packets with an unknown destination.
@@ -368,7 +368,7 @@ mod tests {
 
     fn topology(text: &str) -> Topology {
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text));
-        Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
+        Topology::from_config(&config.unwrap_or_else(|error| panic!("{error}")).value)
     }
 
     fn two() -> Topology {
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn packets_arrive_at_their_links_time_and_their_addresss_port() {
-        for (ports, count, port) in [(PortOf::Node, 4, 3), (PortOf::Cluster, 2, 1)] {
+        for (ports, count, port) in [(PortKind::Node, 4, 3), (PortKind::Cluster, 2, 1)] {
             let mut router = Router::new(two(), ports, 1);
             assert_eq!(router.ports(), count);
             assert!(router.accept(0, packet([10, 77, 2, 2], 1000), Duration::ZERO));
@@ -410,18 +410,18 @@ mod tests {
             assert_eq!((router.unroutable(), router.in_flight()), (4, 0));
         }
         // Packets inside a cluster pass the router too if each node has a port.
-        let mut router = Router::new(two(), PortOf::Node, 1);
+        let mut router = Router::new(two(), PortKind::Node, 1);
         assert!(router.accept(0, packet([10, 77, 1, 2], 1000), Duration::ZERO));
         assert_eq!(router.due(MS).map(|due| (due.to, due.at)), Some((1, MS / 20)));
     }
 
     #[test]
     fn a_full_queue_drops_and_a_cut_lets_nothing_through() {
-        let mut router = Router::new(two(), PortOf::Cluster, 1);
+        let mut router = Router::new(two(), PortKind::Cluster, 1);
         let to_b = || packet([10, 77, 2, 1], 1000);
         let taken = (0..20).filter(|_| router.accept(0, to_b(), Duration::ZERO)).count();
         assert_eq!(taken, 10);
-        let cut = |a: &str, b: &str, cut| Change::Cut { a: a.into(), b: b.into(), cut };
+        let cut = |a: &str, b: &str, cut| RouterChange::Cut { a: a.into(), b: b.into(), cut };
         router.change(&cut("b", "a", true), MS).unwrap();
         assert!(!router.accept(0, to_b(), 1000 * MS));
         router.change(&cut("b", "a", false), MS).unwrap();
@@ -431,16 +431,16 @@ mod tests {
         router.change(&cut("b", "b", false), MS).unwrap();
         assert!(router.accept(0, to_b(), 1000 * MS));
         let counts = router.counts();
-        assert_eq!(counts[0].2, Counts { packets: 23, bytes: 23_000, lost: 12 });
+        assert_eq!(counts[0].2, RouterCounts { packets: 23, bytes: 23_000, lost: 12 });
         let error = router.change(&cut("b", "c", true), MS).unwrap_err().to_string();
         assert_eq!(error, "there is no cluster named \"c\": the topology has a, b");
     }
 
     #[test]
     fn a_later_uplink_lies_on_all_paths_out() {
-        let mut router = Router::new(two(), PortOf::Cluster, 1);
+        let mut router = Router::new(two(), PortKind::Cluster, 1);
         let profile = LinkProfile::default().rate(100_000).queue(100_000);
-        let stub = Change::Stub { cluster: "a".into(), up: true, profile };
+        let stub = RouterChange::Stub { cluster: "a".into(), up: true, profile };
         router.change(&stub, Duration::ZERO).unwrap();
         assert!(router.accept(0, packet([10, 77, 2, 1], 1000), Duration::ZERO));
         assert_eq!(router.next_at(), Some(21 * MS));
@@ -460,7 +460,7 @@ mod tests {
                 (0usize..4, 1u8..4, 0u8..4, 20usize..1500, 0u64..3000), 1..200
             )
         ) {
-            let mut router = Router::new(two(), PortOf::Node, 7);
+            let mut router = Router::new(two(), PortKind::Node, 7);
             let (mut now, mut taken, mut left, mut last) = (Duration::ZERO, 0, 0, Duration::ZERO);
             for (from, cluster, node, len, pause_us) in sent {
                 now += Duration::from_micros(pause_us);

@@ -9,23 +9,23 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::config::{Line, Rate, Time, Whole, allowed_delay, allowed_share, profile};
+use springtide_runtime::config::{LinkProperties, ByteRate, Time, BoundedInt, allowed_delay, allowed_share, profile};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::topology::{
-    Flap, LinkId, Topology, directions, limited, uplink, usual_queue,
+    LinkFlap, LinkId, Topology, directions, limited, uplink, usual_queue,
 };
 
-use crate::place::Carries;
-use crate::router::{Change, PortOf, UnknownCluster};
+use crate::place::Backend;
+use crate::router::{RouterChange, PortKind, UnknownCluster};
 
 /// The range of a queue, as in files.
-type Queue = Whole<1500, 4_000_000_000>;
+type QueueRange = BoundedInt<1500, 4_000_000_000>;
 
 /// The link to change, as users write it: `A,B`, `A>B`, `A`, `A>` or `>A`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Link {
+pub enum LinkSelector {
     /// The line between two clusters, or inside one if both are the same.
     Line {
         /// The cluster of the senders.
@@ -46,7 +46,7 @@ pub enum Link {
     },
 }
 
-impl FromStr for Link {
+impl FromStr for LinkSelector {
     type Err = SetError;
 
     fn from_str(text: &str) -> Result<Self, SetError> {
@@ -65,7 +65,7 @@ impl FromStr for Link {
     }
 }
 
-impl Link {
+impl LinkSelector {
     /// The directions of the link: first from the cluster that is named first, then back.
     fn directions(&self) -> Vec<LinkId> {
         match self {
@@ -106,13 +106,13 @@ pub enum Bandwidth {
     /// The bandwidth is not limited.
     None,
     /// The bandwidth has this limit.
-    Rate(Rate),
+    Rate(ByteRate),
 }
 
 /// Changes of a link; properties that are not given stay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Wish {
+pub struct LinkOverrides {
     /// The profile that all other properties are taken from. Of an uplink it sets the rates and the
     /// queue, as `uplink_profile`.
     pub profile: Option<String>,
@@ -126,7 +126,7 @@ pub struct Wish {
     pub bandwidth: Option<Bandwidth>,
     /// Bytes that may wait if the bandwidth is limited. A given queue stays when the bandwidth
     /// changes.
-    pub queue: Option<Queue>,
+    pub queue: Option<QueueRange>,
     /// Whether jitter may change the order of packets.
     pub reorder: Option<bool>,
     /// Whether the link carries packets.
@@ -213,7 +213,7 @@ fn once<T>(place: &mut Option<T>, key: &'static str, value: T) -> Result<(), Set
     }
 }
 
-impl Wish {
+impl LinkOverrides {
     /// Parses words such as `rtt=30ms` and `down`.
     ///
     /// # Errors
@@ -243,7 +243,7 @@ impl Wish {
                 once(&mut self.bandwidth, "bandwidth=", Bandwidth::None)
             }
             (_, Some(("bandwidth", rate))) => {
-                let rate = value("bandwidth", rate.parse::<Rate>())?;
+                let rate = value("bandwidth", rate.parse::<ByteRate>())?;
                 once(&mut self.bandwidth, "bandwidth=", Bandwidth::Rate(rate))
             }
             (_, Some(("queue", bytes))) => {
@@ -251,7 +251,7 @@ impl Wish {
                 let read = read.map_err(|_| {
                     format!("must be a number of bytes such as 250000, found {bytes:?}")
                 });
-                once(&mut self.queue, "queue=", value("queue", read.and_then(Queue::try_from))?)
+                once(&mut self.queue, "queue=", value("queue", read.and_then(QueueRange::try_from))?)
             }
             (_, Some(("reorder", is))) => {
                 let read = is.parse::<bool>();
@@ -283,8 +283,8 @@ impl Wish {
     }
 
     /// The line of the profile, which exists if [`check`](Self::check) succeeds.
-    fn line(&self) -> Option<Line> {
-        self.profile.as_deref().and_then(profile).map(Line::from)
+    fn line(&self) -> Option<LinkProperties> {
+        self.profile.as_deref().and_then(profile).map(LinkProperties::from)
     }
 
     /// Computes one direction's new profile, and whether its queue is a given one. `back` marks the
@@ -334,7 +334,7 @@ impl Wish {
     }
 
     fn flapping(&self) -> Flapping {
-        match (self.line().and_then(|line| line.flap), self.up) {
+        match (self.line().and_then(|line| line.up_and_down), self.up) {
             (Some((up, down)), None | Some(true)) => Flapping::Start(up, down),
             (None, None) if self.profile.is_none() => Flapping::Unchanged,
             _ => Flapping::Stop,
@@ -346,9 +346,9 @@ impl Wish {
 ///
 /// # Errors
 /// The change would have no effect; the error names one that has.
-pub fn takes(network: Carries, ports: PortOf, link: &Link, wish: &Wish) -> Result<(), SetError> {
+pub fn check_supported(network: Backend, ports: PortKind, link: &LinkSelector, wish: &LinkOverrides) -> Result<(), SetError> {
     match (network, link) {
-        (Carries::Kernel, Link::Uplink { .. }) => {
+        (Backend::Kernel, LinkSelector::Uplink { .. }) => {
             let keys = [
                 ("rtt=", wish.rtt.is_some()),
                 ("jitter=", wish.jitter.is_some()),
@@ -361,7 +361,7 @@ pub fn takes(network: Carries, ports: PortOf, link: &Link, wish: &Wish) -> Resul
                 given => Err(SetError::KernelUplink(given.join(", "))),
             }
         }
-        (Carries::Router, Link::Line { a, b, .. }) if a == b && ports == PortOf::Cluster => {
+        (Backend::Router, LinkSelector::Line { a, b, .. }) if a == b && ports == PortKind::Cluster => {
             Err(SetError::Inside(a.clone()))
         }
         _ => Ok(()),
@@ -370,7 +370,7 @@ pub fn takes(network: Carries, ports: PortOf, link: &Link, wish: &Wish) -> Resul
 
 /// The result of a change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct ChangeResult {
     /// The new profile of each direction.
     pub links: Vec<(LinkId, LinkProfile)>,
     /// Whether the link flaps.
@@ -383,28 +383,28 @@ pub struct Outcome {
 /// A flapping link and the time of its next turn.
 #[derive(Clone, Debug, PartialEq)]
 struct FlapState {
-    flap: Flap,
+    flap: LinkFlap,
     cut: bool,
     at: Instant,
 }
 
 impl FlapState {
-    fn new(flap: Flap, now: Instant) -> Self {
+    fn new(flap: LinkFlap, now: Instant) -> Self {
         Self { at: now + flap.up, cut: false, flap }
     }
 
-    fn turn(&mut self) -> Change {
+    fn turn(&mut self) -> RouterChange {
         self.cut = !self.cut;
         self.at += if self.cut { self.flap.down } else { self.flap.up };
         self.change(self.cut)
     }
 
-    fn change(&self, cut: bool) -> Change {
-        Change::Cut { a: self.flap.from.clone(), b: self.flap.to.clone(), cut }
+    fn change(&self, cut: bool) -> RouterChange {
+        RouterChange::Cut { a: self.flap.from.clone(), b: self.flap.to.clone(), cut }
     }
 
     fn is_of(&self, (a, b): (&ClusterId, &ClusterId)) -> bool {
-        let Flap { from, to, .. } = &self.flap;
+        let LinkFlap { from, to, .. } = &self.flap;
         [(a, b), (b, a)].contains(&(from, to))
     }
 }
@@ -419,13 +419,13 @@ pub struct Steering {
 
 /// The steps of a change.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct ChangePlan {
     /// The changes of links, all of which are applied or none.
-    pub changes: Vec<Change>,
+    pub changes: Vec<RouterChange>,
     /// The state after the changes.
     pub then: Steering,
     /// The result after the changes.
-    pub outcome: Outcome,
+    pub outcome: ChangeResult,
 }
 
 impl Steering {
@@ -441,9 +441,9 @@ impl Steering {
     }
 
     /// The changes of all flaps that are due.
-    pub fn turn(&mut self, now: Instant) -> Vec<Change> {
+    pub fn turn(&mut self, now: Instant) -> Vec<RouterChange> {
         let due = self.flaps.iter_mut().filter(|flap| flap.at <= now).map(FlapState::turn);
-        let due: Vec<Change> = due.collect();
+        let due: Vec<RouterChange> = due.collect();
         if due.is_empty() {
             return due;
         }
@@ -456,21 +456,21 @@ impl Steering {
         self.flaps.clear();
     }
 
-    fn cuts(&self) -> impl Iterator<Item = Change> {
+    fn cuts(&self) -> impl Iterator<Item = RouterChange> {
         self.flaps.iter().filter(|flap| flap.cut).map(|flap| flap.change(true))
     }
 
     /// Records changes that were made without a plan.
-    pub fn note_changes(&mut self, changes: &[Change]) {
+    pub fn note_changes(&mut self, changes: &[RouterChange]) {
         for change in changes {
             let (link, profile) = match change {
-                Change::Line { from, to, profile } => {
+                RouterChange::Line { from, to, profile } => {
                     (LinkId::Line(from.clone(), to.clone()), profile)
                 }
-                Change::Stub { cluster, up, profile } => {
+                RouterChange::Stub { cluster, up, profile } => {
                     (LinkId::Stub(cluster.clone(), *up), profile)
                 }
-                Change::Cut { .. } => continue,
+                RouterChange::Cut { .. } => continue,
             };
             // These do not say whether the queue was given. A queue other than the usual one counts
             // as given.
@@ -492,11 +492,11 @@ impl Steering {
     /// [`SetError`]: the change is not possible.
     pub fn plan(
         &self,
-        link: &Link,
-        wish: &Wish,
+        link: &LinkSelector,
+        wish: &LinkOverrides,
         was: impl Fn(&LinkId) -> Result<LinkProfile, UnknownCluster>,
         now: Instant,
-    ) -> Result<Plan, SetError> {
+    ) -> Result<ChangePlan, SetError> {
         wish.check()?;
         let (mut then, mut changes, mut links) = (self.clone(), Vec::new(), Vec::new());
         for (at, id) in link.directions().into_iter().enumerate() {
@@ -505,10 +505,10 @@ impl Steering {
             let new = profile.clone();
             changes.push(match &id {
                 LinkId::Line(from, to) => {
-                    Change::Line { from: from.clone(), to: to.clone(), profile }
+                    RouterChange::Line { from: from.clone(), to: to.clone(), profile }
                 }
                 LinkId::Stub(cluster, up) => {
-                    Change::Stub { cluster: cluster.clone(), up: *up, profile }
+                    RouterChange::Stub { cluster: cluster.clone(), up: *up, profile }
                 }
             });
             then.set_queue_given(id.clone(), is_given);
@@ -533,12 +533,12 @@ impl Steering {
             changes.extend(ended.iter().filter(|flap| flap.cut).map(|flap| flap.change(false)));
             changes.extend(then.cuts());
             if let Flapping::Start(up, down) = wish.flapping() {
-                let flap = Flap { from: a.clone(), to: b.clone(), up, down };
+                let flap = LinkFlap { from: a.clone(), to: b.clone(), up, down };
                 then.flaps.push(FlapState::new(flap, now));
             }
         }
         let flaps = link.ends().is_some_and(|ends| then.flaps.iter().any(|one| one.is_of(ends)));
-        Ok(Plan { changes, then, outcome: Outcome { links, flaps, lacks: Vec::new() } })
+        Ok(ChangePlan { changes, then, outcome: ChangeResult { links, flaps, lacks: Vec::new() } })
     }
 }
 
@@ -551,14 +551,14 @@ mod tests {
 
     fn topology(text: &str) -> Topology {
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text));
-        Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
+        Topology::from_config(&config.unwrap_or_else(|error| panic!("{error}")).value)
     }
 
     const THREE: &str = "name = \"three\"\n[wide]\nrtt = \"20ms\"\n[[cluster]]\nname = \"a\"\n\
         [[cluster]]\nname = \"b\"\n[[cluster]]\nname = \"c\"\n";
 
-    fn wish(text: &str) -> Wish {
-        Wish::of(&text.split_whitespace().collect::<Vec<_>>()).unwrap_or_else(|e| panic!("{e}"))
+    fn wish(text: &str) -> LinkOverrides {
+        LinkOverrides::of(&text.split_whitespace().collect::<Vec<_>>()).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// A network whose links can be set.
@@ -572,17 +572,17 @@ mod tests {
         fn new(text: &str) -> Self {
             let (topology, start) = (topology(text), Instant::now());
             let steering = Steering::new(&topology, start);
-            Self { router: Router::new(topology, PortOf::Cluster, 1), steering, start }
+            Self { router: Router::new(topology, PortKind::Cluster, 1), steering, start }
         }
 
-        fn change(&mut self, changes: &[Change]) {
+        fn change(&mut self, changes: &[RouterChange]) {
             for change in changes {
                 self.router.change(change, Duration::ZERO).unwrap();
             }
         }
 
-        fn set(&mut self, link: &str, words: &str) -> Result<Outcome, SetError> {
-            let link: Link = link.parse()?;
+        fn set(&mut self, link: &str, words: &str) -> Result<ChangeResult, SetError> {
+            let link: LinkSelector = link.parse()?;
             let was = |id: &LinkId| self.router.profile(id);
             let plan = self.steering.plan(&link, &wish(words), was, self.start)?;
             self.change(&plan.changes);
@@ -613,7 +613,7 @@ mod tests {
             (read.rtt.map(Time::get), read.loss),
             (Some(Duration::from_millis(30)), Some(0.5))
         );
-        assert_eq!((read.queue.map(Whole::get), read.up), (Some(250_000), Some(false)));
+        assert_eq!((read.queue.map(BoundedInt::get), read.up), (Some(250_000), Some(false)));
         assert_eq!(wish("bandwidth=none").bandwidth, Some(Bandwidth::None));
         for (words, part) in [
             ("loss=2", "loss must lie within 0 and 1, found 2"),
@@ -633,22 +633,22 @@ mod tests {
             ("up down", "up or down is given twice"),
             ("rtt=5ms rtt=6ms", "rtt= is given twice"),
         ] {
-            let result = Wish::of(&words.split(' ').collect::<Vec<_>>()).unwrap_err().to_string();
+            let result = LinkOverrides::of(&words.split(' ').collect::<Vec<_>>()).unwrap_err().to_string();
             assert!(result.contains(part), "{words}: {result}");
         }
         // Only given properties are serialised, and unknown ones are refused.
         let text = r#"{"rtt":"30ms","bandwidth":"none"}"#;
-        assert_eq!(serde_json::from_str::<Wish>(text).unwrap(), wish("rtt=30ms bandwidth=none"));
+        assert_eq!(serde_json::from_str::<LinkOverrides>(text).unwrap(), wish("rtt=30ms bandwidth=none"));
         let whole = wish(
             "profile=lan rtt=1ms jitter=1us loss=0.1 bandwidth=9bit/s queue=1500 reorder=true up",
         );
         let again = serde_json::to_string(&whole).unwrap();
-        assert_eq!(serde_json::from_str::<Wish>(&again).unwrap(), whole);
-        assert!(serde_json::from_str::<Wish>(r#"{"speed":3}"#).is_err());
+        assert_eq!(serde_json::from_str::<LinkOverrides>(&again).unwrap(), whole);
+        assert!(serde_json::from_str::<LinkOverrides>(r#"{"speed":3}"#).is_err());
         // The caller may have skipped the checks, so the values are checked again.
-        let unread = Wish { rtt: Some(Time::from(Duration::from_secs(60))), ..Wish::default() };
+        let unread = LinkOverrides { rtt: Some(Time::from(Duration::from_secs(60))), ..LinkOverrides::default() };
         let steering = Steering::new(&topology(THREE), Instant::now());
-        let link: Link = "a,b".parse().unwrap();
+        let link: LinkSelector = "a,b".parse().unwrap();
         let result = steering.plan(&link, &unread, |_| Ok(LinkProfile::default()), Instant::now());
         assert!(result.unwrap_err().to_string().contains("at most \"10s\""));
     }
@@ -665,10 +665,10 @@ mod tests {
             ("a>", vec![stub(true)]),
             (">a", vec![stub(false)]),
         ] {
-            assert_eq!(name.parse::<Link>().map(|link| link.directions()), Ok(ways), "{name}");
+            assert_eq!(name.parse::<LinkSelector>().map(|link| link.directions()), Ok(ways), "{name}");
         }
         for none in ["", ">", ",", "a,", ",a"] {
-            let result = none.parse::<Link>().unwrap_err().to_string();
+            let result = none.parse::<LinkSelector>().unwrap_err().to_string();
             assert!(result.contains("is no link: say `A,B`"), "{result}");
         }
         let result = Set::new(THREE).set("a,d", "down").unwrap_err().to_string();
@@ -748,7 +748,7 @@ mod tests {
         assert_eq!(queue("b", "bandwidth=10MB/s queue=20000"), [20_000, 20_000]);
         // Changes without a plan.
         let profile = LinkProfile::default().rate(1_000_000).queue(7000);
-        let stub = |profile| Change::Stub { cluster: "b".into(), up: true, profile };
+        let stub = |profile| RouterChange::Stub { cluster: "b".into(), up: true, profile };
         let mut steering = Set::new(THREE).steering;
         steering.note_changes(&[stub(profile.clone())]);
         assert_eq!(steering.queues.len(), 1);
@@ -813,10 +813,10 @@ mod tests {
     #[test]
     fn changes_without_effect_are_refused_with_an_alternative() {
         let result = |network, ports, link: &str, words: &str| {
-            let result = takes(network, ports, &link.parse().unwrap(), &wish(words));
+            let result = check_supported(network, ports, &link.parse().unwrap(), &wish(words));
             result.map_err(|error| error.to_string())
         };
-        let kernel = |link, words| result(Carries::Kernel, PortOf::Cluster, link, words);
+        let kernel = |link, words| result(Backend::Kernel, PortKind::Cluster, link, words);
         for words in ["bandwidth=1MB/s queue=5000", "profile=wan-50", "down", "up"] {
             assert_eq!(kernel("a", words), Ok(()));
         }
@@ -826,11 +826,11 @@ mod tests {
         for part in ["no rtt=, loss=:", "bandwidth=, queue=", "(`A,B`)", "--network sockets"] {
             assert!(error.contains(part), "{error}");
         }
-        let router = |ports, link| result(Carries::Router, ports, link, "rtt=5ms");
-        let error = router(PortOf::Cluster, "a,a").unwrap_err();
+        let router = |ports, link| result(Backend::Router, ports, link, "rtt=5ms");
+        let error = router(PortKind::Cluster, "a,a").unwrap_err();
         assert!(error.contains("inside a") && error.contains("`--per node`"), "{error}");
-        assert_eq!(router(PortOf::Cluster, "a,b"), Ok(()));
-        assert_eq!(router(PortOf::Node, "a,a"), Ok(()));
-        assert_eq!(result(Carries::Sockets, PortOf::Node, "a", "rtt=5ms"), Ok(()));
+        assert_eq!(router(PortKind::Cluster, "a,b"), Ok(()));
+        assert_eq!(router(PortKind::Node, "a,a"), Ok(()));
+        assert_eq!(result(Backend::Sockets, PortKind::Node, "a", "rtt=5ms"), Ok(()));
     }
 }

@@ -21,7 +21,7 @@ use quinn::{AsyncUdpSocket, Runtime as _, UdpPoller};
 use springtide_runtime::random::SplitMix;
 
 use crate::sys;
-use crate::table::Table;
+use crate::table::LinkTable;
 
 /// Bytes of the IPv4 and UDP headers: a link carries them, and the router, which sees whole
 /// packets, counts them.
@@ -65,7 +65,7 @@ impl Ord for QueuedDatagram {
 }
 
 /// The datagrams under way from one socket.
-struct State {
+struct DatagramsInFlight {
     rng: SplitMix,
     in_flight: BinaryHeap<Reverse<QueuedDatagram>>,
     /// The total bytes of their contents.
@@ -78,12 +78,12 @@ struct State {
     ends_at: u64,
 }
 
-struct Shared {
-    table: Arc<Table>,
+struct SocketState {
+    table: Arc<LinkTable>,
     /// A duplicate of the inner socket, for a thread outside of its runtime.
     socket: UdpSocket,
     udp: UdpSocketState,
-    state: Mutex<State>,
+    state: Mutex<DatagramsInFlight>,
     wake: Condvar,
 }
 
@@ -92,7 +92,7 @@ struct Shared {
 /// A thread sends the datagrams under way, and ends soon after the socket is closed.
 pub struct Shaped {
     inner: Arc<dyn AsyncUdpSocket>,
-    shared: Arc<Shared>,
+    shared: Arc<SocketState>,
     own: u8,
 }
 
@@ -112,7 +112,7 @@ impl Shaped {
     ///
     /// # Panics
     /// Panics outside a tokio runtime.
-    pub fn wrap(socket: UdpSocket, table: Arc<Table>) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+    pub fn wrap(socket: UdpSocket, table: Arc<LinkTable>) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let address = socket.local_addr()?;
         let own = table.number_of(address.ip()).filter(|number| table.has(*number));
         let own = own.ok_or_else(|| {
@@ -126,8 +126,8 @@ impl Shaped {
         let out = socket.try_clone()?;
         let udp = UdpSocketState::new((&out).into())?;
         let inner = quinn::TokioRuntime.wrap_udp_socket(socket)?;
-        let state = State {
-            rng: SplitMix::of(table.seed(), &address.to_string()),
+        let state = DatagramsInFlight {
+            rng: SplitMix::with_text(table.seed(), &address.to_string()),
             in_flight: BinaryHeap::new(),
             bytes: 0,
             seq: 0,
@@ -135,7 +135,7 @@ impl Shaped {
             ends_at: u64::MAX,
         };
         let (state, wake) = (Mutex::new(state), Condvar::new());
-        let shared = Arc::new(Shared { table, socket: out, udp, state, wake });
+        let shared = Arc::new(SocketState { table, socket: out, udp, state, wake });
         let sender = shared.clone();
         thread::Builder::new().name("shaped".into()).spawn(move || sender.serve())?;
         Ok(Arc::new(Self { inner, shared, own }))
@@ -190,8 +190,8 @@ impl AsyncUdpSocket for Shaped {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SocketState {
+    fn lock(&self) -> MutexGuard<'_, DatagramsInFlight> {
         // Each step leaves the value valid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,7 +253,7 @@ impl Shared {
     fn serve(&self) {
         // By default Linux adds 50 us to wake-up times. Real-time priority needs a privilege;
         // without it the thread waits for its turn.
-        if let Err(error) = sys::wake_precisely().and_then(|()| sys::run_first(PRIORITY)) {
+        if let Err(error) = sys::wake_precisely().and_then(|()| sys::set_realtime_priority(PRIORITY)) {
             tracing::debug!(%error, "what sends shaped datagrams runs as any thread");
         }
         let mut due = Vec::new();
@@ -312,7 +312,7 @@ mod tests {
     use springtide_runtime::config::{Sources, TopologyConfig, load};
     use springtide_runtime::id::{Incarnation, Peer};
     use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY};
-    use springtide_runtime::net::{Class, Inbox, Net, NetConfig, NetError};
+    use springtide_runtime::net::{Class, NetworkHandler, Net, NetConfig, NetError};
     use springtide_runtime::topology::Topology;
     use springtide_runtime::wire::Kind;
 
@@ -320,14 +320,14 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    fn table(dir: &tempfile::TempDir, wide: &str) -> Arc<Table> {
+    fn table(dir: &tempfile::TempDir, wide: &str) -> Arc<LinkTable> {
         let text = format!(
             "name = \"two\"\nnet = \"127.77.0.0/16\"\n[wide]\n{wide}\n\
              [[cluster]]\nname = \"a\"\nnodes = 2\ndelay = \"0ns\"\n[[cluster]]\nname = \"b\"\n"
         );
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", &text));
-        let topology = Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value);
-        Arc::new(Table::create(&dir.path().join("t.links"), &topology, 1).unwrap())
+        let topology = Topology::from_config(&config.unwrap_or_else(|error| panic!("{error}")).value);
+        Arc::new(LinkTable::create(&dir.path().join("t.links"), &topology, 1).unwrap())
     }
 
     fn bound(third: u8, fourth: u8) -> UdpSocket {
@@ -416,9 +416,9 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Received(Mutex<Vec<(Kind, Bytes)>>);
+    struct FrameCounter(Mutex<Vec<(Kind, Bytes)>>);
 
-    impl Inbox for Received {
+    impl NetworkHandler for FrameCounter {
         fn frame(&self, _from: &Peer, kind: Kind, body: Bytes) {
             self.0.lock().unwrap().push((kind, body));
         }
@@ -435,7 +435,7 @@ mod tests {
             let config = NetConfig { bind: SocketAddr::from((ip, 0)), ..NetConfig::default() };
             let wrap = |socket| Shaped::wrap(socket, table.clone());
             let net = Net::quic_over(config, &identity.unwrap(), Incarnation(1), wrap)?;
-            let received = Arc::new(Received::default());
+            let received = Arc::new(FrameCounter::default());
             net.start(received.clone());
             Ok::<_, NetError>((net, received))
         };

@@ -2,7 +2,7 @@
 
 /// A topology file that is part of the program.
 #[derive(Clone, Copy, Debug)]
-pub struct Shipped {
+pub struct BuiltinFile {
     /// The name by which users ask for the file.
     pub name: &'static str,
     /// The text of the file.
@@ -10,14 +10,14 @@ pub struct Shipped {
 }
 
 /// All topologies of the program.
-pub const TOPOLOGIES: &[Shipped] = &[
-    Shipped { name: "pair", text: include_str!("../../../netem-scripts/topologies/pair.toml") },
-    Shipped { name: "das2", text: include_str!("../../../netem-scripts/topologies/das2.toml") },
-    Shipped {
+pub const TOPOLOGIES: &[BuiltinFile] = &[
+    BuiltinFile { name: "pair", text: include_str!("../../../netem-scripts/topologies/pair.toml") },
+    BuiltinFile { name: "das2", text: include_str!("../../../netem-scripts/topologies/das2.toml") },
+    BuiltinFile {
         name: "congested",
         text: include_str!("../../../netem-scripts/topologies/congested.toml"),
     },
-    Shipped {
+    BuiltinFile {
         name: "three-continents",
         text: include_str!("../../../netem-scripts/topologies/three-continents.toml"),
     },
@@ -48,7 +48,7 @@ mod tests {
                 let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
                 lines.map(str::to_owned).collect::<Vec<_>>()
             };
-            assert_eq!(lines(table), lines(&Topology::of(&read).table()), "{}", shipped.name);
+            assert_eq!(lines(table), lines(&Topology::from_config(&read).table()), "{}", shipped.name);
         }
     }
 }

@@ -20,14 +20,14 @@ use libc::c_int;
 
 /// A kind of namespace that a thread or process can have of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
+pub enum Namespace {
     /// Network interfaces, addresses and routes.
     Net,
     /// Users: inside the namespace an unprivileged user is root.
     User,
 }
 
-impl Space {
+impl Namespace {
     fn flag(self) -> c_int {
         match self {
             Self::Net => libc::CLONE_NEWNET,
@@ -45,7 +45,7 @@ fn done(result: c_int) -> io::Result<()> {
 ///
 /// # Errors
 /// The system does not allow it.
-pub fn unshare(space: Space) -> io::Result<()> {
+pub fn unshare(space: Namespace) -> io::Result<()> {
     // SAFETY: takes a number, and touches no memory.
     done(unsafe { libc::unshare(space.flag()) })
 }
@@ -54,7 +54,7 @@ pub fn unshare(space: Space) -> io::Result<()> {
 ///
 /// # Errors
 /// The system does not allow it.
-pub fn enter(file: BorrowedFd<'_>, space: Space) -> io::Result<()> {
+pub fn enter(file: BorrowedFd<'_>, space: Namespace) -> io::Result<()> {
     // SAFETY: takes two numbers; the file is open while it is borrowed.
     done(unsafe { libc::setns(file.as_raw_fd(), space.flag()) })
 }
@@ -81,12 +81,12 @@ pub fn ids() -> (u32, u32) {
 /// # Errors
 /// The system does not allow it.
 /// Linux does not allow it.
-pub fn be_root() -> io::Result<bool> {
+pub fn become_root() -> io::Result<bool> {
     let (user, group) = ids();
     if user == 0 {
         return Ok(false);
     }
-    unshare(Space::User)?;
+    unshare(Namespace::User)?;
     // The first entry keeps the process from dropping groups that deny access.
     for (file, map) in [
         ("setgroups", "deny".to_owned()),
@@ -292,17 +292,17 @@ pub fn now_ns() -> u64 {
 }
 
 /// The first words of a file, in memory that all processes share that map it.
-pub struct Words {
+pub struct SharedWords {
     start: NonNull<AtomicU64>,
     len: usize,
 }
 
 // SAFETY: the memory belongs to no thread, and all reads and writes are atomic operations.
-unsafe impl Send for Words {}
+unsafe impl Send for SharedWords {}
 // SAFETY: as above: shared references give atomics, which are made to be shared.
-unsafe impl Sync for Words {}
+unsafe impl Sync for SharedWords {}
 
-impl Words {
+impl SharedWords {
     /// Maps this number of words. If the file is shortened later, readers of the lost part are
     /// killed by a signal.
     ///
@@ -336,7 +336,7 @@ impl Words {
     }
 }
 
-impl std::ops::Deref for Words {
+impl std::ops::Deref for SharedWords {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
@@ -347,7 +347,7 @@ impl std::ops::Deref for Words {
     }
 }
 
-impl Drop for Words {
+impl Drop for SharedWords {
     fn drop(&mut self) {
         // SAFETY: the memory was mapped there with this length, and no reference into it is left,
         // for all borrow this value.
@@ -359,7 +359,7 @@ impl Drop for Words {
 ///
 /// # Errors
 /// The system does not allow it: not root, or in a control group without a share of real time.
-pub fn run_first(priority: i32) -> io::Result<()> {
+pub fn set_realtime_priority(priority: i32) -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: priority };
     // SAFETY: 0 is the calling thread; the parameter is read during the call.
     done(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) })
@@ -383,7 +383,7 @@ pub fn processors() -> io::Result<Vec<usize>> {
 ///
 /// # Errors
 /// There is no such processor.
-pub fn run_last(cpu: usize) -> io::Result<()> {
+pub fn set_idle_priority(cpu: usize) -> io::Result<()> {
     if cpu >= 8 * size_of::<libc::cpu_set_t>() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -399,7 +399,7 @@ pub fn run_last(cpu: usize) -> io::Result<()> {
 }
 
 /// Runs a command in these namespaces; it dies with the process that starts it.
-pub fn run_in(command: &mut Command, spaces: Vec<(OwnedFd, Space)>) {
+pub fn run_in_namespaces(command: &mut Command, spaces: Vec<(OwnedFd, Namespace)>) {
     let parent = std::process::id();
     let before = move || {
         for (file, space) in &spaces {
@@ -442,7 +442,7 @@ pub fn leave_session() -> io::Result<()> {
 ///
 /// # Errors
 /// The file is no longer open.
-pub fn number_of(space: &OwnedFd) -> io::Result<u64> {
+pub fn inode_of(space: &OwnedFd) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     Ok(File::from(space.try_clone()?).metadata()?.ino())
 }

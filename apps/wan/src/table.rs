@@ -19,11 +19,11 @@ use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::random::SplitMix;
-use springtide_runtime::topology::{LinkId, Site, Topology};
+use springtide_runtime::topology::{LinkId, TopologyCluster, Topology};
 
-use self::entry::{AT_LOST, AT_STATE, CUT, EXISTS, Entry, LINK};
-use crate::router::{self, Change, Counts, UnknownCluster};
-use crate::sys::{self, Words};
+use self::entry::{AT_LOST, AT_STATE, CUT, EXISTS, LinkEntry, LINK};
+use crate::router::{self, RouterChange, RouterCounts, UnknownCluster};
+use crate::sys::{self, SharedWords};
 
 mod entry;
 
@@ -101,15 +101,15 @@ pub enum TableError {
 }
 
 /// A table of links, shared with all processes that have opened the same file.
-pub struct Table {
-    words: Words,
+pub struct LinkTable {
+    words: SharedWords,
     /// The constant part of the file, read once.
     sites: Vec<(ClusterId, u8)>,
     prefix: [u8; 2],
     seed: u64,
 }
 
-impl std::fmt::Debug for Table {
+impl std::fmt::Debug for LinkTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Table").field("sites", &self.sites).finish_non_exhaustive()
     }
@@ -133,7 +133,7 @@ fn stub_at(sites: usize, up: bool, site: usize) -> usize {
     sites * sites + site + if up { 0 } else { sites }
 }
 
-impl Table {
+impl LinkTable {
     /// Creates or replaces the file, with the links of a topology. Losses and jitter follow from
     /// `seed`.
     ///
@@ -154,7 +154,7 @@ impl Table {
         head[AT_SEED] = seed;
         head[AT_PREFIX] = u64::from(u16::from_be_bytes(topology.prefix));
         head[AT_MADE] = sys::now_ns();
-        for (place, Site { name, number, nodes, .. }) in sites.iter().enumerate() {
+        for (place, TopologyCluster { name, number, nodes, .. }) in sites.iter().enumerate() {
             let bytes = name.as_str().as_bytes();
             if bytes.len() > 8 * NAME_WORDS || bytes.is_empty() || bytes.contains(&0) {
                 let reason = format!("{name:?} is no name of 1 to {} bytes", 8 * NAME_WORDS);
@@ -176,7 +176,7 @@ impl Table {
         all.resize_with(words(sites.len()), AtomicU64::default);
         let count = sites.len();
         let set = |place: usize, profile: &LinkProfile| {
-            Entry(&all[HEADER + SITE * count + LINK * place..][..LINK]).set(profile, 0);
+            LinkEntry(&all[HEADER + SITE * count + LINK * place..][..LINK]).set(profile, 0);
         };
         let place = |name: &ClusterId| sites.iter().position(|site| site.name == *name);
         for at in 0..count * count {
@@ -241,7 +241,7 @@ impl Table {
         if made > sys::now_ns() {
             return Err(TableError::Stale(path.to_owned()));
         }
-        let words = Words::map(&file, words(count)).map_err(failed("map"))?;
+        let words = SharedWords::map(&file, words(count)).map_err(failed("map"))?;
         let sites = words[HEADER..][..SITE * count].chunks(SITE).map(|site| {
             let name = site[..NAME_WORDS].iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
             let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
@@ -425,11 +425,11 @@ impl Table {
     ///
     /// # Errors
     /// A cluster is unknown.
-    pub fn change(&self, change: &Change, now_ns: u64) -> Result<(), UnknownCluster> {
+    pub fn change(&self, change: &RouterChange, now_ns: u64) -> Result<(), UnknownCluster> {
         match change {
-            Change::Line { from, to, profile } => self.set_line(from, to, profile, now_ns),
-            Change::Stub { cluster, up, profile } => self.set_stub(cluster, *up, profile, now_ns),
-            Change::Cut { a, b, cut } => self.cut(a, b, *cut),
+            RouterChange::Line { from, to, profile } => self.set_line(from, to, profile, now_ns),
+            RouterChange::Stub { cluster, up, profile } => self.set_stub(cluster, *up, profile, now_ns),
+            RouterChange::Cut { a, b, cut } => self.cut(a, b, *cut),
         }
     }
 
@@ -448,7 +448,7 @@ impl Table {
     /// All lines: source, destination, profile, whether it is cut, and counts.
     pub fn lines(
         &self,
-    ) -> impl Iterator<Item = (&ClusterId, &ClusterId, LinkProfile, bool, Counts)> {
+    ) -> impl Iterator<Item = (&ClusterId, &ClusterId, LinkProfile, bool, RouterCounts)> {
         let count = self.sites.len();
         (0..count * count).map(move |at| {
             let (link, [from, to]) = (self.link(at), [at / count, at % count]);
@@ -458,7 +458,7 @@ impl Table {
     }
 
     /// The limited uplinks (true) and downlinks, with their counts.
-    pub fn stubs(&self) -> impl Iterator<Item = (&ClusterId, bool, LinkProfile, Counts)> {
+    pub fn stubs(&self) -> impl Iterator<Item = (&ClusterId, bool, LinkProfile, RouterCounts)> {
         let both = self.sites.iter().enumerate().flat_map(|site| [(site, true), (site, false)]);
         both.filter_map(|((at, (name, _)), up)| {
             let stub = self.stub(up, at);
@@ -474,16 +474,16 @@ impl Table {
         router::place_of(name, self.clusters())
     }
 
-    fn line(&self, from: usize, to: usize) -> Entry<'_> {
+    fn line(&self, from: usize, to: usize) -> LinkEntry<'_> {
         self.link(line_at(self.sites.len(), from, to))
     }
 
-    fn stub(&self, up: bool, site: usize) -> Entry<'_> {
+    fn stub(&self, up: bool, site: usize) -> LinkEntry<'_> {
         self.link(stub_at(self.sites.len(), up, site))
     }
 
-    fn link(&self, at: usize) -> Entry<'_> {
-        Entry(&self.words[HEADER + SITE * self.sites.len() + LINK * at..][..LINK])
+    fn link(&self, at: usize) -> LinkEntry<'_> {
+        LinkEntry(&self.words[HEADER + SITE * self.sites.len() + LINK * at..][..LINK])
     }
 }
 
@@ -505,7 +505,7 @@ mod tests {
 
     fn topology(text: &str) -> Topology {
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text));
-        Topology::of(&config.unwrap_or_else(|error| panic!("{error}")).value)
+        Topology::from_config(&config.unwrap_or_else(|error| panic!("{error}")).value)
     }
 
     /// Slow and fast lines, uplinks and downlinks, and clusters without any.
@@ -522,9 +522,9 @@ mod tests {
         )
     }
 
-    fn made(topology: &Topology) -> (tempfile::TempDir, Table) {
+    fn made(topology: &Topology) -> (tempfile::TempDir, LinkTable) {
         let dir = tempfile::tempdir().unwrap();
-        let table = Table::create(&dir.path().join("t.links"), topology, 7).unwrap();
+        let table = LinkTable::create(&dir.path().join("t.links"), topology, 7).unwrap();
         (dir, table)
     }
 
@@ -552,7 +552,7 @@ mod tests {
                 prop_assert_eq!(ours, model, "{} to {} at {}", from, to, now);
                 lost += u64::from(ours.is_none());
             }
-            let counts: Vec<Counts> = table.lines().map(|(.., counts)| counts).collect();
+            let counts: Vec<RouterCounts> = table.lines().map(|(.., counts)| counts).collect();
             prop_assert_eq!(counts.iter().map(|c| c.packets).sum::<u64>(), sent.len() as u64);
             prop_assert_eq!(counts.iter().map(|c| c.bytes).sum::<u64>(), (sent.len() * len) as u64);
             prop_assert_eq!(counts.iter().map(|c| c.lost).sum::<u64>(), lost);
@@ -617,7 +617,7 @@ mod tests {
             [[cluster]]\nname = \"a\"\nnodes = 2\nuplink = \"1MB/s\"\n[[cluster]]\nname = \"b\"\n";
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.links");
-        let table = Table::create(&path, &topology(text), 1).unwrap();
+        let table = LinkTable::create(&path, &topology(text), 1).unwrap();
         // Each user offers two thousand bytes per millisecond of the model's time, in step.
         let (users, steps) = (2, 2000);
         let step = Barrier::new(users);
@@ -625,7 +625,7 @@ mod tests {
             let user = |seed| {
                 let (path, step) = (&path, &step);
                 move || {
-                    let own = Table::open(path).unwrap();
+                    let own = LinkTable::open(path).unwrap();
                     let (mut rng, mut arrivals) = (SplitMix(seed), Vec::new());
                     for at in 0..steps {
                         step.wait();
@@ -652,7 +652,7 @@ mod tests {
     #[test]
     fn settings_hold_for_all_processes_and_for_waiting_datagrams() {
         let (dir, table) = made(&three());
-        let other = Table::open(&dir.path().join("t.links")).unwrap();
+        let other = LinkTable::open(&dir.path().join("t.links")).unwrap();
         let (mut rng, a, b) = (SplitMix(1), "a".into(), "b".into());
         let plain = profile().rate(1_000_000).queue(10_000);
         table.set_line(&b, &a, &plain, 0).unwrap();
@@ -674,7 +674,7 @@ mod tests {
         assert_eq!(other.offer(2, 1, 1000, 300 * MS, &mut rng), None);
         assert_eq!(other.offer(2, 3, 1000, 300 * MS, &mut rng).map(|at| at > 0), Some(true));
         // A line whose profile is set stays cut.
-        let change = Change::Line { from: b.clone(), to: a.clone(), profile: plain.clone() };
+        let change = RouterChange::Line { from: b.clone(), to: a.clone(), profile: plain.clone() };
         table.change(&change, 300 * MS).unwrap();
         assert!(
             other
@@ -783,13 +783,13 @@ mod tests {
         let path = dir.path().join("t.links");
         let found = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            Table::open(&path).map(drop).unwrap_err()
+            LinkTable::open(&path).map(drop).unwrap_err()
         };
-        assert!(matches!(Table::open(&path), Err(TableError::Io { what: "open", .. })));
+        assert!(matches!(LinkTable::open(&path), Err(TableError::Io { what: "open", .. })));
         for other in [&b""[..], b"sprt", b"[[cluster]]\nname = \"a\"\n", &[0; 4096]] {
             assert!(matches!(found(other), TableError::NotATable(_)));
         }
-        Table::create(&path, &three(), 1).unwrap();
+        LinkTable::create(&path, &three(), 1).unwrap();
         let right = fs::read(&path).unwrap();
         assert_eq!(right.len() as u64, bytes(words(3)));
         let with = |at: usize, word: u64| {
@@ -806,7 +806,7 @@ mod tests {
         assert!(matches!(found(&with(AT_MADE, u64::MAX)), TableError::Stale(_)));
         let mut long = three();
         long.sites[0].name = "x".repeat(33).as_str().into();
-        assert!(matches!(Table::create(&path, &long, 1), Err(TableError::Topology(_))));
+        assert!(matches!(LinkTable::create(&path, &long, 1), Err(TableError::Topology(_))));
         // No content of the file causes a panic.
         let mut rng = SplitMix(3);
         for _ in 0..200 {
@@ -816,7 +816,7 @@ mod tests {
                 word.copy_from_slice(&(rng.next() | rng.next() | EXISTS).to_ne_bytes());
             });
             fs::write(&path, &bytes).unwrap();
-            let table = Table::open(&path).unwrap();
+            let table = LinkTable::open(&path).unwrap();
             for at in 0..20 {
                 let _ =
                     table.offer(1 + at % 3, 1 + at % 2, 1200, rng.next() >> at, &mut SplitMix(1));

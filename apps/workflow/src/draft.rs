@@ -6,8 +6,8 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use crate::error::{Cause, Problem};
-use crate::model::{self, Command, File, Met, Oddity, Position, Task, Workflow};
+use crate::error::{Cause, WorkflowProblem};
+use crate::model::{self, Command, File, Occurrences, WorkflowWarning, Position, Task, Workflow};
 use crate::overrides::{Override, Overrides};
 use crate::text::nearest;
 use crate::values::{RUNTIME_MAX_S, RUNTIME_MIN_S};
@@ -32,14 +32,14 @@ pub enum SizeSource {
 
 /// An end of an edge of the file.
 #[derive(Debug)]
-pub enum End {
+pub enum EdgeEnd {
     Task(usize),
     Id(String),
 }
 
 struct Edge {
-    parent: End,
-    child: End,
+    parent: EdgeEnd,
+    child: EdgeEnd,
     at: Option<Position>,
 }
 
@@ -67,20 +67,20 @@ pub struct Draft {
     edges: Vec<Edge>,
     /// The work of tasks in floating-point operations, if the file has no runtime.
     flop: HashMap<usize, f64>,
-    warnings: BTreeMap<Oddity, Met>,
+    warnings: BTreeMap<WorkflowWarning, Occurrences>,
 }
 
 impl Draft {
-    pub fn warn(&mut self, what: Oddity, first: &str, at: Option<Position>) {
-        let met = || Met { times: 0, first: first.to_owned(), at };
+    pub fn warn(&mut self, what: WorkflowWarning, first: &str, at: Option<Position>) {
+        let met = || Occurrences { times: 0, first: first.to_owned(), at };
         self.warnings.entry(what).or_insert_with(met).times += 1;
     }
 
     /// Adds a task and returns its index.
-    pub fn task(&mut self, task: Task) -> Result<usize, Problem> {
+    pub fn task(&mut self, task: Task) -> Result<usize, WorkflowProblem> {
         let index = self.tasks.len();
         if task.id.is_empty() {
-            return Err(Problem::value("a task's id is empty", task.at));
+            return Err(WorkflowProblem::value("a task's id is empty", task.at));
         }
         match self.ids.entry(task.id.clone()) {
             Entry::Occupied(other) => {
@@ -125,7 +125,7 @@ impl Draft {
             seconds
         } else {
             let id = self.tasks[task].id.clone();
-            self.warn(Oddity::NoTime, &id, at);
+            self.warn(WorkflowWarning::NoTime, &id, at);
             RUNTIME_MIN_S
         };
         self.tasks[task].runtime_s = Some(taken);
@@ -145,7 +145,7 @@ impl Draft {
     ) {
         if rounded {
             let id = self.tasks[task].id.clone();
-            self.warn(Oddity::FractionOfProcessor, &id, at);
+            self.warn(WorkflowWarning::FractionOfProcessor, &id, at);
         }
         self.tasks[task].processors = Some(processors);
     }
@@ -169,7 +169,7 @@ impl Draft {
         let known = self.files[file].size;
         if known.is_some_and(|(_, known)| known != bytes) {
             let name = self.files[file].name.clone();
-            self.warn(Oddity::SizesDiffer, &name, at);
+            self.warn(WorkflowWarning::SizesDiffer, &name, at);
         }
         self.files[file].size = known.max(Some((source, bytes)));
     }
@@ -182,12 +182,12 @@ impl Draft {
         self.tasks[task].outputs.push(file);
     }
 
-    pub fn edge(&mut self, parent: End, child: End, at: Option<Position>) {
+    pub fn edge(&mut self, parent: EdgeEnd, child: EdgeEnd, at: Option<Position>) {
         self.edges.push(Edge { parent, child, at });
     }
 
     /// Completes the workflow: see the module.
-    pub fn finish(mut self, overrides: &Overrides) -> Result<Workflow, Problem> {
+    pub fn finish(mut self, overrides: &Overrides) -> Result<Workflow, WorkflowProblem> {
         overrides.check()?;
         if self.tasks.is_empty() {
             return Err(Cause::NoTasks.at(None));
@@ -204,7 +204,7 @@ impl Draft {
         let mut files = Vec::with_capacity(self.files.len());
         for file in std::mem::take(&mut self.files) {
             if file.size.is_none() {
-                self.warn(Oddity::NoSize, &file.name, file.at);
+                self.warn(WorkflowWarning::NoSize, &file.name, file.at);
             }
             files.push(File { name: file.name, bytes: file.size.map_or(0, |(_, bytes)| bytes) });
         }
@@ -219,12 +219,12 @@ impl Draft {
             };
             cause.at(first)
         })?;
-        workflow.odd = self.warnings;
+        workflow.warnings = self.warnings;
         Ok(workflow)
     }
 
     /// Resolves the edges of the file to parents.
-    fn resolve(&mut self) -> Result<(), Problem> {
+    fn resolve(&mut self) -> Result<(), WorkflowProblem> {
         if self.edges.len() > EDGES_MAX {
             return Err(too_many("edges", EDGES_MAX));
         }
@@ -239,10 +239,10 @@ impl Draft {
         Ok(())
     }
 
-    fn end(&self, end: End, at: Option<Position>) -> Result<usize, Problem> {
+    fn end(&self, end: EdgeEnd, at: Option<Position>) -> Result<usize, WorkflowProblem> {
         let id = match end {
-            End::Task(task) => return Ok(task),
-            End::Id(id) => id,
+            EdgeEnd::Task(task) => return Ok(task),
+            EdgeEnd::Id(id) => id,
         };
         if let Some(task) = self.ids.get(&id) {
             return Ok(*task);
@@ -254,7 +254,7 @@ impl Draft {
                 let reason = format!(
                     "several tasks have the name {id}: refer to the one that is meant by its id"
                 );
-                Err(Problem::value(reason, at))
+                Err(WorkflowProblem::value(reason, at))
             }
             None => {
                 let meant = nearest(&id, self.tasks.iter().map(|task| task.id.as_str()));
@@ -275,7 +275,7 @@ impl Draft {
     /// If several tasks write one file, the edges of the file decide: if one writer is a parent
     /// already, the others are not. If none is, all become parents, except those that depend on the
     /// reader, as when tasks change a file in turn.
-    fn add_parents_by_files(&mut self) -> Result<(), Problem> {
+    fn add_parents_by_files(&mut self) -> Result<(), WorkflowProblem> {
         let mut writers = vec![Vec::new(); self.files.len()];
         for (task, at) in self.tasks.iter().zip(0..) {
             for file in &task.outputs {
@@ -338,7 +338,7 @@ impl Draft {
         &self,
         unsure: &mut [(usize, Vec<usize>)],
         mut steps: usize,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), WorkflowProblem> {
         let mut all = self.tasks.clone();
         for (reader, writers) in unsure.iter() {
             all[*reader].parents.extend(writers);
@@ -367,7 +367,7 @@ impl Draft {
         Ok(())
     }
 
-    fn apply_overrides(&mut self, overrides: &Overrides) -> Result<(), Problem> {
+    fn apply_overrides(&mut self, overrides: &Overrides) -> Result<(), WorkflowProblem> {
         let mut used = BTreeSet::new();
         let mut unknown: Option<(usize, usize)> = None;
         let scale = overrides.runtime_scale.unwrap_or(1.0);
@@ -393,7 +393,7 @@ impl Draft {
                     "the runtime of task {} comes to {runtime:e} s",
                     crate::error::shown(&task.id)
                 );
-                return Err(Problem::value(format!("{reason}, and no task has that"), task.at));
+                return Err(WorkflowProblem::value(format!("{reason}, and no task has that"), task.at));
             }
             task.runtime_s = Some(runtime);
         }
@@ -404,13 +404,13 @@ impl Draft {
             );
         }
         for key in overrides.table.keys().filter(|key| !used.contains(key.as_str())) {
-            self.warn(Oddity::OverrideUnused, key, None);
+            self.warn(WorkflowWarning::OverrideUnused, key, None);
         }
         Ok(())
     }
 }
 
-fn too_many(what: &'static str, limit: usize) -> Problem {
+fn too_many(what: &'static str, limit: usize) -> WorkflowProblem {
     Cause::TooMany { what, limit }.at(None)
 }
 

@@ -20,21 +20,21 @@ const CYCLE_SHOWN: usize = 12;
 #[error("{place}: {cause}")]
 pub struct ReadError {
     /// The place of the mistake.
-    pub place: Place,
+    pub place: TextPosition,
     /// The mistake and its remedy.
     pub cause: Box<Cause>,
 }
 
 /// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TextPosition {
     /// The path of the file, as the caller named it.
     pub file: PathBuf,
     /// The position in the file, if it is known.
     pub at: Option<Position>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TextPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.file.display().fmt(f)?;
         match self.at {
@@ -169,26 +169,26 @@ pub enum Cause {
 
 impl Cause {
     /// Adds the position in the text.
-    pub(crate) fn at(self, at: impl Into<Option<Position>>) -> Problem {
-        Problem { at: at.into(), cause: Box::new(self) }
+    pub(crate) fn at(self, at: impl Into<Option<Position>>) -> WorkflowProblem {
+        WorkflowProblem { at: at.into(), cause: Box::new(self) }
     }
 }
 
 /// A mistake and its position, in a text without a name.
 #[derive(Debug)]
-pub(crate) struct Problem {
+pub(crate) struct WorkflowProblem {
     pub at: Option<Position>,
     pub cause: Box<Cause>,
 }
 
-impl Problem {
+impl WorkflowProblem {
     pub fn value(reason: impl Into<String>, at: impl Into<Option<Position>>) -> Self {
         Cause::Value(reason.into()).at(at)
     }
 
     pub fn of(self, file: &Path) -> ReadError {
         let Self { at, cause } = self;
-        ReadError { place: Place { file: file.to_owned(), at }, cause }
+        ReadError { place: TextPosition { file: file.to_owned(), at }, cause }
     }
 }
 

@@ -18,7 +18,7 @@ pub struct Workflow {
     /// The files that tasks read and write.
     pub files: Vec<File>,
     /// Warnings about the file.
-    pub odd: BTreeMap<Oddity, Met>,
+    pub warnings: BTreeMap<WorkflowWarning, Occurrences>,
     order: Vec<usize>,
 }
 
@@ -104,7 +104,7 @@ pub struct Position {
 
 /// A warning about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Oddity {
+pub enum WorkflowWarning {
     /// A task has a runtime of 0 or less.
     NoTime,
     /// A task needs a fraction of a processor.
@@ -119,7 +119,7 @@ pub enum Oddity {
     OverrideUnused,
 }
 
-impl fmt::Display for Oddity {
+impl fmt::Display for WorkflowWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoTime => "a runtime of 0 s or less (taken: 0.001 s)",
@@ -136,7 +136,7 @@ impl fmt::Display for Oddity {
 
 /// The number of occurrences of a warning, and the first one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Met {
+pub struct Occurrences {
     /// The number of occurrences.
     pub times: usize,
     /// The subject of the first one: a task's id, a file's name, or the key of an override.
@@ -185,7 +185,7 @@ impl Workflow {
                 });
             }
         };
-        Ok(Self { name: name.into(), tasks, files, odd: BTreeMap::new(), order })
+        Ok(Self { name: name.into(), tasks, files, warnings: BTreeMap::new(), order })
     }
 
     /// The bytes from a parent to a child: the sizes of the files that one writes and the other

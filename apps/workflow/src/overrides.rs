@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::error::{Cause, Problem, ReadError, shown};
+use crate::error::{Cause, WorkflowProblem, ReadError, shown};
 use crate::format::BOM;
 use crate::model::Position;
 use crate::read;
@@ -63,7 +63,7 @@ impl Overrides {
         self.table(text).map_err(|problem| problem.of(file))
     }
 
-    fn table(&mut self, text: &[u8]) -> Result<(), Problem> {
+    fn table(&mut self, text: &[u8]) -> Result<(), WorkflowProblem> {
         let text = text.strip_prefix(&BOM).unwrap_or(text);
         let mut reader =
             csv::ReaderBuilder::new().trim(csv::Trim::All).comment(Some(b'#')).from_reader(text);
@@ -77,9 +77,9 @@ impl Overrides {
                 columns[column].and_then(|column| row.get(column)).filter(|text| !text.is_empty())
             };
             let Some(name) = field(0) else {
-                return Err(Problem::value("this line has no name of a task", at));
+                return Err(WorkflowProblem::value("this line has no name of a task", at));
             };
-            let wrong_value = |reason| Problem::value(reason, at);
+            let wrong_value = |reason| WorkflowProblem::value(reason, at);
             let runtime_s = field(1)
                 .map(|text| Scalar::text(text).seconds())
                 .transpose()
@@ -104,7 +104,7 @@ impl Overrides {
     }
 
     /// Checks that the numbers are plausible.
-    pub(crate) fn check(&self) -> Result<(), Problem> {
+    pub(crate) fn check(&self) -> Result<(), WorkflowProblem> {
         let rows = self.table.values();
         let runtimes = rows.clone().filter_map(|row| row.runtime_s).chain(self.runtime_s);
         let factors = [
@@ -117,7 +117,7 @@ impl Overrides {
             runtimes.map(|runtime| ("a runtime", runtime, RUNTIME_MAX_S)).chain(factors)
         {
             if !(number > 0.0 && number <= most) {
-                return Err(Problem::value(
+                return Err(WorkflowProblem::value(
                     format!("{what} given for its tasks cannot be {number}"),
                     None,
                 ));
@@ -128,7 +128,7 @@ impl Overrides {
             .chain(self.processors)
             .any(|processors| processors == 0)
         {
-            return Err(Problem::value(
+            return Err(WorkflowProblem::value(
                 "the processors given for its tasks must be at least 1",
                 None,
             ));
@@ -138,7 +138,7 @@ impl Overrides {
 }
 
 /// The index of each of [`COLUMNS`] in the header.
-fn columns(header: &csv::StringRecord, first: Position) -> Result<[Option<usize>; 3], Problem> {
+fn columns(header: &csv::StringRecord, first: Position) -> Result<[Option<usize>; 3], WorkflowProblem> {
     if header.is_empty() {
         return Err(Cause::Value(format!(
             "is empty: its first line must be {}",
@@ -153,13 +153,13 @@ fn columns(header: &csv::StringRecord, first: Position) -> Result<[Option<usize>
             _ => {
                 let reason =
                     format!("the first line must be {}, found {}", COLUMNS.join(","), shown(name));
-                return Err(Problem::value(reason, first));
+                return Err(WorkflowProblem::value(reason, first));
             }
         }
     }
     match columns[0] {
         Some(_) => Ok(columns),
-        None => Err(Problem::value("there is no column name", first)),
+        None => Err(WorkflowProblem::value("there is no column name", first)),
     }
 }
 
@@ -188,7 +188,7 @@ fn start_of_record(text: &[u8], position: Option<&csv::Position>) -> Position {
     Position { line: u32::try_from(ends).unwrap_or(u32::MAX - 1) + 1, column: 1 }
 }
 
-fn wrong(text: &[u8], error: &csv::Error) -> Problem {
+fn wrong(text: &[u8], error: &csv::Error) -> WorkflowProblem {
     let at = error.position().map(|position| start_of_record(text, Some(position)));
     let reason = match error.kind() {
         csv::ErrorKind::Utf8 { .. } => return Cause::NotUtf8.at(at),
@@ -197,7 +197,7 @@ fn wrong(text: &[u8], error: &csv::Error) -> Problem {
         }
         _ => error.to_string(),
     };
-    Problem::value(reason, at)
+    WorkflowProblem::value(reason, at)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use samples::SAMPLES;
-use springtide_workflow::{Command, Format, Oddity, Override, Overrides, Position, Workflow};
+use springtide_workflow::{Command, Format, WorkflowWarning, Override, Overrides, Position, Workflow};
 
 fn parse(name: &str, text: &str, overrides: &Overrides) -> Workflow {
     let format = Format::guess(Path::new(name), text.as_bytes()).unwrap();
@@ -52,10 +52,10 @@ fn all_formats_give_the_same_workflow() {
         assert_eq!(order, ["a", "b", "c", "d"], "{name}");
         let rounded = usize::from(name == "diamond-1.6.json");
         assert_eq!(
-            workflow.odd.values().map(|met| met.times).sum::<usize>(),
+            workflow.warnings.values().map(|met| met.times).sum::<usize>(),
             rounded,
             "{name}: {:?}",
-            workflow.odd
+            workflow.warnings
         );
         if format != Format::Dot {
             assert_eq!(workflow.files.len(), 6, "{name}");
@@ -110,7 +110,7 @@ fn own_format_written_and_read_again_is_the_same() {
         let mut before = read(name, text);
         let mut after = read("again.toml", &before.to_toml());
         for workflow in [&mut before, &mut after] {
-            workflow.odd.clear();
+            workflow.warnings.clear();
             workflow.tasks.iter_mut().for_each(|task| task.at = None);
         }
         assert_eq!(before, after, "{name}");
@@ -153,8 +153,8 @@ fn overrides_complete_the_files() {
         given_edges(&overrides),
         [(Some(2.0), Some(3)), (Some(10.0), Some(6)), (Some(14.0), Some(8))]
     );
-    let odd = parse("g.dot", text, &overrides).odd;
-    assert_eq!((odd.len(), odd[&Oddity::OverrideUnused].first.as_str()), (1, "none"));
+    let odd = parse("g.dot", text, &overrides).warnings;
+    assert_eq!((odd.len(), odd[&WorkflowWarning::OverrideUnused].first.as_str()), (1, "none"));
     let unknown = Overrides { unknown_runtimes: true, ..Overrides::default() };
     assert_eq!(given_edges(&unknown), [(None, None), (Some(5.0), Some(2)), (None, None)]);
     // The name of a program is a key too.
@@ -174,14 +174,14 @@ fn tasks_without_time_get_a_short_one_and_are_counted() {
         (workflow.tasks[1].runtime_s, workflow.tasks[2].runtime_s),
         (Some(0.001), Some(0.001))
     );
-    let met = &workflow.odd[&Oddity::NoTime];
+    let met = &workflow.warnings[&WorkflowWarning::NoTime];
     assert_eq!(
         (met.times, met.first.as_str(), met.at),
         (2, "b", Some(Position { line: 2, column: 63 }))
     );
     assert_eq!(workflow.name, "w");
     let dot = read("g.dot", "digraph { root [runtime=0] }");
-    assert_eq!(dot.odd[&Oddity::NoTime].times, 1);
+    assert_eq!(dot.warnings[&WorkflowWarning::NoTime].times, 1);
 }
 
 /// A DAX of tasks that use files, each `task reads... > writes...`, and edges `parent>child`.
@@ -238,7 +238,7 @@ fn sizes_that_differ_are_those_of_the_writer() {
     );
     assert_eq!(edges(&workflow), [("w", "r", 5)]);
     assert_eq!(
-        (workflow.odd[&Oddity::SizesDiffer].times, &*workflow.odd[&Oddity::NoSize].first),
+        (workflow.warnings[&WorkflowWarning::SizesDiffer].times, &*workflow.warnings[&WorkflowWarning::NoSize].first),
         (1, "g")
     );
 }
@@ -270,7 +270,7 @@ fn workflows_from_the_wild_have_their_known_counts() {
         eprintln!("skipped: there are no workflows at {}", dir.display());
         return;
     }
-    use Oddity::SizesDiffer;
+    use WorkflowWarning::SizesDiffer;
     for (name, tasks, edges, files, seconds, odd) in [
         ("dax2.1_CyberShake_30.xml", 30, 52, None, 760.53, &[SizesDiffer][..]),
         ("dax2.1_CyberShake_100.xml", 100, 180, None, 3215.75, &[SizesDiffer]),
@@ -289,7 +289,7 @@ fn workflows_from_the_wild_have_their_known_counts() {
         );
         let sum: f64 = workflow.tasks.iter().filter_map(|task| task.runtime_s).sum();
         assert!((sum - seconds).abs() < 0.06, "{name}: {sum}");
-        assert!(workflow.odd.keys().eq(odd), "{name}: {:?}", workflow.odd);
+        assert!(workflow.warnings.keys().eq(odd), "{name}: {:?}", workflow.warnings);
         let bare = workflow.edges().filter(|(_, _, bytes)| *bytes == 0).count();
         let known = if name.contains("CyberShake") { edges / 2 } else { 0 };
         assert_eq!(bare, known, "{name}");

@@ -132,7 +132,7 @@ impl Fuzzer {
         let drawn = seconds.and(time.ok()).map(|time| time.as_nanos() as u64);
         let seed = number("SPRINGTIDE_FUZZ_SEED").or(drawn).unwrap_or(1);
         println!("{}: seed {seed} (SPRINGTIDE_FUZZ_SEED)", target.name);
-        let mut random = SplitMix::of(seed, target.name);
+        let mut random = SplitMix::with_text(seed, target.name);
         let (began, mut inputs, mut accepted) = (Instant::now(), 0_u64, 0_u64);
         let mut kinds = BTreeSet::new();
         loop {

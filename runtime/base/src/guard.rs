@@ -18,7 +18,7 @@ thread_local! {
 ///
 /// # Errors
 /// The message of the panic.
-pub fn users_code<R>(code: impl FnOnce() -> R) -> Result<R, String> {
+pub fn call_user_code<R>(code: impl FnOnce() -> R) -> Result<R, String> {
     struct DepthGuard;
     impl Drop for DepthGuard {
         fn drop(&mut self) {
@@ -31,7 +31,7 @@ pub fn users_code<R>(code: impl FnOnce() -> R) -> Result<R, String> {
 }
 
 /// Whether this thread is in a call of [`users_code`], for panic hooks.
-pub fn in_users_code() -> bool {
+pub fn is_in_user_code() -> bool {
     // A thread whose locals are dropped runs no users' code.
     DEPTH.try_with(Cell::get).unwrap_or(0) > 0
 }
@@ -53,13 +53,13 @@ mod tests {
 
     #[test]
     fn users_code_is_marked_until_it_ends_in_any_way() {
-        assert!(!in_users_code());
-        assert_eq!(users_code(|| (in_users_code(), users_code(|| 7))), Ok((true, Ok(7))));
-        let nested = users_code(|| {
-            let inner = users_code(|| panic!("out of cheese"));
-            (inner, in_users_code())
+        assert!(!is_in_user_code());
+        assert_eq!(call_user_code(|| (is_in_user_code(), call_user_code(|| 7))), Ok((true, Ok(7))));
+        let nested = call_user_code(|| {
+            let inner = call_user_code(|| panic!("out of cheese"));
+            (inner, is_in_user_code())
         });
         assert_eq!(nested, Ok((Err::<(), _>("out of cheese".to_owned()), true)));
-        assert!(!in_users_code());
+        assert!(!is_in_user_code());
     }
 }

@@ -9,7 +9,7 @@ pub struct SplitMix(pub u64);
 
 impl SplitMix {
     /// Creates a sequence from a number and a text; other texts give others.
-    pub fn of(seed: u64, text: &str) -> Self {
+    pub fn with_text(seed: u64, text: &str) -> Self {
         Self(text.bytes().fold(seed, |seed, byte| Self(seed ^ u64::from(byte)).next()))
     }
 

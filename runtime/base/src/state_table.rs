@@ -8,7 +8,7 @@ use std::fmt::Debug;
 
 /// The effect of an event in a state.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome {
+pub enum EventEffect {
     /// The state changes, or actions follow.
     Handled,
     /// The event is stored until it fits.
@@ -19,14 +19,14 @@ pub enum Outcome {
     Ignored(&'static str),
 }
 
-impl PartialEq for Outcome {
+impl PartialEq for EventEffect {
     /// Ignores reasons, which are for readers.
     fn eq(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
-impl Outcome {
+impl EventEffect {
     /// The observed effect: whether the state changed.
     pub fn seen(changed: bool) -> Self {
         if changed { Self::Handled } else { Self::Ignored("as was seen") }
@@ -60,14 +60,14 @@ macro_rules! event_kinds {
 pub fn check<K: Copy + Debug, S: Copy + Debug, const STATES: usize>(
     kinds: impl IntoIterator<Item = K>,
     states: [S; STATES],
-    row: impl Fn(K) -> [Outcome; STATES],
-    mut execute: impl FnMut(K, S) -> Outcome,
+    row: impl Fn(K) -> [EventEffect; STATES],
+    mut execute: impl FnMut(K, S) -> EventEffect,
 ) {
     let mut wrong = Vec::new();
     for kind in kinds {
         for (state, expected) in states.into_iter().zip(row(kind)) {
             let found = execute(kind, state);
-            let reason = !matches!(expected, Outcome::Ignored(""));
+            let reason = !matches!(expected, EventEffect::Ignored(""));
             if found != expected || !reason {
                 wrong.push(format!("{kind:?} in {state:?}: {expected:?}, and is {found:?}"));
             }

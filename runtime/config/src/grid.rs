@@ -14,8 +14,8 @@ use super::schema::{
 };
 use super::ssh::SshHostsError;
 use super::units::{
-    Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate, SitePlace, Size,
-    Steal, Time, Whole,
+    Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider, ByteRate, SitePlace, Size,
+    Steal, Time, BoundedInt,
 };
 use super::workload::SchedulingSection;
 use super::{Checker, Config};
@@ -30,7 +30,7 @@ section! {
     /// A grid: clusters of nodes, the links between them, and the parameters of its jobs.
     GridConfig {
         /// Version of the file format.
-        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        config_version: BoundedInt<1, CONFIG_VERSION> = Is("1");
         /// Name of the grid, which its certificates carry. Like every name here it has 1 to 32 of
         /// a-z, 0-9 and dash.
         grid: Name = Is("\"local\"");
@@ -85,14 +85,14 @@ section! {
         /// Name of the cluster; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
         /// Number of nodes; with provider "slurm" or "join", the maximum at a time.
-        nodes: Whole<1, 100_000> = Is("1");
+        nodes: BoundedInt<1, 100_000> = Is("1");
         /// Compute threads of each node; default: those of [work].
-        threads: Option<Whole<1, 4096>> = Absent("1");
+        threads: Option<BoundedInt<1, 4096>> = Absent("1");
         /// Processors that growth leaves to local users; default: those of [scheduling].
-        reserve: Option<Whole<0, 100_000>> = Absent("1");
+        reserve: Option<BoundedInt<0, 100_000>> = Absent("1");
         /// Processors in use above which no job grows there; default: only the limit of
         /// [scheduling].
-        cap: Option<Whole<1, 100_000>> = Absent("2");
+        cap: Option<BoundedInt<1, 100_000>> = Absent("2");
         /// How nodes are started: "local": as processes on the head's host; "slurm": by a batch
         /// system, while jobs need them; "ssh": on other hosts; "join": they join by themselves,
         /// with a token (see [join]).
@@ -174,7 +174,7 @@ section! {
         /// Maximum size of a file.
         largest: Size = Is("\"16GiB\"");
         /// Maximum number of simultaneous transfers into a cluster.
-        at_once: Whole<1, 64> = Is("4");
+        at_once: BoundedInt<1, 64> = Is("4");
         /// Interval at which a cluster's directory is searched for new and removed files.
         poll: Time = Is("\"5s\"");
     }
@@ -245,13 +245,13 @@ section! {
         /// Socket buffer requested for each direction; the system may grant less.
         socket_buffer: Size = Is("\"4MiB\"");
         /// Maximum number of queued frames per peer and class.
-        queue_frames: Whole<16, 1_000_000> = Is("8192");
+        queue_frames: BoundedInt<16, 1_000_000> = Is("8192");
         /// Maximum number of queued bytes per peer and class.
         queue_bytes: Size = Is("\"4MiB\"");
         /// Time limit of one attempt to open a link.
         connect_timeout: Time = Is("\"5s\"");
         /// Number of attempts to open a link before queued frames are returned.
-        attempts: Whole<1, 100> = Is("6");
+        attempts: BoundedInt<1, 100> = Is("6");
         /// Delay before the second attempt; it doubles with each further one.
         backoff: Time = Is("\"50ms\"");
         /// Time for sending queued frames when a process ends.
@@ -272,7 +272,7 @@ section! {
         /// Round trip time.
         rtt: Time = Is("\"100ms\"");
         /// Bandwidth of one link, in bytes ("10MB/s") or bits ("100Mbit/s").
-        bandwidth: Rate = Is("\"100Mbit/s\"");
+        bandwidth: ByteRate = Is("\"100Mbit/s\"");
         /// Congestion control of these links; default: that of [net].
         congestion: Option<Congestion> = Absent("\"bbr\"");
     }
@@ -282,14 +282,14 @@ section! {
         /// Choice of victims: "cluster-aware", or "random" as the baseline.
         steal: Steal = Is("\"cluster-aware\"");
         /// Compute threads of a node.
-        threads: Whole<1, 4096> = Is("1");
+        threads: BoundedInt<1, 4096> = Is("1");
         /// Stack of a compute thread, for deep recursion. Only touched pages cost memory.
         stack: Size = Is("\"16MiB\"");
         /// Maximum number of nested waits of one stack that execute unrelated tasks.
-        nesting: Whole<1, 10_000> = Is("32");
+        nesting: BoundedInt<1, 10_000> = Is("32");
         /// Number of nodes that die holding the same task after which the job fails. Nodes that
         /// leave in order and clusters lost as a whole do not count. 0: never.
-        poison: Whole<0, 1_000_000> = Is("3");
+        poison: BoundedInt<0, 1_000_000> = Is("3");
         /// Size of the finished results that each node keeps, so that they need not be computed
         /// again after a loss. "0B": none.
         results: Size = Is("\"64MiB\"");
@@ -312,7 +312,7 @@ section! {
         /// Interval of statistics reports.
         period: Time = Is("\"10s\"");
         /// Number of periods between reports of histograms.
-        histogram_periods: Whole<1, 1000> = Is("10");
+        histogram_periods: BoundedInt<1, 1000> = Is("10");
     }
 
     /// Adaptation: adding and removing nodes keeps the job's weighted average efficiency within a
@@ -322,9 +322,9 @@ section! {
         /// "adaptive".
         mode: Mode = Is("\"adaptive\"");
         /// Minimum number of nodes of a job.
-        min_nodes: Whole<1, 100_000> = Is("1");
+        min_nodes: BoundedInt<1, 100_000> = Is("1");
         /// Maximum number of nodes of a job; default: no limit.
-        max_nodes: Option<Whole<1, 100_000>> = Absent("64");
+        max_nodes: Option<BoundedInt<1, 100_000>> = Absent("64");
         /// Efficiency below which nodes are removed.
         e_min: f64 = Is("0.3");
         /// Efficiency above which nodes are added.
@@ -344,20 +344,20 @@ section! {
         /// Minimum number of nodes after a decision, as a share of the previous number.
         most_shrink: f64 = Is("0.5");
         /// Successive periods below `e_min` before a node is removed.
-        bad_periods: Whole<0, 1_000_000> = Is("2");
+        bad_periods: BoundedInt<0, 1_000_000> = Is("2");
         /// Periods without a further action after an action.
-        cool_down: Whole<0, 1_000_000> = Is("2");
+        cool_down: BoundedInt<0, 1_000_000> = Is("2");
         /// Periods after joining in which a node is not judged.
-        grace: Whole<0, 1_000_000> = Is("2");
+        grace: BoundedInt<0, 1_000_000> = Is("2");
         /// Periods for which a node's last report replaces a missing one.
-        stale: Whole<0, 1_000_000> = Is("3");
+        stale: BoundedInt<0, 1_000_000> = Is("3");
         /// Seconds in which changes settle. They bound the periods of `cool_down`, `check_periods`,
         /// `grace` and `near_end`.
         settle_s: f64 = Is("20.0");
         /// Periods before the estimated end of the job without changes.
-        near_end: Whole<0, 1_000_000> = Is("2");
+        near_end: BoundedInt<0, 1_000_000> = Is("2");
         /// Number of nodes that a cluster reports as its worst.
-        named: Whole<0, 1_000_000> = Is("16");
+        named: BoundedInt<0, 1_000_000> = Is("16");
         /// Whether lost nodes (removed for cause, or crashed) are replaced while efficiency is
         /// above `e_min`.
         refill: bool = Is("true");
@@ -380,11 +380,11 @@ section! {
         /// Factor of one change of a weight.
         weight_step: f64 = Is("1.25");
         /// Periods after which an unmet request for nodes is repeated.
-        request_patience: Whole<0, 1_000_000> = Is("6");
+        request_patience: BoundedInt<0, 1_000_000> = Is("6");
         /// Settled periods over which an action's prediction is compared with its result.
-        check_periods: Whole<0, 1_000_000> = Is("2");
+        check_periods: BoundedInt<0, 1_000_000> = Is("2");
         /// Periods after which a prediction that never settles is dropped.
-        check_patience: Whole<0, 1_000_000> = Is("10");
+        check_patience: BoundedInt<0, 1_000_000> = Is("10");
         /// Factor above its past, or above other nodes, at which a speed is invalid.
         nonsense_factor: f64 = Is("100.0");
         /// Badness: alpha / speed + beta * inter-cluster overhead + gamma * in the worst cluster.
@@ -422,7 +422,7 @@ section! {
         validity: Time = Is("\"24h\"");
         /// Maximum number of simultaneous callers, half of them from one host at most; others are
         /// refused.
-        at_once: Whole<1, 1000> = Is("32");
+        at_once: BoundedInt<1, 1000> = Is("32");
         /// Time limit for a caller's exchange.
         answer_within: Time = Is("\"10s\"");
     }
@@ -462,13 +462,13 @@ section! {
     RetentionSection {
         /// Number of the latest ended jobs that are kept with results and files; `job purge`
         /// removes more.
-        jobs: Whole<0, 1_000_000> = Is("1000");
+        jobs: BoundedInt<0, 1_000_000> = Is("1000");
         /// Maximum age of ended jobs.
         jobs_age: Time = Is("\"720h\"");
         /// Size at which the log of decisions, scheduler.events.jsonl, is rotated.
         log_size: Size = Is("\"64MiB\"");
         /// Number of rotated logs of decisions that are kept.
-        logs: Whole<0, 1000> = Is("3");
+        logs: BoundedInt<0, 1000> = Is("3");
         /// Maximum age of rotated logs of decisions.
         logs_age: Time = Is("\"720h\"");
     }
@@ -519,16 +519,16 @@ impl GridConfig {
     fn check_joined(&self, cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
         if self.join.bind.is_none() {
             let reason = "provider \"join\" needs a door at which nodes join: set `join.bind`";
-            checker.tell(&format!("{path}.provider"), reason);
+            checker.report(&format!("{path}.provider"), reason);
         }
         if cluster.site == SitePlace::Own {
             let reason = "the site of a cluster that nodes join is at the head: leave `site` out";
-            checker.tell(&format!("{path}.site"), reason);
+            checker.report(&format!("{path}.site"), reason);
         }
         if cluster.program.is_some() {
             let reason =
                 "nodes that join run the program that they are started with: leave `program` out";
-            checker.tell(&format!("{path}.program"), reason);
+            checker.report(&format!("{path}.program"), reason);
         }
     }
 
@@ -560,7 +560,7 @@ impl GridConfig {
                 kind(bind.is_ipv6()),
                 kind(head.is_ipv6()),
             );
-            checker.tell(key, reason);
+            checker.report(key, reason);
         }
     }
 
@@ -571,7 +571,7 @@ impl GridConfig {
                     true => "a part from 0 to 1",
                     false => "a number from 0 on",
                 };
-                checker.tell(&format!("{path}.{key}"), format!("must be {words}, found {value}"));
+                checker.report(&format!("{path}.{key}"), format!("must be {words}, found {value}"));
             }
         };
         for (key, most, all, _) in SLOT_NUMBERS {
@@ -606,7 +606,7 @@ impl Config for GridConfig {
         self.check_slots(checker);
         if self.cluster.is_empty() {
             checker
-                .tell("cluster", "the grid has no cluster: add a [[cluster]] with name and nodes");
+                .report("cluster", "the grid has no cluster: add a [[cluster]] with name and nodes");
         }
         let mut names = BTreeMap::new();
         for (i, cluster) in self.cluster.iter().enumerate() {
@@ -630,7 +630,7 @@ impl Config for GridConfig {
                      found {}",
                     reserve.get()
                 );
-                checker.tell(&format!("{path}.reserve"), reason);
+                checker.report(&format!("{path}.reserve"), reason);
             }
             if cluster.site == SitePlace::Head {
                 let given =
@@ -640,7 +640,7 @@ impl Config for GridConfig {
                         "`cluster.{key}` is of a site of its own: set `site` to \"own\" as well, \
                          or leave it out"
                     );
-                    checker.tell(&format!("{path}.{key}"), reason);
+                    checker.report(&format!("{path}.{key}"), reason);
                 }
             }
             let Some(bind) = cluster.site_bind.filter(|bind| bind.ip().is_unspecified()) else {
@@ -651,7 +651,7 @@ impl Config for GridConfig {
                     "`cluster.site_bind` {bind} is no address that others can connect to: set \
                      `cluster.site_advertise` as well"
                 );
-                checker.tell(&format!("cluster[{i}].site_bind"), reason);
+                checker.report(&format!("cluster[{i}].site_bind"), reason);
             }
         }
         check_join(&self.join, checker);
@@ -662,7 +662,7 @@ impl Config for GridConfig {
                 if !names.contains_key(name.as_str()) {
                     let reason = format!("there is no cluster named \"{name}\"");
                     let meant = nearest(name.as_str(), names.keys().copied());
-                    checker.tell_meant(&format!("link[{i}].between"), reason, meant);
+                    checker.report_with_suggestion(&format!("link[{i}].between"), reason, meant);
                 }
             }
         }
@@ -672,7 +672,7 @@ impl Config for GridConfig {
                  well",
                 self.head.bind
             );
-            checker.tell("head.bind", reason);
+            checker.report("head.bind", reason);
         }
         check_net(&self.net, checker);
         self.check_families(checker);
@@ -685,7 +685,7 @@ impl Config for GridConfig {
                     "`head.bind` port {} is among `net.ports` {ports}: a node could take it first",
                     head.port()
                 );
-                checker.tell("head.bind", reason);
+                checker.report("head.bind", reason);
             }
             let local = || {
                 let clusters = self.cluster.iter().enumerate();
@@ -699,7 +699,7 @@ impl Config for GridConfig {
                     "`net.ports` {ports} has {} ports for {nodes} nodes on this machine",
                     ports.count()
                 );
-                checker.tell("net.ports", reason);
+                checker.report("net.ports", reason);
             }
             for (i, cluster) in local().filter(|(_, cluster)| own(cluster)) {
                 // The site itself takes one of them too, unless it has its own address.
@@ -713,7 +713,7 @@ impl Config for GridConfig {
                         if site > 0 { " and their site" } else { "" },
                         cluster.name
                     );
-                    checker.tell(&format!("cluster[{i}].site"), reason);
+                    checker.report(&format!("cluster[{i}].site"), reason);
                 }
             }
         }
@@ -721,17 +721,17 @@ impl Config for GridConfig {
         if self.files.poll.get() < Duration::from_millis(50) {
             let reason =
                 format!("`files.poll` must be at least \"50ms\", found \"{}\"", self.files.poll);
-            checker.tell("files.poll", reason);
+            checker.report("files.poll", reason);
         }
         if self.stats.period.get() < Duration::from_millis(100) {
             let reason = format!(
                 "`stats.period` must be at least \"100ms\", found \"{}\"",
                 self.stats.period
             );
-            checker.tell("stats.period", reason);
+            checker.report("stats.period", reason);
         }
         if self.run.timeout.is_some_and(|timeout| timeout.get().is_zero()) {
-            checker.tell("run.timeout", "`run.timeout` must be longer than nothing, found \"0ns\"");
+            checker.report("run.timeout", "`run.timeout` must be longer than nothing, found \"0ns\"");
         }
     }
 }
@@ -739,7 +739,7 @@ impl Config for GridConfig {
 /// Checks an ssh cluster: enough hosts, and a program that exists there.
 fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
     match &cluster.ssh {
-        None => checker.tell(
+        None => checker.report(
             &format!("{path}.provider"),
             "provider \"ssh\" needs machines: add [cluster.ssh] with `hosts`",
         ),
@@ -751,7 +751,7 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
                     | (_, Some(name)) => format!("{path}.ssh.hosts.{name}"),
                     (_, None) => format!("{path}.provider"),
                 };
-                checker.tell(&at, error.to_string());
+                checker.report(&at, error.to_string());
             }
             let long = Duration::from_secs(1);
             if ssh.answer_within.get() < long {
@@ -759,16 +759,16 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
                     "`ssh.answer_within` must be at least \"1s\", found \"{}\"",
                     ssh.answer_within
                 );
-                checker.tell(&format!("{path}.ssh.answer_within"), reason);
+                checker.report(&format!("{path}.ssh.answer_within"), reason);
             }
             if ssh.dir.to_str().is_none_or(|dir| dir.contains('\0')) {
                 let reason = "`ssh.dir` must be a path in UTF-8 without NUL";
-                checker.tell(&format!("{path}.ssh.dir"), reason);
+                checker.report(&format!("{path}.ssh.dir"), reason);
             }
         }
     }
     if cluster.program.is_none() {
-        checker.tell(
+        checker.report(
             &format!("{path}.provider"),
             "provider \"ssh\" needs `program`: where springtide is on those machines",
         );
@@ -780,7 +780,7 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
             let reason = format!(
                 "no shell can set a variable named {name:?}: use letters, digits and underscores"
             );
-            checker.tell(&format!("{path}.env.{name}"), reason);
+            checker.report(&format!("{path}.env.{name}"), reason);
         }
     }
 }
@@ -789,10 +789,10 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
 fn check_slurm(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
     let Some(slurm) = &cluster.slurm else {
         let reason = "provider \"slurm\" needs [cluster.slurm]: add it, empty or not";
-        return checker.tell(&format!("{path}.provider"), reason);
+        return checker.report(&format!("{path}.provider"), reason);
     };
     let mut wrong =
-        |key: &str, reason: String| checker.tell(&format!("{path}.slurm.{key}"), reason);
+        |key: &str, reason: String| checker.report(&format!("{path}.slurm.{key}"), reason);
     for (key, time, least, shown) in [
         ("poll", slurm.poll, Duration::from_millis(100), "100ms"),
         ("answer_within", slurm.answer_within, Duration::from_secs(1), "1s"),
@@ -838,23 +838,23 @@ pub(super) fn check_links(links: &[LinkSection], checker: &mut Checker<'_>) {
         let Pair(a, b) = &link.between;
         if a == b {
             checker
-                .tell(&path, format!("a link must be between two clusters, found \"{a}\" twice"));
+                .report(&path, format!("a link must be between two clusters, found \"{a}\" twice"));
         }
         if let Some(first) = pairs.insert((a.min(b), a.max(b)), path.clone()) {
-            let first = checker.place(&first);
+            let first = checker.describe_place(&first);
             let reason = format!(
                 "the link between \"{a}\" and \"{b}\" is given twice; the other is {first}"
             );
-            checker.tell(&path, reason);
+            checker.report(&path, reason);
         }
         if link.rtt.get() > RTT_MAX {
             let reason = format!("`link.rtt` must be at most \"10s\", found \"{}\"", link.rtt);
-            checker.tell(&format!("link[{i}].rtt"), reason);
+            checker.report(&format!("link[{i}].rtt"), reason);
         }
         if !link.bandwidth.carries() {
             let reason =
                 format!("`link.bandwidth` must be at least \"1B/s\", found \"{}\"", link.bandwidth);
-            checker.tell(&format!("link[{i}].bandwidth"), reason);
+            checker.report(&format!("link[{i}].bandwidth"), reason);
         }
     }
 }
@@ -867,7 +867,7 @@ fn check_join(join: &JoinSection, checker: &mut Checker<'_>) {
             "`join.bind` {bind} is no address that nodes can connect to: set `join.advertise` as \
              well"
         );
-        checker.tell("join.bind", reason);
+        checker.report("join.bind", reason);
     }
     for (key, time, least, shown) in [
         ("validity", join.validity, Duration::from_secs(3), "3s"),
@@ -875,7 +875,7 @@ fn check_join(join: &JoinSection, checker: &mut Checker<'_>) {
     ] {
         if time.get() < least {
             let reason = format!("`join.{key}` must be at least \"{shown}\", found \"{time}\"");
-            checker.tell(&format!("join.{key}"), reason);
+            checker.report(&format!("join.{key}"), reason);
         }
     }
 }
@@ -886,21 +886,21 @@ pub(super) fn check_net(net: &NetSection, checker: &mut Checker<'_>) {
             "`net.bind` {} is no address that others can connect to: set `net.advertise` as well",
             net.bind
         );
-        checker.tell("net.bind", reason);
+        checker.report("net.bind", reason);
     }
     if net.connect_timeout.get() < Duration::from_millis(100) {
         let reason = format!(
             "`net.connect_timeout` must be at least \"100ms\", found \"{}\"",
             net.connect_timeout
         );
-        checker.tell("net.connect_timeout", reason);
+        checker.report("net.connect_timeout", reason);
     }
     // Messages that are not divided into chunks have up to 64 KiB, and must fit into an empty
     // queue.
     if net.queue_bytes.bytes() < 256 << 10 {
         let reason =
             format!("`net.queue_bytes` must be at least \"256KiB\", found \"{}\"", net.queue_bytes);
-        checker.tell("net.queue_bytes", reason);
+        checker.report("net.queue_bytes", reason);
     }
 }
 
@@ -909,10 +909,10 @@ pub(super) fn check_work(work: &WorkSection, checker: &mut Checker<'_>) {
     if !(1 << 18..=1 << 32).contains(&stack) {
         let reason =
             format!("`work.stack` must be \"256KiB\" to \"4GiB\", found \"{}\"", work.stack);
-        checker.tell("work.stack", reason);
+        checker.report("work.stack", reason);
     }
     if let Some(share) = work.share.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
         let reason = format!("`work.share` must lie above 0 and be at most 1, found {share}");
-        checker.tell("work.share", reason);
+        checker.report("work.share", reason);
     }
 }

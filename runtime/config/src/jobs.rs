@@ -13,15 +13,15 @@ use super::schema::{
     Fallback::{Absent, Elements, Examples, Is, Required},
     Leaf, section,
 };
-use super::units::{Name, Time, Whole};
+use super::units::{Name, Time, BoundedInt};
 use super::{Checker, Config, JobKind, Placing};
 use crate::files::check_name;
 
 /// A list of words, written `["--size", "12"]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Words(pub Vec<String>);
+pub struct ArgumentList(pub Vec<String>);
 
-impl Leaf for Words {
+impl Leaf for ArgumentList {
     fn read(value: &Value) -> Result<Self, String> {
         let word = |word: &Value| word.as_str().filter(|w| !w.contains('\0')).map(str::to_owned);
         let words = value.as_array().and_then(|all| all.iter().map(word).collect());
@@ -35,7 +35,7 @@ section! {
     /// Jobs that are submitted together.
     JobsConfig {
         /// Version of the file format.
-        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        config_version: BoundedInt<1, CONFIG_VERSION> = Is("1");
         /// A job, or several equal ones. One table each.
         job: Vec<JobSection> = Elements(&[
             &[("program", "\"queens\""), ("args", "[\"--size\", \
@@ -49,32 +49,32 @@ section! {
         /// Program: one of those that `run --help` lists.
         program: Name = Required("\"queens\"");
         /// Options of the program, as on the command line.
-        args: Words = Is("[]");
+        args: ArgumentList = Is("[]");
         /// Number of such jobs.
-        count: Whole<1, 10_000> = Is("1");
+        count: BoundedInt<1, 10_000> = Is("1");
         /// Whether its number of processors can change: "rigid", "moldable" or "malleable".
         kind: JobKind = Is("\"malleable\"");
         /// Choice of clusters; default: that of [scheduling] of the grid.
         placement: Option<Placing> = Absent("\"worst-fit\"");
         /// Number of equal components, which may be in different clusters. The numbers of
         /// processors are those of each component. Use [[job.component]] tables for different ones.
-        components: Whole<1, 10_000> = Is("1");
+        components: BoundedInt<1, 10_000> = Is("1");
         /// Minimum number of processors, and the number of a rigid job.
-        min: Whole<1, 10_000_000> = Is("1");
+        min: BoundedInt<1, 10_000_000> = Is("1");
         /// Maximum number of processors at the start; default: the minimum, and for moldable jobs
         /// the maximum.
-        start: Option<Whole<1, 10_000_000>> = Absent("2");
+        start: Option<BoundedInt<1, 10_000_000>> = Absent("2");
         /// Maximum number of processors; default: that of the grid.
-        max: Option<Whole<1, 10_000_000>> = Absent("8");
+        max: Option<BoundedInt<1, 10_000_000>> = Absent("8");
         /// Clusters that it may use; empty: any.
-        clusters: Words = Is("[]");
+        clusters: ArgumentList = Is("[]");
         /// Whether it may grow into further clusters.
         spreads: bool = Is("false");
         /// Time limit, after which it is ended; default: none.
         time: Option<Time> = Absent("\"30m\"");
         /// Names of input files in the clusters' directories. The job starts where they are, or
         /// after a transfer.
-        files: Words = Is("[]");
+        files: ArgumentList = Is("[]");
         /// Different components, one table each, which run the same program as one job. Unset keys
         /// have the job's values.
         component: Vec<ComponentSection> = Examples(&[
@@ -86,23 +86,23 @@ section! {
     /// A component of a job.
     ComponentSection {
         /// Minimum number of processors.
-        min: Option<Whole<1, 10_000_000>> = Absent("2");
+        min: Option<BoundedInt<1, 10_000_000>> = Absent("2");
         /// Maximum number of processors at the start.
-        start: Option<Whole<1, 10_000_000>> = Absent("4");
+        start: Option<BoundedInt<1, 10_000_000>> = Absent("4");
         /// Maximum number of processors.
-        max: Option<Whole<1, 10_000_000>> = Absent("8");
+        max: Option<BoundedInt<1, 10_000_000>> = Absent("8");
         /// Clusters that it may use; empty: any.
-        clusters: Option<Words> = Absent("[\"ams\"]");
+        clusters: Option<ArgumentList> = Absent("[\"ams\"]");
         /// Names of its input files.
-        files: Option<Words> = Absent("[\"bodies.csv\"]");
+        files: Option<ArgumentList> = Absent("[\"bodies.csv\"]");
     }
 }
 
 /// A component of a job, with all its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part<'a> {
+pub struct JobComponent<'a> {
     /// The numbers of processors.
-    pub sizes: Sizes,
+    pub sizes: JobSizes,
     /// The clusters that it may use; empty: any.
     pub clusters: &'a [String],
     /// The names of its input files.
@@ -113,16 +113,16 @@ pub struct Part<'a> {
 
 /// The numbers of processors of a component: minimum, maximum at the start, and maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sizes {
+pub struct JobSizes {
     /// The minimum number of processors.
     pub min: u32,
     /// The maximum number at the start.
     pub start: u32,
     /// The maximum number of processors.
-    pub most: u32,
+    pub max: u32,
 }
 
-impl Sizes {
+impl JobSizes {
     /// The numbers that follow from the given ones, on a grid of `all` processors.
     ///
     /// # Errors
@@ -149,7 +149,7 @@ impl Sizes {
         if !(min..=most).contains(&start) {
             return Err(("start", format!("must lie within {min} and {most}, found {start}")));
         }
-        Ok(Self { min, start, most })
+        Ok(Self { min, start, max: most })
     }
 }
 
@@ -158,31 +158,31 @@ impl JobSection {
     ///
     /// # Errors
     /// As for [`Sizes::of`], with the key's path below the job.
-    pub fn parts(&self, all: u32) -> Result<Vec<Part<'_>>, (String, String)> {
+    pub fn parts(&self, all: u32) -> Result<Vec<JobComponent<'_>>, (String, String)> {
         let (clusters, files) = (&*self.clusters.0, &*self.files.0);
         if self.component.is_empty() {
-            let given = (self.min.get(), self.start.map(Whole::get), self.max.map(Whole::get));
-            let sizes = Sizes::of(self.kind, given, all);
+            let given = (self.min.get(), self.start.map(BoundedInt::get), self.max.map(BoundedInt::get));
+            let sizes = JobSizes::of(self.kind, given, all);
             let sizes = sizes.map_err(|(key, reason)| (key.to_owned(), reason))?;
-            let one = Part { sizes, clusters, files, at: None };
+            let one = JobComponent { sizes, clusters, files, at: None };
             return Ok(vec![one; self.components.get() as usize]);
         }
         let part = |(at, one): (usize, &'_ ComponentSection)| {
             let given = (
                 one.min.unwrap_or(self.min).get(),
-                one.start.or(self.start).map(Whole::get),
-                one.max.or(self.max).map(Whole::get),
+                one.start.or(self.start).map(BoundedInt::get),
+                one.max.or(self.max).map(BoundedInt::get),
             );
-            let sizes = Sizes::of(self.kind, given, all)
+            let sizes = JobSizes::of(self.kind, given, all)
                 .map_err(|(key, reason)| (format!("component[{at}].{key}"), reason))?;
             Ok::<_, (String, String)>((at, sizes))
         };
         let sizes = self.component.iter().enumerate().map(part).collect::<Result<Vec<_>, _>>()?;
-        let whole = |(at, sizes): (usize, Sizes)| {
+        let whole = |(at, sizes): (usize, JobSizes)| {
             let one = &self.component[at];
             let clusters = one.clusters.as_ref().map_or(clusters, |words| &*words.0);
             let files = one.files.as_ref().map_or(files, |words| &*words.0);
-            Part { sizes, clusters, files, at: Some(at) }
+            JobComponent { sizes, clusters, files, at: Some(at) }
         };
         Ok(sizes.into_iter().map(whole).collect())
     }
@@ -204,14 +204,14 @@ impl Config for JobsConfig {
 
     fn check(&self, checker: &mut Checker<'_>) {
         if self.job.is_empty() {
-            checker.tell("job", "there are no jobs: add a [[job]] with its program");
+            checker.report("job", "there are no jobs: add a [[job]] with its program");
         }
         for (i, job) in self.job.iter().enumerate() {
             let path = |key: &str| format!("job[{i}].{key}");
             if !job.component.is_empty() && job.components.get() > 1 {
                 let reason = "`job.components` is of parts that are alike: leave it out, or each \
                               [[job.component]]";
-                checker.tell(&path("components"), reason);
+                checker.report(&path("components"), reason);
             }
             match job.parts(u32::MAX) {
                 Ok(parts) => {
@@ -225,7 +225,7 @@ impl Config for JobsConfig {
                         let reason = "it needs files, so it cannot grow into clusters that do not \
                             have \
                                       them: leave out `spreads`";
-                        checker.tell(&path("spreads"), reason);
+                        checker.report(&path("spreads"), reason);
                     }
                 }
                 Err((key, reason)) => {
@@ -242,7 +242,7 @@ impl Config for JobsConfig {
             for (key, words) in own.chain(parts) {
                 let names = words.iter().flat_map(|words| &words.0);
                 for error in names.filter_map(|name| check_name(name).err()) {
-                    checker.tell(&path(&key), error.to_string());
+                    checker.report(&path(&key), error.to_string());
                 }
             }
         }
@@ -333,8 +333,8 @@ components = 3
         let loaded = load::<JobsConfig>(&Sources::of_text("jobs.toml", text)).unwrap();
         let parts = |job: usize| {
             let parts = loaded.value.job[job].parts(20).unwrap().into_iter();
-            let shown = |part: Part<'_>| {
-                let Sizes { min, start, most } = part.sizes;
+            let shown = |part: JobComponent<'_>| {
+                let JobSizes { min, start, max: most } = part.sizes;
                 (min, start, most, part.clusters.join(" "), part.files.join(" "), part.at)
             };
             parts.map(shown).collect::<Vec<_>>()
@@ -411,7 +411,7 @@ jobs.toml:24:1: ";
     #[test]
     fn sizes_follow_from_what_is_given() {
         let sizes = |kind, given| {
-            Sizes::of(kind, given, 20).map(|sizes| (sizes.min, sizes.start, sizes.most))
+            JobSizes::of(kind, given, 20).map(|sizes| (sizes.min, sizes.start, sizes.max))
         };
         assert_eq!(sizes(JobKind::Malleable, (2, None, None)), Ok((2, 2, 20)));
         assert_eq!(sizes(JobKind::Moldable, (2, None, Some(8))), Ok((2, 8, 8)));

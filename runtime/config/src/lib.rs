@@ -39,12 +39,12 @@ pub use grid::{
     FilesSection, GridConfig, HeadSection, JoinSection, LinkSection, LogSection, NetSection,
     RunSection, SlurmSection, SshSection, StatsSection, TlsSection, WeightsSection, WorkSection,
 };
-pub use jobs::{ComponentSection, JobSection, JobsConfig, Part, Sizes, Words};
+pub use jobs::{ComponentSection, JobSection, JobsConfig, JobComponent, JobSizes, ArgumentList};
 pub use links::{InsideSection, LinksConfig};
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
-pub use problem::{ConfigError, Origin, Problem, nearest};
-pub use profile::{Line, ProfileConfig, profile, profiles};
-pub use reference::{Described, Unset, describe};
+pub use problem::{ConfigError, ValueOrigin, ConfigProblem, nearest};
+pub use profile::{LinkProperties, ProfileConfig, profile, profiles};
+pub use reference::{KeyDescription, KeyFallback, describe};
 pub use scenario::{
     AppSection, EventSection, LineSection, PaperSection, PlaceSection, ScenarioConfig,
     ScenarioJobSection, WideSection, allowed_delay, allowed_share,
@@ -53,8 +53,8 @@ pub use site::SiteConfig;
 pub use ssh::{SshHost, SshHostsError};
 pub use topology::{SiteSection, TopologyConfig};
 pub use units::{
-    App, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair, Ports, Provider, Rate,
-    Role, SitePlace, Size, Steal, Subnet, Time, Whole,
+    App, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair, Ports, Provider, ByteRate,
+    Role, SitePlace, Size, Steal, Subnet, Time, BoundedInt,
 };
 
 pub use workload::{
@@ -63,8 +63,8 @@ pub use workload::{
     WorkloadConfig,
 };
 
-use schema::Schema;
-use tree::{Findings, Layer, Tree};
+use schema::ConfigSchema;
+use tree::{Findings, Layer, ConfigTree};
 
 /// The prefix of environment variables that override keys.
 const ENV_PREFIX: &str = "SPRINGTIDE_";
@@ -77,7 +77,7 @@ const FILE_MAX: u64 = 4 << 20;
     private_bounds,
     reason = "the schema is how a config is described, not for others to implement"
 )]
-pub trait Config: DeserializeOwned + schema::Section {
+pub trait Config: DeserializeOwned + schema::ConfigSection {
     /// The name of the kind, for messages.
     const WHAT: &'static str;
 
@@ -85,7 +85,7 @@ pub trait Config: DeserializeOwned + schema::Section {
     fn check(&self, checker: &mut Checker<'_>);
 
     /// Expands short forms, once there are no problems.
-    fn written_out(self) -> Self {
+    fn expand(self) -> Self {
         self
     }
 }
@@ -141,7 +141,7 @@ impl Sources {
 pub struct Loaded<T> {
     /// The values of the config.
     pub value: T,
-    tree: Tree,
+    tree: ConfigTree,
 }
 
 impl<T: Config> Loaded<T> {
@@ -154,58 +154,58 @@ impl<T: Config> Loaded<T> {
 
     /// The origin of a key's value, as in `net.gso` or `cluster[0].nodes`. None for keys without a
     /// value.
-    pub fn origin(&self, key: &str) -> Option<Origin> {
+    pub fn origin(&self, key: &str) -> Option<ValueOrigin> {
         tree::origin(&self.tree, key)
     }
 }
 
 /// Collects inconsistencies of a config.
 pub struct Checker<'a> {
-    tree: &'a Tree,
+    tree: &'a ConfigTree,
     /// The origin of problems that belong to no value.
-    fallback: Origin,
+    fallback: ValueOrigin,
     findings: &'a mut Findings,
 }
 
 impl Checker<'_> {
     /// Reports a problem of the value at this path.
-    pub fn tell(&mut self, path: &str, reason: impl Into<String>) {
-        self.tell_meant(path, reason, None);
+    pub fn report(&mut self, path: &str, reason: impl Into<String>) {
+        self.report_with_suggestion(path, reason, None);
     }
 
     /// Like [`Checker::tell`], with the likely intended word.
-    pub fn tell_meant(&mut self, path: &str, reason: impl Into<String>, meant: Option<&str>) {
+    pub fn report_with_suggestion(&mut self, path: &str, reason: impl Into<String>, meant: Option<&str>) {
         // A problem of this value, or of its name, is already reported, and a default is in its
         // place.
         if self.findings.excused.iter().any(|excused| excused == path) {
             return;
         }
         let at = match tree::origin(self.tree, path) {
-            None | Some(Origin::Default) => self.fallback.clone(),
+            None | Some(ValueOrigin::Default) => self.fallback.clone(),
             Some(at) => at,
         };
         let meant = meant.map(str::to_owned);
-        self.findings.problems.push(Problem { at, reason: reason.into(), meant });
+        self.findings.problems.push(ConfigProblem { at, reason: reason.into(), meant });
     }
 
     /// Like [`Checker::tell`], at the first of these paths that has a given value.
     fn tell_at(&mut self, paths: &[&str], reason: impl Into<String>) {
         let given =
-            |path: &&&str| !matches!(tree::origin(self.tree, path), None | Some(Origin::Default));
+            |path: &&&str| !matches!(tree::origin(self.tree, path), None | Some(ValueOrigin::Default));
         let path = paths.iter().find(given).or(paths.first());
-        self.tell(path.copied().unwrap_or_default(), reason);
+        self.report(path.copied().unwrap_or_default(), reason);
     }
 
     /// Reports a cluster whose name another cluster, at `first`, already has.
     fn tell_taken(&mut self, path: &str, first: &str, name: &str) {
-        let first = self.place(first);
-        self.tell(path, format!("there are two clusters named \"{name}\"; the other is {first}"));
+        let first = self.describe_place(first);
+        self.report(path, format!("there are two clusters named \"{name}\"; the other is {first}"));
     }
 
     /// Describes the place of the value at this path.
-    pub fn place(&self, path: &str) -> String {
+    pub fn describe_place(&self, path: &str) -> String {
         match tree::origin(self.tree, path) {
-            Some(Origin::File { line, .. }) => format!("on line {line}"),
+            Some(ValueOrigin::File { line, .. }) => format!("on line {line}"),
             Some(origin) => format!("from {origin}"),
             None => "elsewhere".to_owned(),
         }
@@ -220,13 +220,13 @@ pub fn load<T: Config>(sources: &Sources) -> Result<Loaded<T>, ConfigError> {
     let root = root::<T>();
     let mut tree = tree::defaults(root);
     let mut findings = Findings::default();
-    let (mut whole, mut fallback) = (true, Origin::Default);
+    let (mut whole, mut fallback) = (true, ValueOrigin::Default);
 
     if let Some((file, bytes)) = text_of(sources)? {
-        fallback = Origin::File { file: file.clone(), line: 1, column: 1 };
+        fallback = ValueOrigin::File { file: file.clone(), line: 1, column: 1 };
         whole = from_file(root, &file, &bytes, &mut tree, &mut findings)?;
     }
-    let mut set = |origin: Origin, key: &str, value: &str| {
+    let mut set = |origin: ValueOrigin, key: &str, value: &str| {
         let place = |_| origin.clone();
         let mut layer = Layer { place: &place, root, whole: true, findings: &mut findings };
         layer.set(&mut tree, key, value);
@@ -235,11 +235,11 @@ pub fn load<T: Config>(sources: &Sources) -> Result<Loaded<T>, ConfigError> {
     env.sort();
     for (name, value) in env {
         if let Some(key) = key_of(name) {
-            set(Origin::Env(name.clone()), &key, value);
+            set(ValueOrigin::Env(name.clone()), &key, value);
         }
     }
     for Override { flag, key, value } in &sources.overrides {
-        set(Origin::Flag(flag.clone()), key, value);
+        set(ValueOrigin::Flag(flag.clone()), key, value);
     }
     Layer { place: &|_| fallback.clone(), root, whole, findings: &mut findings }
         .missing_in_sections(&tree, &fallback);
@@ -250,14 +250,14 @@ pub fn load<T: Config>(sources: &Sources) -> Result<Loaded<T>, ConfigError> {
                 value.check(&mut Checker { tree: &tree, fallback, findings: &mut findings });
             }
             if findings.problems.is_empty() {
-                return Ok(Loaded { value: value.written_out(), tree });
+                return Ok(Loaded { value: value.expand(), tree });
             }
         }
         // A missing required key is already reported. Otherwise schema and types would differ, and
         // this reports that to the user.
         Err(error) if findings.problems.is_empty() => {
             let reason = format!("not a {} config: {}", T::WHAT, error.message());
-            findings.problems.push(Problem { at: fallback, reason, meant: None });
+            findings.problems.push(ConfigProblem { at: fallback, reason, meant: None });
         }
         Err(_) => {}
     }
@@ -269,22 +269,22 @@ pub fn load<T: Config>(sources: &Sources) -> Result<Loaded<T>, ConfigError> {
 
 /// Adds the layer of the file. Returns whether all of it could be parsed.
 fn from_file(
-    root: &'static Schema,
+    root: &'static ConfigSchema,
     file: &str,
     bytes: &[u8],
-    tree: &mut Tree,
+    tree: &mut ConfigTree,
     findings: &mut Findings,
 ) -> Result<bool, ConfigError> {
     let at = |text: &str, byte| {
         let (line, column) = position(text, byte);
-        Origin::File { file: file.to_owned(), line, column }
+        ValueOrigin::File { file: file.to_owned(), line, column }
     };
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
             let reason = "not TOML: the file is not UTF-8 from here on".to_owned();
-            findings.problems.push(Problem { at: at(&before, before.len()), reason, meant: None });
+            findings.problems.push(ConfigProblem { at: at(&before, before.len()), reason, meant: None });
             return Ok(false);
         }
     };
@@ -293,7 +293,7 @@ fn from_file(
     for error in &errors {
         let reason = format!("not TOML: {}", error.message().replace('\n', ", "));
         let at = place(error.span().unwrap_or(0..0));
-        findings.problems.push(Problem { at, reason, meant: None });
+        findings.problems.push(ConfigProblem { at, reason, meant: None });
     }
     if let Some(problem) = newer(table.get_ref(), &place) {
         // Other unknown keys may be valid in the newer version.
@@ -304,7 +304,7 @@ fn from_file(
     Ok(whole)
 }
 
-fn root<T: Config>() -> &'static Schema {
+fn root<T: Config>() -> &'static ConfigSchema {
     &T::SCHEMA
 }
 
@@ -331,7 +331,7 @@ fn text_of(sources: &Sources) -> Result<Option<(String, Vec<u8>)>, ConfigError> 
 }
 
 /// Refuses a file of a newer version.
-fn newer(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Origin) -> Option<Problem> {
+fn newer(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> ValueOrigin) -> Option<ConfigProblem> {
     let value = table.get("config_version")?;
     let DeValue::Integer(digits) = value.get_ref() else { return None };
     let version = u64::from_str_radix(digits.as_str(), digits.radix()).ok()?;
@@ -339,7 +339,7 @@ fn newer(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> Origin) -> Option<
         "the file has config_version {version}, this program reads up to {CONFIG_VERSION}: use a \
          newer springtide"
     );
-    (version > u64::from(CONFIG_VERSION)).then(|| Problem {
+    (version > u64::from(CONFIG_VERSION)).then(|| ConfigProblem {
         at: place(value.span()),
         reason,
         meant: None,

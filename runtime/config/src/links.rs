@@ -11,14 +11,14 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{Name, Rate, Time, Whole};
+use super::units::{Name, ByteRate, Time, BoundedInt};
 use super::{Checker, Config};
 
 section! {
     /// The links and machines of a grid.
     LinksConfig {
         /// Version of the file format.
-        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        config_version: BoundedInt<1, CONFIG_VERSION> = Is("1");
         /// Links between two clusters without an entry here or in the grid's config.
         wide: WideSection = Section;
         /// A link between two clusters. One table each.
@@ -41,7 +41,7 @@ section! {
         /// Delay between two of its nodes.
         delay: Time = Is("\"50us\"");
         /// Bandwidth of its uplink in each direction; default: no limit.
-        uplink: Option<Rate> = Absent("\"100MB/s\"");
+        uplink: Option<ByteRate> = Absent("\"100MB/s\"");
     }
 }
 
@@ -71,7 +71,7 @@ impl Config for LinksConfig {
                 checker.tell_taken(&path("name"), &format!("cluster[{first}].name"), name);
             }
             if let Some(speed) = cluster.speed.filter(|speed| *speed <= 0.0 || speed.is_nan()) {
-                checker.tell(&path("speed"), format!("must be above 0, found {speed}"));
+                checker.report(&path("speed"), format!("must be above 0, found {speed}"));
             }
             check_delay(Some(cluster.delay), &path("delay"), checker);
             check_rate(cluster.uplink, &path("uplink"), checker);

@@ -9,14 +9,14 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{Format, HostPort, Level, Name, Whole};
+use super::units::{Format, HostPort, Level, Name, BoundedInt};
 use super::{Checker, Config};
 
 section! {
     /// The config of one node.
     NodeConfig {
         /// Version of the file format.
-        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        config_version: BoundedInt<1, CONFIG_VERSION> = Is("1");
         /// Name of the grid.
         grid: Name = Is("\"local\"");
         /// Name of the node, as in its certificate.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// The source of a value or a problem.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// A place in the file. Line and column count from 1, columns in characters.
     File {
         /// The file's name as given.
@@ -25,35 +25,35 @@ pub enum Origin {
     Default,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Default => f.write_str("default"),
-            Origin::File { file, line, .. } => write!(f, "file {file}:{line}"),
-            Origin::Env(name) => write!(f, "env {name}"),
-            Origin::Flag(flag) => write!(f, "flag {flag}"),
+            ValueOrigin::Default => f.write_str("default"),
+            ValueOrigin::File { file, line, .. } => write!(f, "file {file}:{line}"),
+            ValueOrigin::Env(name) => write!(f, "env {name}"),
+            ValueOrigin::Flag(flag) => write!(f, "flag {flag}"),
         }
     }
 }
 
 /// A problem of a config.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// The place of the problem.
-    pub at: Origin,
+    pub at: ValueOrigin,
     /// The description: the key, the error and the valid values.
     pub reason: String,
     /// The likely intended word.
     pub meant: Option<String>,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.at {
-            Origin::File { file, line, column } => write!(f, "{file}:{line}:{column}: ")?,
-            Origin::Env(name) => write!(f, "environment variable {name}: ")?,
-            Origin::Flag(flag) => write!(f, "{flag}: ")?,
-            Origin::Default => {}
+            ValueOrigin::File { file, line, column } => write!(f, "{file}:{line}:{column}: ")?,
+            ValueOrigin::Env(name) => write!(f, "environment variable {name}: ")?,
+            ValueOrigin::Flag(flag) => write!(f, "{flag}: ")?,
+            ValueOrigin::Default => {}
         }
         f.write_str(&self.reason)?;
         match &self.meant {
@@ -76,12 +76,12 @@ pub enum ConfigError {
     },
     /// All problems of the config, in order of place.
     #[error("{}", ProblemLines(.0))]
-    Problems(Vec<Problem>),
+    Problems(Vec<ConfigProblem>),
 }
 
 impl ConfigError {
     /// The problems, if the file could be read.
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[ConfigProblem] {
         match self {
             ConfigError::Problems(problems) => problems,
             ConfigError::File { .. } => &[],
@@ -89,7 +89,7 @@ impl ConfigError {
     }
 }
 
-struct ProblemLines<'a>(&'a [Problem]);
+struct ProblemLines<'a>(&'a [ConfigProblem]);
 
 impl fmt::Display for ProblemLines<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

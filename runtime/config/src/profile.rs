@@ -10,7 +10,7 @@ use super::schema::{
     Fallback::{Absent, Required},
     section,
 };
-use super::units::{Rate, Time, Whole};
+use super::units::{ByteRate, Time, BoundedInt};
 use super::{Checker, Config, Sources, load};
 
 section! {
@@ -27,11 +27,11 @@ section! {
         /// Share of lost packets.
         loss: Option<f64> = Absent("0.001");
         /// Bandwidth in each direction; default: no limit. Of an uplink: out of the cluster.
-        bandwidth: Option<Rate> = Absent("\"10MB/s\"");
+        bandwidth: Option<ByteRate> = Absent("\"10MB/s\"");
         /// Bandwidth of the opposite direction, if different. Of an uplink: into the cluster.
-        bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
+        bandwidth_back: Option<ByteRate> = Absent("\"1MB/s\"");
         /// Bytes that may wait if there is a bandwidth; default: 100 ms of it, and at least 100000.
-        queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
+        queue: Option<BoundedInt<1500, 4_000_000_000>> = Absent("250000");
         /// Whether jitter may reorder packets.
         reorder: Option<bool> = Absent("true");
         /// Time for which the link carries data before it carries none for `down`.
@@ -52,11 +52,11 @@ impl Config for ProfileConfig {
         check_rate(self.bandwidth_back, "bandwidth_back", checker);
         if self.up.is_some() != self.down.is_some() {
             let key = if self.up.is_some() { "up" } else { "down" };
-            checker.tell(key, "`up` and `down` go together");
+            checker.report(key, "`up` and `down` go together");
         }
         for (key, time) in [("up", self.up), ("down", self.down)] {
             if time.is_some_and(|time| time.get() < Duration::from_millis(10)) {
-                checker.tell(key, "must be at least \"10ms\"");
+                checker.report(key, "must be at least \"10ms\"");
             }
         }
     }
@@ -95,7 +95,7 @@ pub fn profile(name: &str) -> Option<&'static ProfileConfig> {
 
 /// The properties of a link in both directions, without references to profiles or defaults.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct LinkProperties {
     /// The round trip time.
     pub rtt: Duration,
     /// The variation of the one-way delay in either direction.
@@ -103,23 +103,23 @@ pub struct Line {
     /// The share of lost packets in each direction.
     pub loss: f64,
     /// The bandwidth from the first named cluster to the other; none: no limit.
-    pub bandwidth: Option<Rate>,
+    pub bandwidth: Option<ByteRate>,
     /// The bandwidth in the opposite direction.
-    pub bandwidth_back: Option<Rate>,
+    pub bandwidth_back: Option<ByteRate>,
     /// The bytes that may wait for the bandwidth; none: derived from it.
     pub queue: Option<u32>,
     /// Whether jitter may reorder packets.
     pub reorder: bool,
     /// Alternating times in which the link carries data and in which it does not.
-    pub flap: Option<(Duration, Duration)>,
+    pub up_and_down: Option<(Duration, Duration)>,
 }
 
-impl Line {
+impl LinkProperties {
     /// The round trip without a profile or a value.
     const RTT: Duration = Duration::from_millis(20);
 }
 
-impl From<&ProfileConfig> for Line {
+impl From<&ProfileConfig> for LinkProperties {
     fn from(profile: &ProfileConfig) -> Self {
         Self {
             rtt: profile.rtt.map(Time::get).unwrap_or_default(),
@@ -127,9 +127,9 @@ impl From<&ProfileConfig> for Line {
             loss: profile.loss.unwrap_or_default(),
             bandwidth: profile.bandwidth,
             bandwidth_back: profile.bandwidth_back.or(profile.bandwidth),
-            queue: profile.queue.map(Whole::get),
+            queue: profile.queue.map(BoundedInt::get),
             reorder: profile.reorder.unwrap_or_default(),
-            flap: profile.up.zip(profile.down).map(|(up, down)| (up.get(), down.get())),
+            up_and_down: profile.up.zip(profile.down).map(|(up, down)| (up.get(), down.get())),
         }
     }
 }
@@ -140,27 +140,27 @@ pub(super) struct LinkValues<'a> {
     pub rtt: Option<Time>,
     pub jitter: Option<Time>,
     pub loss: Option<f64>,
-    pub bandwidth: Option<Rate>,
-    pub bandwidth_back: Option<Rate>,
+    pub bandwidth: Option<ByteRate>,
+    pub bandwidth_back: Option<ByteRate>,
     pub queue: Option<u32>,
     pub reorder: Option<bool>,
 }
 
 impl LinkValues<'_> {
     /// Combines the values with those of the profile.
-    pub fn line(&self) -> Line {
-        let plain = Line {
-            rtt: Line::RTT,
+    pub fn line(&self) -> LinkProperties {
+        let plain = LinkProperties {
+            rtt: LinkProperties::RTT,
             jitter: Duration::ZERO,
             loss: 0.0,
             bandwidth: None,
             bandwidth_back: None,
             queue: None,
             reorder: false,
-            flap: None,
+            up_and_down: None,
         };
-        let line = self.profile.and_then(profile).map_or(plain, Line::from);
-        Line {
+        let line = self.profile.and_then(profile).map_or(plain, LinkProperties::from);
+        LinkProperties {
             rtt: self.rtt.map_or(line.rtt, Time::get),
             jitter: self.jitter.map_or(line.jitter, Time::get),
             loss: self.loss.unwrap_or(line.loss),
@@ -168,7 +168,7 @@ impl LinkValues<'_> {
             bandwidth_back: self.bandwidth_back.or(self.bandwidth).or(line.bandwidth_back),
             queue: self.queue.or(line.queue),
             reorder: self.reorder.unwrap_or(line.reorder),
-            flap: line.flap,
+            up_and_down: line.up_and_down,
         }
     }
 }
@@ -186,10 +186,10 @@ mod tests {
             assert!(read.why.len() > 40, "{name}: {}", read.why);
         }
         assert_eq!(profiles().len(), SHIPPED.len());
-        let congested = Line::from(profile("congested-uplink-100KBps").unwrap());
-        assert_eq!(congested.bandwidth.map(Rate::bytes_per_second), Some(1e5));
-        assert!(Line::from(profile("flapping").unwrap()).flap.is_some());
-        let asymmetric = Line::from(profile("asymmetric").unwrap());
+        let congested = LinkProperties::from(profile("congested-uplink-100KBps").unwrap());
+        assert_eq!(congested.bandwidth.map(ByteRate::bytes_per_second), Some(1e5));
+        assert!(LinkProperties::from(profile("flapping").unwrap()).up_and_down.is_some());
+        let asymmetric = LinkProperties::from(profile("asymmetric").unwrap());
         assert!(asymmetric.bandwidth != asymmetric.bandwidth_back);
     }
 

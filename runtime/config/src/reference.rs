@@ -3,11 +3,11 @@
 //! It uses the schema, not individual keys.
 
 use super::Config;
-use super::schema::{Fallback, Kind, Schema};
+use super::schema::{Fallback, KeyKind, ConfigSchema};
 
 /// One key of a config.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Described {
+pub struct KeyDescription {
     /// The table of the key, as `net` or `cluster.slurm`; empty for keys outside of all tables.
     pub table: String,
     /// The name of the key.
@@ -15,16 +15,16 @@ pub struct Described {
     /// The purpose of the key, in one line.
     pub about: String,
     /// The name of its type in Rust, without `Option`: `Time`, `Whole<1,64>`, `bool`.
-    pub of: String,
+    pub type_name: String,
     /// The valid words, if it is a choice.
     pub choices: &'static [&'static str],
     /// The value if the key is not given.
-    pub unset: Unset,
+    pub unset: KeyFallback,
 }
 
 /// The value of a key that is not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unset {
+pub enum KeyFallback {
     /// This default, in TOML.
     Is(&'static str),
     /// The key is required; an example.
@@ -39,7 +39,7 @@ pub enum Unset {
     Tables,
 }
 
-impl Unset {
+impl KeyFallback {
     /// Whether the key is a table or an array of tables.
     pub fn is_table(self) -> bool {
         matches!(self, Self::Table | Self::NoTable | Self::Tables)
@@ -47,40 +47,40 @@ impl Unset {
 }
 
 /// All keys of a config, with tables before their keys.
-pub fn describe<T: Config>() -> Vec<Described> {
+pub fn describe<T: Config>() -> Vec<KeyDescription> {
     let mut all = Vec::new();
     described(&T::SCHEMA, "", &mut all);
     all
 }
 
-fn described(schema: &Schema, table: &str, all: &mut Vec<Described>) {
+fn described(schema: &ConfigSchema, table: &str, all: &mut Vec<KeyDescription>) {
     for field in schema.fields {
         let unset = match field.fallback {
-            Fallback::Is(value) => Unset::Is(value),
-            Fallback::Required(example) => Unset::Required(example),
-            Fallback::Absent(example) => Unset::Absent(example),
-            Fallback::Section => Unset::Table,
-            Fallback::Optional => Unset::NoTable,
-            Fallback::Elements(_) | Fallback::Examples(_) => Unset::Tables,
+            Fallback::Is(value) => KeyFallback::Is(value),
+            Fallback::Required(example) => KeyFallback::Required(example),
+            Fallback::Absent(example) => KeyFallback::Absent(example),
+            Fallback::Section => KeyFallback::Table,
+            Fallback::Optional => KeyFallback::NoTable,
+            Fallback::Elements(_) | Fallback::Examples(_) => KeyFallback::Tables,
         };
         let choices = match field.kind {
-            Kind::Leaf { choices, .. } => choices,
-            Kind::Section(_) | Kind::List(_) | Kind::Texts => &[],
+            KeyKind::Leaf { choices, .. } => choices,
+            KeyKind::Section(_) | KeyKind::List(_) | KeyKind::Texts => &[],
         };
         let of: String = field.of.split_whitespace().collect();
         let of = of.strip_prefix("Option<").and_then(|of| of.strip_suffix('>')).unwrap_or(&of);
         let lines: Vec<&str> = field.about.iter().map(|line| line.trim()).collect();
-        all.push(Described {
+        all.push(KeyDescription {
             table: table.to_owned(),
             key: field.key,
             about: lines.join(" "),
-            of: of.to_owned(),
+            type_name: of.to_owned(),
             choices,
             unset,
         });
     }
     for field in schema.fields {
-        if let Kind::Section(inner) | Kind::List(inner) = field.kind {
+        if let KeyKind::Section(inner) | KeyKind::List(inner) = field.kind {
             let path = if table.is_empty() {
                 field.key.to_owned()
             } else {
@@ -103,12 +103,12 @@ mod tests {
             all.iter().find(|one| one.table == table && one.key == key).unwrap()
         };
         let poll = find("cluster.slurm", "poll");
-        assert_eq!((poll.of.as_str(), poll.unset), ("Time", Unset::Is("\"2s\"")));
+        assert_eq!((poll.type_name.as_str(), poll.unset), ("Time", KeyFallback::Is("\"2s\"")));
         let threads = find("cluster", "threads");
-        assert_eq!(threads.of, "Whole<1,4096>");
-        assert_eq!(threads.unset, Unset::Absent("1"));
+        assert_eq!(threads.type_name, "Whole<1,4096>");
+        assert_eq!(threads.unset, KeyFallback::Absent("1"));
         assert_eq!(find("work", "steal").choices, ["cluster-aware", "random"]);
-        assert_eq!(find("", "cluster").unset, Unset::Tables);
-        assert_eq!(find("cluster", "slurm").unset, Unset::NoTable);
+        assert_eq!(find("", "cluster").unset, KeyFallback::Tables);
+        assert_eq!(find("cluster", "slurm").unset, KeyFallback::NoTable);
     }
 }

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use super::grid::{AdaptationSection, CONFIG_VERSION};
 use super::problem::nearest;
-use super::profile::{Line, LinkValues, profile, profiles};
+use super::profile::{LinkProperties, LinkValues, profile, profiles};
 use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{App, Happening, Name, Pair, Rate, Role, Steal, Time, Whole};
+use super::units::{App, Happening, Name, Pair, ByteRate, Role, Steal, Time, BoundedInt};
 use super::{Checker, Config};
 
 /// A longer delay is a mistake of units.
@@ -28,7 +28,7 @@ section! {
     /// A grid, a job and the events of a run.
     ScenarioConfig {
         /// Version of the file format.
-        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        config_version: BoundedInt<1, CONFIG_VERSION> = Is("1");
         /// Name of the scenario.
         name: Name = Required("\"slow-uplink\"");
         /// Purpose of the scenario, in a sentence.
@@ -63,7 +63,7 @@ section! {
         /// forces are returned; or "search": an irregular tree without data.
         kind: App = Is("\"barnes-hut\"");
         /// Number of iterations.
-        iterations: Whole<1, 1_000_000> = Is("15");
+        iterations: BoundedInt<1, 1_000_000> = Is("15");
         /// Divisible work of an iteration: the time on one thread of a node of speed 1.
         work: Time = Is("\"30m\"");
         /// Work of the root alone in each iteration, while the others are idle.
@@ -71,17 +71,17 @@ section! {
         /// Work of each node before each iteration, such as building a tree of all bodies.
         each: Time = Is("\"0s\"");
         /// Number of tasks that are not divided further.
-        leaves: Whole<1, 10_000_000> = Is("1024");
+        leaves: BoundedInt<1, 10_000_000> = Is("1024");
         /// Relative variation of leaves around their mean, 0 to 1, as for crowded regions of space.
         spread: f64 = Is("0.5");
         /// Number of bodies, with 12 bytes each to the nodes and 16 back. 0: no data.
-        bodies: Whole<0, 100_000_000> = Is("0");
+        bodies: BoundedInt<0, 100_000_000> = Is("0");
         /// Iteration, counted from 1, from which on there are `then_leaves` tasks.
-        then_from: Option<Whole<1, 1_000_000>> = Absent("6");
+        then_from: Option<BoundedInt<1, 1_000_000>> = Absent("6");
         /// Changed number of tasks; see `then_from`.
-        then_leaves: Option<Whole<1, 10_000_000>> = Absent("8");
+        then_leaves: Option<BoundedInt<1, 10_000_000>> = Absent("8");
         /// Iteration from which on the initial number holds again.
-        then_until: Option<Whole<1, 1_000_000>> = Absent("11");
+        then_until: Option<BoundedInt<1, 1_000_000>> = Absent("11");
     }
 
     /// How a job is run.
@@ -91,7 +91,7 @@ section! {
         /// Limit of simulated time.
         limit: Time = Is("\"100h\"");
         /// Threads of each node.
-        threads: Whole<1, 4096> = Is("1");
+        threads: BoundedInt<1, 4096> = Is("1");
         /// Choice of victims: "cluster-aware", or "random" as the baseline.
         steal: Steal = Is("\"cluster-aware\"");
     }
@@ -101,21 +101,21 @@ section! {
         /// Name of the cluster; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
         /// Number of equal clusters. Several are called NAME1, NAME2 and so on.
-        times: Whole<1, 10_000> = Is("1");
+        times: BoundedInt<1, 10_000> = Is("1");
         /// Number of nodes.
-        nodes: Whole<1, 100_000> = Is("1");
+        nodes: BoundedInt<1, 100_000> = Is("1");
         /// Number of nodes on which the job starts; the others are free.
-        start: Whole<0, 100_000> = Is("0");
+        start: BoundedInt<0, 100_000> = Is("0");
         /// Number of nodes that are unavailable until an event "free".
-        later: Whole<0, 100_000> = Is("0");
+        later: BoundedInt<0, 100_000> = Is("0");
         /// Seconds of work per second of one of its threads.
         speed: f64 = Is("1.0");
         /// Threads of each of its nodes; default: those of [job].
-        threads: Option<Whole<1, 4096>> = Absent("4");
+        threads: Option<BoundedInt<1, 4096>> = Absent("4");
         /// Delay between two of its nodes.
         delay: Time = Is("\"50us\"");
         /// Bandwidth of its uplink in each direction; default: no limit.
-        uplink: Option<Rate> = Absent("\"100MB/s\"");
+        uplink: Option<ByteRate> = Absent("\"100MB/s\"");
     }
 
     /// Links between clusters.
@@ -129,12 +129,12 @@ section! {
         /// Share of lost packets.
         loss: Option<f64> = Absent("0.001");
         /// Bandwidth in each direction; default: no limit.
-        bandwidth: Option<Rate> = Absent("\"10MB/s\"");
+        bandwidth: Option<ByteRate> = Absent("\"10MB/s\"");
         /// Bandwidth of the opposite direction, if different: from the cluster that is named second
         /// to the first.
-        bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
+        bandwidth_back: Option<ByteRate> = Absent("\"1MB/s\"");
         /// Bytes that may wait if there is a bandwidth; default: 100 ms of it, and at least 100000.
-        queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
+        queue: Option<BoundedInt<1500, 4_000_000_000>> = Absent("250000");
         /// Whether jitter may reorder packets.
         reorder: Option<bool> = Absent("true");
     }
@@ -152,12 +152,12 @@ section! {
         /// Share of lost packets.
         loss: Option<f64> = Absent("0.001");
         /// Bandwidth in each direction; default: no limit.
-        bandwidth: Option<Rate> = Absent("\"10MB/s\"");
+        bandwidth: Option<ByteRate> = Absent("\"10MB/s\"");
         /// Bandwidth of the opposite direction, if different: from the cluster that is named second
         /// to the first.
-        bandwidth_back: Option<Rate> = Absent("\"1MB/s\"");
+        bandwidth_back: Option<ByteRate> = Absent("\"1MB/s\"");
         /// Bytes that may wait if there is a bandwidth; default: 100 ms of it, and at least 100000.
-        queue: Option<Whole<1500, 4_000_000_000>> = Absent("250000");
+        queue: Option<BoundedInt<1500, 4_000_000_000>> = Absent("250000");
         /// Whether jitter may reorder packets.
         reorder: Option<bool> = Absent("true");
     }
@@ -173,7 +173,7 @@ section! {
         /// Time since the job's start.
         at: Option<Time> = Absent("\"200s\"");
         /// Number of completed iterations, instead of a time.
-        iteration: Option<Whole<1, 1_000_000>> = Absent("3");
+        iteration: Option<BoundedInt<1, 1_000_000>> = Absent("3");
         /// Duration; default: without end. A "kill" is instantaneous, and `lasts` only delays its
         /// `every`.
         lasts: Option<Time> = Absent("\"10m\"");
@@ -183,7 +183,7 @@ section! {
         /// Affected cluster.
         cluster: Option<Name> = Absent("\"ams\"");
         /// Number of affected nodes, from the first on; default: all.
-        nodes: Option<Whole<1, 100_000>> = Absent("4");
+        nodes: Option<BoundedInt<1, 100_000>> = Absent("4");
         /// Affected node by its role: "root", or "cluster-coordinator" of the cluster.
         role: Option<Role> = Absent("\"root\"");
         /// Affected link.
@@ -191,7 +191,7 @@ section! {
         /// Remaining share of the speed.
         share: Option<f64> = Absent("0.3");
         /// Bandwidth during the event.
-        bandwidth: Option<Rate> = Absent("\"100kB/s\"");
+        bandwidth: Option<ByteRate> = Absent("\"100kB/s\"");
         /// Round trip time during the event.
         rtt: Option<Time> = Absent("\"300ms\"");
         /// Share of lost packets during the event.
@@ -205,7 +205,7 @@ section! {
         /// Reduction of the running time by adaptation, as a share.
         reduction: Option<f64> = Absent("0.5");
         /// Number of the figure that shows it.
-        figure: Option<Whole<1, 100>> = Absent("2");
+        figure: Option<BoundedInt<1, 100>> = Absent("2");
         /// Monitoring period of the paper.
         period: Option<Time> = Absent("\"180s\"");
     }
@@ -244,7 +244,7 @@ pub(super) fn line_between<'a>(
     wide: &WideSection,
     mut names: impl Iterator<Item = &'a Name>,
     (a, b): (&str, &str),
-) -> Line {
+) -> LinkProperties {
     let (line, first) = match links.iter().find(|link| link.between.is_of(a, b)) {
         Some(link) => (link.line(), link.between.0.as_str().to_owned()),
         None => {
@@ -256,7 +256,7 @@ pub(super) fn line_between<'a>(
         return line;
     }
     let (bandwidth, bandwidth_back) = (line.bandwidth_back, line.bandwidth);
-    Line { bandwidth, bandwidth_back, ..line }
+    LinkProperties { bandwidth, bandwidth_back, ..line }
 }
 
 implement_link_values!(WideSection);
@@ -349,7 +349,7 @@ impl ScenarioConfig {
     }
 
     /// The link between two clusters, with the direction from `a` first.
-    pub fn line(&self, a: &str, b: &str) -> Line {
+    pub fn line(&self, a: &str, b: &str) -> LinkProperties {
         line_between(&self.link, &self.wide, self.cluster.iter().map(|place| &place.name), (a, b))
     }
 
@@ -358,8 +358,8 @@ impl ScenarioConfig {
         let what = event.what;
         match (event.at, event.iteration) {
             (None, None) => checker
-                .tell(&at("what"), format!("the \"{what}\" has no time: add `at` or `iteration`")),
-            (Some(_), Some(_)) => checker.tell(
+                .report(&at("what"), format!("the \"{what}\" has no time: add `at` or `iteration`")),
+            (Some(_), Some(_)) => checker.report(
                 &at("iteration"),
                 format!("the \"{what}\" has two times: `at` or `iteration`, not both"),
             ),
@@ -368,40 +368,40 @@ impl ScenarioConfig {
         let iterations = self.app.iterations.get();
         if event.iteration.is_some_and(|iteration| iteration.get() >= iterations) {
             let reason = format!("the job ends with iteration {iterations}: this is never met");
-            checker.tell(&at("iteration"), reason);
+            checker.report(&at("iteration"), reason);
         }
         if event.at.is_some_and(|time| time.get() >= self.job.limit.get()) {
             let reason = format!("the run is over by `job.limit` {}", self.job.limit);
-            checker.tell(&at("at"), reason);
+            checker.report(&at("at"), reason);
         }
         let is_instant = what == Happening::Kill;
         if event.every.is_some() && event.lasts.is_none() && !is_instant {
-            checker.tell(&at("every"), "what comes again must end first: add `lasts`");
+            checker.report(&at("every"), "what comes again must end first: add `lasts`");
         }
         if event.lasts.is_some() && event.every.is_none() && is_instant {
             let reason = "a \"kill\" ends at once, and killed processes start anew by themselves: \
                           leave `lasts` out, or say \"crash\"";
-            checker.tell(&at("lasts"), reason);
+            checker.report(&at("lasts"), reason);
         }
         if event.every.is_some_and(|every| every.get() < EVERY_MIN) {
-            checker.tell(&at("every"), "must be at least \"100ms\"");
+            checker.report(&at("every"), "must be at least \"100ms\"");
         }
         let says_link = event.rtt.is_some() || event.loss.is_some() || event.bandwidth.is_some();
         if what == Happening::Link && !says_link {
             checker
-                .tell(&at("what"), "a \"link\" changes nothing: add `rtt`, `loss` or `bandwidth`");
+                .report(&at("what"), "a \"link\" changes nothing: add `rtt`, `loss` or `bandwidth`");
         }
         if let Some(Pair(a, b)) = event.between.as_ref().filter(|Pair(a, b)| a == b) {
             let reason = format!("a link must be between two clusters, found \"{a}\" and \"{b}\"");
-            checker.tell(&at("between"), reason);
+            checker.report(&at("between"), reason);
         }
         let (needs, may) = keys_of(what);
         let given = event.given();
         for key in needs.iter().filter(|key| !given.contains(key)) {
-            checker.tell(&at("what"), format!("a \"{what}\" needs `{key}`"));
+            checker.report(&at("what"), format!("a \"{what}\" needs `{key}`"));
         }
         for key in given.iter().filter(|key| !needs.contains(key) && !may.contains(key)) {
-            checker.tell(&at(key), format!("a \"{what}\" has no `{key}`"));
+            checker.report(&at(key), format!("a \"{what}\" has no `{key}`"));
         }
         if matches!(what, Happening::Load | Happening::Kill | Happening::Crash) {
             let reason = match (&event.cluster, event.role) {
@@ -411,11 +411,11 @@ impl ScenarioConfig {
                 _ => None,
             };
             if let Some(reason) = reason {
-                checker.tell(&at("what"), format!("a \"{what}\": {reason}"));
+                checker.report(&at("what"), format!("a \"{what}\": {reason}"));
             }
         }
         if event.role.is_some() && event.nodes.is_some() {
-            checker.tell(&at("nodes"), "one node has that role: `nodes` means nothing here");
+            checker.report(&at("nodes"), "one node has that role: `nodes` means nothing here");
         }
         for (name, key) in event
             .cluster
@@ -430,7 +430,7 @@ impl ScenarioConfig {
             && nodes.get() > place.nodes.get()
         {
             let reason = format!("cluster \"{cluster}\" has {} nodes", place.nodes.get());
-            checker.tell(&at("nodes"), reason);
+            checker.report(&at("nodes"), reason);
         }
         check_share(event.share, &at("share"), checker);
         check_share(event.loss, &at("loss"), checker);
@@ -443,7 +443,7 @@ fn known(name: &Name, path: &str, names: &BTreeMap<String, usize>, checker: &mut
     if !names.contains_key(name.as_str()) {
         let reason = format!("there is no cluster named \"{name}\"");
         let meant = nearest(name.as_str(), names.keys().map(String::as_str));
-        checker.tell_meant(path, reason, meant);
+        checker.report_with_suggestion(path, reason, meant);
     }
 }
 
@@ -455,14 +455,14 @@ pub(super) fn check_lines(lines: &[LineSection], checker: &mut Checker<'_>) {
         let Pair(a, b) = &line.between;
         if a == b {
             let reason = format!("a link must be between two clusters, found \"{a}\" twice");
-            checker.tell(&path("between"), reason);
+            checker.report(&path("between"), reason);
         }
         if let Some(first) = pairs.insert((a.min(b), a.max(b)), i) {
-            let first = checker.place(&format!("link[{first}].between"));
+            let first = checker.describe_place(&format!("link[{first}].between"));
             let reason = format!(
                 "the link between \"{a}\" and \"{b}\" is given twice; the other is {first}"
             );
-            checker.tell(&path("between"), reason);
+            checker.report(&path("between"), reason);
         }
         check_line(&line.own(), path, checker);
     }
@@ -483,12 +483,12 @@ pub(super) fn check_line(
     check_profile(own.profile, &path("profile"), checker);
 }
 
-pub(super) fn check_rate(rate: Option<Rate>, path: &str, checker: &mut Checker<'_>) {
+pub(super) fn check_rate(rate: Option<ByteRate>, path: &str, checker: &mut Checker<'_>) {
     if rate.is_some_and(|rate| !rate.carries()) {
         let reason = "nothing passes at this rate: give at least \"1B/s\", or leave it out where \
             there \
                       is no limit";
-        checker.tell(path, reason);
+        checker.report(path, reason);
     }
 }
 
@@ -496,19 +496,19 @@ pub(super) fn check_profile(name: Option<&str>, path: &str, checker: &mut Checke
     if let Some(name) = name.filter(|name| profile(name).is_none()) {
         let reason = format!("there is no profile named \"{}\"", name.escape_default());
         let names = profiles().iter().map(|profile| profile.name.as_str());
-        checker.tell_meant(path, reason, nearest(name, names));
+        checker.report_with_suggestion(path, reason, nearest(name, names));
     }
 }
 
 pub(super) fn check_share(share: Option<f64>, path: &str, checker: &mut Checker<'_>) {
     if let Some(Err(reason)) = share.map(allowed_share) {
-        checker.tell(path, reason);
+        checker.report(path, reason);
     }
 }
 
 pub(super) fn check_delay(rtt: Option<Time>, path: &str, checker: &mut Checker<'_>) {
     if let Some(Err(reason)) = rtt.map(allowed_delay) {
-        checker.tell(path, reason);
+        checker.report(path, reason);
     }
 }
 
@@ -549,7 +549,7 @@ impl Config for ScenarioConfig {
                 checker.tell_taken(&path("name"), &format!("cluster[{first}].name"), &name);
             }
             if let Some(Err(reason)) = place.names().last().map(|name| name.parse::<Name>()) {
-                checker.tell(&path("name"), reason);
+                checker.report(&path("name"), reason);
             }
             let (nodes, start) = (place.nodes.get(), place.start.get());
             let later = place.later.get();
@@ -560,17 +560,17 @@ impl Config for ScenarioConfig {
                      back",
                     place.name
                 );
-                checker.tell(&path(key), reason);
+                checker.report(&path(key), reason);
             }
             if place.speed <= 0.0 {
                 let reason = format!("must be above 0, found {}", place.speed);
-                checker.tell(&path("speed"), reason);
+                checker.report(&path("speed"), reason);
             }
             check_rate(place.uplink, &path("uplink"), checker);
         }
         if self.cluster.iter().all(|place| place.start.get() == 0) {
             let reason = "the job starts on no node: give some [[cluster]] a `start`";
-            checker.tell("cluster", reason);
+            checker.report("cluster", reason);
         }
         let starting =
             |place: &PlaceSection| u64::from(place.start.get()) * u64::from(place.times.get());
@@ -580,7 +580,7 @@ impl Config for ScenarioConfig {
                 "the job starts on {starting} nodes, fewer than its minimum of {}",
                 self.adaptation.min_nodes.get()
             );
-            checker.tell("adaptation.min_nodes", reason);
+            checker.report("adaptation.min_nodes", reason);
         }
         check_lines(&self.link, checker);
         for (i, line) in self.link.iter().enumerate() {
@@ -592,19 +592,19 @@ impl Config for ScenarioConfig {
         check_line(&self.wide.own(), |key| format!("wide.{key}"), checker);
         check_share(Some(self.app.spread), "app.spread", checker);
         if self.app.work.get().is_zero() {
-            checker.tell("app.work", "the job has no work: give `app.work` some time");
+            checker.report("app.work", "the job has no work: give `app.work` some time");
         }
         let then = (self.app.then_from, self.app.then_leaves);
         if then.0.is_some() != then.1.is_some() {
             let key = if then.0.is_some() { "app.then_from" } else { "app.then_leaves" };
-            checker.tell(key, "`then_from` and `then_leaves` go together");
+            checker.report(key, "`then_from` and `then_leaves` go together");
         }
         match (self.app.then_from, self.app.then_until) {
             (Some(from), Some(until)) if until <= from => {
                 let reason = format!("must be after `then_from` {}", from.get());
-                checker.tell("app.then_until", reason);
+                checker.report("app.then_until", reason);
             }
-            (None, Some(_)) => checker.tell("app.then_until", "means nothing without `then_from`"),
+            (None, Some(_)) => checker.report("app.then_until", "means nothing without `then_from`"),
             _ => {}
         }
         let iterations = self.app.iterations.get();
@@ -613,29 +613,29 @@ impl Config for ScenarioConfig {
         {
             if iteration.is_some_and(|iteration| iteration.get() > iterations) {
                 let reason = format!("the job ends with iteration {iterations}: this is never met");
-                checker.tell(key, reason);
+                checker.report(key, reason);
             }
         }
         if !self.app.each.get().is_zero() && self.app.bodies.get() == 0 {
             let reason = "nodes prepare themselves for what is sent, and nothing is: add `bodies`";
-            checker.tell("app.each", reason);
+            checker.report("app.each", reason);
         }
         if self.job.period.get() < Duration::from_millis(100) {
             let reason =
                 format!("`job.period` must be at least \"100ms\", found \"{}\"", self.job.period);
-            checker.tell("job.period", reason);
+            checker.report("job.period", reason);
         }
         for i in 0..self.event.len() {
             self.check_event(i, &names, checker);
         }
     }
 
-    fn written_out(mut self) -> Self {
+    fn expand(mut self) -> Self {
         let like = |place: PlaceSection| {
             let names: Vec<_> = place.names().filter_map(|name| name.parse().ok()).collect();
             names.into_iter().map(move |name| PlaceSection {
                 name,
-                times: Whole::nearest(1),
+                times: BoundedInt::nearest(1),
                 ..place.clone()
             })
         };

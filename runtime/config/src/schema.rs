@@ -18,7 +18,7 @@ pub(super) trait Leaf: Sized {
 
 /// The keys of a table.
 #[derive(Debug)]
-pub(super) struct Schema {
+pub(super) struct ConfigSchema {
     /// The keys in the order in which they are shown.
     pub fields: &'static [Field],
 }
@@ -31,19 +31,19 @@ pub(super) struct Field {
     pub about: &'static [&'static str],
     /// The type of the key, as written in Rust.
     pub of: &'static str,
-    pub kind: Kind,
+    pub kind: KeyKind,
     pub fallback: Fallback,
 }
 
 /// The form of a key's value.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum KeyKind {
     /// A single value.
     Leaf { check: fn(&Value) -> Result<(), String>, choices: &'static [&'static str] },
     /// A table with a schema.
-    Section(&'static Schema),
+    Section(&'static ConfigSchema),
     /// An array of tables.
-    List(&'static Schema),
+    List(&'static ConfigSchema),
     /// A table with keys of the user's choice and text values.
     Texts,
 }
@@ -68,32 +68,32 @@ pub(super) enum Fallback {
 }
 
 /// A type of a key's field.
-pub(super) trait Item {
-    const KIND: Kind;
+pub(super) trait KeyType {
+    const KIND: KeyKind;
 }
 
 fn check<T: Leaf>(value: &Value) -> Result<(), String> {
     T::read(value).map(drop)
 }
 
-impl<T: Leaf> Item for T {
-    const KIND: Kind = Kind::Leaf { check: check::<T>, choices: T::CHOICES };
+impl<T: Leaf> KeyType for T {
+    const KIND: KeyKind = KeyKind::Leaf { check: check::<T>, choices: T::CHOICES };
 }
 
-impl<T: Leaf> Item for Option<T> {
-    const KIND: Kind = Kind::Leaf { check: check::<T>, choices: T::CHOICES };
+impl<T: Leaf> KeyType for Option<T> {
+    const KIND: KeyKind = KeyKind::Leaf { check: check::<T>, choices: T::CHOICES };
 }
 
-impl Item for BTreeMap<String, String> {
-    const KIND: Kind = Kind::Texts;
+impl KeyType for BTreeMap<String, String> {
+    const KIND: KeyKind = KeyKind::Texts;
 }
 
 /// A typed section with a schema.
-pub(super) trait Section {
-    const SCHEMA: Schema;
+pub(super) trait ConfigSection {
+    const SCHEMA: ConfigSchema;
 }
 
-impl Schema {
+impl ConfigSchema {
     pub fn field(&self, key: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.key == key)
     }

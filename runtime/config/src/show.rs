@@ -6,9 +6,9 @@ use std::fmt::Write;
 
 use toml::Value;
 
-use super::problem::Origin;
-use super::schema::{Fallback, Field, Kind, Schema};
-use super::tree::{Node, Tree};
+use super::problem::ValueOrigin;
+use super::schema::{Fallback, Field, KeyKind, ConfigSchema};
+use super::tree::{ValueNode, ConfigTree};
 
 /// The replacement of a secret.
 const REDACTED: &str = "<redacted>";
@@ -31,13 +31,13 @@ fn key(name: &str) -> String {
 
 /// The effective config as TOML, which loads again except for secrets. With `origins`, each value
 /// has its origin as a comment.
-pub(super) fn effective(schema: &Schema, tree: &Tree, origins: bool) -> String {
+pub(super) fn effective(schema: &ConfigSchema, tree: &ConfigTree, origins: bool) -> String {
     let mut out = String::new();
     table(&mut out, schema, tree, "", origins);
     out
 }
 
-fn line(out: &mut String, name: &str, value: &str, origin: Option<&Origin>) {
+fn line(out: &mut String, name: &str, value: &str, origin: Option<&ValueOrigin>) {
     let start = out.len();
     let _ = write!(out, "{} = {value}", key(name));
     if let Some(origin) = origin {
@@ -47,27 +47,27 @@ fn line(out: &mut String, name: &str, value: &str, origin: Option<&Origin>) {
     out.push('\n');
 }
 
-fn table(out: &mut String, schema: &Schema, tree: &Tree, path: &str, origins: bool) {
+fn table(out: &mut String, schema: &ConfigSchema, tree: &ConfigTree, path: &str, origins: bool) {
     let nodes = || schema.fields.iter().filter_map(|f| Some((f.key, f.kind, tree.get(f.key)?)));
     for (name, _, node) in nodes() {
-        if let Node::Leaf(value, origin) = node {
+        if let ValueNode::Leaf(value, origin) = node {
             line(out, name, &value.to_string(), origins.then_some(origin));
         }
     }
     for (name, kind, node) in nodes() {
         let path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
         match (kind, node) {
-            (Kind::Section(schema), Node::Section(tree)) => {
+            (KeyKind::Section(schema), ValueNode::Section(tree)) => {
                 let _ = write!(out, "\n[{path}]\n");
                 table(out, schema, tree, &path, origins);
             }
-            (Kind::List(schema), Node::List(elements)) => {
+            (KeyKind::List(schema), ValueNode::List(elements)) => {
                 for element in elements {
                     let _ = write!(out, "\n[[{path}]]\n");
                     table(out, schema, &element.tree, &path, origins);
                 }
             }
-            (Kind::Texts, Node::Texts(texts)) if !texts.is_empty() => {
+            (KeyKind::Texts, ValueNode::Texts(texts)) if !texts.is_empty() => {
                 let _ = write!(out, "\n[{path}]\n");
                 for (name, (text, origin)) in texts {
                     let text = if is_secret(name) { REDACTED } else { text };
@@ -81,7 +81,7 @@ fn table(out: &mut String, schema: &Schema, tree: &Tree, path: &str, origins: bo
 }
 
 /// A commented file with every key: defaults as values, and keys without a default commented out.
-pub(super) fn template(schema: &Schema, head: &str) -> String {
+pub(super) fn template(schema: &ConfigSchema, head: &str) -> String {
     let mut out = head.to_owned();
     described(&mut out, schema, "", &[]);
     out
@@ -93,7 +93,7 @@ fn comment(out: &mut String, lines: &[&str]) {
     }
 }
 
-fn described(out: &mut String, schema: &Schema, path: &str, given: &[(&str, &str)]) {
+fn described(out: &mut String, schema: &ConfigSchema, path: &str, given: &[(&str, &str)]) {
     for field in schema.fields {
         let value = given.iter().find(|(key, _)| *key == field.key).map(|(_, value)| *value);
         match (field.fallback, value) {
@@ -118,23 +118,23 @@ fn described(out: &mut String, schema: &Schema, path: &str, given: &[(&str, &str
         let Field { key, .. } = field;
         let path = if path.is_empty() { (*key).to_owned() } else { format!("{path}.{key}") };
         match (field.kind, field.fallback) {
-            (Kind::Section(schema), Fallback::Optional) => {
+            (KeyKind::Section(schema), Fallback::Optional) => {
                 out.push('\n');
                 comment(out, field.about);
                 let mut section = format!("[{path}]\n");
                 described(&mut section, schema, &path, &[]);
                 commented_out(out, &section);
             }
-            (Kind::Section(schema), _) => {
+            (KeyKind::Section(schema), _) => {
                 out.push('\n');
                 comment(out, field.about);
                 let _ = writeln!(out, "[{path}]");
                 described(out, schema, &path, &[]);
             }
-            (Kind::List(schema), Fallback::Elements(all)) => {
+            (KeyKind::List(schema), Fallback::Elements(all)) => {
                 elements(out, field, schema, &path, all);
             }
-            (Kind::List(schema), Fallback::Examples(all)) => {
+            (KeyKind::List(schema), Fallback::Examples(all)) => {
                 let mut section = String::new();
                 elements(&mut section, field, schema, &path, all);
                 commented_out(out, &section);
@@ -145,7 +145,7 @@ fn described(out: &mut String, schema: &Schema, path: &str, given: &[(&str, &str
 }
 
 /// The tables of a list: the first with every key, the others with what they say.
-fn elements(out: &mut String, field: &Field, schema: &Schema, path: &str, all: &[&[(&str, &str)]]) {
+fn elements(out: &mut String, field: &Field, schema: &ConfigSchema, path: &str, all: &[&[(&str, &str)]]) {
     for (i, given) in all.iter().enumerate() {
         out.push('\n');
         if i == 0 {

@@ -9,14 +9,14 @@ use super::schema::{
     Fallback::{Is, Required, Section},
     section,
 };
-use super::units::{Name, Whole};
+use super::units::{Name, BoundedInt};
 use super::{Checker, Config};
 
 section! {
     /// A cluster's site in its own process.
     SiteConfig {
         /// Version of the file format.
-        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        config_version: BoundedInt<1, CONFIG_VERSION> = Is("1");
         /// Name of its cluster.
         cluster: Name = Required("\"ams\"");
         /// Path of the grid's config, relative to this file.

@@ -136,7 +136,7 @@ grid.toml:3:5: not TOML: unclosed table, expected `]`";
     let file = dir.path().join("grid.toml");
     std::fs::write(&file, b"grid = \"a\"\n# \xc3\xa9\xff\n").unwrap();
     let problems = load::<GridConfig>(&Sources::of_process(Some(&file))).map(drop).unwrap_err();
-    let at = Origin::File { file: file.display().to_string(), line: 2, column: 4 };
+    let at = ValueOrigin::File { file: file.display().to_string(), line: 2, column: 4 };
     assert_eq!(problems.problems()[0].at, at);
 }
 
@@ -179,10 +179,10 @@ fn later_layers_win_and_origins_are_shown() {
     assert_eq!(loaded.value.stats.period.get().as_secs(), 3);
     assert_eq!(loaded.value.work.steal, Steal::Random);
     assert!(!loaded.value.net.gso);
-    assert_eq!(loaded.origin("net.gso"), Some(Origin::Env("SPRINGTIDE_NET__GSO".into())));
-    assert_eq!(loaded.origin("net.attempts"), Some(Origin::Default));
+    assert_eq!(loaded.origin("net.gso"), Some(ValueOrigin::Env("SPRINGTIDE_NET__GSO".into())));
+    assert_eq!(loaded.origin("net.attempts"), Some(ValueOrigin::Default));
     assert_eq!(loaded.origin("cluster[0].threads"), None);
-    let at = |line, column| Some(Origin::File { file: "grid.toml".into(), line, column });
+    let at = |line, column| Some(ValueOrigin::File { file: "grid.toml".into(), line, column });
     assert_eq!(loaded.origin("cluster[0].name"), at(2, 1));
     assert_eq!(loaded.origin("cluster[0]"), at(1, 1));
 
@@ -252,7 +252,7 @@ fn a_flag_can_give_the_clusters_of_a_grid_without_a_file() {
     let loaded = load::<GridConfig>(&sources).unwrap();
     let nodes: Vec<_> = loaded.value.cluster.iter().map(|c| c.nodes.get()).collect();
     assert_eq!(nodes, [2, 3]);
-    assert_eq!(loaded.origin("cluster[1].nodes"), Some(Origin::Flag("--clusters".into())));
+    assert_eq!(loaded.origin("cluster[1].nodes"), Some(ValueOrigin::Flag("--clusters".into())));
     let nothing = load::<GridConfig>(&Sources::default()).map(drop).unwrap_err().to_string();
     assert_eq!(nothing, "the grid has no cluster: add a [[cluster]] with name and nodes");
 }
@@ -516,8 +516,8 @@ fn every_one_letter_typo_of_the_template_is_understood() {
         };
         for (number, (key, wrong)) in keys.iter().zip(&wrong).enumerate() {
             let (Some(key), Some(wrong)) = (key, wrong) else { continue };
-            let here = |problem: &&Problem| {
-                let Origin::File { line, column, .. } = &problem.at else { return false };
+            let here = |problem: &&ConfigProblem| {
+                let ValueOrigin::File { line, column, .. } = &problem.at else { return false };
                 (*line, *column) == (number + 1, 1)
             };
             let found = error.problems().iter().find(here);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::grid::CONFIG_VERSION;
 use super::problem::nearest;
-use super::profile::Line;
+use super::profile::LinkProperties;
 use super::scenario::{
     LineSection, WideSection, check_delay, check_line, check_lines, check_profile, check_rate,
     line_between,
@@ -15,7 +15,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{Name, Pair, Rate, Subnet, Time, Whole};
+use super::units::{Name, Pair, ByteRate, Subnet, Time, BoundedInt};
 use super::{Checker, Config};
 
 /// The most clusters, and the most nodes of each. Address 254 is a cluster's gateway, and 255 is
@@ -26,7 +26,7 @@ section! {
     /// Clusters and the links between them.
     TopologyConfig {
         /// Version of the file format.
-        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        config_version: BoundedInt<1, CONFIG_VERSION> = Is("1");
         /// Name of the topology.
         name: Name = Required("\"pair\"");
         /// Purpose of the topology, in a sentence.
@@ -52,13 +52,13 @@ section! {
         /// Name of the cluster; its nodes are called NAME-1, NAME-2 and so on.
         name: Name = Required("\"ams\"");
         /// Number of nodes.
-        nodes: Whole<1, 250> = Is("1");
+        nodes: BoundedInt<1, 250> = Is("1");
         /// Named profile of the links within the cluster; default: a round trip of 100 us.
         profile: Option<String> = Absent("\"lan\"");
         /// One-way delay between two of its nodes, instead of the profile's.
         delay: Option<Time> = Absent("\"50us\"");
         /// Bandwidth of its uplink in each direction; default: no limit.
-        uplink: Option<Rate> = Absent("\"100MB/s\"");
+        uplink: Option<ByteRate> = Absent("\"100MB/s\"");
         /// Named profile of its uplink: `bandwidth` out, and `bandwidth_back` in.
         uplink_profile: Option<String> = Absent("\"congested-uplink-100KBps\"");
     }
@@ -75,7 +75,7 @@ impl TopologyConfig {
     }
 
     /// The link between two clusters, with the direction from `a` first.
-    pub fn line(&self, a: &str, b: &str) -> Line {
+    pub fn line(&self, a: &str, b: &str) -> LinkProperties {
         line_between(&self.link, &self.wide, self.cluster.iter().map(|site| &site.name), (a, b))
     }
 }
@@ -97,18 +97,18 @@ impl Config for TopologyConfig {
             check_rate(site.uplink, &path("uplink"), checker);
             if site.uplink.is_some() && site.uplink_profile.is_some() {
                 checker
-                    .tell(&path("uplink_profile"), "give `uplink` or `uplink_profile`, not both");
+                    .report(&path("uplink_profile"), "give `uplink` or `uplink_profile`, not both");
             }
         }
         if self.cluster.is_empty() {
-            checker.tell("cluster", "there is no cluster: add a [[cluster]]");
+            checker.report("cluster", "there is no cluster: add a [[cluster]]");
         }
         if self.cluster.len() > CLUSTERS_MAX as usize {
             let reason = format!(
                 "there are addresses for {CLUSTERS_MAX} clusters, found {}",
                 self.cluster.len()
             );
-            checker.tell(&format!("cluster[{CLUSTERS_MAX}].name"), reason);
+            checker.report(&format!("cluster[{CLUSTERS_MAX}].name"), reason);
         }
         check_lines(&self.link, checker);
         for (i, line) in self.link.iter().enumerate() {
@@ -117,7 +117,7 @@ impl Config for TopologyConfig {
                 if !names.contains_key(name.as_str()) {
                     let reason = format!("there is no cluster named \"{name}\"");
                     let meant = nearest(name.as_str(), names.keys().map(String::as_str));
-                    checker.tell_meant(&format!("link[{i}].between"), reason, meant);
+                    checker.report_with_suggestion(&format!("link[{i}].between"), reason, meant);
                 }
             }
         }
@@ -185,7 +185,7 @@ mod tests {
         let read = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).unwrap().value;
         let rates = |a, b| {
             let line = read.line(a, b);
-            let of = |rate: Option<Rate>| rate.map(|rate| rate.bytes_per_second() / 1e6);
+            let of = |rate: Option<ByteRate>| rate.map(|rate| rate.bytes_per_second() / 1e6);
             (line.rtt.as_millis(), of(line.bandwidth), of(line.bandwidth_back))
         };
         assert_eq!(rates("a", "b"), (50, Some(2.0), Some(1.0)));

@@ -8,25 +8,25 @@ use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
 
-use super::problem::{Origin, Problem, nearest};
-use super::schema::{Fallback, Field, Kind, Schema};
+use super::problem::{ValueOrigin, ConfigProblem, nearest};
+use super::schema::{Fallback, Field, KeyKind, ConfigSchema};
 
 /// The values of a table by key.
-pub(super) type Tree = BTreeMap<String, Node>;
+pub(super) type ConfigTree = BTreeMap<String, ValueNode>;
 
 #[derive(Clone, Debug)]
-pub(super) enum Node {
-    Leaf(Value, Origin),
-    Section(Tree),
+pub(super) enum ValueNode {
+    Leaf(Value, ValueOrigin),
+    Section(ConfigTree),
     List(Vec<Element>),
-    Texts(BTreeMap<String, (String, Origin)>),
+    Texts(BTreeMap<String, (String, ValueOrigin)>),
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Element {
-    pub tree: Tree,
+    pub tree: ConfigTree,
     /// The place of its start.
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
 /// A default or an example of the schema, which is valid TOML.
@@ -35,21 +35,21 @@ pub(super) fn builtin(toml: &str) -> Value {
 }
 
 /// The section of a key in a tree. Adds it with its defaults if it does not exist.
-fn section_of<'a>(tree: &'a mut Tree, field: &Field, schema: &Schema) -> &'a mut Node {
-    tree.entry(field.key.to_owned()).or_insert_with(|| Node::Section(defaults(schema)))
+fn section_of<'a>(tree: &'a mut ConfigTree, field: &Field, schema: &ConfigSchema) -> &'a mut ValueNode {
+    tree.entry(field.key.to_owned()).or_insert_with(|| ValueNode::Section(defaults(schema)))
 }
 
 /// The tree of all defaults.
-pub(super) fn defaults(schema: &Schema) -> Tree {
-    let mut tree = Tree::new();
+pub(super) fn defaults(schema: &ConfigSchema) -> ConfigTree {
+    let mut tree = ConfigTree::new();
     for field in schema.fields {
         let node = match (field.kind, field.fallback) {
-            (Kind::Section(_), Fallback::Optional) => continue,
-            (Kind::Section(schema), _) => Node::Section(defaults(schema)),
-            (Kind::List(_), _) => Node::List(Vec::new()),
-            (Kind::Texts, _) => Node::Texts(BTreeMap::new()),
-            (Kind::Leaf { .. }, Fallback::Is(toml)) => Node::Leaf(builtin(toml), Origin::Default),
-            (Kind::Leaf { .. }, _) => continue,
+            (KeyKind::Section(_), Fallback::Optional) => continue,
+            (KeyKind::Section(schema), _) => ValueNode::Section(defaults(schema)),
+            (KeyKind::List(_), _) => ValueNode::List(Vec::new()),
+            (KeyKind::Texts, _) => ValueNode::Texts(BTreeMap::new()),
+            (KeyKind::Leaf { .. }, Fallback::Is(toml)) => ValueNode::Leaf(builtin(toml), ValueOrigin::Default),
+            (KeyKind::Leaf { .. }, _) => continue,
         };
         tree.insert(field.key.to_owned(), node);
     }
@@ -57,15 +57,15 @@ pub(super) fn defaults(schema: &Schema) -> Tree {
 }
 
 /// The values as a plain table.
-pub(super) fn plain(tree: &Tree) -> toml::Table {
-    let value = |node: &Node| match node {
-        Node::Leaf(value, _) => value.clone(),
-        Node::Section(tree) => Value::Table(plain(tree)),
-        Node::List(elements) => {
+pub(super) fn plain(tree: &ConfigTree) -> toml::Table {
+    let value = |node: &ValueNode| match node {
+        ValueNode::Leaf(value, _) => value.clone(),
+        ValueNode::Section(tree) => Value::Table(plain(tree)),
+        ValueNode::List(elements) => {
             Value::Array(elements.iter().map(|e| Value::Table(plain(&e.tree))).collect())
         }
-        Node::Texts(texts) => {
-            let entry = |(key, (text, _)): (&String, &(String, Origin))| {
+        ValueNode::Texts(texts) => {
+            let entry = |(key, (text, _)): (&String, &(String, ValueOrigin))| {
                 (key.clone(), Value::String(text.clone()))
             };
             Value::Table(texts.iter().map(entry).collect())
@@ -76,20 +76,20 @@ pub(super) fn plain(tree: &Tree) -> toml::Table {
 
 /// The origin of the value at a path such as `net.gso` or `cluster[1].name`; of a list's element,
 /// its start. None if no value was given.
-pub(super) fn origin(tree: &Tree, path: &str) -> Option<Origin> {
+pub(super) fn origin(tree: &ConfigTree, path: &str) -> Option<ValueOrigin> {
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
     let (key, index) = match first.split_once('[') {
         Some((key, index)) => (key, index.trim_end_matches(']').parse::<usize>().ok()),
         None => (first, None),
     };
     match (tree.get(key)?, index) {
-        (Node::Leaf(_, at), None) if rest.is_empty() => Some(at.clone()),
-        (Node::Section(tree), None) => origin(tree, rest),
-        (Node::List(elements), Some(index)) => {
+        (ValueNode::Leaf(_, at), None) if rest.is_empty() => Some(at.clone()),
+        (ValueNode::Section(tree), None) => origin(tree, rest),
+        (ValueNode::List(elements), Some(index)) => {
             let element = elements.get(index)?;
             if rest.is_empty() { Some(element.origin.clone()) } else { origin(&element.tree, rest) }
         }
-        (Node::Texts(texts), None) => texts.get(rest).map(|(_, at)| at.clone()),
+        (ValueNode::Texts(texts), None) => texts.get(rest).map(|(_, at)| at.clone()),
         _ => None,
     }
 }
@@ -97,9 +97,9 @@ pub(super) fn origin(tree: &Tree, path: &str) -> Option<Origin> {
 /// Adds a layer to a tree, and collects its problems.
 pub(super) struct Layer<'a> {
     /// The place of a range of the text.
-    pub place: &'a dyn Fn(Range<usize>) -> Origin,
+    pub place: &'a dyn Fn(Range<usize>) -> ValueOrigin,
     /// The schema of the whole config, to find the section of a misplaced key.
-    pub root: &'static Schema,
+    pub root: &'static ConfigSchema,
     /// Whether all of the text could be parsed. If not, keys may be missing or misplaced for that
     /// reason, and are not reported.
     pub whole: bool,
@@ -109,23 +109,23 @@ pub(super) struct Layer<'a> {
 /// The problems found so far.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    pub problems: Vec<Problem>,
+    pub problems: Vec<ConfigProblem>,
     /// Dotted keys that are not reported as missing. Either an unknown key was likely meant to be
     /// one of them, or its value is reported.
     pub excused: Vec<String>,
 }
 
 impl Layer<'_> {
-    fn problem(&mut self, at: Origin, reason: String, meant: Option<&str>) {
-        self.findings.problems.push(Problem { at, reason, meant: meant.map(str::to_owned) });
+    fn problem(&mut self, at: ValueOrigin, reason: String, meant: Option<&str>) {
+        self.findings.problems.push(ConfigProblem { at, reason, meant: meant.map(str::to_owned) });
     }
 
     /// Adds a table. `path` is its dotted name, empty for the root.
     pub fn table(
         &mut self,
-        schema: &'static Schema,
+        schema: &'static ConfigSchema,
         table: &DeTable<'_>,
-        tree: &mut Tree,
+        tree: &mut ConfigTree,
         path: &str,
     ) {
         // In order of place, not of name.
@@ -150,7 +150,7 @@ impl Layer<'_> {
 
     fn unknown(
         &mut self,
-        schema: &'static Schema,
+        schema: &'static ConfigSchema,
         key: &Spanned<toml::de::DeString<'_>>,
         path: &str,
     ) {
@@ -175,17 +175,17 @@ impl Layer<'_> {
         &mut self,
         field: &'static Field,
         value: &Spanned<DeValue<'_>>,
-        at: Origin,
-        tree: &mut Tree,
+        at: ValueOrigin,
+        tree: &mut ConfigTree,
         path: &str,
     ) {
         let wrong = |is: &str| format!("`{path}` must be {is}, found {}", kind_of(value.get_ref()));
         match (field.kind, value.get_ref()) {
-            (Kind::Leaf { check, choices }, given) => {
+            (KeyKind::Leaf { check, choices }, given) => {
                 let read = owned(given).and_then(|value| check(&value).map(|()| value));
                 match read {
                     Ok(value) => {
-                        tree.insert(field.key.to_owned(), Node::Leaf(value, at));
+                        tree.insert(field.key.to_owned(), ValueNode::Leaf(value, at));
                     }
                     Err(reason) => {
                         let word = given.as_str().unwrap_or_default();
@@ -195,12 +195,12 @@ impl Layer<'_> {
                     }
                 }
             }
-            (Kind::Section(schema), DeValue::Table(table)) => {
-                if let Node::Section(tree) = section_of(tree, field, schema) {
+            (KeyKind::Section(schema), DeValue::Table(table)) => {
+                if let ValueNode::Section(tree) = section_of(tree, field, schema) {
                     self.table(schema, table, tree, path);
                 }
             }
-            (Kind::List(schema), DeValue::Array(array)) => {
+            (KeyKind::List(schema), DeValue::Array(array)) => {
                 let mut elements = Vec::new();
                 for element in array.iter() {
                     let origin = (self.place)(element.span());
@@ -219,9 +219,9 @@ impl Layer<'_> {
                     self.findings.excused.truncate(excused);
                     elements.push(Element { tree, origin });
                 }
-                tree.insert(field.key.to_owned(), Node::List(elements));
+                tree.insert(field.key.to_owned(), ValueNode::List(elements));
             }
-            (Kind::Texts, DeValue::Table(table)) => {
+            (KeyKind::Texts, DeValue::Table(table)) => {
                 let mut texts = BTreeMap::new();
                 for (key, value) in table.iter() {
                     match value.get_ref() {
@@ -239,20 +239,20 @@ impl Layer<'_> {
                         }
                     }
                 }
-                tree.insert(field.key.to_owned(), Node::Texts(texts));
+                tree.insert(field.key.to_owned(), ValueNode::Texts(texts));
             }
-            (Kind::Section(_), _) => self.problem(at, wrong(&format!("a table: [{path}]")), None),
-            (Kind::List(_), _) => {
+            (KeyKind::Section(_), _) => self.problem(at, wrong(&format!("a table: [{path}]")), None),
+            (KeyKind::List(_), _) => {
                 self.problem(at, wrong(&format!("a list of tables: [[{path}]]")), None);
             }
-            (Kind::Texts, _) => {
+            (KeyKind::Texts, _) => {
                 self.problem(at, wrong("a table of texts such as { NAME = \"value\" }"), None);
             }
         }
     }
 
     /// Reports missing required keys of the table at `path`, except excused ones.
-    pub fn missing(&mut self, schema: &Schema, tree: &Tree, at: &Origin, place: &str, path: &str) {
+    pub fn missing(&mut self, schema: &ConfigSchema, tree: &ConfigTree, at: &ValueOrigin, place: &str, path: &str) {
         for field in schema.fields {
             if let Fallback::Required(example) = field.fallback
                 && self.whole
@@ -269,10 +269,10 @@ impl Layer<'_> {
 
     /// Like [`Layer::missing`], for the root and its sections once all layers are added. List
     /// elements are checked where they are read.
-    pub fn missing_in_sections(&mut self, tree: &Tree, at: &Origin) {
+    pub fn missing_in_sections(&mut self, tree: &ConfigTree, at: &ValueOrigin) {
         self.missing(self.root, tree, at, "the config", "");
         for field in self.root.fields {
-            if let (Kind::Section(schema), Some(Node::Section(tree))) =
+            if let (KeyKind::Section(schema), Some(ValueNode::Section(tree))) =
                 (field.kind, tree.get(field.key))
             {
                 self.missing(schema, tree, at, &format!("[{}]", field.key), field.key);
@@ -284,7 +284,7 @@ impl Layer<'_> {
     ///
     /// A list's element is named by its `name`, as in `cluster.ams.nodes`. There `_` also stands
     /// for `-`, for environment variables have no dash. A whole list is given in TOML.
-    pub fn set(&mut self, tree: &mut Tree, key: &str, text: &str) {
+    pub fn set(&mut self, tree: &mut ConfigTree, key: &str, text: &str) {
         let mut segments = key.split('.').map(str::to_owned).collect::<Vec<_>>();
         segments.reverse();
         self.descend(self.root, tree, segments, text, String::new());
@@ -292,8 +292,8 @@ impl Layer<'_> {
 
     fn descend(
         &mut self,
-        schema: &'static Schema,
-        tree: &mut Tree,
+        schema: &'static ConfigSchema,
+        tree: &mut ConfigTree,
         mut rest: Vec<String>,
         text: &str,
         path: String,
@@ -309,14 +309,14 @@ impl Layer<'_> {
             return self.problem(at, reason, nearest(&key, schema.fields.iter().map(|f| f.key)));
         };
         let path = join(&path, field.key);
-        if let Kind::Section(schema) = field.kind {
+        if let KeyKind::Section(schema) = field.kind {
             section_of(tree, field, schema);
         }
         match (field.kind, tree.get_mut(field.key)) {
-            (Kind::Section(schema), Some(Node::Section(tree))) => {
+            (KeyKind::Section(schema), Some(ValueNode::Section(tree))) => {
                 self.descend(schema, tree, rest, text, path);
             }
-            (Kind::List(schema), Some(Node::List(elements))) if !rest.is_empty() => {
+            (KeyKind::List(schema), Some(ValueNode::List(elements))) if !rest.is_empty() => {
                 let name = rest.pop().unwrap_or_default().replace('_', "-");
                 let names = || elements.iter().filter_map(|e| name_of(&e.tree));
                 match names().position(|there| there == name) {
@@ -332,16 +332,16 @@ impl Layer<'_> {
                     }
                 }
             }
-            (Kind::Texts, Some(Node::Texts(texts))) if rest.len() == 1 => {
+            (KeyKind::Texts, Some(ValueNode::Texts(texts))) if rest.len() == 1 => {
                 texts.extend(rest.pop().map(|key| (key, (text.to_owned(), at))));
             }
-            (Kind::Leaf { check, .. }, _) if rest.is_empty() => {
+            (KeyKind::Leaf { check, .. }, _) if rest.is_empty() => {
                 // Plain text if the key takes text, else TOML.
                 let as_text = Value::String(text.to_owned());
                 let as_toml = || text.parse::<Value>().ok().filter(|value| check(value).is_ok());
                 match check(&as_text).is_ok().then(|| as_text.clone()).or_else(as_toml) {
                     Some(value) => {
-                        tree.insert(field.key.to_owned(), Node::Leaf(value, at));
+                        tree.insert(field.key.to_owned(), ValueNode::Leaf(value, at));
                     }
                     None => {
                         let given = DeValue::String(text.into());
@@ -350,7 +350,7 @@ impl Layer<'_> {
                     }
                 }
             }
-            (Kind::List(_), _) => {
+            (KeyKind::List(_), _) => {
                 let toml = format!("value = {text}");
                 match DeTable::parse(&toml) {
                     Ok(table) => match table.get_ref().get("value") {
@@ -369,16 +369,16 @@ impl Layer<'_> {
     }
 }
 
-fn name_of(tree: &Tree) -> Option<&str> {
+fn name_of(tree: &ConfigTree) -> Option<&str> {
     match tree.get("name") {
-        Some(Node::Leaf(Value::String(name), _)) => Some(name),
+        Some(ValueNode::Leaf(Value::String(name), _)) => Some(name),
         _ => None,
     }
 }
 
 fn has(field: &Field, key: &str) -> bool {
     match field.kind {
-        Kind::Section(schema) => schema.field(key).is_some(),
+        KeyKind::Section(schema) => schema.field(key).is_some(),
         _ => false,
     }
 }

@@ -85,9 +85,9 @@ text_value!(Name, "a name in quotes");
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
-pub struct Whole<const MIN: u32, const MAX: u32>(u32);
+pub struct BoundedInt<const MIN: u32, const MAX: u32>(u32);
 
-impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
+impl<const MIN: u32, const MAX: u32> BoundedInt<MIN, MAX> {
     /// The number, or the nearest valid one.
     pub fn nearest(number: u32) -> Self {
         Self(number.clamp(MIN, MAX))
@@ -99,7 +99,7 @@ impl<const MIN: u32, const MAX: u32> Whole<MIN, MAX> {
     }
 }
 
-impl<const MIN: u32, const MAX: u32> TryFrom<u32> for Whole<MIN, MAX> {
+impl<const MIN: u32, const MAX: u32> TryFrom<u32> for BoundedInt<MIN, MAX> {
     type Error = String;
 
     fn try_from(number: u32) -> Result<Self, String> {
@@ -107,13 +107,13 @@ impl<const MIN: u32, const MAX: u32> TryFrom<u32> for Whole<MIN, MAX> {
     }
 }
 
-impl<const MIN: u32, const MAX: u32> From<Whole<MIN, MAX>> for u32 {
-    fn from(number: Whole<MIN, MAX>) -> u32 {
+impl<const MIN: u32, const MAX: u32> From<BoundedInt<MIN, MAX>> for u32 {
+    fn from(number: BoundedInt<MIN, MAX>) -> u32 {
         number.0
     }
 }
 
-impl<const MIN: u32, const MAX: u32> Leaf for Whole<MIN, MAX> {
+impl<const MIN: u32, const MAX: u32> Leaf for BoundedInt<MIN, MAX> {
     fn read(value: &Value) -> Result<Self, String> {
         let number = value.as_integer().and_then(|number| u32::try_from(number).ok());
         match number.filter(|number| (MIN..=MAX).contains(number)) {
@@ -322,9 +322,9 @@ const RATES: &[(&str, u64)] = &[
 /// MB/s GB/s MiB/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Rate(u64);
+pub struct ByteRate(u64);
 
-impl Rate {
+impl ByteRate {
     /// The rate in bytes per second.
     pub fn bytes_per_second(self) -> f64 {
         self.0 as f64 / 8.0
@@ -336,7 +336,7 @@ impl Rate {
     }
 }
 
-impl FromStr for Rate {
+impl FromStr for ByteRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -349,13 +349,13 @@ impl FromStr for Rate {
     }
 }
 
-impl fmt::Display for Rate {
+impl fmt::Display for ByteRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_unit(f, self.0, RATES)
     }
 }
 
-text_value!(Rate, "a rate in quotes such as \"10MB/s\"");
+text_value!(ByteRate, "a rate in quotes such as \"10MB/s\"");
 
 /// The addresses of an emulated network, written `"10.77.0.0/16"`.
 ///
@@ -709,10 +709,10 @@ mod tests {
         assert_eq!(time("0.1 s"), Ok(Duration::from_millis(100)));
         assert_eq!("64MiB".parse::<Size>().map(Size::bytes), Ok(64 << 20));
         assert_eq!("1MB".parse::<Size>().map(Size::bytes), Ok(1_000_000));
-        let rate = |text: &str| text.parse::<Rate>().map(Rate::bytes_per_second);
+        let rate = |text: &str| text.parse::<ByteRate>().map(ByteRate::bytes_per_second);
         assert_eq!(rate("10MB/s"), Ok(1e7));
         assert_eq!(rate("100Mbit/s"), Ok(1.25e7));
-        let carries = |text: &str| text.parse::<Rate>().map(Rate::carries);
+        let carries = |text: &str| text.parse::<ByteRate>().map(ByteRate::carries);
         assert_eq!(
             (carries("8bit/s"), carries("7bit/s"), carries("0B/s")),
             (Ok(true), Ok(false), Ok(false))
@@ -769,13 +769,13 @@ mod tests {
             let number = number >> scale;
             prop_assert_eq!(Time(number).to_string().parse::<Time>(), Ok(Time(number)));
             prop_assert_eq!(Size(number).to_string().parse::<Size>(), Ok(Size(number)));
-            prop_assert_eq!(Rate(number).to_string().parse::<Rate>(), Ok(Rate(number)));
+            prop_assert_eq!(ByteRate(number).to_string().parse::<ByteRate>(), Ok(ByteRate(number)));
         }
 
         #[test]
         fn no_text_panics(text in any::<String>(), short in "[0-9.]{0,25}[a-zA-Z/]{0,6}") {
             for text in [&text, &short] {
-                let _ = (text.parse::<Time>(), text.parse::<Size>(), text.parse::<Rate>());
+                let _ = (text.parse::<Time>(), text.parse::<Size>(), text.parse::<ByteRate>());
                 let _ = (text.parse::<Name>(), text.parse::<Ports>(), text.parse::<HostPort>());
             }
         }

@@ -20,7 +20,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     Leaf, section,
 };
-use super::units::{Name, Time, Whole, choice};
+use super::units::{Name, Time, BoundedInt, choice};
 use super::{Checker, Config};
 
 choice! {
@@ -126,7 +126,7 @@ section! {
     /// Clusters, programs and the arriving jobs.
     WorkloadConfig {
         /// Version of the file format.
-        config_version: Whole<1, CONFIG_VERSION> = Is("1");
+        config_version: BoundedInt<1, CONFIG_VERSION> = Is("1");
         /// Name of the workload.
         name: Name = Required("\"two-programs\"");
         /// Purpose of the workload, in a sentence.
@@ -181,11 +181,11 @@ section! {
         /// Interval of scans of the queue without an event.
         scan_every: Time = Is("\"15s\"");
         /// Number of failed scans after which, with one more, a submission fails; default: never.
-        tries: Option<Whole<1, 1_000_000_000>> = Absent("1000");
+        tries: Option<BoundedInt<1, 1_000_000_000>> = Absent("1000");
         /// Processors of each cluster that growth leaves to local users.
-        reserve: Whole<0, 1_000_000_000> = Is("0");
+        reserve: BoundedInt<0, 1_000_000_000> = Is("0");
         /// Processors in use in all clusters above which no job grows; default: no limit.
-        cap: Option<Whole<1, 1_000_000_000>> = Absent("110");
+        cap: Option<BoundedInt<1, 1_000_000_000>> = Absent("110");
         /// Efficiency-aware: minimum gain of an additional processor, as a share of a single one's.
         least_gain: f64 = Is("0.03");
         /// Efficiency-aware: maximum processors of a growing job, as a multiple of an equal share.
@@ -223,15 +223,15 @@ section! {
         /// Name of the cluster.
         name: Name = Required("\"delft\"");
         /// Number of processors.
-        processors: Whole<1, 10_000_000> = Required("68");
+        processors: BoundedInt<1, 10_000_000> = Required("68");
         /// Processors that growth leaves to local users; default: those of [scheduling].
-        reserve: Option<Whole<0, 10_000_000>> = Absent("4");
+        reserve: Option<BoundedInt<0, 10_000_000>> = Absent("4");
         /// Processors in use above which no job grows there.
-        cap: Option<Whole<1, 10_000_000>> = Absent("60");
+        cap: Option<BoundedInt<1, 10_000_000>> = Absent("60");
         /// Mean number of processors used by local users, outside of this scheduler.
         users: f64 = Is("0.0");
         /// Maximum number of processors of one of their requests; at most those of the cluster.
-        users_most: Whole<1, 10_000_000> = Is("8");
+        users_most: BoundedInt<1, 10_000_000> = Is("8");
         /// Mean time of their requests.
         users_hold: Time = Is("\"5m\"");
     }
@@ -258,9 +258,9 @@ section! {
         /// Valid numbers of processors: "any", or "powers-of-two".
         sizes: Usable = Is("\"any\"");
         /// Minimum number of processors.
-        min: Whole<1, 10_000_000> = Is("1");
+        min: BoundedInt<1, 10_000_000> = Is("1");
         /// Maximum number of processors.
-        max: Whole<1, 10_000_000> = Required("46");
+        max: BoundedInt<1, 10_000_000> = Required("46");
     }
 
     /// Jobs that arrive together or in turn.
@@ -268,7 +268,7 @@ section! {
         /// Program; default: a random one for each job.
         program: Option<Name> = Absent("\"nbody\"");
         /// Number of jobs.
-        count: Whole<1, 10_000_000> = Is("1");
+        count: BoundedInt<1, 10_000_000> = Is("1");
         /// Arrival time of the first job.
         at: Time = Is("\"0s\"");
         /// Time between two arrivals.
@@ -280,12 +280,12 @@ section! {
         /// Share of the jobs, chosen at random, that are of this kind; the others are rigid.
         malleable: f64 = Is("1.0");
         /// Minimum number of processors, and the number of a rigid job; default: the program's.
-        min: Option<Whole<1, 10_000_000>> = Absent("2");
+        min: Option<BoundedInt<1, 10_000_000>> = Absent("2");
         /// Maximum number of processors at the start; default: the minimum, and for moldable jobs
         /// the maximum.
-        start: Option<Whole<1, 10_000_000>> = Absent("2");
+        start: Option<BoundedInt<1, 10_000_000>> = Absent("2");
         /// Maximum number of processors; default: the program's.
-        max: Option<Whole<1, 10_000_000>> = Absent("46");
+        max: Option<BoundedInt<1, 10_000_000>> = Absent("46");
         /// Factor of the program's running time.
         scale: f64 = Is("1.0");
     }
@@ -298,9 +298,9 @@ section! {
         /// Trace file, plain or compressed with gzip; relative to this file.
         file: Option<PathBuf> = Absent("\"KTH-SP2-1996-2.1-cln.swf.gz\"");
         /// Number of initial jobs to skip.
-        skip: Whole<0, 100_000_000> = Is("0");
+        skip: BoundedInt<0, 100_000_000> = Is("0");
         /// Maximum number of jobs.
-        jobs: Option<Whole<1, 100_000_000>> = Absent("1000");
+        jobs: Option<BoundedInt<1, 100_000_000>> = Absent("1000");
         /// Share of the jobs, chosen at random, that are malleable; the others are rigid.
         malleable: f64 = Is("0.0");
         /// Factor of the times between arrivals; below 1 the load is higher.
@@ -329,15 +329,15 @@ impl WorkloadConfig {
             let size = cluster.processors.get();
             if cluster.reserve.is_some_and(|reserve| reserve.get() > size) {
                 let reason = format!("cluster \"{}\" has {size} processors", cluster.name);
-                checker.tell(&path("reserve"), reason);
+                checker.report(&path("reserve"), reason);
             }
             if !(0.0..=f64::from(size)).contains(&cluster.users) {
                 let reason =
                     format!("must lie within 0 and its {size} processors, found {}", cluster.users);
-                checker.tell(&path("users"), reason);
+                checker.report(&path("users"), reason);
             }
             if cluster.users > 0.0 && cluster.users_hold.get().is_zero() {
-                checker.tell(&path("users_hold"), "who uses processors has them for some time");
+                checker.report(&path("users_hold"), "who uses processors has them for some time");
             }
         }
     }
@@ -347,19 +347,19 @@ impl WorkloadConfig {
         for (i, program) in self.program.iter().enumerate() {
             let path = |key: &str| format!("program[{i}].{key}");
             if let Some(first) = names.insert(program.name.as_str(), i) {
-                let first = checker.place(&format!("program[{first}].name"));
+                let first = checker.describe_place(&format!("program[{first}].name"));
                 let reason = format!(
                     "there are two programs named \"{}\"; the other is {first}",
                     program.name
                 );
-                checker.tell(&path("name"), reason);
+                checker.report(&path("name"), reason);
             }
             if let Err((key, reason)) = program.curve() {
-                checker.tell(&path(key), reason);
+                checker.report(&path(key), reason);
             }
             if program.min > program.max {
                 let (min, max) = (program.min.get(), program.max.get());
-                checker.tell(&path("min"), format!("min {min} is more than max {max}"));
+                checker.report(&path("min"), format!("min {min} is more than max {max}"));
             }
         }
     }
@@ -377,24 +377,24 @@ impl WorkloadConfig {
             if let (Some(name), []) = (&job.program, programs.as_slice()) {
                 let all = self.program.iter().map(|program| program.name.as_str());
                 let reason = format!("there is no program named \"{name}\"");
-                checker.tell_meant(&path("program"), reason, nearest(name.as_str(), all));
+                checker.report_with_suggestion(&path("program"), reason, nearest(name.as_str(), all));
             }
             for program in programs {
                 if let Err((key, reason)) = job.sizes(program) {
-                    checker.tell(&path(key), reason);
+                    checker.report(&path(key), reason);
                     break;
                 }
             }
         }
         if !self.job.is_empty() && self.program.is_empty() {
-            checker.tell("job", "there is no program that it could run: add a [[program]]");
+            checker.report("job", "there is no program that it could run: add a [[program]]");
         }
     }
 }
 
 fn above_zero(value: f64, path: &str, checker: &mut Checker<'_>) {
     if value <= 0.0 {
-        checker.tell(path, format!("must be above 0, found {value}"));
+        checker.report(path, format!("must be above 0, found {value}"));
     }
 }
 
@@ -475,7 +475,7 @@ impl ArrivalSection {
     /// # Errors
     /// They are inconsistent: the key and a description.
     pub fn sizes(&self, program: &ProgramSection) -> Result<[u32; 3], (&'static str, String)> {
-        let given = |size: Option<Whole<1, 10_000_000>>| size.map(Whole::get);
+        let given = |size: Option<BoundedInt<1, 10_000_000>>| size.map(BoundedInt::get);
         let min = given(self.min).unwrap_or(program.min.get());
         let max = given(self.max).unwrap_or(program.max.get());
         let name = &program.name;
@@ -517,11 +517,11 @@ impl SchedulingSection {
         check_share(Some(self.least_gain), &format!("{path}.least_gain"), checker);
         if self.most_shares < 1.0 {
             let reason = format!("must be at least 1, found {}", self.most_shares);
-            checker.tell(&format!("{path}.most_shares"), reason);
+            checker.report(&format!("{path}.most_shares"), reason);
         }
         for (key, time) in [("poll", self.poll), ("scan_every", self.scan_every)] {
             if time.get().is_zero() {
-                checker.tell(&format!("{path}.{key}"), "must be longer than 0s");
+                checker.report(&format!("{path}.{key}"), "must be longer than 0s");
             }
         }
     }
@@ -539,15 +539,15 @@ impl Config for WorkloadConfig {
         above_zero(self.trace.stretch, "trace.stretch", checker);
         match (&self.trace.file, self.job.is_empty()) {
             (Some(_), false) => {
-                checker.tell("trace.file", "the jobs are the trace's: leave [[job]] out, or this")
+                checker.report("trace.file", "the jobs are the trace's: leave [[job]] out, or this")
             }
             (None, true) => {
-                checker.tell("job", "there are no jobs: add a [[job]], or a `file` to [trace]")
+                checker.report("job", "there are no jobs: add a [[job]], or a `file` to [trace]")
             }
             _ => {}
         }
         if self.trace.file.is_none() && self.cluster.is_empty() {
-            checker.tell("cluster", "there is nothing to run jobs on: add a [[cluster]]");
+            checker.report("cluster", "there is nothing to run jobs on: add a [[cluster]]");
         }
     }
 }

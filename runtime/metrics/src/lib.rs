@@ -26,8 +26,8 @@ pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 pub use account::{Account, SharedAccount, ThreadState, Times, hundredths};
 pub use benchmark::{
     BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkReason, BenchmarkRun,
-    BenchmarkSettings, BenchmarkSettingsError, BenchmarkSpec, BenchmarkWork, EncodedTask, Offer,
-    Planner, Sampler, SamplerSettings,
+    BenchmarkSettings, BenchmarkSettingsError, BenchmarkSpec, BenchmarkWork, EncodedTask, BenchmarkOffer,
+    BenchmarkPlanner, Sampler, SamplerSettings,
 };
 pub use counters::{
     Amount, Counters, ResultCounts, ScopedBytes, StealCounts, StealScopes, TaskCounts, WorkCounts,
@@ -37,12 +37,12 @@ pub use link_estimate::{
     LinkEstimate, LinkEstimator, LinkReport, LinkSettings, LinkSummary, Weights,
 };
 pub use load::{
-    CpuTicks, Load, LoadChange, LoadPart, LoadThresholds, Probe, Quota, Sample, Throttled,
+    CpuTicks, Load, LoadChange, LoadComponent, LoadThresholds, LoadReader, Quota, LoadSample, Throttled,
     USUAL_QUOTA_PERIOD,
 };
 pub use period::{Overheads, PeriodMeasure};
-pub use report::{Deltas, Histograms, NodeReport, Statistics, Tally};
+pub use report::{Deltas, Histograms, NodeReport, Statistics, ReportTally};
 pub use speed::{
-    Comparable, Mark, Measurement, Nonsense, Ratio, Scale, SpecId, SpeedMeter, SpeedReport,
+    ScaledSpeed, SpeedPoint, SpeedMeasurement, InvalidSpeed, Ratio, Scale, SpecId, SpeedMeter, SpeedReport,
     SpeedSettings, SpeedSource, UnitCounter,
 };

@@ -34,12 +34,12 @@ pub struct LinkSettings {
     /// The time after which a value has half its weight. Default: 30 s.
     pub half_life: Duration,
     /// The number of newest values kept per link. Default: 64.
-    pub keep: usize,
+    pub values_per_link: usize,
 }
 
 impl Default for LinkSettings {
     fn default() -> Self {
-        Self { floor_bytes: 64 << 10, round_trips: 4, half_life: Duration::from_secs(30), keep: 64 }
+        Self { floor_bytes: 64 << 10, round_trips: 4, half_life: Duration::from_secs(30), values_per_link: 64 }
     }
 }
 
@@ -233,7 +233,7 @@ impl Burst {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Link {
+struct LinkSamples {
     open: Option<Burst>,
     /// Buckets of bytes per second.
     bandwidth: VecDeque<(Instant, u16)>,
@@ -248,7 +248,7 @@ struct Link {
 #[derive(Clone, Debug)]
 pub struct LinkEstimator {
     settings: LinkSettings,
-    links: BTreeMap<(ClusterId, ClusterId), Link>,
+    links: BTreeMap<(ClusterId, ClusterId), LinkSamples>,
 }
 
 impl LinkEstimator {
@@ -291,7 +291,7 @@ impl LinkEstimator {
 
     /// Records a round trip, measured by the transport, to a node of cluster `to`.
     pub fn round_trip(&mut self, from: &ClusterId, to: &ClusterId, time: Duration, now: Instant) {
-        let keep = self.settings.keep;
+        let keep = self.settings.values_per_link;
         let link = self.links.entry((from.clone(), to.clone())).or_default();
         push(&mut link.round_trip, keep, (now, bucket(time.as_secs_f64() * 1e6)));
         // It holds for the opposite direction too.
@@ -343,7 +343,7 @@ impl LinkEstimator {
     }
 }
 
-impl Link {
+impl LinkSamples {
     fn take(&mut self, burst: Burst, settings: &LinkSettings) {
         let time = burst.ended.saturating_duration_since(burst.began);
         if burst.bytes < settings.floor_bytes || time.is_zero() {
@@ -357,12 +357,12 @@ impl Link {
         let median = Weights::from_values(&self.bandwidth, burst.ended, half_life).quantile(0.5);
         // A transfer limited by latency gives a bound. One above the median is a measurement too.
         if time.as_secs_f64() < shortest {
-            push(&mut self.at_least, settings.keep, (burst.ended, rate as u64));
+            push(&mut self.at_least, settings.values_per_link, (burst.ended, rate as u64));
             if median.is_none_or(|median| rate <= median) {
                 return;
             }
         }
-        push(&mut self.bandwidth, settings.keep, (burst.ended, bucket(rate)));
+        push(&mut self.bandwidth, settings.values_per_link, (burst.ended, bucket(rate)));
     }
 }
 
@@ -541,7 +541,7 @@ mod tests {
             let mut nodes = vec![LinkEstimator::new(LinkSettings::default()); 4];
             // Links of each node to itself, so that no transfers of two nodes overlap in one
             // estimator.
-            let settings = LinkSettings { keep: 1000, ..LinkSettings::default() };
+            let settings = LinkSettings { values_per_link: 1000, ..LinkSettings::default() };
             let mut all = LinkEstimator::new(settings);
             let mut now = start;
             for (node, from, to, bytes, millis) in seen {

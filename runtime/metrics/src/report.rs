@@ -162,7 +162,7 @@ pub struct NodeReport {
 /// The newest report of each source counts. A source with a new generation (a node's incarnation, a
 /// cluster coordinator's epoch) restarts from zero. Its earlier counts remain in the sum.
 #[derive(Clone, Debug)]
-pub struct Tally<K> {
+pub struct ReportTally<K> {
     sources: BTreeMap<K, Source>,
     /// Counters and times of earlier generations and removed sources.
     ended: Statistics,
@@ -178,7 +178,7 @@ struct Source {
     latest: Statistics,
 }
 
-impl<K> Default for Tally<K> {
+impl<K> Default for ReportTally<K> {
     fn default() -> Self {
         Self {
             sources: BTreeMap::new(),
@@ -188,7 +188,7 @@ impl<K> Default for Tally<K> {
     }
 }
 
-impl<K: Ord> Tally<K> {
+impl<K: Ord> ReportTally<K> {
     /// An empty tally without sources.
     pub fn new() -> Self {
         Self::default()
@@ -198,7 +198,7 @@ impl<K: Ord> Tally<K> {
     ///
     /// # Errors
     /// Its latencies are malformed. It has no effect, and later reports are still accepted.
-    pub fn put(
+    pub fn add(
         &mut self,
         key: K,
         generation: u64,
@@ -278,11 +278,11 @@ mod tests {
 
     #[test]
     fn the_newest_report_of_a_source_counts_once() {
-        let mut tally = Tally::new();
-        assert_eq!(tally.put("a", 1, 2, report(20, &[5])), Ok(true));
-        assert_eq!(tally.put("a", 1, 1, report(10, &[6])), Ok(false));
-        assert_eq!(tally.put("a", 1, 2, report(20, &[5])), Ok(false));
-        assert_eq!(tally.put("b", 1, 1, report(7, &[])), Ok(true));
+        let mut tally = ReportTally::new();
+        assert_eq!(tally.add("a", 1, 2, report(20, &[5])), Ok(true));
+        assert_eq!(tally.add("a", 1, 1, report(10, &[6])), Ok(false));
+        assert_eq!(tally.add("a", 1, 2, report(20, &[5])), Ok(false));
+        assert_eq!(tally.add("b", 1, 1, report(7, &[])), Ok(true));
         assert_eq!(tally.total().counters.tasks.executed, 27);
         assert_eq!(tally.total().threads, 4);
         assert_eq!(tally.take_latencies(), report(0, &[5]).latencies);
@@ -291,10 +291,10 @@ mod tests {
 
     #[test]
     fn counts_of_earlier_generations_remain_in_the_sum() {
-        let mut tally = Tally::new();
-        tally.put("a", 1, 9, report(20, &[])).unwrap();
-        tally.put("a", 2, 1, report(3, &[])).unwrap();
-        assert_eq!(tally.put("a", 1, 10, report(21, &[])), Ok(false));
+        let mut tally = ReportTally::new();
+        tally.add("a", 1, 9, report(20, &[])).unwrap();
+        tally.add("a", 2, 1, report(3, &[])).unwrap();
+        assert_eq!(tally.add("a", 1, 10, report(21, &[])), Ok(false));
         assert_eq!(tally.total().counters.tasks.executed, 23);
         tally.remove(&"a");
         assert_eq!(tally.total().counters.tasks.executed, 23);
@@ -305,13 +305,13 @@ mod tests {
 
     #[test]
     fn a_malformed_report_counts_nothing() {
-        let mut tally = Tally::new();
+        let mut tally = ReportTally::new();
         let mut bad = report(20, &[5]);
         bad.latencies.wake.counts = vec![(u16::MAX, 1)];
-        assert_eq!(tally.put("a", 1, 1, bad), Err(DeltaError::Bucket { bucket: u16::MAX }));
+        assert_eq!(tally.add("a", 1, 1, bad), Err(DeltaError::Bucket { bucket: u16::MAX }));
         assert_eq!(tally.total(), Statistics::default());
         assert!(tally.take_latencies().is_empty());
-        assert_eq!(tally.put("a", 1, 1, report(20, &[5])), Ok(true));
+        assert_eq!(tally.add("a", 1, 1, report(20, &[5])), Ok(true));
     }
 
     proptest! {
@@ -324,17 +324,17 @@ mod tests {
             ),
         ) {
             let mut flat = Statistics::default();
-            let mut clusters: BTreeMap<u8, Tally<usize>> = BTreeMap::new();
+            let mut clusters: BTreeMap<u8, ReportTally<usize>> = BTreeMap::new();
             for (node, (cluster, work, fresh)) in nodes.iter().enumerate().rev() {
                 flat.merge(&report(*work, fresh)).unwrap();
                 let tally = clusters.entry(*cluster).or_default();
-                tally.put(node, 1, 1, report(*work, fresh)).unwrap();
+                tally.add(node, 1, 1, report(*work, fresh)).unwrap();
             }
-            let mut job = Tally::new();
+            let mut job = ReportTally::new();
             for (cluster, mut tally) in clusters {
                 let mut sum = tally.total();
                 sum.latencies = tally.take_latencies();
-                job.put(cluster, 1, 1, sum).unwrap();
+                job.add(cluster, 1, 1, sum).unwrap();
             }
             let mut total = job.total();
             total.latencies = job.take_latencies();

@@ -45,7 +45,7 @@ pub(super) struct Callers(Mutex<BTreeMap<NodeId, Caller>>);
 /// The state of one incarnation of a peer.
 struct Caller {
     incarnation: Incarnation,
-    link: Arc<Link>,
+    link: Arc<CallerLink>,
     /// The last message to each actor that arrived as a bulk transfer.
     long: BTreeMap<String, u64>,
     /// By actor and message id: messages that wait, and the id of the message that each follows.
@@ -74,7 +74,7 @@ impl HeldMessage {
 
 /// A link to one incarnation of a peer. Replies go only to the link of their call, because another
 /// incarnation may have used the same ids.
-struct Link {
+struct CallerLink {
     alive: AtomicBool,
     in_flight: Arc<AtomicUsize>,
 }
@@ -103,7 +103,7 @@ impl Caller {
     fn new(peer: &Peer) -> Self {
         Self {
             incarnation: peer.incarnation,
-            link: Arc::new(Link { alive: AtomicBool::new(true), in_flight: Arc::default() }),
+            link: Arc::new(CallerLink { alive: AtomicBool::new(true), in_flight: Arc::default() }),
             long: BTreeMap::new(),
             held: BTreeMap::new(),
             held_count: 0,
@@ -148,7 +148,7 @@ impl Caller {
 pub(super) struct ReplyTicket {
     hub: Arc<Hub>,
     peer: NodeId,
-    link: Arc<Link>,
+    link: Arc<CallerLink>,
     id: u64,
     deadline: Instant,
     permits: Option<Permits>,
@@ -296,7 +296,7 @@ impl Hub {
             Ok(envelope) => envelope,
             Err(error) => {
                 self.count(|counters| &counters.malformed);
-                return self.net.breach(from, &format!("a malformed message to an actor: {error}"));
+                return self.net.report_violation(from, &format!("a malformed message to an actor: {error}"));
             }
         };
         self.count(|counters| match envelope.deadline_ms {

@@ -13,23 +13,23 @@ use super::envelope::{Envelope, Reply, code};
 use super::hub::Hub;
 use super::{Refusal, RemoteError, RemoteMessage};
 use crate::id::{NodeId, Peer};
-use crate::net::{Class, Why};
+use crate::net::{Class, LinkError};
 use crate::wire::{self, INLINE_MAX, Kind, WireError};
 
 /// The untyped outcome of a call.
-pub(super) enum Outcome {
+pub(super) enum CallOutcome {
     Reply { code: u16, body: Bytes },
-    Gone(Why),
+    Gone(LinkError),
     Closed,
 }
 
 /// The table of all calls under way.
 pub(super) struct Calls {
     closed: AtomicBool,
-    table: Mutex<Table>,
+    table: Mutex<CallTable>,
 }
 
-struct Table {
+struct CallTable {
     next: u64,
     waiting: BTreeMap<u64, Waiter>,
     /// By node and actor: the last message that was too long to travel inline, while it may still
@@ -39,11 +39,11 @@ struct Table {
 
 struct Waiter {
     node: NodeId,
-    outcome: oneshot::Sender<Outcome>,
+    outcome: oneshot::Sender<CallOutcome>,
 }
 
 /// The destination of a message, and the deadline of a call.
-pub(super) struct Outgoing<'a> {
+pub(super) struct CallTarget<'a> {
     /// Node of the actor.
     pub(super) node: &'a NodeId,
     /// Published name of the actor.
@@ -55,11 +55,11 @@ pub(super) struct Outgoing<'a> {
 impl Calls {
     pub(super) fn new(first_id: u64) -> Self {
         let (waiting, last_long) = (BTreeMap::new(), BTreeMap::new());
-        let table = Mutex::new(Table { next: first_id, waiting, last_long });
+        let table = Mutex::new(CallTable { next: first_id, waiting, last_long });
         Self { closed: AtomicBool::new(false), table }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, CallTable> {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -69,7 +69,7 @@ impl Calls {
     }
 
     /// Fails every call to a node whose link went down.
-    pub(super) fn down(&self, node: &NodeId, why: &Why) {
+    pub(super) fn down(&self, node: &NodeId, why: &LinkError) {
         let mut table = self.lock();
         table.last_long.retain(|(to, _), _| to != node);
         let ids: Vec<u64> =
@@ -77,7 +77,7 @@ impl Calls {
         let gone: Vec<Waiter> = ids.iter().filter_map(|id| table.waiting.remove(id)).collect();
         drop(table);
         for waiter in gone {
-            let _ = waiter.outcome.send(Outcome::Gone(why.clone()));
+            let _ = waiter.outcome.send(CallOutcome::Gone(why.clone()));
         }
     }
 
@@ -89,7 +89,7 @@ impl Calls {
         let waiter = table.waiting.remove(&envelope.id);
         drop(table);
         if let Some(waiter) = waiter {
-            let _ = waiter.outcome.send(Outcome::Gone("the message was not delivered".into()));
+            let _ = waiter.outcome.send(CallOutcome::Gone("the message was not delivered".into()));
         }
     }
 
@@ -104,11 +104,11 @@ impl Calls {
         let waiting = std::mem::take(&mut table.waiting);
         drop(table);
         for waiter in waiting.into_values() {
-            let _ = waiter.outcome.send(Outcome::Closed);
+            let _ = waiter.outcome.send(CallOutcome::Closed);
         }
     }
 
-    fn reply(&self, from: &Peer, id: u64, outcome: Outcome) -> bool {
+    fn reply(&self, from: &Peer, id: u64, outcome: CallOutcome) -> bool {
         let mut table = self.lock();
         if table.waiting.get(&id).is_none_or(|waiter| waiter.node != from.node) {
             return false;
@@ -129,10 +129,10 @@ impl Hub {
             Ok(reply) => (reply.id, reply.code, frame.slice_ref(reply.body)),
             Err(error) => {
                 self.count(|counters| &counters.malformed);
-                return self.net.breach(from, &format!("a malformed reply: {error}"));
+                return self.net.report_violation(from, &format!("a malformed reply: {error}"));
             }
         };
-        if !self.calls.reply(from, id, Outcome::Reply { code, body }) {
+        if !self.calls.reply(from, id, CallOutcome::Reply { code, body }) {
             self.count(|counters| &counters.replies_late);
         }
     }
@@ -140,9 +140,9 @@ impl Hub {
     /// Sends a message. For a call, returns its id and the receiver of its outcome.
     pub(super) fn dispatch<M: RemoteMessage>(
         &self,
-        to: &Outgoing<'_>,
+        to: &CallTarget<'_>,
         message: &M,
-    ) -> Result<Option<(u64, oneshot::Receiver<Outcome>)>, RemoteError> {
+    ) -> Result<Option<(u64, oneshot::Receiver<CallOutcome>)>, RemoteError> {
         super::scratch(|body| {
             wire::encode_into(body, Kind::CALL, message).map_err(|e| unencodable::<M>(to, e))?;
             self.send(to, M::NAME, body)
@@ -151,10 +151,10 @@ impl Hub {
 
     fn send(
         &self,
-        to: &Outgoing<'_>,
+        to: &CallTarget<'_>,
         message: &'static str,
         body: &[u8],
-    ) -> Result<Option<(u64, oneshot::Receiver<Outcome>)>, RemoteError> {
+    ) -> Result<Option<(u64, oneshot::Receiver<CallOutcome>)>, RemoteError> {
         let kind = if to.deadline.is_some() { Kind::CALL } else { Kind::TELL };
         let deadline_ms = to
             .deadline
@@ -203,40 +203,40 @@ impl Hub {
         &self,
         node: &NodeId,
         actor: &str,
-        outcome: Outcome,
+        outcome: CallOutcome,
     ) -> Result<M::Result, RemoteError> {
         let message = M::NAME;
         let (node, actor) = (node.clone(), actor.to_owned());
         match outcome {
-            Outcome::Closed => Err(RemoteError::Closed),
-            Outcome::Gone(why) => {
+            CallOutcome::Closed => Err(RemoteError::Closed),
+            CallOutcome::Gone(why) => {
                 self.count(|counters| &counters.gone);
-                Err(RemoteError::Gone { node, why })
+                Err(RemoteError::Gone { node, reason: why })
             }
-            Outcome::Reply { code: code::DONE, body } => wire::decode(Kind::REPLY, &body)
+            CallOutcome::Reply { code: code::DONE, body } => wire::decode(Kind::REPLY, &body)
                 .map_err(|error| version(&node, message, error.to_string())),
-            Outcome::Reply { code: code::NO_ACTOR, .. } => {
+            CallOutcome::Reply { code: code::NO_ACTOR, .. } => {
                 Err(RemoteError::NoActor { node, actor })
             }
-            Outcome::Reply { code: code::VERSION, body } => {
+            CallOutcome::Reply { code: code::VERSION, body } => {
                 Err(version(&node, message, String::from_utf8_lossy(&body).into_owned()))
             }
-            Outcome::Reply { code: code::TOO_LONG, body } => {
+            CallOutcome::Reply { code: code::TOO_LONG, body } => {
                 let number = |at: usize| {
                     let bytes = body.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
                     bytes.map_or(0, |bytes| u64::from_le_bytes(bytes) as usize)
                 };
                 Err(RemoteError::TooLong { message, len: number(0), cap: number(8) })
             }
-            Outcome::Reply { code, .. } => {
+            CallOutcome::Reply { code, .. } => {
                 let why = Refusal::from_code(code);
-                Err(RemoteError::Refused { node, actor, message, why })
+                Err(RemoteError::Refused { node, actor, message, reason: why })
             }
         }
     }
 }
 
-fn unencodable<M: RemoteMessage>(to: &Outgoing<'_>, error: WireError) -> RemoteError {
+fn unencodable<M: RemoteMessage>(to: &CallTarget<'_>, error: WireError) -> RemoteError {
     match error {
         WireError::TooLong { len, cap, .. } => RemoteError::TooLong { message: M::NAME, len, cap },
         other => version(to.node, M::NAME, other.to_string()),
@@ -244,5 +244,5 @@ fn unencodable<M: RemoteMessage>(to: &Outgoing<'_>, error: WireError) -> RemoteE
 }
 
 fn version(node: &NodeId, message: &'static str, why: String) -> RemoteError {
-    RemoteError::Version { node: node.clone(), message, why }
+    RemoteError::Version { node: node.clone(), message, reason: why }
 }

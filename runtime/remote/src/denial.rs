@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::error::Refusal;
 use super::hub::Hub;
-use super::published::Origin;
+use super::published::MessageOrigin;
 use crate::id::NodeId;
 
 /// Interval in which at most one line per peer is logged.
@@ -20,7 +20,7 @@ const PEERS_MAX: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct Denial {
     /// Sender of the message.
-    pub from: Origin,
+    pub from: MessageOrigin,
     /// Name of the message.
     pub message: &'static str,
     /// Reason of the refusal.
@@ -33,19 +33,19 @@ type Observer = Box<dyn Fn(&Denial) + Send + Sync>;
 
 #[derive(Default)]
 pub(super) struct Denials {
-    state: Mutex<State>,
+    state: Mutex<DenialCounts>,
     observer: OnceLock<Observer>,
 }
 
 #[derive(Default)]
-struct State {
+struct DenialCounts {
     counts: BTreeMap<(&'static str, Refusal), u64>,
     /// By peer: the time of its last logged line, and the number of refusals since then.
     logged: BTreeMap<NodeId, (Instant, u64)>,
 }
 
 impl Denials {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DenialCounts> {
         // Each change is a single step, so a panic leaves the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,7 +83,7 @@ impl Denials {
 
 impl Hub {
     /// Counts and logs a message that was refused because of its sender's rights.
-    pub(super) fn record_refusal(&self, from: &Origin, message: &'static str, why: Refusal) {
+    pub(super) fn record_refusal(&self, from: &MessageOrigin, message: &'static str, why: Refusal) {
         if !why.concerns_rights() {
             return;
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::id::NodeId;
-use crate::net::{RefuseReason, SendError, Why};
+use crate::net::{RefuseReason, SendError, LinkError};
 
 /// The reason why a message to a remote actor was refused, or a call has no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +18,7 @@ pub enum RemoteError {
         /// Name of the message.
         message: &'static str,
         /// The deadline that passed.
-        after: Duration,
+        deadline: Duration,
     },
     /// The node could not be reached, or its link went down before the reply. The message may or
     /// may not have been handled.
@@ -27,7 +27,7 @@ pub enum RemoteError {
         /// Node of the callee.
         node: NodeId,
         /// The error of the network.
-        why: Why,
+        reason: LinkError,
     },
     /// No actor is published under the name on the node. The message was not handled.
     #[error("no actor `{actor}` is published on {node}")]
@@ -47,7 +47,7 @@ pub enum RemoteError {
         /// Name of the message.
         message: &'static str,
         /// Reason of the refusal.
-        why: Refusal,
+        reason: Refusal,
     },
     /// A side could not decode a message of the other: the two run different versions of it.
     #[error(
@@ -60,7 +60,7 @@ pub enum RemoteError {
         /// Name of the message.
         message: &'static str,
         /// The error of the decoder.
-        why: String,
+        reason: String,
     },
     /// The message or its reply is over the size cap.
     #[error("`{message}` or its answer is {len} bytes long, over the cap of {cap} bytes")]
@@ -104,7 +104,7 @@ pub enum Refusal {
     Identity,
     /// The sender's position in the job does not allow the message.
     #[error("the sender's place in the job does not allow it")]
-    Place,
+    JobRole,
     /// The message names an epoch that was not issued to its sender.
     #[error("the epoch was not issued to the sender")]
     Epoch,
@@ -130,8 +130,8 @@ impl Refusal {
     /// Whether the sender claimed a right that it does not have. Correct senders can meet the other
     /// refusals as well.
     pub fn is_denial(self) -> bool {
-        use Refusal::{Epoch, Identity, Owner, Place, Role};
-        matches!(self, Role | Identity | Place | Epoch | Owner)
+        use Refusal::{Epoch, Identity, Owner, JobRole, Role};
+        matches!(self, Role | Identity | JobRole | Epoch | Owner)
     }
 
     /// Whether the refusal concerns the sender's rights: a denial, or a message that arrived too
@@ -145,7 +145,7 @@ impl RemoteError {
     /// The reason, if the callee refused the message.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
-            RemoteError::Refused { why, .. } => Some(*why),
+            RemoteError::Refused { reason: why, .. } => Some(*why),
             _ => None,
         }
     }
@@ -155,8 +155,8 @@ impl RemoteError {
     pub fn refused(&self) -> Option<RefuseReason> {
         match self {
             RemoteError::Version { .. } => Some(RefuseReason::Protocol),
-            RemoteError::Gone { why, .. } => why.refused,
-            RemoteError::Refused { why: Refusal::Role | Refusal::Identity, .. } => {
+            RemoteError::Gone { reason: why, .. } => why.refused,
+            RemoteError::Refused { reason: Refusal::Role | Refusal::Identity, .. } => {
                 Some(RefuseReason::Identity)
             }
             _ => None,
@@ -167,7 +167,7 @@ impl RemoteError {
     pub(crate) fn from_send(error: SendError, message: &'static str) -> Self {
         match error {
             SendError::Unknown(node) => {
-                RemoteError::Gone { node, why: "no address is known for it".into() }
+                RemoteError::Gone { node, reason: "no address is known for it".into() }
             }
             SendError::Full(node) => RemoteError::Full(node),
             SendError::TooLong { len, cap, .. } => RemoteError::TooLong { message, len, cap },

@@ -20,7 +20,7 @@ use super::error::Refusal;
 use super::published::{Directory, Publication, Published};
 use super::request::Remote;
 use crate::id::{NodeId, Peer};
-use crate::net::{Inbox, Net, Undelivered, Why};
+use crate::net::{NetworkHandler, Net, Undelivered, LinkError};
 use crate::wire::Kind;
 
 macro_rules! stats {
@@ -186,7 +186,7 @@ impl Hub {
     }
 }
 
-impl Inbox for Hub {
+impl NetworkHandler for Hub {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         match (kind, self.me.upgrade()) {
             // Replies are sent after this returns, so they need their own reference to the hub.
@@ -196,7 +196,7 @@ impl Inbox for Hub {
         }
     }
 
-    fn down(&self, peer: &Peer, why: &Why) {
+    fn down(&self, peer: &Peer, why: &LinkError) {
         self.callers.down(&peer.node);
         self.calls.down(&peer.node, why);
     }

@@ -50,12 +50,12 @@ const MESSAGE_OVERHEAD: usize = 1 << 10;
 /// All published actors of a node, by name.
 #[derive(Default)]
 pub(super) struct Directory {
-    actors: RwLock<BTreeMap<String, Arc<Entry>>>,
+    actors: RwLock<BTreeMap<String, Arc<PublishedActor>>>,
 }
 
 impl Directory {
-    pub(super) fn insert(&self, name: &str) -> Arc<Entry> {
-        let entry = Arc::new(Entry::default());
+    pub(super) fn insert(&self, name: &str) -> Arc<PublishedActor> {
+        let entry = Arc::new(PublishedActor::default());
         let mut actors = self.actors.write().unwrap_or_else(|e| e.into_inner());
         actors.insert(name.to_owned(), Arc::clone(&entry));
         entry
@@ -66,7 +66,7 @@ impl Directory {
     }
 
     /// Removes the name if it still belongs to this entry.
-    pub(super) fn remove_entry(&self, name: &str, entry: &Weak<Entry>) -> bool {
+    pub(super) fn remove_entry(&self, name: &str, entry: &Weak<PublishedActor>) -> bool {
         let mut actors = self.actors.write().unwrap_or_else(|e| e.into_inner());
         let same =
             actors.get(name).is_some_and(|known| Weak::ptr_eq(&Arc::downgrade(known), entry));
@@ -77,21 +77,21 @@ impl Directory {
         self.actors.write().unwrap_or_else(|e| e.into_inner()).clear();
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<Arc<Entry>> {
+    pub(super) fn get(&self, name: &str) -> Option<Arc<PublishedActor>> {
         self.actors.read().unwrap_or_else(|e| e.into_inner()).get(name).cloned()
     }
 }
 
 /// One published actor.
 #[derive(Default)]
-pub(super) struct Entry {
+pub(super) struct PublishedActor {
     accepted: RwLock<BTreeMap<&'static str, Arc<dyn Acceptor>>>,
     in_flight: Arc<AtomicUsize>,
     /// Reserved bytes of messages in the mailbox or being handled.
     reserved: Arc<AtomicUsize>,
 }
 
-impl Entry {
+impl PublishedActor {
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<&'static str, Arc<dyn Acceptor>>> {
         self.accepted.read().unwrap_or_else(|e| e.into_inner())
     }
@@ -204,14 +204,14 @@ impl Sender<'_> {
 
 /// The sender of a message from another node, in owned form: see [`Sender`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct MessageOrigin {
     /// Node of the sender, with the incarnation of its hello.
     pub peer: Peer,
     /// Role in the certificate; `None` on networks without certificates.
     pub role: Option<Role>,
 }
 
-impl Origin {
+impl MessageOrigin {
     /// Copies a sender into owned form.
     pub fn of(sender: &Sender<'_>) -> Self {
         Self { peer: sender.peer.clone(), role: sender.role }
@@ -228,19 +228,19 @@ impl Origin {
 ///
 /// See [`Published::accepts_judged`]. A handler that refuses the message calls [`Received::refuse`]
 /// and drops its reply.
-pub struct Received<M> {
+pub struct ReceivedMessage<M> {
     /// Sender of the message.
-    pub from: Origin,
+    pub from: MessageOrigin,
     /// The message after decoding.
     pub message: M,
-    verdict: Verdict,
+    verdict: JudgedMessage,
 }
 
-impl<M: actix::Message> actix::Message for Received<M> {
+impl<M: actix::Message> actix::Message for ReceivedMessage<M> {
     type Result = M::Result;
 }
 
-impl<M> Received<M> {
+impl<M> ReceivedMessage<M> {
     /// Refuses the message. The sender receives this reason after the handler has dropped its
     /// reply.
     pub fn refuse(self, why: Refusal) {
@@ -250,15 +250,15 @@ impl<M> Received<M> {
 }
 
 #[derive(Clone, Default)]
-struct Verdict(Arc<OnceLock<Refusal>>);
+struct JudgedMessage(Arc<OnceLock<Refusal>>);
 
 /// A function that decides whether a sender may send a message.
-pub type Judge<M> = fn(&Sender<'_>, &M) -> Result<(), Refusal>;
+pub type SenderCheck<M> = fn(&Sender<'_>, &M) -> Result<(), Refusal>;
 
 /// An acceptor with the message's type, but with the actor's type erased.
 pub(super) struct TypedAcceptor<M: RemoteMessage> {
     mailbox: Box<dyn Deliver<M>>,
-    judge: Option<Judge<M>>,
+    judge: Option<SenderCheck<M>>,
 }
 
 trait Deliver<M: RemoteMessage>: Send + Sync {
@@ -293,7 +293,7 @@ impl<M: RemoteMessage> Acceptor for TypedAcceptor<M> {
         if let Some(judge) = self.judge
             && let Err(why) = judge(from, &message)
         {
-            hub.record_refusal(&Origin::of(from), M::NAME, why);
+            hub.record_refusal(&MessageOrigin::of(from), M::NAME, why);
             return Err(ServeError::Refused(why));
         }
         self.mailbox.serve(hub, from, message, job);
@@ -327,8 +327,8 @@ struct JudgedMailbox<A: Actor>(Addr<A>);
 
 impl<A, M> Deliver<M> for JudgedMailbox<A>
 where
-    A: Actor + Handler<M> + Handler<Received<M>>,
-    A::Context: ToEnvelope<A, M> + ToEnvelope<A, Received<M>>,
+    A: Actor + Handler<M> + Handler<ReceivedMessage<M>>,
+    A::Context: ToEnvelope<A, M> + ToEnvelope<A, ReceivedMessage<M>>,
     M: RemoteMessage,
 {
     fn deliver(&self, message: M) -> LocalReply<M> {
@@ -337,8 +337,8 @@ where
     }
 
     fn serve(&self, hub: &Arc<Hub>, from: &Sender<'_>, message: M, job: InboundMessage) {
-        let (origin, verdict) = (Origin::of(from), Verdict::default());
-        let received = Received { from: origin.clone(), message, verdict: verdict.clone() };
+        let (origin, verdict) = (MessageOrigin::of(from), JudgedMessage::default());
+        let received = ReceivedMessage { from: origin.clone(), message, verdict: verdict.clone() };
         let (request, hub) = (self.0.clone().send(received), Arc::clone(hub));
         tokio::spawn(job.complete::<M>(async move {
             request.await.map_err(|_| match verdict.0.get() {
@@ -356,19 +356,19 @@ where
 #[derive(Clone)]
 pub struct Publication {
     pub(super) name: String,
-    pub(super) entry: Weak<Entry>,
+    pub(super) entry: Weak<PublishedActor>,
 }
 
 /// A published actor, for the declaration of the messages that it accepts. Dropping it has no
 /// effect.
 pub struct Published<A: Actor> {
     name: String,
-    entry: Arc<Entry>,
+    entry: Arc<PublishedActor>,
     addr: Addr<A>,
 }
 
 impl<A: Actor> Published<A> {
-    pub(super) fn new(name: &str, entry: Arc<Entry>, addr: Addr<A>) -> Self {
+    pub(super) fn new(name: &str, entry: Arc<PublishedActor>, addr: Addr<A>) -> Self {
         Self { name: name.to_owned(), entry, addr }
     }
 
@@ -392,8 +392,8 @@ impl<A: Actor> Published<A> {
     /// mailbox order. Local messages reach the actor as `M`.
     pub fn accepts_judged<M>(self) -> Self
     where
-        A: Handler<M> + Handler<Received<M>>,
-        A::Context: ToEnvelope<A, M> + ToEnvelope<A, Received<M>>,
+        A: Handler<M> + Handler<ReceivedMessage<M>>,
+        A::Context: ToEnvelope<A, M> + ToEnvelope<A, ReceivedMessage<M>>,
         M: RemoteMessage,
     {
         let mailbox = Box::new(JudgedMailbox(self.addr.clone()));
@@ -402,7 +402,7 @@ impl<A: Actor> Published<A> {
 
     /// Accepts `M` from the nodes that `judge` admits. `judge` runs on the endpoint's thread,
     /// before the mailbox; local messages are not checked.
-    pub fn accepts_from<M>(self, judge: Judge<M>) -> Self
+    pub fn accepts_from<M>(self, judge: SenderCheck<M>) -> Self
     where
         A: Handler<M>,
         A::Context: ToEnvelope<A, M>,
@@ -412,7 +412,7 @@ impl<A: Actor> Published<A> {
         self.accept::<M>(mailbox, Some(judge))
     }
 
-    fn accept<M>(self, mailbox: Box<dyn Deliver<M>>, judge: Option<Judge<M>>) -> Self
+    fn accept<M>(self, mailbox: Box<dyn Deliver<M>>, judge: Option<SenderCheck<M>>) -> Self
     where
         M: RemoteMessage,
     {

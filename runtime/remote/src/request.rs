@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::callee::DEADLINE_MAX;
-use super::caller::{Outcome, Outgoing};
+use super::caller::{CallOutcome, CallTarget};
 use super::hub::Hub;
 use super::published::{LocalReply, Permit, TypedAcceptor};
 use super::{DEFAULT_DEADLINE, Receives, Refusal, RemoteError, RemoteMessage};
@@ -99,7 +99,7 @@ impl<A> Remote<A> {
             });
             return Ok(());
         }
-        let outgoing = Outgoing { node: &self.node, actor: &self.name, deadline: None };
+        let outgoing = CallTarget { node: &self.node, actor: &self.name, deadline: None };
         self.hub.dispatch(&outgoing, &message).map(|_| ())
     }
 }
@@ -131,7 +131,7 @@ impl Target<'_> {
         let accept = entry.get(M::NAME).ok_or_else(|| refused(Refusal::NotAccepted))?;
         let typed = accept.as_any().downcast_ref::<TypedAcceptor<M>>().ok_or_else(|| {
             let why = "another type is accepted under this name".to_owned();
-            RemoteError::Version { node: self.node.clone(), message: M::NAME, why }
+            RemoteError::Version { node: self.node.clone(), message: M::NAME, reason: why }
         })?;
         let permit = entry.permit().map_err(refused)?;
         Ok((typed.deliver(message), permit))
@@ -142,7 +142,7 @@ impl Target<'_> {
             node: self.node.clone(),
             actor: self.name.to_string(),
             message: M::NAME,
-            why,
+            reason: why,
         }
     }
 }
@@ -160,7 +160,7 @@ pub struct RemoteRequest<M: RemoteMessage> {
 
 enum CallState<M: RemoteMessage> {
     Unsent(M),
-    Wire { id: u64, outcome: oneshot::Receiver<Outcome>, sleep: Pin<Box<Sleep>> },
+    Wire { id: u64, outcome: oneshot::Receiver<CallOutcome>, sleep: Pin<Box<Sleep>> },
     Local { answer: LocalReply<M>, sleep: Pin<Box<Sleep>>, _permit: Permit },
     Failed(RemoteError),
     Done,
@@ -201,7 +201,7 @@ impl<M: RemoteMessage> RemoteRequest<M> {
             return Ok(CallState::Local { answer, sleep: timer(), _permit });
         }
         let deadline = Some(self.deadline);
-        let outgoing = Outgoing { node: &self.node, actor: &self.name, deadline };
+        let outgoing = CallTarget { node: &self.node, actor: &self.name, deadline };
         match self.hub.dispatch(&outgoing, &message)? {
             Some((id, outcome)) => Ok(CallState::Wire { id, outcome, sleep: timer() }),
             None => Err(RemoteError::Closed), // only tells have no outcome
@@ -218,7 +218,7 @@ impl<M: RemoteMessage> RemoteRequest<M> {
             node: self.node.clone(),
             actor: self.name.to_string(),
             message: M::NAME,
-            after: self.deadline,
+            deadline: self.deadline,
         }
     }
 }
@@ -240,7 +240,7 @@ impl<M: RemoteMessage> Future for RemoteRequest<M> {
             },
             CallState::Wire { outcome, sleep, .. } => match Pin::new(outcome).poll(cx) {
                 Poll::Ready(outcome) => {
-                    let outcome = outcome.unwrap_or(Outcome::Closed);
+                    let outcome = outcome.unwrap_or(CallOutcome::Closed);
                     this.state = CallState::Done;
                     this.hub.typed_result::<M>(&this.node, &this.name, outcome)
                 }

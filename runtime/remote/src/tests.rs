@@ -148,7 +148,7 @@ struct Pair {
 
 fn hub(net: &Net) -> Arc<Hub> {
     let (router, hub) = (Arc::new(Router::default()), Hub::new(net.clone()));
-    router.on(Hub::KINDS, hub.clone());
+    router.route(Hub::KINDS, hub.clone());
     net.start(router);
     hub
 }
@@ -249,11 +249,11 @@ fn a_local_actor_is_called_in_the_same_way() {
         assert_eq!(clerk.send(Take).await, Ok(vec![7]));
         let why = Refusal::NotAccepted;
         let refused = clerk.send(Private).await.unwrap_err();
-        assert!(matches!(refused, RemoteError::Refused { why: w, .. } if w == why), "{refused}");
+        assert!(matches!(refused, RemoteError::Refused { reason: w, .. } if w == why), "{refused}");
         let other = clerk.send(OtherEcho { number: 1 }).await.unwrap_err();
         assert!(matches!(other, RemoteError::Version { .. }), "{other}");
         let late = clerk.send(Slow(1000)).deadline(100 * MS).await.unwrap_err();
-        assert!(matches!(late, RemoteError::Timeout { after, .. } if after == 100 * MS), "{late}");
+        assert!(matches!(late, RemoteError::Timeout { deadline, .. } if after == 100 * MS), "{late}");
         let absent: Remote<TestActor> = pair.there.remote(&me, "absent");
         let error = absent.send(Take).await.unwrap_err();
         assert_eq!(error, RemoteError::NoActor { node: me, actor: "absent".into() });
@@ -275,7 +275,7 @@ fn the_sender_of_a_message_must_match_its_certificate() {
         let remote: Remote<TestActor> = pair.here.remote(&there, "guarded");
         assert_eq!(remote.send(Echo("a".into())).await, Ok("a".into()));
         let denied = |error: RemoteError, expected: Refusal| {
-            let RemoteError::Refused { why, .. } = &error else { panic!("{error}") };
+            let RemoteError::Refused { reason: why, .. } = &error else { panic!("{error}") };
             assert_eq!((*why, error.refused()), (expected, Some(RefuseReason::Identity)));
         };
         denied(remote.send(Echo("b".into())).await.unwrap_err(), Refusal::Identity);
@@ -297,7 +297,7 @@ async fn each_failure_has_its_error(pair: Pair) {
         node: node.clone(),
         actor: "clerk".into(),
         message: "private",
-        why,
+        reason: why,
     };
     assert_eq!(pair.clerk.send(Private).await, Err(refused(Refusal::NotAccepted)));
     let error = pair.clerk.send(OtherEcho { number: 1 }).await.unwrap_err();
@@ -307,9 +307,9 @@ async fn each_failure_has_its_error(pair: Pair) {
     assert!(matches!(&error, RemoteError::Gone { .. }), "{error}");
     let stopped = pair.clerk.send(Halt).await.unwrap_err();
     let why = Refusal::Stopped;
-    assert!(matches!(&stopped, RemoteError::Refused { why: w, .. } if *w == why), "{stopped}");
+    assert!(matches!(&stopped, RemoteError::Refused { reason: w, .. } if *w == why), "{stopped}");
     let stopped = pair.clerk.send(Take).await.unwrap_err();
-    assert!(matches!(&stopped, RemoteError::Refused { why: w, .. } if *w == why), "{stopped}");
+    assert!(matches!(&stopped, RemoteError::Refused { reason: w, .. } if *w == why), "{stopped}");
     assert!(pair.there.unpublish("clerk") && !pair.there.unpublish("clerk"));
     let error = pair.clerk.send(Take).await.unwrap_err();
     assert!(matches!(&error, RemoteError::NoActor { .. }), "{error}");
@@ -325,7 +325,7 @@ fn a_deadline_ends_the_call_on_both_sides() {
         let start = Instant::now();
         let error = pair.clerk.send(Slow(500)).deadline(100 * MS).await.unwrap_err();
         let (node, actor) = ("b".into(), "clerk".into());
-        let expected = RemoteError::Timeout { node, actor, message: "slow", after: 100 * MS };
+        let expected = RemoteError::Timeout { node, actor, message: "slow", deadline: 100 * MS };
         assert_eq!((error, start.elapsed()), (expected, 100 * MS));
         sleep(SECOND).await;
         // The handler ran, but its reply was not sent.
@@ -412,7 +412,7 @@ async fn too_many_messages_in_flight_are_refused(pair: Pair) {
     for call in calls {
         match call.await {
             Ok(_) => answered += 1,
-            Err(RemoteError::Refused { why: Refusal::Busy, .. }) => busy += 1,
+            Err(RemoteError::Refused { reason: Refusal::Busy, .. }) => busy += 1,
             Err(other) => panic!("{other}"),
         }
     }
@@ -434,7 +434,7 @@ fn replies_without_a_result_are_typed_errors() {
     in_memory(|_, pair| async move {
         let end = |code, body: &[u8]| {
             let body = bytes::Bytes::copy_from_slice(body);
-            let outcome = caller::Outcome::Reply { code, body };
+            let outcome = caller::CallOutcome::Reply { code, body };
             pair.here.typed_result::<Take>(&"b".into(), "clerk", outcome).unwrap_err()
         };
         let lens = [7u64.to_le_bytes(), 5u64.to_le_bytes()].concat();
@@ -443,7 +443,7 @@ fn replies_without_a_result_are_typed_errors() {
         assert_eq!(end(code::TOO_LONG, &lens[..9]), too_long(7, 0));
         let refused = end(999, b"");
         let why = Refusal::Other(999);
-        assert!(matches!(refused, RemoteError::Refused { why: w, .. } if w == why), "{refused}");
+        assert!(matches!(refused, RemoteError::Refused { reason: w, .. } if w == why), "{refused}");
         assert!(matches!(end(code::DONE, &[0xc1]), RemoteError::Version { .. }));
     });
 }
@@ -531,7 +531,7 @@ fn golden_bytes() {
 #[test]
 fn unknown_fields_of_a_later_version_are_ignored() {
     #[derive(Serialize)]
-    struct Later<'a> {
+    struct FutureMessage<'a> {
         priority: u8,
         id: u64,
         actor: &'a str,
@@ -539,7 +539,7 @@ fn unknown_fields_of_a_later_version_are_ignored() {
         #[serde(with = "serde_bytes")]
         body: &'a [u8],
     }
-    let later = Later { priority: 1, id: 5, actor: "clerk", message: "take", body: &[0x80] };
+    let later = FutureMessage { priority: 1, id: 5, actor: "clerk", message: "take", body: &[0x80] };
     let bytes = wire::encode(Kind::TELL, &later).unwrap();
     let read = wire::decode::<Envelope<'_>>(Kind::TELL, &bytes).unwrap();
     assert_eq!((read.id, read.actor, read.deadline_ms, read.body), (5, "clerk", None, &[0x80][..]));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Line, Rate, SiteSection, TopologyConfig, profile};
+use crate::config::{LinkProperties, ByteRate, SiteSection, TopologyConfig, profile};
 use crate::id::{ClusterId, NodeId};
 use crate::net::{LinkProfile, Paths};
 
@@ -20,7 +20,7 @@ const QUEUE_TIME: Duration = Duration::from_millis(100);
 const QUEUE_MIN: u64 = 100_000;
 
 /// Limits a link by a rate with a queue in front of it; without a given queue, one of 100 ms.
-pub fn limited(profile: LinkProfile, rate: Option<Rate>, queue: Option<u32>) -> LinkProfile {
+pub fn limited(profile: LinkProfile, rate: Option<ByteRate>, queue: Option<u32>) -> LinkProfile {
     let queue = queue.map(|queue| usize::try_from(queue).unwrap_or(usize::MAX));
     match (rate.map(|rate| rate.bytes_per_second() as u64), queue) {
         (None, None) => profile,
@@ -38,7 +38,7 @@ pub fn usual_queue(rate: Option<u64>) -> usize {
 }
 
 /// Both directions of a line: from the cluster that is named first to the other, and back.
-pub fn directions(line: &Line) -> [LinkProfile; 2] {
+pub fn directions(line: &LinkProperties) -> [LinkProfile; 2] {
     let direction = LinkProfile::default().delay(line.rtt / 2).jitter(line.jitter).loss(line.loss);
     let direction = direction.reorder(line.reorder);
     [line.bandwidth, line.bandwidth_back].map(|rate| limited(direction.clone(), rate, line.queue))
@@ -46,8 +46,8 @@ pub fn directions(line: &Line) -> [LinkProfile; 2] {
 
 /// Both directions of a cluster's uplink with this profile: out and in. Only its rates and its
 /// queue are used. `None` for a direction without a limit.
-pub fn uplink(line: &Line) -> [Option<LinkProfile>; 2] {
-    let stub = |rate: Option<Rate>| {
+pub fn uplink(line: &LinkProperties) -> [Option<LinkProfile>; 2] {
+    let stub = |rate: Option<ByteRate>| {
         rate.map(|rate| limited(LinkProfile::default(), Some(rate), line.queue))
     };
     [line.bandwidth, line.bandwidth_back].map(stub)
@@ -66,7 +66,7 @@ pub enum LinkId {
 
 /// A cluster of a [`Topology`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Site {
+pub struct TopologyCluster {
     /// The name of the cluster.
     pub name: ClusterId,
     /// The third number of its nodes' addresses, from 1.
@@ -83,7 +83,7 @@ pub struct Site {
 
 /// A link that fails and recovers periodically, in both directions.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Flap {
+pub struct LinkFlap {
     /// One end of the line.
     pub from: ClusterId,
     /// The other end of the line; the same cluster means its uplink.
@@ -102,18 +102,18 @@ pub struct Topology {
     /// The first two numbers of all addresses.
     pub prefix: [u8; 2],
     /// The clusters, in the order of the file.
-    pub sites: Vec<Site>,
+    pub sites: Vec<TopologyCluster>,
     /// The lines between pairs of clusters, each direction separately, in order.
     pub lines: Vec<(ClusterId, ClusterId, LinkProfile)>,
     /// The links that fail periodically.
-    pub flaps: Vec<Flap>,
+    pub flaps: Vec<LinkFlap>,
     /// Links with a configured queue; the queue of others follows from their rate.
     pub queues: BTreeSet<LinkId>,
 }
 
 /// The profile inside a cluster, and whether its queue was configured.
 fn inside(site: &SiteSection) -> (LinkProfile, bool) {
-    let named = site.profile.as_deref().and_then(profile).map(Line::from);
+    let named = site.profile.as_deref().and_then(profile).map(LinkProperties::from);
     let is_given = named.as_ref().is_some_and(|line| line.queue.is_some());
     let plain = named.map_or_else(LinkProfile::lan, |line| directions(&line)[0].clone());
     match site.delay {
@@ -124,11 +124,11 @@ fn inside(site: &SiteSection) -> (LinkProfile, bool) {
 
 impl Topology {
     /// Builds the topology that a file describes.
-    pub fn of(config: &TopologyConfig) -> Self {
+    pub fn from_config(config: &TopologyConfig) -> Self {
         let (mut flaps, mut queues) = (Vec::new(), BTreeSet::new());
         let site = |(at, site): (usize, &SiteSection)| {
             let name = ClusterId::from(site.name.as_str());
-            let named = site.uplink_profile.as_deref().and_then(profile).map(Line::from);
+            let named = site.uplink_profile.as_deref().and_then(profile).map(LinkProperties::from);
             let [up, down] = match &named {
                 Some(line) => uplink(line),
                 None => [site.uplink; 2]
@@ -137,14 +137,14 @@ impl Topology {
             if named.as_ref().is_some_and(|line| line.queue.is_some()) {
                 queues.extend([true, false].map(|up| LinkId::Stub(name.clone(), up)));
             }
-            if let Some((up, down)) = named.and_then(|line| line.flap) {
-                flaps.push(Flap { from: name.clone(), to: name.clone(), up, down });
+            if let Some((up, down)) = named.and_then(|line| line.up_and_down) {
+                flaps.push(LinkFlap { from: name.clone(), to: name.clone(), up, down });
             }
             let (inside, is_given) = inside(site);
             if is_given {
                 queues.insert(LinkId::Line(name.clone(), name.clone()));
             }
-            Site {
+            TopologyCluster {
                 name,
                 // A topology has at most 250 of each.
                 number: u8::try_from(at + 1).unwrap_or(u8::MAX),
@@ -154,7 +154,7 @@ impl Topology {
                 down,
             }
         };
-        let sites: Vec<Site> = config.cluster.iter().enumerate().map(site).collect();
+        let sites: Vec<TopologyCluster> = config.cluster.iter().enumerate().map(site).collect();
         let mut lines = Vec::new();
         for a in &sites {
             for b in sites.iter().filter(|b| b.name != a.name) {
@@ -164,8 +164,8 @@ impl Topology {
                 if line.queue.is_some() {
                     queues.insert(LinkId::Line(a.name.clone(), b.name.clone()));
                 }
-                if let Some((up, down)) = line.flap.filter(|_| a.number < b.number) {
-                    flaps.push(Flap { from: a.name.clone(), to: b.name.clone(), up, down });
+                if let Some((up, down)) = line.up_and_down.filter(|_| a.number < b.number) {
+                    flaps.push(LinkFlap { from: a.name.clone(), to: b.name.clone(), up, down });
                 }
             }
         }
@@ -174,7 +174,7 @@ impl Topology {
     }
 
     /// The cluster of this name.
-    pub fn site(&self, name: &str) -> Option<&Site> {
+    pub fn site(&self, name: &str) -> Option<&TopologyCluster> {
         self.sites.iter().find(|site| site.name.as_str() == name)
     }
 
@@ -185,7 +185,7 @@ impl Topology {
     }
 
     /// The cluster and address of the node of this name.
-    pub fn node(&self, name: &str) -> Option<(&Site, Ipv4Addr)> {
+    pub fn node(&self, name: &str) -> Option<(&TopologyCluster, Ipv4Addr)> {
         let (cluster, number) = name.rsplit_once('-')?;
         let site = self.site(cluster)?;
         let number = number.parse().ok().filter(|number| (1..=site.nodes).contains(number))?;
@@ -193,7 +193,7 @@ impl Topology {
     }
 
     /// All nodes with their addresses, in the order of the file.
-    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Site, Ipv4Addr)> {
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &TopologyCluster, Ipv4Addr)> {
         self.sites.iter().flat_map(move |site| {
             (1..=site.nodes).map(move |n| {
                 let name = NodeId::from(format!("{}-{n}", site.name));
@@ -211,7 +211,7 @@ impl Topology {
             paths.set_line(&own, site.inside.clone(), start);
             for (up, stub) in [(true, &site.up), (false, &site.down)] {
                 if let Some(stub) = stub {
-                    paths.set_stub(&site.name, up, stub.clone(), start);
+                    paths.set_access_link(&site.name, up, stub.clone(), start);
                 }
             }
         }
@@ -225,17 +225,17 @@ impl Topology {
     pub fn table(&self) -> String {
         let [first, second] = self.prefix;
         let mut table = format!("net {first}.{second}\n");
-        for Site { name, number, nodes, .. } in &self.sites {
+        for TopologyCluster { name, number, nodes, .. } in &self.sites {
             // A write to a string does not fail.
             let _ = writeln!(table, "cluster {name} {number} {nodes}");
         }
         for site in &self.sites {
             let plain = LinkProfile::default();
             for (up, stub) in [(true, &site.up), (false, &site.down)] {
-                table += &stub_row(&site.name, up, stub.as_ref().unwrap_or(&plain));
+                table += &uplink_row(&site.name, up, stub.as_ref().unwrap_or(&plain));
             }
         }
-        let inside = |site: &Site| (site.name.clone(), site.name.clone(), site.inside.clone());
+        let inside = |site: &TopologyCluster| (site.name.clone(), site.name.clone(), site.inside.clone());
         for (from, to, link) in self.sites.iter().map(inside).chain(self.lines.iter().cloned()) {
             table += &line_row(&from, &to, &link);
         }
@@ -248,7 +248,7 @@ fn rate_word(link: &LinkProfile) -> String {
 }
 
 /// The row of a [table](Topology::table) for all traffic out of a cluster (`up`), or into it.
-pub fn stub_row(cluster: &ClusterId, up: bool, link: &LinkProfile) -> String {
+pub fn uplink_row(cluster: &ClusterId, up: bool, link: &LinkProfile) -> String {
     let word = if up { "uplink" } else { "downlink" };
     let rate = if link.up { rate_word(link) } else { "0".to_owned() };
     format!("{word} {cluster} {rate} {}\n", link.queue)
@@ -294,7 +294,7 @@ mod tests {
 
     fn topology() -> Topology {
         let config = load::<TopologyConfig>(&Sources::of_text("three.toml", TEXT));
-        Topology::of(&config.expect("it is right").value)
+        Topology::from_config(&config.expect("it is right").value)
     }
 
     #[test]

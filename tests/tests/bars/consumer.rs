@@ -10,7 +10,7 @@ use springtide_runtime::net::{Address, Contact, Net, NetConfig};
 use springtide_runtime::remote::{Hub, Remote, RemoteError};
 use tokio::time::{Instant, sleep};
 
-use super::helper::{Helper, Load, Measurement, NAME, Role, Slow};
+use super::helper::{Helper, LoadMessage, MeasuredProcess, NAME, ProcessKind, SlowActor};
 use super::odd::{Hello, client, say_hello};
 use super::{MIB, loopback};
 
@@ -22,7 +22,7 @@ pub struct Stalled {
     /// Pairs of seconds since the start of the flood, and KiB.
     pub seen: Vec<(f64, u64)>,
     /// The state of the measured process at the end.
-    pub last: Measurement,
+    pub last: MeasuredProcess,
     /// Sends that the senders' side refused with an error.
     pub refused: u64,
 }
@@ -67,7 +67,7 @@ fn on_one_thread<T>(work: impl Future<Output = T>) -> T {
 pub fn stalled_peers(peers: usize, stall: Duration) -> Stalled {
     on_one_thread(async {
         let ca = Ca::ephemeral("bars").unwrap();
-        let mut helper = Helper::start(&ca, Role::Sender);
+        let mut helper = Helper::start(&ca, ProcessKind::Sender);
         let endpoint = Endpoint::client(loopback()).unwrap();
         let (mut links, mut names) = (Vec::new(), Vec::new());
         for n in 0..peers {
@@ -99,7 +99,7 @@ pub fn stalled_peers(peers: usize, stall: Duration) -> Stalled {
 pub fn slow_actor(callers: usize, stall: Duration) -> Stalled {
     on_one_thread(async {
         let ca = Ca::ephemeral("bars").unwrap();
-        let mut helper = Helper::start(&ca, Role::Slow);
+        let mut helper = Helper::start(&ca, ProcessKind::Slow);
         let measured = Contact {
             node: NAME.into(),
             cluster: "bars".into(),
@@ -123,9 +123,9 @@ pub fn slow_actor(callers: usize, stall: Duration) -> Stalled {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        let remotes: Vec<Remote<Slow>> =
+        let remotes: Vec<Remote<SlowActor>> =
             hubs.iter().map(|hub| hub.remote(&NAME.into(), "slow")).collect();
-        remotes.iter().for_each(|remote| remote.do_send(Load { bytes: vec![1] }).unwrap());
+        remotes.iter().for_each(|remote| remote.do_send(LoadMessage { bytes: vec![1] }).unwrap());
         up(&mut helper).await;
         let base_kib = helper.look().resident_kib;
         let refused = std::rc::Rc::new(std::cell::Cell::new(0u64));
@@ -153,7 +153,7 @@ pub fn slow_actor(callers: usize, stall: Duration) -> Stalled {
 
 /// Keeps a hundred calls of this length under way.
 async fn keep_calling(
-    remote: Remote<Slow>,
+    remote: Remote<SlowActor>,
     len: usize,
     deadline_ms: u64,
     refused: std::rc::Rc<std::cell::Cell<u64>>,
@@ -163,7 +163,7 @@ async fn keep_calling(
         let (remote, refused) = (remote.clone(), refused.clone());
         tokio::task::spawn_local(async move {
             loop {
-                let call = remote.send(Load { bytes: vec![1; len] });
+                let call = remote.send(LoadMessage { bytes: vec![1; len] });
                 match call.deadline(Duration::from_millis(deadline_ms)).await {
                     Ok(()) => {}
                     Err(RemoteError::Refused { .. } | RemoteError::Full(_)) => {

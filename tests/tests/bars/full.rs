@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use super::attacked;
 use super::consumer::{slow_actor, stalled_peers};
-use super::helper::Role;
+use super::helper::ProcessKind;
 
 #[test]
 #[ignore = "it measures"]
 fn a_thousand_half_open_and_ten_thousand_spoofed() {
     println!("| endpoint | base | most above | good peers meanwhile | attackers |");
     for (what, role, hosts, seed) in [
-        ("links, half-open callers at one host", Role::Links, 1, 11),
-        ("links, at eight hosts", Role::Links, 8, 12),
-        ("door, at one host", Role::Door, 1, 13),
+        ("links, half-open callers at one host", ProcessKind::Links, 1, 11),
+        ("links, at eight hosts", ProcessKind::Links, 8, 12),
+        ("door, at one host", ProcessKind::Door, 1, 13),
     ] {
         let stood = attacked(role, (1000, hosts), 10_000, 100, seed);
         println!("{}", stood.row(what));

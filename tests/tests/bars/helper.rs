@@ -17,10 +17,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Incarnation, NodeId, Peer};
 use springtide_runtime::net::join::{
-    JoinDoor, JoinJudge, JoinLimits, JoinReason, JoinRefusal, JoinRequest, Judging,
+    JoinEndpoint, JoinAuthorizer, JoinLimits, JoinReason, JoinRefusal, JoinRequest, JoinDecision,
 };
 use springtide_runtime::net::tls::{ALPN, Ca, EPHEMERAL_VALIDITY, JOIN_ALPN, NodeIdentity};
-use springtide_runtime::net::{Address, Class, Inbox, Net, NetConfig, SendError};
+use springtide_runtime::net::{Address, Class, NetworkHandler, Net, NetConfig, SendError};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::remote_message;
 use springtide_runtime::wire::{INLINE_MAX, Kind};
@@ -29,7 +29,7 @@ use super::loopback;
 
 /// The kind of the measured process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Role {
+pub enum ProcessKind {
     /// An endpoint of links that accepts all messages.
     Links,
     /// An endpoint of links that sends at full speed to the given peers.
@@ -40,19 +40,19 @@ pub enum Role {
     Door,
 }
 
-impl Role {
+impl ProcessKind {
     /// The name of its protocol.
     pub fn alpn(self) -> &'static [u8] {
         match self {
-            Role::Door => JOIN_ALPN,
-            Role::Links | Role::Sender | Role::Slow => ALPN,
+            ProcessKind::Door => JOIN_ALPN,
+            ProcessKind::Links | ProcessKind::Sender | ProcessKind::Slow => ALPN,
         }
     }
 }
 
 /// The state of the measured process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Measurement {
+pub struct MeasuredProcess {
     /// The address that it listens at.
     pub at: String,
     /// Resident memory in KiB.
@@ -88,7 +88,7 @@ const DIR: &str = "SPRINGTIDE_BARS_DIR";
 pub const NAME: &str = "measured";
 
 impl Helper {
-    pub fn start(ca: &Ca, role: Role) -> Self {
+    pub fn start(ca: &Ca, role: ProcessKind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let identity = ca.issue(&NAME.into(), &"bars".into(), "head", EPHEMERAL_VALIDITY).unwrap();
         for (name, text) in ["cert", "key", "ca"].iter().zip(identity.pem()) {
@@ -110,7 +110,7 @@ impl Helper {
         helper
     }
 
-    pub fn tell(&mut self, what: &str) -> Measurement {
+    pub fn tell(&mut self, what: &str) -> MeasuredProcess {
         writeln!(self.ask, "{what}").expect("the helper lives");
         loop {
             let line = self.answers.next().expect("the helper lives").unwrap();
@@ -121,7 +121,7 @@ impl Helper {
         }
     }
 
-    pub fn look(&mut self) -> Measurement {
+    pub fn look(&mut self) -> MeasuredProcess {
         self.tell("look")
     }
 }
@@ -141,26 +141,26 @@ fn resident_kib() -> u64 {
 
 /// A message to the slow actor.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Load {
+pub struct LoadMessage {
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
 }
 
 remote_message! {
-    "load" => Load;
+    "load" => LoadMessage;
 }
 
 /// An actor that handles nothing before it is released.
-pub struct Slow(Arc<Counts>);
+pub struct SlowActor(Arc<Counts>);
 
-impl Actor for Slow {
+impl Actor for SlowActor {
     type Context = Context<Self>;
 }
 
-impl Handler<Load> for Slow {
+impl Handler<LoadMessage> for SlowActor {
     type Result = ();
 
-    fn handle(&mut self, load: Load, _: &mut Self::Context) {
+    fn handle(&mut self, load: LoadMessage, _: &mut Self::Context) {
         while !self.0.free.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -180,14 +180,14 @@ struct Counts {
 
 struct Nothing;
 
-impl Inbox for Nothing {
+impl NetworkHandler for Nothing {
     fn frame(&self, _: &Peer, _: Kind, _: Bytes) {}
 }
 
 struct NoToken;
 
-impl JoinJudge for NoToken {
-    fn judge(&self, _: JoinRequest, _: SocketAddr) -> Judging {
+impl JoinAuthorizer for NoToken {
+    fn authorize(&self, _: JoinRequest, _: SocketAddr) -> JoinDecision {
         Box::pin(async { Err(JoinRefusal::closed(JoinReason::UnknownToken, "none is good")) })
     }
 
@@ -195,9 +195,9 @@ impl JoinJudge for NoToken {
 }
 
 /// The subject of the requests.
-enum Subject {
+enum RequestSubject {
     Links(Net, Option<Arc<Hub>>),
-    Door(JoinDoor),
+    Door(JoinEndpoint),
 }
 
 /// Does nothing unless [`Helper::start`] runs it.
@@ -205,33 +205,33 @@ enum Subject {
 #[ignore = "a process of other tests"]
 fn process() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let role: Role = serde_json::from_str(&role).unwrap();
+    let role: ProcessKind = serde_json::from_str(&role).unwrap();
     let dir = std::env::var(DIR).unwrap();
     let read = |name| std::fs::read_to_string(Path::new(&dir).join(name)).unwrap();
     let identity = NodeIdentity::of_parts(&read("cert"), &read("key"), &read("ca")).unwrap();
     actix_rt::System::new().block_on(async move {
         let counts = Arc::new(Counts::default());
         let subject = match role {
-            Role::Door => {
+            ProcessKind::Door => {
                 let judge = Arc::new(NoToken);
-                let door = JoinDoor::open(loopback(), &identity, judge, JoinLimits::default());
-                Subject::Door(door.unwrap())
+                let door = JoinEndpoint::open(loopback(), &identity, judge, JoinLimits::default());
+                RequestSubject::Door(door.unwrap())
             }
-            Role::Links | Role::Sender => {
+            ProcessKind::Links | ProcessKind::Sender => {
                 let net = Net::quic(config(role), &identity, Incarnation(1)).unwrap();
                 net.start(Arc::new(Nothing));
-                Subject::Links(net, None)
+                RequestSubject::Links(net, None)
             }
-            Role::Slow => {
+            ProcessKind::Slow => {
                 let net = Net::quic(config(role), &identity, Incarnation(1)).unwrap();
                 let hub = Hub::new(net.clone());
                 let slow = counts.clone();
                 // On an arbiter of its own, as users' actors are.
                 let arbiter = Arbiter::new();
-                let addr = Slow::start_in_arbiter(&arbiter.handle(), move |_| Slow(slow));
-                hub.publish("slow", addr).accepts::<Load>();
+                let addr = SlowActor::start_in_arbiter(&arbiter.handle(), move |_| SlowActor(slow));
+                hub.publish("slow", addr).accepts::<LoadMessage>();
                 net.start(hub.clone());
-                Subject::Links(net, Some(hub))
+                RequestSubject::Links(net, Some(hub))
             }
         };
         std::thread::spawn(move || answer(&subject, &counts));
@@ -241,21 +241,21 @@ fn process() {
 
 /// A node's configuration, but bulk payloads may wait as long as those of other classes: a user's
 /// own queue is not measured.
-fn config(role: Role) -> NetConfig {
+fn config(role: ProcessKind) -> NetConfig {
     let mut config = NetConfig::default();
-    if role == Role::Sender {
+    if role == ProcessKind::Sender {
         config.bulk.queue_bytes = config.queue_bytes;
     }
     config
 }
 
 /// Answers requests until the input ends; then the process ends.
-fn answer(subject: &Subject, counts: &Arc<Counts>) {
+fn answer(subject: &RequestSubject, counts: &Arc<Counts>) {
     for line in std::io::stdin().lines() {
         let Ok(line) = line else { break };
         let words: Vec<&str> = line.split_whitespace().collect();
         match (&*words, subject) {
-            (["flood", to @ ..], Subject::Links(net, _)) => {
+            (["flood", to @ ..], RequestSubject::Links(net, _)) => {
                 let to: Vec<NodeId> = to.iter().map(|name| NodeId::from(*name)).collect();
                 let (net, counts) = (net.clone(), counts.clone());
                 std::thread::spawn(move || flood(&net, &to, &counts));
@@ -264,19 +264,19 @@ fn answer(subject: &Subject, counts: &Arc<Counts>) {
             (["stop"], _) => counts.stop.store(true, Ordering::Release),
             _ => {}
         }
-        let mut look = Measurement {
+        let mut look = MeasuredProcess {
             resident_kib: resident_kib(),
             taken: counts.taken.load(Ordering::Relaxed),
             full: counts.full.load(Ordering::Relaxed),
             handled: counts.handled.load(Ordering::Relaxed),
-            ..Measurement::default()
+            ..MeasuredProcess::default()
         };
         match subject {
-            Subject::Door(door) => {
+            RequestSubject::Door(door) => {
                 look.at = door.address().to_string();
                 look.refused = door.counts().refused.values().sum();
             }
-            Subject::Links(net, hub) => {
+            RequestSubject::Links(net, hub) => {
                 let Address::Socket(at) = net.address() else { panic!("no socket") };
                 look.at = at.to_string();
                 look.refused = net.refused().values().sum();

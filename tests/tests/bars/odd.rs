@@ -11,12 +11,12 @@ use quinn::{Connection, Endpoint, RecvStream, SendStream};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
-use springtide_runtime::net::join::{JoinError, JoinToken, Minted, join};
+use springtide_runtime::net::join::{JoinError, JoinToken, NewToken, join};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NewKey, NodeIdentity};
 use springtide_runtime::wire::{self, Frame, HEADER_LEN, Header, Kind};
 use tokio::time::{Instant, timeout};
 
-use super::helper::Role;
+use super::helper::ProcessKind;
 use super::{LONG, loopback};
 
 /// The runtime's own message, which is not public: the golden files fix its encoding.
@@ -104,7 +104,7 @@ pub async fn say_hello(
 
 /// A peer with a right to call, which calls repeatedly, each time as a new incarnation.
 pub struct GoodPeer {
-    role: Role,
+    role: ProcessKind,
     at: SocketAddr,
     identity: NodeIdentity,
     token: JoinToken,
@@ -112,9 +112,9 @@ pub struct GoodPeer {
 }
 
 impl GoodPeer {
-    pub fn new(ca: &Ca, role: Role, at: SocketAddr) -> Self {
+    pub fn new(ca: &Ca, role: ProcessKind, at: SocketAddr) -> Self {
         let identity = ca.issue(&"good".into(), &"bars".into(), "node", EPHEMERAL_VALIDITY);
-        let Minted { id, secret, .. } = Minted::draw().unwrap();
+        let NewToken { id, secret, .. } = NewToken::draw().unwrap();
         let token = JoinToken { authority: ca.fingerprint(), id, secret };
         Self { role, at, identity: identity.unwrap(), token, lives: AtomicU64::new(1) }
     }
@@ -122,7 +122,7 @@ impl GoodPeer {
     /// Time from the first packet to the welcome, or to the join endpoint's answer.
     pub async fn call(&self) -> Duration {
         let life = self.lives.fetch_add(1, Ordering::Relaxed);
-        if self.role == Role::Door {
+        if self.role == ProcessKind::Door {
             let request = NewKey::make().unwrap().request().unwrap();
             let began = Instant::now();
             let answer = join((loopback(), self.at), &self.token, request, None, LONG).await;

@@ -23,12 +23,12 @@ use springtide_runtime::id::{Incarnation, NodeId, Peer};
 use springtide_runtime::meter::Statistics;
 use springtide_runtime::net::tls::{ALPN, Ca, EPHEMERAL_VALIDITY, NodeIdentity, VERSIONS_ALPN};
 use springtide_runtime::net::{
-    Address, Class, Contact, Inbox, Net, NetConfig, Protocols, RefuseReason, Why, Wire,
+    Address, Class, Contact, NetworkHandler, Net, NetConfig, Protocols, RefuseReason, LinkError, LinkUnit,
 };
 use springtide_runtime::wire::{self, Frame, HEADER_LEN, Header, Kind};
 use springtide_runtime::work::{Job, PoolConfig, Registry, encode_job, solo};
-use springtide_simulator::{Grid, simulate};
-use springtide_tests::virtual_grid::{Shape, run_scripted};
+use springtide_simulator::{SimulatedGrid, simulate};
+use springtide_tests::virtual_grid::{VirtualGridConfig, run_scripted};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::odd::{Hello, client, say_hello};
@@ -51,8 +51,8 @@ fn alone<J: Job + Clone>(job: &J) -> u64 {
     alone.unwrap().outcome.unwrap().checksum
 }
 
-fn later() -> Wire {
-    Wire::Quic(Box::new(NetConfig { protocols: LATER, ..NetConfig::default() }))
+fn later() -> LinkUnit {
+    LinkUnit::Quic(Box::new(NetConfig { protocols: LATER, ..NetConfig::default() }))
 }
 
 /// Cluster c1 has the former version, and so has a node of c0. Both sides steal from each other,
@@ -64,11 +64,11 @@ fn nodes_of_two_minor_versions_steal_from_each_other_and_leave() {
     let protocols: BTreeMap<NodeId, Protocols> =
         old.iter().map(|node| (NodeId::from(*node), FORMER)).collect();
     for seed in 1..=2 {
-        let shape = Shape {
+        let shape = VirtualGridConfig {
             fork_time: Some(Duration::from_millis(1)),
             wire: later(),
             protocols: protocols.clone(),
-            ..Shape::of(&[3, 3], 1, seed)
+            ..VirtualGridConfig::of(&[3, 3], 1, seed)
         };
         let observations = Rc::<RefCell<Observations>>::default();
         let note = observations.clone();
@@ -147,11 +147,11 @@ fn a_whole_grid_of_two_minor_versions_works() {
     layout.network.wire = later();
     layout.network.protocols =
         ["c0-2", "c1-1", "c1-3"].into_iter().map(|node| (NodeId::from(node), FORMER)).collect();
-    let job = springtide_simulator::apps::Model { rounds: 2, ..simulated::TREE };
+    let job = springtide_simulator::apps::ModelledJob { rounds: 2, ..simulated::TREE };
     let (answer, refused) = (
         job.answer(),
         simulate(|| async move {
-            let grid = Grid::start(&layout, simulated::registry()).await;
+            let grid = SimulatedGrid::start(&layout, simulated::registry()).await;
             let run = grid.submit(job, simulated::quiet(1), None).await.expect("it is taken");
             let leave = ["c0-3", "c1-3"].map(NodeId::from).to_vec();
             actix_rt::spawn(simulated::drain_after(grid.clone(), 2, leave));
@@ -168,32 +168,32 @@ fn a_whole_grid_of_two_minor_versions_works() {
 
 /// The notifications of a node about its links.
 #[derive(Default)]
-struct Received {
-    downs: Mutex<Vec<Why>>,
+struct LinkCounts {
+    downs: Mutex<Vec<LinkError>>,
     frames: Mutex<Vec<Bytes>>,
 }
 
-impl Inbox for Received {
+impl NetworkHandler for LinkCounts {
     fn frame(&self, _: &Peer, _: Kind, body: Bytes) {
         self.frames.lock().unwrap().push(body);
     }
 
-    fn down(&self, _: &Peer, why: &Why) {
+    fn down(&self, _: &Peer, why: &LinkError) {
         self.downs.lock().unwrap().push(why.clone());
     }
 }
 
-struct Node {
+struct SkewNode {
     net: Net,
-    received: Arc<Received>,
+    received: Arc<LinkCounts>,
 }
 
-impl Node {
+impl SkewNode {
     fn open(ca: &Ca, name: &str, protocols: Protocols) -> Self {
         let identity = ca.issue(&name.into(), &"bars".into(), "node", EPHEMERAL_VALIDITY).unwrap();
         let config = NetConfig { protocols, attempts: 1, ..NetConfig::default() };
         let net = Net::quic(config, &identity, Incarnation(1)).unwrap();
-        let received = Arc::<Received>::default();
+        let received = Arc::<LinkCounts>::default();
         net.start(received.clone());
         Self { net, received }
     }
@@ -208,7 +208,7 @@ impl Node {
     }
 
     /// Sends to a peer, and returns the reason why it has no link, and the time until then.
-    async fn refusal(&self, contact: Contact) -> (Why, Duration) {
+    async fn refusal(&self, contact: Contact) -> (LinkError, Duration) {
         let (node, began) = (contact.node.clone(), Instant::now());
         self.net.learn(contact);
         self.net.send(&node, Class::Control, Kind::TELL, "for no node").unwrap();
@@ -233,7 +233,7 @@ fn says_both(text: &str, mine: &str, theirs: &str) {
 async fn a_peer_without_a_common_minor_version_is_refused_and_both_are_named() {
     let ca = Ca::ephemeral("bars").unwrap();
     for (caller, called) in [(FORMER, TWO_LATER), (TWO_LATER, FORMER)] {
-        let (a, b) = (Node::open(&ca, "a", caller), Node::open(&ca, "b", called));
+        let (a, b) = (SkewNode::open(&ca, "a", caller), SkewNode::open(&ca, "b", called));
         let (why, took) = a.refusal(b.net.contact()).await;
         println!("refused in {:.1} ms: {why}", ms(took));
         assert_eq!(why.refused, Some(RefuseReason::Protocol), "{why}");
@@ -251,7 +251,7 @@ async fn a_peer_without_a_common_minor_version_is_refused_and_both_are_named() {
 #[actix_rt::test]
 async fn frames_carry_the_version_that_was_agreed_on() {
     let ca = Ca::ephemeral("bars").unwrap();
-    let node = Node::open(&ca, "a", LATER);
+    let node = SkewNode::open(&ca, "a", LATER);
     let endpoint = Endpoint::client(loopback()).unwrap();
     for (newest, agreed) in [(1, 1), (2, 2), (7, 2)] {
         let name = format!("odd-{newest}");
@@ -264,7 +264,7 @@ async fn frames_carry_the_version_that_was_agreed_on() {
         let unknown = Frame::new(Kind(999), "???");
         let known = Frame::new(Kind::TELL, name.clone());
         for frame in [&unknown, &known] {
-            odd.send.write_all(&frame.header_in(agreed)).await.unwrap();
+            odd.send.write_all(&frame.header_version(agreed)).await.unwrap();
             odd.send.write_all(&frame.body).await.unwrap();
         }
         let received = async {
@@ -283,9 +283,9 @@ async fn frames_carry_the_version_that_was_agreed_on() {
         node.net.send(&name.as_str().into(), Class::Control, Kind::TELL, "back").unwrap();
         let mut header = [0; HEADER_LEN];
         timeout(LONG, odd.recv.read_exact(&mut header)).await.expect("a frame").unwrap();
-        let header = Header::parse_in(agreed, &header).unwrap();
+        let header = Header::parse_version(agreed, &header).unwrap();
         assert_eq!((header.kind, header.len), (Kind::TELL, 4));
-        let other = Frame::new(Kind::TELL, "in another").header_in(3 - agreed);
+        let other = Frame::new(Kind::TELL, "in another").header_version(3 - agreed);
         odd.send.write_all(&other).await.unwrap();
         let why = timeout(LONG, odd.conn.closed()).await.expect("an end").to_string();
         assert!(why.contains(&format!("where {agreed} was agreed on")), "{why}");
@@ -309,7 +309,7 @@ fn identity(ca: &Ca, name: &str, role: &str) -> NodeIdentity {
 #[actix_rt::test]
 async fn a_caller_of_another_major_version_is_refused_and_gets_both() {
     let ca = Ca::ephemeral("bars").unwrap();
-    let node = Node::open(&ca, "a", FORMER);
+    let node = SkewNode::open(&ca, "a", FORMER);
     let endpoint = Endpoint::client(loopback()).unwrap();
     let config = client(&identity(&ca, "next", "node"), &[NEXT_MAJOR, VERSIONS_ALPN]);
     let began = Instant::now();
@@ -403,7 +403,7 @@ async fn a_caller_of_a_node_of_another_major_version_gets_both() {
         let head = next_head(&identity(&ca, "head", "head"), alpn);
         let address = Address::Socket(head.local_addr().unwrap());
         let contact = Contact { node: "head".into(), cluster: "bars".into(), address };
-        let node = Node::open(&ca, "a", FORMER);
+        let node = SkewNode::open(&ca, "a", FORMER);
         let (why, took) = node.refusal(contact).await;
         println!("refused in {:.1} ms: {why}", ms(took));
         assert_eq!(why.refused, Some(reason), "{why}");
@@ -440,7 +440,7 @@ async fn a_node_of_another_version_than_its_head_ends_with_6() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     }
     let head = next_head(&identity(&ca, "head", "head"), &[NEXT_MAJOR, VERSIONS_ALPN]);
-    let minor = Node::open(&ca, "head", TWO_LATER);
+    let minor = SkewNode::open(&ca, "head", TWO_LATER);
     for (at, theirs) in [
         (head.local_addr().unwrap(), "head speaks springtide protocol 2.0"),
         (minor.at(), "head speaks springtide protocol 1.2 to 1.3"),

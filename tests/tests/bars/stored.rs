@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 use springtide_actors::store::{SCHEMA, SETTINGS, Store, records_dir};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{Epoch, JobId};
-use springtide_runtime::records::{Disk, Entry, RecordLog, read};
-use springtide_simulator::apps::Model;
-use springtide_simulator::{Grid, simulate};
+use springtide_runtime::records::{Disk, NewRecord, RecordLog, read};
+use springtide_simulator::apps::ModelledJob;
+use springtide_simulator::{SimulatedGrid, simulate};
 
 use crate::simulated;
 
@@ -27,9 +27,9 @@ fn the_schedulers_store_is_read_with_fields_of_a_later_version() {
     let mut store = Store::open(dir.path()).unwrap();
     let (job, epoch) = store.new_job().unwrap();
     store.new_epoch(job, epoch).unwrap();
-    store.drained(&"ams-1".into(), Some("a fan")).unwrap();
-    store.drained(&"ams-2".into(), Some("a disk")).unwrap();
-    store.drained(&"ams-2".into(), None).unwrap();
+    store.set_drained(&"ams-1".into(), Some("a fan")).unwrap();
+    store.set_drained(&"ams-2".into(), Some("a disk")).unwrap();
+    store.set_drained(&"ams-2".into(), None).unwrap();
     store.new_job().unwrap();
     let drained = store.drained_nodes().clone();
     drop(store);
@@ -38,9 +38,9 @@ fn the_schedulers_store_is_read_with_fields_of_a_later_version() {
     for first in [true, false] {
         let later = |record: &springtide_runtime::records::Record| {
             let object = with_later(&serde_json::from_str(&record.json).unwrap(), first);
-            Entry::new(SCHEMA, &object).unwrap()
+            NewRecord::new(SCHEMA, &object).unwrap()
         };
-        let entries: Vec<Entry> = contents.iter().map(later).collect();
+        let entries: Vec<NewRecord> = contents.iter().map(later).collect();
         let dir = tempfile::tempdir().unwrap();
         let to = records_dir(dir.path());
         let (mut log, _) = RecordLog::open(Arc::new(Disk), &to, SETTINGS).unwrap();
@@ -56,8 +56,8 @@ fn the_schedulers_store_is_read_with_fields_of_a_later_version() {
 fn records_of_a_run_are_read_with_fields_of_a_later_version() {
     let layout = simulated::layout(&[2, 2], 1);
     let records = simulate(|| async move {
-        let grid = Grid::start(&layout, simulated::registry()).await;
-        let job = Model { rounds: 2, ..simulated::TREE };
+        let grid = SimulatedGrid::start(&layout, simulated::registry()).await;
+        let job = ModelledJob { rounds: 2, ..simulated::TREE };
         let run = grid.submit(job, simulated::params(1), None).await.expect("it is taken");
         run.ended(Duration::from_secs(3600)).await.expect("it ends").records
     });

@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use springtide_actors::enrol::BookFile;
-use springtide_actors::policy::malleability::Placed;
+use springtide_actors::enrol::EnrolmentStore;
+use springtide_actors::policy::malleability::PlacementPlan;
 use springtide_actors::policy::provisioning::Booking;
-use springtide_actors::reservation::{Part, Phase, Reservation, ReservationId};
-use springtide_actors::scheduler::core::Begun;
-use springtide_actors::store::{Entry, SCHEMA, SETTINGS, Store, records_dir};
-use springtide_runtime::event::{self, Event, Header, Record, SCHEMA as SCHEMA_OF_EVENTS};
+use springtide_actors::reservation::{ReservedSlot, ReservationPhase, Reservation, ReservationId};
+use springtide_actors::scheduler::core::StartRecord;
+use springtide_actors::store::{StoreRecord, SCHEMA, SETTINGS, Store, records_dir};
+use springtide_runtime::event::{self, Event, LogHeader, Record, SCHEMA as SCHEMA_OF_EVENTS};
 use springtide_runtime::fuzz::{Target, run};
 use springtide_runtime::id::{Epoch, Incarnation, JobId};
 use springtide_runtime::net::join::JoinToken;
 use springtide_runtime::net::tls::{Ca, Dates, EPHEMERAL_VALIDITY, Fingerprint, NodeIdentity};
 use springtide_runtime::net::tls::{NewKey, check_request};
 use springtide_runtime::records::memory::MemoryFiles;
-use springtide_runtime::records::{BlobRef, Files, RecordLog, Schema, Settings};
+use springtide_runtime::records::{BlobRef, Files, RecordLog, RecordSchema, RecordSettings};
 
 use super::{target, text};
 
@@ -63,8 +63,8 @@ fn reason(error: impl Display, dir: &tempfile::TempDir) -> String {
     error.to_string().replace(&*dir.path().to_string_lossy(), "")
 }
 
-const ANY: Schema = Schema { name: "any", version: 1 };
-const ANY_SETTINGS: Settings = Settings::new("any", "nothing");
+const ANY: RecordSchema = RecordSchema { name: "any", version: 1 };
+const ANY_SETTINGS: RecordSettings = RecordSettings::new("any", "nothing");
 
 fn segment() -> PathBuf {
     PathBuf::from("/store/00000001.log")
@@ -140,25 +140,25 @@ fn scheduler_stores() {
         id: ReservationId(3),
         token: 7,
         name: "montage".to_owned(),
-        parts: vec![Part { cluster: "a".into(), bookings: vec![booking] }],
+        parts: vec![ReservedSlot { cluster: "a".into(), bookings: vec![booking] }],
         cost: 8.5,
-        phase: Phase::Confirmed { until: None },
+        phase: ReservationPhase::Confirmed { until: None },
         lease_ms: None,
     };
-    let placed = Placed { parts: Vec::new(), transfers: Vec::new(), why: "why".to_owned() };
-    let begun = Begun { placed, at: Some(5) };
+    let placed = PlacementPlan { parts: Vec::new(), transfers: Vec::new(), why: "why".to_owned() };
+    let begun = StartRecord { placed, at: Some(5) };
     let submission = BlobRef { file: "job-2.0".to_owned(), bytes: 3, sha256: "0".repeat(64) };
     let entries = [
-        Entry::Epoch { job, epoch: Epoch(1) },
-        Entry::Submitted { job: JobId(2), submission },
-        Entry::Begun { job, begun },
-        Entry::Limit { job, most: Some(3) },
-        Entry::Drained { node: "a-1".into(), reason: Some("it smells".to_owned()) },
-        Entry::Reserved { reservation: Box::new(reservation) },
-        Entry::Unreserved { id: ReservationId(2) },
-        Entry::Over { job },
+        StoreRecord::Epoch { job, epoch: Epoch(1) },
+        StoreRecord::Submitted { job: JobId(2), submission },
+        StoreRecord::Begun { job, begun },
+        StoreRecord::Limit { job, most: Some(3) },
+        StoreRecord::Drained { node: "a-1".into(), reason: Some("it smells".to_owned()) },
+        StoreRecord::Reserved { reservation: Box::new(reservation) },
+        StoreRecord::Unreserved { id: ReservationId(2) },
+        StoreRecord::Over { job },
     ];
-    let line = |entry: &Entry| serde_json::to_string(entry).unwrap() + "\n";
+    let line = |entry: &StoreRecord| serde_json::to_string(entry).unwrap() + "\n";
     let text: String = entries.iter().map(line).collect();
     let target = target("fuzz::kept::scheduler_stores", scheduler);
     run(Target { words: WORDS, max_len: 4 << 10, ..target }, vec![text.into_bytes()]);
@@ -171,10 +171,10 @@ fn tokens() {
         let records = dir.path().join("join.records");
         fs::create_dir(&records).unwrap();
         fs::write(records.join("00000001.log"), bytes).unwrap();
-        BookFile::of(dir.path()).read().map(drop).map_err(|error| reason(error, &dir))
+        EnrolmentStore::of(dir.path()).read().map(drop).map_err(|error| reason(error, &dir))
     };
     let dir = directory();
-    BookFile::of(dir.path()).change(|_| ()).unwrap();
+    EnrolmentStore::of(dir.path()).change(|_| ()).unwrap();
     let written = fs::read(dir.path().join("join.records/00000001.log"));
     let seeds = vec![written.unwrap_or_else(|_| store_bytes(&[1.into()]))];
     run(Target { words: WORDS, ..target("fuzz::kept::tokens", read) }, seeds);
@@ -190,7 +190,7 @@ fn event_logs() {
         assert!(log.records.is_sorted_by(|a, b| a.order() < b.order()));
         Ok(())
     };
-    let header = Header {
+    let header = LogHeader {
         schema: SCHEMA_OF_EVENTS,
         run: "a".into(),
         started_unix_us: 5,

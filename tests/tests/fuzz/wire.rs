@@ -3,16 +3,16 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use springtide_actors::policy::provisioning::{Booking, Table, Terms};
-use springtide_actors::reservation::{Ask, Part, ReservableSite, ReservationLedger, StepTimeouts};
-use springtide_actors::scheduler::manager::{Event, Kind, Manager, Need, Settings};
+use springtide_actors::policy::provisioning::{Booking, BookingTable, Terms};
+use springtide_actors::reservation::{ReservationRequest, ReservedSlot, ReservableSite, ReservationLedger, StepTimeouts};
+use springtide_actors::scheduler::manager::{ManagerEvent, Kind, Manager, JobRequirements, ManagerSettings};
 use springtide_barnes_hut::bodies::Bodies;
-use springtide_barnes_hut::delta::{Delta, Frame, decode, encode};
+use springtide_barnes_hut::delta::{Delta, PositionFrame, decode, encode};
 use springtide_barnes_hut::generate;
 use springtide_runtime::fuzz::{Target, run};
 use springtide_runtime::id::JobId;
 use springtide_runtime::wire::{decode_payload, encode_payload};
-use springtide_stochastic::solve::driver::State;
+use springtide_stochastic::solve::driver::DriverState;
 
 use super::target;
 
@@ -25,9 +25,9 @@ fn value<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     Ok(value)
 }
 
-fn frame(shift: u8) -> Frame {
+fn frame(shift: u8) -> PositionFrame {
     let inside = (0..20 * 12_u8).map(|byte| byte.wrapping_mul(37).wrapping_add(shift)).collect();
-    Frame { centre: [0.0; 3], side: 2.0, inside }
+    PositionFrame { centre: [0.0; 3], side: 2.0, inside }
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn frames_of_movies() {
         assert_eq!(next.len(), frame(0).len());
         Ok(())
     };
-    let delta = |before: &[Frame]| encode(&frame(0), before, &frame(3)).unwrap();
+    let delta = |before: &[PositionFrame]| encode(&frame(0), before, &frame(3)).unwrap();
     let seeds = [delta(&[]), delta(&[frame(1)])].map(|one| encode_payload(&one).unwrap().to_vec());
     run(target("fuzz::wire::frames_of_movies", read), seeds.to_vec());
 }
@@ -58,7 +58,7 @@ fn bodies() {
 
 #[test]
 fn states_of_masters() {
-    let read = |bytes: &[u8]| value::<State>(bytes).map(drop);
+    let read = |bytes: &[u8]| value::<DriverState>(bytes).map(drop);
     let empty = (None::<u8>, Vec::<u8>::new(), 3_u64, Some(2_u32), 1.5);
     run(
         target("fuzz::wire::states_of_masters", read),
@@ -85,9 +85,9 @@ const WORDS: &[&str] = &[
 #[test]
 fn reservations() {
     let read = |bytes: &[u8]| {
-        let ask: Ask = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let ask: ReservationRequest = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let mut ledger = ReservationLedger::new(StepTimeouts::default());
-        let site = ReservableSite { table: Table::new(8), terms: Terms::default() };
+        let site = ReservableSite { table: BookingTable::new(8), terms: Terms::default() };
         let sites = [("a".into(), site)].into();
         let mut changes = Vec::new();
         let now = 1_000_000;
@@ -97,17 +97,17 @@ fn reservations() {
             ledger.confirm(one.id, one.token, now, &mut changes).cloned()
         });
         ledger.audit().unwrap();
-        let table = ledger.booked(&"a".into(), &Table::new(8), now);
+        let table = ledger.booked(&"a".into(), &BookingTable::new(8), now);
         let _ = (table.slots(0, now, |_| Terms::default().price(0)), ledger.due());
         ledger.expire(u64::MAX, &mut changes);
         agreed.map(drop).map_err(|error| error.to_string())
     };
     let booking = Booking { processors: 2, start: 2_000_000, end: 9_000_000 };
-    let ask = Ask {
+    let ask = ReservationRequest {
         token: 7,
         name: "montage".to_owned(),
-        parts: vec![Part { cluster: "a".into(), bookings: vec![booking] }],
-        most_cost: 1e9,
+        parts: vec![ReservedSlot { cluster: "a".into(), bookings: vec![booking] }],
+        max_cost: 1e9,
         lease_ms: Some(20_000),
     };
     let target = target("fuzz::wire::reservations", read);
@@ -119,26 +119,26 @@ fn reservations() {
 #[test]
 fn requirements() {
     let read = |bytes: &[u8]| {
-        let need: Need = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let need: JobRequirements = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         need.check()?;
         let now = tokio::time::Instant::now();
-        let mut manager = Manager::new(Settings::default(), ["a".into(), "b".into()], now);
+        let mut manager = Manager::new(ManagerSettings::default(), ["a".into(), "b".into()], now);
         for cluster in ["a", "b"] {
             let cluster = cluster.into();
-            manager.handle(Event::Polled { cluster, size: u32::MAX, others: 2, whole: 9 }, now);
+            manager.handle(ManagerEvent::Polled { cluster, size: u32::MAX, others: 2, whole: 9 }, now);
         }
         let _ = manager.plan(&need);
         for job in [1, 2].map(JobId) {
-            manager.handle(Event::Submit { job, need: Box::new(need.clone()) }, now);
+            manager.handle(ManagerEvent::Submit { job, need: Box::new(need.clone()) }, now);
             let _ = manager.job(job);
         }
-        manager.handle(Event::Ended { job: JobId(1) }, now);
+        manager.handle(ManagerEvent::Ended { job: JobId(1) }, now);
         let later = manager.due().unwrap_or(now);
-        manager.handle(Event::Tick, later);
+        manager.handle(ManagerEvent::Tick, later);
         manager.audit()
     };
     let target = target("fuzz::wire::requirements", read);
     let seeds = [Kind::Rigid, Kind::Moldable, Kind::Malleable]
-        .map(|kind| serde_json::to_vec(&Need::one(kind, 2, 3, 5)).unwrap());
+        .map(|kind| serde_json::to_vec(&JobRequirements::one(kind, 2, 3, 5)).unwrap());
     run(Target { words: WORDS, max_len: 4 << 10, ..target }, seeds.to_vec());
 }

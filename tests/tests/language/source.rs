@@ -13,7 +13,7 @@ pub enum CommentKind {
 
 /// A line of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Line {
+pub struct SourceLine {
     /// The code, with string literals left empty.
     pub code: String,
     /// The comment, without its marks.
@@ -22,7 +22,7 @@ pub struct Line {
     pub strings: String,
 }
 
-impl Line {
+impl SourceLine {
     /// Whether the line has nothing but a comment.
     pub fn is_comment(&self) -> bool {
         self.comment.is_some() && self.code.trim().is_empty() && self.strings.is_empty()
@@ -30,7 +30,7 @@ impl Line {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+enum ScanState {
     Code,
     /// Inside a string with this number of `#`; none for one with escapes.
     Text(Option<usize>),
@@ -39,20 +39,20 @@ enum State {
 }
 
 /// Splits a file into its lines.
-pub fn lines(text: &str) -> Vec<Line> {
-    let mut state = State::Code;
+pub fn lines(text: &str) -> Vec<SourceLine> {
+    let mut state = ScanState::Code;
     text.lines().map(|line| split(line, &mut state)).collect()
 }
 
-fn split(text: &str, state: &mut State) -> Line {
-    let mut line = Line::default();
+fn split(text: &str, state: &mut ScanState) -> SourceLine {
+    let mut line = SourceLine::default();
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\n');
     let hashes = |i: usize| chars[i.min(chars.len())..].iter().take_while(|c| **c == '#').count();
     let mut i = 0;
     while i < chars.len() {
         match *state {
-            State::Block(depth) => {
+            ScanState::Block(depth) => {
                 let (next, width) = match (at(i), at(i + 1)) {
                     ('*', '/') => (depth - 1, 2),
                     ('/', '*') => (depth + 1, 2),
@@ -60,26 +60,26 @@ fn split(text: &str, state: &mut State) -> Line {
                 };
                 let comment = line.comment.get_or_insert((CommentKind::Plain, String::new()));
                 comment.1.push(at(i));
-                *state = if next == 0 { State::Code } else { State::Block(next) };
+                *state = if next == 0 { ScanState::Code } else { ScanState::Block(next) };
                 i += width;
             }
-            State::Text(None) if at(i) == '\\' => {
+            ScanState::Text(None) if at(i) == '\\' => {
                 line.strings.push(' ');
                 i += 2;
             }
-            State::Text(marks) => {
+            ScanState::Text(marks) => {
                 let ends = at(i) == '"' && marks.is_none_or(|marks| hashes(i + 1) >= marks);
                 if ends {
                     line.strings.push(' ');
                     line.code.push('"');
-                    *state = State::Code;
+                    *state = ScanState::Code;
                     i += 1 + marks.unwrap_or(0);
                 } else {
                     line.strings.push(at(i));
                     i += 1;
                 }
             }
-            State::Code => {
+            ScanState::Code => {
                 let before = i.checked_sub(1).map_or(' ', at);
                 let raw = at(i) == 'r' && !before.is_alphanumeric() && before != '_';
                 if at(i) == '/' && at(i + 1) == '/' {
@@ -92,16 +92,16 @@ fn split(text: &str, state: &mut State) -> Line {
                     line.comment = Some((kind, chars[i + marks..].iter().collect()));
                     break;
                 } else if at(i) == '/' && at(i + 1) == '*' {
-                    *state = State::Block(1);
+                    *state = ScanState::Block(1);
                     i += 2;
                 } else if raw && at(i + 1 + hashes(i + 1)) == '"' {
                     let marks = hashes(i + 1);
                     line.code.push('"');
-                    *state = State::Text(Some(marks));
+                    *state = ScanState::Text(Some(marks));
                     i += marks + 2;
                 } else if at(i) == '"' {
                     line.code.push('"');
-                    *state = State::Text(None);
+                    *state = ScanState::Text(None);
                     i += 1;
                 } else if at(i) == '\'' && (at(i + 2) == '\'' || at(i + 1) == '\\') {
                     // A character literal; a lifetime has no closing mark.

@@ -13,8 +13,8 @@ use springtide_base::id::{ClusterId, NodeId};
 
 use super::memory::Memory;
 use super::number::{ExactSum, float, maybe_float};
-use super::settings::{Settings, Weights};
-use super::worker::{Field, Oddity, SPEEDS, WorkerStats};
+use super::settings::{AdaptationSettings, Weights};
+use super::worker::{Field, ImplausibleValue, SPEEDS, WorkerStats};
 
 /// Maximum idle workers of a cluster. It bounds the time here if a faulty report claims more.
 const IDLE_MAX: u32 = 1 << 16;
@@ -26,7 +26,7 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 /// Parameters that all cluster coordinators share, so that their worst workers are comparable. They
 /// follow from the memory in each period's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Agreed {
+pub struct SharedParameters {
     /// The learned coefficients of badness.
     pub weights: Weights,
     /// Speed of the job's fastest worker in the last period; absent before the first.
@@ -44,9 +44,9 @@ pub struct Agreed {
     pub nonsense_factor: f64,
 }
 
-impl Agreed {
+impl SharedParameters {
     /// Derives the parameters from the memory and the settings.
-    pub fn of(memory: &Memory, settings: &Settings) -> Self {
+    pub fn of(memory: &Memory, settings: &AdaptationSettings) -> Self {
         Self {
             weights: memory.weights,
             max_speed: memory.max_speed,
@@ -63,7 +63,7 @@ impl Agreed {
 
 /// A worker that its cluster reports by name, as one of its worst or best.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Named {
+pub struct RatedWorker {
     /// Node of the worker.
     pub node: NodeId,
     /// Speed of the worker.
@@ -80,7 +80,7 @@ pub struct Named {
     pub inter: f64,
 }
 
-impl Named {
+impl RatedWorker {
     fn of(worker: &WorkerStats) -> Option<Self> {
         Some(Self {
             node: worker.node.clone(),
@@ -119,7 +119,7 @@ impl Named {
 /// Workers that have reported but not worked yet. Their speed is unknown, their idle time known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Idle {
+pub struct IdleWorkers {
     /// Number of these workers.
     pub workers: u32,
     /// Number of their compute threads.
@@ -136,7 +136,7 @@ pub struct Idle {
     pub named: Vec<(NodeId, f64)>,
 }
 
-impl Idle {
+impl IdleWorkers {
     /// Minimum overhead of an idle worker. A worker of unknown speed with less is about to be
     /// measured.
     const FROM: f64 = 0.9;
@@ -193,7 +193,7 @@ pub struct ClusterAggregate {
     pub silent: u32,
     /// Workers past their grace that have not worked yet.
     #[serde(skip_serializing_if = "is_default")]
-    pub idle: Idle,
+    pub idle: IdleWorkers,
     /// Counted workers with a presumed speed. Set by the decision; not sent.
     #[serde(skip)]
     pub presumed: u32,
@@ -216,13 +216,13 @@ pub struct ClusterAggregate {
     pub max_speed: f64,
     /// The worst counted workers by the shared weights, worst first.
     #[serde(skip_serializing_if = "is_default")]
-    pub worst: Vec<Named>,
+    pub worst: Vec<RatedWorker>,
     /// The two counted workers that suit the job's root best, best first.
     #[serde(skip_serializing_if = "is_default")]
-    pub best: Vec<Named>,
+    pub best: Vec<RatedWorker>,
     /// Implausible numbers of reports, at most as many as workers are named.
     #[serde(skip_serializing_if = "is_default")]
-    pub odd: Vec<Oddity>,
+    pub odd: Vec<ImplausibleValue>,
     /// Bandwidth of the link to the other clusters.
     #[serde(skip_serializing_if = "is_default")]
     pub uplink: Uplink,
@@ -234,7 +234,7 @@ impl ClusterAggregate {
     ///
     /// A first report has no past to compare with. So a node does not count if its speed per thread
     /// is [`Settings::nonsense_factor`] times the median of at least two others.
-    pub fn of(workers: &[WorkerStats], agreed: &Agreed) -> Self {
+    pub fn of(workers: &[WorkerStats], agreed: &SharedParameters) -> Self {
         let mut sum = Self::default();
         let mut counted = Vec::new();
         for worker in workers {
@@ -243,13 +243,13 @@ impl ClusterAggregate {
                 sum.leaving += 1;
             } else if let Some((field, value)) = worker.check(None, f64::INFINITY) {
                 sum.silent += 1;
-                sum.odd.push(Oddity { node: worker.node, field, value, instead: None });
+                sum.odd.push(ImplausibleValue { node: worker.node, field, value, replacement: None });
             } else if worker.joined < agreed.grace {
                 sum.joining += 1;
             } else if worker.age > agreed.stale {
                 sum.silent += 1;
             } else if worker.speed.is_none() {
-                if worker.overhead >= Idle::FROM {
+                if worker.overhead >= IdleWorkers::FROM {
                     sum.idle.add(&worker);
                 } else {
                     sum.joining += 1;
@@ -269,7 +269,7 @@ impl ClusterAggregate {
                 if odd {
                     let (node, value) = (worker.node.clone(), worker.speed.unwrap_or(0.0));
                     sum.silent += 1;
-                    sum.odd.push(Oddity { node, field: Field::Speed, value, instead: None });
+                    sum.odd.push(ImplausibleValue { node, field: Field::Speed, value, replacement: None });
                 }
                 !odd
             });
@@ -286,11 +286,11 @@ impl ClusterAggregate {
             sum.max_speed = sum.max_speed.max(worker.speed.unwrap_or(0.0));
         }
         let max_speed = agreed.max_speed.unwrap_or(sum.max_speed);
-        let mut named: Vec<Named> = counted.iter().filter_map(Named::of).collect();
-        let badness = |named: &Named| named.own_badness(&agreed.weights, max_speed);
+        let mut named: Vec<RatedWorker> = counted.iter().filter_map(RatedWorker::of).collect();
+        let badness = |named: &RatedWorker| named.own_badness(&agreed.weights, max_speed);
         named.sort_by(|a, b| badness(b).total_cmp(&badness(a)).then_with(|| a.node.cmp(&b.node)));
         sum.worst = named.iter().take(agreed.named as usize).cloned().collect();
-        let fit = |a: &Named, b: &Named| b.effective().total_cmp(&a.effective());
+        let fit = |a: &RatedWorker, b: &RatedWorker| b.effective().total_cmp(&a.effective());
         named.sort_by(|a, b| fit(a, b).then_with(|| a.node.cmp(&b.node)));
         named.truncate(2);
         sum.best = named;
@@ -309,7 +309,7 @@ impl ClusterAggregate {
 
     /// Counts idle workers as workers of this speed.
     fn presume(&mut self, speed: f64, named: u32) {
-        let Idle { workers, threads, overhead, intra, inter, named: idle } =
+        let IdleWorkers { workers, threads, overhead, intra, inter, named: idle } =
             std::mem::take(&mut self.idle);
         self.presumed = workers;
         self.counted = self.counted.saturating_add(workers);
@@ -320,7 +320,7 @@ impl ClusterAggregate {
         own.into_iter().zip([&overhead, &intra, &inter]).for_each(|(sum, part)| sum.merge(part));
         self.max_speed = self.max_speed.max(speed);
         let presumed =
-            |(node, inter)| Named { node, speed, speed_error: 1.0, overhead: 1.0, inter };
+            |(node, inter)| RatedWorker { node, speed, speed_error: 1.0, overhead: 1.0, inter };
         // No counted worker does less, so they precede the worst.
         self.worst.splice(0..0, idle.into_iter().map(presumed));
         self.worst.truncate(named as usize);
@@ -352,7 +352,7 @@ impl ClusterAggregate {
             && at_most(&self.speed, n * self.max_speed)
             && at_most(&self.useful, self.speed.value())
             && [&self.overhead, &self.intra, &self.inter].iter().all(|sum| at_most(sum, n))
-            && self.worst.iter().chain(&self.best).all(Named::is_sound)
+            && self.worst.iter().chain(&self.best).all(RatedWorker::is_sound)
             && self.idle.is_sound()
             && link.iter().flatten().all(|rate| *rate >= 0.0 && rate.is_finite())
     }
@@ -360,7 +360,7 @@ impl ClusterAggregate {
 
 /// Statistics of a job in one period: the sum over its clusters.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Overall {
+pub struct JobAggregate {
     /// Number of counted workers.
     pub counted: u32,
     /// Counted workers with an older report.
@@ -385,7 +385,7 @@ pub struct Overall {
     pub max_speed: f64,
 }
 
-impl Overall {
+impl JobAggregate {
     /// Sums up the clusters' aggregates.
     pub fn of<'a>(clusters: impl IntoIterator<Item = &'a ClusterAggregate>) -> Self {
         let mut all = Self::default();
@@ -431,7 +431,7 @@ pub(super) fn presumed(
     if !clusters.values().any(idle) {
         return None;
     }
-    let mean = Overall::of(clusters.values().filter(|c| c.is_sound())).mean_speed();
+    let mean = JobAggregate::of(clusters.values().filter(|c| c.is_sound())).mean_speed();
     if !SPEEDS.contains(&mean) {
         return None;
     }

@@ -10,7 +10,7 @@ use super::*;
 
 /// `n` workers of a cluster: speed, overhead, inter-cluster overhead.
 #[derive(Clone, Copy)]
-pub(super) struct Group(
+pub(super) struct WorkerGroup(
     pub(super) &'static str,
     pub(super) u32,
     pub(super) f64,
@@ -20,16 +20,16 @@ pub(super) struct Group(
 
 /// A job in an artificial state, decided period by period.
 #[derive(Clone)]
-pub(super) struct Case {
+pub(super) struct PolicyTestJob {
     pub(super) snapshot: Snapshot,
     pub(super) workers: BTreeMap<ClusterId, Vec<WorkerStats>>,
     pub(super) memory: Memory,
-    pub(super) settings: Settings,
+    pub(super) settings: AdaptationSettings,
 }
 
-impl Case {
-    pub(super) fn of(groups: &[Group]) -> Self {
-        let settings = Settings::default();
+impl PolicyTestJob {
+    pub(super) fn of(groups: &[WorkerGroup]) -> Self {
+        let settings = AdaptationSettings::default();
         let mut case = Self {
             snapshot: Snapshot {
                 epoch: Epoch(1),
@@ -42,7 +42,7 @@ impl Case {
             memory: Memory::new(&settings),
             settings,
         };
-        for &Group(cluster, n, speed, overhead, inter) in groups {
+        for &WorkerGroup(cluster, n, speed, overhead, inter) in groups {
             let list = case.workers.entry(cluster.into()).or_default();
             for i in 0..n {
                 list.push(WorkerStats {
@@ -64,7 +64,7 @@ impl Case {
         let waits = 1.0 - efficiency;
         let half = n / 2;
         Self::of(
-            &[Group("a", n - half, 1.0, waits, 0.01), Group("b", half, 1.0, waits, 0.01)]
+            &[WorkerGroup("a", n - half, 1.0, waits, 0.01), WorkerGroup("b", half, 1.0, waits, 0.01)]
                 [..if half == 0 { 1 } else { 2 }],
         )
     }
@@ -72,7 +72,7 @@ impl Case {
     pub(super) fn root(&mut self, node: &str) -> &mut Self {
         let of = |list: &Vec<WorkerStats>| list.iter().any(|w| w.node.as_str() == node);
         let cluster = self.workers.iter().find(|(_, list)| of(list)).map(|(id, _)| id.clone());
-        self.snapshot.root = cluster.map(|cluster| Root { node: node.into(), cluster });
+        self.snapshot.root = cluster.map(|cluster| RootNode { node: node.into(), cluster });
         self
     }
 
@@ -98,7 +98,7 @@ impl Case {
     }
 
     pub(super) fn aggregate(&mut self) {
-        let agreed = Agreed::of(&self.memory, &self.settings);
+        let agreed = SharedParameters::of(&self.memory, &self.settings);
         self.snapshot.clusters = self
             .workers
             .iter()
@@ -138,15 +138,15 @@ impl Case {
     /// at this speed, past their grace.
     pub(super) fn obey(&mut self, decision: &Decision, speed: f64) -> &mut Self {
         for action in &decision.actions {
-            match action {
-                Action::Remove { nodes, .. } => {
+            match describe_action {
+                AdaptationAction::Remove { nodes, .. } => {
                     let goes = |w: &WorkerStats| nodes.contains(&w.node);
                     self.workers.values_mut().for_each(|list| list.retain(|w| !goes(w)));
                 }
-                Action::RemoveCluster { cluster, .. } => {
+                AdaptationAction::RemoveCluster { cluster, .. } => {
                     self.workers.remove(cluster);
                 }
-                Action::Request(request) => {
+                AdaptationAction::Request(request) => {
                     let list = self.workers.values_mut().next().expect("a cluster");
                     let like = list[0].clone();
                     for i in 0..request.count {
@@ -154,12 +154,12 @@ impl Case {
                         list.push(WorkerStats { node, speed: Some(speed), ..like.clone() });
                     }
                 }
-                Action::MoveRoot { to, cluster, .. } => {
+                AdaptationAction::MoveRoot { to, cluster, .. } => {
                     let (node, cluster) = (to.clone(), cluster.clone());
-                    self.snapshot.root = Some(Root { node, cluster });
+                    self.snapshot.root = Some(RootNode { node, cluster });
                 }
-                Action::Withdraw { .. } => self.snapshot.requested = 0,
-                Action::Measure { .. } => {}
+                AdaptationAction::Withdraw { .. } => self.snapshot.requested = 0,
+                AdaptationAction::Measure { .. } => {}
             }
         }
         self
@@ -167,8 +167,8 @@ impl Case {
 }
 
 pub(super) fn removed(decision: &Decision) -> Vec<String> {
-    let nodes = decision.actions.iter().filter_map(|action| match action {
-        Action::Remove { nodes, .. } => Some(nodes.iter().map(ToString::to_string)),
+    let nodes = decision.actions.iter().filter_map(|action| match describe_action {
+        AdaptationAction::Remove { nodes, .. } => Some(nodes.iter().map(ToString::to_string)),
         _ => None,
     });
     nodes.flatten().collect()
@@ -176,29 +176,29 @@ pub(super) fn removed(decision: &Decision) -> Vec<String> {
 
 pub(super) fn asked(decision: &Decision) -> u32 {
     let counts = decision.actions.iter().map(|a| match a {
-        Action::Request(request) => request.count,
+        AdaptationAction::Request(request) => request.count,
         _ => 0,
     });
     counts.sum()
 }
 
-pub(super) fn request(decision: &Decision) -> &Request {
+pub(super) fn request(decision: &Decision) -> &SchedulerRequest {
     let found = decision.actions.iter().find_map(|a| match a {
-        Action::Request(request) => Some(request),
+        AdaptationAction::Request(request) => Some(request),
         _ => None,
     });
-    found.unwrap_or_else(|| panic!("nothing is asked for: {:?}", decision.why))
+    found.unwrap_or_else(|| panic!("nothing is asked for: {:?}", decision.reasons))
 }
 
 pub(super) fn cluster_removed(decision: &Decision) -> Option<&str> {
     decision.actions.iter().find_map(|a| match a {
-        Action::RemoveCluster { cluster, .. } => Some(cluster.as_str()),
+        AdaptationAction::RemoveCluster { cluster, .. } => Some(cluster.as_str()),
         _ => None,
     })
 }
 
 pub(super) fn text(decision: &Decision) -> String {
-    decision.why.iter().map(|reason| format!("{reason}\n")).collect()
+    decision.reasons.iter().map(|reason| format!("{reason}\n")).collect()
 }
 
 pub(super) fn says(decision: &Decision, part: &str) -> bool {

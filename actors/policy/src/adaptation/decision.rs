@@ -11,7 +11,7 @@ use super::reason::Reason;
 /// Cause of a node's removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cause {
+pub enum RemovalCause {
     /// Much slower than the others.
     Slow,
     /// Its link to the other clusters is too slow for the application.
@@ -24,21 +24,21 @@ pub enum Cause {
     Crashed,
 }
 
-impl Cause {
+impl RemovalCause {
     /// Whether the cause lies in the node. Then it is not requested again for a while.
     pub fn is_for_cause(self) -> bool {
-        matches!(self, Cause::Slow | Cause::Link | Cause::Crashed)
+        matches!(self, RemovalCause::Slow | RemovalCause::Link | RemovalCause::Crashed)
     }
 }
 
-impl std::fmt::Display for Cause {
+impl std::fmt::Display for RemovalCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Cause::Slow => "it is slow",
-            Cause::Link => "its link is too slow for the application",
-            Cause::Surplus => "the job has more nodes than it can use",
-            Cause::Replaced => "a better node takes its place",
-            Cause::Crashed => "it crashed",
+            RemovalCause::Slow => "it is slow",
+            RemovalCause::Link => "its link is too slow for the application",
+            RemovalCause::Surplus => "the job has more nodes than it can use",
+            RemovalCause::Replaced => "a better node takes its place",
+            RemovalCause::Crashed => "it crashed",
         })
     }
 }
@@ -46,7 +46,7 @@ impl std::fmt::Display for Cause {
 /// A request to the scheduler. It states what the job *needs*; the grant may be smaller.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Request {
+pub struct SchedulerRequest {
     /// Number of requested nodes.
     pub count: u32,
     /// Minimum speed of each node, in the job's unit.
@@ -67,9 +67,9 @@ pub struct Request {
 /// afterwards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
-pub enum Action {
+pub enum AdaptationAction {
     /// Request nodes from the scheduler.
-    Request(Request),
+    Request(SchedulerRequest),
     /// Withdraw requested nodes that have not arrived.
     Withdraw {
         /// Number of nodes to withdraw.
@@ -80,14 +80,14 @@ pub enum Action {
         /// Nodes to remove, worst first.
         nodes: Vec<NodeId>,
         /// Cause of the removal.
-        cause: Cause,
+        cause: RemovalCause,
     },
     /// Order all nodes of a cluster to leave.
     RemoveCluster {
         /// Cluster to remove.
         cluster: ClusterId,
         /// Cause of the removal.
-        cause: Cause,
+        cause: RemovalCause,
     },
     /// Move the job's root, its finished results and shared objects to another node.
     MoveRoot {
@@ -129,20 +129,20 @@ pub struct Decision {
     /// Number of counted nodes.
     pub nodes: u32,
     /// Actions to execute, in this order.
-    pub actions: Vec<Action>,
+    pub actions: Vec<AdaptationAction>,
     /// Actions withheld, in a run that is only monitored.
-    pub withheld: Vec<Action>,
+    pub withheld: Vec<AdaptationAction>,
     /// Predicted effect of a change of size.
     pub prediction: Option<Prediction>,
     /// Reasons of actions and of omissions.
-    pub why: Vec<Reason>,
+    pub reasons: Vec<Reason>,
     /// Notable properties of the decision.
     pub flags: BTreeSet<Flag>,
 }
 
 impl Decision {
     /// Returns the decided actions, executed or withheld.
-    pub fn decided(&self) -> &[Action] {
+    pub fn decided(&self) -> &[AdaptationAction] {
         if self.withheld.is_empty() { &self.actions } else { &self.withheld }
     }
 }

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, NodeId};
 
-use super::decision::{Action, Decision};
-use super::memory::{Memory, Subject};
+use super::decision::{AdaptationAction, Decision};
+use super::memory::{Memory, QuarantineSubject};
 use super::reason::Reason;
-use super::settings::Settings;
+use super::settings::AdaptationSettings;
 use super::snapshot::Snapshot;
-use super::worker::Oddity;
+use super::worker::ImplausibleValue;
 
 /// The inputs of a decision, as its event logs them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,7 +20,7 @@ pub struct Inputs {
     /// Memory before the decision.
     pub memory: Memory,
     /// Settings of the policy.
-    pub settings: Settings,
+    pub settings: AdaptationSettings,
 }
 
 /// Name of the policy's decisions in the log.
@@ -28,7 +28,7 @@ pub const ADAPT: &str = "adapt";
 
 /// A decision as it was logged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Logged {
+pub struct LoggedDecision {
     /// Inputs of the decision.
     pub inputs: Inputs,
     /// Decision taken from them.
@@ -49,23 +49,23 @@ pub struct Divergence {
     /// The logged decision, as JSON.
     pub logged: String,
     /// The replayed decision, as JSON.
-    pub now: String,
+    pub replayed: String,
 }
 
 /// Replays every decision of a log, and returns their number.
 ///
 /// # Errors
 /// The first replay that differs in any bit.
-pub fn replay<'a>(log: impl IntoIterator<Item = &'a Logged>) -> Result<u64, Divergence> {
+pub fn replay<'a>(log: impl IntoIterator<Item = &'a LoggedDecision>) -> Result<u64, Divergence> {
     let mut count = 0;
-    for Logged { inputs, decision } in log {
+    for LoggedDecision { inputs, decision } in log {
         let (again, _) = super::decide(&inputs.snapshot, &inputs.memory, &inputs.settings);
         // Compares text, since NaN does not equal itself.
         let text = |d: &Decision| serde_json::to_string(d).unwrap_or_else(|e| e.to_string());
         let (logged, now) = (text(decision), text(&again));
         if logged != now {
             let Snapshot { epoch, period, .. } = inputs.snapshot;
-            return Err(Divergence { epoch: epoch.0, period, logged, now });
+            return Err(Divergence { epoch: epoch.0, period, logged, replayed: now });
         }
         count += 1;
     }
@@ -76,7 +76,7 @@ pub fn replay<'a>(log: impl IntoIterator<Item = &'a Logged>) -> Result<u64, Dive
 ///
 /// With `at`: only the last decision up to this number of seconds of the run, with or without
 /// actions.
-pub fn tell(log: &[Logged], at: Option<f64>) -> Vec<String> {
+pub fn explain(log: &[LoggedDecision], at: Option<f64>) -> Vec<String> {
     let mut lines = Vec::new();
     match at {
         Some(at) => {
@@ -94,30 +94,30 @@ pub fn tell(log: &[Logged], at: Option<f64>) -> Vec<String> {
     lines
 }
 
-fn explain(logged: &Logged, lines: &mut Vec<String>) {
+fn explain(logged: &LoggedDecision, lines: &mut Vec<String>) {
     let Snapshot { period, elapsed_s, .. } = logged.inputs.snapshot;
     let mut head = format!("{elapsed_s:.1} s, period {period}: ");
     let decision = &logged.decision;
     if !decision.withheld.is_empty() {
         head.push_str("would have ");
     }
-    let parts: Vec<String> = decision.decided().iter().map(action).collect();
+    let parts: Vec<String> = decision.decided().iter().map(describe_action).collect();
     head.push_str(&if parts.is_empty() { "changed nothing".to_owned() } else { parts.join("; ") });
     if let Some(expected) = &decision.prediction {
         let (nodes, efficiency) = (expected.nodes, expected.efficiency);
         let _ = write!(head, " (expected: {nodes} nodes at efficiency {efficiency:.2})");
     }
     lines.push(head);
-    lines.extend(decision.why.iter().map(|reason| format!("  {reason}")));
+    lines.extend(decision.reasons.iter().map(|reason| format!("  {reason}")));
 }
 
 /// Lists all reasons that concern a node. With `cluster`, the node's cluster, includes those that
 /// concern the cluster.
-pub fn tell_node(log: &[Logged], node: &NodeId, cluster: Option<&ClusterId>) -> Vec<String> {
+pub fn explain_node(log: &[LoggedDecision], node: &NodeId, cluster: Option<&ClusterId>) -> Vec<String> {
     let mut lines = Vec::new();
     for logged in log {
         let at = logged.inputs.snapshot.elapsed_s;
-        for reason in &logged.decision.why {
+        for reason in &logged.decision.reasons {
             if concerns(reason, node, cluster) {
                 lines.push(format!("{at:.1} s: {reason}"));
             }
@@ -128,18 +128,18 @@ pub fn tell_node(log: &[Logged], node: &NodeId, cluster: Option<&ClusterId>) -> 
 
 fn concerns(reason: &Reason, wanted: &NodeId, home: Option<&ClusterId>) -> bool {
     match reason {
-        Reason::Goes { node, .. }
+        Reason::NodeRemoved { node, .. }
         | Reason::Stays { node, .. }
-        | Reason::GoesLater { node, .. }
+        | Reason::NodeRemovedLater { node, .. }
         | Reason::Crashed { node, .. }
         | Reason::RootStays { node }
-        | Reason::Odd { oddity: Oddity { node, .. } } => node == wanted,
+        | Reason::Implausible { oddity: ImplausibleValue { node, .. } } => node == wanted,
         Reason::RootMoves { from, to, .. } | Reason::RootUnderWay { from, to } => {
             from == wanted || to == wanted
         }
-        Reason::Paroled { who, .. } | Reason::Released { who, .. } => match who {
-            Subject::Node(node) => node == wanted,
-            Subject::Cluster(cluster) => Some(cluster) == home,
+        Reason::Quarantined { who, .. } | Reason::QuarantineEnded { who, .. } => match who {
+            QuarantineSubject::Node(node) => node == wanted,
+            QuarantineSubject::Cluster(cluster) => Some(cluster) == home,
         },
         Reason::LinkBad { cluster, .. }
         | Reason::LinkNotBlamed { cluster, .. }
@@ -152,16 +152,16 @@ fn concerns(reason: &Reason, wanted: &NodeId, home: Option<&ClusterId>) -> bool 
 }
 
 /// Describes an action in words.
-pub fn action(action: &Action) -> String {
+pub fn describe_action(action: &AdaptationAction) -> String {
     let names = |nodes: &[NodeId]| nodes.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
-    match action {
-        Action::Request(request) => format!("asked for {} more", request.count),
-        Action::Withdraw { count } => format!("withdrew the request for {count}"),
-        Action::Remove { nodes, cause } => format!("removed {} ({cause})", names(nodes)),
-        Action::RemoveCluster { cluster, cause } => format!("removed cluster {cluster} ({cause})"),
-        Action::MoveRoot { from, to, cluster } => {
+    match describe_action {
+        AdaptationAction::Request(request) => format!("asked for {} more", request.count),
+        AdaptationAction::Withdraw { count } => format!("withdrew the request for {count}"),
+        AdaptationAction::Remove { nodes, cause } => format!("removed {} ({cause})", names(nodes)),
+        AdaptationAction::RemoveCluster { cluster, cause } => format!("removed cluster {cluster} ({cause})"),
+        AdaptationAction::MoveRoot { from, to, cluster } => {
             format!("moved the root from {from} to {to} of cluster {cluster}")
         }
-        Action::Measure { cluster } => format!("measured the way to cluster {cluster}"),
+        AdaptationAction::Measure { cluster } => format!("measured the way to cluster {cluster}"),
     }
 }

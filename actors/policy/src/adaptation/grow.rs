@@ -1,8 +1,8 @@
 //! Growth: above the band, replacement of lost capacity within it, and the job's minimum.
 
-use super::decision::{Action, Prediction};
+use super::decision::{AdaptationAction, Prediction};
 use super::memory::{Aim, Memory, Trial};
-use super::reason::{Reason, Release};
+use super::reason::{Reason, QuarantineEndReason};
 use super::turn::Turn;
 
 /// Tolerance that keeps a whole number from being lost to rounding: 0.6 * 20 / 0.4 is 30.
@@ -22,7 +22,7 @@ pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
         return ask(turn, lost, Aim::Refill);
     }
     let first = turn.is_before_first_iteration();
-    let free = first && !std::mem::replace(&mut turn.memory.grew_blindly, true);
+    let free = first && !std::mem::replace(&mut turn.memory.grew_before_first_iteration, true);
     if !turn.covers_iteration() && !free {
         return turn.add_reason(Reason::Partial { first });
     }
@@ -122,12 +122,12 @@ pub(super) fn add_request(turn: &mut Turn<'_>, count: u32, aim: Aim, min_speed: 
     }
     let fits = turn.fitting(&request).len() as u32;
     let fitting = (!turn.snapshot.offers.is_empty()).then_some(fits);
-    turn.add_reason(Reason::Asked { count, aim, fitting });
-    let better: Vec<_> = turn.memory.parole.iter().filter(|e| turn.is_better(e)).cloned().collect();
+    turn.add_reason(Reason::Requested { count, aim, fitting });
+    let better: Vec<_> = turn.memory.quarantine.iter().filter(|e| turn.is_better(e)).cloned().collect();
     for entry in better {
-        turn.add_reason(Reason::Released { who: entry.who, why: Release::Better });
+        turn.add_reason(Reason::QuarantineEnded { who: entry.subject, why: QuarantineEndReason::Better });
     }
-    turn.actions.push(Action::Request(request));
+    turn.actions.push(AdaptationAction::Request(request));
 }
 
 /// Withdraws a request that stayed unmet for too long. The next decision makes a new one from
@@ -144,8 +144,8 @@ pub(super) fn renew(turn: &mut Turn<'_>) -> bool {
 /// Withdraws all requested nodes that have not arrived.
 pub(super) fn withdraw(turn: &mut Turn<'_>, unmet: bool) {
     let count = turn.snapshot.requested;
-    if count > 0 && !turn.actions.iter().any(|a| matches!(a, Action::Withdraw { .. })) {
-        turn.actions.push(Action::Withdraw { count });
+    if count > 0 && !turn.actions.iter().any(|a| matches!(a, AdaptationAction::Withdraw { .. })) {
+        turn.actions.push(AdaptationAction::Withdraw { count });
         turn.add_reason(Reason::Withdrawn { count, unmet });
         turn.memory.requested_since = None;
     }

@@ -5,7 +5,7 @@
 //! joins or leaves.
 
 use super::memory::{Aim, Capacity, Limit, Measured, Refill, Requirements, Term, Trial, term};
-use super::reason::{Reason, Release};
+use super::reason::{Reason, QuarantineEndReason};
 use super::shrink;
 use super::turn::Turn;
 
@@ -166,10 +166,10 @@ fn limit(turn: &mut Turn<'_>, growth: bool, before: &Measured) {
 /// Revokes the quarantine of nodes that were not the cause, and the requirements learned from them.
 fn acquit(turn: &mut Turn<'_>, trial: &Trial) {
     let (gone, kept): (Vec<_>, Vec<_>) =
-        std::mem::take(&mut turn.memory.parole).into_iter().partition(|e| e.tick == trial.tick);
-    turn.memory.parole = kept;
+        std::mem::take(&mut turn.memory.quarantine).into_iter().partition(|e| e.tick == trial.tick);
+    turn.memory.quarantine = kept;
     for entry in gone {
-        turn.add_reason(Reason::Released { who: entry.who, why: Release::Acquitted });
+        turn.add_reason(Reason::QuarantineEnded { who: entry.subject, why: QuarantineEndReason::Acquitted });
     }
     let Requirements { min_bandwidth, min_speed } = turn.memory.requirements;
     turn.memory.requirements = trial.requirements;
@@ -193,7 +193,7 @@ fn undo(turn: &mut Turn<'_>, before: &Measured) {
     }
     let speed = f64::from(before.nodes) * turn.all.mean_speed();
     let to = Capacity { nodes: before.nodes, speed };
-    let cause = super::decision::Cause::Surplus;
+    let cause = super::decision::RemovalCause::Surplus;
     let tick = turn.memory.tick;
     turn.memory.refill = Some(Refill { to, cause, undo: true, tick });
     turn.add_reason(Reason::Undone { nodes });

@@ -8,28 +8,28 @@
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 
-use super::decision::{Cause, Prediction};
-use super::settings::{Settings, Weights};
+use super::decision::{RemovalCause, Prediction};
+use super::settings::{AdaptationSettings, Weights};
 use super::snapshot::is_rate;
 
 /// Maximum entries of the quarantine list. The entries with the earliest end are dropped first.
-pub const MOST_PAROLE: usize = 256;
+pub const QUARANTINE_MAX: usize = 256;
 
 /// A node or a whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Subject {
+pub enum QuarantineSubject {
     /// One node.
     Node(NodeId),
     /// All nodes of a cluster with a bad link.
     Cluster(ClusterId),
 }
 
-impl std::fmt::Display for Subject {
+impl std::fmt::Display for QuarantineSubject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Subject::Node(node) => write!(f, "node {node}"),
-            Subject::Cluster(cluster) => write!(f, "cluster {cluster}"),
+            QuarantineSubject::Node(node) => write!(f, "node {node}"),
+            QuarantineSubject::Cluster(cluster) => write!(f, "cluster {cluster}"),
         }
     }
 }
@@ -37,13 +37,13 @@ impl std::fmt::Display for Subject {
 /// A subject removed for cause. It is not requested until its term ends or a better measurement
 /// arrives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Parole {
+pub struct QuarantineEntry {
     /// The node or cluster.
-    pub who: Subject,
+    pub subject: QuarantineSubject,
     /// Cause of its removal.
-    pub cause: Cause,
+    pub cause: RemovalCause,
     /// Number of its removals.
-    pub times: u32,
+    pub count: u32,
     /// Tick of the decision that removed it.
     pub tick: u64,
     /// End of the term, on the policy's own clock, in seconds.
@@ -53,7 +53,7 @@ pub struct Parole {
     pub measured: Option<f64>,
     /// Time of the removal or of the last measurement of the link, on the policy's own clock.
     #[serde(default)]
-    pub looked_s: f64,
+    pub measured_at_s: f64,
 }
 
 /// Capacity of a job while it ran well.
@@ -72,7 +72,7 @@ pub struct Refill {
     /// Capacity to be restored.
     pub to: Capacity,
     /// Cause of the loss.
-    pub cause: Cause,
+    pub cause: RemovalCause,
     /// Whether it undoes a harmful removal. Then it also continues below the band for a while.
     #[serde(default)]
     pub undo: bool,
@@ -234,11 +234,11 @@ pub struct Memory {
     pub span: u32,
     /// Number of completed iterations from which measurements cover a whole iteration since the
     /// last change.
-    pub whole_from: u64,
+    pub iteration_from: u64,
     /// Tick from which measurements count as covering a whole iteration in any case.
-    pub whole_at: u64,
+    pub iteration_tick: u64,
     /// Whether the job got nodes before its first iteration was complete.
-    pub grew_blindly: bool,
+    pub grew_before_first_iteration: bool,
     /// The policy's own clock: sum of the decided periods, in seconds.
     pub clock_s: f64,
     /// The learned coefficients of badness.
@@ -248,7 +248,7 @@ pub struct Memory {
     /// Learned requirements of the application.
     pub requirements: Requirements,
     /// Quarantine list, in order of subject.
-    pub parole: Vec<Parole>,
+    pub quarantine: Vec<QuarantineEntry>,
     /// Capacity when the job last ran well.
     pub last_good: Option<Capacity>,
     /// Lost capacity that is being replaced.
@@ -274,7 +274,7 @@ pub struct Memory {
     /// Nodes added by harmful growth: the same number of the worst is to be removed.
     pub excess: u32,
     /// A bad node that stayed only because it held the root, and holds it no more.
-    pub owed: Option<NodeId>,
+    pub pending_removal: Option<NodeId>,
     /// Migration that is under way.
     pub migration: Option<Migration>,
     /// Time before which no migration starts, on the policy's own clock.
@@ -285,11 +285,11 @@ pub struct Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self::new(&Settings::default())
+        Self::new(&AdaptationSettings::default())
     }
 }
 
-impl Parole {
+impl QuarantineEntry {
     /// Whether the current measurement ends the term. `now` is a node's speed, or a cluster's
     /// bandwidth in bytes per second. `factor` is [`Settings::better_factor`].
     pub fn is_better(&self, now: Option<f64>, factor: f64) -> bool {
@@ -306,10 +306,10 @@ impl Memory {
         &self,
         cluster: &ClusterId,
         bandwidth: Option<f64>,
-        settings: &Settings,
+        settings: &AdaptationSettings,
     ) -> bool {
-        let of = |entry: &&Parole| matches!(&entry.who, Subject::Cluster(who) if who == cluster);
-        match self.parole.iter().find(of) {
+        let of = |entry: &&QuarantineEntry| matches!(&entry.subject, QuarantineSubject::Cluster(who) if who == cluster);
+        match self.quarantine.iter().find(of) {
             Some(entry) => {
                 let better = entry.is_better(bandwidth, settings.better_factor);
                 self.clock_s < entry.until_s && !better
@@ -322,21 +322,21 @@ impl Memory {
     }
 
     /// Creates the memory of a new job.
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &AdaptationSettings) -> Self {
         Self {
             epoch: Epoch::default(),
             period: 0,
             tick: 0,
             iterations: None,
             span: 1,
-            whole_from: 0,
-            whole_at: 0,
-            grew_blindly: false,
+            iteration_from: 0,
+            iteration_tick: 0,
+            grew_before_first_iteration: false,
             clock_s: 0.0,
             weights: settings.weights,
             max_speed: None,
             requirements: Requirements::default(),
-            parole: Vec::new(),
+            quarantine: Vec::new(),
             last_good: None,
             refill: None,
             trial: None,
@@ -348,7 +348,7 @@ impl Memory {
             floor: None,
             root_move: None,
             excess: 0,
-            owed: None,
+            pending_removal: None,
             migration: None,
             migrate_after_s: 0.0,
             requested_since: None,
@@ -363,27 +363,27 @@ impl Memory {
     /// Puts a subject into quarantine, with a longer term each time.
     pub(super) fn quarantine(
         &mut self,
-        who: Subject,
-        cause: Cause,
+        who: QuarantineSubject,
+        cause: RemovalCause,
         measured: Option<f64>,
-        settings: &Settings,
-    ) -> Parole {
-        let at = self.parole.binary_search_by(|entry| entry.who.cmp(&who));
-        let times = at.map_or(1, |i| self.parole[i].times.saturating_add(1));
+        settings: &AdaptationSettings,
+    ) -> QuarantineEntry {
+        let at = self.quarantine.binary_search_by(|entry| entry.subject.cmp(&who));
+        let times = at.map_or(1, |i| self.quarantine[i].count.saturating_add(1));
         // The first crash has no term: machines restart. The second counts as the first offence.
-        let offences = if cause == Cause::Crashed { times - 1 } else { times };
+        let offences = if cause == RemovalCause::Crashed { times - 1 } else { times };
         let until_s = self.clock_s + if offences == 0 { 0.0 } else { term(offences, settings) };
         let (tick, looked_s) = (self.tick, self.clock_s);
-        let entry = Parole { who, cause, times, tick, until_s, measured, looked_s };
+        let entry = QuarantineEntry { subject: who, cause, count: times, tick, until_s, measured, measured_at_s: looked_s };
         match at {
-            Ok(i) => self.parole[i] = entry.clone(),
-            Err(i) => self.parole.insert(i, entry.clone()),
+            Ok(i) => self.quarantine[i] = entry.clone(),
+            Err(i) => self.quarantine.insert(i, entry.clone()),
         }
-        if self.parole.len() > MOST_PAROLE {
-            let ends = |(_, entry): &(usize, &Parole)| entry.until_s;
-            let least = self.parole.iter().enumerate().min_by(|a, b| ends(a).total_cmp(&ends(b)));
+        if self.quarantine.len() > QUARANTINE_MAX {
+            let ends = |(_, entry): &(usize, &QuarantineEntry)| entry.until_s;
+            let least = self.quarantine.iter().enumerate().min_by(|a, b| ends(a).total_cmp(&ends(b)));
             if let Some(i) = least.map(|(i, _)| i) {
-                self.parole.remove(i);
+                self.quarantine.remove(i);
             }
         }
         entry
@@ -396,7 +396,7 @@ impl Memory {
 }
 
 /// The length of the `times`-th term, in seconds: doubling, capped.
-pub(super) fn term(times: u32, settings: &Settings) -> f64 {
+pub(super) fn term(times: u32, settings: &AdaptationSettings) -> f64 {
     let doublings = times.saturating_sub(1).min(64) as i32;
     (settings.parole_s * 2f64.powi(doublings)).min(settings.parole_cap_s)
 }
@@ -417,50 +417,50 @@ mod tests {
 
     #[test]
     fn a_removed_cluster_and_a_thin_link_are_kept_out_until_they_are_better() {
-        let settings = Settings::default();
+        let settings = AdaptationSettings::default();
         let (bad, other) = (ClusterId::from("bad"), ClusterId::from("other"));
         let mut memory = Memory::default();
         memory.requirements.min_bandwidth = Some(100.0);
-        memory.quarantine(Subject::Cluster(bad.clone()), Cause::Link, Some(60.0), &settings);
+        memory.quarantine(QuarantineSubject::Cluster(bad.clone()), RemovalCause::Link, Some(60.0), &settings);
         let out = |memory: &Memory, cluster, has| memory.keeps_out(cluster, has, &settings);
         assert!(out(&memory, &bad, None) && out(&memory, &bad, Some(80.0)));
         assert!(!out(&memory, &bad, Some(90.0)), "it is half as good again");
         assert!(!out(&memory, &other, None) && !out(&memory, &other, Some(100.0)));
         assert!(out(&memory, &other, Some(99.0)) && !out(&memory, &other, Some(f64::NAN)));
-        memory.clock_s = memory.parole[0].until_s;
+        memory.clock_s = memory.quarantine[0].until_s;
         assert!(!out(&memory, &bad, Some(60.0)), "it may be tried again");
     }
 
     #[test]
     fn terms_double_up_to_a_cap_and_one_crash_is_forgiven() {
-        let settings = Settings::default();
+        let settings = AdaptationSettings::default();
         let mut memory = Memory { clock_s: 1000.0, ..Memory::default() };
         let mut terms = Vec::new();
         for _ in 0..6 {
-            let node = Subject::Node("a".into());
-            terms.push(memory.quarantine(node, Cause::Slow, None, &settings).until_s - 1000.0);
+            let node = QuarantineSubject::Node("a".into());
+            terms.push(memory.quarantine(node, RemovalCause::Slow, None, &settings).until_s - 1000.0);
         }
         assert_eq!(terms, [300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0]);
         let mut crash = || {
-            let node = Subject::Node("b".into());
-            memory.quarantine(node, Cause::Crashed, None, &settings).until_s - 1000.0
+            let node = QuarantineSubject::Node("b".into());
+            memory.quarantine(node, RemovalCause::Crashed, None, &settings).until_s - 1000.0
         };
         assert_eq!([crash(), crash(), crash()], [0.0, 300.0, 600.0]);
-        assert_eq!(memory.parole.len(), 2);
+        assert_eq!(memory.quarantine.len(), 2);
     }
 
     #[test]
     fn the_list_is_bounded_and_in_order() {
-        let settings = Settings::default();
+        let settings = AdaptationSettings::default();
         let mut memory = Memory::default();
         for i in 0..1000u32 {
             memory.clock_s = f64::from(i);
-            let node = Subject::Node(format!("n{:03}", (i * 7) % 1000).as_str().into());
-            memory.quarantine(node, Cause::Slow, Some(1.0), &settings);
+            let node = QuarantineSubject::Node(format!("n{:03}", (i * 7) % 1000).as_str().into());
+            memory.quarantine(node, RemovalCause::Slow, Some(1.0), &settings);
         }
-        assert_eq!(memory.parole.len(), MOST_PAROLE);
-        assert!(memory.parole.is_sorted_by(|a, b| a.who < b.who));
-        let earliest = memory.parole.iter().map(|entry| entry.until_s).fold(f64::MAX, f64::min);
+        assert_eq!(memory.quarantine.len(), QUARANTINE_MAX);
+        assert!(memory.quarantine.is_sorted_by(|a, b| a.subject < b.subject));
+        let earliest = memory.quarantine.iter().map(|entry| entry.until_s).fold(f64::MAX, f64::min);
         assert_eq!(earliest, 300.0 + 744.0, "the earliest to end were dropped");
         assert!(rmp_serde::to_vec_named(&memory).unwrap().len() < 64 * 1024);
     }

@@ -7,7 +7,7 @@
 
 use springtide_base::id::NodeId;
 
-use super::decision::{Action, Cause, Prediction};
+use super::decision::{AdaptationAction, RemovalCause, Prediction};
 use super::grow;
 use super::memory::{Aim, Migration};
 use super::reason::Reason;
@@ -42,7 +42,7 @@ pub(super) fn proceed(turn: &mut Turn<'_>) -> bool {
     }
     if nodes.is_empty() {
         turn.memory.migrate_after_s = turn.memory.clock_s + turn.settings.parole_s;
-        turn.add_reason(Reason::NoneCame);
+        turn.add_reason(Reason::NoneArrived);
         return true;
     }
     // Scales the prediction by the fraction of nodes that arrived.
@@ -63,17 +63,17 @@ pub(super) fn proceed(turn: &mut Turn<'_>) -> bool {
     let all = turn.clusters.iter().flat_map(|(id, c)| c.worst.iter().map(move |w| (*id, w)));
     let reasons: Vec<Reason> = all
         .filter(|(_, named)| nodes.contains(&named.node))
-        .map(|(cluster, named)| Reason::Goes {
+        .map(|(cluster, named)| Reason::NodeRemoved {
             node: named.node.clone(),
             cluster: cluster.clone(),
-            cause: Cause::Replaced,
+            cause: RemovalCause::Replaced,
             speed_term: weights.alpha * max / named.speed,
             link_term: weights.beta * named.inter,
             cluster_term: 0.0,
         })
         .collect();
     reasons.into_iter().for_each(|reason| turn.add_reason(reason));
-    turn.actions.push(Action::Remove { nodes, cause: Cause::Replaced });
+    turn.actions.push(AdaptationAction::Remove { nodes, cause: RemovalCause::Replaced });
     turn.start_trial(trial);
     true
 }

@@ -125,18 +125,18 @@ mod tests_traps;
 
 use std::collections::BTreeSet;
 
-pub use aggregate::{Agreed, ClusterAggregate, Idle, Named, Overall, Uplink};
-pub use decision::{Action, Cause, Decision, Flag, Prediction, Request};
-pub use explain::{ADAPT, Divergence, Inputs, Logged, action, replay, tell, tell_node};
+pub use aggregate::{SharedParameters, ClusterAggregate, IdleWorkers, RatedWorker, JobAggregate, Uplink};
+pub use decision::{AdaptationAction, RemovalCause, Decision, Flag, Prediction, SchedulerRequest};
+pub use explain::{ADAPT, Divergence, Inputs, LoggedDecision, describe_action, replay, explain, explain_node};
 pub use memory::{
-    Aim, Capacity, Iterations, Limit, MOST_PAROLE, Measured, Memory, Migration, Parole, Refill,
-    Requirements, RootMove, Subject, Term, Trial,
+    Aim, Capacity, Iterations, Limit, QUARANTINE_MAX, Measured, Memory, Migration, QuarantineEntry, Refill,
+    Requirements, RootMove, QuarantineSubject, Term, Trial,
 };
 pub use number::ExactSum;
-pub use reason::{Evidence, Kept, Reason, Release, RootWhy};
-pub use settings::{Contradiction, Contradictions, Frame, Settings, Weights};
-pub use snapshot::{Crash, LinkEstimate, Mode, Offer, Progress, Root, Snapshot};
-pub use worker::{Field, History, Oddity, WorkerStats};
+pub use reason::{Evidence, StayReason, Reason, QuarantineEndReason, RootMoveReason};
+pub use settings::{Contradiction, Contradictions, JobBounds, AdaptationSettings, Weights};
+pub use snapshot::{Crash, LinkEstimate, Mode, NodeOffer, JobProgress, RootNode, Snapshot};
+pub use worker::{Field, WorkerHistory, ImplausibleValue, WorkerStats};
 
 use turn::Turn;
 
@@ -144,10 +144,10 @@ use turn::Turn;
 ///
 /// The caller executes `actions` in their order. It passes the memory to the next period and to
 /// every cluster coordinator. `settings` must be [valid](Settings::validate).
-pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Decision, Memory) {
+pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &AdaptationSettings) -> (Decision, Memory) {
     if let Some(reason) = fence(snapshot, memory) {
         let flags = BTreeSet::from([Flag::Fenced]);
-        return (Decision { why: vec![reason], flags, ..Decision::default() }, memory.clone());
+        return (Decision { reasons: vec![reason], flags, ..Decision::default() }, memory.clone());
     }
     let mut memory = memory.clone();
     // After an ordered move of the root, no node waits for lost results.
@@ -159,7 +159,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Dec
     }
     if snapshot.mode == Mode::Static {
         let why = vec![Reason::Static];
-        return (Decision { why, ..Decision::default() }, memory);
+        return (Decision { reasons: why, ..Decision::default() }, memory);
     }
     let presumed = aggregate::presumed(&snapshot.clusters, settings.named)
         .map(|clusters| Snapshot { clusters, ..snapshot.clone() });
@@ -179,7 +179,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Dec
         actions: turn.actions,
         withheld: Vec::new(),
         prediction: turn.prediction,
-        why: turn.reasons,
+        reasons: turn.reasons,
         flags: turn.flags,
     };
     if snapshot.mode == Mode::Monitor {
@@ -187,7 +187,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &Settings) -> (Dec
         decision.withheld = std::mem::take(&mut decision.actions);
         decision.flags.insert(Flag::MonitorOnly);
         let actions = decision.withheld.len() as u32;
-        decision.why.push(Reason::Monitored { actions });
+        decision.reasons.push(Reason::Monitored { actions });
         return (decision, observed);
     }
     (decision, turn.memory)
@@ -206,7 +206,7 @@ fn fence(snapshot: &Snapshot, memory: &Memory) -> Option<Reason> {
 fn choose(turn: &mut Turn<'_>) {
     let leaving = &turn.snapshot.leaving;
     if turn.snapshot.root.as_ref().is_some_and(|root| leaving.contains(&root.node)) {
-        turn.move_root(RootWhy::Leaving, &BTreeSet::new(), None);
+        turn.move_root(RootMoveReason::Leaving, &BTreeSet::new(), None);
     }
     if turn.expected < turn.min_nodes() {
         return grow::up_to_minimum(turn);

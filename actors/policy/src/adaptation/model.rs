@@ -14,17 +14,17 @@ use super::*;
 
 /// A node of the toy grid.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct ToyNode {
     pub cluster: ClusterId,
     pub speed: f64,
     /// External load: divides the speed.
     pub load: f64,
-    pub state: State,
+    pub state: ToyNodeState,
     pub free: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ToyNodeState {
     Pool,
     /// Requested; present in the next period.
     Coming,
@@ -38,8 +38,8 @@ pub enum State {
 
 /// The toy grid, its job and the job's coordinator.
 #[derive(Clone, Debug)]
-pub struct World {
-    pub nodes: BTreeMap<NodeId, Node>,
+pub struct PolicyWorld {
+    pub nodes: BTreeMap<NodeId, ToyNode>,
     /// Bytes per second of each cluster's uplink.
     pub uplinks: BTreeMap<ClusterId, f64>,
     pub work: f64,
@@ -48,7 +48,7 @@ pub struct World {
     pub bytes: f64,
     pub iterations: Option<u64>,
     pub done: f64,
-    pub settings: Settings,
+    pub settings: AdaptationSettings,
     pub memory: Memory,
     pub mode: Mode,
     pub epoch: Epoch,
@@ -62,17 +62,17 @@ pub struct World {
     /// Whether speeds of free nodes are unknown: offers omit them, and grants ignore them.
     pub blind: bool,
     /// Requests yet to be granted.
-    pub open: Vec<Request>,
+    pub open: Vec<SchedulerRequest>,
     pub crashes: Vec<Crash>,
     /// Times at which links to free clusters were measured.
     pub measured: BTreeMap<ClusterId, u64>,
-    histories: BTreeMap<NodeId, History>,
-    pub log: Vec<Logged>,
+    histories: BTreeMap<NodeId, WorkerHistory>,
+    pub log: Vec<LoggedDecision>,
     /// Number of nodes and iteration time, by period.
     pub series: Vec<(u32, f64)>,
 }
 
-impl World {
+impl PolicyWorld {
     /// Clusters with their numbers of nodes and of initial workers. On 36 nodes, an iteration takes
     /// 100 s at efficiency one half. Periods are the paper's 180 s.
     pub fn of(clusters: &[(&str, u32, u32)]) -> Self {
@@ -81,18 +81,18 @@ impl World {
         for &(cluster, all, members) in clusters {
             uplinks.insert(cluster.into(), 10e6);
             for i in 0..all {
-                let state = if i < members { State::Member { since: 0 } } else { State::Pool };
+                let state = if i < members { ToyNodeState::Member { since: 0 } } else { ToyNodeState::Pool };
                 let node =
-                    Node { cluster: cluster.into(), speed: 1.0, load: 1.0, state, free: true };
+                    ToyNode { cluster: cluster.into(), speed: 1.0, load: 1.0, state, free: true };
                 nodes.insert(format!("{cluster}-{i:02}").as_str().into(), node);
             }
         }
-        let settings = Settings {
+        let settings = AdaptationSettings {
             period_s: 180.0,
             parole_s: 5400.0,
             parole_cap_s: 64_800.0,
             grace: 1,
-            ..Settings::default()
+            ..AdaptationSettings::default()
         };
         let root = format!("{}-00", clusters[0].0).as_str().into();
         Self {
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    pub fn cluster(&mut self, cluster: &str) -> impl Iterator<Item = (&NodeId, &mut Node)> {
+    pub fn cluster(&mut self, cluster: &str) -> impl Iterator<Item = (&NodeId, &mut ToyNode)> {
         let cluster: ClusterId = cluster.into();
         self.nodes.iter_mut().filter(move |(_, node)| node.cluster == cluster)
     }
@@ -135,26 +135,26 @@ impl World {
     pub fn crash(&mut self, cluster: &str) {
         let mut crashes = Vec::new();
         for (id, node) in self.cluster(cluster) {
-            if matches!(node.state, State::Member { .. } | State::Leaving) {
+            if matches!(node.state, ToyNodeState::Member { .. } | ToyNodeState::Leaving) {
                 crashes.push(Crash { node: id.clone(), cluster: node.cluster.clone() });
             }
-            node.state = State::Dead;
+            node.state = ToyNodeState::Dead;
         }
         self.crashes.extend(crashes);
     }
 
     pub fn members(&self) -> u32 {
-        self.nodes.values().filter(|n| matches!(n.state, State::Member { .. })).count() as u32
+        self.nodes.values().filter(|n| matches!(n.state, ToyNodeState::Member { .. })).count() as u32
     }
 
     pub fn members_of(&self, cluster: &str) -> u32 {
         let cluster: ClusterId = cluster.into();
-        let member = |n: &&Node| matches!(n.state, State::Member { .. }) && n.cluster == cluster;
+        let member = |n: &&ToyNode| matches!(n.state, ToyNodeState::Member { .. }) && n.cluster == cluster;
         self.nodes.values().filter(member).count() as u32
     }
 
-    fn working(&self) -> impl Iterator<Item = (&NodeId, &Node)> {
-        let works = |n: &Node| matches!(n.state, State::Member { .. } | State::Leaving);
+    fn working(&self) -> impl Iterator<Item = (&NodeId, &ToyNode)> {
+        let works = |n: &ToyNode| matches!(n.state, ToyNodeState::Member { .. } | ToyNodeState::Leaving);
         self.nodes.iter().filter(move |(_, node)| works(node))
     }
 
@@ -195,14 +195,14 @@ impl World {
         let (time, busy, waits) = self.iteration();
         self.done += self.settings.period_s / time;
         let mut reports: BTreeMap<ClusterId, Vec<WorkerStats>> = BTreeMap::new();
-        let agreed = Agreed::of(&self.memory, &self.settings);
+        let agreed = SharedParameters::of(&self.memory, &self.settings);
         let common = 1.0 + 0.5 * self.noise * self.chance();
         for (id, node) in self.nodes.clone() {
             let own = common + 0.5 * self.noise * self.chance();
             let busy = (busy * own).clamp(0.0, 1.0);
             let since = match node.state {
-                State::Member { since } => since,
-                State::Leaving => 0,
+                ToyNodeState::Member { since } => since,
+                ToyNodeState::Leaving => 0,
                 _ => {
                     self.histories.remove(&id);
                     continue;
@@ -217,7 +217,7 @@ impl World {
                 overhead_inter: inter,
                 overhead_intra: 0.0,
                 joined: (self.period - since) as u32,
-                leaving: node.state == State::Leaving,
+                leaving: node.state == ToyNodeState::Leaving,
                 ..WorkerStats::default()
             };
             let history = self.histories.entry(id.clone()).or_default();
@@ -233,9 +233,9 @@ impl World {
             aggregate.uplink.bandwidth = Some(self.uplinks[&id]);
             clusters.insert(id, aggregate);
         }
-        let mut offers: BTreeMap<ClusterId, Offer> = BTreeMap::new();
+        let mut offers: BTreeMap<ClusterId, NodeOffer> = BTreeMap::new();
         for (id, node) in &self.nodes {
-            if node.state == State::Pool && node.free {
+            if node.state == ToyNodeState::Pool && node.free {
                 let offer = offers.entry(node.cluster.clone()).or_default();
                 offer.free += 1;
                 offer.bandwidth = Some(self.uplinks[&node.cluster]);
@@ -247,8 +247,8 @@ impl World {
                 }
             }
         }
-        let coming = self.nodes.values().filter(|n| n.state == State::Coming).count() as u32;
-        let leaving = self.nodes.iter().filter(|(_, n)| n.state == State::Leaving);
+        let coming = self.nodes.values().filter(|n| n.state == ToyNodeState::Coming).count() as u32;
+        let leaving = self.nodes.iter().filter(|(_, n)| n.state == ToyNodeState::Leaving);
         Snapshot {
             epoch: self.epoch,
             period: self.period,
@@ -258,7 +258,7 @@ impl World {
             clusters,
             members: BTreeMap::new(),
             late: BTreeSet::new(),
-            root: Some(Root {
+            root: Some(RootNode {
                 node: self.root.clone(),
                 cluster: self.nodes[&self.root].cluster.clone(),
             }),
@@ -269,7 +269,7 @@ impl World {
             crashes: std::mem::take(&mut self.crashes),
             links: Vec::new(),
             offers,
-            progress: Some(Progress { done: self.done as u64, total: self.iterations }),
+            progress: Some(JobProgress { done: self.done as u64, total: self.iterations }),
             ordered: false,
         }
     }
@@ -278,7 +278,7 @@ impl World {
     fn grant(&mut self) {
         for request in &mut self.open {
             // The fastest nodes first, where speeds are known; among about equals, preferred ones.
-            let class = |n: &Node| {
+            let class = |n: &ToyNode| {
                 let speed = if self.blind { 1.0 } else { n.speed / n.load };
                 (-4.0 * speed.log2()).round() as i64
             };
@@ -288,7 +288,7 @@ impl World {
                 .filter(|(id, n)| {
                     let wide = request.waive.contains(&n.cluster)
                         || request.min_bandwidth.is_none_or(|b| self.uplinks[&n.cluster] >= b);
-                    n.state == State::Pool
+                    n.state == ToyNodeState::Pool
                         && n.free
                         && wide
                         && !request.avoid_nodes.contains(*id)
@@ -306,37 +306,37 @@ impl World {
                 free.iter().take(request.count as usize).map(|(_, _, id)| (*id).clone()).collect();
             request.count -= granted.len() as u32;
             for id in granted {
-                self.nodes.get_mut(&id).expect("it is of the pool").state = State::Coming;
+                self.nodes.get_mut(&id).expect("it is of the pool").state = ToyNodeState::Coming;
             }
         }
         self.open.retain(|request| request.count > 0);
     }
 
-    fn apply(&mut self, action: &Action) {
-        let leave = |node: &mut Node| {
-            if matches!(node.state, State::Member { .. }) {
-                node.state = State::Leaving;
+    fn apply(&mut self, action: &AdaptationAction) {
+        let leave = |node: &mut ToyNode| {
+            if matches!(node.state, ToyNodeState::Member { .. }) {
+                node.state = ToyNodeState::Leaving;
             }
         };
-        match action {
-            Action::Request(request) => self.open.push(request.clone()),
-            Action::Withdraw { .. } => {
+        match describe_action {
+            AdaptationAction::Request(request) => self.open.push(request.clone()),
+            AdaptationAction::Withdraw { .. } => {
                 self.open.clear();
-                for node in self.nodes.values_mut().filter(|n| n.state == State::Coming) {
-                    node.state = State::Pool;
+                for node in self.nodes.values_mut().filter(|n| n.state == ToyNodeState::Coming) {
+                    node.state = ToyNodeState::Pool;
                 }
             }
-            Action::Remove { nodes, .. } => {
+            AdaptationAction::Remove { nodes, .. } => {
                 nodes.iter().for_each(|id| leave(self.nodes.get_mut(id).expect("a node")));
             }
-            Action::RemoveCluster { cluster, .. } => {
+            AdaptationAction::RemoveCluster { cluster, .. } => {
                 self.nodes.values_mut().filter(|n| n.cluster == *cluster).for_each(leave);
             }
-            Action::MoveRoot { from, to, .. } => {
+            AdaptationAction::MoveRoot { from, to, .. } => {
                 assert_eq!(*from, self.root);
                 self.root = to.clone();
             }
-            Action::Measure { cluster } => {
+            AdaptationAction::Measure { cluster } => {
                 self.measured.insert(cluster.clone(), self.period);
             }
         }
@@ -348,8 +348,8 @@ impl World {
         self.period += 1;
         for node in self.nodes.values_mut() {
             node.state = match node.state {
-                State::Coming => State::Member { since: self.period },
-                State::Leaving => State::Pool,
+                ToyNodeState::Coming => ToyNodeState::Member { since: self.period },
+                ToyNodeState::Leaving => ToyNodeState::Pool,
                 other => other,
             };
         }
@@ -364,10 +364,10 @@ impl World {
         let (decision, memory) = decide(&inputs.snapshot, &inputs.memory, &inputs.settings);
         check(&inputs, &decision);
         self.memory = memory;
-        decision.actions.iter().for_each(|action| self.apply(action));
+        decision.actions.iter().for_each(|action| self.apply(describe_action));
         self.grant();
         self.series.push((self.members(), self.iteration().0));
-        self.log.push(Logged { inputs, decision });
+        self.log.push(LoggedDecision { inputs, decision });
         &self.log.last().expect("just pushed").decision
     }
 
@@ -399,13 +399,13 @@ impl World {
 
     /// Explanation of the run, for a failing test.
     pub fn explanation(&self) -> String {
-        let mut lines = tell(&self.log, None);
+        let mut lines = explain(&self.log, None);
         lines.push(format!("{:?}", self.series));
         lines.join("\n")
     }
 
     pub fn said(&self, what: impl Fn(&Reason) -> bool) -> bool {
-        self.log.iter().flat_map(|l| &l.decision.why).any(what)
+        self.log.iter().flat_map(|l| &l.decision.reasons).any(what)
     }
 }
 
@@ -413,8 +413,8 @@ impl World {
 pub fn check(inputs: &Inputs, decision: &Decision) {
     let Inputs { snapshot, .. } = inputs;
     let all = || decision.decided().iter();
-    let up = all().any(|a| matches!(a, Action::Request(_)));
-    let down = all().any(|a| matches!(a, Action::Remove { .. } | Action::RemoveCluster { .. }));
+    let up = all().any(|a| matches!(a, AdaptationAction::Request(_)));
+    let down = all().any(|a| matches!(a, AdaptationAction::Remove { .. } | AdaptationAction::RemoveCluster { .. }));
     assert!(!(up && down), "up and down at once: {decision:?}");
     let root = snapshot.root.as_ref();
     let sound = |c: &&ClusterAggregate| c.is_sound();
@@ -436,8 +436,8 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
     let mut gone = 0;
     let mut seen = BTreeSet::new();
     for action in all() {
-        match action {
-            Action::Request(request) => {
+        match describe_action {
+            AdaptationAction::Request(request) => {
                 assert!(request.count > 0);
                 let asked =
                     present.saturating_add(snapshot.requested).saturating_add(request.count);
@@ -450,8 +450,8 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
                 }
                 assert!(snapshot.leaving.is_subset(&request.avoid_nodes));
             }
-            Action::Withdraw { count } => assert_eq!(*count, snapshot.requested),
-            Action::Remove { nodes, .. } => {
+            AdaptationAction::Withdraw { count } => assert_eq!(*count, snapshot.requested),
+            AdaptationAction::Remove { nodes, .. } => {
                 assert!(!nodes.is_empty());
                 for node in nodes {
                     assert!(seen.insert(node.clone()), "{node} goes twice");
@@ -461,7 +461,7 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
                 }
                 gone += nodes.len() as u32;
             }
-            Action::RemoveCluster { cluster, .. } => {
+            AdaptationAction::RemoveCluster { cluster, .. } => {
                 assert!(
                     root.is_none_or(|root| root.cluster != *cluster),
                     "the root's cluster goes"
@@ -473,14 +473,14 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
                 assert!(some, "the last cluster goes");
                 gone = snapshot.clusters[cluster].staying().saturating_add(gone);
             }
-            Action::MoveRoot { from, to, cluster } => {
+            AdaptationAction::MoveRoot { from, to, cluster } => {
                 assert_eq!(Some(from), root.map(|root| &root.node));
                 assert_ne!(from, to);
                 assert!(!snapshot.leaving.contains(to));
                 let of = &snapshot.clusters[cluster];
                 assert!(of.best.iter().any(|named| named.node == *to), "{to} is not of {cluster}");
             }
-            Action::Measure { cluster } => assert!(snapshot.offers[cluster].free > 0),
+            AdaptationAction::Measure { cluster } => assert!(snapshot.offers[cluster].free > 0),
         }
     }
     if gone > 0 {
@@ -491,10 +491,10 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
         assert!(expected.efficiency.is_finite() && (0.0..=1.0).contains(&expected.efficiency));
         assert!(expected.useful.is_finite() && expected.useful >= 0.0);
     }
-    for reason in &decision.why {
+    for reason in &decision.reasons {
         let text = reason.to_string();
         assert!(!text.is_empty());
-        let odd = matches!(reason, Reason::Odd { .. });
+        let odd = matches!(reason, Reason::Implausible { .. });
         assert!(odd || !(text.contains("NaN") || text.contains("inf")), "{text}");
     }
     let text = serde_json::to_string(decision).expect("it is plain data");

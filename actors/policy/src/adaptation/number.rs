@@ -23,8 +23,8 @@ pub mod float {
 
     /// Reads a number, or a string for NaN and infinities.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-        struct Number;
-        impl Visitor<'_> for Number {
+        struct NumberVisitor;
+        impl Visitor<'_> for NumberVisitor {
             type Value = f64;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a number, \"NaN\", \"inf\" or \"-inf\"")
@@ -47,7 +47,7 @@ pub mod float {
                 }
             }
         }
-        from.deserialize_any(Number)
+        from.deserialize_any(NumberVisitor)
     }
 }
 

@@ -1,10 +1,10 @@
 //! Updates the memory from a period: crashes, ends of terms, the root's move, capacity that ran
 //! well. Chooses no actions, so a run that is only monitored keeps all updates.
 
-use super::decision::{Action, Cause};
-use super::memory::{Capacity, Iterations, Memory, Parole, Refill, Subject, term};
-use super::reason::{Reason, Release};
-use super::snapshot::{Crash, Progress};
+use super::decision::{AdaptationAction, RemovalCause};
+use super::memory::{Capacity, Iterations, Memory, QuarantineEntry, Refill, QuarantineSubject, term};
+use super::reason::{Reason, QuarantineEndReason};
+use super::snapshot::{Crash, JobProgress};
 use super::turn::Turn;
 use super::worker::SPAN_MAX;
 
@@ -51,7 +51,7 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
 /// Estimates the length of the job's iterations. Phases of an iteration differ, so a period within
 /// one does not represent the job.
 fn iterations(turn: &mut Turn<'_>) {
-    let Some(Progress { done, total: Some(_) }) = turn.snapshot.progress else { return };
+    let Some(JobProgress { done, total: Some(_) }) = turn.snapshot.progress else { return };
     let memory = &mut turn.memory;
     let now = memory.clock_s;
     memory.iterations = Some(match memory.iterations {
@@ -135,15 +135,15 @@ fn crashes(turn: &mut Turn<'_>) {
             cluster: crash.cluster.clone(),
         });
         let settings = turn.settings;
-        let who = Subject::Node(crash.node.clone());
-        let entry = turn.memory.quarantine(who, Cause::Crashed, None, settings);
+        let who = QuarantineSubject::Node(crash.node.clone());
+        let entry = turn.memory.quarantine(who, RemovalCause::Crashed, None, settings);
         let for_s = entry.until_s - turn.memory.clock_s;
         if for_s > 0.0 {
-            let (who, cause, times) = (entry.who, entry.cause, entry.times);
-            turn.add_reason(Reason::Paroled { who, cause, for_s, times });
+            let (who, cause, times) = (entry.subject, entry.cause, entry.count);
+            turn.add_reason(Reason::Quarantined { who, cause, for_s, times });
         }
     }
-    begin_refill(turn, Cause::Crashed, None);
+    begin_refill(turn, RemovalCause::Crashed, None);
     // The effects of the crash and of the action are indistinguishable.
     if let Some(trial) = turn.memory.trial.take() {
         turn.add_reason(Reason::Unjudged { aim: trial.aim, overtaken: true });
@@ -166,7 +166,7 @@ fn orders(turn: &mut Turn<'_>) {
 
 /// Starts the replacement of lost capacity: up to the last good one, else up to `first`. A job that
 /// never ran well was given its first nodes on purpose.
-pub(super) fn begin_refill(turn: &mut Turn<'_>, cause: Cause, first: Option<Capacity>) {
+pub(super) fn begin_refill(turn: &mut Turn<'_>, cause: RemovalCause, first: Option<Capacity>) {
     if !turn.settings.refill || turn.memory.refill.is_some() {
         return;
     }
@@ -182,30 +182,30 @@ fn releases(turn: &mut Turn<'_>) {
     let clock = turn.memory.clock_s;
     let period = turn.snapshot.period_s;
     let mut kept = Vec::new();
-    for mut entry in std::mem::take(&mut turn.memory.parole) {
+    for mut entry in std::mem::take(&mut turn.memory.quarantine) {
         probe_link(turn, &mut entry);
         let why = if clock >= entry.until_s + settings.parole_cap_s {
-            Some(Release::Clean)
-        } else if clock >= entry.until_s && clock - period < entry.until_s && entry.times > 0 {
+            Some(QuarantineEndReason::Clean)
+        } else if clock >= entry.until_s && clock - period < entry.until_s && entry.count > 0 {
             // Reported once, in the period of the end. A forgiven crash has no term.
-            (entry.cause != Cause::Crashed || entry.times > 1).then_some(Release::Served)
+            (entry.cause != RemovalCause::Crashed || entry.count > 1).then_some(QuarantineEndReason::Served)
         } else {
             None
         };
         if let Some(why) = why {
-            turn.add_reason(Reason::Released { who: entry.who.clone(), why });
+            turn.add_reason(Reason::QuarantineEnded { who: entry.subject.clone(), why });
         }
-        if why != Some(Release::Clean) {
+        if why != Some(QuarantineEndReason::Clean) {
             kept.push(entry);
         }
     }
-    turn.memory.parole = kept;
+    turn.memory.quarantine = kept;
     let needed = turn.memory.requirements.min_bandwidth;
     let (Some(needed), true) = (needed, turn.all.efficiency() >= Some(settings.e_min)) else {
         return;
     };
-    let back = turn.memory.parole.iter().find_map(|entry| {
-        let Subject::Cluster(cluster) = &entry.who else { return None };
+    let back = turn.memory.quarantine.iter().find_map(|entry| {
+        let QuarantineSubject::Cluster(cluster) = &entry.subject else { return None };
         let settled = turn.memory.tick > entry.tick + turn.settling(settings.cool_down);
         let c = turn.clusters.get(cluster).filter(|c| settled && c.leaving == 0)?;
         let well = c.mean_inter()? < settings.node_threshold;
@@ -224,12 +224,12 @@ fn releases(turn: &mut Turn<'_>) {
 /// So the cluster is neither excluded for longer than its link is bad, nor tried in vain. A term is
 /// renewed if the link is measured to be as bad at its end. Where no bandwidth was known at the
 /// removal, the first measurement counts if it is below the others'.
-fn probe_link(turn: &mut Turn<'_>, entry: &mut Parole) {
-    let Subject::Cluster(cluster) = &entry.who else { return };
+fn probe_link(turn: &mut Turn<'_>, entry: &mut QuarantineEntry) {
+    let QuarantineSubject::Cluster(cluster) = &entry.subject else { return };
     let Some(offer) = turn.snapshot.offers.get(cluster).filter(|offer| offer.free > 0) else {
         return;
     };
-    if entry.cause != Cause::Link {
+    if entry.cause != RemovalCause::Link {
         return;
     }
     let (clock, period) = (turn.memory.clock_s, turn.snapshot.period_s);
@@ -244,16 +244,16 @@ fn probe_link(turn: &mut Turn<'_>, entry: &mut Parole) {
     }
     let as_bad = entry.measured.is_some() && !turn.is_better(entry);
     if let Some(bandwidth) = known.filter(|_| ends && as_bad) {
-        entry.times = entry.times.saturating_add(1);
-        let for_s = term(entry.times, turn.settings);
+        entry.count = entry.count.saturating_add(1);
+        let for_s = term(entry.count, turn.settings);
         entry.until_s = clock + for_s;
         turn.add_reason(Reason::StillSlow { cluster: cluster.clone(), bandwidth, for_s });
     }
     let interval = (turn.settings.parole_s * LOOKS).max(period);
-    if clock < entry.until_s && clock - entry.looked_s >= interval && !turn.is_better(entry) {
-        entry.looked_s = clock;
+    if clock < entry.until_s && clock - entry.measured_at_s >= interval && !turn.is_better(entry) {
+        entry.measured_at_s = clock;
         turn.add_reason(Reason::Measures { cluster: cluster.clone() });
-        turn.actions.push(Action::Measure { cluster: cluster.clone() });
+        turn.actions.push(AdaptationAction::Measure { cluster: cluster.clone() });
     }
 }
 
@@ -265,7 +265,7 @@ fn root(turn: &mut Turn<'_>) {
     let there = turn.snapshot.root.as_ref().is_none_or(|root| root.node != moving.from);
     if late || there {
         turn.memory.root_move = None;
-        turn.memory.owed = (there && moving.then_goes).then_some(moving.from);
+        turn.memory.pending_removal = (there && moving.then_goes).then_some(moving.from);
     } else {
         turn.add_reason(Reason::RootUnderWay { from: moving.from, to: moving.to });
     }

@@ -4,14 +4,14 @@
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 
-use super::decision::Cause;
-use super::memory::{Aim, Measured, Subject, Term};
-use super::worker::Oddity;
+use super::decision::RemovalCause;
+use super::memory::{Aim, Measured, QuarantineSubject, Term};
+use super::worker::ImplausibleValue;
 
 /// Why a considered node stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kept {
+pub enum StayReason {
     /// It holds the job's root.
     HoldsRoot,
     /// Its speed may equal the others', given the error of its measurement.
@@ -37,7 +37,7 @@ pub enum Evidence {
 /// Why an entry left quarantine, or no longer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Release {
+pub enum QuarantineEndReason {
     /// Its term is over: it may be requested again.
     Served,
     /// A better measurement arrived.
@@ -112,10 +112,10 @@ pub enum Reason {
         first: bool,
     },
     /// A report is not believed.
-    Odd {
+    Implausible {
         /// Implausible number of the report.
         #[serde(flatten)]
-        oddity: Oddity,
+        oddity: ImplausibleValue,
     },
     /// A cluster's aggregate is not believed.
     SetAside {
@@ -208,7 +208,7 @@ pub enum Reason {
         nodes: u32,
     },
     /// Nodes are requested.
-    Asked {
+    Requested {
         /// Number of requested nodes.
         count: u32,
         /// Purpose of the request.
@@ -262,13 +262,13 @@ pub enum Reason {
         cluster: ClusterId,
     },
     /// A node is removed.
-    Goes {
+    NodeRemoved {
         /// The removed node.
         node: NodeId,
         /// Cluster of the node.
         cluster: ClusterId,
         /// Cause of the removal.
-        cause: Cause,
+        cause: RemovalCause,
         /// The term alpha / speed.
         speed_term: f64,
         /// The term beta * inter-cluster overhead.
@@ -283,14 +283,14 @@ pub enum Reason {
         /// Badness of the node.
         badness: f64,
         /// Why the node stays.
-        why: Kept,
+        why: StayReason,
     },
     /// A node is removed later, since it holds the root.
-    GoesLater {
+    NodeRemovedLater {
         /// The node to be removed.
         node: NodeId,
         /// Cause of the removal.
-        cause: Cause,
+        cause: RemovalCause,
     },
     /// More nodes should be removed than are known by name.
     NotNamed {
@@ -315,7 +315,7 @@ pub enum Reason {
         /// Cluster of the new node.
         cluster: ClusterId,
         /// Why the root moves.
-        why: RootWhy,
+        why: RootMoveReason,
     },
     /// The root should move, but no node is suitable.
     RootStays {
@@ -343,7 +343,7 @@ pub enum Reason {
         /// Number of nodes to restore.
         to: u32,
         /// Cause of the loss.
-        cause: Cause,
+        cause: RemovalCause,
     },
     /// The replacement of lost capacity has ended.
     RefillOver {
@@ -426,22 +426,22 @@ pub enum Reason {
         to: Option<f64>,
     },
     /// A subject enters quarantine.
-    Paroled {
+    Quarantined {
         /// The node or cluster.
-        who: Subject,
+        who: QuarantineSubject,
         /// Cause of the removal.
-        cause: Cause,
+        cause: RemovalCause,
         /// Length of the term, in seconds.
         for_s: f64,
         /// Number of its removals.
         times: u32,
     },
     /// A subject may be requested again.
-    Released {
+    QuarantineEnded {
         /// The node or cluster.
-        who: Subject,
+        who: QuarantineSubject,
         /// Why the term ends.
-        why: Release,
+        why: QuarantineEndReason,
     },
     /// A migration to better nodes is worthwhile.
     Migrates {
@@ -471,7 +471,7 @@ pub enum Reason {
         victims: u32,
     },
     /// Requested better nodes did not arrive.
-    NoneCame,
+    NoneArrived,
     /// Actions are withheld, since the run is only monitored.
     Monitored {
         /// Number of withheld actions.
@@ -482,7 +482,7 @@ pub enum Reason {
 /// Why the root moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RootWhy {
+pub enum RootMoveReason {
     /// Its node was asked to leave.
     Leaving,
     /// Its node is bad.

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use super::memory::{Aim, Term};
-use super::reason::{Evidence, Kept, Reason, Release, RootWhy};
+use super::reason::{Evidence, StayReason, Reason, QuarantineEndReason, RootMoveReason};
 
 /// Formats bytes per second for people.
-struct Rate(Option<f64>);
+struct FormattedRate(Option<f64>);
 
-impl fmt::Display for Rate {
+impl fmt::Display for FormattedRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             None => f.write_str("none"),
@@ -89,7 +89,7 @@ impl fmt::Display for Reason {
                 f,
                 "cluster {cluster} stays on the parole list for {for_s:.0} s: its link was \
                  measured again and carries {}",
-                Rate(Some(*bandwidth))
+                FormattedRate(Some(*bandwidth))
             ),
             Partial { first: true } => f.write_str(
                 "the size stays until the job's first iteration has shown how it fares as a whole",
@@ -98,7 +98,7 @@ impl fmt::Display for Reason {
                 "the size stays until a whole iteration has shown how the job fares since the last \
                  change",
             ),
-            Odd { oddity } => oddity.fmt(f),
+            Implausible { oddity } => oddity.fmt(f),
             SetAside { cluster, why } => {
                 write!(f, "cluster {cluster} does not count in this period: {why}")
             }
@@ -159,7 +159,7 @@ impl fmt::Display for Reason {
                 "{} stay: with one more or less efficiency would leave the band on its other side",
                 nodes(*n)
             ),
-            Asked { count, aim, fitting } => {
+            Requested { count, aim, fitting } => {
                 write!(f, "{} asked for ({aim})", nodes(*count))?;
                 match fitting {
                     Some(free) => write!(f, "; {free} free ones are known to fit"),
@@ -204,7 +204,7 @@ impl fmt::Display for Reason {
             LastCluster { cluster } => {
                 write!(f, "cluster {cluster} was not removed: it is the last one")
             }
-            Goes { node, cluster, cause, speed_term, link_term, cluster_term } => write!(
+            NodeRemoved { node, cluster, cause, speed_term, link_term, cluster_term } => write!(
                 f,
                 "node {node} of cluster {cluster} is removed: {cause} (badness {:.2}: speed \
                  {speed_term:.2}, link {link_term:.2}, cluster {cluster_term:.2})",
@@ -214,12 +214,12 @@ impl fmt::Display for Reason {
                 f,
                 "node {node} was not removed: {} (badness {badness:.2})",
                 match why {
-                    Kept::HoldsRoot => "it holds the job's root",
-                    Kept::InDoubt => "its speed may be as good as others', given its error",
-                    Kept::Enough => "enough other nodes are removed",
+                    StayReason::HoldsRoot => "it holds the job's root",
+                    StayReason::InDoubt => "its speed may be as good as others', given its error",
+                    StayReason::Enough => "enough other nodes are removed",
                 }
             ),
-            GoesLater { node, cause } => write!(
+            NodeRemovedLater { node, cause } => write!(
                 f,
                 "node {node} was not removed yet: it holds the job's root, which moves first \
                  ({cause})"
@@ -239,9 +239,9 @@ impl fmt::Display for Reason {
                 f,
                 "the job's root moves from node {from} to node {to} of cluster {cluster}: {}",
                 match why {
-                    RootWhy::Leaving => "its node was asked to leave",
-                    RootWhy::BadNode => "its node is bad",
-                    RootWhy::BadCluster => "its cluster is removed",
+                    RootMoveReason::Leaving => "its node was asked to leave",
+                    RootMoveReason::BadNode => "its node is bad",
+                    RootMoveReason::BadCluster => "its cluster is removed",
                 }
             ),
             RootStays { node } => {
@@ -322,8 +322,8 @@ impl fmt::Display for Reason {
                 write!(
                     f,
                     "the application's least bandwidth went from {} to {}",
-                    Rate(*from),
-                    Rate(*to)
+                    FormattedRate(*from),
+                    FormattedRate(*to)
                 )?;
                 match cluster {
                     Some(cluster) => write!(f, ", by cluster {cluster}"),
@@ -333,17 +333,17 @@ impl fmt::Display for Reason {
             Speed { from, to } => {
                 write!(f, "the least speed of a node went from {} to {}", Maybe(*from), Maybe(*to))
             }
-            Paroled { who, cause, for_s, times } => {
+            Quarantined { who, cause, for_s, times } => {
                 write!(f, "{who} is on the parole list for {for_s:.0} s ({cause}, time {times})")
             }
-            Released { who, why } => write!(
+            QuarantineEnded { who, why } => write!(
                 f,
                 "{who} may be asked for again: {}",
                 match why {
-                    Release::Served => "its term is over",
-                    Release::Better => "it was measured better",
-                    Release::Clean => "it had no incident for a long time",
-                    Release::Acquitted => "its removal did not help",
+                    QuarantineEndReason::Served => "its term is over",
+                    QuarantineEndReason::Better => "it was measured better",
+                    QuarantineEndReason::Clean => "it had no incident for a long time",
+                    QuarantineEndReason::Acquitted => "its removal did not help",
                 }
             ),
             Migrates { count, gain_s, cost_s, remaining_s, known } => write!(
@@ -365,7 +365,7 @@ impl fmt::Display for Reason {
                  are measured",
                 nodes(*victims)
             ),
-            NoneCame => f.write_str("no better node arrived: the move is abandoned for a while"),
+            NoneArrived => f.write_str("no better node arrived: the move is abandoned for a while"),
             Monitored { actions } => write!(
                 f,
                 "nothing was done: the run is only monitored ({actions} action{} withheld)",

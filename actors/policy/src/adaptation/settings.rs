@@ -30,7 +30,7 @@ impl Default for Weights {
 /// Settings of the policy. They are constant over a run and logged with each decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Settings {
+pub struct AdaptationSettings {
     /// Weighted average efficiency below which nodes are removed. Paper: 0.3.
     pub e_min: f64,
     /// Efficiency above which nodes are added. Paper: 0.5 (Eager et al.: beyond it more processors
@@ -104,7 +104,7 @@ pub struct Settings {
     pub nonsense_factor: f64,
 }
 
-impl Default for Settings {
+impl Default for AdaptationSettings {
     fn default() -> Self {
         Self {
             e_min: 0.3,
@@ -145,7 +145,7 @@ impl Default for Settings {
 /// Facts of a job and its grid that settings are validated against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Frame {
+pub struct JobBounds {
     /// Minimum nodes of the job.
     pub min_nodes: u32,
     /// Maximum nodes of the job; absent: no limit.
@@ -234,7 +234,7 @@ impl fmt::Display for Contradictions {
     }
 }
 
-impl From<&AdaptationSection> for Settings {
+impl From<&AdaptationSection> for AdaptationSettings {
     /// Leaves the period at its default: it has its own section. Names every field, so that the
     /// compiler reports a missing one.
     fn from(section: &AdaptationSection) -> Self {
@@ -275,7 +275,7 @@ impl From<&AdaptationSection> for Settings {
     }
 }
 
-impl Settings {
+impl AdaptationSettings {
     /// Limits a wait of `periods` to the number of periods that `settle_s` takes.
     pub fn settling(&self, periods: u32) -> u32 {
         // The cast saturates; `validate` refuses NaN.
@@ -297,7 +297,7 @@ impl Settings {
     ///
     /// # Errors
     /// All contradictions at once.
-    pub fn validate(&self, job: &Frame) -> Result<(), Contradictions> {
+    pub fn validate(&self, job: &JobBounds) -> Result<(), Contradictions> {
         let mut found = Vec::new();
         let mut range = |name, value: f64, ok: bool, must| {
             if !(value.is_finite() && ok) {
@@ -376,8 +376,8 @@ mod tests {
 
     #[test]
     fn the_defaults_are_the_papers_and_fit() {
-        let settings = Settings::default();
-        assert_eq!(settings.validate(&Frame::default()), Ok(()));
+        let settings = AdaptationSettings::default();
+        assert_eq!(settings.validate(&JobBounds::default()), Ok(()));
         assert_eq!((settings.e_min, settings.e_max, settings.cluster_threshold), (0.3, 0.5, 0.25));
         let Weights { alpha, beta, gamma } = settings.weights;
         assert_eq!((alpha, beta, gamma), (1.0, 100.0, 10.0));
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn all_contradictions_are_reported_at_once() {
-        let settings = Settings {
+        let settings = AdaptationSettings {
             e_min: 0.6,
             e_max: 0.5,
             period_s: 2.0,
@@ -394,9 +394,9 @@ mod tests {
             slow_below: f64::NAN,
             check_patience: 1,
             parole_cap_s: 1.0,
-            ..Settings::default()
+            ..AdaptationSettings::default()
         };
-        let job = Frame {
+        let job = JobBounds {
             min_nodes: 8,
             max_nodes: Some(4),
             existing_nodes: Some(6),
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn a_maximum_of_zero_is_refused() {
-        let job = Frame { max_nodes: Some(0), ..Frame::default() };
-        assert!(Settings::default().validate(&job).is_err());
+        let job = JobBounds { max_nodes: Some(0), ..JobBounds::default() };
+        assert!(AdaptationSettings::default().validate(&job).is_err());
     }
 }

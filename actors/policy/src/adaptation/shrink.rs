@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use springtide_base::id::{ClusterId, NodeId};
 
-use super::aggregate::{ClusterAggregate, Named};
-use super::decision::{Action, Cause, Prediction};
+use super::aggregate::{ClusterAggregate, RatedWorker};
+use super::decision::{AdaptationAction, RemovalCause, Prediction};
 use super::grow;
-use super::memory::{Aim, Capacity, Memory, Subject, Term, Trial};
+use super::memory::{Aim, Capacity, Memory, QuarantineSubject, Term, Trial};
 use super::observe::begin_refill;
-use super::reason::{Evidence, Kept, Reason, RootWhy};
+use super::reason::{Evidence, StayReason, Reason, RootMoveReason};
 use super::turn::{AS_WIDE, Turn};
 
 /// Factor by which a learned minimum exceeds the insufficient value.
@@ -37,18 +37,18 @@ enum RemovalScope {
 
 /// A worker that may be removed, with its terms of badness.
 #[derive(Clone)]
-struct Candidate {
+struct RemovalCandidate {
     cluster: ClusterId,
-    named: Named,
+    named: RatedWorker,
     speed_term: f64,
     link_term: f64,
     cluster_term: f64,
     /// The problem of the worker; [`Cause::Surplus`] if it is healthy.
-    cause: Cause,
+    cause: RemovalCause,
     in_doubt: bool,
 }
 
-impl Candidate {
+impl RemovalCandidate {
     fn badness(&self) -> f64 {
         self.speed_term + self.link_term + self.cluster_term
     }
@@ -102,9 +102,9 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
 /// Removes the bad node that stayed only because it held the root. The removal belongs to the
 /// previous action, so its cool-down does not apply. Returns whether it removes the node.
 pub(super) fn remove_owed(turn: &mut Turn<'_>) -> bool {
-    let Some(node) = turn.memory.owed.take() else { return false };
+    let Some(node) = turn.memory.pending_removal.take() else { return false };
     let found = candidates(turn).into_iter().find(|c| c.named.node == node);
-    let Some(still) = found.filter(|c| c.cause != Cause::Surplus) else { return false };
+    let Some(still) = found.filter(|c| c.cause != RemovalCause::Surplus) else { return false };
     if turn.holds_root(&node) || turn.staying <= turn.min_nodes() {
         return false;
     }
@@ -130,7 +130,7 @@ pub(super) fn undo_growth(turn: &mut Turn<'_>) -> bool {
     turn.add_reason(Reason::GrowthUndone { nodes });
     grow::withdraw(turn, false);
     remove(turn, nodes, RemovalScope::Worst);
-    turn.actions.iter().any(|action| matches!(action, Action::Remove { .. }))
+    turn.actions.iter().any(|action| matches!(action, AdaptationAction::Remove { .. }))
 }
 
 /// Removes the nodes above the job's maximum.
@@ -301,7 +301,7 @@ fn slowest<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'a 
 fn unlink(turn: &mut Turn<'_>, id: ClusterId) {
     let Some(cluster) = turn.clusters.get(&id).copied() else { return };
     if turn.has_root(&id) {
-        turn.move_root(RootWhy::BadCluster, &BTreeSet::new(), Some(&id));
+        turn.move_root(RootMoveReason::BadCluster, &BTreeSet::new(), Some(&id));
         return;
     }
     let goes = cluster.staying();
@@ -311,7 +311,7 @@ fn unlink(turn: &mut Turn<'_>, id: ClusterId) {
         let missing = least.saturating_sub(turn.expected.saturating_sub(goes));
         // Quarantine makes the replacements come from elsewhere.
         let bandwidth = turn.snapshot.uplink(&id);
-        add_to_quarantine(turn, Subject::Cluster(id), Cause::Link, bandwidth);
+        add_to_quarantine(turn, QuarantineSubject::Cluster(id), RemovalCause::Link, bandwidth);
         if missing > 0 {
             grow::ask(turn, missing, Aim::Refill);
         }
@@ -332,9 +332,9 @@ fn unlink(turn: &mut Turn<'_>, id: ClusterId) {
     };
     learn_bandwidth(turn, &id);
     let bandwidth = turn.snapshot.uplink(&id);
-    add_to_quarantine(turn, Subject::Cluster(id.clone()), Cause::Link, bandwidth);
-    begin_refill(turn, Cause::Link, Some(first));
-    turn.actions.push(Action::RemoveCluster { cluster: id, cause: Cause::Link });
+    add_to_quarantine(turn, QuarantineSubject::Cluster(id.clone()), RemovalCause::Link, bandwidth);
+    begin_refill(turn, RemovalCause::Link, Some(first));
+    turn.actions.push(AdaptationAction::RemoveCluster { cluster: id, cause: RemovalCause::Link });
     turn.start_trial(trial);
 }
 
@@ -357,15 +357,15 @@ fn learn_bandwidth(turn: &mut Turn<'_>, removed: &ClusterId) {
     }
 }
 
-fn add_to_quarantine(turn: &mut Turn<'_>, who: Subject, cause: Cause, measured: Option<f64>) {
-    let barred = turn.memory.parole.iter().any(|e| e.who == who && turn.is_barred(e));
-    if barred && matches!(who, Subject::Cluster(_)) {
+fn add_to_quarantine(turn: &mut Turn<'_>, who: QuarantineSubject, cause: RemovalCause, measured: Option<f64>) {
+    let barred = turn.memory.quarantine.iter().any(|e| e.subject == who && turn.is_barred(e));
+    if barred && matches!(who, QuarantineSubject::Cluster(_)) {
         return; // its replacements are under way
     }
     let settings = turn.settings;
     let entry = turn.memory.quarantine(who, cause, measured, settings);
     let for_s = entry.until_s - turn.memory.clock_s;
-    turn.add_reason(Reason::Paroled { who: entry.who, cause, for_s, times: entry.times });
+    turn.add_reason(Reason::Quarantined { who: entry.subject, cause, for_s, times: entry.count });
 }
 
 /// Removes `count` nodes.
@@ -381,15 +381,15 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: RemovalScope) {
     }
     let mut candidates = candidates(turn);
     if of == RemovalScope::Slow {
-        candidates.retain(|c| c.cause == Cause::Slow);
+        candidates.retain(|c| c.cause == RemovalCause::Slow);
     } else if !turn.covers_iteration() && !force {
         // A node's speed is the same in all phases of a job; all other measurements depend on the
         // phase.
         turn.add_reason(Reason::Partial { first: turn.is_before_first_iteration() });
-        candidates.retain(|c| c.cause == Cause::Slow);
+        candidates.retain(|c| c.cause == RemovalCause::Slow);
     }
     let (bad, healthy): (Vec<_>, Vec<_>) =
-        candidates.into_iter().partition(|c| c.cause != Cause::Surplus);
+        candidates.into_iter().partition(|c| c.cause != RemovalCause::Surplus);
     if bad.is_empty() && healthy.is_empty() {
         return;
     }
@@ -415,7 +415,7 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: RemovalScope) {
     if !cure && known < count {
         turn.add_reason(Reason::NotNamed { wanted: count, known });
     }
-    let ranked: Vec<Candidate> = if cure { bad } else { bad.into_iter().chain(healthy).collect() };
+    let ranked: Vec<RemovalCandidate> = if cure { bad } else { bad.into_iter().chain(healthy).collect() };
     let (mut chosen, stays) = {
         let at = ranked.len().min(count as usize);
         (ranked[..at].to_vec(), ranked[at..].to_vec())
@@ -426,21 +426,21 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: RemovalScope) {
         if cure {
             let names: BTreeSet<NodeId> = chosen.iter().map(|c| c.named.node.clone()).collect();
             let (node, cause) = (root.named.node, root.cause);
-            if turn.move_root(RootWhy::BadNode, &names, None) {
-                turn.add_reason(Reason::GoesLater { node, cause });
+            if turn.move_root(RootMoveReason::BadNode, &names, None) {
+                turn.add_reason(Reason::NodeRemovedLater { node, cause });
             }
         } else {
             // It is healthy: another node is removed instead.
             let badness = root.badness();
-            turn.add_reason(Reason::Stays { node: root.named.node, badness, why: Kept::HoldsRoot });
+            turn.add_reason(Reason::Stays { node: root.named.node, badness, why: StayReason::HoldsRoot });
             chosen.extend(rest.next());
         }
     }
     for stay in rest.take(STAYS_MAX) {
         let why = match () {
-            _ if turn.holds_root(&stay.named.node) => Kept::HoldsRoot,
-            _ if stay.in_doubt => Kept::InDoubt,
-            _ => Kept::Enough,
+            _ if turn.holds_root(&stay.named.node) => StayReason::HoldsRoot,
+            _ if stay.in_doubt => StayReason::InDoubt,
+            _ => StayReason::Enough,
         };
         let badness = stay.badness();
         turn.add_reason(Reason::Stays { node: stay.named.node, badness, why });
@@ -451,7 +451,7 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: RemovalScope) {
 }
 
 /// Orders the chosen nodes to leave, and learns from the choice.
-fn remove_nodes(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
+fn remove_nodes(turn: &mut Turn<'_>, chosen: &[RemovalCandidate], aim: Aim) {
     let n = turn.all.counted;
     let removed = chosen.len() as u32;
     let names: BTreeSet<&NodeId> = chosen.iter().map(|c| &c.named.node).collect();
@@ -461,7 +461,7 @@ fn remove_nodes(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
     trial.removed = removed;
     trial.term = chosen_by(chosen, aim);
     for c in chosen {
-        turn.add_reason(Reason::Goes {
+        turn.add_reason(Reason::NodeRemoved {
             node: c.named.node.clone(),
             cluster: c.cluster.clone(),
             cause: c.cause,
@@ -472,7 +472,7 @@ fn remove_nodes(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
     }
     if aim == Aim::Cure {
         for c in chosen {
-            let who = Subject::Node(c.named.node.clone());
+            let who = QuarantineSubject::Node(c.named.node.clone());
             add_to_quarantine(turn, who, c.cause, Some(c.named.speed));
         }
         let speed = turn.all.speed - chosen.iter().map(|c| c.named.speed).sum::<f64>();
@@ -485,14 +485,14 @@ fn remove_nodes(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
         turn.memory.refill = None;
         turn.memory.last_good = None;
     }
-    for cause in [Cause::Slow, Cause::Link, Cause::Surplus] {
+    for cause in [RemovalCause::Slow, RemovalCause::Link, RemovalCause::Surplus] {
         let nodes: Vec<NodeId> = chosen
             .iter()
-            .filter(|c| if aim == Aim::Cure { c.cause == cause } else { cause == Cause::Surplus })
+            .filter(|c| if aim == Aim::Cure { c.cause == cause } else { cause == RemovalCause::Surplus })
             .map(|c| c.named.node.clone())
             .collect();
         if !nodes.is_empty() {
-            turn.actions.push(Action::Remove { nodes, cause });
+            turn.actions.push(AdaptationAction::Remove { nodes, cause });
         }
     }
     turn.start_trial(trial);
@@ -504,8 +504,8 @@ fn remove_nodes(turn: &mut Turn<'_>, chosen: &[Candidate], aim: Aim) {
 /// The minimum is the geometric mean of the two, since repeated measurements of a slow node differ.
 /// (With a minimum just above the removed speed, loaded nodes returned in the paper's scenario 2: a
 /// benchmark found them twice as fast as their work had.)
-fn learn_speed(turn: &mut Turn<'_>, chosen: &[Candidate], mean: f64) {
-    let slow = chosen.iter().filter(|c| c.cause == Cause::Slow).map(|c| c.named.speed);
+fn learn_speed(turn: &mut Turn<'_>, chosen: &[RemovalCandidate], mean: f64) {
+    let slow = chosen.iter().filter(|c| c.cause == RemovalCause::Slow).map(|c| c.named.speed);
     let Some(had) = slow.reduce(f64::max) else { return };
     let slow = turn.settings.slow_below * mean;
     let needs = (had * slow).sqrt().max(had * MARGIN).min(slow);
@@ -518,11 +518,11 @@ fn learn_speed(turn: &mut Turn<'_>, chosen: &[Candidate], mean: f64) {
 
 /// The badness term that decided the choice: of bad nodes, the problem of most; of healthy ones,
 /// membership in the worst cluster.
-fn chosen_by(chosen: &[Candidate], aim: Aim) -> Option<Term> {
+fn chosen_by(chosen: &[RemovalCandidate], aim: Aim) -> Option<Term> {
     let most =
-        |is: fn(&Candidate) -> bool| 2 * chosen.iter().filter(|c| is(c)).count() >= chosen.len();
+        |is: fn(&RemovalCandidate) -> bool| 2 * chosen.iter().filter(|c| is(c)).count() >= chosen.len();
     match aim {
-        Aim::Cure if most(|c| c.cause == Cause::Slow) => Some(Term::Speed),
+        Aim::Cure if most(|c| c.cause == RemovalCause::Slow) => Some(Term::Speed),
         Aim::Cure => Some(Term::Link),
         _ if most(|c| c.cluster_term > 0.0) => Some(Term::Cluster),
         _ => None,
@@ -530,13 +530,13 @@ fn chosen_by(chosen: &[Candidate], aim: Aim) -> Option<Term> {
 }
 
 /// Whether a node is slow even at the upper end of its speed's error.
-pub(super) fn is_slow(turn: &Turn<'_>, named: &Named) -> bool {
+pub(super) fn is_slow(turn: &Turn<'_>, named: &RatedWorker) -> bool {
     let at_most = named.speed * (1.0 + named.speed_error);
     at_most < turn.settings.slow_below * turn.all.mean_speed()
 }
 
 /// All named workers that may be removed: bad ones before healthy ones, each worst first.
-fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
+fn candidates(turn: &Turn<'_>) -> Vec<RemovalCandidate> {
     let settings = turn.settings;
     let weights = turn.memory.weights;
     let (max, mean) = (turn.all.max_speed, turn.all.mean_speed());
@@ -551,15 +551,15 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
             // Another node's overhead may come from waiting for the straggler.
             let clear = slowest.is_none_or(|(slowest, _)| *slowest == named.node);
             let link = named.inter > settings.node_threshold && apart && clear;
-            found.push(Candidate {
+            found.push(RemovalCandidate {
                 cluster: (*id).clone(),
                 speed_term: weights.alpha * max / named.speed,
                 link_term: weights.beta * named.inter,
                 cluster_term: if worst == Some(*id) { weights.gamma } else { 0.0 },
                 cause: match (certain, link) {
-                    (true, _) => Cause::Slow,
-                    (false, true) => Cause::Link,
-                    (false, false) => Cause::Surplus,
+                    (true, _) => RemovalCause::Slow,
+                    (false, true) => RemovalCause::Link,
+                    (false, false) => RemovalCause::Surplus,
                 },
                 in_doubt: named.speed < settings.slow_below * mean && !certain,
                 named: named.clone(),
@@ -567,7 +567,7 @@ fn candidates(turn: &Turn<'_>) -> Vec<Candidate> {
         }
     }
     found.sort_by(|a, b| {
-        let healthy = |c: &Candidate| c.cause == Cause::Surplus;
+        let healthy = |c: &RemovalCandidate| c.cause == RemovalCause::Surplus;
         let by_badness = b.badness().total_cmp(&a.badness());
         // Among equals, nodes outside the root's cluster come first.
         let by_root = turn.has_root(&a.cluster).cmp(&turn.has_root(&b.cluster));

@@ -50,7 +50,7 @@ impl From<config::Mode> for Mode {
 
 /// The node that holds the job's root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Root {
+pub struct RootNode {
     /// The node of the root.
     pub node: NodeId,
     /// The cluster of this node.
@@ -87,7 +87,7 @@ pub struct LinkEstimate {
 /// Free nodes of a cluster, as the scheduler offers them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Offer {
+pub struct NodeOffer {
     /// Number of the free nodes.
     pub free: u32,
     /// The job's speed on a node of this cluster, where measured.
@@ -133,7 +133,7 @@ mod float_map {
 
 /// Progress of the job, in its own units.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct JobProgress {
     /// Iterations or units completed.
     pub done: u64,
     /// Total iterations or units, where known.
@@ -165,7 +165,7 @@ pub struct Snapshot {
     /// Clusters whose report is overdue.
     pub late: BTreeSet<ClusterId>,
     /// Node and cluster of the root.
-    pub root: Option<Root>,
+    pub root: Option<RootNode>,
     /// Minimum nodes of the job; 0 counts as 1.
     pub min_nodes: u32,
     /// Maximum nodes of the job; absent: no limit.
@@ -180,9 +180,9 @@ pub struct Snapshot {
     /// Estimates of links between clusters.
     pub links: Vec<LinkEstimate>,
     /// Free nodes, as last reported.
-    pub offers: BTreeMap<ClusterId, Offer>,
+    pub offers: BTreeMap<ClusterId, NodeOffer>,
     /// Progress of the job, where it reports any.
-    pub progress: Option<Progress>,
+    pub progress: Option<JobProgress>,
     /// Whether the scheduler has given or reclaimed nodes on its own since the last period.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ordered: bool,
@@ -222,7 +222,7 @@ impl Snapshot {
 
     /// Estimated remaining seconds at the job's average pace, where it reports its progress.
     pub fn remaining_s(&self) -> Option<f64> {
-        let Progress { done, total } = self.progress?;
+        let JobProgress { done, total } = self.progress?;
         let total = total?;
         if done == 0 || !is_rate(self.elapsed_s) {
             return None;

@@ -29,7 +29,7 @@ fn open_point_1_size() {
         (3, 0.29, 0, 1),
     ];
     for (n, efficiency, up, down) in table {
-        let mut case = Case::even(n, efficiency);
+        let mut case = PolicyTestJob::even(n, efficiency);
         let first = case.decide();
         assert!(removed(&first).is_empty(), "one bad period removes no node");
         let decision = case.decide();
@@ -45,7 +45,7 @@ fn open_point_1_size() {
 #[test]
 fn open_point_2_refill_after_a_loss() {
     let good = Capacity { nodes: 36, speed: 36.0 };
-    let lost = Refill { to: good, cause: Cause::Link, undo: false, tick: 0 };
+    let lost = Refill { to: good, cause: RemovalCause::Link, undo: false, tick: 0 };
     let table = [
         // nodes, efficiency, lost capacity, asked for
         (24, 0.35, Some(lost.clone()), 12),
@@ -58,20 +58,20 @@ fn open_point_2_refill_after_a_loss() {
         (24, 0.29, Some(lost.clone()), 0), // not below the band
     ];
     for (n, efficiency, refill, up) in table {
-        let mut case = Case::even(n, efficiency);
+        let mut case = PolicyTestJob::even(n, efficiency);
         case.memory.refill = refill.clone();
         let decision = case.decide();
         assert_eq!(asked(&decision), up, "{n} at {efficiency} {refill:?}\n{}", text(&decision));
     }
     // At higher speeds, fewer nodes are missing.
-    let mut case = Case::of(&[Group("a", 12, 2.0, 0.6, 0.0), Group("b", 12, 1.0, 0.6, 0.0)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 12, 2.0, 0.6, 0.0), WorkerGroup("b", 12, 1.0, 0.6, 0.0)]);
     case.memory.refill = Some(Refill { to: Capacity { nodes: 36, speed: 39.0 }, ..lost });
     let decision = case.decide();
     assert_eq!(asked(&decision), 2, "{}", text(&decision));
     // A crash starts a replacement, from the capacity of the last good period, unless the setting
     // is off.
     for refill in [true, false] {
-        let mut case = Case::even(20, 0.4);
+        let mut case = PolicyTestJob::even(20, 0.4);
         case.settings.refill = refill;
         case.decide();
         assert_eq!(case.memory.last_good, Some(Capacity { nodes: 20, speed: 20.0 }));
@@ -88,7 +88,7 @@ fn open_point_2_refill_after_a_loss() {
 /// success.
 #[test]
 fn open_point_3_the_sum_and_the_jump() {
-    let mut case = Case::of(&[Group("a", 1, 4.0, 0.5, 0.0), Group("a", 3, 1.0, 0.5, 0.0)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 1, 4.0, 0.5, 0.0), WorkerGroup("a", 3, 1.0, 0.5, 0.0)]);
     let decision = case.decide();
     assert_eq!(decision.efficiency, Some((4.0 * 0.5 + 3.0 * 0.5) / (4.0 * 4.0)));
     // The fast node leaves: efficiency rises from 0.22 to 0.5, and useful speed falls from 3.5 to
@@ -107,7 +107,7 @@ fn open_point_3_the_sum_and_the_jump() {
         useful: 1.5,
         doubted: false,
     };
-    let mut without = Case::of(&[Group("a", 3, 1.0, 0.5, 0.0)]);
+    let mut without = PolicyTestJob::of(&[WorkerGroup("a", 3, 1.0, 0.5, 0.0)]);
     without.memory.tick = 4;
     without.memory.trial = Some(trial.clone());
     let decision = without.decide();
@@ -115,7 +115,7 @@ fn open_point_3_the_sum_and_the_jump() {
     assert!(says(&decision, "the removal is undone: 1 node wanted back"));
     // If the others had taken over its work, it would have helped, regardless of efficiency.
     trial.useful = 3.4;
-    let mut taken = Case::of(&[Group("a", 3, 1.2, 0.05, 0.0)]);
+    let mut taken = PolicyTestJob::of(&[WorkerGroup("a", 3, 1.2, 0.05, 0.0)]);
     taken.memory.tick = 4;
     taken.memory.trial = Some(trial);
     let decision = taken.decide();
@@ -125,16 +125,16 @@ fn open_point_3_the_sum_and_the_jump() {
 /// Point 4: a small healthy cluster is not the worst. Slow nodes are removed in all clusters.
 #[test]
 fn open_point_4_a_small_cluster_is_not_a_bad_one() {
-    let mut case = Case::of(&[
-        Group("a", 10, 1.0, 0.75, 0.02),
-        Group("b", 10, 1.0, 0.75, 0.02),
-        Group("b", 4, 0.2, 0.75, 0.02),
-        Group("c", 1, 1.0, 0.75, 0.02), // by the sum of speeds the worst by far: 14 / 1
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 10, 1.0, 0.75, 0.02),
+        WorkerGroup("b", 10, 1.0, 0.75, 0.02),
+        WorkerGroup("b", 4, 0.2, 0.75, 0.02),
+        WorkerGroup("c", 1, 1.0, 0.75, 0.02), // by the sum of speeds the worst by far: 14 / 1
     ]);
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["b10", "b11", "b12", "b13"], "{}", text(&decision));
     // A single node with a much worse link is the worst cluster, and a bad node.
-    let mut case = Case::of(&[Group("a", 10, 1.0, 0.78, 0.02), Group("c", 1, 1.0, 0.78, 0.24)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 10, 1.0, 0.78, 0.02), WorkerGroup("c", 1, 1.0, 0.78, 0.24)]);
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["c0"], "{}", text(&decision));
     assert!(says(&decision, "link 24.00, cluster 10.00"), "{}", text(&decision));
@@ -146,16 +146,16 @@ fn open_point_4_a_small_cluster_is_not_a_bad_one() {
 #[test]
 fn open_point_5_too_little_work_or_overloaded_nodes() {
     let mut overloaded =
-        Case::of(&[Group("a", 12, 1.0, 0.75, 0.02), Group("b", 12, 0.1, 0.75, 0.02)]);
+        PolicyTestJob::of(&[WorkerGroup("a", 12, 1.0, 0.75, 0.02), WorkerGroup("b", 12, 0.1, 0.75, 0.02)]);
     let decision = overloaded.decide_patiently();
     assert_eq!(removed(&decision).len(), 12);
     assert!(removed(&decision).iter().all(|node| node.starts_with('b')));
-    assert_eq!(overloaded.memory.parole.len(), 12);
+    assert_eq!(overloaded.memory.quarantine.len(), 12);
 
-    let mut idle = Case::even(24, 0.25);
+    let mut idle = PolicyTestJob::even(24, 0.25);
     let decision = idle.decide_patiently();
     assert_eq!(removed(&decision).len(), 9);
-    assert!(idle.memory.parole.is_empty() && idle.memory.refill.is_none());
+    assert!(idle.memory.quarantine.is_empty() && idle.memory.refill.is_none());
     // In the cool-down nothing else happens, even at low efficiency.
     idle.obey(&decision, 1.0);
     for left in [2, 1] {
@@ -187,17 +187,17 @@ fn open_point_5_too_little_work_or_overloaded_nodes() {
 #[test]
 fn open_point_6_waiting_for_other_clusters_alone_is_no_bad_link() {
     let even =
-        [Group("a", 8, 1.0, 0.8, 0.5), Group("b", 8, 1.0, 0.8, 0.5), Group("c", 8, 1.0, 0.8, 0.45)];
-    let mut case = Case::of(&even);
+        [WorkerGroup("a", 8, 1.0, 0.8, 0.5), WorkerGroup("b", 8, 1.0, 0.8, 0.5), WorkerGroup("c", 8, 1.0, 0.8, 0.45)];
+    let mut case = PolicyTestJob::of(&even);
     let decision = case.decide();
     assert_eq!(cluster_removed(&decision), None);
     assert!(says(&decision, "which speaks for too little work"), "{}", text(&decision));
     assert_eq!(case.memory.requirements, Requirements::default());
     // An exceptional cluster is removed after one bad period.
-    let mut case = Case::of(&[even[0], even[1], Group("c", 8, 1.0, 0.8, 0.78)]);
+    let mut case = PolicyTestJob::of(&[even[0], even[1], WorkerGroup("c", 8, 1.0, 0.8, 0.78)]);
     assert_eq!(cluster_removed(&case.decide()), Some("c"));
     // Its link is measured to be full.
-    let mut case = Case::of(&even);
+    let mut case = PolicyTestJob::of(&even);
     case.aggregate();
     case.snapshot.clusters.get_mut(&"b".into()).unwrap().uplink =
         Uplink { bandwidth: Some(1e5), used: Some(0.9e5) };
@@ -205,24 +205,24 @@ fn open_point_6_waiting_for_other_clusters_alone_is_no_bad_link() {
     assert_eq!(cluster_removed(&decision), Some("b"));
     assert!(says(&decision, "its link is full"), "{}", text(&decision));
     // Its link is below the application's learned minimum.
-    let mut case = Case::of(&even);
+    let mut case = PolicyTestJob::of(&even);
     case.memory.requirements.min_bandwidth = Some(1e6);
     case.uplink("c", 1e5).uplink("a", 1e7).uplink("b", 1e7);
     let decision = case.decide();
     assert_eq!(cluster_removed(&decision), Some("c"));
     // The paper's rule is a setting.
-    let mut case = Case::of(&even);
+    let mut case = PolicyTestJob::of(&even);
     case.settings.cluster_exceptional = 0.0;
     assert!(cluster_removed(&case.decide()).is_some());
     // Above Emin no cluster is removed for its link.
-    let mut case = Case::of(&[Group("a", 8, 1.0, 0.3, 0.0), Group("c", 4, 1.0, 0.7, 0.7)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 8, 1.0, 0.3, 0.0), WorkerGroup("c", 4, 1.0, 0.7, 0.7)]);
     assert_eq!(cluster_removed(&case.decide()), None);
 }
 
 /// Point 7: joining nodes are not judged before their grace ends, and leaving nodes do not count.
 #[test]
 fn open_point_7_joining_and_leaving_nodes_do_not_count() {
-    let mut case = Case::even(10, 0.4);
+    let mut case = PolicyTestJob::even(10, 0.4);
     case.worker("b0").joined = 1;
     *case.worker("b0") =
         WorkerStats { speed: Some(0.001), overhead: 1.0, ..case.worker("b0").clone() };
@@ -238,7 +238,7 @@ fn open_point_7_joining_and_leaving_nodes_do_not_count() {
         text(&decision)
     );
     // A node that was asked to leave is never chosen again, even before its report shows it (C26).
-    let mut case = Case::of(&[Group("a", 6, 1.0, 0.7, 0.0), Group("b", 6, 0.1, 0.7, 0.0)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 6, 1.0, 0.7, 0.0), WorkerGroup("b", 6, 0.1, 0.7, 0.0)]);
     case.snapshot.leaving.extend(["b0".into(), "b1".into()]);
     case.memory.leaving_since_s = Some(-100.0); // beyond the maximum wait
     let decision = case.decide_patiently();
@@ -250,9 +250,9 @@ fn open_point_7_joining_and_leaving_nodes_do_not_count() {
 #[test]
 fn open_point_8_minimum_bandwidth() {
     let groups = [
-        Group("a", 8, 1.0, 0.8, 0.05),
-        Group("b", 8, 1.0, 0.8, 0.05),
-        Group("c", 8, 1.0, 0.9, 0.6),
+        WorkerGroup("a", 8, 1.0, 0.8, 0.05),
+        WorkerGroup("b", 8, 1.0, 0.8, 0.05),
+        WorkerGroup("c", 8, 1.0, 0.9, 0.6),
     ];
     // Links of a, b, c; known before; learned.
     type Row = ([Option<f64>; 3], Option<f64>, Option<f64>);
@@ -265,7 +265,7 @@ fn open_point_8_minimum_bandwidth() {
         ([Some(1e7), Some(1.15e5), Some(1e5)], None, Some(1.035e5)),
     ];
     for (links, before, learned) in table {
-        let mut case = Case::of(&groups);
+        let mut case = PolicyTestJob::of(&groups);
         case.memory.requirements.min_bandwidth = before;
         for (cluster, link) in ["a", "b", "c"].into_iter().zip(links) {
             link.into_iter().for_each(|b| {
@@ -292,24 +292,24 @@ fn open_point_8_minimum_bandwidth() {
 #[test]
 fn open_point_9_never_removed() {
     // The minimum, in a removal of nodes.
-    let mut case = Case::even(10, 0.1);
+    let mut case = PolicyTestJob::even(10, 0.1);
     case.snapshot.min_nodes = 8;
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision).len(), 2);
     assert!(says(&decision, "3 nodes should have gone and stayed: the job must have 8"));
     // The minimum, in a removal of a cluster: replacements from other clusters come first.
-    let groups = [Group("a", 6, 1.0, 0.8, 0.05), Group("c", 4, 1.0, 0.9, 0.6)];
-    let mut case = Case::of(&groups);
+    let groups = [WorkerGroup("a", 6, 1.0, 0.8, 0.05), WorkerGroup("c", 4, 1.0, 0.9, 0.6)];
+    let mut case = PolicyTestJob::of(&groups);
     case.snapshot.min_nodes = 8;
     let decision = case.decide();
     assert_eq!((cluster_removed(&decision), asked(&decision)), (None, 2), "{}", text(&decision));
     assert!(request(&decision).avoid_clusters.contains(&"c".into()));
     // Where the maximum leaves no room for replacements, the cluster stays.
-    let mut case = Case::of(&groups);
+    let mut case = PolicyTestJob::of(&groups);
     (case.snapshot.min_nodes, case.snapshot.max_nodes) = (10, Some(10));
     assert!(case.decide().actions.is_empty());
     // The last cluster is not removed.
-    let mut case = Case::of(&[Group("a", 6, 1.0, 0.9, 0.6)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 6, 1.0, 0.9, 0.6)]);
     let decision = case.decide();
     assert!(
         says(&decision, "cluster a was not removed: it is the last one"),
@@ -317,27 +317,27 @@ fn open_point_9_never_removed() {
         text(&decision)
     );
     // A cluster of joining nodes only does not count as another cluster.
-    let mut case = Case::of(&[Group("a", 6, 1.0, 0.9, 0.6), Group("b", 6, 1.0, 0.9, 0.0)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 6, 1.0, 0.9, 0.6), WorkerGroup("b", 6, 1.0, 0.9, 0.0)]);
     case.workers.get_mut(&"b".into()).unwrap().iter_mut().for_each(|w| w.joined = 0);
     case.root("b0");
     assert_eq!(cluster_removed(&case.decide()), None);
     // The root's node: if it is healthy, another node is removed...
-    let mut case = Case::even(4, 0.2);
+    let mut case = PolicyTestJob::even(4, 0.2);
     case.worker("a0").overhead_inter = 0.05;
     case.worker("a1").overhead_inter = 0.05;
     let decision = case.decide_patiently();
     assert!(!removed(&decision).contains(&"a0".to_owned()), "{}", text(&decision));
     // ...and if it is bad, the root moves to another cluster.
-    let mut case = Case::of(&[
-        Group("a", 2, 0.1, 0.8, 0.0),
-        Group("a", 6, 1.0, 0.8, 0.0),
-        Group("b", 4, 1.0, 0.8, 0.0),
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 2, 0.1, 0.8, 0.0),
+        WorkerGroup("a", 6, 1.0, 0.8, 0.0),
+        WorkerGroup("b", 4, 1.0, 0.8, 0.0),
     ]);
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["a1"], "{}", text(&decision));
     assert!(says(&decision, "node a0 was not removed yet: it holds the job's root, which moves"));
-    let moves = |action: &Action| match action {
-        Action::MoveRoot { from, cluster, .. } => from.as_str() == "a0" && cluster.as_str() == "b",
+    let moves = |action: &AdaptationAction| match describe_action {
+        AdaptationAction::MoveRoot { from, cluster, .. } => from.as_str() == "a0" && cluster.as_str() == "b",
         _ => false,
     };
     let moved = decision.actions.iter().any(moves);
@@ -345,44 +345,44 @@ fn open_point_9_never_removed() {
     // It moves to the cluster whose uplink suffices, not to the one that worked most in a period
     // without work for all.
     let narrow = |done: f64| {
-        let mut case = Case::of(&[
-            Group("a", 2, 0.1, 0.8, 0.0),
-            Group("a", 6, 1.0, 0.8, 0.0),
-            Group("b", 4, 1.0, 1.0, 0.0),
-            Group("c", 4, 1.0, 1.0 - done, 0.0),
+        let mut case = PolicyTestJob::of(&[
+            WorkerGroup("a", 2, 0.1, 0.8, 0.0),
+            WorkerGroup("a", 6, 1.0, 0.8, 0.0),
+            WorkerGroup("b", 4, 1.0, 1.0, 0.0),
+            WorkerGroup("c", 4, 1.0, 1.0 - done, 0.0),
         ]);
         case.uplink("b", 4e6).uplink("c", 1e5);
         case.decide_patiently()
     };
     for done in [0.0, 0.01, 0.5] {
         let decision = narrow(done);
-        let to = decision.actions.iter().find_map(|action| match action {
-            Action::MoveRoot { cluster, .. } => Some(cluster.as_str()),
+        let to = decision.actions.iter().find_map(|action| match describe_action {
+            AdaptationAction::MoveRoot { cluster, .. } => Some(cluster.as_str()),
             _ => None,
         });
         assert_eq!(to, Some("b"), "{}", text(&decision));
     }
     // The root's cluster: first the root moves, and nothing else happens until it has arrived.
-    let mut case = Case::of(&[Group("a", 4, 1.0, 0.9, 0.6), Group("b", 4, 1.0, 0.8, 0.05)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 4, 1.0, 0.9, 0.6), WorkerGroup("b", 4, 1.0, 0.8, 0.05)]);
     let decision = case.decide();
-    assert!(matches!(&decision.actions[..], [Action::MoveRoot { .. }]), "{:?}", decision.actions);
+    assert!(matches!(&decision.actions[..], [AdaptationAction::MoveRoot { .. }]), "{:?}", decision.actions);
     let decision = case.decide();
     assert!(decision.actions.is_empty() && says(&decision, "moving from node a0 to node b0"));
     case.root("b0");
     assert_eq!(cluster_removed(&case.decide()), Some("a"));
     // Its node is drained.
-    let mut case = Case::even(6, 0.4);
+    let mut case = PolicyTestJob::even(6, 0.4);
     case.snapshot.leaving.insert("a0".into());
     let decision = case.decide();
-    assert!(matches!(&decision.actions[..], [Action::MoveRoot { to, .. }] if to.as_str() == "b0"));
+    assert!(matches!(&decision.actions[..], [AdaptationAction::MoveRoot { to, .. }] if to.as_str() == "b0"));
     assert!(says(&decision, "its node was asked to leave"));
     // In a single cluster it moves within it; on a single node it stays, with a reason.
-    let mut case = Case::of(&[Group("a", 3, 1.0, 0.6, 0.0)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 3, 1.0, 0.6, 0.0)]);
     case.snapshot.leaving.insert("a0".into());
     assert!(
-        matches!(&case.decide().actions[..], [Action::MoveRoot { to, .. }] if to.as_str() == "a1")
+        matches!(&case.decide().actions[..], [AdaptationAction::MoveRoot { to, .. }] if to.as_str() == "a1")
     );
-    let mut case = Case::of(&[Group("a", 1, 1.0, 0.6, 0.0)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 1, 1.0, 0.6, 0.0)]);
     case.snapshot.leaving.insert("a0".into());
     assert!(says(&case.decide(), "the job's root stays on node a0"));
 }
@@ -391,11 +391,11 @@ fn open_point_9_never_removed() {
 #[test]
 fn open_point_10_the_benchmarks_error() {
     for (error, goes) in [(0.0, true), (0.1, true), (0.5, false)] {
-        let mut case = Case::of(&[Group("a", 10, 1.0, 0.75, 0.0), Group("b", 2, 0.4, 0.75, 0.0)]);
+        let mut case = PolicyTestJob::of(&[WorkerGroup("a", 10, 1.0, 0.75, 0.0), WorkerGroup("b", 2, 0.4, 0.75, 0.0)]);
         // Slow is below half of the mean: 0.45.
         case.each(|w| w.speed_error = error);
         let decision = case.decide_patiently();
-        let bad = decision.why.iter().any(|r| matches!(r, Reason::Goes { cause: Cause::Slow, .. }));
+        let bad = decision.reasons.iter().any(|r| matches!(r, Reason::NodeRemoved { cause: RemovalCause::Slow, .. }));
         assert_eq!(bad, goes, "{error}\n{}", text(&decision));
     }
 }
@@ -404,15 +404,15 @@ fn open_point_10_the_benchmarks_error() {
 /// link. While a cluster is silent, healthy nodes must not be removed as surplus.
 #[test]
 fn no_node_is_removed_during_a_recovery() {
-    let waits = [Group("a", 4, 1.0, 0.8, 0.02), Group("b", 4, 1.0, 0.9, 0.7)];
-    let crash = |case: &mut Case| {
+    let waits = [WorkerGroup("a", 4, 1.0, 0.8, 0.02), WorkerGroup("b", 4, 1.0, 0.9, 0.7)];
+    let crash = |case: &mut PolicyTestJob| {
         let (node, cluster) = ("b9".into(), "b".into());
         case.snapshot.crashes.push(Crash { node, cluster });
     };
-    let mut calm = Case::of(&waits);
+    let mut calm = PolicyTestJob::of(&waits);
     assert_eq!(cluster_removed(&calm.decide()), Some("b"));
-    for lose in [crash as fn(&mut Case), |case| case.snapshot.epoch = Epoch(2)] {
-        let mut case = Case::of(&waits);
+    for lose in [crash as fn(&mut PolicyTestJob), |case| case.snapshot.epoch = Epoch(2)] {
+        let mut case = PolicyTestJob::of(&waits);
         case.settings.refill = false;
         // The job has run for a while.
         case.memory.tick = 7;
@@ -427,14 +427,14 @@ fn no_node_is_removed_during_a_recovery() {
         assert_eq!(cluster_removed(&case.decide()), Some("b"));
     }
     // A root that moved by order causes no recovery.
-    let mut case = Case::of(&waits);
+    let mut case = PolicyTestJob::of(&waits);
     (case.memory.epoch, case.memory.period, case.memory.tick) = (Epoch(1), 99, 7);
     let (from, to) = ("b0".into(), "a0".into());
     case.memory.root_move = Some(RootMove { from, to, tick: 6, then_goes: false });
     case.snapshot.epoch = Epoch(2);
     assert_eq!(cluster_removed(&case.decide()), Some("b"));
     // Silent members block removals as long as they are silent.
-    let mut case = Case::of(&[Group("a", 4, 1.0, 0.9, 0.02)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 4, 1.0, 0.9, 0.02)]);
     case.snapshot.members = [("a".into(), 4), ("c".into(), 3)].into();
     for _ in 0..5 {
         let decision = case.decide();

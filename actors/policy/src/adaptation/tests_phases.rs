@@ -22,8 +22,8 @@ fn worker(overheads: [f64; 3]) -> WorkerStats {
 
 #[test]
 fn overheads_are_means_over_an_iteration() {
-    let mut history = History::default();
-    let settings = Settings::default();
+    let mut history = WorkerHistory::default();
+    let settings = AdaptationSettings::default();
     // Busy for six periods, idle for four, repeatedly.
     let mut last = None;
     for period in 0..25 {
@@ -43,12 +43,12 @@ fn overheads_are_means_over_an_iteration() {
 
 #[test]
 fn the_length_of_iterations_is_learned() {
-    let mut case = Case::even(20, 0.45);
+    let mut case = PolicyTestJob::even(20, 0.45);
     let mut spans = Vec::new();
     for period in 0..40u64 {
         // From period 20 on, iterations take half as long.
         let done = if period < 20 { period / 8 } else { 2 + (period - 16) / 4 };
-        case.snapshot.progress = Some(Progress { done, total: Some(100) });
+        case.snapshot.progress = Some(JobProgress { done, total: Some(100) });
         case.decide();
         spans.push(case.memory.span);
     }
@@ -56,27 +56,27 @@ fn the_length_of_iterations_is_learned() {
     assert_eq!((spans[7], spans[16], spans[39]), (1, 9, 4), "{spans:?}");
     // Of iterations of six fifths of a period, one ends in each of four periods and two in the
     // fifth. So one period does not represent them.
-    let mut case = Case::even(20, 0.45);
+    let mut case = PolicyTestJob::even(20, 0.45);
     let mut spans = Vec::new();
     for period in 0..30u64 {
         let done = (period as f64 / 1.2) as u64;
-        case.snapshot.progress = Some(Progress { done, total: Some(100) });
+        case.snapshot.progress = Some(JobProgress { done, total: Some(100) });
         case.decide();
         spans.push(case.memory.span);
     }
     assert!(spans[10..].iter().all(|span| *span == 2), "{spans:?}");
     // A first iteration of almost two periods does not count as one: it started before the first
     // period's end.
-    let mut case = Case::even(20, 0.45);
+    let mut case = PolicyTestJob::even(20, 0.45);
     for done in [0, 1] {
-        case.snapshot.progress = Some(Progress { done, total: Some(100) });
+        case.snapshot.progress = Some(JobProgress { done, total: Some(100) });
         case.decide();
     }
     assert_eq!(case.memory.span, 2);
     // A job without a total of units does not iterate.
-    let mut case = Case::even(20, 0.45);
+    let mut case = PolicyTestJob::even(20, 0.45);
     for done in [1, 1, 1, 2, 2, 2, 3] {
-        case.snapshot.progress = Some(Progress { done, total: None });
+        case.snapshot.progress = Some(JobProgress { done, total: None });
         case.decide();
     }
     assert_eq!(case.memory.span, 1);
@@ -86,8 +86,8 @@ fn the_length_of_iterations_is_learned() {
 /// represents the job.
 #[test]
 fn before_the_first_iteration_is_over_a_job_grows_once_and_does_not_shrink() {
-    let mut case = Case::even(20, 0.9);
-    case.snapshot.progress = Some(Progress { done: 0, total: Some(10) });
+    let mut case = PolicyTestJob::even(20, 0.9);
+    case.snapshot.progress = Some(JobProgress { done: 0, total: Some(10) });
     let decision = case.decide();
     assert_eq!(asked(&decision), 20, "{}", text(&decision));
     case.obey(&decision, 1.0);
@@ -110,9 +110,9 @@ fn before_the_first_iteration_is_over_a_job_grows_once_and_does_not_shrink() {
 /// the new nodes.
 #[test]
 fn judgement_waits_for_a_whole_iteration_after_a_change() {
-    let mut case = Case::of(&[Group("a", 10, 1.0, 0.6, 0.01), Group("b", 10, 1.0, 0.6, 0.01)]);
-    let decide = |case: &mut Case, period: u64| {
-        case.snapshot.progress = Some(Progress { done: period / 8, total: Some(100) });
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 10, 1.0, 0.6, 0.01), WorkerGroup("b", 10, 1.0, 0.6, 0.01)]);
+    let decide = |case: &mut PolicyTestJob, period: u64| {
+        case.snapshot.progress = Some(JobProgress { done: period / 8, total: Some(100) });
         case.decide()
     };
     for period in 0..27 {
@@ -126,10 +126,10 @@ fn judgement_waits_for_a_whole_iteration_after_a_change() {
     // known.
     assert_eq!(waited, Some(40));
     // A slow node is detected in the middle of an iteration, too.
-    let mut case = Case::of(&[Group("a", 10, 1.0, 0.6, 0.01), Group("b", 10, 1.0, 0.6, 0.01)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 10, 1.0, 0.6, 0.01), WorkerGroup("b", 10, 1.0, 0.6, 0.01)]);
     (0..27).for_each(|period| drop(decide(&mut case, period)));
-    case.memory.whole_from = 9;
-    case.memory.whole_at = 1000;
+    case.memory.iteration_from = 9;
+    case.memory.iteration_tick = 1000;
     case.each(|w| w.overhead = 0.95);
     case.worker("b3").speed = Some(0.1);
     (27..28).for_each(|period| drop(decide(&mut case, period)));
@@ -142,8 +142,8 @@ fn judgement_waits_for_a_whole_iteration_after_a_change() {
 /// for other clusters, and the growth that added them is not judged by it.
 #[test]
 fn workers_without_work_count_as_waiting() {
-    let groups = [Group("a", 10, 1.0, 0.05, 0.01), Group("b", 10, 1.0, 1.0, 1.0)];
-    let mut case = Case::of(&groups);
+    let groups = [WorkerGroup("a", 10, 1.0, 0.05, 0.01), WorkerGroup("b", 10, 1.0, 1.0, 1.0)];
+    let mut case = PolicyTestJob::of(&groups);
     case.each(|w| {
         if w.overhead == 1.0 {
             w.speed = None;
@@ -164,7 +164,7 @@ fn workers_without_work_count_as_waiting() {
     let decision = case.decide();
     assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
     // A worker that is busy but has not completed a task is about to be measured.
-    let mut case = Case::of(&groups);
+    let mut case = PolicyTestJob::of(&groups);
     case.each(|w| {
         if w.overhead == 1.0 {
             (w.speed, w.overhead, w.overhead_inter) = (None, 0.5, 0.1);
@@ -178,7 +178,7 @@ fn workers_without_work_count_as_waiting() {
 
 #[test]
 fn growth_is_not_judged_while_a_link_is_suspect() {
-    let mut case = Case::of(&[Group("a", 10, 1.0, 0.1, 0.01), Group("b", 10, 1.0, 0.1, 0.01)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 10, 1.0, 0.1, 0.01), WorkerGroup("b", 10, 1.0, 0.1, 0.01)]);
     let decision = case.decide();
     assert!(asked(&decision) > 0);
     case.obey(&decision, 1.0);
@@ -195,8 +195,8 @@ fn growth_is_not_judged_while_a_link_is_suspect() {
 /// in vain.
 #[test]
 fn the_link_of_a_cluster_in_quarantine_is_measured() {
-    let groups = [Group("a", 10, 1.0, 0.55, 0.01), Group("b", 4, 1.0, 0.95, 0.9)];
-    let mut case = Case::of(&groups);
+    let groups = [WorkerGroup("a", 10, 1.0, 0.55, 0.01), WorkerGroup("b", 4, 1.0, 0.95, 0.9)];
+    let mut case = PolicyTestJob::of(&groups);
     case.uplink("b", 1e5);
     case.each(|w| w.overhead = w.overhead.max(0.8));
     let decision = case.decide();
@@ -204,23 +204,23 @@ fn the_link_of_a_cluster_in_quarantine_is_measured() {
     case.obey(&decision, 1.0);
     case.each(|w| (w.overhead, w.overhead_inter) = (0.3, 0.01));
     // Its free nodes, and the measured bandwidth to them.
-    let offer = |bandwidth, measured_s| Offer {
+    let offer = |bandwidth, measured_s| NodeOffer {
         free: 4,
         bandwidth: Some(bandwidth),
         measured_s,
-        ..Offer::default()
+        ..NodeOffer::default()
     };
     let b = ClusterId::from("b");
     case.snapshot.offers.insert(b.clone(), offer(1e5, None));
     let (mut asked, mut tried) = (Vec::new(), Vec::new());
     for period in 1..=95u32 {
         let decision = case.decide();
-        if decision.actions.contains(&Action::Measure { cluster: b.clone() }) {
+        if decision.actions.contains(&AdaptationAction::Measure { cluster: b.clone() }) {
             asked.push(period);
             case.snapshot.offers.insert(b.clone(), offer(1.1e5, Some(5.0)));
         }
         let requests = decision.actions.iter().filter_map(|a| match a {
-            Action::Request(request) => Some(request),
+            AdaptationAction::Request(request) => Some(request),
             _ => None,
         });
         tried.extend(requests.filter(|r| !r.avoid_clusters.contains(&b)).map(|_| period));
@@ -240,9 +240,9 @@ fn the_link_of_a_cluster_in_quarantine_is_measured() {
 /// same link. Found in the paper's scenario 3 with real nodes.
 #[test]
 fn an_unmeasured_link_is_measured_after_its_removal() {
-    let groups = [Group("a", 10, 1.0, 0.55, 0.01), Group("b", 4, 1.0, 0.95, 0.9)];
+    let groups = [WorkerGroup("a", 10, 1.0, 0.55, 0.01), WorkerGroup("b", 4, 1.0, 0.95, 0.9)];
     let tried = |carries: f64| {
-        let mut case = Case::of(&groups);
+        let mut case = PolicyTestJob::of(&groups);
         case.uplink("a", 1e6);
         case.each(|w| w.overhead = w.overhead.max(0.8));
         let decision = case.decide();
@@ -250,18 +250,18 @@ fn an_unmeasured_link_is_measured_after_its_removal() {
         case.obey(&decision, 1.0);
         case.each(|w| (w.overhead, w.overhead_inter) = (0.1, 0.01));
         let b = ClusterId::from("b");
-        case.snapshot.offers.insert(b.clone(), Offer { free: 4, ..Offer::default() });
+        case.snapshot.offers.insert(b.clone(), NodeOffer { free: 4, ..NodeOffer::default() });
         let (mut explanation, mut tried) = (String::new(), false);
         for _ in 1..=30u32 {
             let decision = case.decide();
-            if decision.actions.contains(&Action::Measure { cluster: b.clone() }) {
+            if decision.actions.contains(&AdaptationAction::Measure { cluster: b.clone() }) {
                 let (bandwidth, measured_s) = (Some(carries), Some(5.0));
-                let offer = Offer { free: 4, bandwidth, measured_s, ..Offer::default() };
+                let offer = NodeOffer { free: 4, bandwidth, measured_s, ..NodeOffer::default() };
                 case.snapshot.offers.insert(b.clone(), offer);
             }
             explanation += &text(&decision);
             tried |= decision.actions.iter().any(
-                |a| matches!(a, Action::Request(request) if !request.avoid_clusters.contains(&b)),
+                |a| matches!(a, AdaptationAction::Request(request) if !request.avoid_clusters.contains(&b)),
             );
         }
         (tried, explanation)
@@ -280,7 +280,7 @@ fn an_unmeasured_link_is_measured_after_its_removal() {
 #[test]
 fn growth_is_not_to_blame_for_a_node_that_became_slow() {
     let grown = || {
-        let mut case = Case::even(4, 0.7);
+        let mut case = PolicyTestJob::even(4, 0.7);
         let decision = case.decide();
         assert!(asked(&decision) > 0, "{}", text(&decision));
         case.obey(&decision, 1.0);
@@ -344,8 +344,8 @@ fn a_job_at_its_maximum_replaces_a_slow_node() {
     for (speed, free, efficiency, goes) in table {
         let waits = 1.0 - efficiency;
         let mut case =
-            Case::of(&[Group("a", 4, 1.0, waits, 0.0), Group("b", 1, speed, waits, 0.0)]);
-        let offer = Offer { free, speed: Some(1.0), ..Offer::default() };
+            PolicyTestJob::of(&[WorkerGroup("a", 4, 1.0, waits, 0.0), WorkerGroup("b", 1, speed, waits, 0.0)]);
+        let offer = NodeOffer { free, speed: Some(1.0), ..NodeOffer::default() };
         case.snapshot.offers.insert("a".into(), offer);
         case.snapshot.max_nodes = Some(5);
         let decision = case.decide();
@@ -362,6 +362,6 @@ fn a_job_at_its_maximum_replaces_a_slow_node() {
         let asks = asks.expect("what is lost is replaced");
         assert_eq!(asked(&asks), 1, "{}", text(&asks));
         // It is requested again if it is as fast as the others.
-        assert!(case.memory.parole.iter().any(|e| e.who == Subject::Node("b0".into())));
+        assert!(case.memory.quarantine.iter().any(|e| e.subject == QuarantineSubject::Node("b0".into())));
     }
 }

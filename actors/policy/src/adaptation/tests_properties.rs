@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 
-use super::model::{World, check};
+use super::model::{PolicyWorld, check};
 use super::*;
 
 fn worker() -> impl Strategy<Value = WorkerStats> {
@@ -70,9 +70,9 @@ fn sound() -> impl Strategy<Value = Vec<(u8, WorkerStats)>> {
 }
 
 /// Parameters without the comparison within a cluster, which a flat list cannot make.
-fn agreed(named: u32, max_speed: Option<f64>) -> Agreed {
-    let settings = Settings { named, nonsense_factor: 1e30, ..Settings::default() };
-    Agreed { max_speed, ..Agreed::of(&Memory::new(&settings), &settings) }
+fn agreed(named: u32, max_speed: Option<f64>) -> SharedParameters {
+    let settings = AdaptationSettings { named, nonsense_factor: 1e30, ..AdaptationSettings::default() };
+    SharedParameters { max_speed, ..SharedParameters::of(&Memory::new(&settings), &settings) }
 }
 
 proptest! {
@@ -82,10 +82,10 @@ proptest! {
     fn the_hierarchy_is_the_flat_formula(workers in sound()) {
         let agreed = agreed(16, None);
         let all: Vec<WorkerStats> = workers.iter().map(|(_, w)| w.clone()).collect();
-        let flat = Overall::of([&ClusterAggregate::of(&all, &agreed)]);
+        let flat = JobAggregate::of([&ClusterAggregate::of(&all, &agreed)]);
         let clusters: Vec<_> =
             named(workers).values().map(|list| ClusterAggregate::of(list, &agreed)).collect();
-        let tree = Overall::of(&clusters);
+        let tree = JobAggregate::of(&clusters);
         prop_assert_eq!(&tree, &flat);
         prop_assert_eq!(
             tree.efficiency().map(f64::to_bits), flat.efficiency().map(f64::to_bits)
@@ -111,8 +111,8 @@ proptest! {
         let flat = ClusterAggregate::of(&all, &agreed);
         let clusters: Vec<_> =
             named(workers).values().map(|list| ClusterAggregate::of(list, &agreed)).collect();
-        let mut tree: Vec<Named> = clusters.iter().flat_map(|c| c.worst.clone()).collect();
-        let bad = |w: &Named| w.own_badness(&agreed.weights, max.unwrap_or(1.0));
+        let mut tree: Vec<RatedWorker> = clusters.iter().flat_map(|c| c.worst.clone()).collect();
+        let bad = |w: &RatedWorker| w.own_badness(&agreed.weights, max.unwrap_or(1.0));
         tree.sort_by(|a, b| bad(b).total_cmp(&bad(a)).then_with(|| a.node.cmp(&b.node)));
         tree.truncate(k as usize);
         prop_assert_eq!(tree, flat.worst);
@@ -123,7 +123,7 @@ proptest! {
     fn aggregates_are_sound_and_survive(
         workers in prop::collection::vec((0u8..2, worker()), 0..24),
     ) {
-        let agreed = Agreed::of(&Memory::default(), &Settings::default());
+        let agreed = SharedParameters::of(&Memory::default(), &AdaptationSettings::default());
         for list in named(workers).values() {
             let aggregate = ClusterAggregate::of(list, &agreed);
             prop_assert!(aggregate.is_sound(), "{aggregate:?}");
@@ -141,7 +141,7 @@ proptest! {
 
 /// One period of a random history.
 #[derive(Clone, Debug)]
-struct Step {
+struct PropertyStep {
     workers: Vec<(u8, WorkerStats)>,
     root: u8,
     requested: u32,
@@ -155,7 +155,7 @@ struct Step {
     ordered: bool,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = PropertyStep> {
     let speed = || prop::option::of(prop_oneof![8 => 1e-2f64..1e6, 1 => any::<f64>()]);
     (
         prop::collection::vec((0u8..4, worker()), 0..24),
@@ -179,7 +179,7 @@ fn step() -> impl Strategy<Value = Step> {
                 spoil,
                 progress,
                 ordered,
-            )| Step {
+            )| PropertyStep {
                 workers,
                 root,
                 requested,
@@ -195,14 +195,14 @@ fn step() -> impl Strategy<Value = Step> {
         )
 }
 
-fn snapshot(step: &Step, period: u64, memory: &Memory, settings: &Settings) -> Snapshot {
+fn snapshot(step: &PropertyStep, period: u64, memory: &Memory, settings: &AdaptationSettings) -> Snapshot {
     let node = |i: u8| -> NodeId { format!("n{i:03}").as_str().into() };
     let cluster = |i: u8| -> ClusterId { format!("c{i}").as_str().into() };
-    let agreed = Agreed::of(memory, settings);
+    let agreed = SharedParameters::of(memory, settings);
     let lists = named(step.workers.clone());
     let at = usize::from(step.root) % step.workers.len().max(1);
     let root =
-        step.workers.get(at).map(|(c, _)| Root { node: node(at as u8), cluster: cluster(*c) });
+        step.workers.get(at).map(|(c, _)| RootNode { node: node(at as u8), cluster: cluster(*c) });
     let mut clusters: BTreeMap<_, _> =
         lists.iter().map(|(id, list)| (id.clone(), ClusterAggregate::of(list, &agreed))).collect();
     let members = lists.iter().map(|(id, list)| (id.clone(), list.len() as u32)).collect();
@@ -215,7 +215,7 @@ fn snapshot(step: &Step, period: u64, memory: &Memory, settings: &Settings) -> S
         }
     }
     let offer = |&(c, free, speed, bandwidth): &(u8, u32, Option<f64>, Option<f64>)| {
-        (cluster(c), Offer { free, speed, bandwidth, ..Offer::default() })
+        (cluster(c), NodeOffer { free, speed, bandwidth, ..NodeOffer::default() })
     };
     Snapshot {
         epoch: Epoch(1),
@@ -248,7 +248,7 @@ fn snapshot(step: &Step, period: u64, memory: &Memory, settings: &Settings) -> S
             })
             .collect(),
         offers: step.offers.iter().map(offer).collect(),
-        progress: step.progress.map(|(done, total)| Progress { done, total: Some(total) }),
+        progress: step.progress.map(|(done, total)| JobProgress { done, total: Some(total) }),
         ordered: step.ordered,
     }
 }
@@ -265,8 +265,8 @@ proptest! {
     fn every_decision_is_sane(
         steps in prop::collection::vec(step(), 1..24), monitor in prop::bool::weighted(0.1),
     ) {
-        let settings = Settings::default();
-        prop_assert_eq!(settings.validate(&Frame::default()), Ok(()));
+        let settings = AdaptationSettings::default();
+        prop_assert_eq!(settings.validate(&JobBounds::default()), Ok(()));
         let mut memory = Memory::new(&settings);
         for (i, step) in steps.iter().enumerate() {
             let mut snapshot = snapshot(step, i as u64 + 1, &memory, &settings);
@@ -277,9 +277,9 @@ proptest! {
             let (decision, next) = decide(&inputs.snapshot, &inputs.memory, &settings);
             check(&inputs, &decision);
             prop_assert!(!monitor || decision.actions.is_empty());
-            let logged = Logged { inputs, decision };
+            let logged = LoggedDecision { inputs, decision };
             let line = serde_json::to_string(&logged).unwrap();
-            let back: Logged = serde_json::from_str(&line).unwrap();
+            let back: LoggedDecision = serde_json::from_str(&line).unwrap();
             prop_assert_eq!(replay([&back]), Ok(1));
             let (_, again) = decide(&back.inputs.snapshot, &back.inputs.memory, &settings);
             prop_assert_eq!(&again, &next);
@@ -290,7 +290,7 @@ proptest! {
             for x in [learned.min_bandwidth, learned.min_speed].into_iter().flatten() {
                 prop_assert!(x.is_finite() && x > 0.0);
             }
-            prop_assert!(next.parole.len() <= MOST_PAROLE);
+            prop_assert!(next.quarantine.len() <= QUARANTINE_MAX);
             prop_assert_eq!(next.tick, i as u64 + 1);
             memory = next;
         }
@@ -335,7 +335,7 @@ proptest! {
                 .zip(sizes)
                 .map(|(name, n)| (*name, 16, if *name == "c0" { n } else { n / 2 }))
                 .collect();
-        let mut world = World::of(&clusters);
+        let mut world = PolicyWorld::of(&clusters);
         (world.max_nodes, world.noise, world.seed) = (max, noise, seed);
         for (pause, blow) in &blows {
             match blow {

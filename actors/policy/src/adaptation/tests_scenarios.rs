@@ -1,22 +1,22 @@
 //! The paper's scenarios 0 to 5, further ones, and histories that must not oscillate, in the toy
 //! grid's closed loop. Numbers in comments are the paper's results.
 
-use super::model::{State, World};
+use super::model::{ToyNodeState, PolicyWorld};
 use super::*;
 
 /// Three clusters with 12 workers each; two more clusters and the rest are free.
-fn paper() -> World {
-    World::of(&[("fs0", 72, 12), ("fs1", 32, 12), ("fs2", 32, 12), ("fs3", 32, 0), ("fs4", 32, 0)])
+fn paper() -> PolicyWorld {
+    PolicyWorld::of(&[("fs0", 72, 12), ("fs1", 32, 12), ("fs2", 32, 12), ("fs3", 32, 0), ("fs4", 32, 0)])
 }
 
 /// Replays the decisions from the log, through JSON lines, and compares every bit.
-fn replays(world: &World) {
+fn replays(world: &PolicyWorld) {
     let lines: Vec<String> = world.log.iter().map(|l| serde_json::to_string(l).unwrap()).collect();
-    let back: Vec<Logged> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let back: Vec<LoggedDecision> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(replay(&back), Ok(world.log.len() as u64));
 }
 
-fn settled(world: &World, nodes: std::ops::RangeInclusive<u32>, seconds: std::ops::Range<f64>) {
+fn settled(world: &PolicyWorld, nodes: std::ops::RangeInclusive<u32>, seconds: std::ops::Range<f64>) {
     let explanation = world.explanation();
     assert!(nodes.contains(&world.members()), "{} nodes\n{explanation}", world.members());
     assert!(seconds.contains(&world.time()), "{} s\n{explanation}", world.time());
@@ -38,7 +38,7 @@ fn scenario_1_too_few_nodes_become_enough() {
     for (start, ratio) in [(8, 2.4), (16, 1.5), (24, 1.15)] {
         let (a, b) = if start == 8 { (8, 0) } else { (start / 2, start / 2) };
         let mut world =
-            World::of(&[("fs0", 12, a), ("fs1", 12, b), ("fs2", 12, 0), ("fs3", 12, 0)]);
+            PolicyWorld::of(&[("fs0", 12, a), ("fs1", 12, b), ("fs2", 12, 0), ("fs3", 12, 0)]);
         let before = world.time();
         world.run(20);
         settled(&world, 35..=40, 90.0..110.0);
@@ -62,7 +62,7 @@ fn scenario_2_overloaded_processors_are_replaced() {
     assert!(world.memory.requirements.min_speed.is_some_and(|speed| speed > 0.1));
     // No healthy node was removed with them.
     let gone =
-        |r: &Reason| matches!(r, Reason::Goes { node, .. } if !node.as_str().starts_with("fs1"));
+        |r: &Reason| matches!(r, Reason::NodeRemoved { node, .. } if !node.as_str().starts_with("fs1"));
     assert!(!world.said(gone), "{}", world.explanation());
 }
 
@@ -74,7 +74,7 @@ fn scenario_3_a_badly_connected_cluster_is_replaced() {
     assert!(world.time() > 170.0);
     let decision = world.step().clone();
     assert!(
-        matches!(&decision.actions[..], [Action::RemoveCluster { cluster, .. }]
+        matches!(&decision.actions[..], [AdaptationAction::RemoveCluster { cluster, .. }]
             if cluster.as_str() == "fs2"),
         "{decision:?}"
     );
@@ -139,7 +139,7 @@ fn scenario_5_where_efficiency_stays_in_the_band() {
     let decision = world.step().clone();
     let efficiency = decision.efficiency.unwrap();
     assert!(efficiency > 0.3 && efficiency < 0.5, "{efficiency}");
-    assert!(matches!(&decision.actions[..], [Action::Request(r)] if r.count == 12), "{decision:?}");
+    assert!(matches!(&decision.actions[..], [AdaptationAction::Request(r)] if r.count == 12), "{decision:?}");
     let mut off = paper();
     off.settings.refill = false;
     off.run(4);
@@ -163,41 +163,41 @@ fn the_node_set_follows_the_applications_parallelism() {
     settled(&world, 34..=45, 85.0..110.0);
     assert!(narrow * 3 <= wide);
     assert_eq!(world.turns(), 1, "{}", world.explanation());
-    assert!(world.memory.parole.is_empty(), "all nodes were healthy\n{}", world.explanation());
+    assert!(world.memory.quarantine.is_empty(), "all nodes were healthy\n{}", world.explanation());
     assert!(!world.said(|r| matches!(r, Reason::LinkBad { .. })), "{}", world.explanation());
 }
 
 #[test]
 fn too_many_nodes_go_without_blame() {
-    let mut world = World::of(&[("fs0", 40, 40), ("fs1", 40, 40), ("fs2", 40, 40), ("fs3", 32, 0)]);
+    let mut world = PolicyWorld::of(&[("fs0", 40, 40), ("fs1", 40, 40), ("fs2", 40, 40), ("fs3", 32, 0)]);
     world.run(20);
     settled(&world, 30..=75, 60.0..110.0);
-    assert!(world.memory.parole.is_empty() && world.memory.requirements == Requirements::default());
+    assert!(world.memory.quarantine.is_empty() && world.memory.requirements == Requirements::default());
     assert!(world.members_of("fs0") > 0, "the root's cluster stays\n{}", world.explanation());
 }
 
 #[test]
 fn a_loaded_cluster_is_replaced_and_returns_after_the_load() {
     // A grid without spare nodes, 12 of them with an external load.
-    let mut world = World::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12)]);
+    let mut world = PolicyWorld::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12)]);
     world.run(3).load("fs1", 10.0);
     world.run(10);
     assert_eq!(world.members_of("fs1"), 0, "{}", world.explanation());
     world.load("fs1", 1.0);
     world.run(12);
     settled(&world, 36..=36, 90.0..110.0);
-    let better = |r: &Reason| matches!(r, Reason::Released { why: Release::Better, .. });
+    let better = |r: &Reason| matches!(r, Reason::QuarantineEnded { why: QuarantineEndReason::Better, .. });
     assert!(world.said(better), "{}", world.explanation());
 }
 
 #[test]
 fn a_loaded_cluster_is_retried_at_growing_intervals() {
-    let mut world = World::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12)]);
+    let mut world = PolicyWorld::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12)]);
     world.blind = true; // only the ends of their terms bring them back
     world.run(3).load("fs1", 10.0);
     world.run(300);
     let removals = world.log.iter().filter(|l| {
-        l.decision.actions.iter().any(|a| matches!(a, Action::Remove { cause: Cause::Slow, .. }))
+        l.decision.actions.iter().any(|a| matches!(a, AdaptationAction::Remove { cause: RemovalCause::Slow, .. }))
     });
     // Terms of 30, 60, 120 and 240 periods.
     let removals = removals.count();
@@ -206,7 +206,7 @@ fn a_loaded_cluster_is_retried_at_growing_intervals() {
 
 #[test]
 fn the_job_grows_into_capacity_that_appears() {
-    let mut world = World::of(&[("fs0", 12, 12), ("fs1", 12, 0), ("fs2", 12, 0)]);
+    let mut world = PolicyWorld::of(&[("fs0", 12, 12), ("fs1", 12, 0), ("fs2", 12, 0)]);
     for cluster in ["fs1", "fs2"] {
         world.cluster(cluster).for_each(|(_, node)| node.free = false);
     }
@@ -222,7 +222,7 @@ fn the_job_grows_into_capacity_that_appears() {
 
 #[test]
 fn a_link_that_recovers_is_used_again() {
-    let mut world = World::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12)]);
+    let mut world = PolicyWorld::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12)]);
     world.uplinks.insert("fs2".into(), 100e3);
     world.run(8);
     assert_eq!(world.members_of("fs2"), 0, "{}", world.explanation());
@@ -238,13 +238,13 @@ fn the_roots_cluster_goes_after_the_root() {
     world.uplinks.insert("fs0".into(), 100e3);
     let first = world.step().clone();
     assert!(
-        matches!(&first.actions[..], [Action::MoveRoot { from, cluster, .. }]
+        matches!(&first.actions[..], [AdaptationAction::MoveRoot { from, cluster, .. }]
             if from.as_str() == "fs0-00" && cluster.as_str() != "fs0"),
         "{first:?}"
     );
     let second = world.step().clone();
     assert!(
-        matches!(&second.actions[..], [Action::RemoveCluster { cluster, .. }]
+        matches!(&second.actions[..], [AdaptationAction::RemoveCluster { cluster, .. }]
             if cluster.as_str() == "fs0"),
         "{second:?}"
     );
@@ -259,7 +259,7 @@ fn a_slow_root_moves_and_its_node_goes_later() {
     world.run(2);
     // The slow nodes are enough to matter; the root's node is one of them.
     let mut slow = 0;
-    for (_, node) in world.cluster("fs0").filter(|(_, n)| matches!(n.state, State::Member { .. })) {
+    for (_, node) in world.cluster("fs0").filter(|(_, n)| matches!(n.state, ToyNodeState::Member { .. })) {
         node.load = 20.0;
         slow += 1;
     }
@@ -268,14 +268,14 @@ fn a_slow_root_moves_and_its_node_goes_later() {
     settled(&world, 35..=40, 90.0..110.0);
     assert_ne!(world.root.as_str(), "fs0-00");
     assert_eq!(world.members_of("fs0"), 0, "{}", world.explanation());
-    assert!(world.said(|r| matches!(r, Reason::GoesLater { .. })), "{}", world.explanation());
+    assert!(world.said(|r| matches!(r, Reason::NodeRemovedLater { .. })), "{}", world.explanation());
 }
 
 #[test]
 fn a_single_fast_node_does_not_displace_the_others() {
     // By the formula, each node next to one ten times as fast counts as a tenth, and efficiency is
     // 0.1. Removing half of the others loses their work, so it is undone and not repeated at once.
-    let mut world = World::of(&[("fs0", 21, 21)]);
+    let mut world = PolicyWorld::of(&[("fs0", 21, 21)]);
     world.serial = 0.5;
     world.nodes.get_mut(&"fs0-20".into()).unwrap().speed = 10.0;
     world.run(30);
@@ -295,21 +295,21 @@ fn monitoring_withholds_actions_and_reports_them() {
     assert!(world.log.iter().all(|l| l.decision.actions.is_empty()));
     let last = &world.log.last().unwrap().decision;
     assert!(last.flags.contains(&Flag::MonitorOnly));
-    assert!(matches!(&last.withheld[..], [Action::Remove { nodes, .. }] if nodes.len() == 12));
-    assert!(world.memory.parole.is_empty() && world.memory.trial.is_none());
+    assert!(matches!(&last.withheld[..], [AdaptationAction::Remove { nodes, .. }] if nodes.len() == 12));
+    assert!(world.memory.quarantine.is_empty() && world.memory.trial.is_none());
     replays(&world);
 }
 
 #[test]
 fn a_successor_does_not_add_removed_nodes() {
-    let mut world = World::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12), ("fs3", 6, 0)]);
+    let mut world = PolicyWorld::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12), ("fs3", 6, 0)]);
     world.uplinks.insert("fs2".into(), 100e3);
     world.run(2);
     // The coordinator is lost; two copies of its memory are found, one of them a period older.
     let old = world.log.last().unwrap().inputs.memory.clone();
     world.memory = Memory::newest(old, world.memory.clone());
     (world.epoch.0, world.period) = (2, 0);
-    world.cluster("fs2").for_each(|(_, n)| assert!(!matches!(n.state, State::Member { .. })));
+    world.cluster("fs2").for_each(|(_, n)| assert!(!matches!(n.state, ToyNodeState::Member { .. })));
     world.run(12);
     assert_eq!(world.members_of("fs2"), 0, "{}", world.explanation());
     assert_eq!(world.members(), 30);
@@ -331,7 +331,7 @@ fn decisions_are_explained_in_sentences() {
     let mut world = paper();
     world.run(2).load("fs1", 10.0);
     world.run(10);
-    let explanation = tell(&world.log, None).join("\n");
+    let explanation = explain(&world.log, None).join("\n");
     for part in [
         "removed fs1-00, fs1-01",
         "node fs1-00 of cluster fs1 is removed: it is slow (badness 2",
@@ -342,12 +342,12 @@ fn decisions_are_explained_in_sentences() {
     ] {
         assert!(explanation.contains(part), "{part} is not in\n{explanation}");
     }
-    let of_node = tell_node(&world.log, &"fs1-03".into(), Some(&"fs1".into()));
+    let of_node = explain_node(&world.log, &"fs1-03".into(), Some(&"fs1".into()));
     assert!(
         of_node.iter().any(|line| line.contains("fs1-03 of cluster fs1 is removed")),
         "{of_node:?}"
     );
-    let at = tell(&world.log, Some(200.0)).join("\n");
+    let at = explain(&world.log, Some(200.0)).join("\n");
     assert!(at.starts_with("180.0 s, period 1: changed nothing"), "{at}");
     assert!(at.contains("the number of nodes is right"), "{at}");
 }

@@ -16,7 +16,7 @@ fn the_jobs_bounds_are_mended_at_once() {
         (10, 0, 1, Some(10), 0, 0),
         (12, 0, 1, Some(4), 0, 8), // more than half: the maximum requires it
     ] {
-        let mut case = Case::even(n, 0.4);
+        let mut case = PolicyTestJob::even(n, 0.4);
         case.memory.cool_until = 1000;
         (case.snapshot.min_nodes, case.snapshot.max_nodes) = (min, max);
         case.snapshot.requested = requested;
@@ -25,7 +25,7 @@ fn the_jobs_bounds_are_mended_at_once() {
         assert_eq!(got, (up, down), "{n} {requested} {min} {max:?}\n{}", text(&decision));
     }
     // Growth stops at the maximum.
-    let mut case = Case::even(10, 0.9);
+    let mut case = PolicyTestJob::even(10, 0.9);
     case.snapshot.max_nodes = Some(13);
     assert_eq!(asked(&case.decide()), 3);
     case.snapshot.requested = 3;
@@ -34,7 +34,7 @@ fn the_jobs_bounds_are_mended_at_once() {
 
 #[test]
 fn a_minimum_is_requested_before_any_measurement() {
-    let mut case = Case::even(4, 0.4);
+    let mut case = PolicyTestJob::even(4, 0.4);
     case.each(|w| w.joined = 0);
     case.snapshot.min_nodes = 6;
     let decision = case.decide();
@@ -50,7 +50,7 @@ fn a_minimum_is_requested_before_any_measurement() {
 
 #[test]
 fn terms_end_early_after_a_better_measurement() {
-    let mut case = Case::of(&[Group("a", 12, 1.0, 0.75, 0.0), Group("b", 4, 0.1, 0.75, 0.0)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 12, 1.0, 0.75, 0.0), WorkerGroup("b", 4, 0.1, 0.75, 0.0)]);
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision).len(), 4);
     case.obey(&decision, 1.0).each(|w| w.overhead = 0.4);
@@ -62,7 +62,7 @@ fn terms_end_early_after_a_better_measurement() {
         let mut case = case.clone();
         if let Some(speed) = speed {
             let nodes = [("b0".into(), speed)].into();
-            let offer = Offer { free: 4, nodes, ..Offer::default() };
+            let offer = NodeOffer { free: 4, nodes, ..NodeOffer::default() };
             case.snapshot.offers.insert("b".into(), offer);
         }
         case.memory.clock_s += 10.0 * f64::from(later);
@@ -77,10 +77,10 @@ fn terms_end_early_after_a_better_measurement() {
 
 #[test]
 fn a_cluster_in_quarantine_may_be_retried_and_relaxes_requirements() {
-    let mut case = Case::of(&[
-        Group("a", 8, 1.0, 0.8, 0.05),
-        Group("b", 8, 1.0, 0.8, 0.05),
-        Group("c", 8, 1.0, 0.9, 0.6),
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 8, 1.0, 0.8, 0.05),
+        WorkerGroup("b", 8, 1.0, 0.8, 0.05),
+        WorkerGroup("c", 8, 1.0, 0.9, 0.6),
     ]);
     case.uplink("a", 1e7).uplink("b", 1e7).uplink("c", 1e5);
     let decision = case.decide();
@@ -88,10 +88,10 @@ fn a_cluster_in_quarantine_may_be_retried_and_relaxes_requirements() {
     case.memory.clock_s += 300.0;
     (0..2).for_each(|_| assert!(case.decide().actions.is_empty()));
     let decision = case.decide();
-    let Request { waive, avoid_clusters, min_bandwidth, .. } = request(&decision);
+    let SchedulerRequest { waive, avoid_clusters, min_bandwidth, .. } = request(&decision);
     assert!(waive.contains(&"c".into()) && avoid_clusters.is_empty() && min_bandwidth.is_some());
     // The cluster is back, performs well, and its link is unchanged: so that bandwidth suffices.
-    let back = Case::of(&[Group("c", 4, 1.0, 0.4, 0.05)]);
+    let back = PolicyTestJob::of(&[WorkerGroup("c", 4, 1.0, 0.4, 0.05)]);
     case.workers.extend(back.workers);
     let decision = case.decide();
     assert!(says(&decision, "least bandwidth went from 110.0 KB/s to 100.0 KB/s, by cluster c"));
@@ -101,7 +101,7 @@ fn a_cluster_in_quarantine_may_be_retried_and_relaxes_requirements() {
 #[test]
 fn a_removal_that_did_harm_is_unlearned() {
     // Slow, but not idle: they do half of the work.
-    let mut case = Case::of(&[Group("a", 12, 1.0, 0.8, 0.0), Group("b", 12, 0.25, 0.2, 0.0)]);
+    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 12, 1.0, 0.8, 0.0), WorkerGroup("b", 12, 0.25, 0.2, 0.0)]);
     let before = case.memory.weights;
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision).len(), 12, "{}", text(&decision));
@@ -110,7 +110,7 @@ fn a_removal_that_did_harm_is_unlearned() {
     (0..2).for_each(|_| assert!(case.decide().actions.is_empty()));
     let decision = case.decide();
     assert!(says(&decision, "removing bad nodes did not help"), "{}", text(&decision));
-    assert!(case.memory.parole.is_empty());
+    assert!(case.memory.quarantine.is_empty());
     assert_eq!(case.memory.requirements, Requirements::default());
     assert_eq!(case.memory.weights.alpha, before.alpha / 1.25);
     assert_eq!(asked(&decision), 12);
@@ -119,9 +119,9 @@ fn a_removal_that_did_harm_is_unlearned() {
 
 #[test]
 fn weights_stay_within_bounds() {
-    let settings = Settings::default();
+    let settings = AdaptationSettings::default();
     for helped in [true, false] {
-        let mut case = Case::even(4, 0.4);
+        let mut case = PolicyTestJob::even(4, 0.4);
         for i in 0..50u64 {
             case.memory.trial = Some(Trial {
                 aim: Aim::Cure,
@@ -148,7 +148,7 @@ fn weights_stay_within_bounds() {
 
 #[test]
 fn growth_that_did_not_help_is_not_repeated_until_conditions_change() {
-    let mut case = Case::even(10, 0.55);
+    let mut case = PolicyTestJob::even(10, 0.55);
     let decision = case.decide();
     assert_eq!(asked(&decision), 3);
     case.obey(&decision, 1.0).each(|w| w.overhead = 1.0 - 0.42); // 13 nodes do what 10 did
@@ -166,7 +166,7 @@ fn growth_that_did_not_help_is_not_repeated_until_conditions_change() {
 fn growth_that_did_harm_is_undone() {
     // Efficiency with 13 nodes after 0.55 with 10 -> removed.
     for (efficiency, gone) in [(0.35, 3), (0.41, 0), (0.48, 0)] {
-        let mut case = Case::even(10, 0.55);
+        let mut case = PolicyTestJob::even(10, 0.55);
         let decision = case.decide();
         assert_eq!(asked(&decision), 3);
         case.obey(&decision, 1.0).each(|w| w.overhead = 1.0 - efficiency);
@@ -181,8 +181,8 @@ fn growth_that_did_harm_is_undone() {
 #[test]
 fn migration_is_worth_it_or_not() {
     // free, their speed, elapsed, progress, maximum -> asked for
-    type Row = (u32, Option<f64>, f64, Option<Progress>, Option<u32>, u32);
-    let at = |done, total| Some(Progress { done, total });
+    type Row = (u32, Option<f64>, f64, Option<JobProgress>, Option<u32>, u32);
+    let at = |done, total| Some(JobProgress { done, total });
     let table: [Row; 9] = [
         (4, Some(1.0), 1000.0, None, None, 4),
         (20, Some(1.0), 1000.0, None, None, 4), // only the slow ones
@@ -195,8 +195,8 @@ fn migration_is_worth_it_or_not() {
         (4, Some(1.0), 1000.0, None, Some(14), 2),
     ];
     for (free, speed, elapsed_s, progress, max, up) in table {
-        let mut case = Case::of(&[Group("a", 8, 1.0, 0.45, 0.0), Group("b", 4, 0.2, 0.45, 0.0)]);
-        let offer = Offer { free, speed, ..Offer::default() };
+        let mut case = PolicyTestJob::of(&[WorkerGroup("a", 8, 1.0, 0.45, 0.0), WorkerGroup("b", 4, 0.2, 0.45, 0.0)]);
+        let offer = NodeOffer { free, speed, ..NodeOffer::default() };
         case.snapshot.offers.insert("c".into(), offer);
         (case.snapshot.elapsed_s, case.snapshot.progress) = (elapsed_s, progress);
         case.snapshot.max_nodes = max;
@@ -228,7 +228,7 @@ fn migration_is_worth_it_or_not() {
 #[test]
 fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
     let case = |a: f64, b: f64| {
-        let mut case = Case::of(&[Group("a", 6, 1.0, 1.0, 0.4), Group("b", 6, 0.5, 1.0, 0.0)]);
+        let mut case = PolicyTestJob::of(&[WorkerGroup("a", 6, 1.0, 1.0, 0.4), WorkerGroup("b", 6, 0.5, 1.0, 0.0)]);
         case.uplink("a", a).uplink("b", b);
         case
     };
@@ -250,10 +250,10 @@ fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
 #[test]
 fn waiting_for_a_straggler_is_no_bad_link() {
     for (speed, goes) in [(0.05, "s0"), (0.9, "b")] {
-        let mut case = Case::of(&[
-            Group("a", 3, 1.0, 0.7, 0.0),
-            Group("s", 1, speed, 0.7, 0.0),
-            Group("b", 1, 1.0, 0.85, 0.65),
+        let mut case = PolicyTestJob::of(&[
+            WorkerGroup("a", 3, 1.0, 0.7, 0.0),
+            WorkerGroup("s", 1, speed, 0.7, 0.0),
+            WorkerGroup("b", 1, 1.0, 0.85, 0.65),
         ]);
         let mut gone = Vec::new();
         for _ in 0..3 {
@@ -265,9 +265,9 @@ fn waiting_for_a_straggler_is_no_bad_link() {
                 "{}",
                 text(&decision)
             );
-            gone.extend(decision.actions.iter().filter_map(|action| match action {
-                Action::Remove { nodes, .. } => Some(nodes[0].to_string()),
-                Action::RemoveCluster { cluster, .. } => Some(cluster.to_string()),
+            gone.extend(decision.actions.iter().filter_map(|action| match describe_action {
+                AdaptationAction::Remove { nodes, .. } => Some(nodes[0].to_string()),
+                AdaptationAction::RemoveCluster { cluster, .. } => Some(cluster.to_string()),
                 _ => None,
             }));
         }
@@ -279,9 +279,9 @@ fn waiting_for_a_straggler_is_no_bad_link() {
 #[test]
 fn speeds_of_free_nodes_are_reduced_by_their_link() {
     for (cluster, speed, up) in [("b", 1.2, 0), ("b", 3.0, 4), ("c", 1.2, 0), ("a", 1.2, 4)] {
-        let mut case = Case::of(&[Group("a", 8, 1.0, 0.55, 0.0), Group("b", 4, 1.0, 0.7, 0.4)]);
+        let mut case = PolicyTestJob::of(&[WorkerGroup("a", 8, 1.0, 0.55, 0.0), WorkerGroup("b", 4, 1.0, 0.7, 0.4)]);
         case.snapshot.elapsed_s = 1000.0;
-        let offer = Offer { free: 4, speed: Some(speed), ..Offer::default() };
+        let offer = NodeOffer { free: 4, speed: Some(speed), ..NodeOffer::default() };
         case.snapshot.offers.insert(cluster.into(), offer);
         let decision = case.decide();
         assert_eq!(asked(&decision), up, "{cluster} {speed}\n{}", text(&decision));
@@ -290,7 +290,7 @@ fn speeds_of_free_nodes_are_reduced_by_their_link() {
 
 #[test]
 fn implausible_reports_are_clamped_flagged_and_ignored() {
-    let settings = Settings::default();
+    let settings = AdaptationSettings::default();
     let sane = WorkerStats {
         node: "a1".into(),
         speed: Some(1.0),
@@ -316,7 +316,7 @@ fn implausible_reports_are_clamped_flagged_and_ignored() {
         (|w| w.speed_error = -1.0, Some(Field::SpeedError)),
     ];
     for (i, (spoil, field)) in table.into_iter().enumerate() {
-        let mut history = History::default();
+        let mut history = WorkerHistory::default();
         assert_eq!(history.report(sane.clone(), &settings), None);
         assert_eq!(history.close_period(1).unwrap().age, 0);
         let mut report = sane.clone();
@@ -333,7 +333,7 @@ fn implausible_reports_are_clamped_flagged_and_ignored() {
     }
     // It may report implausible values for ever: once its last valid report is too old, it does not
     // count.
-    let mut history = History::default();
+    let mut history = WorkerHistory::default();
     history.report(sane.clone(), &settings);
     let lie = WorkerStats { speed: Some(1e9), ..sane.clone() };
     for age in 0..6 {
@@ -347,7 +347,7 @@ fn implausible_reports_are_clamped_flagged_and_ignored() {
     history.report(sane.clone(), &settings);
     assert_eq!(history.close_period(1).unwrap().speed, Some(200.0));
     // A node that stood still and resumes is no implausible jump.
-    let mut history = History::default();
+    let mut history = WorkerHistory::default();
     for speed in [1.0, 0.001, 1.0] {
         let report = WorkerStats { speed: Some(speed), ..sane.clone() };
         assert_eq!(history.report(report, &settings), None);
@@ -356,7 +356,7 @@ fn implausible_reports_are_clamped_flagged_and_ignored() {
 
 #[test]
 fn a_false_report_does_not_change_a_decision() {
-    let honest = Case::even(12, 0.4).decide();
+    let honest = PolicyTestJob::even(12, 0.4).decide();
     let lies: [fn(&mut WorkerStats); 4] = [
         |w| w.speed = Some(1e6), // a first report beyond the others of its cluster
         |w| w.speed = Some(-1.0),
@@ -364,7 +364,7 @@ fn a_false_report_does_not_change_a_decision() {
         |w| w.overhead = 7.0,
     ];
     for lie in lies {
-        let mut case = Case::even(12, 0.4);
+        let mut case = PolicyTestJob::even(12, 0.4);
         lie(case.worker("b2"));
         let decision = case.decide();
         assert_eq!(decision.actions, honest.actions);
@@ -382,7 +382,7 @@ fn a_false_report_does_not_change_a_decision() {
         |c| c.worst[0].inter = 3.0,
     ];
     for spoil in spoil {
-        let mut case = Case::even(12, 0.4);
+        let mut case = PolicyTestJob::even(12, 0.4);
         case.snapshot.members = [("a".into(), 6), ("b".into(), 6)].into();
         case.decide();
         case.aggregate();
@@ -393,7 +393,7 @@ fn a_false_report_does_not_change_a_decision() {
         assert!((decision.efficiency.unwrap() - 0.4).abs() < 1e-12);
     }
     // If all are a thousand times as fast, the application's unit has changed.
-    let mut case = Case::even(12, 0.4);
+    let mut case = PolicyTestJob::even(12, 0.4);
     case.decide();
     case.each(|w| w.speed = w.speed.map(|s| 1000.0 * s));
     let decision = case.decide();
@@ -402,11 +402,11 @@ fn a_false_report_does_not_change_a_decision() {
 
 #[test]
 fn a_request_prefers_near_clusters_in_use() {
-    let mut case = Case::of(&[
-        Group("a", 4, 1.0, 0.2, 0.0),
-        Group("b", 4, 1.0, 0.2, 0.0),
-        Group("c", 4, 1.0, 0.2, 0.0),
-        Group("d", 4, 1.0, 0.2, 0.0),
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 4, 1.0, 0.2, 0.0),
+        WorkerGroup("b", 4, 1.0, 0.2, 0.0),
+        WorkerGroup("c", 4, 1.0, 0.2, 0.0),
+        WorkerGroup("d", 4, 1.0, 0.2, 0.0),
     ]);
     for (to, rtt_s, bandwidth) in [("b", 0.04, 1e6), ("c", 0.01, 1e6), ("d", 0.04, 1e7)] {
         case.snapshot.links.push(LinkEstimate {
@@ -424,10 +424,10 @@ fn a_request_prefers_near_clusters_in_use() {
 
 #[test]
 fn a_static_run_decides_nothing() {
-    let mut case = Case::even(20, 0.9);
+    let mut case = PolicyTestJob::even(20, 0.9);
     case.snapshot.mode = Mode::Static;
     let decision = case.decide();
-    assert_eq!(decision.why, [Reason::Static]);
+    assert_eq!(decision.reasons, [Reason::Static]);
     assert!(decision.actions.is_empty() && decision.withheld.is_empty());
 }
 
@@ -435,8 +435,8 @@ fn a_static_run_decides_nothing() {
 /// an aggregate one way, the memory the other.
 #[test]
 fn traffic_of_a_period_is_small() {
-    let groups = ["cluster-a", "cluster-b", "cluster-c"].map(|c| Group(c, 4, 0.123, 0.456, 0.0789));
-    let mut case = Case::of(&groups);
+    let groups = ["cluster-a", "cluster-b", "cluster-c"].map(|c| WorkerGroup(c, 4, 0.123, 0.456, 0.0789));
+    let mut case = PolicyTestJob::of(&groups);
     case.each(|w| w.speed = w.speed.map(|s| s * f64::from(w.joined)));
     case.decide();
     let aggregate = rmp_serde::to_vec_named(&case.snapshot.clusters[&"cluster-b".into()]).unwrap();

@@ -9,19 +9,19 @@ use super::*;
 /// C21: a decision never both grows and shrinks; outstanding requests are withdrawn first.
 #[test]
 fn trap_21_never_both() {
-    let mut case = Case::even(20, 0.2);
+    let mut case = PolicyTestJob::even(20, 0.2);
     case.snapshot.requested = 7;
     let decision = case.decide_patiently();
     assert!(matches!(
         &decision.actions[..],
-        [Action::Withdraw { count: 7 }, Action::Remove { .. }]
+        [AdaptationAction::Withdraw { count: 7 }, AdaptationAction::Remove { .. }]
     ));
     // Within the band, requests under way are not needed.
-    let mut case = Case::even(20, 0.45);
+    let mut case = PolicyTestJob::even(20, 0.45);
     case.snapshot.requested = 3;
     let decision = case.decide();
     assert!(
-        matches!(&decision.actions[..], [Action::Withdraw { count: 3 }]),
+        matches!(&decision.actions[..], [AdaptationAction::Withdraw { count: 3 }]),
         "{}",
         text(&decision)
     );
@@ -30,7 +30,7 @@ fn trap_21_never_both() {
 /// C22: nodes are removed by badness, not by idleness.
 #[test]
 fn trap_22_idle_is_not_bad() {
-    let mut case = Case::even(8, 0.25);
+    let mut case = PolicyTestJob::even(8, 0.25);
     case.worker("b3").overhead = 1.0; // no work in this period
     case.worker("b1").overhead_inter = 0.03;
     case.worker("b2").overhead_inter = 0.02;
@@ -45,7 +45,7 @@ fn traps_23_and_29_plans_are_compared_with_the_scheduler() {
     for (requested, joining, up) in
         [(0, 0, 10), (10, 0, 0), (4, 0, 6), (0, 4, 6), (6, 4, 0), (50, 0, 0)]
     {
-        let mut case = Case::even(20, 0.6);
+        let mut case = PolicyTestJob::even(20, 0.6);
         case.snapshot.requested = requested;
         let like = case.worker("a0").clone();
         for i in 0..joining {
@@ -57,11 +57,11 @@ fn traps_23_and_29_plans_are_compared_with_the_scheduler() {
         assert_eq!(asked(&decision), up, "{requested} {joining}\n{}", text(&decision));
     }
     // Each lost request is repeated after the cool-down.
-    let mut case = Case::even(20, 0.6);
+    let mut case = PolicyTestJob::even(20, 0.6);
     let asks: Vec<u32> = (0..7).map(|_| asked(&case.decide())).collect();
     assert_eq!(asks, [10, 0, 0, 10, 0, 0, 10]);
     // An unmet request is withdrawn after a while, then made from current knowledge.
-    let mut case = Case::even(20, 0.6);
+    let mut case = PolicyTestJob::even(20, 0.6);
     case.decide();
     case.snapshot.requested = 10;
     let mut withdrawn = 0;
@@ -81,7 +81,7 @@ fn traps_23_and_29_plans_are_compared_with_the_scheduler() {
 /// C24: a coordinator of an older epoch decides nothing, and no period is decided twice.
 #[test]
 fn trap_24_epochs_fence() {
-    let mut case = Case::even(20, 0.6);
+    let mut case = PolicyTestJob::even(20, 0.6);
     case.decide();
     let memory = case.memory.clone();
     for (epoch, period, word) in [(0, 500, "the coordinator of epoch 0"), (1, 100, "period 100")] {
@@ -99,10 +99,10 @@ fn trap_24_epochs_fence() {
 /// C25: a leaving node is no target, neither of the root nor of a request.
 #[test]
 fn trap_25_leaving_nodes_are_no_targets() {
-    let mut case = Case::even(6, 0.8);
+    let mut case = PolicyTestJob::even(6, 0.8);
     case.snapshot.leaving.extend(["a0".into(), "b0".into()]);
     let decision = case.decide();
-    assert!(matches!(&decision.actions[0], Action::MoveRoot { to, .. } if to.as_str() == "b1"));
+    assert!(matches!(&decision.actions[0], AdaptationAction::MoveRoot { to, .. } if to.as_str() == "b1"));
     let avoid = &request(&decision).avoid_nodes;
     assert!(avoid.contains(&"a0".into()) && avoid.contains(&"b0".into()));
 }
@@ -113,8 +113,8 @@ fn trap_27_the_tail_is_left_alone() {
     for (done, total, left_alone) in
         [(99, Some(100), true), (98, Some(100), false), (50, Some(100), false), (99, None, false)]
     {
-        let mut case = Case::even(20, 0.1);
-        case.snapshot.progress = Some(Progress { done, total });
+        let mut case = PolicyTestJob::even(20, 0.1);
+        case.snapshot.progress = Some(JobProgress { done, total });
         case.snapshot.elapsed_s = 1485.0;
         let decision = case.decide_patiently();
         assert_eq!(removed(&decision).is_empty(), left_alone, "{done} of {total:?}");
@@ -126,11 +126,11 @@ fn trap_27_the_tail_is_left_alone() {
 /// not.
 #[test]
 fn trap_28_a_planned_leave_is_no_crash() {
-    let mut case = Case::even(20, 0.4);
+    let mut case = PolicyTestJob::even(20, 0.4);
     case.snapshot.leaving.insert("b9".into());
     case.snapshot.crashes = vec![Crash { node: "b9".into(), cluster: "b".into() }];
     let decision = case.decide();
-    assert!(!says(&decision, "crashed") && case.memory.parole.is_empty());
+    assert!(!says(&decision, "crashed") && case.memory.quarantine.is_empty());
     for terms in [0, 1] {
         let mut case = case.clone();
         case.snapshot.leaving.clear();
@@ -150,7 +150,7 @@ fn trap_28_a_planned_leave_is_no_crash() {
 /// loss.
 #[test]
 fn changes_by_the_scheduler_are_no_actions_of_the_policy() {
-    let mut case = Case::even(20, 0.8);
+    let mut case = PolicyTestJob::even(20, 0.8);
     let tries = (0..8).any(|_| {
         case.decide();
         case.memory.trial.is_some()
@@ -170,7 +170,7 @@ fn changes_by_the_scheduler_are_no_actions_of_the_policy() {
 /// node that never leaves does not block removals for ever.
 #[test]
 fn leaving_nodes_delay_removals_for_a_limited_time() {
-    let mut case = Case::even(20, 0.15);
+    let mut case = PolicyTestJob::even(20, 0.15);
     case.snapshot.leaving.extend(["b8".into(), "b9".into()]);
     let patient = (60.0 / case.snapshot.period_s).ceil() as u32;
     for _ in 0..patient {
@@ -184,7 +184,7 @@ fn leaving_nodes_delay_removals_for_a_limited_time() {
     let gone = (0..10).any(|_| !removed(&case.decide()).is_empty());
     assert!(gone, "they do not hold it up for ever");
     // The nodes are gone: the band applies again.
-    let mut case = Case::even(20, 0.15);
+    let mut case = PolicyTestJob::even(20, 0.15);
     case.snapshot.leaving.insert("b9".into());
     case.decide();
     case.snapshot.leaving.clear();
@@ -196,18 +196,18 @@ fn leaving_nodes_delay_removals_for_a_limited_time() {
 /// executor. C34: one bad node does not make its cluster bad.
 #[test]
 fn trap_34_one_bad_node_does_not_remove_its_cluster() {
-    let mut case = Case::of(&[
-        Group("a", 8, 1.0, 0.75, 0.02),
-        Group("b", 7, 1.0, 0.75, 0.02),
-        Group("b", 1, 1.0, 0.95, 0.9),
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 8, 1.0, 0.75, 0.02),
+        WorkerGroup("b", 7, 1.0, 0.75, 0.02),
+        WorkerGroup("b", 1, 1.0, 0.95, 0.9),
     ]);
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["b7"], "{}", text(&decision));
     // Of several clusters that wait for one bad link, only the one behind it is removed.
-    let mut case = Case::of(&[
-        Group("a", 8, 1.0, 0.85, 0.3),
-        Group("b", 8, 1.0, 0.85, 0.3),
-        Group("c", 8, 1.0, 0.9, 0.8),
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 8, 1.0, 0.85, 0.3),
+        WorkerGroup("b", 8, 1.0, 0.85, 0.3),
+        WorkerGroup("c", 8, 1.0, 0.9, 0.8),
     ]);
     assert_eq!(cluster_removed(&case.decide()), Some("c"));
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_base::id::{ClusterId, NodeId};
 
-use super::aggregate::{ClusterAggregate, Named, Overall, believed};
-use super::decision::{Action, Flag, Prediction, Request};
-use super::memory::{Aim, Measured, Memory, Parole, Subject, Term, Trial};
-use super::reason::{Reason, RootWhy};
-use super::settings::Settings;
+use super::aggregate::{ClusterAggregate, RatedWorker, JobAggregate, believed};
+use super::decision::{AdaptationAction, Flag, Prediction, SchedulerRequest};
+use super::memory::{Aim, Measured, Memory, QuarantineEntry, QuarantineSubject, Term, Trial};
+use super::reason::{Reason, RootMoveReason};
+use super::settings::AdaptationSettings;
 use super::snapshot::{Snapshot, is_rate};
 
 /// Maximum wait for a whole iteration, in iterations of the usual length.
@@ -27,19 +27,19 @@ pub(super) struct Turn<'a> {
     /// Observed state of the job.
     pub snapshot: &'a Snapshot,
     /// Settings of the policy.
-    pub settings: &'a Settings,
+    pub settings: &'a AdaptationSettings,
     /// Memory, updated by the rules.
     pub memory: Memory,
     /// Aggregates of valid clusters.
     pub clusters: BTreeMap<&'a ClusterId, &'a ClusterAggregate>,
     /// Sum of these aggregates.
-    pub all: Overall,
+    pub all: JobAggregate,
     /// Members of valid clusters that were not asked to leave.
     pub staying: u32,
     /// Members of all clusters that were not asked to leave, plus requested nodes.
     pub expected: u32,
     /// Actions decided so far.
-    pub actions: Vec<Action>,
+    pub actions: Vec<AdaptationAction>,
     /// Reasons given so far.
     pub reasons: Vec<Reason>,
     /// Notable properties found so far.
@@ -50,11 +50,11 @@ pub(super) struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     /// Starts a decision on a snapshot.
-    pub fn new(snapshot: &'a Snapshot, memory: Memory, settings: &'a Settings) -> Self {
+    pub fn new(snapshot: &'a Snapshot, memory: Memory, settings: &'a AdaptationSettings) -> Self {
         let known = memory.max_speed.filter(|&speed| is_rate(speed));
         let factor = settings.nonsense_factor;
         let (clusters, aside) = believed(&snapshot.clusters, &snapshot.members, known, factor);
-        let all = Overall::of(clusters.values().copied());
+        let all = JobAggregate::of(clusters.values().copied());
         let sum = |counts: &mut dyn Iterator<Item = u32>| counts.fold(0u32, u32::saturating_add);
         let flagged = sum(&mut snapshot.clusters.values().map(|c| c.leaving));
         // Leaving nodes whose own report does not show it yet.
@@ -87,7 +87,7 @@ impl<'a> Turn<'a> {
             snapshot.clusters.values().flat_map(|c| &c.odd).take(32).cloned().collect();
         for oddity in odd {
             turn.flags.insert(Flag::Nonsense);
-            turn.add_reason(Reason::Odd { oddity });
+            turn.add_reason(Reason::Implausible { oddity });
         }
         turn
     }
@@ -152,14 +152,14 @@ impl<'a> Turn<'a> {
     pub fn mark_mixed(&mut self) {
         let memory = &mut self.memory;
         let done = memory.iterations.map_or(0, |known| known.done);
-        memory.whole_from = done.saturating_add(2);
-        memory.whole_at = memory.tick + u64::from(memory.span.saturating_mul(PATIENCE));
+        memory.iteration_from = done.saturating_add(2);
+        memory.iteration_tick = memory.tick + u64::from(memory.span.saturating_mul(PATIENCE));
     }
 
     /// Whether measurements cover a whole iteration since the last change. Always true where a
     /// period is no shorter than an iteration.
     pub fn covers_iteration(&self) -> bool {
-        let Memory { span, iterations, whole_from, whole_at, tick, .. } = &self.memory;
+        let Memory { span, iterations, iteration_from: whole_from, iteration_tick: whole_at, tick, .. } = &self.memory;
         let come_round = iterations.is_none_or(|known| known.done >= *whole_from);
         !self.is_before_first_iteration() && (*span <= 1 || come_round || tick >= whole_at)
     }
@@ -206,7 +206,7 @@ impl<'a> Turn<'a> {
     /// a move starts or is under way.
     pub fn move_root(
         &mut self,
-        why: RootWhy,
+        why: RootMoveReason,
         avoid: &BTreeSet<NodeId>,
         gone: Option<&ClusterId>,
     ) -> bool {
@@ -214,7 +214,7 @@ impl<'a> Turn<'a> {
         if self.memory.root_move.is_some() {
             return true; // `observe` reports it
         }
-        let fit = |named: &&Named| {
+        let fit = |named: &&RatedWorker| {
             let node = &named.node;
             *node != root.node && !avoid.contains(node) && !self.snapshot.leaving.contains(node)
         };
@@ -248,7 +248,7 @@ impl<'a> Turn<'a> {
             from: root.node.clone(),
             to: to.clone(),
             tick: self.memory.tick,
-            then_goes: why == RootWhy::BadNode,
+            then_goes: why == RootMoveReason::BadNode,
         });
         self.add_reason(Reason::RootMoves {
             from: root.node.clone(),
@@ -256,45 +256,45 @@ impl<'a> Turn<'a> {
             cluster: cluster.clone(),
             why,
         });
-        self.actions.push(Action::MoveRoot { from: root.node, to, cluster });
+        self.actions.push(AdaptationAction::MoveRoot { from: root.node, to, cluster });
         true
     }
 
     /// Whether an entry excludes its subject from requests.
-    pub fn is_barred(&self, entry: &Parole) -> bool {
+    pub fn is_barred(&self, entry: &QuarantineEntry) -> bool {
         self.memory.clock_s < entry.until_s && !self.is_better(entry)
     }
 
     /// Whether the subject's current measurement is better than at its removal.
-    pub fn is_better(&self, entry: &Parole) -> bool {
+    pub fn is_better(&self, entry: &QuarantineEntry) -> bool {
         let offers = &self.snapshot.offers;
-        let now = match &entry.who {
-            Subject::Node(node) => offers.values().find_map(|offer| offer.nodes.get(node)).copied(),
-            Subject::Cluster(cluster) => offers.get(cluster).and_then(|offer| offer.bandwidth),
+        let now = match &entry.subject {
+            QuarantineSubject::Node(node) => offers.values().find_map(|offer| offer.nodes.get(node)).copied(),
+            QuarantineSubject::Cluster(cluster) => offers.get(cluster).and_then(|offer| offer.bandwidth),
         };
         entry.is_better(now, self.settings.better_factor)
     }
 
     /// Creates a request with all known requirements, without a number of nodes.
-    pub fn requirements(&self) -> Request {
-        let mut request = Request {
+    pub fn requirements(&self) -> SchedulerRequest {
+        let mut request = SchedulerRequest {
             min_speed: self.memory.requirements.min_speed,
             min_bandwidth: self.memory.requirements.min_bandwidth,
             avoid_nodes: self.snapshot.leaving.clone(),
-            ..Request::default()
+            ..SchedulerRequest::default()
         };
-        for entry in &self.memory.parole {
-            match (&entry.who, self.is_barred(entry)) {
-                (Subject::Node(node), true) => {
+        for entry in &self.memory.quarantine {
+            match (&entry.subject, self.is_barred(entry)) {
+                (QuarantineSubject::Node(node), true) => {
                     request.avoid_nodes.insert(node.clone());
                 }
-                (Subject::Cluster(cluster), true) => {
+                (QuarantineSubject::Cluster(cluster), true) => {
                     request.avoid_clusters.insert(cluster.clone());
                 }
-                (Subject::Cluster(cluster), false) => {
+                (QuarantineSubject::Cluster(cluster), false) => {
                     request.waive.insert(cluster.clone());
                 }
-                (Subject::Node(_), false) => {}
+                (QuarantineSubject::Node(_), false) => {}
             }
         }
         let in_use = self.clusters.iter().filter(|(_, c)| c.counted > 0).map(|(id, _)| *id);
@@ -331,7 +331,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Free nodes that are known to fit a request, with their speed where known.
-    pub fn fitting(&self, request: &Request) -> Vec<(&'a ClusterId, Option<f64>)> {
+    pub fn fitting(&self, request: &SchedulerRequest) -> Vec<(&'a ClusterId, Option<f64>)> {
         let mut found = Vec::new();
         for (id, offer) in &self.snapshot.offers {
             let needs = request.min_bandwidth.filter(|_| !request.waive.contains(id));

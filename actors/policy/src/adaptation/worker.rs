@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{Incarnation, NodeId};
 
 use super::number::{float, maybe_float};
-use super::settings::Settings;
+use super::settings::AdaptationSettings;
 
 /// Tolerance for rounding of clocks, in a fraction.
 const SLACK: f64 = 0.01;
@@ -90,7 +90,7 @@ pub enum Field {
 
 /// An implausible number of a worker's report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Oddity {
+pub struct ImplausibleValue {
     /// Node that reported it.
     pub node: NodeId,
     /// Field with the number.
@@ -100,10 +100,10 @@ pub struct Oddity {
     pub value: f64,
     /// The value used instead. If absent, the node does not count.
     #[serde(with = "maybe_float", default)]
-    pub instead: Option<f64>,
+    pub replacement: Option<f64>,
 }
 
-impl fmt::Display for Oddity {
+impl fmt::Display for ImplausibleValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = match self.field {
             Field::Speed => "speed",
@@ -113,7 +113,7 @@ impl fmt::Display for Oddity {
             Field::Inter => "inter-cluster overhead",
         };
         write!(f, "node {} reported {field} {:.4}, which is impossible: ", self.node, self.value)?;
-        match self.instead {
+        match self.replacement {
             Some(instead) => write!(f, "{instead:.4} is used instead"),
             None => f.write_str("the node does not count until it reports plausible values"),
         }
@@ -172,7 +172,7 @@ impl WorkerStats {
 /// one of this incarnation: a node that stood still for a while returns at a hundred times that
 /// speed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct History {
+pub struct WorkerHistory {
     last: Option<WorkerStats>,
     /// Overheads of the last periods, the newest last: total, intra-cluster and inter-cluster.
     recent: VecDeque<[f64; 3]>,
@@ -181,7 +181,7 @@ pub struct History {
     fresh: bool,
 }
 
-impl History {
+impl WorkerHistory {
     /// Speed of the worker by its last valid report.
     pub fn speed(&self) -> Option<f64> {
         self.last.as_ref().and_then(|last| last.speed)
@@ -189,7 +189,7 @@ impl History {
 
     /// Adds a report. Returns its first implausible number; then the rest of the report is
     /// discarded too.
-    pub fn report(&mut self, mut new: WorkerStats, settings: &Settings) -> Option<Oddity> {
+    pub fn report(&mut self, mut new: WorkerStats, settings: &AdaptationSettings) -> Option<ImplausibleValue> {
         if self.last.as_ref().is_some_and(|last| last.incarnation > new.incarnation) {
             return None;
         }
@@ -213,10 +213,10 @@ impl History {
                         ..WorkerStats::default()
                     };
                     self.last = Some(blank);
-                    return Some(Oddity { node, field, value, instead: None });
+                    return Some(ImplausibleValue { node, field, value, replacement: None });
                 }
             };
-            return Some(Oddity { node: new.node, field, value, instead });
+            return Some(ImplausibleValue { node: new.node, field, value, replacement: instead });
         }
         if let Some(speed) = new.speed {
             self.best_speed = Some(self.best_speed.map_or(speed, |best| best.max(speed)));

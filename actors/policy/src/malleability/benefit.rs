@@ -17,16 +17,16 @@ pub struct Benefit {
 /// Minimum benefit of a processor, and maximum share of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Worth {
+pub struct GrowthLimits {
     /// Minimum gain of a processor, as a fraction of the work of one alone.
-    pub least_gain: f64,
+    pub min_gain: f64,
     /// Maximum size of a job, as a multiple of an equal share of all processors for malleable jobs.
-    pub most_shares: f64,
+    pub max_shares: f64,
 }
 
-impl Default for Worth {
+impl Default for GrowthLimits {
     fn default() -> Self {
-        Self { least_gain: 0.03, most_shares: 2.0 }
+        Self { min_gain: 0.03, max_shares: 2.0 }
     }
 }
 
@@ -49,7 +49,7 @@ impl Benefit {
 
     /// Number of offered processors with which the efficiency stays at `e_min` or above; 0 if it is
     /// below already.
-    pub fn takes(self, size: u32, offered: u32, e_min: f64) -> u32 {
+    pub fn acceptable(self, size: u32, offered: u32, e_min: f64) -> u32 {
         let keeps = |more: &u32| {
             let n = size.saturating_add(*more);
             self.speedup(n) >= e_min * f64::from(n)

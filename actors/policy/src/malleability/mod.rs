@@ -19,9 +19,9 @@ mod benefit;
 mod placement;
 mod round;
 
-pub use self::benefit::{Benefit, Worth};
+pub use self::benefit::{Benefit, GrowthLimits};
 pub use self::placement::{
-    Component, Excluded, FileName, Ground, Links, NoPlace, Part, Placed, Placement, Replica, Room,
-    Transfer, place,
+    Component, ExclusionReason, FileName, CapacitySnapshot, ClusterBandwidths, PlacementError, PlacedPart, PlacementPlan, Placement, Replica, ClusterCapacity,
+    PlacementTransfer, place,
 };
-pub use self::round::{Ask, Direction, Policy, Round, Runner};
+pub use self::round::{ResizeRequest, Direction, Policy, Round, MalleableJob};

@@ -30,21 +30,21 @@ pub struct Component {
 
 /// Capacity of a cluster for placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Room {
+pub struct ClusterCapacity {
     /// Number of working processors.
     pub size: u32,
     /// Number of processors if all worked, at least `size`.
-    pub whole: u32,
+    pub nominal_size: u32,
     /// Number of idle processors.
     pub idle: u32,
     /// Why the cluster is closed for placement, if it is.
     pub closed: Option<String>,
 }
 
-impl Room {
+impl ClusterCapacity {
     /// Maximum processors that the cluster may ever have. A closed cluster has no known maximum.
     pub fn could_have(&self) -> u64 {
-        let whole = if self.closed.is_some() { u32::MAX } else { self.whole.max(self.size) };
+        let whole = if self.closed.is_some() { u32::MAX } else { self.nominal_size.max(self.size) };
         whole.into()
     }
 }
@@ -63,24 +63,24 @@ pub struct Replica {
 }
 
 /// Measured bytes per second from the first cluster to the second.
-pub type Links = BTreeMap<(ClusterId, ClusterId), f64>;
+pub type ClusterBandwidths = BTreeMap<(ClusterId, ClusterId), f64>;
 
 /// State of the grid that placement depends on.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ground {
+pub struct CapacitySnapshot {
     /// Capacities of the clusters.
-    pub rooms: BTreeMap<ClusterId, Room>,
+    pub rooms: BTreeMap<ClusterId, ClusterCapacity>,
     /// Replicas of the files.
     pub files: BTreeMap<FileName, Replica>,
     /// Bandwidths of the links.
-    pub links: Links,
+    pub links: ClusterBandwidths,
     /// Clusters that cannot store files.
     pub without_files: BTreeSet<ClusterId>,
 }
 
 /// Processors of a cluster for a component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct PlacedPart {
     /// Index of the component.
     pub component: usize,
     /// Cluster of the processors.
@@ -91,7 +91,7 @@ pub struct Part {
 
 /// A transfer of a file to the cluster that reads it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Transfer {
+pub struct PlacementTransfer {
     /// Name of the file.
     pub file: FileName,
     /// Cluster with a copy.
@@ -106,11 +106,11 @@ pub struct Transfer {
 
 /// A placement of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Placed {
+pub struct PlacementPlan {
     /// Parts in order of components, then of selection.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PlacedPart>,
     /// Transfers before the start.
-    pub transfers: Vec<Transfer>,
+    pub transfers: Vec<PlacementTransfer>,
     /// Explanation of the choice, in a sentence.
     pub why: String,
 }
@@ -118,7 +118,7 @@ pub struct Placed {
 /// Why a cluster is unsuitable for a component.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]
-pub enum Excluded {
+pub enum ExclusionReason {
     /// The job does not allow it.
     NotNamed,
     /// It is out of service.
@@ -156,7 +156,7 @@ pub enum Excluded {
     },
 }
 
-impl fmt::Display for Excluded {
+impl fmt::Display for ExclusionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotNamed => f.write_str("the job does not name it"),
@@ -175,16 +175,16 @@ impl fmt::Display for Excluded {
 
 /// Failure to place a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct NoPlace {
+pub struct PlacementError {
     /// Index of the first component that does not fit.
     pub component: usize,
     /// Reason of each cluster.
-    pub excluded: BTreeMap<ClusterId, Excluded>,
+    pub excluded: BTreeMap<ClusterId, ExclusionReason>,
     /// Whether no cluster could take it even if all were idle and open.
     pub never: bool,
 }
 
-impl fmt::Display for NoPlace {
+impl fmt::Display for PlacementError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ever = if self.never { "no cluster can ever take" } else { "no cluster can take" };
         write!(f, "{ever} component {}", self.component + 1)?;
@@ -202,10 +202,10 @@ impl fmt::Display for NoPlace {
 pub fn place(
     policy: Placement,
     components: &[Component],
-    ground: &Ground,
-) -> Result<Placed, NoPlace> {
+    ground: &CapacitySnapshot,
+) -> Result<PlacementPlan, PlacementError> {
     let all: u64 = components.iter().map(|one| u64::from(one.min)).sum();
-    let exceeds_grid = all > ground.rooms.values().map(Room::could_have).sum();
+    let exceeds_grid = all > ground.rooms.values().map(ClusterCapacity::could_have).sum();
     let idle = ground.rooms.iter().map(|(c, r)| (c, r.idle)).collect();
     let mut state = PlacementState { ground, idle, exceeds_grid };
     let mut chosen: Vec<Option<&ClusterId>> = vec![None; components.len()];
@@ -255,7 +255,7 @@ pub fn place(
     for (component, (cluster, one)) in chosen.into_iter().zip(components).enumerate() {
         let Some(cluster) = cluster else { continue };
         let more = state.take_up_to(cluster, one.start.saturating_sub(one.min));
-        parts.push(Part { component, cluster: cluster.clone(), count: one.min + more });
+        parts.push(PlacedPart { component, cluster: cluster.clone(), count: one.min + more });
     }
     Ok(state.placed(policy, parts, components))
 }
@@ -269,7 +269,7 @@ fn by_size(components: &[Component]) -> Vec<usize> {
 
 /// State of the clusters during a placement.
 struct PlacementState<'a> {
-    ground: &'a Ground,
+    ground: &'a CapacitySnapshot,
     idle: BTreeMap<&'a ClusterId, u32>,
     /// Whether all components together exceed the maximum of all clusters.
     exceeds_grid: bool,
@@ -322,7 +322,7 @@ impl<'a> PlacementState<'a> {
 
     /// Places components across the clusters with most idle processors, as few clusters as
     /// possible.
-    fn flexible(&mut self, components: &[Component]) -> Result<Placed, NoPlace> {
+    fn flexible(&mut self, components: &[Component]) -> Result<PlacementPlan, PlacementError> {
         let mut parts = Vec::new();
         for at in by_size(components) {
             let one = &components[at];
@@ -338,7 +338,7 @@ impl<'a> PlacementState<'a> {
                 let most = if taken < one.min { one.start - taken } else { 0 };
                 let count = self.take_up_to(cluster, most);
                 if count > 0 {
-                    parts.push(Part { component: at, cluster: cluster.clone(), count });
+                    parts.push(PlacedPart { component: at, cluster: cluster.clone(), count });
                     taken += count;
                 }
             }
@@ -347,44 +347,44 @@ impl<'a> PlacementState<'a> {
         Ok(self.placed(Placement::FlexibleClusterMinimisation, parts, components))
     }
 
-    fn excluded(&self, component: usize, one: &Component) -> NoPlace {
-        let why = |cluster: &ClusterId, room: &Room| {
+    fn excluded(&self, component: usize, one: &Component) -> PlacementError {
+        let why = |cluster: &ClusterId, room: &ClusterCapacity| {
             let (idle, needed) = (self.idle[cluster], one.min);
             if !one.clusters.is_empty() && !one.clusters.contains(cluster) {
-                Excluded::NotNamed
+                ExclusionReason::NotNamed
             } else if let Some(reason) = room.closed.clone() {
-                Excluded::Closed { reason }
+                ExclusionReason::Closed { reason }
             } else if let Some(reason) = self.ground.lacks(&one.files, cluster) {
-                Excluded::NoFile { reason }
-            } else if room.whole < needed {
-                Excluded::TooSmall { size: room.whole, needed }
+                ExclusionReason::NoFile { reason }
+            } else if room.nominal_size < needed {
+                ExclusionReason::TooSmall { size: room.nominal_size, needed }
             } else if room.size < needed {
-                Excluded::TooFewWork { size: room.size, whole: room.whole, needed }
+                ExclusionReason::TooFewWork { size: room.size, whole: room.nominal_size, needed }
             } else {
-                Excluded::TooFewIdle { idle, needed }
+                ExclusionReason::TooFewIdle { idle, needed }
             }
         };
         let rooms = self.ground.rooms.iter();
-        let excluded: BTreeMap<ClusterId, Excluded> =
+        let excluded: BTreeMap<ClusterId, ExclusionReason> =
             rooms.map(|(cluster, room)| (cluster.clone(), why(cluster, room))).collect();
         let permanent =
-            |why: &Excluded| matches!(why, Excluded::NotNamed | Excluded::TooSmall { .. });
+            |why: &ExclusionReason| matches!(why, ExclusionReason::NotNamed | ExclusionReason::TooSmall { .. });
         let never = self.exceeds_grid || excluded.values().all(permanent);
-        NoPlace { component, never, excluded }
+        PlacementError { component, never, excluded }
     }
 
     /// Like `excluded`, for a component that may be divided.
-    fn excluded_in_sum(&self, component: usize, one: &Component) -> NoPlace {
+    fn excluded_in_sum(&self, component: usize, one: &Component) -> PlacementError {
         let single = Component { min: 1, ..one.clone() };
         let mut no = self.excluded(component, &single);
         for (cluster, why) in &mut no.excluded {
-            if let Excluded::TooFewIdle { needed, .. }
-            | Excluded::TooFewWork { needed, .. }
-            | Excluded::TooSmall { needed, .. } = why
+            if let ExclusionReason::TooFewIdle { needed, .. }
+            | ExclusionReason::TooFewWork { needed, .. }
+            | ExclusionReason::TooSmall { needed, .. } = why
             {
                 *needed = one.min;
             }
-            if let (Excluded::TooFewIdle { idle, .. }, Some(now)) = (why, self.idle.get(cluster)) {
+            if let (ExclusionReason::TooFewIdle { idle, .. }, Some(now)) = (why, self.idle.get(cluster)) {
                 *idle = *now;
             }
         }
@@ -398,32 +398,32 @@ impl<'a> PlacementState<'a> {
         no
     }
 
-    fn placed(&self, policy: Placement, parts: Vec<Part>, components: &[Component]) -> Placed {
-        let mut transfers: Vec<Transfer> = Vec::new();
+    fn placed(&self, policy: Placement, parts: Vec<PlacedPart>, components: &[Component]) -> PlacementPlan {
+        let mut transfers: Vec<PlacementTransfer> = Vec::new();
         for part in &parts {
             for file in &components[part.component].files {
-                let there = |t: &&Transfer| t.file == *file && t.to == part.cluster;
+                let there = |t: &&PlacementTransfer| t.file == *file && t.to == part.cluster;
                 if transfers.iter().any(|t| there(&t)) {
                     continue;
                 }
                 transfers.extend(self.ground.transfer(file, &part.cluster));
             }
         }
-        let say = |part: &Part| format!("{} in {}", part.count, part.cluster);
+        let say = |part: &PlacedPart| format!("{} in {}", part.count, part.cluster);
         let places: Vec<String> = parts.iter().map(say).collect();
         let mut why = format!("{policy}: {}", places.join(", "));
         if !transfers.is_empty() {
             let bytes: u64 = transfers.iter().map(|transfer| transfer.bytes).sum();
             why += &format!("; {} files of {bytes} bytes are moved there first", transfers.len());
         }
-        Placed { parts, transfers, why }
+        PlacementPlan { parts, transfers, why }
     }
 }
 
-impl Ground {
+impl CapacitySnapshot {
     /// The fastest transfer of a file to a cluster without a copy. A file unknown to the catalogue
     /// is the job's responsibility.
-    pub fn transfer(&self, file: &FileName, to: &ClusterId) -> Option<Transfer> {
+    pub fn transfer(&self, file: &FileName, to: &ClusterId) -> Option<PlacementTransfer> {
         let replica = self.files.get(file).filter(|replica| !replica.clusters.contains(to))?;
         let rate = |from: &ClusterId| {
             let rate = self.links.get(&(from.clone(), to.clone())).copied();
@@ -434,7 +434,7 @@ impl Ground {
         let seconds = replica.bytes as f64 / rate(best);
         let (file, from, to) = (file.clone(), best.clone(), to.clone());
         let seconds = if seconds.is_nan() { f64::INFINITY } else { seconds };
-        Some(Transfer { file, from, to, bytes: replica.bytes, seconds })
+        Some(PlacementTransfer { file, from, to, bytes: replica.bytes, seconds })
     }
 
     /// Why files are not readable in a cluster, even after transfers.
@@ -467,11 +467,11 @@ mod tests {
 
     use super::*;
 
-    fn ground(rooms: &[(&str, u32, u32)]) -> Ground {
+    fn ground(rooms: &[(&str, u32, u32)]) -> CapacitySnapshot {
         let room = |&(name, size, idle): &(&str, u32, u32)| {
-            (ClusterId::from(name), Room { size, whole: size, idle, closed: None })
+            (ClusterId::from(name), ClusterCapacity { size, nominal_size: size, idle, closed: None })
         };
-        Ground { rooms: rooms.iter().map(room).collect(), ..Ground::default() }
+        CapacitySnapshot { rooms: rooms.iter().map(room).collect(), ..CapacitySnapshot::default() }
     }
 
     fn needs(sizes: &[u32]) -> Vec<Component> {
@@ -483,7 +483,7 @@ mod tests {
         ClusterId::from(name)
     }
 
-    fn parts(placed: &Placed) -> Vec<(usize, &str, u32)> {
+    fn parts(placed: &PlacementPlan) -> Vec<(usize, &str, u32)> {
         placed.parts.iter().map(|p| (p.component, p.cluster.as_str(), p.count)).collect()
     }
 
@@ -527,7 +527,7 @@ mod tests {
         assert!(place(Placement::WorstFit, &needs(&[3]), &ground).unwrap_err().never);
         assert!(place(Placement::WorstFit, &needs(&[1, 1, 1, 1, 1]), &ground).unwrap_err().never);
         assert!(place(Placement::WorstFit, &needs(&[1, 1, 2, 0]), &ground).is_ok());
-        ground.rooms.get_mut(&id("a")).unwrap().whole = 4;
+        ground.rooms.get_mut(&id("a")).unwrap().nominal_size = 4;
         let no = place(Placement::WorstFit, &needs(&[3]), &ground).unwrap_err();
         let text = "a 2 of its 4 processors work, 3 are needed; b has 2 processors, 3 are needed";
         assert!(no.to_string().ends_with(text) && !no.never, "{no}");

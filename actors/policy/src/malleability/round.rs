@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::JobId;
 pub use springtide_config::Malleability as Policy;
 
-use super::benefit::{Benefit, Worth};
+use super::benefit::{Benefit, GrowthLimits};
 
 /// Whether processors are given or reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub enum Direction {
 
 /// A running malleable job of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Runner {
+pub struct MalleableJob {
     /// Number of the job.
     pub job: JobId,
     /// Time of its start, from a common origin.
@@ -45,7 +45,7 @@ pub struct Runner {
     pub benefit: Benefit,
 }
 
-impl Runner {
+impl MalleableJob {
     fn room(&self, direction: Direction) -> u32 {
         match direction {
             Direction::Grow => self.max.saturating_sub(self.size),
@@ -62,7 +62,7 @@ impl Runner {
 
 /// A request to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ask {
+pub struct ResizeRequest {
     /// Number of the job.
     pub job: JobId,
     /// Number of processors offered or reclaimed, at least 1.
@@ -96,10 +96,10 @@ impl Round {
         policy: Policy,
         direction: Direction,
         value: u32,
-        worth: &Worth,
-        jobs: &[Runner],
+        worth: &GrowthLimits,
+        jobs: &[MalleableJob],
     ) -> Self {
-        let mut list: Vec<&Runner> = jobs.iter().filter(|job| job.room(direction) > 0).collect();
+        let mut list: Vec<&MalleableJob> = jobs.iter().filter(|job| job.room(direction) > 0).collect();
         match direction {
             Direction::Grow => list.sort_by_key(|runner| (runner.started, runner.job)),
             Direction::Shrink => list.sort_by_key(|runner| Reverse((runner.started, runner.job))),
@@ -125,7 +125,7 @@ impl Round {
     }
 
     /// Returns the requests to send now, each of them once.
-    pub fn asks(&mut self) -> Vec<Ask> {
+    pub fn requests(&mut self) -> Vec<ResizeRequest> {
         let mut asks = Vec::new();
         while let Some(&(job, share)) = self.next.front() {
             let count = match share {
@@ -141,7 +141,7 @@ impl Round {
             self.next.pop_front();
             if count > 0 {
                 self.asked.insert(job, Pending::Answer);
-                asks.push(Ask { job, count });
+                asks.push(ResizeRequest { job, count });
             }
         }
         asks
@@ -149,7 +149,7 @@ impl Round {
 
     /// Records a job's answer: the number of processors that it takes or will release. Ignores a
     /// job that was not asked.
-    pub fn answered(&mut self, job: JobId, accepted: u32) {
+    pub fn record_answer(&mut self, job: JobId, accepted: u32) {
         let Some(pending) = self.asked.get_mut(&job).filter(|pending| **pending == Pending::Answer)
         else {
             return;
@@ -164,7 +164,7 @@ impl Round {
     }
 
     /// Records processors that a job has released.
-    pub fn released(&mut self, job: JobId, count: u32) {
+    pub fn record_release(&mut self, job: JobId, count: u32) {
         if let Some(Pending::Release(owed)) = self.asked.get_mut(&job) {
             *owed = owed.saturating_sub(count);
             if *owed == 0 {
@@ -174,7 +174,7 @@ impl Round {
     }
 
     /// Stops waiting for a job that has ended or missed a timeout, and does not ask it.
-    pub fn gone(&mut self, job: JobId) {
+    pub fn drop_job(&mut self, job: JobId) {
         if let Some(Pending::Release(owed)) = self.asked.remove(&job) {
             self.left += i64::from(owed);
         }
@@ -187,7 +187,7 @@ impl Round {
     }
 
     /// Processors not given or reclaimed; negative if jobs released more than requested.
-    pub fn left(&self) -> i64 {
+    pub fn remaining(&self) -> i64 {
         self.left
     }
 
@@ -204,11 +204,11 @@ impl Round {
 
 /// Shares of a growth, in the jobs' order. Each processor goes to the job whose relative runtime it
 /// reduces most, if the gain suffices and the others keep their fair share.
-fn best_grow(value: u32, worth: &Worth, jobs: &[&Runner]) -> Vec<u32> {
+fn best_grow(value: u32, worth: &GrowthLimits, jobs: &[&MalleableJob]) -> Vec<u32> {
     let mut shares = vec![0; jobs.len()];
     let has: u64 = jobs.iter().map(|runner| u64::from(runner.size + runner.elsewhere)).sum();
     let equal = (has + u64::from(value)) as f64 / jobs.len().max(1) as f64;
-    let most = (equal * worth.most_shares).ceil();
+    let most = (equal * worth.max_shares).ceil();
     let mut left = value;
     while left > 0 {
         let mut best: Option<(f64, usize, u32)> = None;
@@ -218,7 +218,7 @@ fn best_grow(value: u32, worth: &Worth, jobs: &[&Runner]) -> Vec<u32> {
             let fits = step <= left && step <= runner.room(Direction::Grow) - shares[at];
             let fair = jobs.len() == 1 || f64::from(size + step) <= most;
             let gain = runner.benefit.gain(size, step);
-            if fits && fair && gain >= worth.least_gain {
+            if fits && fair && gain >= worth.min_gain {
                 let saves = runner.benefit.saves(size, step);
                 if best.is_none_or(|(most, ..)| saves > most) {
                     best = Some((saves, at, step));
@@ -233,7 +233,7 @@ fn best_grow(value: u32, worth: &Worth, jobs: &[&Runner]) -> Vec<u32> {
 }
 
 /// Shares of a shrink, in the jobs' order. Each processor is taken from the job that loses least.
-fn best_shrink(value: u32, jobs: &[&Runner]) -> Vec<u32> {
+fn best_shrink(value: u32, jobs: &[&MalleableJob]) -> Vec<u32> {
     let mut shares = vec![0; jobs.len()];
     for _ in 0..value {
         let misses = |at: usize| {
@@ -290,9 +290,9 @@ mod tests {
     }
 
     /// The first is the oldest in growth, the youngest in a shrink.
-    fn runners(apps: &[App], direction: Direction) -> Vec<Runner> {
+    fn runners(apps: &[App], direction: Direction) -> Vec<MalleableJob> {
         let count = apps.len();
-        let runner = |(at, app): (usize, &App)| Runner {
+        let runner = |(at, app): (usize, &App)| MalleableJob {
             job: JobId(at as u64),
             started: Duration::from_secs(match direction {
                 Direction::Grow => at,
@@ -316,28 +316,28 @@ mod tests {
         apps: &[App],
     ) -> (Vec<(u32, u32)>, i64) {
         let jobs = runners(apps, direction);
-        let mut round = Round::new(policy, direction, value, &Worth::default(), &jobs);
+        let mut round = Round::new(policy, direction, value, &GrowthLimits::default(), &jobs);
         let mut answers = Vec::new();
         loop {
-            let asks = round.asks();
+            let asks = round.requests();
             if asks.is_empty() {
                 break;
             }
-            for Ask { job, count } in asks {
+            for ResizeRequest { job, count } in asks {
                 let accepted = apps[job.0 as usize].accepts(direction, count);
                 answers.push((count, accepted));
-                round.answered(job, accepted);
+                round.record_answer(job, accepted);
                 if direction == Direction::Shrink && accepted > 0 {
                     assert!(!round.is_over(), "it must wait for the release");
                     if policy == Policy::Fpsma {
-                        assert_eq!(round.asks(), [], "asked before the previous release");
+                        assert_eq!(round.requests(), [], "asked before the previous release");
                     }
-                    round.released(job, accepted);
+                    round.record_release(job, accepted);
                 }
             }
         }
         assert!(round.is_over());
-        (answers, round.left())
+        (answers, round.remaining())
     }
 
     #[test]
@@ -380,16 +380,16 @@ mod tests {
     #[test]
     fn an_ended_or_silent_job_does_not_block_the_round() {
         let jobs = runners(&[App::G(8), App::G(9)], Direction::Shrink);
-        let mut round = Round::new(Policy::Fpsma, Direction::Shrink, 4, &Worth::default(), &jobs);
-        assert_eq!(round.asks(), [Ask { job: JobId(0), count: 4 }]);
-        round.answered(JobId(0), 4);
-        round.answered(JobId(0), 4); // a duplicate
-        round.released(JobId(0), 1);
-        round.gone(JobId(0));
-        assert_eq!(round.asks(), [Ask { job: JobId(1), count: 3 }]);
-        round.gone(JobId(1));
+        let mut round = Round::new(Policy::Fpsma, Direction::Shrink, 4, &GrowthLimits::default(), &jobs);
+        assert_eq!(round.requests(), [ResizeRequest { job: JobId(0), count: 4 }]);
+        round.record_answer(JobId(0), 4);
+        round.record_answer(JobId(0), 4); // a duplicate
+        round.record_release(JobId(0), 1);
+        round.drop_job(JobId(0));
+        assert_eq!(round.requests(), [ResizeRequest { job: JobId(1), count: 3 }]);
+        round.drop_job(JobId(1));
         assert!(round.is_over());
-        assert_eq!(round.left(), 3);
+        assert_eq!(round.remaining(), 3);
     }
 
     #[test]
@@ -398,11 +398,11 @@ mod tests {
         jobs[0].benefit = Benefit::measured(0.505, 2); // almost no gain
         jobs[1].benefit = Benefit::measured(0.95, 10);
         jobs[2].benefit = Benefit::measured(0.95, 2);
-        let grow = |value, jobs: &[Runner]| {
-            let worth = Worth::default();
+        let grow = |value, jobs: &[MalleableJob]| {
+            let worth = GrowthLimits::default();
             let mut round =
                 Round::new(Policy::EfficiencyAware, Direction::Grow, value, &worth, jobs);
-            round.asks().iter().map(|ask| (ask.job.0, ask.count)).collect::<Vec<_>>()
+            round.requests().iter().map(|ask| (ask.job.0, ask.count)).collect::<Vec<_>>()
         };
         // The small efficient job comes first, until the large one gains as much.
         assert_eq!(grow(4, &jobs), [(2, 4)]);
@@ -423,8 +423,8 @@ mod tests {
         jobs[1].benefit = Benefit::measured(0.9, 20);
         jobs[2].benefit = Benefit::measured(0.95, 8);
         let mut round =
-            Round::new(Policy::EfficiencyAware, Direction::Shrink, 10, &Worth::default(), &jobs);
-        let asks: Vec<_> = round.asks().iter().map(|ask| (ask.job.0, ask.count)).collect();
+            Round::new(Policy::EfficiencyAware, Direction::Shrink, 10, &GrowthLimits::default(), &jobs);
+        let asks: Vec<_> = round.requests().iter().map(|ask| (ask.job.0, ask.count)).collect();
         assert_eq!(asks, [(0, 1), (1, 9)]);
     }
 
@@ -443,10 +443,10 @@ mod tests {
         ) {
             let direction = if grow { Direction::Grow } else { Direction::Shrink };
             let jobs = runners(&apps, direction);
-            let mut round = Round::new(policy, direction, value, &Worth::default(), &jobs);
+            let mut round = Round::new(policy, direction, value, &GrowthLimits::default(), &jobs);
             let (mut asked_all, mut accepted_all) = (Vec::new(), 0);
             loop {
-                let asks = round.asks();
+                let asks = round.requests();
                 if asks.is_empty() { break; }
                 for ask in asks {
                     let app = apps[ask.job.0 as usize];
@@ -456,12 +456,12 @@ mod tests {
                     prop_assert!(matches!(app, App::G(_)) || size.is_power_of_two());
                     asked_all.push(ask);
                     accepted_all += i64::from(accepted);
-                    round.answered(ask.job, accepted);
-                    if !grow { round.released(ask.job, accepted); }
+                    round.record_answer(ask.job, accepted);
+                    if !grow { round.record_release(ask.job, accepted); }
                 }
             }
             prop_assert!(round.is_over());
-            prop_assert_eq!(round.left(), i64::from(value) - accepted_all);
+            prop_assert_eq!(round.remaining(), i64::from(value) - accepted_all);
             prop_assert!(!grow || accepted_all <= i64::from(value));
             // The list is ordered by job number in this test.
             prop_assert!(asked_all.windows(2).all(|two| two[0].job < two[1].job));

@@ -27,7 +27,7 @@ impl Runtime {
 
 /// A task of a workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Task {
+pub struct DagTask {
     /// Name given by the owner.
     pub name: String,
     /// Processors that it needs simultaneously.
@@ -49,7 +49,7 @@ pub struct Edge {
 
 /// Links between sites. Transfers within a site take no time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Links {
+pub struct SiteLinks {
     /// Latency ([`Time`]) and bandwidth (bytes per second) by pair of sites (from, to). Other pairs
     /// use `other`.
     pub pairs: BTreeMap<(usize, usize), (Time, f64)>,
@@ -57,7 +57,7 @@ pub struct Links {
     pub other: Option<(Time, f64)>,
 }
 
-impl Links {
+impl SiteLinks {
     /// Duration of a transfer between two sites.
     pub fn transfer(&self, bytes: u64, from: usize, to: usize) -> Time {
         if from == to {
@@ -118,7 +118,7 @@ pub enum DagError {
 /// An acyclic workflow, with the lists that schedulers read repeatedly.
 #[derive(Clone, Debug)]
 pub struct Dag {
-    tasks: Vec<Task>,
+    tasks: Vec<DagTask>,
     /// Parents of each task with bytes, and children, each as (first, last) into one list.
     parents: Lists,
     children: Lists,
@@ -161,7 +161,7 @@ impl Dag {
     ///
     /// # Errors
     /// [`DagError`] if the tasks and edges form no workflow.
-    pub fn new(tasks: Vec<Task>, edges: &[Edge], sites: usize) -> Result<Self, DagError> {
+    pub fn new(tasks: Vec<DagTask>, edges: &[Edge], sites: usize) -> Result<Self, DagError> {
         let count = tasks.len();
         for task in &tasks {
             let wrong =
@@ -215,12 +215,12 @@ impl Dag {
     }
 
     /// Returns a task by its index.
-    pub fn task(&self, task: usize) -> &Task {
+    pub fn task(&self, task: usize) -> &DagTask {
         &self.tasks[task]
     }
 
     /// All tasks in their order.
-    pub fn tasks(&self) -> &[Task] {
+    pub fn tasks(&self) -> &[DagTask] {
         &self.tasks
     }
 
@@ -256,7 +256,7 @@ impl Dag {
 
     /// Upward ranks (Topcuoglu et al. 2002, with mean runtimes and mean transfers over the sites).
     /// A rank is the mean time in seconds from a task's start to the workflow's end.
-    pub fn ranks(&self, links: &Links, sites: usize) -> Vec<f64> {
+    pub fn ranks(&self, links: &SiteLinks, sites: usize) -> Vec<f64> {
         let (latency, per_byte) = links.mean(sites);
         let runtime = |task: usize| match &self.tasks[task].runtime {
             Runtime::Same(time) => seconds(*time),
@@ -280,7 +280,7 @@ impl Dag {
     /// rate 1 (the paper's equation 9). Sums integers, as the cost of plans does, so that a plan
     /// can equal the bound.
     pub fn work(&self, sites: usize) -> f64 {
-        let one = |task: &Task| {
+        let one = |task: &DagTask| {
             let least = (0..sites.max(1)).map(|site| task.runtime.on(site)).min().unwrap_or(0);
             u128::from(task.processors) * u128::from(least)
         };
@@ -289,7 +289,7 @@ impl Dag {
 }
 
 /// Finds a cycle among tasks that were never ready.
-fn cycle(tasks: &[Task], parents: &Lists, waits: &[usize]) -> DagError {
+fn cycle(tasks: &[DagTask], parents: &Lists, waits: &[usize]) -> DagError {
     // Each of them waits for another of them, so the first one visited twice is in a cycle.
     let stuck = |task: usize| waits[task] > 0;
     let mut task = (0..tasks.len()).find(|&task| stuck(task)).unwrap_or(0);

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::search::Genome;
+use super::search::SlotSet;
 use super::{Time, seconds};
 
 /// Cost and makespan of a plan.
@@ -27,11 +27,11 @@ impl Objectives {
 
 /// A plan with its objectives.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub struct PlanPoint {
     /// Objectives of the plan.
-    pub is: Objectives,
+    pub objectives: Objectives,
     /// Set of chosen slots.
-    pub plan: Genome,
+    pub slots: SlotSet,
 }
 
 /// Constraint of a choice.
@@ -63,31 +63,31 @@ impl Constraint {
 /// A Pareto front: plans that neither dominate nor equal one another, in ascending order of cost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Front {
-    points: Vec<Point>,
+    points: Vec<PlanPoint>,
 }
 
 impl Front {
     /// The plans in ascending order of cost and descending order of makespan.
-    pub fn points(&self) -> &[Point] {
+    pub fn points(&self) -> &[PlanPoint] {
         &self.points
     }
 
     /// Inserts a plan unless a present one is at least as good, and removes those that it
     /// dominates. Returns whether it was inserted.
-    pub fn insert(&mut self, is: Objectives, plan: &Genome) -> bool {
+    pub fn insert(&mut self, is: Objectives, plan: &SlotSet) -> bool {
         if !is.cost.is_finite() {
             return false;
         }
         // The last of the plans with at most this cost is the shortest of them.
-        let at = self.points.partition_point(|point| point.is.cost <= is.cost);
-        if at > 0 && self.points[at - 1].is.makespan <= is.makespan {
+        let at = self.points.partition_point(|point| point.objectives.cost <= is.cost);
+        if at > 0 && self.points[at - 1].objectives.makespan <= is.makespan {
             return false;
         }
         let costs_as_much =
-            self.points[..at].iter().rev().take_while(|p| p.is.cost == is.cost).count();
+            self.points[..at].iter().rev().take_while(|p| p.objectives.cost == is.cost).count();
         let from = at - costs_as_much;
-        let longer = self.points[at..].iter().take_while(|p| p.is.makespan >= is.makespan).count();
-        let point = Point { is, plan: plan.clone() };
+        let longer = self.points[at..].iter().take_while(|p| p.objectives.makespan >= is.makespan).count();
+        let point = PlanPoint { objectives: is, slots: plan.clone() };
         self.points.splice(from..at + longer, [point]);
         true
     }
@@ -101,28 +101,28 @@ impl Front {
     /// # Errors
     /// No plan satisfies the constraint: returns the one with the least violation, if there is any
     /// plan.
-    pub fn choose(&self, alpha: f64, constraint: &Constraint) -> Result<&Point, Option<&Point>> {
+    pub fn choose(&self, alpha: f64, constraint: &Constraint) -> Result<&PlanPoint, Option<&PlanPoint>> {
         let (Some(cheapest), Some(shortest)) = (self.points.first(), self.points.last()) else {
             return Err(None);
         };
         let part = |value: f64, least: f64, most: f64| {
             if most > least { (value - least) / (most - least) } else { 0.0 }
         };
-        let value = |point: &&Point| {
-            let cost = part(point.is.cost, cheapest.is.cost, shortest.is.cost);
+        let value = |point: &&PlanPoint| {
+            let cost = part(point.objectives.cost, cheapest.objectives.cost, shortest.objectives.cost);
             let length = part(
-                seconds(point.is.makespan),
-                seconds(shortest.is.makespan),
-                seconds(cheapest.is.makespan),
+                seconds(point.objectives.makespan),
+                seconds(shortest.objectives.makespan),
+                seconds(cheapest.objectives.makespan),
             );
             alpha * cost + (1.0 - alpha) * length
         };
-        let allowed = self.points.iter().rev().filter(|point| constraint.allows(&point.is));
+        let allowed = self.points.iter().rev().filter(|point| constraint.allows(&point.objectives));
         // `min_by` keeps the first of equals: the shorter.
         if let Some(best) = allowed.min_by(|a, b| value(a).total_cmp(&value(b))) {
             return Ok(best);
         }
-        let misses = |point: &&Point| constraint.misses(&point.is);
+        let misses = |point: &&PlanPoint| constraint.misses(&point.objectives);
         Err(self.points.iter().rev().min_by(|a, b| misses(a).total_cmp(&misses(b))))
     }
 
@@ -130,10 +130,10 @@ impl Front {
     /// them by scheduler).
     pub fn survivors<'a>(&self, all: impl IntoIterator<Item = &'a Front>) -> usize {
         let others: Vec<&Front> = all.into_iter().collect();
-        let beaten = |point: &Point| {
+        let beaten = |point: &PlanPoint| {
             others
                 .iter()
-                .any(|front| front.points.iter().any(|other| other.is.dominates(&point.is)))
+                .any(|front| front.points.iter().any(|other| other.objectives.dominates(&point.objectives)))
         };
         self.points.iter().filter(|point| !beaten(point)).count()
     }
@@ -146,9 +146,9 @@ pub fn hypervolume(front: &Front, reference: Objectives) -> f64 {
     let mut area = 0.0;
     let mut above = length;
     for point in front.points() {
-        let makespan = seconds(point.is.makespan);
-        if point.is.cost < cost && makespan < above {
-            area += (cost - point.is.cost) * (above - makespan);
+        let makespan = seconds(point.objectives.makespan);
+        if point.objectives.cost < cost && makespan < above {
+            area += (cost - point.objectives.cost) * (above - makespan);
             above = makespan;
         }
     }

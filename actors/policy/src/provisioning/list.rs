@@ -12,8 +12,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::search::Genome;
-use super::{Dag, Links, NEVER, Skyline, Slot, Time, seconds, slot};
+use super::search::SlotSet;
+use super::{Dag, SiteLinks, NEVER, AvailabilityProfile, Slot, Time, seconds, slot};
 
 /// Order in which tasks are placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ impl std::fmt::Display for Method {
 
 /// Result of a schedule on a set of slots.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ScheduleResult {
     /// Cost of all slots of the set.
     pub cost: f64,
     /// Cost of the slots with tasks.
@@ -56,12 +56,12 @@ pub struct Outcome {
     /// End of the last task.
     pub makespan: Time,
     /// The slots with tasks.
-    pub used: Genome,
+    pub used: SlotSet,
 }
 
 /// Processors of a slot for a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
+pub struct SlotPart {
     /// Index of the slot.
     pub slot: usize,
     /// Number of its processors.
@@ -78,7 +78,7 @@ pub struct TaskPlan {
     /// Index of the site.
     pub site: usize,
     /// Processors of these slots.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<SlotPart>,
 }
 
 /// Times and places of all tasks, in the workflow's order.
@@ -87,7 +87,7 @@ pub struct Schedule {
     /// Plan of each task.
     pub tasks: Vec<TaskPlan>,
     /// Cost and makespan of the schedule.
-    pub outcome: Outcome,
+    pub outcome: ScheduleResult,
 }
 
 /// Failure to place a task.
@@ -97,7 +97,7 @@ pub struct Schedule {
      at most {most} of one site are free for that long at once{late}",
     seconds(*.runtime)
 )]
-pub struct Unplaced {
+pub struct UnplacedTask {
     /// Name of the task.
     pub task: String,
     /// Processors that it needs.
@@ -126,7 +126,7 @@ struct Lane {
 
 /// Time and place found for a task.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct TaskPlacement {
     start: Time,
     end: Time,
     site: usize,
@@ -169,9 +169,9 @@ impl CostSum {
 /// A list scheduler for one workflow on one set of offers. It reuses its buffers, since a search
 /// evaluates thousands of sets.
 #[derive(Debug)]
-pub struct Lister<'a> {
+pub struct ListScheduler<'a> {
     dag: &'a Dag,
-    links: &'a Links,
+    links: &'a SiteLinks,
     slots: &'a [Slot],
     method: Method,
     /// Tasks in the order of placement; for the level methods, level by level.
@@ -185,9 +185,9 @@ pub struct Lister<'a> {
     lanes: Vec<Lane>,
     /// Range of lanes of each site.
     of_site: Vec<(usize, usize)>,
-    profiles: Vec<Skyline>,
+    profiles: Vec<AvailabilityProfile>,
     profiles_used: usize,
-    places: Vec<Place>,
+    places: Vec<TaskPlacement>,
     /// (lane, processors) of tasks in several lanes.
     parts: Vec<(usize, u32)>,
     /// By lane: processor-microseconds of its tasks, and the last end.
@@ -195,9 +195,9 @@ pub struct Lister<'a> {
     moments: Vec<Time>,
 }
 
-impl<'a> Lister<'a> {
+impl<'a> ListScheduler<'a> {
     /// Creates a scheduler for these slots. Their site numbers give the number of sites.
-    pub fn new(dag: &'a Dag, links: &'a Links, slots: &'a [Slot], method: Method) -> Self {
+    pub fn new(dag: &'a Dag, links: &'a SiteLinks, slots: &'a [Slot], method: Method) -> Self {
         let sites = slots.iter().map(|slot| slot.site + 1).max().unwrap_or(0);
         let mut sorted: Vec<usize> = (0..slots.len()).collect();
         sorted.sort_by_key(|&slot| (slots[slot].site, slots[slot].start, slot));
@@ -218,7 +218,7 @@ impl<'a> Lister<'a> {
                 levels = (1..=order.len()).filter(ends).collect();
             }
         }
-        let no_place = Place { start: 0, end: 0, site: 0, lanes: LaneChoice::One(0) };
+        let no_place = TaskPlacement { start: 0, end: 0, site: 0, lanes: LaneChoice::One(0) };
         Self {
             dag,
             links,
@@ -256,7 +256,7 @@ impl<'a> Lister<'a> {
     }
 
     /// Cost and makespan on a set of slots; none if some task has no place.
-    pub fn outcome(&mut self, chosen: &Genome) -> Option<Outcome> {
+    pub fn outcome(&mut self, chosen: &SlotSet) -> Option<ScheduleResult> {
         self.place_all(chosen).ok()?;
         Some(self.sum(chosen))
     }
@@ -265,18 +265,18 @@ impl<'a> Lister<'a> {
     ///
     /// # Errors
     /// [`Unplaced`] for the first task without a place.
-    pub fn schedule(&mut self, chosen: &Genome) -> Result<Schedule, Unplaced> {
+    pub fn schedule(&mut self, chosen: &SlotSet) -> Result<Schedule, UnplacedTask> {
         self.place_all(chosen).map_err(|task| self.unplaced(task))?;
-        let plan = |(task, place): (usize, &Place)| {
+        let plan = |(task, place): (usize, &TaskPlacement)| {
             let pieces = match place.lanes {
                 LaneChoice::One(lane) => {
                     let processors = self.dag.task(task).processors;
-                    vec![Piece { slot: self.lanes[lane].slot, processors }]
+                    vec![SlotPart { slot: self.lanes[lane].slot, processors }]
                 }
                 LaneChoice::Many { first, count } => {
                     let parts = self.parts[first..first + count].iter();
                     parts
-                        .map(|&(lane, processors)| Piece {
+                        .map(|&(lane, processors)| SlotPart {
                             slot: self.lanes[lane].slot,
                             processors,
                         })
@@ -289,8 +289,8 @@ impl<'a> Lister<'a> {
         Ok(Schedule { tasks, outcome: self.sum(chosen) })
     }
 
-    fn sum(&self, chosen: &Genome) -> Outcome {
-        let mut used = Genome::none(self.slots.len());
+    fn sum(&self, chosen: &SlotSet) -> ScheduleResult {
+        let mut used = SlotSet::none(self.slots.len());
         let (mut all, mut of_used, mut makespan) = (CostSum::default(), CostSum::default(), 0);
         for (lane, &(load, last)) in self.lanes.iter().zip(&self.loads) {
             let slot = &self.slots[lane.slot];
@@ -306,10 +306,10 @@ impl<'a> Lister<'a> {
             makespan = makespan.max(place.end);
         }
         debug_assert!(used.is_subset(chosen));
-        Outcome { cost: all.total(), cost_used: of_used.total(), makespan, used }
+        ScheduleResult { cost: all.total(), cost_used: of_used.total(), makespan, used }
     }
 
-    fn place_all(&mut self, chosen: &Genome) -> Result<(), usize> {
+    fn place_all(&mut self, chosen: &SlotSet) -> Result<(), usize> {
         self.begin(chosen);
         match self.method {
             Method::Heft | Method::Greedy => {
@@ -332,7 +332,7 @@ impl<'a> Lister<'a> {
         }
     }
 
-    fn begin(&mut self, chosen: &Genome) {
+    fn begin(&mut self, chosen: &SlotSet) {
         self.lanes.clear();
         self.of_site.clear();
         self.parts.clear();
@@ -366,11 +366,11 @@ impl<'a> Lister<'a> {
     }
 
     /// Finds the earliest finish of a task.
-    fn best(&mut self, task: usize) -> Option<Place> {
+    fn best(&mut self, task: usize) -> Option<TaskPlacement> {
         let (dag, slots) = (self.dag, self.slots);
         let task_of = dag.task(task);
         let needs = task_of.processors;
-        let mut best: Option<Place> = None;
+        let mut best: Option<TaskPlacement> = None;
         // Best so far: its site, end, whether the slot is used already, and its rate.
         let mut here: Option<usize> = None;
         let (mut until, mut used, mut rate) = (NEVER, false, f64::INFINITY);
@@ -412,7 +412,7 @@ impl<'a> Lister<'a> {
                 }
                 (until, used, rate) = (end, has, slots[lane.slot].price.rate);
                 here = Some(site);
-                best = Some(Place { start, end, site, lanes: LaneChoice::One(at) });
+                best = Some(TaskPlacement { start, end, site, lanes: LaneChoice::One(at) });
             }
             let earliest = ready.saturating_add(duration);
             if needs > 1 && until > earliest {
@@ -422,7 +422,7 @@ impl<'a> Lister<'a> {
                     (until, used, rate) = (start + duration, true, 0.0);
                     here = Some(site);
                     let lanes = LaneChoice::Many { first: parts, count };
-                    best = Some(Place { start, end: until, site, lanes });
+                    best = Some(TaskPlacement { start, end: until, site, lanes });
                 }
             }
         }
@@ -482,7 +482,7 @@ impl<'a> Lister<'a> {
                     continue;
                 }
                 let free =
-                    lane.line.map_or(lane.processors, |line| self.profiles[line].least(start, end));
+                    lane.line.map_or(lane.processors, |line| self.profiles[line].min_free(start, end));
                 if free > 0 {
                     sum += u64::from(free);
                     self.parts.push((at, free));
@@ -521,7 +521,7 @@ impl<'a> Lister<'a> {
         found
     }
 
-    fn commit(&mut self, task: usize, place: Place) {
+    fn commit(&mut self, task: usize, place: TaskPlacement) {
         match place.lanes {
             LaneChoice::One(lane) => self.run(lane, self.dag.task(task).processors, &place),
             LaneChoice::Many { first, count } => {
@@ -534,13 +534,13 @@ impl<'a> Lister<'a> {
         self.places[task] = place;
     }
 
-    fn run(&mut self, lane: usize, processors: u32, place: &Place) {
+    fn run(&mut self, lane: usize, processors: u32, place: &TaskPlacement) {
         let Lane { start, end, processors: all, line, .. } = self.lanes[lane];
         let line = line.unwrap_or_else(|| {
             let line = self.profiles_used;
             match self.profiles.get_mut(line) {
                 Some(kept) => kept.reset(all, start, end),
-                None => self.profiles.push(Skyline::new(all, start, end)),
+                None => self.profiles.push(AvailabilityProfile::new(all, start, end)),
             }
             self.profiles_used += 1;
             self.lanes[lane].line = Some(line);
@@ -556,7 +556,7 @@ impl<'a> Lister<'a> {
     /// same slot at that time.
     fn place_level(&mut self, from: usize, to: usize) -> Result<(), usize> {
         let mut waiting: Vec<usize> = self.order[from..to].to_vec();
-        let mut found: Vec<Option<Place>> = vec![None; waiting.len()];
+        let mut found: Vec<Option<TaskPlacement>> = vec![None; waiting.len()];
         while !waiting.is_empty() {
             let mut next: Option<(Time, usize)> = None;
             for at in 0..waiting.len() {
@@ -594,7 +594,7 @@ impl<'a> Lister<'a> {
         Ok(())
     }
 
-    fn lanes_of(&self, place: &Place) -> impl Iterator<Item = usize> {
+    fn lanes_of(&self, place: &TaskPlacement) -> impl Iterator<Item = usize> {
         let (one, many) = match place.lanes {
             LaneChoice::One(lane) => (Some(lane), &[][..]),
             LaneChoice::Many { first, count } => (None, &self.parts[first..first + count]),
@@ -602,7 +602,7 @@ impl<'a> Lister<'a> {
         one.into_iter().chain(many.iter().map(|&(lane, _)| lane))
     }
 
-    fn unplaced(&self, task: usize) -> Unplaced {
+    fn unplaced(&self, task: usize) -> UnplacedTask {
         let of = self.dag.task(task);
         let quickest = (0..self.sites).min_by_key(|&site| of.runtime.on(site)).unwrap_or(0);
         let runtime = of.runtime.on(quickest);
@@ -623,6 +623,6 @@ impl<'a> Lister<'a> {
             ""
         };
         let (task, slots) = (of.name.clone(), self.lanes.len());
-        Unplaced { task, processors: of.processors, runtime, slots, most, late }
+        UnplacedTask { task, processors: of.processors, runtime, slots, most, late }
     }
 }

@@ -36,14 +36,14 @@ mod slot;
 mod table;
 mod terms;
 
-pub use self::dag::{Dag, DagError, Edge, Links, Runtime, Task};
-pub use self::front::{Constraint, Front, Objectives, Point, hypervolume};
-pub use self::list::{Lister, Method, Outcome, Piece, Schedule, TaskPlan, Unplaced};
-pub use self::search::{Budget, Found, Genome, Search, enumerate, search};
-pub use self::skyline::Skyline;
+pub use self::dag::{Dag, DagError, Edge, SiteLinks, Runtime, DagTask};
+pub use self::front::{Constraint, Front, Objectives, PlanPoint, hypervolume};
+pub use self::list::{ListScheduler, Method, ScheduleResult, SlotPart, Schedule, TaskPlan, UnplacedTask};
+pub use self::search::{Budget, SearchResult, SlotSet, Search, enumerate, search};
+pub use self::skyline::AvailabilityProfile;
 pub use self::slot::{Price, Slot};
-pub use self::table::{Booking, Table, TableError, advertise};
-pub use self::terms::{Denied, Terms};
+pub use self::table::{Booking, BookingTable, TableError, advertise};
+pub use self::terms::{Denial, Terms};
 
 /// A time or duration in microseconds, from an origin of the caller.
 pub type Time = u64;

@@ -22,18 +22,18 @@ use serde::{Deserialize, Serialize};
 use springtide_base::random::SplitMix;
 
 use super::front::{Front, Objectives};
-use super::list::{Lister, Outcome};
+use super::list::{ListScheduler, ScheduleResult};
 use super::seconds;
 use super::slot::Slot;
 
 /// A set of slots, one bit each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Genome {
+pub struct SlotSet {
     words: Vec<u64>,
     count: usize,
 }
 
-impl Genome {
+impl SlotSet {
     /// The empty set of `count` slots.
     pub fn none(count: usize) -> Self {
         Self { words: vec![0; count.div_ceil(64)], count }
@@ -126,7 +126,7 @@ impl Search {
 
 /// Result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct SearchResult {
     /// The Pareto front of the plans.
     pub front: Front,
     /// Number of evaluated sets.
@@ -139,13 +139,13 @@ pub struct Found {
 
 /// Runs a search. The same seed gives the same result.
 pub fn search(
-    lister: &mut Lister<'_>,
+    lister: &mut ListScheduler<'_>,
     how: Search,
     budget: Budget,
     seed: u64,
     keep_all: bool,
-) -> Found {
-    let mut trial = Trial { lister, found: Found::default(), keep_all };
+) -> SearchResult {
+    let mut trial = Trial { lister, found: SearchResult::default(), keep_all };
     let mut random = SplitMix(seed);
     if !trial.lister.slots().is_empty() && budget.population > 0 {
         match how {
@@ -162,12 +162,12 @@ pub fn search(
 ///
 /// # Panics
 /// Panics with more than 24 slots.
-pub fn enumerate(lister: &mut Lister<'_>) -> Found {
+pub fn enumerate(lister: &mut ListScheduler<'_>) -> SearchResult {
     let count = lister.slots().len();
     assert!(count <= 24, "2^{count} sets are too many to try");
-    let mut trial = Trial { lister, found: Found::default(), keep_all: false };
+    let mut trial = Trial { lister, found: SearchResult::default(), keep_all: false };
     for set in 1..1u64 << count {
-        let genome = Genome { words: vec![set], count };
+        let genome = SlotSet { words: vec![set], count };
         // An unused slot affects only the cost, and the set without it is evaluated too.
         trial.chosen(&genome);
     }
@@ -176,20 +176,20 @@ pub fn enumerate(lister: &mut Lister<'_>) -> Found {
 
 /// State of one search.
 struct Trial<'l, 'a> {
-    lister: &'l mut Lister<'a>,
-    found: Found,
+    lister: &'l mut ListScheduler<'a>,
+    found: SearchResult,
     keep_all: bool,
 }
 
 impl Trial<'_, '_> {
-    fn ask(&mut self, set: &Genome) -> Option<Outcome> {
+    fn ask(&mut self, set: &SlotSet) -> Option<ScheduleResult> {
         self.found.evaluations += 1;
         let outcome = self.lister.outcome(set)?;
         self.found.feasible += 1;
         Some(outcome)
     }
 
-    fn keep(&mut self, is: Objectives, plan: &Genome) -> bool {
+    fn keep(&mut self, is: Objectives, plan: &SlotSet) -> bool {
         if self.keep_all {
             self.found.all.push(is);
         }
@@ -197,8 +197,8 @@ impl Trial<'_, '_> {
     }
 
     /// Evaluates a set at the cost of all its slots.
-    fn chosen(&mut self, set: &Genome) -> Option<Objectives> {
-        let Outcome { cost, makespan, .. } = self.ask(set)?;
+    fn chosen(&mut self, set: &SlotSet) -> Option<Objectives> {
+        let ScheduleResult { cost, makespan, .. } = self.ask(set)?;
         let is = Objectives { cost, makespan };
         self.keep(is, set);
         Some(is)
@@ -206,22 +206,22 @@ impl Trial<'_, '_> {
 
     /// Evaluates a set at the cost of its used slots, and keeps these as the plan. Without a fixed
     /// order of tasks, repeats this until all slots are used. Returns the plan.
-    fn used(&mut self, set: &Genome) -> Option<Genome> {
+    fn used(&mut self, set: &SlotSet) -> Option<SlotSet> {
         let mut outcome = self.ask(set)?;
         let mut asked = set.clone();
         while !self.lister.has_fixed_order() && outcome.used != asked {
             asked = outcome.used;
             outcome = self.ask(&asked)?;
         }
-        let Outcome { cost_used, makespan, used, .. } = outcome;
+        let ScheduleResult { cost_used, makespan, used, .. } = outcome;
         self.keep(Objectives { cost: cost_used, makespan }, &used);
         Some(used)
     }
 }
 
 /// A random set with this probability of each slot.
-fn random_set(count: usize, share: f64, random: &mut SplitMix) -> Genome {
-    let mut set = Genome::none(count);
+fn random_set(count: usize, share: f64, random: &mut SplitMix) -> SlotSet {
+    let mut set = SlotSet::none(count);
     (0..count).for_each(|slot| set.set(slot, random.unit() < share));
     set
 }
@@ -236,7 +236,7 @@ impl Paper {
     fn run(&self, trial: &mut Trial<'_, '_>, random: &mut SplitMix) {
         let count = trial.lister.slots().len();
         let size = self.budget.population;
-        let mut sets: Vec<Genome> = (0..size).map(|_| random_set(count, 0.5, random)).collect();
+        let mut sets: Vec<SlotSet> = (0..size).map(|_| random_set(count, 0.5, random)).collect();
         let mut worth: Vec<Option<Objectives>> = sets.iter().map(|set| trial.chosen(set)).collect();
         for _ in 0..self.budget.iterations {
             let fitness = fitness(&worth);
@@ -262,7 +262,7 @@ impl Paper {
     }
 
     /// Exchanges every other segment between cuts.
-    fn cross(&self, a: &mut Genome, b: &mut Genome, random: &mut SplitMix) {
+    fn cross(&self, a: &mut SlotSet, b: &mut SlotSet, random: &mut SplitMix) {
         let count = a.len();
         let mut cuts: Vec<usize> = (0..self.crossover).map(|_| 1 + random.below(count)).collect();
         cuts.sort_unstable();
@@ -359,14 +359,14 @@ fn sample(fitness: &[f64], count: usize, random: &mut SplitMix) -> Vec<usize> {
 /// The pruned search with at most `most` evaluations.
 fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     let count = trial.lister.slots().len();
-    let mut met: BTreeSet<Genome> = BTreeSet::new();
+    let mut met: BTreeSet<SlotSet> = BTreeSet::new();
     let left = |trial: &Trial<'_, '_>| trial.found.evaluations < most;
     // Heuristic starts: all slots, each site, and repeatedly without the costliest slot.
-    let mut starts = vec![Genome::all(count)];
+    let mut starts = vec![SlotSet::all(count)];
     let sites = trial.lister.slots().iter().map(|slot| slot.site + 1).max().unwrap_or(0);
     if sites > 1 {
         for site in 0..sites {
-            let mut of_site = Genome::none(count);
+            let mut of_site = SlotSet::none(count);
             for (slot, offer) in trial.lister.slots().iter().enumerate() {
                 of_site.set(slot, offer.site == site);
             }
@@ -375,7 +375,7 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     }
     // Divisible slots cost nothing unused. The cheapest plans often cost the same with all of them,
     // and a random search finds that set late.
-    let mut divisible = Genome::none(count);
+    let mut divisible = SlotSet::none(count);
     for (slot, offer) in trial.lister.slots().iter().enumerate() {
         divisible.set(slot, offer.divisible);
     }
@@ -384,7 +384,7 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
     }
     // At most half of the evaluations are for heuristic starts.
     let for_starts = most / 2;
-    let mut leaner: Vec<Genome> = Vec::new();
+    let mut leaner: Vec<SlotSet> = Vec::new();
     for start in starts {
         if trial.found.evaluations < for_starts.max(1) && met.insert(start.clone()) {
             leaner.extend(trial.used(&start));
@@ -420,7 +420,7 @@ fn pruned(trial: &mut Trial<'_, '_>, most: usize, random: &mut SplitMix) {
 
 /// The costliest slot of a set: the largest that is not divisible, else the one with the highest
 /// price. None if removing a slot saves nothing.
-fn worst_used(trial: &Trial<'_, '_>, set: &Genome) -> Option<usize> {
+fn worst_used(trial: &Trial<'_, '_>, set: &SlotSet) -> Option<usize> {
     let slots = trial.lister.slots();
     let least = set.iter().map(|slot| slots[slot].price.rate).fold(f64::INFINITY, f64::min);
     let saves = |slot: &usize| {
@@ -438,7 +438,7 @@ fn worst_used(trial: &Trial<'_, '_>, set: &Genome) -> Option<usize> {
 }
 
 /// A set near the kept ones, or a sparse one.
-fn offspring(trial: &Trial<'_, '_>, count: usize, random: &mut SplitMix) -> Genome {
+fn offspring(trial: &Trial<'_, '_>, count: usize, random: &mut SplitMix) -> SlotSet {
     let points = trial.found.front.points();
     let sparse = |random: &mut SplitMix| {
         let share = random.unit();
@@ -447,13 +447,13 @@ fn offspring(trial: &Trial<'_, '_>, count: usize, random: &mut SplitMix) -> Geno
     if points.is_empty() || random.unit() < 0.1 {
         return sparse(random);
     }
-    let one = &points[random.below(points.len())].plan;
-    let other = &points[random.below(points.len())].plan;
+    let one = &points[random.below(points.len())].slots;
+    let other = &points[random.below(points.len())].slots;
     let mut set = one.clone();
     let ones: Vec<usize> = one.iter().collect();
     let drop_one =
-        |set: &mut Genome, random: &mut SplitMix| set.set(ones[random.below(ones.len())], false);
-    let add_one = |set: &mut Genome, random: &mut SplitMix| set.set(random.below(count), true);
+        |set: &mut SlotSet, random: &mut SplitMix| set.set(ones[random.below(ones.len())], false);
+    let add_one = |set: &mut SlotSet, random: &mut SplitMix| set.set(random.below(count), true);
     match random.below(8) {
         0 => drop_one(&mut set, random),
         1 => {

@@ -8,7 +8,7 @@ use super::{NEVER, Time};
 
 /// Free processors as a step function of time; zero before its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skyline {
+pub struct AvailabilityProfile {
     /// Start of each step; the last one has no end.
     starts: Vec<Time>,
     /// Number of free processors in each step.
@@ -16,13 +16,13 @@ pub struct Skyline {
 }
 
 /// An empty profile, to which [`give`](Skyline::give) adds processors.
-impl Default for Skyline {
+impl Default for AvailabilityProfile {
     fn default() -> Self {
         Self::new(0, 0, NEVER)
     }
 }
 
-impl Skyline {
+impl AvailabilityProfile {
     /// A profile with processors from `start` to `end`, and none afterwards.
     pub fn new(processors: u32, start: Time, end: Time) -> Self {
         let mut skyline = Self { starts: Vec::new(), free: Vec::new() };
@@ -53,7 +53,7 @@ impl Skyline {
     }
 
     /// Minimum of free processors over `[from, to)`; for an empty interval, the number at `from`.
-    pub fn least(&self, from: Time, to: Time) -> u32 {
+    pub fn min_free(&self, from: Time, to: Time) -> u32 {
         let Some(first) = self.step(from) else { return 0 };
         let mut least = self.free[first];
         for step in first + 1..self.starts.len() {
@@ -66,7 +66,7 @@ impl Skyline {
     }
 
     /// Maximum of free processors over `[from, to)`; for an empty interval, the number at `from`.
-    pub fn most(&self, from: Time, to: Time) -> u32 {
+    pub fn max_free(&self, from: Time, to: Time) -> u32 {
         let steps = self.steps().skip_while(|&(at, _)| at <= from);
         let later = steps.take_while(|&(at, _)| at < to).map(|(_, free)| free);
         later.fold(self.free_at(from), u32::max)
@@ -174,14 +174,14 @@ mod tests {
 
     #[test]
     fn steps_that_are_equal_are_one() {
-        let mut line = Skyline::new(4, 0, 100);
+        let mut line = AvailabilityProfile::new(4, 0, 100);
         line.take(4, 10, 20);
         line.take(4, 20, 30);
         assert_eq!(line.steps().collect::<Vec<_>>(), [(0, 4), (10, 0), (30, 4), (100, 0)]);
         line.give(4, 10, 30);
-        assert_eq!(line, Skyline::new(4, 0, 100));
+        assert_eq!(line, AvailabilityProfile::new(4, 0, 100));
         assert_eq!(line.free_at(99), 4);
-        assert_eq!((line.free_at(100), line.least(0, 100), line.least(0, 101)), (0, 4, 0));
+        assert_eq!((line.free_at(100), line.min_free(0, 100), line.min_free(0, 101)), (0, 4, 0));
         line.take(1, 0, 5);
         line.forget(7);
         assert_eq!(line.steps().next(), Some((5, 4)));
@@ -194,13 +194,13 @@ mod tests {
             (processors, duration, from) in (1u32..6, 1u64..12, 0u64..50),
             end in prop_oneof![Just(NEVER), 20u64..60],
         ) {
-            let mut line = Skyline::new(5, 3, end);
+            let mut line = AvailabilityProfile::new(5, 3, end);
             let mut free = [0u32; 80];
             for (at, free) in free.iter_mut().enumerate() {
                 *free = if at >= 3 && (at as u64) < end { 5 } else { 0 };
             }
             for (count, at, length) in takes {
-                if line.least(at, at + length) >= count {
+                if line.min_free(at, at + length) >= count {
                     line.take(count, at, at + length);
                     for free in &mut free[at as usize..(at + length) as usize] {
                         *free -= count;
@@ -211,8 +211,8 @@ mod tests {
                 prop_assert_eq!(line.free_at(at), free[at as usize]);
             }
             let during = || (from..from + duration).map(|at| line.free_at(at));
-            prop_assert_eq!(Some(line.most(from, from + duration)), during().max());
-            prop_assert_eq!(Some(line.least(from, from + duration)), during().min());
+            prop_assert_eq!(Some(line.max_free(from, from + duration)), during().max());
+            prop_assert_eq!(Some(line.min_free(from, from + duration)), during().min());
             let free_at = |t: u64| free.get(t as usize).copied().unwrap_or(5);
             let fits = |at: u64| (at..at + duration).all(|t| free_at(t) >= processors);
             let expected = (from..68).find(|&at| fits(at));

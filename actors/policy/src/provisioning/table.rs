@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{NEVER, Price, SECOND, Skyline, Slot, Time};
+use super::{NEVER, Price, SECOND, AvailabilityProfile, Slot, Time};
 
 /// Processors for an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,18 +63,18 @@ const DAY: Time = 24 * 3600 * SECOND;
 
 /// A site's bookings over time.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct BookingTable {
     processors: u32,
     bookings: BTreeMap<u64, Booking>,
-    line: Skyline,
+    line: AvailabilityProfile,
     last: u64,
     epoch: u64,
 }
 
-impl Table {
+impl BookingTable {
     /// Creates the table of a site with all processors free.
     pub fn new(processors: u32) -> Self {
-        let line = Skyline::new(processors, 0, NEVER);
+        let line = AvailabilityProfile::new(processors, 0, NEVER);
         Self { processors, bookings: BTreeMap::new(), line, last: 0, epoch: 0 }
     }
 
@@ -96,7 +96,7 @@ impl Table {
 
     /// Minimum of free processors over `[from, to)`.
     pub fn free(&self, from: Time, to: Time) -> u32 {
-        self.line.least(from, to)
+        self.line.min_free(from, to)
     }
 
     /// The earliest start from `from` on with enough free processors for the duration.
@@ -145,7 +145,7 @@ impl Table {
         if processors > self.processors {
             return Err(TableError::TooLarge { wanted: processors, has: self.processors });
         }
-        let free = self.line.least(start, end);
+        let free = self.line.min_free(start, end);
         if free < processors {
             return Err(TableError::Taken { wanted: processors, free });
         }

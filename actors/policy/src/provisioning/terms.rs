@@ -53,7 +53,7 @@ impl Default for Terms {
 /// Why a provider denies a reservation that it could grant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "because")]
-pub enum Denied {
+pub enum Denial {
     /// The site offers no slots.
     NotAdvertised,
     /// It starts too late.
@@ -72,7 +72,7 @@ pub enum Denied {
     },
 }
 
-impl fmt::Display for Denied {
+impl fmt::Display for Denial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotAdvertised => f.write_str("the site offers no slots (slots.advertise)"),
@@ -103,15 +103,15 @@ impl Terms {
     ///
     /// # Errors
     /// [`Denied`] with the violated limit.
-    pub fn grants(&self, ahead: Time, reserved: u32, processors: u32) -> Result<(), Denied> {
+    pub fn grants(&self, ahead: Time, reserved: u32, processors: u32) -> Result<(), Denial> {
         if !self.advertise {
-            return Err(Denied::NotAdvertised);
+            return Err(Denial::NotAdvertised);
         }
         if let Some(most) = self.most_ahead.filter(|&most| ahead > most) {
-            return Err(Denied::TooFarAhead { ahead_s: seconds(ahead), most_s: seconds(most) });
+            return Err(Denial::TooFarAhead { ahead_s: seconds(ahead), most_s: seconds(most) });
         }
         let most = self.most_reserved(processors);
-        if reserved > most { Err(Denied::TooMuch { reserved, most }) } else { Ok(()) }
+        if reserved > most { Err(Denial::TooMuch { reserved, most }) } else { Ok(()) }
     }
 
     /// Maximum of reserved processors, out of `processors`.
@@ -147,11 +147,11 @@ mod tests {
         let terms = Terms { most_ahead: Some(10 * SECOND), most_share: 0.5, ..Terms::default() };
         assert_eq!(terms.grants(10 * SECOND, 3, 7), Ok(()));
         let late = terms.grants(11 * SECOND, 1, 7).unwrap_err();
-        assert_eq!(late, Denied::TooFarAhead { ahead_s: 11.0, most_s: 10.0 });
+        assert_eq!(late, Denial::TooFarAhead { ahead_s: 11.0, most_s: 10.0 });
         let much = terms.grants(0, 4, 7).unwrap_err();
-        assert_eq!(much, Denied::TooMuch { reserved: 4, most: 3 });
+        assert_eq!(much, Denial::TooMuch { reserved: 4, most: 3 });
         assert!(much.to_string().contains("most_share"), "{much}");
         let closed = Terms { advertise: false, ..terms };
-        assert_eq!(closed.grants(0, 1, 7), Err(Denied::NotAdvertised));
+        assert_eq!(closed.grants(0, 1, 7), Err(Denial::NotAdvertised));
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 
 /// A graph of Topcuoglu et al. 2002 (figure 2): 10 tasks on three processors, each its own site, at
 /// one unit per second.
-fn golden() -> (Dag, Links, Vec<Slot>) {
+fn golden() -> (Dag, SiteLinks, Vec<Slot>) {
     let times = [
         [14, 16, 9],
         [13, 19, 18],
@@ -36,7 +36,7 @@ fn golden() -> (Dag, Links, Vec<Slot>) {
         (8, 10, 11),
         (9, 10, 13),
     ];
-    let task = |(index, times): (usize, &[u64; 3])| Task {
+    let task = |(index, times): (usize, &[u64; 3])| DagTask {
         name: format!("T{}", index + 1),
         processors: 1,
         runtime: Runtime::BySite(times.iter().map(|time| time * SECOND).collect()),
@@ -45,7 +45,7 @@ fn golden() -> (Dag, Links, Vec<Slot>) {
         |&(from, to, bytes): &(usize, usize, u64)| Edge { from: from - 1, to: to - 1, bytes };
     let edges: Vec<Edge> = passes.iter().map(edge).collect();
     let dag = Dag::new(times.iter().enumerate().map(task).collect(), &edges, 3).unwrap();
-    let links = Links { other: Some((0, 1.0)), ..Links::default() };
+    let links = SiteLinks { other: Some((0, 1.0)), ..SiteLinks::default() };
     let slot = |site| Slot {
         site,
         processors: 1,
@@ -66,8 +66,8 @@ fn heft_of_the_golden_graph() {
     for (rank, known) in ranks.iter().zip(known) {
         assert!((rank - known).abs() < 5e-4, "{ranks:?}");
     }
-    let mut lister = Lister::new(&dag, &links, &slots, Method::Heft);
-    let schedule = lister.schedule(&Genome::all(3)).unwrap();
+    let mut lister = ListScheduler::new(&dag, &links, &slots, Method::Heft);
+    let schedule = lister.schedule(&SlotSet::all(3)).unwrap();
     let places: Vec<_> =
         schedule.tasks.iter().map(|t| (t.start / SECOND, t.end / SECOND, t.site)).collect();
     assert_eq!(schedule.outcome.makespan, 80 * SECOND, "{places:?}");
@@ -76,7 +76,7 @@ fn heft_of_the_golden_graph() {
     assert!((schedule.outcome.cost - used).abs() < 1e-9);
     for method in Method::ALL {
         let makespan =
-            Lister::new(&dag, &links, &slots, method).outcome(&Genome::all(3)).unwrap().makespan;
+            ListScheduler::new(&dag, &links, &slots, method).outcome(&SlotSet::all(3)).unwrap().makespan;
         assert!((70 * SECOND..130 * SECOND).contains(&makespan), "{method}: {makespan}");
     }
 }
@@ -116,7 +116,7 @@ fn the_six_slots_of_the_fourth_figure() {
 #[test]
 fn a_horizon_is_a_whole_day_after_the_last_end() {
     let day = 24 * 3600 * SECOND;
-    let mut table = Table::new(4);
+    let mut table = BookingTable::new(4);
     assert_eq!(table.horizon(5), 5 + day);
     table.book(Booking { processors: 1, start: 5, end: 5 + day }).unwrap();
     assert_eq!(table.horizon(5), 5 + 2 * day, "strictly after it");
@@ -126,24 +126,24 @@ fn a_horizon_is_a_whole_day_after_the_last_end() {
 #[test]
 fn a_trade_off_is_normalised_over_the_front() {
     let mut front = Front::default();
-    let plan = Genome::none(4);
+    let plan = SlotSet::none(4);
     let is = |cost, makespan| Objectives { cost, makespan: makespan * SECOND };
     assert_eq!(front.choose(0.5, &Constraint::default()), Err(None));
     assert!(front.insert(is(10.0, 100), &plan));
     for alpha in [0.0, 0.5, 1.0] {
-        assert_eq!(front.choose(alpha, &Constraint::default()).unwrap().is, is(10.0, 100));
+        assert_eq!(front.choose(alpha, &Constraint::default()).unwrap().objectives, is(10.0, 100));
     }
     assert!(front.insert(is(20.0, 40), &plan) && front.insert(is(12.0, 60), &plan));
     assert!(!front.insert(is(12.0, 60), &plan), "it is there");
     assert!(!front.insert(is(13.0, 60), &plan) && !front.insert(is(f64::INFINITY, 1), &plan));
-    let chosen = |alpha| front.choose(alpha, &Constraint::default()).unwrap().is;
+    let chosen = |alpha| front.choose(alpha, &Constraint::default()).unwrap().objectives;
     assert_eq!(
         [chosen(0.0), chosen(0.5), chosen(1.0)],
         [is(20.0, 40), is(12.0, 60), is(10.0, 100)]
     );
     // 0.5 (0.2 + 1/3) against 0.5 (0 + 1) and 0.5 (1 + 0).
     let by = |deadline, budget| Constraint { deadline, budget };
-    let within = |c: Constraint| front.choose(1.0, &c).map(|p| p.is).map_err(|p| p.map(|p| p.is));
+    let within = |c: Constraint| front.choose(1.0, &c).map(|p| p.objectives).map_err(|p| p.map(|p| p.objectives));
     assert_eq!(within(by(Some(70 * SECOND), None)), Ok(is(12.0, 60)));
     assert_eq!(
         within(by(Some(70 * SECOND), Some(11.0))),
@@ -160,7 +160,7 @@ fn a_trade_off_is_normalised_over_the_front() {
 #[test]
 fn invalid_workflows_are_rejected() {
     let task =
-        |name: &str| Task { name: name.to_owned(), processors: 1, runtime: Runtime::Same(SECOND) };
+        |name: &str| DagTask { name: name.to_owned(), processors: 1, runtime: Runtime::Same(SECOND) };
     let tasks = || ["a", "b", "c", "d"].map(task).to_vec();
     let edge = |from, to| Edge { from, to, bytes: 0 };
     let wrong =
@@ -182,7 +182,7 @@ fn invalid_workflows_are_rejected() {
 /// Overlapping slots together have enough processors for a task that is too large for each.
 #[test]
 fn slots_of_a_site_are_combined_and_extended_and_cut() {
-    let task = |processors, time| Task {
+    let task = |processors, time| DagTask {
         name: "wide".into(),
         processors,
         runtime: Runtime::Same(time * SECOND),
@@ -205,18 +205,18 @@ fn slots_of_a_site_are_combined_and_extended_and_cut() {
         slot(1, 7, 0, 99, true),
     ];
     let dag = Dag::new(vec![task(8, 100)], &[], 2).unwrap();
-    let links = Links::default();
-    let mut lister = Lister::new(&dag, &links, &slots, Method::Heft);
-    let plan = lister.schedule(&Genome::all(4)).unwrap();
+    let links = SiteLinks::default();
+    let mut lister = ListScheduler::new(&dag, &links, &slots, Method::Heft);
+    let plan = lister.schedule(&SlotSet::all(4)).unwrap();
     assert_eq!((plan.tasks[0].start, plan.tasks[0].end), (20 * SECOND, 120 * SECOND));
     assert_eq!(
         plan.tasks[0].pieces,
-        [Piece { slot: 0, processors: 5 }, Piece { slot: 2, processors: 3 }]
+        [SlotPart { slot: 0, processors: 5 }, SlotPart { slot: 2, processors: 3 }]
     );
     assert_eq!(plan.outcome.cost_used, 800.0);
     assert_eq!(plan.outcome.cost, 800.0 + 9.0 * 25.0, "an indivisible chosen slot is paid");
     assert_eq!(plan.outcome.used.iter().collect::<Vec<_>>(), [0, 2]);
-    let mut without = Genome::all(4);
+    let mut without = SlotSet::all(4);
     without.set(2, false);
     let why = lister.schedule(&without).unwrap_err().to_string();
     assert!(
@@ -226,7 +226,7 @@ fn slots_of_a_site_are_combined_and_extended_and_cut() {
     );
 }
 
-fn instance() -> impl Strategy<Value = (Vec<Slot>, Dag, Links)> {
+fn instance() -> impl Strategy<Value = (Vec<Slot>, Dag, SiteLinks)> {
     let slot = (0usize..3, 1u32..6, 0u64..60, 1u64..80, any::<[bool; 2]>(), 0u8..3).prop_map(
         |(site, processors, start, length, [divisible, extensible], fixed)| Slot {
             site,
@@ -244,7 +244,7 @@ fn instance() -> impl Strategy<Value = (Vec<Slot>, Dag, Links)> {
     let edges = proptest::collection::vec((0usize..12, 0usize..12, 0u64..5), 0..16);
     (slots, tasks, edges).prop_map(|(slots, tasks, edges)| {
         let count = tasks.len();
-        let task = |(index, (processors, time)): (usize, (u32, Time))| Task {
+        let task = |(index, (processors, time)): (usize, (u32, Time))| DagTask {
             name: index.to_string(),
             processors,
             runtime: Runtime::Same(time),
@@ -254,13 +254,13 @@ fn instance() -> impl Strategy<Value = (Vec<Slot>, Dag, Links)> {
             edges.filter(|(a, b, _)| a < b).map(|(from, to, bytes)| Edge { from, to, bytes });
         let forward: Vec<Edge> = forward.collect();
         let dag = Dag::new(tasks.into_iter().enumerate().map(task).collect(), &forward, 3).unwrap();
-        let links = Links { other: Some((SECOND, 1.0)), ..Links::default() };
+        let links = SiteLinks { other: Some((SECOND, 1.0)), ..SiteLinks::default() };
         (slots, dag, links)
     })
 }
 
 /// Checks a schedule against slots and workflow independently, moment by moment.
-fn check_schedule(slots: &[Slot], dag: &Dag, links: &Links, plan: &Schedule) {
+fn check_schedule(slots: &[Slot], dag: &Dag, links: &SiteLinks, plan: &Schedule) {
     let mut cost = 0.0;
     for (index, slot) in slots.iter().enumerate() {
         let here: Vec<(u32, &TaskPlan)> = plan
@@ -308,11 +308,11 @@ proptest! {
         bits in any::<u16>(),
     ) {
         let count = slots.len();
-        let mut some = Genome::none(count);
+        let mut some = SlotSet::none(count);
         (0..count).for_each(|slot| some.set(slot, bits >> slot & 1 == 1));
-        for set in [some, Genome::all(count)] {
+        for set in [some, SlotSet::all(count)] {
             for method in Method::ALL {
-                let mut lister = Lister::new(&dag, &links, &slots, method);
+                let mut lister = ListScheduler::new(&dag, &links, &slots, method);
                 let outcome = lister.outcome(&set);
                 match lister.schedule(&set) {
                     Ok(plan) => {
@@ -324,7 +324,7 @@ proptest! {
                         }
                         // Without unused slots the schedule is the same, at the cost of the used
                         // ones.
-                        let mut lister = Lister::new(&dag, &links, &slots, method);
+                        let mut lister = ListScheduler::new(&dag, &links, &slots, method);
                         let lean = lister.schedule(&plan.outcome.used).unwrap();
                         prop_assert_eq!(&lean.tasks, &plan.tasks);
                         prop_assert!((lean.outcome.cost - plan.outcome.cost_used).abs() < 1e-9);
@@ -342,14 +342,14 @@ proptest! {
         let mut front = Front::default();
         let is = |&(cost, makespan): &(u32, u64)| Objectives { cost: f64::from(cost), makespan };
         for point in &points {
-            front.insert(is(point), &Genome::none(1));
+            front.insert(is(point), &SlotSet::none(1));
         }
         let all: Vec<Objectives> = points.iter().map(is).collect();
         let is_best = |p: &Objectives| !all.iter().any(|q| q.dominates(p));
         let mut expected: Vec<Objectives> = all.iter().copied().filter(is_best).collect();
         expected.sort_by(|a, b| a.cost.total_cmp(&b.cost));
         expected.dedup();
-        prop_assert_eq!(front.points().iter().map(|p| p.is).collect::<Vec<_>>(), expected);
+        prop_assert_eq!(front.points().iter().map(|p| p.objectives).collect::<Vec<_>>(), expected);
         prop_assert_eq!(front.survivors([&front]), front.points().len());
     }
 
@@ -359,7 +359,7 @@ proptest! {
     fn slots_are_the_rest_of_bookings(
         jobs in proptest::collection::vec((1u32..6, 1u64..30, 0u64..8, any::<bool>()), 0..30),
     ) {
-        let mut table = Table::new(5);
+        let mut table = BookingTable::new(5);
         let mut now = 0;
         for (processors, duration, later, cancel) in jobs {
             now += later;
@@ -404,7 +404,7 @@ fn full_site() -> (Dag, Vec<Slot>) {
     };
     let holes = (0..40).map(|at| of(at * 5, at * 5 + 37, false));
     let last = (0..12).map(|at| of(50 + at * 20, 1000, true));
-    let task = |index: u64| Task {
+    let task = |index: u64| DagTask {
         name: index.to_string(),
         processors: 1,
         runtime: Runtime::Same(7_123_457 + index * 310_111),
@@ -417,11 +417,11 @@ fn full_site() -> (Dag, Vec<Slot>) {
 #[test]
 fn plans_that_cost_the_same_are_equal() {
     let (dag, slots) = full_site();
-    let links = Links::default();
-    let mut lister = Lister::new(&dag, &links, &slots, Method::Heft);
+    let links = SiteLinks::default();
+    let mut lister = ListScheduler::new(&dag, &links, &slots, Method::Heft);
     let mut lengths = Vec::new();
     for from in 0..11 {
-        let mut some = Genome::none(slots.len());
+        let mut some = SlotSet::none(slots.len());
         (40 + from..52).for_each(|slot| some.set(slot, true));
         let outcome = lister.outcome(&some).unwrap();
         assert_eq!(outcome.cost.to_bits(), dag.work(1).to_bits(), "{from}");
@@ -435,15 +435,15 @@ fn plans_that_cost_the_same_are_equal() {
 #[test]
 fn the_cheapest_plan_is_found_with_few_evaluations() {
     let (dag, slots) = full_site();
-    let links = Links::default();
-    let mut lister = Lister::new(&dag, &links, &slots, Method::Heft);
-    let mut last = Genome::none(slots.len());
+    let links = SiteLinks::default();
+    let mut lister = ListScheduler::new(&dag, &links, &slots, Method::Heft);
+    let mut last = SlotSet::none(slots.len());
     (40..52).for_each(|slot| last.set(slot, true));
     let paid_as_used = lister.outcome(&last).unwrap();
     for population in [2, 10, 100] {
         let budget = Budget { population, iterations: 1 };
         let front = search(&mut lister, Search::Pruned, budget, 1, false).front;
-        let cheapest = front.choose(1.0, &Constraint::default()).unwrap().is;
+        let cheapest = front.choose(1.0, &Constraint::default()).unwrap().objectives;
         assert_eq!(cheapest.cost, dag.work(1));
         assert!(cheapest.makespan <= paid_as_used.makespan);
     }
@@ -456,7 +456,7 @@ fn the_search_finds_the_exact_front_of_small_instances() {
     let count = std::env::var("SPRINGTIDE_INSTANCES").map_or(12, |n| n.parse().expect("a number"));
     let mut found_all = 0;
     for seed in 0..count {
-        let mut random = springtide_base::random::SplitMix::of(seed, "small");
+        let mut random = springtide_base::random::SplitMix::with_text(seed, "small");
         let slot = |random: &mut springtide_base::random::SplitMix| {
             let (site, start) = (random.below(3), random.below(60) as u64 * SECOND);
             Slot {
@@ -470,23 +470,23 @@ fn the_search_finds_the_exact_front_of_small_instances() {
             }
         };
         let slots: Vec<Slot> = (0..14).map(|_| slot(&mut random)).collect();
-        let tasks = (0..12).map(|index| Task {
+        let tasks = (0..12).map(|index| DagTask {
             name: index.to_string(),
             processors: 1 + random.below(2) as u32,
             runtime: Runtime::Same((4 + random.below(10) as u64) * SECOND),
         });
-        let tasks: Vec<Task> = tasks.collect();
+        let tasks: Vec<DagTask> = tasks.collect();
         let edges: Vec<Edge> = (3..12)
             .map(|to| Edge { from: random.below(to), to, bytes: random.below(6) as u64 })
             .collect();
         let dag = Dag::new(tasks, &edges, 3).unwrap();
-        let links = Links { other: Some((0, 1.0)), ..Links::default() };
-        let mut lister = Lister::new(&dag, &links, &slots, Method::Heft);
+        let links = SiteLinks { other: Some((0, 1.0)), ..SiteLinks::default() };
+        let mut lister = ListScheduler::new(&dag, &links, &slots, Method::Heft);
         let exact = enumerate(&mut lister).front;
         let budget = Budget { population: 100, iterations: 39 };
         let ours = search(&mut lister, Search::Pruned, budget, seed, false).front;
         let values = |front: &Front| {
-            front.points().iter().map(|p| (p.is.cost.to_bits(), p.is.makespan)).collect::<Vec<_>>()
+            front.points().iter().map(|p| (p.objectives.cost.to_bits(), p.objectives.makespan)).collect::<Vec<_>>()
         };
         found_all += u64::from(values(&exact) == values(&ours));
         assert!(!exact.points().is_empty() || ours.points().is_empty());

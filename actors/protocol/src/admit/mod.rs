@@ -22,28 +22,28 @@ mod place;
 mod table;
 
 pub use self::place::{
-    Judgement, Places, Principal, Rule, Standing, is_head, is_operator, judge, outside,
+    Judgement, Places, Principal, Rule, SenderStanding, is_head, is_operator, judge, outside,
 };
-pub use self::table::{About, RULES, Ruled, by_rule};
+pub use self::table::{MessageSubject, RULES, HasRule, by_rule};
 
 use springtide_base::id::{ClusterId, NodeId, Peer};
 use springtide_net::net::tls::{NodeName, Role};
 use springtide_remote::{Refusal, Sender};
 
-use crate::cluster::{ClusterAlive, ClusterJoined, ClusterPeriod, Joined, Period};
+use crate::cluster::{ClusterHeartbeat, ClusterReady, ClusterPeriod, WorkerJoined, WorkerPeriod};
 use crate::enrol::RenewCertificate;
-use crate::files::FilesHere;
-use crate::node::RegisterAnew;
+use crate::files::FilesReport;
+use crate::node::RegisterAgain;
 use crate::scheduler::{
-    CancelJobsOf, ConfirmMembership, Drain, GetWait, NodeLost, Registered, SitePolled, SiteUp,
-    StubGone, StubWaits, Submit,
+    CancelClientJobs, ConfirmMembership, Drain, GetWait, NodeLoss, NodeRegistration, SiteReport, SiteRegistration,
+    StubLoss, StubDelay, Submit,
 };
 use crate::site::Register;
 
-type Verdict = Result<(), Refusal>;
+type AdmissionVerdict = Result<(), Refusal>;
 
 /// Checks a report of the head, or of a site about its own cluster.
-fn site(from: &Sender<'_>, claim: impl FnOnce(&Peer) -> bool) -> Verdict {
+fn site(from: &Sender<'_>, claim: impl FnOnce(&Peer) -> bool) -> AdmissionVerdict {
     match from.role {
         Some(Role::Site) => from.holds(claim),
         _ => Ok(()),
@@ -57,7 +57,7 @@ fn is_of(node: &NodeId, cluster: &ClusterId) -> bool {
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
-pub(crate) fn site_up(from: &Sender<'_>, message: &SiteUp) -> Verdict {
+pub(crate) fn site_up(from: &Sender<'_>, message: &SiteRegistration) -> AdmissionVerdict {
     site(from, |peer| {
         let at = message.at.as_ref();
         message.cluster == peer.cluster
@@ -66,45 +66,45 @@ pub(crate) fn site_up(from: &Sender<'_>, message: &SiteUp) -> Verdict {
     })
 }
 
-pub(crate) fn registered(from: &Sender<'_>, message: &Registered) -> Verdict {
+pub(crate) fn registered(from: &Sender<'_>, message: &NodeRegistration) -> AdmissionVerdict {
     site(from, |peer| message.cluster == peer.cluster && is_of(&message.node, &peer.cluster))
 }
 
-pub(crate) fn node_lost(from: &Sender<'_>, message: &NodeLost) -> Verdict {
+pub(crate) fn node_lost(from: &Sender<'_>, message: &NodeLoss) -> AdmissionVerdict {
     site(from, |peer| is_of(&message.node, &peer.cluster))
 }
 
-pub(crate) fn site_polled(from: &Sender<'_>, message: &SitePolled) -> Verdict {
+pub(crate) fn site_polled(from: &Sender<'_>, message: &SiteReport) -> AdmissionVerdict {
     site(from, |peer| message.cluster == peer.cluster)
 }
 
-pub(crate) fn stub_gone(from: &Sender<'_>, message: &StubGone) -> Verdict {
+pub(crate) fn stub_gone(from: &Sender<'_>, message: &StubLoss) -> AdmissionVerdict {
     site(from, |peer| is_of(&message.node, &peer.cluster))
 }
 
-pub(crate) fn stub_waits(from: &Sender<'_>, message: &StubWaits) -> Verdict {
+pub(crate) fn stub_waits(from: &Sender<'_>, message: &StubDelay) -> AdmissionVerdict {
     site(from, |peer| is_of(&message.node, &peer.cluster))
 }
 
-pub(crate) fn files_here(from: &Sender<'_>, message: &FilesHere) -> Verdict {
+pub(crate) fn files_here(from: &Sender<'_>, message: &FilesReport) -> AdmissionVerdict {
     site(from, |peer| message.cluster == peer.cluster)
 }
 
-pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> Verdict {
+pub(crate) fn submit(from: &Sender<'_>, message: &Submit) -> AdmissionVerdict {
     from.holds(|peer| message.client.node == peer.node)
 }
 
-pub(crate) fn cancel_of(from: &Sender<'_>, message: &CancelJobsOf) -> Verdict {
+pub(crate) fn cancel_of(from: &Sender<'_>, message: &CancelClientJobs) -> AdmissionVerdict {
     from.holds(|peer| message.client == peer.node)
 }
 
 /// A client may query its own jobs only.
-pub(crate) fn get_wait(from: &Sender<'_>, message: &GetWait) -> Verdict {
+pub(crate) fn get_wait(from: &Sender<'_>, message: &GetWait) -> AdmissionVerdict {
     from.holds(|peer| message.client == peer.node)
 }
 
 /// Nodes may be drained by the grid's operators, and by a node that is to end itself.
-pub(crate) fn drain(from: &Sender<'_>, message: &Drain) -> Verdict {
+pub(crate) fn drain(from: &Sender<'_>, message: &Drain) -> AdmissionVerdict {
     if from.role == Some(Role::Site) {
         return site(from, |peer| message.nodes.iter().all(|node| is_of(node, &peer.cluster)));
     }
@@ -113,11 +113,11 @@ pub(crate) fn drain(from: &Sender<'_>, message: &Drain) -> Verdict {
     }
     from.holds(|peer| {
         let itself = std::slice::from_ref(&peer.node);
-        message.nodes == itself && message.life == Some(peer.incarnation)
+        message.nodes == itself && message.incarnation == Some(peer.incarnation)
     })
 }
 
-pub(crate) fn register(from: &Sender<'_>, message: &Register) -> Verdict {
+pub(crate) fn register(from: &Sender<'_>, message: &Register) -> AdmissionVerdict {
     let Register { contact, incarnation, .. } = message;
     from.holds(|peer| {
         contact.node == peer.node
@@ -128,37 +128,37 @@ pub(crate) fn register(from: &Sender<'_>, message: &Register) -> Verdict {
 
 /// A certificate renews itself only, with the same name, cluster and role; a site also renews its
 /// nodes.
-pub(crate) fn renew(from: &Sender<'_>, message: &RenewCertificate) -> Verdict {
+pub(crate) fn renew(from: &Sender<'_>, message: &RenewCertificate) -> AdmissionVerdict {
     let (node, cluster) = (message.node.clone(), message.cluster.clone());
     let name = NodeName { node, cluster, role: message.role.clone() };
-    if from.role == Some(Role::Site) && name.may() == Role::Node {
+    if from.role == Some(Role::Site) && name.role_kind() == Role::Node {
         return site(from, |peer| name.cluster == peer.cluster && is_of(&name.node, &peer.cluster));
     }
-    from.is(&[name.may()])?;
+    from.is(&[name.role_kind()])?;
     from.holds(|peer| name.node == peer.node && name.cluster == peer.cluster)
 }
 
-pub(crate) fn confirm_membership(from: &Sender<'_>, message: &ConfirmMembership) -> Verdict {
+pub(crate) fn confirm_membership(from: &Sender<'_>, message: &ConfirmMembership) -> AdmissionVerdict {
     from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 
-pub(crate) fn joined(from: &Sender<'_>, message: &Joined) -> Verdict {
+pub(crate) fn joined(from: &Sender<'_>, message: &WorkerJoined) -> AdmissionVerdict {
     from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 
-pub(crate) fn period(from: &Sender<'_>, message: &Period) -> Verdict {
+pub(crate) fn period(from: &Sender<'_>, message: &WorkerPeriod) -> AdmissionVerdict {
     from.holds(|peer| message.report.node == peer.node)
 }
 
-pub(crate) fn cluster_alive(from: &Sender<'_>, message: &ClusterAlive) -> Verdict {
+pub(crate) fn cluster_alive(from: &Sender<'_>, message: &ClusterHeartbeat) -> AdmissionVerdict {
     from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 
-pub(crate) fn cluster_joined(from: &Sender<'_>, message: &ClusterJoined) -> Verdict {
+pub(crate) fn cluster_joined(from: &Sender<'_>, message: &ClusterReady) -> AdmissionVerdict {
     from.holds(|peer| message.cluster == peer.cluster)
 }
 
-pub(crate) fn cluster_period(from: &Sender<'_>, message: &ClusterPeriod) -> Verdict {
+pub(crate) fn cluster_period(from: &Sender<'_>, message: &ClusterPeriod) -> AdmissionVerdict {
     from.holds(|peer| message.cluster == peer.cluster)
 }
 
@@ -168,10 +168,10 @@ mod tests {
     use springtide_net::net::{Address, Contact};
 
     use super::*;
-    use crate::enrol::GetDoor;
+    use crate::enrol::GetJoinStatus;
     use crate::hardware::Hardware;
     use crate::job::JobParams;
-    use crate::site::StartAnew;
+    use crate::site::RestartNodes;
 
     fn contact(node: &str, cluster: &str) -> Contact {
         let address = Address::Socket(([127, 0, 0, 1], 47000).into());
@@ -192,7 +192,7 @@ mod tests {
     ];
 
     /// The roles above that a verdict admits.
-    fn admitted(verdict: impl Fn(&Sender<'_>) -> Verdict) -> [bool; 6] {
+    fn admitted(verdict: impl Fn(&Sender<'_>) -> AdmissionVerdict) -> [bool; 6] {
         let peer = peer(5);
         ALL.map(|role| match verdict(&Sender { peer: &peer, role }) {
             Ok(()) => true,
@@ -205,10 +205,10 @@ mod tests {
 
     #[test]
     fn each_role_has_the_rights_of_the_table() {
-        let start = StartAnew { nodes: Vec::new(), program: None, reason: String::new() };
+        let start = RestartNodes { nodes: Vec::new(), program: None, reason: String::new() };
         let head = |from: &Sender<'_>| by_rule(from, &start);
         assert_eq!(admitted(head), [true, false, false, false, true, false]);
-        let client = |from: &Sender<'_>| by_rule(from, &GetDoor {});
+        let client = |from: &Sender<'_>| by_rule(from, &GetJoinStatus {});
         assert_eq!(admitted(client), [true, false, true, false, true, false]);
         let register_of = |node, cluster, life| Register {
             contact: contact(node, cluster),
@@ -232,7 +232,7 @@ mod tests {
             nodes: nodes.iter().map(|&node| node.into()).collect(),
             reason: "ordered to end".into(),
             deadline_ms: None,
-            life: life.map(Incarnation),
+            incarnation: life.map(Incarnation),
         };
         let own = drain_of(&["ams-1"], Some(5));
         assert_eq!(admitted(|from| by_rule(from, &own)), [true, true, true, false, true, true]);
@@ -309,7 +309,7 @@ mod tests {
             Peer { node: "ams-site".into(), cluster: "ams".into(), incarnation: Incarnation(3) };
         let site = Sender { peer: &peer, role: Some(Role::Site) };
         let node = Sender { peer: &peer, role: Some(Role::Node) };
-        let up = |cluster: &str, at: Option<&str>, nodes: &[&str]| SiteUp {
+        let up = |cluster: &str, at: Option<&str>, nodes: &[&str]| SiteRegistration {
             joins: false,
             cluster: cluster.into(),
             nodes: nodes.iter().map(|&node| node.into()).collect(),
@@ -330,7 +330,7 @@ mod tests {
         ] {
             assert_eq!(site_up(&site, &other), Err(Refusal::Identity), "{other:?}");
         }
-        let lost = |node: &str| NodeLost {
+        let lost = |node: &str| NodeLoss {
             node: node.into(),
             reason: String::new(),
             returns: true,
@@ -339,19 +339,19 @@ mod tests {
         assert_eq!(node_lost(&site, &lost("ams-7")), Ok(()));
         assert_eq!(node_lost(&site, &lost("del-7")), Err(Refusal::Identity));
         assert_eq!(by_rule(&node, &lost("ams-7")), Err(Refusal::Role));
-        let here = |cluster: &str| FilesHere { cluster: cluster.into(), files: Ok(Vec::new()) };
+        let here = |cluster: &str| FilesReport { cluster: cluster.into(), files: Ok(Vec::new()) };
         assert_eq!(files_here(&site, &here("ams")), Ok(()));
         assert_eq!(files_here(&site, &here("del")), Err(Refusal::Identity));
         let drain_of = |node: &str| Drain {
             nodes: vec![node.into()],
             reason: "its processor will be taken away".into(),
             deadline_ms: None,
-            life: None,
+            incarnation: None,
         };
         assert_eq!(drain(&site, &drain_of("ams-1")), Ok(()));
         assert_eq!(drain(&site, &drain_of("del-1")), Err(Refusal::Identity));
-        let start = StartAnew { nodes: Vec::new(), program: None, reason: String::new() };
+        let start = RestartNodes { nodes: Vec::new(), program: None, reason: String::new() };
         assert_eq!(by_rule(&site, &start), Err(Refusal::Role));
-        assert_eq!(by_rule(&site, &GetDoor {}), Err(Refusal::Role));
+        assert_eq!(by_rule(&site, &GetJoinStatus {}), Err(Refusal::Role));
     }
 }

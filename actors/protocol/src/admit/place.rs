@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 use springtide_net::membership::View;
 use springtide_net::net::tls::Role;
-use springtide_remote::{Origin, Refusal};
+use springtide_remote::{MessageOrigin, Refusal};
 
 use crate::names::HEAD_CLUSTER;
 use crate::scheduler::JobAuthority;
@@ -76,7 +76,7 @@ pub struct Rule {
 
 /// What a receiver knows of a sender and the job that a message is about.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Standing {
+pub struct SenderStanding {
     /// The receiver has the job.
     pub known: bool,
     /// The sender's places in the job. Those of head and operator hold without a job.
@@ -84,12 +84,12 @@ pub struct Standing {
     /// The current epoch of the job, if the receiver knows one.
     pub epoch: Option<Epoch>,
     /// The receiver can still learn more from the scheduler.
-    pub unsure: bool,
+    pub is_uncertain: bool,
 }
 
-impl Standing {
+impl SenderStanding {
     /// The standing of a sender by a view of the job. The scheduler may know more.
-    pub fn in_view(view: &View, from: &Origin) -> Self {
+    pub fn in_view(view: &View, from: &MessageOrigin) -> Self {
         let node = &from.peer.node;
         let member = view.members.get(node);
         let member = member.is_some_and(|it| it.incarnation == from.peer.incarnation);
@@ -99,7 +99,7 @@ impl Standing {
             .or(Places::HOST.when(hosts))
             .or(Places::COORDINATOR.when(coordinates))
             .when(member);
-        Self { known: true, places, epoch: Some(view.epoch), unsure: true }
+        Self { known: true, places, epoch: Some(view.epoch), is_uncertain: true }
     }
 
     /// Adds places to the sender's.
@@ -111,9 +111,9 @@ impl Standing {
     /// Merges the scheduler's answer. Its epoch replaces an older one, and a sender that it does
     /// not name is no coordinator.
     #[must_use]
-    pub fn confirmed(mut self, authority: &JobAuthority, from: &Origin) -> Self {
+    pub fn confirmed(mut self, authority: &JobAuthority, from: &MessageOrigin) -> Self {
         let Some(coordinator) = &authority.coordinator else { return self };
-        self.unsure = false;
+        self.is_uncertain = false;
         if self.epoch.is_some_and(|known| known > authority.epoch) {
             return self;
         }
@@ -143,19 +143,19 @@ pub enum Judgement {
 ///
 /// Only the current epoch counts. An older one is stale; one that the receiver does not know was
 /// not issued.
-pub fn judge(rule: &Rule, from: &Origin, standing: &Standing, epoch: Option<Epoch>) -> Judgement {
+pub fn judge(rule: &Rule, from: &MessageOrigin, standing: &SenderStanding, epoch: Option<Epoch>) -> Judgement {
     if let Err(why) = from.sender().is(rule.roles) {
         return Judgement::Refuse(why);
     }
     let Some(places) = rule.places else { return Judgement::Admit };
     match judge_place(places, standing, epoch) {
         Ok(()) => Judgement::Admit,
-        Err(why) if why != Refusal::Stale && standing.unsure && rule.confirmed => Judgement::Ask,
+        Err(why) if why != Refusal::Stale && standing.is_uncertain && rule.confirmed => Judgement::Ask,
         Err(why) => Judgement::Refuse(why),
     }
 }
 
-fn judge_place(allowed: Places, standing: &Standing, epoch: Option<Epoch>) -> Result<(), Refusal> {
+fn judge_place(allowed: Places, standing: &SenderStanding, epoch: Option<Epoch>) -> Result<(), Refusal> {
     // A place outside the job requires neither job nor epoch.
     let outside = Places::HEAD.or(Places::OPERATOR);
     if Places(standing.places.0 & outside.0).meets(allowed) {
@@ -177,7 +177,7 @@ fn judge_place(allowed: Places, standing: &Standing, epoch: Option<Epoch>) -> Re
     } else if allowed.meets(Places::OWNER) {
         Err(Refusal::Owner)
     } else {
-        Err(Refusal::Place)
+        Err(Refusal::JobRole)
     }
 }
 
@@ -195,7 +195,7 @@ pub struct Principal {
 
 impl Principal {
     /// The principal behind a link.
-    pub fn of(from: &Origin) -> Self {
+    pub fn of(from: &MessageOrigin) -> Self {
         let (name, cluster) = (from.peer.node.clone(), from.peer.cluster.clone());
         Self { name, cluster, role: from.role.map(|role| role_name(role).to_owned()) }
     }
@@ -206,7 +206,7 @@ impl Principal {
     }
 
     /// Whether a sender speaks for this principal: with the same name, cluster and role.
-    pub fn is(&self, from: &Origin) -> bool {
+    pub fn is(&self, from: &MessageOrigin) -> bool {
         *self == Self::of(from)
     }
 }
@@ -232,7 +232,7 @@ fn role_name(role: Role) -> &'static str {
 }
 
 /// Whether a sender is the head. On a network without certificates its name decides.
-pub fn is_head(from: &Origin, scheduler: Option<&NodeId>) -> bool {
+pub fn is_head(from: &MessageOrigin, scheduler: Option<&NodeId>) -> bool {
     match from.role {
         Some(role) => role == Role::Head,
         None => scheduler.is_none_or(|scheduler| *scheduler == from.peer.node),
@@ -242,7 +242,7 @@ pub fn is_head(from: &Origin, scheduler: Option<&NodeId>) -> bool {
 /// Whether a sender acts for the grid's operator: a client certificate of the head's own cluster.
 /// Commands issue these to users who can read the authority's key. On a network without
 /// certificates, every sender does.
-pub fn is_operator(from: &Origin) -> bool {
+pub fn is_operator(from: &MessageOrigin) -> bool {
     match from.role {
         Some(Role::Client) => from.peer.cluster.as_str() == HEAD_CLUSTER,
         Some(Role::Head) | None => true,
@@ -251,7 +251,7 @@ pub fn is_operator(from: &Origin) -> bool {
 }
 
 /// The places that a sender has without a job.
-pub fn outside(from: &Origin, scheduler: Option<&NodeId>) -> Places {
+pub fn outside(from: &MessageOrigin, scheduler: Option<&NodeId>) -> Places {
     let head = Places::HEAD.when(is_head(from, scheduler));
     head.or(Places::OPERATOR.when(is_operator(from)))
 }

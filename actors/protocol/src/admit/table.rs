@@ -6,33 +6,33 @@
 
 use springtide_base::id::{Epoch, JobId, NodeId};
 use springtide_net::net::tls::Role;
-use springtide_remote::{Origin, Refusal, RemoteMessage, Sender};
+use springtide_remote::{MessageOrigin, Refusal, RemoteMessage, Sender};
 
 use super::place::{Places, Principal, Rule};
 use super::*;
-use crate::cluster::{FinishCluster, FinishWithout, GetMemory, Silent};
-use crate::enrol::{GetDoor, LookAtBook};
-use crate::files::{BringFile, DropFiles, LookForFiles, PutChunk, ReadChunk, RemoveFiles};
+use crate::cluster::{FinishCluster, FinishWithout, GetMemory, NodeSilence};
+use crate::enrol::{GetJoinStatus, ReloadEnrolment};
+use crate::files::{FetchFile, CancelFetches, ScanFiles, PutChunk, ReadChunk, RemoveFiles};
 use crate::job::{
-    Assign, Cancel, DiedHolding, JobEnded, JobNote, JobOver, MemberLost, Release, Shutdown,
+    Assign, Cancel, TasksHeldAtDeath, JobEndReport, JobNote, JobEndNotice, LostMember, ReleaseWorker, Shutdown,
 };
-use crate::look::{Glance, LookAtCluster, LookAtJob};
-use crate::probe::{CheckPaths, Ping, Weight};
+use crate::look::{QueryWorker, InspectCluster, InspectJob};
+use crate::probe::{CheckPaths, Ping, BandwidthSample};
 use crate::scheduler::{
     AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, CommitSlots, ConfirmSlots, GetAuthority,
     GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GetWait, GrowthRefused, HandOver,
-    JobEfficiency, MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodesGranted, OfferGrowth,
+    JobEfficiency, MeasureSpeed, MemberSilent, NeedNodes, NodeFreed, NodeGrant, OfferGrowth,
     PlanJob, PrepareSlots, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SpeedsMeasured,
     Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
-use crate::site::{CloseStubs, HoldStubs, StartAnew};
+use crate::site::{EndStubs, StartStubs, RestartNodes};
 use crate::worker::{
-    Bequeath, ChangeView, FindRoot, Finish, GetRoot, KeepRoot, Leave, NewView, ProbeMember, newest,
+    PrepareSuccessor, ChangeView, FindCheckpoint, Finish, GetCheckpoint, StoreCheckpoint, Leave, NewView, ProbeMember, unknown_epoch,
 };
 
 /// The subject of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct About {
+pub struct MessageSubject {
     /// Job that the message is about.
     pub job: JobId,
     /// Epoch that the sender names.
@@ -40,13 +40,13 @@ pub struct About {
     /// Another node that the message is about, if the sender's place depends on it.
     pub subject: Option<NodeId>,
     /// Whether the message gives the job to the receiver, which may not have it yet.
-    pub begins: bool,
+    pub is_assignment: bool,
 }
 
-impl About {
+impl MessageSubject {
     /// A message about a job in any epoch.
     pub fn of(job: JobId) -> Self {
-        Self { job, epoch: None, subject: None, begins: false }
+        Self { job, epoch: None, subject: None, is_assignment: false }
     }
 
     /// Sets the epoch of the message.
@@ -70,17 +70,17 @@ impl About {
     /// Marks the message as giving the job to the receiver.
     #[must_use]
     pub fn beginning(self) -> Self {
-        Self { begins: true, ..self }
+        Self { is_assignment: true, ..self }
     }
 }
 
 /// A message with a rule for admission.
-pub trait Ruled: RemoteMessage {
+pub trait HasRule: RemoteMessage {
     /// The rule of the message.
     const RULE: Rule;
 
     /// The subject of the message, if it is about a job.
-    fn about(&self) -> Option<About> {
+    fn about(&self) -> Option<MessageSubject> {
         None
     }
 
@@ -98,7 +98,7 @@ pub trait Ruled: RemoteMessage {
     }
 
     /// Writes the sender into the message, if the message stores it.
-    fn sign(&mut self, _from: &Origin) {}
+    fn sign(&mut self, _from: &MessageOrigin) {}
 }
 
 /// Judges a message that is not about a job, for [`Published::accepts_from`].
@@ -107,7 +107,7 @@ pub trait Ruled: RemoteMessage {
 /// [`Refusal`] of the sender.
 ///
 /// [`Published::accepts_from`]: springtide_remote::Published::accepts_from
-pub fn by_rule<M: Ruled>(from: &Sender<'_>, message: &M) -> Result<(), Refusal> {
+pub fn by_rule<M: HasRule>(from: &Sender<'_>, message: &M) -> Result<(), Refusal> {
     from.is(M::RULE.roles)?;
     message.claim(from)
 }
@@ -186,10 +186,10 @@ rules! {
         roles: CLIENTS, claim: submit,
         sign: |m, from| m.principal = Some(Principal::of(from))
     }
-    CancelJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
-    CancelJobsOf { roles: CLIENTS, claim: cancel_of }
-    ResizeJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
-    GetJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
+    CancelJob { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
+    CancelClientJobs { roles: CLIENTS, claim: cancel_of }
+    ResizeJob { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
+    GetJob { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
     GetStatus { roles: ANY }
     GetWait { roles: CLIENTS, claim: get_wait }
     PlanJob { roles: ANY }
@@ -202,198 +202,198 @@ rules! {
     Drain { roles: DRAINERS, claim: drain }
     Undrain { roles: CLIENTS }
     // To the scheduler, by sites.
-    FilesHere { roles: SITES, claim: files_here }
-    SiteUp { roles: SITES, claim: site_up }
-    Registered { roles: SITES, claim: registered }
-    NodeLost { roles: SITES, claim: node_lost }
-    SitePolled { roles: SITES, claim: site_polled }
-    StubGone { roles: SITES, claim: stub_gone }
-    StubWaits { roles: SITES, claim: stub_waits }
+    FilesReport { roles: SITES, claim: files_here }
+    SiteRegistration { roles: SITES, claim: site_up }
+    NodeRegistration { roles: SITES, claim: registered }
+    NodeLoss { roles: SITES, claim: node_lost }
+    SiteReport { roles: SITES, claim: site_polled }
+    StubLoss { roles: SITES, claim: stub_gone }
+    StubDelay { roles: SITES, claim: stub_waits }
     // To the scheduler, by members of jobs.
     MemberSilent {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: MEMBERS, confirmed: true,
-        narrowed: |m| if m.by.is_some() { MEMBERS } else { COORDINATOR },
+        narrowed: |m| if m.reporting_cluster.is_some() { MEMBERS } else { COORDINATOR },
         claim: member_silent
     }
     ConfirmMembership { roles: NODES, claim: confirm_membership }
     RequestNodes {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     WithdrawNodes {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     NeedNodes {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     NodeFreed {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     HandOver {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     RootAdvanced {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     GetOffers {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     GetSample {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     Subscribe {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     JobEfficiency {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     SpeedsMeasured {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
-    JobOver {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+    JobEndNotice {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
     GetAuthority { roles: PARTIES }
     // To a worker.
     Assign {
-        roles: WORKERS, about: |m| About::of(m.spec.id).under(m.spec.epoch).beginning(),
+        roles: WORKERS, about: |m| MessageSubject::of(m.spec.id).under(m.spec.epoch).beginning(),
         places: COORDINATOR.or(ORDERS), confirmed: true, claim: assign
     }
-    Release { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
-    TakeOver { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    ReleaseWorker { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
+    TakeOver { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
     MeasureSpeed { roles: HEAD }
-    AuditJob { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
+    AuditJob { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
     Shutdown { roles: HEAD }
     NewView {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.view.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.view.epoch),
         places: MEMBERS, confirmed: true
     }
     ChangeView {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.change.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.change.epoch),
         places: MEMBERS, confirmed: true
     }
     Leave {
-        roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under_any(named(m.epoch)),
         places: COORDINATOR, confirmed: true
     }
     Finish {
-        roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under_any(named(m.epoch)),
         places: HOSTS, confirmed: true
     }
-    Bequeath {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.bequest.epoch), places: COORDINATOR,
+    PrepareSuccessor {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.bequest.epoch), places: COORDINATOR,
         confirmed: true
     }
-    KeepRoot {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.kept.epoch), places: COORDINATOR,
+    StoreCheckpoint {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.kept.epoch), places: COORDINATOR,
         confirmed: true
     }
-    FindRoot { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
-    ProbeMember { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
-    GetRoot { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
-    Glance { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS }
+    FindCheckpoint { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true }
+    ProbeMember { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true }
+    GetCheckpoint { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true }
+    QueryWorker { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS }
     // To a cluster's coordinator.
-    Joined {
-        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true,
+    WorkerJoined {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true,
         claim: joined
     }
-    Period {
-        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true,
+    WorkerPeriod {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true,
         claim: period
     }
-    GetMemory { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, confirmed: true }
+    GetMemory { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true }
     FinishCluster {
-        roles: WORKERS, about: |m| About::of(m.job).under_any(named(m.epoch)),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under_any(named(m.epoch)),
         places: COORDINATOR, confirmed: true
     }
     FinishWithout {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
-    LookAtCluster {
-        roles: CLIENTS, about: |m| About::of(m.job), places: Places::OPERATOR.or(Places::HEAD)
+    InspectCluster {
+        roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: Places::OPERATOR.or(Places::HEAD)
     }
     // To a job's coordinator.
-    ClusterJoined {
-        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, claim: cluster_joined
+    ClusterReady {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, claim: cluster_joined
     }
     ClusterPeriod {
-        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, claim: cluster_period
+        roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, claim: cluster_period
     }
-    ClusterAlive {
-        roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS, claim: cluster_alive
+    ClusterHeartbeat {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, claim: cluster_alive
     }
-    DiedHolding { roles: WORKERS, about: |m| About::of(m.job), places: MEMBERS }
-    Silent {
-        roles: WORKERS, about: |m| About::of(m.job).of_node(&m.node), places: HOSTS
+    TasksHeldAtDeath { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS }
+    NodeSilence {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).of_node(&m.node), places: HOSTS
     }
-    MemberLost { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
-    NodesGranted { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
-    AskLeave { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
-    OfferGrowth { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
-    AskShrink { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
-    BetterFree { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
-    GrowthRefused { roles: HEAD, about: |m| About::of(m.job), places: ORDERS }
-    LookAtJob { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
-    Cancel { roles: CLIENTS, about: |m| About::of(m.job), places: OWNERS }
+    LostMember { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
+    NodeGrant { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
+    AskLeave { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
+    OfferGrowth { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
+    AskShrink { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
+    BetterFree { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
+    GrowthRefused { roles: HEAD, about: |m| MessageSubject::of(m.job), places: ORDERS }
+    InspectJob { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
+    Cancel { roles: CLIENTS, about: |m| MessageSubject::of(m.job), places: OWNERS }
     // To a client.
     JobNote {
-        roles: WORKERS, about: |m| About::of(m.job).under(m.epoch),
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
         places: COORDINATOR, confirmed: true
     }
-    JobEnded {
-        roles: WORKERS, about: |m| About::of(m.job).under_any(m.epoch),
+    JobEndReport {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under_any(m.epoch),
         places: COORDINATOR.or(ORDERS),
         confirmed: true,
         narrowed: |m| if m.epoch.is_some() { COORDINATOR } else { ORDERS }
     }
     // To a site, its file server, and a node's registrar.
     Register { roles: NODES, claim: register }
-    StartAnew { roles: HEAD }
-    HoldStubs { roles: HEAD }
-    CloseStubs { roles: HEAD }
-    BringFile { roles: HEAD }
-    DropFiles { roles: HEAD }
+    RestartNodes { roles: HEAD }
+    StartStubs { roles: HEAD }
+    EndStubs { roles: HEAD }
+    FetchFile { roles: HEAD }
+    CancelFetches { roles: HEAD }
     ReadChunk { roles: READERS }
     PutChunk { roles: CLIENTS }
-    LookForFiles { roles: CLIENTS }
+    ScanFiles { roles: CLIENTS }
     RemoveFiles { roles: CLIENTS }
-    RegisterAnew { roles: SITES }
+    RegisterAgain { roles: SITES }
     // To the enrolment service, and to the prober of every process.
     RenewCertificate { roles: HOLDERS, claim: renew }
-    LookAtBook { roles: CLIENTS }
-    GetDoor { roles: CLIENTS }
+    ReloadEnrolment { roles: CLIENTS }
+    GetJoinStatus { roles: CLIENTS }
     Ping { roles: ANY }
-    Weight { roles: ANY }
+    BandwidthSample { roles: ANY }
     CheckPaths { roles: CLIENTS }
 }
 
 /// The epoch of an order. An older program sends none; then only the sender's place counts.
 fn named(epoch: Epoch) -> Option<Epoch> {
-    Some(epoch).filter(|epoch| *epoch != newest())
+    Some(epoch).filter(|epoch| *epoch != unknown_epoch())
 }
 
 /// Members of a cluster without contact to the coordinator report for that cluster and for
 /// themselves.
 fn member_silent(from: &Sender<'_>, message: &MemberSilent) -> Result<(), Refusal> {
-    let Some(by) = &message.by else { return Ok(()) };
+    let Some(by) = &message.reporting_cluster else { return Ok(()) };
     from.holds(|peer| {
         let own = |(node, incarnation): &(NodeId, springtide_base::id::Incarnation)| {
             *node == peer.node && *incarnation == peer.incarnation
         };
-        *by == peer.cluster && message.voice.as_ref().is_none_or(own)
+        *by == peer.cluster && message.reporter.as_ref().is_none_or(own)
     })
 }
 
@@ -418,7 +418,7 @@ mod tests {
     use springtide_base::id::{Incarnation, Peer};
 
     use super::*;
-    use crate::admit::{Judgement, Standing, judge};
+    use crate::admit::{Judgement, SenderStanding, judge};
 
     const ROLES: [(Role, &str); 4] = [
         (Role::Node, "node"),
@@ -427,19 +427,19 @@ mod tests {
         (Role::Head, "head"),
     ];
 
-    fn origin(role: Role) -> Origin {
+    fn origin(role: Role) -> MessageOrigin {
         let (node, cluster) = ("ams-1".into(), "ams".into());
-        Origin { peer: Peer { node, cluster, incarnation: Incarnation(1) }, role: Some(role) }
+        MessageOrigin { peer: Peer { node, cluster, incarnation: Incarnation(1) }, role: Some(role) }
     }
 
     /// The judgement of a message by a sender in this place: under the last issued epoch, an older
     /// one, and one that was not issued.
     fn cell(rule: &Rule, role: Role, places: Places, names_epoch: bool) -> String {
-        let standing = Standing { known: true, places, epoch: Some(Epoch(5)), unsure: false };
+        let standing = SenderStanding { known: true, places, epoch: Some(Epoch(5)), is_uncertain: false };
         let word = |epoch: u32| match judge(rule, &origin(role), &standing, Some(Epoch(epoch))) {
             Judgement::Admit => "yes",
             Judgement::Ask => "ask",
-            Judgement::Refuse(Refusal::Place) => "place",
+            Judgement::Refuse(Refusal::JobRole) => "place",
             Judgement::Refuse(Refusal::Epoch) => "epoch",
             Judgement::Refuse(Refusal::Stale) => "stale",
             Judgement::Refuse(Refusal::Owner) => "owner",
@@ -498,11 +498,11 @@ mod tests {
         for (name, rule) in RULES.iter().filter(|(_, rule)| rule.places.is_some()) {
             for (role, _) in ROLES {
                 for epoch in [None, Some(Epoch(4)), Some(Epoch(5)), Some(Epoch(6))] {
-                    let standing = Standing {
+                    let standing = SenderStanding {
                         known: true,
                         places: Places::NONE,
                         epoch: Some(Epoch(5)),
-                        unsure: false,
+                        is_uncertain: false,
                     };
                     let judged = judge(rule, &origin(role), &standing, epoch);
                     assert!(matches!(judged, Judgement::Refuse(_)), "{name} {role:?} {judged:?}");
@@ -518,7 +518,7 @@ mod tests {
             for places in inside {
                 for epoch in [Epoch(0), Epoch(4), Epoch(6), Epoch(u32::MAX)] {
                     let standing =
-                        Standing { known: true, places, epoch: Some(Epoch(5)), unsure: false };
+                        SenderStanding { known: true, places, epoch: Some(Epoch(5)), is_uncertain: false };
                     let judged = judge(rule, &origin(rule.roles[0]), &standing, Some(epoch));
                     assert!(matches!(judged, Judgement::Refuse(_)), "{name} {places:?} {judged:?}");
                 }
@@ -528,10 +528,10 @@ mod tests {
 
     #[test]
     fn a_receiver_asks_the_scheduler_before_it_refuses() {
-        let rule = <NewView as Ruled>::RULE;
+        let rule = <NewView as HasRule>::RULE;
         let node = origin(Role::Node);
         let standing =
-            |places, unsure| Standing { known: true, places, epoch: Some(Epoch(5)), unsure };
+            |places, unsure| SenderStanding { known: true, places, epoch: Some(Epoch(5)), is_uncertain: unsure };
         let judged = |places, unsure, epoch| {
             judge(&rule, &node, &standing(places, unsure), Some(Epoch(epoch)))
         };
@@ -541,9 +541,9 @@ mod tests {
         assert_eq!(judged(Places::MEMBER, false, 6), Judgement::Refuse(Refusal::Epoch));
         assert_eq!(judged(Places::MEMBER, true, 5), Judgement::Admit);
         // A receiver without the job refuses.
-        let absent = Standing { unsure: true, ..Standing::default() };
+        let absent = SenderStanding { is_uncertain: true, ..SenderStanding::default() };
         assert_eq!(judge(&rule, &node, &absent, Some(Epoch(5))), Judgement::Ask);
-        let absent = Standing::default();
+        let absent = SenderStanding::default();
         let refused = Judgement::Refuse(Refusal::NoJob);
         assert_eq!(judge(&rule, &node, &absent, Some(Epoch(5))), refused);
     }

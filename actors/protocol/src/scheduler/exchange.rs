@@ -12,14 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_metrics::{BenchmarkSpec, Measurement, SpecId};
+use springtide_metrics::{BenchmarkSpec, SpeedMeasurement, SpecId};
 use springtide_net::membership::Member;
 use springtide_net::net::Contact;
 use springtide_remote::remote_message;
 
-use super::{ResizeError, Resized};
-use crate::job::Reached;
-use crate::policy::{Offer, Request};
+use super::{ResizeError, ResizeAck};
+use crate::job::RootProgress;
+use crate::policy::{NodeOffer, SchedulerRequest};
 
 /// Request of a coordinator to the scheduler: `request.count` nodes *more* than are open already.
 ///
@@ -33,7 +33,7 @@ pub struct RequestNodes {
     pub epoch: Epoch,
     /// Number of additional nodes, and the criteria for all open ones. Speeds are in the unit of
     /// `benchmark`, or of the last [`SpeedsMeasured`] without one.
-    pub request: Request,
+    pub request: SchedulerRequest,
     /// Benchmark for nodes of unknown speed: one free node of each kind runs it. Absent: nodes are
     /// ranked by their hardware.
     #[serde(default)]
@@ -60,7 +60,7 @@ pub struct NeedNodes {
     pub count: u32,
     /// Time limit in milliseconds of an urgent request, for which other jobs shrink.
     #[serde(default)]
-    pub within_ms: Option<u64>,
+    pub timeout_ms: Option<u64>,
     /// Number of the request among the job's; 0: unnumbered.
     #[serde(default)]
     pub number: u64,
@@ -91,7 +91,7 @@ pub struct WithdrawNodes {
 
 /// Number of open nodes of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Requested {
+pub struct OpenNodes {
     /// Requested nodes that have not reached the coordinator, including those of a [`NodesGranted`]
     /// under way.
     pub open: u32,
@@ -99,7 +99,7 @@ pub struct Requested {
 
 /// Reasons why the scheduler refuses a message of a coordinator or node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Stale {
+pub enum AuthorityError {
     /// Another coordinator has replaced the sender.
     #[error(
         "{job} is coordinated under epoch {}, not {}: this coordinator has been replaced and must \
@@ -174,7 +174,7 @@ pub struct AskShrink {
     /// Whether the nodes are taken from the job if it does not release them.
     pub mandatory: bool,
     /// Time limit in milliseconds.
-    pub within_ms: u64,
+    pub timeout_ms: u64,
     /// Purpose of the release.
     pub why: String,
 }
@@ -191,13 +191,13 @@ pub struct NodeFreed {
     /// Incarnation of the node.
     pub incarnation: Incarnation,
     /// Reason why it is free.
-    pub why: Freed,
+    pub why: ReleaseReason,
 }
 
 /// Reasons why a node is free.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Freed {
+pub enum ReleaseReason {
     /// The node left in order, and its worker ended the job.
     Left,
     /// The node was granted and did not join. Its worker must end the job before the node is
@@ -237,7 +237,7 @@ pub struct GetSample {
 #[serde(default)]
 pub struct Offers {
     /// Free nodes that run the job's program and are not needed by a waiting job.
-    pub offers: BTreeMap<ClusterId, Offer>,
+    pub offers: BTreeMap<ClusterId, NodeOffer>,
     /// Number of open nodes, as in [`Requested`].
     pub open: u32,
     /// Number of the grid's working nodes, free or not.
@@ -278,7 +278,7 @@ pub struct RootAdvanced {
     /// Epoch of the coordinator.
     pub epoch: Epoch,
     /// Progress as reported by the root.
-    pub reached: Reached,
+    pub reached: RootProgress,
 }
 
 /// Grant of the scheduler to a coordinator: these nodes belong to the job.
@@ -286,7 +286,7 @@ pub struct RootAdvanced {
 /// The coordinator assigns the job to them itself, or sends [`NodeFreed`]. If the message is not
 /// delivered, the nodes return to the pool and the request stays open.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct NodesGranted {
+pub struct NodeGrant {
     /// Job that gets the nodes.
     pub job: JobId,
     /// The nodes, best first.
@@ -330,7 +330,7 @@ pub struct BetterFree {
     /// Job whose coordinator subscribed.
     pub job: JobId,
     /// All free nodes, as in [`Offers`].
-    pub offers: BTreeMap<ClusterId, Offer>,
+    pub offers: BTreeMap<ClusterId, NodeOffer>,
 }
 
 /// Order of an operator, or of a node for itself, to the scheduler: drain these nodes.
@@ -349,7 +349,7 @@ pub struct Drain {
     /// Incarnation of a node that drains itself before its process ends. The drain ends with this
     /// incarnation, so that the next one serves again.
     #[serde(default)]
-    pub life: Option<Incarnation>,
+    pub incarnation: Option<Incarnation>,
 }
 
 /// Order to the scheduler: these nodes may get jobs again. Open drains of them fail.
@@ -362,7 +362,7 @@ pub struct Undrain {
 /// Answer to a drain: no job has any of the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Drained {
+pub struct DrainResult {
     /// Nodes that run, and are empty.
     pub empty: Vec<NodeId>,
     /// Nodes that do not run.
@@ -485,27 +485,27 @@ pub struct JobAudit {
 }
 
 remote_message! {
-    "request-nodes" => RequestNodes -> Result<Requested, Stale>;
-    "need-nodes" => NeedNodes -> Result<Resized, ResizeError>;
+    "request-nodes" => RequestNodes -> Result<OpenNodes, AuthorityError>;
+    "need-nodes" => NeedNodes -> Result<ResizeAck, ResizeError>;
     "growth-refused" => GrowthRefused;
-    "withdraw-nodes" => WithdrawNodes -> Result<Requested, Stale>;
+    "withdraw-nodes" => WithdrawNodes -> Result<OpenNodes, AuthorityError>;
     "node-freed" => NodeFreed;
     "job-efficiency" => JobEfficiency;
     "offer-growth" => OfferGrowth -> u32;
     "ask-shrink" => AskShrink -> u32;
     "root-advanced" => RootAdvanced;
-    "get-offers" => GetOffers -> Result<Offers, Stale>;
-    "get-sample" => GetSample -> Result<Option<Contact>, Stale>;
+    "get-offers" => GetOffers -> Result<Offers, AuthorityError>;
+    "get-sample" => GetSample -> Result<Option<Contact>, AuthorityError>;
     "subscribe" => Subscribe;
     "speeds-measured" => SpeedsMeasured;
-    "nodes-granted" => NodesGranted;
+    "nodes-granted" => NodeGrant;
     "ask-leave" => AskLeave;
     "better-free" => BetterFree;
-    "drain" => Drain -> Result<Drained, DrainError>;
+    "drain" => Drain -> Result<DrainResult, DrainError>;
     "undrain" => Undrain -> Result<(), DrainError>;
-    "hand-over" => HandOver -> Result<(), Stale>;
+    "hand-over" => HandOver -> Result<(), AuthorityError>;
     "take-over" => TakeOver -> Result<(), String>;
-    "confirm-membership" => ConfirmMembership -> Result<(), Stale>;
+    "confirm-membership" => ConfirmMembership -> Result<(), AuthorityError>;
     "audit-job" => AuditJob -> JobAudit;
-    "measure-speed" => MeasureSpeed -> Result<Measurement, String>;
+    "measure-speed" => MeasureSpeed -> Result<SpeedMeasurement, String>;
 }

@@ -13,12 +13,12 @@ use springtide_net::membership::View;
 use springtide_net::net::{Address, Contact};
 use springtide_remote::remote_message;
 
-use super::{JobView, Kind, Need};
+use super::{JobView, Kind, JobRequirements};
 use crate::admit::Principal;
 use crate::files::FileStatus;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
-use crate::policy::malleability::{NoPlace, Placed};
+use crate::policy::malleability::{PlacementError, PlacementPlan};
 
 /// Request to the scheduler ([`SCHEDULER`](crate::job::SCHEDULER)): run a job.
 ///
@@ -44,7 +44,7 @@ pub struct Submit {
     /// Required processors, if the malleability manager is to place, grow and shrink the job.
     /// `clusters` is ignored then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub need: Option<Need>,
+    pub need: Option<JobRequirements>,
     /// Identity of the submitter. The receiver sets it from the link's certificate, and replaces
     /// the sender's value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,7 +53,7 @@ pub struct Submit {
 
 /// Answer to a submission: the job runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Granted {
+pub struct JobGrant {
     /// Number of the job.
     pub job: JobId,
     /// Epoch of the job's coordinator.
@@ -107,7 +107,7 @@ pub struct CancelJob {
 
 /// Order of a client to the scheduler: end all its waiting and running jobs, but for archived ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CancelJobsOf {
+pub struct CancelClientJobs {
     /// The client that sends the order.
     pub client: NodeId,
     /// Reason for the jobs' clients.
@@ -132,7 +132,7 @@ pub struct Enqueue(pub Submit);
 /// Local question to the scheduler: the known jobs. `None` if another scheduler has taken over.
 #[derive(Clone, Copy, Debug, actix::Message)]
 #[rtype(result = "Option<BTreeSet<JobId>>")]
-pub struct GetKnown;
+pub struct GetKnownJobs;
 
 /// Order of a job's owner to the scheduler: change the job's size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,7 +154,7 @@ pub enum Resize {
         /// Time limit in milliseconds, during which other jobs shrink for this one. Absent: they do
         /// not.
         #[serde(default)]
-        within_ms: Option<u64>,
+        timeout_ms: Option<u64>,
         /// Cluster to grow in; absent: any.
         #[serde(default)]
         cluster: Option<ClusterId>,
@@ -168,7 +168,7 @@ pub enum Resize {
 
 /// Answer to a resize order: the change is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resized {
+pub struct ResizeAck {
     /// Present number of processors.
     pub from: u32,
     /// Intended number of processors.
@@ -267,7 +267,7 @@ pub struct JobDetail {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanJob {
     /// Requirements of the job.
-    pub need: Need,
+    pub need: JobRequirements,
 }
 
 /// Reasons why there is no plan.
@@ -278,7 +278,7 @@ pub enum PlanError {
     Need(String),
     /// No place is free now.
     #[error("{0}")]
-    NoPlace(NoPlace),
+    NoPlace(PlacementError),
 }
 
 /// Question to the scheduler: the grid's input files.
@@ -463,7 +463,7 @@ pub enum JobState {
 
 /// Report of a site at its start to the scheduler: the cluster's nodes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SiteUp {
+pub struct SiteRegistration {
     /// Cluster of the site.
     pub cluster: ClusterId,
     /// Nodes that the site starts or expects.
@@ -490,7 +490,7 @@ pub struct SiteUp {
 
 /// Report of a site with processors on demand: the present numbers, or why they are unknown.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct SitePolled {
+pub struct SiteReport {
     /// Cluster of the site.
     pub cluster: ClusterId,
     /// Number of working processors, and how many of them other users occupy.
@@ -499,7 +499,7 @@ pub struct SitePolled {
 
 /// Report of a site with processors on demand: a stub still waits for its processor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StubWaits {
+pub struct StubDelay {
     /// Node of the stub.
     pub node: NodeId,
     /// Reason that the provider states.
@@ -508,7 +508,7 @@ pub struct StubWaits {
 
 /// Report of a site with processors on demand: a node's processor is no longer held.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StubGone {
+pub struct StubLoss {
     /// Node of the stub.
     pub node: NodeId,
     /// Reason of the end, with the stub's last output if there is any.
@@ -517,7 +517,7 @@ pub struct StubGone {
 
 /// Report of a site to the scheduler: a node has registered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Registered {
+pub struct NodeRegistration {
     /// Cluster of the node.
     pub cluster: ClusterId,
     /// Name of the node.
@@ -537,12 +537,12 @@ pub struct Registered {
     pub hardware: Hardware,
     /// The node's present work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub work: Option<Work>,
+    pub work: Option<NodeWork>,
 }
 
 /// A node's work at its registration, possibly assigned by an earlier scheduler.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
+pub struct NodeWork {
     /// Job that the node works for.
     pub job: JobId,
     /// Members of the job, reported by its coordinator and sub-coordinators.
@@ -552,7 +552,7 @@ pub struct Work {
 
 /// Report of a site to the scheduler: a node is lost.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct NodeLost {
+pub struct NodeLoss {
     /// Name of the node.
     pub node: NodeId,
     /// Reason of the loss, with the node's last output if there is any.
@@ -584,29 +584,29 @@ pub struct MemberSilent {
     /// The coordinator is replaced when clusters with more than half of the job's nodes report this
     /// at about the same time.
     #[serde(default)]
-    pub by: Option<ClusterId>,
+    pub reporting_cluster: Option<ClusterId>,
     /// Reporting node and its incarnation. The report counts while the node is a member. Absent in
     /// older versions.
     #[serde(default)]
-    pub voice: Option<(NodeId, Incarnation)>,
+    pub reporter: Option<(NodeId, Incarnation)>,
 }
 
 remote_message! {
-    "submit" => Submit -> Result<Granted, SubmitError>;
+    "submit" => Submit -> Result<JobGrant, SubmitError>;
     "cancel-job" => CancelJob;
-    "cancel-jobs-of" => CancelJobsOf;
-    "resize-job" => ResizeJob -> Result<Resized, ResizeError>;
+    "cancel-jobs-of" => CancelClientJobs;
+    "resize-job" => ResizeJob -> Result<ResizeAck, ResizeError>;
     "get-job" => GetJob -> Option<JobDetail>;
     "get-authority" => GetAuthority -> Option<JobAuthority>;
-    "plan-job" => PlanJob -> Result<Placed, PlanError>;
+    "plan-job" => PlanJob -> Result<PlacementPlan, PlanError>;
     "get-files" => GetFiles -> GridFiles;
     "get-status" => GetStatus -> GridStatus;
     "get-wait" => GetWait -> Option<String>;
-    "site-up" => SiteUp;
-    "registered" => Registered;
-    "node-lost" => NodeLost;
-    "site-polled" => SitePolled;
-    "stub-gone" => StubGone;
-    "stub-waits" => StubWaits;
+    "site-up" => SiteRegistration;
+    "registered" => NodeRegistration;
+    "node-lost" => NodeLoss;
+    "site-polled" => SiteReport;
+    "stub-gone" => StubLoss;
+    "stub-waits" => StubDelay;
     "member-silent" => MemberSilent;
 }

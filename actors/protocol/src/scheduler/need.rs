@@ -14,7 +14,7 @@ use crate::reservation::ReservationId;
 
 /// Requirements of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Need {
+pub struct JobRequirements {
     /// Whether the job's size can change.
     pub kind: Kind,
     /// Placement policy of the job.
@@ -23,26 +23,26 @@ pub struct Need {
     pub components: Vec<Component>,
     /// Greatest number of processors of each component, at least its start. For rigid jobs, its
     /// start.
-    pub most: Vec<u32>,
+    pub max: Vec<u32>,
     /// Whether the job may grow in clusters where it has no processors.
     pub spreads: bool,
     /// Reservation that the job runs on exclusively.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub under: Option<ReservationId>,
+    pub reservation: Option<ReservationId>,
     /// Time limit in milliseconds, after which the job is ended. A job without one is assumed to
     /// run forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_ms: Option<u64>,
 }
 
-impl Need {
+impl JobRequirements {
     /// Creates requirements of one component that may run in any cluster.
     pub fn one(kind: Kind, min: u32, start: u32, most: u32) -> Self {
         let (clusters, files) = (BTreeSet::new(), Vec::new());
         let components = vec![Component { min, start, clusters, files }];
         let placement = Placement::default();
         let most = vec![most];
-        Self { kind, placement, components, most, spreads: false, under: None, time_ms: None }
+        Self { kind, placement, components, max: most, spreads: false, reservation: None, time_ms: None }
     }
 
     /// Time limit of the job; [`NEVER`] without one.
@@ -52,7 +52,7 @@ impl Need {
 
     /// Whether the capacities differ from other jobs', because of a reservation or a time limit.
     pub fn has_own_rooms(&self) -> bool {
-        self.under.is_some() || self.time_ms.is_some()
+        self.reservation.is_some() || self.time_ms.is_some()
     }
 
     /// Checks the requirements, which may come from another program.
@@ -60,11 +60,11 @@ impl Need {
     /// # Errors
     /// The reason why the requirements are invalid.
     pub fn check(&self) -> Result<(), String> {
-        if self.components.is_empty() || self.components.len() != self.most.len() {
-            let (parts, most) = (self.components.len(), self.most.len());
+        if self.components.is_empty() || self.components.len() != self.max.len() {
+            let (parts, most) = (self.components.len(), self.max.len());
             return Err(format!("the job has {parts} components, but greatest sizes of {most}"));
         }
-        for (i, (one, most)) in self.components.iter().zip(&self.most).enumerate() {
+        for (i, (one, most)) in self.components.iter().zip(&self.max).enumerate() {
             if one.min == 0 || one.min > one.start || one.start > *most {
                 let (min, start) = (one.min, one.start);
                 return Err(format!(
@@ -74,7 +74,7 @@ impl Need {
                 ));
             }
         }
-        if self.under.is_some() && (self.kind == Kind::Malleable || self.spreads) {
+        if self.reservation.is_some() && (self.kind == Kind::Malleable || self.spreads) {
             return Err("a job on a reservation cannot change its size: make it rigid or moldable"
                 .to_owned());
         }
@@ -98,7 +98,7 @@ impl Need {
 
     /// Greatest number of processors of all components together.
     pub fn greatest(&self) -> u32 {
-        self.most.iter().fold(0, |sum, most| sum.saturating_add(*most))
+        self.max.iter().fold(0, |sum, most| sum.saturating_add(*most))
     }
 
     /// Least number of processors of all components together.
@@ -111,7 +111,7 @@ impl Need {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobView {
     /// Phase of the job.
-    pub phase: Phase,
+    pub phase: JobPhase,
     /// Whether the job's size can change.
     pub kind: Kind,
     /// Least number of processors of the job.
@@ -125,13 +125,13 @@ pub struct JobView {
     /// Number of scans that found no place for the job.
     pub tries: u32,
     /// Reason why the job waits, or its last change.
-    pub why: String,
+    pub reason: String,
 }
 
 /// Phase of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Phase {
+pub enum JobPhase {
     /// The job waits for a place.
     Waiting,
     /// The job has a place, and its files are being transferred.

@@ -5,7 +5,7 @@ use springtide_base::id::ClusterId;
 use springtide_remote::remote_message;
 
 use crate::policy::provisioning::{Slot, Time};
-use crate::reservation::{Ask, Refusal, Reservation, ReservationId};
+use crate::reservation::{ReservationRequest, ReservationRefusal, Reservation, ReservationId};
 
 /// Question to the scheduler: the offered slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub struct GridLink {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PrepareSlots {
     /// Request for the reservation.
-    pub ask: Ask,
+    pub ask: ReservationRequest,
 }
 
 /// Request of a broker to the scheduler: commit a prepared reservation.
@@ -91,8 +91,8 @@ pub struct ReleaseSlots {
 
 remote_message! {
     "get-slots" => GetSlots -> GridSlots;
-    "prepare-slots" => PrepareSlots -> Result<Reservation, Refusal>;
-    "commit-slots" => CommitSlots -> Result<Reservation, Refusal>;
-    "confirm-slots" => ConfirmSlots -> Result<Reservation, Refusal>;
-    "release-slots" => ReleaseSlots -> Result<Reservation, Refusal>;
+    "prepare-slots" => PrepareSlots -> Result<Reservation, ReservationRefusal>;
+    "commit-slots" => CommitSlots -> Result<Reservation, ReservationRefusal>;
+    "confirm-slots" => ConfirmSlots -> Result<Reservation, ReservationRefusal>;
+    "release-slots" => ReleaseSlots -> Result<Reservation, ReservationRefusal>;
 }

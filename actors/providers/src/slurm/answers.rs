@@ -39,7 +39,7 @@ impl Misread {
 
 /// What a batch job is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum JobState {
+pub(super) enum SlurmJobState {
     /// It has no processor yet, or not all that it needs to start.
     Pending,
     /// It has its processor.
@@ -54,7 +54,7 @@ pub(super) enum JobState {
     Unknown,
 }
 
-impl JobState {
+impl SlurmJobState {
     fn of(code: &str) -> Self {
         match code {
             "PD" | "CF" | "RQ" | "RF" | "RH" | "RD" | "RS" | "SE" | "PO" => Self::Pending,
@@ -84,23 +84,23 @@ impl JobState {
 
 /// A stub in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Job {
+pub(super) struct QueuedStub {
     pub id: u64,
     /// As its name says it.
     pub node: String,
-    pub state: JobState,
+    pub state: SlurmJobState,
     /// Until its time limit, where there is one.
     pub left: Option<Duration>,
     /// Of the machine; empty while it has none.
     pub machine: String,
     /// Why it waits, in Slurm's word.
     pub reason: String,
-    pub about: About,
+    pub about: StubComment,
 }
 
 /// What the comment of a stub says. A cluster's administrator may have forbidden comments: then nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct About {
+pub(super) struct StubComment {
     /// Which submission it comes from.
     pub token: Option<String>,
     /// What the names of the files begin with by which its script is told things.
@@ -111,14 +111,14 @@ pub(super) struct About {
 
 /// Whose stubs: those of one cluster of one grid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Whose {
+pub(super) struct StubOwner {
     pub grid: String,
     /// Tells apart grids of the same name: two of one user's would else take over and end each other's stubs.
     pub mark: String,
     pub cluster: String,
 }
 
-impl Whose {
+impl StubOwner {
     /// The name of a stub's job.
     pub fn job_name(&self, node: &str) -> String {
         let part = |text: &str| encode(text.as_bytes(), b"-_");
@@ -135,7 +135,7 @@ impl Whose {
     }
 }
 
-impl About {
+impl StubComment {
     /// The comment that says this; paths for which there is no room are left out.
     pub fn comment(&self) -> String {
         let mut comment = COMMENT.to_owned();
@@ -207,7 +207,7 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 ///
 /// What is no row is passed over beside rows: names and comments of others' jobs may hold line breaks. Alone it is an error: an answer
 /// that is none must not be taken for an empty queue.
-pub(super) fn jobs(text: &str, whose: &Whose) -> Result<Vec<Job>, Misread> {
+pub(super) fn jobs(text: &str, whose: &StubOwner) -> Result<Vec<QueuedStub>, Misread> {
     let mut jobs = Vec::new();
     let mut rows = 0;
     let mut odd = None;
@@ -238,18 +238,18 @@ fn row(line: &str) -> Option<[&str; 8]> {
     parts[1].starts_with(|digit: char| digit.is_ascii_digit()).then_some(parts)
 }
 
-fn job(line: &str, row: &[&str; 8], whose: &Whose) -> Result<Option<Job>, Misread> {
+fn job(line: &str, row: &[&str; 8], whose: &StubOwner) -> Result<Option<QueuedStub>, Misread> {
     let &[name, id, state, left, _cpus, machine, reason, comment] = row;
     let Some(node) = whose.node_of(name) else { return Ok(None) };
     let id = id.parse().map_err(|_| Misread::new(line, "the second part should be a number"))?;
-    Ok(Some(Job {
+    Ok(Some(QueuedStub {
         id,
         node,
-        state: JobState::of(state),
+        state: SlurmJobState::of(state),
         left: time_left(left),
         machine: machine.to_owned(),
         reason: reason.to_owned(),
-        about: About::of(comment),
+        about: StubComment::of(comment),
     }))
 }
 
@@ -292,7 +292,7 @@ pub(super) fn exit_code(text: &str) -> Option<String> {
 
 /// A machine as `sinfo` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Machine {
+pub(super) struct SlurmMachine {
     pub name: String,
     /// Processors in use.
     pub busy: u32,
@@ -308,11 +308,11 @@ pub(super) struct Machine {
 
 /// The machines of a partition, each once. Without a partition those of the cluster's default one, which takes the jobs
 /// that name none; where there is no default, all.
-pub(super) fn machines(text: &str, partition: Option<&str>) -> Result<Vec<Machine>, Misread> {
+pub(super) fn machines(text: &str, partition: Option<&str>) -> Result<Vec<SlurmMachine>, Misread> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
-    let rows: Vec<(bool, Machine)> = lines.map(machine).collect::<Result<_, _>>()?;
+    let rows: Vec<(bool, SlurmMachine)> = lines.map(machine).collect::<Result<_, _>>()?;
     let only_default = partition.is_none() && rows.iter().any(|(default, _)| *default);
-    let mut machines: BTreeMap<String, Machine> = BTreeMap::new();
+    let mut machines: BTreeMap<String, SlurmMachine> = BTreeMap::new();
     for (default, machine) in rows {
         if only_default && !default {
             continue;
@@ -324,7 +324,7 @@ pub(super) fn machines(text: &str, partition: Option<&str>) -> Result<Vec<Machin
     Ok(machines.into_values().collect())
 }
 
-fn machine(line: &str) -> Result<(bool, Machine), Misread> {
+fn machine(line: &str) -> Result<(bool, SlurmMachine), Misread> {
     let parts: Vec<&str> = line.split('|').map(str::trim).collect();
     let &[name, processors, state, open, partition, memory] = parts.as_slice() else {
         return Err(Misread::new(line, format!("it should be {MACHINE_FORMAT}")));
@@ -337,7 +337,7 @@ fn machine(line: &str) -> Result<(bool, Machine), Misread> {
     let usable = takes_jobs(state) && open == "up";
     let total = total.saturating_sub(other);
     let memory = memory.parse().ok().filter(|memory| *memory > 0);
-    let machine = Machine { name: name.to_owned(), busy, idle, total, memory, usable };
+    let machine = SlurmMachine { name: name.to_owned(), busy, idle, total, memory, usable };
     Ok((partition.ends_with('*'), machine))
 }
 
@@ -373,12 +373,12 @@ fn takes_jobs(state: &str) -> bool {
 /// `held` must have been asked for before the machines: a stub that started in between then counts as others', and nothing is
 /// promised twice.
 pub(super) fn capacity<'a>(
-    machines: &[Machine],
-    held: impl IntoIterator<Item = &'a Job>,
+    machines: &[SlurmMachine],
+    held: impl IntoIterator<Item = &'a QueuedStub>,
     (threads, memory): (u32, Option<u64>),
 ) -> Capacity {
     let threads = threads.max(1);
-    let fits = |machine: &Machine| {
+    let fits = |machine: &SlurmMachine| {
         let fits = machine.memory? / memory.filter(|memory| *memory > 0)?;
         Some(u32::try_from(fits).unwrap_or(u32::MAX))
     };
@@ -429,21 +429,21 @@ mod tests {
 
     use super::*;
 
-    fn whose(grid: &str, cluster: &str) -> Whose {
-        Whose { grid: grid.into(), mark: "m1".into(), cluster: cluster.into() }
+    fn whose(grid: &str, cluster: &str) -> StubOwner {
+        StubOwner { grid: grid.into(), mark: "m1".into(), cluster: cluster.into() }
     }
 
-    fn home() -> Whose {
+    fn home() -> StubOwner {
         whose("home", "vu")
     }
 
-    fn only(text: &str) -> Vec<Job> {
+    fn only(text: &str) -> Vec<QueuedStub> {
         jobs(text, &home()).unwrap()
     }
 
     #[test]
     fn stubs_are_told_from_all_other_jobs() {
-        let about = About {
+        let about = StubComment {
             token: Some("17-3".into()),
             base: Some("/home/me/a b|c%/vu-1.toml".into()),
             log: Some("/l/vu-1.log".into()),
@@ -466,10 +466,10 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].id, found[0].node.as_str()), (12, "vu-1"));
         assert_eq!(found[0].left, Some(Duration::from_secs(86_400 + 2 * 3600 + 3 * 60 + 4)));
-        assert_eq!((found[0].machine.as_str(), found[0].state), ("n7", JobState::Running));
+        assert_eq!((found[0].machine.as_str(), found[0].state), ("n7", SlurmJobState::Running));
         assert_eq!(found[0].about, about);
-        assert_eq!((found[1].state, found[1].left), (JobState::Pending, None));
-        assert_eq!((found[1].reason.as_str(), &found[1].about), ("Resources", &About::default()));
+        assert_eq!((found[1].state, found[1].left), (SlurmJobState::Pending, None));
+        assert_eq!((found[1].reason.as_str(), &found[1].about), ("Resources", &StubComment::default()));
     }
 
     #[test]
@@ -564,14 +564,14 @@ mod tests {
         assert!(machines("no nodes", None).is_err());
     }
 
-    fn stub(id: u64, machine: &str) -> Job {
+    fn stub(id: u64, machine: &str) -> QueuedStub {
         let text = format!("springtide.home.m1.vu.vu-{id}|{id}|R|1:00|2|{machine}|None|");
         only(&text).remove(0)
     }
 
     #[test]
     fn what_is_in_use_and_not_held_is_others() {
-        let machine = |name: &str, busy, idle, usable| Machine {
+        let machine = |name: &str, busy, idle, usable| SlurmMachine {
             name: name.into(),
             busy,
             idle,
@@ -588,7 +588,7 @@ mod tests {
         assert_eq!(capacity(&closed, &held, (2, None)), Capacity { size: 1, others: 0 });
         // Its core has two threads, and a job of one takes both.
         let cores = [machine("n1", 8, 0, true)];
-        let held: Vec<Job> = (1..=4).map(|id| stub(id, "n1")).collect();
+        let held: Vec<QueuedStub> = (1..=4).map(|id| stub(id, "n1")).collect();
         assert_eq!(capacity(&cores, &held, (1, None)), Capacity { size: 8, others: 4 });
     }
 
@@ -614,7 +614,7 @@ mod tests {
     #[test]
     fn fuzz() {
         let name = home().job_name("vu-1");
-        let about = About { token: Some("1-1".into()), base: Some("/t/a".into()), log: None };
+        let about = StubComment { token: Some("1-1".into()), base: Some("/t/a".into()), log: None };
         let queue = format!(
             "{name}|17|R|1-02:03:04|2|n1|None|{}\nother|3|PD|UNLIMITED|1|||x\n",
             about.comment()
@@ -665,11 +665,11 @@ mod tests {
             prop_assert_eq!(whose(&grid, "vu").node_of(&name), Some(node.clone()));
             prop_assert!(!name.contains(['|', '\n', ' ']));
             prop_assert_eq!(whose(&grid, "v").node_of(&name), None);
-            let other = Whose { mark: "m2".into(), ..whose(&grid, "vu") };
+            let other = StubOwner { mark: "m2".into(), ..whose(&grid, "vu") };
             prop_assert_eq!(other.node_of(&name), None);
             let path = PathBuf::from(OsString::from_vec(path));
-            let about = About { token: Some("1-1".into()), base: Some(path), log: None };
-            prop_assert_eq!(About::of(&about.comment()), about);
+            let about = StubComment { token: Some("1-1".into()), base: Some(path), log: None };
+            prop_assert_eq!(StubComment::of(&about.comment()), about);
         }
 
         #[test]
@@ -678,10 +678,10 @@ mod tests {
             on in prop::collection::vec(0usize..5, 0..20), threads in 1u32..4
         ) {
             let name = |i: usize| format!("n{i}");
-            let machines: Vec<Machine> = seen.iter().enumerate().map(|(i, &(busy, idle, _, usable))| {
-                Machine { name: name(i), busy, idle, total: busy + idle, memory: Some(10), usable }
+            let machines: Vec<SlurmMachine> = seen.iter().enumerate().map(|(i, &(busy, idle, _, usable))| {
+                SlurmMachine { name: name(i), busy, idle, total: busy + idle, memory: Some(10), usable }
             }).collect();
-            let held: Vec<Job> = on.iter().enumerate().map(|(id, &i)| stub(id as u64, &name(i))).collect();
+            let held: Vec<QueuedStub> = on.iter().enumerate().map(|(id, &i)| stub(id as u64, &name(i))).collect();
             let found = capacity(&machines, &held, (threads, Some(u64::from(threads))));
             let there = held.iter().filter(|job| machines.iter().any(|m| m.name == job.machine)).count() as u32;
             let idle: u32 = machines.iter().filter(|m| m.usable).map(|m| m.idle / threads).sum();

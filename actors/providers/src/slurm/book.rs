@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::answers::{Job, JobState};
+use super::answers::{QueuedStub, SlurmJobState};
 
 /// How often the queue is looked at while something is about to happen.
 const FAST: Duration = Duration::from_millis(200);
@@ -35,7 +35,7 @@ const CUT: Duration = Duration::from_secs(10);
 
 /// Where a stub is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum StubPhase {
     /// In the queue.
     Pending,
     /// It has its processor.
@@ -49,7 +49,7 @@ pub(super) enum Phase {
 /// What is known of a stub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sight {
-    pub phase: Phase,
+    pub phase: StubPhase,
     /// Why it waits in the queue, in Slurm's word.
     pub waits: Option<String>,
     /// Its processor will be taken from it in about this time, and why. Stays once said.
@@ -58,7 +58,7 @@ pub(super) struct Sight {
 
 /// What an answer of the queue comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum StubUpdate {
     /// More is known of a stub.
     Seen(u64, Sight),
     /// A stub that nobody wants is there: cancel it.
@@ -66,7 +66,7 @@ pub(super) enum Change {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct StubEntry {
     sight: Sight,
     /// Answers to earlier questions say nothing of it.
     since: u64,
@@ -91,7 +91,7 @@ struct Again {
 pub(super) struct Book {
     poll: Duration,
     leave_ahead: Duration,
-    stubs: BTreeMap<u64, Entry>,
+    stubs: BTreeMap<u64, StubEntry>,
     /// Stubs that nobody wants any more and that may still be there.
     unwanted: BTreeMap<u64, Again>,
     /// Submissions that are under way, by their token.
@@ -124,12 +124,12 @@ impl Book {
     }
 
     /// A stub that somebody wants. Where it was seen, that is what is known of it.
-    pub fn want(&mut self, id: u64, seen: Option<&Job>, now: Instant) -> Sight {
+    pub fn want(&mut self, id: u64, seen: Option<&QueuedStub>, now: Instant) -> Sight {
         self.unwanted.remove(&id);
         self.vanished.remove(&id);
-        let sight = Sight::of(Phase::Pending);
+        let sight = Sight::of(StubPhase::Pending);
         let (since, missed, missing, left) = (self.asked, 0, None, None);
-        let entry = Entry { sight, since, missed, missing, left };
+        let entry = StubEntry { sight, since, missed, missing, left };
         let entry = self.stubs.entry(id).or_insert(entry);
         if let Some(job) = seen {
             entry.see(job, self.leave_ahead, now);
@@ -176,7 +176,7 @@ impl Book {
     }
 
     /// Whether nobody may take this job over: it is not wanted, or its submission has not succeeded yet.
-    pub fn refuses(&self, job: &Job) -> bool {
+    pub fn refuses(&self, job: &QueuedStub) -> bool {
         let known =
             |token: &String| self.doubtful.contains_key(token) || self.submitting.contains(token);
         self.unwanted.contains_key(&job.id)
@@ -191,7 +191,7 @@ impl Book {
 
     /// Whether the queue needs to be looked at at all.
     pub fn watches(&self) -> bool {
-        let there = |entry: &Entry| !matches!(entry.sight.phase, Phase::Ended(_));
+        let there = |entry: &StubEntry| !matches!(entry.sight.phase, StubPhase::Ended(_));
         self.stubs.values().any(there)
             || !self.unwanted.is_empty()
             || !self.submitting.is_empty()
@@ -219,12 +219,12 @@ impl Book {
 
     /// What the queue answered to a question: all jobs of this grid and cluster, those that are over too as long as Slurm
     /// remembers them.
-    pub fn answer(&mut self, question: u64, jobs: &[Job], now: Instant) -> Vec<Change> {
+    pub fn answer(&mut self, question: u64, jobs: &[QueuedStub], now: Instant) -> Vec<StubUpdate> {
         if question <= self.answered {
             return Vec::new(); // a later question was answered before
         }
         self.answered = question;
-        let by_id: BTreeMap<u64, &Job> = jobs.iter().map(|job| (job.id, job)).collect();
+        let by_id: BTreeMap<u64, &QueuedStub> = jobs.iter().map(|job| (job.id, job)).collect();
         let mut changes = Vec::new();
         for (id, entry) in &mut self.stubs {
             if entry.since >= question {
@@ -237,7 +237,7 @@ impl Book {
                 None => {}
             }
             if entry.sight != before {
-                changes.push(Change::Seen(*id, entry.sight.clone()));
+                changes.push(StubUpdate::Seen(*id, entry.sight.clone()));
             }
         }
         let doubtful = jobs.iter().filter(|job| {
@@ -253,7 +253,7 @@ impl Book {
             *answers = answers.saturating_sub(u32::from(*until <= now));
             *answers > 0
         });
-        for job in jobs.iter().filter(|job| !matches!(job.state, JobState::Over(_))) {
+        for job in jobs.iter().filter(|job| !matches!(job.state, SlurmJobState::Over(_))) {
             if self.vanished.contains_key(&job.id) && !self.stubs.contains_key(&job.id) {
                 self.unwanted.entry(job.id).or_insert(Again::now(now));
             }
@@ -263,15 +263,15 @@ impl Book {
             if again.since >= question {
                 return true;
             }
-            let there = by_id.get(id).is_some_and(|job| !matches!(job.state, JobState::Over(_)));
+            let there = by_id.get(id).is_some_and(|job| !matches!(job.state, SlurmJobState::Over(_)));
             if there && again.at <= now {
                 let wait = (again.wait * 2).min(AGAIN_MOST);
                 *again = Again { at: now + again.wait, wait, ..*again };
-                changes.push(Change::Cancel(*id));
+                changes.push(StubUpdate::Cancel(*id));
             }
             there
         });
-        let settled = |entry: &Entry| entry.sight.is_settled() && entry.missing.is_none();
+        let settled = |entry: &StubEntry| entry.sight.is_settled() && entry.missing.is_none();
         let settled = self.stubs.values().all(settled);
         match () {
             () if !changes.is_empty() => self.stir(), // what happens to one happens to others
@@ -295,43 +295,43 @@ impl Again {
 
 impl Sight {
     /// Of a stub of which nothing else is known.
-    pub fn of(phase: Phase) -> Self {
+    pub fn of(phase: StubPhase) -> Self {
         Self { phase, waits: None, warned: None }
     }
 
     /// Whether nothing is expected to happen to it soon.
     fn is_settled(&self) -> bool {
-        matches!(self.phase, Phase::Active | Phase::Ended(_))
+        matches!(self.phase, StubPhase::Active | StubPhase::Ended(_))
     }
 }
 
-impl Entry {
-    fn see(&mut self, job: &Job, leave_ahead: Duration, now: Instant) {
-        if matches!(self.sight.phase, Phase::Ended(_)) {
+impl StubEntry {
+    fn see(&mut self, job: &QueuedStub, leave_ahead: Duration, now: Instant) {
+        if matches!(self.sight.phase, StubPhase::Ended(_)) {
             return;
         }
         (self.missed, self.missing, self.sight.waits) = (0, None, None);
         match job.state {
-            JobState::Over(how) => {
-                self.sight.phase = Phase::Ended(format!("batch job {} {how}", job.id));
+            SlurmJobState::Over(how) => {
+                self.sight.phase = StubPhase::Ended(format!("batch job {} {how}", job.id));
             }
-            JobState::Completing => self.sight.phase = Phase::Ending,
-            JobState::Running => {
-                self.sight.phase = Phase::Active;
+            SlurmJobState::Completing => self.sight.phase = StubPhase::Ending,
+            SlurmJobState::Running => {
+                self.sight.phase = StubPhase::Active;
                 self.warn_of_its_end(job.left, leave_ahead, now);
             }
-            JobState::Suspended => {
-                self.sight.phase = Phase::Active;
+            SlurmJobState::Suspended => {
+                self.sight.phase = StubPhase::Active;
                 let warned = || (Duration::ZERO, format!("batch job {} is suspended", job.id));
                 self.sight.warned.get_or_insert_with(warned);
             }
             // One that ran and waits again is no stub of ours: it is told not to be requeued.
-            JobState::Pending => {
-                self.sight.phase = Phase::Pending;
+            SlurmJobState::Pending => {
+                self.sight.phase = StubPhase::Pending;
                 let said = !["", "None", "(null)"].contains(&job.reason.as_str());
                 self.sight.waits = said.then(|| job.reason.clone());
             }
-            JobState::Unknown => {}
+            SlurmJobState::Unknown => {}
         }
     }
 
@@ -350,14 +350,14 @@ impl Entry {
 
     /// Returns whether it is gone by that.
     fn miss(&mut self, now: Instant) -> bool {
-        if matches!(self.sight.phase, Phase::Ended(_)) {
+        if matches!(self.sight.phase, StubPhase::Ended(_)) {
             return false;
         }
         self.missed += 1;
         let since = *self.missing.get_or_insert(now);
         let gone = self.missed >= MISSED && now.saturating_duration_since(since) >= MISSED_FOR;
         if gone {
-            self.sight.phase = Phase::Ended("its batch job is gone from the queue".to_owned());
+            self.sight.phase = StubPhase::Ended("its batch job is gone from the queue".to_owned());
             self.missing = None;
         }
         gone
@@ -368,21 +368,21 @@ impl Entry {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::answers::About;
+    use super::super::answers::StubComment;
     use super::*;
 
     const POLL: Duration = Duration::from_secs(2);
     const AHEAD: Duration = Duration::from_secs(60);
 
-    fn job(id: u64, state: JobState) -> Job {
-        Job {
+    fn job(id: u64, state: SlurmJobState) -> QueuedStub {
+        QueuedStub {
             id,
             node: format!("vu-{id}"),
             state,
             left: None,
             machine: "n1".into(),
             reason: "None".into(),
-            about: About { token: Some(format!("t{id}")), ..About::default() },
+            about: StubComment { token: Some(format!("t{id}")), ..StubComment::default() },
         }
     }
 
@@ -390,14 +390,14 @@ mod tests {
         (Book::new(POLL, AHEAD), Instant::now())
     }
 
-    fn ask(book: &mut Book, jobs: &[Job], now: Instant) -> Vec<Change> {
+    fn ask(book: &mut Book, jobs: &[QueuedStub], now: Instant) -> Vec<StubUpdate> {
         let question = book.ask();
         book.answer(question, jobs, now)
     }
 
-    fn phase(changes: &[Change]) -> Option<Phase> {
+    fn phase(changes: &[StubUpdate]) -> Option<StubPhase> {
         match changes {
-            [Change::Seen(_, sight)] => Some(sight.phase.clone()),
+            [StubUpdate::Seen(_, sight)] => Some(sight.phase.clone()),
             _ => None,
         }
     }
@@ -406,17 +406,17 @@ mod tests {
     fn a_stub_waits_runs_and_ends() {
         let (mut book, now) = book();
         assert!(!book.watches());
-        assert_eq!(book.want(1, None, now).phase, Phase::Pending);
+        assert_eq!(book.want(1, None, now).phase, StubPhase::Pending);
         assert!(book.watches());
-        assert_eq!(ask(&mut book, &[job(1, JobState::Pending)], now), []);
+        assert_eq!(ask(&mut book, &[job(1, SlurmJobState::Pending)], now), []);
         let seen = |book: &mut Book, state| phase(&ask(book, &[job(1, state)], now));
-        assert_eq!(seen(&mut book, JobState::Running), Some(Phase::Active));
-        assert_eq!(seen(&mut book, JobState::Unknown), None);
-        assert_eq!(seen(&mut book, JobState::Completing), Some(Phase::Ending));
-        let ended = Some(Phase::Ended("batch job 1 failed".into()));
-        assert_eq!(seen(&mut book, JobState::Over("failed")), ended);
+        assert_eq!(seen(&mut book, SlurmJobState::Running), Some(StubPhase::Active));
+        assert_eq!(seen(&mut book, SlurmJobState::Unknown), None);
+        assert_eq!(seen(&mut book, SlurmJobState::Completing), Some(StubPhase::Ending));
+        let ended = Some(StubPhase::Ended("batch job 1 failed".into()));
+        assert_eq!(seen(&mut book, SlurmJobState::Over("failed")), ended);
         // It stays so, whatever comes.
-        assert_eq!(seen(&mut book, JobState::Running), None);
+        assert_eq!(seen(&mut book, SlurmJobState::Running), None);
         assert_eq!(ask(&mut book, &[], now), []);
     }
 
@@ -430,13 +430,13 @@ mod tests {
         book.ask();
         book.unanswered(now);
         assert_eq!(ask(&mut book, &[], now), []);
-        assert_eq!(ask(&mut book, &[job(1, JobState::Running)], now).len(), 1);
+        assert_eq!(ask(&mut book, &[job(1, SlurmJobState::Running)], now).len(), 1);
         // Any number of answers in the same moment are as good as one.
         for _ in 0..5 {
             assert_eq!(ask(&mut book, &[], now), []);
         }
         let gone = phase(&ask(&mut book, &[], now + MISSED_FOR));
-        assert!(matches!(gone, Some(Phase::Ended(_))), "{gone:?}");
+        assert!(matches!(gone, Some(StubPhase::Ended(_))), "{gone:?}");
     }
 
     #[test]
@@ -447,10 +447,10 @@ mod tests {
         now += MISSED_FOR;
         assert_eq!(ask(&mut book, &[], now).len(), 1);
         book.forget(1);
-        let there = [job(1, JobState::Running), job(2, JobState::Running)];
+        let there = [job(1, SlurmJobState::Running), job(2, SlurmJobState::Running)];
         assert!(book.refuses(&there[0]));
         now += Duration::from_secs(60);
-        assert_eq!(ask(&mut book, &there, now), [Change::Cancel(1)]);
+        assert_eq!(ask(&mut book, &there, now), [StubUpdate::Cancel(1)]);
         assert!(book.watches());
         // It is not remembered for ever, and Slurm begins to number from one some day.
         now += REMEMBERED;
@@ -464,16 +464,16 @@ mod tests {
         let (mut book, now) = book();
         book.want(1, None, now);
         let waits = |book: &mut Book, state, reason: &str| {
-            let job = Job { reason: reason.to_owned(), ..job(1, state) };
+            let job = QueuedStub { reason: reason.to_owned(), ..job(1, state) };
             match &ask(book, &[job], now)[..] {
-                [Change::Seen(_, sight)] => sight.waits.clone(),
+                [StubUpdate::Seen(_, sight)] => sight.waits.clone(),
                 _ => Some("nothing new".to_owned()),
             }
         };
         let limit = "QOSMaxCpuPerUserLimit";
-        assert_eq!(waits(&mut book, JobState::Pending, limit).as_deref(), Some(limit));
-        assert_eq!(waits(&mut book, JobState::Pending, limit).as_deref(), Some("nothing new"));
-        assert_eq!(waits(&mut book, JobState::Running, "None"), None);
+        assert_eq!(waits(&mut book, SlurmJobState::Pending, limit).as_deref(), Some(limit));
+        assert_eq!(waits(&mut book, SlurmJobState::Pending, limit).as_deref(), Some("nothing new"));
+        assert_eq!(waits(&mut book, SlurmJobState::Running, "None"), None);
     }
 
     #[test]
@@ -481,8 +481,8 @@ mod tests {
         let (mut book, now) = book();
         book.want(1, None, now);
         let (first, second) = (book.ask(), book.ask());
-        assert_eq!(book.answer(second, &[job(1, JobState::Running)], now).len(), 1);
-        assert_eq!(book.answer(first, &[job(1, JobState::Pending)], now), []);
+        assert_eq!(book.answer(second, &[job(1, SlurmJobState::Running)], now).len(), 1);
+        assert_eq!(book.answer(first, &[job(1, SlurmJobState::Pending)], now), []);
     }
 
     #[test]
@@ -490,15 +490,15 @@ mod tests {
         let (mut book, mut now) = book();
         book.want(1, None, now);
         book.unwant(1, now);
-        let there = [job(1, JobState::Running), job(2, JobState::Running)];
+        let there = [job(1, SlurmJobState::Running), job(2, SlurmJobState::Running)];
         assert_eq!(ask(&mut book, &there, now), []); // it was cancelled just now
         now += AGAIN;
-        assert_eq!(ask(&mut book, &there, now), [Change::Cancel(1)]);
+        assert_eq!(ask(&mut book, &there, now), [StubUpdate::Cancel(1)]);
         assert_eq!(ask(&mut book, &there, now), []);
         now += 2 * AGAIN;
-        assert_eq!(ask(&mut book, &there, now), [Change::Cancel(1)]);
+        assert_eq!(ask(&mut book, &there, now), [StubUpdate::Cancel(1)]);
         assert!(book.watches() && book.refuses(&there[0]) && !book.refuses(&there[1]));
-        assert_eq!(ask(&mut book, &[job(1, JobState::Over("cancelled"))], now), []);
+        assert_eq!(ask(&mut book, &[job(1, SlurmJobState::Over("cancelled"))], now), []);
         assert!(!book.watches());
     }
 
@@ -506,15 +506,15 @@ mod tests {
     fn a_submission_that_failed_and_arrived_is_taken_back() {
         let (mut book, mut now) = book();
         book.submit("t7".into());
-        let early = [job(7, JobState::Pending)];
+        let early = [job(7, SlurmJobState::Pending)];
         assert!(book.watches() && book.refuses(&early[0]));
         assert_eq!(ask(&mut book, &early, now), []);
         book.doubt("t7".into(), now);
         assert_eq!(ask(&mut book, &[], now), []);
-        let there = [job(6, JobState::Pending), job(7, JobState::Pending)];
+        let there = [job(6, SlurmJobState::Pending), job(7, SlurmJobState::Pending)];
         assert!(book.refuses(&there[1]));
-        assert_eq!(ask(&mut book, &there, now), [Change::Cancel(7)]);
-        assert_eq!(ask(&mut book, &[job(7, JobState::Over("cancelled"))], now), []);
+        assert_eq!(ask(&mut book, &there, now), [StubUpdate::Cancel(7)]);
+        assert_eq!(ask(&mut book, &[job(7, SlurmJobState::Over("cancelled"))], now), []);
         now += DOUBT;
         assert_eq!(ask(&mut book, &[], now), []);
         assert!(book.watches());
@@ -535,7 +535,7 @@ mod tests {
         // The controller goes on, and answers before it carries out what it was told.
         assert_eq!(ask(&mut book, &[], now), []);
         now += DOUBT / 2;
-        assert_eq!(ask(&mut book, &[job(7, JobState::Pending)], now), [Change::Cancel(7)]);
+        assert_eq!(ask(&mut book, &[job(7, SlurmJobState::Pending)], now), [StubUpdate::Cancel(7)]);
     }
 
     #[test]
@@ -543,15 +543,15 @@ mod tests {
         let (mut book, now) = book();
         book.want(1, None, now);
         assert_eq!(book.pause(), FAST);
-        ask(&mut book, &[job(1, JobState::Pending)], now);
+        ask(&mut book, &[job(1, SlurmJobState::Pending)], now);
         assert!(book.pause() > FAST && book.pause() < POLL);
         for _ in 0..20 {
-            ask(&mut book, &[job(1, JobState::Pending)], now);
+            ask(&mut book, &[job(1, SlurmJobState::Pending)], now);
         }
         assert_eq!(book.pause(), POLL);
-        ask(&mut book, &[job(1, JobState::Running)], now);
+        ask(&mut book, &[job(1, SlurmJobState::Running)], now);
         assert_eq!(book.pause(), FAST);
-        ask(&mut book, &[job(1, JobState::Running)], now);
+        ask(&mut book, &[job(1, SlurmJobState::Running)], now);
         assert_eq!(book.pause(), POLL);
         for _ in 0..20 {
             book.unanswered(now);
@@ -563,9 +563,9 @@ mod tests {
     fn who_has_little_time_left_is_warned_once() {
         let (mut book, mut now) = book();
         let left =
-            |seconds| Job { left: Some(Duration::from_secs(seconds)), ..job(1, JobState::Running) };
-        let warned = |changes: Vec<Change>| match &changes[..] {
-            [Change::Seen(_, Sight { warned, .. })] => warned.clone(),
+            |seconds| QueuedStub { left: Some(Duration::from_secs(seconds)), ..job(1, SlurmJobState::Running) };
+        let warned = |changes: Vec<StubUpdate>| match &changes[..] {
+            [StubUpdate::Seen(_, Sight { warned, .. })] => warned.clone(),
             _ => None,
         };
         book.want(1, None, now);
@@ -581,17 +581,17 @@ mod tests {
         assert!(within.as_secs() == 30 && reason.contains("preempted"), "{reason}");
 
         let (mut book, _) = super::tests::book();
-        let suspended = book.want(1, Some(&job(1, JobState::Suspended)), now);
+        let suspended = book.want(1, Some(&job(1, SlurmJobState::Suspended)), now);
         assert!(suspended.warned.is_some_and(|(_, reason)| reason.contains("suspended")));
     }
 
-    fn state() -> impl Strategy<Value = JobState> {
+    fn state() -> impl Strategy<Value = SlurmJobState> {
         prop_oneof![
-            Just(JobState::Pending),
-            Just(JobState::Running),
-            Just(JobState::Completing),
-            Just(JobState::Over("cancelled")),
-            Just(JobState::Unknown),
+            Just(SlurmJobState::Pending),
+            Just(SlurmJobState::Running),
+            Just(SlurmJobState::Completing),
+            Just(SlurmJobState::Over("cancelled")),
+            Just(SlurmJobState::Unknown),
         ]
     }
 
@@ -611,20 +611,20 @@ mod tests {
                     2 => book.forget(id),
                     _ => book.unanswered(now),
                 }
-                let jobs: Vec<Job> = shown.iter().map(|(id, state)| job(*id, *state)).collect();
+                let jobs: Vec<QueuedStub> = shown.iter().map(|(id, state)| job(*id, *state)).collect();
                 for id in 0..6 {
                     let count = missing.entry(id).or_default();
                     *count = if shown.contains_key(&id) { 0 } else { *count + 1 };
                 }
                 let unwanted: BTreeSet<u64> =
-                    (0..6).filter(|id| book.refuses(&job(*id, JobState::Running))).collect();
+                    (0..6).filter(|id| book.refuses(&job(*id, SlurmJobState::Running))).collect();
                 for change in ask(&mut book, &jobs, now) {
                     match change {
-                        Change::Cancel(id) => prop_assert!(unwanted.contains(&id) && !book.wants(id)),
-                        Change::Seen(id, sight) => {
+                        StubUpdate::Cancel(id) => prop_assert!(unwanted.contains(&id) && !book.wants(id)),
+                        StubUpdate::Seen(id, sight) => {
                             prop_assert!(book.wants(id));
-                            if let Phase::Ended(_) = sight.phase {
-                                let over = matches!(shown.get(&id), Some(JobState::Over(_)));
+                            if let StubPhase::Ended(_) = sight.phase {
+                                let over = matches!(shown.get(&id), Some(SlurmJobState::Over(_)));
                                 prop_assert!(over || missing[&id] >= MISSED);
                             }
                         }

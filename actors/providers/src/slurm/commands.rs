@@ -56,7 +56,7 @@ impl Commands {
         let failed = |source| ProviderError::Start { program: self.program(name), source };
         let mut child = command.spawn().map_err(failed)?;
         // Dropped before the child, whose number is nobody else's until then.
-        let mut group = Group(child.id());
+        let mut group = CommandProcesses(child.id());
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let work = async {
@@ -75,7 +75,7 @@ impl Commands {
                 done.map_err(failed)?
             }
             // What is dropped is killed.
-            Err(_) => return Err(ProviderError::Hung { command: shown, after: self.within }),
+            Err(_) => return Err(ProviderError::Timeout { command: shown, after: self.within }),
         };
         if !status.success() {
             let said = if said.is_empty() { tail_of(out.as_bytes()) } else { said };
@@ -84,7 +84,7 @@ impl Commands {
         if out.len() as u64 > ANSWER_MAX {
             let said = out.lines().next().unwrap_or_default().chars().take(200).collect();
             let reason = format!("it is longer than {ANSWER_MAX} bytes");
-            return Err(ProviderError::Nonsense { command: shown, said, reason });
+            return Err(ProviderError::Unintelligible { command: shown, said, reason });
         }
         Ok(out)
     }
@@ -130,9 +130,9 @@ impl Commands {
 
 /// The processes of a command that has not ended: killed when this is dropped. A site's wrapper of a command is a script, and what
 /// hangs is what that has started.
-struct Group(Option<u32>);
+struct CommandProcesses(Option<u32>);
 
-impl Drop for Group {
+impl Drop for CommandProcesses {
     fn drop(&mut self) {
         let Some(pid) = self.0 else { return };
         let mut kill = std::process::Command::new("kill");

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::answers::{self, JOB_FORMAT, Job, Misread, Whose};
-use super::book::{Book, Change, Phase, Sight};
+use super::answers::{self, JOB_FORMAT, QueuedStub, Misread, StubOwner};
+use super::book::{Book, StubUpdate, StubPhase, Sight};
 use super::commands::{Commands, shown};
 use super::script;
 use crate::ProviderError;
@@ -28,7 +28,7 @@ const EXIT_CODES: usize = 16;
 
 /// What is to be done with a stub. Later ones are stronger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Order {
+pub(super) enum StubOrder {
     /// Another program waits to be started in it.
     Swap,
     /// Its program is to end in order.
@@ -39,7 +39,7 @@ pub(super) enum Order {
     Kill,
 }
 
-impl Order {
+impl StubOrder {
     /// Arguments of `scancel`, one command after the other.
     fn commands(self) -> Vec<Vec<OsString>> {
         let args = |args: &[&str]| args.iter().map(OsString::from).collect();
@@ -55,13 +55,13 @@ impl Order {
 
 /// What a provider and its stubs share.
 pub(super) struct Keeper {
-    pub whose: Whose,
+    pub whose: StubOwner,
     pub commands: Commands,
     pub book: RefCell<Book>,
     /// The jobs of the last look, for what their comments say.
-    pub last: RefCell<Vec<Job>>,
+    pub last: RefCell<Vec<QueuedStub>>,
     sights: RefCell<BTreeMap<u64, watch::Sender<Sight>>>,
-    orders: RefCell<BTreeMap<u64, Order>>,
+    orders: RefCell<BTreeMap<u64, StubOrder>>,
     stirred: Notify,
     ordered: Notify,
     looking: Cell<bool>,
@@ -69,7 +69,7 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub fn new(whose: Whose, commands: Commands, book: Book) -> Rc<Self> {
+    pub fn new(whose: StubOwner, commands: Commands, book: Book) -> Rc<Self> {
         Rc::new(Self {
             whose,
             commands,
@@ -85,7 +85,7 @@ impl Keeper {
     }
 
     /// Follows a stub from now on. One that is followed already is followed by both.
-    pub fn follow(self: &Rc<Self>, id: u64, seen: Option<&Job>) -> watch::Receiver<Sight> {
+    pub fn follow(self: &Rc<Self>, id: u64, seen: Option<&QueuedStub>) -> watch::Receiver<Sight> {
         let sight = self.book.borrow_mut().want(id, seen, Instant::now());
         let told = match self.sights.borrow_mut().entry(id) {
             Entry::Occupied(known) => known.get().subscribe(),
@@ -106,7 +106,7 @@ impl Keeper {
     pub fn discard(&self, id: u64) {
         self.sights.borrow_mut().remove(&id);
         self.book.borrow_mut().unwant(id, Instant::now());
-        self.order(id, Order::Cancel);
+        self.order(id, StubOrder::Cancel);
     }
 
     /// A submission is under way.
@@ -122,7 +122,7 @@ impl Keeper {
     }
 
     /// Has this done, together with what else is ordered in this moment.
-    pub fn order(&self, id: u64, order: Order) {
+    pub fn order(&self, id: u64, order: StubOrder) {
         let mut orders = self.orders.borrow_mut();
         let known = orders.entry(id).or_insert(order);
         *known = (*known).max(order);
@@ -182,7 +182,7 @@ impl Keeper {
     }
 
     /// Asks the queue for the stubs of this grid and cluster, and tells all who follow one what became of it.
-    pub async fn look(&self) -> Result<Vec<Job>, ProviderError> {
+    pub async fn look(&self) -> Result<Vec<QueuedStub>, ProviderError> {
         let question = self.book.borrow_mut().ask();
         let asked = self.queue().await;
         let jobs = asked.inspect_err(|_| self.book.borrow_mut().unanswered(Instant::now()))?;
@@ -192,18 +192,18 @@ impl Keeper {
         for change in changes {
             match change {
                 // Nothing more will be known of it than this, and its exit code.
-                Change::Seen(id, Sight { phase: Phase::Ended(how), .. }) if has_code(&how) => {
+                StubUpdate::Seen(id, Sight { phase: StubPhase::Ended(how), .. }) if has_code(&how) => {
                     failed.push((id, how));
                 }
                 // Before anything is waited for: a later look would be overtaken by this one.
-                Change::Seen(id, sight) => self.tell(id, sight),
-                Change::Cancel(id) => self.order(id, Order::Cancel),
+                StubUpdate::Seen(id, sight) => self.tell(id, sight),
+                StubUpdate::Cancel(id) => self.order(id, StubOrder::Cancel),
             }
         }
         let mut codes = EXIT_CODES;
         for (id, how) in failed {
             let how = self.with_exit_code(id, how, &mut codes).await;
-            self.tell(id, Sight::of(Phase::Ended(how)));
+            self.tell(id, Sight::of(StubPhase::Ended(how)));
         }
         Ok(jobs)
     }
@@ -214,7 +214,7 @@ impl Keeper {
         }
     }
 
-    async fn queue(&self) -> Result<Vec<Job>, ProviderError> {
+    async fn queue(&self) -> Result<Vec<QueuedStub>, ProviderError> {
         use std::os::unix::fs::MetadataExt;
 
         // Whose process this is: others' jobs are none of ours, whatever they are called.
@@ -282,8 +282,8 @@ fn has_code(how: &str) -> bool {
 }
 
 /// The arguments of the fewest commands by which orders are carried out.
-fn commands(orders: BTreeMap<u64, Order>) -> Vec<Vec<OsString>> {
-    let mut by_order: BTreeMap<Order, BTreeSet<u64>> = BTreeMap::new();
+fn commands(orders: BTreeMap<u64, StubOrder>) -> Vec<Vec<OsString>> {
+    let mut by_order: BTreeMap<StubOrder, BTreeSet<u64>> = BTreeMap::new();
     for (id, order) in orders {
         by_order.entry(order).or_default().insert(id);
     }
@@ -318,7 +318,7 @@ impl Drop for Present {
 /// What is to be said of an answer that is not understood.
 pub(super) fn nonsense(name: &str, args: &[OsString], misread: Misread) -> ProviderError {
     let Misread { line, reason } = misread;
-    ProviderError::Nonsense { command: shown(name, args), said: line, reason }
+    ProviderError::Unintelligible { command: shown(name, args), said: line, reason }
 }
 
 #[cfg(test)]
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_is_ordered_together_is_one_command() {
-        let orders = (1..=700).map(|id| (id, if id % 7 == 0 { Order::Kill } else { Order::Leave }));
+        let orders = (1..=700).map(|id| (id, if id % 7 == 0 { StubOrder::Kill } else { StubOrder::Leave }));
         let commands = commands(orders.collect());
         let lines: Vec<String> = commands.iter().map(|args| shown("scancel", args)).collect();
         assert_eq!(lines.len(), 4);
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn the_stronger_order_counts() {
-        assert!(Order::Kill > Order::Cancel && Order::Cancel > Order::Leave);
-        assert!(Order::Leave > Order::Swap);
+        assert!(StubOrder::Kill > StubOrder::Cancel && StubOrder::Cancel > StubOrder::Leave);
+        assert!(StubOrder::Leave > StubOrder::Swap);
     }
 }

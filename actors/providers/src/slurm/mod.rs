@@ -25,12 +25,12 @@ use springtide_base::id::{ClusterId, NodeId};
 use springtide_config::SlurmSection;
 use tokio::time::Instant;
 
-use self::answers::{About, Job, JobState, MACHINE_FORMAT, Whose};
+use self::answers::{StubComment, QueuedStub, SlurmJobState, MACHINE_FORMAT, StubOwner};
 use self::book::Book;
 use self::commands::Commands;
-use self::keeper::{Keeper, Order, nonsense};
+use self::keeper::{Keeper, StubOrder, nonsense};
 use self::stub::SlurmStub;
-use super::{Capacity, Listed, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId};
+use super::{Capacity, ExistingStub, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId};
 use springtide_base::incarnation::unique;
 
 /// Slurm counts time in minutes, and memory in MiB.
@@ -68,7 +68,7 @@ impl SlurmProvider {
         };
         let book = Book::new(section.poll.get(), leave_ahead);
         let (grid, cluster) = (grid.to_owned(), cluster.as_str().to_owned());
-        let whose = Whose { grid, mark: mark(authority), cluster };
+        let whose = StubOwner { grid, mark: mark(authority), cluster };
         Self {
             keeper: Keeper::new(whose, commands, book),
             section: Rc::new(section.clone()),
@@ -88,7 +88,7 @@ impl SlurmProvider {
     fn submission(
         &self,
         request: &NodeRequest,
-        about: &About,
+        about: &StubComment,
     ) -> Result<Vec<OsString>, ProviderError> {
         let (section, keeper) = (&self.section, &self.keeper);
         let name = keeper.whose.job_name(request.node.as_str());
@@ -149,7 +149,7 @@ impl SlurmProvider {
         self.submissions.set(number);
         let token = format!("{}-{number}", self.life);
         let about =
-            About { token: Some(token.clone()), base: Some(base.clone()), log: Some(log.clone()) };
+            StubComment { token: Some(token.clone()), base: Some(base.clone()), log: Some(log.clone()) };
         let args = self.submission(request, &about)?;
         let batch = script::batch(request, &base).map_err(unwritten)?;
         // A submission of which nothing is heard, or nobody waits for any more, may have arrived all the same.
@@ -165,8 +165,8 @@ impl SlurmProvider {
     }
 
     /// Jobs of the last look, or of one now if this one was not among them.
-    async fn known(&self, id: u64) -> Result<Option<Job>, ProviderError> {
-        let find = |jobs: &[Job]| jobs.iter().find(|job| job.id == id).cloned();
+    async fn known(&self, id: u64) -> Result<Option<QueuedStub>, ProviderError> {
+        let find = |jobs: &[QueuedStub]| jobs.iter().find(|job| job.id == id).cloned();
         if let Some(job) = find(&self.keeper.last.borrow()) {
             return Ok(Some(job));
         }
@@ -175,11 +175,11 @@ impl SlurmProvider {
 
     async fn take_over(
         &self,
-        listed: &Listed,
+        listed: &ExistingStub,
         request: &NodeRequest,
     ) -> Result<Box<dyn Stub>, ProviderError> {
         let Ok(id) = listed.id.0.parse() else {
-            return Err(ProviderError::Nonsense {
+            return Err(ProviderError::Unintelligible {
                 command: format!("adopt node {}", listed.node),
                 said: listed.id.0.clone(),
                 reason: "it is not the number of a batch job".to_owned(),
@@ -194,7 +194,7 @@ impl SlurmProvider {
         Ok(Box::new(SlurmStub::new(Rc::clone(&self.keeper), id, sights, base, (log, 0))))
     }
 
-    async fn stubs(&self) -> Result<Vec<Listed>, ProviderError> {
+    async fn stubs(&self) -> Result<Vec<ExistingStub>, ProviderError> {
         let jobs = self.keeper.look().await?;
         let (kept, twice) = one_each(
             jobs,
@@ -205,9 +205,9 @@ impl SlurmProvider {
             tracing::warn!("node {} has two batch jobs: {} is cancelled", job.node, job.id);
             self.keeper.book.borrow_mut().unwant(job.id, Instant::now());
             self.keeper.work();
-            self.keeper.order(job.id, Order::Cancel);
+            self.keeper.order(job.id, StubOrder::Cancel);
         }
-        let listed = |job: Job| Listed {
+        let listed = |job: QueuedStub| ExistingStub {
             node: NodeId::from(job.node.as_str()),
             id: StubId(job.id.to_string()),
         };
@@ -241,7 +241,7 @@ impl Provider for SlurmProvider {
     }
 
     /// Of two jobs for one node the one that runs is kept, and the other cancelled.
-    fn list(&self) -> LocalFuture<'_, Result<Vec<Listed>, ProviderError>> {
+    fn list(&self) -> LocalFuture<'_, Result<Vec<ExistingStub>, ProviderError>> {
         Box::pin(self.stubs())
     }
 
@@ -255,7 +255,7 @@ impl Provider for SlurmProvider {
     /// Of a job that is there no more a stub comes that soon says that it has ended.
     fn adopt<'a>(
         &'a self,
-        listed: &'a Listed,
+        listed: &'a ExistingStub,
         request: &'a NodeRequest,
     ) -> LocalFuture<'a, Result<Box<dyn Stub>, ProviderError>> {
         Box::pin(self.take_over(listed, request))
@@ -295,14 +295,14 @@ impl Drop for Doubt<'_> {
 /// Of those that are there, one for each node, and those that are too many. Who is held by somebody comes first, then who has a
 /// processor, then who was first.
 fn one_each(
-    jobs: Vec<Job>,
-    held: impl Fn(&Job) -> bool,
-    refused: impl Fn(&Job) -> bool,
-) -> (Vec<Job>, Vec<Job>) {
-    let ends = |job: &Job| matches!(job.state, JobState::Over(_) | JobState::Completing);
-    let mut jobs: Vec<Job> = jobs.into_iter().filter(|job| !ends(job) && !refused(job)).collect();
+    jobs: Vec<QueuedStub>,
+    held: impl Fn(&QueuedStub) -> bool,
+    refused: impl Fn(&QueuedStub) -> bool,
+) -> (Vec<QueuedStub>, Vec<QueuedStub>) {
+    let ends = |job: &QueuedStub| matches!(job.state, SlurmJobState::Over(_) | SlurmJobState::Completing);
+    let mut jobs: Vec<QueuedStub> = jobs.into_iter().filter(|job| !ends(job) && !refused(job)).collect();
     jobs.sort_by_key(|job| (!held(job), !job.state.occupies(), job.id));
-    let mut kept: BTreeMap<String, Job> = BTreeMap::new();
+    let mut kept: BTreeMap<String, QueuedStub> = BTreeMap::new();
     let mut twice = Vec::new();
     for job in jobs {
         match kept.get(&job.node) {

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     /// A batch job of a real shell, without Slurm. Ended with the test, whatever comes of that.
-    struct Batch {
+    struct ScriptBatch {
         dir: tempfile::TempDir,
         shell: Option<Child>,
     }
@@ -176,7 +176,7 @@ mod tests {
     const LISTENS: &str = "#!/bin/sh\ntrap 'echo told; told=1' TERM\necho \"$GREETING $0 $*\"\n\
         while [ -z \"$told\" ] || [ -e \"$STAY\" ]; do sleep 0.05; done\nexit 3\n";
 
-    impl Batch {
+    impl ScriptBatch {
         fn new() -> Self {
             let dir = tempfile::Builder::new().prefix("it's a \"test\" $HOME ").tempdir().unwrap();
             Self { dir, shell: None }
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    impl Drop for Batch {
+    impl Drop for ScriptBatch {
         fn drop(&mut self) {
             if self.shell.is_none() {
                 return;
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn one_order_to_leave_is_passed_on_and_the_exit_code_is_the_programs() {
-        let mut batch = Batch::new();
+        let mut batch = ScriptBatch::new();
         fs::write(batch.path("stay"), "").unwrap();
         batch.start();
         batch.runs("it's \"$HOME\" ");
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn who_does_not_listen_is_killed() {
-        let mut batch = Batch::new();
+        let mut batch = ScriptBatch::new();
         fs::write(batch.path("stay"), "").unwrap();
         batch.start();
         batch.runs("it's");
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn what_slurm_tells_all_processes_is_not_told_twice() {
-        let mut batch = Batch::new();
+        let mut batch = ScriptBatch::new();
         batch.start();
         batch.runs("it's");
         batch.next(1, "another");
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn another_program_takes_its_place_and_another() {
-        let mut batch = Batch::new();
+        let mut batch = ScriptBatch::new();
         batch.start();
         batch.runs("it's");
         // Nothing waits to be started: nothing happens.
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn one_that_waits_from_the_start_comes_first() {
-        let mut batch = Batch::new();
+        let mut batch = ScriptBatch::new();
         batch.next(1, "second");
         batch.start();
         batch.runs("second");

@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::local::last_lines;
 use super::answers;
-use super::book::{Phase, Sight};
-use super::keeper::{Keeper, Order};
+use super::book::{StubPhase, Sight};
+use super::keeper::{Keeper, StubOrder};
 use super::script;
-use crate::{Ended, LocalFuture, NodeRequest, ProviderError, Stub, StubId, StubNews};
+use crate::{StubEnd, LocalFuture, NodeRequest, ProviderError, Stub, StubId, StubEvent};
 
 /// How often a script is looked after that is to start another program.
 const LOOK: Duration = Duration::from_millis(20);
@@ -46,7 +46,7 @@ pub(super) struct SlurmStub {
     active: bool,
     /// and that its processor will be taken.
     warned: bool,
-    ended: Option<Ended>,
+    ended: Option<StubEnd>,
     killed: bool,
     left: bool,
 }
@@ -83,44 +83,44 @@ impl SlurmStub {
         }
     }
 
-    fn phase(&self) -> Phase {
+    fn phase(&self) -> StubPhase {
         self.sights.borrow().phase.clone()
     }
 
     /// Waits for its end.
-    async fn ended(&mut self) -> Ended {
+    async fn ended(&mut self) -> StubEnd {
         loop {
             if let Some(ended) = &self.ended {
                 return ended.clone();
             }
-            if let Phase::Ended(how) = self.phase() {
+            if let StubPhase::Ended(how) = self.phase() {
                 let last_lines = last_lines(&self.log, self.begin);
-                self.ended = Some(Ended { how, last_lines });
+                self.ended = Some(StubEnd { status: how, last_lines });
                 self.tidy();
             } else if self.sights.changed().await.is_err() {
                 // Of two who had it the other has ended or left it: no more is heard of it, and its files are that one's.
                 let how = format!("batch job {} is followed by nobody any more", self.id);
                 let last_lines = last_lines(&self.log, self.begin);
-                self.ended = Some(Ended { how, last_lines });
+                self.ended = Some(StubEnd { status: how, last_lines });
             }
         }
     }
 
     /// Ends it, and waits until its processor is free. That is not known while Slurm does not answer: then this takes as long as
     /// that does.
-    async fn end(&mut self, grace: Duration) -> Ended {
+    async fn end(&mut self, grace: Duration) -> StubEnd {
         // What was to be started next is not.
         self.withdraw();
         let begun = Instant::now();
         let mut again = AGAIN;
         loop {
-            let waiting = self.phase() == Phase::Pending;
+            let waiting = self.phase() == StubPhase::Pending;
             let order = match begun.elapsed() < grace {
-                true if waiting => Order::Cancel,
-                true => Order::Leave,
-                false => Order::Kill,
+                true if waiting => StubOrder::Cancel,
+                true => StubOrder::Leave,
+                false => StubOrder::Kill,
             };
-            if self.ended.is_none() && !matches!(self.phase(), Phase::Ended(_)) {
+            if self.ended.is_none() && !matches!(self.phase(), StubPhase::Ended(_)) {
                 self.keeper.order(self.id, order);
             }
             let rest = grace.saturating_sub(begun.elapsed());
@@ -152,18 +152,18 @@ impl SlurmStub {
             // Asked first: a script that is not there yet finds this program when it begins.
             let listens = is_there(&answers::listening(&self.base, self.id));
             match self.phase() {
-                Phase::Ended(how) => {
+                StubPhase::Ended(how) => {
                     return Err(self.lost("ended before its new program began", &how));
                 }
-                Phase::Pending if !listens => break, // its script begins with this program
+                StubPhase::Pending if !listens => break, // its script begins with this program
                 // What was last seen of the queue may be old: a script that listens runs.
-                Phase::Pending | Phase::Active | Phase::Ending => {}
+                StubPhase::Pending | StubPhase::Active | StubPhase::Ending => {}
             }
             if listens {
                 // The first asks for an orderly end of the present program, the second kills it.
                 let late = |since: Instant| since.elapsed() >= grace.max(LOOK);
                 if told.0 == 0 || told.0 == 1 && told.1.is_some_and(late) {
-                    self.keeper.order(self.id, Order::Swap);
+                    self.keeper.order(self.id, StubOrder::Swap);
                     told = (told.0 + 1, Some(Instant::now()));
                 }
             } else if told.0 == 0 && begun.elapsed() > TAKE_WITHIN {
@@ -202,7 +202,7 @@ impl SlurmStub {
 
 impl Stub for SlurmStub {
     fn id(&self) -> Option<StubId> {
-        let there = !matches!(self.phase(), Phase::Ended(_));
+        let there = !matches!(self.phase(), StubPhase::Ended(_));
         there.then(|| StubId(self.id.to_string()))
     }
 
@@ -210,26 +210,26 @@ impl Stub for SlurmStub {
         last_lines(&self.log, self.begin)
     }
 
-    fn news(&mut self) -> LocalFuture<'_, StubNews> {
+    fn news(&mut self) -> LocalFuture<'_, StubEvent> {
         Box::pin(async {
             loop {
                 let sight = self.sights.borrow_and_update().clone();
                 match sight.phase {
-                    Phase::Ended(_) => return StubNews::Ended(self.ended().await),
-                    Phase::Active if !std::mem::replace(&mut self.active, true) => {
-                        return StubNews::Active;
+                    StubPhase::Ended(_) => return StubEvent::Ended(self.ended().await),
+                    StubPhase::Active if !std::mem::replace(&mut self.active, true) => {
+                        return StubEvent::Active;
                     }
-                    Phase::Pending if sight.waits.is_some() && sight.waits != self.waits => {
+                    StubPhase::Pending if sight.waits.is_some() && sight.waits != self.waits => {
                         self.waits = sight.waits;
                         let reason = self.waits.clone().unwrap_or_default();
-                        return StubNews::Waits { reason };
+                        return StubEvent::Waits { reason };
                     }
                     _ => {}
                 }
                 if let Some((within, reason)) = sight.warned
                     && !std::mem::replace(&mut self.warned, true)
                 {
-                    return StubNews::Warned { within, reason };
+                    return StubEvent::Warned { within, reason };
                 }
                 let changed = self.sights.changed();
                 let changed = match self.killed {
@@ -238,8 +238,8 @@ impl Stub for SlurmStub {
                 };
                 match changed {
                     Ok(Ok(())) => {}
-                    Ok(Err(_)) => return StubNews::Ended(self.ended().await),
-                    Err(_) => self.keeper.order(self.id, Order::Kill),
+                    Ok(Err(_)) => return StubEvent::Ended(self.ended().await),
+                    Err(_) => self.keeper.order(self.id, StubOrder::Kill),
                 }
             }
         })
@@ -260,14 +260,14 @@ impl Stub for SlurmStub {
         })
     }
 
-    fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
+    fn release(&mut self, grace: Duration) -> LocalFuture<'_, StubEnd> {
         Box::pin(self.end(grace))
     }
 
     fn kill(&mut self) {
         if self.id().is_some() {
             self.killed = true;
-            self.keeper.order(self.id, Order::Kill);
+            self.keeper.order(self.id, StubOrder::Kill);
         }
     }
 

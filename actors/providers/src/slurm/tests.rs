@@ -10,7 +10,7 @@ use springtide_config::{GridConfig, Sources, load};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
-use crate::{Ended, StubNews};
+use crate::{StubEnd, StubEvent};
 
 /// Each command notes its arguments and then does what the file of its name says: `hang`, `fail`, or to say something else.
 const BEGIN: &str = r#"#!/bin/sh
@@ -168,10 +168,10 @@ impl Fake {
     }
 }
 
-async fn ended(stub: &mut Box<dyn Stub>) -> Ended {
+async fn ended(stub: &mut Box<dyn Stub>) -> StubEnd {
     let end = async {
         loop {
-            if let StubNews::Ended(ended) = stub.news().await {
+            if let StubEvent::Ended(ended) = stub.news().await {
                 return ended;
             }
         }
@@ -183,12 +183,12 @@ async fn active(stub: &mut Box<dyn Stub>) {
     let past_waiting = async {
         loop {
             match stub.news().await {
-                StubNews::Waits { .. } => {}
+                StubEvent::Waits { .. } => {}
                 news => return news,
             }
         }
     };
-    assert_eq!(timeout(LONG, past_waiting).await, Ok(StubNews::Active));
+    assert_eq!(timeout(LONG, past_waiting).await, Ok(StubEvent::Active));
 }
 
 #[actix_rt::test]
@@ -206,7 +206,7 @@ async fn a_stub_is_submitted_becomes_active_and_ends() {
     }
     assert!(fake.read("script").contains("node' 'run' '--config'"), "{}", fake.read("script"));
     // Why it waits is said once.
-    let waits = StubNews::Waits { reason: "Priority".to_owned() };
+    let waits = StubEvent::Waits { reason: "Priority".to_owned() };
     assert_eq!(timeout(LONG, stub.news()).await, Ok(waits));
     assert!(timeout(Duration::from_millis(300), stub.news()).await.is_err());
     fake.all_are("R");
@@ -214,7 +214,7 @@ async fn a_stub_is_submitted_becomes_active_and_ends() {
     fs::write(fake.path("vu-1.log"), "so it goes\n").unwrap();
     fake.all_are("F");
     let end = ended(&mut stub).await;
-    assert_eq!(end.how, "batch job 101 failed (exit status: 3)");
+    assert_eq!(end.status, "batch job 101 failed (exit status: 3)");
     assert_eq!(end.last_lines, ["so it goes"]);
     assert_eq!((stub.id(), stub.release(LONG).await), (None, end));
     drop(stub);
@@ -243,7 +243,7 @@ async fn a_queue_that_does_not_answer_ends_nobody() {
         }
     }
     let end = ended(&mut stub).await;
-    assert!(end.how.contains("gone"), "{end:?}");
+    assert!(end.status.contains("gone"), "{end:?}");
     assert_eq!(fake.calls("scancel"), [""; 0]);
 }
 
@@ -263,8 +263,8 @@ async fn looks_side_by_side_do_not_turn_time_back() {
     fake.until("it asks", |fake| !fake.calls("scontrol").is_empty()).await;
     both("F", "CD");
     fake.provider.list().await.unwrap();
-    assert_eq!(ended(&mut first).await.how, "batch job 101 failed (exit status: 3)");
-    assert_eq!(ended(&mut second).await.how, "batch job 102 completed");
+    assert_eq!(ended(&mut first).await.status, "batch job 101 failed (exit status: 3)");
+    assert_eq!(ended(&mut second).await.status, "batch job 102 completed");
 }
 
 /// A wrapper of a command leaves nothing behind that hangs.
@@ -312,7 +312,7 @@ async fn a_submission_that_hangs_and_arrives_is_taken_back() {
     // Nobody else's, and no other node's.
     assert!(fake.read("queue").contains("springtide.home.31152f8dd9.vu.vu-1|7|R|"));
     let listed = fake.provider.list().await.unwrap();
-    assert_eq!(listed, [Listed { node: "vu-1".into(), id: StubId("7".into()) }]);
+    assert_eq!(listed, [ExistingStub { node: "vu-1".into(), id: StubId("7".into()) }]);
 }
 
 #[actix_rt::test]
@@ -381,7 +381,7 @@ async fn dropped_is_cancelled_and_left_is_not() {
     let end = ended(&mut stub).await;
     fake.until("it is killed", |fake| fake.read("queue").contains("vu-2|102|CA|")).await;
     assert!(fake.calls("scancel").contains(&"--batch --signal=ALRM 102".to_owned()));
-    assert_eq!(end.how, "batch job 102 cancelled");
+    assert_eq!(end.status, "batch job 102 cancelled");
 }
 
 #[test]
@@ -431,7 +431,7 @@ async fn hundreds_of_stubs_are_one_command_each_time() {
         actix_rt::spawn(async move { stub.release(Duration::from_millis(100)).await })
     });
     for release in releases.collect::<Vec<_>>() {
-        assert!(release.await.unwrap().how.ends_with("cancelled"));
+        assert!(release.await.unwrap().status.ends_with("cancelled"));
     }
     let calls = fake.calls("scancel");
     assert!(calls[0].starts_with("--batch --signal=USR1 101 102 "), "{}", calls[0]);
@@ -510,13 +510,13 @@ async fn one_that_two_have_ends_for_both() {
     let (left, mut other) = (adopt(1).await, adopt(1).await);
     active(&mut other).await;
     left.leave();
-    assert_eq!(ended(&mut other).await.how, "batch job 8 is followed by nobody any more");
+    assert_eq!(ended(&mut other).await.status, "batch job 8 is followed by nobody any more");
     other.leave();
     let (mut first, mut second) = (adopt(0).await, adopt(0).await);
     active(&mut first).await;
     fake.all_are("CD");
     for stub in [&mut first, &mut second] {
-        assert_eq!(ended(stub).await.how, "batch job 7 completed");
+        assert_eq!(ended(stub).await.status, "batch job 7 completed");
     }
 }
 

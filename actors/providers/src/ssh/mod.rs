@@ -35,9 +35,9 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::shell::{RemoteDirectory, RemoteFile, STARTED};
-use super::local::Process;
+use super::local::PipedProcess;
 use super::words::check_env;
-use super::{Ended, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubNews};
+use super::{StubEnd, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubEvent};
 use springtide_base::incarnation;
 
 /// Maximum number of connections to one machine that open at once. An sshd refuses at random above
@@ -78,13 +78,13 @@ struct SharedState {
     dir: String,
     answer_within: Duration,
     /// Host of each node.
-    hosts: BTreeMap<NodeId, Arc<Machine>>,
+    hosts: BTreeMap<NodeId, Arc<SshMachine>>,
     /// Number of started processes, so that each has its own directory.
     started: Cell<u64>,
 }
 
 /// A host, with a limit of opening connections.
-struct Machine {
+struct SshMachine {
     host: SshHost,
     opening: Semaphore,
 }
@@ -93,7 +93,7 @@ struct Machine {
 /// started node removes them itself.
 struct BroughtFiles<'a> {
     shared: &'a SharedState,
-    machine: &'a Arc<Machine>,
+    machine: &'a Arc<SshMachine>,
     directory: &'a RemoteDirectory,
     /// Whether there is nothing to remove, or the machine is unreachable.
     settled: bool,
@@ -137,7 +137,7 @@ impl SshProvider {
         let mut taken = BTreeMap::new();
         for host in hosts {
             let places = usize::try_from(host.places).unwrap_or(usize::MAX);
-            let machine = Arc::new(Machine { host, opening: Semaphore::new(OPENING_MAX) });
+            let machine = Arc::new(SshMachine { host, opening: Semaphore::new(OPENING_MAX) });
             taken.extend(left.by_ref().take(places).map(|node| (node.clone(), machine.clone())));
         }
         let shared = SharedState {
@@ -152,7 +152,7 @@ impl SshProvider {
     }
 
     /// Starts a node. After a failure, no node is left.
-    async fn start(&self, request: &NodeRequest) -> Result<(Process, Arc<Machine>), ProviderError> {
+    async fn start(&self, request: &NodeRequest) -> Result<(PipedProcess, Arc<SshMachine>), ProviderError> {
         let shared = &self.shared;
         let Some(machine) = shared.hosts.get(&request.node) else {
             let reason = format!("`ssh.hosts` has no host for node {}", request.node);
@@ -174,7 +174,7 @@ impl SshProvider {
 
         let mut command = shared.ssh(&machine.host, &directory.start());
         command.stdout(Stdio::piped());
-        let mut process = Process::spawn(command, &request.log, |_| {})?;
+        let mut process = PipedProcess::spawn(command, &request.log, |_| {})?;
         let shown = || shared.shown(&machine.host, &format!("sh {}", directory.file("start.sh")));
         let begun = async {
             match process.output() {
@@ -189,7 +189,7 @@ impl SshProvider {
             }
             // Its output ended, so it is about to end.
             Ok(false) => {
-                let Ended { how, last_lines } = process.end(shared.answer_within).await;
+                let StubEnd { status: how, last_lines } = process.end(shared.answer_within).await;
                 let said = last_lines.join("\n");
                 Err(ProviderError::Failed {
                     command: shown(),
@@ -200,7 +200,7 @@ impl SshProvider {
             Err(_) => {
                 process.kill();
                 process.wait().await;
-                Err(ProviderError::Hung { command: shown(), after: shared.answer_within })
+                Err(ProviderError::Timeout { command: shown(), after: shared.answer_within })
             }
         }
     }
@@ -270,7 +270,7 @@ impl SharedState {
             };
             let both = async { tokio::join!(write, child.wait_with_output()).1 };
             let Ok(ended) = timeout(after, both).await else {
-                return Err(ProviderError::Hung { command: shown, after });
+                return Err(ProviderError::Timeout { command: shown, after });
             };
             let (how, said) = match ended {
                 Ok(ended) if ended.status.success() => return Ok(()),
@@ -300,7 +300,7 @@ fn end_of(said: &[u8]) -> String {
 
 /// Describes the end of a connection: ssh's own code means the connection, others come from the
 /// node.
-fn describe_end(how: &str, machine: &Machine) -> String {
+fn describe_end(how: &str, machine: &SshMachine) -> String {
     match how {
         CONNECTION => format!("{how}: the connection to {} failed or was lost", machine.host.name),
         _ => how.to_owned(),
@@ -398,16 +398,16 @@ impl Provider for SshProvider {
 /// A node behind an ssh connection.
 struct SshStub {
     provider: SshProvider,
-    machine: Arc<Machine>,
+    machine: Arc<SshMachine>,
     /// The ssh command's process.
-    process: Process,
+    process: PipedProcess,
     /// Whether its start was reported.
     reported_active: bool,
 }
 
 impl SshStub {
-    fn explained(&self, ended: Ended) -> Ended {
-        Ended { how: describe_end(&ended.how, &self.machine), ..ended }
+    fn explained(&self, ended: StubEnd) -> StubEnd {
+        StubEnd { status: describe_end(&ended.status, &self.machine), ..ended }
     }
 }
 
@@ -420,13 +420,13 @@ impl Stub for SshStub {
         self.process.last_lines()
     }
 
-    fn news(&mut self) -> LocalFuture<'_, StubNews> {
+    fn news(&mut self) -> LocalFuture<'_, StubEvent> {
         Box::pin(async {
             if !std::mem::replace(&mut self.reported_active, true) {
-                return StubNews::Active;
+                return StubEvent::Active;
             }
             let ended = self.process.wait().await;
-            StubNews::Ended(self.explained(ended))
+            StubEvent::Ended(self.explained(ended))
         })
     }
 
@@ -442,7 +442,7 @@ impl Stub for SshStub {
         })
     }
 
-    fn release(&mut self, grace: Duration) -> LocalFuture<'_, Ended> {
+    fn release(&mut self, grace: Duration) -> LocalFuture<'_, StubEnd> {
         Box::pin(async move {
             let ended = self.process.end(grace).await;
             self.explained(ended)

@@ -24,11 +24,11 @@ fn executable(path: &Path, script: &str) {
 }
 
 /// A machine's home directory, with scripts in place of ssh and of the node.
-struct World {
+struct SshWorld {
     dir: TempDir,
 }
 
-impl World {
+impl SshWorld {
     fn new(ssh: &str, program: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let of = |name: &str| dir.path().join(name);
@@ -105,9 +105,9 @@ async fn failure(provider: &SshProvider, request: &NodeRequest) -> String {
     }
 }
 
-async fn ended(stub: &mut Box<dyn Stub>) -> Ended {
+async fn ended(stub: &mut Box<dyn Stub>) -> StubEnd {
     loop {
-        if let StubNews::Ended(ended) = stub.news().await {
+        if let StubEvent::Ended(ended) = stub.news().await {
             return ended;
         }
     }
@@ -132,10 +132,10 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
 #[actix_rt::test]
 async fn a_node_is_brought_started_and_ended() {
     let program = "echo \"$API_TOKEN\" >&2\ncat\nfor last; do :; done\ncat \"$last\" >&2\nexit 5\n";
-    let world = World::new(&format!("echo welcome\n{WELL}"), program);
+    let world = SshWorld::new(&format!("echo welcome\n{WELL}"), program);
     let provider = world.provider();
     let mut stub = provider.hold(&world.request()).await.unwrap();
-    assert_eq!(stub.news().await, StubNews::Active);
+    assert_eq!(stub.news().await, StubEvent::Active);
     assert!(stub.id().unwrap().0.starts_with("me@h:22/"));
     let directories = world.process_directories();
     let [life] = &directories[..] else { panic!("{directories:?}") };
@@ -151,7 +151,7 @@ async fn a_node_is_brought_started_and_ended() {
     assert_eq!(world.path("").join(config.identity.key), life.join("node.key"));
     assert_eq!(config.head.address.to_string(), "127.0.0.1:47000");
 
-    let how = stub.release(LONG).await.how;
+    let how = stub.release(LONG).await.status;
     assert_eq!(how, "exit status: 5");
     let log = fs::read_to_string(world.path("a-1.log")).unwrap();
     assert!(log.starts_with(SECRET) && log.contains("node.key"), "{log}");
@@ -168,7 +168,7 @@ async fn a_node_is_brought_started_and_ended() {
 
 #[actix_rt::test]
 async fn the_output_of_ssh_is_reported() {
-    let refused = World::new("echo 'me@h: Permission denied (publickey).' >&2\nexit 255\n", "");
+    let refused = SshWorld::new("echo 'me@h: Permission denied (publickey).' >&2\nexit 255\n", "");
     let error = failure(&refused.provider(), &refused.request()).await;
     let ssh = refused.path("ssh").display().to_string();
     let golden = format!(
@@ -176,12 +176,12 @@ async fn the_output_of_ssh_is_reported() {
     );
     assert_eq!(error, golden);
 
-    let silent = World::new("exec sleep 600\n", "");
+    let silent = SshWorld::new("exec sleep 600\n", "");
     let error = failure(&silent.hurried(), &silent.request()).await;
     assert!(error.contains("did not answer within 1 s"), "{error}");
 
     // The directory cannot be created.
-    let full = World::new(WELL, "");
+    let full = SshWorld::new(WELL, "");
     fs::write(full.path("grid"), "a file").unwrap();
     let error = failure(&full.provider(), &full.request()).await;
     assert!(error.contains("failed (exit status: 1)") && error.contains("mkdir"), "{error}");
@@ -197,7 +197,7 @@ fn second(then: &str) -> String {
 async fn a_node_that_does_not_start_leaves_no_key() {
     let brought = "ls \"$(dirname \"$0\")\"/grid/*/node.key >> \"$0.keys\"; ";
     let refused =
-        World::new(&second(&format!("{brought} echo 'Connection refused' >&2; exit 255")), "");
+        SshWorld::new(&second(&format!("{brought} echo 'Connection refused' >&2; exit 255")), "");
     let error = failure(&refused.provider(), &refused.request()).await;
     assert!(
         error.contains("/start.sh` failed (exit status: 255: the connection to me@h:22"),
@@ -207,23 +207,23 @@ async fn a_node_that_does_not_start_leaves_no_key() {
     until("what was brought is taken away", || refused.process_directories().is_empty()).await;
     assert_eq!(fs::read_to_string(refused.path("ssh.keys")).unwrap().lines().count(), 1);
 
-    let silent = World::new(&second("exec sleep 600"), "");
+    let silent = SshWorld::new(&second("exec sleep 600"), "");
     let error = failure(&silent.hurried(), &silent.request()).await;
     assert!(error.contains("/start.sh` did not answer within 1 s"), "{error}");
     until("what was brought is taken away", || silent.process_directories().is_empty()).await;
 
     // Its log is not writable.
-    let world = World::new(WELL, "");
+    let world = SshWorld::new(WELL, "");
     let request = NodeRequest { log: world.path("no/log"), ..world.request() };
     let error = failure(&world.provider(), &request).await;
     assert!(error.contains("cannot write") && world.process_directories().len() == 1, "{error}");
     until("what was brought is taken away", || world.process_directories().is_empty()).await;
 
-    let world = World::new(WELL, "");
+    let world = SshWorld::new(WELL, "");
     let request = NodeRequest { program: "/no/such program".into(), ..world.request() };
     let mut stub = world.provider().hold(&request).await.unwrap();
     let ended = ended(&mut stub).await;
-    assert_eq!(ended.how, "exit status: 127");
+    assert_eq!(ended.status, "exit status: 127");
     assert!(ended.last_lines.join("\n").contains("/no/such program"), "{ended:?}");
 }
 
@@ -231,7 +231,7 @@ async fn a_node_that_does_not_start_leaves_no_key() {
 #[actix_rt::test]
 async fn an_unreachable_key_is_removed_at_the_next_start() {
     let away = "test -e \"$0.away\" && exit 255\n";
-    let world = World::new(&format!("{away}{}", second(": > \"$0.away\"; exit 255")), "cat\n");
+    let world = SshWorld::new(&format!("{away}{}", second(": > \"$0.away\"; exit 255")), "cat\n");
     let provider = world.provider();
     failure(&provider, &world.request()).await;
     let connections = || fs::read_to_string(world.path("ssh.log")).unwrap().lines().count();
@@ -254,46 +254,46 @@ async fn an_unreachable_key_is_removed_at_the_next_start() {
 async fn a_lost_connection_differs_from_the_nodes_end() {
     let script =
         format!("echo '{STARTED}'; echo 'Timeout, server h not responding.' >&2; exit 255");
-    let lost = World::new(&format!("case \"$*\" in *start.sh*) {script} ;; esac\n{WELL}"), "");
+    let lost = SshWorld::new(&format!("case \"$*\" in *start.sh*) {script} ;; esac\n{WELL}"), "");
     let mut stub = lost.provider().hold(&lost.request()).await.unwrap();
     let news = ended(&mut stub).await;
-    assert_eq!(news.how, "exit status: 255: the connection to me@h:22 failed or was lost");
+    assert_eq!(news.status, "exit status: 255: the connection to me@h:22 failed or was lost");
     assert_eq!(news.last_lines, ["Timeout, server h not responding."]);
     assert_eq!(ended(&mut stub).await, news);
 
-    let killed = World::new(WELL, "kill -9 $$\n");
+    let killed = SshWorld::new(WELL, "kill -9 $$\n");
     let mut stub = killed.provider().hold(&killed.request()).await.unwrap();
-    assert_eq!(ended(&mut stub).await.how, "exit status: 137");
+    assert_eq!(ended(&mut stub).await.status, "exit status: 137");
 }
 
 #[actix_rt::test]
 async fn another_program_takes_its_place() {
-    let world = World::new(WELL, "cat\necho first >&2\n");
+    let world = SshWorld::new(WELL, "cat\necho first >&2\n");
     let mut stub = world.provider().hold(&world.request()).await.unwrap();
     executable(&world.path("other"), "echo second >&2\nexit 4\n");
     let other = NodeRequest { program: world.path("other"), ..world.request() };
     stub.recruit(&other, LONG).await.unwrap();
-    assert_eq!(stub.news().await, StubNews::Active);
-    assert_eq!(ended(&mut stub).await.how, "exit status: 4");
+    assert_eq!(stub.news().await, StubEvent::Active);
+    assert_eq!(ended(&mut stub).await.status, "exit status: 4");
     assert_eq!(fs::read_to_string(world.path("a-1.log")).unwrap(), "first\nsecond\n");
     let lost = NodeRequest { config: world.path("none.toml"), ..world.request() };
     let error = stub.recruit(&lost, LONG).await.unwrap_err().to_string();
     assert!(error.contains("none.toml"), "{error}");
-    assert_eq!(ended(&mut stub).await.how, "exit status: 4");
+    assert_eq!(ended(&mut stub).await.status, "exit status: 4");
 }
 
 /// Its connection ends unnoticed by the node.
 #[actix_rt::test]
 async fn a_hanging_process_ends_when_the_next_starts() {
     let program = "echo $$ >> \"$(dirname \"$0\")/pids\"\nfor i in $(seq 300); do sleep 1; done\n";
-    let world = World::new(WELL, program);
+    let world = SshWorld::new(WELL, program);
     let left = HangingProcesses(world.path("pids"));
     let pids = || left.pids();
     let provider = world.provider();
     let mut stub = provider.hold(&world.request()).await.unwrap();
     until("the node runs", || !pids().is_empty()).await;
     stub.kill();
-    assert_eq!(ended(&mut stub).await.how, "signal: 9 (SIGKILL)");
+    assert_eq!(ended(&mut stub).await.status, "signal: 9 (SIGKILL)");
     let first = pids()[0];
     assert!(runs(first));
     let mut stub = provider.hold(&world.request()).await.unwrap();
@@ -328,7 +328,7 @@ impl Drop for HangingProcesses {
 #[actix_rt::test]
 async fn few_connections_open_at_once() {
     let busy = "echo + >> \"$0.turns\"\nsleep 0.1\necho - >> \"$0.turns\"\nexit 255\n";
-    let world = World::new(busy, "");
+    let world = SshWorld::new(busy, "");
     let nodes: Vec<NodeId> = (1..=20).map(|i| format!("a-{i}").as_str().into()).collect();
     let provider = world.provider_of(&nodes);
     let hold = |node: NodeId| {
@@ -351,7 +351,7 @@ async fn few_connections_open_at_once() {
 
 #[actix_rt::test]
 async fn a_dropped_hold_leaves_nothing() {
-    let world = World::new("echo $$ >> \"$0.pids\"\nexec sleep 300\n", "");
+    let world = SshWorld::new("echo $$ >> \"$0.pids\"\nexec sleep 300\n", "");
     let left = HangingProcesses(world.path("ssh.pids"));
     let provider = world.provider();
     let request = world.request();
@@ -364,7 +364,7 @@ async fn a_dropped_hold_leaves_nothing() {
 
     // The files are present and the node has not started.
     let script = "echo $$ >> \"$0.pids\"; exec sleep 300";
-    let world = World::new(&second(script), "");
+    let world = SshWorld::new(&second(script), "");
     let left = HangingProcesses(world.path("ssh.pids"));
     let provider = world.provider();
     let request = world.request();
@@ -380,7 +380,7 @@ async fn a_dropped_hold_leaves_nothing() {
 
 #[actix_rt::test]
 async fn values_that_no_shell_accepts_are_refused() {
-    let world = World::new(WELL, "");
+    let world = SshWorld::new(WELL, "");
     let provider = world.provider();
     for (name, value) in [("A B", "x"), ("", "x"), ("1A", "x"), ("A", "x\0y")] {
         let env = vec![(name.to_owned(), value.to_owned())];

@@ -13,17 +13,17 @@ use std::time::Duration;
 use springtide_base::id::{Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::Core;
-use super::event::Action;
+use super::SchedulerCore;
+use super::event::SchedulerAction;
 use crate::job::JobError;
-use crate::scheduler::{JobAudit, JobState, Stale};
+use crate::scheduler::{JobAudit, JobState, AuthorityError};
 
 /// Interval between two audits of a running job. It exceeds the start of granted nodes.
 pub(super) const AUDIT_EVERY: Duration = Duration::from_secs(60);
 
-impl Core {
+impl SchedulerCore {
     /// Audits the coordinators' nodes of all jobs whose audit is due.
-    pub(super) fn audit_jobs(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn audit_jobs(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         for (&job, held) in &mut self.jobs {
             if held.state != JobState::Running || held.audit_at.is_none_or(|at| at > now) {
                 continue;
@@ -36,7 +36,7 @@ impl Core {
             else {
                 continue;
             };
-            out.push(Action::Audit { job, node, incarnation: registration.incarnation });
+            out.push(SchedulerAction::Audit { job, node, incarnation: registration.incarnation });
         }
     }
 
@@ -50,7 +50,7 @@ impl Core {
         incarnation: Incarnation,
         found: Option<JobAudit>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(JobAudit { coordinates, members }) = found else { return };
         let registration = self.nodes.get(node).and_then(|node| node.registration.as_ref());
@@ -73,7 +73,7 @@ impl Core {
                     let what = format!(
                         "the coordinator of {id} has no member {node}: the node is released"
                     );
-                    out.push(Action::Odd { what });
+                    out.push(SchedulerAction::ProtocolViolation { what });
                     self.release(id, node, out);
                 }
             }
@@ -99,7 +99,7 @@ impl Core {
         job: JobId,
         node: &NodeId,
         incarnation: Incarnation,
-    ) -> Result<(), Stale> {
+    ) -> Result<(), AuthorityError> {
         let registration = self.nodes.get(node).and_then(|node| node.registration.as_ref());
         let same_life =
             registration.is_some_and(|registration| registration.incarnation == incarnation);
@@ -111,6 +111,6 @@ impl Core {
         if self.is_returning(job) || same_life && (is_member || is_released) {
             return Ok(());
         }
-        Err(Stale::NoMember { job, node: node.clone() })
+        Err(AuthorityError::NoMember { job, node: node.clone() })
     }
 }

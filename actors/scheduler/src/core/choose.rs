@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, NodeId};
 
 use crate::hardware::Hardware;
-use crate::policy::Request;
+use crate::policy::SchedulerRequest;
 
 /// Relative difference below which two speeds are equal.
 const EQUAL_TOLERANCE: f64 = 0.05;
@@ -32,7 +32,7 @@ const LISTED_MAX: usize = 8;
 
 /// A free node of the grid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Candidate {
+pub struct FreeNode {
     /// Cluster of the node.
     pub cluster: ClusterId,
     /// Speed in the job's unit, if it was measured on this node or one of its kind.
@@ -43,7 +43,7 @@ pub struct Candidate {
     pub hardware: Hardware,
 }
 
-impl Candidate {
+impl FreeNode {
     /// The speed, if it is a valid one.
     fn known(&self) -> Option<f64> {
         self.speed.filter(|&speed| is_rate(speed))
@@ -61,22 +61,22 @@ impl Candidate {
 
 /// Inputs of a selection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Case {
+pub struct SelectionInput {
     /// Greatest number of nodes to select.
     pub count: u32,
     /// Criteria of the job's request.
-    pub request: Request,
+    pub request: SchedulerRequest,
     /// Round-trip times from the job's root, in seconds.
     pub rtt_s: BTreeMap<ClusterId, f64>,
     /// Rates between each cluster and the job's other clusters, in bytes per second.
     pub bandwidth: BTreeMap<ClusterId, f64>,
     /// All free nodes of the grid.
-    pub free: BTreeMap<NodeId, Candidate>,
+    pub free: BTreeMap<NodeId, FreeNode>,
 }
 
 /// Reasons why a free node is not selected.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Unfit {
+pub enum NodeExclusion {
     /// The request avoids the node.
     Avoided,
     /// The request avoids the node's cluster.
@@ -97,34 +97,34 @@ pub enum Unfit {
     },
 }
 
-impl fmt::Display for Unfit {
+impl fmt::Display for NodeExclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Unfit::Avoided => f.write_str("the job avoids it"),
-            Unfit::ClusterAvoided => f.write_str("the job avoids its cluster"),
-            Unfit::Bandwidth { has, least } => {
+            NodeExclusion::Avoided => f.write_str("the job avoids it"),
+            NodeExclusion::ClusterAvoided => f.write_str("the job avoids its cluster"),
+            NodeExclusion::Bandwidth { has, least } => {
                 write!(f, "its cluster's link carries {has:.0} B/s, {least:.0} are needed")
             }
-            Unfit::Speed { has, least } => write!(f, "its speed is {has:.3}, {least:.3} is needed"),
+            NodeExclusion::Speed { has, least } => write!(f, "its speed is {has:.3}, {least:.3} is needed"),
         }
     }
 }
 
 /// Result of a selection.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Choice {
+pub struct SelectionResult {
     /// Selected nodes, best first.
     pub nodes: Vec<NodeId>,
     /// Excluded free nodes, with the reasons.
-    pub unfit: BTreeMap<NodeId, Unfit>,
+    pub unfit: BTreeMap<NodeId, NodeExclusion>,
     /// Explanation in one sentence.
     pub why: String,
 }
 
 /// Selects nodes for a request.
-pub fn choose(case: &Case) -> Choice {
+pub fn choose(case: &SelectionInput) -> SelectionResult {
     let mut unfit = BTreeMap::new();
-    let mut fit: Vec<(&NodeId, &Candidate)> = Vec::new();
+    let mut fit: Vec<(&NodeId, &FreeNode)> = Vec::new();
     for (id, candidate) in &case.free {
         match refuse(&case.request, &case.bandwidth, id, candidate) {
             Some(why) => {
@@ -135,12 +135,12 @@ pub fn choose(case: &Case) -> Choice {
     }
     let unknown = || fit.iter().filter(|(_, candidate)| candidate.known().is_none());
     let by_threads = unknown().any(|(_, candidate)| candidate.hardware.mhz == 0);
-    let value = |candidate: &Candidate| candidate.known().unwrap_or(candidate.rating(by_threads));
-    let tier = |candidate: &Candidate| candidate.known().is_none();
+    let value = |candidate: &FreeNode| candidate.known().unwrap_or(candidate.rating(by_threads));
+    let tier = |candidate: &FreeNode| candidate.known().is_none();
     fit.sort_by(|(_, a), (_, b)| tier(a).cmp(&tier(b)).then_with(|| value(b).total_cmp(&value(a))));
     let mut class = 0;
-    let mut first: Option<&Candidate> = None;
-    let mut ranked: Vec<((usize, Place, &NodeId), &NodeId, &Candidate)> = Vec::new();
+    let mut first: Option<&FreeNode> = None;
+    let mut ranked: Vec<((usize, NodeRank, &NodeId), &NodeId, &FreeNode)> = Vec::new();
     for &(id, candidate) in &fit {
         let equal = first.is_some_and(|first| {
             tier(first) == tier(candidate)
@@ -154,86 +154,86 @@ pub fn choose(case: &Case) -> Choice {
     ranked.sort_by_key(|(rank, ..)| *rank);
     ranked.truncate(case.count as usize);
     let why = explain(case, fit.len(), by_threads, &ranked, &unfit);
-    Choice { nodes: ranked.into_iter().map(|(_, id, _)| id.clone()).collect(), unfit, why }
+    SelectionResult { nodes: ranked.into_iter().map(|(_, id, _)| id.clone()).collect(), unfit, why }
 }
 
 /// Returns why no node of a cluster fits, if so. `bandwidth` has measured rates between each
 /// cluster and the job's other clusters, in bytes per second.
 pub(super) fn refuse_cluster(
-    request: &Request,
+    request: &SchedulerRequest,
     bandwidth: &BTreeMap<ClusterId, f64>,
     cluster: &ClusterId,
-) -> Option<Unfit> {
+) -> Option<NodeExclusion> {
     if request.avoid_clusters.contains(cluster) {
-        return Some(Unfit::ClusterAvoided);
+        return Some(NodeExclusion::ClusterAvoided);
     }
     let least = request.min_bandwidth.filter(|&least| is_rate(least))?;
     let has = bandwidth.get(cluster).copied().filter(|&has| is_rate(has))?;
-    (has < least && !request.waive.contains(cluster)).then_some(Unfit::Bandwidth { has, least })
+    (has < least && !request.waive.contains(cluster)).then_some(NodeExclusion::Bandwidth { has, least })
 }
 
 /// Returns why a node does not fit, if so.
 pub(super) fn refuse(
-    request: &Request,
+    request: &SchedulerRequest,
     bandwidth: &BTreeMap<ClusterId, f64>,
     id: &NodeId,
-    candidate: &Candidate,
-) -> Option<Unfit> {
+    candidate: &FreeNode,
+) -> Option<NodeExclusion> {
     if request.avoid_nodes.contains(id) {
-        return Some(Unfit::Avoided);
+        return Some(NodeExclusion::Avoided);
     }
     if let Some(unfit) = refuse_cluster(request, bandwidth, &candidate.cluster) {
         return Some(unfit);
     }
     let least = request.min_speed.filter(|&least| is_rate(least))?;
-    candidate.known().filter(|&has| has < least).map(|has| Unfit::Speed { has, least })
+    candidate.known().filter(|&has| has < least).map(|has| NodeExclusion::Speed { has, least })
 }
 
 /// Rank by place in the preference, then latency, then bandwidth. Smaller is better.
-type Place = (usize, Number, Reverse<Number>);
+type NodeRank = (usize, OrderedFloat, Reverse<OrderedFloat>);
 
-fn place(case: &Case, candidate: &Candidate) -> Place {
+fn place(case: &SelectionInput, candidate: &FreeNode) -> NodeRank {
     let cluster = &candidate.cluster;
     if let Some(at) = case.request.prefer.iter().position(|preferred| preferred == cluster) {
         // Within the preference, only its order counts.
-        return (at, Number(0.0), Reverse(Number(0.0)));
+        return (at, OrderedFloat(0.0), Reverse(OrderedFloat(0.0)));
     }
     let rtt = case.rtt_s.get(cluster).copied().filter(|rtt| rtt.is_finite() && *rtt >= 0.0);
     let bandwidth = case.bandwidth.get(cluster).copied().filter(|&rate| is_rate(rate));
     let (rtt, bandwidth) = (rtt.unwrap_or(f64::INFINITY), bandwidth.unwrap_or(0.0));
-    (case.request.prefer.len(), Number(rtt), Reverse(Number(bandwidth)))
+    (case.request.prefer.len(), OrderedFloat(rtt), Reverse(OrderedFloat(bandwidth)))
 }
 
 /// A float with a total order.
 #[derive(Clone, Copy, Debug)]
-struct Number(f64);
+struct OrderedFloat(f64);
 
-impl Ord for Number {
+impl Ord for OrderedFloat {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }
 }
 
-impl PartialOrd for Number {
+impl PartialOrd for OrderedFloat {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Number {
+impl PartialEq for OrderedFloat {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Number {}
+impl Eq for OrderedFloat {}
 
 fn explain<K>(
-    case: &Case,
+    case: &SelectionInput,
     fit: usize,
     by_threads: bool,
-    chosen: &[(K, &NodeId, &Candidate)],
-    unfit: &BTreeMap<NodeId, Unfit>,
+    chosen: &[(K, &NodeId, &FreeNode)],
+    unfit: &BTreeMap<NodeId, NodeExclusion>,
 ) -> String {
     let unmeasured = || {
         let criteria = if by_threads { "threads" } else { "clock and threads" };

@@ -8,23 +8,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use springtide_base::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::Core;
-use super::event::{Action, Begun};
-use super::managed::{NodeUse, Stage};
-use super::pool::{Node, State};
+use super::SchedulerCore;
+use super::event::{SchedulerAction, StartRecord};
+use super::managed::{NodeUse, JobStage};
+use super::pool::{PoolNode, PoolNodeState};
 use super::queue::QueuedJob;
 use crate::job::AssignError;
-use crate::manager::Event as ManagerEvent;
-use crate::policy::malleability::Placed;
+use crate::manager::ManagerEvent as ManagerEvent;
+use crate::policy::malleability::PlacementPlan;
 use crate::scheduler::SubmitError;
 
-impl Core {
+impl SchedulerCore {
     pub(super) fn claim(
         &mut self,
         id: JobId,
-        placed: &Placed,
+        placed: &PlacementPlan,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> Option<ManagerEvent> {
         let mut nodes: BTreeSet<NodeId> = BTreeSet::new();
         let mut wanted: BTreeMap<&ClusterId, u32> = BTreeMap::new();
@@ -58,23 +58,23 @@ impl Core {
         }
         let until = now + self.managing.hold_timeout;
         let placed = placed.clone();
-        self.managing.jobs.get_mut(&id)?.stage = Stage::Gathering { nodes, placed, until };
+        self.managing.jobs.get_mut(&id)?.stage = JobStage::Gathering { nodes, placed, until };
         self.gather(id, now, out);
         None
     }
 
     /// Starts a job when all its nodes and files have arrived; fails when a node is lost or late.
-    pub(super) fn gather(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn gather(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
         let moving = self.files.moving(id);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return };
-        let Stage::Gathering { nodes, placed, until } = &mut job.stage else { return };
+        let JobStage::Gathering { nodes, placed, until } = &mut job.stage else { return };
         let fingerprint = job.submit.fingerprint;
         let (mut coming, mut lost) = (0, None);
         let mut waits = None;
         for node in &*nodes {
             match self.nodes.get(node).filter(|node| node.reserved == Some(id)) {
-                Some(Node { drain: Some(_), .. }) => lost = Some(format!("{node} is drained")),
-                Some(known) if known.state != State::Idle => {
+                Some(PoolNode { drain: Some(_), .. }) => lost = Some(format!("{node} is drained")),
+                Some(known) if known.state != PoolNodeState::Idle => {
                     coming += 1;
                     waits = waits.or(known.reason.as_ref().map(|why| format!(": {node}: {why}")));
                 }
@@ -102,9 +102,9 @@ impl Core {
             *until = now + self.managing.hold_timeout;
         } else if coming == 0 {
             let nodes = nodes.iter().cloned().collect();
-            let begun = Begun { placed: placed.clone(), at: Some(self.managing.manager.time(now)) };
-            out.push(Action::Begin { job: id, begun });
-            (job.stage, job.begun) = (Stage::Claiming, true);
+            let begun = StartRecord { placed: placed.clone(), at: Some(self.managing.manager.time(now)) };
+            out.push(SchedulerAction::StoreStart { job: id, begun });
+            (job.stage, job.begun) = (JobStage::Claiming, true);
             let (epoch, submit) = (job.epoch, job.submit.clone());
             self.assign(QueuedJob::new(id, epoch, submit), nodes, out);
         }
@@ -116,16 +116,16 @@ impl Core {
         id: JobId,
         reason: String,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         if let Some(job) = self.managing.jobs.get_mut(&id) {
-            job.stage = Stage::Failing(reason);
+            job.stage = JobStage::Failing(reason);
         }
         self.cancel_move(id, out);
         self.unreserve_all(id, now, out);
     }
 
-    pub(super) fn unreserve_all(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn unreserve_all(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
         let theirs = self.nodes.iter().filter(|(_, node)| node.reserved == Some(id));
         let theirs: Vec<NodeId> = theirs.map(|(node, _)| node.clone()).collect();
         for node in theirs {
@@ -140,12 +140,12 @@ impl Core {
     /// Requeues a job whose start failed, once it holds no node, neither arrived nor pending.
     pub(super) fn requeue_failed(&mut self, id: JobId) -> Option<ManagerEvent> {
         let job = self.managing.jobs.get_mut(&id)?;
-        let Stage::Failing(reason) = &job.stage else { return None };
+        let JobStage::Failing(reason) = &job.stage else { return None };
         if job.awaits_epoch || self.nodes.values().any(|node| node.reserved == Some(id)) {
             return None;
         }
         let reason = reason.clone();
-        job.stage = Stage::Waiting;
+        job.stage = JobStage::Waiting;
         job.lost.clear();
         self.managing.ledger.retain(|_, (job, _)| *job != id);
         Some(ManagerEvent::ClaimFailed { job: id, reason })
@@ -157,16 +157,16 @@ impl Core {
         &mut self,
         id: JobId,
         error: &AssignError,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> bool {
         let former = self.jobs.get(&id).and_then(|job| Some((job.epoch, job.issued_to.clone()?)));
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return false };
-        if managed.stage != Stage::Claiming {
+        if managed.stage != JobStage::Claiming {
             return false;
         }
         managed.former = former;
-        (managed.stage, managed.awaits_epoch) = (Stage::Failing(error.to_string()), true);
-        out.push(Action::NewEpoch { job: id, known: managed.epoch });
+        (managed.stage, managed.awaits_epoch) = (JobStage::Failing(error.to_string()), true);
+        out.push(SchedulerAction::NewEpoch { job: id, known: managed.epoch });
         true
     }
 
@@ -176,29 +176,29 @@ impl Core {
         id: JobId,
         reason: &str,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> bool {
         self.cancel_move(id, out);
         let Some(job) = self.managing.jobs.get_mut(&id) else { return false };
         let error = SubmitError::Cancelled { reason: reason.to_owned() };
-        let refuse = Action::Refuse { job: id, error };
+        let refuse = SchedulerAction::Refuse { job: id, error };
         match job.stage {
-            Stage::Waiting => {
+            JobStage::Waiting => {
                 self.forget_managed(id);
                 self.restarting.remove(&id);
                 self.report(ManagerEvent::Withdraw { job: id }, now, out);
                 // The client is notified first. In the reverse order, a crash would lose the end.
-                out.extend([refuse, Action::Forget { job: id }]);
+                out.extend([refuse, SchedulerAction::Forget { job: id }]);
                 return true;
             }
             // For the manager, the job is being started: it ends, and its nodes are released.
-            Stage::Gathering { .. } => {
-                job.stage = Stage::Claiming;
+            JobStage::Gathering { .. } => {
+                job.stage = JobStage::Claiming;
                 self.unreserve_all(id, now, out);
             }
             // The job does not start again once its nodes are free.
-            Stage::Failing(_) => job.stage = Stage::Claiming,
-            Stage::Over if job.again.is_some() => job.again = None,
+            JobStage::Failing(_) => job.stage = JobStage::Claiming,
+            JobStage::Over if job.again.is_some() => job.again = None,
             _ => return false,
         }
         out.push(refuse);

@@ -6,10 +6,10 @@ use std::time::Duration;
 use springtide_base::id::{Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::Core;
-use super::event::Action;
-use super::pool::State;
-use crate::scheduler::{Drain, DrainError, Drained, JobState};
+use super::SchedulerCore;
+use super::event::SchedulerAction;
+use super::pool::PoolNodeState;
+use crate::scheduler::{Drain, DrainError, DrainResult, JobState};
 
 /// Delay before an order to a coordinator is repeated.
 const REPEAT_DELAY: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ impl DrainMark {
     }
 }
 
-impl Core {
+impl SchedulerCore {
     /// Checks that the nodes exist, and that there is at least one.
     pub fn check_nodes(&self, nodes: &[NodeId]) -> Result<(), DrainError> {
         if nodes.is_empty() {
@@ -57,11 +57,11 @@ impl Core {
         }
     }
 
-    pub(super) fn drain(&mut self, drain: u64, order: Drain, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn drain(&mut self, drain: u64, order: Drain, now: Instant, out: &mut Vec<SchedulerAction>) {
         let checked = self.check_nodes(&order.nodes);
         let nodes: BTreeSet<NodeId> = order.nodes.into_iter().collect();
         if let Err(error) = checked.and_then(|()| self.leaves_enough(&nodes)) {
-            return out.push(Action::Drained { drain, answer: Err(error) });
+            return out.push(SchedulerAction::Drained { drain, answer: Err(error) });
         }
         let until = order.deadline_ms.map(Duration::from_millis).and_then(|d| now.checked_add(d));
         let (mut waited_for, mut gone) = (BTreeMap::new(), Vec::new());
@@ -69,7 +69,7 @@ impl Core {
             let Some(node) = self.nodes.get_mut(&id) else { continue };
             let incarnation =
                 node.registration.as_ref().map(|registration| registration.incarnation);
-            if order.life.is_some() && order.life != incarnation {
+            if order.incarnation.is_some() && order.incarnation != incarnation {
                 gone.push(id); // sent by an earlier incarnation
                 continue;
             }
@@ -77,14 +77,14 @@ impl Core {
             node.drain = Some(DrainMark {
                 reason: order.reason.clone(),
                 until,
-                incarnation: order.life.filter(|_| !lasts),
+                incarnation: order.incarnation.filter(|_| !lasts),
                 // A repeated drain asks the job again, because the deadline may differ.
                 asked: false,
                 not_before: None,
             });
-            if order.life.is_none() {
+            if order.incarnation.is_none() {
                 // The drain outlasts the node's process and this scheduler.
-                out.push(Action::Mark { node: id.clone(), reason: Some(order.reason.clone()) });
+                out.push(SchedulerAction::StoreDrain { node: id.clone(), reason: Some(order.reason.clone()) });
             }
             self.marked.insert(id.clone());
             waited_for.insert(id, incarnation);
@@ -112,22 +112,22 @@ impl Core {
     }
 
     /// Puts nodes back into service. Broken nodes are restarted at once.
-    pub(super) fn undrain(&mut self, nodes: &[NodeId], now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn undrain(&mut self, nodes: &[NodeId], now: Instant, out: &mut Vec<SchedulerAction>) {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             node.drain = None;
-            if node.state == State::Broken {
+            if node.state == PoolNodeState::Broken {
                 node.mark_starting(now);
                 let (cluster, nodes) = (node.cluster.clone(), vec![id.clone()]);
                 let reason = "it is back in service".to_owned();
-                out.push(Action::Replace { cluster, nodes, program: None, reason });
+                out.push(SchedulerAction::Replace { cluster, nodes, program: None, reason });
             }
-            out.push(Action::Mark { node: id.clone(), reason: None });
+            out.push(SchedulerAction::StoreDrain { node: id.clone(), reason: None });
             self.drains.retain(|pending| {
                 let without = !pending.nodes.contains_key(id);
                 if !without {
                     let answer = Err(DrainError::Undrained { node: id.clone() });
-                    out.push(Action::Drained { drain: pending.drain, answer });
+                    out.push(SchedulerAction::Drained { drain: pending.drain, answer });
                 }
                 without
             });
@@ -135,14 +135,14 @@ impl Core {
     }
 
     /// Orders jobs to release nodes under drain.
-    pub(super) fn order_leaves(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn order_leaves(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         let mut leaves: BTreeMap<(JobId, String, Option<Instant>), Vec<NodeId>> = BTreeMap::new();
         self.marked.retain(|id| self.nodes.get(id).is_some_and(|node| node.drain.is_some()));
         for id in &self.marked {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             let Some(mark) = &mut node.drain else { continue };
             mark.not_before = mark.not_before.filter(|at| *at > now);
-            let State::Busy(job) = node.state else { continue };
+            let PoolNodeState::Busy(job) = node.state else { continue };
             // A job cannot be asked while it starts or ends. A starting job is asked later.
             let holds = self
                 .jobs
@@ -158,7 +158,7 @@ impl Core {
             let Some(coordinator) = held else { continue };
             let left = until.map(|until| until.saturating_duration_since(now).as_millis());
             let deadline_ms = left.map(|left| u64::try_from(left).unwrap_or(u64::MAX));
-            out.push(Action::AskLeave { job, coordinator, nodes, reason, deadline_ms });
+            out.push(SchedulerAction::AskLeave { job, coordinator, nodes, reason, deadline_ms });
         }
     }
 
@@ -166,7 +166,7 @@ impl Core {
     pub(super) fn repeat_ask_leave(&mut self, job: JobId, nodes: &[NodeId], now: Instant) {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
-            if node.state == State::Busy(job)
+            if node.state == PoolNodeState::Busy(job)
                 && let Some(mark) = &mut node.drain
                 && mark.asked
             {
@@ -176,10 +176,10 @@ impl Core {
     }
 
     /// Answers the drains whose nodes are all empty.
-    pub(super) fn answer_drains(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn answer_drains(&mut self, out: &mut Vec<SchedulerAction>) {
         let nodes = &self.nodes;
         self.drains.retain(|pending| {
-            let mut drained = Drained { gone: pending.gone.clone(), ..Drained::default() };
+            let mut drained = DrainResult { gone: pending.gone.clone(), ..DrainResult::default() };
             for (id, incarnation) in &pending.nodes {
                 let now = nodes.get(id).filter(|node| {
                     // A later incarnation that is back in service does not count.
@@ -191,12 +191,12 @@ impl Core {
                     // A node that is reserved for a starting job is not empty until that start
                     // fails.
                     Some(node) if !node.is_empty() || node.reserved.is_some() => return true,
-                    Some(node) if node.state == State::Idle => drained.empty.push(id.clone()),
+                    Some(node) if node.state == PoolNodeState::Idle => drained.empty.push(id.clone()),
                     _ => drained.gone.push(id.clone()),
                 }
             }
             drained.gone.sort();
-            out.push(Action::Drained { drain: pending.drain, answer: Ok(drained) });
+            out.push(SchedulerAction::Drained { drain: pending.drain, answer: Ok(drained) });
             false
         });
     }

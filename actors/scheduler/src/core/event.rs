@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_metrics::{BenchmarkSpec, Measurement};
+use springtide_metrics::{BenchmarkSpec, SpeedMeasurement};
 use springtide_net::net::Contact;
 
-use super::choose::Case;
-use crate::files::{Brought, FileEntry, FilesHere};
+use super::choose::SelectionInput;
+use crate::files::{FetchResult, FileEntry, FilesReport};
 use crate::job::{Assign, AssignError, JobError};
-use crate::manager::Bill;
-use crate::policy::Offer;
-use crate::policy::malleability::Placed;
+use crate::manager::ReservationBill;
+use crate::policy::NodeOffer;
+use crate::policy::malleability::PlacementPlan;
 use crate::policy::provisioning::Time;
 use crate::reservation::{Reservation, ReservationId};
 use crate::scheduler::{
-    Drain, DrainError, Drained, Granted, GrantedNode, HandOver, JobAudit, JobEfficiency,
-    MemberSilent, NodeFreed, Registered, RequestNodes, ResizeJob, RootAdvanced, SitePolled, SiteUp,
-    SpeedsMeasured, StubGone, StubWaits, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
+    Drain, DrainError, DrainResult, JobGrant, GrantedNode, HandOver, JobAudit, JobEfficiency,
+    MemberSilent, NodeFreed, NodeRegistration, RequestNodes, ResizeJob, RootAdvanced, SiteReport, SiteRegistration,
+    SpeedsMeasured, StubLoss, StubDelay, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
 };
 
 /// Reasons why a worker does not take over a job.
@@ -35,9 +35,9 @@ pub enum TakeOverError {
 
 /// Record of a job's start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Begun {
+pub struct StartRecord {
     /// Placement of the job.
-    pub placed: Placed,
+    pub placed: PlacementPlan,
     /// Time of the start, in microseconds of the Unix epoch.
     #[serde(default)]
     pub at: Option<Time>,
@@ -45,7 +45,7 @@ pub struct Begun {
 
 /// A job in the store of an earlier scheduler.
 #[derive(Clone, Debug)]
-pub struct Recovered {
+pub struct RecoveredJob {
     /// Number of the job.
     pub job: JobId,
     /// Last issued epoch of the job.
@@ -53,35 +53,35 @@ pub struct Recovered {
     /// Submission of the job.
     pub submit: Box<Submit>,
     /// Record of the start, if the job was started.
-    pub begun: Option<Begun>,
+    pub begun: Option<StartRecord>,
     /// Greatest number of processors that its owner permits.
     pub limit: Option<u32>,
 }
 
 /// Inputs of the scheduler's core.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum SchedulerEvent {
     /// Sites of these clusters will register.
     Expect {
         /// Clusters of the sites.
         clusters: Vec<ClusterId>,
     },
     /// A site has registered.
-    SiteUp(SiteUp),
+    SiteUp(SiteRegistration),
     /// A site has polled its processors, or failed to.
-    SitePolled(SitePolled),
+    SitePolled(SiteReport),
     /// A stub waits for its processor.
-    StubWaits(StubWaits),
+    StubWaits(StubDelay),
     /// A stub has ended.
-    StubGone(StubGone),
+    StubGone(StubLoss),
     /// The store has a job of an earlier scheduler.
-    Recovered(Box<Recovered>),
+    Recovered(Box<RecoveredJob>),
     /// The store has these reservations, and this greatest number of all reservations.
     Reserved(Vec<Reservation>, ReservationId),
     /// A node has registered.
-    Registered(Registered),
+    Registered(NodeRegistration),
     /// A link went down. For a node that joined by itself, no site reports the loss.
-    Unheard {
+    LinkDown {
         /// Node of the link.
         node: NodeId,
         /// Reason of the failure.
@@ -171,7 +171,7 @@ pub enum Event {
     /// A job's coordinator withdraws requested nodes.
     Withdraw(WithdrawNodes),
     /// A job's coordinator acknowledged [`Action::GrantNodes`], or did not.
-    GrantTold {
+    GrantAcknowledged {
         /// Number of the job.
         job: JobId,
         /// Number of the grant.
@@ -186,7 +186,7 @@ pub enum Event {
     /// A job's coordinator subscribes to faster nodes.
     Subscribe(Subscribe),
     /// A job's coordinator reports speeds of its nodes.
-    Speeds(SpeedsMeasured),
+    SpeedsMeasured(SpeedsMeasured),
     /// A worker answered [`Action::Measure`].
     Measured {
         /// Node of the worker.
@@ -194,7 +194,7 @@ pub enum Event {
         /// Incarnation that got the order.
         incarnation: Incarnation,
         /// Answer of the worker; a missing answer is an error, too.
-        answer: Result<Measurement, String>,
+        answer: Result<SpeedMeasurement, String>,
     },
     /// Nodes are to be drained; answered by [`Action::Drained`].
     Drain {
@@ -228,7 +228,7 @@ pub enum Event {
         epoch: Epoch,
     },
     /// A worker answered [`Action::TakeOver`], or did not.
-    TookOver {
+    TakeOverAnswered {
         /// Number of the job.
         job: JobId,
         /// Node of the worker.
@@ -253,7 +253,7 @@ pub enum Event {
         nodes: Vec<NodeId>,
     },
     /// A job's coordinator has measured its efficiency.
-    Efficiency(JobEfficiency),
+    EfficiencyMeasured(JobEfficiency),
     /// A job's owner changes its size, after a [check](super::Core::check_resize).
     Resize(ResizeJob),
     /// A job requests processors for itself.
@@ -264,15 +264,15 @@ pub enum Event {
         number: u64,
     },
     /// A cluster's file server reports its files.
-    FilesHere(FilesHere),
+    FilesReported(FilesReport),
     /// A file server answered [`Action::BringFile`], or did not.
-    Brought {
+    FileFetched {
         /// Job that needs the file.
         job: JobId,
         /// Number of the fetch.
         ask: u64,
         /// The file and the result of its transfer, or the reason of the failure.
-        answer: Result<(FileEntry, Brought), String>,
+        answer: Result<(FileEntry, FetchResult), String>,
     },
     /// The node of a job's coordinator answered [`Action::Audit`], or did not.
     Audited {
@@ -293,7 +293,7 @@ pub enum Event {
 
 /// Outputs of the scheduler's core.
 #[derive(Clone, Debug)]
-pub enum Action {
+pub enum SchedulerAction {
     /// Assign a job to the node's worker; feed back [`Event::Assigned`].
     Assign {
         /// Node of the worker.
@@ -302,7 +302,7 @@ pub enum Action {
         assign: Box<Assign>,
     },
     /// Answer the submission: all workers have the job.
-    Grant(Granted),
+    Grant(JobGrant),
     /// Answer the submission: the job does not run.
     Refuse {
         /// Number of the job.
@@ -364,11 +364,11 @@ pub enum Action {
         reason: String,
     },
     /// Write to disk that a job is being started, before any message about the start.
-    Begin {
+    StoreStart {
         /// Number of the job.
         job: JobId,
         /// Record of the start.
-        begun: Begun,
+        begun: StartRecord,
     },
     /// Delete a job from the store.
     Forget {
@@ -412,7 +412,7 @@ pub enum Action {
         /// Explanation of the selection, in one sentence.
         why: String,
         /// Inputs of the selection.
-        case: Box<Case>,
+        case: Box<SelectionInput>,
     },
     /// Order the node's worker to run a benchmark; feed back [`Event::Measured`].
     Measure {
@@ -444,17 +444,17 @@ pub enum Action {
         /// Node of the coordinator.
         coordinator: NodeId,
         /// All free nodes.
-        offers: BTreeMap<ClusterId, Offer>,
+        offers: BTreeMap<ClusterId, NodeOffer>,
     },
     /// Answer a drain order.
     Drained {
         /// Number of the drain.
         drain: u64,
         /// Answer to the order.
-        answer: Result<Drained, DrainError>,
+        answer: Result<DrainResult, DrainError>,
     },
     /// A job restarts: notify its client if it fails to start.
-    Anew {
+    Restart {
         /// Number of the job.
         job: JobId,
         /// Client of the job.
@@ -468,7 +468,7 @@ pub enum Action {
         most: Option<u32>,
     },
     /// Write to disk that a node is drained, or back in service.
-    Mark {
+    StoreDrain {
         /// Name of the node.
         node: NodeId,
         /// Reason of the drain; absent: the node is in service.
@@ -489,11 +489,11 @@ pub enum Action {
         order: Box<TakeOver>,
     },
     /// Offer processors to the job's coordinator; feed back [`Event::Answered`].
-    OfferGrowth(Box<Asking>),
+    OfferGrowth(Box<ManagerQuestion>),
     /// Order the job's coordinator to release nodes of its choice; feed back [`Event::Answered`].
     AskShrink {
         /// The question itself.
-        asking: Box<Asking>,
+        asking: Box<ManagerQuestion>,
         /// Whether the job must release them.
         mandatory: bool,
         /// Time limit for the release, in milliseconds.
@@ -531,7 +531,7 @@ pub enum Action {
         cluster: ClusterId,
     },
     /// Delete an ended reservation from disk, and record its bill.
-    Unreserved(Box<Bill>),
+    Unreserved(Box<ReservationBill>),
     /// Ask the coordinator's node what it does for the job; feed back [`Event::Audited`].
     Audit {
         /// Number of the job.
@@ -542,7 +542,7 @@ pub enum Action {
         incarnation: Incarnation,
     },
     /// Log a protocol violation.
-    Odd {
+    ProtocolViolation {
         /// Description of the violation and of its handling.
         what: String,
     },
@@ -550,7 +550,7 @@ pub enum Action {
 
 /// A question of the malleability manager to a job's coordinator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asking {
+pub struct ManagerQuestion {
     /// Number of the job.
     pub job: JobId,
     /// Node of the coordinator.

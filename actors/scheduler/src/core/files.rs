@@ -10,13 +10,13 @@ use std::time::Duration;
 use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::Core;
-use super::event::Action;
-use super::managed::Stage;
+use super::SchedulerCore;
+use super::event::SchedulerAction;
+use super::managed::JobStage;
 use crate::catalogue::Catalogue;
-use crate::files::{Brought, FileEntry, FileStatus, FilesHere};
-use crate::manager::{Event as ManagerEvent, Need};
-use crate::policy::malleability::Transfer;
+use crate::files::{FetchResult, FileEntry, FileStatus, FilesReport};
+use crate::manager::{ManagerEvent as ManagerEvent, JobRequirements};
+use crate::policy::malleability::PlacementTransfer;
 
 /// Greatest number of attempts to transfer a file.
 const ATTEMPTS_MAX: u32 = 4;
@@ -30,7 +30,7 @@ const MIN_BYTES: u64 = 64 << 10;
 /// A file that a move waits for.
 #[derive(Debug)]
 struct TransferStep {
-    transfer: Transfer,
+    transfer: PlacementTransfer,
     /// Number of the present fetch.
     ask: Option<u64>,
     tries: u32,
@@ -61,12 +61,12 @@ impl InputFiles {
     }
 }
 
-impl Core {
+impl SchedulerCore {
     /// Checks that the grid has the files that a job needs.
     ///
     /// # Errors
     /// Names the missing file and the known files.
-    pub fn check_files(&self, need: &Need) -> Result<(), String> {
+    pub fn check_files(&self, need: &JobRequirements) -> Result<(), String> {
         let names: BTreeSet<&String> = need.components.iter().flat_map(|one| &one.files).collect();
         self.files.catalogue.check(names, &self.files.keep)
     }
@@ -91,14 +91,14 @@ impl Core {
     }
 
     /// Processes a file server's report.
-    pub(super) fn files_reported(&mut self, here: FilesHere, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn files_reported(&mut self, here: FilesReport, now: Instant, out: &mut Vec<SchedulerAction>) {
         self.files.keep.insert(here.cluster.clone());
         for name in self.files.catalogue.here(here) {
             self.report_file(&name, now, out);
         }
     }
 
-    fn report_file(&mut self, name: &str, now: Instant, out: &mut Vec<Action>) {
+    fn report_file(&mut self, name: &str, now: Instant, out: &mut Vec<SchedulerAction>) {
         let file = self.files.catalogue.file(name);
         let differs = file.differs();
         let bytes = file.clusters.values().next().map_or(0, |entry| entry.bytes);
@@ -107,7 +107,7 @@ impl Core {
     }
 
     /// Reports a job's files to the manager, including those that no cluster has.
-    pub(super) fn introduce_files(&mut self, need: &Need, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn introduce_files(&mut self, need: &JobRequirements, now: Instant, out: &mut Vec<SchedulerAction>) {
         let names: BTreeSet<&String> = need.components.iter().flat_map(|one| &one.files).collect();
         for name in names {
             self.report_file(name, now, out);
@@ -118,12 +118,12 @@ impl Core {
     pub(super) fn begin_move(
         &mut self,
         job: JobId,
-        transfers: Vec<Transfer>,
+        transfers: Vec<PlacementTransfer>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let mut before = self.files.moves.remove(&job).unwrap_or_default();
-        let step = |transfer: Transfer| {
+        let step = |transfer: PlacementTransfer| {
             let same = |step: &TransferStep| {
                 step.transfer.file == transfer.file && step.transfer.to == transfer.to
             };
@@ -141,7 +141,7 @@ impl Core {
     }
 
     /// Starts the fetches that are due.
-    pub(super) fn start_fetches(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn start_fetches(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         let InputFiles { catalogue, moves, last_ask, .. } = &mut self.files;
         let mut failed = Vec::new();
         for (&job, steps) in moves {
@@ -149,7 +149,7 @@ impl Core {
                 step.tries += 1;
                 *last_ask += 1;
                 (step.ask, step.until) = (Some(*last_ask), None);
-                let Transfer { file: name, from, to, .. } = &step.transfer;
+                let PlacementTransfer { file: name, from, to, .. } = &step.transfer;
                 let file = catalogue.file(name);
                 let Some(entry) = file.entry().cloned() else {
                     let reason = match file.differs() {
@@ -163,7 +163,7 @@ impl Core {
                 let mut sources: Vec<ClusterId> =
                     file.clusters.into_keys().filter(|cluster| cluster != to).collect();
                 sources.sort_by_key(|cluster| (cluster != from, cluster.clone()));
-                out.push(Action::BringFile {
+                out.push(SchedulerAction::BringFile {
                     job,
                     ask: *last_ask,
                     file: entry,
@@ -182,13 +182,13 @@ impl Core {
         &mut self,
         job: JobId,
         ask: u64,
-        answer: Result<(FileEntry, Brought), String>,
+        answer: Result<(FileEntry, FetchResult), String>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(steps) = self.files.moves.get_mut(&job) else { return };
         let Some(at) = steps.iter().position(|step| step.ask == Some(ask)) else { return };
-        let Transfer { file: name, to, .. } = steps[at].transfer.clone();
+        let PlacementTransfer { file: name, to, .. } = steps[at].transfer.clone();
         match answer {
             Ok((file, brought)) => {
                 steps.remove(at);
@@ -220,16 +220,16 @@ impl Core {
     }
 
     /// Fails a job's start because of its files. A job that has nodes releases them first.
-    fn move_failed(&mut self, job: JobId, reason: String, now: Instant, out: &mut Vec<Action>) {
+    fn move_failed(&mut self, job: JobId, reason: String, now: Instant, out: &mut Vec<SchedulerAction>) {
         match self.managing.jobs.get(&job).map(|managed| managed.stage.clone()) {
-            Some(Stage::Gathering { .. }) => self.fail_start(job, reason, now, out),
+            Some(JobStage::Gathering { .. }) => self.fail_start(job, reason, now, out),
             Some(_) => self.report(ManagerEvent::MoveFailed { job, reason }, now, out),
             None => {}
         }
     }
 
     /// Cancels all transfers for a job.
-    pub(super) fn cancel_move(&mut self, job: JobId, out: &mut Vec<Action>) {
+    pub(super) fn cancel_move(&mut self, job: JobId, out: &mut Vec<SchedulerAction>) {
         let Some(steps) = self.files.moves.remove(&job) else { return };
         cancel_steps(job, &steps, |_| true, out);
     }
@@ -238,11 +238,11 @@ impl Core {
     fn measured_link(
         &mut self,
         to: &ClusterId,
-        brought: &Brought,
+        brought: &FetchResult,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
-        let Brought { from: Some(from), bytes, seconds } = brought else { return };
+        let FetchResult { from: Some(from), bytes, seconds } = brought else { return };
         let rate = *bytes as f64 / seconds;
         // The values come from another process.
         if *bytes < MIN_BYTES || !rate.is_finite() || rate <= 0.0 {
@@ -253,17 +253,17 @@ impl Core {
             self.files.rates.get(&link).map_or(rate, |mean| mean + RATE_WEIGHT * (rate - mean));
         self.files.rates.insert(link, mean);
         self.report(
-            ManagerEvent::Link { from: from.clone(), to: to.clone(), rate: mean },
+            ManagerEvent::LinkMeasured { from: from.clone(), to: to.clone(), rate: mean },
             now,
             out,
         );
     }
 }
 
-fn describe_fetch(name: &str, to: &ClusterId, brought: &Brought) -> String {
+fn describe_fetch(name: &str, to: &ClusterId, brought: &FetchResult) -> String {
     match &brought.from {
         Some(from) => {
-            let Brought { bytes, seconds, .. } = brought;
+            let FetchResult { bytes, seconds, .. } = brought;
             format!("{name} was brought from {from} to {to}: {bytes} bytes in {seconds:.2} s")
         }
         None => format!("{name} is in {to}"),
@@ -275,9 +275,9 @@ fn cancel_steps(
     job: JobId,
     steps: &[TransferStep],
     of: impl Fn(&ClusterId) -> bool,
-    out: &mut Vec<Action>,
+    out: &mut Vec<SchedulerAction>,
 ) {
     let asked = steps.iter().filter(|step| step.ask.is_some() && of(&step.transfer.to));
     let clusters: BTreeSet<ClusterId> = asked.map(|step| step.transfer.to.clone()).collect();
-    out.extend(clusters.into_iter().map(|cluster| Action::DropFiles { job, cluster }));
+    out.extend(clusters.into_iter().map(|cluster| SchedulerAction::DropFiles { job, cluster }));
 }

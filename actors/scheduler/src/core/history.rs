@@ -9,8 +9,8 @@ use springtide_base::id::JobId;
 use tokio::time::Instant;
 
 use super::managed::ManagerState;
-use crate::manager::{Action as ManagerAction, Event as ManagerEvent};
-use crate::policy::malleability::Transfer;
+use crate::manager::{ManagerAction as ManagerAction, ManagerEvent as ManagerEvent};
+use crate::policy::malleability::PlacementTransfer;
 
 /// Most lines that are kept of each job: the last ones.
 const LINES_MAX: usize = 256;
@@ -116,13 +116,13 @@ impl Histories {
             ManagerEvent::NotForced { job, cluster, count } => {
                 (job, format!("it keeps {count} of {cluster}, because it cannot run without them"))
             }
-            ManagerEvent::Want { job, want } if want.count > 0 => {
+            ManagerEvent::GrowthRequested { job, want } if want.count > 0 => {
                 (job, format!("{} more processors are requested", want.count))
             }
-            ManagerEvent::Limit { job, most: Some(most) } => {
+            ManagerEvent::SizeLimited { job, most: Some(most) } => {
                 (job, format!("its owner lets it have {most} processors at most"))
             }
-            ManagerEvent::Limit { job, most: None } => {
+            ManagerEvent::SizeLimited { job, most: None } => {
                 (job, "its owner sets it no limit".to_owned())
             }
             ManagerEvent::Ended { job } => (job, "has ended".to_owned()),
@@ -154,8 +154,8 @@ impl Histories {
                 (job, format!("{count} of {cluster} are taken from it: {reason}"))
             }
             ManagerAction::Refuse { job, reason } => (job, format!("does not get more: {reason}")),
-            ManagerAction::Move { job, transfers } => {
-                let one = |t: &Transfer| {
+            ManagerAction::TransferFiles { job, transfers } => {
+                let one = |t: &PlacementTransfer| {
                     let about = if t.seconds.is_finite() {
                         format!(" (about {:.1} s)", t.seconds)
                     } else {
@@ -168,8 +168,8 @@ impl Histories {
             }
             ManagerAction::End { job, reason } => (job, format!("is ended: {reason}")),
             ManagerAction::Hold { .. }
-            | ManagerAction::Unreserved(_)
-            | ManagerAction::Odd { .. } => return,
+            | ManagerAction::ReservationEnded(_)
+            | ManagerAction::ProtocolViolation { .. } => return,
         };
         self.add(*job, now, line);
     }
@@ -200,7 +200,7 @@ mod tests {
             job: JobId(1),
             cluster: cluster.into(),
             count: 1,
-            let_go: false,
+            voluntary: false,
         };
         for (ms, cluster) in [(0, "vu"), (10, "vu"), (900, "vu"), (950, "uva"), (2000, "uva")] {
             histories.record_event(&freed(cluster), start + Duration::from_millis(ms));

@@ -6,27 +6,27 @@ use std::time::Duration;
 use springtide_base::id::{Epoch, Incarnation, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::event::Action;
+use super::event::SchedulerAction;
 use super::managed::ManagedJob;
-use super::pool::State;
+use super::pool::PoolNodeState;
 use super::queue::QueuedJob;
 use super::request::OpenRequest;
 use super::starts::grant;
-use super::{Core, HoldingChange, Job};
+use super::{SchedulerCore, HoldingChange, ActiveJob};
 use crate::job::{AssignError, JobError};
-use crate::scheduler::{Freed, JobState, MemberSilent, NodeFreed, SubmitError};
+use crate::scheduler::{ReleaseReason, JobState, MemberSilent, NodeFreed, SubmitError};
 
 /// Time within which reports about a silent coordinator count together.
 const VOTE_WINDOW: Duration = Duration::from_secs(10);
 
-impl Core {
+impl SchedulerCore {
     pub(super) fn node_lost(
         &mut self,
         id: &NodeId,
         reason: &str,
         returns: bool,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         // This incarnation is awaited no longer.
         self.awaited.remove(id);
@@ -40,10 +40,10 @@ impl Core {
             _ if node.joins => node.turn_off(None),
             (true, _) => node.mark_starting(now),
             (false, true) => node.turn_off(None),
-            (false, false) => node.state = State::Broken,
+            (false, false) => node.state = PoolNodeState::Broken,
         }
         node.reason = Some(reason.to_owned());
-        let State::Busy(job) = before else { return };
+        let PoolNodeState::Busy(job) = before else { return };
         let (node, lost) = (id.clone(), reason.to_owned());
         self.holding_changes.push(HoldingChange::Lost { job, node, reason: lost });
         let Some(held) = self.jobs.get_mut(&job) else { return self.returning_lost(job, id) };
@@ -56,7 +56,7 @@ impl Core {
             && coordinator != id
         {
             let (coordinator, node) = (coordinator.clone(), id.clone());
-            out.push(Action::MemberLost { job, coordinator, node, reason: reason.to_owned() });
+            out.push(SchedulerAction::MemberLost { job, coordinator, node, reason: reason.to_owned() });
             return;
         }
         match held.state {
@@ -77,16 +77,16 @@ impl Core {
         &mut self,
         silent: MemberSilent,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
-        let MemberSilent { job, epoch, node: id, incarnation, reason, by, voice } = silent;
+        let MemberSilent { job, epoch, node: id, incarnation, reason, reporting_cluster: by, reporter: voice } = silent;
         let Some(held) = self.jobs.get_mut(&job).filter(|held| held.epoch == epoch) else { return };
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let this_life = node
             .registration
             .as_ref()
             .is_some_and(|registration| registration.incarnation == incarnation);
-        if node.state != State::Busy(job) || !this_life {
+        if node.state != PoolNodeState::Busy(job) || !this_life {
             return;
         }
         let coordinates = held.view.coordinator.as_ref() == Some(&id);
@@ -142,7 +142,7 @@ impl Core {
         self.holding_changes.push(lost);
         self.member_died(job, &id, &reason, now);
         let nodes = vec![id.clone()];
-        out.push(Action::Replace { cluster, nodes, program: None, reason: reason.clone() });
+        out.push(SchedulerAction::Replace { cluster, nodes, program: None, reason: reason.clone() });
         match (self.jobs.get(&job).map(|held| held.state), coordinates) {
             (Some(JobState::Assigning), true) => {
                 self.lost_at_start(job, &id, AssignError::failed(&id, reason), now, out);
@@ -155,7 +155,7 @@ impl Core {
     }
 
     /// Processes a coordinator's report that it does not need a node, or never had it.
-    pub(super) fn node_freed(&mut self, freed: &NodeFreed, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn node_freed(&mut self, freed: &NodeFreed, now: Instant, out: &mut Vec<SchedulerAction>) {
         let NodeFreed { job: id, epoch, node, incarnation, why } = freed;
         if self.check(*id, *epoch).is_err() {
             return;
@@ -167,14 +167,14 @@ impl Core {
             .as_ref()
             .is_some_and(|registration| registration.incarnation == *incarnation);
         let holds = job.state != JobState::Ending && job.members.contains(node);
-        if known.state != State::Busy(*id) || !this_life || !holds {
+        if known.state != PoolNodeState::Busy(*id) || !this_life || !holds {
             return; // the report is outdated
         }
         if job.view.coordinator.as_ref() == Some(node) {
             let what = format!(
                 "the coordinator of {id} reports its own node {node} as free: the report is ignored"
             );
-            return out.push(Action::Odd { what });
+            return out.push(SchedulerAction::ProtocolViolation { what });
         }
         // The coordinator has received this grant, even if its acknowledgement was lost.
         job.grants.values_mut().for_each(|nodes| nodes.retain(|granted| granted != node));
@@ -182,13 +182,13 @@ impl Core {
             search.member_freed(node);
         }
         match why {
-            Freed::Left => {
+            ReleaseReason::Left => {
                 job.remove_node(node);
                 known.mark_idle(now);
                 self.managing.let_go.insert(node.clone());
                 self.start_if_answered(*id, now, out);
             }
-            Freed::Refused { busy, .. } => {
+            ReleaseReason::Refused { busy, .. } => {
                 if let Some(other) = busy {
                     self.release_from_other(node, *other, out);
                 }
@@ -204,31 +204,31 @@ impl Core {
         id: JobId,
         error: JobError,
         gone: Option<&NodeId>,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match job.state {
             JobState::Ending | JobState::Queued => {}
             JobState::Assigning => {
                 let error = SubmitError::Cancelled { reason: error.to_string() };
-                out.push(Action::Refuse { job: id, error });
+                out.push(SchedulerAction::Refuse { job: id, error });
             }
             JobState::Running => {
-                out.push(Action::Ended {
+                out.push(SchedulerAction::Ended {
                     job: id,
                     client: job.client.clone(),
                     error: error.clone(),
                 });
                 let coordinator = job.view.coordinator.clone();
                 if let Some(coordinator) = coordinator.filter(|node| Some(node) != gone) {
-                    out.push(Action::Cancel { job: id, coordinator, reason: error.to_string() });
+                    out.push(SchedulerAction::Cancel { job: id, coordinator, reason: error.to_string() });
                 }
             }
         }
         self.release_members(id, out);
     }
 
-    pub(super) fn release_members(&mut self, id: JobId, out: &mut Vec<Action>) {
+    pub(super) fn release_members(&mut self, id: JobId, out: &mut Vec<SchedulerAction>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.end();
         for node in job.members.clone() {
@@ -238,7 +238,7 @@ impl Core {
     }
 
     /// Orders a member to end the job. The node is free after its answer.
-    pub(super) fn release(&mut self, id: JobId, node: &NodeId, out: &mut Vec<Action>) {
+    pub(super) fn release(&mut self, id: JobId, node: &NodeId, out: &mut Vec<SchedulerAction>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(registration) = self.nodes.get(node).and_then(|node| node.registration.as_ref())
         else {
@@ -249,7 +249,7 @@ impl Core {
         job.releasing.insert(node.clone(), incarnation);
         let over = job.state == JobState::Ending && !self.managing.starts_again(id);
         let (node, epoch) = (node.clone(), job.epoch);
-        out.push(Action::Release { node, incarnation, job: id, over, epoch });
+        out.push(SchedulerAction::Release { node, incarnation, job: id, over, epoch });
     }
 
     pub(super) fn released(
@@ -259,7 +259,7 @@ impl Core {
         incarnation: Incarnation,
         ok: bool,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         if self.stray_released(id, node, incarnation, ok, now, out) {
             return;
@@ -280,10 +280,10 @@ impl Core {
         node: &NodeId,
         ok: bool,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(known) = self.nodes.get_mut(node) else { return };
-        if known.state != State::Busy(id) {
+        if known.state != PoolNodeState::Busy(id) {
             return;
         }
         if ok {
@@ -299,13 +299,13 @@ impl Core {
         id: &NodeId,
         reason: String,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         node.mark_starting(now);
         node.reason = Some(reason.clone());
         let cluster = node.cluster.clone();
-        out.push(Action::Replace { cluster, nodes: vec![id.clone()], program: None, reason });
+        out.push(SchedulerAction::Replace { cluster, nodes: vec![id.clone()], program: None, reason });
     }
 
     /// Processes a coordinator's report that it has ended the job and notified its client.
@@ -319,7 +319,7 @@ impl Core {
         epoch: Epoch,
         ended: Option<&BTreeSet<NodeId>>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         self.returning_over(id, epoch, now, out);
         if self.over_while_waiting(id, epoch, now, out) {
@@ -343,7 +343,7 @@ impl Core {
             }
             job.remove_node(&node);
             if let Some(node) = self.nodes.get_mut(&node)
-                && node.state == State::Busy(id)
+                && node.state == PoolNodeState::Busy(id)
             {
                 node.mark_idle(now);
             }
@@ -362,14 +362,14 @@ impl Core {
         id: JobId,
         epoch: Epoch,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> bool {
         let failed = |waiting: &QueuedJob| waiting.job == id && waiting.attempts.failed > 0;
         if let Some(at) = self.queue.iter().position(failed) {
             // An attempt to start it that seemed to fail has succeeded.
             self.queue.remove(at);
             let reason = "its coordinator has ended it already".to_owned();
-            out.push(Action::Refuse { job: id, error: SubmitError::Cancelled { reason } });
+            out.push(SchedulerAction::Refuse { job: id, error: SubmitError::Cancelled { reason } });
             return true;
         }
         let had = |job: &ManagedJob| job.begun && epoch <= job.epoch;
@@ -383,13 +383,13 @@ impl Core {
 
     /// Prevents the restart of a job that has ended for its client while its nodes are being
     /// released. The answers to the releases show which nodes are free.
-    fn prevent_restart(&mut self, id: JobId, out: &mut Vec<Action>) {
+    fn prevent_restart(&mut self, id: JobId, out: &mut Vec<SchedulerAction>) {
         if !self.managing.starts_again(id) {
             return; // it is being ended already, and its submission is answered
         }
         self.managing.prevent_restart(id);
         if let Some(granted) = self.jobs.get(&id).and_then(|job| grant(id, job)) {
-            out.push(Action::Grant(granted));
+            out.push(SchedulerAction::Grant(granted));
         }
     }
 
@@ -401,14 +401,14 @@ impl Core {
         }
     }
 
-    pub(super) fn cancel(&mut self, id: JobId, reason: &str, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn cancel(&mut self, id: JobId, reason: &str, now: Instant, out: &mut Vec<SchedulerAction>) {
         if self.withdraw_managed(id, reason, now, out) || self.cancel_returning(id, reason, out) {
             return;
         }
         if let Some(at) = self.queue.iter().position(|waiting| waiting.job == id) {
             self.queue.remove(at);
             let error = SubmitError::Cancelled { reason: reason.to_owned() };
-            out.push(Action::Refuse { job: id, error });
+            out.push(SchedulerAction::Refuse { job: id, error });
             return;
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -416,7 +416,7 @@ impl Core {
             (JobState::Ending, _) => {}
             (JobState::Running, Some(coordinator)) => {
                 job.cancelled = Some(reason.to_owned());
-                out.push(Action::Cancel { job: id, coordinator, reason: reason.to_owned() });
+                out.push(SchedulerAction::Cancel { job: id, coordinator, reason: reason.to_owned() });
             }
             _ => self.fail(id, JobError::Cancelled { reason: reason.to_owned() }, None, out),
         }
@@ -429,9 +429,9 @@ impl Core {
         id: JobId,
         reason: String,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
-        let runs = |job: &Job| job.state != JobState::Ending;
+        let runs = |job: &ActiveJob| job.state != JobState::Ending;
         if self.jobs.get(&id).is_some_and(runs) {
             return self.fail(id, JobError::Cancelled { reason }, None, out);
         }
@@ -440,15 +440,15 @@ impl Core {
 
     /// Ends the jobs of a client that is gone. Their nodes are ordered to end them at once, even if
     /// coordinators are still trying to notify the client.
-    pub(super) fn client_lost(&mut self, client: &NodeId, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn client_lost(&mut self, client: &NodeId, now: Instant, out: &mut Vec<SchedulerAction>) {
         let reason = "the process that submitted it is gone";
         if *client != self.me.node {
-            let theirs = |job: &Job| job.client.node == *client && job.state == JobState::Running;
+            let theirs = |job: &ActiveJob| job.client.node == *client && job.state == JobState::Running;
             let running = self.jobs.iter().filter(|(_, job)| theirs(job));
             for id in running.map(|(&id, _)| id).collect::<Vec<_>>() {
                 if let Some(coordinator) = self.jobs[&id].view.coordinator.clone() {
                     let reason = reason.to_owned();
-                    out.push(Action::Cancel { job: id, coordinator, reason });
+                    out.push(SchedulerAction::Cancel { job: id, coordinator, reason });
                 }
                 self.release_members(id, out);
             }
@@ -471,7 +471,7 @@ impl Core {
         client: &NodeId,
         reason: &str,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let queued = self.queue.iter().filter(|w| w.submit.client.node == *client).map(|w| w.job);
         let running = self.jobs.iter().filter(|(_, j)| j.client.node == *client).map(|(&id, _)| id);
@@ -483,7 +483,7 @@ impl Core {
     }
 }
 
-impl Job {
+impl ActiveJob {
     /// Removes a node from the job. Returns whether it was a member, and not being released.
     fn remove_node(&mut self, node: &NodeId) -> bool {
         self.unanswered.remove(node);

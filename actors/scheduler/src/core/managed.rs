@@ -14,14 +14,14 @@ use std::time::Duration;
 use springtide_base::id::{ClusterId, Epoch, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::Core;
-use super::event::{Action, Asking};
+use super::SchedulerCore;
+use super::event::{SchedulerAction, ManagerQuestion};
 use super::history::Histories;
-use super::pool::State;
+use super::pool::PoolNodeState;
 use crate::manager::{
-    Action as ManagerAction, Event as ManagerEvent, JobView, Manager, Need, Outlook, Settings, Want,
+    ManagerAction as ManagerAction, ManagerEvent as ManagerEvent, JobView, Manager, JobRequirements, GridOutlook, ManagerSettings, GrowthRequest,
 };
-use crate::policy::malleability::Placed;
+use crate::policy::malleability::PlacementPlan;
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
 /// Time within which arriving nodes are distributed together.
@@ -34,7 +34,7 @@ pub(super) struct ManagedJob {
     /// Whether its next placement waits until its next epoch is on disk.
     pub(super) awaits_epoch: bool,
     pub(super) submit: Box<Submit>,
-    pub(super) stage: Stage,
+    pub(super) stage: JobStage,
     /// Grants that its coordinator has not acknowledged.
     pub(super) grants: BTreeMap<u64, GrantRecord>,
     /// Number of nodes that were lost during its start.
@@ -47,7 +47,7 @@ pub(super) struct ManagedJob {
     pub(super) limit: Option<u32>,
     /// Requirements of a job that has lost all its nodes, and restarts once its old state is
     /// cleared.
-    pub(super) again: Option<Need>,
+    pub(super) again: Option<JobRequirements>,
     /// Number of restarts after a loss of all nodes.
     pub(super) losses: u32,
     /// Whether it was started earlier, so that a coordinator of it may still send messages.
@@ -78,13 +78,13 @@ pub(super) struct GrowthOrder {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Stage {
+pub(super) enum JobStage {
     /// The manager seeks a place for it.
     Waiting,
     /// Its nodes are arriving. At the time limit, its start fails and it waits again.
     Gathering {
         nodes: BTreeSet<NodeId>,
-        placed: Placed,
+        placed: PlacementPlan,
         until: Instant,
     },
     /// It is being assigned to its workers.
@@ -120,7 +120,7 @@ impl ManagedJob {
             epoch,
             awaits_epoch: false,
             submit,
-            stage: Stage::Waiting,
+            stage: JobStage::Waiting,
             grants: BTreeMap::new(),
             lost: BTreeMap::new(),
             wants: GrowthOrder::default(),
@@ -163,9 +163,9 @@ pub(super) struct ManagerState {
 }
 
 impl ManagerState {
-    pub(super) fn new(settings: Settings, now: Instant) -> Self {
+    pub(super) fn new(settings: ManagerSettings, now: Instant) -> Self {
         Self {
-            every: settings.poll_every,
+            every: settings.poll_interval,
             start_wait: settings.start_wait,
             hold_timeout: settings.hold_within,
             manager: Manager::new(settings, [], now),
@@ -183,7 +183,7 @@ impl ManagerState {
             return None;
         }
         let gathering = self.jobs.values().filter_map(|job| match job.stage {
-            Stage::Gathering { until, .. } => Some(until),
+            JobStage::Gathering { until, .. } => Some(until),
             _ => None,
         });
         self.manager.due().into_iter().chain(self.next_poll).chain(gathering).min()
@@ -201,12 +201,12 @@ impl ManagerState {
     /// The submission of a job that has no nodes yet.
     pub(super) fn waits(&self, id: JobId) -> Option<&Submit> {
         let waits =
-            |job: &&ManagedJob| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
+            |job: &&ManagedJob| matches!(job.stage, JobStage::Waiting | JobStage::Gathering { .. });
         self.jobs.get(&id).filter(waits).map(|job| &*job.submit)
     }
 
     /// Status of a job that has no nodes yet.
-    pub(super) fn status(&self, id: JobId, submit: &Submit, outlook: &Outlook) -> JobStatus {
+    pub(super) fn status(&self, id: JobId, submit: &Submit, outlook: &GridOutlook) -> JobStatus {
         JobStatus {
             principal: submit.principal.clone(),
             job: id,
@@ -219,14 +219,14 @@ impl ManagerState {
     }
 
     /// Requirements of a job.
-    pub(super) fn need(&self, id: JobId) -> Option<Need> {
+    pub(super) fn need(&self, id: JobId) -> Option<JobRequirements> {
         self.manager.need(id).cloned()
     }
 
     /// Processors of a cluster in accounts of jobs.
     #[cfg(test)]
     pub(super) fn booked(&self, cluster: &ClusterId) -> u32 {
-        self.manager.booked(cluster)
+        self.manager.booked_processors(cluster)
     }
 
     /// Whether the manager has a job.
@@ -237,7 +237,7 @@ impl ManagerState {
     /// Whether a job that ends now will be started again under the same number.
     pub(super) fn starts_again(&self, id: JobId) -> bool {
         let again =
-            |job: &ManagedJob| matches!(job.stage, Stage::Failing(_)) || job.again.is_some();
+            |job: &ManagedJob| matches!(job.stage, JobStage::Failing(_)) || job.again.is_some();
         self.jobs.get(&id).is_some_and(again)
     }
 
@@ -245,8 +245,8 @@ impl ManagerState {
     pub(super) fn prevent_restart(&mut self, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.again = None;
-        if let Stage::Failing(_) = job.stage {
-            job.stage = Stage::Claiming;
+        if let JobStage::Failing(_) = job.stage {
+            job.stage = JobStage::Claiming;
         }
     }
 
@@ -258,21 +258,21 @@ impl ManagerState {
     /// Waiting jobs of a client.
     pub(super) fn waiting_of<'a>(&'a self, client: &'a NodeId) -> impl Iterator<Item = JobId> + 'a {
         let waits =
-            |job: &ManagedJob| matches!(job.stage, Stage::Waiting | Stage::Gathering { .. });
+            |job: &ManagedJob| matches!(job.stage, JobStage::Waiting | JobStage::Gathering { .. });
         let theirs = self.jobs.iter().filter(move |(_, job)| waits(job));
         theirs.filter(move |(_, job)| job.submit.client.node == *client).map(|(&id, _)| id)
     }
 }
 
-impl Core {
+impl SchedulerCore {
     /// Submits a job with requirements to the manager.
     pub(super) fn submit_managed(
         &mut self,
         id: JobId,
         managed: ManagedJob,
-        need: Need,
+        need: JobRequirements,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let limit = managed.limit;
         self.managing.jobs.insert(id, managed);
@@ -280,12 +280,12 @@ impl Core {
         self.poll(now, out);
         self.report(ManagerEvent::Submit { job: id, need: Box::new(need) }, now, out);
         if limit.is_some() {
-            self.report(ManagerEvent::Limit { job: id, most: limit }, now, out);
+            self.report(ManagerEvent::SizeLimited { job: id, most: limit }, now, out);
         }
     }
 
     /// Reports the consequences of the last event to the manager, and executes its orders.
-    pub(super) fn manage(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn manage(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         if self.managing.jobs.is_empty() && !self.managing.manager.has_reservations() {
             self.managing.next_poll = None;
             return;
@@ -358,7 +358,7 @@ impl Core {
     }
 
     /// Closes clusters whose sites have not registered: jobs that need them wait.
-    pub(super) fn expect(&mut self, clusters: Vec<ClusterId>, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn expect(&mut self, clusters: Vec<ClusterId>, now: Instant, out: &mut Vec<SchedulerAction>) {
         for cluster in clusters {
             if self.sites.contains_key(&cluster) {
                 continue;
@@ -368,7 +368,7 @@ impl Core {
         }
     }
 
-    pub(super) fn poll(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn poll(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         self.managing.next_poll = Some(now + self.managing.every);
         let all = self.processors();
         self.managing.polled = all.clone();
@@ -382,7 +382,7 @@ impl Core {
     }
 
     /// Reports an event to the manager, executes its orders, and reports their immediate results.
-    pub(super) fn report(&mut self, news: ManagerEvent, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn report(&mut self, news: ManagerEvent, now: Instant, out: &mut Vec<SchedulerAction>) {
         self.report_all(VecDeque::from([news]), now, out);
     }
 
@@ -391,7 +391,7 @@ impl Core {
         &mut self,
         orders: Vec<ManagerAction>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let mut all = VecDeque::new();
         for order in orders {
@@ -401,7 +401,7 @@ impl Core {
         self.report_all(all, now, out);
     }
 
-    fn report_all(&mut self, mut all: VecDeque<ManagerEvent>, now: Instant, out: &mut Vec<Action>) {
+    fn report_all(&mut self, mut all: VecDeque<ManagerEvent>, now: Instant, out: &mut Vec<SchedulerAction>) {
         while let Some(news) = all.pop_front() {
             self.managing.histories.record_event(&news, now);
             for order in self.managing.manager.handle(news, now) {
@@ -415,10 +415,10 @@ impl Core {
         &mut self,
         order: ManagerAction,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> Option<ManagerEvent> {
         match order {
-            ManagerAction::Move { job, transfers } => {
+            ManagerAction::TransferFiles { job, transfers } => {
                 self.begin_move(job, transfers, now, out);
                 None
             }
@@ -432,16 +432,16 @@ impl Core {
             ManagerAction::Fail { job, reason } => {
                 self.cancel_move(job, out);
                 self.forget_managed(job);
-                out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
-                out.push(Action::Forget { job });
+                out.push(SchedulerAction::Refuse { job, error: SubmitError::NotPlaced { reason } });
+                out.push(SchedulerAction::Forget { job });
                 None
             }
             ManagerAction::Offer { job, change, cluster, count, within, why } => {
                 let Some(coordinator) = self.coordinator_of(job) else {
                     return Some(ManagerEvent::Answer { job, change, count: None });
                 };
-                let offer = Asking { job, coordinator, change, cluster, count, within, why };
-                out.push(Action::OfferGrowth(Box::new(offer)));
+                let offer = ManagerQuestion { job, coordinator, change, cluster, count, within, why };
+                out.push(SchedulerAction::OfferGrowth(Box::new(offer)));
                 None
             }
             ManagerAction::Hold { job, change, cluster, count } if self.is_on_demand(&cluster) => {
@@ -472,8 +472,8 @@ impl Core {
                 };
                 let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
                 let within = answer_within;
-                let asking = Asking { job, coordinator, change, cluster, count, within, why };
-                out.push(Action::AskShrink { asking: Box::new(asking), mandatory, within_ms });
+                let asking = ManagerQuestion { job, coordinator, change, cluster, count, within, why };
+                out.push(SchedulerAction::AskShrink { asking: Box::new(asking), mandatory, within_ms });
                 None
             }
             ManagerAction::Force { job, cluster, count, reason } => {
@@ -488,7 +488,7 @@ impl Core {
                     (managed.wants, managed.ordered) = Default::default();
                 }
                 if let Some(coordinator) = self.coordinator_of(job) {
-                    out.push(Action::RefuseGrowth { job, coordinator, reason, number });
+                    out.push(SchedulerAction::RefuseGrowth { job, coordinator, reason, number });
                 }
                 None
             }
@@ -496,12 +496,12 @@ impl Core {
                 self.cancel(job, &reason, now, out);
                 None
             }
-            ManagerAction::Unreserved(bill) => {
-                out.push(Action::Unreserved(bill));
+            ManagerAction::ReservationEnded(bill) => {
+                out.push(SchedulerAction::Unreserved(bill));
                 None
             }
-            ManagerAction::Odd { what } => {
-                out.push(Action::Odd { what });
+            ManagerAction::ProtocolViolation { what } => {
+                out.push(SchedulerAction::ProtocolViolation { what });
                 None
             }
         }
@@ -514,14 +514,14 @@ impl Core {
 
     /// Compares the ledger with the actual states of nodes, and reports each difference to the
     /// manager.
-    fn reconcile(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn reconcile(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         // All free nodes leave the ledger first, because the manager may grant them at the first
         // report.
         let mut free = Vec::new();
         self.managing.ledger.retain(|node, (job, used)| {
             let known = self.nodes.get(node);
             let holds = known.is_some_and(|known| {
-                known.state == State::Busy(*job) || known.reserved == Some(*job)
+                known.state == PoolNodeState::Busy(*job) || known.reserved == Some(*job)
             });
             let let_go = self.managing.let_go.remove(node);
             // A node under drain did not leave voluntarily.
@@ -550,7 +550,7 @@ impl Core {
                     self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
                 }
                 NodeUse::Computing => {
-                    self.report(ManagerEvent::Freed { job, cluster, count: 1, let_go }, now, out);
+                    self.report(ManagerEvent::Freed { job, cluster, count: 1, voluntary: let_go }, now, out);
                 }
                 NodeUse::Releasing => {
                     self.report(ManagerEvent::Unheld { job, cluster, count: 1 }, now, out)
@@ -559,13 +559,13 @@ impl Core {
         }
         let ledger = &self.managing.ledger;
         let has = |id: &JobId| ledger.values().any(|(job, _)| job == id);
-        let over = |(id, job): (&JobId, &ManagedJob)| job.stage == Stage::Over && !has(id);
+        let over = |(id, job): (&JobId, &ManagedJob)| job.stage == JobStage::Over && !has(id);
         let over: Vec<JobId> =
             self.managing.jobs.iter().filter(|one| over(*one)).map(|(id, _)| *id).collect();
         for id in over {
             if !self.restart_if_due(id, out) {
                 self.forget_managed(id);
-                out.push(Action::Forget { job: id });
+                out.push(SchedulerAction::Forget { job: id });
             }
         }
     }
@@ -577,16 +577,16 @@ impl Core {
         histories.trim(|job| jobs.contains_key(&job));
     }
 
-    fn reconcile_job(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    fn reconcile_job(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
         let state = self.jobs.get(&id).map(|job| job.state);
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
         match (managed.stage.clone(), state) {
-            (Stage::Claiming, Some(JobState::Running)) => {
-                managed.stage = Stage::Running;
+            (JobStage::Claiming, Some(JobState::Running)) => {
+                managed.stage = JobStage::Running;
                 managed.lost.clear();
                 let mut got: BTreeMap<ClusterId, u32> = BTreeMap::new();
                 for (node, (job, used)) in &mut self.managing.ledger {
-                    let known = self.nodes.get(node).filter(|known| known.state == State::Busy(id));
+                    let known = self.nodes.get(node).filter(|known| known.state == PoolNodeState::Busy(id));
                     if let Some(known) = known.filter(|_| *job == id) {
                         *used = NodeUse::Computing;
                         *got.entry(known.cluster.clone()).or_default() += 1;
@@ -594,18 +594,18 @@ impl Core {
                 }
                 self.report(ManagerEvent::Claimed { job: id, got }, now, out);
             }
-            (Stage::Failing(_), None) => {
+            (JobStage::Failing(_), None) => {
                 if let Some(news) = self.requeue_failed(id) {
                     self.report(news, now, out);
                 }
             }
-            (Stage::Claiming | Stage::Running, Some(JobState::Ending) | None) => {
-                managed.stage = Stage::Over;
+            (JobStage::Claiming | JobStage::Running, Some(JobState::Ending) | None) => {
+                managed.stage = JobStage::Over;
                 let lost = std::mem::take(&mut managed.lost);
                 self.report(ManagerEvent::Ended { job: id }, now, out);
                 for (cluster, count) in lost {
                     let let_go = false;
-                    self.report(ManagerEvent::Freed { job: id, cluster, count, let_go }, now, out);
+                    self.report(ManagerEvent::Freed { job: id, cluster, count, voluntary: let_go }, now, out);
                 }
                 // Claimed nodes count as used from here on.
                 for (job, used) in self.managing.ledger.values_mut() {
@@ -614,7 +614,7 @@ impl Core {
                     }
                 }
             }
-            (Stage::Running, Some(JobState::Running)) => {
+            (JobStage::Running, Some(JobState::Running)) => {
                 self.report_root(id, now, out);
                 self.report_request(id, now, out);
             }
@@ -623,7 +623,7 @@ impl Core {
     }
 
     /// Reports a change of the root's cluster.
-    fn report_root(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    fn report_root(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
         let coordinator = self.jobs.get(&id).and_then(|job| job.view.coordinator.as_ref());
         let cluster = coordinator.and_then(|node| Some(self.nodes.get(node)?.cluster.clone()));
         if self.managing.manager.root(id) != cluster.as_ref() {
@@ -633,7 +633,7 @@ impl Core {
 
     /// Reports a change of the job's request. An order of its owner or program comes first, and
     /// alone, so that no job shrinks for a request that can wait.
-    pub(super) fn report_request(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn report_request(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
         let Some(job) = self.jobs.get(&id) else { return };
         let Some(managed) = self.managing.jobs.get(&id) else { return };
         let wants = match managed.ordered.count {
@@ -652,8 +652,8 @@ impl Core {
         }
         let GrowthOrder { count, until, clusters, but, .. } = wants;
         let within = until.map(|until| until.saturating_duration_since(now));
-        let want = Want { count, within, clusters, but };
-        self.report(ManagerEvent::Want { job: id, want }, now, out);
+        let want = GrowthRequest { count, timeout: within, clusters, excluded_clusters: but };
+        self.report(ManagerEvent::GrowthRequested { job: id, want }, now, out);
     }
 
     /// Checks that the manager's accounts agree with the ledger, and the ledger with the nodes.
@@ -666,7 +666,7 @@ impl Core {
             let Some(known) = self.nodes.get(node) else {
                 return Err(format!("{node} is in the ledger of {job}, and no such node exists"));
             };
-            if known.state != State::Busy(*job) && known.reserved != Some(*job) {
+            if known.state != PoolNodeState::Busy(*job) && known.reserved != Some(*job) {
                 return Err(format!(
                     "{node} is in the ledger of {job} as {of:?}, but is {known:?}"
                 ));
@@ -674,7 +674,7 @@ impl Core {
             *nodes.entry(&known.cluster).or_default() += 1;
         }
         for (cluster, nodes) in nodes {
-            let booked = self.managing.manager.booked(cluster);
+            let booked = self.managing.manager.booked_processors(cluster);
             if nodes > booked {
                 return Err(format!(
                     "{cluster} has {nodes} nodes in the ledger, and {booked} booked processors"

@@ -40,25 +40,25 @@ use springtide_net::membership::View;
 use springtide_net::net::Contact;
 use tokio::time::Instant;
 
-pub use self::choose::{Candidate, Case, Choice, Unfit, choose};
-pub use self::event::{Action, Asking, Begun, Event, Recovered, TakeOverError};
-pub use self::reserve::Agreed;
+pub use self::choose::{FreeNode, SelectionInput, SelectionResult, NodeExclusion, choose};
+pub use self::event::{SchedulerAction, ManagerQuestion, StartRecord, SchedulerEvent, RecoveredJob, TakeOverError};
+pub use self::reserve::AgreementStep;
 
 use self::drain::PendingDrain;
 use self::files::InputFiles;
 use self::managed::{ManagedJob, ManagerState};
-use self::pool::{Node, Site, crowded};
+use self::pool::{PoolNode, ClusterPool, crowded};
 use self::queue::QueuedJob;
 use self::recover::ReturningJob;
 use self::request::{OpenRequest, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::starts::Start;
 use self::takeover::CoordinatorSearch;
-use super::manager::{Need, Outlook, Settings};
+use super::manager::{JobRequirements, GridOutlook, ManagerSettings};
 use crate::admit::Principal;
 use crate::audit::{Auditor, Shortfall};
-use crate::job::Reached;
-use crate::poison::Poison;
+use crate::job::RootProgress;
+use crate::poison::PoisonDetector;
 
 /// Time limit after which no node works for an ended job, and no job outlives its coordinator.
 ///
@@ -66,12 +66,12 @@ use crate::poison::Poison;
 /// vanished ends. The time covers an audit, an unanswered release, and the node's restart.
 pub const RECONCILED_WITHIN: Duration = Duration::from_secs(100);
 use crate::scheduler::{
-    GridStatus, JobState, JobStatus, SitePolled, SiteStatus, StubWaits, Submit, SubmitError,
+    GridStatus, JobState, JobStatus, SiteReport, SiteStatus, StubDelay, Submit, SubmitError,
 };
 
 /// A job that has nodes.
 #[derive(Debug)]
-struct Job {
+struct ActiveJob {
     name: String,
     state: JobState,
     client: Contact,
@@ -107,11 +107,11 @@ struct Job {
     /// State of its start, until it runs.
     start: Option<Start>,
     /// Nodes that died while they held its root, for the detection of poison.
-    poison: Poison,
+    poison: PoisonDetector,
     /// Time of the check whether the root is to blame.
     blame_at: Option<Instant>,
     /// Furthest progress of its roots.
-    reached: Reached,
+    reached: RootProgress,
     /// Time of the next audit of its coordinator's node.
     audit_at: Option<Instant>,
     /// Reason of its cancellation while it ran. No successor continues a cancelled job.
@@ -120,7 +120,7 @@ struct Job {
     idle_members: BTreeSet<NodeId>,
 }
 
-impl Job {
+impl ActiveJob {
     fn assigning(epoch: Epoch, submit: Submit, view: View, members: BTreeSet<NodeId>) -> Self {
         Self {
             state: JobState::Assigning,
@@ -129,7 +129,7 @@ impl Job {
             view,
             epoch,
             fingerprint: submit.fingerprint,
-            least_nodes: submit.params.least_nodes(),
+            least_nodes: submit.params.min_nodes_or_one(),
             max_nodes: submit.params.max_nodes,
             name: submit.name,
             client: submit.client,
@@ -145,16 +145,16 @@ impl Job {
             since: None,
             silence_reports: BTreeMap::new(),
             start: None,
-            poison: Poison::patient(submit.params.poison),
+            poison: PoisonDetector::patient(submit.params.poison_limit),
             blame_at: None,
-            reached: Reached::default(),
+            reached: RootProgress::default(),
             audit_at: None,
             cancelled: None,
             idle_members: BTreeSet::new(),
         }
     }
 
-    fn status(&self, id: JobId, nodes: &BTreeMap<NodeId, Node>) -> JobStatus {
+    fn status(&self, id: JobId, nodes: &BTreeMap<NodeId, PoolNode>) -> JobStatus {
         let mut sizes = BTreeMap::new();
         for node in self.members.iter().chain(self.releasing.keys()) {
             *sizes.entry(nodes[node].cluster.clone()).or_default() += 1;
@@ -179,12 +179,12 @@ impl Job {
 
 /// State of the scheduler.
 #[derive(Debug)]
-pub struct Core {
+pub struct SchedulerCore {
     me: Contact,
-    sites: BTreeMap<ClusterId, Site>,
-    nodes: BTreeMap<NodeId, Node>,
+    sites: BTreeMap<ClusterId, ClusterPool>,
+    nodes: BTreeMap<NodeId, PoolNode>,
     queue: VecDeque<QueuedJob>,
-    jobs: BTreeMap<JobId, Job>,
+    jobs: BTreeMap<JobId, ActiveJob>,
     speeds: Speeds,
     drains: Vec<PendingDrain>,
     /// Nodes under drain, and some that have returned to service.
@@ -198,7 +198,7 @@ pub struct Core {
     /// Jobs of an earlier scheduler whose nodes may be alive.
     returning: BTreeMap<JobId, ReturningJob>,
     /// Jobs that restart, until their new epoch is on disk.
-    restarting: BTreeMap<JobId, Need>,
+    restarting: BTreeMap<JobId, JobRequirements>,
     /// Members of recovered jobs that have not registered again, and until when they may.
     awaited: BTreeMap<NodeId, (JobId, Instant)>,
     /// Nodes that must end a job to which they do not belong.
@@ -208,7 +208,7 @@ pub struct Core {
     /// Drains of an earlier scheduler, until the nodes are known.
     marks: BTreeMap<NodeId, String>,
     /// Events about recovered jobs that were still unknown, for a replay.
-    replay: VecDeque<Event>,
+    replay: VecDeque<SchedulerEvent>,
     auditor: Auditor,
     /// The first count that would have become negative.
     shortfall: Option<Shortfall>,
@@ -239,9 +239,9 @@ pub enum HoldingChange {
     },
 }
 
-impl Core {
+impl SchedulerCore {
     /// Creates a scheduler at `me` that knows no site yet.
-    pub fn new(me: Contact, settings: Settings, now: Instant) -> Self {
+    pub fn new(me: Contact, settings: ManagerSettings, now: Instant) -> Self {
         Self {
             me,
             sites: BTreeMap::new(),
@@ -271,7 +271,7 @@ impl Core {
     ///
     /// # Panics
     /// The state is inconsistent.
-    pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+    pub fn handle(&mut self, event: SchedulerEvent, now: Instant) -> Vec<SchedulerAction> {
         self.auditor.record(&event);
         let mut out = Vec::new();
         if let Some(event) = self.keep_message(event) {
@@ -286,21 +286,21 @@ impl Core {
         out
     }
 
-    fn process(&mut self, event: Event, now: Instant, out: &mut Vec<Action>) {
+    fn process(&mut self, event: SchedulerEvent, now: Instant, out: &mut Vec<SchedulerAction>) {
         match event {
-            Event::SiteUp(site) => self.site_up(&site, now, out),
-            Event::SitePolled(SitePolled { cluster, found }) => {
+            SchedulerEvent::SiteUp(site) => self.site_up(&site, now, out),
+            SchedulerEvent::SitePolled(SiteReport { cluster, found }) => {
                 self.site_polled(&cluster, found, now, out);
             }
-            Event::Expect { clusters } => self.expect(clusters, now, out),
-            Event::Recovered(found) => self.recovered(*found, now, out),
-            Event::StubWaits(StubWaits { node, reason }) => self.stub_waits(&node, reason),
-            Event::StubGone(gone) => self.stub_gone(&gone, now, out),
-            Event::Registered(registration) => self.registered(registration, now, out),
-            Event::NodeLost { node, reason, returns } => {
+            SchedulerEvent::Expect { clusters } => self.expect(clusters, now, out),
+            SchedulerEvent::Recovered(found) => self.recovered(*found, now, out),
+            SchedulerEvent::StubWaits(StubDelay { node, reason }) => self.stub_waits(&node, reason),
+            SchedulerEvent::StubGone(gone) => self.stub_gone(&gone, now, out),
+            SchedulerEvent::Registered(registration) => self.registered(registration, now, out),
+            SchedulerEvent::NodeLost { node, reason, returns } => {
                 self.node_lost(&node, &reason, returns, now, out)
             }
-            Event::Submit { job, epoch, mut submit } if submit.need.is_some() => {
+            SchedulerEvent::Submit { job, epoch, mut submit } if submit.need.is_some() => {
                 let Some(need) = submit.need.take() else { return };
                 match need.check() {
                     Ok(()) => {
@@ -315,77 +315,77 @@ impl Core {
                         );
                     }
                     Err(reason) => {
-                        out.push(Action::Refuse { job, error: SubmitError::NotPlaced { reason } });
+                        out.push(SchedulerAction::Refuse { job, error: SubmitError::NotPlaced { reason } });
                     }
                 }
             }
-            Event::Submit { job, epoch, submit } => {
+            SchedulerEvent::Submit { job, epoch, submit } => {
                 self.queue.push_back(QueuedJob::new(job, epoch, submit));
             }
-            Event::Assigned { job, epoch, node, answer } => {
+            SchedulerEvent::Assigned { job, epoch, node, answer } => {
                 self.assigned((job, epoch), &node, answer, now, out);
             }
-            Event::Released { job, node, incarnation, ok } => {
+            SchedulerEvent::Released { job, node, incarnation, ok } => {
                 self.released(job, &node, incarnation, ok, now, out)
             }
-            Event::JobOver { job, epoch, ended } => {
+            SchedulerEvent::JobOver { job, epoch, ended } => {
                 self.job_over(job, epoch, ended.as_ref(), now, out);
             }
-            Event::Cancel { job, reason } => self.cancel(job, &reason, now, out),
-            Event::CancelOf { client, reason } => self.cancel_jobs_of(&client, &reason, now, out),
-            Event::CancelFailed { job, reason } => self.cancel_failed(job, reason, now, out),
-            Event::MemberSilent(silent) => self.member_silent(silent, now, out),
-            Event::Link { node, up: true } => {
+            SchedulerEvent::Cancel { job, reason } => self.cancel(job, &reason, now, out),
+            SchedulerEvent::CancelOf { client, reason } => self.cancel_jobs_of(&client, &reason, now, out),
+            SchedulerEvent::CancelFailed { job, reason } => self.cancel_failed(job, reason, now, out),
+            SchedulerEvent::MemberSilent(silent) => self.member_silent(silent, now, out),
+            SchedulerEvent::Link { node, up: true } => {
                 self.site_link(&node, true, now);
                 self.joined_link(&node, None, now);
                 self.unreachable.remove(&node);
             }
-            Event::Link { node, up: false } => {
+            SchedulerEvent::Link { node, up: false } => {
                 self.site_link(&node, false, now);
                 self.client_lost(&node, now, out);
                 self.unreachable.insert(node);
             }
-            Event::Unheard { node, why } => self.joined_link(&node, Some(why), now),
-            Event::Request(request) => self.request(*request, now, out),
-            Event::Withdraw(withdraw) => self.withdraw(withdraw),
-            Event::GrantTold { job, grant, ok } => {
+            SchedulerEvent::LinkDown { node, why } => self.joined_link(&node, Some(why), now),
+            SchedulerEvent::Request(request) => self.request(*request, now, out),
+            SchedulerEvent::Withdraw(withdraw) => self.withdraw(withdraw),
+            SchedulerEvent::GrantAcknowledged { job, grant, ok } => {
                 self.grant_acknowledged(job, grant, ok, now, out)
             }
-            Event::Freed(freed) => self.node_freed(&freed, now, out),
-            Event::Subscribe(subscribe) => self.subscribe(subscribe, out),
-            Event::Speeds(speeds) => self.record_speeds(speeds, now, out),
-            Event::Measured { node, incarnation, answer } => {
+            SchedulerEvent::Freed(freed) => self.node_freed(&freed, now, out),
+            SchedulerEvent::Subscribe(subscribe) => self.subscribe(subscribe, out),
+            SchedulerEvent::SpeedsMeasured(speeds) => self.record_speeds(speeds, now, out),
+            SchedulerEvent::Measured { node, incarnation, answer } => {
                 self.measured(&node, incarnation, answer, now, out)
             }
-            Event::Drain { drain, order } => self.drain(drain, order, now, out),
-            Event::Marked { nodes } => self.marks = nodes,
-            Event::Undrain { nodes } => self.undrain(&nodes, now, out),
-            Event::AskLeaveFailed { job, nodes } => self.repeat_ask_leave(job, &nodes, now),
-            Event::HandOver(order) => self.hand_over(&order, now, out),
-            Event::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, out),
-            Event::TookOver { job, node, answer } => {
+            SchedulerEvent::Drain { drain, order } => self.drain(drain, order, now, out),
+            SchedulerEvent::Marked { nodes } => self.marks = nodes,
+            SchedulerEvent::Undrain { nodes } => self.undrain(&nodes, now, out),
+            SchedulerEvent::AskLeaveFailed { job, nodes } => self.repeat_ask_leave(job, &nodes, now),
+            SchedulerEvent::HandOver(order) => self.hand_over(&order, now, out),
+            SchedulerEvent::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, out),
+            SchedulerEvent::TakeOverAnswered { job, node, answer } => {
                 self.took_over(job, &node, answer, now, out);
             }
-            Event::RootAdvanced(advanced) => self.root_advanced(&advanced),
-            Event::Answered { job, change, count } => {
+            SchedulerEvent::RootAdvanced(advanced) => self.root_advanced(&advanced),
+            SchedulerEvent::Answered { job, change, count } => {
                 self.report_answer(job, change, count, now, out);
             }
-            Event::Efficiency(report) => self.report_efficiency(report, now, out),
-            Event::Resize(order) => self.resize(&order, 0, now, out),
-            Event::Need { order, number } => self.resize(&order, number, now, out),
-            Event::FilesHere(here) => self.files_reported(here, now, out),
-            Event::Brought { job, ask, answer } => {
+            SchedulerEvent::EfficiencyMeasured(report) => self.report_efficiency(report, now, out),
+            SchedulerEvent::Resize(order) => self.resize(&order, 0, now, out),
+            SchedulerEvent::Need { order, number } => self.resize(&order, number, now, out),
+            SchedulerEvent::FilesReported(here) => self.files_reported(here, now, out),
+            SchedulerEvent::FileFetched { job, ask, answer } => {
                 self.file_fetched(job, ask, answer, now, out);
             }
-            Event::CloseFailed { nodes } => self.repeat_close(nodes, out),
-            Event::Reserved(found, last) => {
+            SchedulerEvent::CloseFailed { nodes } => self.repeat_close(nodes, out),
+            SchedulerEvent::Reserved(found, last) => {
                 self.managing.manager.recover_reservations(found, last);
             }
-            Event::Audited { job, node, incarnation, found } => {
+            SchedulerEvent::Audited { job, node, incarnation, found } => {
                 self.audited(job, &node, incarnation, found, now, out);
             }
-            Event::Poll => self.poll(now, out),
-            Event::Tick => {}
+            SchedulerEvent::Poll => self.poll(now, out),
+            SchedulerEvent::Tick => {}
         }
         self.blame_roots(now, out);
         self.retry_take_overs(now, out);
@@ -448,7 +448,7 @@ impl Core {
             sites.entry(cluster.clone()).or_default().nodes.push(node);
         }
         let queued = self.queue.iter().map(QueuedJob::status);
-        let (managing, outlook) = (&self.managing, Outlook::default());
+        let (managing, outlook) = (&self.managing, GridOutlook::default());
         let managed =
             managing.waiting().map(|(job, submit)| managing.status(job, submit, &outlook));
         let running = self.jobs.iter().map(|(&id, job)| job.status(id, &self.nodes));
@@ -473,7 +473,7 @@ impl Core {
         queued
             .or_else(|| {
                 let submit = self.managing.waits(id)?;
-                Some(self.managing.status(id, submit, &Outlook::default()))
+                Some(self.managing.status(id, submit, &GridOutlook::default()))
             })
             .or_else(|| self.returning_statuses().find(|status| status.job == id))
     }

@@ -7,19 +7,19 @@ use std::time::Duration;
 use springtide_base::id::JobId;
 use tokio::time::Instant;
 
-use super::Core;
-use super::event::Action;
-use super::managed::{GrowthOrder, Stage};
-use crate::manager::{Event as ManagerEvent, Kind, Need};
-use crate::policy::malleability::{NoPlace, Placed};
-use crate::scheduler::{JobDetail, Resize, ResizeError, ResizeJob, Resized};
+use super::SchedulerCore;
+use super::event::SchedulerAction;
+use super::managed::{GrowthOrder, JobStage};
+use crate::manager::{ManagerEvent as ManagerEvent, Kind, JobRequirements};
+use crate::policy::malleability::{PlacementError, PlacementPlan};
+use crate::scheduler::{JobDetail, Resize, ResizeError, ResizeJob, ResizeAck};
 
-impl Core {
+impl SchedulerCore {
     /// Checks a resize order of a job's owner, and returns the intended size.
-    pub fn check_resize(&self, order: &ResizeJob) -> Result<Resized, ResizeError> {
+    pub fn check_resize(&self, order: &ResizeJob) -> Result<ResizeAck, ResizeError> {
         let job = order.job;
         let managed = self.managing.jobs.get(&job);
-        let running = managed.is_some_and(|managed| managed.stage == Stage::Running);
+        let running = managed.is_some_and(|managed| managed.stage == JobStage::Running);
         let Some(view) = self.managing.view(job).filter(|_| running) else {
             if self.jobs.contains_key(&job) && managed.is_none() {
                 return Err(ResizeError::NotManaged { job });
@@ -43,7 +43,7 @@ impl Core {
             let (least, most) = (view.least, view.useful);
             return Err(ResizeError::Bounds { job, to, least, most });
         }
-        Ok(Resized { from, to })
+        Ok(ResizeAck { from, to })
     }
 
     /// Resizes a job, if possible. `number` is that of the job's own request; 0 for an owner's
@@ -53,14 +53,14 @@ impl Core {
         order: &ResizeJob,
         number: u64,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
-        let (job, Ok(Resized { to, .. })) = (order.job, self.check_resize(order)) else { return };
+        let (job, Ok(ResizeAck { to, .. })) = (order.job, self.check_resize(order)) else { return };
         let Some(view) = self.managing.view(job) else { return };
         let coordinator = self.coordinator_of(job);
         let Some(managed) = self.managing.jobs.get_mut(&job) else { return };
         let most = match &order.by {
-            Resize::Grow { count, within_ms, cluster } => {
+            Resize::Grow { count, timeout_ms: within_ms, cluster } => {
                 let until = within_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
                 let clusters = cluster.iter().cloned().collect();
                 let count = *count;
@@ -75,7 +75,7 @@ impl Core {
                     // The job's program may wait for the processors.
                     let reason = "its owner limits its size".to_owned();
                     let number = ordered.number;
-                    out.push(Action::RefuseGrowth { job, coordinator, reason, number });
+                    out.push(SchedulerAction::RefuseGrowth { job, coordinator, reason, number });
                 }
                 Some(to)
             }
@@ -83,8 +83,8 @@ impl Core {
         if let Some(most) = most {
             let most = (most < view.useful).then_some(most);
             managed.limit = most;
-            out.push(Action::Limit { job, most });
-            self.report(ManagerEvent::Limit { job, most }, now, out);
+            out.push(SchedulerAction::Limit { job, most });
+            self.report(ManagerEvent::SizeLimited { job, most }, now, out);
         }
         self.report_request(job, now, out);
         self.poll(now, out);
@@ -101,7 +101,7 @@ impl Core {
     ///
     /// # Errors
     /// [`NoPlace`], with the reason for each cluster.
-    pub fn plan(&self, need: &Need) -> Result<Placed, NoPlace> {
+    pub fn plan(&self, need: &JobRequirements) -> Result<PlacementPlan, PlacementError> {
         self.managing.manager.plan(need)
     }
 }

@@ -3,13 +3,13 @@
 //! This module must not depend on the messages.
 
 use springtide_base::id::{Epoch, JobId, NodeId, Peer};
-use springtide_remote::Origin;
+use springtide_remote::MessageOrigin;
 
-use super::Core;
-use crate::admit::{Places, Principal, Standing, outside};
+use super::SchedulerCore;
+use crate::admit::{Places, Principal, SenderStanding, outside};
 use crate::scheduler::{JobAuthority, Submit};
 
-impl Core {
+impl SchedulerCore {
     /// Returns the submitter of a known job.
     pub fn principal(&self, id: JobId) -> Option<&Principal> {
         if let Some(job) = self.jobs.get(&id) {
@@ -37,7 +37,7 @@ impl Core {
     }
 
     /// Returns the standing of a sender in a job.
-    pub fn standing(&self, from: &Origin, id: JobId) -> Standing {
+    pub fn standing(&self, from: &MessageOrigin, id: JobId) -> SenderStanding {
         let owner = self.principal(id).is_some_and(|principal| principal.is(from));
         let places = outside(from, Some(&self.me.node)).or(Places::OWNER.when(owner));
         if let Some(job) = self.jobs.get(&id) {
@@ -45,7 +45,7 @@ impl Core {
             let member = self.is_member(id, &from.peer);
             let places = places.or(Places::COORDINATOR.when(coordinates));
             let places = places.or(Places::MEMBER.when(member));
-            return Standing { known: true, places, epoch: Some(job.epoch), unsure: false };
+            return SenderStanding { known: true, places, epoch: Some(job.epoch), is_uncertain: false };
         }
         if let Some((epoch, view)) = self.returning_view(id) {
             let of = |view: &springtide_net::membership::View| {
@@ -57,13 +57,13 @@ impl Core {
             };
             let places = places.or(view.map_or(Places::NONE, of));
             // Its nodes are still registering.
-            return Standing { known: true, places, epoch: Some(epoch), unsure: true };
+            return SenderStanding { known: true, places, epoch: Some(epoch), is_uncertain: true };
         }
         let former = self.former_epoch(id);
         let held = former.is_some_and(|(_, node)| *node == from.peer.node);
         let places = places.or(Places::COORDINATOR.when(held));
         let (known, epoch) = (self.job_status(id).is_some(), former.map(|(epoch, _)| *epoch));
-        Standing { known, places, epoch, unsure: false }
+        SenderStanding { known, places, epoch, is_uncertain: false }
     }
 
     /// Returns who has authority over a job, and whether `node` is a member.

@@ -6,18 +6,18 @@ use springtide_base::id::{ClusterId, JobId, NodeId};
 use springtide_net::membership::Member;
 use tokio::time::Instant;
 
-use super::choose::{Candidate, is_rate};
+use super::choose::{FreeNode, is_rate};
 use super::drain::DrainMark;
-use super::event::Action;
+use super::event::SchedulerAction;
 use super::speeds::{Speeds, Unit};
 use super::stubs::OnDemand;
-use super::{Core, Job};
-use crate::policy::Offer;
-use crate::scheduler::{CrowdedHost, NodeState, NodeStatus, Registered, SiteUp};
+use super::{SchedulerCore, ActiveJob};
+use crate::policy::NodeOffer;
+use crate::scheduler::{CrowdedHost, NodeState, NodeStatus, NodeRegistration, SiteRegistration};
 
 /// Nodes and properties of a cluster.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(super) struct ClusterPool {
     pub(super) nodes: BTreeSet<NodeId>,
     pub(super) starts_programs: bool,
     /// State of a site with processors on demand. Absent: its nodes always exist.
@@ -31,11 +31,11 @@ pub(super) struct Site {
 }
 
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct PoolNode {
     pub(super) cluster: ClusterId,
-    pub(super) state: State,
+    pub(super) state: PoolNodeState,
     /// Its last registration.
-    pub(super) registration: Option<Registered>,
+    pub(super) registration: Option<NodeRegistration>,
     /// Reason why it is absent.
     pub(super) reason: Option<String>,
     /// Last job whose program it was started with.
@@ -53,7 +53,7 @@ pub(super) struct Node {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum PoolNodeState {
     Starting,
     Idle,
     /// Held by a job, from its selection until it is reported free.
@@ -67,9 +67,9 @@ pub(super) enum State {
     Closing,
 }
 
-impl Node {
+impl PoolNode {
     fn new(cluster: ClusterId) -> Self {
-        let state = State::Starting;
+        let state = PoolNodeState::Starting;
         Self {
             cluster,
             state,
@@ -86,65 +86,65 @@ impl Node {
 
     /// Makes the node idle.
     pub(super) fn mark_idle(&mut self, now: Instant) {
-        (self.state, self.since) = (State::Idle, Some(now));
+        (self.state, self.since) = (PoolNodeState::Idle, Some(now));
     }
 
     /// Marks the node as being started.
     pub(super) fn mark_starting(&mut self, now: Instant) {
-        (self.state, self.since) = (State::Starting, Some(now));
+        (self.state, self.since) = (PoolNodeState::Starting, Some(now));
     }
 
     /// Marks the node as having no process.
     pub(super) fn turn_off(&mut self, reason: Option<String>) {
         (self.state, self.reason, self.reserved, self.registration) =
-            (State::Off, reason, None, None);
+            (PoolNodeState::Off, reason, None, None);
         // A drain of one incarnation ends with it.
         self.drain = self.drain.take().filter(|mark| mark.incarnation.is_none());
     }
 
     /// Whether the node may be granted.
     pub(super) fn is_free(&self) -> bool {
-        self.state == State::Idle && self.drain.is_none() && self.reserved.is_none()
+        self.state == PoolNodeState::Idle && self.drain.is_none() && self.reserved.is_none()
     }
 
     /// Whether a process may be requested.
     pub(super) fn is_off(&self) -> bool {
-        self.state == State::Off && self.drain.is_none()
+        self.state == PoolNodeState::Off && self.drain.is_none()
     }
 
     /// Whether nothing runs on the node.
     pub(super) fn is_empty(&self) -> bool {
-        !matches!(self.state, State::Busy(_) | State::Measuring(_))
+        !matches!(self.state, PoolNodeState::Busy(_) | PoolNodeState::Measuring(_))
     }
 
     /// Whether jobs may rely on the node.
     pub(super) fn works(&self) -> bool {
         // A node that has not joined may never do so.
-        let away = self.joins && self.state == State::Off;
-        self.state != State::Broken && !away && self.drain.is_none()
+        let away = self.joins && self.state == PoolNodeState::Off;
+        self.state != PoolNodeState::Broken && !away && self.drain.is_none()
     }
 
     /// The registration, if the node runs a program with this registry.
-    pub(super) fn running(&self, fingerprint: u64) -> Option<&Registered> {
+    pub(super) fn running(&self, fingerprint: u64) -> Option<&NodeRegistration> {
         self.registration.as_ref().filter(|registration| registration.fingerprint == fingerprint)
     }
 
     fn status(&self, id: &NodeId) -> NodeStatus {
         let registration = self.registration.as_ref();
         let (state, job) = match (self.state, &self.drain) {
-            (State::Starting, _) => (NodeState::Starting, self.reserved),
-            (State::Broken, _) => (NodeState::Broken, None),
-            (State::Off, _) => (NodeState::Off, None),
-            (State::Closing, _) => (NodeState::Closing, None),
-            (State::Idle, None) => match self.reserved {
+            (PoolNodeState::Starting, _) => (NodeState::Starting, self.reserved),
+            (PoolNodeState::Broken, _) => (NodeState::Broken, None),
+            (PoolNodeState::Off, _) => (NodeState::Off, None),
+            (PoolNodeState::Closing, _) => (NodeState::Closing, None),
+            (PoolNodeState::Idle, None) => match self.reserved {
                 Some(job) => (NodeState::Held, Some(job)),
                 None => (NodeState::Idle, None),
             },
-            (State::Idle, Some(_)) => (NodeState::Drained, None),
-            (State::Busy(job), None) => (NodeState::Busy, Some(job)),
-            (State::Busy(job), Some(_)) => (NodeState::Draining, Some(job)),
-            (State::Measuring(_), None) => (NodeState::Measuring, None),
-            (State::Measuring(_), Some(_)) => (NodeState::Draining, None),
+            (PoolNodeState::Idle, Some(_)) => (NodeState::Drained, None),
+            (PoolNodeState::Busy(job), None) => (NodeState::Busy, Some(job)),
+            (PoolNodeState::Busy(job), Some(_)) => (NodeState::Draining, Some(job)),
+            (PoolNodeState::Measuring(_), None) => (NodeState::Measuring, None),
+            (PoolNodeState::Measuring(_), Some(_)) => (NodeState::Draining, None),
         };
         let drained = || self.drain.as_ref().map(|mark| mark.reason.clone());
         NodeStatus {
@@ -162,9 +162,9 @@ impl Node {
 }
 
 /// Hosts whose running nodes have more compute threads than processors.
-pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<CrowdedHost> {
+pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a PoolNode>) -> Vec<CrowdedHost> {
     let mut hosts: BTreeMap<u64, CrowdedHost> = BTreeMap::new();
-    let runs = |node: &&Node| !matches!(node.state, State::Starting | State::Broken | State::Off);
+    let runs = |node: &&PoolNode| !matches!(node.state, PoolNodeState::Starting | PoolNodeState::Broken | PoolNodeState::Off);
     for registration in nodes.filter(runs).filter_map(|node| node.registration.as_ref()) {
         let usable = &registration.hardware.usable;
         if usable.is_unknown() {
@@ -180,7 +180,7 @@ pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<CrowdedH
 }
 
 /// Converts a registered node to a member of a view.
-pub(super) fn member(registration: &Registered) -> Member {
+pub(super) fn member(registration: &NodeRegistration) -> Member {
     Member {
         incarnation: registration.incarnation,
         cluster: registration.cluster.clone(),
@@ -190,18 +190,18 @@ pub(super) fn member(registration: &Registered) -> Member {
     }
 }
 
-impl Core {
+impl SchedulerCore {
     pub(super) fn node_statuses(&self) -> impl Iterator<Item = (&ClusterId, NodeStatus)> {
         self.nodes.iter().map(|(id, node)| (&node.cluster, node.status(id)))
     }
 
-    pub(super) fn site_up(&mut self, site: &SiteUp, now: Instant, out: &mut Vec<Action>) {
-        let SiteUp { cluster, nodes, starts_programs, .. } = site;
+    pub(super) fn site_up(&mut self, site: &SiteRegistration, now: Instant, out: &mut Vec<SchedulerAction>) {
+        let SiteRegistration { cluster, nodes, starts_programs, .. } = site;
         for id in nodes {
-            let node = self.nodes.entry(id.clone()).or_insert_with(|| Node::new(cluster.clone()));
+            let node = self.nodes.entry(id.clone()).or_insert_with(|| PoolNode::new(cluster.clone()));
             node.joins = site.joins;
-            if node.joins && node.registration.is_none() && node.state == State::Starting {
-                node.state = State::Off; // it was created here
+            if node.joins && node.registration.is_none() && node.state == PoolNodeState::Starting {
+                node.state = PoolNodeState::Off; // it was created here
             }
             if let Some(reason) = self.marks.remove(id) {
                 node.drain = Some(DrainMark::lasting(reason));
@@ -214,7 +214,7 @@ impl Core {
         let (starts_programs, look_at) = (*starts_programs, None);
         let at = site.at.as_ref().map(|at| at.node.clone());
         let joins = site.joins;
-        let known = Site { nodes, starts_programs, on_demand, joins, at, look_at };
+        let known = ClusterPool { nodes, starts_programs, on_demand, joins, at, look_at };
         self.sites.insert(cluster.clone(), known);
         self.record_file_server(cluster, site.files);
         self.stubs_up(site, now, out);
@@ -223,9 +223,9 @@ impl Core {
 
     pub(super) fn registered(
         &mut self,
-        registration: Registered,
+        registration: NodeRegistration,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(node) = self.nodes.get(&registration.node) else {
             return; // it belongs to no site, which could start or stop it
@@ -240,7 +240,7 @@ impl Core {
             }
         }
         let Some(node) = self.nodes.get_mut(&registration.node) else { return };
-        if node.is_empty() && node.state != State::Closing {
+        if node.is_empty() && node.state != PoolNodeState::Closing {
             node.mark_idle(now);
         }
         if node
@@ -262,7 +262,7 @@ impl Core {
             // A broken link was that of an earlier incarnation.
             self.unreachable.remove(&id);
         }
-        node.registration = Some(Registered { work: None, ..registration });
+        node.registration = Some(NodeRegistration { work: None, ..registration });
         self.awaited.remove(&id);
         let work = work.filter(|work| is_new || self.returning.contains_key(&work.job));
         if let Some(work) = work {
@@ -286,8 +286,8 @@ impl Core {
     /// Nodes that could be granted to a running job now.
     pub(super) fn free_for<'a>(
         &'a self,
-        job: &Job,
-    ) -> impl Iterator<Item = (&'a NodeId, &'a Registered)> {
+        job: &ActiveJob,
+    ) -> impl Iterator<Item = (&'a NodeId, &'a NodeRegistration)> {
         let (fingerprint, wanted) = (job.fingerprint, self.wanted());
         self.nodes.iter().filter_map(move |(id, node)| {
             let registration = node.running(fingerprint)?;
@@ -300,7 +300,7 @@ impl Core {
     pub(super) fn free_running(
         &self,
         fingerprint: u64,
-    ) -> impl Iterator<Item = (&NodeId, &Registered)> {
+    ) -> impl Iterator<Item = (&NodeId, &NodeRegistration)> {
         let free = self.nodes.iter().filter(|(_, node)| node.is_free());
         free.filter_map(move |(id, node)| Some((id, node.running(fingerprint)?)))
     }
@@ -311,7 +311,7 @@ impl Core {
         unit: Option<Unit>,
         fingerprint: u64,
         now: Instant,
-    ) -> BTreeMap<NodeId, Candidate> {
+    ) -> BTreeMap<NodeId, FreeNode> {
         self.free_running(fingerprint)
             .map(|(id, registration)| (id.clone(), self.candidate_of(unit, registration, now)))
             .collect()
@@ -320,10 +320,10 @@ impl Core {
     pub(super) fn candidate_of(
         &self,
         unit: Option<Unit>,
-        registration: &Registered,
+        registration: &NodeRegistration,
         now: Instant,
-    ) -> Candidate {
-        Candidate {
+    ) -> FreeNode {
+        FreeNode {
             cluster: registration.cluster.clone(),
             speed: self.speeds.best(unit, registration, now),
             threads: registration.threads,
@@ -332,16 +332,16 @@ impl Core {
     }
 
     /// Properties of the nodes that could be granted to a running job.
-    pub(super) fn candidates(&self, job: &Job, now: Instant) -> BTreeMap<NodeId, Candidate> {
+    pub(super) fn candidates(&self, job: &ActiveJob, now: Instant) -> BTreeMap<NodeId, FreeNode> {
         let of = |registration| self.candidate_of(job.unit, registration, now);
         self.free_for(job).map(|(id, registration)| (id.clone(), of(registration))).collect()
     }
 
     /// Nodes that could be granted to a running job, as offers for its policy.
-    pub(super) fn offers_for(&self, job: &Job, now: Instant) -> BTreeMap<ClusterId, Offer> {
-        let mut offers: BTreeMap<ClusterId, Offer> = BTreeMap::new();
+    pub(super) fn offers_for(&self, job: &ActiveJob, now: Instant) -> BTreeMap<ClusterId, NodeOffer> {
+        let mut offers: BTreeMap<ClusterId, NodeOffer> = BTreeMap::new();
         for (id, registration) in self.free_for(job) {
-            let offer = offers.entry(registration.cluster.clone()).or_insert_with(|| Offer {
+            let offer = offers.entry(registration.cluster.clone()).or_insert_with(|| NodeOffer {
                 bandwidth: job
                     .open
                     .bandwidth
@@ -354,7 +354,7 @@ impl Core {
                     .get(&registration.cluster)
                     .copied()
                     .filter(|&s| s >= 0.0 && s.is_finite()),
-                ..Offer::default()
+                ..NodeOffer::default()
             });
             offer.free += 1;
             offer_speed(offer, &self.speeds, job.unit, (id, registration), now);
@@ -366,10 +366,10 @@ impl Core {
 /// Adds a node's own speed under its name, or its kind's speed. The offer's speed is that of the
 /// slowest kind, so that it never promises too much.
 fn offer_speed(
-    offer: &mut Offer,
+    offer: &mut NodeOffer,
     speeds: &Speeds,
     unit: Option<Unit>,
-    (id, registration): (&NodeId, &Registered),
+    (id, registration): (&NodeId, &NodeRegistration),
     now: Instant,
 ) {
     if let Some(own) = speeds.own(unit, id, now) {

@@ -9,10 +9,10 @@ use springtide_base::id::{ClusterId, Epoch, JobId, NodeId};
 use springtide_net::membership::View;
 use tokio::time::Instant;
 
-use super::event::Action;
-use super::pool::{Node, Site, State, member};
+use super::event::SchedulerAction;
+use super::pool::{PoolNode, ClusterPool, PoolNodeState, member};
 use super::starts::{Attempts, Start};
-use super::{Core, Job};
+use super::{SchedulerCore, ActiveJob};
 use crate::job::{Assign, JobSpec};
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
@@ -101,9 +101,9 @@ enum Lack {
     Blocked(String),
 }
 
-impl Core {
+impl SchedulerCore {
     /// Serves the queue from its head, up to the first job that must wait.
-    pub(super) fn serve_queue(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn serve_queue(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         let mut at = 0;
         while let Some(waiting) = self.queue.get_mut(at) {
             waiting.blocked = false;
@@ -136,17 +136,17 @@ impl Core {
                     for (cluster, nodes) in by_cluster {
                         for node in &nodes {
                             if let Some(node) = self.nodes.get_mut(node) {
-                                node.state = State::Starting;
+                                node.state = PoolNodeState::Starting;
                                 node.tried = Some(job);
                             }
                         }
                         let program = program.clone();
                         let reason = format!("{job} needs another program");
-                        out.push(Action::Replace { cluster, nodes, program, reason });
+                        out.push(SchedulerAction::Replace { cluster, nodes, program, reason });
                     }
                 }
                 Placement::Never(error) => {
-                    out.push(Action::Refuse { job: waiting.job, error });
+                    out.push(SchedulerAction::Refuse { job: waiting.job, error });
                     self.queue.remove(at);
                 }
                 Placement::Nodes(nodes) => {
@@ -209,24 +209,24 @@ impl Core {
                 match node.state {
                     _ if node.drain.is_some() => {}
                     _ if node.reserved.is_some() => {}
-                    State::Idle if !self.is_heard(id) && waiting.takes_fewer() => {
+                    PoolNodeState::Idle if !self.is_heard(id) && waiting.takes_fewer() => {
                         coming += 1;
                         why.push(format!("{id} is not reached"));
                     }
-                    State::Idle if fits => of_program.push(id.clone()),
-                    State::Idle => of_other.push((id.clone(), node)),
-                    State::Starting => {
+                    PoolNodeState::Idle if fits => of_program.push(id.clone()),
+                    PoolNodeState::Idle => of_other.push((id.clone(), node)),
+                    PoolNodeState::Starting => {
                         coming += 1;
                         let reason = node.reason.as_ref().map(|why| format!(": {why}"));
                         why.push(format!("{id} is starting{}", reason.unwrap_or_default()));
                     }
-                    State::Measuring(_) => coming += 1,
+                    PoolNodeState::Measuring(_) => coming += 1,
                     // It is still ending the last attempt to start this job.
-                    State::Busy(job) if job == waiting.job => {
+                    PoolNodeState::Busy(job) if job == waiting.job => {
                         coming += 1;
                         why.push(format!("{id} has not ended the last attempt"));
                     }
-                    State::Busy(_) | State::Broken | State::Off | State::Closing => {}
+                    PoolNodeState::Busy(_) | PoolNodeState::Broken | PoolNodeState::Off | PoolNodeState::Closing => {}
                 }
             }
             let spare = self.unreserved(&cluster) as usize;
@@ -297,14 +297,14 @@ impl Core {
             let there = site.nodes.iter().filter(fits).take(asked.min(spare).min(left));
             chosen.extend(there.cloned());
         }
-        (chosen.len() >= submit.params.least_nodes() as usize).then_some(chosen)
+        (chosen.len() >= submit.params.min_nodes_or_one() as usize).then_some(chosen)
     }
 
     /// Number of requested nodes by cluster, or why that cannot be fulfilled.
     fn requested_nodes(&self, waiting: &QueuedJob) -> Result<BTreeMap<ClusterId, usize>, Lack> {
         let submit = &waiting.submit;
         let not_placed = |reason: String| Err(Lack::Never(SubmitError::NotPlaced { reason }));
-        let (least, most) = (submit.params.least_nodes(), submit.params.max_nodes);
+        let (least, most) = (submit.params.min_nodes_or_one(), submit.params.max_nodes);
         if let Some(most) = most.filter(|&most| most < least) {
             let why = format!("it may have at most {most} nodes and needs at least {least}");
             return not_placed(format!("{why}: raise max_nodes or lower min_nodes"));
@@ -417,12 +417,12 @@ impl Core {
     }
 
     /// Number of a site's working nodes, and those that would work if put back into service.
-    fn capacity(&self, site: &Site) -> (usize, Vec<NodeId>) {
+    fn capacity(&self, site: &ClusterPool) -> (usize, Vec<NodeId>) {
         let (mut works, mut drained) = (0, Vec::new());
         for id in &site.nodes {
             match self.nodes.get(id) {
                 Some(node) if node.works() => works += 1,
-                Some(node) if !matches!(node.state, State::Broken | State::Off) => {
+                Some(node) if !matches!(node.state, PoolNodeState::Broken | PoolNodeState::Off) => {
                     drained.push(id.clone())
                 }
                 _ => {}
@@ -431,13 +431,13 @@ impl Core {
         (works, drained)
     }
 
-    fn broken_reasons<'a>(nodes: impl Iterator<Item = &'a Node>) -> String {
-        let broken = nodes.filter(|node| node.state == State::Broken);
+    fn broken_reasons<'a>(nodes: impl Iterator<Item = &'a PoolNode>) -> String {
+        let broken = nodes.filter(|node| node.state == PoolNodeState::Broken);
         let reasons: Vec<_> = broken.filter_map(|node| node.reason.as_deref()).take(1).collect();
         reasons.first().map_or_else(String::new, |reason| format!(": {reason}"))
     }
 
-    pub(super) fn assign(&mut self, waiting: QueuedJob, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
+    pub(super) fn assign(&mut self, waiting: QueuedJob, nodes: Vec<NodeId>, out: &mut Vec<SchedulerAction>) {
         let QueuedJob { job: id, epoch, submit, attempts, .. } = waiting;
         let mut view = View { epoch, version: 1, ..View::default() };
         // Roles preferably go to reachable nodes that were not coordinators of a failed start.
@@ -452,7 +452,7 @@ impl Core {
             let Some(node) = self.nodes.get_mut(name) else { continue };
             let Some(registration) = &node.registration else { continue };
             let member = member(registration);
-            (node.state, node.reserved) = (State::Busy(id), None);
+            (node.state, node.reserved) = (PoolNodeState::Busy(id), None);
             view.cluster_coordinators.entry(node.cluster.clone()).or_insert_with(|| name.clone());
             view.members.insert(name.clone(), member);
         }
@@ -475,19 +475,19 @@ impl Core {
         for node in first.chain(others) {
             let assign = Assign {
                 spec: spec.clone(),
-                view: view.glimpse(node),
+                view: view.partial_view(node),
                 client: submit.client.clone(),
                 scheduler: self.me.clone(),
                 benchmark: None,
             };
-            out.push(Action::Assign { node: node.clone(), assign: Box::new(assign) });
+            out.push(SchedulerAction::Assign { node: node.clone(), assign: Box::new(assign) });
         }
         // The job grows by the nodes that it did not wait for.
         let all = submit.clusters.is_none() && !self.managing.has(id);
         let works = self.nodes.values().filter(|node| node.works()).count();
         let missing = if all { works.saturating_sub(members.len()) } else { 0 };
         let mut start = Start::new(submit.clone(), attempts, missing);
-        let mut job = Job::assigning(epoch, *submit, view, members);
+        let mut job = ActiveJob::assigning(epoch, *submit, view, members);
         if let Some(poison) = start.take_poison() {
             job.poison = poison;
         }
@@ -498,7 +498,7 @@ impl Core {
     /// Whether a node can be reached. Nodes of a site with its own process connect to that site,
     /// and need no link to this process.
     pub(super) fn is_heard(&self, id: &NodeId) -> bool {
-        let own_site = |site: &Site| site.at.is_none();
+        let own_site = |site: &ClusterPool| site.at.is_none();
         let called = self.nodes.get(id).and_then(|node| self.sites.get(&node.cluster));
         !self.unreachable.contains(id) || !called.is_some_and(own_site)
     }
@@ -527,7 +527,7 @@ fn blocked_by(drained: &[NodeId]) -> String {
     format!("{} are drained: put them back into service, or cancel the job", names.join(", "))
 }
 
-fn another_program(id: &NodeId, node: &Node, submit: &Submit) -> SubmitError {
+fn another_program(id: &NodeId, node: &PoolNode, submit: &Submit) -> SubmitError {
     let has = node.registration.as_ref().map_or(0, |registration| registration.fingerprint);
     SubmitError::Program {
         reason: format!(

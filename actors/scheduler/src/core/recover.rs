@@ -14,15 +14,15 @@ use springtide_net::membership::View;
 use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
-use super::event::{Action, Begun, Event, Recovered};
-use super::managed::{ManagedJob, NodeUse, Stage};
-use super::pool::State;
-use super::{Core, HoldingChange, Job};
+use super::event::{SchedulerAction, StartRecord, SchedulerEvent, RecoveredJob};
+use super::managed::{ManagedJob, NodeUse, JobStage};
+use super::pool::PoolNodeState;
+use super::{SchedulerCore, HoldingChange, ActiveJob};
 use crate::hardware::Hardware;
 use crate::job::JobError;
-use crate::manager::{Event as ManagerEvent, Need};
+use crate::manager::{ManagerEvent as ManagerEvent, JobRequirements};
 use crate::scheduler::{
-    HandOver, JobState, JobStatus, NodeFreed, Registered, Submit, WithdrawNodes, Work,
+    HandOver, JobState, JobStatus, NodeFreed, NodeRegistration, Submit, WithdrawNodes, NodeWork,
 };
 
 /// Time limit for the nodes of a running job to register again. They detect the loss of the
@@ -40,9 +40,9 @@ pub(super) struct ReturningJob {
     /// Last issued epoch.
     epoch: Epoch,
     submit: Box<Submit>,
-    need: Need,
+    need: JobRequirements,
     limit: Option<u32>,
-    begun: Begun,
+    begun: StartRecord,
     /// Newest view of any of its nodes.
     view: Option<View>,
     registered_nodes: BTreeSet<NodeId>,
@@ -50,7 +50,7 @@ pub(super) struct ReturningJob {
     /// Whether a view is known, so that the remaining time is short.
     gathering: bool,
     /// Messages of its coordinator, which were acknowledged and are processed later.
-    messages: Vec<Event>,
+    messages: Vec<SchedulerEvent>,
 }
 
 #[cfg(test)]
@@ -67,14 +67,14 @@ fn speaks_for(view: &View, node: &NodeId, issued: Epoch) -> bool {
     !view.partial && view.members.contains_key(node) && view.epoch <= issued
 }
 
-impl Core {
+impl SchedulerCore {
     /// Recovers a job from the store.
-    pub(super) fn recovered(&mut self, found: Recovered, now: Instant, out: &mut Vec<Action>) {
-        let Recovered { job, epoch, submit, begun, limit } = found;
+    pub(super) fn recovered(&mut self, found: RecoveredJob, now: Instant, out: &mut Vec<SchedulerAction>) {
+        let RecoveredJob { job, epoch, submit, begun, limit } = found;
         let mut submit = submit;
         let Some(need) = submit.need.take() else {
             // Such jobs are never stored for recovery.
-            return out.push(Action::Forget { job });
+            return out.push(SchedulerAction::Forget { job });
         };
         submit.params.managed = true;
         submit.params.min_nodes = submit.params.min_nodes.max(need.least());
@@ -100,15 +100,15 @@ impl Core {
 
     /// Keeps messages of a returning job's coordinator until the job is known. Returns all other
     /// events.
-    pub(super) fn keep_message(&mut self, event: Event) -> Option<Event> {
+    pub(super) fn keep_message(&mut self, event: SchedulerEvent) -> Option<SchedulerEvent> {
         let (job, epoch) = match &event {
-            Event::HandOver(HandOver { job, epoch, .. })
-            | Event::Freed(NodeFreed { job, epoch, .. })
-            | Event::Withdraw(WithdrawNodes { job, epoch, .. }) => (*job, *epoch),
-            Event::Request(request) => (request.job, request.epoch),
-            Event::RootAdvanced(advanced) => (advanced.job, advanced.epoch),
-            Event::Subscribe(subscribe) => (subscribe.job, subscribe.epoch),
-            Event::MemberSilent(silent) => (silent.job, silent.epoch),
+            SchedulerEvent::HandOver(HandOver { job, epoch, .. })
+            | SchedulerEvent::Freed(NodeFreed { job, epoch, .. })
+            | SchedulerEvent::Withdraw(WithdrawNodes { job, epoch, .. }) => (*job, *epoch),
+            SchedulerEvent::Request(request) => (request.job, request.epoch),
+            SchedulerEvent::RootAdvanced(advanced) => (advanced.job, advanced.epoch),
+            SchedulerEvent::Subscribe(subscribe) => (subscribe.job, subscribe.epoch),
+            SchedulerEvent::MemberSilent(silent) => (silent.job, silent.epoch),
             _ => return Some(event),
         };
         match self.returning.get_mut(&job).filter(|returning| epoch <= returning.epoch) {
@@ -121,11 +121,11 @@ impl Core {
     }
 
     /// Processes a registering node that works for a job.
-    pub(super) fn register_work(&mut self, id: &NodeId, work: &Work, out: &mut Vec<Action>) {
-        let closing = |node: &&mut super::Node| node.state == State::Closing;
+    pub(super) fn register_work(&mut self, id: &NodeId, work: &NodeWork, out: &mut Vec<SchedulerAction>) {
+        let closing = |node: &&mut super::PoolNode| node.state == PoolNodeState::Closing;
         let Some(node) = self.nodes.get_mut(id).filter(|node| !closing(node)) else { return };
         if let Some(returning) = self.returning.get_mut(&work.job) {
-            node.state = State::Busy(work.job);
+            node.state = PoolNodeState::Busy(work.job);
             returning.registered_nodes.insert(id.clone());
             let newest = |view: &View| (view.epoch, view.version);
             if let Some(view) = &work.view
@@ -137,11 +137,11 @@ impl Core {
             return;
         }
         if self.jobs.get(&work.job).is_some_and(|job| job.members.contains(id)) {
-            node.state = State::Busy(work.job);
+            node.state = PoolNodeState::Busy(work.job);
             return;
         }
         // Its job has ended or restarted, or continues without this node.
-        node.state = State::Busy(work.job);
+        node.state = PoolNodeState::Busy(work.job);
         let known = self.known().contains(&work.job);
         self.release_stray(work.job, id.clone(), !known, out);
     }
@@ -186,7 +186,7 @@ impl Core {
     }
 
     /// Continues jobs whose nodes have registered, restarts others, and gives up absent nodes.
-    pub(super) fn process_returning(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn process_returning(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         for id in self.returning.keys().copied().collect::<Vec<_>>() {
             let Some(returning) = self.returning.get_mut(&id) else { continue };
             if returning.view.is_some() && !std::mem::replace(&mut returning.gathering, true) {
@@ -219,11 +219,11 @@ impl Core {
             let Some(node) = self.nodes.get(&id) else { continue };
             let cluster = node.cluster.clone();
             let reason = "it did not register again".to_owned();
-            if node.state == State::Off {
+            if node.state == PoolNodeState::Off {
                 continue;
             }
             self.node_lost(&id, &reason, true, now, out);
-            out.push(Action::Replace { cluster, nodes: vec![id], program: None, reason });
+            out.push(SchedulerAction::Replace { cluster, nodes: vec![id], program: None, reason });
         }
     }
 
@@ -237,7 +237,7 @@ impl Core {
         !returning.need.spreads
             && returning.registered_nodes.is_empty()
             && clusters.iter().all(|cluster| {
-                let left = |node: &NodeId| self.nodes[node].state == State::Starting;
+                let left = |node: &NodeId| self.nodes[node].state == PoolNodeState::Starting;
                 of(cluster).is_some_and(|site| !site.nodes.iter().any(left))
             })
     }
@@ -261,7 +261,7 @@ impl Core {
         id: JobId,
         epoch: Epoch,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let ours = |returning: &ReturningJob| epoch == returning.epoch;
         if !self.returning.get(&id).is_some_and(ours) {
@@ -279,11 +279,11 @@ impl Core {
         &mut self,
         id: JobId,
         reason: &str,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> bool {
         let Some(returning) = self.returning.remove(&id) else { return false };
         let error = JobError::Cancelled { reason: reason.to_owned() };
-        out.push(Action::Ended { job: id, client: returning.submit.client.clone(), error });
+        out.push(SchedulerAction::Ended { job: id, client: returning.submit.client.clone(), error });
         self.release_returning(id, returning, true, out);
         true
     }
@@ -294,13 +294,13 @@ impl Core {
         id: JobId,
         returning: ReturningJob,
         over: bool,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         for node in returning.registered_nodes {
             self.release_stray(id, node, over, out);
         }
         if over {
-            out.push(Action::Forget { job: id });
+            out.push(SchedulerAction::Forget { job: id });
         }
     }
 
@@ -310,7 +310,7 @@ impl Core {
         id: JobId,
         node: NodeId,
         over: bool,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let registration = self.nodes.get(&node).and_then(|node| node.registration.as_ref());
         let Some(incarnation) = registration.map(|registration| registration.incarnation) else {
@@ -318,7 +318,7 @@ impl Core {
         };
         self.strays.insert(node.clone(), (id, incarnation));
         let epoch = self.epoch_of(id);
-        out.push(Action::Release { node, incarnation, job: id, over, epoch });
+        out.push(SchedulerAction::Release { node, incarnation, job: id, over, epoch });
     }
 
     /// Epoch of a job; the first one for unknown jobs.
@@ -332,7 +332,7 @@ impl Core {
     }
 
     /// Orders a node that refused a job to end its other job, if it is no member there.
-    pub(super) fn release_from_other(&self, node: &NodeId, other: JobId, out: &mut Vec<Action>) {
+    pub(super) fn release_from_other(&self, node: &NodeId, other: JobId, out: &mut Vec<SchedulerAction>) {
         let Some(known) = self.nodes.get(node) else { return };
         let Some(incarnation) =
             known.registration.as_ref().map(|registration| registration.incarnation)
@@ -344,22 +344,22 @@ impl Core {
         }
         let over = !self.known().contains(&other);
         let (node, epoch) = (node.clone(), self.epoch_of(other));
-        out.push(Action::Release { node, incarnation, job: other, over, epoch });
+        out.push(SchedulerAction::Release { node, incarnation, job: other, over, epoch });
     }
 
     /// Restarts a returning job under a new epoch.
-    fn restart(&mut self, id: JobId, returning: ReturningJob, out: &mut Vec<Action>) {
+    fn restart(&mut self, id: JobId, returning: ReturningJob, out: &mut Vec<SchedulerAction>) {
         let (epoch, need, limit) = (returning.epoch, returning.need.clone(), returning.limit);
         let submit = returning.submit.clone();
         let holder = returning.view.as_ref().filter(|view| view.epoch == epoch);
         let former = holder.and_then(|view| Some((epoch, view.coordinator.clone()?)));
         self.release_returning(id, returning, false, out);
         let what = format!("{id} restarts: none of its nodes has registered again");
-        out.push(Action::Odd { what });
+        out.push(SchedulerAction::ProtocolViolation { what });
         let job = ManagedJob { limit, begun: true, former, ..ManagedJob::waiting(epoch, submit) };
         self.managing.jobs.insert(id, job);
         self.restarting.insert(id, need);
-        out.push(Action::NewEpoch { job: id, known: epoch });
+        out.push(SchedulerAction::NewEpoch { job: id, known: epoch });
     }
 
     /// Submits a restarting job once its new epoch is on disk.
@@ -368,7 +368,7 @@ impl Core {
         id: JobId,
         epoch: Epoch,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> bool {
         let Some(need) = self.restarting.remove(&id) else { return false };
         let Some(managed) = self.managing.jobs.remove(&id) else { return true };
@@ -383,27 +383,27 @@ impl Core {
         id: JobId,
         node: &NodeId,
         reason: &str,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> bool {
         let Some(need) = self.managing.need(id) else { return false };
         let Some(held) = self.jobs.get(&id) else { return false };
         let (epoch, issued_to) = (held.epoch, held.issued_to.clone());
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return false };
-        if managed.stage != Stage::Running || managed.losses + 1 >= LOSSES_MAX {
+        if managed.stage != JobStage::Running || managed.losses + 1 >= LOSSES_MAX {
             return false;
         }
         managed.losses += 1;
         (managed.again, managed.epoch) = (Some(need), epoch);
         managed.former = issued_to.map(|node| (epoch, node));
-        out.push(Action::Anew { job: id, client: managed.submit.client.clone() });
+        out.push(SchedulerAction::Restart { job: id, client: managed.submit.client.clone() });
         let what = format!("{id} restarts because it has lost all nodes, {node} last: {reason}");
-        out.push(Action::Odd { what });
+        out.push(SchedulerAction::ProtocolViolation { what });
         self.release_members(id, out);
         true
     }
 
     /// Restarts a job, if due, once its old state is cleared.
-    pub(super) fn restart_if_due(&mut self, id: JobId, out: &mut Vec<Action>) -> bool {
+    pub(super) fn restart_if_due(&mut self, id: JobId, out: &mut Vec<SchedulerAction>) -> bool {
         let managed = self.managing.jobs.get_mut(&id);
         let Some((need, managed)) = managed.and_then(|m| Some((m.again.take()?, m))) else {
             return false;
@@ -413,7 +413,7 @@ impl Core {
         let waits = ManagedJob::waiting(epoch, managed.submit.clone());
         *managed = ManagedJob { losses, limit, begun: true, former, ..waits };
         self.restarting.insert(id, need);
-        out.push(Action::NewEpoch { job: id, known: epoch });
+        out.push(SchedulerAction::NewEpoch { job: id, known: epoch });
         true
     }
 
@@ -424,7 +424,7 @@ impl Core {
         returning: ReturningJob,
         view: View,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let ReturningJob { epoch, submit, need, limit, begun, registered_nodes, messages, .. } =
             returning;
@@ -443,7 +443,7 @@ impl Core {
             // Others report it as a member.
             late.push(name.clone());
             if node.registration.is_none() {
-                node.registration = Some(Registered {
+                node.registration = Some(NodeRegistration {
                     cluster: member.cluster.clone(),
                     node: name.clone(),
                     incarnation: member.incarnation,
@@ -458,7 +458,7 @@ impl Core {
         }
         for node in &members {
             if let Some(node) = self.nodes.get_mut(node) {
-                node.state = State::Busy(id);
+                node.state = PoolNodeState::Busy(id);
             }
             self.managing.ledger.insert(node.clone(), (id, NodeUse::Computing));
         }
@@ -470,20 +470,20 @@ impl Core {
         }
         let mut managed =
             ManagedJob { limit, begun: true, ..ManagedJob::waiting(epoch, submit.clone()) };
-        managed.stage = Stage::Running;
+        managed.stage = JobStage::Running;
         self.managing.jobs.insert(id, managed);
-        let mut job = Job::assigning(view.epoch, *submit, view.clone(), members.clone());
+        let mut job = ActiveJob::assigning(view.epoch, *submit, view.clone(), members.clone());
         job.state = JobState::Running;
         job.unanswered.clear();
         (job.since, job.audit_at) = (Some(now), Some(now + AUDIT_EVERY));
         self.jobs.insert(id, job);
         self.poll(now, out);
         let sizes = Box::new(sizes);
-        let Begun { placed, at } = begun;
+        let StartRecord { placed, at } = begun;
         let need = Box::new(need);
         self.report(ManagerEvent::Resumed { job: id, need, placed, since: at, sizes }, now, out);
         if limit.is_some() {
-            self.report(ManagerEvent::Limit { job: id, most: limit }, now, out);
+            self.report(ManagerEvent::SizeLimited { job: id, most: limit }, now, out);
         }
         // A node that the earlier scheduler released may still work for the job.
         for node in registered_nodes.difference(&members) {
@@ -517,14 +517,14 @@ impl Core {
         }
         for node in gone {
             let (coordinator, reason) = (coordinator.clone(), reason.to_owned());
-            out.push(Action::MemberLost { job: id, coordinator, node, reason });
+            out.push(SchedulerAction::MemberLost { job: id, coordinator, node, reason });
         }
     }
 
     /// Whether a member may still work for the job: it has registered, or its process may. A node
     /// under its name that is reserved for another job is another process.
     fn may_be_alive(&self, id: &NodeId, registered_nodes: &BTreeSet<NodeId>) -> bool {
-        let comes = |node: &super::Node| node.state == State::Starting && node.reserved.is_none();
+        let comes = |node: &super::PoolNode| node.state == PoolNodeState::Starting && node.reserved.is_none();
         registered_nodes.contains(id) || self.nodes.get(id).is_some_and(comes)
     }
 
@@ -536,7 +536,7 @@ impl Core {
         incarnation: Incarnation,
         ok: bool,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> bool {
         if self.strays.get(node) != Some(&(id, incarnation)) {
             return false;

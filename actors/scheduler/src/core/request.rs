@@ -8,19 +8,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_metrics::{BenchmarkSpec, Measurement};
+use springtide_metrics::{BenchmarkSpec, SpeedMeasurement};
 use springtide_net::net::Contact;
 use tokio::time::Instant;
 
-use super::choose::{Case, choose};
-use super::event::Action;
-use super::pool::{State, member};
-use super::speeds::{Kind, Unit};
-use super::{Core, Job};
+use super::choose::{SelectionInput, choose};
+use super::event::SchedulerAction;
+use super::pool::{PoolNodeState, member};
+use super::speeds::{SpeedClass, Unit};
+use super::{SchedulerCore, ActiveJob};
 use crate::audit::subtract;
-use crate::policy::Request;
+use crate::policy::SchedulerRequest;
 use crate::scheduler::{
-    GrantedNode, JobState, Offers, RequestNodes, SpeedsMeasured, Stale, Subscribe, WithdrawNodes,
+    GrantedNode, JobState, Offers, RequestNodes, SpeedsMeasured, AuthorityError, Subscribe, WithdrawNodes,
 };
 
 /// Time limit of a request's wait for benchmarks.
@@ -32,7 +32,7 @@ const GRANT_RETRY_DELAY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct OpenRequest {
     pub(super) count: u32,
-    pub(super) request: Request,
+    pub(super) request: SchedulerRequest,
     pub(super) benchmark: Option<BenchmarkSpec>,
     pub(super) rtt_s: BTreeMap<ClusterId, f64>,
     pub(super) bandwidth: BTreeMap<ClusterId, f64>,
@@ -58,34 +58,34 @@ pub(super) struct Subscription {
     free: BTreeSet<NodeId>,
 }
 
-impl Core {
+impl SchedulerCore {
     /// Checks that a coordinator of this epoch has authority over this job.
-    pub fn check(&self, id: JobId, epoch: Epoch) -> Result<(), Stale> {
+    pub fn check(&self, id: JobId, epoch: Epoch) -> Result<(), AuthorityError> {
         match self.jobs.get(&id) {
-            Some(job) if job.state == JobState::Ending => Err(Stale::Over { job: id }),
+            Some(job) if job.state == JobState::Ending => Err(AuthorityError::Over { job: id }),
             Some(job) if epoch != job.epoch => {
-                Err(Stale::Epoch { job: id, asked: epoch, known: job.epoch })
+                Err(AuthorityError::Epoch { job: id, asked: epoch, known: job.epoch })
             }
             Some(_) => Ok(()),
             None if self.is_returning(id) => Ok(()),
-            None => Err(Stale::Over { job: id }),
+            None => Err(AuthorityError::Over { job: id }),
         }
     }
 
     /// Number of nodes that a job has requested, and that have not reached its coordinator.
     pub fn asked(&self, id: JobId) -> u32 {
-        self.jobs.get(&id).map_or(0, Job::asked)
+        self.jobs.get(&id).map_or(0, ActiveJob::asked)
     }
 
     /// Computes the nodes that a job could get at `now`.
-    pub fn offers(&self, id: JobId, epoch: Epoch, now: Instant) -> Result<Offers, Stale> {
+    pub fn offers(&self, id: JobId, epoch: Epoch, now: Instant) -> Result<Offers, AuthorityError> {
         self.check(id, epoch)?;
         let existing = self.nodes.values().filter(|node| node.works()).count();
         let existing = u32::try_from(existing).unwrap_or(u32::MAX);
         // A returning job gets no offers yet.
         let job = self.jobs.get(&id);
         let offers = job.map_or_else(BTreeMap::new, |job| self.offers_for(job, now));
-        Ok(Offers { offers, open: job.map_or(0, Job::asked), existing })
+        Ok(Offers { offers, open: job.map_or(0, ActiveJob::asked), existing })
     }
 
     /// Finds a free node of a cluster that would be offered to a job.
@@ -97,7 +97,7 @@ impl Core {
         id: JobId,
         epoch: Epoch,
         cluster: &ClusterId,
-    ) -> Result<Option<Contact>, Stale> {
+    ) -> Result<Option<Contact>, AuthorityError> {
         self.check(id, epoch)?;
         let Some(job) = self.jobs.get(&id) else { return Ok(None) };
         let found = self.free_for(job).find(|(_, registration)| registration.cluster == *cluster);
@@ -108,7 +108,7 @@ impl Core {
         }))
     }
 
-    pub(super) fn request(&mut self, request: RequestNodes, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn request(&mut self, request: RequestNodes, now: Instant, out: &mut Vec<SchedulerAction>) {
         let RequestNodes { job: id, epoch, request, benchmark, rtt_s, bandwidth } = request;
         if self.check(id, epoch).is_err() {
             return;
@@ -118,7 +118,7 @@ impl Core {
             if let Some(value) = value.filter(|value| !value.is_finite() || *value < 0.0) {
                 let what =
                     format!("{id} asks for a {what} of at least {value}: the condition is ignored");
-                out.push(Action::Odd { what });
+                out.push(SchedulerAction::ProtocolViolation { what });
             }
         }
         if let Some(spec) = &benchmark {
@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    pub(super) fn subscribe(&mut self, subscribe: Subscribe, out: &mut Vec<Action>) {
+    pub(super) fn subscribe(&mut self, subscribe: Subscribe, out: &mut Vec<SchedulerAction>) {
         let Subscribe { job: id, epoch, faster_than } = subscribe;
         if self.check(id, epoch).is_err() {
             return;
@@ -153,7 +153,7 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if faster_than.is_some_and(f64::is_nan) {
             let what = format!("{id} wants nodes faster than NaN: its subscription ends");
-            out.push(Action::Odd { what });
+            out.push(SchedulerAction::ProtocolViolation { what });
         }
         job.subscription = faster_than.filter(|speed| !speed.is_nan()).map(|faster_than| {
             // Nodes that were reported already are not reported again for a new bound.
@@ -166,7 +166,7 @@ impl Core {
         &mut self,
         report: SpeedsMeasured,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let SpeedsMeasured { job: id, epoch, spec, speeds } = report;
         if self.check(id, epoch).is_err() {
@@ -178,13 +178,13 @@ impl Core {
             job.unit = Some(unit);
         }
         for (node, speed) in speeds {
-            let held = self.nodes.get(&node).filter(|node| node.state == State::Busy(id));
+            let held = self.nodes.get(&node).filter(|node| node.state == PoolNodeState::Busy(id));
             let Some(registration) = held.and_then(|node| node.registration.as_ref()) else {
                 continue;
             };
             if let Err(speed) = self.speeds.at_work(unit, registration, speed, now) {
                 let what = format!("{id} measured a speed of {speed} of node {node}: not used");
-                out.push(Action::Odd { what });
+                out.push(SchedulerAction::ProtocolViolation { what });
             }
         }
     }
@@ -193,12 +193,12 @@ impl Core {
         &mut self,
         id: &NodeId,
         incarnation: Incarnation,
-        answer: Result<Measurement, String>,
+        answer: Result<SpeedMeasurement, String>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(node) = self.nodes.get_mut(id) else { return };
-        let State::Measuring(unit) = node.state else { return };
+        let PoolNodeState::Measuring(unit) = node.state else { return };
         let Some(registration) = node
             .registration
             .as_ref()
@@ -206,24 +206,24 @@ impl Core {
         else {
             return; // the answer of an earlier incarnation
         };
-        (node.state, node.since) = (State::Idle, Some(now));
+        (node.state, node.since) = (PoolNodeState::Idle, Some(now));
         match answer {
-            Ok(Measurement { speed, .. }) => {
+            Ok(SpeedMeasurement { speed, .. }) => {
                 if let Err(speed) = self.speeds.benchmarked(unit, registration, speed, now) {
                     let what = format!("node {id} measured a speed of {speed}: not used");
-                    out.push(Action::Odd { what });
+                    out.push(SchedulerAction::ProtocolViolation { what });
                 }
             }
             Err(reason) => {
                 self.speeds.failed(unit, registration, now);
                 let what = format!("node {id} could not be measured: {reason}");
-                out.push(Action::Odd { what });
+                out.push(SchedulerAction::ProtocolViolation { what });
             }
         }
     }
 
     /// Serves the requests of running jobs, by job number.
-    pub(super) fn serve_requests(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn serve_requests(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         let over = |at: &mut Option<Instant>| *at = at.filter(|at| *at > now);
         let mut asking = Vec::new();
         for (&id, job) in &mut self.jobs {
@@ -241,7 +241,7 @@ impl Core {
     }
 
     /// Serves a job. Returns whether the next job may be served.
-    fn serve_request(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) -> bool {
+    fn serve_request(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) -> bool {
         let Some(job) = self.jobs.get(&id) else { return true };
         let Some(coordinator) = job.view.coordinator.clone() else { return true };
         if job.open.not_before.is_some() {
@@ -250,7 +250,7 @@ impl Core {
         let has = u32::try_from(job.members.len()).unwrap_or(u32::MAX);
         let count =
             job.open.count.min(job.max_nodes.map_or(u32::MAX, |max| max.saturating_sub(has)));
-        let mut case = Case {
+        let mut case = SelectionInput {
             count,
             request: job.open.request.clone(),
             rtt_s: job.open.rtt_s.clone(),
@@ -284,13 +284,13 @@ impl Core {
         job.open.why = "no node is free".to_owned();
         let (open, why, case) = (job.open.count, choice.why, Box::new(case));
         let grant = self.add_members(id, &nodes);
-        out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
+        out.push(SchedulerAction::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
         self.poll_for_reservations(now, out);
         true
     }
 
     /// Removes nodes that reservations need, so that jobs without a time limit do not get them.
-    fn exclude_reserved(&self, free: &mut BTreeMap<NodeId, super::Candidate>) {
+    fn exclude_reserved(&self, free: &mut BTreeMap<NodeId, super::FreeNode>) {
         let mut left: BTreeMap<ClusterId, u32> = BTreeMap::new();
         free.retain(|_, candidate| {
             let cluster = &candidate.cluster;
@@ -308,7 +308,7 @@ impl Core {
         let Some(job) = self.jobs.get_mut(&id) else { return grant };
         for GrantedNode { node, .. } in nodes {
             if let Some(known) = self.nodes.get_mut(node) {
-                (known.state, known.reserved) = (State::Busy(id), None);
+                (known.state, known.reserved) = (PoolNodeState::Busy(id), None);
             }
             job.members.insert(node.clone());
             job.granted.insert(node.clone());
@@ -322,19 +322,19 @@ impl Core {
     /// Returns whether the request must wait for them, which it does only for a limited time. Nodes
     /// under measurement are not granted. No benchmark runs where it cannot affect the selection:
     /// all fitting nodes are of one kind, or all are granted, and none is in doubt.
-    fn measure(&mut self, id: JobId, case: &Case, now: Instant, out: &mut Vec<Action>) -> bool {
+    fn measure(&mut self, id: JobId, case: &SelectionInput, now: Instant, out: &mut Vec<SchedulerAction>) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else { return false };
         let (Some(unit), Some(spec)) = (job.unit, job.open.benchmark.clone()) else { return false };
         let within = job.open.measure_until.is_some();
-        let under_way = |nodes: &BTreeMap<NodeId, super::Node>| -> BTreeSet<Kind> {
-            let here = nodes.values().filter(|node| node.state == State::Measuring(unit));
-            here.filter_map(|node| node.registration.as_ref()).map(Kind::of).collect()
+        let under_way = |nodes: &BTreeMap<NodeId, super::PoolNode>| -> BTreeSet<SpeedClass> {
+            let here = nodes.values().filter(|node| node.state == PoolNodeState::Measuring(unit));
+            here.filter_map(|node| node.registration.as_ref()).map(SpeedClass::of).collect()
         };
-        let fit = choose(&Case { count: u32::MAX, ..case.clone() }).nodes;
+        let fit = choose(&SelectionInput { count: u32::MAX, ..case.clone() }).nodes;
         let registrations =
             fit.iter().filter_map(|node| self.nodes.get(node)?.registration.as_ref());
         let mut settled = under_way(&self.nodes);
-        let kinds: BTreeSet<Kind> = registrations.clone().map(Kind::of).collect();
+        let kinds: BTreeSet<SpeedClass> = registrations.clone().map(SpeedClass::of).collect();
         let any_will_do = case.request.min_speed.is_none() && !self.speeds.any_slow(&fit);
         if any_will_do && (kinds.len() == 1 || fit.len() <= case.count as usize) {
             settled.extend(kinds);
@@ -346,8 +346,8 @@ impl Core {
             else {
                 continue;
             };
-            known.state = State::Measuring(unit);
-            out.push(Action::Measure { node, incarnation, spec: Box::new(spec.clone()) });
+            known.state = PoolNodeState::Measuring(unit);
+            out.push(SchedulerAction::Measure { node, incarnation, spec: Box::new(spec.clone()) });
         }
         let waits = within && !under_way(&self.nodes).is_empty();
         if waits {
@@ -362,7 +362,7 @@ impl Core {
         grant: u64,
         ok: bool,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(nodes) = job.grants.remove(&grant) else { return };
@@ -391,7 +391,7 @@ impl Core {
     }
 
     /// Notifies subscribers of faster nodes that were not free at the last check.
-    pub(super) fn notify_subscribers(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn notify_subscribers(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         let mut seen = Vec::new();
         for (&id, job) in &self.jobs {
             let Some(subscription) = &job.subscription else { continue };
@@ -404,7 +404,7 @@ impl Core {
                 (!better.is_subset(&subscription.free), &job.view.coordinator)
             {
                 let (coordinator, offers) = (coordinator.clone(), self.offers_for(job, now));
-                out.push(Action::BetterFree { job: id, coordinator, offers });
+                out.push(SchedulerAction::BetterFree { job: id, coordinator, offers });
             }
             seen.push((id, better));
         }

@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use springtide_base::id::ClusterId;
 use tokio::time::Instant;
 
-use super::Core;
-use super::event::Action;
+use super::SchedulerCore;
+use super::event::SchedulerAction;
 use crate::manager::{Manager, SiteOffer};
 use crate::policy::provisioning::Time;
-use crate::reservation::{Ask, LedgerChange, Refusal, Reservation, ReservationId};
+use crate::reservation::{ReservationRequest, LedgerChange, ReservationRefusal, Reservation, ReservationId};
 
 /// Result of a step of an agreement: the answer, changes for the disk before it, and actions.
-pub type Agreed = (Result<Reservation, Refusal>, Vec<LedgerChange>, Vec<Action>);
+pub type AgreementStep = (Result<Reservation, ReservationRefusal>, Vec<LedgerChange>, Vec<SchedulerAction>);
 
-impl Core {
+impl SchedulerCore {
     /// Computes the offers of all sites now.
-    pub fn slots(&mut self, now: Instant) -> (Vec<SiteOffer>, Vec<Action>) {
+    pub fn slots(&mut self, now: Instant) -> (Vec<SiteOffer>, Vec<SchedulerAction>) {
         let mut out = Vec::new();
         self.poll(now, &mut out);
         (self.managing.manager.offers(), out)
@@ -32,26 +32,26 @@ impl Core {
     }
 
     /// Prepares a reservation, which is not on disk.
-    pub fn prepare(&mut self, ask: &Ask, now: Instant) -> Agreed {
+    pub fn prepare(&mut self, ask: &ReservationRequest, now: Instant) -> AgreementStep {
         self.agree(now, |manager, _| manager.prepare(ask))
     }
 
     /// Commits a reservation. The changes must be on disk before the answer is sent.
-    pub fn commit(&mut self, id: ReservationId, token: u64, now: Instant) -> Agreed {
+    pub fn commit(&mut self, id: ReservationId, token: u64, now: Instant) -> AgreementStep {
         self.agree(now, |manager, notes| manager.commit(id, token, notes))
     }
 
     /// Confirms a reservation, or renews its lease. The changes must be on disk before the answer
     /// is sent.
-    pub fn confirm(&mut self, id: ReservationId, token: u64, now: Instant) -> Agreed {
+    pub fn confirm(&mut self, id: ReservationId, token: u64, now: Instant) -> AgreementStep {
         self.agree(now, |manager, notes| manager.confirm(id, token, notes))
     }
 
     fn agree(
         &mut self,
         now: Instant,
-        step: impl FnOnce(&mut Manager, &mut Vec<LedgerChange>) -> Result<Reservation, Refusal>,
-    ) -> Agreed {
+        step: impl FnOnce(&mut Manager, &mut Vec<LedgerChange>) -> Result<Reservation, ReservationRefusal>,
+    ) -> AgreementStep {
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         self.poll(now, &mut out);
         let answer = step(&mut self.managing.manager, &mut notes);
@@ -65,7 +65,7 @@ impl Core {
         id: ReservationId,
         token: Option<u64>,
         now: Instant,
-    ) -> (Result<Reservation, Refusal>, Vec<Action>) {
+    ) -> (Result<Reservation, ReservationRefusal>, Vec<SchedulerAction>) {
         let (mut out, mut orders) = (Vec::new(), Vec::new());
         self.poll(now, &mut out);
         let answer = self.managing.manager.release(id, token, &mut orders);
@@ -100,12 +100,12 @@ impl Core {
             free += u32::from(there && !managed && node.is_free());
             others += u32::from(there && !managed && !node.is_free());
         }
-        let taken = others + manager.floors(cluster) + manager.reserved_ever(cluster);
-        free.saturating_sub(manager.withheld(cluster)).min(works.saturating_sub(taken))
+        let taken = others + manager.unreleasable_processors(cluster) + manager.reserved_ever(cluster);
+        free.saturating_sub(manager.withheld_processors(cluster)).min(works.saturating_sub(taken))
     }
 
     /// Updates the manager's tables after nodes were granted to a job outside of the manager.
-    pub(super) fn poll_for_reservations(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn poll_for_reservations(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         if self.managing.manager.has_reservations() {
             self.poll(now, out);
         }

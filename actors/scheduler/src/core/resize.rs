@@ -7,28 +7,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use springtide_base::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::choose::{Candidate, Case, choose, refuse, refuse_cluster};
-use super::event::Action;
+use super::choose::{FreeNode, SelectionInput, choose, refuse, refuse_cluster};
+use super::event::SchedulerAction;
 use super::managed::{GrantRecord, NodeUse};
-use super::pool::{State, member};
+use super::pool::{PoolNodeState, member};
 use super::request::OpenRequest;
-use super::{Core, Job};
+use super::{SchedulerCore, ActiveJob};
 use crate::audit::subtract;
-use crate::manager::Event as ManagerEvent;
+use crate::manager::ManagerEvent as ManagerEvent;
 use crate::scheduler::{GrantedNode, JobEfficiency};
 
 /// Selects the best nodes for a job, by the criteria of its last request.
-fn fit(job: &Job, free: BTreeMap<NodeId, Candidate>, count: u32) -> Vec<NodeId> {
+fn fit(job: &ActiveJob, free: BTreeMap<NodeId, FreeNode>, count: u32) -> Vec<NodeId> {
     let OpenRequest { request, rtt_s, bandwidth, .. } = &job.open;
     let (request, rtt_s, bandwidth) = (request.clone(), rtt_s.clone(), bandwidth.clone());
-    choose(&Case { count, request, rtt_s, bandwidth, free }).nodes
+    choose(&SelectionInput { count, request, rtt_s, bandwidth, free }).nodes
 }
 
-impl Core {
+impl SchedulerCore {
     /// The best free nodes of a cluster for a running job.
     pub(super) fn pick(
         &self,
-        job: &Job,
+        job: &ActiveJob,
         cluster: &ClusterId,
         count: u32,
         now: Instant,
@@ -40,7 +40,7 @@ impl Core {
 
     /// Clusters whose nodes the job's criteria exclude, as far as known. With nodes on demand, only
     /// present nodes are known.
-    pub(super) fn unfit_for(&self, job: &Job, now: Instant) -> BTreeSet<ClusterId> {
+    pub(super) fn unfit_for(&self, job: &ActiveJob, now: Instant) -> BTreeSet<ClusterId> {
         let OpenRequest { request, bandwidth, .. } = &job.open;
         let refused = |cluster: &&ClusterId| refuse_cluster(request, bandwidth, cluster).is_some();
         let mut unfit: BTreeSet<ClusterId> = self.sites.keys().filter(refused).cloned().collect();
@@ -48,7 +48,7 @@ impl Core {
             let free = self.candidates_for(job.unit, job.fingerprint, now);
             let (excluded, fits): (Vec<_>, Vec<_>) =
                 free.iter().partition(|(id, node)| refuse(request, bandwidth, id, node).is_some());
-            let of = |nodes: Vec<(_, &Candidate)>| -> BTreeSet<ClusterId> {
+            let of = |nodes: Vec<(_, &FreeNode)>| -> BTreeSet<ClusterId> {
                 nodes.into_iter().map(|(_, node)| node.cluster.clone()).collect()
             };
             unfit.extend(&of(excluded) - &of(fits));
@@ -64,7 +64,7 @@ impl Core {
         cluster: ClusterId,
         count: u32,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> Option<ManagerEvent> {
         let nothing = Some(ManagerEvent::Grown { job: id, change, count: 0 });
         let Some(coordinator) = self.coordinator_of(id) else { return nothing };
@@ -104,15 +104,15 @@ impl Core {
             managed.grants.insert(grant, GrantRecord { change, ordered, open });
         }
         let why = format!("the malleability manager grants it {} of {cluster}", nodes.len());
-        let (open, case) = (job.open.count, Box::new(Case { count, ..Case::default() }));
-        out.push(Action::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
+        let (open, case) = (job.open.count, Box::new(SelectionInput { count, ..SelectionInput::default() }));
+        out.push(SchedulerAction::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
         None
     }
 
     /// Nodes held for a change, without those that turned out not to meet the job's criteria.
     fn held_nodes(
         &self,
-        (id, job): (JobId, &Job),
+        (id, job): (JobId, &ActiveJob),
         change: u64,
         cluster: &ClusterId,
         now: Instant,
@@ -120,7 +120,7 @@ impl Core {
         let of_change = |(node, (of, used)): (&NodeId, &(JobId, NodeUse))| {
             let known = self.nodes.get(node).filter(|known| known.cluster == *cluster)?;
             let registration =
-                known.registration.as_ref().filter(|_| known.state == State::Idle)?;
+                known.registration.as_ref().filter(|_| known.state == PoolNodeState::Idle)?;
             let held = *of == id && *used == NodeUse::Held(change);
             held.then(|| (node.clone(), self.candidate_of(job.unit, registration, now)))
         };
@@ -134,7 +134,7 @@ impl Core {
         id: JobId,
         grant: u64,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(managed) = self.managing.jobs.get_mut(&id) else { return };
         let Some(GrantRecord { change, .. }) = managed.grants.remove(&grant) else { return };
@@ -161,7 +161,7 @@ impl Core {
         cluster: &ClusterId,
         count: u32,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> Option<ManagerEvent> {
         let of_change = |(node, (job, used)): (&NodeId, &(JobId, NodeUse))| {
             let here = self.nodes.get(node).is_some_and(|known| known.cluster == *cluster);
@@ -199,7 +199,7 @@ impl Core {
         count: u32,
         reason: &str,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> Option<ManagerEvent> {
         let job = self.jobs.get(&id)?;
         let coordinator = job.view.coordinator.as_ref();
@@ -217,7 +217,7 @@ impl Core {
         let left = count - taken.len() as u32;
         if !taken.is_empty() {
             let cluster = cluster.clone();
-            out.push(Action::Replace { cluster, nodes: taken, program: None, reason });
+            out.push(SchedulerAction::Replace { cluster, nodes: taken, program: None, reason });
         }
         (left > 0).then_some(ManagerEvent::NotForced { job: id, cluster, count: left })
     }
@@ -229,7 +229,7 @@ impl Core {
         change: u64,
         count: Option<u32>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         if self.managing.has(id) {
             self.report(ManagerEvent::Answer { job: id, change, count }, now, out);
@@ -241,11 +241,11 @@ impl Core {
         &mut self,
         report: JobEfficiency,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let JobEfficiency { job, epoch, efficiency, processors } = report;
         if self.managing.has(job) && self.check(job, epoch).is_ok() {
-            self.report(ManagerEvent::Efficiency { job, efficiency, processors }, now, out);
+            self.report(ManagerEvent::EfficiencyMeasured { job, efficiency, processors }, now, out);
         }
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use springtide_base::id::NodeId;
 use tokio::time::Instant;
 
-use super::Core;
-use super::event::Action;
-use super::pool::State;
-use crate::manager::Event as ManagerEvent;
-use crate::scheduler::SiteUp;
+use super::SchedulerCore;
+use super::event::SchedulerAction;
+use super::pool::PoolNodeState;
+use crate::manager::ManagerEvent as ManagerEvent;
+use crate::scheduler::SiteRegistration;
 
 /// Interval after which the nodes of a silent site are checked, once and again.
 const SITE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -21,14 +21,14 @@ const SITE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit for a node that joined by itself to connect again after its link went down.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-impl Core {
+impl SchedulerCore {
     /// Processes a change of the link to a node that joins by itself.
     pub(super) fn joined_link(&mut self, node: &NodeId, down: Option<String>, now: Instant) {
         let Some(node) = self.nodes.get_mut(node).filter(|node| node.joins) else { return };
         match down {
             None if node.lost_at.take().is_some() => node.reason = None,
             None => {}
-            Some(_) if node.state == State::Off => {}
+            Some(_) if node.state == PoolNodeState::Off => {}
             Some(why) => {
                 node.lost_at = Some(now + RECONNECT_TIMEOUT);
                 node.reason = Some(format!("its link is down: {why}"));
@@ -41,8 +41,8 @@ impl Core {
     }
 
     /// Removes nodes that joined by themselves and have not connected again in time.
-    pub(super) fn check_joined(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let late = |node: &super::Node| node.lost_at.is_some_and(|until| until <= now);
+    pub(super) fn check_joined(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
+        let late = |node: &super::PoolNode| node.lost_at.is_some_and(|until| until <= now);
         let gone = self.nodes.iter().filter(|(_, node)| late(node));
         let gone: Vec<(NodeId, String)> =
             gone.map(|(id, node)| (id.clone(), node.reason.clone().unwrap_or_default())).collect();
@@ -64,7 +64,7 @@ impl Core {
 
     /// Checks the nodes of silent sites. Free nodes are not granted any longer. Nodes at work count
     /// as lost if they are silent as well.
-    pub(super) fn check_sites(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn check_sites(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         let (mut lost, mut silent) = (Vec::new(), Vec::new());
         for (cluster, site) in &mut self.sites {
             if site.look_at.is_none_or(|at| at > now) {
@@ -79,8 +79,8 @@ impl Core {
             }
             for id in &site.nodes {
                 let gone = self.nodes.get(id).is_some_and(|node| match node.state {
-                    State::Idle | State::Measuring(_) => true,
-                    State::Busy(_) => self.unreachable.contains(id),
+                    PoolNodeState::Idle | PoolNodeState::Measuring(_) => true,
+                    PoolNodeState::Busy(_) => self.unreachable.contains(id),
                     _ => false,
                 });
                 if gone {
@@ -98,12 +98,12 @@ impl Core {
 
     /// Processes the return of a site. For nodes that always exist, it lists those that run: all
     /// others ended with the site's earlier process.
-    pub(super) fn site_back(&mut self, site: &SiteUp, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn site_back(&mut self, site: &SiteRegistration, now: Instant, out: &mut Vec<SchedulerAction>) {
         if site.at.is_none() || site.keep_ms.is_some() {
             return;
         }
         for id in site.nodes.iter().filter(|id| !site.stubs.contains(*id)) {
-            let works = |state| matches!(state, State::Idle | State::Measuring(_) | State::Busy(_));
+            let works = |state| matches!(state, PoolNodeState::Idle | PoolNodeState::Measuring(_) | PoolNodeState::Busy(_));
             if self.nodes.get(id).is_some_and(|node| works(node.state)) {
                 self.node_lost(id, "its site was restarted", true, now, out);
             }

@@ -15,7 +15,7 @@ use springtide_metrics::SpecId;
 use tokio::time::Instant;
 
 use super::choose::is_rate;
-use crate::scheduler::Registered;
+use crate::scheduler::NodeRegistration;
 
 /// Time after which a node's own speed expires.
 pub(super) const OWN_SPEED_TTL: Duration = Duration::from_secs(60);
@@ -42,21 +42,21 @@ impl Unit {
 
 /// Nodes that are equally fast, unless other programs run on them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum SpeedClass {
     /// Nodes with these processors and this number of compute threads.
     Known { model: String, processors: u32, threads: u32 },
     /// A node without information forms a kind of its own.
     Alone(NodeId),
 }
 
-impl Kind {
-    pub(super) fn of(registration: &Registered) -> Self {
+impl SpeedClass {
+    pub(super) fn of(registration: &NodeRegistration) -> Self {
         let hardware = &registration.hardware;
         if hardware.model.is_empty() {
-            return Kind::Alone(registration.node.clone());
+            return SpeedClass::Alone(registration.node.clone());
         }
         let (model, processors) = (hardware.model.clone(), hardware.threads);
-        Kind::Known { model, processors, threads: registration.threads }
+        SpeedClass::Known { model, processors, threads: registration.threads }
     }
 }
 
@@ -90,10 +90,10 @@ impl KindSpeed {
 #[derive(Debug, Default)]
 struct UnitSpeeds {
     used: u64,
-    kinds: BTreeMap<Kind, KindSpeed>,
+    kinds: BTreeMap<SpeedClass, KindSpeed>,
     nodes: BTreeMap<NodeId, (f64, Instant)>,
     /// Failed benchmarks, with the kinds of their nodes.
-    failed: BTreeMap<NodeId, (Kind, Instant)>,
+    failed: BTreeMap<NodeId, (SpeedClass, Instant)>,
 }
 
 fn is_lately(failed: Instant, now: Instant) -> bool {
@@ -107,7 +107,7 @@ impl UnitSpeeds {
     }
 
     /// The kinds of all such nodes.
-    fn failed_kinds(&self, now: Instant) -> BTreeSet<&Kind> {
+    fn failed_kinds(&self, now: Instant) -> BTreeSet<&SpeedClass> {
         let failed = self.failed.values().filter(|(_, at)| is_lately(*at, now));
         failed.map(|(kind, _)| kind).collect()
     }
@@ -139,7 +139,7 @@ impl Speeds {
     pub(super) fn benchmarked(
         &mut self,
         unit: Unit,
-        registration: &Registered,
+        registration: &NodeRegistration,
         speed: f64,
         now: Instant,
     ) -> Result<(), f64> {
@@ -151,7 +151,7 @@ impl Speeds {
         known.nodes.insert(registration.node.clone(), (speed, now));
         let at_work = VecDeque::new();
         let new = KindSpeed { speed, benchmarked: true, at_work };
-        let kind = known.kinds.entry(Kind::of(registration)).or_insert(new);
+        let kind = known.kinds.entry(SpeedClass::of(registration)).or_insert(new);
         // The best result shows the hardware's speed. A result far below the speeds at work does
         // not: other programs run there.
         if kind.benchmarked || speed < kind.speed * DOUBTFUL {
@@ -166,7 +166,7 @@ impl Speeds {
     }
 
     /// Records whether a node with this speed is slowed by other programs.
-    fn compare(&mut self, unit: Unit, registration: &Registered, speed: f64) {
+    fn compare(&mut self, unit: Unit, registration: &NodeRegistration, speed: f64) {
         let kind = self.of_kind(Some(unit), registration);
         if kind.is_some_and(|kind| speed < kind * DOUBTFUL) {
             self.slow.insert(registration.node.clone());
@@ -177,19 +177,19 @@ impl Speeds {
 
     /// Records a failed benchmark. If the node is too slow to finish in time, it is no faster than
     /// at its last measurement, which remains valid.
-    pub(super) fn failed(&mut self, unit: Unit, registration: &Registered, now: Instant) {
+    pub(super) fn failed(&mut self, unit: Unit, registration: &NodeRegistration, now: Instant) {
         let known = self.of(unit);
         if let Some((_, at)) = known.nodes.get_mut(&registration.node) {
             *at = now;
         }
-        known.failed.insert(registration.node.clone(), (Kind::of(registration), now));
+        known.failed.insert(registration.node.clone(), (SpeedClass::of(registration), now));
     }
 
     /// Records a node's speed at work. An invalid speed is returned as the error.
     pub(super) fn at_work(
         &mut self,
         unit: Unit,
-        registration: &Registered,
+        registration: &NodeRegistration,
         speed: f64,
         now: Instant,
     ) -> Result<(), f64> {
@@ -200,7 +200,7 @@ impl Speeds {
         known.nodes.insert(registration.node.clone(), (speed, now));
         let at_work = VecDeque::new();
         let new = KindSpeed { speed, benchmarked: false, at_work };
-        known.kinds.entry(Kind::of(registration)).or_insert(new).add_at_work(speed);
+        known.kinds.entry(SpeedClass::of(registration)).or_insert(new).add_at_work(speed);
         self.compare(unit, registration, speed);
         Ok(())
     }
@@ -212,15 +212,15 @@ impl Speeds {
     }
 
     /// The speed of the node's kind.
-    pub(super) fn of_kind(&self, unit: Option<Unit>, registration: &Registered) -> Option<f64> {
-        Some(self.units.get(&unit?)?.kinds.get(&Kind::of(registration))?.speed)
+    pub(super) fn of_kind(&self, unit: Option<Unit>, registration: &NodeRegistration) -> Option<f64> {
+        Some(self.units.get(&unit?)?.kinds.get(&SpeedClass::of(registration))?.speed)
     }
 
     /// The node's own speed, or that of its kind. After a failed benchmark, the speed is unknown.
     pub(super) fn best(
         &self,
         unit: Option<Unit>,
-        registration: &Registered,
+        registration: &NodeRegistration,
         now: Instant,
     ) -> Option<f64> {
         let known = self.units.get(&unit?)?;
@@ -239,8 +239,8 @@ impl Speeds {
     pub(super) fn to_measure<'a>(
         &self,
         unit: Unit,
-        free: impl Iterator<Item = &'a Registered>,
-        mut settled: BTreeSet<Kind>,
+        free: impl Iterator<Item = &'a NodeRegistration>,
+        mut settled: BTreeSet<SpeedClass>,
         now: Instant,
     ) -> Vec<NodeId> {
         let none = UnitSpeeds::default();
@@ -248,7 +248,7 @@ impl Speeds {
         let failed = known.failed_kinds(now);
         let mut chosen = Vec::new();
         for registration in free {
-            let kind = Kind::of(registration);
+            let kind = SpeedClass::of(registration);
             let is_known = known.kinds.contains_key(&kind);
             if known.failed_lately(&registration.node, now) || (!is_known && failed.contains(&kind))
             {

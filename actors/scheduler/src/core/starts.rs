@@ -13,12 +13,12 @@ use springtide_base::id::{Epoch, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
-use super::event::Action;
+use super::event::SchedulerAction;
 use super::queue::QueuedJob;
-use super::{Core, Job};
+use super::{SchedulerCore, ActiveJob};
 use crate::job::{AssignError, JobError};
-use crate::poison::{Poison, Verdict};
-use crate::scheduler::{Granted, JobState, Submit, SubmitError};
+use crate::poison::{PoisonDetector, PoisonVerdict};
+use crate::scheduler::{JobGrant, JobState, Submit, SubmitError};
 
 /// Number of failed attempts after which a job is refused. Its start may kill its nodes.
 const ATTEMPTS_MAX: u32 = 8;
@@ -33,7 +33,7 @@ pub(super) struct Attempts {
     /// Epoch of the last attempt, and the node that it was issued to.
     pub(super) former: Option<(Epoch, NodeId)>,
     /// Deaths of nodes that held the root.
-    poison: Option<Poison>,
+    poison: Option<PoisonDetector>,
 }
 
 /// The part of a job's state that only its start needs.
@@ -56,12 +56,12 @@ impl Start {
     }
 
     /// Deaths from earlier attempts that count against the job's root.
-    pub(super) fn take_poison(&mut self) -> Option<Poison> {
+    pub(super) fn take_poison(&mut self) -> Option<PoisonDetector> {
         self.attempts.poison.take()
     }
 }
 
-impl Core {
+impl SchedulerCore {
     /// Processes a worker's answer to an assignment, or its absence.
     pub(super) fn assigned(
         &mut self,
@@ -69,7 +69,7 @@ impl Core {
         node: &NodeId,
         answer: Result<(), AssignError>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         if let Err(AssignError::Busy { job: other, .. }) = &answer {
             self.release_from_other(node, *other, out);
@@ -81,7 +81,7 @@ impl Core {
         match answer {
             Ok(()) => self.start_if_answered(id, now, out),
             Err(error) if error.is_lasting() => {
-                out.push(Action::Refuse { job: id, error: SubmitError::Refused(error) });
+                out.push(SchedulerAction::Refuse { job: id, error: SubmitError::Refused(error) });
                 self.release_members(id, out);
             }
             Err(error) => {
@@ -99,7 +99,7 @@ impl Core {
         node: &NodeId,
         error: AssignError,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let coordinates = job.view.coordinator.as_ref() == Some(node);
@@ -115,7 +115,7 @@ impl Core {
         }
         if self.managing.has(id) {
             if !self.retry_claim(id, &error, out) {
-                out.push(Action::Refuse { job: id, error: SubmitError::Refused(error) });
+                out.push(SchedulerAction::Refuse { job: id, error: SubmitError::Refused(error) });
             }
             return self.release_members(id, out);
         }
@@ -123,15 +123,15 @@ impl Core {
     }
 
     /// Starts a job once all remaining members have accepted it.
-    pub(super) fn start_if_answered(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
-        let assigning = |job: &Job| job.state == JobState::Assigning && job.unanswered.is_empty();
+    pub(super) fn start_if_answered(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
+        let assigning = |job: &ActiveJob| job.state == JobState::Assigning && job.unanswered.is_empty();
         if self.jobs.get(&id).is_some_and(assigning) {
             self.start_running(id, now, out);
         }
     }
 
     /// Makes a job run: answers its submission, and notifies its coordinator of lost members.
-    pub(super) fn start_running(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn start_running(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(coordinator) = job.view.coordinator.clone() else { return };
         job.unanswered.clear();
@@ -151,11 +151,11 @@ impl Core {
         // Missing nodes are granted when they arrive, as if the coordinator had requested them.
         job.open.count = u32::try_from(missing).unwrap_or(u32::MAX);
         if let Some(granted) = grant(id, job) {
-            out.push(Action::Grant(granted));
+            out.push(SchedulerAction::Grant(granted));
         }
         for (node, reason) in lost {
             let coordinator = coordinator.clone();
-            out.push(Action::MemberLost { job: id, coordinator, node, reason });
+            out.push(SchedulerAction::MemberLost { job: id, coordinator, node, reason });
         }
     }
 
@@ -166,18 +166,18 @@ impl Core {
         node: &NodeId,
         error: AssignError,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let poisoned = match job.poison.verdict(now) {
-            Verdict::Poisoned(poisoned) => Some(JobError::from(poisoned).to_string()),
-            Verdict::Clean | Verdict::Wait(_) => None,
+            PoisonVerdict::Poisoned(poisoned) => Some(JobError::from(poisoned).to_string()),
+            PoisonVerdict::Clean | PoisonVerdict::Wait(_) => None,
         };
         let failed = job.start.as_ref().map_or(ATTEMPTS_MAX, |start| start.attempts.failed + 1);
         if poisoned.is_some() || failed >= ATTEMPTS_MAX {
             let last = error.to_string();
             let reason = poisoned.unwrap_or(format!("its start failed {failed} times: {last}"));
-            out.push(Action::Refuse { job: id, error: SubmitError::NotPlaced { reason } });
+            out.push(SchedulerAction::Refuse { job: id, error: SubmitError::NotPlaced { reason } });
             return self.release_members(id, out);
         }
         let Some(mut job) = self.jobs.remove(&id) else { return };
@@ -187,7 +187,7 @@ impl Core {
             attempts.coordinators.insert(node.clone());
         }
         attempts.poison = Some(job.poison);
-        out.push(Action::Odd { what: format!("{id} is assigned again: {error}") });
+        out.push(SchedulerAction::ProtocolViolation { what: format!("{id} is assigned again: {error}") });
         let mut waiting = QueuedJob::new(id, job.epoch, submit);
         (waiting.attempts, waiting.awaits_epoch) = (attempts, true);
         waiting.waits_for = format!("another start: {error}");
@@ -199,7 +199,7 @@ impl Core {
         for member in job.members {
             self.release_stray(id, member, false, out);
         }
-        out.push(Action::NewEpoch { job: id, known: job.epoch });
+        out.push(SchedulerAction::NewEpoch { job: id, known: job.epoch });
     }
 
     /// Explains why the first job of a client that does not run yet waits.
@@ -211,7 +211,7 @@ impl Core {
                 reason => reason.to_owned(),
             });
         }
-        let starts = |job: &&Job| job.client.node == *client && job.state == JobState::Assigning;
+        let starts = |job: &&ActiveJob| job.client.node == *client && job.state == JobState::Assigning;
         if let Some(job) = self.jobs.values().find(starts) {
             let (left, all) = (job.unanswered.len(), job.members.len());
             let some: Vec<&str> = job.unanswered.iter().take(3).map(NodeId::as_str).collect();
@@ -239,10 +239,10 @@ impl Core {
     }
 }
 
-pub(super) fn grant(id: JobId, job: &Job) -> Option<Granted> {
+pub(super) fn grant(id: JobId, job: &ActiveJob) -> Option<JobGrant> {
     let node = job.view.coordinator.clone()?;
     let member = job.view.members.get(&node)?;
     let (cluster, address) = (member.cluster.clone(), member.address.clone());
     let coordinator = springtide_net::net::Contact { node, cluster, address };
-    Some(Granted { job: id, epoch: job.epoch, coordinator, view: job.view.clone() })
+    Some(JobGrant { job: id, epoch: job.epoch, coordinator, view: job.view.clone() })
 }

@@ -11,12 +11,12 @@ use std::time::Duration;
 use springtide_base::id::{ClusterId, JobId, NodeId};
 use tokio::time::Instant;
 
-use super::Core;
-use super::event::Action;
+use super::SchedulerCore;
+use super::event::SchedulerAction;
 use super::managed::{KnownCapacity, NodeUse};
-use super::pool::State;
-use crate::manager::Event as ManagerEvent;
-use crate::scheduler::{SiteUp, StubGone};
+use super::pool::PoolNodeState;
+use crate::manager::ManagerEvent as ManagerEvent;
+use crate::scheduler::{SiteRegistration, StubLoss};
 
 /// A cluster with processors on demand.
 #[derive(Debug)]
@@ -29,9 +29,9 @@ pub(super) struct OnDemand {
     pub(super) failing: Option<String>,
 }
 
-impl Core {
+impl SchedulerCore {
     /// Processes the start of a site. Only stubs that the site has taken over are alive.
-    pub(super) fn stubs_up(&mut self, site: &SiteUp, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn stubs_up(&mut self, site: &SiteRegistration, now: Instant, out: &mut Vec<SchedulerAction>) {
         let Some(keep_ms) = site.keep_ms else { return };
         let keep = Duration::from_millis(keep_ms);
         if let Some(known) = self.sites.get_mut(&site.cluster) {
@@ -43,18 +43,18 @@ impl Core {
         let mut closing = Vec::new();
         for id in &site.nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
-            if node.state == State::Closing && site.stubs.contains(id) {
+            if node.state == PoolNodeState::Closing && site.stubs.contains(id) {
                 closing.push(id.clone()); // the site may not have received the order
             }
             if node.registration.is_none()
-                && node.state == State::Starting
+                && node.state == PoolNodeState::Starting
                 && node.reserved.is_none()
             {
-                node.state = State::Off; // it was created here
+                node.state = PoolNodeState::Off; // it was created here
             }
-            if node.state != State::Off && !site.stubs.contains(id) {
+            if node.state != PoolNodeState::Off && !site.stubs.contains(id) {
                 self.node_lost(id, "its stub had ended when its site restarted", false, now, out);
-            } else if node.state == State::Off && site.stubs.contains(id) {
+            } else if node.state == PoolNodeState::Off && site.stubs.contains(id) {
                 node.mark_starting(now);
             }
         }
@@ -62,8 +62,8 @@ impl Core {
     }
 
     /// Repeats an undelivered order to release stubs.
-    pub(super) fn repeat_close(&mut self, nodes: Vec<NodeId>, out: &mut Vec<Action>) {
-        let closing = |id: &NodeId| self.nodes.get(id).is_some_and(|n| n.state == State::Closing);
+    pub(super) fn repeat_close(&mut self, nodes: Vec<NodeId>, out: &mut Vec<SchedulerAction>) {
+        let closing = |id: &NodeId| self.nodes.get(id).is_some_and(|n| n.state == PoolNodeState::Closing);
         let nodes: Vec<NodeId> = nodes.into_iter().filter(closing).collect();
         self.close_stubs(nodes, "no job needs it", out);
     }
@@ -79,7 +79,7 @@ impl Core {
         cluster: &ClusterId,
         found: Result<(u32, u32), String>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(site) = self.sites.get_mut(cluster) else {
             // The site registers once its provider answers.
@@ -134,7 +134,7 @@ impl Core {
             let Some(node) = self.nodes.get(id) else { continue };
             let managed = self.managing.ledger.contains_key(id);
             let to_be_had = node.is_free() || node.is_off();
-            busy += u32::from(!managed && !to_be_had && node.state != State::Off);
+            busy += u32::from(!managed && !to_be_had && node.state != PoolNodeState::Off);
             usable += u32::from(managed || to_be_had);
         }
         let others = others.saturating_add(busy);
@@ -156,7 +156,7 @@ impl Core {
         count: u32,
         used: NodeUse,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> BTreeSet<NodeId> {
         let Some(managed) = self.managing.jobs.get(&id) else { return BTreeSet::new() };
         let (fingerprint, program) = (managed.submit.fingerprint, managed.submit.program.clone());
@@ -181,7 +181,7 @@ impl Core {
         // In a standing cluster, only for a job that starts. Growth there is selected by speed.
         let here = self.nodes.iter().filter(|(_, node)| node.cluster == *cluster);
         let wanted = on_demand || used == NodeUse::Claimed;
-        let tried = |node: &super::Node| !on_demand && node.tried == Some(id);
+        let tried = |node: &super::PoolNode| !on_demand && node.tried == Some(id);
         let other = here.filter(|(_, node)| {
             wanted && node.is_free() && node.running(fingerprint).is_none() && !tried(node)
         });
@@ -190,7 +190,7 @@ impl Core {
         let other: Vec<NodeId> = other.take(missing).collect();
         for node in off.iter().chain(&other) {
             if let Some(node) = self.nodes.get_mut(node) {
-                (node.state, node.tried, node.since) = (State::Starting, Some(id), None);
+                (node.state, node.tried, node.since) = (PoolNodeState::Starting, Some(id), None);
             }
         }
         let nodes: BTreeSet<NodeId> =
@@ -204,11 +204,11 @@ impl Core {
         let reason = format!("{id} needs them");
         if !off.is_empty() {
             let (cluster, program) = (cluster.clone(), program.clone());
-            out.push(Action::HoldStubs { cluster, nodes: off, program, reason: reason.clone() });
+            out.push(SchedulerAction::HoldStubs { cluster, nodes: off, program, reason: reason.clone() });
         }
         if !other.is_empty() {
             let cluster = cluster.clone();
-            out.push(Action::Replace { cluster, nodes: other, program, reason });
+            out.push(SchedulerAction::Replace { cluster, nodes: other, program, reason });
         }
         nodes
     }
@@ -221,7 +221,7 @@ impl Core {
         cluster: &ClusterId,
         count: u32,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) -> Option<ManagerEvent> {
         let used = NodeUse::Requested(change);
         let reserved = self.reserve_nodes(id, cluster, count, used, now, out).len() as u32;
@@ -231,7 +231,7 @@ impl Core {
     }
 
     /// Reports arrived nodes that are reserved for jobs, and releases those with another program.
-    pub(super) fn reconcile_stubs(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn reconcile_stubs(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         let mut held: BTreeMap<(JobId, u64), u32> = BTreeMap::new();
         let (mut wrong, mut drained) = (Vec::new(), Vec::new());
         for (id, (job, used)) in &mut self.managing.ledger {
@@ -241,7 +241,7 @@ impl Core {
                 drained.push((id.clone(), *job, change));
                 continue;
             }
-            if node.state != State::Idle || *used == NodeUse::Held(change) {
+            if node.state != PoolNodeState::Idle || *used == NodeUse::Held(change) {
                 continue;
             }
             let Some(managed) = self.managing.jobs.get(job) else { continue };
@@ -271,18 +271,18 @@ impl Core {
 
     /// Releases a node's reservation. Returns whether the node is free and in no account. One that
     /// has not arrived stays in the job's account until it has stopped.
-    pub(super) fn unreserve(&mut self, id: &NodeId, now: Instant, out: &mut Vec<Action>) -> bool {
+    pub(super) fn unreserve(&mut self, id: &NodeId, now: Instant, out: &mut Vec<SchedulerAction>) -> bool {
         let Some(cluster) = self.nodes.get(id).map(|node| node.cluster.clone()) else {
             return false;
         };
         let on_demand = self.is_on_demand(&cluster);
         let Some(node) = self.nodes.get_mut(id) else { return false };
         match node.state {
-            State::Starting if on_demand => {
+            PoolNodeState::Starting if on_demand => {
                 self.close_stubs([id.clone()], "no job needs it any longer", out);
                 false
             }
-            State::Closing => false,
+            PoolNodeState::Closing => false,
             _ => {
                 (node.reserved, node.since) = (None, Some(now));
                 self.managing.ledger.remove(id);
@@ -295,12 +295,12 @@ impl Core {
         &mut self,
         nodes: impl IntoIterator<Item = NodeId>,
         reason: &str,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let mut by_cluster: BTreeMap<ClusterId, Vec<NodeId>> = BTreeMap::new();
         for id in nodes {
             let Some(node) = self.nodes.get_mut(&id) else { continue };
-            node.state = State::Closing;
+            node.state = PoolNodeState::Closing;
             // This incarnation is awaited no longer. Otherwise, it would be restarted while it
             // stops.
             self.awaited.remove(&id);
@@ -308,23 +308,23 @@ impl Core {
         }
         for (cluster, nodes) in by_cluster {
             let reason = reason.to_owned();
-            out.push(Action::CloseStubs { cluster, nodes, reason });
+            out.push(SchedulerAction::CloseStubs { cluster, nodes, reason });
         }
     }
 
     /// Records why a stub still waits for its processor.
     pub(super) fn stub_waits(&mut self, id: &NodeId, reason: String) {
         let waits =
-            |node: &&mut super::Node| node.state == State::Starting && node.registration.is_none();
+            |node: &&mut super::PoolNode| node.state == PoolNodeState::Starting && node.registration.is_none();
         if let Some(node) = self.nodes.get_mut(id).filter(waits) {
             node.reason = Some(format!("it waits for its processor: {reason}"));
         }
     }
 
     /// Processes the end of a stub, by order or by itself. Its processor is free.
-    pub(super) fn stub_gone(&mut self, gone: &StubGone, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn stub_gone(&mut self, gone: &StubLoss, now: Instant, out: &mut Vec<SchedulerAction>) {
         let Some(node) = self.nodes.get_mut(&gone.node) else { return };
-        if node.state == State::Closing {
+        if node.state == PoolNodeState::Closing {
             node.turn_off(None);
             return;
         }
@@ -334,7 +334,7 @@ impl Core {
     }
 
     /// Releases stubs that were unused for long enough.
-    pub(super) fn close_idle(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn close_idle(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         let due = |(_, at): &(NodeId, Instant)| *at <= now;
         let idle: Vec<NodeId> = self.kept().filter(due).map(|(id, _)| id).collect();
         self.close_stubs(idle, "no job needs it", out);
@@ -347,11 +347,11 @@ impl Core {
             let since = node.since.filter(|_| node.reserved.is_none())?;
             let at = match node.state {
                 // A node under drain is empty, and of no use.
-                State::Idle if node.drain.is_some() => since,
-                State::Idle => since + keep,
+                PoolNodeState::Idle if node.drain.is_some() => since,
+                PoolNodeState::Idle => since + keep,
                 // Requested by an earlier scheduler, or restarting: it may wait for a processor
                 // forever.
-                State::Starting => since + self.managing.hold_timeout,
+                PoolNodeState::Starting => since + self.managing.hold_timeout,
                 _ => return None,
             };
             Some((id.clone(), at))

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use springtide_base::id::{Epoch, JobId, NodeId, TaskPath};
-use springtide_runtime::work::HeldTask;
+use springtide_runtime::work::LeasedTask;
 use tokio::time::Instant;
 
-use super::event::{Action, TakeOverError};
+use super::event::{SchedulerAction, TakeOverError};
 use super::request::OpenRequest;
-use super::{Core, Job};
+use super::{SchedulerCore, ActiveJob};
 use crate::job::JobError;
-use crate::poison::{Dead, Verdict};
+use crate::poison::{DeadNode, PoisonVerdict};
 use crate::scheduler::{HandOver, JobState, RootAdvanced, TakeOver};
 
 /// State of a job without a coordinator.
@@ -54,7 +54,7 @@ impl CoordinatorSearch {
     }
 }
 
-impl Core {
+impl SchedulerCore {
     /// Handles the loss of the coordinator's node, which is no member any longer.
     pub(super) fn coordinator_lost(
         &mut self,
@@ -62,13 +62,13 @@ impl Core {
         lost: &NodeId,
         reason: &str,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         self.seek_coordinator(id, (lost.clone(), reason.to_owned()), None, now, out);
     }
 
     /// Handles the handover of a coordinator whose root has stopped.
-    pub(super) fn hand_over(&mut self, order: &HandOver, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn hand_over(&mut self, order: &HandOver, now: Instant, out: &mut Vec<SchedulerAction>) {
         let HandOver { job: id, epoch, to, reason } = order;
         if self.check(*id, *epoch).is_err() {
             return;
@@ -89,7 +89,7 @@ impl Core {
         (lost, reason): (NodeId, String),
         successor: Option<NodeId>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if let Some(reason) = job.cancelled.clone() {
@@ -108,7 +108,7 @@ impl Core {
         job.silence_reports.clear();
         let (tried, notified_members) = (BTreeSet::new(), BTreeSet::new());
         // Otherwise the root would kill more nodes during its judgement.
-        let held_up = job.blame_at.is_some() && job.poison.verdict(now) != Verdict::Clean;
+        let held_up = job.blame_at.is_some() && job.poison.verdict(now) != PoisonVerdict::Clean;
         job.search = Some(CoordinatorSearch {
             lost,
             reason,
@@ -134,13 +134,13 @@ impl Core {
         let (incarnation, cluster) = (registration.incarnation, known.cluster.clone());
         let leaving = known.drain.is_some();
         let dead =
-            Dead { node: node.clone(), incarnation, cluster, reason: reason.to_owned(), leaving };
+            DeadNode { node: node.clone(), incarnation, cluster, reason: reason.to_owned(), leaving };
         let of = |n: &NodeId| self.nodes.get(n).map(|node| &node.cluster);
         let clusters: BTreeSet<_> = job.members.iter().filter_map(of).collect();
-        job.poison.died([dead], |cluster| clusters.contains(cluster), now);
+        job.poison.record_deaths([dead], |cluster| clusters.contains(cluster), now);
         if job.view.coordinator.as_ref() == Some(node) {
-            let task = HeldTask { path: TaskPath::root(), name: job.name.clone() };
-            job.poison.held(node, incarnation, vec![task]);
+            let task = LeasedTask { path: TaskPath::root(), name: job.name.clone() };
+            job.poison.record_held(node, incarnation, vec![task]);
             job.blame_at = Some(now);
         }
     }
@@ -152,13 +152,13 @@ impl Core {
             return;
         }
         let Some(job) = self.jobs.get_mut(id) else { return };
-        if job.reached.take_further(*reached) {
-            job.poison.absolve(&TaskPath::root());
+        if job.reached.merge_max(*reached) {
+            job.poison.clear(&TaskPath::root());
         }
     }
 
     /// Ends the jobs whose roots killed several nodes. Others continue.
-    pub(super) fn blame_roots(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn blame_roots(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let due = self.jobs.iter().filter(|(_, job)| due(job.blame_at)).map(|(&id, _)| id);
         for id in due.collect::<Vec<_>>() {
@@ -168,22 +168,22 @@ impl Core {
                 continue;
             }
             match job.poison.verdict(now) {
-                Verdict::Clean => {
+                PoisonVerdict::Clean => {
                     let held_up = job.search.as_mut().map(|search| &mut search.held_up);
                     if held_up.is_some_and(std::mem::take) {
                         self.find_coordinator(id, now, out);
                     }
                 }
-                Verdict::Wait(at) => job.blame_at = Some(at),
-                Verdict::Poisoned(poisoned) => self.fail(id, poisoned.into(), None, out),
+                PoisonVerdict::Wait(at) => job.blame_at = Some(at),
+                PoisonVerdict::Poisoned(poisoned) => self.fail(id, poisoned.into(), None, out),
             }
         }
     }
 
     /// Makes the unanswered members candidates again, if no other candidate is left: the network
     /// may have lost the order or its answer.
-    pub(super) fn retry_take_overs(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let due = |job: &Job| job.search.as_ref()?.retry_at.filter(|at| *at <= now);
+    pub(super) fn retry_take_overs(&mut self, now: Instant, out: &mut Vec<SchedulerAction>) {
+        let due = |job: &ActiveJob| job.search.as_ref()?.retry_at.filter(|at| *at <= now);
         let due = self.jobs.iter().filter(|(_, job)| due(job).is_some()).map(|(&id, _)| id);
         for id in due.collect::<Vec<_>>() {
             let search = self.jobs.get_mut(&id).and_then(|job| job.search.as_mut());
@@ -200,13 +200,13 @@ impl Core {
         self.jobs.values().filter_map(|job| job.search.as_ref()?.retry_at).min()
     }
 
-    fn find_coordinator(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    fn find_coordinator(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
         let has_candidate = self.candidate(id).is_some();
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(search) = &mut job.search else { return };
         if job.state == JobState::Running {
             if has_candidate {
-                out.push(Action::NewEpoch { job: id, known: job.epoch });
+                out.push(SchedulerAction::NewEpoch { job: id, known: job.epoch });
                 return;
             }
             if now < search.retry_until && !search.unanswered.is_disjoint(&job.members) {
@@ -271,7 +271,7 @@ impl Core {
         id: JobId,
         epoch: Epoch,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         if self.start_renewed(id, epoch) || self.restart_renewed(id, epoch, now, out) {
             return;
@@ -293,7 +293,7 @@ impl Core {
         let elapsed = job.since.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         let order = TakeOver { job: id, epoch, members, lost, reason, handed, elapsed_ms };
-        out.push(Action::TakeOver { node, order: Box::new(order) });
+        out.push(SchedulerAction::TakeOver { node, order: Box::new(order) });
     }
 
     /// Processes the answer to a takeover order, or its absence.
@@ -303,7 +303,7 @@ impl Core {
         node: &NodeId,
         answer: Result<(), TakeOverError>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<SchedulerAction>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(search) = &mut job.search else { return };
@@ -328,7 +328,7 @@ impl Core {
                 {
                     let reason = "it was lost during the takeover".to_owned();
                     let coordinator = node.clone();
-                    out.push(Action::MemberLost { job: id, coordinator, node: lost, reason });
+                    out.push(SchedulerAction::MemberLost { job: id, coordinator, node: lost, reason });
                 }
             }
             Ok(()) => self.find_coordinator(id, now, out),
@@ -336,7 +336,7 @@ impl Core {
                 if matches!(error, TakeOverError::Unanswered(_)) {
                     search.unanswered.insert(node.clone());
                 }
-                out.push(Action::Odd {
+                out.push(SchedulerAction::ProtocolViolation {
                     what: format!("node {node} does not take {id} over: {error}"),
                 });
                 self.find_coordinator(id, now, out);

@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::Need;
-use super::event::Want;
+use super::JobRequirements;
+use super::event::GrowthRequest;
 use crate::audit::{Shortfall, subtract};
-use crate::policy::malleability::{Benefit, Direction, Placed, Placement};
+use crate::policy::malleability::{Benefit, Direction, PlacementPlan, Placement};
 use crate::policy::provisioning::Time;
 
 /// Capacity and use of a cluster.
 #[derive(Debug, Default)]
-pub(super) struct Cluster {
+pub(super) struct ClusterUsage {
     pub(super) size: u32,
     /// Processors in use by other users' programs.
     pub(super) others: u32,
@@ -32,7 +32,7 @@ pub(super) struct Cluster {
     pub(super) shortfall: Option<Shortfall>,
 }
 
-impl Cluster {
+impl ClusterUsage {
     pub(super) fn idle(&self) -> u32 {
         self.size.saturating_sub(self.others).saturating_sub(self.booked)
     }
@@ -47,7 +47,7 @@ impl Cluster {
 
 /// A job's processors in a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Account {
+pub(super) struct ClusterAccount {
     /// Processors that it computes on.
     pub(super) size: u32,
     /// Processors that are offered to it, claimed or held for it.
@@ -61,24 +61,24 @@ pub(super) struct Account {
     pub(super) declined: bool,
 }
 
-impl Account {
+impl ClusterAccount {
     pub(super) fn all(&self) -> u32 {
         self.size + self.coming + self.going
     }
 
     /// Subtracts from the processors that the job computes on. `cluster` is the account's.
-    pub(super) fn subtract_size(&mut self, count: u32, cluster: &mut Cluster) {
+    pub(super) fn subtract_size(&mut self, count: u32, cluster: &mut ClusterUsage) {
         subtract(&mut self.size, count, &mut cluster.shortfall, || "a job's processors".to_owned());
     }
 
     /// Subtracts from the processors that are offered, claimed or held.
-    pub(super) fn subtract_coming(&mut self, count: u32, cluster: &mut Cluster) {
+    pub(super) fn subtract_coming(&mut self, count: u32, cluster: &mut ClusterUsage) {
         let name = || "the processors that a job gets".to_owned();
         subtract(&mut self.coming, count, &mut cluster.shortfall, name);
     }
 
     /// Subtracts from the processors that are being released.
-    pub(super) fn subtract_going(&mut self, count: u32, cluster: &mut Cluster) {
+    pub(super) fn subtract_going(&mut self, count: u32, cluster: &mut ClusterUsage) {
         let name = || "the held processors that a job releases".to_owned();
         subtract(&mut self.going, count, &mut cluster.shortfall, name);
     }
@@ -86,13 +86,13 @@ impl Account {
 
 /// Stage of a job.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Stage {
+pub(super) enum AllocationStage {
     /// The job has no place.
     Waiting,
     /// The job has a place, and its files are being transferred. Its processors are not claimed
     /// yet.
     Placed {
-        placed: Placed,
+        placed: PlacementPlan,
         claim_at: Option<Instant>,
     },
     /// The job is being started.
@@ -104,19 +104,19 @@ pub(super) enum Stage {
 
 /// State of a job.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) need: Need,
-    pub(super) stage: Stage,
+pub(super) struct JobAccount {
+    pub(super) need: JobRequirements,
+    pub(super) stage: AllocationStage,
     /// Number of scans that found no place for it.
     pub(super) tries: u32,
     /// Reason why it waits, or its last change.
     pub(super) why: String,
     /// Start of the job.
     pub(super) started: Time,
-    pub(super) accounts: BTreeMap<ClusterId, Account>,
+    pub(super) accounts: BTreeMap<ClusterId, ClusterAccount>,
     /// Bounds of its size by cluster, from its placement.
     pub(super) bounds: BTreeMap<ClusterId, (u32, u32)>,
-    pub(super) change: Option<Change>,
+    pub(super) change: Option<PendingResize>,
     pub(super) benefit: Benefit,
     /// Last reported efficiency, and the efficiency at its last refusal of processors.
     pub(super) efficiency: Option<f64>,
@@ -133,7 +133,7 @@ pub(super) struct Job {
 /// A job's request to grow, with its time limit.
 #[derive(Clone, Debug)]
 pub(super) struct PendingGrowth {
-    pub(super) want: Want,
+    pub(super) want: GrowthRequest,
     pub(super) until: Option<Instant>,
     /// Whether the last grant failed. Another attempt waits for the next poll.
     pub(super) stalled: bool,
@@ -141,17 +141,17 @@ pub(super) struct PendingGrowth {
 
 /// A change of a job's size that is under way.
 #[derive(Clone, Debug)]
-pub(super) struct Change {
+pub(super) struct PendingResize {
     pub(super) number: u64,
     pub(super) cluster: ClusterId,
-    pub(super) step: Step,
+    pub(super) step: ResizeStep,
     pub(super) began: Instant,
     /// Time limit of the present step.
     pub(super) until: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ResizeStep {
     /// This many processors were offered.
     Offered(u32),
     /// `held` of `of` processors are held for it.
@@ -164,7 +164,7 @@ pub(super) enum Step {
     Releasing { owes: u32 },
 }
 
-impl Step {
+impl ResizeStep {
     pub(super) fn direction(self) -> Direction {
         match self {
             Self::Offered(_) | Self::Acquiring { .. } | Self::Recruiting(_) => Direction::Grow,
@@ -173,11 +173,11 @@ impl Step {
     }
 }
 
-impl Job {
-    pub(super) fn waiting(need: Need) -> Self {
+impl JobAccount {
+    pub(super) fn waiting(need: JobRequirements) -> Self {
         Self {
             need,
-            stage: Stage::Waiting,
+            stage: AllocationStage::Waiting,
             tries: 0,
             why: String::new(),
             started: 0,
@@ -195,12 +195,12 @@ impl Job {
     }
 
     /// Sets the bounds of its size from a placement.
-    pub(super) fn set_bounds(&mut self, placed: &Placed) {
+    pub(super) fn set_bounds(&mut self, placed: &PlacementPlan) {
         self.bounds.clear();
         for part in &placed.parts {
             let (min, most) = self.bounds.entry(part.cluster.clone()).or_default();
             *min += self.need.components[part.component].min;
-            *most = most.saturating_add(self.need.most[part.component]);
+            *most = most.saturating_add(self.need.max[part.component]);
         }
     }
 
@@ -210,7 +210,7 @@ impl Job {
     }
 
     pub(super) fn booked(&self) -> u32 {
-        self.accounts.values().map(Account::all).sum()
+        self.accounts.values().map(ClusterAccount::all).sum()
     }
 
     /// Least and greatest size in a cluster, at the present sizes in other clusters.
@@ -245,11 +245,11 @@ impl Job {
         let going = self.accounts.get(cluster).map_or(0, |account| account.going);
         let ending = self.accounts.get(cluster).map_or(0, |account| account.size);
         match &self.change {
-            _ if self.stage == Stage::Ending => going + ending,
-            Some(Change { cluster: c, step: Step::Releasing { owes, .. }, .. }) if c == cluster => {
+            _ if self.stage == AllocationStage::Ending => going + ending,
+            Some(PendingResize { cluster: c, step: ResizeStep::Releasing { owes, .. }, .. }) if c == cluster => {
                 going + owes
             }
-            Some(Change { cluster: c, step: Step::Asked { count, freed, .. }, .. })
+            Some(PendingResize { cluster: c, step: ResizeStep::Asked { count, freed, .. }, .. })
                 if c == cluster =>
             {
                 going + count.saturating_sub(*freed)

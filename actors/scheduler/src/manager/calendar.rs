@@ -18,15 +18,15 @@ use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::Manager;
-use super::books::{Job, Stage};
-use super::event::{Action, Bill};
-use super::{Kind, Need, SiteOffer};
-use crate::policy::malleability::{Direction, Room};
+use super::books::{JobAccount, AllocationStage};
+use super::event::{ManagerAction, ReservationBill};
+use super::{Kind, JobRequirements, SiteOffer};
+use crate::policy::malleability::{Direction, ClusterCapacity};
 use crate::policy::provisioning::{
-    Booking, NEVER, SECOND, Skyline, Slot, Table, Terms, Time, from_duration, seconds,
+    Booking, NEVER, SECOND, AvailabilityProfile, Slot, BookingTable, Terms, Time, from_duration, seconds,
 };
 use crate::reservation::{
-    Ask, LedgerChange, Part, Phase, Refusal, ReservableSite, Reservation, ReservationId,
+    ReservationRequest, LedgerChange, ReservedSlot, ReservationPhase, ReservationRefusal, ReservableSite, Reservation, ReservationId,
     ReservationLedger, StepTimeouts,
 };
 
@@ -35,7 +35,7 @@ const MARGIN: Time = 5 * SECOND;
 
 /// Reservations, and the manager's knowledge of them.
 #[derive(Debug, Default)]
-pub(super) struct Calendar {
+pub(super) struct ReservationCalendar {
     ledger: ReservationLedger,
     /// Reserved processors of each cluster; rebuilt when the ledger changes.
     profiles: BTreeMap<ClusterId, ReservedProfile>,
@@ -48,8 +48,8 @@ pub(super) struct Calendar {
 /// A cluster's reserved processors over time, in total and by reservation.
 #[derive(Debug, Default)]
 struct ReservedProfile {
-    all: Skyline,
-    each: BTreeMap<ReservationId, Skyline>,
+    all: AvailabilityProfile,
+    each: BTreeMap<ReservationId, AvailabilityProfile>,
 }
 
 impl ReservedProfile {
@@ -70,7 +70,7 @@ impl ReservedProfile {
     }
 }
 
-impl Calendar {
+impl ReservationCalendar {
     pub(super) fn new(timeouts: StepTimeouts) -> Self {
         Self { ledger: ReservationLedger::new(timeouts), ..Self::default() }
     }
@@ -140,7 +140,7 @@ impl Manager {
     fn used(&self, id: ReservationId, cluster: &ClusterId) -> u32 {
         let Some(known) = self.clusters.get(cluster) else { return 0 };
         let theirs = known.jobs.iter().filter_map(|job| self.jobs.get(job));
-        let theirs = theirs.filter(|job| job.need.under == Some(id));
+        let theirs = theirs.filter(|job| job.need.reservation == Some(id));
         theirs.filter_map(|job| job.accounts.get(cluster)).map(|account| account.all()).sum()
     }
 
@@ -174,7 +174,7 @@ impl Manager {
     }
 
     /// Number of idle processors of a cluster that are reserved now or soon.
-    pub fn withheld(&self, cluster: &ClusterId) -> u32 {
+    pub fn withheld_processors(&self, cluster: &ClusterId) -> u32 {
         let Some(profile) = self.calendar.profiles.get(cluster) else { return 0 };
         let (from, to) = (self.now, self.now.saturating_add(self.lookahead() + 1));
         let change_times = std::iter::once(from).chain(profile.change_times(from, to));
@@ -187,11 +187,11 @@ impl Manager {
         self.calendar
             .profiles
             .get(cluster)
-            .map_or(0, |profile| profile.all.most(self.now, Time::MAX))
+            .map_or(0, |profile| profile.all.max_free(self.now, Time::MAX))
     }
 
     /// Number of a cluster's processors that its jobs cannot release.
-    pub fn floors(&self, cluster: &ClusterId) -> u32 {
+    pub fn unreleasable_processors(&self, cluster: &ClusterId) -> u32 {
         let others = self.clusters.get(cluster).map_or(0, |known| known.others);
         let all: u32 = self.unreleasable(cluster).iter().map(|(count, _)| count).sum();
         all.saturating_sub(others)
@@ -203,7 +203,7 @@ impl Manager {
         let Some(known) = self.clusters.get(cluster) else { return Vec::new() };
         let job = |id: &JobId| {
             let job = self.jobs.get(id)?;
-            if let Some(under) = job.need.under
+            if let Some(under) = job.need.reservation
                 && !self.exceeds(under, cluster)
             {
                 return None; // its processors are reserved
@@ -226,24 +226,24 @@ impl Manager {
     }
 
     /// Expected end of a job, by its time limit.
-    fn expected_end(&self, job: &Job) -> Time {
+    fn expected_end(&self, job: &JobAccount) -> Time {
         let begins = match job.stage {
-            Stage::Running | Stage::Ending => job.started,
+            AllocationStage::Running | AllocationStage::Ending => job.started,
             _ => self.now,
         };
         begins.saturating_add(job.need.time()).min(NEVER)
     }
 
     /// Latest end of a job.
-    fn latest_end(&self, job: &Job) -> Time {
+    fn latest_end(&self, job: &JobAccount) -> Time {
         // An overdue job is about to end.
         self.expected_end(job).max(self.now + SECOND)
     }
 
     /// A cluster's processors over time, without reservations.
-    fn table(&self, cluster: &ClusterId) -> Table {
+    fn table(&self, cluster: &ClusterId) -> BookingTable {
         let known = self.clusters.get(cluster).filter(|known| known.closed.is_none());
-        let mut table = Table::new(known.map_or(0, |known| known.size));
+        let mut table = BookingTable::new(known.map_or(0, |known| known.size));
         for (count, end) in self.unreleasable(cluster) {
             // After node losses, there may be fewer processors than accounts have.
             let processors = count.min(table.free(self.now, end));
@@ -270,7 +270,7 @@ impl Manager {
     ///
     /// For a job of a reservation, these are the reservation's present processors. For others,
     /// these are the processors that reservations leave free for the job's whole time.
-    pub(super) fn available(&self, cluster: &ClusterId, need: Option<&Need>) -> u32 {
+    pub(super) fn available(&self, cluster: &ClusterId, need: Option<&JobRequirements>) -> u32 {
         self.available_with(cluster, need, 0)
     }
 
@@ -278,37 +278,37 @@ impl Manager {
     pub(super) fn available_with(
         &self,
         cluster: &ClusterId,
-        need: Option<&Need>,
+        need: Option<&JobRequirements>,
         back: u32,
     ) -> u32 {
         let Some(known) = self.clusters.get(cluster) else { return 0 };
         let Some(profile) = self.calendar.profiles.get(cluster) else {
-            let foreign = need.is_some_and(|need| need.under.is_some());
+            let foreign = need.is_some_and(|need| need.reservation.is_some());
             return if foreign { 0 } else { known.idle().saturating_add(back) };
         };
-        if let Some(id) = need.and_then(|need| need.under) {
+        if let Some(id) = need.and_then(|need| need.reservation) {
             let agreed = self.reservations().get(&id);
-            if !agreed.is_some_and(|one| matches!(one.phase, Phase::Confirmed { .. })) {
+            if !agreed.is_some_and(|one| matches!(one.phase, ReservationPhase::Confirmed { .. })) {
                 return 0; // no job runs on an unconfirmed reservation
             }
             let has = profile.of(id, self.now).saturating_sub(self.used(id, cluster));
             return known.idle().saturating_add(back).min(has);
         }
-        let ends = self.now.saturating_add(need.map_or(NEVER, Need::time)).min(NEVER);
+        let ends = self.now.saturating_add(need.map_or(NEVER, JobRequirements::time)).min(NEVER);
         let firm: u32 = self.unreleasable(cluster).iter().map(|(count, _)| count).sum();
         let for_good =
-            known.size.saturating_sub(firm).saturating_sub(profile.all.most(self.now, ends));
-        known.idle().saturating_add(back).saturating_sub(self.withheld(cluster)).min(for_good)
+            known.size.saturating_sub(firm).saturating_sub(profile.all.max_free(self.now, ends));
+        known.idle().saturating_add(back).saturating_sub(self.withheld_processors(cluster)).min(for_good)
     }
 
     /// Adjusts the capacities for a job with a time limit or a reservation.
-    pub(super) fn adjust_rooms(&self, need: &Need, rooms: &mut BTreeMap<ClusterId, Room>) {
+    pub(super) fn adjust_rooms(&self, need: &JobRequirements, rooms: &mut BTreeMap<ClusterId, ClusterCapacity>) {
         if !need.has_own_rooms() {
             return;
         }
         for (cluster, room) in rooms {
             room.idle = self.available(cluster, Some(need));
-            if let Some(id) = need.under {
+            if let Some(id) = need.reservation {
                 room.closed = match self.reservations().get(&id) {
                     Some(one) if one.parts.iter().any(|part| part.cluster == *cluster) => {
                         self.clusters.get(cluster).and_then(|known| known.closed.clone())
@@ -321,12 +321,12 @@ impl Manager {
     }
 
     /// Idle processors that may replace a job's lost ones. Tables do not contain lost processors.
-    pub(super) fn restorable(&self, cluster: &ClusterId, need: Option<&Need>) -> u32 {
+    pub(super) fn restorable(&self, cluster: &ClusterId, need: Option<&JobRequirements>) -> u32 {
         match need {
-            Some(Need { under: Some(_), .. }) => self.available(cluster, need),
+            Some(JobRequirements { reservation: Some(_), .. }) => self.available(cluster, need),
             _ => {
                 let idle = self.clusters.get(cluster).map_or(0, |known| known.idle());
-                idle.saturating_sub(self.withheld(cluster))
+                idle.saturating_sub(self.withheld_processors(cluster))
             }
         }
     }
@@ -337,16 +337,16 @@ impl Manager {
     }
 
     /// The wait for the start of the job's reservation, if that is the reason why it waits.
-    pub(super) fn reservation_wait(&self, need: &Need) -> Option<String> {
-        let id = need.under?;
+    pub(super) fn reservation_wait(&self, need: &JobRequirements) -> Option<String> {
+        let id = need.reservation?;
         let one = self.reservations().get(&id)?;
         let begins = one.start();
         (begins > self.now).then(|| format!("{id} starts in {:.0} s", seconds(begins - self.now)))
     }
 
     /// The reason why a job can never start, if its reservation has ended.
-    pub(super) fn lost_reservation(&self, need: &Need) -> Option<String> {
-        let id = need.under?;
+    pub(super) fn lost_reservation(&self, need: &JobRequirements) -> Option<String> {
+        let id = need.reservation?;
         let gone = !self.reservations().contains_key(&id);
         gone.then(|| format!("{id} does not exist: it has ended, or was released"))
     }
@@ -388,7 +388,7 @@ impl Manager {
     }
 
     /// Prepares a reservation; see [`ReservationLedger::prepare`].
-    pub fn prepare(&mut self, ask: &Ask) -> Result<Reservation, Refusal> {
+    pub fn prepare(&mut self, ask: &ReservationRequest) -> Result<Reservation, ReservationRefusal> {
         let ground = self.ground();
         let one = self.calendar.ledger.prepare(ask, &ground, self.now)?.clone();
         self.calendar.rebuild();
@@ -401,7 +401,7 @@ impl Manager {
         id: ReservationId,
         token: u64,
         changes: &mut Vec<LedgerChange>,
-    ) -> Result<Reservation, Refusal> {
+    ) -> Result<Reservation, ReservationRefusal> {
         let ground = self.ground();
         let answer = self.calendar.ledger.commit(id, token, &ground, self.now, changes).cloned();
         self.calendar.rebuild();
@@ -414,7 +414,7 @@ impl Manager {
         id: ReservationId,
         token: u64,
         changes: &mut Vec<LedgerChange>,
-    ) -> Result<Reservation, Refusal> {
+    ) -> Result<Reservation, ReservationRefusal> {
         self.calendar.ledger.confirm(id, token, self.now, changes).cloned()
     }
 
@@ -423,8 +423,8 @@ impl Manager {
         &mut self,
         id: ReservationId,
         token: Option<u64>,
-        out: &mut Vec<Action>,
-    ) -> Result<Reservation, Refusal> {
+        out: &mut Vec<ManagerAction>,
+    ) -> Result<Reservation, ReservationRefusal> {
         // `Action::Unreserved` deletes the reservation from disk.
         let one = self.calendar.ledger.release(id, token, &mut Vec::new())?;
         self.finish_reservation(&one, "it was released", out);
@@ -437,7 +437,7 @@ impl Manager {
         self.calendar.rebuild();
     }
 
-    fn finish_reservation(&mut self, one: &Reservation, why: &str, out: &mut Vec<Action>) {
+    fn finish_reservation(&mut self, one: &Reservation, why: &str, out: &mut Vec<ManagerAction>) {
         self.calendar.rebuild();
         self.dirty = true;
         let used_s = self.calendar.used_s.remove(&one.id).unwrap_or(0.0);
@@ -445,7 +445,7 @@ impl Manager {
             return; // it was not binding, and is on no disk
         }
         let began = |b: &Booking| b.end.min(self.now).saturating_sub(b.start);
-        let penalty = |part: &Part| {
+        let penalty = |part: &ReservedSlot| {
             let had = part.bookings.iter().map(|b| f64::from(b.processors) * seconds(began(b)));
             (had.sum::<f64>(), self.terms(&part.cluster))
         };
@@ -456,12 +456,12 @@ impl Manager {
         let penalty: f64 = parts.iter().map(|(had, terms)| terms.penalty(had * empty)).sum();
         let why = format!("{why}; {used_s:.0} of {had_s:.0} processor-seconds were used");
         let (id, name, cost) = (one.id, one.name.clone(), one.cost);
-        let bill = Bill { id, name, cost, penalty, used_s, had_s, why };
-        out.push(Action::Unreserved(Box::new(bill)));
+        let bill = ReservationBill { id, name, cost, penalty, used_s, had_s, why };
+        out.push(ManagerAction::ReservationEnded(Box::new(bill)));
     }
 
     /// Advances the time: counts the use of reservations, and ends expired ones.
-    pub(super) fn advance_time(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn advance_time(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
         let before = self.now;
         self.now = self.time(now).max(before);
         if self.calendar.is_empty() {
@@ -475,7 +475,7 @@ impl Manager {
         let passed = seconds(self.now - before);
         let mut used: BTreeMap<ReservationId, u32> = BTreeMap::new();
         for job in self.jobs.values() {
-            if let Some(id) = job.need.under.filter(|_| job.stage == Stage::Running) {
+            if let Some(id) = job.need.reservation.filter(|_| job.stage == AllocationStage::Running) {
                 *used.entry(id).or_default() += job.size();
             }
         }
@@ -489,7 +489,7 @@ impl Manager {
     }
 
     /// Makes jobs shrink for reservations, and ends jobs without a right to their processors.
-    pub(super) fn keep_reservations(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn keep_reservations(&mut self, out: &mut Vec<ManagerAction>) {
         self.end_overdue(out);
         let clusters: Vec<ClusterId> = self.calendar.profiles.keys().cloned().collect();
         for cluster in clusters {
@@ -498,7 +498,7 @@ impl Manager {
                 continue;
             }
             let idle = known.idle() + self.under_release(&cluster);
-            let lacks = self.withheld(&cluster).saturating_sub(idle);
+            let lacks = self.withheld_processors(&cluster).saturating_sub(idle);
             if lacks > 0 && !self.rounds.contains_key(&cluster) {
                 self.start_round(&cluster, Direction::Shrink, lacks, None);
             }
@@ -524,10 +524,10 @@ impl Manager {
     }
 
     /// Ends jobs that exceed their time limit.
-    fn end_overdue(&mut self, out: &mut Vec<Action>) {
-        let late = |(&id, job): (&JobId, &Job)| {
+    fn end_overdue(&mut self, out: &mut Vec<ManagerAction>) {
+        let late = |(&id, job): (&JobId, &JobAccount)| {
             let within = Duration::from_millis(job.need.time_ms?);
-            let running = job.stage == Stage::Running && !job.end_ordered;
+            let running = job.stage == AllocationStage::Running && !job.end_ordered;
             (running && self.expected_end(job) <= self.now).then_some((id, within))
         };
         for (job, within) in self.jobs.iter().filter_map(late).collect::<Vec<_>>() {
@@ -536,17 +536,17 @@ impl Manager {
         }
     }
 
-    fn order_end(&mut self, job: JobId, reason: String, out: &mut Vec<Action>) {
+    fn order_end(&mut self, job: JobId, reason: String, out: &mut Vec<ManagerAction>) {
         if let Some(job) = self.jobs.get_mut(&job) {
             job.end_ordered = true;
         }
-        out.push(Action::End { job, reason });
+        out.push(ManagerAction::End { job, reason });
     }
 
     /// Ends jobs of ended or smaller reservations when another reservation needs their processors.
     ///
     /// Until then, they keep running. The job that started last ends first.
-    fn end_excess_jobs(&mut self, cluster: &ClusterId, out: &mut Vec<Action>) {
+    fn end_excess_jobs(&mut self, cluster: &ClusterId, out: &mut Vec<ManagerAction>) {
         let (Some(profile), Some(known)) =
             (self.calendar.profiles.get(cluster), self.clusters.get(cluster))
         else {
@@ -556,7 +556,7 @@ impl Manager {
         let mut uses = self.occupied_by_reservation(cluster, profile);
         uses.retain(|id, _| !self.reservations().get(id).is_some_and(Reservation::is_prepared));
         let needed = self.needed_at(profile, &uses, self.now);
-        let ending = |job: &&Job| job.end_ordered;
+        let ending = |job: &&JobAccount| job.end_ordered;
         let there = || known.jobs.iter().filter_map(|id| Some((*id, self.jobs.get(id)?)));
         let leaving: u32 = there()
             .filter(|(_, job)| ending(job))
@@ -570,8 +570,8 @@ impl Manager {
         let mut over: BTreeMap<ReservationId, u32> = BTreeMap::new();
         let mut late: Vec<(Time, JobId, ReservationId, u32)> = Vec::new();
         for (id, job) in there() {
-            let (Some(under), Stage::Running, false) =
-                (job.need.under, &job.stage, job.end_ordered)
+            let (Some(under), AllocationStage::Running, false) =
+                (job.need.reservation, &job.stage, job.end_ordered)
             else {
                 continue;
             };
@@ -603,8 +603,8 @@ impl Manager {
             from.into_iter().chain(seen.map(|time| time - lookahead)).min()
         };
         let profiles = self.calendar.profiles.values().filter_map(next);
-        let late = |job: &Job| {
-            let runs = job.stage == Stage::Running && !job.end_ordered;
+        let late = |job: &JobAccount| {
+            let runs = job.stage == AllocationStage::Running && !job.end_ordered;
             (runs && job.need.time_ms.is_some()).then(|| self.latest_end(job))
         };
         let late = self.jobs.values().filter_map(late);
@@ -614,10 +614,10 @@ impl Manager {
 }
 
 /// Slots of a table, without the processors that are booked forever.
-fn slots(table: &Table, now: Time, terms: &Terms) -> Vec<Slot> {
+fn slots(table: &BookingTable, now: Time, terms: &Terms) -> Vec<Slot> {
     let for_good: u32 =
         table.bookings().values().filter(|b| b.end >= NEVER).map(|b| b.processors).sum();
-    let mut rest = Table::new(table.processors().saturating_sub(for_good));
+    let mut rest = BookingTable::new(table.processors().saturating_sub(for_good));
     for booking in table.bookings().values().filter(|b| b.end < NEVER) {
         let _ = rest.book(*booking);
     }

@@ -5,14 +5,14 @@
 use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::books::{Change, Stage, Step};
-use super::event::Action;
-use super::{Approach, Manager, Settings};
-use crate::policy::malleability::{Direction, Round, Runner};
+use super::books::{PendingResize, AllocationStage, ResizeStep};
+use super::event::ManagerAction;
+use super::{Approach, Manager, ManagerSettings};
+use crate::policy::malleability::{Direction, Round, MalleableJob};
 
 impl Manager {
     /// Starts the growth of a polled cluster's jobs. Jobs below their minimum come first.
-    pub(super) fn grow(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn grow(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<ManagerAction>) {
         self.restore(cluster, now, out);
         if self.is_kept(cluster) || self.rounds.contains_key(cluster) {
             return;
@@ -30,7 +30,7 @@ impl Manager {
     }
 
     /// Replaces lost processors of jobs that are below their minimum, whether malleable or not.
-    fn restore(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<Action>) {
+    fn restore(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<ManagerAction>) {
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return;
         };
@@ -63,7 +63,7 @@ impl Manager {
         let mut runners = self.runners(cluster);
         runners.retain(|runner| Some(runner.job) != but);
         if direction == Direction::Shrink && !self.must_shrink(cluster) {
-            let declined = |runner: &Runner| {
+            let declined = |runner: &MalleableJob| {
                 let account = self.jobs.get(&runner.job).and_then(|j| j.accounts.get(cluster));
                 account.is_some_and(|account| account.declined)
             };
@@ -77,12 +77,12 @@ impl Manager {
     }
 
     /// Sends the questions of all rounds.
-    pub(super) fn serve_rounds(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn serve_rounds(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
         let clusters: Vec<ClusterId> = self.rounds.keys().cloned().collect();
         for cluster in clusters {
             while let Some(round) = self.rounds.get_mut(&cluster) {
                 let (direction, policy) = (round.direction(), round.policy());
-                let asks = round.asks();
+                let asks = round.requests();
                 if asks.is_empty() {
                     break;
                 }
@@ -120,13 +120,13 @@ impl Manager {
         &mut self,
         id: JobId,
         cluster: &ClusterId,
-        step: Step,
+        step: ResizeStep,
         (began, until): (Instant, Instant),
     ) -> u64 {
         self.last_change += 1;
         let number = self.last_change;
         if let Some(job) = self.jobs.get_mut(&id) {
-            job.change = Some(Change { number, cluster: cluster.clone(), step, began, until });
+            job.change = Some(PendingResize { number, cluster: cluster.clone(), step, began, until });
         }
         number
     }
@@ -134,7 +134,7 @@ impl Manager {
     /// Whether the job runs and has no change under way.
     fn may_change(&self, id: JobId) -> bool {
         let job = self.jobs.get(&id);
-        job.is_some_and(|job| job.stage == Stage::Running && job.change.is_none())
+        job.is_some_and(|job| job.stage == AllocationStage::Running && job.change.is_none())
     }
 
     /// Offers processors to a job. They are in its account until it declines them.
@@ -145,7 +145,7 @@ impl Manager {
         count: u32,
         why: String,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
         // Processors that were free at the round's start may have gone to a placed job.
         let count = count.min(self.grow_value(cluster));
@@ -153,10 +153,10 @@ impl Manager {
             return self.drop_from_round(cluster, id);
         }
         let within = self.settings.answer_within;
-        let change = self.start_change(id, cluster, Step::Offered(count), (now, now + within));
+        let change = self.start_change(id, cluster, ResizeStep::Offered(count), (now, now + within));
         self.add_coming(id, cluster, count);
         self.set_reason(id, why.clone());
-        out.push(Action::Offer { job: id, change, cluster: cluster.clone(), count, within, why });
+        out.push(ManagerAction::Offer { job: id, change, cluster: cluster.clone(), count, within, why });
     }
 
     /// Holds processors for a job that requested or needs them, without an offer.
@@ -167,13 +167,13 @@ impl Manager {
         count: u32,
         why: String,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
-        let step = Step::Acquiring { held: 0, of: count };
+        let step = ResizeStep::Acquiring { held: 0, of: count };
         let change = self.start_change(id, cluster, step, (now, now + self.settings.hold_within));
         self.add_coming(id, cluster, count);
         self.set_reason(id, why);
-        out.push(Action::Hold { job: id, change, cluster: cluster.clone(), count });
+        out.push(ManagerAction::Hold { job: id, change, cluster: cluster.clone(), count });
     }
 
     fn add_coming(&mut self, id: JobId, cluster: &ClusterId, count: u32) {
@@ -193,17 +193,17 @@ impl Manager {
         mandatory: bool,
         why: String,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
         if !self.may_change(id) {
             return self.drop_from_round(cluster, id);
         }
-        let Settings { release_within: within, answer_within, .. } = self.settings;
-        let step = Step::Asked { count, mandatory, freed: 0 };
+        let ManagerSettings { release_within: within, answer_within, .. } = self.settings;
+        let step = ResizeStep::Asked { count, mandatory, freed: 0 };
         let change = self.start_change(id, cluster, step, (now, now + answer_within));
         self.set_reason(id, why.clone());
         let (job, cluster) = (id, cluster.clone());
-        out.push(Action::Shrink {
+        out.push(ManagerAction::Shrink {
             job,
             change,
             cluster,
@@ -216,13 +216,13 @@ impl Manager {
     }
 
     /// Shrinks jobs above their owner's limit, in the cluster where they can release most.
-    pub(super) fn keep_limits(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let over = |(&id, job): (&JobId, &super::Job)| {
+    pub(super) fn keep_limits(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
+        let over = |(&id, job): (&JobId, &super::JobAccount)| {
             let excess = job.size().saturating_sub(job.limit?);
-            if excess == 0 || job.stage != Stage::Running || job.change.is_some() {
+            if excess == 0 || job.stage != AllocationStage::Running || job.change.is_some() {
                 return None;
             }
-            let can = |(cluster, account): (&ClusterId, &super::Account)| {
+            let can = |(cluster, account): (&ClusterId, &super::ClusterAccount)| {
                 (account.size.saturating_sub(job.bounds(cluster).0), cluster.clone())
             };
             let (can, cluster) = job.accounts.iter().map(can).max()?;
@@ -238,11 +238,11 @@ impl Manager {
     /// Removes a job from a cluster's round.
     fn drop_from_round(&mut self, cluster: &ClusterId, id: JobId) {
         if let Some(round) = self.rounds.get_mut(cluster) {
-            round.gone(id);
+            round.drop_job(id);
         }
     }
 
-    fn current_change(&self, id: JobId, number: u64) -> Option<Change> {
+    fn current_change(&self, id: JobId, number: u64) -> Option<PendingResize> {
         let change = self.jobs.get(&id).and_then(|job| job.change.clone());
         change.filter(|change| change.number == number)
     }
@@ -254,12 +254,12 @@ impl Manager {
         number: u64,
         count: Option<u32>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
-        let Some(Change { cluster, step, .. }) = self.current_change(id, number) else { return };
+        let Some(PendingResize { cluster, step, .. }) = self.current_change(id, number) else { return };
         match step {
-            Step::Offered(of) => self.offer_answered(id, &cluster, of, count, now, out),
-            Step::Asked { .. } => self.shrink_answered(id, &cluster, step, count, now, out),
+            ResizeStep::Offered(of) => self.offer_answered(id, &cluster, of, count, now, out),
+            ResizeStep::Asked { .. } => self.shrink_answered(id, &cluster, step, count, now, out),
             _ => {}
         }
     }
@@ -271,7 +271,7 @@ impl Manager {
         of: u32,
         answer: Option<u32>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
         let count = answer.unwrap_or(0);
         // The job knows its greatest size, and the manager enforces it.
@@ -284,7 +284,7 @@ impl Manager {
                 "{id} takes {count} of {of} offered processors of {cluster}, but may have \
                  {room}: it gets {taken}"
             );
-            out.push(Action::Odd { what });
+            out.push(ManagerAction::ProtocolViolation { what });
         }
         if let Some((known, account)) = self.account(id, cluster) {
             account.subtract_coming(of - taken, known);
@@ -299,7 +299,7 @@ impl Manager {
         }
         self.dirty |= taken < of;
         if let Some(round) = self.rounds.get_mut(cluster) {
-            round.answered(id, taken);
+            round.record_answer(id, taken);
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(change) = &mut job.change else { return };
@@ -307,10 +307,10 @@ impl Manager {
             job.change = None;
             return self.close(id, cluster);
         }
-        change.step = Step::Acquiring { held: 0, of: taken };
+        change.step = ResizeStep::Acquiring { held: 0, of: taken };
         change.until = now + self.settings.hold_within;
         let (change, cluster) = (change.number, cluster.clone());
-        out.push(Action::Hold { job: id, change, cluster, count: taken });
+        out.push(ManagerAction::Hold { job: id, change, cluster, count: taken });
     }
 
     /// Processes an answer to a shrink. A mandatory release is owed regardless of the answer.
@@ -320,12 +320,12 @@ impl Manager {
         &mut self,
         id: JobId,
         cluster: &ClusterId,
-        asked: Step,
+        asked: ResizeStep,
         answer: Option<u32>,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
-        let Step::Asked { count: asked, mandatory, freed } = asked else { return };
+        let ResizeStep::Asked { count: asked, mandatory, freed } = asked else { return };
         let Some(job) = self.jobs.get(&id) else { return };
         let size = job.accounts.get(cluster).map_or(0, |account| account.size);
         let can = size.saturating_sub(job.bounds(cluster).0);
@@ -336,15 +336,15 @@ impl Manager {
             let reaction =
                 answer.map_or("does not answer".to_owned(), |count| format!("offers {count}"));
             let what = format!("{id} must release {asked} processors of {cluster} and {reaction}");
-            out.push(Action::Odd { what });
+            out.push(ManagerAction::ProtocolViolation { what });
             owes = must;
         }
         if let Some((_, account)) = self.account(id, cluster) {
             account.declined = !mandatory && answer.is_some() && owes + freed == 0;
         }
         if let Some(round) = self.rounds.get_mut(cluster) {
-            round.answered(id, owes + freed);
-            round.released(id, freed);
+            round.record_answer(id, owes + freed);
+            round.record_release(id, freed);
         }
         let within = self.settings.release_within;
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -353,7 +353,7 @@ impl Manager {
             job.change = None;
             return;
         }
-        change.step = Step::Releasing { owes };
+        change.step = ResizeStep::Releasing { owes };
         // The question stated the time limit. A job that did not answer gets some extra time.
         change.until = (change.began + within).max(now + within / 4);
     }
@@ -364,9 +364,9 @@ impl Manager {
         number: u64,
         count: u32,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
-        let Some(Change { step: Step::Acquiring { held, of }, .. }) =
+        let Some(PendingResize { step: ResizeStep::Acquiring { held, of }, .. }) =
             self.current_change(id, number)
         else {
             return; // the hold was cancelled, and is being released
@@ -381,9 +381,9 @@ impl Manager {
         count: u32,
         reason: &str,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
-        let Some(Change { step: Step::Acquiring { held, of }, cluster, .. }) =
+        let Some(PendingResize { step: ResizeStep::Acquiring { held, of }, cluster, .. }) =
             self.current_change(id, number)
         else {
             return;
@@ -400,7 +400,7 @@ impl Manager {
     }
 
     /// Recruits the held processors once all are held.
-    fn acquire(&mut self, id: JobId, held: u32, of: u32, now: Instant, out: &mut Vec<Action>) {
+    fn acquire(&mut self, id: JobId, held: u32, of: u32, now: Instant, out: &mut Vec<ManagerAction>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(change) = &mut job.change else { return };
         let (number, cluster) = (change.number, change.cluster.clone());
@@ -409,16 +409,16 @@ impl Manager {
             return self.close(id, &cluster);
         }
         if held < of {
-            change.step = Step::Acquiring { held, of };
+            change.step = ResizeStep::Acquiring { held, of };
             return;
         }
-        change.step = Step::Recruiting(of);
+        change.step = ResizeStep::Recruiting(of);
         change.until = now + self.settings.recruit_within;
-        out.push(Action::Recruit { job: id, change: number, cluster, count: of });
+        out.push(ManagerAction::Recruit { job: id, change: number, cluster, count: of });
     }
 
-    pub(super) fn grown(&mut self, id: JobId, number: u64, count: u32, out: &mut Vec<Action>) {
-        let Some(Change { step: Step::Recruiting(of), cluster, .. }) =
+    pub(super) fn grown(&mut self, id: JobId, number: u64, count: u32, out: &mut Vec<ManagerAction>) {
+        let Some(PendingResize { step: ResizeStep::Recruiting(of), cluster, .. }) =
             self.current_change(id, number)
         else {
             return;
@@ -448,7 +448,7 @@ impl Manager {
         cluster: &ClusterId,
         count: u32,
         reason: &str,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
         if count == 0 {
             return;
@@ -457,7 +457,7 @@ impl Manager {
             account.going += count;
         }
         let (cluster, reason) = (cluster.clone(), reason.to_owned());
-        out.push(Action::Unhold { job: id, change, cluster, count, reason });
+        out.push(ManagerAction::Unhold { job: id, change, cluster, count, reason });
     }
 
     pub(super) fn unheld(
@@ -465,7 +465,7 @@ impl Manager {
         id: JobId,
         cluster: &ClusterId,
         count: u32,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
         let Some((known, account)) = self.account(id, cluster) else { return };
         let freed = count.min(account.going);
@@ -476,7 +476,7 @@ impl Manager {
                 "{count} processors of {cluster} are released for {id}, which has only {freed} \
                  to release there"
             );
-            out.push(Action::Odd { what });
+            out.push(ManagerAction::ProtocolViolation { what });
         }
         self.dirty = true;
         self.close(id, cluster);
@@ -489,7 +489,7 @@ impl Manager {
         cluster: &ClusterId,
         count: u32,
         let_go: bool,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
         let change = self.jobs.get(&id).and_then(|job| job.change.as_ref());
         let ordered = change.is_some_and(|change| {
@@ -505,7 +505,7 @@ impl Manager {
         known.subtract_booked(freed);
         if freed < count {
             let what = format!("{id} frees {count} processors of {cluster}, but has {freed} there");
-            out.push(Action::Odd { what });
+            out.push(ManagerAction::ProtocolViolation { what });
         }
         self.dirty = true;
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -516,16 +516,16 @@ impl Manager {
             && change.cluster == *cluster
         {
             match &mut change.step {
-                Step::Releasing { owes } => {
+                ResizeStep::Releasing { owes } => {
                     *owes = owes.saturating_sub(freed);
                     if *owes == 0 {
                         job.change = None;
                     }
                     if let Some(round) = self.rounds.get_mut(cluster) {
-                        round.released(id, freed);
+                        round.record_release(id, freed);
                     }
                 }
-                Step::Asked { freed: before, .. } => *before += freed,
+                ResizeStep::Asked { freed: before, .. } => *before += freed,
                 _ => {}
             }
         }
@@ -538,7 +538,7 @@ impl Manager {
         let Some(change) = job.change.as_mut().filter(|change| change.cluster == *cluster) else {
             return;
         };
-        let Step::Releasing { owes } = &mut change.step else { return };
+        let ResizeStep::Releasing { owes } = &mut change.step else { return };
         *owes = owes.saturating_sub(count);
         if *owes == 0 {
             job.change = None;
@@ -548,25 +548,25 @@ impl Manager {
         self.dirty = true;
     }
 
-    pub(super) fn ended(&mut self, id: JobId, out: &mut Vec<Action>) {
+    pub(super) fn ended(&mut self, id: JobId, out: &mut Vec<ManagerAction>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         self.queue.retain(|queued| *queued != id);
         job.want = None;
-        job.stage = Stage::Ending;
+        job.stage = AllocationStage::Ending;
         // Offered processors are free at once, and held ones are released.
-        if let Some(Change { number, cluster, step, .. }) = job.change.take()
+        if let Some(PendingResize { number, cluster, step, .. }) = job.change.take()
             && let Some((known, account)) = self.account(id, &cluster)
         {
             match step {
-                Step::Offered(of) => {
+                ResizeStep::Offered(of) => {
                     account.subtract_coming(of, known);
                     known.subtract_booked(of);
                 }
-                Step::Acquiring { of, .. } | Step::Recruiting(of) => {
+                ResizeStep::Acquiring { of, .. } | ResizeStep::Recruiting(of) => {
                     account.subtract_coming(of, known);
                     self.unhold(id, number, &cluster, of, "the job has ended", out);
                 }
-                Step::Asked { .. } | Step::Releasing { .. } => {}
+                ResizeStep::Asked { .. } | ResizeStep::Releasing { .. } => {}
             }
         }
         let clusters: Vec<ClusterId> = self.clusters.keys().cloned().collect();
@@ -582,19 +582,19 @@ impl Manager {
     }
 
     /// Ends all steps whose time limit has passed.
-    pub(super) fn expire(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let late = |(&id, job): (&JobId, &super::Job)| {
+    pub(super) fn expire(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
+        let late = |(&id, job): (&JobId, &super::JobAccount)| {
             job.change
                 .as_ref()
                 .filter(|change| change.until <= now)
                 .map(|change| (id, change.clone()))
         };
-        let late: Vec<(JobId, Change)> = self.jobs.iter().filter_map(late).collect();
-        for (id, Change { number, cluster, step, .. }) in late {
+        let late: Vec<(JobId, PendingResize)> = self.jobs.iter().filter_map(late).collect();
+        for (id, PendingResize { number, cluster, step, .. }) in late {
             match step {
-                Step::Offered(of) => self.offer_answered(id, &cluster, of, None, now, out),
-                Step::Asked { .. } => self.shrink_answered(id, &cluster, step, None, now, out),
-                Step::Acquiring { held, of } => {
+                ResizeStep::Offered(of) => self.offer_answered(id, &cluster, of, None, now, out),
+                ResizeStep::Asked { .. } => self.shrink_answered(id, &cluster, step, None, now, out),
+                ResizeStep::Acquiring { held, of } => {
                     if let Some((known, account)) = self.account(id, &cluster) {
                         account.subtract_coming(of - held, known);
                     }
@@ -602,7 +602,7 @@ impl Manager {
                     self.unhold(id, number, &cluster, of - held, "they were not held in time", out);
                     self.acquire(id, held, held, now, out);
                 }
-                Step::Recruiting(of) => {
+                ResizeStep::Recruiting(of) => {
                     if let Some((known, account)) = self.account(id, &cluster) {
                         account.subtract_coming(of, known);
                     }
@@ -612,14 +612,14 @@ impl Manager {
                     self.stall(id);
                     self.unhold(id, number, &cluster, of, "the job did not use them in time", out);
                 }
-                Step::Releasing { owes } => {
+                ResizeStep::Releasing { owes } => {
                     let job = self.jobs.get_mut(&id);
                     if let Some(change) = job.and_then(|job| job.change.as_mut()) {
                         change.until = now + self.settings.release_within;
                     }
                     let within = self.settings.release_within;
                     let reason = format!("{id} did not release them within {within:?}");
-                    out.push(Action::Force { job: id, cluster, count: owes, reason });
+                    out.push(ManagerAction::Force { job: id, cluster, count: owes, reason });
                 }
             }
         }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, JobId};
 
-use super::Need;
-use crate::policy::malleability::{Placed, Transfer};
+use super::JobRequirements;
+use crate::policy::malleability::{PlacementPlan, PlacementTransfer};
 use crate::policy::provisioning::Time;
 use crate::reservation::ReservationId;
 
 /// Inputs of the malleability manager.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum ManagerEvent {
     /// A site was polled.
     Polled {
         /// Cluster of the site.
@@ -44,7 +44,7 @@ pub enum Event {
         differs: Option<String>,
     },
     /// The rate of a link was measured.
-    Link {
+    LinkMeasured {
         /// Sending cluster of the link.
         from: ClusterId,
         /// Receiving cluster of the link.
@@ -57,7 +57,7 @@ pub enum Event {
         /// Number of the job, never used before.
         job: JobId,
         /// Requirements of the job.
-        need: Box<Need>,
+        need: Box<JobRequirements>,
     },
     /// The transfers of [`Action::Move`] are complete.
     Moved {
@@ -83,9 +83,9 @@ pub enum Event {
         /// Number of the job.
         job: JobId,
         /// Requirements of the job.
-        need: Box<Need>,
+        need: Box<JobRequirements>,
         /// Original placement of the job.
-        placed: Placed,
+        placed: PlacementPlan,
         /// Start of the job in microseconds of the Unix epoch, if known.
         since: Option<Time>,
         /// Processors by cluster.
@@ -145,7 +145,7 @@ pub enum Event {
         /// Number of freed processors.
         count: u32,
         /// Whether the job released them voluntarily. Such processors are not offered to it again.
-        let_go: bool,
+        voluntary: bool,
     },
     /// Processors of [`Action::Force`] cannot be taken, because the job cannot run without them.
     NotForced {
@@ -173,7 +173,7 @@ pub enum Event {
         count: u32,
     },
     /// A job has measured its weighted average efficiency.
-    Efficiency {
+    EfficiencyMeasured {
         /// Job that measured.
         job: JobId,
         /// Efficiency, from 0 to 1.
@@ -185,14 +185,14 @@ pub enum Event {
     ///
     /// Processors that the job has got since must be reported here before [`Event::Grown`].
     /// Otherwise, the manager would grant them twice.
-    Want {
+    GrowthRequested {
         /// Job that requests processors.
         job: JobId,
         /// The request itself.
-        want: Want,
+        want: GrowthRequest,
     },
     /// A job's size is limited. A larger job must shrink, but not below its minimum.
-    Limit {
+    SizeLimited {
         /// Job that is limited.
         job: JobId,
         /// Greatest number of processors; absent: no limit.
@@ -214,21 +214,21 @@ pub enum Event {
 
 /// A running job's request to grow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Want {
+pub struct GrowthRequest {
     /// Number of additional processors; 0 withdraws the request.
     pub count: u32,
     /// Time after which an urgent request is refused. Other jobs shrink for an urgent one. Absent:
     /// the request is granted when processors are free.
-    pub within: Option<Duration>,
+    pub timeout: Option<Duration>,
     /// Clusters to grow in; empty: all clusters that the job may use.
     pub clusters: BTreeSet<ClusterId>,
     /// Clusters to avoid, because none of their known nodes meets the job's requirements.
-    pub but: BTreeSet<ClusterId>,
+    pub excluded_clusters: BTreeSet<ClusterId>,
 }
 
 /// Final statement of a reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Bill {
+pub struct ReservationBill {
     /// Number of the reservation.
     pub id: ReservationId,
     /// Name of the reservation.
@@ -247,13 +247,13 @@ pub struct Bill {
 
 /// Outputs of the malleability manager.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
+pub enum ManagerAction {
     /// Transfer a job's files; answered by [`Event::Moved`] or [`Event::MoveFailed`].
-    Move {
+    TransferFiles {
         /// Job that needs the files.
         job: JobId,
         /// Files, with source and target clusters.
-        transfers: Vec<Transfer>,
+        transfers: Vec<PlacementTransfer>,
     },
     /// Start a job; answered by [`Event::Claimed`] or [`Event::ClaimFailed`].
     ///
@@ -262,7 +262,7 @@ pub enum Action {
         /// Job to start.
         job: JobId,
         /// Placement of the job, and its reason.
-        placed: Placed,
+        placed: PlacementPlan,
     },
     /// A job fails before its start.
     Fail {
@@ -360,7 +360,7 @@ pub enum Action {
         reason: String,
     },
     /// Delete an ended reservation from disk, and record its bill.
-    Unreserved(Box<Bill>),
+    ReservationEnded(Box<ReservationBill>),
     /// Refuse an urgent request to grow.
     Refuse {
         /// Job whose request is refused.
@@ -369,7 +369,7 @@ pub enum Action {
         reason: String,
     },
     /// Log a protocol violation of a job or site.
-    Odd {
+    ProtocolViolation {
         /// Description of the violation and of its handling.
         what: String,
     },

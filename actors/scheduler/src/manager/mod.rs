@@ -31,23 +31,23 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, JobId};
 pub use springtide_config::Precedence as Approach;
-use springtide_config::{SchedulingSection, Whole};
+use springtide_config::{SchedulingSection, BoundedInt};
 use tokio::time::Instant;
 
-pub use self::event::{Action, Bill, Event, Want};
-pub use self::queue::Outlook;
+pub use self::event::{ManagerAction, ReservationBill, ManagerEvent, GrowthRequest};
+pub use self::queue::GridOutlook;
 
-use self::books::{Account, Cluster, Job, Stage};
-use self::calendar::Calendar;
+use self::books::{ClusterAccount, ClusterUsage, JobAccount, AllocationStage};
+use self::calendar::ReservationCalendar;
 use self::queue::HeadReservation;
 use crate::audit::Auditor;
 use crate::policy::malleability::{
-    Benefit, Direction, Ground, NoPlace, Placed, Policy, Replica, Room, Round, Runner, Worth, place,
+    Benefit, Direction, CapacitySnapshot, PlacementError, PlacementPlan, Policy, Replica, ClusterCapacity, Round, MalleableJob, GrowthLimits, place,
 };
 use crate::policy::provisioning::{Terms, Time};
 use crate::reservation::StepTimeouts;
 use crate::scheduler::GridLink;
-pub use crate::scheduler::{JobView, Kind, Need, Phase, SiteOffer};
+pub use crate::scheduler::{JobView, Kind, JobRequirements, JobPhase, SiteOffer};
 
 /// Rise of a job's efficiency after which processors that it refused are offered again.
 const REFUSAL_RESET: f64 = 0.05;
@@ -55,20 +55,20 @@ const REFUSAL_RESET: f64 = 0.05;
 /// Settings of the malleability manager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct ManagerSettings {
     /// Whether running or waiting jobs have precedence.
     pub approach: Approach,
     /// Policy that selects the jobs to grow and shrink.
     pub policy: Policy,
     /// Least gain by a processor, for the efficiency-aware policy.
-    pub worth: Worth,
+    pub worth: GrowthLimits,
     /// Interval in which the driver polls each cluster even without changes. Growth begins with a
     /// poll.
-    pub poll_every: Duration,
+    pub poll_interval: Duration,
     /// Interval between regular scans of the queue.
-    pub scan_every: Duration,
+    pub scan_interval: Duration,
     /// Number of unsuccessful scans that a submission survives; absent: unlimited.
-    pub tries: Option<u32>,
+    pub max_tries: Option<u32>,
     /// Processors of each cluster that growth leaves to local users, unless `reserves` has an
     /// entry.
     pub reserve: u32,
@@ -106,15 +106,15 @@ pub struct Settings {
     pub clock_us: u64,
 }
 
-impl Default for Settings {
+impl Default for ManagerSettings {
     fn default() -> Self {
         Self {
             approach: Approach::default(),
             policy: Policy::default(),
-            worth: Worth::default(),
-            poll_every: Duration::from_secs(15),
-            scan_every: Duration::from_secs(15),
-            tries: None,
+            worth: GrowthLimits::default(),
+            poll_interval: Duration::from_secs(15),
+            scan_interval: Duration::from_secs(15),
+            max_tries: None,
             reserve: 0,
             reserves: BTreeMap::new(),
             caps: BTreeMap::new(),
@@ -136,20 +136,20 @@ impl Default for Settings {
     }
 }
 
-impl From<&SchedulingSection> for Settings {
+impl From<&SchedulingSection> for ManagerSettings {
     fn from(section: &SchedulingSection) -> Self {
-        let worth = Worth { least_gain: section.least_gain, most_shares: section.most_shares };
+        let worth = GrowthLimits { min_gain: section.least_gain, max_shares: section.most_shares };
         Self {
             approach: section.precedence,
             policy: section.policy,
             worth,
-            poll_every: section.poll.get(),
-            scan_every: section.scan_every.get(),
-            tries: section.tries.map(Whole::get),
+            poll_interval: section.poll.get(),
+            scan_interval: section.scan_every.get(),
+            max_tries: section.tries.map(BoundedInt::get),
             reserve: section.reserve.get(),
             reserves: BTreeMap::new(),
             caps: BTreeMap::new(),
-            cap: section.cap.map(Whole::get),
+            cap: section.cap.map(BoundedInt::get),
             answer_within: section.answer_within.get(),
             start_wait: section.start_wait.get(),
             hold_within: section.hold_within.get(),
@@ -164,12 +164,12 @@ impl From<&SchedulingSection> for Settings {
 /// State of the malleability manager.
 #[derive(Debug)]
 pub struct Manager {
-    settings: Settings,
+    settings: ManagerSettings,
     origin: Instant,
-    clusters: BTreeMap<ClusterId, Cluster>,
+    clusters: BTreeMap<ClusterId, ClusterUsage>,
     /// Replicas and links. The capacities in it are computed for each decision.
-    ground: Ground,
-    jobs: BTreeMap<JobId, Job>,
+    ground: CapacitySnapshot,
+    jobs: BTreeMap<JobId, JobAccount>,
     queue: VecDeque<JobId>,
     rounds: BTreeMap<ClusterId, Round>,
     head_reservation: Option<HeadReservation>,
@@ -180,7 +180,7 @@ pub struct Manager {
     /// Jobs that may grow in clusters where they have no processors.
     spreading: BTreeSet<JobId>,
     /// Reservations of users and workflows.
-    calendar: Calendar,
+    calendar: ReservationCalendar,
     /// Time of the last event, in microseconds of the Unix epoch.
     now: Time,
     auditor: Auditor,
@@ -189,24 +189,24 @@ pub struct Manager {
 impl Manager {
     /// Creates a manager for these clusters, all closed until their first poll.
     pub fn new(
-        settings: Settings,
+        settings: ManagerSettings,
         clusters: impl IntoIterator<Item = ClusterId>,
         now: Instant,
     ) -> Self {
         let unpolled =
-            || Cluster { closed: Some("it has not reported yet".to_owned()), ..Cluster::default() };
+            || ClusterUsage { closed: Some("it has not reported yet".to_owned()), ..ClusterUsage::default() };
         let assumed = settings.links.iter();
         let links = assumed.map(|(a, b, rate)| ((a.clone(), b.clone()), *rate)).collect();
         let without_files = settings.without_files.clone();
         let timeouts =
             StepTimeouts { commit: settings.commit_within, confirm: settings.confirm_within };
         Self {
-            calendar: Calendar::new(timeouts),
+            calendar: ReservationCalendar::new(timeouts),
             now: settings.clock_us,
             settings,
             origin: now,
             clusters: clusters.into_iter().map(|cluster| (cluster, unpolled())).collect(),
-            ground: Ground { links, without_files, ..Ground::default() },
+            ground: CapacitySnapshot { links, without_files, ..CapacitySnapshot::default() },
             jobs: BTreeMap::new(),
             queue: VecDeque::new(),
             rounds: BTreeMap::new(),
@@ -223,51 +223,51 @@ impl Manager {
     ///
     /// # Panics
     /// The state is inconsistent ([`Manager::audit`]).
-    pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+    pub fn handle(&mut self, event: ManagerEvent, now: Instant) -> Vec<ManagerAction> {
         self.auditor.record(&event);
         let mut out = Vec::new();
         let mut polled = None;
         self.advance_time(now, &mut out);
         match event {
-            Event::Polled { cluster, size, others, whole } => {
+            ManagerEvent::Polled { cluster, size, others, whole } => {
                 self.polled(&cluster, size, others, whole);
                 polled = Some(cluster);
             }
-            Event::Unreachable { cluster, reason } => {
+            ManagerEvent::Unreachable { cluster, reason } => {
                 self.clusters.entry(cluster).or_default().closed = Some(reason);
             }
-            Event::Replicas { file, bytes, clusters, differs } => {
+            ManagerEvent::Replicas { file, bytes, clusters, differs } => {
                 self.ground.files.insert(file, Replica { bytes, clusters, differs });
                 self.dirty = true;
             }
-            Event::Link { from, to, rate } => {
+            ManagerEvent::LinkMeasured { from, to, rate } => {
                 self.ground.links.insert((from, to), rate);
             }
-            Event::Submit { job, need } => self.submit(job, *need, now, &mut out),
-            Event::Moved { job } => self.moved(job, now, &mut out),
-            Event::MoveFailed { job, reason } => self.move_failed(job, &reason, now, &mut out),
-            Event::Claimed { job, got } => self.claimed(job, &got, now),
-            Event::Resumed { job, need, placed, since, sizes } => {
+            ManagerEvent::Submit { job, need } => self.submit(job, *need, now, &mut out),
+            ManagerEvent::Moved { job } => self.moved(job, now, &mut out),
+            ManagerEvent::MoveFailed { job, reason } => self.move_failed(job, &reason, now, &mut out),
+            ManagerEvent::Claimed { job, got } => self.claimed(job, &got, now),
+            ManagerEvent::Resumed { job, need, placed, since, sizes } => {
                 self.resumed(job, *need, &placed, since, &sizes);
             }
-            Event::ClaimFailed { job, reason } => self.claim_failed(job, &reason, now, &mut out),
-            Event::Answer { job, change, count } => self.answer(job, change, count, now, &mut out),
-            Event::Held { job, change, count } => self.held(job, change, count, now, &mut out),
-            Event::NotHeld { job, change, count, reason } => {
+            ManagerEvent::ClaimFailed { job, reason } => self.claim_failed(job, &reason, now, &mut out),
+            ManagerEvent::Answer { job, change, count } => self.answer(job, change, count, now, &mut out),
+            ManagerEvent::Held { job, change, count } => self.held(job, change, count, now, &mut out),
+            ManagerEvent::NotHeld { job, change, count, reason } => {
                 self.not_held(job, change, count, &reason, now, &mut out);
             }
-            Event::Grown { job, change, count } => self.grown(job, change, count, &mut out),
-            Event::Freed { job, cluster, count, let_go } => {
+            ManagerEvent::Grown { job, change, count } => self.grown(job, change, count, &mut out),
+            ManagerEvent::Freed { job, cluster, count, voluntary: let_go } => {
                 self.freed(job, &cluster, count, let_go, &mut out);
             }
-            Event::NotForced { job, cluster, count } => self.not_forced(job, &cluster, count),
-            Event::Root { job, cluster } => {
+            ManagerEvent::NotForced { job, cluster, count } => self.not_forced(job, &cluster, count),
+            ManagerEvent::Root { job, cluster } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.root = cluster;
                 }
             }
-            Event::Unheld { job, cluster, count } => self.unheld(job, &cluster, count, &mut out),
-            Event::Efficiency { job, efficiency, processors } => {
+            ManagerEvent::Unheld { job, cluster, count } => self.unheld(job, &cluster, count, &mut out),
+            ManagerEvent::EfficiencyMeasured { job, efficiency, processors } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.benefit = Benefit::measured(efficiency, processors);
                     job.efficiency = Some(efficiency);
@@ -278,15 +278,15 @@ impl Manager {
                     }
                 }
             }
-            Event::Want { job, want } => self.want(job, want, now),
-            Event::Limit { job, most } => {
+            ManagerEvent::GrowthRequested { job, want } => self.want(job, want, now),
+            ManagerEvent::SizeLimited { job, most } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.limit = most;
                 }
             }
-            Event::Ended { job } => self.ended(job, &mut out),
-            Event::Withdraw { job } => self.withdraw(job),
-            Event::Tick => {}
+            ManagerEvent::Ended { job } => self.ended(job, &mut out),
+            ManagerEvent::Withdraw { job } => self.withdraw(job),
+            ManagerEvent::Tick => {}
         }
         self.expire(now, &mut out);
         self.keep_limits(now, &mut out);
@@ -310,7 +310,7 @@ impl Manager {
         let changes = self.jobs.values().filter_map(|job| job.change.as_ref().map(|c| c.until));
         let wants = self.jobs.values().filter_map(|job| job.want.as_ref().and_then(|w| w.until));
         let claims = self.jobs.values().filter_map(|job| match &job.stage {
-            Stage::Placed { claim_at, .. } => *claim_at,
+            AllocationStage::Placed { claim_at, .. } => *claim_at,
             _ => None,
         });
         changes.chain(wants).chain(claims).chain(self.next_scan).chain(self.calendar_due()).min()
@@ -320,7 +320,7 @@ impl Manager {
     ///
     /// # Errors
     /// [`NoPlace`].
-    pub fn plan(&self, need: &Need) -> Result<Placed, NoPlace> {
+    pub fn plan(&self, need: &JobRequirements) -> Result<PlacementPlan, PlacementError> {
         let mut ground = self.capacities_now();
         self.adjust_rooms(need, &mut ground.rooms);
         place(need.placement, &need.components, &ground)
@@ -330,35 +330,35 @@ impl Manager {
     pub fn job(&self, id: JobId) -> Option<JobView> {
         let job = self.jobs.get(&id)?;
         let phase = match (&job.stage, &job.change) {
-            (Stage::Waiting, _) => Phase::Waiting,
-            (Stage::Placed { .. }, _) => Phase::Placed,
-            (Stage::Claiming, _) => Phase::Claiming,
-            (Stage::Ending, _) => Phase::Ending,
-            (Stage::Running, None) => Phase::Running,
-            (Stage::Running, Some(change)) => match change.step.direction() {
-                Direction::Grow => Phase::Growing,
-                Direction::Shrink => Phase::Shrinking,
+            (AllocationStage::Waiting, _) => JobPhase::Waiting,
+            (AllocationStage::Placed { .. }, _) => JobPhase::Placed,
+            (AllocationStage::Claiming, _) => JobPhase::Claiming,
+            (AllocationStage::Ending, _) => JobPhase::Ending,
+            (AllocationStage::Running, None) => JobPhase::Running,
+            (AllocationStage::Running, Some(change)) => match change.step.direction() {
+                Direction::Grow => JobPhase::Growing,
+                Direction::Shrink => JobPhase::Shrinking,
             },
         };
         let sizes = job.accounts.iter().filter(|(_, account)| account.size > 0);
         let sizes = sizes.map(|(cluster, account)| (cluster.clone(), account.size)).collect();
         let (kind, least, useful) = (job.need.kind, job.need.least(), job.need.greatest());
         let most = job.limit.map_or(useful, |limit| limit.min(useful));
-        let why = self.why(id, &Outlook::default())?;
-        Some(JobView { phase, kind, least, most, useful, sizes, tries: job.tries, why })
+        let why = self.why(id, &GridOutlook::default())?;
+        Some(JobView { phase, kind, least, most, useful, sizes, tries: job.tries, reason: why })
     }
 
     /// Explains a job's state, as in its [view](Self::job). Calls for many jobs share one snapshot.
-    pub fn why(&self, id: JobId, snapshot: &Outlook) -> Option<String> {
+    pub fn why(&self, id: JobId, snapshot: &GridOutlook) -> Option<String> {
         let job = self.jobs.get(&id)?;
         Some(match job.stage {
-            Stage::Waiting => self.explain_wait(id, job, snapshot),
+            AllocationStage::Waiting => self.explain_wait(id, job, snapshot),
             _ => job.why.clone(),
         })
     }
 
     /// Returns the requirements of a job, if the job is known.
-    pub fn need(&self, id: JobId) -> Option<&Need> {
+    pub fn need(&self, id: JobId) -> Option<&JobRequirements> {
         self.jobs.get(&id).map(|job| &job.need)
     }
 
@@ -373,7 +373,7 @@ impl Manager {
     }
 
     /// Number of a cluster's processors in accounts of jobs.
-    pub fn booked(&self, cluster: &ClusterId) -> u32 {
+    pub fn booked_processors(&self, cluster: &ClusterId) -> u32 {
         self.clusters.get(cluster).map_or(0, |cluster| cluster.booked)
     }
 
@@ -389,11 +389,11 @@ impl Manager {
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return 0;
         };
-        let Settings { reserve, reserves, caps, cap, .. } = &self.settings;
+        let ManagerSettings { reserve, reserves, caps, cap, .. } = &self.settings;
         let reserve = reserves.get(cluster).unwrap_or(reserve);
         let mut value = known.idle().saturating_add(back).saturating_sub(*reserve);
         // Reserved processors are not free, even if jobs use them now.
-        value = value.min(known.idle().saturating_add(back).saturating_sub(self.withheld(cluster)));
+        value = value.min(known.idle().saturating_add(back).saturating_sub(self.withheld_processors(cluster)));
         if let Some(cap) = caps.get(cluster) {
             value = value.min(cap.saturating_add(back).saturating_sub(known.booked));
         }
@@ -409,7 +409,7 @@ impl Manager {
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return 0;
         };
-        let Settings { reserve, reserves, .. } = &self.settings;
+        let ManagerSettings { reserve, reserves, .. } = &self.settings;
         reserves.get(cluster).unwrap_or(reserve).saturating_sub(known.idle())
     }
 
@@ -424,14 +424,14 @@ impl Manager {
     }
 
     /// Jobs of a cluster that can be asked to grow or shrink, at any size.
-    fn runners(&self, cluster: &ClusterId) -> Vec<Runner> {
+    fn runners(&self, cluster: &ClusterId) -> Vec<MalleableJob> {
         let Some(known) = self.clusters.get(cluster) else { return Vec::new() };
-        let none = Account::default();
-        let runner = |(&id, job): (&JobId, &Job)| {
+        let none = ClusterAccount::default();
+        let runner = |(&id, job): (&JobId, &JobAccount)| {
             let account = job.accounts.get(cluster).unwrap_or(&none);
             let (min, most) = job.bounds(cluster);
-            let asks = job.stage == Stage::Running && job.need.kind == Kind::Malleable;
-            (asks && job.change.is_none()).then(|| Runner {
+            let asks = job.stage == AllocationStage::Running && job.need.kind == Kind::Malleable;
+            (asks && job.change.is_none()).then(|| MalleableJob {
                 job: id,
                 started: Duration::from_micros(job.started),
                 size: account.size,
@@ -462,13 +462,13 @@ impl Manager {
         if value == 0 {
             return None;
         }
-        let takes = |runner: &Runner| runner.size < runner.max && runner.refused < value;
+        let takes = |runner: &MalleableJob| runner.size < runner.max && runner.refused < value;
         self.runners(cluster).iter().find(|runner| takes(runner)).map(|runner| runner.job)
     }
 
     /// Computes the present capacities for placement.
-    fn capacities_now(&self) -> Ground {
-        let room = |(cluster, known): (&ClusterId, &Cluster)| {
+    fn capacities_now(&self) -> CapacitySnapshot {
+        let room = |(cluster, known): (&ClusterId, &ClusterUsage)| {
             let growing = || match self.settings.approach {
                 Approach::Running => self.can_grow(cluster),
                 Approach::Waiting => None,
@@ -480,13 +480,13 @@ impl Manager {
             });
             let (size, whole) = (known.size, known.whole);
             let idle = self.available(cluster, None);
-            (cluster.clone(), Room { size, whole, idle, closed })
+            (cluster.clone(), ClusterCapacity { size, nominal_size: whole, idle, closed })
         };
         let rooms = self.clusters.iter().map(room).collect();
-        Ground { rooms, ..self.ground.clone() }
+        CapacitySnapshot { rooms, ..self.ground.clone() }
     }
 
-    fn account(&mut self, id: JobId, cluster: &ClusterId) -> Option<(&mut Cluster, &mut Account)> {
+    fn account(&mut self, id: JobId, cluster: &ClusterId) -> Option<(&mut ClusterUsage, &mut ClusterAccount)> {
         let job = self.jobs.get_mut(&id)?;
         let known = self.clusters.get_mut(cluster)?;
         known.jobs.insert(id);
@@ -504,14 +504,14 @@ impl Manager {
     fn close(&mut self, id: JobId, cluster: &ClusterId) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let empty = job.accounts.get(cluster).is_none_or(|account| account.all() == 0);
-        let placed = job.stage != Stage::Ending && job.bounds.contains_key(cluster);
+        let placed = job.stage != AllocationStage::Ending && job.bounds.contains_key(cluster);
         if empty && !placed {
             job.accounts.remove(cluster);
             if let Some(known) = self.clusters.get_mut(cluster) {
                 known.jobs.remove(&id);
             }
         }
-        if job.stage == Stage::Ending && job.booked() == 0 {
+        if job.stage == AllocationStage::Ending && job.booked() == 0 {
             self.forget(id);
         }
     }
@@ -544,7 +544,7 @@ impl Manager {
                 *accounts.entry(cluster).or_default() += u64::from(account.all());
             }
             let queued = queued.remove(id).unwrap_or(0);
-            if queued != usize::from(job.stage == Stage::Waiting) {
+            if queued != usize::from(job.stage == AllocationStage::Waiting) {
                 let stage = &job.stage;
                 return Err(format!("{id} is {queued} times in the queue, and is {stage:?}"));
             }

@@ -10,12 +10,12 @@ use std::time::Duration;
 use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::books::{Job, PendingGrowth, Stage};
-use super::event::{Action, Want};
+use super::books::{JobAccount, PendingGrowth, AllocationStage};
+use super::event::{ManagerAction, GrowthRequest};
 use super::{Approach, Manager};
-use super::{Kind, Need};
+use super::{Kind, JobRequirements};
 use crate::policy::malleability::{
-    Component, Direction, Ground, NoPlace, Placed, Placement, Room, Runner, Transfer, place,
+    Component, Direction, CapacitySnapshot, PlacementError, PlacementPlan, Placement, ClusterCapacity, MalleableJob, PlacementTransfer, place,
 };
 use crate::policy::provisioning::Time;
 
@@ -39,13 +39,13 @@ impl HeadReservation {
 /// The first explanation computes them, and later ones reuse them. They are valid until the next
 /// event.
 #[derive(Debug, Default)]
-pub struct Outlook(OnceCell<SnapshotCapacities>);
+pub struct GridOutlook(OnceCell<SnapshotCapacities>);
 
 #[derive(Debug)]
 struct SnapshotCapacities {
-    all: Ground,
+    all: CapacitySnapshot,
     /// Capacities for jobs other than that with the reservation, if there is one.
-    others: Option<Ground>,
+    others: Option<CapacitySnapshot>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl fmt::Display for ReservedFor {
 }
 
 /// Capacities without the processors of the reservation.
-fn without(ground: &Ground, head_reservation: &HeadReservation) -> Ground {
+fn without(ground: &CapacitySnapshot, head_reservation: &HeadReservation) -> CapacitySnapshot {
     let mut ground = ground.clone();
     for (cluster, kept) in &head_reservation.need {
         if let Some(room) = ground.rooms.get_mut(cluster) {
@@ -87,22 +87,22 @@ fn without(ground: &Ground, head_reservation: &HeadReservation) -> Ground {
 }
 
 impl Manager {
-    pub(super) fn submit(&mut self, id: JobId, need: Need, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn submit(&mut self, id: JobId, need: JobRequirements, now: Instant, out: &mut Vec<ManagerAction>) {
         if self.jobs.contains_key(&id) {
-            return out.push(Action::Odd { what: format!("{id} was submitted twice") });
+            return out.push(ManagerAction::ProtocolViolation { what: format!("{id} was submitted twice") });
         }
         if need.spreads {
             self.spreading.insert(id);
         }
-        self.jobs.insert(id, Job::waiting(need));
+        self.jobs.insert(id, JobAccount::waiting(need));
         self.queue.push_back(id);
-        self.next_scan.get_or_insert(now + self.settings.scan_every);
+        self.next_scan.get_or_insert(now + self.settings.scan_interval);
         self.dirty = true;
     }
 
     /// Scans the queue from head to tail, if due. A regular scan that finds no place counts as a
     /// try.
-    pub(super) fn scan(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn scan(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
         let regular = self.next_scan.is_some_and(|at| at <= now);
         if !regular && !self.dirty {
             return;
@@ -122,10 +122,10 @@ impl Manager {
             let Some(job) = self.jobs.get(&id) else { continue };
             if let Some(reason) = self.lost_reservation(&job.need) {
                 self.forget(id);
-                out.push(Action::Fail { job: id, reason });
+                out.push(ManagerAction::Fail { job: id, reason });
                 continue;
             }
-            let own = job.need.under.is_some();
+            let own = job.need.reservation.is_some();
             let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
                 head_reservation.reserved_for == ReservedFor::Start(id)
             });
@@ -155,7 +155,7 @@ impl Manager {
                 }
                 Some(Err(no)) if no.never => {
                     self.forget(id);
-                    out.push(Action::Fail { job: id, reason: no.to_string() });
+                    out.push(ManagerAction::Fail { job: id, reason: no.to_string() });
                     continue;
                 }
                 _ => {}
@@ -171,16 +171,16 @@ impl Manager {
             }
             if regular && let Some(job) = self.jobs.get_mut(&id) {
                 job.tries += 1;
-                let (tries, limit) = (job.tries, self.settings.tries);
+                let (tries, limit) = (job.tries, self.settings.max_tries);
                 if limit.is_some_and(|limit| tries > limit) {
                     let why = self
                         .jobs
                         .get(&id)
-                        .map(|job| self.explain_wait(id, job, &Outlook::default()));
+                        .map(|job| self.explain_wait(id, job, &GridOutlook::default()));
                     self.forget(id);
                     let reason =
                         format!("no place was found in {tries} tries: {}", why.unwrap_or_default());
-                    out.push(Action::Fail { job: id, reason });
+                    out.push(ManagerAction::Fail { job: id, reason });
                     if head == Some(id) {
                         head = None;
                     }
@@ -191,7 +191,7 @@ impl Manager {
         }
         self.queue = tail;
         if regular || self.queue.is_empty() {
-            self.next_scan = (!self.queue.is_empty()).then(|| now + self.settings.scan_every);
+            self.next_scan = (!self.queue.is_empty()).then(|| now + self.settings.scan_interval);
         }
         if let Some(head) = head.filter(|_| whole) {
             self.reserve_for_start(head, &ground);
@@ -201,12 +201,12 @@ impl Manager {
     /// Places a job on the capacities without the processors that are kept for another.
     fn try_place(
         &self,
-        need: &Need,
+        need: &JobRequirements,
         is_reserved: bool,
-        ground: &Ground,
-    ) -> Result<Placed, NoPlace> {
+        ground: &CapacitySnapshot,
+    ) -> Result<PlacementPlan, PlacementError> {
         let head_reservation =
-            self.head_reservation.as_ref().filter(|_| !is_reserved && need.under.is_none());
+            self.head_reservation.as_ref().filter(|_| !is_reserved && need.reservation.is_none());
         if head_reservation.is_none() && !need.has_own_rooms() {
             return place(need.placement, &need.components, ground);
         }
@@ -228,7 +228,7 @@ impl Manager {
     }
 
     /// Explains why a job waits.
-    pub(super) fn explain_wait(&self, id: JobId, job: &Job, snapshot: &Outlook) -> String {
+    pub(super) fn explain_wait(&self, id: JobId, job: &JobAccount, snapshot: &GridOutlook) -> String {
         let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
             head_reservation.reserved_for == ReservedFor::Start(id)
         });
@@ -252,7 +252,7 @@ impl Manager {
         }
     }
 
-    fn placed(&mut self, id: JobId, placed: Placed, now: Instant, out: &mut Vec<Action>) {
+    fn placed(&mut self, id: JobId, placed: PlacementPlan, now: Instant, out: &mut Vec<ManagerAction>) {
         let seconds: f64 = placed.transfers.iter().map(|transfer| transfer.seconds).sum();
         let ahead = self.settings.claim_ahead;
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -264,13 +264,13 @@ impl Manager {
         let start =
             Duration::try_from_secs_f64(seconds).ok().and_then(|takes| now.checked_add(takes));
         let claim_at = start.map(|start| start.checked_sub(ahead).unwrap_or(now).max(now));
-        out.push(Action::Move { job: id, transfers: placed.transfers.clone() });
-        job.stage = Stage::Placed { placed, claim_at };
+        out.push(ManagerAction::TransferFiles { job: id, transfers: placed.transfers.clone() });
+        job.stage = AllocationStage::Placed { placed, claim_at };
     }
 
-    fn claim(&mut self, id: JobId, placed: Placed, out: &mut Vec<Action>) {
+    fn claim(&mut self, id: JobId, placed: PlacementPlan, out: &mut Vec<ManagerAction>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        job.stage = Stage::Claiming;
+        job.stage = AllocationStage::Claiming;
         job.set_bounds(&placed);
         for part in &placed.parts {
             if let Some((known, account)) = self.account(id, &part.cluster) {
@@ -278,15 +278,15 @@ impl Manager {
                 known.booked += part.count;
             }
         }
-        out.push(Action::Claim { job: id, placed });
+        out.push(ManagerAction::Claim { job: id, placed });
     }
 
     /// Processes the arrival of a placed job's files.
-    pub(super) fn moved(&mut self, id: JobId, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn moved(&mut self, id: JobId, now: Instant, out: &mut Vec<ManagerAction>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Stage::Placed { placed, claim_at } = &mut job.stage else { return };
+        let AllocationStage::Placed { placed, claim_at } = &mut job.stage else { return };
         *claim_at = Some(now);
-        for Transfer { file, to, .. } in &placed.transfers {
+        for PlacementTransfer { file, to, .. } in &placed.transfers {
             if let Some(replica) = self.ground.files.get_mut(file) {
                 replica.clusters.insert(to.clone());
             }
@@ -300,24 +300,24 @@ impl Manager {
         id: JobId,
         reason: &str,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
         // If the processors are claimed already, the driver reports a failed claim.
-        if self.jobs.get(&id).is_some_and(|job| matches!(job.stage, Stage::Placed { .. })) {
+        if self.jobs.get(&id).is_some_and(|job| matches!(job.stage, AllocationStage::Placed { .. })) {
             let why = format!("its files could not be moved: {reason}");
             self.requeue(id, &why, now, out);
         }
     }
 
     /// Claims the processors of placed jobs that are due, or requeues the jobs if they are taken.
-    pub(super) fn claim_due(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let due = |(&id, job): (&JobId, &Job)| match &job.stage {
-            Stage::Placed { placed, claim_at: Some(at) } if *at <= now => {
+    pub(super) fn claim_due(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
+        let due = |(&id, job): (&JobId, &JobAccount)| match &job.stage {
+            AllocationStage::Placed { placed, claim_at: Some(at) } if *at <= now => {
                 Some((id, placed.clone()))
             }
             _ => None,
         };
-        let due: Vec<(JobId, Placed)> = self.jobs.iter().filter_map(due).collect();
+        let due: Vec<(JobId, PlacementPlan)> = self.jobs.iter().filter_map(due).collect();
         for (id, placed) in due {
             let mut needed: BTreeMap<&ClusterId, u32> = BTreeMap::new();
             for part in &placed.parts {
@@ -338,26 +338,26 @@ impl Manager {
     }
 
     /// Puts a job at the queue's tail, and counts a try.
-    fn requeue(&mut self, id: JobId, why: &str, now: Instant, out: &mut Vec<Action>) {
+    fn requeue(&mut self, id: JobId, why: &str, now: Instant, out: &mut Vec<ManagerAction>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.tries += 1;
-        if self.settings.tries.is_some_and(|limit| job.tries > limit) {
+        if self.settings.max_tries.is_some_and(|limit| job.tries > limit) {
             let reason = format!("no place was found in {} tries: {why}", job.tries);
             self.forget(id);
-            return out.push(Action::Fail { job: id, reason });
+            return out.push(ManagerAction::Fail { job: id, reason });
         }
-        (job.stage, job.why) = (Stage::Waiting, why.to_owned());
+        (job.stage, job.why) = (AllocationStage::Waiting, why.to_owned());
         job.bounds.clear();
         self.queue.push_back(id);
-        self.next_scan.get_or_insert(now + self.settings.scan_every);
+        self.next_scan.get_or_insert(now + self.settings.scan_interval);
     }
 
     pub(super) fn claimed(&mut self, id: JobId, got: &BTreeMap<ClusterId, u32>, now: Instant) {
         let started = self.time(now);
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.stage == Stage::Claiming) else {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.stage == AllocationStage::Claiming) else {
             return;
         };
-        (job.stage, job.started) = (Stage::Running, started);
+        (job.stage, job.started) = (AllocationStage::Running, started);
         let clusters: Vec<ClusterId> = job.accounts.keys().cloned().collect();
         for cluster in clusters {
             let Some((known, account)) = self.account(id, &cluster) else { continue };
@@ -372,8 +372,8 @@ impl Manager {
     pub(super) fn resumed(
         &mut self,
         id: JobId,
-        need: Need,
-        placed: &Placed,
+        need: JobRequirements,
+        placed: &PlacementPlan,
         since: Option<Time>,
         sizes: &BTreeMap<ClusterId, u32>,
     ) {
@@ -385,7 +385,7 @@ impl Manager {
         }
         // Clocks of machines may differ: the start is not in the future.
         let started = since.unwrap_or(self.now).min(self.now);
-        let mut job = Job { stage: Stage::Running, started, ..Job::waiting(need) };
+        let mut job = JobAccount { stage: AllocationStage::Running, started, ..JobAccount::waiting(need) };
         job.why = "it was running when the scheduler restarted".to_owned();
         job.set_bounds(placed);
         self.jobs.insert(id, job);
@@ -404,9 +404,9 @@ impl Manager {
         id: JobId,
         reason: &str,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.stage == Stage::Claiming) else {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.stage == AllocationStage::Claiming) else {
             return;
         };
         for (cluster, account) in std::mem::take(&mut job.accounts) {
@@ -421,7 +421,7 @@ impl Manager {
 
     pub(super) fn withdraw(&mut self, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
-        if matches!(job.stage, Stage::Waiting | Stage::Placed { .. }) {
+        if matches!(job.stage, AllocationStage::Waiting | AllocationStage::Placed { .. }) {
             self.queue.retain(|queued| *queued != id);
             self.forget(id);
             self.dirty = true;
@@ -444,12 +444,12 @@ impl Manager {
     /// Processors of a cluster that malleable jobs could release now.
     pub(super) fn reclaimable(&self, cluster: &ClusterId, but: Option<JobId>) -> u32 {
         let others = self.runners(cluster).into_iter().filter(|runner| Some(runner.job) != but);
-        others.map(|Runner { size, min, .. }| size.saturating_sub(min)).sum()
+        others.map(|MalleableJob { size, min, .. }| size.saturating_sub(min)).sum()
     }
 
     /// Keeps processors for the queue's first job, if it fits after running jobs shrink to their
     /// minimum.
-    fn reserve_for_start(&mut self, id: JobId, ground: &Ground) {
+    fn reserve_for_start(&mut self, id: JobId, ground: &CapacitySnapshot) {
         let Some(job) = self.jobs.get(&id) else { return };
         let mut could = ground.clone();
         for (cluster, room) in &mut could.rooms {
@@ -477,11 +477,11 @@ impl Manager {
         let Some(head_reservation) = &self.head_reservation else { return };
         let waited_for = match head_reservation.reserved_for {
             ReservedFor::Start(id) => {
-                self.jobs.get(&id).is_some_and(|job| job.stage == Stage::Waiting)
+                self.jobs.get(&id).is_some_and(|job| job.stage == AllocationStage::Waiting)
             }
             ReservedFor::Growth(id) => self.jobs.get(&id).is_some_and(|job| {
                 let wanted = job.want.as_ref().and_then(|wanted| wanted.until);
-                job.stage == Stage::Running && wanted.is_some_and(|until| until > now)
+                job.stage == AllocationStage::Running && wanted.is_some_and(|until| until > now)
             }),
         };
         let coming = |(cluster, count): (&ClusterId, &u32)| {
@@ -510,7 +510,7 @@ impl Manager {
     }
 
     /// Starts the shrinks that the reservation needs, and grants a running job its processors.
-    pub(super) fn serve_head_reservation(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn serve_head_reservation(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
         self.refuse_overdue(now, out);
         if self.head_reservation.is_none() {
             self.reserve_for_growth(out);
@@ -541,7 +541,7 @@ impl Manager {
         cluster: &ClusterId,
         count: u32,
         now: Instant,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ManagerAction>,
     ) {
         let Some(job) = self.jobs.get(&id).filter(|job| job.change.is_none()) else { return };
         let Some(PendingGrowth { want, .. }) = job.want.clone() else { return };
@@ -560,12 +560,12 @@ impl Manager {
     }
 
     /// Records a running job's request to grow.
-    pub(super) fn want(&mut self, id: JobId, want: Want, now: Instant) {
+    pub(super) fn want(&mut self, id: JobId, want: GrowthRequest, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let until = want.within.and_then(|within| now.checked_add(within));
+        let until = want.timeout.and_then(|within| now.checked_add(within));
         // The time limit does not affect the reservation.
         let same = |PendingGrowth { want: was, .. }: &PendingGrowth| {
-            Want { within: want.within, ..was.clone() } == want
+            GrowthRequest { timeout: want.timeout, ..was.clone() } == want
         };
         if !job.want.as_ref().is_some_and(same)
             && self.head_reservation.as_ref().is_some_and(|kept| kept.is_for_growth(id))
@@ -585,12 +585,12 @@ impl Manager {
     }
 
     /// Refuses urgent requests whose time limit has passed.
-    fn refuse_overdue(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn refuse_overdue(&mut self, now: Instant, out: &mut Vec<ManagerAction>) {
         for (&id, job) in &mut self.jobs {
             let late = job.want.as_ref().is_some_and(|w| w.until.is_some_and(|until| until <= now));
             if late && let Some(PendingGrowth { want, .. }) = job.want.take() {
                 let reason = format!("{} processors did not become available in time", want.count);
-                out.push(Action::Refuse { job: id, reason });
+                out.push(ManagerAction::Refuse { job: id, reason });
                 if self.head_reservation.as_ref().is_some_and(|kept| kept.is_for_growth(id)) {
                     self.head_reservation = None;
                 }
@@ -599,13 +599,13 @@ impl Manager {
     }
 
     /// Processors by which a job may grow in a cluster.
-    fn growth_allowance(&self, id: JobId, want: &Want, cluster: &ClusterId) -> u32 {
+    fn growth_allowance(&self, id: JobId, want: &GrowthRequest, cluster: &ClusterId) -> u32 {
         let Some(job) = self.jobs.get(&id) else { return 0 };
         let Some(known) = self.clusters.get(cluster).filter(|known| known.closed.is_none()) else {
             return 0;
         };
         if !want.clusters.is_empty() && !want.clusters.contains(cluster)
-            || want.but.contains(cluster)
+            || want.excluded_clusters.contains(cluster)
         {
             return 0;
         }
@@ -615,10 +615,10 @@ impl Manager {
 
     /// Keeps processors for an urgent request: idle ones first, then those of jobs that must
     /// shrink.
-    fn reserve_for_growth(&mut self, out: &mut Vec<Action>) {
-        let must = |(&id, job): (&JobId, &Job)| {
+    fn reserve_for_growth(&mut self, out: &mut Vec<ManagerAction>) {
+        let must = |(&id, job): (&JobId, &JobAccount)| {
             let wanted = job.want.as_ref().filter(|w| w.until.is_some() && !w.stalled)?;
-            (job.stage == Stage::Running && job.change.is_none()).then(|| (id, wanted.want.clone()))
+            (job.stage == AllocationStage::Running && job.change.is_none()).then(|| (id, wanted.want.clone()))
         };
         let Some((id, want)) = self.jobs.iter().find_map(must) else { return };
         let mut left = want.count;
@@ -652,22 +652,22 @@ impl Manager {
                  jobs shrank to their minimum",
                 want.count
             );
-            return out.push(Action::Refuse { job: id, reason });
+            return out.push(ManagerAction::Refuse { job: id, reason });
         }
         self.head_reservation =
             Some(HeadReservation { reserved_for: ReservedFor::Growth(id), need });
     }
 
     /// Grants requests without a time limit from free processors.
-    pub(super) fn serve_wants(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<Action>) {
-        let wants = |(&id, job): (&JobId, &Job)| {
+    pub(super) fn serve_wants(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<ManagerAction>) {
+        let wants = |(&id, job): (&JobId, &JobAccount)| {
             let wanted = job.want.as_ref().filter(|wanted| wanted.until.is_none())?;
-            let asks = job.stage == Stage::Running
+            let asks = job.stage == AllocationStage::Running
                 && job.change.is_none()
                 && job.need.kind == Kind::Malleable;
             asks.then(|| (id, wanted.want.clone()))
         };
-        let wants: Vec<(JobId, Want)> = self.jobs.iter().filter_map(wants).collect();
+        let wants: Vec<(JobId, GrowthRequest)> = self.jobs.iter().filter_map(wants).collect();
         for (id, want) in wants {
             let allowed = self.growth_allowance(id, &want, cluster);
             let count = self.grow_value(cluster).min(want.count).min(allowed);
@@ -690,10 +690,10 @@ struct CapacitySummary {
 }
 
 impl CapacitySummary {
-    fn at(ground: &Ground) -> Self {
+    fn at(ground: &CapacitySnapshot) -> Self {
         let open =
             || ground.rooms.values().filter(|room| room.closed.is_none()).map(|room| room.idle);
-        let sizes = || ground.rooms.values().map(Room::could_have);
+        let sizes = || ground.rooms.values().map(ClusterCapacity::could_have);
         Self {
             most_idle: open().max().unwrap_or(0),
             all_idle: open().map(u64::from).sum(),
@@ -703,7 +703,7 @@ impl CapacitySummary {
     }
 
     /// Whether a job certainly finds no place now.
-    fn cannot_fit_now(&self, need: &Need) -> bool {
+    fn cannot_fit_now(&self, need: &JobRequirements) -> bool {
         match need.placement {
             Placement::FlexibleClusterMinimisation => self.all_idle < u64::from(need.least()),
             _ => need.components.iter().any(|one| one.min > self.most_idle),
@@ -711,10 +711,10 @@ impl CapacitySummary {
     }
 
     /// Whether a job may never find a place.
-    fn may_never_fit(&self, need: &Need, ground: &Ground) -> bool {
+    fn may_never_fit(&self, need: &JobRequirements, ground: &CapacitySnapshot) -> bool {
         let named = |one: &Component| {
             let rooms = one.clusters.iter().filter_map(|cluster| ground.rooms.get(cluster));
-            rooms.map(Room::could_have).max().unwrap_or(0)
+            rooms.map(ClusterCapacity::could_have).max().unwrap_or(0)
         };
         let too_small = |one: &Component| {
             let largest = if one.clusters.is_empty() { self.most_size } else { named(one) };

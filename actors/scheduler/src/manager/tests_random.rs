@@ -5,7 +5,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 use crate::policy::provisioning::{Booking, SECOND};
-use crate::reservation::{Ask, Part, ReservationId};
+use crate::reservation::{ReservationRequest, ReservedSlot, ReservationId};
 
 /// Actual state of a site.
 #[derive(Default)]
@@ -36,14 +36,14 @@ enum PendingReply {
 /// Inputs of the manager.
 #[derive(Clone, Debug)]
 enum Input {
-    Event(Event),
+    Event(ManagerEvent),
     /// Prepare, and as many further steps of the agreement.
-    Reserve(Ask, u8),
+    Reserve(ReservationRequest, u8),
     Release(ReservationId),
 }
 
 impl Input {
-    fn apply(self, manager: &mut Manager, now: Instant) -> Vec<Action> {
+    fn apply(self, manager: &mut Manager, now: Instant) -> Vec<ManagerAction> {
         let mut out = Vec::new();
         match self {
             Self::Event(event) => out = manager.handle(event, now),
@@ -62,7 +62,7 @@ impl Input {
     }
 }
 
-struct World {
+struct ManagerWorld {
     manager: Manager,
     now: Instant,
     sites: BTreeMap<ClusterId, SiteState>,
@@ -71,17 +71,17 @@ struct World {
     /// Processors held for jobs, by change.
     stubs: BTreeMap<u64, u32>,
     pending: Vec<PendingReply>,
-    needs: BTreeMap<JobId, Need>,
+    needs: BTreeMap<JobId, JobRequirements>,
     /// Requests of jobs that were not granted yet.
-    wants: BTreeMap<JobId, Want>,
+    wants: BTreeMap<JobId, GrowthRequest>,
     started: Instant,
     /// All inputs, with the resulting actions.
-    log: Vec<(Instant, Input, Vec<Action>)>,
+    log: Vec<(Instant, Input, Vec<ManagerAction>)>,
     next_job: u64,
 }
 
-impl World {
-    fn new(settings: Settings) -> Self {
+impl ManagerWorld {
+    fn new(settings: ManagerSettings) -> Self {
         let now = Instant::now();
         let sites = [("a", 6), ("b", 9), ("c", 4)].map(|(name, size)| {
             (ClusterId::from(name), SiteState { size, ..SiteState::default() })
@@ -103,7 +103,7 @@ impl World {
     }
 
     /// A world after a poll of all sites and these steps.
-    fn after_steps(settings: Settings, steps: impl IntoIterator<Item = (u8, u8, u8)>) -> Self {
+    fn after_steps(settings: ManagerSettings, steps: impl IntoIterator<Item = (u8, u8, u8)>) -> Self {
         let mut world = Self::new(settings);
         (0..3).for_each(|site| world.step((2, site, 0)));
         steps.into_iter().for_each(|step| world.step(step));
@@ -116,7 +116,7 @@ impl World {
         self.replay();
     }
 
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: ManagerEvent) {
         self.feed(Input::Event(event));
     }
 
@@ -126,12 +126,12 @@ impl World {
         self.log.push((self.now, input, out.clone()));
         for action in out {
             match action {
-                Action::Claim { job, placed } => {
+                ManagerAction::Claim { job, placed } => {
                     self.check_start(job, &placed);
                     let parts = placed.parts.iter().map(|part| (part.cluster.clone(), part.count));
                     self.pending.push(PendingReply::Claim(job, parts.collect()));
                 }
-                Action::Offer { job, change, cluster, count, .. } => {
+                ManagerAction::Offer { job, change, cluster, count, .. } => {
                     self.check_growth(&cluster);
                     self.pending.push(PendingReply::Answer {
                         job,
@@ -141,7 +141,7 @@ impl World {
                         shrink: false,
                     });
                 }
-                Action::Shrink { job, change, cluster, count, .. } => {
+                ManagerAction::Shrink { job, change, cluster, count, .. } => {
                     self.pending.push(PendingReply::Answer {
                         job,
                         change,
@@ -150,7 +150,7 @@ impl World {
                         shrink: true,
                     });
                 }
-                Action::Hold { job, change, cluster, count } => {
+                ManagerAction::Hold { job, change, cluster, count } => {
                     for _ in 0..count {
                         self.pending.push(PendingReply::Stub {
                             job,
@@ -159,7 +159,7 @@ impl World {
                         });
                     }
                 }
-                Action::Recruit { job, change, cluster, count } => {
+                ManagerAction::Recruit { job, change, cluster, count } => {
                     let held = self.held(change);
                     assert!(
                         held >= count,
@@ -167,7 +167,7 @@ impl World {
                     );
                     self.pending.push(PendingReply::Grown { job, change, cluster, count });
                 }
-                Action::Unhold { job, change, cluster, count, .. } => {
+                ManagerAction::Unhold { job, change, cluster, count, .. } => {
                     // As with nodes: only holds of this change, and outstanding ones first.
                     let mut there = count;
                     self.pending.retain(|reply| {
@@ -185,7 +185,7 @@ impl World {
                     self.stubs.insert(change, held - there);
                     self.pending.push(PendingReply::Unheld { job, cluster, count, there });
                 }
-                Action::Force { job, cluster, count, .. } => {
+                ManagerAction::Force { job, cluster, count, .. } => {
                     // The order replaces outstanding releases and answers.
                     self.pending.retain(|reply| match reply {
                         PendingReply::Free { job: j, cluster: c, .. }
@@ -198,12 +198,12 @@ impl World {
                     let count = count.min(has.copied().unwrap_or(0));
                     self.pending.push(PendingReply::Free { job, cluster, count });
                 }
-                Action::Move { job, .. } => self.tell(Event::Moved { job }),
-                Action::Refuse { job, .. } => {
+                ManagerAction::TransferFiles { job, .. } => self.tell(ManagerEvent::Moved { job }),
+                ManagerAction::Refuse { job, .. } => {
                     assert!(self.wants.remove(&job).is_some(), "{job} made no request");
                 }
-                Action::End { job, .. } => self.end_job(job),
-                Action::Fail { .. } | Action::Odd { .. } | Action::Unreserved(_) => {}
+                ManagerAction::End { job, .. } => self.end_job(job),
+                ManagerAction::Fail { .. } | ManagerAction::ProtocolViolation { .. } | ManagerAction::ReservationEnded(_) => {}
             }
         }
     }
@@ -211,7 +211,7 @@ impl World {
     /// Ends a job, and frees its processors.
     fn end_job(&mut self, job: JobId) {
         let Some(sizes) = self.sizes.get(&job).cloned() else { return };
-        self.tell(Event::Ended { job });
+        self.tell(ManagerEvent::Ended { job });
         for (cluster, count) in sizes {
             self.pending.push(PendingReply::Free { job, cluster, count });
         }
@@ -226,17 +226,17 @@ impl World {
     }
 
     /// Jobs of a reservation stay within it, and other jobs leave reserved processors free.
-    fn check_start(&self, job: JobId, placed: &Placed) {
-        let under = self.needs.get(&job).and_then(|need| need.under);
+    fn check_start(&self, job: JobId, placed: &PlacementPlan) {
+        let under = self.needs.get(&job).and_then(|need| need.reservation);
         for part in &placed.parts {
             let known = &self.manager.clusters[&part.cluster];
             if let Some(id) = under {
                 let one = &self.manager.reservations()[&id];
-                let has = one.at(&part.cluster, self.manager.now);
+                let has = one.processors_at(&part.cluster, self.manager.now);
                 assert!(has >= part.count, "{job} gets {} of {has} of {id}", part.count);
                 continue;
             }
-            let withheld = self.manager.withheld(&part.cluster);
+            let withheld = self.manager.withheld_processors(&part.cluster);
             assert!(
                 known.others + known.booked + withheld <= known.size,
                 "{job} in {}: {known:?}, {withheld} are reserved",
@@ -246,7 +246,7 @@ impl World {
     }
 
     fn check_growth(&self, cluster: &ClusterId) {
-        let Settings { caps, cap, reserve, .. } = &self.manager.settings;
+        let ManagerSettings { caps, cap, reserve, .. } = &self.manager.settings;
         let known = &self.manager.clusters[cluster];
         assert!(known.others + known.booked + reserve <= known.size, "{cluster}: {known:?}");
         assert!(caps.get(cluster).is_none_or(|cap| known.booked <= *cap));
@@ -261,7 +261,7 @@ impl World {
                 let fits =
                     |(cluster, count): &(ClusterId, u32)| self.sites[cluster].idle() >= *count;
                 if success == 0 || !parts.iter().all(fits) {
-                    return self.tell(Event::ClaimFailed { job, reason: "no".to_owned() });
+                    return self.tell(ManagerEvent::ClaimFailed { job, reason: "no".to_owned() });
                 }
                 let mut got: BTreeMap<ClusterId, u32> = BTreeMap::new();
                 for (cluster, count) in parts {
@@ -269,7 +269,7 @@ impl World {
                     *got.entry(cluster).or_default() += count;
                 }
                 self.sizes.insert(job, got.clone());
-                self.tell(Event::Claimed { job, got });
+                self.tell(ManagerEvent::Claimed { job, got });
             }
             PendingReply::Answer { job, change, cluster, count, shrink } => {
                 let Some(sizes) = self.sizes.get(&job) else { return };
@@ -288,7 +288,7 @@ impl World {
                 let answer = if success < 3 { u32::from(success).min(count) } else { count };
                 let least = self.manager.jobs.get(&job).map_or(0, |job| job.bounds(&cluster).0);
                 let answer = if shrink { answer.min(here.saturating_sub(least)) } else { answer };
-                self.tell(Event::Answer { job, change, count: Some(answer) });
+                self.tell(ManagerEvent::Answer { job, change, count: Some(answer) });
                 if shrink && answer > 0 {
                     self.pending.push(PendingReply::Free { job, cluster, count: answer });
                 }
@@ -296,11 +296,11 @@ impl World {
             PendingReply::Stub { job, change, cluster } => {
                 if success == 0 || self.sites[&cluster].idle() == 0 {
                     let reason = "no".to_owned();
-                    return self.tell(Event::NotHeld { job, change, count: 1, reason });
+                    return self.tell(ManagerEvent::NotHeld { job, change, count: 1, reason });
                 }
                 self.site_state(&cluster).ours += 1;
                 *self.stubs.entry(change).or_default() += 1;
-                self.tell(Event::Held { job, change, count: 1 });
+                self.tell(ManagerEvent::Held { job, change, count: 1 });
             }
             PendingReply::Grown { job, change, cluster, count } => {
                 let held = self.held(change);
@@ -312,13 +312,13 @@ impl World {
                 if let Some(want) = self.wants.get_mut(&job) {
                     want.count -= uses.min(want.count);
                     let want = want.clone();
-                    self.tell(Event::Want { job, want });
+                    self.tell(ManagerEvent::GrowthRequested { job, want });
                 }
-                self.tell(Event::Grown { job, change, count: uses });
+                self.tell(ManagerEvent::Grown { job, change, count: uses });
             }
             PendingReply::Unheld { job, cluster, count, there } => {
                 self.site_state(&cluster).ours -= there;
-                self.tell(Event::Unheld { job, cluster, count });
+                self.tell(ManagerEvent::Unheld { job, cluster, count });
             }
             PendingReply::Free { job, cluster, count } => {
                 let has = self.sizes.get_mut(&job).and_then(|sizes| sizes.get_mut(&cluster));
@@ -326,7 +326,7 @@ impl World {
                 let count = count.min(*has);
                 *has -= count;
                 self.site_state(&cluster).ours -= count;
-                self.tell(Event::Freed { job, cluster, count, let_go: success == 1 });
+                self.tell(ManagerEvent::Freed { job, cluster, count, voluntary: success == 1 });
             }
         }
     }
@@ -339,11 +339,11 @@ impl World {
         self.sites.get_mut(cluster).expect("it is a site")
     }
 
-    fn submit(&mut self, need: Need) {
+    fn submit(&mut self, need: JobRequirements) {
         let job = JobId(self.next_job);
         self.next_job += 1;
         self.needs.insert(job, need.clone());
-        self.tell(Event::Submit { job, need: Box::new(need) });
+        self.tell(ManagerEvent::Submit { job, need: Box::new(need) });
     }
 
     fn step(&mut self, (what, which, success): (u8, u8, u8)) {
@@ -354,13 +354,13 @@ impl World {
                 let kind = [Kind::Malleable, Kind::Rigid, Kind::Moldable][which % 3];
                 let min = 1 + u32::from(success) % 4;
                 let most = if kind == Kind::Rigid { min } else { min + which as u32 % 6 };
-                let mut need = Need::one(kind, min, min + (most - min) / 2, most);
+                let mut need = JobRequirements::one(kind, min, min + (most - min) / 2, most);
                 need.spreads = kind == Kind::Malleable && success == 3;
                 self.submit(need);
             }
             2..=3 => {
                 let SiteState { size, users, .. } = self.sites[&cluster];
-                self.tell(Event::Polled { cluster, size, others: users, whole: size });
+                self.tell(ManagerEvent::Polled { cluster, size, others: users, whole: size });
             }
             4 => {
                 let site_state = self.site_state(&cluster);
@@ -377,29 +377,29 @@ impl World {
             }
             6 => {
                 self.now += Duration::from_secs(u64::from(success) * 7);
-                self.tell(Event::Tick);
+                self.tell(ManagerEvent::Tick);
             }
             7 => {
                 let running: Vec<JobId> = self.sizes.keys().copied().collect();
                 let Some(&job) = running.get(which % running.len().max(1)) else { return };
                 let within = (success > 4).then(|| Duration::from_secs(30));
-                let want = Want {
+                let want = GrowthRequest {
                     count: u32::from(success) % 4,
-                    within,
+                    timeout: within,
                     clusters: BTreeSet::new(),
-                    but: BTreeSet::new(),
+                    excluded_clusters: BTreeSet::new(),
                 };
                 self.wants.insert(job, want.clone());
-                self.tell(Event::Want { job, want });
+                self.tell(ManagerEvent::GrowthRequested { job, want });
             }
             20 => {
                 let start = self.manager.now + SECOND * (which as u64 % 120);
                 let processors = 1 + which as u32 % 4;
                 let booking = Booking { processors, start, end: start + SECOND * 40 };
-                let parts = vec![Part { cluster, bookings: vec![booking] }];
+                let parts = vec![ReservedSlot { cluster, bookings: vec![booking] }];
                 let (token, name) = (self.log.len() as u64, "random".to_owned());
                 let lease_ms = (which % 2 == 0).then_some(30_000);
-                let ask = Ask { token, name, parts, most_cost: f64::INFINITY, lease_ms };
+                let ask = ReservationRequest { token, name, parts, max_cost: f64::INFINITY, lease_ms };
                 self.feed(Input::Reserve(ask, success));
             }
             21 => {
@@ -410,15 +410,15 @@ impl World {
                     return self.feed(Input::Release(id));
                 }
                 let min = 1 + u32::from(success) % 3;
-                let need = Need { under: Some(id), ..Need::one(Kind::Rigid, min, min, min) };
+                let need = JobRequirements { reservation: Some(id), ..JobRequirements::one(Kind::Rigid, min, min, min) };
                 self.submit(need);
             }
             22 => {
                 let min = 1 + u32::from(success) % 3;
                 let time_ms = Some(10_000 * (1 + which as u64 % 9));
-                self.submit(Need { time_ms, ..Need::one(Kind::Rigid, min, min, min) });
+                self.submit(JobRequirements { time_ms, ..JobRequirements::one(Kind::Rigid, min, min, min) });
             }
-            8 => self.tell(Event::Unreachable { cluster, reason: "it hangs".to_owned() }),
+            8 => self.tell(ManagerEvent::Unreachable { cluster, reason: "it hangs".to_owned() }),
             _ if !self.pending.is_empty() => {
                 self.execute_pending(which % self.pending.len(), success)
             }
@@ -443,7 +443,7 @@ impl World {
             }
             let Some(due) = self.manager.due() else { break };
             self.now = due.max(self.now);
-            self.tell(Event::Tick);
+            self.tell(ManagerEvent::Tick);
             let waiting = self.manager.queued().next().is_some();
             let wants = self.manager.jobs.values().any(|job| job.want.is_some());
             if !waiting && !wants && self.pending.is_empty() && self.manager.rounds.is_empty() {
@@ -468,29 +468,29 @@ impl World {
                 );
                 assert_eq!((account.coming, account.going), (0, 0), "{id} in {cluster}: {job:?}");
             }
-            if matches!(job.stage, Stage::Running) {
+            if matches!(job.stage, AllocationStage::Running) {
                 assert!(job.size() >= 1 || job.need.least() == 0, "{id} has no processors");
-                let most: u32 = job.need.most.iter().sum();
+                let most: u32 = job.need.max.iter().sum();
                 assert!(job.size() <= most, "{id} has {} of {most}", job.size());
             }
         }
         for (cluster, site_state) in &self.sites {
             assert_eq!(
                 site_state.ours,
-                self.manager.booked(cluster),
+                self.manager.booked_processors(cluster),
                 "{cluster} has processors of no job"
             );
         }
     }
 }
 
-fn settings() -> impl Strategy<Value = Settings> {
+fn settings() -> impl Strategy<Value = ManagerSettings> {
     let approach = prop_oneof![Just(Approach::Running), Just(Approach::Waiting)];
     let policy = prop_oneof![Just(Policy::Fpsma), Just(Policy::Egs), Just(Policy::EfficiencyAware)];
     (approach, policy, 0u32..3, prop::option::of(4u32..15)).prop_map(
         |(approach, policy, reserve, cap)| {
             let caps = [("b".into(), 6)].into();
-            Settings { approach, policy, reserve, cap, caps, ..Settings::default() }
+            ManagerSettings { approach, policy, reserve, cap, caps, ..ManagerSettings::default() }
         },
     )
 }
@@ -503,7 +503,7 @@ fn random_histories_neither_lose_nor_double_processors() {
     let mut runner = TestRunner::new(cases);
     let steps = prop::collection::vec((0u8..23, any::<u8>(), 0u8..8), 15..50);
     let result = runner.run(&(settings(), steps), |(settings, steps)| {
-        World::after_steps(settings, steps).check();
+        ManagerWorld::after_steps(settings, steps).check();
         Ok(())
     });
     if let Err(error) = result {
@@ -518,7 +518,7 @@ fn random_histories_neither_lose_nor_double_processors() {
 fn late_job_does_not_release_forced_processors_again() {
     let approach = Approach::Waiting;
     let caps = [("b".into(), 6)].into();
-    let settings = Settings { approach, policy: Policy::Fpsma, caps, ..Settings::default() };
+    let settings = ManagerSettings { approach, policy: Policy::Fpsma, caps, ..ManagerSettings::default() };
     let steps = [
         (4, 2, 2),
         (0, 15, 2),
@@ -532,7 +532,7 @@ fn late_job_does_not_release_forced_processors_again() {
         (6, 0, 3),
         (6, 0, 6),
     ];
-    World::after_steps(settings, steps.into_iter().chain([(0, 0, 0); 4])).check();
+    ManagerWorld::after_steps(settings, steps.into_iter().chain([(0, 0, 0); 4])).check();
 }
 
 /// The same in another way: a job answers two questions, of which the first has expired.
@@ -541,7 +541,7 @@ fn processors_promised_twice_are_released_once() {
     let approach = Approach::Waiting;
     let caps = [("b".into(), 6)].into();
     let settings =
-        Settings { approach, policy: Policy::Fpsma, caps, reserve: 1, ..Settings::default() };
+        ManagerSettings { approach, policy: Policy::Fpsma, caps, reserve: 1, ..ManagerSettings::default() };
     let steps = [
         (0, 126, 2),
         (0, 129, 4),
@@ -560,7 +560,7 @@ fn processors_promised_twice_are_released_once() {
         (0, 0, 3),
         (9, 16, 0),
     ];
-    World::after_steps(settings, steps).check();
+    ManagerWorld::after_steps(settings, steps).check();
 }
 
 /// The release of a failed change must not take processors of the next one.
@@ -584,9 +584,9 @@ fn release_belongs_to_its_own_change() {
         (9, 2, 7),
         (9, 2, 7),
     ];
-    let world = World::after_steps(Settings::default(), steps);
-    let recruited = |(_, _, out): &(_, _, Vec<Action>)| {
-        out.iter().any(|action| matches!(action, Action::Recruit { count: 2, .. }))
+    let world = ManagerWorld::after_steps(ManagerSettings::default(), steps);
+    let recruited = |(_, _, out): &(_, _, Vec<ManagerAction>)| {
+        out.iter().any(|action| matches!(action, ManagerAction::Recruit { count: 2, .. }))
     };
     assert!(world.log.iter().any(recruited));
     world.check();

@@ -1,18 +1,18 @@
 //! State table of the malleability manager: each event in each state of a job.
 
 use springtide_base::event_kinds;
-use springtide_base::state_table::{Outcome, check};
+use springtide_base::state_table::{EventEffect, check};
 
-use super::books::Step;
+use super::books::ResizeStep;
 use super::*;
 
 const JOB: JobId = JobId(1);
 
-event_kinds!(EventKind of Event {
-    Polled {..}, Unreachable {..}, Replicas {..}, Link {..}, Submit {..}, Moved {..},
+event_kinds!(EventKind of ManagerEvent {
+    Polled {..}, Unreachable {..}, Replicas {..}, LinkMeasured {..}, Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
     NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, Root {..}, Unheld {..},
-    Efficiency {..}, Want {..}, Limit {..}, Ended {..}, Withdraw {..}, Tick {..},
+    EfficiencyMeasured {..}, GrowthRequested {..}, SizeLimited {..}, Ended {..}, Withdraw {..}, Tick {..},
 });
 
 /// A state of a job, with the change that is under way.
@@ -49,16 +49,16 @@ impl JobState {
     fn of(manager: &Manager) -> Self {
         let Some(job) = manager.jobs.get(&JOB) else { return Self::Unknown };
         match (&job.stage, job.change.as_ref().map(|change| change.step)) {
-            (Stage::Waiting, _) => Self::Waiting,
-            (Stage::Placed { .. }, _) => Self::Placed,
-            (Stage::Claiming, _) => Self::Claiming,
-            (Stage::Ending, _) => Self::Ending,
-            (Stage::Running, None) => Self::Running,
-            (Stage::Running, Some(Step::Offered(_))) => Self::Offered,
-            (Stage::Running, Some(Step::Acquiring { .. })) => Self::Acquiring,
-            (Stage::Running, Some(Step::Recruiting(_))) => Self::Recruiting,
-            (Stage::Running, Some(Step::Asked { .. })) => Self::Asked,
-            (Stage::Running, Some(Step::Releasing { .. })) => Self::Releasing,
+            (AllocationStage::Waiting, _) => Self::Waiting,
+            (AllocationStage::Placed { .. }, _) => Self::Placed,
+            (AllocationStage::Claiming, _) => Self::Claiming,
+            (AllocationStage::Ending, _) => Self::Ending,
+            (AllocationStage::Running, None) => Self::Running,
+            (AllocationStage::Running, Some(ResizeStep::Offered(_))) => Self::Offered,
+            (AllocationStage::Running, Some(ResizeStep::Acquiring { .. })) => Self::Acquiring,
+            (AllocationStage::Running, Some(ResizeStep::Recruiting(_))) => Self::Recruiting,
+            (AllocationStage::Running, Some(ResizeStep::Asked { .. })) => Self::Asked,
+            (AllocationStage::Running, Some(ResizeStep::Releasing { .. })) => Self::Releasing,
         }
     }
 }
@@ -70,17 +70,17 @@ struct Scene {
 }
 
 impl Scene {
-    fn tell(&mut self, event: Event) -> Vec<Action> {
+    fn tell(&mut self, event: ManagerEvent) -> Vec<ManagerAction> {
         let out = self.manager.handle(event, self.now);
         self.manager.audit().unwrap();
         out
     }
 
-    fn poll(&mut self, size: u32) -> Vec<Action> {
+    fn poll(&mut self, size: u32) -> Vec<ManagerAction> {
         let mut out = Vec::new();
         for name in ["a", "b"] {
             let cluster = ClusterId::from(name);
-            out.extend(self.tell(Event::Polled { cluster, size, others: 0, whole: 8 }));
+            out.extend(self.tell(ManagerEvent::Polled { cluster, size, others: 0, whole: 8 }));
         }
         out
     }
@@ -93,20 +93,20 @@ impl Scene {
 
     fn with(state: JobState) -> Self {
         let now = Instant::now();
-        let manager = Manager::new(Settings::default(), ["a", "b"].map(ClusterId::from), now);
+        let manager = Manager::new(ManagerSettings::default(), ["a", "b"].map(ClusterId::from), now);
         let mut scene = Self { manager, now };
-        let mut need = Need::one(Kind::Malleable, 2, 2, 8);
+        let mut need = JobRequirements::one(Kind::Malleable, 2, 2, 8);
         if state == JobState::Placed {
             need.components[0].files = vec!["data".to_owned()];
             need.components[0].clusters = ["a".into()].into();
             let (file, bytes) = ("data".to_owned(), 1 << 30);
             let clusters = ["b".into()].into();
-            scene.tell(Event::Replicas { file, bytes, clusters, differs: None });
+            scene.tell(ManagerEvent::Replicas { file, bytes, clusters, differs: None });
             let (from, to) = ("b".into(), "a".into());
-            scene.tell(Event::Link { from, to, rate: 1e6 });
+            scene.tell(ManagerEvent::LinkMeasured { from, to, rate: 1e6 });
         }
         need.components[0].clusters = ["a".into()].into();
-        let submit = Event::Submit { job: JOB, need: Box::new(need) };
+        let submit = ManagerEvent::Submit { job: JOB, need: Box::new(need) };
         let size = if state == JobState::Waiting { 1 } else { 8 };
         scene.poll(size);
         let steps = JobState::ALL.iter().position(|one| *one == state).unwrap();
@@ -115,7 +115,7 @@ impl Scene {
             scene.tell(submit);
         }
         if reaches(JobState::Running) {
-            scene.tell(Event::Claimed { job: JOB, got: [("a".into(), 2)].into() });
+            scene.tell(ManagerEvent::Claimed { job: JOB, got: [("a".into(), 2)].into() });
         }
         let asks = matches!(state, JobState::Asked | JobState::Releasing);
         if reaches(JobState::Offered) && state != JobState::Ending {
@@ -123,87 +123,87 @@ impl Scene {
         }
         let change = scene.change();
         if reaches(JobState::Acquiring) && state != JobState::Ending {
-            scene.tell(Event::Answer { job: JOB, change, count: Some(4) });
+            scene.tell(ManagerEvent::Answer { job: JOB, change, count: Some(4) });
         }
         if reaches(JobState::Recruiting) && state != JobState::Ending {
-            scene.tell(Event::Held { job: JOB, change, count: 4 });
+            scene.tell(ManagerEvent::Held { job: JOB, change, count: 4 });
         }
         if asks {
-            scene.tell(Event::Grown { job: JOB, change, count: 4 });
-            scene.tell(Event::Limit { job: JOB, most: Some(3) });
+            scene.tell(ManagerEvent::Grown { job: JOB, change, count: 4 });
+            scene.tell(ManagerEvent::SizeLimited { job: JOB, most: Some(3) });
         }
         if state == JobState::Releasing {
             let change = scene.change();
-            scene.tell(Event::Answer { job: JOB, change, count: Some(3) });
+            scene.tell(ManagerEvent::Answer { job: JOB, change, count: Some(3) });
         }
         if state == JobState::Ending {
-            scene.tell(Event::Ended { job: JOB });
+            scene.tell(ManagerEvent::Ended { job: JOB });
         }
-        scene.tell(Event::Tick);
+        scene.tell(ManagerEvent::Tick);
         assert_eq!(JobState::of(&scene.manager), state);
         scene
     }
 
     /// An event of a kind about job 1 and its change.
-    fn sample(&self, kind: EventKind) -> Event {
+    fn sample(&self, kind: EventKind) -> ManagerEvent {
         let (job, change, reason) = (JOB, self.change(), "test".to_owned());
         let a = || ClusterId::from("a");
         match kind {
-            EventKind::Polled => Event::Polled { cluster: a(), size: 8, others: 1, whole: 8 },
-            EventKind::Unreachable => Event::Unreachable { cluster: a(), reason },
+            EventKind::Polled => ManagerEvent::Polled { cluster: a(), size: 8, others: 1, whole: 8 },
+            EventKind::Unreachable => ManagerEvent::Unreachable { cluster: a(), reason },
             EventKind::Replicas => {
                 let (file, bytes, clusters) = ("more".to_owned(), 1, [a()].into());
-                Event::Replicas { file, bytes, clusters, differs: None }
+                ManagerEvent::Replicas { file, bytes, clusters, differs: None }
             }
-            EventKind::Link => Event::Link { from: a(), to: "b".into(), rate: 2e6 },
+            EventKind::Link => ManagerEvent::LinkMeasured { from: a(), to: "b".into(), rate: 2e6 },
             EventKind::Submit => {
-                let need = Box::new(Need::one(Kind::Malleable, 2, 2, 8));
-                Event::Submit { job, need }
+                let need = Box::new(JobRequirements::one(Kind::Malleable, 2, 2, 8));
+                ManagerEvent::Submit { job, need }
             }
-            EventKind::Moved => Event::Moved { job },
-            EventKind::MoveFailed => Event::MoveFailed { job, reason },
-            EventKind::Claimed => Event::Claimed { job, got: [(a(), 2)].into() },
+            EventKind::Moved => ManagerEvent::Moved { job },
+            EventKind::MoveFailed => ManagerEvent::MoveFailed { job, reason },
+            EventKind::Claimed => ManagerEvent::Claimed { job, got: [(a(), 2)].into() },
             EventKind::Resumed => {
-                let need = Box::new(Need::one(Kind::Malleable, 2, 2, 8));
+                let need = Box::new(JobRequirements::one(Kind::Malleable, 2, 2, 8));
                 let part =
-                    crate::policy::malleability::Part { component: 0, cluster: a(), count: 2 };
+                    crate::policy::malleability::PlacedPart { component: 0, cluster: a(), count: 2 };
                 let (parts, transfers, why) = (vec![part], Vec::new(), reason);
-                let placed = Placed { parts, transfers, why };
+                let placed = PlacementPlan { parts, transfers, why };
                 let sizes = Box::new([(a(), 2)].into());
-                Event::Resumed { job, need, placed, since: None, sizes }
+                ManagerEvent::Resumed { job, need, placed, since: None, sizes }
             }
-            EventKind::ClaimFailed => Event::ClaimFailed { job, reason },
-            EventKind::Answer => Event::Answer { job, change, count: Some(1) },
-            EventKind::Held => Event::Held { job, change, count: 1 },
-            EventKind::NotHeld => Event::NotHeld { job, change, count: 1, reason },
-            EventKind::Grown => Event::Grown { job, change, count: 1 },
-            EventKind::Freed => Event::Freed { job, cluster: a(), count: 1, let_go: false },
-            EventKind::NotForced => Event::NotForced { job, cluster: a(), count: 1 },
-            EventKind::Root => Event::Root { job, cluster: Some(a()) },
-            EventKind::Unheld => Event::Unheld { job, cluster: a(), count: 1 },
-            EventKind::Efficiency => Event::Efficiency { job, efficiency: 0.5, processors: 2 },
+            EventKind::ClaimFailed => ManagerEvent::ClaimFailed { job, reason },
+            EventKind::Answer => ManagerEvent::Answer { job, change, count: Some(1) },
+            EventKind::Held => ManagerEvent::Held { job, change, count: 1 },
+            EventKind::NotHeld => ManagerEvent::NotHeld { job, change, count: 1, reason },
+            EventKind::Grown => ManagerEvent::Grown { job, change, count: 1 },
+            EventKind::Freed => ManagerEvent::Freed { job, cluster: a(), count: 1, voluntary: false },
+            EventKind::NotForced => ManagerEvent::NotForced { job, cluster: a(), count: 1 },
+            EventKind::Root => ManagerEvent::Root { job, cluster: Some(a()) },
+            EventKind::Unheld => ManagerEvent::Unheld { job, cluster: a(), count: 1 },
+            EventKind::Efficiency => ManagerEvent::EfficiencyMeasured { job, efficiency: 0.5, processors: 2 },
             EventKind::Want => {
                 let (clusters, but) = Default::default();
-                let want = Want { count: 1, within: None, clusters, but };
-                Event::Want { job, want }
+                let want = GrowthRequest { count: 1, timeout: None, clusters, excluded_clusters: but };
+                ManagerEvent::GrowthRequested { job, want }
             }
-            EventKind::Limit => Event::Limit { job, most: Some(7) },
-            EventKind::Ended => Event::Ended { job },
-            EventKind::Withdraw => Event::Withdraw { job },
-            EventKind::Tick => Event::Tick,
+            EventKind::Limit => ManagerEvent::SizeLimited { job, most: Some(7) },
+            EventKind::Ended => ManagerEvent::Ended { job },
+            EventKind::Withdraw => ManagerEvent::Withdraw { job },
+            EventKind::Tick => ManagerEvent::Tick,
         }
     }
 
-    fn outcome(&mut self, event: Event) -> Outcome {
+    fn outcome(&mut self, event: ManagerEvent) -> EventEffect {
         let before = format!("{:?}", self.manager);
         let actions = self.tell(event);
-        Outcome::seen(!actions.is_empty() || format!("{:?}", self.manager) != before)
+        EventEffect::seen(!actions.is_empty() || format!("{:?}", self.manager) != before)
     }
 }
 
 /// Expected outcomes, by the states in [`JobState::ALL`].
-fn row(kind: EventKind) -> [Outcome; JobState::ALL.len()] {
-    use Outcome::{Handled as H, Ignored as I};
+fn row(kind: EventKind) -> [EventEffect; JobState::ALL.len()] {
+    use EventEffect::{Handled as H, Ignored as I};
     let u = I("the job has ended, and its accounts are closed");
     // Handled in one state alone.
     let only = |state: JobState, why| {

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use springtide_base::id::ClusterId;
 
-use super::{Ask, Phase, Refusal, Reservation, ReservationId, after};
+use super::{ReservationRequest, ReservationPhase, ReservationRefusal, Reservation, ReservationId, after};
 use crate::policy::provisioning::{
-    Booking, Denied, Skyline, Table, TableError, Terms, Time, seconds,
+    Booking, Denial, AvailabilityProfile, BookingTable, TableError, Terms, Time, seconds,
 };
 
 /// A site's capacity and terms, as reservations see them.
 #[derive(Clone, Debug)]
 pub struct ReservableSite {
     /// Processors that only reservations use. Jobs keep the processors that they cannot release.
-    pub table: Table,
+    pub table: BookingTable,
     /// Prices of the site, and the limits of its grants.
     pub terms: Terms,
 }
@@ -74,7 +74,7 @@ impl ReservationLedger {
         self.last_id = self.last_id.max(last_id.0);
         for mut reservation in found {
             self.last_id = self.last_id.max(reservation.id.0);
-            if let Phase::Confirmed { until } = &mut reservation.phase {
+            if let ReservationPhase::Confirmed { until } = &mut reservation.phase {
                 *until = leased(reservation.lease_ms, now);
             }
             self.all.insert(reservation.id, reservation);
@@ -89,15 +89,15 @@ impl ReservationLedger {
     /// Keeps slots free for a broker for a short time. A repeated token gets the same answer.
     pub fn prepare(
         &mut self,
-        ask: &Ask,
+        ask: &ReservationRequest,
         sites: &BTreeMap<ClusterId, ReservableSite>,
         now: Time,
-    ) -> Result<&Reservation, Refusal> {
+    ) -> Result<&Reservation, ReservationRefusal> {
         if let Some(id) = self.by_token(ask.token) {
-            return self.all.get(&id).ok_or(Refusal::Unknown);
+            return self.all.get(&id).ok_or(ReservationRefusal::Unknown);
         }
-        ask.check().map_err(|reason| Refusal::Invalid { reason })?;
-        let mut tables: BTreeMap<&ClusterId, Table> = BTreeMap::new();
+        ask.validate().map_err(|reason| ReservationRefusal::Invalid { reason })?;
+        let mut tables: BTreeMap<&ClusterId, BookingTable> = BTreeMap::new();
         let mut cost = 0.0;
         let mut parts = ask.parts.clone();
         // Past time is not reserved.
@@ -107,29 +107,29 @@ impl ReservationLedger {
         for (part, asked) in parts.iter().zip(&ask.parts) {
             let cluster = &part.cluster;
             let Some(site) = sites.get(cluster) else {
-                return Err(Refusal::NoSite { cluster: cluster.clone() });
+                return Err(ReservationRefusal::NoSite { cluster: cluster.clone() });
             };
             if !site.terms.advertise {
-                let (cluster, why) = (cluster.clone(), Denied::NotAdvertised);
-                return Err(Refusal::Denied { cluster, why });
+                let (cluster, why) = (cluster.clone(), Denial::NotAdvertised);
+                return Err(ReservationRefusal::Denied { cluster, why });
             }
             if !tables.contains_key(cluster) {
                 tables.insert(cluster, self.booked(cluster, &site.table, now));
             }
-            let table = tables.get_mut(cluster).ok_or(Refusal::Unknown)?;
+            let table = tables.get_mut(cluster).ok_or(ReservationRefusal::Unknown)?;
             let price = site.terms.price(part.start().saturating_sub(now));
             cost += part.area_s() * price.rate + price.fixed;
             for (booking, asked) in part.bookings.iter().zip(&asked.bookings) {
                 if booking.end <= now {
                     let ago_s = seconds(now - booking.end);
-                    return Err(Refusal::Past { cluster: cluster.clone(), ago_s });
+                    return Err(ReservationRefusal::Past { cluster: cluster.clone(), ago_s });
                 }
                 table.book(*booking).map_err(|error| taken(cluster, *asked, &error))?;
             }
         }
         // The tolerance covers discounts for early booking, which shrink between offer and request.
-        if cost > ask.most_cost * 1.001 + 1e-9 {
-            return Err(Refusal::Dearer { cost, most: ask.most_cost });
+        if cost > ask.max_cost * 1.001 + 1e-9 {
+            return Err(ReservationRefusal::TooExpensive { cost, most: ask.max_cost });
         }
         self.last_id += 1;
         let id = ReservationId(self.last_id);
@@ -139,7 +139,7 @@ impl ReservationLedger {
             name: ask.name.clone(),
             parts,
             cost,
-            phase: Phase::Prepared { until: after(now, self.timeouts.commit) },
+            phase: ReservationPhase::Prepared { until: after(now, self.timeouts.commit) },
             lease_ms: ask.lease_ms,
         };
         Ok(self.all.entry(id).or_insert(reservation))
@@ -154,16 +154,16 @@ impl ReservationLedger {
         sites: &BTreeMap<ClusterId, ReservableSite>,
         now: Time,
         changes: &mut Vec<LedgerChange>,
-    ) -> Result<&Reservation, Refusal> {
+    ) -> Result<&Reservation, ReservationRefusal> {
         let until = after(now, self.timeouts.confirm);
         let reservation = self.known(id, token, now)?;
         if reservation.is_prepared() {
             if let Err((cluster, why)) = self.granted(reservation, sites, now) {
                 self.all.remove(&id);
-                return Err(Refusal::Denied { cluster, why });
+                return Err(ReservationRefusal::Denied { cluster, why });
             }
-            let Some(reservation) = self.all.get_mut(&id) else { return Err(Refusal::Unknown) };
-            reservation.phase = Phase::Committed { until };
+            let Some(reservation) = self.all.get_mut(&id) else { return Err(ReservationRefusal::Unknown) };
+            reservation.phase = ReservationPhase::Committed { until };
             changes.push(LedgerChange::Keep(reservation.clone()));
         }
         self.known(id, token, now)
@@ -176,15 +176,15 @@ impl ReservationLedger {
         token: u64,
         now: Time,
         changes: &mut Vec<LedgerChange>,
-    ) -> Result<&Reservation, Refusal> {
+    ) -> Result<&Reservation, ReservationRefusal> {
         let reservation = self.known(id, token, now)?;
         let (phase, until) = (reservation.phase, leased(reservation.lease_ms, now));
         if reservation.is_prepared() {
-            return Err(Refusal::Unknown); // only a committed reservation can be confirmed
+            return Err(ReservationRefusal::Unknown); // only a committed reservation can be confirmed
         }
-        let Some(reservation) = self.all.get_mut(&id) else { return Err(Refusal::Unknown) };
-        reservation.phase = Phase::Confirmed { until };
-        if let Phase::Committed { .. } = phase {
+        let Some(reservation) = self.all.get_mut(&id) else { return Err(ReservationRefusal::Unknown) };
+        reservation.phase = ReservationPhase::Confirmed { until };
+        if let ReservationPhase::Committed { .. } = phase {
             changes.push(LedgerChange::Keep(reservation.clone()));
         }
         Ok(reservation)
@@ -196,10 +196,10 @@ impl ReservationLedger {
         id: ReservationId,
         token: Option<u64>,
         changes: &mut Vec<LedgerChange>,
-    ) -> Result<Reservation, Refusal> {
+    ) -> Result<Reservation, ReservationRefusal> {
         let mine =
             |reservation: &&Reservation| token.is_none_or(|token| reservation.token == token);
-        let reservation = self.all.get(&id).filter(mine).cloned().ok_or(Refusal::Unknown)?;
+        let reservation = self.all.get(&id).filter(mine).cloned().ok_or(ReservationRefusal::Unknown)?;
         self.remove(id, changes);
         Ok(reservation)
     }
@@ -220,7 +220,7 @@ impl ReservationLedger {
     }
 
     /// A site's table with all reservations booked.
-    pub fn booked(&self, cluster: &ClusterId, table: &Table, now: Time) -> Table {
+    pub fn booked(&self, cluster: &ClusterId, table: &BookingTable, now: Time) -> BookingTable {
         let mut table = table.clone();
         for (at, mut booking) in self.all.values().flat_map(Reservation::bookings) {
             booking.start = booking.start.max(now);
@@ -268,12 +268,12 @@ impl ReservationLedger {
     }
 
     /// An expired reservation is unknown, even if `expire` has not removed it yet.
-    fn known(&self, id: ReservationId, token: u64, now: Time) -> Result<&Reservation, Refusal> {
+    fn known(&self, id: ReservationId, token: u64, now: Time) -> Result<&Reservation, ReservationRefusal> {
         let reservation = self
             .all
             .get(&id)
             .filter(|reservation| reservation.token == token && reservation.until() > now);
-        reservation.ok_or(Refusal::Unknown)
+        reservation.ok_or(ReservationRefusal::Unknown)
     }
 
     fn granted(
@@ -281,8 +281,8 @@ impl ReservationLedger {
         reservation: &Reservation,
         sites: &BTreeMap<ClusterId, ReservableSite>,
         now: Time,
-    ) -> Result<(), (ClusterId, Denied)> {
-        let mut profiles: BTreeMap<&ClusterId, Skyline> = BTreeMap::new();
+    ) -> Result<(), (ClusterId, Denial)> {
+        let mut profiles: BTreeMap<&ClusterId, AvailabilityProfile> = BTreeMap::new();
         for part in &reservation.parts {
             profiles.entry(&part.cluster).or_default();
         }
@@ -297,7 +297,7 @@ impl ReservationLedger {
             let (Some(site), Some(profile)) = (sites.get(cluster), profiles.get(cluster)) else {
                 continue;
             };
-            let peak = part.bookings.iter().map(|b| profile.most(b.start, b.end)).max();
+            let peak = part.bookings.iter().map(|b| profile.max_free(b.start, b.end)).max();
             // The last start counts. A first booking that starts soon must not admit one in the far
             // future.
             let last_start = part.bookings.iter().map(|booking| booking.start).max().unwrap_or(0);
@@ -315,12 +315,12 @@ fn leased(lease_ms: Option<u64>, now: Time) -> Option<Time> {
     lease_ms.map(|ms| after(now, Duration::from_millis(ms)))
 }
 
-fn taken(cluster: &ClusterId, booking: Booking, error: &TableError) -> Refusal {
+fn taken(cluster: &ClusterId, booking: Booking, error: &TableError) -> ReservationRefusal {
     let free = match error {
         TableError::TooLarge { has, .. } => *has,
         TableError::Taken { free, .. } => *free,
         TableError::Nothing { .. } => 0,
     };
     let Booking { processors, start, end } = booking;
-    Refusal::Taken { cluster: cluster.clone(), processors, free, start, end }
+    ReservationRefusal::Taken { cluster: cluster.clone(), processors, free, start, end }
 }

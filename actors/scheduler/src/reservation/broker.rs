@@ -10,36 +10,36 @@ use std::time::Duration;
 use springtide_base::id::ClusterId;
 use springtide_base::random::SplitMix;
 
-use super::{Ask, Part, Phase, Refusal, Reservation, ReservationId, after};
+use super::{ReservationRequest, ReservedSlot, ReservationPhase, ReservationRefusal, Reservation, ReservationId, after};
 use crate::policy::provisioning::Time;
 
 /// Limits of the attempts and their times.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
+pub struct BrokerLimits {
     /// Greatest number of plans to try.
     pub plans: u32,
     /// Delay before a repeated request.
-    pub again: Duration,
+    pub retry_delay: Duration,
     /// Time after which an unanswered step fails.
-    pub agree_within: Duration,
+    pub agreement_timeout: Duration,
 }
 
-impl Default for Limits {
+impl Default for BrokerLimits {
     fn default() -> Self {
-        Self { plans: 10, again: Duration::from_secs(1), agree_within: Duration::from_secs(30) }
+        Self { plans: 10, retry_delay: Duration::from_secs(1), agreement_timeout: Duration::from_secs(30) }
     }
 }
 
 /// Inputs of the broker.
 #[derive(Clone, Debug)]
-pub enum News {
+pub enum BrokerInput {
     /// Starts the broker.
     Begin,
     /// The plan that follows from the offers: its parts and the highest acceptable cost. An error
     /// is the reason why there is no plan.
-    Planned(Result<(Vec<Part>, f64), String>),
+    Planned(Result<(Vec<ReservedSlot>, f64), String>),
     /// Answer to [`Order::Prepare`], [`Order::Commit`] or [`Order::Confirm`].
-    Answered(Result<Box<Reservation>, Refusal>),
+    Answered(Result<Box<Reservation>, ReservationRefusal>),
     /// The grid did not answer.
     Silent,
     /// The time of [`Order::Wait`] has passed.
@@ -48,14 +48,14 @@ pub enum News {
 
 /// Outputs of the broker, one at a time.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Order {
+pub enum BrokerAction {
     /// Request offers and plan, without the clusters that denied a reservation.
     Plan {
         /// The excluded clusters, with their reasons.
         but: BTreeMap<ClusterId, String>,
     },
     /// Ask the grid to prepare this reservation.
-    Prepare(Ask),
+    Prepare(ReservationRequest),
     /// Commit the reservation with this token.
     Commit(ReservationId, u64),
     /// Confirm the reservation with this token.
@@ -69,13 +69,13 @@ pub enum Order {
         /// The last attempt, which may still exist.
         release: Option<(ReservationId, u64)>,
         /// Reason of the failure.
-        why: Failure,
+        why: BrokerError,
     },
 }
 
 /// Reasons why no reservation was agreed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Failure {
+pub enum BrokerError {
     /// No plan exists.
     #[error("{0}")]
     NoPlan(String),
@@ -85,11 +85,11 @@ pub enum Failure {
         /// Number of plans tried.
         plans: u32,
         /// Refusal of the last plan.
-        last: Refusal,
+        last: ReservationRefusal,
     },
     /// The grid refuses the request for good.
     #[error(transparent)]
-    Refused(Refusal),
+    Refused(ReservationRefusal),
     /// The grid does not answer.
     #[error(
         "the grid's head has not answered for {0:?}: check that it runs and is \
@@ -99,7 +99,7 @@ pub enum Failure {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum BrokerStep {
     Idle,
     Planning,
     /// The protocol's steps, in this order: preparing, committing, confirming.
@@ -112,13 +112,13 @@ pub(super) enum Step {
 /// A broker that seeks one reservation.
 #[derive(Clone, Debug)]
 pub struct Broker {
-    limits: Limits,
+    limits: BrokerLimits,
     name: String,
     lease_ms: Option<u64>,
     /// Source of tokens. Each agreement gets a token of its own.
     tokens: SplitMix,
-    ask: Option<Ask>,
-    step: Step,
+    ask: Option<ReservationRequest>,
+    step: BrokerStep,
     /// Start of the present step, or of its first attempt.
     step_started: Time,
     waiting: bool,
@@ -128,14 +128,14 @@ pub struct Broker {
 
 impl Broker {
     /// Creates a broker. `seed` must be random, so that no other broker draws the same tokens.
-    pub fn new(name: &str, lease_ms: Option<u64>, seed: u64, limits: Limits) -> Self {
+    pub fn new(name: &str, lease_ms: Option<u64>, seed: u64, limits: BrokerLimits) -> Self {
         Self {
             limits,
             name: name.to_owned(),
             lease_ms,
             tokens: SplitMix(seed),
             ask: None,
-            step: Step::Idle,
+            step: BrokerStep::Idle,
             step_started: 0,
             waiting: false,
             plans: 0,
@@ -144,24 +144,24 @@ impl Broker {
     }
 
     /// Processes an input and returns the next order.
-    pub fn handle(&mut self, news: News, now: Time) -> Order {
-        match (std::mem::replace(&mut self.step, Step::Over), news) {
+    pub fn handle(&mut self, news: BrokerInput, now: Time) -> BrokerAction {
+        match (std::mem::replace(&mut self.step, BrokerStep::Over), news) {
             // The broker has finished.
-            (Step::Over, _) => self.order(Step::Over),
-            (step, News::Silent) => self.handle_silent(step, now),
-            (step, News::Waited) if self.waiting => {
+            (BrokerStep::Over, _) => self.order(BrokerStep::Over),
+            (step, BrokerInput::Silent) => self.handle_silent(step, now),
+            (step, BrokerInput::Waited) if self.waiting => {
                 self.waiting = false;
                 self.order(step)
             }
-            (Step::Idle, News::Begin) => self.plan(now),
-            (Step::Planning, News::Planned(Ok((parts, most_cost)))) => {
+            (BrokerStep::Idle, BrokerInput::Begin) => self.plan(now),
+            (BrokerStep::Planning, BrokerInput::Planned(Ok((parts, most_cost)))) => {
                 let (token, name) = (self.tokens.next(), self.name.clone());
-                self.ask = Some(Ask { token, name, parts, most_cost, lease_ms: self.lease_ms });
-                self.enter(Step::Preparing, now)
+                self.ask = Some(ReservationRequest { token, name, parts, max_cost: most_cost, lease_ms: self.lease_ms });
+                self.enter(BrokerStep::Preparing, now)
             }
-            (Step::Planning, News::Planned(Err(why))) => self.abort(Failure::NoPlan(why)),
+            (BrokerStep::Planning, BrokerInput::Planned(Err(why))) => self.abort(BrokerError::NoPlan(why)),
             // An answer to an abandoned agreement does not belong to this one.
-            (step, News::Answered(answer)) if self.is_open(&step, &answer) => match answer {
+            (step, BrokerInput::Answered(answer)) if self.is_open(&step, &answer) => match answer {
                 Ok(one) => self.handle_agreed(step, *one, now),
                 Err(refusal) => self.handle_refused(step, refusal, now),
             },
@@ -171,101 +171,101 @@ impl Broker {
     }
 
     /// Whether the answer belongs to the present request.
-    fn is_open(&self, step: &Step, answer: &Result<Box<Reservation>, Refusal>) -> bool {
-        let asked = matches!(step, Step::Preparing | Step::Committing(_) | Step::Confirming(_));
+    fn is_open(&self, step: &BrokerStep, answer: &Result<Box<Reservation>, ReservationRefusal>) -> bool {
+        let asked = matches!(step, BrokerStep::Preparing | BrokerStep::Committing(_) | BrokerStep::Confirming(_));
         let ours = |one: &Reservation| self.ask.as_ref().is_some_and(|ask| ask.token == one.token);
         asked && answer.as_ref().map_or(true, |one| ours(one))
     }
 
-    fn plan(&mut self, now: Time) -> Order {
+    fn plan(&mut self, now: Time) -> BrokerAction {
         self.plans += 1;
         self.ask = None;
-        self.enter(Step::Planning, now)
+        self.enter(BrokerStep::Planning, now)
     }
 
-    fn enter(&mut self, step: Step, now: Time) -> Order {
+    fn enter(&mut self, step: BrokerStep, now: Time) -> BrokerAction {
         self.step_started = now;
         self.order(step)
     }
 
     /// The order of a step, the first time or repeated.
-    fn order(&mut self, step: Step) -> Order {
+    fn order(&mut self, step: BrokerStep) -> BrokerAction {
         let token = self.ask.as_ref().map_or(0, |ask| ask.token);
         let order = match (&step, &self.ask) {
-            (Step::Planning, _) => Order::Plan { but: self.denied.clone() },
-            (Step::Preparing, Some(ask)) => Order::Prepare(ask.clone()),
-            (Step::Committing(id), _) => Order::Commit(*id, token),
-            (Step::Confirming(id), _) => Order::Confirm(*id, token),
-            _ => Order::Wait(self.limits.again),
+            (BrokerStep::Planning, _) => BrokerAction::Plan { but: self.denied.clone() },
+            (BrokerStep::Preparing, Some(ask)) => BrokerAction::Prepare(ask.clone()),
+            (BrokerStep::Committing(id), _) => BrokerAction::Commit(*id, token),
+            (BrokerStep::Confirming(id), _) => BrokerAction::Confirm(*id, token),
+            _ => BrokerAction::Wait(self.limits.retry_delay),
         };
         self.step = step;
         order
     }
 
-    fn handle_agreed(&mut self, step: Step, one: Reservation, now: Time) -> Order {
+    fn handle_agreed(&mut self, step: BrokerStep, one: Reservation, now: Time) -> BrokerAction {
         match (step, one.phase) {
-            (Step::Preparing, Phase::Prepared { .. }) => self.enter(Step::Committing(one.id), now),
+            (BrokerStep::Preparing, ReservationPhase::Prepared { .. }) => self.enter(BrokerStep::Committing(one.id), now),
             // An answer was lost, and the grid is a step ahead.
-            (Step::Preparing | Step::Committing(_), Phase::Committed { .. }) => {
-                self.enter(Step::Confirming(one.id), now)
+            (BrokerStep::Preparing | BrokerStep::Committing(_), ReservationPhase::Committed { .. }) => {
+                self.enter(BrokerStep::Confirming(one.id), now)
             }
             (
-                Step::Preparing | Step::Committing(_) | Step::Confirming(_),
-                Phase::Confirmed { .. },
+                BrokerStep::Preparing | BrokerStep::Committing(_) | BrokerStep::Confirming(_),
+                ReservationPhase::Confirmed { .. },
             ) => {
-                self.step = Step::Over;
-                Order::Done(Box::new(one))
+                self.step = BrokerStep::Over;
+                BrokerAction::Done(Box::new(one))
             }
             (step, _) => self.order(step),
         }
     }
 
-    fn handle_refused(&mut self, step: Step, refusal: Refusal, now: Time) -> Order {
+    fn handle_refused(&mut self, step: BrokerStep, refusal: ReservationRefusal, now: Time) -> BrokerAction {
         match &refusal {
-            Refusal::Invalid { .. } | Refusal::NoSite { .. } => {
-                return self.abort(Failure::Refused(refusal));
+            ReservationRefusal::Invalid { .. } | ReservationRefusal::NoSite { .. } => {
+                return self.abort(BrokerError::Refused(refusal));
             }
             // The store failed. The reservation expires by itself.
-            Refusal::Store { .. } => return self.abort(Failure::Refused(refusal)),
-            Refusal::Denied { cluster, why } => {
+            ReservationRefusal::Store { .. } => return self.abort(BrokerError::Refused(refusal)),
+            ReservationRefusal::Denied { cluster, why } => {
                 self.denied.insert(cluster.clone(), why.to_string());
             }
-            Refusal::Taken { .. }
-            | Refusal::Past { .. }
-            | Refusal::Dearer { .. }
-            | Refusal::Unknown => {}
+            ReservationRefusal::Taken { .. }
+            | ReservationRefusal::Past { .. }
+            | ReservationRefusal::TooExpensive { .. }
+            | ReservationRefusal::Unknown => {}
         }
         if self.plans >= self.limits.plans {
             self.step = step;
             let plans = self.plans;
-            return self.abort(Failure::TooOften { plans, last: refusal });
+            return self.abort(BrokerError::TooOften { plans, last: refusal });
         }
         self.plan(now)
     }
 
     /// Repeats the request, which counts once. Gives up when the grid's reservation has expired.
-    fn handle_silent(&mut self, step: Step, now: Time) -> Order {
-        if now >= after(self.step_started, self.limits.agree_within) {
+    fn handle_silent(&mut self, step: BrokerStep, now: Time) -> BrokerAction {
+        if now >= after(self.step_started, self.limits.agreement_timeout) {
             self.step = step;
-            return self.abort(Failure::Silent(self.limits.agree_within));
+            return self.abort(BrokerError::Silent(self.limits.agreement_timeout));
         }
         self.step = step;
         self.waiting = true;
-        Order::Wait(self.limits.again)
+        BrokerAction::Wait(self.limits.retry_delay)
     }
 
-    fn abort(&mut self, why: Failure) -> Order {
+    fn abort(&mut self, why: BrokerError) -> BrokerAction {
         let token = self.ask.as_ref().map_or(0, |ask| ask.token);
-        let release = match std::mem::replace(&mut self.step, Step::Over) {
-            Step::Committing(id) | Step::Confirming(id) => Some((id, token)),
+        let release = match std::mem::replace(&mut self.step, BrokerStep::Over) {
+            BrokerStep::Committing(id) | BrokerStep::Confirming(id) => Some((id, token)),
             _ => None,
         };
-        Order::Failed { release, why }
+        BrokerAction::Failed { release, why }
     }
 
     /// The present step, for tests.
     #[cfg(test)]
-    pub(super) fn step(&self) -> &Step {
+    pub(super) fn step(&self) -> &BrokerStep {
         &self.step
     }
 

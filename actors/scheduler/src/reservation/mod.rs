@@ -9,7 +9,7 @@ mod broker;
 use std::time::Duration;
 
 pub use self::book::{LedgerChange, ReservableSite, ReservationLedger, StepTimeouts};
-pub use self::broker::{Broker, Failure, Limits, News, Order};
+pub use self::broker::{Broker, BrokerError, BrokerLimits, BrokerInput, BrokerAction};
 use crate::policy::provisioning::{Time, from_duration};
 pub use springtide_protocol::reservation::*;
 

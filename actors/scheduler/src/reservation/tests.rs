@@ -6,7 +6,7 @@ use springtide_base::id::ClusterId;
 use springtide_base::random::SplitMix;
 
 use super::*;
-use crate::policy::provisioning::{Booking, Denied, NEVER, SECOND, Table, Terms};
+use crate::policy::provisioning::{Booking, Denial, NEVER, SECOND, BookingTable, Terms};
 
 const CLUSTER: &str = "vu";
 
@@ -16,18 +16,18 @@ fn at_second(time: u64) -> Time {
 }
 
 fn sites(processors: u32, terms: &Terms) -> BTreeMap<ClusterId, ReservableSite> {
-    let site = ReservableSite { table: Table::new(processors), terms: terms.clone() };
+    let site = ReservableSite { table: BookingTable::new(processors), terms: terms.clone() };
     [(CLUSTER.into(), site)].into()
 }
 
 /// The grid's head: its memory and its disk.
-struct Grid {
+struct BrokerHead {
     book: ReservationLedger,
     on_disk: BTreeMap<ReservationId, Reservation>,
     sites: BTreeMap<ClusterId, ReservableSite>,
 }
 
-impl Grid {
+impl BrokerHead {
     fn new(processors: u32) -> Self {
         let sites = sites(processors, &Terms::default());
         Self {
@@ -55,20 +55,20 @@ impl Grid {
     /// (`true`).
     fn answer(
         &mut self,
-        order: &Order,
+        order: &BrokerAction,
         crash: Option<bool>,
         now: Time,
-    ) -> Option<Result<Box<Reservation>, Refusal>> {
+    ) -> Option<Result<Box<Reservation>, ReservationRefusal>> {
         let mut changes = Vec::new();
         self.book.expire(now, &mut changes);
         let answer = match order {
-            Order::Prepare(ask) => self.book.prepare(ask, &self.sites, now).cloned(),
-            Order::Commit(id, token) => {
+            BrokerAction::Prepare(ask) => self.book.prepare(ask, &self.sites, now).cloned(),
+            BrokerAction::Commit(id, token) => {
                 let id = (*id, *token);
                 self.book.commit(id.0, id.1, &self.sites, now, &mut changes).cloned()
             }
-            Order::Confirm(id, token) => self.book.confirm(*id, *token, now, &mut changes).cloned(),
-            Order::Failed { release: Some((id, token)), .. } => {
+            BrokerAction::Confirm(id, token) => self.book.confirm(*id, *token, now, &mut changes).cloned(),
+            BrokerAction::Failed { release: Some((id, token)), .. } => {
                 self.book.release(*id, Some(*token), &mut changes)
             }
             _ => return None,
@@ -100,26 +100,26 @@ impl Grid {
 }
 
 /// A client with its broker.
-struct Client {
+struct TestClient {
     broker: Broker,
-    next: Option<Order>,
+    next: Option<BrokerAction>,
     /// End of a wait, or time of the next renewal.
     time: Time,
     held: Option<Reservation>,
-    failed: Option<Failure>,
+    failed: Option<BrokerError>,
     dead: bool,
     processors: u32,
 }
 
-impl Client {
+impl TestClient {
     fn new(name: &str, processors: u32, seed: u64) -> Self {
-        let mut broker = Broker::new(name, Some(20_000), seed, Limits::default());
-        let next = Some(broker.handle(News::Begin, at_second(0)));
+        let mut broker = Broker::new(name, Some(20_000), seed, BrokerLimits::default());
+        let next = Some(broker.handle(BrokerInput::Begin, at_second(0)));
         Self { broker, next, time: at_second(0), held: None, failed: None, dead: false, processors }
     }
 
     /// The client's plan: the earliest free interval of ten seconds.
-    fn plan(&self, grid: &Grid, now: Time) -> Result<(Vec<Part>, f64), String> {
+    fn plan(&self, grid: &BrokerHead, now: Time) -> Result<(Vec<ReservedSlot>, f64), String> {
         let cluster = ClusterId::from(CLUSTER);
         let table = grid.book.booked(&cluster, &grid.sites[&cluster].table, now);
         // All clients want the first interval.
@@ -127,18 +127,18 @@ impl Client {
             .earliest(self.processors, 10 * SECOND, at_second(100))
             .map_err(|e| e.to_string())?;
         let booking = Booking { processors: self.processors, start, end: start + 10 * SECOND };
-        Ok((vec![Part { cluster, bookings: vec![booking] }], 10.0 * f64::from(self.processors)))
+        Ok((vec![ReservedSlot { cluster, bookings: vec![booking] }], 10.0 * f64::from(self.processors)))
     }
 
     /// Executes the next step. `lost`: whether the answer (`true`) or the request (`false`) is
     /// lost.
-    fn step(&mut self, grid: &mut Grid, now: Time, lost: Option<bool>, crash: Option<bool>) {
+    fn step(&mut self, grid: &mut BrokerHead, now: Time, lost: Option<bool>, crash: Option<bool>) {
         if self.dead {
             return;
         }
         if let Some(held) = &self.held {
             if now >= self.time && lost != Some(false) {
-                let renewed = grid.answer(&Order::Confirm(held.id, held.token), crash, now);
+                let renewed = grid.answer(&BrokerAction::Confirm(held.id, held.token), crash, now);
                 match renewed.filter(|_| lost.is_none()) {
                     Some(Ok(_)) => self.time = now + 5 * SECOND,
                     // The reservation has ended, or its lease has expired.
@@ -150,31 +150,31 @@ impl Client {
         }
         let Some(order) = self.next.take() else { return };
         let news = match &order {
-            Order::Plan { .. } => News::Planned(self.plan(grid, now)),
-            Order::Wait(_) if now < self.time => {
+            BrokerAction::Plan { .. } => BrokerInput::Planned(self.plan(grid, now)),
+            BrokerAction::Wait(_) if now < self.time => {
                 self.next = Some(order);
                 return;
             }
-            Order::Wait(_) => News::Waited,
-            Order::Done(one) => {
+            BrokerAction::Wait(_) => BrokerInput::Waited,
+            BrokerAction::Done(one) => {
                 (self.held, self.time) = (Some((**one).clone()), now + 5 * SECOND);
                 return;
             }
-            Order::Failed { why, .. } => {
+            BrokerAction::Failed { why, .. } => {
                 if lost != Some(false) {
                     grid.answer(&order, crash, now);
                 }
                 self.failed = Some(why.clone());
                 return;
             }
-            _ if lost == Some(false) => News::Silent,
+            _ if lost == Some(false) => BrokerInput::Silent,
             _ => match grid.answer(&order, crash, now).filter(|_| lost.is_none()) {
-                Some(answer) => News::Answered(answer),
-                None => News::Silent,
+                Some(answer) => BrokerInput::Answered(answer),
+                None => BrokerInput::Silent,
             },
         };
         let next = self.broker.handle(news, now);
-        if let Order::Wait(wait) = &next {
+        if let BrokerAction::Wait(wait) = &next {
             self.time = after(now, *wait);
         }
         self.next = Some(next);
@@ -182,7 +182,7 @@ impl Client {
 }
 
 /// Live brokers hold exactly the reservations that the grid knows, and no others exist.
-fn check(grid: &mut Grid, clients: &[Client], now: Time) {
+fn check(grid: &mut BrokerHead, clients: &[TestClient], now: Time) {
     let mut changes = Vec::new();
     grid.book.expire(now, &mut changes);
     grid.apply_changes(changes);
@@ -193,7 +193,7 @@ fn check(grid: &mut Grid, clients: &[Client], now: Time) {
             let known =
                 grid.book.all().get(&held.id).expect("the grid knows the broker's reservation");
             assert_eq!((known.token, &known.parts), (held.token, &held.parts));
-            assert!(matches!(known.phase, Phase::Confirmed { .. }));
+            assert!(matches!(known.phase, ReservationPhase::Confirmed { .. }));
             tokens.push(held.token);
         }
     }
@@ -211,8 +211,8 @@ fn check(grid: &mut Grid, clients: &[Client], now: Time) {
 /// losses and crashes. Returns the number of plans.
 fn run_race(seed: u64, faults: bool) -> u32 {
     let mut random = SplitMix(seed);
-    let mut grid = Grid::new(2);
-    let mut clients = [Client::new("one", 2, seed), Client::new("two", 2, !seed)];
+    let mut grid = BrokerHead::new(2);
+    let mut clients = [TestClient::new("one", 2, seed), TestClient::new("two", 2, !seed)];
     let mut ms = 0;
     let time = |ms: u64| at_second(0) + ms * (SECOND / 1000);
     let until = if faults { 40_000 } else { 4_000 };
@@ -278,8 +278,8 @@ fn crash_at_each_step_leaves_one_agreement_or_none() {
     let mut agreed = 0;
     for (kind, (lost, crash, ends)) in troubles.into_iter().enumerate() {
         for step in 0..8 {
-            let mut grid = Grid::new(2);
-            let mut client = Client::new("only", 2, 7);
+            let mut grid = BrokerHead::new(2);
+            let mut client = TestClient::new("only", 2, 7);
             for time in 0..8 {
                 let (lost, crash) = if time == step { (lost, crash) } else { (None, None) };
                 client.dead |= ends && time == step;
@@ -293,17 +293,17 @@ fn crash_at_each_step_leaves_one_agreement_or_none() {
             assert_eq!(has, usize::from(!ends), "trouble {kind} at step {step}");
             agreed += has;
             // Another client gets all processors, if none are reserved.
-            let other = Client::new("other", 2, 8).plan(&grid, at_second(90)).unwrap().0;
+            let other = TestClient::new("other", 2, 8).plan(&grid, at_second(90)).unwrap().0;
             assert_eq!(other[0].start(), at_second(if ends { 100 } else { 110 }));
         }
     }
     assert_eq!(agreed, 32);
 }
 
-fn ask(token: u64, processors: u32, start: u64, end: u64) -> Ask {
+fn ask(token: u64, processors: u32, start: u64, end: u64) -> ReservationRequest {
     let booking = Booking { processors, start: at_second(start), end: at_second(end) };
-    let parts = vec![Part { cluster: CLUSTER.into(), bookings: vec![booking] }];
-    Ask { token, name: "test".to_owned(), parts, most_cost: f64::INFINITY, lease_ms: None }
+    let parts = vec![ReservedSlot { cluster: CLUSTER.into(), bookings: vec![booking] }];
+    ReservationRequest { token, name: "test".to_owned(), parts, max_cost: f64::INFINITY, lease_ms: None }
 }
 
 #[test]
@@ -312,19 +312,19 @@ fn refusals_state_their_reason() {
     let site = sites(4, &Terms { most_share: 0.5, ..Terms::default() });
     let now = at_second(0);
     let refused =
-        |book: &mut ReservationLedger, ask: Ask| book.prepare(&ask, &site, now).unwrap_err();
-    assert!(matches!(refused(&mut book, ask(1, 0, 1, 2)), Refusal::Invalid { .. }));
-    assert!(matches!(refused(&mut book, ask(1, 1, 2, 2)), Refusal::Invalid { .. }));
+        |book: &mut ReservationLedger, ask: ReservationRequest| book.prepare(&ask, &site, now).unwrap_err();
+    assert!(matches!(refused(&mut book, ask(1, 0, 1, 2)), ReservationRefusal::Invalid { .. }));
+    assert!(matches!(refused(&mut book, ask(1, 1, 2, 2)), ReservationRefusal::Invalid { .. }));
     let past = book.prepare(&ask(1, 1, 1, 2), &site, at_second(5)).unwrap_err();
-    assert_eq!(past, Refusal::Past { cluster: CLUSTER.into(), ago_s: 3.0 });
+    assert_eq!(past, ReservationRefusal::Past { cluster: CLUSTER.into(), ago_s: 3.0 });
     let mut elsewhere = ask(1, 1, 1, 2);
     elsewhere.parts[0].cluster = "nowhere".into();
     assert!(refused(&mut book, elsewhere).to_string().contains("no cluster nowhere"));
-    let dear = Ask { most_cost: 1.9, ..ask(1, 2, 1, 2) };
-    assert_eq!(refused(&mut book, dear), Refusal::Dearer { cost: 2.0, most: 1.9 });
+    let dear = ReservationRequest { max_cost: 1.9, ..ask(1, 2, 1, 2) };
+    assert_eq!(refused(&mut book, dear), ReservationRefusal::TooExpensive { cost: 2.0, most: 1.9 });
     book.prepare(&ask(1, 3, 10, 20), &site, now).unwrap();
     match refused(&mut book, ask(2, 2, 19, 21)) {
-        Refusal::Taken { processors: 2, free: 1, .. } => {}
+        ReservationRefusal::Taken { processors: 2, free: 1, .. } => {}
         other => panic!("{other}"),
     }
     // The request fits, but the site denies it, and nothing of it remains.
@@ -332,37 +332,37 @@ fn refusals_state_their_reason() {
     let denied = book.commit(ReservationId(1), 1, &site, now, &mut changes).unwrap_err();
     assert!(matches!(
         denied,
-        Refusal::Denied { why: Denied::TooMuch { reserved: 3, most: 2 }, .. }
+        ReservationRefusal::Denied { why: Denial::TooMuch { reserved: 3, most: 2 }, .. }
     ));
     assert!(book.all().is_empty() && changes.is_empty());
     let gone = book.confirm(ReservationId(1), 1, now, &mut changes).unwrap_err();
-    assert_eq!(gone, Refusal::Unknown);
+    assert_eq!(gone, ReservationRefusal::Unknown);
 }
 
 #[test]
 fn broker_avoids_denying_sites_and_reports_failure() {
     let now = at_second(0);
-    let mut broker = Broker::new("test", None, 1, Limits { plans: 3, ..Limits::default() });
-    assert_eq!(broker.handle(News::Begin, now), Order::Plan { but: BTreeMap::new() });
+    let mut broker = Broker::new("test", None, 1, BrokerLimits { plans: 3, ..BrokerLimits::default() });
+    assert_eq!(broker.handle(BrokerInput::Begin, now), BrokerAction::Plan { but: BTreeMap::new() });
     let parts = || ask(0, 1, 1, 2).parts;
-    let Order::Prepare(first) = broker.handle(News::Planned(Ok((parts(), 1.0))), now) else {
+    let BrokerAction::Prepare(first) = broker.handle(BrokerInput::Planned(Ok((parts(), 1.0))), now) else {
         panic!("it prepares")
     };
-    let denied = Refusal::Denied { cluster: CLUSTER.into(), why: Denied::NotAdvertised };
-    let again = broker.handle(News::Answered(Err(denied.clone())), now);
+    let denied = ReservationRefusal::Denied { cluster: CLUSTER.into(), why: Denial::NotAdvertised };
+    let again = broker.handle(BrokerInput::Answered(Err(denied.clone())), now);
     assert!(
-        matches!(&again, Order::Plan { but } if but.contains_key(&CLUSTER.into())),
+        matches!(&again, BrokerAction::Plan { but } if but.contains_key(&CLUSTER.into())),
         "{again:?}"
     );
-    let Order::Prepare(second) = broker.handle(News::Planned(Ok((parts(), 1.0))), now) else {
+    let BrokerAction::Prepare(second) = broker.handle(BrokerInput::Planned(Ok((parts(), 1.0))), now) else {
         panic!("it prepares")
     };
     assert_ne!(first.token, second.token);
-    broker.handle(News::Answered(Err(denied.clone())), now);
-    broker.handle(News::Planned(Ok((parts(), 1.0))), now);
-    let failed = broker.handle(News::Answered(Err(denied.clone())), now);
-    let why = Failure::TooOften { plans: 3, last: denied };
-    assert_eq!(failed, Order::Failed { release: None, why });
+    broker.handle(BrokerInput::Answered(Err(denied.clone())), now);
+    broker.handle(BrokerInput::Planned(Ok((parts(), 1.0))), now);
+    let failed = broker.handle(BrokerInput::Answered(Err(denied.clone())), now);
+    let why = BrokerError::TooOften { plans: 3, last: denied };
+    assert_eq!(failed, BrokerAction::Failed { release: None, why });
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn unrenewed_lease_expires_and_renewed_lease_lasts() {
     for renews in [true, false] {
         let mut book = ReservationLedger::new(StepTimeouts::default());
         let mut changes = Vec::new();
-        let asked = Ask { lease_ms: Some(10_000), ..ask(5, 4, 20, 40) };
+        let asked = ReservationRequest { lease_ms: Some(10_000), ..ask(5, 4, 20, 40) };
         let id = (book.prepare(&asked, &site, at_second(0)).unwrap().id, 5);
         book.commit(id.0, id.1, &site, at_second(1), &mut changes).unwrap();
         book.confirm(id.0, id.1, at_second(2), &mut changes).unwrap();
@@ -399,7 +399,7 @@ fn times_that_no_table_can_advertise_are_refused() {
     let mut late = ask(5, 4, 20, 40);
     late.parts[0].bookings[0].end = u64::MAX;
     let refused = ledger.prepare(&late, &site, at_second(0)).unwrap_err();
-    assert!(matches!(refused, Refusal::Invalid { .. }), "{refused}");
+    assert!(matches!(refused, ReservationRefusal::Invalid { .. }), "{refused}");
     late.parts[0].bookings[0].end = NEVER;
     ledger.prepare(&late, &site, at_second(0)).unwrap();
     let cluster = ClusterId::from(CLUSTER);

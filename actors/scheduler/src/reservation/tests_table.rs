@@ -5,28 +5,28 @@ use std::collections::BTreeMap;
 
 use springtide_base::event_kinds;
 use springtide_base::id::ClusterId;
-use springtide_base::state_table::{Outcome, check};
+use springtide_base::state_table::{EventEffect, check};
 
-use super::broker::Step;
+use super::broker::BrokerStep;
 use super::*;
-use crate::policy::provisioning::{Booking, SECOND, Table, Terms};
+use crate::policy::provisioning::{Booking, SECOND, BookingTable, Terms};
 
 const NOW: Time = 1_800_000_000 * SECOND;
 const TOKEN: u64 = 7;
 
 fn sites() -> BTreeMap<ClusterId, ReservableSite> {
-    let site = ReservableSite { table: Table::new(4), terms: Terms::default() };
+    let site = ReservableSite { table: BookingTable::new(4), terms: Terms::default() };
     [("vu".into(), site)].into()
 }
 
-fn parts() -> Vec<Part> {
+fn parts() -> Vec<ReservedSlot> {
     let booking = Booking { processors: 2, start: NOW, end: NOW + 60 * SECOND };
-    vec![Part { cluster: "vu".into(), bookings: vec![booking] }]
+    vec![ReservedSlot { cluster: "vu".into(), bookings: vec![booking] }]
 }
 
-fn ask() -> Ask {
+fn ask() -> ReservationRequest {
     let (name, parts) = ("test".to_owned(), parts());
-    Ask { token: TOKEN, name, parts, most_cost: 1e9, lease_ms: None }
+    ReservationRequest { token: TOKEN, name, parts, max_cost: 1e9, lease_ms: None }
 }
 
 /// A phase of a reservation in the grid's ledger.
@@ -44,11 +44,11 @@ impl LedgerPhase {
     const ALL: [Self; 5] =
         [Self::Unknown, Self::Prepared, Self::Committed, Self::Confirmed, Self::Expired];
 
-    fn of(phase: Phase) -> Self {
+    fn of(phase: ReservationPhase) -> Self {
         match phase {
-            Phase::Prepared { .. } => Self::Prepared,
-            Phase::Committed { .. } => Self::Committed,
-            Phase::Confirmed { .. } => Self::Confirmed,
+            ReservationPhase::Prepared { .. } => Self::Prepared,
+            ReservationPhase::Committed { .. } => Self::Committed,
+            ReservationPhase::Confirmed { .. } => Self::Confirmed,
         }
     }
 
@@ -85,7 +85,7 @@ enum BrokerRequest {
 
 #[test]
 fn grid_answers_each_request_in_each_phase() {
-    use Outcome::{Handled as H, Refused as R};
+    use EventEffect::{Handled as H, Refused as R};
     let row = |request| match request {
         // A repeated request gets the same answer.
         BrokerRequest::Prepare => [H, H, H, H, H],
@@ -114,7 +114,7 @@ fn grid_answers_each_request_in_each_phase() {
     });
 }
 
-event_kinds!(NewsKind of News {
+event_kinds!(NewsKind of BrokerInput {
     Begin {..}, Planned(..), Answered(..), Silent {..}, Waited {..},
 });
 
@@ -139,30 +139,30 @@ impl BrokerPhase {
         Self::Over,
     ];
 
-    fn of(step: &Step) -> Self {
+    fn of(step: &BrokerStep) -> Self {
         match step {
-            Step::Idle => Self::Idle,
-            Step::Planning => Self::Planning,
-            Step::Preparing => Self::Preparing,
-            Step::Committing(_) => Self::Committing,
-            Step::Confirming(_) => Self::Confirming,
-            Step::Over => Self::Over,
+            BrokerStep::Idle => Self::Idle,
+            BrokerStep::Planning => Self::Planning,
+            BrokerStep::Preparing => Self::Preparing,
+            BrokerStep::Committing(_) => Self::Committing,
+            BrokerStep::Confirming(_) => Self::Confirming,
+            BrokerStep::Over => Self::Over,
         }
     }
 
     fn broker(self) -> Broker {
-        let mut broker = Broker::new("test", None, 1, Limits::default());
+        let mut broker = Broker::new("test", None, 1, BrokerLimits::default());
         let steps = Self::ALL.iter().position(|one| *one == self).unwrap();
         let phases = [
-            Phase::Prepared { until: NOW + SECOND },
-            Phase::Committed { until: NOW + SECOND },
-            Phase::Confirmed { until: None },
+            ReservationPhase::Prepared { until: NOW + SECOND },
+            ReservationPhase::Committed { until: NOW + SECOND },
+            ReservationPhase::Confirmed { until: None },
         ];
         for step in 0..steps {
             let news = match step {
-                0 => News::Begin,
-                1 => News::Planned(Ok((parts(), 1e9))),
-                _ => News::Answered(Ok(Box::new(reservation(&broker, phases[step - 2])))),
+                0 => BrokerInput::Begin,
+                1 => BrokerInput::Planned(Ok((parts(), 1e9))),
+                _ => BrokerInput::Answered(Ok(Box::new(reservation(&broker, phases[step - 2])))),
             };
             broker.handle(news, NOW);
         }
@@ -172,14 +172,14 @@ impl BrokerPhase {
 }
 
 /// The grid's answer to the present request.
-fn reservation(broker: &Broker, phase: Phase) -> Reservation {
+fn reservation(broker: &Broker, phase: ReservationPhase) -> Reservation {
     let (id, name, parts) = (ReservationId(1), "test".to_owned(), parts());
     Reservation { id, token: broker.token(), name, parts, cost: 1.0, phase, lease_ms: None }
 }
 
 #[test]
 fn broker_handles_each_input_in_each_step() {
-    use Outcome::{Handled as H, Ignored as I};
+    use EventEffect::{Handled as H, Ignored as I};
     const ASKED: &str = "the broker has started";
     const UNASKED: &str = "no such answer is due: the same order follows again";
     const OVER: &str = "the agreement is complete or has failed, and no order follows";
@@ -193,20 +193,20 @@ fn broker_handles_each_input_in_each_step() {
     check(NewsKind::ALL.iter().copied(), BrokerPhase::ALL, row, |kind, phase| {
         let mut broker = phase.broker();
         let news = match kind {
-            NewsKind::Begin => News::Begin,
-            NewsKind::Planned => News::Planned(Ok((parts(), 1e9))),
+            NewsKind::Begin => BrokerInput::Begin,
+            NewsKind::Planned => BrokerInput::Planned(Ok((parts(), 1e9))),
             NewsKind::Answered => {
                 let (cluster, processors, free) = ("vu".into(), 2, 0);
                 let (start, end) = (NOW, NOW + SECOND);
-                News::Answered(Err(Refusal::Taken { cluster, processors, free, start, end }))
+                BrokerInput::Answered(Err(ReservationRefusal::Taken { cluster, processors, free, start, end }))
             }
-            NewsKind::Silent => News::Silent,
-            NewsKind::Waited => News::Waited,
+            NewsKind::Silent => BrokerInput::Silent,
+            NewsKind::Waited => BrokerInput::Waited,
         };
         assert_eq!(NewsKind::of(&news), kind);
         let before = format!("{broker:?}");
         broker.handle(news, NOW);
-        Outcome::seen(format!("{broker:?}") != before)
+        EventEffect::seen(format!("{broker:?}") != before)
     });
 }
 
@@ -216,9 +216,9 @@ fn late_answer_of_another_agreement_is_ignored() {
     for phase in [BrokerPhase::Preparing, BrokerPhase::Committing, BrokerPhase::Confirming] {
         let mut broker = phase.broker();
         let late =
-            Reservation { token: 1, ..reservation(&broker, Phase::Confirmed { until: None }) };
-        let order = broker.handle(News::Answered(Ok(Box::new(late))), NOW);
-        assert!(!matches!(order, Order::Done(_)), "{order:?}");
+            Reservation { token: 1, ..reservation(&broker, ReservationPhase::Confirmed { until: None }) };
+        let order = broker.handle(BrokerInput::Answered(Ok(Box::new(late))), NOW);
+        assert!(!matches!(order, BrokerAction::Done(_)), "{order:?}");
         assert_eq!(BrokerPhase::of(broker.step()), phase);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::rekey::inside;
 use super::state::{Common, Domain};
 use crate::bodies::Bodies;
-use crate::bounds::Bounds;
+use crate::bounds::CubeBounds;
 use crate::options::BarnesHut;
 use crate::partial::{blocks, bodies_of};
 use crate::shared::Setup;
@@ -39,7 +39,7 @@ impl Begin {
 
     fn new(job: &BarnesHut, bodies: Bodies) -> Self {
         let setup = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
-        let (centre, side) = Bounds::of_all(&bodies.position).cube(setup.softening);
+        let (centre, side) = CubeBounds::of_all(&bodies.position).cube(setup.softening);
         let key = |place| morton(inside(place, centre, side));
         let keys = sorted_pairs(&bodies.position.iter().map(key).collect::<Vec<_>>());
         let common = Common {

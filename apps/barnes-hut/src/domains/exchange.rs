@@ -46,7 +46,7 @@ impl Domains {
                 self.multicast(near, GRANT, message, layout, comm)?;
             }
         }
-        let told = comm.shared(ALL)?;
+        let told = comm.take_shared(ALL)?;
         let others = || (0..layout.len()).filter(|other| layout.ranks()[*other] != comm.rank());
         let mut numbers = 0;
         for other in others() {
@@ -77,7 +77,7 @@ impl Domains {
         layout: &Layout,
         comm: &Comm<'_>,
     ) -> Result<BTreeSet<Due>, Stop> {
-        let is_here = |(other, _): &Due| comm.is_near(layout.ranks()[*other]);
+        let is_here = |(other, _): &Due| comm.is_in_same_cluster(layout.ranks()[*other]);
         let (mut here, mut late): (BTreeSet<_>, BTreeSet<_>) = due.into_iter().partition(is_here);
         self.hear(near, &mut here, true, setup, layout, comm)?;
         self.hear(near, &mut late, false, setup, layout, comm)?;
@@ -112,7 +112,7 @@ impl Domains {
     ) -> Result<bool, Stop> {
         for (other, tag) in due.clone() {
             let rank = layout.ranks()[other];
-            while due.contains(&(other, tag)) && (waits || comm.has_come(rank, tag)?) {
+            while due.contains(&(other, tag)) && (waits || comm.has_arrived(rank, tag)?) {
                 let told = comm.receive(rank, tag)?;
                 let (counts, is_last) = match tag {
                     GRANT => near.see(other, &told, setup)?,

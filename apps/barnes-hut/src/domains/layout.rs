@@ -6,9 +6,9 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::Hand;
+use springtide_runtime::malleable::ProcessInfo;
 
-use crate::partial::Info;
+use crate::partial::BlockInfo;
 
 /// Domains stay about where they are while the slowest takes at most so many times as long as it would if all were dealt out anew.
 const SLACK: f64 = 1.03;
@@ -27,9 +27,9 @@ pub struct Layout {
 impl Layout {
     /// For these processes, in order of rank: those that were measured by how much of the work they did in how much time, those
     /// that were not like an average one.
-    pub(crate) fn new(hands: &[Hand], now: Option<&Layout>) -> Self {
-        let speed = |hand: &Hand| {
-            let (now, was, pace) = (now?, hand.was?, hand.pace?);
+    pub(crate) fn new(hands: &[ProcessInfo], now: Option<&Layout>) -> Self {
+        let speed = |hand: &ProcessInfo| {
+            let (now, was, pace) = (now?, hand.previous_rank?, hand.pace?);
             let speed = now.weight_of(was)? / pace.step_s;
             (speed.is_finite() && speed > 0.0).then_some(speed)
         };
@@ -38,7 +38,7 @@ impl Layout {
         let mean = known.iter().sum::<f64>() / known.len() as f64;
         let average = if known.is_empty() { 1.0 } else { mean };
         let mut order: Vec<usize> = (0..hands.len()).collect();
-        order.sort_by_key(|&rank| (hands[rank].at.clone(), rank));
+        order.sort_by_key(|&rank| (hands[rank].location.clone(), rank));
         Self {
             weights: order.iter().map(|&rank| speeds[rank].unwrap_or(average)).collect(),
             ranks: order.into_iter().map(|rank| rank as u32).collect(),
@@ -72,7 +72,7 @@ impl Layout {
     }
 
     /// How long those of these teams of neighbours that take longest take for their blocks, in the unit of costs by that of speeds.
-    fn longest(&self, cuts: &[u32], infos: &[Info], teams: &[Range<usize>]) -> f64 {
+    fn longest(&self, cuts: &[u32], infos: &[BlockInfo], teams: &[Range<usize>]) -> f64 {
         let times = teams.iter().map(|slots| {
             let blocks = cuts[slots.start] as usize..cuts[slots.end] as usize;
             work(&infos[blocks]) / self.weights[slots.clone()].iter().sum::<f64>()
@@ -82,12 +82,12 @@ impl Layout {
 
     /// Where each process's blocks begin, along the curve, and the number of blocks at the end: as near to its share of the
     /// work as whole blocks can be.
-    pub(crate) fn cuts(&self, infos: &[Info]) -> Vec<u32> {
+    pub(crate) fn cuts(&self, infos: &[BlockInfo]) -> Vec<u32> {
         self.cuts_among(0..self.len(), 0..infos.len(), infos)
     }
 
     /// The same where these share out some of the blocks.
-    fn cuts_among(&self, slots: Range<usize>, blocks: Range<usize>, infos: &[Info]) -> Vec<u32> {
+    fn cuts_among(&self, slots: Range<usize>, blocks: Range<usize>, infos: &[BlockInfo]) -> Vec<u32> {
         let all = work(&infos[blocks.clone()]);
         let weights: f64 = self.weights[slots.clone()].iter().sum();
         let mut cuts = vec![blocks.start as u32];
@@ -116,7 +116,7 @@ impl Layout {
     pub(crate) fn cuts_about(
         &self,
         before: &[u32],
-        infos: &[Info],
+        infos: &[BlockInfo],
         clusters: &[usize],
     ) -> Vec<u32> {
         let fresh = self.cuts(infos);
@@ -149,7 +149,7 @@ impl Layout {
 }
 
 /// What these blocks cost.
-fn work(infos: &[Info]) -> f64 {
+fn work(infos: &[BlockInfo]) -> f64 {
     infos.iter().map(|info| f64::from(info.cost)).sum()
 }
 
@@ -167,17 +167,17 @@ pub(crate) fn slot_with(cuts: &[u32], block: usize) -> usize {
 mod tests {
     use proptest::prelude::*;
     use springtide_runtime::id::{ClusterId, NodeId};
-    use springtide_runtime::spmd::Pace;
+    use springtide_runtime::spmd::StepRate;
 
     use super::*;
 
-    fn info(cost: f32) -> Info {
-        Info { first: 0, last: 0, bodies: 1, cost }
+    fn info(cost: f32) -> BlockInfo {
+        BlockInfo { first: 0, last: 0, bodies: 1, cost }
     }
 
-    fn hand(was: Option<u32>, step_s: Option<f64>, cluster: &str, node: &str) -> Hand {
-        let pace = step_s.map(|step_s| Pace { step_s, foreign: None });
-        Hand { was, pace, at: Some((ClusterId::from(cluster), NodeId::from(node))) }
+    fn hand(was: Option<u32>, step_s: Option<f64>, cluster: &str, node: &str) -> ProcessInfo {
+        let pace = step_s.map(|step_s| StepRate { step_s, foreign: None });
+        ProcessInfo { previous_rank: was, pace, location: Some((ClusterId::from(cluster), NodeId::from(node))) }
     }
 
     #[test]
@@ -203,17 +203,17 @@ mod tests {
         assert_eq!(next.cuts(&vec![info(1.0); 10]), [0, 3, 4, 7, 10]);
         // Measured under those shares they are as fast as that again.
         let hands =
-            hands.map(|hand| Hand { pace: Some(Pace { step_s: 0.9, foreign: None }), ..hand });
+            hands.map(|hand| ProcessInfo { pace: Some(StepRate { step_s: 0.9, foreign: None }), ..hand });
         let again = Layout::new(&hands, Some(&next));
         assert_eq!(again.cuts(&vec![info(1.0); 10]), [0, 3, 4, 7, 10]);
-        assert_eq!(Layout::new(&[Hand::default()], None).cuts(&blocks), [0, 12]);
+        assert_eq!(Layout::new(&[ProcessInfo::default()], None).cuts(&blocks), [0, 12]);
     }
 
     proptest! {
         #[test]
         fn each_block_has_one_holder(costs in prop::collection::vec(0f32..9.0, 0..50), hands in 1usize..9) {
-            let infos: Vec<Info> = costs.into_iter().map(info).collect();
-            let layout = Layout::new(&vec![Hand::default(); hands], None);
+            let infos: Vec<BlockInfo> = costs.into_iter().map(info).collect();
+            let layout = Layout::new(&vec![ProcessInfo::default(); hands], None);
             let cuts = layout.cuts(&infos);
             prop_assert_eq!(cuts.len(), hands + 1);
             let all: f64 = infos.iter().map(|info| f64::from(info.cost)).sum();
@@ -234,8 +234,8 @@ mod tests {
             costs in prop::collection::vec(0.5f32..2.0, 40..200), before in prop::collection::vec(any::<prop::sample::Index>(), 5),
             is_about in any::<bool>(),
         ) {
-            let infos: Vec<Info> = costs.into_iter().map(info).collect();
-            let layout = Layout::new(&vec![Hand::default(); 6], None);
+            let infos: Vec<BlockInfo> = costs.into_iter().map(info).collect();
+            let layout = Layout::new(&vec![ProcessInfo::default(); 6], None);
             let clusters = [1, 1, 0, 0, 0, 2];
             let teams = [0..2, 2..5, 5..6];
             let (fresh, all) = (layout.cuts(&infos), infos.len() as u32);

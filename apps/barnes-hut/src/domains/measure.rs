@@ -11,10 +11,10 @@ use crate::calibrate::QUAD_COST;
 use crate::forces::Lists;
 use crate::kernel::Kernel;
 use crate::options::BarnesHut;
-use crate::partial::{Branch, Info, assemble, blocks};
+use crate::partial::{Branch, BlockInfo, assemble, blocks};
 use crate::shared::{Positions, Setup};
-use crate::smooth::{Counts, Track};
-use crate::tree::{Sums, Tree, morton, sorted_pairs};
+use crate::smooth::{ColumnCoding, Track};
+use crate::tree::{CellSums, BodyTree, morton, sorted_pairs};
 
 /// Each is done so often; the least time counts.
 const TIMES: u32 = 3;
@@ -36,7 +36,7 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
     let infos = blocks(&keys, &setup, 1.0);
     let branches = || {
         let mut rest = &keys[..];
-        let branch = |info: &Info| {
+        let branch = |info: &BlockInfo| {
             let (own, others) = rest.split_at(info.bodies as usize);
             rest = others;
             Branch::new(own, &setup)
@@ -60,10 +60,10 @@ pub fn measure(job: &BarnesHut, bodies: &Bodies) -> Costs {
     };
     let body = least(&mut sum) / count;
     let counts = || infos.iter().map(|info| info.bodies as usize);
-    let ahead = least(|| Sums::of_bodies(counts(), &points, &setup)) / count;
-    let sums = Sums::new(infos.len(), &setup, true);
+    let ahead = least(|| CellSums::of_bodies(counts(), &points, &setup)) / count;
+    let sums = CellSums::new(infos.len(), &setup, true);
     let none = BTreeMap::new();
-    let tree = |before: Option<Tree>| {
+    let tree = |before: Option<BodyTree>| {
         assemble(before, &infos, &sums, (0, &branches), &none, &setup, positions.side())
     };
     let mut before = None;
@@ -96,7 +96,7 @@ fn of_a_number(points: &[[f32; 4]]) -> f64 {
         points.iter().flat_map(|[x, y, z, _]| [x, y, z].map(|c| moved(*c))).collect()
     };
     let mut tracks =
-        vec![[(); 2].map(|()| Track::new(&[Counts::InOrder; 3])); points.len().div_ceil(VIEW)];
+        vec![[(); 2].map(|()| Track::new(&[ColumnCoding::InOrder; 3])); points.len().div_ceil(VIEW)];
     let mut all = |step: u32| {
         let frames: Vec<_> = points.chunks(VIEW).map(|points| frame(points, step)).collect();
         let start = thread_cpu();
@@ -113,7 +113,7 @@ fn of_a_number(points: &[[f32; 4]]) -> f64 {
 }
 
 /// Entries of all groups' lists, and pairs of a body with a point and with a cell with second moments.
-fn lists(tree: &Tree, computes: bool) -> [f64; 3] {
+fn lists(tree: &BodyTree, computes: bool) -> [f64; 3] {
     let mut lists = Lists::new(tree, Kernel::best(), true);
     let (mut out, mut sum) = (Vec::new(), [0.0; 3]);
     for group in 0..tree.groups() {
@@ -134,7 +134,7 @@ impl Costs {
     /// Seconds that the forces on all these bodies take one process.
     pub fn of_forces(&self, job: &BarnesHut, bodies: &Bodies) -> f64 {
         let setup = Setup::new(bodies, job.accuracy()).with_error(job.cell_error);
-        let tree = Tree::build(&Positions::new(&bodies.position, setup.softening), &setup);
+        let tree = BodyTree::build(&Positions::new(&bodies.position, setup.softening), &setup);
         let [entries, points, quads] = lists(&tree, false);
         1e-9 * (self.entry * entries + self.point * points + self.quad * quads)
     }

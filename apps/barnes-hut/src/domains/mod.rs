@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{Hand, Observation, Program, Strategy};
+use springtide_runtime::malleable::{ProcessInfo, Observation, Program, Strategy};
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{Outcome, Stop};
 
@@ -40,20 +40,20 @@ pub use self::measure::measure;
 use self::near::Near;
 use self::rekey::{inside, rekey};
 pub use self::state::State;
-use self::state::{Common, Domain, Told};
+use self::state::{Common, Domain, ObserverState};
 use self::turns::{First as Early, Turns};
 use self::wish::Wish;
 use crate::bodies::{Bodies, first_not_finite};
 use crate::calibrate;
 use crate::forces::{BYTES_A_BODY, Lists, row};
-use crate::history::History;
+use crate::history::RunHistory;
 use crate::job::{artefacts, due, outcome};
 use crate::kernel::Kernel;
 use crate::options::BarnesHut;
 use crate::picture::Camera;
 use crate::shared::Setup;
-use crate::simulate::{Broken, First};
-use crate::tree::Tree;
+use crate::simulate::{SimulationError, InitialQuantities};
+use crate::tree::BodyTree;
 
 /// What each process tells all others in each step.
 const ALL: u32 = 1;
@@ -124,7 +124,7 @@ impl Domains {
 
     fn model(&self, comm: &Comm<'_>, time: impl Fn(&Costs) -> f64) -> Result<(), Stop> {
         match &self.job.costs {
-            Some(costs) => comm.model(Duration::from_nanos(time(costs) as u64)),
+            Some(costs) => comm.spend_modelled_time(Duration::from_nanos(time(costs) as u64)),
             None => comm.check(),
         }
     }
@@ -250,10 +250,10 @@ impl Domains {
                 costs[block] = self.of_block(comm, tree, &mut lists, groups, &mut felt[block])?;
                 // Others wait for what this process passes on.
                 if self.foretells(step) {
-                    comm.is_shared(ALL)?;
+                    comm.is_share_ready(ALL)?;
                 }
                 if !waits {
-                    comm.is_shared(WISH)?;
+                    comm.is_share_ready(WISH)?;
                 } else if self.hear(near, &mut late, false, &setup, layout, comm)? {
                     break;
                 }
@@ -262,7 +262,7 @@ impl Domains {
                 self.hear(near, &mut late, true, &setup, layout, comm)?;
                 continue;
             }
-            let wishes = comm.shared(WISH)?;
+            let wishes = comm.take_shared(WISH)?;
             let wish = |rank: &u32| Wish::read(&wishes[*rank as usize]);
             let wishes = layout.ranks().iter().map(wish).collect::<Result<Vec<_>, _>>()?;
             if !wishes.iter().any(Wish::is_some) {
@@ -296,7 +296,7 @@ impl Domains {
     fn of_block(
         &self,
         comm: &Comm<'_>,
-        tree: &Tree,
+        tree: &BodyTree,
         lists: &mut Lists<'_>,
         groups: Range<usize>,
         felt: &mut Vec<u8>,
@@ -373,11 +373,11 @@ impl Program for Domains {
         self.job.steps
     }
 
-    fn saves(&self) -> bool {
+    fn is_checkpointed(&self) -> bool {
         self.job.checkpoint_every > 0
     }
 
-    fn layout(&self, hands: &[Hand], now: Option<&Layout>) -> Layout {
+    fn layout(&self, hands: &[ProcessInfo], now: Option<&Layout>) -> Layout {
         Layout::new(hands, now)
     }
 
@@ -386,9 +386,9 @@ impl Program for Domains {
         let begin = Begin::of(job);
         let slot = slot(layout, comm)?;
         let cuts = layout.cuts(&begin.common.infos);
-        let told = (comm.rank() == 0).then(|| Told {
-            first: First::default(),
-            history: History::new(job.steps),
+        let told = (comm.rank() == 0).then(|| ObserverState {
+            first: InitialQuantities::default(),
+            history: RunHistory::new(job.steps),
             camera: Camera::around(&begin.bodies, job.picture_size).with_width(job.picture_width),
         });
         let common = begin.common.clone();
@@ -446,11 +446,11 @@ impl Program for Domains {
         self.show(state, step, layout, comm)
     }
 
-    fn give(&self, state: &State, from: (&Layout, u32), to: (&Layout, u32)) -> Result<Bytes, Stop> {
+    fn split_state(&self, state: &State, from: (&Layout, u32), to: (&Layout, u32)) -> Result<Bytes, Stop> {
         state.give(from, to)
     }
 
-    fn take(&self, pieces: &[Bytes], from: &Layout, to: (&Layout, u32)) -> Result<State, Stop> {
+    fn join_state(&self, pieces: &[Bytes], from: &Layout, to: (&Layout, u32)) -> Result<State, Stop> {
         State::take(pieces, from, to.0)
     }
 
@@ -543,9 +543,9 @@ fn kick(domain: &mut Domain, time: f64) {
     }
 }
 
-fn check(domain: &Domain, step: u64) -> Result<(), Broken> {
+fn check(domain: &Domain, step: u64) -> Result<(), SimulationError> {
     match first_not_finite(&domain.position, &domain.velocity) {
-        Some(i) => Err(Broken::NotFinite { step, body: domain.keys[i].1 as usize }),
+        Some(i) => Err(SimulationError::NotFinite { step, body: domain.keys[i].1 as usize }),
         None => Ok(()),
     }
 }
@@ -554,10 +554,10 @@ fn check(domain: &Domain, step: u64) -> Result<(), Broken> {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use springtide_runtime::work::{Note, PoolConfig, Registry, encode_job, solo};
+    use springtide_runtime::work::{ProgressReport, PoolConfig, Registry, encode_job, solo};
 
     use super::*;
-    use crate::options::{Distribution, Model, Order};
+    use crate::options::{Distribution, Model, CellExpansion};
 
     /// The checksum, the result and what was said, by as many processes as there are threads.
     fn run(job: &BarnesHut, threads: usize) -> (u64, serde_json::Value, Vec<String>) {
@@ -566,7 +566,7 @@ mod tests {
         let said = Arc::new(Mutex::new(Vec::new()));
         let keep = said.clone();
         let note = move |note| {
-            if let Note::Say { text } = note
+            if let ProgressReport::Say { text } = note
                 && text.starts_with("step ")
             {
                 keep.lock().unwrap().push(text);
@@ -597,7 +597,7 @@ mod tests {
     fn bodies_end_where_they_do_when_all_have_all() {
         for model in [Model::Galaxies, Model::Plummer] {
             for (order, cell_error) in
-                [(Order::Quad, None), (Order::Mono, Some(3e-3)), (Order::Series, Some(3e-4))]
+                [(CellExpansion::Quad, None), (CellExpansion::Mono, Some(3e-3)), (CellExpansion::Series, Some(3e-4))]
             {
                 let job = BarnesHut { model, order, cell_error, rekey_every: 1, ..job() };
                 let replicated =

@@ -21,19 +21,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use springtide_runtime::spmd::SHORT;
+use springtide_runtime::spmd::INLINE_MESSAGE_MAX;
 
 use super::layout::{of_slot, slot_with};
-use super::past::{Before, Told};
+use super::past::{PreviousStep, SentRoots};
 use super::state::{Common, Domain, Unsound};
 use super::turns::First;
 use super::wish::Wish;
 use crate::partial::{
-    Branch, Info, Other, Past, Sink, View, add, around, assemble, bodies_of, joined, roots,
+    Branch, BlockInfo, RemoteBranch, FormerViews, Subscriber, Subscription, add, around, assemble, bodies_of, joined, roots,
 };
 use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
-use crate::tree::{Sums, Tree};
+use crate::tree::{CellSums, BodyTree};
 
 /// Roots are no more than this part of a domain, in bodies: the last ones whose next places others are told of are then needed by few
 /// blocks of theirs.
@@ -50,13 +50,13 @@ struct Audience {
     /// Of another cluster.
     is_afar: bool,
     /// What they are told of own roots, counted from the first.
-    views: BTreeMap<u32, Seen>,
+    views: BTreeMap<u32, RootSubscription>,
 }
 
 /// What an audience is told of a root.
 #[derive(Debug)]
-struct Seen {
-    view: View,
+struct RootSubscription {
+    view: Subscription,
     /// Who takes it in, by place along the curve.
     by: BTreeSet<usize>,
     /// Counts the views of this root that the audience had.
@@ -76,8 +76,8 @@ pub(crate) struct Message {
 }
 
 /// Puts a part to these messages, which stay short, for those.
-fn put(messages: &mut Vec<Message>, part: &Part<'_>, to: &BTreeSet<usize>, numbers: usize) {
-    if messages.last().is_none_or(|last| last.bytes.len() + part.bytes.len() > SHORT) {
+fn put(messages: &mut Vec<Message>, part: &RootPart<'_>, to: &BTreeSet<usize>, numbers: usize) {
+    if messages.last().is_none_or(|last| last.bytes.len() + part.bytes.len() > INLINE_MESSAGE_MAX) {
         messages.push(Message { to: BTreeSet::new(), bytes: vec![0], numbers: 0 });
     }
     if let Some(message) = messages.last_mut() {
@@ -97,14 +97,14 @@ fn end(messages: &mut Vec<Message>, all: BTreeSet<usize>) {
 }
 
 /// Something of a root, in a message.
-struct Part<'b> {
+struct RootPart<'b> {
     root: usize,
     /// Of which view of it.
     version: u32,
     bytes: &'b [u8],
 }
 
-impl<'b> Part<'b> {
+impl<'b> RootPart<'b> {
     fn write(&self, to: &mut Vec<u8>) {
         [self.root as u32, self.version, self.bytes.len() as u32]
             .iter()
@@ -127,7 +127,7 @@ impl<'b> Part<'b> {
 #[derive(Debug)]
 pub(crate) struct Near {
     /// All roots, in order.
-    roots: Vec<Info>,
+    roots: Vec<BlockInfo>,
     /// First body of each root.
     firsts: Vec<u32>,
     /// Where each process's roots begin, by place along the curve, and their number at the end.
@@ -139,12 +139,12 @@ pub(crate) struct Near {
     /// Blocks of each own root.
     blocks_of: Vec<Range<usize>>,
     /// Of all roots.
-    sums: Sums,
+    sums: CellSums,
     /// What each process tells all, by place along the curve: of the own roots as told, of others' as heard.
     tracks: Vec<Track>,
     branches: Vec<Branch>,
     /// Of the roots of others, what is known beyond their sums.
-    others: BTreeMap<usize, Other>,
+    others: BTreeMap<usize, RemoteBranch>,
     /// Which of the views of each this is.
     versions: BTreeMap<usize, u32>,
     audiences: Vec<Audience>,
@@ -158,10 +158,10 @@ pub(crate) struct Near {
     /// Those that came since the tree of this step was put together; nothing if it has to be put together anew.
     come: Option<BTreeSet<usize>>,
     /// Sums of own blocks that were foretold for this step, and those that are for the next.
-    now: Option<Sums>,
-    next: Option<Sums>,
+    now: Option<CellSums>,
+    next: Option<CellSums>,
     /// Where the blocks of others are and how far they look, by place along the curve; as last told.
-    sinks: Vec<Vec<Sink>>,
+    sinks: Vec<Vec<Subscriber>>,
     /// Whether others were told where own blocks are.
     told: bool,
     /// Whether all know of all blocks, as bodies were just sorted, but nobody was told of roots yet.
@@ -177,9 +177,9 @@ pub(crate) struct Near {
     /// What was done in this step beside forces.
     beside: f64,
     /// The last tree, for its memory.
-    pub(super) spare: Option<Tree>,
+    pub(super) spare: Option<BodyTree>,
     /// In the first step after bodies were sorted, what was told before.
-    before: Before,
+    before: PreviousStep,
 }
 
 impl Near {
@@ -190,7 +190,7 @@ impl Near {
         cuts: &[u32],
         domain: &Domain,
         (slot, clusters): (usize, Vec<usize>),
-        (told_before, sinks): (Before, Vec<Sink>),
+        (told_before, sinks): (PreviousStep, Vec<Subscriber>),
         setup: &Setup,
     ) -> Self {
         let infos = &common.infos;
@@ -212,13 +212,13 @@ impl Near {
         }
         let firsts: Vec<u32> = all
             .iter()
-            .scan(0, |sum, info: &Info| {
+            .scan(0, |sum, info: &BlockInfo| {
                 *sum += info.bodies;
                 Some(*sum - info.bodies)
             })
             .collect();
         let mut rest = &domain.keys[..];
-        let branch = |info: &Info| {
+        let branch = |info: &BlockInfo| {
             let (keys, others) = rest.split_at(info.bodies as usize);
             rest = others;
             Branch::new(keys, setup)
@@ -229,7 +229,7 @@ impl Near {
             *first += info.bodies as usize;
             Some(*first - info.bodies as usize..*first)
         });
-        let sums = Sums::new(all.len(), setup, true);
+        let sums = CellSums::new(all.len(), setup, true);
         let is_sorted = !sinks.is_empty();
         let sinks_of = |slot: usize| match is_sorted {
             true => sinks[of_slot(cuts, slot)].to_vec(),
@@ -264,7 +264,7 @@ impl Near {
             costs: infos[own_blocks].iter().map(|info| info.cost).collect(),
             beside: 0.0,
             spare: None,
-            before: Before {
+            before: PreviousStep {
                 numbers: domain.keys.iter().map(|(_, number)| *number).collect(),
                 ..told_before
             },
@@ -273,17 +273,17 @@ impl Near {
 
     /// What was told so far, as own bodies, which have these keys and numbers, are sorted anew. What stays where it is moves so far inside the
     /// box.
-    pub(crate) fn into_before(mut self, keys: &[(u64, u32)], moved: [f64; 3]) -> Before {
+    pub(crate) fn into_before(mut self, keys: &[(u64, u32)], moved: [f64; 3]) -> PreviousStep {
         let own = self.own();
         let audiences = std::mem::take(&mut self.audiences);
         let told = audiences.into_iter().map(|audience| {
-            let mut told = Told::default();
-            for (root, Seen { view, by, .. }) in audience.views {
+            let mut told = SentRoots::default();
+            for (root, RootSubscription { view, by, .. }) in audience.views {
                 told.keep(own.start as u32 + root, by, view, &keys[self.bodies_of(root)]);
             }
             told
         });
-        Before { told: told.collect(), heard: self.others, moved, ..Before::default() }
+        PreviousStep { told: told.collect(), heard: self.others, moved, ..PreviousStep::default() }
     }
 
     fn own(&self) -> Range<usize> {
@@ -291,7 +291,7 @@ impl Near {
     }
 
     /// A step begins, for which these sums of own blocks were foretold, if any were. Whether all have been told of them.
-    pub(crate) fn begin(&mut self, foretold: Option<Sums>) -> bool {
+    pub(crate) fn begin(&mut self, foretold: Option<CellSums>) -> bool {
         self.now = foretold;
         self.next.take().is_some()
     }
@@ -340,7 +340,7 @@ impl Near {
 
     /// What all are told for the next step, in which own bodies are expected at these places: see the head of this file.
     pub(crate) fn foretell(&mut self, points: &[[f32; 4]], setup: &Setup) -> Vec<u8> {
-        let sums = Sums::of_bodies(self.blocks.iter().map(Range::len), points, setup);
+        let sums = CellSums::of_bodies(self.blocks.iter().map(Range::len), points, setup);
         let mut numbers = Vec::new();
         for (branch, blocks) in self.branches.iter().zip(&self.blocks_of) {
             branch.sums_of((&sums, blocks.start), setup, &mut numbers);
@@ -364,7 +364,7 @@ impl Near {
 
     /// The sums of own blocks that were foretold for the next step; none if they were not.
     pub(crate) fn foretold(&self) -> Vec<f32> {
-        self.next.as_ref().map(Sums::rows).unwrap_or_default()
+        self.next.as_ref().map(CellSums::rows).unwrap_or_default()
     }
 
     /// What another process, at this place, told all. Returns how many numbers it is.
@@ -401,7 +401,7 @@ impl Near {
             if let Some(branch) = now.or(advanced.get(&root)).filter(|_| !seen.is_ahead) {
                 of_root.clear();
                 branch.tell(&mut seen.view, setup, &mut of_root);
-                let part = Part { root: root as usize, version: seen.version, bytes: &of_root };
+                let part = RootPart { root: root as usize, version: seen.version, bytes: &of_root };
                 put(&mut messages, &part, &to, seen.view.numbers(setup));
                 seen.is_ahead = true;
             }
@@ -437,8 +437,8 @@ impl Near {
         let (last, mut bytes) = bytes.split_first().ok_or_else(unsound)?;
         let mut sum = [0; 3];
         while !bytes.is_empty() {
-            let Part { root, version, bytes: mut part } =
-                Part::take(&mut bytes).ok_or_else(unsound)?;
+            let RootPart { root, version, bytes: mut part } =
+                RootPart::take(&mut bytes).ok_or_else(unsound)?;
             // Others may have wished for what nobody here needs, or for more than was told ahead.
             if self.versions.get(&(first + root)) != Some(&version) {
                 continue;
@@ -509,7 +509,7 @@ impl Near {
 
     /// The tree of all that is here of this step: the `last` one with what came since, or a new one with its memory. Also how many of its
     /// cells are new.
-    pub(crate) fn tree(&mut self, last: Option<Tree>, setup: &Setup, side: f64) -> (Tree, usize) {
+    pub(crate) fn tree(&mut self, last: Option<BodyTree>, setup: &Setup, side: f64) -> (BodyTree, usize) {
         let come = self.come.replace(BTreeSet::new());
         let last = match (last, come) {
             (Some(tree), Some(come)) => return self.hung_in(tree, come),
@@ -524,7 +524,7 @@ impl Near {
     }
 
     /// A tree of this step with these roots of others, which came since it was put together; and how many cells they have.
-    fn hung_in(&self, mut tree: Tree, come: BTreeSet<usize>) -> (Tree, usize) {
+    fn hung_in(&self, mut tree: BodyTree, come: BTreeSet<usize>) -> (BodyTree, usize) {
         let before = tree.cells.links.len();
         for root in come {
             let first = self.firsts[root] as usize;
@@ -544,7 +544,7 @@ impl Near {
     /// that `missed` something tell how far they look now, at first all.
     pub(crate) fn wish(
         &mut self,
-        tree: &Tree,
+        tree: &BodyTree,
         mut wanted: BTreeSet<u32>,
         missed: &[usize],
         scales: &[f32],
@@ -553,13 +553,13 @@ impl Near {
         if wanted.is_empty() {
             return Wish::default();
         }
-        let sink = |block: usize| (block as u32, Sink::new(self.extent(block), scales[block]));
-        let sinks: Vec<(u32, Sink)> = match self.told {
+        let sink = |block: usize| (block as u32, Subscriber::new(self.extent(block), scales[block]));
+        let sinks: Vec<(u32, Subscriber)> = match self.told {
             true => missed.iter().copied().map(sink).collect(),
             false => (0..self.blocks.len()).map(sink).collect(),
         };
         self.told = true;
-        for bodies in Sink::closed(sinks.iter().map(|(_, sink)| sink), tree, setup) {
+        for bodies in Subscriber::closed(sinks.iter().map(|(_, sink)| sink), tree, setup) {
             let root = self.root_of(bodies.start as u32);
             if self.roots[root].bodies as usize == bodies.len() {
                 wanted.insert(root as u32);
@@ -666,7 +666,7 @@ impl Near {
             by.extend(before.iter().flat_map(|seen| &seen.by));
             let version = before.map_or(0, |seen| seen.version) + 1;
             let branch = &branches[root as usize];
-            let sinks: Vec<Sink> = by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
+            let sinks: Vec<Subscriber> = by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
             let mut of_root = Vec::new();
             if *is_afar {
                 write_takers(slots, &by, &mut of_root);
@@ -676,9 +676,9 @@ impl Near {
             });
             let mut view = view.ok_or(Unsound { what: "wishes for what is far" })?;
             branch.tell(&mut view, setup, &mut of_root);
-            let part = Part { root: root as usize, version, bytes: &of_root };
+            let part = RootPart { root: root as usize, version, bytes: &of_root };
             put(&mut messages, &part, &by, view.numbers(setup));
-            views.insert(root, Seen { view, by, version, is_ahead: false });
+            views.insert(root, RootSubscription { view, by, version, is_ahead: false });
         }
         end(&mut messages, self.audiences[audience].slots.iter().copied().collect());
         Ok(messages)
@@ -714,8 +714,8 @@ impl Near {
         let (last, mut bytes) = bytes.split_first().ok_or_else(unsound)?;
         let mut sum = [0; 3];
         while !bytes.is_empty() {
-            let Part { root: at, version, bytes: mut part } =
-                Part::take(&mut bytes).ok_or_else(unsound)?;
+            let RootPart { root: at, version, bytes: mut part } =
+                RootPart::take(&mut bytes).ok_or_else(unsound)?;
             let root = roots.start + at;
             if !roots.contains(&root) {
                 return Err(unsound());
@@ -724,7 +724,7 @@ impl Near {
                 continue;
             }
             let bodies = self.roots[root].bodies;
-            let read = |past: &Past<'_>| Other::read(bodies, &mut part, past, setup);
+            let read = |past: &FormerViews<'_>| RemoteBranch::read(bodies, &mut part, past, setup);
             let other = self.before.of_heard(read);
             let heard = other.and_then(|mut other| {
                 other.hear(&mut part, setup)?;
@@ -757,7 +757,7 @@ impl Near {
         let times = 1.0 + std::mem::take(&mut self.beside) / forces.max(f64::MIN_POSITIVE);
         let all = |cost| (f64::from(cost) * times) as f32;
         self.costs = if times.is_finite() { costs.into_iter().map(all).collect() } else { costs };
-        self.before = Before::default();
+        self.before = PreviousStep::default();
     }
 
     /// The root of this body of all.
@@ -778,7 +778,7 @@ impl Near {
 }
 
 /// With the numbers, cells and bodies that were heard of a root.
-fn added(sum: [usize; 3], other: &Other, setup: &Setup) -> [usize; 3] {
+fn added(sum: [usize; 3], other: &RemoteBranch, setup: &Setup) -> [usize; 3] {
     let these = [other.numbers(setup), other.cells(), other.bodies()];
     [0, 1, 2].map(|i| sum[i] + these[i])
 }

@@ -4,23 +4,23 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use crate::partial::{Other, Past, Places, Reference, View};
+use crate::partial::{RemoteBranch, FormerViews, Places, Reference, Subscription};
 
 /// What a view goes on with, and which of its bodies were in that.
-pub(super) type Known<'p> = (&'p Past<'p>, &'p dyn Fn(usize) -> Option<Reference>);
+pub(super) type Known<'p> = (&'p FormerViews<'p>, &'p dyn Fn(usize) -> Option<Reference>);
 
 /// What an audience was told of own roots.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct SentRoots {
     /// Of each root, by number then: who took it in, by place along the curve, and where its bodies are.
     roots: BTreeMap<u32, (BTreeSet<usize>, Places)>,
     /// Of each body, by number among all bodies.
     bodies: HashMap<u32, Reference>,
 }
 
-impl Told {
+impl SentRoots {
     /// Keeps the view of a root with this number that these took in, whose bodies have these keys and numbers.
-    pub(super) fn keep(&mut self, root: u32, by: BTreeSet<usize>, view: View, keys: &[(u64, u32)]) {
+    pub(super) fn keep(&mut self, root: u32, by: BTreeSet<usize>, view: Subscription, keys: &[(u64, u32)]) {
         let (bodies, places) = view.into_places();
         let numbers = bodies.into_iter().flat_map(|some| &keys[some]).map(|(_, number)| *number);
         self.bodies.extend(numbers.zip((0..).map(|at| (root, at))));
@@ -30,18 +30,18 @@ impl Told {
 
 /// See the head of this file. Of nothing in all other steps.
 #[derive(Debug, Default)]
-pub(crate) struct Before {
+pub(crate) struct PreviousStep {
     /// By audience.
-    pub(super) told: Vec<Told>,
+    pub(super) told: Vec<SentRoots>,
     /// The numbers of own bodies among all, as they are sorted now.
     pub numbers: Vec<u32>,
     /// Of others' roots, by number then.
-    pub heard: BTreeMap<usize, Other>,
+    pub heard: BTreeMap<usize, RemoteBranch>,
     /// See [`Past::moved`].
     pub moved: [f64; 3],
 }
 
-impl Before {
+impl PreviousStep {
     /// Lets a view be made that goes on with what `by` were all told of these own bodies.
     pub(super) fn of_told<T>(
         &self,
@@ -50,8 +50,8 @@ impl Before {
         bodies: Range<usize>,
         make: impl FnOnce(Known<'_>) -> T,
     ) -> T {
-        let Some(Told { roots, bodies: of }) = self.told.get(audience) else {
-            return make((&Past::NONE, &|_| None));
+        let Some(SentRoots { roots, bodies: of }) = self.told.get(audience) else {
+            return make((&FormerViews::NONE, &|_| None));
         };
         let all = |(_, (took, _)): &(&u32, &(BTreeSet<usize>, Places))| by.is_subset(took);
         let known: BTreeSet<u32> = roots.iter().filter(all).map(|(root, _)| *root).collect();
@@ -59,12 +59,12 @@ impl Before {
         let reference =
             |body: usize| of.get(&numbers[body]).copied().filter(|(root, _)| known.contains(root));
         let places = |root: u32| roots.get(&root).map(|(_, places)| places);
-        make((&Past { places: &places, moved: self.moved }, &reference))
+        make((&FormerViews { places: &places, moved: self.moved }, &reference))
     }
 
     /// Lets something be read that goes on with what was heard.
-    pub(super) fn of_heard<T>(&self, read: impl FnOnce(&Past<'_>) -> T) -> T {
-        let places = |root: u32| self.heard.get(&(root as usize)).map(Other::places);
-        read(&Past { places: &places, moved: self.moved })
+    pub(super) fn of_heard<T>(&self, read: impl FnOnce(&FormerViews<'_>) -> T) -> T {
+        let places = |root: u32| self.heard.get(&(root as usize)).map(RemoteBranch::places);
+        read(&FormerViews { places: &places, moved: self.moved })
     }
 }

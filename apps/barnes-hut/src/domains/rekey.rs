@@ -17,9 +17,9 @@ use super::layout::{Layout, of_slot, slot_with};
 use super::state::{Common, Domain, State, Unsound};
 use super::{MOVED, Units, drifted};
 use crate::bodies::length;
-use crate::bounds::Bounds;
+use crate::bounds::CubeBounds;
 use crate::forces::scale_by;
-use crate::partial::{Info, Sink, around, bodies_of, joined, merged, pieces};
+use crate::partial::{BlockInfo, Subscriber, around, bodies_of, joined, merged, pieces};
 use crate::shared::Setup;
 use crate::tree::{LEVELS, agreeing, corner, morton};
 
@@ -38,7 +38,7 @@ pub(crate) fn rekey(
 ) -> Result<(), Stop> {
     let slot = layout.slot_of(comm.rank()).ok_or_else(|| Stop::fail("no place in the layout"))?;
     let numbers = state.domain.keys.iter().map(|(_, number)| *number);
-    let own = Bounds::of_some(&state.domain.position, numbers, state.common.bodies);
+    let own = CubeBounds::of_some(&state.domain.position, numbers, state.common.bodies);
     let bounds = comm.all_gather(&own)?.into_iter().reduce(|mut all, other| {
         all.merge(&other);
         all
@@ -91,7 +91,7 @@ pub(crate) fn rekey(
     let told = comm.all_gather(&(mine, ByteBuf::from(sinks)))?;
 
     let by_slot = || layout.ranks().iter().map(|rank| &told[*rank as usize]);
-    let all: Vec<Info> = by_slot().flat_map(|(pieces, _)| pieces).copied().collect();
+    let all: Vec<BlockInfo> = by_slot().flat_map(|(pieces, _)| pieces).copied().collect();
     // Who has each piece.
     let had =
         by_slot().enumerate().flat_map(|(slot, (pieces, _))| pieces.iter().map(move |_| slot));
@@ -144,28 +144,28 @@ fn sink(
     inside: impl Fn(&[f64; 3]) -> [f32; 3],
     pull: f64,
     setup: &Setup,
-) -> Sink {
+) -> Subscriber {
     let places = bodies.clone().flat_map(|i| {
         let place = &domain.position[i];
         [*place, drifted(place, &domain.velocity[i], ahead)]
     });
     let acceleration = |i: usize| length(domain.acceleration[bodies.start + i]) / pull;
     let scale = scale_by(acceleration, bodies.len(), setup);
-    Sink::new(around(places.map(|place| inside(&place))), scale)
+    Subscriber::new(around(places.map(|place| inside(&place))), scale)
 }
 
 /// The sinks of blocks from those of their pieces, in order, as bytes; none if there are none.
 fn sinks_of(
     blocks: &[Range<usize>],
     pieces: impl Iterator<Item = u8>,
-) -> Result<Vec<Sink>, Unsound> {
+) -> Result<Vec<Subscriber>, Unsound> {
     let bytes: Vec<u8> = pieces.collect();
     let mut rest = &bytes[..];
     let mut all = Vec::new();
     while !rest.is_empty() {
-        all.push(Sink::take(&mut rest).ok_or(UNSOUND)?);
+        all.push(Subscriber::take(&mut rest).ok_or(UNSOUND)?);
     }
-    let of_block = |some: &Range<usize>| all.get(some.clone()).map(Sink::joined).ok_or(UNSOUND);
+    let of_block = |some: &Range<usize>| all.get(some.clone()).map(Subscriber::joined).ok_or(UNSOUND);
     if all.is_empty() { Ok(all) } else { blocks.iter().map(of_block).collect() }
 }
 

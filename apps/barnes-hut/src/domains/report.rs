@@ -10,9 +10,9 @@ use super::layout::Layout;
 use super::state::{State, Summed};
 use super::{Domains, SUMS, slot};
 use crate::bodies::{length, turning_of};
-use crate::exact::Exact;
+use crate::exact::ExactSum;
 use crate::job::{due, line};
-use crate::simulate::{First, Report};
+use crate::simulate::{InitialQuantities, StepReport};
 
 /// Sums over a block that a report is made of: twice the energies, momentum, angular momentum and its magnitudes.
 const SUMMED: usize = 9;
@@ -52,11 +52,11 @@ impl Domains {
         };
         let blocks: Vec<_> = state.blocks(slot).into_iter().map(of_block).collect();
         let of_all = |i: usize| {
-            let mut sum = Exact::default();
+            let mut sum = ExactSum::default();
             sum.extend(blocks.iter().map(|of_block| of_block[i]));
             sum.carried()
         };
-        let sums: Vec<Exact> = (0..SUMMED).map(of_all).collect();
+        let sums: Vec<ExactSum> = (0..SUMMED).map(of_all).collect();
         if comm.rank() != 0 {
             comm.send(0, SUMS, wire::encode_payload(&sums)?)?;
         }
@@ -75,7 +75,7 @@ impl Domains {
         let summed = state.summed.take().filter(|_| comm.rank() == 0);
         let Some(Summed { step, mut sums, is_all }) = summed else { return Ok(()) };
         for &rank in layout.ranks().iter().filter(|&&rank| rank != 0 && !is_all) {
-            let of_other: Vec<Exact> = wire::decode_payload(&comm.receive(rank, SUMS)?)?;
+            let of_other: Vec<ExactSum> = wire::decode_payload(&comm.receive(rank, SUMS)?)?;
             sums.iter_mut().zip(&of_other).for_each(|(sum, of_other)| sum.merge(of_other));
         }
         let mut total = [0.0; SUMMED];
@@ -86,7 +86,7 @@ impl Domains {
         let (momentum, angular_momentum) = ([px, py, pz], [lx, ly, lz]);
         let energy = kinetic + potential;
         if step == 0 {
-            told.first = First { energy, angular_momentum, turning };
+            told.first = InitialQuantities { energy, angular_momentum, turning };
         }
         let [energy_error, angular_momentum_error] = told.first.errors(energy, angular_momentum);
         // Those of the steps without a report, too.
@@ -96,7 +96,7 @@ impl Domains {
             _ => step % job.report_every,
         };
         let (forces, force_error) = (steps * state.common.bodies, None);
-        let report = Report {
+        let report = StepReport {
             step,
             kinetic,
             potential,
@@ -108,7 +108,7 @@ impl Domains {
             force_error,
         };
         told.history.push(report);
-        comm.say(line(&report));
+        comm.report_text(line(&report));
         Ok(())
     }
 }

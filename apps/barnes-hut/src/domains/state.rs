@@ -12,15 +12,15 @@ use springtide_runtime::work::Stop;
 
 use super::layout::{Layout, of_slot};
 use super::near::Near;
-use super::past::Before;
+use super::past::PreviousStep;
 use crate::bodies::Bodies;
-use crate::exact::Exact;
-use crate::history::History;
-use crate::partial::{Info, Sink, bodies_of};
+use crate::exact::ExactSum;
+use crate::history::RunHistory;
+use crate::partial::{BlockInfo, Subscriber, bodies_of};
 use crate::picture::Camera;
 use crate::shared::Setup;
-use crate::simulate::First;
-use crate::tree::{Sorted, Sums, sort};
+use crate::simulate::InitialQuantities;
+use crate::tree::{Sorted, CellSums, sort};
 
 /// What came from another process is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,14 +43,14 @@ pub(crate) struct Common {
     /// See [`Bodies::second`].
     pub second: u64,
     /// All blocks.
-    pub infos: Vec<Info>,
+    pub infos: Vec<BlockInfo>,
 }
 
 /// What rank 0 keeps for those who watch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Told {
-    pub first: First,
-    pub history: History,
+pub(crate) struct ObserverState {
+    pub first: InitialQuantities,
+    pub history: RunHistory,
     pub camera: Camera,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Told {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Summed {
     pub step: u64,
-    pub sums: Vec<Exact>,
+    pub sums: Vec<ExactSum>,
     /// They are of all bodies, and not of the own that rank 0 was told of.
     pub is_all: bool,
 }
@@ -219,7 +219,7 @@ fn numbers<const N: usize>(row: &[u8]) -> [f64; N] {
 pub struct State {
     pub(crate) common: Common,
     /// At rank 0.
-    pub(crate) told: Option<Told>,
+    pub(crate) told: Option<ObserverState>,
     /// Where each process's blocks begin.
     pub(crate) cuts: Vec<u32>,
     pub(crate) domain: Domain,
@@ -230,16 +230,16 @@ pub struct State {
     /// What is near; absent until it is first needed.
     pub(crate) near: Option<Near>,
     /// What was near before bodies were sorted, until it is needed.
-    pub(crate) before: Before,
+    pub(crate) before: PreviousStep,
     /// Of all blocks, where they are and how far they look, if bodies were just sorted; until it is needed.
-    pub(crate) sinks: Vec<Sink>,
+    pub(crate) sinks: Vec<Subscriber>,
 }
 
 /// A piece of a state, or the whole.
 #[derive(Serialize, Deserialize)]
 struct Piece {
     common: Option<Common>,
-    told: Option<Told>,
+    told: Option<ObserverState>,
     rows: ByteBuf,
     foretold: Vec<f32>,
     summed: Option<Summed>,
@@ -249,12 +249,12 @@ impl State {
     /// With nothing near; what was foretold and what was summed up are from the step before.
     pub(crate) fn new(
         common: Common,
-        told: Option<Told>,
+        told: Option<ObserverState>,
         cuts: Vec<u32>,
         domain: Domain,
         (foretold, summed): (Vec<f32>, Option<Summed>),
     ) -> Self {
-        let (near, before, sinks) = (None, Before::default(), Vec::new());
+        let (near, before, sinks) = (None, PreviousStep::default(), Vec::new());
         Self { common, told, cuts, domain, foretold, summed, near, before, sinks }
     }
 
@@ -305,7 +305,7 @@ impl State {
             if let Some(of_one) = piece.summed {
                 let all = summed.get_or_insert_with(|| Summed {
                     step: of_one.step,
-                    sums: vec![Exact::default(); of_one.sums.len()],
+                    sums: vec![ExactSum::default(); of_one.sums.len()],
                     is_all: true,
                 });
                 all.sums.iter_mut().zip(&of_one.sums).for_each(|(sum, of_one)| sum.merge(of_one));
@@ -321,12 +321,12 @@ impl State {
         &mut self,
         slot: usize,
         setup: &Setup,
-    ) -> Result<Option<Sums>, Unsound> {
+    ) -> Result<Option<CellSums>, Unsound> {
         let rows = std::mem::take(&mut self.foretold);
         if rows.is_empty() {
             return Ok(None);
         }
-        let sums = Sums::of_rows(of_slot(&self.cuts, slot).len(), &rows, setup);
+        let sums = CellSums::of_rows(of_slot(&self.cuts, slot).len(), &rows, setup);
         sums.map(Some).ok_or(Unsound { what: "sums of blocks" })
     }
 

@@ -3,7 +3,7 @@
 //! Knows nothing of who holds what.
 
 use super::state::Unsound;
-use crate::partial::Sink;
+use crate::partial::Subscriber;
 use crate::smooth::{put_number, take_number};
 
 /// What a process wishes for; all learn it.
@@ -12,7 +12,7 @@ pub(crate) struct Wish {
     /// Roots of which more is wanted.
     pub roots: Vec<u32>,
     /// Own blocks, counted from the first, and what they look like to others from now on.
-    pub sinks: Vec<(u32, Sink)>,
+    pub sinks: Vec<(u32, Subscriber)>,
 }
 
 impl Wish {
@@ -38,7 +38,7 @@ impl Wish {
             let roots = (0..count).map(|_| take_number(&mut bytes)).collect::<Option<_>>()?;
             let mut sinks = Vec::new();
             while !bytes.is_empty() {
-                sinks.push((take_number(&mut bytes)?, Sink::take(&mut bytes)?));
+                sinks.push((take_number(&mut bytes)?, Subscriber::take(&mut bytes)?));
             }
             Some(Self { roots, sinks })
         };
@@ -52,9 +52,9 @@ mod tests {
 
     use super::*;
 
-    fn sink() -> impl Strategy<Value = Sink> {
+    fn sink() -> impl Strategy<Value = Subscriber> {
         let extent = prop::array::uniform2(prop::array::uniform3(-1f32..1.0));
-        (extent, 0f32..9.0).prop_map(|(extent, scale)| Sink { extent, scale })
+        (extent, 0f32..9.0).prop_map(|(extent, scale)| Subscriber { extent, scale })
     }
 
     proptest! {

@@ -5,11 +5,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::bodies::Bodies;
 use crate::generate;
-use crate::options::Order;
+use crate::options::CellExpansion;
 use crate::shared::{Accuracy, Positions, Setup};
 
 const EXACT: Accuracy =
-    Accuracy { order: Order::Quad, theta: 0.0, softening: 0.01, leaf: 16, group: 64 };
+    Accuracy { order: CellExpansion::Quad, theta: 0.0, softening: 0.01, leaf: 16, group: 64 };
 
 /// Acceleration and potential of each body in the user's units, from the tree.
 fn by_tree(bodies: &Bodies, accuracy: Accuracy) -> Vec<[f64; 4]> {
@@ -83,12 +83,12 @@ fn errors_match_theta_and_order() {
     // Upper bounds are a third above the measured errors; lower bounds show that far cells are
     // used.
     let table = [
-        (Order::Mono, 0.7, 4.5e-3, 6e-4),
-        (Order::Mono, 0.5, 1.4e-3, 2e-4),
-        (Order::Quad, 0.7, 1.7e-3, 1.5e-4),
-        (Order::Quad, 0.5, 3.5e-4, 4e-5),
-        (Order::Series, 0.7, 1.8e-3, 1.6e-4),
-        (Order::Series, 0.5, 3.7e-4, 5e-5),
+        (CellExpansion::Mono, 0.7, 4.5e-3, 6e-4),
+        (CellExpansion::Mono, 0.5, 1.4e-3, 2e-4),
+        (CellExpansion::Quad, 0.7, 1.7e-3, 1.5e-4),
+        (CellExpansion::Quad, 0.5, 3.5e-4, 4e-5),
+        (CellExpansion::Series, 0.7, 1.8e-3, 1.6e-4),
+        (CellExpansion::Series, 0.5, 3.7e-4, 5e-5),
     ];
     for (order, theta, force, potential) in table {
         let got = error(order, theta);
@@ -108,10 +108,10 @@ fn errors_match_the_wanted_one() {
         };
         // Upper bounds are above the measured errors; lower bounds show that far cells are used.
         for (order, part, bound) in [
-            (Order::Mono, 3e-3, 3e-3),
-            (Order::Mono, 3e-4, 6e-4),
-            (Order::Quad, 2e-4, 2e-4),
-            (Order::Series, 2e-4, 2e-4),
+            (CellExpansion::Mono, 3e-3, 3e-3),
+            (CellExpansion::Mono, 3e-4, 6e-4),
+            (CellExpansion::Quad, 2e-4, 2e-4),
+            (CellExpansion::Series, 2e-4, 2e-4),
         ] {
             let got = error(order, part);
             assert!(got < bound && got > bound / 20.0, "{order:?} {part}: {got}");
@@ -166,12 +166,12 @@ fn unusual_sets_of_bodies_work() {
     for (name, bodies) in cases {
         for (softening, theta) in [(0.0, 0.0), (0.0, 0.3), (0.05, 0.3)] {
             for (order, error) in [
-                (Order::Mono, None),
-                (Order::Quad, None),
-                (Order::Mono, Some(1e-4)),
-                (Order::Quad, Some(1e-4)),
-                (Order::Series, None),
-                (Order::Series, Some(1e-4)),
+                (CellExpansion::Mono, None),
+                (CellExpansion::Quad, None),
+                (CellExpansion::Mono, Some(1e-4)),
+                (CellExpansion::Quad, Some(1e-4)),
+                (CellExpansion::Series, None),
+                (CellExpansion::Series, Some(1e-4)),
             ] {
                 let accuracy = Accuracy { order, theta, softening, leaf: 4, group: 8 };
                 let setup = Setup::new(&bodies, accuracy).with_error(error);
@@ -206,7 +206,7 @@ proptest! {
     fn any_split_gives_the_same_bits(
         n in 1usize..3000,
         seed in any::<u64>(),
-        order in prop_oneof![Just(Order::Mono), Just(Order::Quad), Just(Order::Series)],
+        order in prop_oneof![Just(CellExpansion::Mono), Just(CellExpansion::Quad), Just(CellExpansion::Series)],
         theta in 0.2f64..1.2,
         leaf in 1u32..32,
         group in 1u32..200,

@@ -10,7 +10,7 @@
 use std::f64::consts::{PI, TAU};
 
 use super::functions::{Bessel, exp, ln};
-use super::{Dice, hernquist, on_a_parabola, turn};
+use super::{RandomNumbers, hernquist, on_a_parabola, turn};
 use crate::bodies::Bodies;
 
 /// A sphere: mass, scale length, outer radius, and share of the bodies.
@@ -37,8 +37,8 @@ const TOOMRE_Q: f64 = 1.4;
 /// scale lengths.
 pub fn disk(bodies: usize, seed: u64) -> Bodies {
     let mut all = Bodies::default();
-    let here = Place { mass: 1.0, size: 1.0, tilt: [1.0, 0.0], at: [0.0; 3], with: [0.0; 3] };
-    fill(&mut all, bodies, &here, &mut Dice::new(seed));
+    let here = GalaxyPlacement { mass: 1.0, size: 1.0, tilt: [1.0, 0.0], at: [0.0; 3], with: [0.0; 3] };
+    fill(&mut all, bodies, &here, &mut RandomNumbers::new(seed));
     all.centre();
     all
 }
@@ -55,10 +55,10 @@ pub fn disks(bodies: usize, seed: u64) -> Bodies {
     let total = 1.0 + SECOND;
     let (across, inward) = on_a_parabola(total, PERICENTRE, START);
     let split = (bodies as f64 / total).round() as usize;
-    let mut dice = Dice::new(seed);
+    let mut dice = RandomNumbers::new(seed);
     let mut all = Bodies::default();
-    let first = Place { mass: 1.0, size: 1.0, tilt: [0.96, 0.28], at: [0.0; 3], with: [0.0; 3] };
-    let second = Place {
+    let first = GalaxyPlacement { mass: 1.0, size: 1.0, tilt: [0.96, 0.28], at: [0.0; 3], with: [0.0; 3] };
+    let second = GalaxyPlacement {
         mass: SECOND,
         size: SECOND.sqrt(),
         tilt: [0.8, -0.6],
@@ -73,7 +73,7 @@ pub fn disks(bodies: usize, seed: u64) -> Bodies {
 }
 
 /// The position, velocity and scale of a galaxy.
-struct Place {
+struct GalaxyPlacement {
     mass: f64,
     size: f64,
     /// Cosine and sine of the disk's inclination around the x axis.
@@ -83,7 +83,7 @@ struct Place {
 }
 
 /// Adds a galaxy: its disk first, then bulge and halo.
-fn fill(all: &mut Bodies, count: usize, place: &Place, dice: &mut Dice) {
+fn fill(all: &mut Bodies, count: usize, place: &GalaxyPlacement, dice: &mut RandomNumbers) {
     let halo = (count as f64 * HALO.bodies) as usize;
     let bulge = (count as f64 * BULGE.bodies) as usize;
     let disk = count - halo - bulge;
@@ -293,7 +293,7 @@ fn between<const N: usize>(table: &[[f64; N]], at: f64) -> [f64; N] {
 mod tests {
     use super::super::tests::{half_mass_radius, potential_energy};
     use super::*;
-    use crate::options::Order;
+    use crate::options::CellExpansion;
     use crate::shared::{Accuracy, Setup};
     use crate::simulate;
 
@@ -331,9 +331,9 @@ mod tests {
         // sech^2: pi / sqrt 12 of its scale.
         assert!((before.0 / DISK_HEIGHT - 0.907).abs() < 0.05, "{before:?}");
         let accuracy =
-            Accuracy { order: Order::Mono, theta: 0.8, softening: 0.05, leaf: 16, group: 64 };
+            Accuracy { order: CellExpansion::Mono, theta: 0.8, softening: 0.05, leaf: 16, group: 64 };
         let setup = Setup::new(&bodies, accuracy);
-        let end = simulate::alone(bodies, &setup, 0.1, 120, |_, _| ()).unwrap();
+        let end = simulate::run(bodies, &setup, 0.1, 120, |_, _| ()).unwrap();
         let after = shape(&end, disk);
         let half = half_mass_radius(&end, 0..disk);
         assert!((half / half_before - 1.0).abs() < 0.15, "{half_before} {half}");

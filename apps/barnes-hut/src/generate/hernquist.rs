@@ -5,7 +5,7 @@
 //! J. 356, 359 (1990), equations 2 and 17.
 
 use super::functions::arcsin;
-use super::{Dice, plummer_radius};
+use super::{RandomNumbers, plummer_radius};
 use crate::bodies::Bodies;
 
 /// The scale length at which the energy is -1/4 with G = M = 1: the energy is -M^2 / (12 a).
@@ -18,7 +18,7 @@ const KEPT: f64 = 0.99;
 ///
 /// Half of the mass is within 0.8.
 pub fn hernquist(bodies: usize, seed: u64) -> Bodies {
-    let mut dice = Dice::new(seed);
+    let mut dice = RandomNumbers::new(seed);
     let speed = (1.0 / LENGTH).sqrt();
     let mass = 1.0 / bodies as f64;
     let mut all = Bodies::default();
@@ -47,7 +47,7 @@ pub fn radius(share: f64) -> f64 {
 /// (r + u^2) / (1 + r). The factor u^2 / (r + u^2)^(5/2) is drawn exactly, as are the radii of a
 /// Plummer sphere of scale sqrt(r). g grows with q, so it is at most that of a body at rest. At least a tenth of the
 /// draws are accepted.
-fn fraction_of_escape_speed(radius: f64, dice: &mut Dice) -> f64 {
+fn fraction_of_escape_speed(radius: f64, dice: &mut RandomNumbers) -> f64 {
     let depth = 1.0 / (1.0 + radius);
     let within = depth * depth.sqrt();
     let most = g(depth.sqrt());
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn speeds_have_the_dispersion_that_balances_each_shell() {
-        let mut dice = Dice::new(3);
+        let mut dice = RandomNumbers::new(3);
         for radius in [0.003, 0.03, 0.3, 3.0, 30.0] {
             let draws = 20_000;
             let mut sum = 0.0;

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
-use springtide_runtime::share::{Need, Version};
+use springtide_runtime::share::{ObjectNeed, Version};
 use springtide_runtime::work::{Context, Stop, Task};
 
 use super::Pieces;
@@ -56,7 +56,7 @@ impl Task for Substep {
         Pieces::of_both(cx, half(left), half(right))
     }
 
-    fn needs(&self) -> Vec<Need> {
+    fn needs(&self) -> Vec<ObjectNeed> {
         super::needs(self.setup, self.positions)
     }
 

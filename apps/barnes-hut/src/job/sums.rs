@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
-use springtide_runtime::share::{Need, Version};
+use springtide_runtime::share::{ObjectNeed, Version};
 use springtide_runtime::work::{Context, Stop, Task};
 
 use super::Pieces;
@@ -13,7 +13,7 @@ use crate::shared::{Positions, Setup};
 
 /// Computes the exact accelerations of a sample of bodies; splits in halves down to the grain.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Sums {
+pub struct AccelerationSums {
     /// Indices of the bodies.
     pub sample: Vec<u32>,
     /// The number of all bodies.
@@ -26,7 +26,7 @@ pub struct Sums {
     pub positions: Version,
 }
 
-impl Task for Sums {
+impl Task for AccelerationSums {
     type Output = Pieces;
     const NAME: &'static str = "barnes-hut.sums";
 
@@ -40,11 +40,11 @@ impl Task for Sums {
         }
         let mut left = self.sample;
         let right = left.split_off(left.len() / 2);
-        let half = |sample| Sums { sample, ..self };
+        let half = |sample| AccelerationSums { sample, ..self };
         Pieces::of_both(cx, half(left), half(right))
     }
 
-    fn needs(&self) -> Vec<Need> {
+    fn needs(&self) -> Vec<ObjectNeed> {
         super::needs(self.setup, self.positions)
     }
 
@@ -54,7 +54,7 @@ impl Task for Sums {
     }
 }
 
-impl Sums {
+impl AccelerationSums {
     fn worth(&self) -> f64 {
         self.sample.len() as f64 * f64::from(self.bodies) / check::PAIRS_A_BODY
     }

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use springtide_runtime::work::{Failure, Note, PoolConfig, SavedRoot, encode_job, solo};
+use springtide_runtime::work::{Failure, ProgressReport, PoolConfig, SavedRoot, encode_job, solo};
 
 use super::*;
-use crate::options::Order;
+use crate::options::CellExpansion;
 
 fn small() -> BarnesHut {
     BarnesHut { bodies: 1500, steps: 3, grain: 64, group: 32, ..BarnesHut::default() }
@@ -16,7 +16,7 @@ fn run_from(
     body: Bytes,
     threads: usize,
     saved: Option<SavedRoot>,
-) -> (Result<Outcome, Failure>, Vec<Note>) {
+) -> (Result<Outcome, Failure>, Vec<ProgressReport>) {
     let mut registry = Registry::new();
     registry.job::<BarnesHut>();
     let notes = Arc::new(Mutex::new(Vec::new()));
@@ -32,25 +32,25 @@ fn run_from(
     (report.unwrap().outcome, notes)
 }
 
-fn run_encoded(body: Bytes, threads: usize) -> (Outcome, Vec<Note>) {
+fn run_encoded(body: Bytes, threads: usize) -> (Outcome, Vec<ProgressReport>) {
     let (outcome, notes) = run_from(body, threads, None);
     (outcome.unwrap(), notes)
 }
 
-fn run(job: BarnesHut, threads: usize) -> (Outcome, Vec<Note>) {
+fn run(job: BarnesHut, threads: usize) -> (Outcome, Vec<ProgressReport>) {
     run_encoded(encode_job(job).unwrap(), threads)
 }
 
 #[test]
 fn any_number_of_threads_and_any_grain_give_the_same_outcome() {
     let openings = [None, Some(1e-3)].into_iter();
-    let kinds = openings.flat_map(|error| [(Order::Mono, error), (Order::Quad, error)]);
+    let kinds = openings.flat_map(|error| [(CellExpansion::Mono, error), (CellExpansion::Quad, error)]);
     for (order, cell_error) in kinds {
         let job = BarnesHut { order, cell_error, ..small() };
         let bodies = generate::galaxies(job.bodies, job.seed);
         let setup = Setup::new(&bodies, job.accuracy()).with_error(job.cell_error);
-        let mut history = History::new(job.steps);
-        let end = simulate::alone(bodies, &setup, job.time_step(), job.steps, |_, report| {
+        let mut history = RunHistory::new(job.steps);
+        let end = simulate::run(bodies, &setup, job.time_step(), job.steps, |_, report| {
             history.push(*report);
         });
         let alone = outcome(&end.unwrap(), &history);
@@ -80,18 +80,18 @@ fn reports_and_artefacts_come_in_order() {
         ..small()
     };
     let (outcome, notes) = run(job, 2);
-    let text = |note: &Note| match note {
-        Note::Iteration => "iteration".to_owned(),
-        Note::Progress { done, total, what } => format!("{done} of {total} {what}"),
-        Note::Say { text } => text.split(':').next().unwrap_or_default().to_owned(),
-        Note::Artifact { name, bytes } => {
+    let text = |note: &ProgressReport| match note {
+        ProgressReport::Iteration => "iteration".to_owned(),
+        ProgressReport::Progress { done, total, what } => format!("{done} of {total} {what}"),
+        ProgressReport::Say { text } => text.split(':').next().unwrap_or_default().to_owned(),
+        ProgressReport::Artifact { name, bytes } => {
             assert!(!bytes.is_empty());
             name.clone()
         }
-        Note::Preliminary { .. } => "preliminary outcome".to_owned(),
-        Note::Checkpoint(saved) => format!("checkpoint {}", saved.seq),
-        Note::NeedNodes { more, .. } => format!("{more} more nodes"),
-        Note::Release { nodes } => format!("{} nodes are not needed", nodes.len()),
+        ProgressReport::Preliminary { .. } => "preliminary outcome".to_owned(),
+        ProgressReport::Checkpoint(saved) => format!("checkpoint {}", saved.seq),
+        ProgressReport::NeedNodes { more, .. } => format!("{more} more nodes"),
+        ProgressReport::Release { nodes } => format!("{} nodes are not needed", nodes.len()),
     };
     let notes: Vec<_> = notes.iter().map(text).collect();
     let expected = [
@@ -132,7 +132,7 @@ fn positions_are_broadcast_as_changes() {
     let (outcome, notes) = run(job, 2);
     assert_eq!(outcome.checksum, whole.checksum);
     let broadcast = notes.iter().find_map(|note| match note {
-        Note::Say { text } => text.strip_prefix("broadcast: "),
+        ProgressReport::Say { text } => text.strip_prefix("broadcast: "),
         _ => None,
     });
     let (bytes, rest) = broadcast.unwrap().split_once(' ').unwrap();
@@ -142,17 +142,17 @@ fn positions_are_broadcast_as_changes() {
     assert!(bytes < 7.8, "{bytes}");
 }
 
-fn checkpoints(notes: &[Note]) -> Vec<(usize, SavedRoot)> {
-    let saved = |(at, note): (usize, &Note)| match note {
-        Note::Checkpoint(saved) => Some((at, saved.clone())),
+fn checkpoints(notes: &[ProgressReport]) -> Vec<(usize, SavedRoot)> {
+    let saved = |(at, note): (usize, &ProgressReport)| match note {
+        ProgressReport::Checkpoint(saved) => Some((at, saved.clone())),
         _ => None,
     };
     notes.iter().enumerate().filter_map(saved).collect()
 }
 
 /// Without the size of broadcasts: a resumed run starts with a whole one.
-fn is_independent_of_resumption(note: &Note) -> bool {
-    !matches!(note, Note::Say { text } if text.starts_with("broadcast: "))
+fn is_independent_of_resumption(note: &ProgressReport) -> bool {
+    !matches!(note, ProgressReport::Say { text } if text.starts_with("broadcast: "))
 }
 
 /// Runs the job without checkpoints, then with one every `every` steps, then from each of them.
@@ -169,7 +169,7 @@ fn resumes_with_the_same_results(job: &BarnesHut, every: u64) {
     let all = checkpoints(&notes);
     // There is none after the last step, for the run is over.
     assert_eq!(all.len() as u64, (job.steps - 1) / every);
-    let others = notes.iter().filter(|note| !matches!(note, Note::Checkpoint(_)));
+    let others = notes.iter().filter(|note| !matches!(note, ProgressReport::Checkpoint(_)));
     assert!(
         others
             .filter(|n| is_independent_of_resumption(n))
@@ -215,7 +215,7 @@ fn block_steps_have_the_same_bits_for_any_split_and_from_any_checkpoint() {
     assert_eq!(outcome.result["force_error"]["step"], serde_json::json!([0, 2, 4]));
     let messages = notes
         .iter()
-        .filter(|note| matches!(note, Note::Say { text } if text.contains(", forces off by ")));
+        .filter(|note| matches!(note, ProgressReport::Say { text } if text.contains(", forces off by ")));
     assert_eq!(messages.count(), 3);
     let plain = BarnesHut { block_steps: None, ..job.clone() };
     assert_ne!(run(plain, 1).0.checksum, outcome.checksum);
@@ -255,16 +255,16 @@ fn the_error_of_forces_is_what_theta_makes_it() {
         assert!(value("median") < value("rms") && value("rms") < value("p99"), "{result}");
         value("rms")
     };
-    let exact = error(0.0, Order::Mono);
+    let exact = error(0.0, CellExpansion::Mono);
     assert!(exact < 1e-5, "{exact}");
-    let (quad, mono) = (error(0.5, Order::Quad), error(0.7, Order::Mono));
+    let (quad, mono) = (error(0.5, CellExpansion::Quad), error(0.7, CellExpansion::Mono));
     assert!(exact < quad && quad < 1e-3 && mono > 1e-3 && mono < 1e-2, "{quad} {mono}");
 }
 
 #[test]
 fn a_run_from_any_checkpoint_has_the_same_outcome_and_artefacts() {
     for model in [Model::Galaxies, Model::Plummer] {
-        for order in [Order::Mono, Order::Quad] {
+        for order in [CellExpansion::Mono, CellExpansion::Quad] {
             for every in [1, 2, 3] {
                 let job = BarnesHut {
                     bodies: 400,
@@ -337,7 +337,7 @@ fn the_benchmark_is_small_ready_to_run_and_the_same_for_all() {
     let job = BarnesHut {
         bodies: 1 << 30,
         theta: 1.1,
-        order: Order::Mono,
+        order: CellExpansion::Mono,
         picture_every: 1,
         softening: Some(3.0),
         ..BarnesHut::default()
@@ -372,10 +372,10 @@ fn jobs_and_reports_of_earlier_versions_are_read() {
     let job = BarnesHut { max_rung: 0, check_bodies: 0, ..small() };
     let earlier = without(serde_json::to_value(&job).unwrap(), NEW_OPTIONS);
     assert_eq!(serde_json::from_value::<BarnesHut>(earlier).unwrap(), job);
-    let report = Report { step: 3, kinetic: 0.5, ..Report::default() };
+    let report = StepReport { step: 3, kinetic: 0.5, ..StepReport::default() };
     let new = ["angular_momentum", "angular_momentum_error", "forces", "force_error"];
     let earlier = without(serde_json::to_value(report).unwrap(), &new);
-    assert_eq!(serde_json::from_value::<Report>(earlier).unwrap(), report);
+    assert_eq!(serde_json::from_value::<StepReport>(earlier).unwrap(), report);
 }
 
 /// Options that the first jobs did not have.

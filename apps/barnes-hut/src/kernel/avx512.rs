@@ -9,7 +9,7 @@ use std::arch::x86_64::{
 use std::ops::{Add, Mul, Sub};
 
 use super::{
-    Balls, Cuboid, Derivatives, Far, Frame, LANES, Lanes, Look, Quad, Rule, SEED, Sums, TERMS, Wide,
+    Balls, Cuboid, Derivatives, Far, SeriesGroup, LANES, Lanes, Look, Quad, Rule, SEED, SinkForces, TERMS, Wide,
 };
 
 /// Proof that the processor has AVX-512's foundation, which includes fused multiply-adds.

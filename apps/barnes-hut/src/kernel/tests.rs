@@ -151,7 +151,7 @@ fn a_body_alone_has_no_potential() {
         let mut sums = vec![[[0.0; LANES]; 4]];
         let rule = Rule { softening_squared, potential: true };
         Kernel::best().points(&[[0.0, 0.0, 0.0, 0.7]], &[[[0.0; LANES]; 3]], rule, &mut sums);
-        assert_eq!(sums[0][3][0], Own::new(softening_squared).potential(0.7));
+        assert_eq!(sums[0][3][0], SelfPotential::new(softening_squared).potential(0.7));
         assert_eq!(sums[0][3][0] < 0.0, softening_squared > POINT_BLIND);
     }
 }

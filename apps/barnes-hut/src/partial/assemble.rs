@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::blocks::{Info, octants};
+use super::blocks::{BlockInfo, octants};
 use super::branch::Branch;
-use super::view::Other;
+use super::view::RemoteBranch;
 use crate::shared::Setup;
-use crate::tree::{ABSENT, Cells, Link, Part, Sums, Tree, agreeing};
+use crate::tree::{ABSENT, Cells, CellContents, TreePart, CellSums, BodyTree, agreeing};
 
 /// Assembles a tree from the present data; the memory is that of a tree `before`, if there is one.
 ///
@@ -16,14 +16,14 @@ use crate::tree::{ABSENT, Cells, Link, Part, Sums, Tree, agreeing};
 /// and `others` the present cells of remote roots. Cells above roots come first, level by level,
 /// then those of each root.
 pub(crate) fn assemble(
-    before: Option<Tree>,
-    infos: &[Info],
-    sums: &Sums,
+    before: Option<BodyTree>,
+    infos: &[BlockInfo],
+    sums: &CellSums,
     (first, own): (usize, &[Branch]),
-    others: &BTreeMap<usize, &Other>,
+    others: &BTreeMap<usize, &RemoteBranch>,
     setup: &Setup,
     side: f64,
-) -> Tree {
+) -> BodyTree {
     let mut firsts = vec![0u32];
     for info in infos {
         firsts.push(firsts[firsts.len() - 1] + info.bodies);
@@ -43,11 +43,11 @@ pub(crate) fn assemble(
         }
         let children = (upper.len() - child) as u32;
         let (first, end) = (firsts[roots.start], firsts[roots.end]);
-        links.push(Link { first, end, child: child as u32, children });
+        links.push(CellContents { first, end, child: child as u32, children });
         levels.push(level as u8);
     }
     // Only their sums are needed: cells within roots come with all other data.
-    let mut of_upper = Sums::new(upper.len(), setup, true);
+    let mut of_upper = CellSums::new(upper.len(), setup, true);
     for (at, roots) in upper.iter().enumerate().rev() {
         match (roots.len(), branch(roots.start)) {
             (1, Some(branch)) => of_upper.copy(at, &branch.sums, 0),
@@ -55,7 +55,7 @@ pub(crate) fn assemble(
             _ => of_upper.sum(at, links[at].children(), &[]),
         }
     }
-    let (mut cells, mut points, mut stored) = before.map(Tree::into_room).unwrap_or_default();
+    let (mut cells, mut points, mut stored) = before.map(BodyTree::into_room).unwrap_or_default();
     cells.follow(&of_upper, &levels, setup);
     cells.links.extend(links);
 
@@ -72,7 +72,7 @@ pub(crate) fn assemble(
     for (at, roots) in upper.iter().enumerate().filter(|(_, roots)| roots.len() == 1) {
         let (root, bodies) = (roots.start, firsts[roots.start]);
         if let Some(branch) = branch(root) {
-            cells.hang(at, &branch.cells, bodies);
+            cells.graft(at, &branch.cells, bodies);
             let begin = bodies - firsts[first];
             stored[at] = begin;
             stored.extend(branch.cells.links[1..].iter().map(|link| begin + link.first));
@@ -88,14 +88,14 @@ pub(crate) fn assemble(
     }
     groups.push(firsts[own_roots.end]);
     blocks.push(firsts[own_roots.end]);
-    let part = Some(Part { first: firsts[first] as usize, stored });
-    Tree::of(setup, side, (cells, points, part), (groups, blocks))
+    let part = Some(TreePart { first: firsts[first] as usize, stored });
+    BodyTree::of(setup, side, (cells, points, part), (groups, blocks))
 }
 
 /// Adds data of a remote root that arrived after the assembly, to the cell with these bodies.
-pub(crate) fn add(tree: &mut Tree, bodies: Range<usize>, other: &Other) {
-    let Tree { cells, points, part, .. } = tree;
-    let Some(Part { stored, .. }) = part else { return };
+pub(crate) fn add(tree: &mut BodyTree, bodies: Range<usize>, other: &RemoteBranch) {
+    let BodyTree { cells, points, part, .. } = tree;
+    let Some(TreePart { stored, .. }) = part else { return };
     let mut at = 0;
     while cells.links[at].bodies() != bodies {
         let holds = |&cell: &usize| cells.links[cell].bodies().contains(&bodies.start);
@@ -107,13 +107,13 @@ pub(crate) fn add(tree: &mut Tree, bodies: Range<usize>, other: &Other) {
 
 /// Replaces a cell by the cells of a remote root, whose first body is `first`.
 fn hang(
-    other: &Other,
+    other: &RemoteBranch,
     (at, first): (usize, u32),
     cells: &mut Cells,
     points: &mut Vec<[f32; 4]>,
     stored: &mut Vec<u32>,
 ) {
-    cells.hang(at, &other.cells, first);
+    cells.graft(at, &other.cells, first);
     let begin = points.len() as u32;
     let moved = |&at: &u32| if at == ABSENT { ABSENT } else { begin + at };
     let mut all = other.stored.iter().map(moved);

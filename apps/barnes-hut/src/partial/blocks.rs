@@ -10,7 +10,7 @@ use crate::tree::{GROUPS_A_BLOCK, LEVELS, agreeing};
 
 /// The properties of a block that all nodes know.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Info {
+pub(crate) struct BlockInfo {
     /// The key of its first body.
     pub first: u64,
     /// The key of its last body.
@@ -22,7 +22,7 @@ pub(crate) struct Info {
 }
 
 /// The number of bodies of these blocks together.
-pub(crate) fn bodies_of(infos: &[Info]) -> usize {
+pub(crate) fn bodies_of(infos: &[BlockInfo]) -> usize {
     infos.iter().map(|info| info.bodies as usize).sum()
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn most_bodies(group: u32) -> usize {
 }
 
 /// The blocks of all keys, which are sorted, with this cost of each body.
-pub(crate) fn blocks(keys: &[(u64, u32)], setup: &Setup, cost: f32) -> Vec<Info> {
+pub(crate) fn blocks(keys: &[(u64, u32)], setup: &Setup, cost: f32) -> Vec<BlockInfo> {
     pieces(keys, 0..1 << (3 * LEVELS), setup, |bodies| cost * bodies.len() as f32)
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn pieces(
     within: Range<u64>,
     setup: &Setup,
     mut cost: impl FnMut(Range<usize>) -> f32,
-) -> Vec<Info> {
+) -> Vec<BlockInfo> {
     let most = most_bodies(setup.group);
     let mut pieces = Vec::new();
     // The last is processed next, so that pieces come out in order.
@@ -63,7 +63,7 @@ pub(crate) fn pieces(
         let inside = start >= within.start && start + ((1 << shift) - 1) < within.end;
         // The finest cubes are not cut: each owner of a part reports it, and the parts are merged.
         if level == LEVELS || inside && bodies.len() <= most {
-            pieces.push(Info { first, last, bodies: bodies.len() as u32, cost: cost(bodies) });
+            pieces.push(BlockInfo { first, last, bodies: bodies.len() as u32, cost: cost(bodies) });
             continue;
         }
         let children = octants(bodies, level, |i| keys[i].0);
@@ -90,7 +90,7 @@ pub(super) fn octants(
 }
 
 /// The blocks that the pieces of all keys form, in order: for each, the range of its pieces.
-pub(crate) fn merged(pieces: &[Info], setup: &Setup) -> Vec<Range<usize>> {
+pub(crate) fn merged(pieces: &[BlockInfo], setup: &Setup) -> Vec<Range<usize>> {
     let most = most_bodies(setup.group);
     let mut blocks = Vec::new();
     let all = 0..pieces.len();
@@ -112,10 +112,10 @@ pub(crate) fn merged(pieces: &[Info], setup: &Setup) -> Vec<Range<usize>> {
 }
 
 /// The block that several pieces form.
-pub(crate) fn joined(pieces: &[Info]) -> Info {
+pub(crate) fn joined(pieces: &[BlockInfo]) -> BlockInfo {
     let (first, last) = (pieces[0].first, pieces[pieces.len() - 1].last);
     let bodies = pieces.iter().map(|piece| piece.bodies).sum();
-    Info { first, last, bodies, cost: pieces.iter().map(|piece| piece.cost).sum() }
+    BlockInfo { first, last, bodies, cost: pieces.iter().map(|piece| piece.cost).sum() }
 }
 
 /// The *roots*: the largest cells whose blocks have one holder and at most `most` bodies together,
@@ -124,7 +124,7 @@ pub(crate) fn joined(pieces: &[Info]) -> Info {
 /// They are in order, each with the range of its blocks. The sums of all cells above them follow
 /// from theirs.
 pub(crate) fn roots(
-    infos: &[Info],
+    infos: &[BlockInfo],
     most: usize,
     holder: impl Fn(usize) -> usize,
 ) -> Vec<Range<usize>> {

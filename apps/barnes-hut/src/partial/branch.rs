@@ -5,7 +5,7 @@ use std::iter::Peekable;
 
 use super::blocks::most_bodies;
 use crate::shared::Setup;
-use crate::tree::{Builder, Cells, Link, Sums};
+use crate::tree::{Builder, Cells, CellContents, CellSums};
 
 /// The cells of a root; indices of bodies and cells start at its first.
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Branch {
     pub(super) blocks: Vec<u32>,
     /// The cell of each block, in order; blocks at one point share a cell.
     pub(super) tops: Vec<u32>,
-    pub(super) sums: Sums,
+    pub(super) sums: CellSums,
     /// Position and mass of each body, in sides of the box.
     pub(super) points: Vec<[f32; 4]>,
 }
@@ -28,10 +28,10 @@ impl Branch {
     /// [`sum_up`](Self::sum_up).
     pub(crate) fn new(keys: &[(u64, u32)], setup: &Setup) -> Self {
         let Builder { cells, levels, groups, blocks, .. } = Builder::build(keys, setup);
-        let sums = Sums::new(levels.len(), setup, true);
+        let sums = CellSums::new(levels.len(), setup, true);
         let most = most_bodies(setup.group);
-        let is_block = |link: &Link| link.children == 0 || link.bodies().len() <= most;
-        let below = |link: &Link| if is_block(link) { 0..0 } else { link.children() };
+        let is_block = |link: &CellContents| link.children == 0 || link.bodies().len() <= most;
+        let below = |link: &CellContents| if is_block(link) { 0..0 } else { link.children() };
         let mut tops: Vec<u32> =
             cells.links.iter().flat_map(below).map(|cell| cell as u32).collect();
         tops.extend(cells.links.first().map(|_| 0));
@@ -47,7 +47,7 @@ impl Branch {
     pub(crate) fn sum_up(
         &mut self,
         points: &[[f32; 4]],
-        ahead: Option<(&Sums, usize)>,
+        ahead: Option<(&CellSums, usize)>,
         setup: &Setup,
     ) {
         self.points.copy_from_slice(points);
@@ -74,13 +74,13 @@ impl Branch {
     /// `first`.
     pub(crate) fn sums_of(
         &self,
-        (blocks, first): (&Sums, usize),
+        (blocks, first): (&CellSums, usize),
         setup: &Setup,
         to: &mut Vec<f32>,
     ) {
         let mut tops = self.by_cell();
         let deepest = tops.peek().map_or(0, |&(cell, _)| cell as usize);
-        let mut sums = Sums::new(deepest + 1, setup, true);
+        let mut sums = CellSums::new(deepest + 1, setup, true);
         for at in (0..=deepest).rev() {
             if let Some((_, block)) = tops.next_if(|&(cell, _)| cell as usize == at) {
                 sums.copy(at, blocks, first + block);
@@ -93,7 +93,7 @@ impl Branch {
 
     /// Whether a cell is smaller than its block.
     pub(super) fn is_within_block(&self, cell: usize) -> bool {
-        let Link { first, end, .. } = self.cells.links[cell];
+        let CellContents { first, end, .. } = self.cells.links[cell];
         let link = |top: &u32| self.cells.links[*top as usize];
         let after = self.tops.partition_point(|top| link(top).first <= first);
         let top = self.tops[..after].last().map(link);

@@ -23,8 +23,8 @@ mod view;
 
 pub(crate) use self::assemble::{add, assemble};
 pub(crate) use self::blocks::{
-    Info, blocks, bodies_of, joined, merged, most_bodies, pieces, roots,
+    BlockInfo, blocks, bodies_of, joined, merged, most_bodies, pieces, roots,
 };
 pub(crate) use self::branch::Branch;
-pub(crate) use self::places::{Past, Places, Reference};
-pub(crate) use self::view::{Other, Sink, View, around};
+pub(crate) use self::places::{FormerViews, Places, Reference};
+pub(crate) use self::view::{RemoteBranch, Subscriber, Subscription, around};

@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 
 use crate::delta::{unzigzag, zigzag};
-use crate::smooth::{Counts, Track, put_codes, put_number, take_codes, take_number};
+use crate::smooth::{ColumnCoding, Track, put_codes, put_number, take_codes, take_number};
 
-const PLACE: &[Counts] = &[Counts::InOrder; 3];
+const PLACE: &[ColumnCoding] = &[ColumnCoding::InOrder; 3];
 
 /// The places of a view's bodies, as they were sent in each step.
 #[derive(Clone, Debug)]
@@ -26,16 +26,16 @@ pub(crate) struct Places {
 pub(crate) type Reference = (u32, u32);
 
 /// The views before the last sorting, as both the sender and the receiver know them.
-pub(crate) struct Past<'p> {
+pub(crate) struct FormerViews<'p> {
     /// The places that the view of a root with this number showed.
     pub places: &'p dyn Fn(u32) -> Option<&'p Places>,
     /// The movement of a fixed point inside the box since then.
     pub moved: [f64; 3],
 }
 
-impl Past<'_> {
+impl FormerViews<'_> {
     /// No former views.
-    pub(crate) const NONE: Past<'static> = Past { places: &|_| None, moved: [0.0; 3] };
+    pub(crate) const NONE: FormerViews<'static> = FormerViews { places: &|_| None, moved: [0.0; 3] };
 
     /// Writes the references of a view's bodies, for [`Past::read`].
     pub(super) fn write(&self, known: &[Option<Reference>], to: &mut Vec<u8>) {
@@ -200,7 +200,7 @@ mod tests {
             for (root, count) in views {
                 let bodies: Vec<usize> = (0..count).map(|i| root as usize * 64 + i).collect();
                 let known = vec![None; count];
-                let empty = || Past::NONE.continue_from(&known).unwrap();
+                let empty = || FormerViews::NONE.continue_from(&known).unwrap();
                 let [mut sender, mut receiver] = [empty(), empty()];
                 follow((&mut sender, &mut receiver), &bodies, 0..before);
                 sent.insert(root, (bodies, sender, receiver));
@@ -222,8 +222,8 @@ mod tests {
             });
             let sender_past = |root: u32| sent.get(&root);
             let receiver_past = |root: u32| received.get(&root);
-            let sender_past = Past { places: &sender_past, moved: [0.0; 3] };
-            let receiver_past = Past { places: &receiver_past, moved: [0.0; 3] };
+            let sender_past = FormerViews { places: &sender_past, moved: [0.0; 3] };
+            let receiver_past = FormerViews { places: &receiver_past, moved: [0.0; 3] };
             let mut form = Vec::new();
             sender_past.write(&known, &mut form);
             let read = |form: &[u8]| {
@@ -235,7 +235,7 @@ mod tests {
             let [mut sender, mut receiver] = pasts.map(|past| past.continue_from(&known).unwrap());
             let bytes = follow((&mut sender, &mut receiver), &bodies, before..before + 1);
             let none = vec![None; known.len()];
-            let empty = || Past::NONE.continue_from(&none).unwrap();
+            let empty = || FormerViews::NONE.continue_from(&none).unwrap();
             let [mut sender_new, mut receiver_new] = [empty(), empty()];
             let both = (&mut sender_new, &mut receiver_new);
             let without_past = follow(both, &bodies, before..before + 1);
@@ -264,13 +264,13 @@ mod tests {
     #[test]
     fn places_move_with_the_box() {
         let bodies: Vec<usize> = (0..100).collect();
-        let mut places = Past::NONE.continue_from(&[None; 100]).unwrap();
+        let mut places = FormerViews::NONE.continue_from(&[None; 100]).unwrap();
         let mut bytes = Vec::new();
         (0..6).for_each(|_| places.tell(bodies.iter().map(|&body| place(body, 0)), &mut bytes));
         let known: Vec<_> = (0..100).map(|at| Some((3, at))).collect();
         let later = |body: usize| place(body, 0).map(|x| (f64::from(x) + 0.25) as f32);
         let bytes = [[0.25; 3], [0.0; 3]].map(|moved| {
-            let past = Past { places: &|_| Some(&places), moved };
+            let past = FormerViews { places: &|_| Some(&places), moved };
             let (mut next, mut bytes) = (past.continue_from(&known).unwrap(), Vec::new());
             next.tell(bodies.iter().map(|&body| later(body)), &mut bytes);
             bytes.len()

@@ -10,12 +10,12 @@ use crate::bodies::{Bodies, length};
 use crate::forces::{self, Lists};
 use crate::generate;
 use crate::kernel::Kernel;
-use crate::options::Order;
+use crate::options::CellExpansion;
 use crate::shared::{Accuracy, Positions, Setup};
-use crate::tree::{Sums, Tree, morton, sorted_pairs};
+use crate::tree::{CellSums, BodyTree, morton, sorted_pairs};
 
 /// No former views.
-const NEW: (&Past<'static>, &dyn Fn(usize) -> Option<Reference>) = (&Past::NONE, &|_| None);
+const NEW: (&FormerViews<'static>, &dyn Fn(usize) -> Option<Reference>) = (&FormerViews::NONE, &|_| None);
 
 fn sorted(bodies: &Bodies) -> (Positions, Vec<(u64, u32)>, Vec<[f32; 3]>) {
     let positions = Positions::new(&bodies.position, 0.01);
@@ -33,8 +33,8 @@ fn bodies(n: usize, seed: u64, same: usize) -> Bodies {
     bodies
 }
 
-fn firsts(infos: &[Info]) -> Vec<usize> {
-    let first = |sum: &mut usize, info: &Info| {
+fn firsts(infos: &[BlockInfo]) -> Vec<usize> {
+    let first = |sum: &mut usize, info: &BlockInfo| {
         let first = *sum;
         *sum += info.bodies as usize;
         Some(first)
@@ -44,7 +44,7 @@ fn firsts(infos: &[Info]) -> Vec<usize> {
 
 /// The roots that own blocks need more of, and the sinks of these blocks, whose bodies get to all
 /// these places.
-fn missing(tree: &Tree, places: &[&[[f32; 4]]], infos: &[Info]) -> (BTreeSet<usize>, Vec<Sink>) {
+fn missing(tree: &BodyTree, places: &[&[[f32; 4]]], infos: &[BlockInfo]) -> (BTreeSet<usize>, Vec<Subscriber>) {
     let (mut absent, mut sinks) = (Vec::new(), Vec::new());
     let mut lists = Lists::new(tree, Kernel::best(), true);
     let Range { start: mut at, end } = tree.bodies(0..tree.groups());
@@ -53,7 +53,7 @@ fn missing(tree: &Tree, places: &[&[[f32; 4]]], infos: &[Info]) -> (BTreeSet<usi
         lists.absent(bodies.clone(), &mut absent);
         let all = places.iter().flat_map(|points| &points[bodies.clone()]);
         let extent = around(all.map(|&[x, y, z, _]| [x, y, z]));
-        sinks.push(Sink::new(extent, lists.scale_of(bodies.clone())));
+        sinks.push(Subscriber::new(extent, lists.scale_of(bodies.clone())));
         at = bodies.end;
     }
     let firsts = firsts(infos);
@@ -68,23 +68,23 @@ fn missing(tree: &Tree, places: &[&[[f32; 4]]], infos: &[Info]) -> (BTreeSet<usi
 fn encode_and_decode(
     branch: &Branch,
     later: &Branch,
-    sinks: &[Sink],
+    sinks: &[Subscriber],
     setup: &Setup,
-) -> (View, Other) {
+) -> (Subscription, RemoteBranch) {
     let mut bytes = Vec::new();
     let mut view = branch.view(later, sinks, NEW, setup, &mut bytes).unwrap();
     branch.tell(&mut view, setup, &mut bytes);
     let mut left = &bytes[..];
-    let mut other = Other::read(branch.bodies() as u32, &mut left, &Past::NONE, setup).unwrap();
+    let mut other = RemoteBranch::read(branch.bodies() as u32, &mut left, &FormerViews::NONE, setup).unwrap();
     other.hear(&mut left, setup).unwrap();
     assert!(left.is_empty());
     (view, other)
 }
 
 /// The cells of roots with all of these keys.
-fn branches(keys: &[(u64, u32)], infos: &[Info], setup: &Setup) -> Vec<Branch> {
+fn branches(keys: &[(u64, u32)], infos: &[BlockInfo], setup: &Setup) -> Vec<Branch> {
     let mut rest = keys;
-    let branch = |info: &Info| {
+    let branch = |info: &BlockInfo| {
         let (own, others) = rest.split_at(info.bodies as usize);
         rest = others;
         Branch::new(own, setup)
@@ -93,8 +93,8 @@ fn branches(keys: &[(u64, u32)], infos: &[Info], setup: &Setup) -> Vec<Branch> {
 }
 
 /// Sums up all roots with their bodies at these places; returns the sums of each.
-fn sum_up(branches: &mut [Branch], points: &[[f32; 4]], setup: &Setup) -> Sums {
-    let mut sums = Sums::new(branches.len(), setup, true);
+fn sum_up(branches: &mut [Branch], points: &[[f32; 4]], setup: &Setup) -> CellSums {
+    let mut sums = CellSums::new(branches.len(), setup, true);
     let mut rest = points;
     for (root, branch) in branches.iter_mut().enumerate() {
         let (own, others) = rest.split_at(branch.bodies());
@@ -126,8 +126,8 @@ fn points(keys: &[(u64, u32)], inside: &[[f32; 3]], setup: &Setup) -> Vec<[f32; 
 #[test]
 fn one_exchange_determines_the_scales_of_blocks() {
     let accuracy =
-        Accuracy { order: Order::Series, theta: 0.7, softening: 0.01, leaf: 16, group: 256 };
-    for (seed, order) in (0..8).zip([Order::Series, Order::Mono].into_iter().cycle()) {
+        Accuracy { order: CellExpansion::Series, theta: 0.7, softening: 0.01, leaf: 16, group: 256 };
+    for (seed, order) in (0..8).zip([CellExpansion::Series, CellExpansion::Mono].into_iter().cycle()) {
         let bodies = generate::plummer(50_000, seed);
         let setup = Setup::new(&bodies, Accuracy { order, ..accuracy }).with_error(Some(3e-3));
         let (positions, keys, inside) = sorted(&bodies);
@@ -148,7 +148,7 @@ fn one_exchange_determines_the_scales_of_blocks() {
         let mut later = branches.clone();
         sum_up(&mut later, &last, &setup);
         let sums = sum_up(&mut branches, &points, &setup);
-        let on_the_way: Vec<(Sums, Vec<Branch>)> = times
+        let on_the_way: Vec<(CellSums, Vec<Branch>)> = times
             .into_iter()
             .map(|time| {
                 let mut branches = branches.clone();
@@ -167,17 +167,17 @@ fn one_exchange_determines_the_scales_of_blocks() {
             let [x, y, z, _] = forces::row(row);
             felt[*i as usize] = length([x, y, z]) * (side / then.side()).powi(2);
         }
-        let foreseen = |info: &Info, first: usize| {
+        let foreseen = |info: &BlockInfo, first: usize| {
             let some = first..first + info.bodies as usize;
             let places = points[some.clone()].iter().chain(&last[some]);
             let felt = |i: usize| felt[keys[first + i].1 as usize];
             let scale = forces::scale_by(felt, info.bodies as usize, &setup);
-            Sink::new(around(places.map(|&[x, y, z, _]| [x, y, z])), scale)
+            Subscriber::new(around(places.map(|&[x, y, z, _]| [x, y, z])), scale)
         };
         let parts = 16;
         for part in 0..parts {
             let mine = infos.len() * part / parts..infos.len() * (part + 1) / parts;
-            let look = |sums: &Sums, branches: &[Branch], others: &BTreeMap<usize, Other>| {
+            let look = |sums: &CellSums, branches: &[Branch], others: &BTreeMap<usize, RemoteBranch>| {
                 let others = others.iter().map(|(root, other)| (*root, other)).collect();
                 let own = (mine.start, &branches[mine.clone()]);
                 let tree = assemble(None, &infos, sums, own, &others, &setup, side);
@@ -185,11 +185,11 @@ fn one_exchange_determines_the_scales_of_blocks() {
                 (tree, missing, sinks)
             };
             let (tree, first, sinks) = look(&sums, &branches, &BTreeMap::new());
-            let closed = Sink::closed(sinks.iter(), &tree, &setup);
+            let closed = Subscriber::closed(sinks.iter(), &tree, &setup);
             let closed = closed.map(|bodies| firsts.partition_point(|&at| at <= bodies.start) - 1);
             let wanted: BTreeSet<usize> = closed.chain(first.iter().copied()).collect();
             assert!(!first.is_empty());
-            let foreseen: Vec<Sink> =
+            let foreseen: Vec<Subscriber> =
                 mine.clone().map(|block| foreseen(&infos[block], firsts[block])).collect();
             let others = (0..infos.len()).filter(|root| !mine.contains(root));
             let near = |root: &usize| branches[*root].is_near_to(&later[*root], &foreseen, &setup);
@@ -228,7 +228,7 @@ proptest! {
     ) {
         let bodies = bodies(n, seed, same);
         let (positions, keys, _) = sorted(&bodies);
-        let accuracy = Accuracy { order: Order::Mono, theta: 0.7, softening: 0.01, leaf: 4, group };
+        let accuracy = Accuracy { order: CellExpansion::Mono, theta: 0.7, softening: 0.01, leaf: 4, group };
         let setup = Setup::new(&bodies, accuracy);
         let tree = positions.tree(&setup).unwrap();
         let whole = blocks(&keys, &setup, 1.0);
@@ -252,7 +252,7 @@ proptest! {
             let cost = |bodies: Range<usize>| bodies.len() as f32;
             all.extend(pieces(&keys[from..to], range[0]..range[1], &setup, cost));
         }
-        let merged: Vec<Info> =
+        let merged: Vec<BlockInfo> =
             merged(&all, &setup).into_iter().map(|some| joined(&all[some])).collect();
         prop_assert_eq!(merged, whole);
     }
@@ -262,7 +262,7 @@ proptest! {
     fn a_part_gives_the_bits_of_the_whole(
         n in 1usize..6000, seed in any::<u64>(), group in 2u32..20, leaf in 1u32..16,
         same in 0usize..100,
-        order in prop_oneof![Just(Order::Mono), Just(Order::Quad), Just(Order::Series)],
+        order in prop_oneof![Just(CellExpansion::Mono), Just(CellExpansion::Quad), Just(CellExpansion::Series)],
         error in prop::option::of(1e-4f64..0.1), theta in 0.3f64..1.2,
         from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>(),
         most in 0usize..6000,
@@ -281,12 +281,12 @@ proptest! {
         prop_assert!(roots.iter().flat_map(Clone::clone).eq(0..infos.len()));
         let mine = roots.iter().position(|root| holder(root.start) == 1).unwrap();
         let mine = mine..mine + roots.iter().filter(|root| holder(root.start) == 1).count();
-        let infos: Vec<Info> = roots.into_iter().map(|root| joined(&infos[root])).collect();
+        let infos: Vec<BlockInfo> = roots.into_iter().map(|root| joined(&infos[root])).collect();
         let mut branches = branches(&keys, &infos, &setup);
         let mut points = points(&keys, &inside, &setup);
 
         let (side, none) = (positions.side(), BTreeMap::new());
-        let mut sums = Sums::new(infos.len(), &setup, true);
+        let mut sums = CellSums::new(infos.len(), &setup, true);
         let (mut others, mut views) = (BTreeMap::new(), BTreeMap::new());
         let mut spare = None;
         for step in 0..4 {
@@ -299,7 +299,7 @@ proptest! {
                 let near: Vec<_> = own.iter().map(near).collect();
                 let counts =
                     branch.tops.iter().map(|top| branch.cells.links[*top as usize].bodies().len());
-                let ahead = Sums::of_bodies(counts, &near, &setup);
+                let ahead = CellSums::of_bodies(counts, &near, &setup);
                 let ahead = (step > 1).then_some((&ahead, 0));
                 branch.sum_up(own, ahead, &setup);
                 rest = others;
@@ -314,9 +314,9 @@ proptest! {
             }
             for (&root, view) in &mut views {
                 let root: usize = root;
-                let (mut bytes, other): (_, &mut Other) =
+                let (mut bytes, other): (_, &mut RemoteBranch) =
                     (Vec::new(), others.get_mut(&root).unwrap());
-                prop_assert_eq!(View::numbers(view, &setup), other.numbers(&setup));
+                prop_assert_eq!(Subscription::numbers(view, &setup), other.numbers(&setup));
                 branches[root].tell(view, &setup, &mut bytes);
                 let mut left = &bytes[..];
                 other.hear(&mut left, &setup).unwrap();
@@ -351,7 +351,7 @@ proptest! {
                     others.insert(root, other);
                 }
             };
-            let forces = |tree: &Tree| {
+            let forces = |tree: &BodyTree| {
                 let (mut lists, mut got) = (Lists::new(tree, Kernel::best(), true), Vec::new());
                 for group in 0..tree.groups() {
                     lists.one_group(tree.bodies(group..group + 1), &mut got);
@@ -383,7 +383,7 @@ proptest! {
         at in any::<prop::sample::Index>(), bits in 1u8.., cut in any::<prop::sample::Index>(),
     ) {
         let bodies = bodies(n, seed, 0);
-        let order = if quad { Order::Quad } else { Order::Mono };
+        let order = if quad { CellExpansion::Quad } else { CellExpansion::Mono };
         let setup = Setup::new(
             &bodies, Accuracy { order, theta: 0.7, softening: 0.01, leaf: 4, group: 8 }
         );
@@ -394,7 +394,7 @@ proptest! {
             [x, y, z, 1.0 + (i % 2) as f32]
         }).collect();
         branch.sum_up(&points, None, &setup);
-        let sink = Sink { extent: [[0.0; 3], [0.1; 3]], scale };
+        let sink = Subscriber { extent: [[0.0; 3], [0.1; 3]], scale };
         let mut bytes = Vec::new();
         let Some(mut view) = branch.view(&branch, &[sink], NEW, &setup, &mut bytes) else {
             return Ok(())
@@ -402,7 +402,7 @@ proptest! {
         branch.tell(&mut view, &setup, &mut bytes);
         let read = |bytes: &[u8]| {
             let mut left = bytes;
-            let mut other = Other::read(n as u32, &mut left, &Past::NONE, &setup)?;
+            let mut other = RemoteBranch::read(n as u32, &mut left, &FormerViews::NONE, &setup)?;
             other.hear(&mut left, &setup)
         };
         prop_assert!(read(&bytes).is_some());

@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::branch::Branch;
-use super::places::{Past, Places, Reference};
+use super::places::{FormerViews, Places, Reference};
 use crate::delta::{unzigzag, zigzag};
 use crate::shared::Setup;
 use crate::smooth::{Track, put_codes, put_number, take_codes, take_number};
-use crate::tree::{ABSENT, Cells, LEVELS, Link, Row, Sums, Tree};
+use crate::tree::{ABSENT, Cells, LEVELS, CellContents, CellNumbers, CellSums, BodyTree};
 
 /// A set of remote bodies, as seen by the cells that these bodies may have to open.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Sink {
+pub(crate) struct Subscriber {
     /// The smallest and largest coordinates.
     pub extent: [[f32; 3]; 2],
     /// The factor of cell sizes, as seen from there.
@@ -23,7 +23,7 @@ pub(crate) struct Sink {
 /// The margin of the scale of a block, for scales change with accelerations.
 const MARGIN: f32 = 1.05;
 
-impl Sink {
+impl Subscriber {
     /// The sink of a block in this box with this scale.
     pub(crate) fn new(extent: [[f32; 3]; 2], scale: f32) -> Self {
         Self { extent, scale: MARGIN * scale }
@@ -54,7 +54,7 @@ impl Sink {
     /// The bodies of closed cells of a tree that some of these sinks may have to open.
     pub(crate) fn closed<'s>(
         sinks: impl Iterator<Item = &'s Self> + Clone,
-        tree: &Tree,
+        tree: &BodyTree,
         setup: &Setup,
     ) -> impl Iterator<Item = Range<usize>> {
         let Cells { links, .. } = &tree.cells;
@@ -133,14 +133,14 @@ const AS_SHORT: usize = 4;
 ///
 /// The choice stays the same from step to step; its *form* describes it.
 #[derive(Clone, Debug)]
-pub(crate) struct View {
+pub(crate) struct Subscription {
     cells: Vec<u32>,
     bodies: Vec<Range<usize>>,
     values: Track,
     places: Places,
 }
 
-impl View {
+impl Subscription {
     /// The bodies of the view, and their places.
     pub(crate) fn into_places(self) -> (Vec<Range<usize>>, Places) {
         (self.bodies, self.places)
@@ -149,7 +149,7 @@ impl View {
     /// The count of numbers that are sent in each step.
     pub(crate) fn numbers(&self, setup: &Setup) -> usize {
         let bodies: usize = self.bodies.iter().map(Range::len).sum();
-        Row::columns(setup).len() * self.cells.len() + 3 * bodies
+        CellNumbers::columns(setup).len() * self.cells.len() + 3 * bodies
     }
 }
 
@@ -163,11 +163,11 @@ impl Branch {
     pub(crate) fn view(
         &self,
         later: &Self,
-        sinks: &[Sink],
-        (past, known): (&Past<'_>, &dyn Fn(usize) -> Option<Reference>),
+        sinks: &[Subscriber],
+        (past, known): (&FormerViews<'_>, &dyn Fn(usize) -> Option<Reference>),
         setup: &Setup,
         form: &mut Vec<u8>,
-    ) -> Option<View> {
+    ) -> Option<Subscription> {
         let near = |cell: usize, some: &[u32]| -> Vec<u32> {
             let is_near = self.is_near(later, cell, setup);
             some.iter().copied().filter(|&i| is_near(&sinks[i as usize])).collect()
@@ -237,13 +237,13 @@ impl Branch {
         let known: Vec<_> = bodies.iter().flat_map(Range::clone).map(known).collect();
         past.write(&known, form);
         let places = past.continue_from(&known)?;
-        Some(View { cells, bodies, values: Track::new(Row::columns(setup)), places })
+        Some(Subscription { cells, bodies, values: Track::new(CellNumbers::columns(setup)), places })
     }
 
     /// Whether a cell is not far from a sink, now or with bodies at their `later` places.
     ///
     /// A cell whose bodies were close together grows as they separate.
-    fn is_near(&self, later: &Self, cell: usize, setup: &Setup) -> impl Fn(&Sink) -> bool + use<> {
+    fn is_near(&self, later: &Self, cell: usize, setup: &Setup) -> impl Fn(&Subscriber) -> bool + use<> {
         let values = [self.cells.value(cell), later.cells.value(cell)];
         let values = values.map(|value| (value.point, value.far_with_room(setup)));
         move |sink| values.iter().any(|(place, far)| !sink.finds_far(place, *far))
@@ -251,7 +251,7 @@ impl Branch {
 
     /// Whether the branch is not far from some of these sinks, now or later; if so, it has a
     /// [view](Self::view).
-    pub(crate) fn is_near_to(&self, later: &Self, sinks: &[Sink], setup: &Setup) -> bool {
+    pub(crate) fn is_near_to(&self, later: &Self, sinks: &[Subscriber], setup: &Setup) -> bool {
         sinks.iter().any(self.is_near(later, 0, setup))
     }
 
@@ -267,11 +267,11 @@ impl Branch {
     }
 
     /// Encodes the present data of the view, for [`Other::hear`].
-    pub(crate) fn tell(&self, view: &mut View, setup: &Setup, to: &mut Vec<u8>) {
-        let mut numbers = Vec::with_capacity(view.cells.len() * Row::columns(setup).len());
+    pub(crate) fn tell(&self, view: &mut Subscription, setup: &Setup, to: &mut Vec<u8>) {
+        let mut numbers = Vec::with_capacity(view.cells.len() * CellNumbers::columns(setup).len());
         for &cell in &view.cells {
             let cell = cell as usize;
-            Row::of(&self.sums, cell, self.levels[cell]).write(setup, &mut numbers);
+            CellNumbers::of(&self.sums, cell, self.levels[cell]).write(setup, &mut numbers);
         }
         view.values.tell_from(expected(&view.cells, &self.cells.links, setup), numbers, to);
         let points = view.bodies.iter().flat_map(|some| &self.points[some.clone()]);
@@ -282,22 +282,22 @@ impl Branch {
 /// The predicted numbers of these cells' rows, given those before.
 fn expected<'c>(
     cells: &'c [u32],
-    links: &'c [Link],
+    links: &'c [CellContents],
     setup: &Setup,
 ) -> impl Fn(&[f32]) -> f32 + use<'c> {
-    let columns = Row::columns(setup).len();
+    let columns = CellNumbers::columns(setup).len();
     move |known| {
         let row = known.len() / columns;
         let Some(before) = row.checked_sub(1) else { return 0.0 };
         let count = |row: usize| links[cells[row] as usize].bodies().len() as f64;
         let (before_it, known) = known[before * columns..].split_at(columns);
-        Row::expected(before_it, known, count(row) / count(before))
+        CellNumbers::expected(before_it, known, count(row) / count(before))
     }
 }
 
 /// The present data of a remote branch.
 #[derive(Clone, Debug)]
-pub(crate) struct Other {
+pub(crate) struct RemoteBranch {
     pub(super) cells: Cells,
     pub(super) levels: Vec<u8>,
     /// Cells whose values are sent; those of others follow from their bodies.
@@ -310,7 +310,7 @@ pub(crate) struct Other {
     pub(super) places: Places,
 }
 
-impl Other {
+impl RemoteBranch {
     /// Decodes the form of a view of a root with this number of bodies, and advances the bytes;
     /// none if it is not valid.
     ///
@@ -318,10 +318,10 @@ impl Other {
     pub(crate) fn read(
         bodies: u32,
         form: &mut &[u8],
-        past: &Past<'_>,
+        past: &FormerViews<'_>,
         setup: &Setup,
     ) -> Option<Self> {
-        let none = Link { first: 0, end: 0, child: 0, children: 0 };
+        let none = CellContents { first: 0, end: 0, child: 0, children: 0 };
         let (mut links, mut levels) = (vec![none], Vec::new());
         let count = take_number(form)? as usize;
         let kinds = take_codes(count, form)?.into_iter().map(kind_of);
@@ -392,7 +392,7 @@ impl Other {
         }
         let points = read_masses(count, form)?.into_iter().map(|m| [0.0, 0.0, 0.0, m]).collect();
         let known = past.read(count, form)?;
-        let (values, places) = (Track::new(Row::columns(setup)), past.continue_from(&known)?);
+        let (values, places) = (Track::new(CellNumbers::columns(setup)), past.continue_from(&known)?);
         let sent = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
         let mut cells = Cells::default();
         cells.links = links;
@@ -402,12 +402,12 @@ impl Other {
     /// Decodes the data of [`Branch::tell`] for this view and advances `bytes`. None if it is not
     /// valid; then this copy is unusable.
     pub(crate) fn hear(&mut self, bytes: &mut &[u8], setup: &Setup) -> Option<()> {
-        let columns = Row::columns(setup).len();
+        let columns = CellNumbers::columns(setup).len();
         let Self { values, sent, cells, .. } = self;
         let first = expected(sent, &cells.links, setup);
         let rows = values.hear_from(first, columns * sent.len(), bytes).ok()?;
         self.places.hear(&mut self.points, bytes)?;
-        let mut sums = Sums::new(self.levels.len(), setup, true);
+        let mut sums = CellSums::new(self.levels.len(), setup, true);
         for at in (0..self.levels.len()).rev() {
             if self.whole[at] {
                 let link = self.cells.links[at];
@@ -418,7 +418,7 @@ impl Other {
         }
         self.cells.follow(&sums, &self.levels, setup);
         for (&cell, row) in self.sent.iter().zip(rows.chunks_exact(columns)) {
-            let value = Row::read(row, setup)?.value(setup);
+            let value = CellNumbers::read(row, setup)?.value(setup);
             self.cells.set_value(cell as usize, &value);
         }
         Some(())
@@ -441,7 +441,7 @@ impl Other {
 
     /// The count of numbers that are sent in each step.
     pub(crate) fn numbers(&self, setup: &Setup) -> usize {
-        Row::columns(setup).len() * self.sent.len() + 3 * self.points.len()
+        CellNumbers::columns(setup).len() * self.sent.len() + 3 * self.points.len()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::cells::{Cells, Link};
+use super::cells::{Cells, CellContents};
 use super::keys::{LEVELS, agreeing};
 use crate::shared::Setup;
 
@@ -105,6 +105,6 @@ impl<'a, K: Keyed> Builder<'a, K> {
         cut(self.group * GROUPS_A_BLOCK, &mut self.blocks);
         self.levels.push(level as u8);
         let (first, end) = (bodies.start as u32, bodies.end as u32);
-        self.cells.links.push(Link { first, end, child: 0, children: 0 });
+        self.cells.links.push(CellContents { first, end, child: 0, children: 0 });
     }
 }

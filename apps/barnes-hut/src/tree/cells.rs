@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::sums::Sums;
-use super::value::{Row, Value};
+use super::sums::CellSums;
+use super::value::{CellNumbers, CellProperties};
 use crate::kernel::{Balls, LANES, Quad};
 use crate::shared::Setup;
 
@@ -18,7 +18,7 @@ pub(crate) struct Cells {
     /// Centre of mass and mass with second moments; empty with monopoles alone.
     pub quads: Vec<Quad>,
     /// The structure of the tree.
-    pub links: Vec<Link>,
+    pub links: Vec<CellContents>,
     /// The centres of mass again, a column for each axis, padded so that [`LANES`] values can be
     /// read from the last cell on.
     pub(super) com: [Vec<f32>; 3],
@@ -31,7 +31,7 @@ pub(crate) struct Cells {
 
 /// The bodies and children of a cell.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
+pub(crate) struct CellContents {
     /// The index of the first body.
     pub first: u32,
     /// One after the last of its bodies.
@@ -42,7 +42,7 @@ pub(crate) struct Link {
     pub children: u32,
 }
 
-impl Link {
+impl CellContents {
     pub(crate) fn bodies(&self) -> Range<usize> {
         self.first as usize..self.end as usize
     }
@@ -61,9 +61,9 @@ impl Cells {
     }
 
     /// The value of a cell: see [`Value`].
-    pub(crate) fn value(&self, cell: usize) -> Value {
+    pub(crate) fn value(&self, cell: usize) -> CellProperties {
         let far = [self.open_below[cell], self.never_below[cell]];
-        Value { point: self.points[cell], quad: self.quads.get(cell).copied(), far }
+        CellProperties { point: self.points[cell], quad: self.quads.get(cell).copied(), far }
     }
 
     /// Reserves memory for this number of further cells.
@@ -89,13 +89,13 @@ impl Cells {
 
     /// Replaces a cell by the root of other cells, and appends the rest of these; their bodies
     /// count from `first`.
-    pub(crate) fn hang(&mut self, at: usize, others: &Cells, first: u32) {
+    pub(crate) fn graft(&mut self, at: usize, others: &Cells, first: u32) {
         let count = self.links.len();
         self.set_value(at, &others.value(0));
-        let moved = |link: &Link| {
+        let moved = |link: &CellContents| {
             // In the other cells, index 0 is the root and no child.
             let child = if link.children == 0 { 0 } else { count as u32 + link.child - 1 };
-            Link { first: first + link.first, end: first + link.end, child, ..*link }
+            CellContents { first: first + link.first, end: first + link.end, child, ..*link }
         };
         let mut all = others.links.iter().map(moved);
         if let Some(root) = all.next() {
@@ -114,7 +114,7 @@ impl Cells {
     }
 
     /// Sets a cell's value.
-    pub(crate) fn set_value(&mut self, cell: usize, value: &Value) {
+    pub(crate) fn set_value(&mut self, cell: usize, value: &CellProperties) {
         self.points[cell] = value.point;
         for (column, &c) in self.com.iter_mut().zip(&value.point) {
             column[cell] = c;
@@ -133,7 +133,7 @@ impl Cells {
     /// Sets masses, centres, moments and distances, from the last cell, which is deepest, to the
     /// first.
     pub(super) fn sum_up(&mut self, points: &[[f32; 4]], levels: &[u8], setup: &Setup) {
-        let mut sums = Sums::new(levels.len(), setup, false);
+        let mut sums = CellSums::new(levels.len(), setup, false);
         for at in (0..levels.len()).rev() {
             sums.sum(at, self.links[at].children(), &points[self.links[at].bodies()]);
         }
@@ -141,13 +141,13 @@ impl Cells {
     }
 
     /// Sets all values that follow from sums and levels.
-    pub(crate) fn follow(&mut self, sums: &Sums, levels: &[u8], setup: &Setup) {
+    pub(crate) fn follow(&mut self, sums: &CellSums, levels: &[u8], setup: &Setup) {
         self.points.clear();
         self.quads.clear();
         self.columns().for_each(Vec::clear);
         self.reserve(levels.len() + LANES);
         for (cell, &level) in levels.iter().enumerate() {
-            let Value { point, quad, far } = Row::of(sums, cell, level).value(setup);
+            let CellProperties { point, quad, far } = CellNumbers::of(sums, cell, level).value(setup);
             self.points.push(point);
             self.quads.extend(quad);
             self.com.iter_mut().zip(point).for_each(|(column, c)| column.push(c));

@@ -16,16 +16,16 @@ mod value;
 use std::ops::Range;
 
 pub(crate) use self::build::{Builder, GROUPS_A_BLOCK};
-pub(crate) use self::cells::{Cells, Link};
+pub(crate) use self::cells::{Cells, CellContents};
 pub(crate) use self::keys::{LEVELS, Sorted, agreeing, corner, morton, sort, sorted_pairs};
-pub(crate) use self::sums::Sums;
-pub(crate) use self::value::{Row, reach_scale};
-use crate::options::Order;
+pub(crate) use self::sums::CellSums;
+pub(crate) use self::value::{CellNumbers, reach_scale};
+use crate::options::CellExpansion;
 use crate::shared::{Positions, Setup};
 
 /// The tree of one version of the positions.
 #[derive(Clone, Debug)]
-pub struct Tree {
+pub struct BodyTree {
     /// The original index of each body in the tree's order.
     order: Vec<u32>,
     /// Position and mass of each body in the tree's order.
@@ -43,16 +43,16 @@ pub struct Tree {
     /// The wanted error of a far cell, as a part of the acceleration, if it replaces the opening
     /// angle.
     pub(crate) error: Option<f64>,
-    pub(crate) order_of_cells: Order,
+    pub(crate) order_of_cells: CellExpansion,
     /// The present part, if this is a part of a tree.
-    pub(crate) part: Option<Part>,
+    pub(crate) part: Option<TreePart>,
 }
 
 /// The present part of a tree whose bodies lie on several nodes (see [`crate::partial`]).
 ///
 /// Bodies have the numbers of the whole tree; `points` contains some of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct TreePart {
     /// The first body of `groups` and `blocks`; `points` starts with these bodies.
     pub first: usize,
     /// The index in `points` of each cell's first body; [`ABSENT`] if its bodies are absent.
@@ -62,7 +62,7 @@ pub(crate) struct Part {
 /// Marks a cell whose bodies are absent: see [`Part`].
 pub(crate) const ABSENT: u32 = u32::MAX;
 
-impl Tree {
+impl BodyTree {
     /// Builds the tree. If one object has more bodies, these are ignored; [`Positions::tree`]
     /// refuses such objects.
     pub(crate) fn build(positions: &Positions, setup: &Setup) -> Self {
@@ -102,7 +102,7 @@ impl Tree {
     pub(crate) fn of(
         setup: &Setup,
         side: f64,
-        (cells, points, part): (Cells, Vec<[f32; 4]>, Option<Part>),
+        (cells, points, part): (Cells, Vec<[f32; 4]>, Option<TreePart>),
         (groups, blocks): (Vec<u32>, Vec<u32>),
     ) -> Self {
         let softening = setup.softening / side;

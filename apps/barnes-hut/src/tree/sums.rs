@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::options::Order;
+use crate::options::CellExpansion;
 use crate::shared::Setup;
-use crate::smooth::Counts;
+use crate::smooth::ColumnCoding;
 
 /// Second moments of the mass about the centre of mass: xx, yy, zz, xy, xz, yz.
 pub(super) type Moments = [f32; 6];
@@ -17,7 +17,7 @@ const NOWHERE: [[f32; 3]; 2] = [[f32::INFINITY; 3], [f32::NEG_INFINITY; 3]];
 /// They are computed in double precision, and rounded in each cell, so that the cells above follow
 /// from few bytes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sums {
+pub(crate) struct CellSums {
     /// Centre of mass and mass.
     pub(super) points: Vec<[f32; 4]>,
     /// Sums of mass times the square of the distance from the centre of mass, for a wanted error
@@ -29,10 +29,10 @@ pub(crate) struct Sums {
     extents: Vec<[[f32; 3]; 2]>,
 }
 
-impl Sums {
+impl CellSums {
     /// Zero sums of this number of cells; `moved` says whether bodies may have left their cubes.
     pub(crate) fn new(count: usize, setup: &Setup, moved: bool) -> Self {
-        let quad = setup.order != Order::Mono;
+        let quad = setup.order != CellExpansion::Mono;
         Self {
             points: vec![[0.0; 4]; count],
             spreads: vec![0.0; if setup.error.is_some() && !quad { count } else { 0 }],
@@ -138,12 +138,12 @@ impl Sums {
     }
 
     /// The coding of each number of a cell's row.
-    pub(crate) fn columns(&self) -> &'static [Counts] {
+    pub(crate) fn columns(&self) -> &'static [ColumnCoding] {
         const MOST: usize = 4 + 1 + 6 + 6;
         let some = [!self.spreads.is_empty(), !self.moments.is_empty(), !self.extents.is_empty()];
         let more: usize =
             some.into_iter().zip([1, 6, 6]).map(|(is, of)| usize::from(is) * of).sum();
-        &[Counts::InOrder; MOST][..4 + more]
+        &[ColumnCoding::InOrder; MOST][..4 + more]
     }
 
     /// Appends the numbers of a cell; their count depends only on the kinds of sums.

@@ -9,9 +9,9 @@ use crate::bodies::Bodies;
 use crate::generate;
 use crate::shared::Accuracy;
 
-fn tree(bodies: &Bodies, leaf: u32, group: u32) -> Tree {
-    let accuracy = Accuracy { order: Order::Quad, theta: 0.7, softening: 0.01, leaf, group };
-    Tree::build(&Positions::new(&bodies.position, 0.01), &Setup::new(bodies, accuracy))
+fn tree(bodies: &Bodies, leaf: u32, group: u32) -> BodyTree {
+    let accuracy = Accuracy { order: CellExpansion::Quad, theta: 0.7, softening: 0.01, leaf, group };
+    BodyTree::build(&Positions::new(&bodies.position, 0.01), &Setup::new(bodies, accuracy))
 }
 
 proptest! {
@@ -75,7 +75,7 @@ fn spreading_puts_each_bit_at_three_times_its_place() {
 }
 
 /// The invariants of every tree.
-fn check(tree: &Tree, bodies: usize, leaf: u32, group: u32) {
+fn check(tree: &BodyTree, bodies: usize, leaf: u32, group: u32) {
     let mut seen = tree.order().to_vec();
     seen.sort_unstable();
     assert!(seen.iter().copied().eq(0..bodies as u32), "each body once");

@@ -6,11 +6,11 @@
 //! sent each time. The owner of the bodies uses the rounded values too, so all nodes have the same
 //! bits. This module depends on neither communication nor the structure of trees.
 
-use super::sums::Sums;
+use super::sums::CellSums;
 use crate::kernel::Quad;
-use crate::options::Order;
+use crate::options::CellExpansion;
 use crate::shared::Setup;
-use crate::smooth::{Counts, nearest_whole};
+use crate::smooth::{ColumnCoding, nearest_whole};
 
 /// A place is rounded to the cell's size, rounded down to a power of two, times two to the power of
 /// minus this.
@@ -33,7 +33,7 @@ const WIDEST: f64 = 1.4;
 
 /// The properties of a cell that lists use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Value {
+pub(crate) struct CellProperties {
     /// Centre of mass and mass.
     pub point: [f32; 4],
     /// Centre of mass and mass with second moments, if these are used.
@@ -42,7 +42,7 @@ pub(crate) struct Value {
     pub far: [f32; 2],
 }
 
-impl Value {
+impl CellProperties {
     /// The squares of these distances with a margin for the rounding of second moments, which may
     /// differ by some steps at another time.
     pub(crate) fn far_with_room(&self, setup: &Setup) -> [f32; 2] {
@@ -64,7 +64,7 @@ impl Value {
 /// The numbers of a cell that are sent, from which its [`Value`] follows; all except the mass are
 /// whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct CellNumbers {
     /// The exponent of the largest power of two up to the size; steps are parts of it.
     exponent: i32,
     size: f64,
@@ -80,26 +80,26 @@ const FIRST_COORDINATE: usize = 2;
 const MASS: usize = 5;
 const MOMENTS: usize = 6;
 
-impl Row {
+impl CellNumbers {
     /// The maximum count of numbers.
     const MOST: usize = MOMENTS + 6;
 
     /// The coding of each number.
-    pub(crate) fn columns(setup: &Setup) -> &'static [Counts] {
-        const ALL: [Counts; Row::MOST] = {
-            let mut all = [Counts::Whole; Row::MOST];
-            all[MASS] = Counts::InOrder;
+    pub(crate) fn columns(setup: &Setup) -> &'static [ColumnCoding] {
+        const ALL: [ColumnCoding; CellNumbers::MOST] = {
+            let mut all = [ColumnCoding::Whole; CellNumbers::MOST];
+            all[MASS] = ColumnCoding::InOrder;
             all
         };
         let more = match setup.order {
-            Order::Quad | Order::Series => 6,
-            Order::Mono => usize::from(setup.error.is_some()),
+            CellExpansion::Quad | CellExpansion::Series => 6,
+            CellExpansion::Mono => usize::from(setup.error.is_some()),
         };
         &ALL[..MOMENTS + more]
     }
 
     /// The row of a cell with these sums and this level.
-    pub(crate) fn of(sums: &Sums, cell: usize, level: u8) -> Self {
+    pub(crate) fn of(sums: &CellSums, cell: usize, level: u8) -> Self {
         let [x, y, z, mass] = sums.points[cell];
         let size = sums.size(cell, level);
         let farthest = x.abs().max(y.abs()).max(z.abs());
@@ -161,7 +161,7 @@ impl Row {
     }
 
     /// The value that follows from a row.
-    pub(crate) fn value(&self, setup: &Setup) -> Value {
+    pub(crate) fn value(&self, setup: &Setup) -> CellProperties {
         // Numbers from other nodes may be arbitrary.
         let exponent = self.exponent.clamp(-500, 500);
         let step = power_of_two(exponent - PLACE);
@@ -169,7 +169,7 @@ impl Row {
         let mass = self.mass;
         let step = power_of_two(2 * exponent - MOMENT) * f64::from(mass);
         let moments = self.moments.map(|steps| steps * step);
-        let has_quads = setup.order != Order::Mono;
+        let has_quads = setup.order != CellExpansion::Mono;
         let quad = has_quads.then(|| Quad::new([x, y, z], mass, &moments));
         let size = self.size * power_of_two(exponent - SIZE);
         let square = size * size;
@@ -182,7 +182,7 @@ impl Row {
         } else {
             [f32::INFINITY, 0.0]
         };
-        Value { point: [x, y, z, mass], quad, far }
+        CellProperties { point: [x, y, z, mass], quad, far }
     }
 }
 
@@ -220,10 +220,10 @@ fn reach(mass: f64, spread: f64, quad: bool) -> f64 {
 }
 
 /// The factor of [`reach`] if one cell may be wrong by `error`, an acceleration.
-pub(crate) fn reach_scale(error: f64, order: Order) -> f32 {
+pub(crate) fn reach_scale(error: f64, order: CellExpansion) -> f32 {
     let root = match order {
-        Order::Mono => error.sqrt(),
-        Order::Quad | Order::Series => {
+        CellExpansion::Mono => error.sqrt(),
+        CellExpansion::Quad | CellExpansion::Series => {
             let root = fifth_root(error);
             root * root
         }

@@ -1,6 +1,6 @@
 //! Tests of the model with constructed snapshots.
 
-use springtide_actors::look::{ClusterSum, WorkerSums};
+use springtide_actors::look::{ClusterTotals, WorkerTotals};
 use springtide_actors::scheduler::{NodeStatus, SiteStatus};
 use springtide_runtime::id::Epoch;
 
@@ -11,11 +11,11 @@ use super::*;
 pub fn snapshot(clusters: u32, workers: u32, at: f64) -> GridSnapshot {
     let job = JobId(1);
     let mut snapshot = GridSnapshot::default();
-    let mut look = JobLook {
+    let mut look = JobSnapshot {
         elapsed_s: at,
         band: (0.3, 0.5),
         efficiency: Some((0.42, clusters * workers)),
-        ..JobLook::default()
+        ..JobSnapshot::default()
     };
     for c in 0..clusters {
         let cluster = ClusterId::from(format!("cluster{c}"));
@@ -39,12 +39,12 @@ pub fn snapshot(clusters: u32, workers: u32, at: f64) -> GridSnapshot {
             .sites
             .insert(cluster.clone(), SiteStatus { nodes, ..SiteStatus::default() });
         let us = (at * 1e6) as u64;
-        let worker = |node: &NodeId| WorkerLook {
+        let worker = |node: &NodeId| WorkerSnapshot {
             node: node.clone(),
             incarnation: Incarnation(1),
             leaving: false,
             age_ms: Some(100),
-            sums: WorkerSums {
+            sums: WorkerTotals {
                 times_us: [us * 80 / 100, us * 10 / 100, us * 5 / 100, us * 4 / 100, us / 100],
                 executed: us,
                 stolen: [("cluster0".into(), 3)].into(),
@@ -53,7 +53,7 @@ pub fn snapshot(clusters: u32, workers: u32, at: f64) -> GridSnapshot {
         };
         let event = names.iter().map(worker).collect();
         snapshot.workers.entry(job).or_default().insert(cluster.clone(), event);
-        let sum = ClusterSum { host: names.first().cloned(), workers, ..ClusterSum::default() };
+        let sum = ClusterTotals { host: names.first().cloned(), workers, ..ClusterTotals::default() };
         look.clusters.insert(cluster, sum);
     }
     snapshot.status.jobs.push(JobStatus {
@@ -69,8 +69,8 @@ pub fn snapshot(clusters: u32, workers: u32, at: f64) -> GridSnapshot {
     snapshot
 }
 
-fn fed(clusters: u32, workers: u32) -> Model {
-    let mut model = Model::new("test", false);
+fn fed(clusters: u32, workers: u32) -> DashboardModel {
+    let mut model = DashboardModel::new("test", false);
     for second in 1..=20 {
         model.apply(f64::from(second), snapshot(clusters, workers, f64::from(second)));
     }
@@ -118,18 +118,18 @@ fn a_silent_worker_keeps_its_data_and_shows_its_age() {
 
 #[test]
 fn each_decision_is_one_event_at_its_time() {
-    let mut model = Model::new("test", false);
+    let mut model = DashboardModel::new("test", false);
     for second in 1_u16..=6 {
         let at = f64::from(second);
         let mut snapshot = snapshot(1, 2, at);
         let look = snapshot.jobs.get_mut(&JobId(1)).unwrap();
-        let decision = |period: u64| DecisionLook {
+        let decision = |period: u64| DecisionSummary {
             at: (Epoch(1), period),
             elapsed_s: period as f64,
             sign: 1,
             text: format!("add {period}"),
             why: vec!["efficiency is above the band".to_owned()],
-            ..DecisionLook::default()
+            ..DecisionSummary::default()
         };
         // A coordinator keeps only the last decisions.
         look.decisions = (1..=second / 2).rev().take(2).map(|n| decision(n.into())).rev().collect();
@@ -145,7 +145,7 @@ fn each_decision_is_one_event_at_its_time() {
 
 #[test]
 fn memory_is_bounded() {
-    let mut model = Model::new("test", false);
+    let mut model = DashboardModel::new("test", false);
     let fault = |n: u32| Event::Fault { part: "x".to_owned(), what: "y".repeat(n as usize) };
     for n in 0..10_100 {
         model.record(0.0, fault(n % 900));

@@ -23,7 +23,7 @@ use springtide_runtime::net::memory::MemoryConfig;
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::Registry;
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{Grid, Layout, Place, simulate};
+use springtide_simulator::{SimulatedGrid, Layout, SimulatedCluster, simulate};
 use springtide_stochastic::Solve;
 use springtide_stochastic::model::TwoStage;
 use springtide_stochastic::solve::worker::TimeModel;
@@ -39,14 +39,14 @@ const BLOCK: f64 = 10.0;
 
 /// Where the workers are, seen from the master.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Site {
+pub(super) enum WorkerLocation {
     /// In the master's own network.
     Pool,
     /// At another institution: 25 ms away.
     Flock,
 }
 
-impl Site {
+impl WorkerLocation {
     fn link(self) -> LinkProfile {
         let delay = match self {
             Self::Pool => Duration::from_micros(500),
@@ -100,7 +100,7 @@ pub(super) struct Experiment {
     /// Whether it starts far from the optimum: at zero, without smaller samples.
     pub cold_start: bool,
     pub distribution: Distribution,
-    pub site: Site,
+    pub site: WorkerLocation,
     /// Whether times vary with the work; else each scenario takes the same time, and each decision.
     pub varies: bool,
     /// Coefficient of variation of a worker's speed.
@@ -112,7 +112,7 @@ pub(super) struct Experiment {
 /// The times of a simulated run, of the sample that was asked for, without the smaller ones before
 /// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Measurement {
+pub(super) struct SimulatedTimes {
     pub iterations: u32,
     pub minutes: f64,
     /// Seconds of the master for all decisions.
@@ -170,7 +170,7 @@ impl Laboratory {
     ///
     /// # Errors
     /// The run fails or does not end.
-    pub fn measure(&self, experiment: &Experiment) -> Result<Measurement, Failed> {
+    pub fn measure(&self, experiment: &Experiment) -> Result<SimulatedTimes, Failed> {
         let scenarios = self.scenarios(experiment.scenarios, experiment.tasks);
         let share = scenarios as f64 / f64::from(experiment.shares);
         let fastest = experiment.shares_s.iter().copied().fold(f64::INFINITY, f64::min);
@@ -249,7 +249,7 @@ impl Laboratory {
         let fastest = experiment.shares_s.iter().copied().fold(f64::INFINITY, f64::min);
         let speeds: Vec<f64> =
             experiment.shares_s.iter().map(|seconds| fastest / seconds).collect();
-        let place = |name: &str, nodes| Place {
+        let place = |name: &str, nodes| SimulatedCluster {
             name: name.into(),
             nodes,
             machine: Machine { threads: 1, speed: 1.0 },
@@ -265,7 +265,7 @@ impl Laboratory {
         let ended = simulate(|| async {
             let mut registry = Registry::new();
             registry.job::<Solve>();
-            let grid = Grid::start(&layout, registry).await;
+            let grid = SimulatedGrid::start(&layout, registry).await;
             let varying = actix_rt::spawn(vary_speeds(grid.clone(), speeds, noise, seed));
             let params = JobParams { mode: Mode::Static, ..JobParams::default() };
             let run = grid.submit(job, params, None).await.map_err(Failed::failure)?;
@@ -282,8 +282,8 @@ fn no_iterates(result: &Value) -> Failed {
 }
 
 /// Sets the speeds of the workers, and draws factors of them again and again.
-async fn vary_speeds(grid: Rc<Grid>, speeds: Vec<f64>, noise: f64, seed: u64) {
-    let mut random = SplitMix::of(seed, "speeds");
+async fn vary_speeds(grid: Rc<SimulatedGrid>, speeds: Vec<f64>, noise: f64, seed: u64) {
+    let mut random = SplitMix::with_text(seed, "speeds");
     loop {
         for (number, speed) in (1..).zip(&speeds) {
             let node = NodeId::from(format!("workers-{number}"));
@@ -323,7 +323,7 @@ fn mean_pivots(result: &Value) -> Option<MeanPivots> {
     Some(MeanPivots { scenario: mean("pivots"), decision: mean("master_pivots") })
 }
 
-fn measurement(result: &Value) -> Option<Measurement> {
+fn measurement(result: &Value) -> Option<SimulatedTimes> {
     let (rows, began) = last_sample(result)?;
     let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or(0.0);
     let sum = |rows: &[&Value], key: &str| rows.iter().map(|row| number(row, key)).sum::<f64>();
@@ -342,7 +342,7 @@ fn measurement(result: &Value) -> Option<Measurement> {
     let least = sum(&forecast, "fluid_s") + sum(&forecast, "master_s");
     let mut used: Vec<u64> = rows.iter().filter_map(|row| row["used"].as_u64()).collect();
     used.sort_unstable();
-    Some(Measurement {
+    Some(SimulatedTimes {
         iterations,
         minutes,
         master_s,
@@ -422,7 +422,7 @@ mod tests {
             decision_s: 1.0,
             cold_start: true,
             distribution: Distribution::Whole,
-            site: Site::Pool,
+            site: WorkerLocation::Pool,
             varies: false,
             noise: 0.0,
             seed: 1,

@@ -31,10 +31,10 @@ use springtide_simulator::on_all_cores;
 use springtide_stochastic::model::TwoStage;
 use springtide_stochastic::smps::{self, Files};
 
-use self::experiment::{Distribution, Experiment, Laboratory, Measurement, Site, spread};
+use self::experiment::{Distribution, Experiment, Laboratory, SimulatedTimes, WorkerLocation, spread};
 use self::paper::{TABLE3, TABLE4, decision_s, table4_tasks};
 use self::profile::{Profile, ProfileRun, group_times};
-use self::report::Section;
+use self::report::ReportSection;
 
 /// The arguments of `sim atr`.
 #[derive(Args, Clone, Debug)]
@@ -44,7 +44,7 @@ pub struct AtrArgs {
     programs: PathBuf,
     /// Run these parts alone, separated by commas [default: all]
     #[arg(long, value_name = "PART", value_delimiter = ',', value_enum)]
-    only: Vec<Part>,
+    only: Vec<Exhibit>,
     /// Fraction of the paper's scenarios to draw; each one's simulated time is divided by it
     #[arg(long, value_name = "S", default_value_t = 0.1, value_parser = scale)]
     scale: f64,
@@ -65,7 +65,7 @@ pub struct AtrArgs {
 
 /// A table or figure of the paper, or `noise`: the forecasts' errors by the noise of speeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Exhibit {
     Table2,
     Table3,
     Table4,
@@ -77,7 +77,7 @@ enum Part {
     Noise,
 }
 
-impl Part {
+impl Exhibit {
     fn name(self) -> String {
         self.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned())
     }
@@ -98,8 +98,8 @@ fn noise(text: &str) -> Result<f64, String> {
 /// # Errors
 /// A program is missing or wrong, a run does not end, or a file cannot be written.
 pub fn atr(args: &AtrArgs) -> Result<(), Failed> {
-    let wanted = |part: &Part| args.only.is_empty() || args.only.contains(part);
-    let parts: Vec<Part> = Part::value_variants().iter().copied().filter(wanted).collect();
+    let wanted = |part: &Exhibit| args.only.is_empty() || args.only.contains(part);
+    let parts: Vec<Exhibit> = Exhibit::value_variants().iter().copied().filter(wanted).collect();
     let needs_all = parts.iter().any(|part| part.needs_all_programs());
     let names: &[&'static str] = if needs_all { &["ssn", "20term", "storm"] } else { &["ssn"] };
     let mut programs = HashMap::new();
@@ -128,12 +128,12 @@ fn program(dir: &Path, name: &str) -> Result<TwoStage, Failed> {
     Ok(smps::read(&files).map_err(Failed::usage)?.0)
 }
 
-impl Part {
+impl Exhibit {
     fn needs_all_programs(self) -> bool {
         matches!(self, Self::Table2 | Self::Table3 | Self::Figure8)
     }
 
-    fn run(self, args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
+    fn run(self, args: &AtrArgs, laboratory: &Laboratory) -> Result<ReportSection, Failed> {
         match self {
             Self::Table2 => table2(args, laboratory),
             Self::Table3 => table3(args, laboratory),
@@ -153,7 +153,7 @@ impl Part {
 fn measure_all(
     laboratory: &Laboratory,
     experiments: &[Experiment],
-) -> Result<Vec<Measurement>, Failed> {
+) -> Result<Vec<SimulatedTimes>, Failed> {
     on_all_cores(experiments, |experiment| laboratory.measure(experiment)).into_iter().collect()
 }
 
@@ -171,14 +171,14 @@ fn ssn(args: &AtrArgs, tasks: u32, distribution: Distribution) -> Experiment {
         decision_s: decision_s(tasks),
         cold_start: false,
         distribution,
-        site: Site::Pool,
+        site: WorkerLocation::Pool,
         varies: true,
         noise: args.noise,
         seed: args.seed,
     }
 }
 
-fn table3(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
+fn table3(args: &AtrArgs, laboratory: &Laboratory) -> Result<ReportSection, Failed> {
     let experiments = TABLE3.iter().flat_map(|row| {
         let experiment = |distribution| Experiment {
             program: row.program,
@@ -201,7 +201,7 @@ fn table3(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
 /// The tasks of Table 4 that the paper recommends for workers of unequal speeds.
 const RECOMMENDED_TASKS: [u32; 2] = [400, 800];
 
-fn table4(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
+fn table4(args: &AtrArgs, laboratory: &Laboratory) -> Result<ReportSection, Failed> {
     let experiments = TABLE4.iter().flat_map(|row| {
         let tasks = table4_tasks(row.workers);
         let [some, many] = RECOMMENDED_TASKS;
@@ -219,7 +219,7 @@ fn table4(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
         })
     });
     let measured = measure_all(laboratory, &experiments.collect::<Vec<_>>())?;
-    let rows = measured.chunks_exact(5).filter_map(|row| <[Measurement; 5]>::try_from(row).ok());
+    let rows = measured.chunks_exact(5).filter_map(|row| <[SimulatedTimes; 5]>::try_from(row).ok());
     Ok(report::table4(&rows.collect::<Vec<_>>()))
 }
 
@@ -227,7 +227,7 @@ fn table4(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
 /// groups.
 const RULES_OF_THUMB: [(usize, u32); 4] = [(3, 25), (3, 50), (6, 25), (6, 50)];
 
-fn table5(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
+fn table5(args: &AtrArgs, laboratory: &Laboratory) -> Result<ReportSection, Failed> {
     // Four times the scenarios of Table 4 take four times as long.
     let (mean, least, greatest) = TABLE4[0].share_s;
     let unequal = spread((4.0 * mean, 4.0 * least, 4.0 * greatest), 50);
@@ -252,7 +252,7 @@ fn table5(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
         })
     });
     let measured = measure_all(laboratory, &experiments.collect::<Vec<_>>())?;
-    let both: Vec<&[Measurement]> = measured.chunks_exact(1 + RULES_OF_THUMB.len()).collect();
+    let both: Vec<&[SimulatedTimes]> = measured.chunks_exact(1 + RULES_OF_THUMB.len()).collect();
     Ok(report::table5(&both, &RULES_OF_THUMB))
 }
 
@@ -261,7 +261,7 @@ const BASKETS: [usize; 4] = [1, 2, 4, 8];
 /// Samples that each figure's curve is the mean of.
 const SAMPLES: u64 = 3;
 
-fn figure7(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
+fn figure7(args: &AtrArgs, laboratory: &Laboratory) -> Result<ReportSection, Failed> {
     let experiments = BASKETS.iter().flat_map(|basket| {
         (0..SAMPLES).map(|sample| Experiment {
             seed: args.seed + sample,
@@ -269,7 +269,7 @@ fn figure7(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
         })
     });
     let measured = measure_all(laboratory, &experiments.collect::<Vec<_>>())?;
-    let rows: Vec<(usize, &[Measurement])> =
+    let rows: Vec<(usize, &[SimulatedTimes])> =
         BASKETS.into_iter().zip(measured.chunks_exact(SAMPLES as usize)).collect();
     report::figure7(&rows).map_err(Failed::failure)
 }
@@ -277,7 +277,7 @@ fn figure7(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
 /// Coefficients of variation of a worker's speed.
 const NOISES: [f64; 5] = [0.0, 0.05, 0.1, 0.2, 0.4];
 
-fn noise_of_speeds(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
+fn noise_of_speeds(args: &AtrArgs, laboratory: &Laboratory) -> Result<ReportSection, Failed> {
     let unequal = &TABLE4[0];
     let grids = [
         ssn(args, 200, Distribution::Groups(50)),
@@ -297,7 +297,7 @@ fn noise_of_speeds(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, F
         [vec![constant], noisy.to_vec()].concat()
     });
     let measured = measure_all(laboratory, &experiments.collect::<Vec<_>>())?;
-    let rows: Vec<&[Measurement]> = measured.chunks_exact(1 + NOISES.len()).collect();
+    let rows: Vec<&[SimulatedTimes]> = measured.chunks_exact(1 + NOISES.len()).collect();
     Ok(report::noise(&rows, &NOISES))
 }
 
@@ -312,7 +312,7 @@ const TABLE2: [(&str, u64, u32, u32); 5] = [
     ("storm", 10_000, 200, 50),
 ];
 
-fn table2(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
+fn table2(args: &AtrArgs, laboratory: &Laboratory) -> Result<ReportSection, Failed> {
     let mut rows = Vec::new();
     for (name, scenarios, tasks, groups) in TABLE2 {
         let (scenarios, cold_start) = (laboratory.scenarios(scenarios, tasks), name == "20term");
@@ -327,7 +327,7 @@ const GROUP_SIZES: [u64; 6] = [25, 50, 75, 100, 200, 400];
 /// Decisions at which the groups of Figure 3 are evaluated.
 const DECISIONS: usize = 4;
 
-fn figure3(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
+fn figure3(args: &AtrArgs, laboratory: &Laboratory) -> Result<ReportSection, Failed> {
     let model = laboratory.program("ssn")?;
     let scenarios = laboratory.scenarios(10_000, 100);
     let run = ProfileRun { scenarios, tasks: 100, groups: 1, seed: args.seed, cold_start: false };
@@ -340,7 +340,7 @@ fn figure3(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
 /// The numbers of tasks in Figure 6.
 const TASKS: [u32; 6] = [25, 50, 100, 200, 400, 800];
 
-fn figure6(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
+fn figure6(args: &AtrArgs, laboratory: &Laboratory) -> Result<ReportSection, Failed> {
     let model = laboratory.program("ssn")?;
     let mut rows: Vec<(u32, Vec<Profile>)> = Vec::new();
     for tasks in TASKS {
@@ -357,7 +357,7 @@ fn figure6(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
 /// Sizes of the messages of Figure 8, bytes.
 const SIZES: [usize; 8] = [250, 1024, 4096, 8192, 12_288, 16_384, 22_528, 28_672];
 
-fn figure8(args: &AtrArgs, laboratory: &Laboratory) -> Result<Section, Failed> {
+fn figure8(args: &AtrArgs, laboratory: &Laboratory) -> Result<ReportSection, Failed> {
     // 100 Mbit/s Ethernet, and a line over the Atlantic of 1 Mbit/s.
     let local = LinkProfile::default().delay(Duration::from_micros(500)).rate(12_500_000);
     let far = LinkProfile::default().delay(Duration::from_millis(140)).rate(125_000);

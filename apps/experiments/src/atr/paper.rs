@@ -4,7 +4,7 @@
 //! application (ICS 2002), Tables 3 to 5. The numbers of Table 2 and of the curves in its figures
 //! are missing in our copy of the paper.
 
-use super::experiment::Site;
+use super::experiment::WorkerLocation;
 
 /// A row of Table 3: a run on workers of one speed.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Homogeneous {
     pub group_s: f64,
     pub model_minutes: f64,
     pub measured_minutes: f64,
-    pub site: Site,
+    pub site: WorkerLocation,
 }
 
 impl Homogeneous {
@@ -33,7 +33,7 @@ impl Homogeneous {
 }
 
 /// A row's numbers in the order of the paper's columns.
-type Numbers = (&'static str, u64, u32, u32, u32, u32, f64, f64, f64, f64, Site);
+type Numbers = (&'static str, u64, u32, u32, u32, u32, f64, f64, f64, f64, WorkerLocation);
 
 const fn row(numbers: Numbers) -> Homogeneous {
     let (program, scenarios, tasks, groups, workers, iterations, ..) = numbers;
@@ -56,20 +56,20 @@ const fn row(numbers: Numbers) -> Homogeneous {
 /// Table 3. The last row prints 500 groups; 50 is meant, for its group takes as long as 200
 /// scenarios. It has 2 G / 3 workers.
 pub(super) const TABLE3: [Homogeneous; 14] = [
-    row(("20term", 5000, 200, 50, 50, 597, 2762.94, 2.35, 69.47, 70.54, Site::Pool)),
-    row(("ssn", 40_000, 100, 50, 50, 84, 297.36, 30.97, 48.83, 52.21, Site::Flock)),
-    row(("ssn", 20_000, 50, 50, 50, 108, 180.90, 20.91, 40.84, 44.70, Site::Flock)),
-    row(("ssn", 20_000, 100, 50, 50, 84, 244.00, 20.89, 33.51, 36.38, Site::Flock)),
-    row(("ssn", 20_000, 200, 50, 50, 61, 295.30, 20.88, 26.40, 29.32, Site::Flock)),
-    row(("ssn", 5000, 200, 50, 50, 131, 1076.82, 3.23, 25.05, 26.80, Site::Pool)),
-    row(("ssn", 20_000, 400, 50, 50, 44, 441.80, 20.96, 22.98, 24.98, Site::Flock)),
-    row(("storm", 10_000, 200, 50, 50, 11, 2.53, 82.44, 16.53, 18.48, Site::Pool)),
-    row(("ssn", 10_000, 50, 50, 50, 66, 56.70, 6.44, 8.14, 9.23, Site::Pool)),
-    row(("ssn", 10_000, 100, 50, 50, 50, 71.79, 6.48, 6.70, 8.23, Site::Pool)),
-    row(("ssn", 10_000, 200, 50, 50, 38, 79.46, 6.44, 5.51, 6.62, Site::Pool)),
-    row(("ssn", 10_000, 400, 50, 50, 26, 70.45, 6.43, 4.07, 4.92, Site::Pool)),
-    row(("ssn", 10_000, 100, 100, 100, 44, 70.32, 3.31, 3.65, 4.71, Site::Pool)),
-    row(("ssn", 10_000, 100, 50, 33, 44, 64.81, 6.32, 10.34, 12.10, Site::Pool)),
+    row(("20term", 5000, 200, 50, 50, 597, 2762.94, 2.35, 69.47, 70.54, WorkerLocation::Pool)),
+    row(("ssn", 40_000, 100, 50, 50, 84, 297.36, 30.97, 48.83, 52.21, WorkerLocation::Flock)),
+    row(("ssn", 20_000, 50, 50, 50, 108, 180.90, 20.91, 40.84, 44.70, WorkerLocation::Flock)),
+    row(("ssn", 20_000, 100, 50, 50, 84, 244.00, 20.89, 33.51, 36.38, WorkerLocation::Flock)),
+    row(("ssn", 20_000, 200, 50, 50, 61, 295.30, 20.88, 26.40, 29.32, WorkerLocation::Flock)),
+    row(("ssn", 5000, 200, 50, 50, 131, 1076.82, 3.23, 25.05, 26.80, WorkerLocation::Pool)),
+    row(("ssn", 20_000, 400, 50, 50, 44, 441.80, 20.96, 22.98, 24.98, WorkerLocation::Flock)),
+    row(("storm", 10_000, 200, 50, 50, 11, 2.53, 82.44, 16.53, 18.48, WorkerLocation::Pool)),
+    row(("ssn", 10_000, 50, 50, 50, 66, 56.70, 6.44, 8.14, 9.23, WorkerLocation::Pool)),
+    row(("ssn", 10_000, 100, 50, 50, 50, 71.79, 6.48, 6.70, 8.23, WorkerLocation::Pool)),
+    row(("ssn", 10_000, 200, 50, 50, 38, 79.46, 6.44, 5.51, 6.62, WorkerLocation::Pool)),
+    row(("ssn", 10_000, 400, 50, 50, 26, 70.45, 6.43, 4.07, 4.92, WorkerLocation::Pool)),
+    row(("ssn", 10_000, 100, 100, 100, 44, 70.32, 3.31, 3.65, 4.71, WorkerLocation::Pool)),
+    row(("ssn", 10_000, 100, 50, 33, 44, 64.81, 6.32, 10.34, 12.10, WorkerLocation::Pool)),
 ];
 
 /// Seconds of the master for a decision on ssn with 10,000 scenarios, by the number of tasks: of

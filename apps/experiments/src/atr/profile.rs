@@ -9,14 +9,14 @@ use springtide_cli::exit::Failed;
 use springtide_runtime::wire::encode_payload;
 use springtide_stochastic::model::TwoStage;
 use springtide_stochastic::sample::Sampling;
-use springtide_stochastic::solve::local::{Step, solve_in_steps};
-use springtide_stochastic::solve::solver::{Plan, Request, Sample};
+use springtide_stochastic::solve::local::{LocalStep, solve_in_steps};
+use springtide_stochastic::solve::solver::{SolvePlan, EvaluationRequest, ScenarioSample};
 use springtide_stochastic::solve::worker::{TaskGroup, Worker};
 use tokio::time::Instant;
 
 /// Mean, extremes and coefficient of variation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(super) struct Summary {
+pub(super) struct ProfileSummary {
     pub count: usize,
     pub mean: f64,
     pub min: f64,
@@ -25,7 +25,7 @@ pub(super) struct Summary {
     pub variation: f64,
 }
 
-impl Summary {
+impl ProfileSummary {
     pub fn of(all: &[f64]) -> Self {
         if all.is_empty() {
             return Self::default();
@@ -68,7 +68,7 @@ pub(super) struct Profile {
     /// The greatest size of a request and of a group's results, bytes.
     pub message_bytes: (usize, usize),
     /// The request of each decision.
-    pub requests: Vec<Request>,
+    pub requests: Vec<EvaluationRequest>,
 }
 
 impl ProfileRun {
@@ -78,29 +78,29 @@ impl ProfileRun {
     /// The solver fails.
     pub fn profile(&self, model: &Arc<TwoStage>) -> Result<Profile, Failed> {
         let Self { scenarios, tasks, groups, seed, cold_start } = *self;
-        let sample = Sample { sampling: Sampling::MonteCarlo, seed, scenarios };
+        let sample = ScenarioSample { sampling: Sampling::MonteCarlo, seed, scenarios };
         let start = cold_start.then(|| vec![0.0; model.first.columns.len()]);
-        let plan = Plan { tasks: Some(tasks), warm: !cold_start, start, ..Plan::new(sample) };
+        let plan = SolvePlan { tasks: Some(tasks), warm: !cold_start, start, ..SolvePlan::new(sample) };
         let mut profile = Profile::default();
         let bytes = |result: Result<bytes::Bytes, _>| result.map_or(0, |bytes| bytes.len());
         solve_in_steps(model.clone(), plan, groups, |step| {
             let request = match step {
-                Step::Evaluation(request, ..)
-                | Step::Update(request, _)
-                | Step::Decision(request, ..) => request,
+                LocalStep::Evaluation(request, ..)
+                | LocalStep::Update(request, _)
+                | LocalStep::Decision(request, ..) => request,
             };
             if request.sample != sample {
                 return;
             }
             match step {
-                Step::Evaluation(request, output, time) => {
+                LocalStep::Evaluation(request, output, time) => {
                     profile.evaluations_s.push(time.as_secs_f64());
                     let (request_max, output_max) = &mut profile.message_bytes;
                     *request_max = bytes(encode_payload(request)).max(*request_max);
                     *output_max = bytes(encode_payload(output)).max(*output_max);
                 }
-                Step::Update(_, time) => profile.updates_s.push(time.as_secs_f64()),
-                Step::Decision(request, pivots, time) => {
+                LocalStep::Update(_, time) => profile.updates_s.push(time.as_secs_f64()),
+                LocalStep::Decision(request, pivots, time) => {
                     profile.iterations += 1;
                     profile.decisions_s.push(time.as_secs_f64());
                     profile.decision_pivots.push(pivots);
@@ -118,8 +118,8 @@ impl ProfileRun {
 pub(super) struct GroupTimes {
     /// Scenarios of a group.
     pub scenarios: u64,
-    pub seconds: Summary,
-    pub pivots: Summary,
+    pub seconds: ProfileSummary,
+    pub pivots: ProfileSummary,
 }
 
 /// Measures groups of several sizes at some decisions of a run.
@@ -128,7 +128,7 @@ pub(super) struct GroupTimes {
 /// The solver fails.
 pub(super) fn group_times(
     model: &Arc<TwoStage>,
-    requests: &[Request],
+    requests: &[EvaluationRequest],
     sizes: &[u64],
 ) -> Result<Vec<GroupTimes>, Failed> {
     let mut worker = Worker::new(model.clone()).map_err(Failed::failure)?;
@@ -138,7 +138,7 @@ pub(super) fn group_times(
         for request in requests {
             let groups = (request.sample.scenarios / scenarios).max(1);
             let request =
-                Request { tasks: u32::try_from(groups).unwrap_or(u32::MAX), ..request.clone() };
+                EvaluationRequest { tasks: u32::try_from(groups).unwrap_or(u32::MAX), ..request.clone() };
             for task in 0..request.tasks {
                 let group = TaskGroup { tasks: task..task + 1, by_blocks: false };
                 let began = Instant::now();
@@ -147,7 +147,7 @@ pub(super) fn group_times(
                 pivots.push(output.pivots as f64);
             }
         }
-        let (seconds, pivots) = (Summary::of(&seconds), Summary::of(&pivots));
+        let (seconds, pivots) = (ProfileSummary::of(&seconds), ProfileSummary::of(&pivots));
         times.push(GroupTimes { scenarios, seconds, pivots });
     }
     Ok(times)
@@ -174,10 +174,10 @@ mod tests {
 
     #[test]
     fn summaries_and_lines_of_known_numbers() {
-        let summary = Summary::of(&[1.0, 3.0]);
+        let summary = ProfileSummary::of(&[1.0, 3.0]);
         assert_eq!((summary.mean, summary.min, summary.max), (2.0, 1.0, 3.0));
         assert_eq!((summary.count, summary.variation), (2, 0.5));
-        assert_eq!(Summary::of(&[]), Summary::default());
+        assert_eq!(ProfileSummary::of(&[]), ProfileSummary::default());
         let points: Vec<(f64, f64)> = (1..9).map(f64::from).map(|x| (x, 2.0 + 3.0 * x)).collect();
         let (slope, intercept, error) = line(&points);
         assert!((slope - 3.0).abs() < 1e-9 && (intercept - 2.0).abs() < 1e-9 && error < 1e-9);

@@ -5,11 +5,11 @@ use std::fmt::Write;
 
 use plotters::prelude::*;
 use serde_json::{Value, json};
-use springtide_simulator::figure::{self, COLOURS, FigureError, wrong};
+use springtide_simulator::figure::{self, COLOURS, FigureError, drawing_error};
 
-use super::experiment::Measurement;
+use super::experiment::SimulatedTimes;
 use super::paper::{TABLE3, TABLE4, table4_tasks};
-use super::profile::{GroupTimes, Profile, ProfileRun, Summary, line};
+use super::profile::{GroupTimes, Profile, ProfileRun, ProfileSummary, line};
 
 /// A JSON array of what each item becomes.
 pub(super) fn array<T>(items: impl IntoIterator<Item = T>, value: impl FnMut(T) -> Value) -> Value {
@@ -17,7 +17,7 @@ pub(super) fn array<T>(items: impl IntoIterator<Item = T>, value: impl FnMut(T) 
 }
 
 /// A part of the result.
-pub(super) struct Section {
+pub(super) struct ReportSection {
     pub text: String,
     pub value: Value,
     /// Names and SVG texts.
@@ -42,13 +42,13 @@ impl Text {
         let _ = writeln!(self.text, "{line}");
     }
 
-    fn section(mut self, rows: Value, figures: Vec<(String, String)>) -> Section {
+    fn section(mut self, rows: Value, figures: Vec<(String, String)>) -> ReportSection {
         self.text.push('\n');
         for difference in self.differences {
             self.text.push_str(&format!("  * {difference}\n"));
         }
         let value = json!({ "rows": rows, "differences": self.differences });
-        Section { text: self.text, value, figures }
+        ReportSection { text: self.text, value, figures }
     }
 }
 
@@ -63,7 +63,7 @@ fn percent(part: f64) -> String {
 // --- tables ---
 
 /// Per row: groups as in the paper, and ours.
-pub(super) fn table3(rows: &[[Measurement; 2]]) -> Section {
+pub(super) fn table3(rows: &[[SimulatedTimes; 2]]) -> ReportSection {
     let mut text = Text::new(
         "Table 3: workers of one speed, minutes",
         "program  scenarios tasks groups workers |    n  measured   model   error | forecast \
@@ -121,7 +121,7 @@ pub(super) fn table3(rows: &[[Measurement; 2]]) -> Section {
 
 /// Per row: equal shares and whole tasks with the paper's runs' tasks, whole tasks with 400 and
 /// 800, and ours with 400.
-pub(super) fn table4(rows: &[[Measurement; 5]]) -> Section {
+pub(super) fn table4(rows: &[[SimulatedTimes; 5]]) -> ReportSection {
     let mut text = Text::new(
         "Table 4: ssn, 10,000 scenarios, workers of unequal speeds, minutes (the paper's in \
          brackets)",
@@ -185,7 +185,7 @@ pub(super) fn table4(rows: &[[Measurement; 5]]) -> Section {
 }
 
 /// By speeds (one, unequal): ours, and the ends of the rules of thumb.
-pub(super) fn table5(both: &[&[Measurement]], rules: &[(usize, u32)]) -> Section {
+pub(super) fn table5(both: &[&[SimulatedTimes]], rules: &[(usize, u32)]) -> ReportSection {
     let mut text = Text::new(
         "Table 5: ssn, 40,000 scenarios, 50 workers",
         "speeds    code                            |    n  minutes | over ours (the paper)",
@@ -201,7 +201,7 @@ pub(super) fn table5(both: &[&[Measurement]], rules: &[(usize, u32)]) -> Section
     let speeds = [("one", "4 to 8"), ("unequal", "3 to 4")];
     for (measured, (speeds, paper)) in both.iter().zip(speeds) {
         let Some((ours, thumbs)) = measured.split_first() else { continue };
-        let mut line = |code: &str, one: &Measurement| {
+        let mut line = |code: &str, one: &SimulatedTimes| {
             let ratio = one.minutes / ours.minutes;
             text.line(format_args!(
                 "{speeds:9} {code:31} | {:4} {:8.2} | {ratio:.1} ({paper})",
@@ -220,7 +220,7 @@ pub(super) fn table5(both: &[&[Measurement]], rules: &[(usize, u32)]) -> Section
 }
 
 /// Measured times of this machine.
-pub(super) fn table2(rows: &[(&str, ProfileRun, Profile)]) -> Section {
+pub(super) fn table2(rows: &[(&str, ProfileRun, Profile)]) -> ReportSection {
     let mut text = Text::new(
         "Table 2: measured on this machine, one worker on one thread",
         "program  scenarios tasks groups | update of m(x), us: mean     min     max   CV |    n | \
@@ -240,8 +240,8 @@ pub(super) fn table2(rows: &[(&str, ProfileRun, Profile)]) -> Section {
     );
     let value = array(rows, |(name, run, profile)| {
         let (updates, decisions) =
-            (Summary::of(&profile.updates_s), Summary::of(&profile.decisions_s));
-        let groups = Summary::of(&profile.evaluations_s);
+            (ProfileSummary::of(&profile.updates_s), ProfileSummary::of(&profile.decisions_s));
+        let groups = ProfileSummary::of(&profile.evaluations_s);
         let pivots =
             profile.decision_pivots.iter().sum::<u64>() / u64::from(profile.iterations.max(1));
         text.line(format_args!(
@@ -273,7 +273,7 @@ pub(super) fn table2(rows: &[(&str, ProfileRun, Profile)]) -> Section {
 
 /// By grid (one speed in groups, in blocks; unequal speeds in whole tasks, in blocks): constant
 /// times, and times by the work with each noise.
-pub(super) fn noise(grids: &[&[Measurement]], noises: &[f64]) -> Section {
+pub(super) fn noise(grids: &[&[SimulatedTimes]], noises: &[f64]) -> ReportSection {
     let mut text = Text::new(
         "Forecasts by the noise of speeds: ssn, 10,000 scenarios, 50 workers",
         "speeds   distribution | times     noise | measured |  model  error | forecast error, of \
@@ -335,14 +335,14 @@ fn chart(axes: &Axes<'_>, curves: &[Curve]) -> Result<String, FigureError> {
     let points = || curves.iter().flat_map(|(_, points)| points);
     let right = points().map(|point| x(point.0)).fold(0.0, f64::max).max(1e-9);
     let top = points().map(|point| point.1).fold(0.0, f64::max).max(1e-9);
-    figure::draw((720, 420), |area| {
+    figure::draw_figure((720, 420), |area| {
         let mut chart = ChartBuilder::on(area)
             .caption(axes.title, ("sans-serif", 18))
             .margin(12)
             .x_label_area_size(40)
             .y_label_area_size(60)
             .build_cartesian_2d(0.0..right * 1.02, 0.0..top * 1.1)
-            .map_err(wrong)?;
+            .map_err(drawing_error)?;
         let label = |x: &f64| match axes.doubles_from {
             Some(from) => format!("{:.0}", from * x.exp2()),
             None => format!("{x:.0}"),
@@ -357,19 +357,19 @@ fn chart(axes: &Axes<'_>, curves: &[Curve]) -> Result<String, FigureError> {
             .y_label_formatter(&|y| if top > 10.0 { format!("{y:.0}") } else { format!("{y:.1}") })
             .light_line_style(WHITE)
             .draw()
-            .map_err(wrong)?;
+            .map_err(drawing_error)?;
         for ((name, points), colour) in curves.iter().zip(COLOURS) {
             let points = || points.iter().map(|point| (x(point.0), point.1));
             chart
                 .draw_series(LineSeries::new(points(), colour.stroke_width(2)))
-                .map_err(wrong)?
+                .map_err(drawing_error)?
                 .label(name.as_str())
                 .legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2))
                 });
             if points().count() <= 20 {
                 let marks = points().map(|point| Circle::new(point, 3, colour.filled()));
-                chart.draw_series(marks).map_err(wrong)?;
+                chart.draw_series(marks).map_err(drawing_error)?;
             }
         }
         if curves.len() > 1 {
@@ -382,8 +382,8 @@ fn chart(axes: &Axes<'_>, curves: &[Curve]) -> Result<String, FigureError> {
 }
 
 /// Mean, least and greatest as three curves.
-fn extremes(points: impl Iterator<Item = (f64, Summary)> + Clone) -> Vec<Curve> {
-    let curve = |name: &str, of: fn(Summary) -> f64| {
+fn extremes(points: impl Iterator<Item = (f64, ProfileSummary)> + Clone) -> Vec<Curve> {
+    let curve = |name: &str, of: fn(ProfileSummary) -> f64| {
         (name.to_owned(), points.clone().map(|(x, summary)| (x, of(summary))).collect())
     };
     vec![
@@ -393,7 +393,7 @@ fn extremes(points: impl Iterator<Item = (f64, Summary)> + Clone) -> Vec<Curve> 
     ]
 }
 
-pub(super) fn figure3(times: &[GroupTimes]) -> Result<Section, FigureError> {
+pub(super) fn figure3(times: &[GroupTimes]) -> Result<ReportSection, FigureError> {
     let points: Vec<(f64, f64)> =
         times.iter().map(|one| (one.scenarios as f64, one.seconds.mean)).collect();
     let (slope, intercept, error) = line(&points);
@@ -435,8 +435,8 @@ pub(super) fn figure3(times: &[GroupTimes]) -> Result<Section, FigureError> {
         falls: false,
     };
     let milliseconds = |one: &GroupTimes| {
-        let Summary { mean, min, max, .. } = one.seconds;
-        let scaled = Summary { mean: 1e3 * mean, min: 1e3 * min, max: 1e3 * max, ..one.seconds };
+        let ProfileSummary { mean, min, max, .. } = one.seconds;
+        let scaled = ProfileSummary { mean: 1e3 * mean, min: 1e3 * min, max: 1e3 * max, ..one.seconds };
         (one.scenarios as f64, scaled)
     };
     let svg = chart(&axes, &extremes(times.iter().map(milliseconds)))?;
@@ -446,7 +446,7 @@ pub(super) fn figure3(times: &[GroupTimes]) -> Result<Section, FigureError> {
     Ok(section)
 }
 
-pub(super) fn figure6(rows: &[(u32, Vec<Profile>)]) -> Result<Section, FigureError> {
+pub(super) fn figure6(rows: &[(u32, Vec<Profile>)]) -> Result<ReportSection, FigureError> {
     let mut text = Text::new(
         "Figure 6: the master by the number of tasks, ssn, 10,000 scenarios, measured on this \
          machine",
@@ -471,7 +471,7 @@ pub(super) fn figure6(rows: &[(u32, Vec<Profile>)]) -> Result<Section, FigureErr
     let value = array(rows, |(tasks, profiles)| {
         let iterations: Vec<f64> =
             profiles.iter().map(|profile| f64::from(profile.iterations)).collect();
-        let iterations = Summary::of(&iterations);
+        let iterations = ProfileSummary::of(&iterations);
         let all = mean(profiles, &total);
         let each = mean(profiles, &|one| total(one) / f64::from(one.iterations.max(1)));
         let pivots = mean(profiles, &|one| {
@@ -537,18 +537,18 @@ pub(super) fn figure6(rows: &[(u32, Vec<Profile>)]) -> Result<Section, FigureErr
     Ok(text.section(value, figures))
 }
 
-pub(super) fn figure7(rows: &[(usize, &[Measurement])]) -> Result<Section, FigureError> {
+pub(super) fn figure7(rows: &[(usize, &[SimulatedTimes])]) -> Result<ReportSection, FigureError> {
     let mut text = Text::new(
         "Figure 7: iterates by the number at once, ssn, 10,000 scenarios, 200 tasks, 50 workers",
         "at once |   n: mean  min  max   over one | minutes   over one",
         &["In the paper twice the iterates at once need nearly twice the iterates, and the run \
              is no shorter. So here."],
     );
-    let summary = |measured: &[Measurement], of: fn(&Measurement) -> f64| {
-        Summary::of(&measured.iter().map(of).collect::<Vec<_>>())
+    let summary = |measured: &[SimulatedTimes], of: fn(&SimulatedTimes) -> f64| {
+        ProfileSummary::of(&measured.iter().map(of).collect::<Vec<_>>())
     };
-    let count = |measured: &[Measurement]| summary(measured, |one| f64::from(one.iterations));
-    let minutes = |measured: &[Measurement]| summary(measured, |one| one.minutes).mean;
+    let count = |measured: &[SimulatedTimes]| summary(measured, |one| f64::from(one.iterations));
+    let minutes = |measured: &[SimulatedTimes]| summary(measured, |one| one.minutes).mean;
     let one = rows.first().map_or((1.0, 1.0), |(_, all)| (count(all).mean, minutes(all)));
     let value = array(rows, |(basket, measured)| {
         let (n, minutes) = (count(measured), minutes(measured));
@@ -578,7 +578,7 @@ pub(super) fn figure8(
     sizes: &[usize],
     [local, far]: &[Vec<f64>; 2],
     messages: &[(&str, u32, (usize, usize))],
-) -> Result<Section, FigureError> {
+) -> Result<ReportSection, FigureError> {
     let mut text = Text::new(
         "Figure 8: round trip of a message, ms",
         "bytes | local network  Wisconsin to Bologna",

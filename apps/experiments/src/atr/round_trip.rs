@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use springtide_cli::exit::Failed;
 use springtide_runtime::id::{Incarnation, Peer};
-use springtide_runtime::net::memory::{MemoryConfig, MemoryNet, Wire};
-use springtide_runtime::net::{Class, Inbox, LinkProfile, Net};
+use springtide_runtime::net::memory::{MemoryConfig, MemoryNet, LinkUnit};
+use springtide_runtime::net::{Class, NetworkHandler, LinkProfile, Net};
 use springtide_runtime::wire::Kind;
 use springtide_simulator::simulate;
 use tokio::sync::oneshot;
@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Default)]
 struct Answering(OnceLock<Net>);
 
-impl Inbox for Answering {
+impl NetworkHandler for Answering {
     fn frame(&self, from: &Peer, kind: Kind, _: Bytes) {
         if let Some(net) = self.0.get() {
             // A refused answer shows as a round trip that does not end.
@@ -34,9 +34,9 @@ impl Inbox for Answering {
 
 /// Waits for one answer.
 #[derive(Default)]
-struct Asking(Mutex<Option<oneshot::Sender<()>>>);
+struct PendingAnswer(Mutex<Option<oneshot::Sender<()>>>);
 
-impl Inbox for Asking {
+impl NetworkHandler for PendingAnswer {
     fn frame(&self, _: &Peer, _: Kind, _: Bytes) {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let _ = waiting.map(|waiting| waiting.send(()));
@@ -49,7 +49,7 @@ impl Inbox for Asking {
 /// A message is refused, or its answer does not come.
 pub(super) fn round_trips(link: &LinkProfile, sizes: &[usize]) -> Result<Vec<f64>, Failed> {
     simulate(|| async {
-        let config = MemoryConfig { wire: Wire::quic(), ..MemoryConfig::default() };
+        let config = MemoryConfig { wire: LinkUnit::quic(), ..MemoryConfig::default() };
         let network = MemoryNet::with(1, config);
         let peer = |name: &str| Peer {
             node: name.into(),
@@ -61,7 +61,7 @@ pub(super) fn round_trips(link: &LinkProfile, sizes: &[usize]) -> Result<Vec<f64
         let worker = network.join(peer("worker")).map_err(Failed::failure)?;
         master.learn(worker.contact());
         worker.learn(master.contact());
-        let (asking, answering) = (Arc::new(Asking::default()), Arc::new(Answering::default()));
+        let (asking, answering) = (Arc::new(PendingAnswer::default()), Arc::new(Answering::default()));
         let _ = answering.0.set(worker.clone());
         master.start(asking.clone());
         worker.start(answering);

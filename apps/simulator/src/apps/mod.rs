@@ -2,5 +2,5 @@
 
 mod model;
 
-pub use model::{LeafPhase, Model, Shape};
+pub use model::{LeafPhase, ModelledJob, WorkDivision};
 pub(crate) use model::{chain, hash};

@@ -13,12 +13,12 @@ use serde::de::{Deserializer, Error, Visitor};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::random::SplitMix;
-use springtide_runtime::share::{Need, Version, Versioned};
+use springtide_runtime::share::{ObjectNeed, Version, Versioned};
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop, Task};
 
 /// The way work is divided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Shape {
+pub enum WorkDivision {
     /// In two halves.
     #[default]
     Even,
@@ -39,9 +39,9 @@ pub struct LeafPhase {
 
 /// A job of modelled iterations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Model {
+pub struct ModelledJob {
     /// The way work is divided.
-    pub shape: Shape,
+    pub shape: WorkDivision,
     /// The number of iterations.
     pub rounds: u32,
     /// The number of leaves of an iteration.
@@ -69,7 +69,7 @@ pub(crate) fn hash(round: u32, leaf: u32) -> u64 {
     SplitMix(u64::from(round) << 32 | u64::from(leaf)).next()
 }
 
-impl Model {
+impl ModelledJob {
     fn leaves_in(&self, round: u32) -> u32 {
         let other = self.then.filter(|then| (then.from..then.until).contains(&round));
         other.map_or(self.leaves, |then| then.leaves).max(1)
@@ -102,12 +102,12 @@ impl Model {
         for round in from..self.rounds {
             let state = match self.state_bytes {
                 0 => None,
-                bytes => Some(cx.put(0, State::new(bytes))?),
+                bytes => Some(cx.put(0, IterationState::new(bytes))?),
             };
             let to = self.leaves_in(round);
-            let all = Leaves { model: self.clone(), round, from: 0, to, state };
+            let all = ModelLeaves { model: self.clone(), round, from: 0, to, state };
             checksum = chain(checksum, cx.call(all)?.0);
-            cx.model(Duration::from_micros(self.serial_us))?;
+            cx.spend_modelled_time(Duration::from_micros(self.serial_us))?;
             cx.iteration_done();
             cx.progress(u64::from(round) + 1, self.rounds.into(), "iterations");
             cx.checkpoint(&(round + 1, checksum, Zeros(self.checkpoint_bytes)))?;
@@ -151,20 +151,20 @@ impl<'de> Deserialize<'de> for Zeros {
 
 /// The state that all nodes need in an iteration.
 #[derive(Debug, Serialize, Deserialize)]
-struct State {
+struct IterationState {
     content: Zeros,
     /// Whether this node has prepared itself for the state.
     #[serde(skip)]
     is_ready: AtomicBool,
 }
 
-impl State {
+impl IterationState {
     fn new(bytes: u32) -> Self {
         Self { content: Zeros(bytes), is_ready: AtomicBool::new(false) }
     }
 }
 
-impl Versioned for State {
+impl Versioned for IterationState {
     const NAME: &'static str = "model.state";
     type Delta = ();
 
@@ -174,20 +174,20 @@ impl Versioned for State {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Leaves {
-    model: Model,
+struct ModelLeaves {
+    model: ModelledJob,
     round: u32,
     from: u32,
     to: u32,
     state: Option<Version>,
 }
 
-impl Leaves {
+impl ModelLeaves {
     fn middle(&self) -> u32 {
         let count = self.to - self.from;
         match self.model.shape {
-            Shape::Even => self.from + count / 2,
-            Shape::Uneven => {
+            WorkDivision::Even => self.from + count / 2,
+            WorkDivision::Uneven => {
                 let place = hash(self.round ^ self.from.rotate_left(16), self.to);
                 // At most `count` - 1, so it fits.
                 self.from + 1 + (place % u64::from(count - 1)) as u32
@@ -196,7 +196,7 @@ impl Leaves {
     }
 }
 
-impl Task for Leaves {
+impl Task for ModelLeaves {
     /// The sum of the leaves' numbers, and their result bytes.
     type Output = (u64, Zeros);
     const NAME: &'static str = "model.leaves";
@@ -206,19 +206,19 @@ impl Task for Leaves {
         (self.to - self.from == 1).then(|| self.model.leaf_us(self.round, self.from) as f64 * 1e-6)
     }
 
-    fn needs(&self) -> Vec<Need> {
-        self.state.into_iter().map(|version| Need::of::<State>(0, version)).collect()
+    fn needs(&self) -> Vec<ObjectNeed> {
+        self.state.into_iter().map(|version| ObjectNeed::of::<IterationState>(0, version)).collect()
     }
 
     fn run(self, cx: &Context) -> Result<Self::Output, Stop> {
         if let Some(version) = self.state {
-            let state = cx.get::<State>(0, version)?;
+            let state = cx.get::<IterationState>(0, version)?;
             if !state.is_ready.swap(true, Ordering::Relaxed) {
-                cx.model(Duration::from_micros(self.model.each_us))?;
+                cx.spend_modelled_time(Duration::from_micros(self.model.each_us))?;
             }
         }
         if self.to - self.from <= 1 {
-            cx.model(Duration::from_micros(self.model.leaf_us(self.round, self.from)))?;
+            cx.spend_modelled_time(Duration::from_micros(self.model.leaf_us(self.round, self.from)))?;
             let bytes = self.model.result_bytes / self.model.leaves_in(self.round);
             return Ok((hash(self.round, self.from), Zeros(bytes)));
         }
@@ -231,12 +231,12 @@ impl Task for Leaves {
     }
 }
 
-impl Job for Model {
+impl Job for ModelledJob {
     const NAME: &'static str = "model";
     const ABOUT: &'static str = "iterations of a tree of tasks with leaves of declared work";
 
     fn register(registry: &mut Registry) {
-        registry.task::<Leaves>().versioned::<State>();
+        registry.task::<ModelLeaves>().versioned::<IterationState>();
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
@@ -268,13 +268,13 @@ mod tests {
 
     #[test]
     fn leaves_keep_to_their_spread_and_parts_are_never_empty() {
-        let model = Model {
-            shape: Shape::Uneven,
+        let model = ModelledJob {
+            shape: WorkDivision::Uneven,
             rounds: 2,
             leaves: 100,
             work_us: 1_000_000,
             spread: 500,
-            ..Model::default()
+            ..ModelledJob::default()
         };
         for leaf in 0..100 {
             assert!((5_000..=15_000).contains(&model.leaf_us(0, leaf)));
@@ -282,7 +282,7 @@ mod tests {
         let work = model.work().as_secs_f64();
         assert!((work - 2.0).abs() < 0.2, "{work}");
         for (from, to) in [(0, 2), (0, 100), (5, 17), (98, 100)] {
-            let leaves = Leaves { model: model.clone(), round: 1, from, to, state: None };
+            let leaves = ModelLeaves { model: model.clone(), round: 1, from, to, state: None };
             let middle = leaves.middle();
             assert!(from < middle && middle < to, "{from}..{middle}..{to}");
         }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use springtide_actors::client::News;
+use springtide_actors::client::JobUpdate;
 use springtide_actors::job::{JobError, NoteKind};
 use springtide_actors::scheduler::{CancelJob, JobState, RECONCILED_WITHIN, SubmitError};
 use springtide_runtime::event::Record;
@@ -20,10 +20,10 @@ use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::judge::{self, CompletedHistory};
-use super::play::{World, registry};
-use super::{History, HistoryFailure, HistoryReport, PathCounts, SOON, Violation};
+use super::play::{HistoryWorld, registry};
+use super::{FaultHistory, HistoryFailure, HistoryReport, PathCounts, SOON, Violation};
 use crate::apps::hash;
-use crate::grid::{Grid, GridError};
+use crate::grid::{SimulatedGrid, GridError};
 
 /// The counted ends of brief jobs, and the states in which they are cancelled.
 const PATHS: &[&str] = &[
@@ -67,7 +67,7 @@ impl Job for Momentary {
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {
         if self.work_us > 0 {
-            cx.model(Duration::from_micros(self.work_us))?;
+            cx.spend_modelled_time(Duration::from_micros(self.work_us))?;
         }
         if self.fails {
             return Err(std::io::Error::other("the job fails by request").into());
@@ -108,18 +108,18 @@ struct Ends {
 
 /// Runs a history of brief jobs.
 pub(super) async fn play(
-    history: &History,
+    history: &FaultHistory,
     brief: &Brief,
 ) -> Result<HistoryReport, HistoryFailure> {
-    let grid = Grid::start(&history.layout, registry()).await;
+    let grid = SimulatedGrid::start(&history.layout, registry()).await;
     let began = Instant::now();
     let ends = Rc::new(Ends::default());
     let (of, received) = (Rc::clone(&grid), Rc::clone(&ends));
     let reading = actix_rt::spawn(async move {
         while let Some((job, news, _)) = of.submitter().news().await {
             let ended = match news {
-                News::Ended(ended) => ended,
-                News::Note(note) => {
+                JobUpdate::Ended(ended) => ended,
+                JobUpdate::Note(note) => {
                     if let NoteKind::Events { records } = *note {
                         received.records.borrow_mut().extend(records);
                     }
@@ -132,7 +132,7 @@ pub(super) async fn play(
         }
     });
     let latest = Rc::new(Cell::new(JobId(0)));
-    let world = || World {
+    let world = || HistoryWorld {
         grid: Rc::clone(&grid),
         layout: history.layout.clone(),
         job: Rc::clone(&latest),
@@ -218,11 +218,11 @@ pub(super) async fn play(
     let mut records = ends.records.take();
     records.extend(grid.drain_records());
     let digest = grid.digest(&records);
-    Ok(HistoryReport { met, digest, records, said: Vec::new(), wall, after })
+    Ok(HistoryReport { paths: met, digest, records, said: Vec::new(), wall, after })
 }
 
 /// Cancels one of the jobs that the scheduler knows. Returns its state at that time.
-async fn cancel(grid: &Grid, ends: &Ends, which: usize) -> Option<JobState> {
+async fn cancel(grid: &SimulatedGrid, ends: &Ends, which: usize) -> Option<JobState> {
     let jobs = grid.head().status().await.jobs;
     let job = jobs.get(which % jobs.len().max(1))?;
     ends.cancelled.borrow_mut().insert(job.job);
@@ -232,13 +232,13 @@ async fn cancel(grid: &Grid, ends: &Ends, which: usize) -> Option<JobState> {
 }
 
 /// Whether a fault may end a job.
-fn may_lose(history: &History) -> bool {
+fn may_lose(history: &FaultHistory) -> bool {
     !history.faults.is_empty()
 }
 
 /// Checks a refused submission: it was cancelled, or no worker accepted it.
 fn check_refusal(
-    history: &History,
+    history: &FaultHistory,
     ends: &Ends,
     error: &SubmitError,
     met: &mut PathCounts,
@@ -254,7 +254,7 @@ fn check_refusal(
 
 /// Checks the end of a job: its answer, its failure, a cancel or a fault.
 fn check_end(
-    history: &History,
+    history: &FaultHistory,
     ends: &Ends,
     job: JobId,
     submitted_job: &Momentary,

@@ -8,11 +8,11 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{LinkProfile, MemoryConfig};
 use springtide_runtime::random::SplitMix;
 
-use super::{Brief, Cut, Fault, History, Momentary, Role, Submission, Work};
-use crate::apps::{Model, Shape};
+use super::{Brief, Cut, Fault, FaultHistory, Momentary, FaultRole, Submission, HistoryJob};
+use crate::apps::{ModelledJob, WorkDivision};
 use crate::faults::marked::Marked;
 use crate::faults::summed::Summed;
-use crate::grid::{Layout, Place};
+use crate::grid::{Layout, SimulatedCluster};
 use crate::machines::Machine;
 
 /// The maximum number of nodes of a grid.
@@ -49,7 +49,7 @@ struct Names {
     of_cluster: Vec<Vec<NodeId>>,
 }
 
-impl History {
+impl FaultHistory {
     /// Draws a history of a divide-and-conquer job.
     pub fn of(seed: u64) -> Self {
         Self::draw(seed, None)
@@ -57,20 +57,20 @@ impl History {
 
     /// Draws a history of a master with workers, from a random stream of its own.
     pub fn of_master(seed: u64) -> Self {
-        let mut draw = Draw(SplitMix::of(seed, "a master and workers"));
+        let mut draw = Draw(SplitMix::with_text(seed, "a master and workers"));
         Self::draw(seed, Some(summed(&mut draw)))
     }
 
     /// Draws a history of brief jobs, cancels and faults of links and processes.
     pub fn of_brief(seed: u64) -> Self {
-        let mut draw = Draw(SplitMix::of(seed, "brief jobs"));
+        let mut draw = Draw(SplitMix::with_text(seed, "brief jobs"));
         let count = draw.from(1, 3);
-        let clusters = (0..count).map(|at| Place {
+        let clusters = (0..count).map(|at| SimulatedCluster {
             name: format!("c{at}").into(),
             nodes: draw.from(1, 3) as u32,
             machine: Machine { threads: 1, speed: 1.0 },
         });
-        let clusters: Vec<Place> = clusters.collect();
+        let clusters: Vec<SimulatedCluster> = clusters.collect();
         let delay = draw.millis(1, 60);
         let between = LinkProfile::default().delay(delay).jitter(draw.millis(0, 5));
         let between = match draw.from(0, 2) {
@@ -103,18 +103,18 @@ impl History {
         faults.sort_by_key(|(at, _)| *at);
         let leave_within = Duration::from_secs(30);
         let layout = Layout { clusters, network, seed, leave_within, stoppable: true };
-        let params = JobParams { seed, poison: 0, ..JobParams::default() };
-        let (job, at_start) = (Work::Brief(Brief { jobs, cancels }), Vec::new());
+        let params = JobParams { seed, poison_limit: 0, ..JobParams::default() };
+        let (job, at_start) = (HistoryJob::Brief(Brief { jobs, cancels }), Vec::new());
         Self { seed, layout, job, params, faults, at_start }
     }
 
-    fn draw(seed: u64, replacement: Option<Work>) -> Self {
+    fn draw(seed: u64, replacement: Option<HistoryJob>) -> Self {
         let mut draw = Draw(SplitMix(seed.wrapping_mul(0x2545_f491_4f6c_dd1d)));
         let layout = layout(&mut draw, seed);
         let job = job(&mut draw, layout.network.between.reorder);
         let job = replacement.unwrap_or(job);
         let period_ms = draw.from(1000, 5000);
-        let mut params = JobParams { seed, period_ms, poison: 0, ..JobParams::default() };
+        let mut params = JobParams { seed, period_ms, poison_limit: 0, ..JobParams::default() };
         params.settings.period_s = period_ms as f64 * 1e-3;
         params.results_bytes = *draw.of(&[0, 1 << 20, 64 << 20, 64 << 20]);
         let power: f64 = layout
@@ -136,12 +136,12 @@ impl History {
             }
         }
         // From a random stream of its own, so that the other draws of a seed do not depend on it.
-        let mut apart = Draw(SplitMix::of(seed, "taken for dead, and chosen"));
+        let mut apart = Draw(SplitMix::with_text(seed, "taken for dead, and chosen"));
         if apart.from(0, TAKEN_FOR_DEAD - 1) == 0 {
             faults.extend(taken_for_dead(&mut apart, &names, span));
         }
         faults.sort_by_key(|(at, _)| *at);
-        let mut apart = Draw(SplitMix::of(seed, "while the job starts"));
+        let mut apart = Draw(SplitMix::with_text(seed, "while the job starts"));
         let at_start = match apart.from(0, STARTS - 1) {
             0 => faults_of_start(&mut apart, &names),
             _ => Vec::new(),
@@ -151,7 +151,7 @@ impl History {
 }
 
 impl Names {
-    fn of(clusters: &[Place]) -> Self {
+    fn of(clusters: &[SimulatedCluster]) -> Self {
         let of_cluster: Vec<Vec<NodeId>> =
             clusters.iter().map(|c| node_names(&c.name, c.nodes).collect()).collect();
         Self {
@@ -171,7 +171,7 @@ fn brief_fault(draw: &mut Draw, names: &Names) -> Fault {
     };
     match draw.from(0, 9) {
         0 => Fault::Kill(draw.of(&names.nodes).clone()),
-        1 => Fault::KillRole(Role::Root),
+        1 => Fault::KillRole(FaultRole::Root),
         2 | 3 => Fault::Cut(a, b, draw.millis(20, 6000)),
         4 | 5 => Fault::OneWay(a, b, draw.millis(20, 6000)),
         6 => {
@@ -200,8 +200,8 @@ fn faults_of_start(draw: &mut Draw, names: &Names) -> Vec<(Duration, Fault)> {
             let at = draw.millis(0, 300);
             let fault = match draw.from(0, 7) {
                 0 | 1 => Fault::Kill(draw.of(&names.nodes).clone()),
-                2 => Fault::KillRole(Role::Root),
-                3 => Fault::KillRole(Role::Cluster(draw.of(&names.clusters).clone())),
+                2 => Fault::KillRole(FaultRole::Root),
+                3 => Fault::KillRole(FaultRole::Cluster(draw.of(&names.clusters).clone())),
                 4 => Fault::KillAgain(draw.of(&names.nodes).clone(), draw.millis(0, 500)),
                 5 => {
                     let (a, b) = pair(draw, names, true);
@@ -233,8 +233,8 @@ fn taken_for_dead(draw: &mut Draw, names: &Names, span: u64) -> Vec<(Duration, F
     let killed = draw.millis(3100, 4200);
     let stands = killed + draw.millis(100, 1500);
     let cut = Fault::Cut(home.clone(), HEAD_CLUSTER.into(), killed + draw.millis(0, 3000));
-    let stands = Fault::StopRole(Role::Cluster(second.clone()), stands);
-    vec![(at, cut), (at, stands), (at + killed, Fault::KillRole(Role::Root))]
+    let stands = Fault::StopRole(FaultRole::Cluster(second.clone()), stands);
+    vec![(at, cut), (at, stands), (at + killed, Fault::KillRole(FaultRole::Root))]
 }
 
 fn layout(draw: &mut Draw, seed: u64) -> Layout {
@@ -243,7 +243,7 @@ fn layout(draw: &mut Draw, seed: u64) -> Layout {
     let clusters = (0..count).map(|at| {
         let more = if at + 1 == count { left } else { draw.from(0, left.min(3)) };
         left -= more;
-        Place {
+        SimulatedCluster {
             name: format!("c{at}").into(),
             nodes: 1 + more as u32,
             machine: Machine {
@@ -278,18 +278,18 @@ fn layout(draw: &mut Draw, seed: u64) -> Layout {
 /// take longer than a job may after its last fault.
 const JITTERY_BYTES: u64 = 300_000_000;
 
-fn job(draw: &mut Draw, jittery: bool) -> Work {
+fn job(draw: &mut Draw, jittery: bool) -> HistoryJob {
     let leaves = draw.from(32, 160);
     let leaf_us = draw.from(20_000, 150_000);
     let rounds = draw.from(2, 6) as u32;
     if draw.from(0, 2) == 0 {
         let saves = draw.from(0, 1) == 0;
-        return Work::Marked(Marked { rounds, leaves: leaves as u32, leaf_us, saves });
+        return HistoryJob::Marked(Marked { rounds, leaves: leaves as u32, leaf_us, saves });
     }
     let most = JITTERY_BYTES / (leaves * u64::from(rounds));
     let most = if jittery { u32::try_from(most).unwrap_or(u32::MAX) } else { u32::MAX };
-    Work::Model(Model {
-        shape: *draw.of(&[Shape::Even, Shape::Uneven]),
+    HistoryJob::Model(ModelledJob {
+        shape: *draw.of(&[WorkDivision::Even, WorkDivision::Uneven]),
         rounds,
         leaves: leaves as u32,
         work_us: leaves * leaf_us,
@@ -299,13 +299,13 @@ fn job(draw: &mut Draw, jittery: bool) -> Work {
         state_bytes: *draw.of(&[0, 0, 1000, 200_000]),
         result_bytes: most.min(*draw.of(&[1000, 100_000, 5_000_000])),
         checkpoint_bytes: *draw.of(&[0, 100_000]),
-        ..Model::default()
+        ..ModelledJob::default()
     })
 }
 
 /// Short enough that even one slow node that is left completes it in time.
-fn summed(draw: &mut Draw) -> Work {
-    Work::Summed(Summed {
+fn summed(draw: &mut Draw) -> HistoryJob {
+    HistoryJob::Summed(Summed {
         iterations: draw.from(2, 8) as u32,
         tasks: draw.from(4, 24) as u32,
         blocks: draw.from(1, 5) as u32,
@@ -318,11 +318,11 @@ fn summed(draw: &mut Draw) -> Work {
     })
 }
 
-fn role(draw: &mut Draw, names: &Names) -> Role {
+fn role(draw: &mut Draw, names: &Names) -> FaultRole {
     match draw.from(0, 2) {
-        0 => Role::Root,
-        1 => Role::Cluster(draw.of(&names.clusters).clone()),
-        _ => Role::Thief,
+        0 => FaultRole::Root,
+        1 => FaultRole::Cluster(draw.of(&names.clusters).clone()),
+        _ => FaultRole::Thief,
     }
 }
 

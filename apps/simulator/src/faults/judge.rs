@@ -8,11 +8,11 @@ use std::time::Duration;
 use springtide_actors::job::JobError;
 use springtide_actors::scheduler::NodeState;
 use springtide_runtime::id::{JobId, NodeId};
-use springtide_runtime::work::{Books, EngineWatch, Tables};
+use springtide_runtime::work::{EngineReport, EngineWatch, Tables};
 use tokio::time::{Instant, sleep};
 
-use super::{History, PathCounts, Violation};
-use crate::grid::Grid;
+use super::{FaultHistory, PathCounts, Violation};
+use crate::grid::SimulatedGrid;
 use crate::submitter::CompletedRun;
 
 /// Nodes must be free within this time after their job.
@@ -77,8 +77,8 @@ pub(super) fn paths() -> impl Iterator<Item = &'static str> {
 
 /// The subject of the checks.
 pub(super) struct CompletedHistory<'a> {
-    pub(super) history: &'a History,
-    pub(super) grid: &'a Grid,
+    pub(super) history: &'a FaultHistory,
+    pub(super) grid: &'a SimulatedGrid,
     pub(super) job: JobId,
     /// Nodes of the job that were alive when it ended.
     pub(super) survivors: Vec<NodeId>,
@@ -128,7 +128,7 @@ fn check_job(
     Ok(())
 }
 
-async fn check_all_free(grid: &Grid, within: Duration) -> Result<(), Violation> {
+async fn check_all_free(grid: &SimulatedGrid, within: Duration) -> Result<(), Violation> {
     let until = Instant::now() + within;
     loop {
         let status = grid.head().status().await;
@@ -166,7 +166,7 @@ async fn check_accounts(
         let books = engine.books();
         check_leases(engine, &books)?;
         check_bounds(engine, &books, lingers(&engine))?;
-        for (what, times) in books.met {
+        for (what, times) in books.events {
             *met.entry(format!("engine: {what}")).or_default() += times;
         }
     }
@@ -174,16 +174,16 @@ async fn check_accounts(
     if again > 0 {
         return Err(Violation::Again(again));
     }
-    let oddities = completed.grid.network().oddities();
-    if oddities.from_the_dead > 0 {
-        return Err(Violation::Dead(oddities.from_the_dead));
+    let oddities = completed.grid.network().fault_counts();
+    if oddities.stale_deliveries > 0 {
+        return Err(Violation::Dead(oddities.stale_deliveries));
     }
     for (what, times) in [
         ("link: streams overtake each other", oddities.overtaking),
         ("link: a message arrives twice", oddities.repeated),
         ("link: a process stood longer than the idle timeout", oddities.long_stops),
         ("link: refused: of a link that is over", oddities.stale),
-        ("link: refused: of a life that is over", oddities.stale_lives),
+        ("link: refused: of a life that is over", oddities.stale_incarnations),
     ] {
         *met.entry(what.to_owned()).or_default() += times;
     }
@@ -195,7 +195,7 @@ fn describe(engine: &EngineWatch) -> String {
     format!("{} (incarnation {})", me.node, me.incarnation.0)
 }
 
-fn check_leases(engine: &EngineWatch, books: &Books) -> Result<(), Violation> {
+fn check_leases(engine: &EngineWatch, books: &EngineReport) -> Result<(), Violation> {
     let fits = books.leases.balances() && books.doubled == 0;
     // Threads that had orders to leave their leases have left them.
     let open = books.threads == 0 && books.leases.open > 0;
@@ -206,7 +206,7 @@ fn check_leases(engine: &EngineWatch, books: &Books) -> Result<(), Violation> {
     Err(Violation::Leases(describe(engine), text))
 }
 
-fn check_bounds(engine: &EngineWatch, books: &Books, lingers: bool) -> Result<(), Violation> {
+fn check_bounds(engine: &EngineWatch, books: &EngineReport, lingers: bool) -> Result<(), Violation> {
     let Tables { stolen, parked, unsent, results_bytes, results_max, known, .. } = books.tables;
     let fits = results_bytes <= results_max
         && known <= POINTERS_MAX

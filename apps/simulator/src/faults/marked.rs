@@ -54,9 +54,9 @@ impl Marked {
     fn run_from(self, (from, mut checksum): (u32, u64), cx: &Context) -> Result<Outcome, Stop> {
         // Each root has its own epoch. No task needs the object, so that tasks of two roots differ
         // in their arguments alone.
-        let mark = u64::from(cx.put(0, Mark)?.epoch.0);
+        let mark = u64::from(cx.put(0, MarkObject)?.epoch.0);
         for round in from..self.rounds {
-            let all = Leaves { job: self.clone(), mark, round, from: 0, to: self.leaves };
+            let all = MarkedLeaves { job: self.clone(), mark, round, from: 0, to: self.leaves };
             let (sum, found) = cx.call(all)?;
             let marks = (0..self.leaves).map(|leaf| marked(mark, round, leaf));
             let expected = marks.fold(0, u64::wrapping_add);
@@ -73,9 +73,9 @@ impl Marked {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Mark;
+struct MarkObject;
 
-impl Versioned for Mark {
+impl Versioned for MarkObject {
     const NAME: &'static str = "marked.mark";
     type Delta = ();
 
@@ -85,7 +85,7 @@ impl Versioned for Mark {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Leaves {
+struct MarkedLeaves {
     job: Marked,
     mark: u64,
     round: u32,
@@ -93,14 +93,14 @@ struct Leaves {
     to: u32,
 }
 
-impl Task for Leaves {
+impl Task for MarkedLeaves {
     type Output = (u64, u64);
     const NAME: &'static str = "marked.leaves";
 
     fn run(self, cx: &Context) -> Result<Self::Output, Stop> {
         let Self { job, mark, round, from, to } = self;
         if to - from <= 1 {
-            cx.model(Duration::from_micros(job.leaf_us(round, from)))?;
+            cx.spend_modelled_time(Duration::from_micros(job.leaf_us(round, from)))?;
             return Ok((hash(round, from), marked(mark, round, from)));
         }
         let middle = from + (to - from) / 2;
@@ -116,7 +116,7 @@ impl Job for Marked {
         "a tree of tasks whose arguments differ each time the root is started";
 
     fn register(registry: &mut Registry) {
-        registry.task::<Leaves>().versioned::<Mark>();
+        registry.task::<MarkedLeaves>().versioned::<MarkObject>();
     }
 
     fn run(self, cx: &Context) -> Result<Outcome, Stop> {

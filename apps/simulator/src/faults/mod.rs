@@ -25,8 +25,8 @@ use springtide_runtime::net::{LinkProfile, MemoryConfig};
 pub use self::brief::{Brief, Momentary, Submission};
 pub use self::marked::Marked;
 pub use self::summed::Summed;
-use crate::apps::Model;
-use crate::grid::{GridError, Layout, Place, simulate};
+use crate::apps::ModelledJob;
+use crate::grid::{GridError, Layout, SimulatedCluster, simulate};
 use crate::machines::Machine;
 
 /// A job must end within this virtual time after the last fault has healed.
@@ -34,7 +34,7 @@ const SOON: Duration = Duration::from_secs(300);
 
 /// A role that a node has at the moment.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Role {
+pub enum FaultRole {
     /// The node of the job's root and coordinator.
     Root,
     /// The node of this cluster's sub-coordinator.
@@ -43,7 +43,7 @@ pub enum Role {
     Thief,
 }
 
-impl Role {
+impl FaultRole {
     fn kind(&self) -> &'static str {
         match self {
             Self::Root => "root",
@@ -72,7 +72,7 @@ pub enum Fault {
     /// A process is killed; its site starts another.
     Kill(NodeId),
     /// The node that has a role at that time is killed.
-    KillRole(Role),
+    KillRole(FaultRole),
     /// A process is killed, and its successor is killed this long after its start.
     KillAgain(NodeId, Duration),
     /// Machines are off for a time.
@@ -99,7 +99,7 @@ pub enum Fault {
     /// Processes are stopped for a time, as by `SIGSTOP`.
     Stop(Vec<NodeId>, Duration),
     /// The node that has a role at that time is stopped for a time.
-    StopRole(Role, Duration),
+    StopRole(FaultRole, Duration),
     /// Nodes are drained, and undrained after a time.
     Drain(Vec<NodeId>, Duration),
     /// Nodes are drained and undrained alternately, with these pauses.
@@ -197,9 +197,9 @@ impl Fault {
 
 /// The computation of a history.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Work {
+pub enum HistoryJob {
     /// A divide-and-conquer job like real ones.
-    Model(Model),
+    Model(ModelledJob),
     /// A job whose tasks differ from root to root.
     Marked(Marked),
     /// A master with workers.
@@ -208,7 +208,7 @@ pub enum Work {
     Brief(Brief),
 }
 
-impl Work {
+impl HistoryJob {
     /// The checksum that a run must have.
     pub fn answer(&self) -> u64 {
         match self {
@@ -233,13 +233,13 @@ impl Work {
 
 /// A grid, its job and its faults.
 #[derive(Clone, Debug)]
-pub struct History {
+pub struct FaultHistory {
     /// The seed that the history was drawn from; it also seeds all random numbers of the run.
     pub seed: u64,
     /// The grid to simulate.
     pub layout: Layout,
     /// The job that the grid runs.
-    pub job: Work,
+    pub job: HistoryJob,
     /// The parameters of the job.
     pub params: JobParams,
     /// Faults of the running job, in order of the time since the job got its nodes.
@@ -248,12 +248,12 @@ pub struct History {
     pub at_start: Vec<(Duration, Fault)>,
 }
 
-impl History {
+impl FaultHistory {
     /// A history without faults: clusters `c0`, `c1` and so on of the given numbers of nodes.
     ///
     /// Each node has one thread; links take 10 ms.
-    pub fn quiet(seed: u64, clusters: &[u32], job: Work) -> Self {
-        let place = |(at, nodes): (usize, &u32)| Place {
+    pub fn quiet(seed: u64, clusters: &[u32], job: HistoryJob) -> Self {
+        let place = |(at, nodes): (usize, &u32)| SimulatedCluster {
             name: format!("c{at}").into(),
             nodes: *nodes,
             machine: Machine { threads: 1, speed: 1.0 },
@@ -265,7 +265,7 @@ impl History {
             leave_within: Duration::from_secs(30),
             stoppable: true,
         };
-        let mut params = JobParams { seed, poison: 0, ..JobParams::default() };
+        let mut params = JobParams { seed, poison_limit: 0, ..JobParams::default() };
         params.set_period(Duration::from_secs(2));
         let (faults, at_start) = Default::default();
         Self { seed, layout, job, params, faults, at_start }
@@ -338,14 +338,14 @@ pub enum Violation {
 pub struct HistoryFailure {
     /// The violation of the history.
     #[source]
-    pub wrong: Box<Violation>,
+    pub violation: Box<Violation>,
     /// Messages of the job, if it ended.
     pub said: Vec<(Duration, String)>,
 }
 
 impl<T: Into<Violation>> From<T> for HistoryFailure {
     fn from(wrong: T) -> Self {
-        Self { wrong: Box::new(wrong.into()), said: Vec::new() }
+        Self { violation: Box::new(wrong.into()), said: Vec::new() }
     }
 }
 
@@ -353,7 +353,7 @@ impl<T: Into<Violation>> From<T> for HistoryFailure {
 #[derive(Debug)]
 pub struct HistoryReport {
     /// The paths that the history took, with their numbers.
-    pub met: PathCounts,
+    pub paths: PathCounts,
     /// Digest of all events.
     pub digest: u64,
     /// All events of the head and the nodes.
@@ -369,8 +369,8 @@ pub struct HistoryReport {
 impl HistoryReport {
     /// Merges the results of two histories of one seed.
     fn merge(mut self, other: Self) -> Self {
-        for (what, times) in other.met {
-            *self.met.entry(what).or_default() += times;
+        for (what, times) in other.paths {
+            *self.paths.entry(what).or_default() += times;
         }
         self.digest ^= other.digest.rotate_left(1);
         self.after = self.after.max(other.after);
@@ -382,17 +382,17 @@ impl HistoryReport {
 ///
 /// # Errors
 /// [`HistoryFailure`] with the violation.
-pub fn run(history: &History) -> Result<HistoryReport, HistoryFailure> {
+pub fn run(history: &FaultHistory) -> Result<HistoryReport, HistoryFailure> {
     simulate(|| play::play(history))
 }
 
 /// The results of many histories.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct HistoryTally {
     /// For each path: the number of occurrences, and of histories with one.
-    pub met: BTreeMap<String, (u64, u64)>,
+    pub paths: BTreeMap<String, (u64, u64)>,
     /// Seeds of histories with a violation.
-    pub wrong: Vec<u64>,
+    pub violations: Vec<u64>,
     /// Digests of all events of the others, by seed.
     pub digests: BTreeMap<u64, u64>,
     /// The number of histories.
@@ -404,12 +404,12 @@ pub struct Tally {
 /// Runs the histories of each seed, several at a time; `tell` gets each result as it is complete.
 pub fn run_all(
     seeds: impl IntoIterator<Item = u64>,
-    tell: impl Fn(&History, &Result<HistoryReport, HistoryFailure>) + Sync,
-) -> Tally {
+    tell: impl Fn(&FaultHistory, &Result<HistoryReport, HistoryFailure>) + Sync,
+) -> HistoryTally {
     let seeds: Vec<u64> = seeds.into_iter().collect();
     let reports = crate::on_all_cores(&seeds, |seed| {
         let mut all: Option<HistoryReport> = None;
-        for history in [History::of(*seed), History::of_brief(*seed)] {
+        for history in [FaultHistory::of(*seed), FaultHistory::of_brief(*seed)] {
             let result = run(&history);
             tell(&history, &result);
             let reports = result.ok()?;
@@ -418,24 +418,24 @@ pub fn run_all(
                 Some(before) => before.merge(reports),
             });
         }
-        all.map(|reports| (reports.met, reports.digest, reports.after))
+        all.map(|reports| (reports.paths, reports.digest, reports.after))
     });
-    let mut tally = Tally { histories: seeds.len() as u64, ..Tally::default() };
+    let mut tally = HistoryTally { histories: seeds.len() as u64, ..HistoryTally::default() };
     for name in Fault::KINDS.iter().map(|kind| format!("fault: {kind}")) {
-        tally.met.entry(name).or_default();
+        tally.paths.entry(name).or_default();
     }
     for name in judge::paths().chain(brief::paths()) {
-        tally.met.entry(name.to_owned()).or_default();
+        tally.paths.entry(name.to_owned()).or_default();
     }
     for (seed, reports) in seeds.into_iter().zip(reports) {
         let Some((met, digest, after)) = reports else {
-            tally.wrong.push(seed);
+            tally.violations.push(seed);
             continue;
         };
         tally.digests.insert(seed, digest);
         tally.slowest = tally.slowest.max((after, seed));
         for (what, times) in met {
-            let (sum, histories) = tally.met.entry(what).or_default();
+            let (sum, histories) = tally.paths.entry(what).or_default();
             *sum += times;
             *histories += u64::from(times > 0);
         }
@@ -443,23 +443,23 @@ pub fn run_all(
     tally
 }
 
-impl Tally {
+impl HistoryTally {
     /// Lists the paths, a line each, with both numbers.
     pub fn lines(&self) -> String {
         let line = |(what, (times, histories)): (&String, &(u64, u64))| {
             format!("{times:9} in {histories:6}  {what}\n")
         };
-        self.met.iter().map(line).collect()
+        self.paths.iter().map(line).collect()
     }
 
     /// The paths that fewer histories than this took.
     pub fn rarer_than(&self, histories: u64) -> Vec<&str> {
-        let rare = self.met.iter().filter(|(_, (_, of))| *of < histories);
+        let rare = self.paths.iter().filter(|(_, (_, of))| *of < histories);
         rare.map(|(what, _)| what.as_str()).collect()
     }
 }
 
-impl fmt::Display for History {
+impl fmt::Display for FaultHistory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}: {:?}", self.seed, self.job)?;
         for place in &self.layout.clusters {

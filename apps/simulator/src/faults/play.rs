@@ -9,7 +9,7 @@ use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
 use springtide_actors::scheduler::{Drain, Undrain};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::LinkProfile;
-use springtide_runtime::net::memory::Repeat;
+use springtide_runtime::net::memory::RepeatRule;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::Registry;
 use tokio::task::JoinHandle;
@@ -17,13 +17,13 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::judge::{self, CompletedHistory};
 use super::{
-    Fault, History, HistoryFailure, HistoryReport, PathCounts, Role, SOON, Violation, Work,
+    Fault, FaultHistory, HistoryFailure, HistoryReport, PathCounts, FaultRole, SOON, Violation, HistoryJob,
 };
-use crate::apps::Model;
+use crate::apps::ModelledJob;
 use crate::faults::brief::{self, Momentary};
 use crate::faults::marked::Marked;
 use crate::faults::summed::Summed;
-use crate::grid::{Grid, Layout};
+use crate::grid::{SimulatedGrid, Layout};
 use crate::stage::cluster_of;
 
 /// Messages that senders repeat while they do not know whether they arrived: answers to audits, and
@@ -49,23 +49,23 @@ const BACK_WITHIN: Duration = Duration::from_secs(30);
 /// The registry of all jobs that histories run.
 pub(super) fn registry() -> Registry {
     let mut registry = Registry::new();
-    registry.job::<Model>().job::<Marked>().job::<Summed>().job::<Momentary>();
+    registry.job::<ModelledJob>().job::<Marked>().job::<Summed>().job::<Momentary>();
     registry
 }
 
-pub(super) async fn play(history: &History) -> Result<HistoryReport, HistoryFailure> {
-    let grid = Grid::start(&history.layout, registry()).await;
+pub(super) async fn play(history: &FaultHistory) -> Result<HistoryReport, HistoryFailure> {
+    let grid = SimulatedGrid::start(&history.layout, registry()).await;
     // The first job of a grid has number 1.
     let at_start = match &history.job {
-        Work::Brief(_) => &[],
+        HistoryJob::Brief(_) => &[],
         _ => &history.at_start[..],
     };
     let of_start = execute_all(&grid, history, JobId(1), at_start, Instant::now());
     let job = match &history.job {
-        Work::Model(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
-        Work::Marked(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
-        Work::Summed(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
-        Work::Brief(brief) => return brief::play(history, brief).await,
+        HistoryJob::Model(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
+        HistoryJob::Marked(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
+        HistoryJob::Summed(job) => grid.submit(job.clone(), history.params.clone(), None).await?,
+        HistoryJob::Brief(brief) => return brief::play(history, brief).await,
     };
     let id = job.granted().job;
     let scripts = execute_all(&grid, history, id, &history.faults, Instant::now());
@@ -88,19 +88,19 @@ pub(super) async fn play(history: &History) -> Result<HistoryReport, HistoryFail
     }
     let completed = CompletedHistory { history, grid: &grid, job: id, survivors };
     if let Err(wrong) = judge::check_all(&completed, &ended, &mut met).await {
-        return Err(HistoryFailure { wrong: Box::new(wrong), said: ended.said });
+        return Err(HistoryFailure { violation: Box::new(wrong), said: ended.said });
     }
     let after = ended.wall.saturating_sub(history.healed());
     let mut records = ended.records;
     records.extend(grid.drain_records());
     let digest = grid.digest(&records);
-    Ok(HistoryReport { met, digest, records, said: ended.said, wall: ended.wall, after })
+    Ok(HistoryReport { paths: met, digest, records, said: ended.said, wall: ended.wall, after })
 }
 
 /// Executes faults at their times since `began`. Each task returns whether its fault could happen.
 fn execute_all(
-    grid: &Rc<Grid>,
-    history: &History,
+    grid: &Rc<SimulatedGrid>,
+    history: &FaultHistory,
     job: JobId,
     faults: &[(Duration, Fault)],
     began: Instant,
@@ -108,7 +108,7 @@ fn execute_all(
     let script = |(at, fault): &(Duration, Fault)| {
         let (fault, at) = (fault.clone(), began + *at);
         let (grid, layout) = (Rc::clone(grid), history.layout.clone());
-        let world = World { grid, layout, job: Rc::new(Cell::new(job)), spares_one_node: true };
+        let world = HistoryWorld { grid, layout, job: Rc::new(Cell::new(job)), spares_one_node: true };
         actix_rt::spawn(async move {
             sleep_until(at).await;
             world.execute(&fault).await
@@ -118,7 +118,7 @@ fn execute_all(
 }
 
 /// Nodes of the job that run and do not leave, except the given ones.
-fn survivors(grid: &Grid, job: JobId, without: &[NodeId]) -> Vec<NodeId> {
+fn survivors(grid: &SimulatedGrid, job: JobId, without: &[NodeId]) -> Vec<NodeId> {
     let machines = grid.machines();
     let here = machines.engines_of(job).into_iter();
     let stays = here.filter(|engine| !engine.is_over() && !engine.books().leaving);
@@ -126,8 +126,8 @@ fn survivors(grid: &Grid, job: JobId, without: &[NodeId]) -> Vec<NodeId> {
     alive.filter(|node| !without.contains(node) && machines.is_responsive(node)).collect()
 }
 
-pub(super) struct World {
-    pub(super) grid: Rc<Grid>,
+pub(super) struct HistoryWorld {
+    pub(super) grid: Rc<SimulatedGrid>,
     pub(super) layout: Layout,
     /// The job whose roles are meant.
     pub(super) job: Rc<Cell<JobId>>,
@@ -135,17 +135,17 @@ pub(super) struct World {
     pub(super) spares_one_node: bool,
 }
 
-impl World {
+impl HistoryWorld {
     /// The node that has a role now, if any.
-    fn holder(&self, role: &Role) -> Option<NodeId> {
+    fn holder(&self, role: &FaultRole) -> Option<NodeId> {
         let (machines, job) = (self.grid.machines(), self.job.get());
         match role {
-            Role::Root => machines.hosting(&coordinator_name(job)).into_iter().next(),
-            Role::Cluster(cluster) => {
+            FaultRole::Root => machines.hosting(&coordinator_name(job)).into_iter().next(),
+            FaultRole::Cluster(cluster) => {
                 let hosts = machines.hosting(&cluster_coordinator_name(job));
                 hosts.into_iter().find(|node| cluster_of(node) == cluster.as_str())
             }
-            Role::Thief => {
+            FaultRole::Thief => {
                 let here = machines.engines_of(job).into_iter();
                 let holds = here.map(|engine| (engine.books().tables.stolen, engine));
                 let most = holds.filter(|(held, _)| *held > 0).max_by_key(|(held, _)| *held);
@@ -197,7 +197,7 @@ impl World {
             nodes: nodes.to_vec(),
             reason: "a fault history".to_owned(),
             deadline_ms: None,
-            life: None,
+            incarnation: None,
         };
         // The scheduler answers when the nodes are empty; the history does not wait for that.
         let call = self.grid.scheduler().send(drain).start();
@@ -274,14 +274,14 @@ impl World {
                 true
             }
             Fault::Reorder(a, b, line, lasts) => {
-                let before = network.oddities().overtaking;
+                let before = network.fault_counts().overtaking;
                 self.line(a, b, line, *lasts).await;
-                network.oddities().overtaking > before
+                network.fault_counts().overtaking > before
             }
             Fault::Repeat(a, b, share, late, lasts) => {
-                let before = network.oddities().repeated;
+                let before = network.fault_counts().repeated;
                 let kinds = REPEATABLE_KINDS.to_vec();
-                let repeat = Repeat { share: *share, late: *late, kinds };
+                let repeat = RepeatRule { fraction: *share, max_delay: *late, kinds };
                 for (from, to) in [(a, b), (b, a)] {
                     network.repeat(from, to, Some(repeat.clone()));
                 }
@@ -289,7 +289,7 @@ impl World {
                 for (from, to) in [(a, b), (b, a)] {
                     network.repeat(from, to, None);
                 }
-                network.oddities().repeated > before
+                network.fault_counts().repeated > before
             }
             Fault::Slow(node, share, lasts) => {
                 let mut places = self.layout.clusters.iter();

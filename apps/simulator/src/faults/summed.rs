@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::mw::{
-    self, Batch, BatchId, Dealing, Driver, Master, Program, Settings, TaskSpec,
+    self, Batch, BatchId, DispatchRule, Driver, Master, Program, AssignmentSettings, TaskSpec,
 };
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop};
@@ -69,7 +69,7 @@ impl Summed {
 
     /// The checksum that a run must have.
     pub fn answer(&self) -> u64 {
-        let mut state = State::start();
+        let mut state = MasterState::start();
         for _ in 0..self.iterations {
             let blocks = |task| (0..self.blocks).map(move |block| (task, block));
             let (iterate, tasks) = (state.iterate, 0..self.tasks);
@@ -84,13 +84,13 @@ impl Summed {
 
 /// The state of the master between iterations.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct MasterState {
     iteration: u32,
     iterate: f64,
     checksum: u64,
 }
 
-impl State {
+impl MasterState {
     fn start() -> Self {
         Self { iteration: 0, iterate: 0.5, checksum: 0 }
     }
@@ -104,7 +104,7 @@ impl State {
 /// The master's side of the job.
 pub struct SumDriver {
     job: Summed,
-    state: State,
+    state: MasterState,
     batch: Option<BatchId>,
     sums: Vec<Option<f64>>,
 }
@@ -112,7 +112,7 @@ pub struct SumDriver {
 impl SumDriver {
     fn submit(&mut self, master: &mut Master<'_, Summed>) -> Result<(), Stop> {
         let job = &self.job;
-        master.cx().model(Duration::from_micros(job.serial_us))?;
+        master.cx().spend_modelled_time(Duration::from_micros(job.serial_us))?;
         self.sums = vec![None; job.tasks as usize];
         let units = job.block_us as f64 / 1000.0 * f64::from(job.blocks);
         let spec = |id| TaskSpec { id, units, blocks: job.blocks, work: () };
@@ -123,13 +123,13 @@ impl SumDriver {
 }
 
 impl Driver<Summed> for SumDriver {
-    fn begin(&mut self, master: &mut Master<'_, Summed>) -> Result<(), Stop> {
+    fn start(&mut self, master: &mut Master<'_, Summed>) -> Result<(), Stop> {
         let at = self.state.iteration;
-        master.cx().say(format!("the master begins at iteration {at}"));
+        master.cx().report_text(format!("the master begins at iteration {at}"));
         if at < self.job.iterations { self.submit(master) } else { Ok(()) }
     }
 
-    fn done(
+    fn task_completed(
         &mut self,
         batch: BatchId,
         task: u32,
@@ -151,10 +151,10 @@ impl Driver<Summed> for SumDriver {
         let cx = master.cx();
         cx.iteration_done();
         let workers = master.workers().len();
-        cx.say(format!(
+        cx.report_text(format!(
             "iteration {}, {workers} workers: {}",
             self.state.iteration,
-            master.planned()
+            master.last_plan()
         ));
         if self.job.saves > 0 && self.state.iteration.is_multiple_of(self.job.saves) {
             master.checkpoint();
@@ -163,12 +163,12 @@ impl Driver<Summed> for SumDriver {
     }
 
     fn outcome(&mut self) -> Option<Outcome> {
-        let State { iteration, checksum, .. } = self.state;
+        let MasterState { iteration, checksum, .. } = self.state;
         let result = serde_json::Value::Null;
         (iteration >= self.job.iterations).then_some(Outcome { checksum, result })
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> MasterState {
         self.state
     }
 }
@@ -180,23 +180,23 @@ impl Program for Summed {
     type Output = f64;
     type Worker = std::collections::BTreeSet<(u32, u32)>;
     type Driver = SumDriver;
-    type State = State;
+    type State = MasterState;
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> AssignmentSettings {
         let Self { isolate, equal_split, .. } = *self;
         // A unit is a millisecond. Histories kill nodes at random.
         let bench_units = self.block_us as f64 / 1000.0;
         let affinity = self.warm < 100;
-        let dealing = if equal_split { Dealing::Equal } else { Dealing::Earliest };
-        Settings { isolate, dealing, bench_units, affinity, deaths: 0, ..Settings::default() }
+        let dealing = if equal_split { DispatchRule::Equal } else { DispatchRule::Earliest };
+        AssignmentSettings { isolate, dealing, bench_units, affinity, deaths: 0, ..AssignmentSettings::default() }
     }
 
     fn worker(&self, _: &Context) -> Result<Self::Worker, Stop> {
         Ok(Self::Worker::new())
     }
 
-    fn driver(&self, saved: Option<State>, _: &Context) -> Result<SumDriver, Stop> {
-        let state = saved.unwrap_or_else(State::start);
+    fn driver(&self, saved: Option<MasterState>, _: &Context) -> Result<SumDriver, Stop> {
+        let state = saved.unwrap_or_else(MasterState::start);
         Ok(SumDriver { job: self.clone(), state, batch: None, sums: Vec::new() })
     }
 
@@ -211,7 +211,7 @@ impl Program for Summed {
     ) -> Result<f64, Stop> {
         let new = done_blocks.insert((task, block));
         let percent = if new { 100 } else { u64::from(self.warm) };
-        cx.model(Duration::from_micros(self.block_us * percent / 100))?;
+        cx.spend_modelled_time(Duration::from_micros(self.block_us * percent / 100))?;
         Ok(Self::block(*iterate, task, block))
     }
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_actors::job::JobParams;
-use springtide_runtime::mw::{self, Batch, BatchId, Driver, Master, Program, Settings, TaskSpec};
+use springtide_runtime::mw::{self, Batch, BatchId, Driver, Master, Program, AssignmentSettings, TaskSpec};
 use springtide_runtime::net::MemoryConfig;
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop};
 use tokio::time::sleep;
 
-use super::{Fault, History, Summed, Work, run};
-use crate::grid::{Grid, simulate};
+use super::{Fault, FaultHistory, Summed, HistoryJob, run};
+use crate::grid::{SimulatedGrid, simulate};
 
 /// A master-worker job whose only task fails after a while, wherever it runs.
 #[derive(Clone, Serialize, Deserialize)]
@@ -21,12 +21,12 @@ struct FailingTask {
 struct FailingTaskDriver;
 
 impl Driver<FailingTask> for FailingTaskDriver {
-    fn begin(&mut self, master: &mut Master<'_, FailingTask>) -> Result<(), Stop> {
+    fn start(&mut self, master: &mut Master<'_, FailingTask>) -> Result<(), Stop> {
         let task = TaskSpec { id: 0, units: 1.0, blocks: 1, work: () };
         master.submit(Batch { common: (), tasks: vec![task] }).map(drop)
     }
 
-    fn done(
+    fn task_completed(
         &mut self,
         _: BatchId,
         _: u32,
@@ -52,8 +52,8 @@ impl Program for FailingTask {
     type Driver = FailingTaskDriver;
     type State = ();
 
-    fn settings(&self) -> Settings {
-        Settings { isolate: true, ..Settings::default() }
+    fn settings(&self) -> AssignmentSettings {
+        AssignmentSettings { isolate: true, ..AssignmentSettings::default() }
     }
 
     fn worker(&self, _: &Context) -> Result<(), Stop> {
@@ -73,7 +73,7 @@ impl Program for FailingTask {
         _: u32,
         cx: &Context,
     ) -> Result<(), Stop> {
-        cx.model(self.after)?;
+        cx.spend_modelled_time(self.after)?;
         Err(Stop::fail("the task fails"))
     }
 }
@@ -102,13 +102,13 @@ fn a_failure_during_a_short_one_way_cut_reaches_the_master() {
     for (idle_timeout_ms, cut_ms) in [(800, 0), (800, 3000), (800, 6000), (15_000, 6000)] {
         simulate(|| async move {
             let job = FailingTask { after: Duration::from_secs(2) };
-            let mut layout = History::quiet(1, &[1, 1], Work::Summed(Summed::SMALL)).layout;
+            let mut layout = FaultHistory::quiet(1, &[1, 1], HistoryJob::Summed(Summed::SMALL)).layout;
             let idle_timeout = Duration::from_millis(idle_timeout_ms);
             layout.network = MemoryConfig { idle_timeout, ..layout.network };
             let mut registry = Registry::new();
             registry.job::<FailingTask>();
-            let grid = Grid::start(&layout, registry).await;
-            let params = JobParams { poison: 0, ..JobParams::default() };
+            let grid = SimulatedGrid::start(&layout, registry).await;
+            let params = JobParams { poison_limit: 0, ..JobParams::default() };
             let run = grid.submit(job, params, None).await.expect("the grid takes the job");
             sleep(Duration::from_millis(1500)).await;
             let (root, other) = match run.granted().coordinator.node.as_str() {
@@ -135,11 +135,11 @@ enum HistoryKind {
 }
 
 impl HistoryKind {
-    fn history(self, seed: u64) -> History {
+    fn history(self, seed: u64) -> FaultHistory {
         match self {
-            Self::Tree => History::of(seed),
-            Self::Master => History::of_master(seed),
-            Self::Brief => History::of_brief(seed),
+            Self::Tree => FaultHistory::of(seed),
+            Self::Master => FaultHistory::of_master(seed),
+            Self::Brief => FaultHistory::of_brief(seed),
         }
     }
 }
@@ -202,8 +202,8 @@ fn drawn_histories_that_once_ended_wrong_end_well() {
 fn a_cut_for_good_between_two_clusters_does_not_hold_up_a_job() {
     for (seed, a, b) in [(1, "c0", "c1"), (2, "c0", "c1"), (3, "c1", "c2"), (4, "c1", "c2")] {
         let cut = Fault::Cut(a.into(), b.into(), Duration::from_secs(36_000));
-        let job = History::of(700_086).job;
-        let history = History::quiet(seed, &[2, 2, 1], job).at(1000, cut);
+        let job = FaultHistory::of(700_086).job;
+        let history = FaultHistory::quiet(seed, &[2, 2, 1], job).at(1000, cut);
         if let Err(failed) = run(&history) {
             panic!("{history}  {failed}\n{:#?}", failed.said);
         }
@@ -219,7 +219,7 @@ fn a_worker_behind_a_one_way_cut_of_the_start_returns_its_task() {
     for seed in 1..=4 {
         let (tasks, blocks, block_us) = (4, 1, 60_000);
         let job = Summed { iterations: 1, tasks, blocks, block_us, ..Summed::SMALL };
-        let mut history = History::quiet(seed, &[1; 6], Work::Summed(job));
+        let mut history = FaultHistory::quiet(seed, &[1; 6], HistoryJob::Summed(job));
         history.layout.clusters[3].machine.threads = 2;
         history.layout.network.idle_timeout = Duration::from_millis(800);
         let one_way = Duration::from_millis(20_306);

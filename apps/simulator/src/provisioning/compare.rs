@@ -4,11 +4,11 @@ use std::collections::BinaryHeap;
 
 use serde::Serialize;
 use springtide_actors::policy::provisioning::{
-    Budget, Constraint, Dag, Links, Lister, Method, Price, Search, Slot, Table, Time, search,
+    Budget, Constraint, Dag, SiteLinks, ListScheduler, Method, Price, Search, Slot, BookingTable, Time, search,
     seconds,
 };
 
-use super::load::Load;
+use super::load::SiteLoad;
 use super::{Range, Spread};
 use crate::on_all_cores;
 
@@ -41,14 +41,14 @@ impl Planning {
 
 /// The rule that chooses a plan of a front.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Choice {
+pub struct SelectionRule {
     /// The trade-off: 0 for the shortest plan, 1 for the cheapest.
     pub alpha: f64,
     /// The maximum cost as a multiple of the floor. If no plan is within it, the nearest is chosen.
     pub most: Option<f64>,
 }
 
-impl Choice {
+impl SelectionRule {
     /// A choice by the trade-off alone.
     pub fn of(alpha: f64) -> Self {
         Self { alpha, most: None }
@@ -62,7 +62,7 @@ impl Choice {
 
 /// The plan of a choice at one submission.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Planned {
+pub struct PlanResult {
     /// Seconds from the submission to the last task's end.
     pub makespan_s: f64,
     /// The cost of the plan's slots, in processor-seconds at a price of 1.
@@ -82,7 +82,7 @@ pub struct Submission {
     /// The number of plans in the front that was found.
     pub front: usize,
     /// The plan of each choice; absent if no plan was found.
-    pub planned: Vec<Option<Planned>>,
+    pub planned: Vec<Option<PlanResult>>,
     /// The makespan of best effort, seconds.
     pub best_effort_s: f64,
 }
@@ -93,7 +93,7 @@ pub struct Comparison {
     /// The load of other users, as a part of the site.
     pub load: f64,
     /// The rules that chose plans.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<SelectionRule>,
     /// The lower bound of a plan's cost (equation 9), which is the cost of best effort.
     pub floor: f64,
     /// The results of each submission.
@@ -102,10 +102,10 @@ pub struct Comparison {
 
 /// The results of a choice over all submissions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub struct ComparisonSummary {
     /// The rule of the choice.
     #[serde(flatten)]
-    pub choice: Choice,
+    pub choice: SelectionRule,
     /// The makespan of the plan, seconds.
     pub makespan_s: Spread,
     /// The cost of the plan.
@@ -135,14 +135,14 @@ impl Comparison {
     }
 
     /// The summary of each choice.
-    pub fn summaries(&self) -> Vec<Summary> {
-        let of = |(index, &choice): (usize, &Choice)| {
+    pub fn summaries(&self) -> Vec<ComparisonSummary> {
+        let of = |(index, &choice): (usize, &SelectionRule)| {
             let with =
                 || self.submissions.iter().filter_map(move |one| Some((one, one.planned[index]?)));
-            let spread = |of: &dyn Fn(&Submission, Planned) -> f64| {
+            let spread = |of: &dyn Fn(&Submission, PlanResult) -> f64| {
                 Spread::of(&with().map(|(one, planned)| of(one, planned)).collect::<Vec<f64>>())
             };
-            Summary {
+            ComparisonSummary {
                 choice,
                 makespan_s: spread(&|_, planned| planned.makespan_s),
                 cost: spread(&|_, planned| planned.cost),
@@ -158,12 +158,12 @@ impl Comparison {
 /// Submits a workflow at each of the times of a load, independently; times are in order.
 pub fn compare(
     dag: &Dag,
-    load: &Load,
+    load: &SiteLoad,
     moments: &[Time],
-    choices: &[Choice],
+    choices: &[SelectionRule],
     planning: &Planning,
 ) -> Comparison {
-    let mut table = Table::new(load.processors);
+    let mut table = BookingTable::new(load.processors);
     let mut next = 0;
     let mut states = Vec::with_capacity(moments.len());
     for &moment in moments {
@@ -211,31 +211,31 @@ fn provisioned(
     dag: &Dag,
     mut slots: Vec<Slot>,
     now: Time,
-    choices: &[Choice],
+    choices: &[SelectionRule],
     planning: &Planning,
-) -> (usize, Vec<Option<Planned>>) {
+) -> (usize, Vec<Option<PlanResult>>) {
     // The planner's clock starts at the submission.
     for slot in &mut slots {
         slot.start -= now;
         slot.end -= now;
     }
-    let links = Links::default();
-    let mut lister = Lister::new(dag, &links, &slots, planning.method);
+    let links = SiteLinks::default();
+    let mut lister = ListScheduler::new(dag, &links, &slots, planning.method);
     let front = search(&mut lister, planning.search, planning.budget, planning.seed, false).front;
     let floor = dag.work(1);
-    let choose = |choice: &Choice| {
+    let choose = |choice: &SelectionRule| {
         let budget = choice.most.map(|most| most * floor);
         let constraint = Constraint { budget, ..Constraint::default() };
         let point =
             front.choose(choice.alpha, &constraint).or_else(|nearest| nearest.ok_or(())).ok()?;
-        Some(Planned { makespan_s: seconds(point.is.makespan), cost: point.is.cost })
+        Some(PlanResult { makespan_s: seconds(point.objectives.makespan), cost: point.objectives.cost })
     };
     (front.points().len(), choices.iter().map(choose).collect())
 }
 
 /// Submits each task when its parents have ended, in order with other users' jobs. Returns the
 /// makespan.
-pub fn best_effort(dag: &Dag, mut table: Table, others: &[super::load::Job], now: Time) -> Time {
+pub fn best_effort(dag: &Dag, mut table: BookingTable, others: &[super::load::LoadJob], now: Time) -> Time {
     let mut others = others.iter().peekable();
     let mut waits: Vec<usize> = (0..dag.len()).map(|task| dag.parents(task).len()).collect();
     let mut ready_at: Vec<Time> = vec![now; dag.len()];

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-use crate::figure::{Area, COLOURS, FigureError, draw, legend, wrong};
+use crate::figure::{Area, COLOURS, FigureError, draw_figure, legend, drawing_error};
 use crate::workload::figures::quoted;
 
 /// The maximum number of points of a scatter plot; more are thinned, as they only enlarge the file.
@@ -16,7 +16,7 @@ const CLOUD_MAX: usize = 4000;
 
 /// Values over a parameter.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Line {
+pub struct FigureCurve {
     /// The name of the line.
     pub label: String,
     /// Parameter, value and standard deviation of the value (0: not drawn).
@@ -53,7 +53,7 @@ pub fn chart<'a>(
         .x_label_area_size(38)
         .y_label_area_size(62)
         .build_cartesian_2d(x, y)
-        .map_err(wrong)?;
+        .map_err(drawing_error)?;
     chart
         .configure_mesh()
         .x_desc(axes.x)
@@ -63,7 +63,7 @@ pub fn chart<'a>(
         .light_line_style(WHITE)
         .bold_line_style(BLACK.mix(0.1))
         .draw()
-        .map_err(wrong)?;
+        .map_err(drawing_error)?;
     Ok(chart)
 }
 
@@ -78,14 +78,14 @@ fn tick(value: &f64) -> String {
 ///
 /// # Errors
 /// The figure cannot be drawn.
-pub fn lines(axes: Axes<'_>, lines: &[Line]) -> Result<String, FigureError> {
+pub fn lines(axes: Axes<'_>, lines: &[FigureCurve]) -> Result<String, FigureError> {
     let all = || lines.iter().flat_map(|line| line.points.iter());
     let least = all().map(|(x, ..)| *x).fold(f64::INFINITY, f64::min).min(1e300);
     let most = all().map(|(x, ..)| *x).fold(f64::NEG_INFINITY, f64::max).max(least + 1e-6);
     let room = (most - least) * 0.04;
     let top = all().map(|(_, y, deviation)| y + deviation).fold(1e-6, f64::max);
     let top = top * (1.12 + 0.07 * lines.len() as f64);
-    draw((760, 440), |area| {
+    draw_figure((760, 440), |area| {
         let mut chart = chart(area, axes, least - room..most + room, 0.0..top)?;
         for (at, line) in lines.iter().enumerate() {
             let colour = COLOURS[at % COLOURS.len()];
@@ -96,11 +96,11 @@ pub fn lines(axes: Axes<'_>, lines: &[Line]) -> Result<String, FigureError> {
                 let ends = [(x + aside, (y - deviation).max(0.0)), (x + aside, y + deviation)];
                 PathElement::new(ends, colour.mix(0.5).stroke_width(1))
             });
-            chart.draw_series(bars).map_err(wrong)?;
+            chart.draw_series(bars).map_err(drawing_error)?;
             let points = line.points.iter().map(|&(x, y, _)| (x, y));
             chart
                 .draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))
-                .map_err(wrong)?
+                .map_err(drawing_error)?
                 .label(line.label.as_str())
                 .legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2))
@@ -124,7 +124,7 @@ pub fn cloud(
     let all = || shown.iter().chain(fronts.iter().flat_map(|(_, points)| points));
     let right = all().map(|(x, _)| *x).fold(1e-6, f64::max) * 1.04;
     let top = all().map(|(_, y)| *y).fold(1e-6, f64::max) * 1.1;
-    draw((760, 440), |area| {
+    draw_figure((760, 440), |area| {
         let mut chart = chart(area, axes, 0.0..right, 0.0..top)?;
         let grey = RGBColor(170, 170, 170);
         let label = match every {
@@ -133,7 +133,7 @@ pub fn cloud(
         };
         let points = shown.iter().map(|&point| Circle::new(point, 2, grey.filled()));
         if !shown.is_empty() {
-            let drawn = chart.draw_series(points).map_err(wrong)?.label(label);
+            let drawn = chart.draw_series(points).map_err(drawing_error)?.label(label);
             drawn.legend(move |(x, y)| Circle::new((x + 7, y), 3, grey.filled()));
         }
         for (at, (label, points)) in fronts.iter().enumerate() {
@@ -147,20 +147,20 @@ pub fn cloud(
             }
             chart
                 .draw_series(LineSeries::new(steps, colour.stroke_width(2)))
-                .map_err(wrong)?
+                .map_err(drawing_error)?
                 .label(label.as_str())
                 .legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2))
                 });
             let marks = points.iter().map(|&point| Circle::new(point, 4, colour.filled()));
-            chart.draw_series(marks).map_err(wrong)?;
+            chart.draw_series(marks).map_err(drawing_error)?;
         }
         legend(&mut chart, SeriesLabelPosition::UpperRight)
     })
 }
 
 /// The lines as CSV: a header, then a row for each point.
-pub fn csv(axes: Axes<'_>, lines: &[Line]) -> String {
+pub fn csv(axes: Axes<'_>, lines: &[FigureCurve]) -> String {
     let mut text = format!("line,{},{},standard deviation\n", quoted(axes.x), quoted(axes.y));
     for line in lines {
         for (x, y, deviation) in &line.points {

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use springtide_actors::policy::provisioning::{Time, seconds};
 
-use crate::workload::dice::Dice;
+use crate::workload::dice::RandomSource;
 use crate::workload::swf::Trace;
 
 /// A job of another user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct LoadJob {
     /// The time of its submission.
     pub submit: Time,
     /// The number of its processors.
@@ -26,7 +26,7 @@ pub struct Job {
 
 /// The part of a trace that is used.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Window {
+pub struct TraceWindow {
     /// The first day of the window, from 0.
     pub from_day: u32,
     /// The number of days.
@@ -37,7 +37,7 @@ pub struct Window {
     pub estimate: f64,
 }
 
-impl Default for Window {
+impl Default for TraceWindow {
     fn default() -> Self {
         Self { from_day: 0, days: 60, apart_days: 7, estimate: 1.0 }
     }
@@ -47,11 +47,11 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The jobs of a site under a load.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Load {
+pub struct SiteLoad {
     /// Processors of the site.
     pub processors: u32,
     /// The jobs in order of their submission.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<LoadJob>,
     /// The offered load of the jobs over the window, as a part of the site.
     pub offered: f64,
 }
@@ -60,20 +60,20 @@ pub struct Load {
 #[derive(Debug)]
 pub struct Copies {
     processors: u32,
-    window: Window,
-    first: Vec<Job>,
-    second: Vec<Job>,
+    window: TraceWindow,
+    first: Vec<LoadJob>,
+    second: Vec<LoadJob>,
 }
 
 impl Copies {
     /// Takes the copies of a trace, for a machine of this size. Wider jobs get all of its
     /// processors.
-    pub fn of(trace: &Trace, processors: u32, window: Window) -> Self {
-        let copy = |from_day: u32| -> Vec<Job> {
+    pub fn of(trace: &Trace, processors: u32, window: TraceWindow) -> Self {
+        let copy = |from_day: u32| -> Vec<LoadJob> {
             let (from, to) = (DAY * from_day, DAY * (from_day + window.days));
             let there = trace.jobs.iter().filter(|job| job.submit >= from && job.submit < to);
             let micros = |time: Duration| Time::try_from(time.as_micros()).unwrap_or(Time::MAX);
-            let job = there.map(|job| Job {
+            let job = there.map(|job| LoadJob {
                 submit: micros(job.submit - from),
                 processors: job.size.clamp(1, processors),
                 duration: micros(job.run.mul_f64(window.estimate)).max(1),
@@ -85,7 +85,7 @@ impl Copies {
     }
 
     /// The offered load of these jobs, as a part of the site.
-    fn offered(&self, jobs: &[Job]) -> f64 {
+    fn offered(&self, jobs: &[LoadJob]) -> f64 {
         let work: f64 =
             jobs.iter().map(|job| f64::from(job.processors) * seconds(job.duration)).sum();
         // The overestimation of runtimes adds no load.
@@ -104,14 +104,14 @@ impl Copies {
     ///
     /// For a target below the load of the first copy, each of its jobs is taken with the same
     /// probability.
-    pub fn under(&self, target: f64, seed: u64) -> Load {
-        let part = |missing_load: f64, of: &[Job]| {
+    pub fn under(&self, target: f64, seed: u64) -> SiteLoad {
+        let part = |missing_load: f64, of: &[LoadJob]| {
             (missing_load.max(0.0) / self.offered(of).max(f64::MIN_POSITIVE)).min(1.0)
         };
         let first = part(target, &self.first);
         let second = part(target - self.least(), &self.second);
-        let mut dice = Dice::new(seed, 13);
-        let mut some = |of: &[Job], share: f64| -> Vec<Job> {
+        let mut dice = RandomSource::new(seed, 13);
+        let mut some = |of: &[LoadJob], share: f64| -> Vec<LoadJob> {
             // A whole copy draws no random numbers.
             of.iter().copied().filter(|_| share >= 1.0 || dice.unit() < share).collect()
         };
@@ -119,6 +119,6 @@ impl Copies {
         jobs.extend(some(&self.second, second));
         jobs.sort_by_key(|job| job.submit);
         let offered = self.offered(&jobs);
-        Load { processors: self.processors, jobs, offered }
+        SiteLoad { processors: self.processors, jobs, offered }
     }
 }

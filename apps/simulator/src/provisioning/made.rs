@@ -1,10 +1,10 @@
 //! Workflows and slots that are drawn from a seed by the paper's descriptions.
 
 use springtide_actors::policy::provisioning::{
-    Dag, Edge, Links, Price, Runtime, SECOND, Slot, Task, from_seconds,
+    Dag, Edge, SiteLinks, Price, Runtime, SECOND, Slot, DagTask, from_seconds,
 };
 
-use crate::workload::dice::Dice;
+use crate::workload::dice::RandomSource;
 
 /// The processors of the paper's four sites.
 pub const SITES: [u32; 4] = [10, 20, 30, 40];
@@ -30,19 +30,19 @@ pub struct Layered {
 }
 
 /// Links on which one byte takes a microsecond, so that transfers can be given as times.
-pub fn links() -> Links {
-    Links { other: Some((0, SECOND as f64)), ..Links::default() }
+pub fn links() -> SiteLinks {
+    SiteLinks { other: Some((0, SECOND as f64)), ..SiteLinks::default() }
 }
 
 /// Draws a layered workflow from a seed.
 pub fn layered(of: &Layered, seed: u64) -> Dag {
-    let mut dice = Dice::new(seed, 11);
+    let mut dice = RandomSource::new(seed, 11);
     let level = |task: usize| task * of.levels / of.tasks.max(1);
     let mut tasks = Vec::with_capacity(of.tasks);
     let mut edges = Vec::new();
     for index in 0..of.tasks {
         let processors = 1 + (dice.unit() * f64::from(2 * of.processors - 1)) as u32;
-        tasks.push(Task {
+        tasks.push(DagTask {
             name: format!("t{index}"),
             processors: processors.min(of.most.max(1)),
             runtime: Runtime::Same(from_seconds(of.runtime_s * (0.5 + dice.unit()))),
@@ -68,7 +68,7 @@ pub fn layered(of: &Layered, seed: u64) -> Dag {
 /// Tasks wider than `most` have `most` processors (the paper's machine has 430 for tasks of 288).
 pub fn cybershake(most: u32) -> Dag {
     const PAIRS: usize = 4017;
-    let task = |name: &str, seconds: u64, processors: u32| Task {
+    let task = |name: &str, seconds: u64, processors: u32| DagTask {
         name: name.to_owned(),
         processors: processors.min(most),
         runtime: Runtime::Same(seconds * SECOND),
@@ -98,7 +98,7 @@ pub fn cybershake(most: u32) -> Dag {
 /// duration of 1,000 s and from 1 to all processors of the site. The draw is repeated until the
 /// number of slots is the paper's.
 pub fn four_sites(seed: u64) -> Vec<Slot> {
-    let mut dice = Dice::new(seed, 12);
+    let mut dice = RandomSource::new(seed, 12);
     loop {
         let mut slots = Vec::new();
         for (site, &size) in SITES.iter().enumerate() {

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 use springtide_actors::policy::provisioning::{
-    Budget, Constraint, Dag, Found, Front, Links, Lister, Method, Objectives, SECOND, Search, Slot,
+    Budget, Constraint, Dag, SearchResult, Front, SiteLinks, ListScheduler, Method, Objectives, SECOND, Search, Slot,
     hypervolume, search, seconds,
 };
 
@@ -23,7 +23,7 @@ pub struct Instance {
     /// The workflow to plan.
     pub dag: Dag,
     /// The transfer times between sites.
-    pub links: Links,
+    pub links: SiteLinks,
 }
 
 impl Instance {
@@ -53,8 +53,8 @@ impl Instance {
         budget: Budget,
         seed: u64,
         keep_all: bool,
-    ) -> Found {
-        let mut lister = Lister::new(&self.dag, &self.links, &self.slots, method);
+    ) -> SearchResult {
+        let mut lister = ListScheduler::new(&self.dag, &self.links, &self.slots, method);
         search(&mut lister, how, budget, seed, keep_all)
     }
 }
@@ -64,14 +64,14 @@ pub const REFERENCE: Objectives = Objectives { cost: 1e6, makespan: 10_000 * SEC
 
 /// A plan's cost and makespan, in the paper's units.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Plan {
+pub struct PlanValue {
     /// The cost in service units.
     pub cost_su: f64,
     /// The makespan in seconds.
     pub makespan_s: f64,
 }
 
-impl From<Objectives> for Plan {
+impl From<Objectives> for PlanValue {
     fn from(is: Objectives) -> Self {
         Self { cost_su: is.cost / SERVICE_UNIT, makespan_s: seconds(is.makespan) }
     }
@@ -79,7 +79,7 @@ impl From<Objectives> for Plan {
 
 /// The result of one of several searches on a draw.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Rival {
+pub struct SearchOutcome {
     /// The name of the search.
     pub name: String,
     /// The number of sets tried.
@@ -93,12 +93,12 @@ pub struct Rival {
     /// The dominated area, as a part of all.
     pub hypervolume: f64,
     /// The plans of its front.
-    pub plans: Vec<Plan>,
+    pub plans: Vec<PlanValue>,
 }
 
 /// A named configuration of the search.
 #[derive(Clone, Debug)]
-pub struct Way {
+pub struct SearchConfig {
     /// The name of the search.
     pub name: String,
     /// The placement of tasks on slots.
@@ -110,10 +110,10 @@ pub struct Way {
 }
 
 /// Compares searches on each of several draws: results by draw, then by search.
-pub fn hold(ways: &[Way], seeds: &[u64]) -> Vec<Vec<Rival>> {
+pub fn compare_searches(ways: &[SearchConfig], seeds: &[u64]) -> Vec<Vec<SearchOutcome>> {
     on_all_cores(seeds, |&seed| {
         let instance = Instance::drawn(seed);
-        let find = |way: &Way| {
+        let find = |way: &SearchConfig| {
             let found = instance.search(way.method, way.search, way.budget, seed, false);
             (way.name.clone(), found)
         };
@@ -122,23 +122,23 @@ pub fn hold(ways: &[Way], seeds: &[u64]) -> Vec<Vec<Rival>> {
 }
 
 /// Compares the searches of one draw.
-pub fn rivals(found: Vec<(String, Found)>) -> Vec<Rival> {
+pub fn rivals(found: Vec<(String, SearchResult)>) -> Vec<SearchOutcome> {
     let fronts: Vec<&Front> = found.iter().map(|(_, found)| &found.front).collect();
-    let rival = |(name, of): &(String, Found)| Rival {
+    let rival = |(name, of): &(String, SearchResult)| SearchOutcome {
         name: name.clone(),
         evaluations: of.evaluations,
         feasible: of.feasible,
         front: of.front.points().len(),
         survivors: of.front.survivors(fronts.iter().copied()),
         hypervolume: hypervolume(&of.front, REFERENCE),
-        plans: of.front.points().iter().map(|point| point.is.into()).collect(),
+        plans: of.front.points().iter().map(|point| point.objectives.into()).collect(),
     };
     found.iter().map(rival).collect()
 }
 
 /// The results of one search over several draws.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Standing {
+pub struct SearchRanking {
     /// The name of the search.
     pub name: String,
     /// The number of sets tried.
@@ -156,13 +156,13 @@ pub struct Standing {
 }
 
 /// The results of each search over all draws.
-pub fn standings(draws: &[Vec<Rival>]) -> Vec<Standing> {
+pub fn standings(draws: &[Vec<SearchOutcome>]) -> Vec<SearchRanking> {
     let ways = draws.iter().map(Vec::len).min().unwrap_or(0);
     let standing = |way: usize| {
-        let over = |of: &dyn Fn(&Rival) -> f64| Range::of(draws.iter().map(|draw| of(&draw[way])));
+        let over = |of: &dyn Fn(&SearchOutcome) -> f64| Range::of(draws.iter().map(|draw| of(&draw[way])));
         let is_first =
-            |draw: &&Vec<Rival>| draw.iter().all(|other| other.survivors <= draw[way].survivors);
-        Standing {
+            |draw: &&Vec<SearchOutcome>| draw.iter().all(|other| other.survivors <= draw[way].survivors);
+        SearchRanking {
             name: draws[0][way].name.clone(),
             evaluations: over(&|rival| rival.evaluations as f64),
             front: over(&|rival| rival.front as f64),
@@ -176,10 +176,10 @@ pub fn standings(draws: &[Vec<Rival>]) -> Vec<Standing> {
 }
 
 /// The plan that each trade-off chooses of a front.
-pub fn sweep(front: &Front, alphas: &[f64]) -> Vec<(f64, Plan)> {
+pub fn sweep(front: &Front, alphas: &[f64]) -> Vec<(f64, PlanValue)> {
     let take = |&alpha: &f64| {
         let point = front.choose(alpha, &Constraint::default()).ok()?;
-        Some((alpha, point.is.into()))
+        Some((alpha, point.objectives.into()))
     };
     alphas.iter().filter_map(take).collect()
 }

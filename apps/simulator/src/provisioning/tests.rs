@@ -1,11 +1,11 @@
 //! Draws have the paper's properties, and small comparisons have known results.
 
 use springtide_actors::policy::provisioning::{
-    Budget, Dag, Edge, Method, Runtime, SECOND, Search, Table, Task,
+    Budget, Dag, Edge, Method, Runtime, SECOND, Search, BookingTable, DagTask,
 };
 
-use super::compare::{Choice, Planning, best_effort, compare};
-use super::load::{Copies, Job, Load, Window};
+use super::compare::{SelectionRule, Planning, best_effort, compare};
+use super::load::{Copies, LoadJob, SiteLoad, TraceWindow};
 use super::made::{self, Layered};
 use super::{Range, Spread, sites};
 use crate::workload::swf;
@@ -80,19 +80,19 @@ fn intervals_match_tables_of_students_distribution() {
 /// users' jobs; a plan has reserved its place.
 #[test]
 fn best_effort_waits_behind_others_and_a_plan_does_not() {
-    let task = |name: &str| Task {
+    let task = |name: &str| DagTask {
         name: name.to_owned(),
         processors: 4,
         runtime: Runtime::Same(10 * SECOND),
     };
     let dag =
         Dag::new(vec![task("a"), task("b")], &[Edge { from: 0, to: 1, bytes: 0 }], 1).unwrap();
-    let others = [Job { submit: 5 * SECOND, processors: 1, duration: 100 * SECOND }];
-    let alone = best_effort(&dag, Table::new(4), &[], 0);
-    let behind = best_effort(&dag, Table::new(4), &others, 0);
+    let others = [LoadJob { submit: 5 * SECOND, processors: 1, duration: 100 * SECOND }];
+    let alone = best_effort(&dag, BookingTable::new(4), &[], 0);
+    let behind = best_effort(&dag, BookingTable::new(4), &others, 0);
     assert_eq!((alone, behind), (20 * SECOND, 120 * SECOND));
-    let load = Load { processors: 4, jobs: others.to_vec(), offered: 0.5 };
-    let both = compare(&dag, &load, &[0], &[0.0, 1.0].map(Choice::of), &PLANNING);
+    let load = SiteLoad { processors: 4, jobs: others.to_vec(), offered: 0.5 };
+    let both = compare(&dag, &load, &[0], &[0.0, 1.0].map(SelectionRule::of), &PLANNING);
     assert_eq!(both.submissions[0].best_effort_s, 120.0);
     for planned in &both.submissions[0].planned {
         let planned = planned.unwrap();
@@ -105,14 +105,14 @@ fn best_effort_waits_behind_others_and_a_plan_does_not() {
 /// pays for the whole slot, and is not chosen if it costs too much.
 #[test]
 fn the_shortest_plan_is_taken_among_those_that_cost_no_more_than_allowed() {
-    let task = Task { name: "a".to_owned(), processors: 1, runtime: Runtime::Same(50 * SECOND) };
+    let task = DagTask { name: "a".to_owned(), processors: 1, runtime: Runtime::Same(50 * SECOND) };
     let dag = Dag::new(vec![task], &[], 1).unwrap();
     let jobs = [
-        Job { submit: 0, processors: 3, duration: 100 * SECOND },
-        Job { submit: 0, processors: 4, duration: 100 * SECOND },
+        LoadJob { submit: 0, processors: 3, duration: 100 * SECOND },
+        LoadJob { submit: 0, processors: 4, duration: 100 * SECOND },
     ];
-    let load = Load { processors: 4, jobs: jobs.to_vec(), offered: 0.5 };
-    let choices = [Choice::of(0.0), Choice::within(1.9), Choice::within(2.1), Choice::within(0.5)];
+    let load = SiteLoad { processors: 4, jobs: jobs.to_vec(), offered: 0.5 };
+    let choices = [SelectionRule::of(0.0), SelectionRule::within(1.9), SelectionRule::within(2.1), SelectionRule::within(0.5)];
     let found = compare(&dag, &load, &[0], &choices, &PLANNING);
     let taken: Vec<(f64, f64)> = found.submissions[0]
         .planned
@@ -155,7 +155,7 @@ fn a_load_is_a_part_of_one_copy_or_more_than_one() {
     };
     std::fs::write(&file, (0..200).map(job).collect::<String>()).unwrap();
     let trace = swf::read(&file).unwrap();
-    let window = Window { days: 10, ..Window::default() };
+    let window = TraceWindow { days: 10, ..TraceWindow::default() };
     let copies = Copies::of(&trace, 10, window);
     let least = copies.least();
     assert!((least - 1.0 / 12.0).abs() < 1e-9);
@@ -165,7 +165,7 @@ fn a_load_is_a_part_of_one_copy_or_more_than_one() {
         let load = copies.under(target, 1);
         assert!(load.jobs.len().abs_diff(about) < 20, "{}", load.jobs.len());
         assert!((load.offered - load.jobs.len() as f64 / 100.0 * least).abs() < 1e-9);
-        let loose = Copies::of(&trace, 10, Window { estimate: 1.2, ..window }).under(target, 1);
+        let loose = Copies::of(&trace, 10, TraceWindow { estimate: 1.2, ..window }).under(target, 1);
         assert_eq!(loose.jobs.len(), load.jobs.len());
         assert!(
             (loose.offered - load.offered).abs() < 1e-9,
@@ -187,9 +187,9 @@ fn searches_are_ranked_by_surviving_plans_over_all_draws() {
     assert_eq!(Range::of([]), Range::default());
     let budget = Budget { population: 20, iterations: 2 };
     let way =
-        |name: &str, search| sites::Way { name: name.into(), method: Method::Heft, search, budget };
+        |name: &str, search| sites::SearchConfig { name: name.into(), method: Method::Heft, search, budget };
     let ways = [way("paper", Search::PAPER), way("ours", Search::Pruned)];
-    let draws = sites::hold(&ways, &[4, 5, 6]);
+    let draws = sites::compare_searches(&ways, &[4, 5, 6]);
     let standings = sites::standings(&draws);
     assert_eq!((draws.len(), standings.len()), (3, 2));
     assert_eq!(standings[1].first_in, 3);
@@ -203,16 +203,16 @@ fn searches_are_ranked_by_surviving_plans_over_all_draws() {
 /// all when both have ended.
 #[test]
 fn the_time_until_half_of_a_site_is_free() {
-    let job = |processors, duration| Job { submit: 0, processors, duration: duration * SECOND };
-    let task = Task { name: "a".to_owned(), processors: 1, runtime: Runtime::Same(SECOND) };
+    let job = |processors, duration| LoadJob { submit: 0, processors, duration: duration * SECOND };
+    let task = DagTask { name: "a".to_owned(), processors: 1, runtime: Runtime::Same(SECOND) };
     let dag = Dag::new(vec![task], &[], 1).unwrap();
     for (jobs, free) in [
         (vec![job(4, 100), job(2, 50)], 100.0),
         (vec![job(4, 100), job(3, 50)], 150.0),
         (vec![job(2, 100)], 0.0),
     ] {
-        let load = Load { processors: 4, jobs, offered: 0.5 };
-        let found = compare(&dag, &load, &[0], &[Choice::of(0.5)], &PLANNING);
+        let load = SiteLoad { processors: 4, jobs, offered: 0.5 };
+        let found = compare(&dag, &load, &[0], &[SelectionRule::of(0.5)], &PLANNING);
         assert_eq!(found.half_free_s().median, free);
         assert!(found.slots().least >= 1.0);
     }

@@ -5,9 +5,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// A source of random numbers.
-pub(crate) struct Dice(ChaCha8Rng);
+pub(crate) struct RandomSource(ChaCha8Rng);
 
-impl Dice {
+impl RandomSource {
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         random.set_stream(stream);

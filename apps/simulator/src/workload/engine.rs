@@ -8,23 +8,23 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use springtide_actors::policy::malleability::Direction;
-use springtide_actors::scheduler::manager::{Action, Event, Kind, Manager, Need};
+use springtide_actors::scheduler::manager::{ManagerAction, ManagerEvent, Kind, Manager, JobRequirements};
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::dice::Dice;
-use super::{Arrival, Site, Workload};
+use super::dice::RandomSource;
+use super::{Arrival, WorkloadCluster, Workload};
 
 /// Time after the end of the last job within which all processors must be free.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The outcome of a workload.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct WorkloadOutcome {
     /// The jobs, in order of their arrival.
-    pub jobs: Vec<JobRecord>,
+    pub jobs: Vec<WorkloadRecord>,
     /// The processors in use, at each change.
-    pub used: Vec<Moment>,
+    pub used: Vec<UsageSample>,
     /// Changes of jobs: the time and the direction.
     pub changes: Vec<(Duration, Direction)>,
     /// Messages that offered processors.
@@ -36,12 +36,12 @@ pub struct Outcome {
     /// The number of events that the manager handled.
     pub events: u64,
     /// Violations that the manager reported; there should be none.
-    pub odd: Vec<String>,
+    pub violations: Vec<String>,
 }
 
 /// The processors in use from a time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct UsageSample {
     /// Time since the beginning of the workload.
     pub at: Duration,
     /// Processors of jobs, including those that are held for them.
@@ -52,7 +52,7 @@ pub struct Moment {
 
 /// The history of a job in a workload.
 #[derive(Clone, Debug, PartialEq)]
-pub struct JobRecord {
+pub struct WorkloadRecord {
     /// The name of the program.
     pub program: String,
     /// The kind of the job.
@@ -81,7 +81,7 @@ pub struct JobRecord {
     pub paused: f64,
 }
 
-impl JobRecord {
+impl WorkloadRecord {
     /// Time from the arrival to the end, in seconds.
     pub fn response(&self) -> Option<f64> {
         self.ended.map(|ended| (ended - self.came).as_secs_f64())
@@ -160,7 +160,7 @@ enum QueuedEvent {
 }
 
 /// A job that runs or will run.
-struct Job {
+struct WorkloadJob {
     arrival: Arrival,
     sizes: BTreeMap<usize, u32>,
     /// The remaining fraction of its work.
@@ -170,11 +170,11 @@ struct Job {
     since: Duration,
     /// The number of the job's state, to recognise a predicted end of an earlier state.
     round: u64,
-    ended: JobRecord,
+    ended: WorkloadRecord,
     over: bool,
 }
 
-impl Job {
+impl WorkloadJob {
     fn size(&self) -> u32 {
         self.sizes.values().sum()
     }
@@ -203,7 +203,7 @@ struct ResourceManager {
     users: u32,
     /// Requests of local users that wait for room.
     waiting: VecDeque<u32>,
-    dice: Dice,
+    dice: RandomSource,
 }
 
 impl ResourceManager {
@@ -219,9 +219,9 @@ struct Engine<'a> {
     now: Duration,
     next: BinaryHeap<Reverse<(Duration, u64, QueuedEvent)>>,
     sequence: u64,
-    jobs: Vec<Job>,
+    jobs: Vec<WorkloadJob>,
     sites: Vec<ResourceManager>,
-    points: Dice,
+    points: RandomSource,
     /// The number of jobs that have neither ended nor failed.
     open: usize,
     /// The time of the next scheduled tick.
@@ -233,21 +233,21 @@ struct Engine<'a> {
     /// Changes whose stubs are to be released.
     cancelled_changes: BTreeSet<u64>,
     taken_by: Vec<(u32, Duration)>,
-    out: Outcome,
+    out: WorkloadOutcome,
 }
 
 /// Simulates a workload to its end. Jobs that no site ever has room for fail.
-pub fn play(workload: &Workload) -> Outcome {
+pub fn simulate(workload: &Workload) -> WorkloadOutcome {
     let origin = Instant::now();
     let names = workload.sites.iter().map(|site| site.name.clone());
     let manager = Manager::new(workload.settings.clone(), names, origin);
-    let jobs: Vec<Job> = workload.jobs.iter().map(job).collect();
-    let lrm = |(at, site): (usize, &Site)| ResourceManager {
+    let jobs: Vec<WorkloadJob> = workload.jobs.iter().map(job).collect();
+    let lrm = |(at, site): (usize, &WorkloadCluster)| ResourceManager {
         size: site.size,
         ours: 0,
         users: 0,
         waiting: VecDeque::new(),
-        dice: Dice::new(workload.seed, 2 + at as u64),
+        dice: RandomSource::new(workload.seed, 2 + at as u64),
     };
     let mut engine = Engine {
         workload,
@@ -260,21 +260,21 @@ pub fn play(workload: &Workload) -> Outcome {
         taken_by: vec![(0, Duration::ZERO); jobs.len()],
         jobs,
         sites: workload.sites.iter().enumerate().map(lrm).collect(),
-        points: Dice::new(workload.seed, 1),
+        points: RandomSource::new(workload.seed, 1),
         tick: None,
         taken: 0,
         claims: BTreeMap::new(),
         stubs: BTreeMap::new(),
         cancelled_changes: BTreeSet::new(),
-        out: Outcome::default(),
+        out: WorkloadOutcome::default(),
     };
     engine.run();
     engine.out
 }
 
-fn job(arrival: &Arrival) -> Job {
+fn job(arrival: &Arrival) -> WorkloadJob {
     let program = &arrival.program;
-    let ended = JobRecord {
+    let ended = WorkloadRecord {
         program: program.name.clone(),
         kind: arrival.kind,
         min: arrival.min,
@@ -289,7 +289,7 @@ fn job(arrival: &Arrival) -> Job {
         work: program.curve.seconds(1) * arrival.scale,
         paused: 0.0,
     };
-    Job {
+    WorkloadJob {
         arrival: arrival.clone(),
         sizes: BTreeMap::new(),
         left: 1.0,
@@ -337,7 +337,7 @@ impl Engine<'_> {
         self.out.jobs = self.jobs.drain(..).map(|job| job.ended).collect();
     }
 
-    fn notify_manager(&mut self, event: Event) {
+    fn notify_manager(&mut self, event: ManagerEvent) {
         let mut news = VecDeque::from([event]);
         while let Some(event) = news.pop_front() {
             self.out.events += 1;
@@ -363,10 +363,10 @@ impl Engine<'_> {
     }
 
     /// Executes an action of the manager, and returns the event of an immediate answer.
-    fn execute(&mut self, action: Action) -> Option<Event> {
+    fn execute(&mut self, action: ManagerAction) -> Option<ManagerEvent> {
         match action {
-            Action::Move { job, .. } => return Some(Event::Moved { job }),
-            Action::Claim { job, placed } => {
+            ManagerAction::TransferFiles { job, .. } => return Some(ManagerEvent::Moved { job }),
+            ManagerAction::Claim { job, placed } => {
                 let at = index(job);
                 let mut claim = BTreeMap::new();
                 for part in placed.parts {
@@ -375,22 +375,22 @@ impl Engine<'_> {
                 self.claims.insert(at, claim);
                 self.schedule_after(self.workload.costs.hold, QueuedEvent::Claimed(at));
             }
-            Action::Fail { job, reason } => {
+            ManagerAction::Fail { job, reason } => {
                 let job = &mut self.jobs[index(job)];
                 job.over = true;
                 job.ended.failed = Some(reason);
                 self.open -= 1;
             }
-            Action::Offer { job, change, count, .. } => {
+            ManagerAction::Offer { job, change, count, .. } => {
                 self.out.offers += 1;
                 let at = index(job);
                 let accepted = self.accepted(at, Direction::Grow, count);
                 if accepted > 0 {
                     self.out.changes.push((self.now, Direction::Grow));
                 }
-                return Some(Event::Answer { job, change, count: Some(accepted) });
+                return Some(ManagerEvent::Answer { job, change, count: Some(accepted) });
             }
-            Action::Shrink { job, change, cluster, count, .. } => {
+            ManagerAction::Shrink { job, change, cluster, count, .. } => {
                 self.out.shrinks += 1;
                 let (at, site) = (index(job), self.site(&cluster));
                 let accepted = self.accepted(at, Direction::Shrink, count);
@@ -401,14 +401,14 @@ impl Engine<'_> {
                         QueuedEvent::Change { job: at, site, change, count: accepted, grow: false };
                     self.schedule_after(until_point, next);
                 }
-                return Some(Event::Answer { job, change, count: Some(accepted) });
+                return Some(ManagerEvent::Answer { job, change, count: Some(accepted) });
             }
-            Action::Hold { job, change, cluster, count } => {
+            ManagerAction::Hold { job, change, cluster, count } => {
                 let (job, site) = (index(job), self.site(&cluster));
                 let next = QueuedEvent::Stubs { job, change, site, count };
                 self.schedule_after(self.workload.costs.hold, next);
             }
-            Action::Recruit { job, change, cluster, count } => {
+            ManagerAction::Recruit { job, change, cluster, count } => {
                 let (job, site) = (index(job), self.site(&cluster));
                 let until_point = self.until_point();
                 self.schedule_after(
@@ -416,7 +416,7 @@ impl Engine<'_> {
                     QueuedEvent::Change { job, site, change, count, grow: true },
                 );
             }
-            Action::Unhold { job, change, cluster, count, .. } => {
+            ManagerAction::Unhold { job, change, cluster, count, .. } => {
                 let (job, site) = (index(job), self.site(&cluster));
                 self.cancelled_changes.insert(change);
                 let stubs = self.stubs.entry((job, site)).or_default();
@@ -425,7 +425,7 @@ impl Engine<'_> {
                 let next = QueuedEvent::Unheld { job, site, count, there };
                 self.schedule_after(self.workload.costs.release, next);
             }
-            Action::Force { job, cluster, count, .. } => {
+            ManagerAction::Force { job, cluster, count, .. } => {
                 let (job, site) = (index(job), self.site(&cluster));
                 let count = self.shrink(job, site, count);
                 self.schedule_after(
@@ -433,11 +433,11 @@ impl Engine<'_> {
                     QueuedEvent::Free { job, site, count },
                 );
             }
-            Action::Refuse { .. } => {}
+            ManagerAction::Refuse { .. } => {}
             // No job of a workload declares its duration, and none has a reservation.
-            Action::End { reason, .. } => self.out.odd.push(reason),
-            Action::Unreserved(bill) => self.out.odd.push(bill.why),
-            Action::Odd { what } => self.out.odd.push(what),
+            ManagerAction::End { reason, .. } => self.out.violations.push(reason),
+            ManagerAction::ReservationEnded(bill) => self.out.violations.push(bill.why),
+            ManagerAction::ProtocolViolation { what } => self.out.violations.push(what),
         }
         None
     }
@@ -456,22 +456,22 @@ impl Engine<'_> {
             QueuedEvent::Comes(at) => {
                 let Arrival { kind, min, start, max, .. } = self.jobs[at].arrival;
                 let placement = self.workload.placement;
-                let need = Box::new(Need { placement, ..Need::one(kind, min, start, max) });
-                self.notify_manager(Event::Submit { job: number(at), need });
+                let need = Box::new(JobRequirements { placement, ..JobRequirements::one(kind, min, start, max) });
+                self.notify_manager(ManagerEvent::Submit { job: number(at), need });
             }
             QueuedEvent::Poll(site) => {
                 let ResourceManager { size, users, .. } = self.sites[site];
                 let (cluster, others, whole) = (self.name(site), users, size);
-                self.notify_manager(Event::Polled { cluster, size, others, whole });
-                self.schedule_after(self.workload.settings.poll_every, QueuedEvent::Poll(site));
+                self.notify_manager(ManagerEvent::Polled { cluster, size, others, whole });
+                self.schedule_after(self.workload.settings.poll_interval, QueuedEvent::Poll(site));
             }
             QueuedEvent::Tick => {
                 self.tick = None;
-                self.notify_manager(Event::Tick);
+                self.notify_manager(ManagerEvent::Tick);
             }
             QueuedEvent::Claimed(at) => self.claimed(at),
             QueuedEvent::Grown { job, change, count } => {
-                self.notify_manager(Event::Grown { job: number(job), change, count });
+                self.notify_manager(ManagerEvent::Grown { job: number(job), change, count });
             }
             QueuedEvent::Stubs { job, change, site, count } => {
                 if self.cancelled_changes.contains(&change) {
@@ -483,9 +483,9 @@ impl Engine<'_> {
                 let id = number(job);
                 if there < count {
                     let (count, reason) = (count - there, "local users were faster".to_owned());
-                    self.notify_manager(Event::NotHeld { job: id, change, count, reason });
+                    self.notify_manager(ManagerEvent::NotHeld { job: id, change, count, reason });
                 }
-                self.notify_manager(Event::Held { job: id, change, count: there });
+                self.notify_manager(ManagerEvent::Held { job: id, change, count: there });
             }
             QueuedEvent::Change { job, site, change, count, grow } => {
                 self.change(job, site, change, count, grow);
@@ -500,12 +500,12 @@ impl Engine<'_> {
             QueuedEvent::Free { job, site, count } => {
                 self.release(job, site, count);
                 let (job, cluster) = (number(job), self.name(site));
-                self.notify_manager(Event::Freed { job, cluster, count, let_go: false });
+                self.notify_manager(ManagerEvent::Freed { job, cluster, count, voluntary: false });
             }
             QueuedEvent::Unheld { job, site, count, there } => {
                 self.release(job, site, there);
                 let (job, cluster) = (number(job), self.name(site));
-                self.notify_manager(Event::Unheld { job, cluster, count });
+                self.notify_manager(ManagerEvent::Unheld { job, cluster, count });
             }
             QueuedEvent::Done { job, round } => {
                 if self.jobs[job].round == round && !self.jobs[job].over {
@@ -554,7 +554,7 @@ impl Engine<'_> {
 
     fn record_usage(&mut self) {
         let users = self.sites.iter().map(|site| site.users).sum();
-        let moment = Moment { at: self.now, jobs: self.taken, users };
+        let moment = UsageSample { at: self.now, jobs: self.taken, users };
         match self.out.used.last_mut() {
             Some(last) if last.at == self.now => *last = moment,
             _ => self.out.used.push(moment),
@@ -588,7 +588,7 @@ impl Engine<'_> {
         let id = number(at);
         if claim.iter().any(|(&site, &count)| self.sites[site].idle() < count) {
             let reason = "local users were faster".to_owned();
-            return self.notify_manager(Event::ClaimFailed { job: id, reason });
+            return self.notify_manager(ManagerEvent::ClaimFailed { job: id, reason });
         }
         let mut got = BTreeMap::new();
         for (&site, &count) in &claim {
@@ -600,7 +600,7 @@ impl Engine<'_> {
         job.ended.began = Some(self.now);
         job.ended.most = job.size();
         self.schedule_end(at);
-        self.notify_manager(Event::Claimed { job: id, got });
+        self.notify_manager(ManagerEvent::Claimed { job: id, got });
         self.measure(at);
         self.release_rest(at);
     }
@@ -624,7 +624,7 @@ impl Engine<'_> {
         let job = &self.jobs[at];
         let processors = job.size();
         let efficiency = job.arrival.program.curve.efficiency(processors);
-        self.notify_manager(Event::Efficiency { job: number(at), efficiency, processors });
+        self.notify_manager(ManagerEvent::EfficiencyMeasured { job: number(at), efficiency, processors });
     }
 
     /// Removes up to `count` processors from a job, and returns their number.
@@ -686,7 +686,7 @@ impl Engine<'_> {
         job.ended.mean = if ran > 0.0 { job.ended.mean / ran } else { f64::from(job.size()) };
         let sizes = std::mem::take(&mut job.sizes);
         self.open -= 1;
-        self.notify_manager(Event::Ended { job: number(at) });
+        self.notify_manager(ManagerEvent::Ended { job: number(at) });
         for (site, count) in sizes {
             self.schedule_after(
                 self.workload.costs.release,

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use plotters::prelude::*;
 
-use super::{JobRecord, Outcome};
-use crate::figure::{COLOURS, FigureError, draw, legend, wrong};
+use super::{WorkloadRecord, WorkloadOutcome};
+use crate::figure::{COLOURS, FigureError, draw_figure, legend, drawing_error};
 
 /// The number of points of a line over time; with more, several lines cannot be distinguished.
 const POINTS: u32 = 150;
@@ -36,11 +36,11 @@ pub enum Figure {
 
 /// A run in a figure.
 #[derive(Clone, Copy, Debug)]
-pub struct Run<'a> {
+pub struct FigureRun<'a> {
     /// The name of the run.
     pub label: &'a str,
     /// The outcome of the run.
-    pub outcome: &'a Outcome,
+    pub outcome: &'a WorkloadOutcome,
 }
 
 impl Figure {
@@ -82,14 +82,14 @@ impl Figure {
     }
 
     /// The points of a run's line, by rising x.
-    pub fn points(self, outcome: &Outcome) -> Vec<(f64, f64)> {
+    pub fn points(self, outcome: &WorkloadOutcome) -> Vec<(f64, f64)> {
         match self {
             Self::MeanProcessors => distribution(outcome, |job| job.ended.map(|_| job.mean)),
             Self::MostProcessors => {
                 distribution(outcome, |job| job.ended.map(|_| f64::from(job.most)))
             }
-            Self::Execution => distribution(outcome, JobRecord::execution),
-            Self::Response => distribution(outcome, JobRecord::response),
+            Self::Execution => distribution(outcome, WorkloadRecord::execution),
+            Self::Response => distribution(outcome, WorkloadRecord::response),
             Self::Utilisation => used(outcome),
             Self::Operations => {
                 let so_far = |(at, change): (usize, &(Duration, _))| {
@@ -107,7 +107,7 @@ impl Figure {
     ///
     /// # Errors
     /// The figure cannot be drawn.
-    pub fn svg(self, title: &str, runs: &[Run<'_>]) -> Result<String, FigureError> {
+    pub fn svg(self, title: &str, runs: &[FigureRun<'_>]) -> Result<String, FigureError> {
         let lines: Vec<_> = runs.iter().map(|run| (run.label, self.points(run.outcome))).collect();
         let all = || lines.iter().flat_map(|(_, points)| points.iter());
         let right = all().map(|(x, _)| *x).fold(1e-3, f64::max) * 1.02;
@@ -120,14 +120,14 @@ impl Figure {
         };
         let [what, x, y] = self.words();
         let caption = if title.is_empty() { what.to_owned() } else { format!("{what}: {title}") };
-        draw((760, 440), |area| {
+        draw_figure((760, 440), |area| {
             let mut chart = ChartBuilder::on(area)
                 .caption(caption, ("sans-serif", 16))
                 .margin(12)
                 .x_label_area_size(38)
                 .y_label_area_size(56)
                 .build_cartesian_2d(0.0..right, 0.0..top)
-                .map_err(wrong)?;
+                .map_err(drawing_error)?;
             chart
                 .configure_mesh()
                 .x_desc(x)
@@ -137,12 +137,12 @@ impl Figure {
                 .light_line_style(WHITE)
                 .bold_line_style(BLACK.mix(0.1))
                 .draw()
-                .map_err(wrong)?;
+                .map_err(drawing_error)?;
             for (at, (label, points)) in lines.iter().enumerate() {
                 let colour = COLOURS[at % COLOURS.len()];
                 let steps = self.steps(points);
                 let line = LineSeries::new(steps, colour.stroke_width(2));
-                chart.draw_series(line).map_err(wrong)?.label(*label).legend(move |(x, y)| {
+                chart.draw_series(line).map_err(drawing_error)?.label(*label).legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2))
                 });
             }
@@ -174,7 +174,7 @@ impl Figure {
     }
 
     /// The figure as CSV: a header, then a line for each run and point.
-    pub fn csv(self, runs: &[Run<'_>]) -> String {
+    pub fn csv(self, runs: &[FigureRun<'_>]) -> String {
         let [_, x, y] = self.words();
         let mut text = format!("run,{},{}\n", column(x), column(y));
         for run in runs {
@@ -189,7 +189,7 @@ impl Figure {
 
 /// All jobs of the runs as CSV, a line each. Times are in seconds; a field is empty if the event
 /// did not occur.
-pub fn jobs(runs: &[Run<'_>]) -> String {
+pub fn jobs(runs: &[FigureRun<'_>]) -> String {
     let head = "run,job,program,kind,came_s,began_s,ended_s,mean_processors,most_processors,\
                 changes,processor_seconds,sequential_s,paused_s,failed\n";
     let mut text = head.to_owned();
@@ -232,7 +232,7 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// The percentage of the jobs whose value is at most x.
-fn distribution(outcome: &Outcome, of: impl Fn(&JobRecord) -> Option<f64>) -> Vec<(f64, f64)> {
+fn distribution(outcome: &WorkloadOutcome, of: impl Fn(&WorkloadRecord) -> Option<f64>) -> Vec<(f64, f64)> {
     let mut values: Vec<f64> = outcome.jobs.iter().filter_map(of).collect();
     values.sort_by(f64::total_cmp);
     let all = values.len() as f64;
@@ -248,7 +248,7 @@ fn distribution(outcome: &Outcome, of: impl Fn(&JobRecord) -> Option<f64>) -> Ve
 }
 
 /// The processors in use by jobs; each point is a mean over its interval.
-fn used(outcome: &Outcome) -> Vec<(f64, f64)> {
+fn used(outcome: &WorkloadOutcome) -> Vec<(f64, f64)> {
     let end = outcome.end.as_secs_f64();
     let step = end / f64::from(POINTS);
     if step <= 0.0 {
@@ -273,12 +273,12 @@ mod tests {
     use springtide_actors::policy::malleability::Direction;
     use springtide_actors::scheduler::manager::Kind;
 
-    use super::super::Moment;
+    use super::super::UsageSample;
     use super::*;
 
-    fn job(came: u64, began: u64, ended: u64, most: u32) -> JobRecord {
+    fn job(came: u64, began: u64, ended: u64, most: u32) -> WorkloadRecord {
         let at = Duration::from_secs;
-        JobRecord {
+        WorkloadRecord {
             program: "a, \"b\"".to_owned(),
             kind: Kind::Malleable,
             min: 2,
@@ -295,18 +295,18 @@ mod tests {
         }
     }
 
-    fn outcome() -> Outcome {
+    fn outcome() -> WorkloadOutcome {
         let at = Duration::from_secs;
         let failed =
-            JobRecord { ended: None, began: None, failed: Some("no".into()), ..job(0, 0, 0, 0) };
-        Outcome {
+            WorkloadRecord { ended: None, began: None, failed: Some("no".into()), ..job(0, 0, 0, 0) };
+        WorkloadOutcome {
             jobs: vec![job(0, 1, 11, 4), job(0, 5, 11, 4), job(5, 6, 100, 8), failed],
             used: [(0, 0), (10, 4), (60, 10), (100, 0)]
-                .map(|(s, jobs)| Moment { at: at(s), jobs, users: 1 })
+                .map(|(s, jobs)| UsageSample { at: at(s), jobs, users: 1 })
                 .to_vec(),
             changes: vec![(at(20), Direction::Grow), (at(30), Direction::Shrink)],
             end: at(100),
-            ..Outcome::default()
+            ..WorkloadOutcome::default()
         }
     }
 
@@ -334,7 +334,7 @@ mod tests {
     fn tables_have_a_line_for_each_point_and_drawings_name_each_run() {
         let outcome = outcome();
         let runs = [("egs", &outcome), ("fpsma, twice", &outcome)]
-            .map(|(label, outcome)| Run { label, outcome });
+            .map(|(label, outcome)| FigureRun { label, outcome });
         for figure in Figure::ALL {
             let csv = figure.csv(&runs);
             assert_eq!(csv.lines().count(), 1 + 2 * figure.points(&outcome).len(), "{csv}");
@@ -355,9 +355,9 @@ mod tests {
 
     #[test]
     fn empty_outcomes_can_be_drawn() {
-        let outcome = Outcome::default();
+        let outcome = WorkloadOutcome::default();
         for figure in Figure::ALL {
-            figure.svg("", &[Run { label: "none", outcome: &outcome }]).unwrap();
+            figure.svg("", &[FigureRun { label: "none", outcome: &outcome }]).unwrap();
         }
     }
 }

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use springtide_actors::scheduler::manager::{Kind, Settings};
+use springtide_actors::scheduler::manager::{Kind, ManagerSettings};
 use springtide_runtime::config::{
     ArrivalSection, JobKind, ProgramCurve, ProgramSection, TraceSection, Usable, WorkloadConfig,
 };
 use springtide_runtime::id::ClusterId;
 
-use super::dice::Dice;
-use super::program::{Curve, Program, Sizes};
-use super::swf::{self, Met, Oddity, SwfError, SwfJob, Trace};
-use super::{Arrival, Costs, Site, Users, Workload};
+use super::dice::RandomSource;
+use super::program::{Curve, WorkloadProgram, WorkloadSizes};
+use super::swf::{self, Occurrences, TraceWarning, SwfError, SwfJob, Trace};
+use super::{Arrival, Costs, WorkloadCluster, Users, Workload};
 
 /// The name of a trace's cluster if the file names none.
 const DEFAULT_CLUSTER: &str = "trace";
@@ -50,11 +50,11 @@ pub enum MakeError {
 
 /// A workload, with the warnings about its trace.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct PreparedWorkload {
     /// The workload to simulate.
     pub workload: Workload,
     /// The warnings about the trace's lines.
-    pub odd: Vec<(Oddity, Met)>,
+    pub warnings: Vec<(TraceWarning, Occurrences)>,
     /// The number of jobs that fail, for they are larger than any cluster.
     pub too_large: usize,
 }
@@ -63,7 +63,7 @@ pub struct Made {
 ///
 /// # Errors
 /// The trace cannot be read, or no job of it is left.
-pub fn make(config: &WorkloadConfig, base: &Path, seed: u64) -> Result<Made, MakeError> {
+pub fn make(config: &WorkloadConfig, base: &Path, seed: u64) -> Result<PreparedWorkload, MakeError> {
     match &config.trace.file {
         Some(file) => {
             let file = base.join(file);
@@ -86,10 +86,10 @@ pub fn make_of(
     trace: &Trace,
     file: &Path,
     seed: u64,
-) -> Result<Made, MakeError> {
-    let mut sites: Vec<Site> = config.cluster.iter().map(site).collect();
+) -> Result<PreparedWorkload, MakeError> {
+    let mut sites: Vec<WorkloadCluster> = config.cluster.iter().map(site).collect();
     if sites.is_empty() {
-        sites.push(Site::new(DEFAULT_CLUSTER, trace.processors()));
+        sites.push(WorkloadCluster::new(DEFAULT_CLUSTER, trace.processors()));
     }
     let largest = sites.iter().map(|site| site.size).max().unwrap_or(0);
     let section = &config.trace;
@@ -101,7 +101,7 @@ pub fn make_of(
         let (file, jobs) = (file.to_owned(), trace.jobs.len());
         return Err(MakeError::Skipped { file, jobs, skip });
     };
-    let mut dice = Dice::new(seed, 0);
+    let mut dice = RandomSource::new(seed, 0);
     let mut programs = Programs::default();
     let mut arrival = |job: &SwfJob| {
         let drawn = [dice.unit(), dice.unit(), dice.unit()];
@@ -109,20 +109,20 @@ pub fn make_of(
         traced(job, at, largest, section, drawn, &mut programs)
     };
     let jobs = kept.iter().map(&mut arrival).collect();
-    let odd = trace.odd.iter().map(|(what, met)| (*what, *met)).collect();
+    let odd = trace.warnings.iter().map(|(what, met)| (*what, *met)).collect();
     Ok(made(config, sites, jobs, odd, seed))
 }
 
 fn made(
     config: &WorkloadConfig,
-    sites: Vec<Site>,
+    sites: Vec<WorkloadCluster>,
     jobs: Vec<Arrival>,
-    odd: Vec<(Oddity, Met)>,
+    odd: Vec<(TraceWarning, Occurrences)>,
     seed: u64,
-) -> Made {
+) -> PreparedWorkload {
     let largest = sites.iter().map(|site| site.size).max().unwrap_or(0);
     let too_large = jobs.iter().filter(|job| job.min > largest).count();
-    let mut settings = Settings::from(&config.scheduling);
+    let mut settings = ManagerSettings::from(&config.scheduling);
     for cluster in &config.cluster {
         let name = ClusterId::from(cluster.name.as_str());
         if let Some(reserve) = cluster.reserve {
@@ -140,19 +140,19 @@ fn made(
     };
     let placement = config.scheduling.placement;
     let workload = Workload { sites, jobs, placement, settings, costs, seed };
-    Made { workload, odd, too_large }
+    PreparedWorkload { workload, warnings: odd, too_large }
 }
 
-fn site(section: &springtide_runtime::config::ProcessorsSection) -> Site {
+fn site(section: &springtide_runtime::config::ProcessorsSection) -> WorkloadCluster {
     let users = Users {
         mean: section.users,
         most: section.users_most.get().min(section.processors.get()),
         hold: section.users_hold.get(),
     };
-    Site { users, ..Site::new(section.name.as_str(), section.processors.get()) }
+    WorkloadCluster { users, ..WorkloadCluster::new(section.name.as_str(), section.processors.get()) }
 }
 
-fn program(section: &ProgramSection) -> Result<Program, MakeError> {
+fn program(section: &ProgramSection) -> Result<WorkloadProgram, MakeError> {
     let curve = section.curve().map_err(|(_, reason)| MakeError::Unchecked(reason))?;
     let curve = match curve {
         ProgramCurve::Fit(serial, parallel) => Curve::Fit { serial, parallel },
@@ -162,11 +162,11 @@ fn program(section: &ProgramSection) -> Result<Program, MakeError> {
         }
     };
     let sizes = match section.sizes {
-        Usable::Any => Sizes::Any,
-        Usable::PowersOfTwo => Sizes::PowersOfTwo,
+        Usable::Any => WorkloadSizes::Any,
+        Usable::PowersOfTwo => WorkloadSizes::PowersOfTwo,
     };
     let (name, min, max) = (section.name.to_string(), section.min.get(), section.max.get());
-    Ok(Program { name, curve, sizes, min, max })
+    Ok(WorkloadProgram { name, curve, sizes, min, max })
 }
 
 /// The jobs of all sections, in order of their arrival.
@@ -176,7 +176,7 @@ fn program(section: &ProgramSection) -> Result<Program, MakeError> {
 fn jobs(config: &WorkloadConfig, seed: u64) -> Result<Vec<Arrival>, MakeError> {
     let programs = config.program.iter().map(|section| Ok((section, Arc::new(program(section)?))));
     let programs = programs.collect::<Result<Vec<_>, MakeError>>()?;
-    let mut dice = Dice::new(seed, 0);
+    let mut dice = RandomSource::new(seed, 0);
     let mut jobs = Vec::new();
     for section in &config.job {
         let of = |name| programs.iter().filter(move |(program, _)| program.name == name);
@@ -203,7 +203,7 @@ fn jobs(config: &WorkloadConfig, seed: u64) -> Result<Vec<Arrival>, MakeError> {
 fn arrival(
     section: &ArrivalSection,
     program: &ProgramSection,
-    shared: &Arc<Program>,
+    shared: &Arc<WorkloadProgram>,
     at: Duration,
     is_malleable: bool,
 ) -> Result<Arrival, MakeError> {
@@ -221,15 +221,15 @@ fn arrival(
 
 /// Programs of a trace's rigid jobs, which differ in the duration alone.
 #[derive(Default)]
-struct Programs(std::collections::BTreeMap<u32, Arc<Program>>);
+struct Programs(std::collections::BTreeMap<u32, Arc<WorkloadProgram>>);
 
 impl Programs {
     /// A program that takes a second on exactly this number of processors.
-    fn rigid(&mut self, size: u32) -> Arc<Program> {
+    fn rigid(&mut self, size: u32) -> Arc<WorkloadProgram> {
         let made = || {
             let curve = Curve::Points(vec![(size, 1.0)]);
             let name = "trace".to_owned();
-            Arc::new(Program { name, curve, sizes: Sizes::Any, min: size, max: size })
+            Arc::new(WorkloadProgram { name, curve, sizes: WorkloadSizes::Any, min: size, max: size })
         };
         self.0.entry(size).or_insert_with(made).clone()
     }
@@ -260,7 +260,7 @@ fn traced(
     let min = (f64::from(size) / BREADTH).ceil() as u32;
     let max = (parallelism.ceil() as u32).min(largest).max(size);
     let program =
-        Program { name: "trace".to_owned(), curve: curve(alone), sizes: Sizes::Any, min, max };
+        WorkloadProgram { name: "trace".to_owned(), curve: curve(alone), sizes: WorkloadSizes::Any, min, max };
     let program = Arc::new(program);
     Arrival { at, kind: Kind::Malleable, min, start: size, max, program, scale: 1.0 }
 }

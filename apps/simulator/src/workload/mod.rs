@@ -21,17 +21,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use springtide_actors::policy::malleability::Placement;
-use springtide_actors::scheduler::manager::{Kind, Settings};
+use springtide_actors::scheduler::manager::{Kind, ManagerSettings};
 use springtide_runtime::id::ClusterId;
 
-pub use self::engine::{JobRecord, Moment, Outcome, play};
-pub use self::summary::Summary;
+pub use self::engine::{WorkloadRecord, UsageSample, WorkloadOutcome, simulate};
+pub use self::summary::WorkloadSummary;
 
-use self::program::Program;
+use self::program::WorkloadProgram;
 
 /// A cluster with its local users.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Site {
+pub struct WorkloadCluster {
     /// The name of the cluster.
     pub name: ClusterId,
     /// The number of its processors.
@@ -40,7 +40,7 @@ pub struct Site {
     pub users: Users,
 }
 
-impl Site {
+impl WorkloadCluster {
     /// A cluster without local users.
     pub fn new(name: &str, size: u32) -> Self {
         Self { name: ClusterId::from(name), size, users: Users::default() }
@@ -99,7 +99,7 @@ pub struct Arrival {
     /// The maximum number of processors.
     pub max: u32,
     /// The program of the job.
-    pub program: Arc<Program>,
+    pub program: Arc<WorkloadProgram>,
     /// A factor for all durations of the program's curve.
     pub scale: f64,
 }
@@ -108,13 +108,13 @@ pub struct Arrival {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     /// The clusters of the workload.
-    pub sites: Vec<Site>,
+    pub sites: Vec<WorkloadCluster>,
     /// The jobs, in order of their arrival.
     pub jobs: Vec<Arrival>,
     /// The policy that chooses clusters for jobs.
     pub placement: Placement,
     /// The settings of the malleability manager.
-    pub settings: Settings,
+    pub settings: ManagerSettings,
     /// The durations of changes.
     pub costs: Costs,
     /// The seed of all random numbers.

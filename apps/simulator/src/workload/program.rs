@@ -90,7 +90,7 @@ fn downey(n: f64, a: f64, sigma: f64) -> f64 {
 
 /// The numbers of processors that a program can use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sizes {
+pub enum WorkloadSizes {
     /// Every number.
     #[default]
     Any,
@@ -100,26 +100,26 @@ pub enum Sizes {
 
 /// A program with its duration and its limits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Program {
+pub struct WorkloadProgram {
     /// The name of the program.
     pub name: String,
     /// The duration of a run.
     pub curve: Curve,
     /// The usable numbers of processors.
-    pub sizes: Sizes,
+    pub sizes: WorkloadSizes,
     /// The minimum number of processors.
     pub min: u32,
     /// The maximum number of processors.
     pub max: u32,
 }
 
-impl Program {
+impl WorkloadProgram {
     /// The number of these processors that the program can use.
     pub fn usable(&self, processors: u32) -> u32 {
         match self.sizes {
-            Sizes::Any => processors.min(self.max),
-            Sizes::PowersOfTwo if processors == 0 => 0,
-            Sizes::PowersOfTwo => 1 << processors.min(self.max).ilog2(),
+            WorkloadSizes::Any => processors.min(self.max),
+            WorkloadSizes::PowersOfTwo if processors == 0 => 0,
+            WorkloadSizes::PowersOfTwo => 1 << processors.min(self.max).ilog2(),
         }
     }
 
@@ -138,9 +138,9 @@ impl Program {
 mod tests {
     use super::*;
 
-    fn program(sizes: Sizes, max: u32) -> Program {
+    fn program(sizes: WorkloadSizes, max: u32) -> WorkloadProgram {
         let curve = Curve::Fit { serial: 1.0, parallel: 1.0 };
-        Program { name: "any".to_owned(), curve, sizes, min: 2, max }
+        WorkloadProgram { name: "any".to_owned(), curve, sizes, min: 2, max }
     }
 
     #[test]
@@ -168,12 +168,12 @@ mod tests {
 
     #[test]
     fn sizes_stay_powers_of_two() {
-        let ft = program(Sizes::PowersOfTwo, 32);
+        let ft = program(WorkloadSizes::PowersOfTwo, 32);
         assert_eq!(ft.accepts(2, Direction::Grow, 20), 14);
         assert_eq!(ft.accepts(8, Direction::Grow, 7), 0);
         assert_eq!(ft.accepts(8, Direction::Shrink, 3), 4);
         assert_eq!(ft.accepts(8, Direction::Shrink, 100), 6);
         assert_eq!(ft.accepts(2, Direction::Shrink, 1), 0);
-        assert_eq!(program(Sizes::Any, 46).accepts(2, Direction::Grow, 60), 44);
+        assert_eq!(program(WorkloadSizes::Any, 46).accepts(2, Direction::Grow, 60), 44);
     }
 }

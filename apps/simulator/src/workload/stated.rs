@@ -9,11 +9,11 @@ use serde::Serialize;
 use springtide_actors::policy::malleability::Policy;
 use springtide_actors::scheduler::manager::Approach;
 
-use super::Summary;
+use super::WorkloadSummary;
 
 /// The result of one of the paper's workloads under one configuration.
 #[derive(Clone, Debug)]
-pub struct Of {
+pub struct PolicyRun {
     /// The precedence of running or waiting jobs.
     pub approach: Approach,
     /// The policy that selects jobs to grow and shrink.
@@ -21,7 +21,7 @@ pub struct Of {
     /// The share of malleable jobs: 1 for Wm and W'm, 0.5 for Wmr and W'mr, 0 for rigid jobs.
     pub malleable: f64,
     /// Means over the seeds.
-    pub result: Summary,
+    pub result: WorkloadSummary,
 }
 
 /// A statement of the paper and our result.
@@ -38,7 +38,7 @@ pub struct Statement {
 }
 
 /// Compares all statements that these runs suffice for.
-pub fn statements(runs: &[Of]) -> Vec<Statement> {
+pub fn statements(runs: &[PolicyRun]) -> Vec<Statement> {
     let of = |approach: Approach, policy: Policy, malleable: f64| {
         let found = runs
             .iter()
@@ -58,7 +58,7 @@ pub fn statements(runs: &[Of]) -> Vec<Statement> {
     };
     let (running, waiting) = (Approach::Running, Approach::Waiting);
     let paper_policies = [Policy::Fpsma, Policy::Egs];
-    let four = |approach: Approach| -> Option<[&Summary; 4]> {
+    let four = |approach: Approach| -> Option<[&WorkloadSummary; 4]> {
         let [fpsma, egs] = paper_policies;
         Some([
             of(approach, fpsma, 1.0)?,
@@ -137,7 +137,7 @@ pub fn statements(runs: &[Of]) -> Vec<Statement> {
     );
     let axis = |approach, ends: [f64; 5]| {
         four(approach).map(|four| {
-            let most = |of: fn(&Summary) -> f64| four.iter().map(|one| of(one)).fold(0.0, f64::max);
+            let most = |of: fn(&WorkloadSummary) -> f64| four.iter().map(|one| of(one)).fold(0.0, f64::max);
             let ours = [
                 most(|one| one.processors),
                 most(|one| one.execution_s),
@@ -170,7 +170,7 @@ pub fn statements(runs: &[Of]) -> Vec<Statement> {
     all
 }
 
-fn list(all: &[&Summary; 4], of: fn(&Summary) -> f64, digits: usize) -> String {
+fn list(all: &[&WorkloadSummary; 4], of: fn(&WorkloadSummary) -> f64, digits: usize) -> String {
     let [a, b, c, d] = all.map(of);
     format!(
         "fpsma {a:.digits$} and {b:.digits$} (half of them rigid), egs {c:.digits$} and \

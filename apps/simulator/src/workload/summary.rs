@@ -3,14 +3,14 @@
 use serde::Serialize;
 use springtide_actors::scheduler::manager::Kind;
 
-use super::{JobRecord, Outcome};
+use super::{WorkloadRecord, WorkloadOutcome};
 
 /// The bound of Feitelson's *bounded slowdown*, seconds: shorter runs count as this long.
 const SHORT: f64 = 10.0;
 
 /// Statistics of a workload's outcome. Times are in seconds; means are over the jobs that ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Summary {
+pub struct WorkloadSummary {
     /// The number of jobs that ended.
     pub ended: usize,
     /// The number of jobs that never started.
@@ -45,7 +45,7 @@ pub struct Summary {
     pub paused_s: f64,
 }
 
-impl Summary {
+impl WorkloadSummary {
     /// The mean of several summaries, with rounded counts; all values are 0 if there are none.
     pub fn mean(all: &[Self]) -> Self {
         let of = |of: fn(&Self) -> f64| mean(all.iter().map(of));
@@ -71,27 +71,27 @@ impl Summary {
     }
 
     /// Computes the summary of an outcome.
-    pub fn of(outcome: &Outcome) -> Self {
+    pub fn of(outcome: &WorkloadOutcome) -> Self {
         let jobs = &outcome.jobs;
-        let mean = |of: fn(&JobRecord) -> Option<f64>| mean(jobs.iter().filter_map(of));
-        let mut responses: Vec<f64> = jobs.iter().filter_map(JobRecord::response).collect();
+        let mean = |of: fn(&WorkloadRecord) -> Option<f64>| mean(jobs.iter().filter_map(of));
+        let mut responses: Vec<f64> = jobs.iter().filter_map(WorkloadRecord::response).collect();
         responses.sort_by(f64::total_cmp);
         let p90 = responses.get((responses.len() * 9 / 10).min(responses.len().saturating_sub(1)));
         let end_s = outcome.end.as_secs_f64();
-        let over = |pair: &[super::Moment]| {
+        let over = |pair: &[super::UsageSample]| {
             f64::from(pair[0].jobs) * (pair[1].at - pair[0].at).as_secs_f64()
         };
         let used: f64 = outcome.used.windows(2).map(over).sum();
-        let stuck = |job: &&JobRecord| job.kind == Kind::Malleable && job.most == job.min;
+        let stuck = |job: &&WorkloadRecord| job.kind == Kind::Malleable && job.most == job.min;
         let wasted: f64 = jobs.iter().map(|job| job.taken - job.work).sum();
         Self {
             ended: responses.len(),
             failed: jobs.iter().filter(|job| job.failed.is_some()).count(),
             end_s,
-            execution_s: mean(JobRecord::execution),
-            response_s: mean(JobRecord::response),
+            execution_s: mean(WorkloadRecord::execution),
+            response_s: mean(WorkloadRecord::response),
             response_p90_s: p90.copied().unwrap_or(0.0),
-            wait_s: mean(JobRecord::wait),
+            wait_s: mean(WorkloadRecord::wait),
             slowdown: mean(|job| Some(job.response()? / job.execution()?.max(SHORT))),
             processors: mean(|job| job.ended.map(|_| job.mean)),
             used: used / end_s.max(f64::MIN_POSITIVE),

@@ -64,7 +64,7 @@ pub enum SwfError {
 
 /// A warning about a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Oddity {
+pub enum TraceWarning {
     /// A job's line follows that of a job with a later submit time. Jobs are sorted.
     Unsorted,
     /// A line has more fields than the format. The others are ignored.
@@ -83,7 +83,7 @@ pub enum Oddity {
     SameNumber,
 }
 
-impl fmt::Display for Oddity {
+impl fmt::Display for TraceWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unsorted => "submitted before the job above (sorted)",
@@ -100,7 +100,7 @@ impl fmt::Display for Oddity {
 
 /// The number of occurrences of a warning, and the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Met {
+pub struct Occurrences {
     /// The number of lines with the warning.
     pub times: usize,
     /// The first line with the warning, from 1.
@@ -132,7 +132,7 @@ pub struct Trace {
     /// The jobs by submit time; jobs with one time keep the order of the file.
     pub jobs: Vec<SwfJob>,
     /// The warnings about the trace.
-    pub odd: BTreeMap<Oddity, Met>,
+    pub warnings: BTreeMap<TraceWarning, Occurrences>,
 }
 
 impl Trace {
@@ -172,7 +172,7 @@ pub fn read(file: &Path) -> Result<Trace, SwfError> {
 /// # Errors
 /// A line is not part of a trace, or no job is left.
 pub fn parse(file: &Path, text: &[u8]) -> Result<Trace, SwfError> {
-    let mut reader = Reader::default();
+    let mut reader = SwfParser::default();
     let text = text.strip_prefix(&BOM).unwrap_or(text);
     for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
         reader.line = at + 1;
@@ -187,19 +187,19 @@ pub fn parse(file: &Path, text: &[u8]) -> Result<Trace, SwfError> {
 
 /// The state of a parser.
 #[derive(Default)]
-struct Reader {
+struct SwfParser {
     line: usize,
     header: BTreeMap<String, String>,
     /// The jobs in order of lines, with their submit times in seconds.
     jobs: Vec<(f64, SwfJob)>,
     latest: f64,
     numbers: std::collections::BTreeSet<i64>,
-    odd: BTreeMap<Oddity, Met>,
+    odd: BTreeMap<TraceWarning, Occurrences>,
 }
 
-impl Reader {
-    fn odd(&mut self, what: Oddity) {
-        self.odd.entry(what).or_insert(Met { times: 0, line: self.line }).times += 1;
+impl SwfParser {
+    fn odd(&mut self, what: TraceWarning) {
+        self.odd.entry(what).or_insert(Occurrences { times: 0, line: self.line }).times += 1;
     }
 
     fn read(&mut self, line: &[u8]) -> Result<(), String> {
@@ -243,7 +243,7 @@ impl Reader {
             ));
         }
         if found > FIELDS {
-            self.odd(Oddity::MoreFields);
+            self.odd(TraceWarning::MoreFields);
         }
         let [job, submit, _, run, given, _, _, asked, requested, ..] = fields;
         let size = if given >= 1.0 { given } else { asked };
@@ -256,9 +256,9 @@ impl Reader {
             return Err(format!("no machine has the {size} processors of this job"));
         }
         let warning = match () {
-            () if submit < 0.0 => Some(Oddity::NoSubmitTime),
-            () if run < 0.0 => Some(Oddity::NoRunTime),
-            () if size < 1.0 => Some(Oddity::NoSize),
+            () if submit < 0.0 => Some(TraceWarning::NoSubmitTime),
+            () if run < 0.0 => Some(TraceWarning::NoRunTime),
+            () if size < 1.0 => Some(TraceWarning::NoSize),
             () => None,
         };
         if let Some(warning) = warning {
@@ -266,18 +266,18 @@ impl Reader {
             return Ok(());
         }
         if given < 1.0 {
-            self.odd(Oddity::SizeAsked);
+            self.odd(TraceWarning::SizeAsked);
         }
         if run == 0.0 {
-            self.odd(Oddity::RunTimeZero);
+            self.odd(TraceWarning::RunTimeZero);
         }
         if submit < self.latest {
-            self.odd(Oddity::Unsorted);
+            self.odd(TraceWarning::Unsorted);
         }
         self.latest = self.latest.max(submit);
         let number = job as i64;
         if !self.numbers.insert(number) {
-            self.odd(Oddity::SameNumber);
+            self.odd(TraceWarning::SameNumber);
         }
         let known = |field: f64| (0.0..=SECONDS_MAX).contains(&field);
         let job = SwfJob {
@@ -300,7 +300,7 @@ impl Reader {
             ..job
         };
         let jobs = self.jobs.into_iter().map(since).collect();
-        Some(Trace { header: self.header, jobs, odd: self.odd })
+        Some(Trace { header: self.header, jobs, warnings: self.odd })
     }
 }
 
@@ -345,8 +345,8 @@ mod tests {
         assert_eq!((trace.jobs[0].requested, trace.jobs[1].partition), (None, Some(2)));
         assert_eq!((trace.processors(), &*trace.header["Computer"]), (64, "a cluster"));
         let odd: Vec<_> =
-            trace.odd.iter().map(|(what, met)| (*what, met.times, met.line)).collect();
-        use Oddity::*;
+            trace.warnings.iter().map(|(what, met)| (*what, met.times, met.line)).collect();
+        use TraceWarning::*;
         assert_eq!(
             odd,
             [
@@ -408,7 +408,7 @@ mod tests {
             eprintln!("skipped: there are no traces at {}", dir.display());
             return;
         }
-        use Oddity::*;
+        use TraceWarning::*;
         for (name, jobs, processors, odd) in [
             ("KTH-SP2-1996-2.1-cln", 28_475, 100, vec![(NoSize, 1), (RunTimeZero, 8)]),
             ("LCG-2005", 188_041, 24_515, vec![(RunTimeZero, 521)]),
@@ -424,7 +424,7 @@ mod tests {
             assert_eq!((trace.jobs.len(), trace.processors()), (jobs, processors), "{name}");
             assert!(trace.jobs.is_sorted_by_key(|job| job.submit), "{name}");
             let got: Vec<_> = trace
-                .odd
+                .warnings
                 .iter()
                 // The number of unsorted lines depends on the comparison.
                 .map(|(what, met)| (*what, if *what == Unsorted { 0 } else { met.times }))

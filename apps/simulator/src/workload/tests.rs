@@ -8,8 +8,8 @@ use springtide_actors::scheduler::manager::{Approach, Kind};
 use springtide_runtime::config::{Sources, WorkloadConfig, load};
 
 use super::made::make;
-use super::stated::{Of, statements};
-use super::{Outcome, Summary, Users, Workload, play};
+use super::stated::{PolicyRun, statements};
+use super::{WorkloadOutcome, WorkloadSummary, Users, Workload, simulate};
 use crate::shipped;
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=10;
@@ -24,9 +24,9 @@ fn workload(name: &str, malleable: f64, policy: Policy, seed: u64) -> Workload {
     make(&config, Path::new(""), seed).unwrap().workload
 }
 
-fn run(name: &str, malleable: f64, policy: Policy, seed: u64) -> Outcome {
-    let outcome = play(&workload(name, malleable, policy, seed));
-    assert_eq!(outcome.odd, Vec::<String>::new());
+fn run(name: &str, malleable: f64, policy: Policy, seed: u64) -> WorkloadOutcome {
+    let outcome = simulate(&workload(name, malleable, policy, seed));
+    assert_eq!(outcome.violations, Vec::<String>::new());
     assert!(outcome.jobs.iter().all(|job| job.ended.is_some()), "some jobs have not ended");
     outcome
 }
@@ -64,7 +64,7 @@ fn malleable_jobs_run_faster_use_more_and_never_shrink() {
         for seed in SEEDS {
             let of = |malleable| run("wm", malleable, policy, seed);
             let (rigid, half, all) = (of(0.0), of(0.5), of(1.0));
-            let of = [&rigid, &half, &all].map(Summary::of);
+            let of = [&rigid, &half, &all].map(WorkloadSummary::of);
             let exec = of.each_ref().map(|of| of.execution_s);
             let used = of.each_ref().map(|of| of.processors);
             assert!(exec[2] < exec[1] && exec[1] < exec[0], "{policy}, seed {seed}: {exec:?}");
@@ -87,12 +87,12 @@ fn under_load_each_policy_behaves_as_stated() {
         let (fpsma, egs) = (of(Policy::Fpsma), of(Policy::Egs));
         assert!(fpsma[0].shrinks > 0 && egs[0].shrinks > 0, "seed {seed}");
         assert!(egs[0].changes.len() > fpsma[0].changes.len(), "seed {seed}");
-        assert!(Summary::of(&egs[0]).stuck < Summary::of(&fpsma[0]).stuck, "seed {seed}");
+        assert!(WorkloadSummary::of(&egs[0]).stuck < WorkloadSummary::of(&fpsma[0]).stuck, "seed {seed}");
         for (sum, outcome) in waits.iter_mut().zip([&egs[0], &fpsma[0]]) {
-            *sum += Summary::of(outcome).wait_s;
+            *sum += WorkloadSummary::of(outcome).wait_s;
         }
         let exec: Vec<f64> =
-            fpsma.iter().chain(&egs).map(|outcome| Summary::of(outcome).execution_s).collect();
+            fpsma.iter().chain(&egs).map(|outcome| WorkloadSummary::of(outcome).execution_s).collect();
         let (least, most) = (
             exec.iter().copied().fold(f64::INFINITY, f64::min),
             exec.iter().copied().fold(0.0, f64::max),
@@ -110,7 +110,7 @@ fn the_efficiency_aware_policy_is_no_slower_and_wastes_less() {
         for seed in SEEDS {
             let of = |policy| run("wm-dense", malleable, policy, seed);
             let [fpsma, egs, ours] = [Policy::Fpsma, Policy::Egs, Policy::EfficiencyAware]
-                .map(|policy| Summary::of(&of(policy)));
+                .map(|policy| WorkloadSummary::of(&of(policy)));
             let what = format!("{malleable}, seed {seed}");
             assert!(ours.response_s <= fpsma.response_s.min(egs.response_s), "{what}");
             assert!(ours.wasted_h < fpsma.wasted_h.min(egs.wasted_h), "{what}");
@@ -123,7 +123,7 @@ fn a_slow_site_costs_an_application_nothing_while_it_waits_for_stubs() {
     let paused = |hold: u64| {
         let mut workload = workload("wm", 1.0, Policy::Fpsma, 1);
         workload.costs.hold = Duration::from_secs(hold);
-        let outcome = play(&workload);
+        let outcome = simulate(&workload);
         outcome.jobs.iter().map(|job| job.paused / f64::from(job.changes.max(1))).sum::<f64>()
             / 300.0
     };
@@ -144,14 +144,14 @@ fn local_users_are_seen_and_nothing_is_given_twice() {
                 site.users = Users { mean: f64::from(site.size) * 0.5, most: 8, hold };
             }
             workload.settings.reserve = 6;
-            let outcome = play(&workload);
+            let outcome = simulate(&workload);
             let size: u32 = workload.sites.iter().map(|site| site.size).sum();
             assert!(outcome.jobs.iter().all(|job| job.ended.is_some()), "{policy}, seed {seed}");
             assert!(outcome.used.iter().all(|moment| moment.jobs + moment.users <= size));
             assert!(outcome.used.iter().any(|moment| moment.users > 50));
             let left = outcome.used.last().map_or(0, |moment| moment.jobs);
             assert_eq!(left, 0, "{policy}, seed {seed}: stubs are left");
-            assert_eq!(outcome.odd, Vec::<String>::new());
+            assert_eq!(outcome.violations, Vec::<String>::new());
         }
     }
 }
@@ -159,7 +159,7 @@ fn local_users_are_seen_and_nothing_is_given_twice() {
 #[test]
 fn one_seed_is_one_history() {
     let workload = workload("wmr-dense", 0.5, Policy::Egs, 7);
-    let (first, second) = (play(&workload), play(&workload));
+    let (first, second) = (simulate(&workload), simulate(&workload));
     assert!(first == second);
     assert!(first.changes.iter().any(|change| change.1 == Direction::Shrink));
 }
@@ -172,12 +172,12 @@ fn statements_of_the_paper_are_compared_with_simulations() {
     for (approach, names) in approaches {
         for policy in [Policy::Fpsma, Policy::Egs] {
             for (name, malleable) in names.into_iter().zip([1.0, 0.5]) {
-                let result = Summary::of(&run(name, malleable, policy, 1));
-                runs.push(Of { approach, policy, malleable, result });
+                let result = WorkloadSummary::of(&run(name, malleable, policy, 1));
+                runs.push(PolicyRun { approach, policy, malleable, result });
             }
         }
-        let result = Summary::of(&run(names[0], 0.0, Policy::Egs, 1));
-        runs.push(Of { approach, policy: Policy::Egs, malleable: 0.0, result });
+        let result = WorkloadSummary::of(&run(names[0], 0.0, Policy::Egs, 1));
+        runs.push(PolicyRun { approach, policy: Policy::Egs, malleable: 0.0, result });
     }
     let found = statements(&runs);
     assert_eq!(found.len(), 7);
@@ -188,7 +188,7 @@ fn statements_of_the_paper_are_compared_with_simulations() {
     // Statements must not agree with every result.
     for run in &mut runs {
         let shrinks = if run.approach == Approach::Running { 1 } else { 0 };
-        run.result = Summary { shrinks, execution_s: 5e3 * run.malleable, ..Summary::default() };
+        run.result = WorkloadSummary { shrinks, execution_s: 5e3 * run.malleable, ..WorkloadSummary::default() };
     }
     assert!(!statements(&runs)[..4].iter().any(|one| one.same));
 }

@@ -12,7 +12,7 @@ use springtide_runtime::config::{
 
 use crate::operations::grid_files::{ad_hoc, program_name};
 use crate::operations::netconf;
-use crate::options::Shape;
+use crate::options::GridShape;
 
 /// The subcommands of `config`.
 #[derive(Subcommand, Clone, Debug)]
@@ -100,7 +100,7 @@ pub fn execute(command: &ConfigCommand) -> Result<(), Failed> {
             show::<NodeConfig>(file.as_deref(), *origin)
         }
         ConfigCommand::Show { file: None, origin, node: false } => {
-            let grid = ad_hoc(Shape::default(), |sources| sources)?;
+            let grid = ad_hoc(GridShape::default(), |sources| sources)?;
             print(&grid.show(*origin))
         }
         ConfigCommand::Show { file, origin, node: false } => {

@@ -23,7 +23,7 @@ use crate::output::jobs::{
     list_object, list_text, missing_lines_note, plan_object, plan_text, purged_object, purged_text,
     rows, status_object, status_text, submitted, why_object, why_text,
 };
-use crate::output::told_early;
+use crate::output::print_early_failure;
 use crate::program::Program;
 
 /// The default number of ended jobs that `job list` shows.
@@ -226,7 +226,7 @@ pub fn execute(program: &Program, matches: &ArgMatches, global: &GlobalArgs) -> 
     };
     let (config, requests) = match requests {
         Ok(requests) => requests,
-        Err(failed) => return told_early(grid.json, None, failed),
+        Err(failed) => return print_early_failure(grid.json, None, failed),
     };
     if dry {
         return on_arbiter(plan(&grid, &config, requests, global));
@@ -265,7 +265,7 @@ async fn submit(
             print(&submitted(grid.json, &numbers, failed.as_ref()))?;
             failed.map_or(Ok(()), Err)
         }
-        Err(failed) => told_early(grid.json, None, failed),
+        Err(failed) => print_early_failure(grid.json, None, failed),
     }
 }
 
@@ -277,7 +277,7 @@ async fn plan(
 ) -> Result<(), Failed> {
     let plans = match jobs::plan(&grid.config, config, requests).await {
         Ok(plans) => plans,
-        Err(failed) => return told_early(grid.json, None, failed),
+        Err(failed) => return print_early_failure(grid.json, None, failed),
     };
     if grid.json {
         let all: Vec<Value> = plans.iter().map(|(line, plan)| plan_object(line, plan)).collect();
@@ -306,7 +306,7 @@ async fn on_one_grid(command: JobCommand, global: &GlobalArgs) -> Result<(), Fai
     };
     match done.await {
         Ok(failed) => failed.map_or(Ok(()), Err),
-        Err(failed) => told_early(json, one, failed),
+        Err(failed) => print_early_failure(json, one, failed),
     }
 }
 
@@ -343,7 +343,7 @@ async fn on_client(
         JobCommand::Grow { one, count, within, cluster } => {
             let within_ms = within.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
             let cluster = cluster.map(|name| name.as_str().into());
-            resize(client, &one, Resize::Grow { count, within_ms, cluster }).await?;
+            resize(client, &one, Resize::Grow { count, timeout_ms: within_ms, cluster }).await?;
         }
         JobCommand::Shrink { one, count } => {
             resize(client, &one, Resize::Shrink { count }).await?;

@@ -14,7 +14,7 @@ use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::slots::{ReserveRequest, reserve};
 use crate::options::{GlobalArgs, GridArgs};
 use crate::output::slots::line;
-use crate::output::told_early;
+use crate::output::print_early_failure;
 
 /// The exit codes in the help.
 pub const EXIT_CODES: &str = "\
@@ -72,7 +72,7 @@ pub fn execute(args: &ReserveArgs, global: &GlobalArgs) -> Result<(), Failed> {
                 print(&format!("{object}\n"))
             }
             Ok(one) => print(&format!("{}\n", line(&one, now()))),
-            Err(failed) => told_early(args.grid.json, None, failed),
+            Err(failed) => print_early_failure(args.grid.json, None, failed),
         }
     })
 }

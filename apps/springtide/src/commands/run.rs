@@ -106,7 +106,7 @@ mod tests {
     use springtide_runtime::config::Sources;
 
     use super::*;
-    use crate::options::Shape;
+    use crate::options::GridShape;
 
     #[test]
     fn options_of_adaptation_override_the_config() {
@@ -134,8 +134,8 @@ mod tests {
         ];
         let set = ["--set", "e_min=0.4", "--set", "weights.alpha = 2"];
         let args = run(&[&line[..], &set].concat()).unwrap();
-        assert_eq!(args.start, Some(Shape { clusters: 1, nodes: 2, threads: 1 }));
-        let over = args.over(Sources::default()).overrides;
+        assert_eq!(args.start, Some(GridShape { clusters: 1, nodes: 2, threads: 1 }));
+        let over = args.apply_to(Sources::default()).overrides;
         let keys: Vec<_> =
             over.iter().map(|o| (o.flag.as_str(), o.key.as_str(), o.value.as_str())).collect();
         let expected = [

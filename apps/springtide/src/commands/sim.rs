@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Subcommand, ValueHint};
 use springtide_actors::policy::Mode;
 use springtide_cli::exit::Failed;
-use springtide_cli::options::{time, words};
+use springtide_cli::options::{time, keyword_parser};
 use springtide_experiments::atr::{AtrArgs, atr};
 use springtide_experiments::faults;
 use springtide_experiments::paper::paper;
@@ -17,7 +17,7 @@ use springtide_experiments::scenario::{self, ScenarioRun};
 use springtide_experiments::whatif::{self, PredictionSettings, WhatIfArgs};
 use springtide_experiments::workload::{WorkloadArgs, workload};
 use springtide_runtime::config;
-use springtide_runtime::net::Wire;
+use springtide_runtime::net::LinkUnit;
 
 use crate::operations::process::start_log;
 use crate::options::GlobalArgs;
@@ -39,7 +39,7 @@ pub enum SimCommand {
         #[arg(
             long,
             value_name = "HOW",
-            value_parser = words::<config::Mode>(&["static", "monitor", "adaptive"]),
+            value_parser = keyword_parser::<config::Mode>(&["static", "monitor", "adaptive"]),
             hide_possible_values = true,
         )]
         mode: Option<config::Mode>,
@@ -128,7 +128,7 @@ pub fn execute(command: SimCommand, version: &str, global: &GlobalArgs) -> Resul
     start_log(global);
     match command {
         SimCommand::Run { scenario, mode, seed, period, quic, json, out, what_if } => {
-            let wire = if quic { Wire::quic() } else { Wire::Frames };
+            let wire = if quic { LinkUnit::quic() } else { LinkUnit::Frames };
             let mode = mode.map(Mode::from);
             match scenario {
                 Some(scenario) => scenario::run(&ScenarioRun {

@@ -8,7 +8,7 @@ use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::slots::{list, offers_json};
 use crate::options::{GlobalArgs, GridArgs};
 use crate::output::slots::text;
-use crate::output::told_early;
+use crate::output::print_early_failure;
 
 /// Subcommands of the command `slots`.
 #[derive(Subcommand, Clone, Debug)]
@@ -28,7 +28,7 @@ pub fn execute(command: &SlotsCommand, global: &GlobalArgs) -> Result<(), Failed
         match list(&args.config).await {
             Ok(found) if args.json => print(&offers_json(&found)?),
             Ok(found) => print(&text(&found)),
-            Err(failed) => told_early(args.json, None, failed),
+            Err(failed) => print_early_failure(args.json, None, failed),
         }
     })
 }

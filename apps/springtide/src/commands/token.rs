@@ -9,7 +9,7 @@ use springtide_actors::enrol::{TokenRole, TokenState};
 use springtide_cli::dates::date;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::{SCHEMA, many, seconds};
-use springtide_cli::options::{time, words};
+use springtide_cli::options::{time, keyword_parser};
 use springtide_cli::print::print;
 use springtide_runtime::net::tls::calendar;
 
@@ -21,9 +21,9 @@ use crate::output::tokens::{join_attempts, object, table};
 
 /// The role of a token, as an option.
 #[derive(Clone, Copy, Debug)]
-pub struct Role(TokenRole);
+pub struct TokenRoleOption(TokenRole);
 
-impl std::str::FromStr for Role {
+impl std::str::FromStr for TokenRoleOption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -73,8 +73,8 @@ pub struct CreateArgs {
     cluster: Option<String>,
     /// Role to join as: node, site or client
     #[arg(long, value_name = "ROLE", default_value = "node",
-          value_parser = words::<Role>(&["node", "site", "client"]), hide_possible_values = true)]
-    role: Role,
+          value_parser = keyword_parser::<TokenRoleOption>(&["node", "site", "client"]), hide_possible_values = true)]
+    role: TokenRoleOption,
     /// Validity of the token
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = time)]
     ttl: Duration,
@@ -105,7 +105,7 @@ pub fn execute(command: TokenCommand, global: &GlobalArgs) -> Result<(), Failed>
 }
 
 fn create(args: &CreateArgs) -> Result<(), Failed> {
-    let Role(role) = args.role;
+    let TokenRoleOption(role) = args.role;
     let NewToken { entry, token, cluster, address, ttl_s, head_runs } =
         tokens::create(&TokenSettings {
             config: &args.config,

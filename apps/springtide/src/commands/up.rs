@@ -7,7 +7,7 @@ use springtide_cli::exit::Failed;
 
 use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::up;
-use crate::options::{GlobalArgs, Shape};
+use crate::options::{GlobalArgs, GridShape};
 
 /// The options of the command `up`.
 #[derive(Args, Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct UpArgs {
 pub struct DevArgs {
     /// Shape: clusters x nodes, and threads per node
     #[arg(long, value_name = "CxN[@T]", default_value = "3x2")]
-    clusters: Shape,
+    clusters: GridShape,
     /// Directory for its config, certificates and logs
     #[arg(
         long,

@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
 use springtide_cli::exit::Failed;
-use springtide_cli::options::{time, words};
+use springtide_cli::options::{time, keyword_parser};
 use springtide_cli::print::print;
 use springtide_experiments::live_report;
 use springtide_runtime::config::{Name, Sources, TopologyConfig};
 use springtide_runtime::topology::Topology;
-use springtide_wan::hold::{Order, hold};
-use springtide_wan::place::Carries;
-use springtide_wan::router::PortOf;
-use springtide_wan::set::Wish;
-use springtide_wan::shipped::{Shipped, TOPOLOGIES};
+use springtide_wan::hold::{NetworkSpec, hold};
+use springtide_wan::place::Backend;
+use springtide_wan::router::PortKind;
+use springtide_wan::set::LinkOverrides;
+use springtide_wan::shipped::{BuiltinFile, TOPOLOGIES};
 use springtide_wan::sys;
 
 use crate::operations::doctor::doctor;
 use crate::operations::live::{self, LiveArgs};
-use crate::operations::network::{self, Network, NetworkSettings};
+use crate::operations::network::{self, RunningNetwork, NetworkSettings};
 use crate::operations::process::start_log;
 use crate::options::GlobalArgs;
 use crate::output::network::{profiles_text, status_text, up_text};
@@ -44,10 +44,10 @@ pub enum WanCommand {
             long,
             value_name = "WHAT",
             default_value = "router",
-            value_parser = words::<Carries>(&["router", "kernel", "sockets"]),
+            value_parser = keyword_parser::<Backend>(&["router", "kernel", "sockets"]),
             hide_possible_values = true,
         )]
-        network: Carries,
+        network: Backend,
         /// Owner of a namespace: each node, or each cluster, whose nodes share it [default: node;
         /// with the kernel, cluster]
         #[arg(
@@ -158,8 +158,8 @@ pub enum WanCommand {
         /// Name of the network
         name: String,
         /// Emulation of the network
-        #[arg(value_parser = words::<Carries>(&["router", "kernel", "sockets"]))]
-        network: Carries,
+        #[arg(value_parser = keyword_parser::<Backend>(&["router", "kernel", "sockets"]))]
+        network: Backend,
         /// Owner of a namespace
         #[arg(value_parser = ["node", "cluster"])]
         per: String,
@@ -195,16 +195,16 @@ pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Re
             live::run(&args, Arc::new(program.registry), program.version, global)
         }
         WanCommand::Up { topology, name, network: kind, per, seed, partial, lasts } => {
-            let clusters = kind == Carries::Kernel;
+            let clusters = kind == Backend::Kernel;
             let per = match per.as_deref() {
                 Some("node") if clusters => {
                     let reason = "with the kernel's queues, each cluster has one namespace: omit \
                     --per, or use `--network router`";
                     return Err(Failed::usage(reason));
                 }
-                Some("cluster") => PortOf::Cluster,
-                None if clusters => PortOf::Cluster,
-                _ => PortOf::Node,
+                Some("cluster") => PortKind::Cluster,
+                None if clusters => PortKind::Cluster,
+                _ => PortKind::Node,
             };
             up(&topology, name, &NetworkSettings { network: kind, per, seed, lasts, partial })
         }
@@ -217,7 +217,7 @@ pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Re
         WanCommand::Set { wan, link, what } => set(wan.as_deref(), &link, &what),
         WanCommand::Profiles => print(&profiles_text()),
         WanCommand::List => {
-            let line = |shipped: &Shipped| -> Result<String, Failed> {
+            let line = |shipped: &BuiltinFile| -> Result<String, Failed> {
                 let config = network::parse(&Sources::of_text(shipped.name, shipped.text))?;
                 Ok(format!("{:18} {}\n", shipped.name, config.about))
             };
@@ -230,12 +230,12 @@ pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Re
                 Err(Failed::usage(format!("no built-in topology is named {name}: see `wan list`")))
             }
         },
-        WanCommand::Table { topology } => print(&Topology::of(&network::read(&topology)?).table()),
+        WanCommand::Table { topology } => print(&Topology::from_config(&network::read(&topology)?).table()),
         WanCommand::Hold { topology, name, network: kind, per, seed, lasts_ms, partial, tied } => {
-            let topology = Topology::of(&network::read(&topology)?);
-            let ports = if per == "cluster" { PortOf::Cluster } else { PortOf::Node };
+            let topology = Topology::from_config(&network::read(&topology)?);
+            let ports = if per == "cluster" { PortKind::Cluster } else { PortKind::Node };
             let lasts = Duration::from_millis(lasts_ms);
-            let order = Order { name, topology, network: kind, ports, seed, lasts, partial, tied };
+            let order = NetworkSpec { name, topology, network: kind, ports, seed, lasts, partial, tied };
             // The network survives the end of its terminal.
             sys::leave_session().map_err(Failed::failure)?;
             hold(order, &network::home()?, || {
@@ -250,7 +250,7 @@ pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Re
 fn up(file: &Path, name: Option<Name>, settings: &NetworkSettings) -> Result<(), Failed> {
     let config = network::read(file)?;
     let name = name.unwrap_or_else(|| config.name.clone()).to_string();
-    let status = Network::start(file, &name, settings)?.status()?;
+    let status = RunningNetwork::start(file, &name, settings)?.status()?;
     print(&up_text(&status, settings.lasts))
 }
 
@@ -265,7 +265,7 @@ fn status(name: Option<&str>, json: bool) -> Result<(), Failed> {
 }
 
 fn set(name: Option<&str>, link: &str, what: &[String]) -> Result<(), Failed> {
-    let wish = Wish::of(what).map_err(Failed::usage)?;
+    let wish = LinkOverrides::of(what).map_err(Failed::usage)?;
     let outcome = network::set(name, link, &wish)?;
     let mut text = format!("{link}: {}\n", what.join(" "));
     let is_down = outcome.links.iter().any(|(_, profile)| !profile.up);

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use springtide_actors::policy::provisioning::{Time, from_duration};
 use springtide_actors::reservation::{
-    Broker, Failure, Limits, News, Order, Part, Refusal, Reservation,
+    Broker, BrokerError, BrokerLimits, BrokerInput, BrokerAction, ReservedSlot, ReservationRefusal, Reservation,
 };
 use springtide_actors::scheduler::{
     CommitSlots, ConfirmSlots, GetSlots, GridSlots, PrepareSlots, ReleaseSlots, Scheduler,
@@ -38,7 +38,7 @@ pub async fn slots(scheduler: &Remote<Scheduler>) -> Result<GridSlots, Failed> {
 /// Plans reservations from offers, avoiding some clusters for the given reasons. Returns the
 /// reservations and the maximum price, or the reason why no plan exists.
 pub type Planner<'a> =
-    dyn FnMut(&GridSlots, &BTreeMap<ClusterId, String>) -> Result<(Vec<Part>, f64), String> + 'a;
+    dyn FnMut(&GridSlots, &BTreeMap<ClusterId, String>) -> Result<(Vec<ReservedSlot>, f64), String> + 'a;
 
 /// Reserves what a plan needs. A reservation with a lease expires unless it is [renewed](renew).
 ///
@@ -52,34 +52,34 @@ pub async fn agree(
 ) -> Result<Reservation, Failed> {
     let lease_ms = lease.map(|lease| u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
     // A seed that differs between processes and times.
-    let seed = SplitMix::of(now(), &format!("{name} {}", std::process::id())).next();
-    let mut broker = Broker::new(name, lease_ms, seed, Limits::default());
-    let mut news = News::Begin;
+    let seed = SplitMix::with_text(now(), &format!("{name} {}", std::process::id())).next();
+    let mut broker = Broker::new(name, lease_ms, seed, BrokerLimits::default());
+    let mut news = BrokerInput::Begin;
     loop {
         news = match broker.handle(news, now()) {
-            Order::Plan { but } => match slots(scheduler).await {
-                Ok(slots) => News::Planned(planner(&slots, &but)),
-                Err(_) => News::Silent,
+            BrokerAction::Plan { but } => match slots(scheduler).await {
+                Ok(slots) => BrokerInput::Planned(planner(&slots, &but)),
+                Err(_) => BrokerInput::Silent,
             },
-            Order::Prepare(ask) => send_request(scheduler, PrepareSlots { ask }).await,
-            Order::Commit(id, token) => send_request(scheduler, CommitSlots { id, token }).await,
-            Order::Confirm(id, token) => send_request(scheduler, ConfirmSlots { id, token }).await,
-            Order::Wait(wait) => {
+            BrokerAction::Prepare(ask) => send_request(scheduler, PrepareSlots { ask }).await,
+            BrokerAction::Commit(id, token) => send_request(scheduler, CommitSlots { id, token }).await,
+            BrokerAction::Confirm(id, token) => send_request(scheduler, ConfirmSlots { id, token }).await,
+            BrokerAction::Wait(wait) => {
                 sleep(wait).await;
-                News::Waited
+                BrokerInput::Waited
             }
-            Order::Done(one) => return Ok(*one),
-            Order::Failed { release, why } => {
+            BrokerAction::Done(one) => return Ok(*one),
+            BrokerAction::Failed { release, why } => {
                 if let Some((id, token)) = release {
                     // An undelivered release is harmless: the reservation expires.
                     let message = ReleaseSlots { id, token: Some(token) };
                     let _ = scheduler.send(message).deadline(REQUEST_TIMEOUT).await;
                 }
                 let exit = match why {
-                    Failure::Silent(_) => Exit::Failure,
-                    Failure::Refused(Refusal::Store { .. }) => Exit::Failure,
-                    Failure::Refused(_) => Exit::Usage,
-                    Failure::NoPlan(_) | Failure::TooOften { .. } => Exit::NotPlaced,
+                    BrokerError::Silent(_) => Exit::Failure,
+                    BrokerError::Refused(ReservationRefusal::Store { .. }) => Exit::Failure,
+                    BrokerError::Refused(_) => Exit::Usage,
+                    BrokerError::NoPlan(_) | BrokerError::TooOften { .. } => Exit::NotPlaced,
                 };
                 return Err(Failed::new(exit, why));
             }
@@ -87,21 +87,21 @@ pub async fn agree(
     }
 }
 
-async fn send_request<M>(scheduler: &Remote<Scheduler>, message: M) -> News
+async fn send_request<M>(scheduler: &Remote<Scheduler>, message: M) -> BrokerInput
 where
-    M: RemoteMessage<Result = Result<Reservation, Refusal>>,
+    M: RemoteMessage<Result = Result<Reservation, ReservationRefusal>>,
     Scheduler: actix::Handler<M>,
 {
-    let answer: Result<Result<Reservation, Refusal>, RemoteError> =
+    let answer: Result<Result<Reservation, ReservationRefusal>, RemoteError> =
         scheduler.send(message).deadline(REQUEST_TIMEOUT).await;
     match answer {
-        Ok(answer) => News::Answered(answer.map(Box::new)),
-        Err(_) => News::Silent,
+        Ok(answer) => BrokerInput::Answered(answer.map(Box::new)),
+        Err(_) => BrokerInput::Silent,
     }
 }
 
 /// Renews a lease periodically until the scheduler refuses, and returns the refusal.
-pub async fn renew(scheduler: Remote<Scheduler>, one: Reservation) -> Refusal {
+pub async fn renew(scheduler: Remote<Scheduler>, one: Reservation) -> ReservationRefusal {
     let every = Duration::from_millis(one.lease_ms.unwrap_or(60_000)) / 4;
     loop {
         sleep(every).await;

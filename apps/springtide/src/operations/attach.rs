@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use springtide_actors::client::{Client, Heard};
+use springtide_actors::client::{Client, ReceivedNews};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER};
 use springtide_actors::incarnation;
 use springtide_actors::job::SCHEDULER;
-use springtide_actors::links::Links;
+use springtide_actors::links::LinkChanges;
 use springtide_actors::probe::Prober;
 use springtide_actors::scheduler::{CrowdedHost, Scheduler};
 use springtide_cli::exit::{Exit, Failed};
@@ -35,11 +35,11 @@ pub struct Attachment {
     /// The address of the head.
     pub address: std::net::SocketAddr,
     /// Hosts of the grid with more compute threads than processors.
-    pub crowded: Vec<CrowdedHost>,
+    pub crowded_hosts: Vec<CrowdedHost>,
     /// Changes of the links of this client.
-    pub links: Arc<Links>,
+    pub links: Arc<LinkChanges>,
     /// The news of this client's jobs.
-    pub news: mpsc::Receiver<Heard>,
+    pub news: mpsc::Receiver<ReceivedNews>,
 }
 
 impl Attachment {
@@ -49,7 +49,7 @@ impl Attachment {
     }
 
     /// The next news of this client's jobs. Cancel safe.
-    pub async fn news(&mut self) -> Option<Heard> {
+    pub async fn news(&mut self) -> Option<ReceivedNews> {
         self.news.recv().await
     }
 }
@@ -120,7 +120,7 @@ pub async fn attach(file: &Path, config: &GridConfig) -> Result<Attachment, Fail
         });
     }
     let crowded = status.map(|status| status.crowded).unwrap_or_default();
-    Ok(Attachment { endpoint, head, address, crowded, links, news })
+    Ok(Attachment { endpoint, head, address, crowded_hosts: crowded, links, news })
 }
 
 /// Reads the grid's config.

@@ -30,24 +30,24 @@ use std::time::Duration;
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_actors::admit::{
-    self, About, Asking, Judges, Places, Principal, Rule, Ruled, Standing,
+    self, MessageSubject, AuthorityQuery, AdmitsMessages, Places, Principal, Rule, HasRule, SenderStanding,
 };
-use springtide_actors::client::{Client, News, Receipt};
+use springtide_actors::client::{Client, JobUpdate, Receipt};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::scheduler::{
-    CancelJob, Enqueue, GetKnown, JobAuthority, Scheduler, Submit, SubmitError,
+    CancelJob, Enqueue, GetKnownJobs, JobAuthority, Scheduler, Submit, SubmitError,
 };
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::manifest;
 use springtide_runtime::id::JobId;
 use springtide_runtime::net::Contact;
 use springtide_runtime::net::tls::Role;
-use springtide_runtime::remote::Origin;
+use springtide_runtime::remote::MessageOrigin;
 use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
 pub use self::drawer::ArchiveReader;
-pub use self::entry::{ArchiveSettings, JobEntry, JobRecord, since_epoch};
+pub use self::entry::{ArchiveSettings, ArchiveEntry, JobRecord, since_epoch};
 pub use self::retention::{Retention, Selection};
 
 use self::entry::LOST;
@@ -133,7 +133,7 @@ fn wants_result() -> bool {
 
 remote_message! {
     "desk-submit" => SubmitJob -> Result<JobId, SubmitError>;
-    "desk-list" => ListJobs -> Vec<JobEntry>;
+    "desk-list" => ListJobs -> Vec<ArchiveEntry>;
     "desk-read" => ReadJob -> Option<JobRecord>;
     "desk-purge" => PurgeJobs -> Purged;
 }
@@ -161,7 +161,7 @@ struct JobTable {
     /// hold belong to no archived job.
     settled: JobId,
     /// News that arrived before the number of its job.
-    early: Vec<(JobId, News, Receipt)>,
+    early: Vec<(JobId, JobUpdate, Receipt)>,
     /// Jobs without an end that the scheduler does not know, with the time of the first such
     /// comparison.
     unknown: BTreeMap<JobId, Instant>,
@@ -204,7 +204,7 @@ impl JobArchive {
                 (false, None) => archived.end_unreported(LOST),
             }
         }
-        let (_, mut news) = Client::publish_again(endpoint, recovered.iter().copied());
+        let (_, mut news) = Client::publish_resuming(endpoint, recovered.iter().copied());
         let archive = Self {
             dir,
             scheduler: scheduler.clone(),
@@ -240,7 +240,7 @@ impl JobArchive {
         about.mode = Some(submit.params.mode.word().to_owned());
         about.command = line.split(' ').map(str::to_owned).collect();
         let (name, line) = (submit.name.clone(), line.to_owned());
-        let entry = JobEntry {
+        let entry = ArchiveEntry {
             job,
             name,
             line,
@@ -329,7 +329,7 @@ impl JobTable {
 
     /// The jobs of a principal, or of all: all without an end, and the last `ended` ones with an
     /// end.
-    fn list(&self, ended: Option<usize>, of: Option<&Principal>) -> Vec<JobEntry> {
+    fn list(&self, ended: Option<usize>, of: Option<&Principal>) -> Vec<ArchiveEntry> {
         let all = Retention { jobs: ended.unwrap_or(usize::MAX), age: Duration::MAX };
         let hidden: BTreeSet<JobId> = all.expired(&self.ended(of), 0).into_iter().collect();
         let entries = self.jobs.values().map(|archived| &archived.entry);
@@ -350,7 +350,7 @@ impl JobTable {
     }
 
     /// Applies news of a job. Dropping the receipt acknowledges the news, once it is on disk.
-    fn apply_news(&mut self, job: JobId, news: News, receipt: Receipt) {
+    fn apply_news(&mut self, job: JobId, news: JobUpdate, receipt: Receipt) {
         match self.jobs.get_mut(&job) {
             Some(archived) => archived.take(news),
             // The job may be one whose number is not known yet. News of other jobs is dropped.
@@ -384,57 +384,57 @@ impl JobTable {
 
 const CLIENTS: &[Role] = &[Role::Client, Role::Head];
 
-impl Ruled for SubmitJob {
+impl HasRule for SubmitJob {
     const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
 
-    fn sign(&mut self, from: &Origin) {
+    fn sign(&mut self, from: &MessageOrigin) {
         self.submit.principal = Some(Principal::of(from));
     }
 }
 
-impl Ruled for ListJobs {
+impl HasRule for ListJobs {
     const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
 
-    fn sign(&mut self, from: &Origin) {
+    fn sign(&mut self, from: &MessageOrigin) {
         self.of = visible_to(from);
     }
 }
 
-impl Ruled for PurgeJobs {
+impl HasRule for PurgeJobs {
     const RULE: Rule = Rule { roles: CLIENTS, places: None, confirmed: false };
 
-    fn sign(&mut self, from: &Origin) {
+    fn sign(&mut self, from: &MessageOrigin) {
         self.of = visible_to(from);
     }
 }
 
 /// The principal whose jobs a sender may see: its own; none for the operator, who sees all.
-fn visible_to(from: &Origin) -> Option<Principal> {
+fn visible_to(from: &MessageOrigin) -> Option<Principal> {
     (!admit::is_operator(from)).then(|| Principal::of(from))
 }
 
-impl Ruled for ReadJob {
+impl HasRule for ReadJob {
     const RULE: Rule = Rule {
         roles: CLIENTS,
         places: Some(Places::OWNER.or(Places::OPERATOR).or(Places::HEAD)),
         confirmed: false,
     };
 
-    fn about(&self) -> Option<About> {
-        Some(About::of(self.job))
+    fn about(&self) -> Option<MessageSubject> {
+        Some(MessageSubject::of(self.job))
     }
 }
 
-impl Judges for JobArchive {
-    fn standing(&mut self, from: &Origin, about: &About, _: Option<&JobAuthority>) -> Standing {
+impl AdmitsMessages for JobArchive {
+    fn standing(&mut self, from: &MessageOrigin, about: &MessageSubject, _: Option<&JobAuthority>) -> SenderStanding {
         let archived = self.jobs_table.jobs.get(&about.job);
         let principal = archived.and_then(|archived| archived.entry.principal.as_ref());
         let owner = principal.is_some_and(|principal| principal.is(from));
         let places = admit::outside(from, Some(&self.me.node)).or(Places::OWNER.when(owner));
-        Standing { known: archived.is_some(), places, ..Standing::default() }
+        SenderStanding { known: archived.is_some(), places, ..SenderStanding::default() }
     }
 
-    fn ask(&self, _: &Origin, _: &About) -> Option<Asking> {
+    fn ask(&self, _: &MessageOrigin, _: &MessageSubject) -> Option<AuthorityQuery> {
         None
     }
 }
@@ -451,7 +451,7 @@ impl Actor for JobArchive {
             if archive.jobs_table.jobs.values().all(|archived| archived.entry.ended.is_some()) {
                 return;
             }
-            let request = archive.scheduler.send(GetKnown).into_actor(archive);
+            let request = archive.scheduler.send(GetKnownJobs).into_actor(archive);
             ctx.spawn(request.map(|known, archive, _| {
                 // No answer: another head has taken over, and its archive keeps the jobs.
                 if let Ok(Some(known)) = known {
@@ -497,7 +497,7 @@ impl Handler<SubmitJob> for JobArchive {
 #[rtype(result = "()")]
 struct ReceivedNews {
     job: JobId,
-    news: News,
+    news: JobUpdate,
     receipt: Receipt,
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_wan::place;
-use springtide_wan::quota::{Kind, processor_groups};
+use springtide_wan::quota::{QuotaKind, processor_groups};
 use springtide_wan::sys;
 
 use self::tries::{PART, ask, own_name, part_of, places};
@@ -130,7 +130,7 @@ pub fn doctor() -> Result<Option<DoctorReport>, Failed> {
         reasons.insert(part, reason);
     }
     // A killed child leaves its files.
-    if let Ok(home) = place::home() {
+    if let Ok(home) = place::networks_dir() {
         let name = own_name(std::process::id());
         for file in [place::table(&home, &name), place::state(&home, &name)] {
             let _ = fs::remove_file(file);
@@ -145,14 +145,14 @@ pub fn doctor() -> Result<Option<DoctorReport>, Failed> {
 
 /// The emulation that `wan up` would use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Network {
+enum EmulationKind {
     /// For programs of any kind.
     Router,
     /// Only for this program's own traffic.
     Sockets,
 }
 
-impl Network {
+impl EmulationKind {
     /// The best emulation that works.
     fn choose(router: bool, sockets: bool) -> Option<Self> {
         match (router, sockets) {
@@ -190,7 +190,7 @@ impl KernelFeatures {
 
 /// One line of the results.
 #[derive(Clone, Debug, PartialEq)]
-struct Item {
+struct CheckResult {
     name: &'static str,
     what: String,
     ok: bool,
@@ -202,8 +202,8 @@ struct Item {
 
 /// All results of the tests.
 pub struct DoctorReport {
-    items: Vec<Item>,
-    network: Option<Network>,
+    items: Vec<CheckResult>,
+    network: Option<EmulationKind>,
     kernel: Option<KernelFeatures>,
     summary: String,
 }
@@ -229,7 +229,7 @@ impl DoctorReport {
             let advice = tried.filter(|tried| !tried.ok).map(|tried| advice(tried, machine));
             let parts = [said, advice.unwrap_or_default()];
             let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-            Item { name, what, ok, why: parts.join("; "), numbers, optional }
+            CheckResult { name, what, ok, why: parts.join("; "), numbers, optional }
         };
         let mut items = vec![
             item(of::SOCKETS, "shaped sockets: a round trip", "sockets", false),
@@ -246,7 +246,7 @@ impl DoctorReport {
         items.push(item(of::KERNEL, "kernel: a network, and a round trip", "kernel", false));
         items.push(item(of::QUOTA, "processors: quotas", "processors", false));
         items.extend(HELPERS.iter().map(|(name, ..)| item(name, name, "", true)));
-        let network = Network::choose(is(of::TRIP), is(of::SOCKETS));
+        let network = EmulationKind::choose(is(of::TRIP), is(of::SOCKETS));
         let whole = if is("netem") { KernelFeatures::Whole } else { KernelFeatures::Rates };
         let kernel = is(of::KERNEL).then_some(whole);
         let quota = fact(of::QUOTA).filter(|fact| fact.ok);
@@ -269,7 +269,7 @@ impl DoctorReport {
     pub fn table(&self) -> String {
         let width = self.items.iter().map(|item| item.what.len()).max().unwrap_or(0);
         let mut text = String::new();
-        for Item { what, ok, why, .. } in &self.items {
+        for CheckResult { what, ok, why, .. } in &self.items {
             let word = if *ok { "yes" } else { "no" };
             let _ = writeln!(text, "{word:3}  {what:width$}  {why}");
         }
@@ -280,7 +280,7 @@ impl DoctorReport {
     /// The object of `--json`.
     pub fn object(&self) -> Value {
         let mut checks = serde_json::Map::new();
-        for Item { name, what, ok, why, numbers, optional } in &self.items {
+        for CheckResult { name, what, ok, why, numbers, optional } in &self.items {
             let mut check = json!({ "ok": ok, "what": what, "why": why, "optional": optional });
             for (name, number) in numbers {
                 check[name] = json!(number);
@@ -291,7 +291,7 @@ impl DoctorReport {
         json!({
             "schema": SCHEMA,
             "checks": checks,
-            "network": self.network.map(Network::word),
+            "network": self.network.map(EmulationKind::word),
             "kernel": self.kernel.map(KernelFeatures::word),
             "quota": if is(of::QUOTA) { "groups" } else { "duty" },
             "summary": self.summary,
@@ -366,7 +366,7 @@ fn advice(fact: &Fact, machine: &Host) -> String {
         }
         of::QUOTA => {
             let who = if *root { "" } else { "; root gets quotas" };
-            let rest = Kind::Duty.word();
+            let rest = QuotaKind::Duty.word();
             format!("instead: {rest} by themselves, which is exact while processors are free{who}")
         }
         name => {
@@ -389,19 +389,19 @@ fn advice(fact: &Fact, machine: &Host) -> String {
 
 /// The emulations that commands would use here.
 fn summary(
-    network: Option<Network>,
+    network: Option<EmulationKind>,
     kernel: Option<KernelFeatures>,
     spaces: Option<&Fact>,
     quota: Option<&Fact>,
 ) -> String {
-    let duty = Kind::Duty.word();
+    let duty = QuotaKind::Duty.word();
     let shares = format!("processors are limited by {}", quota.map_or(duty, |fact| &fact.said));
     let usual = match network {
-        Some(Network::Router) => {
+        Some(EmulationKind::Router) => {
             let how = spaces.map_or("", |fact| &fact.said);
             format!("`wan up` and `wan run` would use the router in user space, {how}; {shares}.")
         }
-        Some(Network::Sockets) => format!(
+        Some(EmulationKind::Sockets) => format!(
             "`wan run` would use its nodes' own sockets, and so would `wan up --network sockets`, \
             but for no other programs; {shares}."
         ),
@@ -445,7 +445,7 @@ mod tests {
             Fact::yes(of::FIRST, "SCHED_FIFO is granted"),
             round_trip_fact(of::TRIP, Duration::from_millis(10), Duration::from_micros(10_214)),
             kernel_network_fact(&[], Duration::from_micros(10_402)),
-            Fact::yes(of::QUOTA, Kind::V1.word()),
+            Fact::yes(of::QUOTA, QuotaKind::V1.word()),
         ];
         facts.extend(TOOLS.iter().map(|(name, _)| Fact::yes(name, "/sbin")));
         facts.extend(KINDS.iter().map(|(name, _)| Fact::yes(name, "this kernel has it")));
@@ -459,10 +459,10 @@ mod tests {
 
     #[test]
     fn the_best_network_that_works_is_chosen() {
-        assert_eq!(Network::choose(true, true), Some(Network::Router));
-        assert_eq!(Network::choose(true, false), Some(Network::Router));
-        assert_eq!(Network::choose(false, true), Some(Network::Sockets));
-        assert_eq!(Network::choose(false, false), None);
+        assert_eq!(EmulationKind::choose(true, true), Some(EmulationKind::Router));
+        assert_eq!(EmulationKind::choose(true, false), Some(EmulationKind::Router));
+        assert_eq!(EmulationKind::choose(false, true), Some(EmulationKind::Sockets));
+        assert_eq!(EmulationKind::choose(false, false), None);
     }
 
     #[test]
@@ -491,7 +491,7 @@ mod tests {
     fn untried_tests_have_reasons_and_the_others_count() {
         let mut facts = vec![all().remove(0), refused(of::SPACES, libc::EPERM)];
         let report = found(&facts, &user());
-        assert_eq!(report.network, Some(Network::Sockets));
+        assert_eq!(report.network, Some(EmulationKind::Sockets));
         let why = |report: &DoctorReport, name: &str| -> String {
             report.items.iter().find(|item| item.name == name).map(|item| item.why.clone()).unwrap()
         };

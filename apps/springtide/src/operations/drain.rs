@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use springtide_actors::job::SCHEDULER;
-use springtide_actors::scheduler::{Drain, DrainError, Drained, GetStatus, Scheduler, Undrain};
+use springtide_actors::scheduler::{Drain, DrainError, DrainResult, GetStatus, Scheduler, Undrain};
 use springtide_cli::exit::Failed;
 use springtide_cli::format::seconds;
 use springtide_cli::talk::Talk;
@@ -42,7 +42,7 @@ pub struct DrainRequest<'a> {
 /// # Errors
 /// No grid is up, it has no such node, a job needs the node, or another command returned it to
 /// service.
-pub async fn drain(request: &DrainRequest<'_>, quiet: bool) -> Result<Drained, Failed> {
+pub async fn drain(request: &DrainRequest<'_>, quiet: bool) -> Result<DrainResult, Failed> {
     let mut signals = Signals::take()?;
     let config = load::<GridConfig>(&Sources::of_process(Some(request.file)))?.value;
     let Attachment { endpoint, head, .. } = attach(request.file, &config).await?;
@@ -52,7 +52,7 @@ pub async fn drain(request: &DrainRequest<'_>, quiet: bool) -> Result<Drained, F
         nodes,
         reason: request.reason.unwrap_or("drained by `node drain`").to_owned(),
         deadline_ms: request.deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
-        life: None,
+        incarnation: None,
     };
     let mut talk = Talk::new(quiet);
     let names = request.nodes.join(", ");

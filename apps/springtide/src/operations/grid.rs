@@ -10,16 +10,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::enrol::{
-    BookFile, Clusters, ENROLMENT, IsOwn, JoinTerms, NodeText, Office, is_due, renew_files,
+    EnrolmentStore, Clusters, ENROLMENT, IsOwn, JoinTerms, NodeConfigWriter, EnrolmentService, is_due, renew_files,
 };
-use springtide_actors::files::{Keeping, Limits};
+use springtide_actors::files::{FileServerSettings, FileLimits};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::incarnation;
 use springtide_actors::lease::LeaseError;
 use springtide_actors::provider::{
     JoinProvider, LocalProvider, NodeRequest, Provider, SlurmProvider, SshProvider,
 };
-use springtide_actors::scheduler::manager::Settings;
+use springtide_actors::scheduler::manager::ManagerSettings;
 use springtide_actors::scheduler::{GridStatus, NodeState};
 use springtide_actors::site::OnDemand;
 use springtide_actors::site_host::site_node;
@@ -39,7 +39,7 @@ use tokio::time::{Instant, Interval, interval_at};
 use crate::operations::agree;
 use crate::operations::desk::{ArchiveReader, ArchiveSettings, ArchiveThread, JobArchive};
 use crate::operations::grid_files::{
-    Authority, HeadFile, Plan, absolute, ca_dir, make_private_dir, this_host,
+    Authority, HeadFile, LaunchPlan, absolute, ca_dir, make_private_dir, this_host,
 };
 use crate::operations::netconf::{self, Emulated};
 use crate::operations::site_files;
@@ -61,7 +61,7 @@ pub type Alone<'a> = dyn Fn() -> Result<(), Failed> + 'a;
 ///
 /// # Errors
 /// A port is in use, files cannot be written, names do not fit.
-pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
+pub async fn start(plan: &LaunchPlan<'_>) -> Result<Head, Failed> {
     let provider = |cluster: &_, nodes: &_| provider_of(plan, cluster, nodes);
     Ok(launch(plan, provider, None).await?.0)
 }
@@ -70,7 +70,7 @@ pub async fn start(plan: &Plan<'_>) -> Result<Head, Failed> {
 ///
 /// # Errors
 /// As [`start`].
-pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<Head, Failed> {
+pub async fn start_by(plan: &LaunchPlan<'_>, provider: &Rc<dyn Provider>) -> Result<Head, Failed> {
     Ok(launch(plan, |_, _| Ok(provider.clone()), None).await?.0)
 }
 
@@ -80,7 +80,7 @@ pub async fn start_by(plan: &Plan<'_>, provider: &Rc<dyn Provider>) -> Result<He
 /// # Errors
 /// As [`start`]; or a head of this grid runs already.
 pub async fn start_again(
-    plan: &Plan<'_>,
+    plan: &LaunchPlan<'_>,
     setting: ArchiveSettings,
     alone: &Alone<'_>,
 ) -> Result<(Head, Option<ArchiveThread>), Failed> {
@@ -89,7 +89,7 @@ pub async fn start_again(
 }
 
 fn provider_of(
-    plan: &Plan<'_>,
+    plan: &LaunchPlan<'_>,
     cluster: &ClusterSection,
     nodes: &[NodeId],
 ) -> Result<Rc<dyn Provider>, Failed> {
@@ -140,11 +140,11 @@ pub fn on_demand(cluster: &ClusterSection) -> OnDemand {
 
 /// Starts a grid whose clusters have these providers.
 async fn launch(
-    plan: &Plan<'_>,
+    plan: &LaunchPlan<'_>,
     provider: impl Fn(&ClusterSection, &[NodeId]) -> Result<Rc<dyn Provider>, Failed>,
     again: Option<(ArchiveSettings, &Alone<'_>)>,
 ) -> Result<(Head, Option<ArchiveThread>), Failed> {
-    let Plan { config, dir, .. } = *plan;
+    let LaunchPlan { config, dir, .. } = *plan;
     let network = netconf::emulated(&config.net)?;
     make_private_dir(dir)?;
     // The user chooses the permissions of a run's directory; the grid's private files in it have
@@ -171,7 +171,7 @@ async fn launch(
     if let Some(archive_reader) = &archive_reader {
         // The store may have been moved away for a fresh start. Reused numbers would have two
         // results.
-        store.begin_above(archive_reader.last());
+        store.skip_numbers(archive_reader.last());
     }
     let logs = dir.join("nodes");
     make_dir(&logs)?;
@@ -196,7 +196,7 @@ async fn launch(
     };
     if matches!(plan.authority, Authority::Kept(..)) {
         // Before any other process can connect.
-        endpoint.net.revoke(&BookFile::of(dir).read()?.revoked(calendar()()));
+        endpoint.net.revoke(&EnrolmentStore::of(dir).read()?.revoked(calendar()()));
     }
     let Address::Socket(address) = endpoint.net.address() else {
         return Err(Failed::failure("the head has no socket address"));
@@ -221,7 +221,7 @@ async fn launch(
             .collect();
         sites.push((name, requests?, provider, on_demand(cluster), keeping(config, cluster)));
     }
-    let settings = Settings { clock_us: agree::now(), ..netconf::scheduling(config) };
+    let settings = ManagerSettings { clock_us: agree::now(), ..netconf::scheduling(config) };
     let mut recovered = match &archive_reader {
         Some(archive_reader) => store.recover(|job| archive_reader.awaits_end(job))?,
         None => Vec::new(),
@@ -258,12 +258,12 @@ async fn launch(
 /// Starts renewal and revocation of certificates, and the join endpoint if the config has one.
 /// Returns its address.
 fn enrol(
-    plan: &Plan<'_>,
+    plan: &LaunchPlan<'_>,
     head: &mut Head,
     identity: &NodeIdentity,
     address: SocketAddr,
 ) -> Result<Option<SocketAddr>, Failed> {
-    let Plan { config, dir, .. } = *plan;
+    let LaunchPlan { config, dir, .. } = *plan;
     let join = &config.join;
     let mut clusters = Clusters::new();
     for cluster in config.cluster.iter().filter(|cluster| cluster.provider == ProviderKind::Join) {
@@ -273,10 +273,10 @@ fn enrol(
     let terms = (clusters, join.validity.get());
     let recorder = head.endpoint.recorder.clone();
     let ca = Ca::load(&ca_dir(config, dir))?;
-    let office = Office::new(ca, BookFile::of(dir), calendar(), terms, recorder);
+    let office = EnrolmentService::new(ca, EnrolmentStore::of(dir), calendar(), terms, recorder);
     let office = office.with_own(is_own(config), config.tls.validity.get());
     let limits =
-        JoinLimits { at_once: join.at_once.get() as usize, within: join.answer_within.get() };
+        JoinLimits { max_callers: join.at_once.get() as usize, timeout: join.answer_within.get() };
     let opened = head.enrol(office, identity, join.bind.map(|bind| (bind, limits)));
     // A site process renews the files of its own cluster.
     let here = own_clusters(config).filter(|cluster| cluster.site != SitePlace::Own);
@@ -319,7 +319,7 @@ fn is_own(config: &GridConfig) -> IsOwn {
 /// The config that nodes get when they join a cluster: the shared config without the parts of this
 /// host.
 fn join_terms(
-    plan: &Plan<'_>,
+    plan: &LaunchPlan<'_>,
     cluster: &ClusterSection,
     head: SocketAddr,
 ) -> Result<JoinTerms, Failed> {
@@ -339,12 +339,12 @@ fn join_terms(
         table.remove("files");
     }
     table.insert("renew".to_owned(), true.into());
-    let config: NodeText = Box::new(move |node| {
+    let config: NodeConfigWriter = Box::new(move |node| {
         let mut table = table.clone();
         table.insert("node".to_owned(), node.as_str().into());
         toml::to_string(&table).map_err(|error| error.to_string())
     });
-    Ok(JoinTerms { most: cluster.nodes.get(), config })
+    Ok(JoinTerms { node_limit: cluster.nodes.get(), config })
 }
 
 /// The entry of a node that joins from elsewhere.
@@ -464,20 +464,20 @@ pub async fn stop(head: Head, dir: &Path, reason: &str) {
 }
 
 /// The limits of a cluster's file server, if it has one.
-pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<Keeping> {
-    let limits = Limits {
-        largest: config.files.largest.bytes(),
-        at_once: config.files.at_once.get() as usize,
-        poll: config.files.poll.get(),
+pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<FileServerSettings> {
+    let limits = FileLimits {
+        max_bytes: config.files.largest.bytes(),
+        max_fetches: config.files.at_once.get() as usize,
+        scan_interval: config.files.poll.get(),
     };
     let dir = cluster.files.clone()?;
-    Some(Keeping { cluster: ClusterId::from(cluster.name.as_str()), dir, limits })
+    Some(FileServerSettings { cluster: ClusterId::from(cluster.name.as_str()), dir, limits })
 }
 
 /// Writes the files of a node, and describes its start. The node finds the head at the first
 /// address, and its site at the second if that is elsewhere.
 pub fn request(
-    plan: &Plan<'_>,
+    plan: &LaunchPlan<'_>,
     cluster: &ClusterSection,
     node: &NodeId,
     head: SocketAddr,
@@ -505,7 +505,7 @@ pub fn request(
 
 /// A node's config file: the grid's network and work sections, and the node's identity.
 fn node_config(
-    plan: &Plan<'_>,
+    plan: &LaunchPlan<'_>,
     cluster: &ClusterSection,
     node: &NodeId,
     (head, site): (SocketAddr, Option<SocketAddr>),

@@ -24,7 +24,7 @@ use springtide_runtime::config::{GridConfig, Level, Loaded, Sources, load};
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NodeIdentity};
 
-use crate::options::Shape;
+use crate::options::GridShape;
 
 /// The certificate authority of a grid, for one command or permanent.
 pub enum Authority {
@@ -65,7 +65,7 @@ impl Authority {
 }
 
 /// A grid to be started.
-pub struct Plan<'a> {
+pub struct LaunchPlan<'a> {
     /// The config of the grid.
     pub config: &'a GridConfig,
     /// The directory of the grid.
@@ -240,13 +240,13 @@ pub fn kept_authority(config: &GridConfig, dir: &Path) -> Result<Authority, Fail
 /// # Errors
 /// An environment variable or a flag has a wrong value.
 pub fn ad_hoc(
-    shape: Shape,
+    shape: GridShape,
     over: impl FnOnce(Sources) -> Sources,
 ) -> Result<Loaded<GridConfig>, Failed> {
     // A text instead of a file, so that the environment can override it.
     let mut text = String::new();
     for name in shape.names() {
-        let Shape { nodes, threads, .. } = shape;
+        let GridShape { nodes, threads, .. } = shape;
         text += &format!("[[cluster]]\nname = \"{name}\"\nnodes = {nodes}\nthreads = {threads}\n");
     }
     let of_text = Sources::of_text(&format!("--clusters {shape}"), &text);
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_grid_that_has_run_keeps_its_authority() {
         let temp = tempfile::tempdir().unwrap();
-        let config = ad_hoc(Shape::default(), |sources| sources).unwrap().value;
+        let config = ad_hoc(GridShape::default(), |sources| sources).unwrap().value;
         let dir = temp.path().join("grid");
         make_private_dir(&dir).unwrap();
         kept_authority(&config, &dir).unwrap();

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use springtide_runtime::event::{Header, LogError, Record, RunLog, SCHEMA};
+use springtide_runtime::event::{LogHeader, LogError, Record, RunLog, SCHEMA};
 
 /// Interval between removals of old logs.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
@@ -97,7 +97,7 @@ impl GridLog {
         if fs::metadata(&self.path).map_or(0, |file| file.len()) <= self.limits.bytes {
             return Ok(());
         }
-        let io = |source| LogError::Io { file: self.path.clone(), what: "rotate", source };
+        let io = |source| LogError::Io { file: self.path.clone(), operation: "rotate", source };
         let last = (1..).find(|number| !self.rotated_path(*number).exists()).unwrap_or(1);
         for number in (1..last).rev() {
             fs::rename(self.rotated_path(number), self.rotated_path(number + 1)).map_err(io)?;
@@ -112,7 +112,7 @@ impl GridLog {
 fn create(path: &Path, version: &str) -> Result<RunLog, LogError> {
     // Approximate: only people read it.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let header = Header {
+    let header = LogHeader {
         schema: SCHEMA,
         run: "scheduler".to_owned(),
         started_unix_us: u64::try_from(now.as_micros()).unwrap_or(u64::MAX),

@@ -174,7 +174,7 @@ pub fn server(
         };
         return Err(Failed::usage(format!("cluster {cluster} keeps no files: {there}")));
     };
-    attachment.endpoint.net.introduce(at.clone());
+    attachment.endpoint.net.learn_if_down(at.clone());
     Ok(attachment.endpoint.hub.remote(&at.node, &files_name(cluster)))
 }
 
@@ -223,11 +223,11 @@ pub async fn put(
     let mut chunk = vec![0; CHUNK_MAX as usize];
     // The answer contains the length that the server has already.
     let mut at = send(server, entry, 0, Bytes::new()).await?;
-    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(at.have))
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(at.received))
         .map_err(|error| cannot("read", path, &error))?;
     while !at.done {
-        talk.progress(at.have, entry.bytes, "bytes");
-        let left = usize::try_from(entry.bytes - at.have.min(entry.bytes)).unwrap_or(usize::MAX);
+        talk.progress(at.received, entry.bytes, "bytes");
+        let left = usize::try_from(entry.bytes - at.received.min(entry.bytes)).unwrap_or(usize::MAX);
         let len = left.min(chunk.len());
         file.read_exact(&mut chunk[..len]).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
@@ -235,9 +235,9 @@ pub async fn put(
             }
             _ => cannot("read", path, &error),
         })?;
-        let before = at.have;
+        let before = at.received;
         at = send(server, entry, before, Bytes::copy_from_slice(&chunk[..len])).await?;
-        if !at.done && at.have != before + len as u64 {
+        if !at.done && at.received != before + len as u64 {
             let name = &entry.name;
             return Err(Failed::failure(format!(
                 "another client sends {name} at the same time: try again later"
@@ -253,7 +253,7 @@ async fn send(
     entry: &FileEntry,
     at: u64,
     bytes: Bytes,
-) -> Result<springtide_actors::files::PutState, Failed> {
+) -> Result<springtide_actors::files::UploadProgress, Failed> {
     let put = PutChunk { file: entry.clone(), at, bytes };
     server.send(put).deadline(CHUNK_TIMEOUT).await?.map_err(refused)
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use serde_json::Value;
 use springtide_actors::admit::Principal;
 use springtide_actors::job::JobParams;
-use springtide_actors::policy::malleability::Placed;
-use springtide_actors::scheduler::manager::Phase;
+use springtide_actors::policy::malleability::PlacementPlan;
+use springtide_actors::scheduler::manager::JobPhase;
 use springtide_actors::scheduler::{
     CancelJob, GetJob, GetStatus, JobDetail, JobState, JobStatus, PlanError, PlanJob, Resize,
-    ResizeError, ResizeJob, Resized, Scheduler, Submit,
+    ResizeError, ResizeJob, ResizeAck, Scheduler, Submit,
 };
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::seconds;
@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep};
 
 use super::attach::{Attachment, attach, attach_by};
 use super::desk::{
-    DESK, JobArchive, JobEntry, JobRecord, ListJobs, PurgeJobs, Purged, ReadJob, Selection,
+    DESK, JobArchive, ArchiveEntry, JobRecord, ListJobs, PurgeJobs, Purged, ReadJob, Selection,
     SubmitJob,
 };
 use super::needs::JobRequest;
@@ -68,7 +68,7 @@ impl JobInfo {
         let view = detail.and_then(|detail| detail.view.as_ref());
         let waits = || detail.and_then(|detail| detail.status.as_ref()?.waits_for.clone());
         let why = end.and_then(|end| end.error.clone());
-        let why = why.or_else(|| view.map(|view| view.why.clone())).or_else(waits);
+        let why = why.or_else(|| view.map(|view| view.reason.clone())).or_else(waits);
         why.filter(|why| !why.is_empty())
     }
 
@@ -137,15 +137,15 @@ impl JobInfo {
 }
 
 /// A phase in one word.
-pub fn phase(phase: Phase) -> &'static str {
+pub fn phase(phase: JobPhase) -> &'static str {
     match phase {
-        Phase::Waiting => "waiting",
-        Phase::Placed => "placed",
-        Phase::Claiming => "starting",
-        Phase::Running => "running",
-        Phase::Growing => "growing",
-        Phase::Shrinking => "shrinking",
-        Phase::Ending => "ending",
+        JobPhase::Waiting => "waiting",
+        JobPhase::Placed => "placed",
+        JobPhase::Claiming => "starting",
+        JobPhase::Running => "running",
+        JobPhase::Growing => "growing",
+        JobPhase::Shrinking => "shrinking",
+        JobPhase::Ending => "ending",
     }
 }
 
@@ -162,7 +162,7 @@ pub fn state(state: JobState) -> &'static str {
 /// The jobs of a grid.
 pub struct JobList {
     /// The entries of the archive.
-    pub entries: Vec<JobEntry>,
+    pub entries: Vec<ArchiveEntry>,
     /// The jobs that the scheduler knows.
     pub live: Vec<JobStatus>,
     /// Whether earlier ended jobs are hidden.
@@ -275,7 +275,7 @@ pub async fn plan(
 }
 
 /// The plan of a job with its command line, or the reason why it has no place.
-pub type JobPlan = (String, Result<Placed, PlanError>);
+pub type JobPlan = (String, Result<PlacementPlan, PlanError>);
 
 /// A connection to a grid for questions about its jobs.
 pub struct JobClient {
@@ -352,7 +352,7 @@ impl JobClient {
     ///
     /// # Errors
     /// The job does not run, or its bounds exclude the size.
-    pub async fn resize(&self, job: JobId, by: Resize) -> Result<Resized, Failed> {
+    pub async fn resize(&self, job: JobId, by: Resize) -> Result<ResizeAck, Failed> {
         let call = self.scheduler.send(ResizeJob { job, by });
         let error = match call.deadline(REQUEST_TIMEOUT).await? {
             Ok(done) => return Ok(done),
@@ -473,7 +473,7 @@ pub fn check_plans(plans: &[JobPlan]) -> Result<(), Failed> {
 }
 
 /// The jobs without those that ended before the last `count`, and whether there are any such jobs.
-pub fn last_ended(jobs: Vec<JobEntry>, count: usize) -> (Vec<JobEntry>, bool) {
+pub fn last_ended(jobs: Vec<ArchiveEntry>, count: usize) -> (Vec<ArchiveEntry>, bool) {
     let mut ended: Vec<(u64, JobId)> = jobs
         .iter()
         .filter(|entry| entry.ended.is_some())

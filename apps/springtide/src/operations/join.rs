@@ -111,7 +111,7 @@ pub async fn run(args: &JoinArgs) -> Result<Option<PathBuf>, Failed> {
     make_private_dir(&dir)?;
     let name = identity.name().clone();
     let until = date(u64::try_from(identity.dates()?.until).unwrap_or(0));
-    if name.may() != Role::Node {
+    if name.role_kind() != Role::Node {
         identity.save(&dir)?;
         eprintln!(
             "wrote node.pem, node.key and ca.pem of {name} to {}, valid until {until}; they belong \

@@ -22,12 +22,12 @@ use springtide_actors::policy::Mode;
 use springtide_actors::provider::{
     LocalFuture, LocalProvider, NodeRequest, Provider, ProviderError, Stub,
 };
-use springtide_actors::scheduler::{Granted, Scheduler};
+use springtide_actors::scheduler::{JobGrant, Scheduler};
 use springtide_cli::exit::{Exit, Failed};
-use springtide_cli::options::{time, words};
+use springtide_cli::options::{time, keyword_parser};
 use springtide_cli::outdir::{Artefacts, OutDir, manifest, write_file};
 use springtide_cli::talk::Talk;
-use springtide_experiments::live_report::{REPORT, Report};
+use springtide_experiments::live_report::{REPORT, LiveReport};
 use springtide_experiments::scenario;
 use springtide_runtime::config::{
     self, GridConfig, ScenarioConfig, Sources, Time, TopologyConfig, load,
@@ -38,26 +38,26 @@ use springtide_runtime::net::LinkProfile;
 use springtide_runtime::net::tls::Ca;
 use springtide_runtime::remote::Remote;
 use springtide_runtime::work::{Job, Registry};
-use springtide_simulator::Now;
-use springtide_simulator::apps::Model;
+use springtide_simulator::GridState;
+use springtide_simulator::apps::ModelledJob;
 use springtide_simulator::scenario::{
-    EPOCH_US, Play, Played, model, params, perform, play, scaled,
+    EPOCH_US, SimulationParams, SimulationResult, model, params, run, simulate, scaled,
 };
-use springtide_simulator::stage::{Stage, World, cluster_of};
+use springtide_simulator::stage::{ScenarioDriver, ControlledGrid, cluster_of};
 use springtide_simulator::submitter::Submitter;
-use springtide_wan::awake::{self, Awake};
-use springtide_wan::place::Carries;
+use springtide_wan::awake::{self, BusyThreads};
+use springtide_wan::place::Backend;
 use springtide_wan::quota::Quotas;
-use springtide_wan::router::{Change, PortOf};
-use springtide_wan::sys::{self, Space};
+use springtide_wan::router::{RouterChange, PortKind};
+use springtide_wan::sys::{self, Namespace};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::operations::grid;
 use crate::operations::grid_files;
 use crate::operations::grid_files::clear;
-use crate::operations::grid_files::{Authority, Plan};
-use crate::operations::network::{Network, NetworkSettings};
+use crate::operations::grid_files::{Authority, LaunchPlan};
+use crate::operations::network::{RunningNetwork, NetworkSettings};
 use crate::operations::process::on_arbiter;
 use crate::operations::scratch::Scratch;
 use crate::operations::signals::{Signals, word as signal_word};
@@ -84,7 +84,7 @@ pub struct LiveArgs {
     #[arg(
         long,
         value_name = "HOW",
-        value_parser = words::<config::Mode>(&["static", "monitor", "adaptive"]),
+        value_parser = keyword_parser::<config::Mode>(&["static", "monitor", "adaptive"]),
         hide_possible_values = true,
     )]
     pub mode: Option<config::Mode>,
@@ -172,7 +172,7 @@ pub fn run(
     let mode = args.mode.map_or_else(|| file.adaptation.mode.into(), Mode::from);
     let config = scaled(&file, args.time_scale);
     let period = args.period.unwrap_or_else(|| file.paper.period.unwrap_or(file.job.period).get());
-    let play_params = Play { mode, period: Some(period.div_f64(args.time_scale)), seed: args.seed };
+    let play_params = SimulationParams { mode, period: Some(period.div_f64(args.time_scale)), seed: args.seed };
     scenario::check(&config, &play_params)?;
     let scratch = Scratch::make()?;
     let lasts = config.job.limit.get().min(Duration::from_secs(24 * 3600)) + STARTUP_TIMEOUT;
@@ -180,12 +180,12 @@ pub fn run(
     let quotas = Rc::new(quotas(&args.quota, scratch.path())?);
     let network = LiveNetwork::start(&args.network, &config, scratch.path(), args.seed, lasts)?;
     network.network.tie(quotas.groups(), scratch.path().to_owned())?;
-    quotas.take_in(std::process::id()).map_err(Failed::failure)?;
+    quotas.move_process(std::process::id()).map_err(Failed::failure)?;
     network.enter()?;
     let network = Rc::new(network);
     let keep_awake = || {
-        let aside = quotas.aside();
-        Awake::start(move || aside.step())
+        let aside = quotas.idle_group();
+        BusyThreads::start(move || aside.step())
     };
     let awake = match args.awake.as_str() {
         "always" => Some(keep_awake().map_err(|error| {
@@ -228,11 +228,11 @@ pub fn run(
     let predicted = if args.no_prediction {
         None
     } else {
-        play(&config, &play_params).ok().map(|played| played.wall.as_secs_f64())
+        simulate(&config, &play_params).ok().map(|played| played.wall.as_secs_f64())
     };
     let outcome = played.ended.outcome.as_ref();
     let entry = |(at, what): &(Duration, String)| (at.as_secs_f64(), what.clone());
-    let report = Report {
+    let report = LiveReport {
         schema: springtide_cli::format::SCHEMA,
         scenario: config.name.to_string(),
         about: config.about.clone(),
@@ -262,7 +262,7 @@ pub fn run(
         artefacts.add(out.records(&played.records));
         artefacts.add(out.own_file(REPORT, format!("{json}\n").as_bytes()).map(drop));
         artefacts.add(
-            out.finish(&springtide_cli::run_end::RunEnd::of(Model::NAME, &played.ended).json()),
+            out.finish(&springtide_cli::run_end::RunEnd::of(ModelledJob::NAME, &played.ended).json()),
         );
     }
     artefacts.print(args.json, json, || report_text(&report, &played))?;
@@ -282,7 +282,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failed> {
 }
 
 fn quotas(kind: &str, scratch: &Path) -> Result<Quotas, Failed> {
-    let duty = || Quotas::by_duty(scratch).map_err(Failed::failure);
+    let duty = || Quotas::by_share_files(scratch).map_err(Failed::failure);
     match kind {
         "duty" => duty(),
         "groups" => Quotas::by_groups().map_err(|error| {
@@ -295,7 +295,7 @@ fn quotas(kind: &str, scratch: &Path) -> Result<Quotas, Failed> {
     }
 }
 
-fn report_text(report: &Report, played: &Played) -> String {
+fn report_text(report: &LiveReport, played: &SimulationResult) -> String {
     let mut text = format!("scenario {}: {}\n", report.scenario, report.about);
     let mut lines: Vec<(Duration, String)> = played.said.clone();
     lines.extend(played.events.iter().map(|(at, what)| (*at, format!("--- {what}"))));
@@ -317,7 +317,7 @@ fn report_text(report: &Report, played: &Played) -> String {
             "namespaces and a router; packets were late by {half:.0} us (half), {p99:.0} us (99 of \
             100)"
         ),
-        None if report.network == Carries::Kernel.word() => {
+        None if report.network == Backend::Kernel.word() => {
             "namespaces and the kernel's queues".to_owned()
         }
         None => "the nodes' own sockets".to_owned(),
@@ -455,7 +455,7 @@ fn grid_text(config: &ScenarioConfig, head: Ipv4Addr, shape: Option<&Path>) -> S
 /// The parts of a live run.
 struct LiveSettings<'a> {
     config: &'a ScenarioConfig,
-    play_params: Play,
+    play_params: SimulationParams,
     share: f64,
     quotas: Rc<Quotas>,
     network: Rc<LiveNetwork>,
@@ -465,13 +465,13 @@ struct LiveSettings<'a> {
 }
 
 /// Scales the cost of declared work to the fraction of a processor that a node of speed 1 has.
-fn on_share(model: Model, share: f64) -> Model {
+fn on_share(model: ModelledJob, share: f64) -> ModelledJob {
     let cost = |us: u64| (us as f64 * share).round() as u64;
     let (work_us, serial_us) = (cost(model.work_us), cost(model.serial_us));
-    Model { work_us, serial_us, each_us: cost(model.each_us), ..model }
+    ModelledJob { work_us, serial_us, each_us: cost(model.each_us), ..model }
 }
 
-async fn live(setting: LiveSettings<'_>, registry: Arc<Registry>) -> Result<Played, Failed> {
+async fn live(setting: LiveSettings<'_>, registry: Arc<Registry>) -> Result<SimulationResult, Failed> {
     let LiveSettings { config, play_params, share, .. } = setting;
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(setting.global.quiet);
@@ -509,7 +509,7 @@ async fn live(setting: LiveSettings<'_>, registry: Arc<Registry>) -> Result<Play
         off: RefCell::default(),
         on: Notify::new(),
     });
-    let plan = Plan {
+    let plan = LaunchPlan {
         config: &grid_config,
         dir: &setting.dir,
         authority: &authority,
@@ -534,10 +534,10 @@ async fn live(setting: LiveSettings<'_>, registry: Arc<Registry>) -> Result<Play
         job: RefCell::default(),
     });
     let play = async {
-        let status = head.settled(|_, _| {}).await;
+        let status = head.wait_for_nodes(|_, _| {}).await;
         grid::check_whole(&status)?;
-        let stage = Stage::new(world.clone(), config);
-        stage.keep_back().await;
+        let stage = ScenarioDriver::new(world.clone(), config);
+        stage.claim_late_nodes().await;
         talk.say(&format!("{} nodes; the job starts ({})", status.nodes(), setting.version));
         let job = on_share(model(&config.app), share);
         let (now, system) = (Instant::now(), SystemTime::now());
@@ -545,7 +545,7 @@ async fn live(setting: LiveSettings<'_>, registry: Arc<Registry>) -> Result<Play
         let start = start.saturating_sub(Duration::from_micros(EPOCH_US));
         let clock = |at: Instant| (start + at.saturating_duration_since(now)).as_secs_f64();
         // The process that holds the network changes its links over time.
-        let played = perform(&stage, &submitter, job, params(config, &play_params), clock).await;
+        let played = run(&stage, &submitter, job, params(config, &play_params), clock).await;
         played.map_err(|error| Failed::new(Exit::Timeout, error))
     };
     let played = tokio::select! {
@@ -644,14 +644,14 @@ struct JobRoles {
 }
 
 impl LiveWorld {
-    fn change(&self, changes: &[Change]) {
+    fn change(&self, changes: &[RouterChange]) {
         if let Err(error) = self.network.network.change(changes) {
             tracing::error!("a link cannot be changed: {}", error.message);
         }
     }
 }
 
-impl World for LiveWorld {
+impl ControlledGrid for LiveWorld {
     fn scheduler(&self) -> Remote<Scheduler> {
         self.scheduler.clone()
     }
@@ -675,16 +675,16 @@ impl World for LiveWorld {
     }
 
     fn set_line(&self, from: &ClusterId, to: &ClusterId, profile: LinkProfile) {
-        self.change(&[Change::Line { from: from.clone(), to: to.clone(), profile }]);
+        self.change(&[RouterChange::Line { from: from.clone(), to: to.clone(), profile }]);
     }
 
     fn set_uplink(&self, cluster: &ClusterId, profile: LinkProfile) {
-        let stub = |up| Change::Stub { cluster: cluster.clone(), up, profile: profile.clone() };
+        let stub = |up| RouterChange::Stub { cluster: cluster.clone(), up, profile: profile.clone() };
         self.change(&[stub(true), stub(false)]);
     }
 
     fn cut(&self, a: &ClusterId, b: &ClusterId, cut: bool) {
-        self.change(&[Change::Cut { a: a.clone(), b: b.clone(), cut }]);
+        self.change(&[RouterChange::Cut { a: a.clone(), b: b.clone(), cut }]);
     }
 
     fn kill(&self, node: &NodeId) {
@@ -709,27 +709,27 @@ impl World for LiveWorld {
         self.processes.switch_on(node);
     }
 
-    fn granted(&self, granted: &Granted) {
+    fn on_grant(&self, granted: &JobGrant) {
         let clusters = granted.view.cluster_coordinators.values().cloned().collect();
         let root = Some(granted.coordinator.node.clone());
         *self.job.borrow_mut() = JobRoles { job: Some(granted.job), root, clusters };
     }
 
-    fn happened(&self, record: &Record) {
+    fn on_record(&self, record: &Record) {
         if let Event::ViewChanged { coordinator: Some(node), .. } = &record.event {
             self.job.borrow_mut().root = Some(node.clone());
         }
     }
 
-    fn now(&self, _job: JobId) -> Option<Now> {
+    fn state(&self, _job: JobId) -> Option<GridState> {
         None
     }
 }
 
 /// The network of a live grid. Another process holds it, and ends with this one.
 struct LiveNetwork {
-    network: Network,
-    by: Carries,
+    network: RunningNetwork,
+    by: Backend,
     /// Namespaces by cluster or by node; none if the nodes' own sockets emulate the network.
     spaces: BTreeMap<String, OwnedFd>,
     nodes: BTreeMap<String, Ipv4Addr>,
@@ -754,11 +754,11 @@ impl LiveNetwork {
         let file = scratch.join("topology.toml");
         write(&file, &text)?;
         let near = config.cluster.iter().all(|place| place.delay.get() <= LOOPBACK_DELAY);
-        let per = if near { PortOf::Cluster } else { PortOf::Node };
+        let per = if near { PortKind::Cluster } else { PortKind::Node };
         let start = |by| {
             let name = format!("run-{}", std::process::id());
             let settings = NetworkSettings { network: by, per, seed, lasts, partial: false };
-            let network = Network::start_tied(&file, &name, &settings)?;
+            let network = RunningNetwork::start_tied(&file, &name, &settings)?;
             let (spaces, status) = (network.spaces()?, network.status()?);
             for note in &status.notes {
                 tracing::warn!("{note}");
@@ -767,12 +767,12 @@ impl LiveNetwork {
             Ok(Self { network, by, spaces, nodes, table: status.table })
         };
         match kind {
-            "router" => start(Carries::Router),
-            "kernel" => start(Carries::Kernel),
-            "sockets" => start(Carries::Sockets),
-            _ => start(Carries::Router).or_else(|failed: Failed| {
+            "router" => start(Backend::Router),
+            "kernel" => start(Backend::Kernel),
+            "sockets" => start(Backend::Sockets),
+            _ => start(Backend::Router).or_else(|failed: Failed| {
                 tracing::warn!("the nodes' own sockets emulate the network: {}", failed.message);
-                start(Carries::Sockets)
+                start(Backend::Sockets)
             }),
         }
     }
@@ -793,11 +793,11 @@ impl LiveNetwork {
             return Ok(());
         }
         if let Some(users) = self.network.users()? {
-            sys::enter(users.as_fd(), Space::User).map_err(Failed::failure)?;
+            sys::enter(users.as_fd(), Namespace::User).map_err(Failed::failure)?;
         }
         let own = self.space(&format!("{HEAD_CLUSTER}-1"));
         let own = own.ok_or_else(|| Failed::failure("the network has no place for the head"))?;
-        sys::enter(own.as_fd(), Space::Net).map_err(Failed::failure)
+        sys::enter(own.as_fd(), Namespace::Net).map_err(Failed::failure)
     }
 
     /// Starts a node's process in the namespace of its cluster, and lets it end with this process:
@@ -805,7 +805,7 @@ impl LiveNetwork {
     fn enter_namespace(&self, node: &NodeId, command: &mut Command) {
         // A node without a namespace cannot bind its address, which its site reports.
         let space = self.space(node.as_str()).and_then(|space| space.try_clone().ok());
-        sys::run_in(command, space.into_iter().map(|space| (space, Space::Net)).collect());
+        sys::run_in_namespaces(command, space.into_iter().map(|space| (space, Namespace::Net)).collect());
     }
 
     fn address(&self, node: &str) -> Result<Ipv4Addr, Failed> {

@@ -11,11 +11,11 @@ use bytes::Bytes;
 use clap::Args;
 use springtide_actors::policy::malleability::Component;
 use springtide_actors::reservation::ReservationId;
-use springtide_actors::scheduler::manager::Need;
+use springtide_actors::scheduler::manager::JobRequirements;
 use springtide_cli::exit::{Exit, Failed};
-use springtide_cli::options::{time, words};
+use springtide_cli::options::{time, keyword_parser};
 use springtide_runtime::config::{
-    GridConfig, JobKind, JobSection, JobsConfig, Origin, Placing, Sizes, Sources, load, nearest,
+    GridConfig, JobKind, JobSection, JobsConfig, ValueOrigin, Placing, JobSizes, Sources, load, nearest,
 };
 use springtide_runtime::id::ClusterId;
 
@@ -30,7 +30,7 @@ pub struct NeedArgs {
     pub grid: GridArgs,
     /// Kind of the job: rigid, moldable or malleable
     #[arg(id = "job.kind", long = "kind", value_name = "KIND", default_value = "malleable",
-          value_parser = words::<JobKind>(JobKind::WORDS), hide_possible_values = true)]
+          value_parser = keyword_parser::<JobKind>(JobKind::WORDS), hide_possible_values = true)]
     pub kind: JobKind,
     /// Minimum number of processors; rigid jobs have exactly these
     #[arg(
@@ -73,7 +73,7 @@ pub struct NeedArgs {
         id = "job.placement",
         long = "placement",
         value_name = "HOW",
-        value_parser = words::<Placing>(Placing::WORDS),
+        value_parser = keyword_parser::<Placing>(Placing::WORDS),
         hide_possible_values = true,
     )]
     pub placement: Option<Placing>,
@@ -105,29 +105,29 @@ pub struct JobRequest {
     /// The program and its options as a command line.
     pub line: String,
     /// The requirements of the job.
-    pub need: Need,
+    pub need: JobRequirements,
 }
 
 /// The requirements of a job, from its options.
 ///
 /// # Errors
 /// The options contradict each other.
-pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<Need, Failed> {
+pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Failed> {
     let given = (args.min, args.start, args.max);
-    let sizes = Sizes::of(args.kind, given, netconf::existing(config))
+    let sizes = JobSizes::of(args.kind, given, netconf::existing(config))
         .map_err(|(key, reason)| Failed::usage(format!("--{key}: {reason}")))?;
     let clusters =
         clusters_of(&args.on, config).map_err(|reason| Failed::usage(format!("--on: {reason}")))?;
-    let Sizes { min, start, most } = sizes;
+    let JobSizes { min, start, max: most } = sizes;
     let one = Component { min, start, clusters, files: args.files.clone() };
     let count = args.components as usize;
-    let need = Need {
+    let need = JobRequirements {
         kind: args.kind,
         placement: args.placement.unwrap_or(config.scheduling.placement),
         components: vec![one; count],
-        most: vec![most; count],
+        max: vec![most; count],
         spreads: args.spread,
-        under: args.reservation.map(ReservationId),
+        reservation: args.reservation.map(ReservationId),
         time_ms: args.time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
     };
     need.check().map_err(Failed::usage)?;
@@ -149,21 +149,21 @@ fn clusters_of(names: &[String], config: &GridConfig) -> Result<BTreeSet<Cluster
 }
 
 /// The requirements of a job of a file. An error has the path of the wrong key below the job.
-fn need_of(job: &JobSection, config: &GridConfig) -> Result<Need, (String, String)> {
+fn need_of(job: &JobSection, config: &GridConfig) -> Result<JobRequirements, (String, String)> {
     let (mut components, mut most) = (Vec::new(), Vec::new());
     for part in job.parts(netconf::existing(config))? {
         let clusters = clusters_of(part.clusters, config).map_err(|reason| {
             let key = part.at.map(|at| format!("component[{at}].clusters"));
             (key.unwrap_or_else(|| "clusters".to_owned()), reason)
         })?;
-        let Sizes { min, start, most: greatest } = part.sizes;
+        let JobSizes { min, start, max: greatest } = part.sizes;
         components.push(Component { min, start, clusters, files: part.files.to_vec() });
         most.push(greatest);
     }
     let placement = job.placement.unwrap_or(config.scheduling.placement);
     let (kind, spreads, under) = (job.kind, job.spreads, None);
     let time_ms = job.time.map(|time| u64::try_from(time.get().as_millis()).unwrap_or(u64::MAX));
-    let need = Need { kind, placement, components, most, spreads, under, time_ms };
+    let need = JobRequirements { kind, placement, components, max: most, spreads, reservation: under, time_ms };
     need.check().map_err(|reason| ("program".to_owned(), reason))?;
     Ok(need)
 }
@@ -188,7 +188,7 @@ pub fn of_file(
             let part = key.split('.').next().unwrap_or(key);
             let place = [key, own, part, "program"].iter().find_map(|key| {
                 match jobs.origin(&format!("job[{i}].{key}")) {
-                    Some(Origin::File { file, line, column }) => {
+                    Some(ValueOrigin::File { file, line, column }) => {
                         Some(format!("{file}:{line}:{column}"))
                     }
                     _ => None,
@@ -215,7 +215,7 @@ pub fn of_file(
 /// The job and its options on one line.
 pub fn line(name: &str, options: &[String]) -> String {
     let words = std::iter::once(name).chain(options.iter().map(String::as_str));
-    words.collect::<Vec<_>>().join(" ")
+    keyword_parser.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -244,7 +244,7 @@ mod tests {
             .collect();
         let one = |name: &str| vec![name.to_owned()];
         assert_eq!(shown, [(2, 2, one("ams")), (1, 1, one("del"))]);
-        assert_eq!((&need.most, need.least(), need.greatest()), (&vec![6, 2], 3, 8));
+        assert_eq!((&need.max, need.least(), need.greatest()), (&vec![6, 2], 3, 8));
         for (from, to, expected) in [
             ("\"del\"", "\"dle\"", "jobs.toml:9:1: the grid has no cluster dle: did you mean del?"),
             ("\"ams\"", "\"asm\"", "jobs.toml:4:1: the grid has no cluster asm: did you mean ams?"),

@@ -11,18 +11,18 @@ use springtide_actors::endpoint::Endpoint;
 use springtide_actors::job::JobParams;
 use springtide_actors::policy::provisioning::{Terms, from_duration};
 use springtide_actors::scheduler::GridLink;
-use springtide_actors::scheduler::manager::Settings;
+use springtide_actors::scheduler::manager::ManagerSettings;
 use springtide_cli::adaptation::{contradictions, refuse};
 use springtide_cli::exit::Failed;
 use springtide_runtime::config::{
     ClusterSection, ClusterSlotsSection, Congestion, GridConfig, LinkSection, NetSection,
-    NodeConfig, Provider, Whole, WorkSection,
+    NodeConfig, Provider, BoundedInt, WorkSection,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;
 use springtide_runtime::net::{self, LinkPolicy, NetConfig};
 
-use crate::options::Shape;
+use crate::options::GridShape;
 
 fn congestion(choice: Congestion) -> net::Congestion {
     match choice {
@@ -109,7 +109,7 @@ pub fn head_net(config: &GridConfig, bind: SocketAddr) -> NetConfig {
 
 /// An emulated network that carries this process's datagrams.
 #[cfg(target_os = "linux")]
-pub type Emulated = std::sync::Arc<springtide_wan::table::Table>;
+pub type Emulated = std::sync::Arc<springtide_wan::table::LinkTable>;
 /// No emulated network exists on other systems.
 #[cfg(not(target_os = "linux"))]
 pub type Emulated = std::convert::Infallible;
@@ -120,7 +120,7 @@ pub type Emulated = std::convert::Infallible;
 /// The file is missing or no table of links.
 #[cfg(target_os = "linux")]
 pub fn emulated(section: &NetSection) -> Result<Option<Emulated>, Failed> {
-    let open = |path: &PathBuf| springtide_wan::table::Table::open(path).map(Emulated::new);
+    let open = |path: &PathBuf| springtide_wan::table::LinkTable::open(path).map(Emulated::new);
     let opened = section.shape.as_ref().map(open).transpose();
     opened.map_err(|error| Failed::usage(format!("net.shape: {error}")))
 }
@@ -190,7 +190,7 @@ pub fn job_params(config: &GridConfig) -> JobParams {
 }
 
 /// The settings of the scheduler: of malleable jobs, and of links without measurements.
-pub fn scheduling(config: &GridConfig) -> Settings {
+pub fn scheduling(config: &GridConfig) -> ManagerSettings {
     let names = || config.cluster.iter().map(|cluster| cluster.name.as_str());
     let mut links = Vec::new();
     for from in names() {
@@ -206,11 +206,11 @@ pub fn scheduling(config: &GridConfig) -> Settings {
         let clusters = config.cluster.iter();
         clusters.filter_map(|cluster| Some((cluster.name.as_str().into(), of(cluster)?))).collect()
     };
-    let reserves = own(|cluster| cluster.reserve.map(Whole::get));
-    let caps = own(|cluster| cluster.cap.map(Whole::get));
+    let reserves = own(|cluster| cluster.reserve.map(BoundedInt::get));
+    let caps = own(|cluster| cluster.cap.map(BoundedInt::get));
     let terms = config.cluster.iter();
     let terms = terms.map(|one| (one.name.as_str().into(), terms_of(config, one))).collect();
-    Settings {
+    ManagerSettings {
         links,
         without_files,
         reserves,
@@ -219,7 +219,7 @@ pub fn scheduling(config: &GridConfig) -> Settings {
         grid_links: grid_links(config),
         commit_within: config.slots.commit_within.get(),
         confirm_within: config.slots.confirm_within.get(),
-        ..Settings::from(&config.scheduling)
+        ..ManagerSettings::from(&config.scheduling)
     }
 }
 
@@ -266,7 +266,7 @@ fn work_params(work: &WorkSection) -> JobParams {
         steal: work.steal.into(),
         stack_bytes: work.stack.bytes(),
         nesting_bound: work.nesting.get(),
-        poison: work.poison.get(),
+        poison_limit: work.poison.get(),
         results_bytes: work.results.bytes(),
         checkpoint_rate: work.checkpoints.bytes(),
         ..JobParams::default()
@@ -294,7 +294,7 @@ pub fn check_adaptation(config: &GridConfig, params: &JobParams) -> Result<(), F
 pub fn check_start(
     config: &GridConfig,
     params: &JobParams,
-    start: Option<Shape>,
+    start: Option<GridShape>,
 ) -> Result<Option<BTreeMap<ClusterId, u32>>, Failed> {
     let existing = existing(config);
     let mut wrong = contradictions(params, existing);
@@ -309,7 +309,7 @@ pub fn check_start(
 fn start_nodes(
     config: &GridConfig,
     params: &JobParams,
-    start: Shape,
+    start: GridShape,
     wrong: &mut Vec<String>,
 ) -> Option<BTreeMap<ClusterId, u32>> {
     let message = wrong.len();
@@ -328,7 +328,7 @@ fn start_nodes(
         ));
     }
     let sum = start.clusters * start.nodes;
-    let (least, most) = (params.least_nodes(), params.max_nodes.unwrap_or(u32::MAX));
+    let (least, most) = (params.min_nodes_or_one(), params.max_nodes.unwrap_or(u32::MAX));
     if sum < least {
         wrong.push(format!("--start {start} is below the job's minimum ({least} nodes)"));
     }
@@ -354,7 +354,7 @@ pub async fn resolve(at: &springtide_runtime::config::HostPort) -> Result<Socket
 mod tests {
     use springtide_runtime::config::{Sources, load};
 
-    use springtide_actors::policy::Settings;
+    use springtide_actors::policy::AdaptationSettings;
 
     use super::*;
     use crate::operations::grid_files;
@@ -364,13 +364,13 @@ mod tests {
     fn an_emulated_network_opens_or_the_reason_is_reported() {
         use springtide_runtime::config::TopologyConfig;
         use springtide_runtime::topology::Topology;
-        use springtide_wan::table::Table;
+        use springtide_wan::table::LinkTable;
 
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pair.links");
         let opened = || {
             let set = |sources: Sources| sources.with_flag("--set", "net.shape", path.display());
-            emulated(&grid_files::ad_hoc(Shape::default(), set).unwrap().value.net)
+            emulated(&grid_files::ad_hoc(GridShape::default(), set).unwrap().value.net)
         };
         let message = opened().unwrap_err().message;
         assert!(
@@ -383,7 +383,7 @@ mod tests {
         let text = "name = \"pair\"\nnet = \"127.77.0.0/16\"\n[[cluster]]\nname = \"a\"\n\
         nodes = 2\n[[cluster]]\nname = \"b\"\n";
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", text)).unwrap().value;
-        Table::create(&path, &Topology::of(&config), 1).unwrap();
+        LinkTable::create(&path, &Topology::from_config(&config), 1).unwrap();
         let network = opened().unwrap().expect("it is named");
         let address = |node: &str| emulated_address(&network, &NodeId::from(node));
         assert_eq!(address("a-2").unwrap().to_string(), "127.77.1.2");
@@ -408,9 +408,9 @@ mod tests {
 
     #[test]
     fn the_configs_defaults_are_the_policys() {
-        let config = grid_files::ad_hoc(Shape::default(), |sources| sources).unwrap().value;
+        let config = grid_files::ad_hoc(GridShape::default(), |sources| sources).unwrap().value;
         let params = job_params(&config);
-        assert_eq!(params.settings, Settings::default());
+        assert_eq!(params.settings, AdaptationSettings::default());
         assert_eq!(params, JobParams::default());
         assert!(check_adaptation(&config, &params).is_ok());
     }
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn every_setting_has_a_key_of_its_own() {
         // Each key is set to a value other than its default, and sets its own field.
-        let defaults = serde_json::to_value(Settings::default()).unwrap();
+        let defaults = serde_json::to_value(AdaptationSettings::default()).unwrap();
         let mut tried = 0;
         let mut try_out = |path: &str, default: &serde_json::Value| {
             let other = match default {
@@ -428,7 +428,7 @@ mod tests {
             };
             let key = format!("adaptation.{path}");
             let set = |sources: Sources| sources.with_flag("--set", &key, &other);
-            let config = grid_files::ad_hoc(Shape::default(), set).unwrap().value;
+            let config = grid_files::ad_hoc(GridShape::default(), set).unwrap().value;
             let settings = serde_json::to_value(job_params(&config).settings).unwrap();
             let pointer = format!("/{}", path.replace('.', "/"));
             let mut expected = defaults.clone();
@@ -457,11 +457,11 @@ mod tests {
                 }
                 sources
             };
-            let config = grid_files::ad_hoc(Shape::default(), with).unwrap().value;
+            let config = grid_files::ad_hoc(GridShape::default(), with).unwrap().value;
             let params = job_params(&config);
             (config, params)
         };
-        let shape = |text: &str| Some(text.parse::<Shape>().unwrap());
+        let shape = |text: &str| Some(text.parse::<GridShape>().unwrap());
         let (config, params) = loaded(&[
             ("e_min", "0.6"),
             ("slow_below", "2"),
@@ -481,7 +481,7 @@ mod tests {
         ] {
             assert!(message.message.contains(part), "{part} is not in\n{message}");
         }
-        let names = |start: Option<Shape>, set: &[(&str, &str)]| {
+        let names = |start: Option<GridShape>, set: &[(&str, &str)]| {
             let (config, params) = loaded(set);
             check_start(&config, &params, start).unwrap().map(|node_counts| {
                 node_counts

@@ -16,18 +16,18 @@ use std::time::Duration;
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::create_file;
 use springtide_runtime::config::{Sources, TopologyConfig, load};
-use springtide_wan::hold::{SHAPE, Within};
-use springtide_wan::place::{self, Answer, Carries, PlaceError, Request, Status};
-use springtide_wan::router::{Change, PortOf};
-use springtide_wan::set::{Link, Outcome, Wish};
-use springtide_wan::shipped::{Shipped, TOPOLOGIES};
-use springtide_wan::sys::{self, Space};
+use springtide_wan::hold::{SHAPE, ProgramFilter};
+use springtide_wan::place::{self, ControlAnswer, Backend, ControlError, ControlRequest, Status};
+use springtide_wan::router::{RouterChange, PortKind};
+use springtide_wan::set::{LinkSelector, ChangeResult, LinkOverrides};
+use springtide_wan::shipped::{BuiltinFile, TOPOLOGIES};
+use springtide_wan::sys::{self, Namespace};
 
 /// Timeout of a network's start. A network of forty nodes takes a second.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The built-in topology of a name.
-pub fn find(name: &str) -> Option<&'static Shipped> {
+pub fn find(name: &str) -> Option<&'static BuiltinFile> {
     TOPOLOGIES.iter().find(|shipped| shipped.name == name)
 }
 
@@ -51,9 +51,9 @@ pub fn read(topology: &Path) -> Result<TopologyConfig, Failed> {
 }
 
 /// The failure that a network's error becomes.
-pub fn failed(error: PlaceError) -> Failed {
+pub fn failed(error: ControlError) -> Failed {
     match error {
-        PlaceError::NotUp { .. } | PlaceError::None | PlaceError::Several(_) => {
+        ControlError::NotUp { .. } | ControlError::None | ControlError::Several(_) => {
             Failed::usage(error)
         }
         error => Failed::failure(error),
@@ -65,16 +65,16 @@ pub fn failed(error: PlaceError) -> Failed {
 /// # Errors
 /// It cannot be determined.
 pub fn home() -> Result<PathBuf, Failed> {
-    place::home().map_err(failed)
+    place::networks_dir().map_err(failed)
 }
 
 /// The settings of a network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkSettings {
     /// The emulation of the network.
-    pub network: Carries,
+    pub network: Backend,
     /// The owners of namespaces: nodes or clusters.
-    pub per: PortOf,
+    pub per: PortKind,
     /// The random seed of losses and jitter.
     pub seed: u64,
     /// The time after which the network ends.
@@ -84,7 +84,7 @@ pub struct NetworkSettings {
 }
 
 /// A network that this process started.
-pub struct Network {
+pub struct RunningNetwork {
     home: PathBuf,
     name: String,
     /// The pipe that keeps a tied network up: its holder reads from it.
@@ -93,7 +93,7 @@ pub struct Network {
     is_ending: Arc<AtomicBool>,
 }
 
-impl Network {
+impl RunningNetwork {
     /// Starts a network and waits until it is usable.
     ///
     /// # Errors
@@ -133,11 +133,11 @@ impl Network {
             |error: std::io::Error| Failed::failure(format!("network {}: {error}", self.name));
         let mut line = UnixStream::connect(place::socket(&self.home, &self.name)).map_err(ended)?;
         let pid = std::process::id();
-        place::say(&mut line, &Request::Tie { pid, groups, folder }).map_err(ended)?;
-        place::hear::<Answer>(&line).map_err(ended)?;
+        place::write_message(&mut line, &ControlRequest::Tie { pid, groups, folder }).map_err(ended)?;
+        place::read_message::<ControlAnswer>(&line).map_err(ended)?;
         let (name, is_ending) = (self.name.clone(), self.is_ending.clone());
         std::thread::spawn(move || {
-            let _ = place::hear::<Answer>(&line);
+            let _ = place::read_message::<ControlAnswer>(&line);
             if is_ending.load(Ordering::Acquire) {
                 return;
             }
@@ -151,8 +151,8 @@ impl Network {
     ///
     /// # Errors
     /// The network has ended, or has no such cluster.
-    pub fn change(&self, changes: &[Change]) -> Result<(), Failed> {
-        let answer = place::ask(&self.home, &self.name, &Request::Change(changes.to_vec()));
+    pub fn change(&self, changes: &[RouterChange]) -> Result<(), Failed> {
+        let answer = place::send_request(&self.home, &self.name, &ControlRequest::Change(changes.to_vec()));
         answer.map(drop).map_err(failed)
     }
 
@@ -179,12 +179,12 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for RunningNetwork {
     /// Ends a tied network in order.
     fn drop(&mut self) {
         self.is_ending.store(true, Ordering::Release);
         if self.keep_alive.is_some() {
-            let _ = place::ask(&self.home, &self.name, &Request::Down);
+            let _ = place::send_request(&self.home, &self.name, &ControlRequest::Down);
         }
     }
 }
@@ -205,7 +205,7 @@ fn hold_apart(
     settings: &NetworkSettings,
     tied: bool,
 ) -> Result<Option<ChildStdin>, Failed> {
-    if place::all(home).map_err(failed)?.iter().any(|other| other == name) {
+    if place::running_networks(home).map_err(failed)?.iter().any(|other| other == name) {
         return Err(Failed::usage(format!(
             "a network named {name} is up: end it with `wan down {name}`, or choose another --name"
         )));
@@ -213,7 +213,7 @@ fn hold_apart(
     let log = place::log(home, name);
     let said = create_file(&log)?;
     let this = std::env::current_exe().map_err(Failed::failure)?;
-    let per = if settings.per == PortOf::Cluster { "cluster" } else { "node" };
+    let per = if settings.per == PortKind::Cluster { "cluster" } else { "node" };
     let mut holder = Command::new(this)
         .args(["wan", "hold"])
         .arg(file)
@@ -243,15 +243,15 @@ fn hold_apart(
         let why = why.trim().trim_start_matches("springtide: ").to_owned();
         let why = if why.is_empty() { "no reason was given".to_owned() } else { why };
         let other = match settings.network {
-            Carries::Router => {
+            Backend::Router => {
                 "; `wan doctor` says what this host supports; programs of Springtide can use \
                 `--network sockets` on every host"
             }
-            Carries::Kernel => {
+            Backend::Kernel => {
                 "; `wan doctor` says what this host supports; `--network router` needs no queues \
                 of the kernel"
             }
-            Carries::Sockets => "",
+            Backend::Sockets => "",
         };
         return Err(Failed::failure(format!("network {name} is not up: {why}{other}")));
     }
@@ -264,7 +264,7 @@ fn hold_apart(
 /// The network or the node does not exist, or the program cannot be started.
 pub fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Failed> {
     let home = home()?;
-    let name = place::choose(&home, name).map_err(failed)?;
+    let name = place::find_network(&home, name).map_err(failed)?;
     let status = place::status(&home, &name).map_err(failed)?;
     let address = status.nodes.iter().find(|(other, _)| other == node).map(|(_, address)| *address);
     let cluster = node.rsplit_once('-').map_or(node, |(cluster, _)| cluster);
@@ -274,24 +274,24 @@ pub fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Fa
     };
     let mut spaces = Vec::new();
     let mut within = None;
-    if status.network == Carries::Sockets {
+    if status.network == Backend::Sockets {
         if address.is_none() {
             return Err(unknown(status.nodes.iter().map(|(node, _)| node.as_str()).collect()));
         }
     } else {
         let space = match status.ports {
-            PortOf::Node => node,
-            PortOf::Cluster => address.map_or(node, |_| cluster),
+            PortKind::Node => node,
+            PortKind::Cluster => address.map_or(node, |_| cluster),
         };
         let Some(space) = status.spaces.iter().find(|other| other.name == space) else {
             return Err(unknown(status.spaces.iter().map(|space| space.name.as_str()).collect()));
         };
         if status.own_users {
-            spaces.push((open_of(&status, "ns/user")?, Space::User));
+            spaces.push((open_of(&status, "ns/user")?, Namespace::User));
         }
         let space = open_of(&status, &format!("fd/{}", space.file))?;
-        within = sys::number_of(&space).ok().map(|number| Within::Spaces(vec![number]));
-        spaces.push((space, Space::Net));
+        within = sys::inode_of(&space).ok().map(|number| ProgramFilter::Spaces(vec![number]));
+        spaces.push((space, Namespace::Net));
     }
     let (program, arguments) = command.split_first().ok_or_else(|| Failed::usage("no command"))?;
     let mut child = Command::new(program);
@@ -301,7 +301,7 @@ pub fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Fa
         if let Some(table) = &status.table {
             // Programs of other origin run as without a network.
             child.env(SHAPE, table);
-            within = Some(Within::Table(table.clone()));
+            within = Some(ProgramFilter::Table(table.clone()));
             child.env("SPRINGTIDE_NET__BIND", format!("{address}:0"));
             if !is_ours(program) {
                 eprintln!(
@@ -312,18 +312,18 @@ pub fn exec(name: Option<&str>, node: &str, command: &[String]) -> Result<(), Fa
             }
         }
     }
-    sys::run_in(&mut child, spaces);
+    sys::run_in_namespaces(&mut child, spaces);
     // Programs in a network end with it, even if it was killed.
     let ended = |error: std::io::Error| Failed::failure(format!("network {name}: {error}"));
     let mut line = UnixStream::connect(place::socket(&home, &name)).map_err(ended)?;
-    place::say(&mut line, &Request::Stay).map_err(ended)?;
+    place::write_message(&mut line, &ControlRequest::Stay).map_err(ended)?;
     let mut child = child.spawn().map_err(|error| Failed::usage(format!("{program}: {error}")))?;
     let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
     std::thread::spawn(move || {
-        let _ = place::hear::<Answer>(&line);
+        let _ = place::read_message::<ControlAnswer>(&line);
         sys::end(pid, true);
         // Processes that the program left running end, too: they could reach no other process.
-        within.iter().flat_map(Within::programs).for_each(|pid| sys::end(pid, true));
+        within.iter().flat_map(ProgramFilter::programs).for_each(|pid| sys::end(pid, true));
     });
     std::thread::spawn(move || pass_on(pid));
     let ended = child.wait().map_err(Failed::failure)?;
@@ -370,8 +370,8 @@ fn pass_on(pid: i32) {
 /// No such network is up.
 pub fn down(name: Option<&str>) -> Result<String, Failed> {
     let home = home()?;
-    let name = place::choose(&home, name).map_err(failed)?;
-    place::ask(&home, &name, &Request::Down).map_err(failed)?;
+    let name = place::find_network(&home, name).map_err(failed)?;
+    place::send_request(&home, &name, &ControlRequest::Down).map_err(failed)?;
     Ok(name)
 }
 
@@ -381,7 +381,7 @@ pub fn down(name: Option<&str>) -> Result<String, Failed> {
 /// No such network is up.
 pub fn status(name: Option<&str>) -> Result<Status, Failed> {
     let home = home()?;
-    let name = place::choose(&home, name).map_err(failed)?;
+    let name = place::find_network(&home, name).map_err(failed)?;
     place::status(&home, &name).map_err(failed)
 }
 
@@ -389,15 +389,15 @@ pub fn status(name: Option<&str>) -> Result<Status, Failed> {
 ///
 /// # Errors
 /// No such network is up, or it has no such link.
-pub fn set(name: Option<&str>, link: &str, wish: &Wish) -> Result<Outcome, Failed> {
+pub fn set(name: Option<&str>, link: &str, wish: &LinkOverrides) -> Result<ChangeResult, Failed> {
     let home = home()?;
-    let name = place::choose(&home, name).map_err(failed)?;
-    let asked = link.parse::<Link>().map_err(Failed::usage)?;
+    let name = place::find_network(&home, name).map_err(failed)?;
+    let asked = link.parse::<LinkSelector>().map_err(Failed::usage)?;
     // Only the change is sent, because another command may change the same link.
-    match place::ask(&home, &name, &Request::Set { link: asked, wish: wish.clone() }) {
-        Ok(Answer::Set(outcome)) => Ok(outcome),
+    match place::send_request(&home, &name, &ControlRequest::Set { link: asked, wish: wish.clone() }) {
+        Ok(ControlAnswer::Set(outcome)) => Ok(outcome),
         Ok(_) => Err(Failed::failure(format!("network {name} belongs to another version"))),
-        Err(PlaceError::Refused(reason)) => Err(Failed::usage(reason)),
+        Err(ControlError::Refused(reason)) => Err(Failed::usage(reason)),
         Err(error) => Err(failed(error)),
     }
 }

@@ -13,7 +13,7 @@ use springtide_actors::hardware::Hardware;
 use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::incarnation::{self, IncarnationError};
 use springtide_actors::job::site_name;
-use springtide_actors::node::{End, Node, NodeOptions, Served, UserActors};
+use springtide_actors::node::{EndOrder, RunningNode, NodeOptions, EndKind, UserActors};
 use springtide_actors::site_host::site_node;
 use springtide_actors::worker::WorkerConfig;
 use springtide_cli::exit::{Exit, Failed};
@@ -126,7 +126,7 @@ pub async fn run(
         worker,
         hardware: Hardware::of_this_machine(),
         pid: std::process::id(),
-        leave_within: config.work.leave_within.get(),
+        leave_timeout: config.work.leave_within.get(),
         actors,
         registered: Some(registered),
         renewal: Some(Renewal {
@@ -135,12 +135,12 @@ pub async fn run(
             calendar: calendar(),
             seed: incarnation.0,
         }),
-        patient: config.renew,
+        waits_for_head: config.renew,
     };
     let network = netconf::emulated(&config.net)?;
     let net = netconf::node_net(&config);
     let endpoint = netconf::endpoint(net, &identity, incarnation, network.as_ref())?;
-    let node = Node::start(endpoint, options, registry);
+    let node = RunningNode::start(endpoint, options, registry);
     let (end, ends) = mpsc::unbounded_channel();
     let notifier = Notifier::of_env();
     notifier.status("connects to its head");
@@ -157,11 +157,11 @@ pub async fn run(
         loop {
             let end_kind = tokio::select! {
                 biased;
-                exit = signals.next() => End::Leave(format!("ordered to end by {}", word(exit))),
+                exit = signals.next() => EndOrder::Leave(format!("ordered to end by {}", word(exit))),
                 // The parent ends with the grid, or leaves the node without control.
                 () = &mut parent => {
                     let reason = "its parent process has ended, or closed the input".to_owned();
-                    let _ = end.send(End::Now(reason));
+                    let _ = end.send(EndOrder::Now(reason));
                     return;
                 }
             };
@@ -173,9 +173,9 @@ pub async fn run(
     let served = node.serve(ends).await;
     notifier.stopping();
     let known = match served? {
-        Served::Dismissed if config.renew => None,
-        Served::Outnumbered { known } => Some(known),
-        Served::Ended | Served::Dismissed => return Ok(()),
+        EndKind::Dismissed if config.renew => None,
+        EndKind::IncarnationTooLow { known } => Some(known),
+        EndKind::Ended | EndKind::Dismissed => return Ok(()),
     };
     let next = match known {
         Some(known) => numbers.raise(known)?,

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use springtide_actors::enrol::{Book, RevokeError};
+use springtide_actors::enrol::{EnrolmentState, RevokeError};
 use springtide_actors::job::SCHEDULER;
 use springtide_actors::scheduler::{GetStatus, GridStatus, NodeStatus, Scheduler};
 use springtide_cli::dates::date;
@@ -49,7 +49,7 @@ pub async fn list(file: &Path) -> Result<Vec<NodeRow>, Failed> {
 }
 
 /// The rows of all nodes of a grid.
-pub fn of_status(status: GridStatus, book: &Book, dir: &Path) -> Vec<NodeRow> {
+pub fn of_status(status: GridStatus, book: &EnrolmentState, dir: &Path) -> Vec<NodeRow> {
     let mut rows = Vec::new();
     for (cluster, site) in status.sites {
         for status in site.nodes {

@@ -12,9 +12,9 @@ use tokio::time::interval;
 
 /// Notifies the service manager, if there is one. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Notifier(Option<Rc<Inner>>);
+pub struct Notifier(Option<Rc<NotifierState>>);
 
-struct Inner {
+struct NotifierState {
     socket: UnixDatagram,
     /// The maximum interval between keep-alive messages.
     watchdog: Option<Duration>,
@@ -33,7 +33,7 @@ impl Notifier {
         let ours = owner.is_none_or(|pid| pid.parse() == Ok(std::process::id()));
         let watchdog = watchdog.filter(|_| ours).and_then(|us| us.parse().ok());
         let watchdog = watchdog.filter(|us| *us > 0).map(Duration::from_micros);
-        Self(Some(Rc::new(Inner { socket, watchdog })))
+        Self(Some(Rc::new(NotifierState { socket, watchdog })))
     }
 
     /// Reports that the process is ready.

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use springtide_actors::policy::provisioning::{Links, Price, Slot, Time, from_seconds};
+use springtide_actors::policy::provisioning::{SiteLinks, Price, Slot, Time, from_seconds};
 
 /// Version of this form of file.
 pub const SCHEMA: u32 = 1;
@@ -118,7 +118,7 @@ fn one() -> f64 {
 
 /// Offers cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{}: {cause}", file.display(), At(*.at))]
+#[error("{}{}: {cause}", file.display(), SourcePosition(*.at))]
 pub struct OffersError {
     /// As it was named.
     pub file: PathBuf,
@@ -155,9 +155,9 @@ pub enum OffersCause {
     },
 }
 
-struct At(Option<(usize, usize)>);
+struct SourcePosition(Option<(usize, usize)>);
 
-impl fmt::Display for At {
+impl fmt::Display for SourcePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some((line, column)) => write!(f, ":{line}:{column}"),
@@ -288,7 +288,7 @@ impl Offers {
     }
 
     /// How long data takes between sites.
-    pub fn links(&self) -> Links {
+    pub fn links(&self) -> SiteLinks {
         let index = |name: &str| self.sites.iter().position(|site| site.name == name);
         let mut pairs = BTreeMap::new();
         for link in &self.links {
@@ -298,7 +298,7 @@ impl Offers {
             pairs.insert((b, a), is);
         }
         let (latency_s, bytes_per_s) = OTHER_LINK;
-        Links { pairs, other: Some((from_seconds(latency_s), bytes_per_s)) }
+        SiteLinks { pairs, other: Some((from_seconds(latency_s), bytes_per_s)) }
     }
 
     /// Whether a processor-second costs 1 everywhere, and nothing else does: then costs are processor-seconds.

@@ -2,7 +2,7 @@
 
 use springtide_cli::exit::Failed;
 use springtide_runtime::config::Level;
-use springtide_runtime::guard::in_users_code;
+use springtide_runtime::guard::is_in_user_code;
 use tracing_subscriber::EnvFilter;
 
 use crate::options::GlobalArgs;
@@ -34,7 +34,7 @@ fn abort_on_panic() {
     let main = std::thread::current().id();
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        if std::thread::current().id() == main && !in_users_code() {
+        if std::thread::current().id() == main && !is_in_user_code() {
             usual(info);
             std::process::abort();
         }

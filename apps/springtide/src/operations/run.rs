@@ -9,12 +9,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use springtide_actors::client::{Client, Heard, News};
+use springtide_actors::client::{Client, ReceivedNews, JobUpdate};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{JobParams, SCHEDULER};
-use springtide_actors::links::{Link, Links};
-use springtide_actors::scheduler::{CancelJob, GetWait, Granted, Scheduler, Submit};
+use springtide_actors::links::{LinkChange, LinkChanges};
+use springtide_actors::scheduler::{CancelJob, GetWait, JobGrant, Scheduler, Submit};
 use springtide_cli::exit::{Exit, Failed, of_refusal};
 use springtide_cli::outdir::{OutDir, manifest};
 use springtide_cli::run_end::RunEnd;
@@ -24,7 +24,7 @@ use springtide_runtime::config::{GridConfig, Loaded, Sources, load};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::tls::Ca;
-use springtide_runtime::net::{Contact, Why};
+use springtide_runtime::net::{Contact, LinkError};
 use springtide_runtime::remote::{Remote, RemoteRequest};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep_until, timeout};
@@ -34,12 +34,12 @@ use crate::operations::film::{self, Video};
 use crate::operations::grid;
 use crate::operations::grid_files;
 use crate::operations::grid_files::clear;
-use crate::operations::grid_files::{Authority, Plan};
+use crate::operations::grid_files::{Authority, LaunchPlan};
 use crate::operations::netconf;
 use crate::operations::scratch::Scratch;
 use crate::operations::signals::Signals;
 use crate::operations::solo;
-use crate::operations::watch::{RunRequest, Watch};
+use crate::operations::watch::{RunRequest, RunWatcher};
 use crate::options::RunArgs;
 
 /// Timeout of a submission in the scheduler's queue.
@@ -61,7 +61,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(8);
 /// The run failed before the job began, or was stopped without an outcome.
 pub async fn run(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
     let mut signals = Signals::take()?;
-    let over = |sources| order.args.over(sources);
+    let over = |sources| order.args.apply_to(sources);
     let config = match &order.args.config {
         Some(file) => load::<GridConfig>(&over(Sources::of_process(Some(file))))?,
         None => grid_files::ad_hoc(order.args.clusters.unwrap_or_default(), over)?,
@@ -85,7 +85,7 @@ pub async fn run(order: RunRequest) -> Result<(RunEnd, Exit), Failed> {
         None => OutDir::none(&manifest),
     };
     let mut talk = Talk::new(order.global.quiet);
-    let mut watch = Watch {
+    let mut watch = RunWatcher {
         talk: &mut talk,
         out: &mut out,
         signals: &mut signals,
@@ -182,8 +182,8 @@ struct Session {
     endpoint: Endpoint,
     head: NodeId,
     submit: Submit,
-    links: Arc<Links>,
-    news: mpsc::Receiver<Heard>,
+    links: Arc<LinkChanges>,
+    news: mpsc::Receiver<ReceivedNews>,
 }
 
 fn submission(
@@ -212,13 +212,13 @@ async fn own_grid(
     params: JobParams,
     start: Option<BTreeMap<ClusterId, u32>>,
     run: &str,
-    watch: &mut Watch<'_>,
+    watch: &mut RunWatcher<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
     let dir = GridDir::make(watch.out.path())?;
     let program = grid_files::this_program()?;
     let authority = Authority::Ephemeral(Ca::ephemeral(config.value.grid.as_str())?);
     let files = order.args.input_dir();
-    let plan = Plan {
+    let plan = LaunchPlan {
         config: &config.value,
         dir: dir.path(),
         authority: &authority,
@@ -270,9 +270,9 @@ fn record_end(endpoint: &Endpoint, ended: &Result<(RunEnd, Exit), Failed>, wall:
 }
 
 /// Waits until the grid's nodes have registered.
-async fn started(head: &Head, dir: &Path, watch: &mut Watch<'_>) -> Result<(), Failed> {
+async fn started(head: &Head, dir: &Path, watch: &mut RunWatcher<'_>) -> Result<(), Failed> {
     watch.talk.wait_for("starting nodes");
-    let mut settled = pin!(head.settled(|_, _| {}));
+    let mut settled = pin!(head.wait_for_nodes(|_, _| {}));
     let mut missing = grid::MissingNodes::of(dir);
     let status = loop {
         tokio::select! {
@@ -296,10 +296,10 @@ async fn attached(
     config: &Loaded<GridConfig>,
     params: JobParams,
     run: &str,
-    watch: &mut Watch<'_>,
+    watch: &mut RunWatcher<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
     let attachment = attach(file, &config.value).await?;
-    let Attachment { endpoint, links, news, head, crowded, .. } = attachment;
+    let Attachment { endpoint, links, news, head, crowded_hosts: crowded, .. } = attachment;
     watch.warn_crowded(&crowded);
     endpoint.recorder.record(Event::RunStarted {
         run: run.to_owned(),
@@ -322,13 +322,13 @@ async fn attached(
 async fn drive(
     name: &str,
     session: Session,
-    watch: &mut Watch<'_>,
+    watch: &mut RunWatcher<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
     let Session { endpoint, head, submit, links, mut news } = session;
     let scheduler: Remote<Scheduler> = endpoint.hub.remote(&head, SCHEDULER);
     let mut answer = Box::pin(scheduler.send(submit).deadline(QUEUE_TIMEOUT));
-    let mut granted: Option<Granted> = None;
-    let mut lost: Option<(Instant, Why)> = None;
+    let mut granted: Option<JobGrant> = None;
+    let mut lost: Option<(Instant, LinkError)> = None;
     let mut ticks = interval(TICK);
     let me = endpoint.net.me().node.clone();
     let mut asks = interval(WAIT_REASON_INTERVAL);
@@ -352,8 +352,8 @@ async fn drive(
                 return Err(failed);
             }
             Some((_, item, _)) = news.recv() => match item {
-                News::Note(note) => watch.note(*note),
-                News::Ended(ended) => return Ok(conclude(name, *ended)),
+                JobUpdate::Note(note) => watch.note(*note),
+                JobUpdate::Ended(ended) => return Ok(conclude(name, *ended)),
             },
             reply = &mut answer, if granted.is_none() => {
                 let reply = reply??;
@@ -382,9 +382,9 @@ async fn drive(
             changes = links.next() => {
                 for (node, link) in changes {
                     // The head decides about a job whose coordinator's node is lost.
-                    if let Link::Down(why) = link && node == head {
+                    if let LinkChange::Down(why) = link && node == head {
                         let text = format!("the link to {node} is down: {why}");
-                        lost = Some((Instant::now(), Why { text, ..why }));
+                        lost = Some((Instant::now(), LinkError { text, ..why }));
                     }
                 }
             }
@@ -403,8 +403,8 @@ async fn cancel(
     scheduler: &Remote<Scheduler>,
     job: JobId,
     reason: &str,
-    news: &mut mpsc::Receiver<Heard>,
-    watch: &mut Watch<'_>,
+    news: &mut mpsc::Receiver<ReceivedNews>,
+    watch: &mut RunWatcher<'_>,
 ) {
     let cancelled = scheduler.send(CancelJob { job, reason: reason.to_owned() }).start();
     let ended = async {
@@ -413,8 +413,8 @@ async fn cancel(
         }
         while let Some((_, item, _)) = news.recv().await {
             match item {
-                News::Note(note) => watch.note(*note),
-                News::Ended(_) => return,
+                JobUpdate::Note(note) => watch.note(*note),
+                JobUpdate::Ended(_) => return,
             }
         }
     };

@@ -12,7 +12,7 @@ use springtide_actors::enrol::{ENROLMENT, Renewal, renew_files};
 use springtide_actors::head::{HEAD_CLUSTER, node_names};
 use springtide_actors::incarnation;
 use springtide_actors::lease::{Lease, LeaseError};
-use springtide_actors::site_host::{Part, SiteEnd, SiteHost, site_node};
+use springtide_actors::site_host::{SiteParts, SiteEnd, SiteHost, site_node};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::outdir::{make_dir, write_file};
 use springtide_cli::talk::Talk;
@@ -26,7 +26,7 @@ use tokio::time::interval;
 
 use crate::operations::grid::{self, NODE_GRACE};
 use crate::operations::grid_files;
-use crate::operations::grid_files::{Authority, Plan};
+use crate::operations::grid_files::{Authority, LaunchPlan};
 use crate::operations::netconf;
 use crate::operations::node;
 use crate::operations::notify::Notifier;
@@ -143,7 +143,7 @@ pub async fn run(
     let logs = dir.join("nodes");
     make_dir(&logs)?;
     let program = grid_files::this_program()?;
-    let plan = Plan {
+    let plan = LaunchPlan {
         config,
         dir: &dir,
         authority: &Authority::Elsewhere,
@@ -156,7 +156,7 @@ pub async fn run(
         .iter()
         .map(|node| grid::request(&plan, cluster, node, head_at, Some(here), network.as_ref()))
         .collect();
-    let part = Part {
+    let part = SiteParts {
         cluster: name.clone(),
         nodes: nodes?,
         provider: grid::provider_for(config, identity.pem()[2], cluster, &names)?,
@@ -188,12 +188,12 @@ pub async fn run(
                 notifier.stopping();
                 let reason = match &end {
                     SiteEnd::Superseded => "a later process of this site has replaced it",
-                    SiteEnd::Outnumbered { .. } => "the head knows a later incarnation of this \
+                    SiteEnd::IncarnationTooLow { .. } => "the head knows a later incarnation of this \
                     site",
                 };
                 talk.say(&format!("{reason}: nodes of cluster {name} leave their jobs and end"));
                 host.stop(config.work.leave_within.get(), NODE_GRACE, reason).await;
-                let SiteEnd::Outnumbered { known } = end else {
+                let SiteEnd::IncarnationTooLow { known } = end else {
                     return Err(Failed::failure(format!("{reason}: only one process may have this \
                     name")));
                 };

@@ -21,7 +21,7 @@ use springtide_cli::outdir::write_file;
 use springtide_runtime::config::{ClusterSection, GridConfig, SiteConfig, Sources, load};
 use springtide_runtime::id::ClusterId;
 
-use super::grid_files::{Plan, absolute, make_private_dir};
+use super::grid_files::{LaunchPlan, absolute, make_private_dir};
 
 /// The config file of a cluster's site.
 pub fn file_of(dir: &Path, cluster: &str) -> PathBuf {
@@ -32,7 +32,7 @@ pub fn file_of(dir: &Path, cluster: &str) -> PathBuf {
 ///
 /// # Errors
 /// Files cannot be written, or names do not fit.
-pub fn write(plan: &Plan<'_>, cluster: &ClusterSection, head: SocketAddr) -> Result<(), Failed> {
+pub fn write(plan: &LaunchPlan<'_>, cluster: &ClusterSection, head: SocketAddr) -> Result<(), Failed> {
     let name = ClusterId::from(cluster.name.as_str());
     let file = absolute(&file_of(plan.dir, name.as_str()))?;
     let dir = file.parent().unwrap_or(&file);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use springtide_actors::policy::provisioning::{Booking, Time, from_duration, seconds};
-use springtide_actors::reservation::{Part, Reservation, ReservationId};
+use springtide_actors::reservation::{ReservedSlot, Reservation, ReservationId};
 use springtide_actors::scheduler::manager::SiteOffer;
 use springtide_actors::scheduler::{GridSlots, ReleaseSlots};
 use springtide_cli::exit::{Exit, Failed};
@@ -75,7 +75,7 @@ fn plan(
     request: &ReserveRequest<'_>,
     slots: &GridSlots,
     but: &BTreeMap<ClusterId, String>,
-) -> Result<(Vec<Part>, f64), String> {
+) -> Result<(Vec<ReservedSlot>, f64), String> {
     let cluster = ClusterId::from(request.cluster);
     if let Some(why) = but.get(&cluster) {
         return Err(format!("{cluster} does not grant it: {why}"));
@@ -107,7 +107,7 @@ fn plan(
     }
     let booking =
         Booking { processors: request.processors, start, end: start.saturating_add(duration) };
-    let part = Part { cluster, bookings: vec![booking] };
+    let part = ReservedSlot { cluster, bookings: vec![booking] };
     Ok((vec![part], request.budget.unwrap_or(f64::INFINITY)))
 }
 

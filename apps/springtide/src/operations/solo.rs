@@ -7,17 +7,17 @@ use std::thread;
 use springtide_actors::job::{JobParams, NoteKind};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::run_end::RunEnd;
-use springtide_runtime::work::{Note, PoolConfig, solo};
+use springtide_runtime::work::{ProgressReport, PoolConfig, solo};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval};
 
-use crate::operations::watch::{RunRequest, Watch};
+use crate::operations::watch::{RunRequest, RunWatcher};
 
 /// Capacity of the queue of notes; a full queue blocks the job.
 const NOTES_MAX: usize = 64;
 
 enum JobMessage {
-    Note(Instant, Note),
+    Note(Instant, ProgressReport),
     Ended(Box<Result<solo::SoloReport, solo::SoloError>>),
 }
 
@@ -28,7 +28,7 @@ enum JobMessage {
 pub async fn run(
     order: &RunRequest,
     params: &JobParams,
-    watch: &mut Watch<'_>,
+    watch: &mut RunWatcher<'_>,
 ) -> Result<(RunEnd, Exit), Failed> {
     let (sender, mut receiver) = mpsc::channel(NOTES_MAX);
     let config = PoolConfig {
@@ -63,7 +63,7 @@ pub async fn run(
             biased;
             failed = watch.stopped() => return Err(failed),
             item = receiver.recv() => match item {
-                Some(JobMessage::Note(at, Note::Iteration)) => {
+                Some(JobMessage::Note(at, ProgressReport::Iteration)) => {
                     let seconds = at.saturating_duration_since(last).as_secs_f64();
                     last = at;
                     let index = iterations.len() as u64;
@@ -87,14 +87,14 @@ pub async fn run(
     }
 }
 
-fn kind(note: Note) -> Option<NoteKind> {
+fn kind(note: ProgressReport) -> Option<NoteKind> {
     Some(match note {
-        Note::Iteration => NoteKind::Iteration { index: 0, seconds: 0.0 },
-        Note::Progress { done, total, what } => NoteKind::Progress { done, total, what },
-        Note::Say { text } => NoteKind::Say { text },
-        Note::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
-        Note::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
+        ProgressReport::Iteration => NoteKind::Iteration { index: 0, seconds: 0.0 },
+        ProgressReport::Progress { done, total, what } => NoteKind::Progress { done, total, what },
+        ProgressReport::Say { text } => NoteKind::Text { text },
+        ProgressReport::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
+        ProgressReport::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
         // No other node could continue from it.
-        Note::Checkpoint(_) | Note::NeedNodes { .. } | Note::Release { .. } => return None,
+        ProgressReport::Checkpoint(_) | ProgressReport::NeedNodes { .. } | ProgressReport::Release { .. } => return None,
     })
 }

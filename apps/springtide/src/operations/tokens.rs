@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use springtide_actors::enrol::{
-    Book, BookFile, DoorStatus, ENROLMENT, Enrolment, GetDoor, LookAtBook, Token, TokenOrder,
+    EnrolmentState, EnrolmentStore, JoinStatus, ENROLMENT, EnrolmentActor, GetJoinStatus, ReloadEnrolment, Token, TokenSpec,
     TokenRole, TokenState,
 };
 use springtide_actors::head::HEAD_CLUSTER;
 use springtide_cli::exit::Failed;
 use springtide_runtime::config::{GridConfig, Provider, SitePlace, Sources, load, nearest};
 use springtide_runtime::id::ClusterId;
-use springtide_runtime::net::join::{JoinToken, Minted};
+use springtide_runtime::net::join::{JoinToken, NewToken};
 use springtide_runtime::net::tls::{Ca, calendar};
 use springtide_runtime::private;
 use springtide_runtime::remote::Remote;
@@ -32,7 +32,7 @@ pub struct GridTokens {
     /// The directory of the grid.
     pub dir: PathBuf,
     /// The store of the grid's tokens.
-    pub book: BookFile,
+    pub book: EnrolmentStore,
 }
 
 impl GridTokens {
@@ -46,7 +46,7 @@ impl GridTokens {
         if dir.exists() {
             private::check_dir(&dir)?;
         }
-        let book = BookFile::of(&dir);
+        let book = EnrolmentStore::of(&dir);
         Ok(Self { config, dir, book })
     }
 }
@@ -157,11 +157,11 @@ pub fn create(settings: &TokenSettings<'_>) -> Result<NewToken, Failed> {
     }
     let ca = Ca::load(&ca)?;
     let ttl = i64::try_from(settings.ttl.as_secs()).unwrap_or(i64::MAX).max(1);
-    let order = TokenOrder { role, cluster: cluster.clone(), ttl, uses: settings.uses };
-    let minted = Minted::draw().map_err(Failed::failure)?;
+    let order = TokenSpec { role, cluster: cluster.clone(), ttl, uses: settings.uses };
+    let minted = NewToken::draw().map_err(Failed::failure)?;
     let now = calendar()();
     let entry = grid_tokens.book.change(|book| book.create(&order, &minted, now))?;
-    let Minted { id, secret, .. } = minted;
+    let NewToken { id, secret, .. } = minted;
     let token = JoinToken { authority: ca.fingerprint(), id, secret };
     let head_runs = HeadFile::read(&grid_tokens.dir)?.is_some();
     Ok(NewToken { entry, token, cluster, address: at, ttl_s: ttl, head_runs })
@@ -171,7 +171,7 @@ pub fn create(settings: &TokenSettings<'_>) -> Result<NewToken, Failed> {
 async fn connect_enrolment(
     file: &Path,
     grid_tokens: &GridTokens,
-) -> Option<(Attachment, Remote<Enrolment>)> {
+) -> Option<(Attachment, Remote<EnrolmentActor>)> {
     HeadFile::read(&grid_tokens.dir).ok().flatten()?;
     let attachment = attach(file, &grid_tokens.config).await.ok()?;
     let enrolment = attachment.endpoint.hub.remote(&attachment.head, ENROLMENT);
@@ -184,7 +184,7 @@ pub async fn notify_head(file: &Path, grid_tokens: &GridTokens) -> bool {
     let Some((attachment, enrolment)) = connect_enrolment(file, grid_tokens).await else {
         return false;
     };
-    let notified = enrolment.send(LookAtBook {}).deadline(REQUEST_TIMEOUT).await.is_ok();
+    let notified = enrolment.send(ReloadEnrolment {}).deadline(REQUEST_TIMEOUT).await.is_ok();
     attachment.endpoint.net.close("answered").await;
     notified
 }
@@ -192,9 +192,9 @@ pub async fn notify_head(file: &Path, grid_tokens: &GridTokens) -> bool {
 /// The tokens of a grid.
 pub struct TokenList {
     /// The store of the grid's tokens.
-    pub book: Book,
+    pub book: EnrolmentState,
     /// The attempts to join since the head's start, if a head answers.
-    pub attempts: Option<DoorStatus>,
+    pub attempts: Option<JoinStatus>,
 }
 
 /// Reads the tokens of the grid of a config file.
@@ -206,7 +206,7 @@ pub async fn list(file: &Path) -> Result<TokenList, Failed> {
     let book = grid_tokens.book.read()?;
     let attempts = match connect_enrolment(file, &grid_tokens).await {
         Some((attachment, enrolment)) => {
-            let attempts = enrolment.send(GetDoor {}).deadline(REQUEST_TIMEOUT).await.ok();
+            let attempts = enrolment.send(GetJoinStatus {}).deadline(REQUEST_TIMEOUT).await.ok();
             attachment.endpoint.net.close("answered").await;
             attempts
         }

@@ -18,14 +18,14 @@ use tokio::time::interval;
 use crate::operations::desk::{ArchiveSettings, Retention};
 use crate::operations::grid::{self, HeadCertificate};
 use crate::operations::grid_files;
-use crate::operations::grid_files::Plan;
+use crate::operations::grid_files::LaunchPlan;
 use crate::operations::gridlog::{GridLog, LogLimits};
 use crate::operations::netconf;
 use crate::operations::notify::Notifier;
 use crate::operations::signals::{Signals, word};
 use crate::operations::site_files;
 use crate::operations::slots;
-use crate::options::{GlobalArgs, Shape};
+use crate::options::{GlobalArgs, GridShape};
 use springtide_dashboard::PreparedDashboard;
 use springtide_dashboard::changes::{changes_between, held};
 
@@ -49,7 +49,7 @@ pub async fn up(file: &Path, version: &'static str, global: &GlobalArgs) -> Resu
 /// # Errors
 /// As [`up`].
 pub async fn dev(
-    shape: Shape,
+    shape: GridShape,
     dir: PathBuf,
     version: &'static str,
     global: &GlobalArgs,
@@ -106,7 +106,7 @@ async fn stay(
     let dir = grid_files::dir_of(file, &config.value);
     let program = grid_files::this_program()?;
     let authority = grid_files::kept_authority(&config.value, &dir)?;
-    let plan = Plan {
+    let plan = LaunchPlan {
         config: &config.value,
         dir: &dir,
         authority: &authority,
@@ -138,7 +138,7 @@ async fn stay(
     let mut log = Some(GridLog::open(&dir, version, limits).map_err(Failed::failure)?);
     talk.wait_for("starting nodes");
     let settled = {
-        let mut settled = pin!(head.settled(|_, _| {}));
+        let mut settled = pin!(head.wait_for_nodes(|_, _| {}));
         let mut missing = grid::MissingNodes::of(&dir);
         loop {
             tokio::select! {
@@ -168,7 +168,7 @@ async fn stay(
             for line in own_sites(&config.value, &dir) {
                 talk.say(&line);
             }
-            if let Some(bound) = head.door() {
+            if let Some(bound) = head.join_address() {
                 let advertise = config.value.join.advertise.as_ref();
                 let at = advertise.map_or_else(|| bound.to_string(), ToString::to_string);
                 talk.say(&format!(
@@ -266,7 +266,7 @@ async fn stay(
 /// belong to that head.
 async fn end(head: Head, dir: &Path, superseded: bool) {
     if superseded {
-        head.give_way(grid::NODE_GRACE, "another head has taken over").await
+        head.hand_over(grid::NODE_GRACE, "another head has taken over").await
     } else {
         grid::stop(head, dir, "the grid ends").await
     }

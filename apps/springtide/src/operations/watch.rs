@@ -37,7 +37,7 @@ pub struct RunRequest {
 }
 
 /// The state of a run that is watched.
-pub struct Watch<'a> {
+pub struct RunWatcher<'a> {
     /// The printer of notes and progress.
     pub talk: &'a mut Talk,
     /// The receiver of files and records.
@@ -58,7 +58,7 @@ pub struct Watch<'a> {
     pub preliminary: Option<Outcome>,
 }
 
-impl Watch<'_> {
+impl RunWatcher<'_> {
     /// Waits until the run is ended from outside: by a signal or the time limit.
     pub async fn stopped(&mut self) -> Failed {
         let deadline = self.deadline;
@@ -133,7 +133,7 @@ impl Watch<'_> {
                     self.talk.say(&format!("iteration {} took {}", index + 1, seconds(s)));
                 }
             }
-            NoteKind::Say { text } => self.talk.say(&text),
+            NoteKind::Text { text } => self.talk.say(&text),
             NoteKind::Preliminary { outcome } => self.preliminary = Some(*outcome),
             NoteKind::Artifact { name, bytes } if self.is_checkpoint(&name) => {
                 self.keep_checkpoint(&bytes);

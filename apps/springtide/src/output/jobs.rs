@@ -5,18 +5,18 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use springtide_actors::admit::Principal;
-use springtide_actors::policy::malleability::{Placed, Transfer};
+use springtide_actors::policy::malleability::{PlacementPlan, PlacementTransfer};
 use springtide_actors::scheduler::manager::JobView;
 use springtide_actors::scheduler::{JobStatus, PlanError};
 use springtide_cli::exit::Failed;
 use springtide_cli::format::{SCHEMA, seconds, size};
 use springtide_runtime::id::{ClusterId, JobId};
 
-use crate::operations::desk::{JobEntry, Purged};
+use crate::operations::desk::{ArchiveEntry, Purged};
 use crate::operations::jobs::{END_PENDING, JobInfo, state};
 
 /// A plan as an object.
-pub fn plan_object(line: &str, plan: &Result<Placed, PlanError>) -> Value {
+pub fn plan_object(line: &str, plan: &Result<PlacementPlan, PlanError>) -> Value {
     match plan {
         Ok(placed) => json!({ "job": line, "ok": true, "placed": placed }),
         Err(PlanError::NoPlace(no)) => {
@@ -30,7 +30,7 @@ pub fn plan_object(line: &str, plan: &Result<Placed, PlanError>) -> Value {
 }
 
 /// A plan as lines.
-pub fn plan_text(line: &str, plan: &Result<Placed, PlanError>) -> String {
+pub fn plan_text(line: &str, plan: &Result<PlacementPlan, PlanError>) -> String {
     match plan {
         Ok(placed) => {
             let mut text = format!("{line}: would start now ({})", placed.why);
@@ -44,7 +44,7 @@ pub fn plan_text(line: &str, plan: &Result<Placed, PlanError>) -> String {
                 );
             }
             for transfer in &placed.transfers {
-                let Transfer { file, from, to, bytes, seconds: takes } = transfer;
+                let PlacementTransfer { file, from, to, bytes, seconds: takes } = transfer;
                 let _ =
                     write!(text, "\n  {file} ({}) is brought from {from} to {to}", size(*bytes));
                 if takes.is_finite() {
@@ -70,7 +70,7 @@ pub fn plan_text(line: &str, plan: &Result<Placed, PlanError>) -> String {
 }
 
 /// A line of `job list`.
-pub struct Row {
+pub struct JobRow {
     job: JobId,
     state: &'static str,
     sizes: BTreeMap<ClusterId, u32>,
@@ -81,20 +81,20 @@ pub struct Row {
     principal: Option<Principal>,
 }
 
-impl Row {
+impl JobRow {
     fn nodes(&self) -> u32 {
         self.sizes.values().sum()
     }
 }
 
 /// Merges jobs of the archive and of other clients, by number.
-pub fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Vec<Row> {
-    let mut rows: BTreeMap<JobId, Row> = BTreeMap::new();
+pub fn rows(entries: Vec<ArchiveEntry>, live: Vec<JobStatus>, now: u64) -> Vec<JobRow> {
+    let mut rows: BTreeMap<JobId, JobRow> = BTreeMap::new();
     for status in live {
         let JobStatus { job, name, state: at, sizes, waits_for, principal, .. } = status;
         let (about, state, line) = (waits_for.unwrap_or_default(), state(at), name);
         let (age_s, ended_s) = (None, None);
-        rows.insert(job, Row { job, state, sizes, age_s, ended_s, line, about, principal });
+        rows.insert(job, JobRow { job, state, sizes, age_s, ended_s, line, about, principal });
     }
     for entry in entries {
         let age_s = Some(now.saturating_sub(entry.submitted_unix_s));
@@ -104,7 +104,7 @@ pub fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Vec<Row> 
                 let state = end.word();
                 let first = end.error.as_deref().and_then(|error| error.lines().next());
                 let about = first.unwrap_or_default().to_owned();
-                Row {
+                JobRow {
                     job: entry.job,
                     state,
                     sizes: BTreeMap::new(),
@@ -115,10 +115,10 @@ pub fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Vec<Row> 
                     principal: entry.principal,
                 }
             }
-            (Some(live), None) => Row { age_s, line: entry.line, ..live },
+            (Some(live), None) => JobRow { age_s, line: entry.line, ..live },
             (None, None) => {
                 let about = String::new();
-                Row {
+                JobRow {
                     job: entry.job,
                     state: END_PENDING,
                     sizes: BTreeMap::new(),
@@ -136,7 +136,7 @@ pub fn rows(entries: Vec<JobEntry>, live: Vec<JobStatus>, now: u64) -> Vec<Row> 
 }
 
 /// Jobs as the object of `--json`.
-pub fn list_object(rows: &[Row], more: bool) -> String {
+pub fn list_object(rows: &[JobRow], more: bool) -> String {
     let jobs: Vec<Value> = rows
         .iter()
         .map(|row| {
@@ -183,7 +183,7 @@ pub fn age(s: u64) -> String {
 }
 
 /// Jobs as a table.
-pub fn list_text(rows: &[Row]) -> String {
+pub fn list_text(rows: &[JobRow]) -> String {
     if rows.is_empty() {
         return "no jobs\n".to_owned();
     }
@@ -250,7 +250,7 @@ pub fn status_object(info: &JobInfo) -> String {
         "most": view.map(|view| view.most),
         "sizes": view.map(|view| &view.sizes),
         "tries": view.map(|view| view.tries),
-        "why": view.map(|view| &view.why),
+        "why": view.map(|view| &view.reason),
         "waits_for": info.waits_for(),
         "progress": record.and_then(|record| record.progress.as_ref()),
         "dir": record.map(|record| &record.dir),
@@ -272,8 +272,8 @@ pub fn status_text(info: &JobInfo) -> String {
         if view.tries > 0 {
             rows.push(("tries", view.tries.to_string()));
         }
-        if !view.why.is_empty() {
-            rows.push(("last", view.why.clone()));
+        if !view.reason.is_empty() {
+            rows.push(("last", view.reason.clone()));
         }
     } else if let Some(status) = info.detail.as_ref().and_then(|detail| detail.status.as_ref()) {
         rows.push(("processors", status.nodes().to_string()));
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn the_list_has_a_row_of_each_job() {
-        let entry = |job: u64, ended: Option<JobEnd>| JobEntry {
+        let entry = |job: u64, ended: Option<JobEnd>| ArchiveEntry {
             job: JobId(job),
             name: "queens".to_owned(),
             line: "queens --size 12".to_owned(),
@@ -426,7 +426,7 @@ job-5  running      2        fib
     #[test]
     fn a_plan_reports_jobs_that_never_start_and_each_failure() {
         let no = |never| {
-            let why = springtide_actors::policy::malleability::NoPlace {
+            let why = springtide_actors::policy::malleability::PlacementError {
                 component: 0,
                 excluded: BTreeMap::new(),
                 never,
@@ -436,7 +436,7 @@ job-5  running      2        fib
         assert_eq!(plan_text("fib", &no(false)), "fib: would wait, for component 1 has no place");
         let text = plan_text("fib", &no(true));
         assert_eq!(text, "fib: can never start, for component 1 can have no place");
-        let plans = |count: usize| -> Vec<(String, Result<Placed, PlanError>)> {
+        let plans = |count: usize| -> Vec<(String, Result<PlacementPlan, PlanError>)> {
             (0..count).map(|i| (format!("fib --n {i}"), no(i % 2 == 0))).collect()
         };
         assert_eq!(check_plans(&plans(0)), Ok(()));
@@ -463,7 +463,7 @@ job-5  running      2        fib
     fn job_info(end: Option<JobEnd>, waits: Option<&str>) -> JobInfo {
         let (name, line) = ("fib".to_owned(), "fib --n 5".to_owned());
         let ended_unix_s = end.as_ref().map(|_| 5);
-        let entry = JobEntry {
+        let entry = ArchiveEntry {
             job: JobId(7),
             name,
             line,
@@ -566,7 +566,7 @@ job-5  running      2        fib
     #[test]
     fn a_list_shows_the_last_ended_jobs_and_an_incomplete_purge_fails() {
         let end = || Some(JobEnd { error: None, cancelled: false, exit: None });
-        let entry = |job: u64, ended_unix_s: Option<u64>| JobEntry {
+        let entry = |job: u64, ended_unix_s: Option<u64>| ArchiveEntry {
             job: JobId(job),
             name: "fib".to_owned(),
             line: "fib".to_owned(),

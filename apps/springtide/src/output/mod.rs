@@ -20,7 +20,7 @@ use springtide_runtime::id::JobId;
 ///
 /// # Errors
 /// Always the failure itself.
-pub fn told_early(json: bool, job: Option<JobId>, failed: Failed) -> Result<(), Failed> {
+pub fn print_early_failure(json: bool, job: Option<JobId>, failed: Failed) -> Result<(), Failed> {
     if json {
         let mut object = json!({ "schema": SCHEMA, "ok": false, "error": failed.message });
         if let (Some(job), Some(object)) = (job, object.as_object_mut()) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use springtide_runtime::config::{Line, Rate, Time, profiles};
+use springtide_runtime::config::{LinkProperties, ByteRate, Time, profiles};
 use springtide_runtime::net::LinkProfile;
 use springtide_wan::place::Status;
 
@@ -104,13 +104,13 @@ pub fn status_text(status: &Status) -> String {
 
 /// The built-in link profiles as a table.
 pub fn profiles_text() -> String {
-    let rate = |rate: Option<Rate>| rate.map_or("-".to_owned(), |rate| rate.to_string());
+    let rate = |rate: Option<ByteRate>| rate.map_or("-".to_owned(), |rate| rate.to_string());
     let row = |[name, rtt, jitter, loss, out, back]: [&str; 6]| {
         format!("{name:25} {rtt:>7} {jitter:>7} {loss:>8} {out:>12} {back:>12}\n")
     };
     let mut text = row(["profile", "rtt", "jitter", "loss", "bandwidth", "back"]);
     for profile in profiles() {
-        let line = Line::from(profile);
+        let line = LinkProperties::from(profile);
         let time = |time: Duration| Time::from(time).to_string();
         let loss = format!("{} %", (line.loss * 1e4).round() / 100.0);
         let (out, back) = (rate(line.bandwidth), rate(line.bandwidth_back));

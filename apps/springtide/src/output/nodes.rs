@@ -1,7 +1,7 @@
 //! Texts about nodes.
 
 use serde_json::{Value, json};
-use springtide_actors::scheduler::{Drained, NodeStatus};
+use springtide_actors::scheduler::{DrainResult, NodeStatus};
 use springtide_cli::dates::date;
 use springtide_cli::format::SCHEMA;
 
@@ -81,7 +81,7 @@ pub fn lines(row: &NodeRow) -> String {
 }
 
 /// Drained nodes as lines.
-pub fn drained_text(drained: &Drained) -> String {
+pub fn drained_text(drained: &DrainResult) -> String {
     let lines = [(&drained.empty, "empty"), (&drained.gone, "gone: it does not run")];
     let width = lines.iter().flat_map(|(nodes, _)| *nodes).map(|n| n.as_str().len()).max();
     let mut out = String::new();
@@ -94,7 +94,7 @@ pub fn drained_text(drained: &Drained) -> String {
 }
 
 /// Drained nodes as the object of `--json`.
-pub fn drained_object(drained: &Drained) -> Value {
+pub fn drained_object(drained: &DrainResult) -> Value {
     json!({ "schema": SCHEMA, "ok": true, "empty": drained.empty, "gone": drained.gone })
 }
 
@@ -102,7 +102,7 @@ pub fn drained_object(drained: &Drained) -> Value {
 mod tests {
     use std::path::Path;
 
-    use springtide_actors::enrol::Book;
+    use springtide_actors::enrol::EnrolmentState;
     use springtide_actors::scheduler::{GridStatus, NodeState, SiteStatus};
 
     use super::*;
@@ -128,7 +128,7 @@ mod tests {
         ];
         let site = SiteStatus { joins: true, nodes, ..SiteStatus::default() };
         let status = GridStatus { sites: [("lab".into(), site)].into(), ..GridStatus::default() };
-        let rows = of_status(status, &Book::default(), Path::new("/nowhere"));
+        let rows = of_status(status, &EnrolmentState::default(), Path::new("/nowhere"));
         let expected = "\
 NODE   CLUSTER  STATE   JOB  THREADS  ADDRESS  CERTIFICATE UNTIL  REASON
 lab-1  lab      idle    -    4        -        -
@@ -144,7 +144,7 @@ lab-3  lab      broken  -    -        -        -                  \
     #[test]
     fn drained_nodes_are_listed() {
         let drained =
-            Drained { empty: vec!["ams-1".into(), "ams-12".into()], gone: vec!["del-1".into()] };
+            DrainResult { empty: vec!["ams-1".into(), "ams-12".into()], gone: vec!["del-1".into()] };
         let expected = "ams-1   empty\nams-12  empty\ndel-1   gone: it does not run\n";
         assert_eq!(drained_text(&drained), expected);
         let expected =

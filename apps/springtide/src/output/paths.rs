@@ -46,7 +46,7 @@ impl CheckResults {
 
     /// The object of `--json`.
     pub fn object(&self) -> Value {
-        let object = |to: &NodeId, path: &probe::Path| match &path.error {
+        let object = |to: &NodeId, path: &probe::PathMeasurement| match &path.error {
             None => json!({
                 "node": to, "ok": true, "round_trip_us": path.round_trip_us, "mtu_bytes": path.mtu,
                 "relayed": path.relayed,
@@ -88,7 +88,7 @@ impl CheckResults {
     }
 }
 
-fn line(path: &probe::Path) -> String {
+fn line(path: &probe::PathMeasurement) -> String {
     if let Some(why) = &path.error {
         return why.clone();
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use springtide_actors::policy::provisioning::{Time, seconds};
-use springtide_actors::reservation::{Phase, Reservation};
+use springtide_actors::reservation::{ReservationPhase, Reservation};
 use springtide_actors::scheduler::GridSlots;
 use springtide_actors::scheduler::manager::SiteOffer;
 use springtide_cli::format;
@@ -24,15 +24,15 @@ pub fn line(one: &Reservation, now: Time) -> String {
     for part in &one.parts {
         for booking in &part.bookings {
             let most = clusters.entry(&part.cluster).or_default();
-            *most = (*most).max(one.at(&part.cluster, booking.start));
+            *most = (*most).max(one.processors_at(&part.cluster, booking.start));
         }
     }
     let where_at: Vec<String> =
         clusters.iter().map(|(cluster, most)| format!("{most} of {cluster}")).collect();
     let phase = match one.phase {
-        Phase::Prepared { .. } => ", prepared",
-        Phase::Committed { .. } => ", committed",
-        Phase::Confirmed { .. } => "",
+        ReservationPhase::Prepared { .. } => ", prepared",
+        ReservationPhase::Committed { .. } => ", committed",
+        ReservationPhase::Confirmed { .. } => "",
     };
     format!(
         "{} ({}): {} {} until {}, costs {:.2}{phase}",

@@ -1,7 +1,7 @@
 //! Texts about join tokens.
 
 use serde_json::{Value, json};
-use springtide_actors::enrol::{DoorStatus, Token, TokenState};
+use springtide_actors::enrol::{JoinStatus, Token, TokenState};
 use springtide_cli::dates::date;
 
 use super::table::columns;
@@ -46,7 +46,7 @@ pub fn table(tokens: &[Token], now: i64) -> String {
 }
 
 /// The attempts to join since the head's start.
-pub fn join_attempts(door: &DoorStatus) -> String {
+pub fn join_attempts(door: &JoinStatus) -> String {
     let list = |counts: &std::collections::BTreeMap<String, u64>| {
         let parts: Vec<String> = counts.iter().map(|(why, n)| format!("{n} {why}")).collect();
         if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
@@ -99,7 +99,7 @@ d4  node  lab      revoked  1/2   1970-01-01T00:01:39Z
     #[test]
     fn join_attempts_are_counted_by_reason() {
         let refused = [("used-up-token".to_owned(), 2)].into();
-        let door = DoorStatus { granted: 1, refused, links_refused: Default::default() };
+        let door = JoinStatus { granted: 1, refused, links_refused: Default::default() };
         let expected = "since the head was started: 1 joined; refused at the door: 2 \
         used-up-token; links refused: none";
         assert_eq!(join_attempts(&door), expected);

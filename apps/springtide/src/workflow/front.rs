@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use springtide_actors::policy::provisioning::seconds;
-use springtide_simulator::figure::{COLOURS, FigureError, draw, legend, wrong};
+use springtide_simulator::figure::{COLOURS, FigureError, draw_figure, legend, drawing_error};
 use springtide_simulator::provisioning::figures::{Axes, chart};
 use springtide_simulator::workload::figures::quoted;
 
@@ -37,7 +37,7 @@ pub fn taken_by(plan: &Plan, at: usize) -> String {
 
 /// What costs of a front's points are told in: in a figure, above a table's column, and how much of the offers' prices that is.
 pub fn unit_of_cost(plan: &Plan, offers: &Offers) -> (&'static str, &'static str, f64) {
-    let dearest = plan.front.points().last().map_or(0.0, |point| point.is.cost);
+    let dearest = plan.front.points().last().map_or(0.0, |point| point.objectives.cost);
     match offers.is_plainly_priced() {
         true if dearest > 36_000.0 => ("cost, processor-hours", "cost, proc-h", 3600.0),
         true => ("cost, processor-seconds", "cost, proc-s", 1.0),
@@ -53,9 +53,9 @@ pub fn csv(plan: &Plan) -> String {
         let _ = writeln!(
             text,
             "{},{},{},{},{}",
-            point.is.cost,
-            seconds(point.is.makespan),
-            point.plan.ones(),
+            point.objectives.cost,
+            seconds(point.objectives.makespan),
+            point.slots.ones(),
             quoted(&taken_by(plan, at)),
             at == plan.at
         );
@@ -70,11 +70,11 @@ pub fn csv(plan: &Plan) -> String {
 pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
     let Planned { plan, offers, wish, .. } = *planned;
     let points = plan.front.points();
-    let longest = points.iter().map(|point| seconds(point.is.makespan)).fold(0.0, f64::max);
+    let longest = points.iter().map(|point| seconds(point.objectives.makespan)).fold(0.0, f64::max);
     let (name, length) = unit(longest);
     let (x_name, _, by) = unit_of_cost(plan, offers);
     let place = |at: usize| {
-        let is = points[at].is;
+        let is = points[at].objectives;
         (is.cost / by, seconds(is.makespan) / length)
     };
     let all: Vec<(f64, f64)> = (0..points.len()).map(place).collect();
@@ -86,7 +86,7 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
     };
     let makespan = format!("makespan, {name}");
     let axes = Axes { title: &title, x: x_name, y: &makespan };
-    draw((860, 520), |area| {
+    draw_figure((860, 520), |area| {
         let mut chart = chart(area, axes, x.clone(), y.clone())?;
         let blue = COLOURS[0];
         let mut steps = Vec::new();
@@ -96,10 +96,10 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
             }
             steps.push((cost, length));
         }
-        chart.draw_series(LineSeries::new(steps, blue.mix(0.5).stroke_width(1))).map_err(wrong)?;
+        chart.draw_series(LineSeries::new(steps, blue.mix(0.5).stroke_width(1))).map_err(drawing_error)?;
         chart
             .draw_series(all.iter().map(|&point| Circle::new(point, 3, blue.filled())))
-            .map_err(wrong)?
+            .map_err(drawing_error)?
             .label("plans")
             .legend(move |(x, y)| Circle::new((x + 7, y), 3, blue.filled()));
         let lines = [
@@ -118,7 +118,7 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
             let grey = COLOURS[5];
             chart
                 .draw_series([PathElement::new(ends, grey.mix(0.6).stroke_width(1))])
-                .map_err(wrong)?
+                .map_err(drawing_error)?
                 .label(label)
                 .legend(move |(x, y)| {
                     let ends = match across {
@@ -135,13 +135,13 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
         if !marked.is_empty() {
             chart
                 .draw_series(marked)
-                .map_err(wrong)?
+                .map_err(drawing_error)?
                 .label("taken by these trade-offs")
                 .legend(move |(x, y)| Circle::new((x + 7, y), 5, blue.stroke_width(2)));
         }
         chart
             .draw_series([Circle::new(all[plan.at], 7, red.stroke_width(3))])
-            .map_err(wrong)?
+            .map_err(drawing_error)?
             .label("the plan")
             .legend(move |(x, y)| Circle::new((x + 7, y), 5, red.stroke_width(3)));
         legend(&mut chart, SeriesLabelPosition::UpperRight)?;
@@ -184,7 +184,7 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
             let colour = if at == plan.at { red } else { blue };
             let style = ("sans-serif", 12).into_font().color(&colour);
             let style = style.pos(Pos::new(HPos::Left, VPos::Center));
-            area.draw(&Text::new(text, found, style)).map_err(wrong)?;
+            area.draw(&Text::new(text, found, style)).map_err(drawing_error)?;
         }
         Ok(())
     })

@@ -8,13 +8,13 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 use springtide_actors::policy::provisioning::{Dag, Time, seconds};
 use springtide_cli::format as report;
-use springtide_simulator::figure::{FigureError, draw};
+use springtide_simulator::figure::{FigureError, draw_figure};
 
 use super::check::percent;
 use super::kept::Planned;
 use super::processors::Span;
 use springtide_figures::canvas::{
-    BOTTOM, Canvas, Entry, KINDS, Mark, PART, TOP, WASTE, WHOLE, colour, label_room, means, short,
+    BOTTOM, Canvas, LegendEntry, KINDS, LegendSymbol, PART, TOP, WASTE, WHOLE, colour, label_room, means, short,
 };
 
 /// Of more tasks single boxes are not drawn.
@@ -62,20 +62,20 @@ impl Kinds {
         self.of[task].min(KINDS)
     }
 
-    fn legend(&self) -> Vec<Entry> {
-        let entry = |(at, name): (usize, &String)| Entry {
+    fn legend(&self) -> Vec<LegendEntry> {
+        let entry = |(at, name): (usize, &String)| LegendEntry {
             text: name.clone(),
             colour: colour(at),
-            mark: Mark::Box,
+            mark: LegendSymbol::Box,
         };
-        let mut entries: Vec<Entry> =
+        let mut entries: Vec<LegendEntry> =
             self.names.iter().take(KINDS).enumerate().map(entry).collect();
         if self.names.len() > KINDS {
             let text = match self.names.len() - KINDS {
                 1 => self.names[KINDS].clone(),
                 others => format!("{others} other kinds"),
             };
-            entries.push(Entry { text, colour: colour(KINDS), mark: Mark::Box });
+            entries.push(LegendEntry { text, colour: colour(KINDS), mark: LegendSymbol::Box });
         }
         entries
     }
@@ -112,17 +112,17 @@ pub fn hosts(planned: &Planned<'_>) -> Result<String, FigureError> {
     if few { processors(planned) } else { shares(planned) }
 }
 
-fn slots_legend(planned: &Planned<'_>, mut entries: Vec<Entry>) -> Vec<Entry> {
+fn slots_legend(planned: &Planned<'_>, mut entries: Vec<LegendEntry>) -> Vec<LegendEntry> {
     let slots = &planned.plan.slots;
     let is_wasted = slots.iter().any(|had| had.paid() > had.used);
-    let mut add = |is: bool, text: &str, colour: RGBColor, mark: Mark| {
+    let mut add = |is: bool, text: &str, colour: RGBColor, mark: LegendSymbol| {
         if is {
-            entries.push(Entry { text: text.to_owned(), colour, mark });
+            entries.push(LegendEntry { text: text.to_owned(), colour, mark });
         }
     };
-    add(is_wasted, "paid, not used", WASTE, Mark::Box);
-    add(slots.iter().any(|had| !had.offer.divisible), "slot, had whole", WHOLE, Mark::Outline);
-    add(slots.iter().any(|had| had.offer.divisible), "slot, had in part", PART, Mark::Outline);
+    add(is_wasted, "paid, not used", WASTE, LegendSymbol::Box);
+    add(slots.iter().any(|had| !had.offer.divisible), "slot, had whole", WHOLE, LegendSymbol::Outline);
+    add(slots.iter().any(|had| had.offer.divisible), "slot, had in part", PART, LegendSymbol::Outline);
     entries
 }
 
@@ -148,7 +148,7 @@ fn processors(planned: &Planned<'_>) -> Result<String, FigureError> {
         sites.iter().map(|&site| (offers.sites[site].name.as_str(), has(site))).collect();
     let left = label_room(labels.iter().map(|(name, has)| (*name, has.as_str())));
     let (span, cut) = span(planned);
-    draw((WIDTH, height as u32), |area| {
+    draw_figure((WIDTH, height as u32), |area| {
         let what = title(planned, "what runs on which processors") + cut;
         let canvas = Canvas::new(area, &what, (left, LEGEND), span, &legend)?;
         for (&site, (name, has)) in sites.iter().zip(&labels) {
@@ -203,7 +203,7 @@ fn bins(bands: usize) -> usize {
 }
 
 /// Draws rows of shares below one another.
-fn bands(what: &str, bands: &[Band], span: Time, legend: &[Entry]) -> Result<String, FigureError> {
+fn bands(what: &str, bands: &[Band], span: Time, legend: &[LegendEntry]) -> Result<String, FigureError> {
     let row = (640 / bands.len().max(1) as i32).clamp(20, 90);
     // High rows have room for two lines of text.
     let is_high = row >= 38;
@@ -214,7 +214,7 @@ fn bands(what: &str, bands: &[Band], span: Time, legend: &[Entry]) -> Result<Str
     let left = label_room(left);
     let height = TOP + BOTTOM + row * bands.len() as i32;
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
-    draw((WIDTH, height as u32), |area| {
+    draw_figure((WIDTH, height as u32), |area| {
         let canvas = Canvas::new(area, what, (left, LEGEND), span, legend)?;
         for (at, band) in bands.iter().enumerate() {
             let top = TOP + row * at as i32 + 3;
@@ -315,7 +315,7 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
     }
     let mut legend = slots_legend(planned, kinds.legend());
     if by_site {
-        legend.retain(|entry| entry.mark == Mark::Box);
+        legend.retain(|entry| entry.mark == LegendSymbol::Box);
     }
     let what = title(planned, "how much of each slot is used");
     let what = if by_site { title(planned, "how much of each site's slots is used") } else { what };
@@ -339,7 +339,7 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
     let mut legend = kinds.legend();
     if (0..count).any(|task| planned.ready(task) < plan.schedule.tasks[task].start) {
         let text = "waits for its place".to_owned();
-        legend.push(Entry { text, colour: RGBColor(165, 165, 165), mark: Mark::Thread });
+        legend.push(LegendEntry { text, colour: RGBColor(165, 165, 165), mark: LegendSymbol::Thread });
     }
     let height = TOP + BOTTOM + row * count as i32;
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
@@ -351,7 +351,7 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
             .fold(0, i32::max),
         false => label_room([(&*by_start, "")]),
     };
-    draw((WIDTH, height as u32), |area| {
+    draw_figure((WIDTH, height as u32), |area| {
         let what = title(planned, "when tasks wait and run");
         let canvas = Canvas::new(area, &what, (left, LEGEND), plan.is().makespan, &legend)?;
         for (at, &task) in order.iter().enumerate() {

@@ -13,7 +13,7 @@ use springtide_simulator::workload::figures::quoted;
 use super::planning::{Had, Plan, TRADE_OFFS, Wish, trade_off};
 use super::{Read, Summary, front, gantt};
 use crate::operations::offers::Offers;
-use springtide_experiments::provisioning::How;
+use springtide_experiments::provisioning::SearchMode;
 
 /// A plan with all that it was made of.
 #[derive(Clone, Copy)]
@@ -73,9 +73,9 @@ impl Planned<'_> {
         let points = plan.front.points().iter().enumerate().map(|(at, point)| {
             let takes = (0..TRADE_OFFS).filter(|number| plan.takes[*number] == at);
             json!({
-                "makespan_s": seconds(point.is.makespan),
-                "cost": point.is.cost,
-                "slots": point.plan.iter().collect::<Vec<_>>(),
+                "makespan_s": seconds(point.objectives.makespan),
+                "cost": point.objectives.cost,
+                "slots": point.slots.iter().collect::<Vec<_>>(),
                 "trade_offs": takes.map(trade_off).collect::<Vec<_>>(),
             })
         });
@@ -137,7 +137,7 @@ impl Planned<'_> {
             },
             "search": {
                 "method": method_word(wish.method),
-                "search": How::from_search(wish.search).word(),
+                "search": SearchMode::from_search(wish.search).word(),
                 "population": wish.budget.population,
                 "iterations": wish.budget.iterations,
                 "seed": wish.seed,

@@ -26,7 +26,7 @@ use springtide_actors::policy::provisioning::{Dag, DagError, seconds};
 use springtide_cli::exit::Failed;
 use springtide_simulator::workload::figures::quoted;
 use springtide_workflow::{
-    Cause, Format, Overrides, Place, Position, ReadError, TEXT_MAX, Workflow,
+    Cause, Format, Overrides, TextPosition, Position, ReadError, TEXT_MAX, Workflow,
 };
 
 use self::planning::Needs;
@@ -88,7 +88,7 @@ pub fn read(file: &Path, format: Option<Format>, overrides: &Overrides) -> Resul
     let (workflow, format) = match format {
         Some(format) => {
             let unreadable = |error| ReadError {
-                place: Place { file: file.to_owned(), at: None },
+                place: TextPosition { file: file.to_owned(), at: None },
                 cause: Box::new(Cause::Unreadable(error)),
             };
             let text = begin(TEXT_MAX + 1).map_err(unreadable)?;
@@ -191,14 +191,14 @@ impl Read {
     /// What was odd about the file.
     pub fn notes(&self) -> Vec<Note> {
         let note =
-            |(oddity, met): (&springtide_workflow::Oddity, &springtide_workflow::Met)| Note {
+            |(oddity, met): (&springtide_workflow::WorkflowWarning, &springtide_workflow::Occurrences)| Note {
                 what: oddity.to_string(),
                 times: met.times,
                 first: met.first.clone(),
                 line: met.at.map(|at| at.line),
                 column: met.at.map(|at| at.column),
             };
-        self.workflow.odd.iter().map(note).collect()
+        self.workflow.warnings.iter().map(note).collect()
     }
 }
 

@@ -26,7 +26,7 @@ use super::{Read, ReadArgs, Summary, front, read, shown, some};
 use crate::operations::offers::{Offers, OffersError};
 use crate::operations::process::on_arbiter;
 use crate::operations::slots::offers_now;
-use springtide_experiments::provisioning::How;
+use springtide_experiments::provisioning::SearchMode;
 
 /// For `--help`.
 pub const EXIT_CODES: &str = "\
@@ -116,8 +116,8 @@ pub struct ChoiceArgs {
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Placing::Heft)]
     method: Placing,
     /// How sets of slots are searched
-    #[arg(long, value_enum, value_name = "HOW", default_value_t = How::Pruned)]
-    search: How,
+    #[arg(long, value_enum, value_name = "HOW", default_value_t = SearchMode::Pruned)]
+    search: SearchMode,
     /// Sets of slots in a generation [default: 50; 10 for more than 1000 tasks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     population: Option<u32>,
@@ -224,12 +224,12 @@ impl ChoiceArgs {
 }
 
 /// What there is instead of a plan: its exit, what is said, and what a program is told beside.
-struct Instead {
+struct PlanFailure {
     failed: Failed,
     more: Vec<(&'static str, Value)>,
 }
 
-impl From<Failed> for Instead {
+impl From<Failed> for PlanFailure {
     fn from(failed: Failed) -> Self {
         Self { failed, more: Vec::new() }
     }
@@ -240,7 +240,7 @@ impl From<Failed> for Instead {
 /// # Errors
 /// A file or an option is wrong, there is no plan, or a file cannot be written.
 pub fn plan(args: &PlanArgs, quiet: bool) -> Result<(), Failed> {
-    let Instead { failed, more } = match planned(args, quiet) {
+    let PlanFailure { failed, more } = match planned(args, quiet) {
         Ok(printed) => return printed,
         Err(instead) => instead,
     };
@@ -254,8 +254,8 @@ pub fn plan(args: &PlanArgs, quiet: bool) -> Result<(), Failed> {
 }
 
 /// Prints the plan. The inner failure is told with it.
-fn planned(args: &PlanArgs, quiet: bool) -> Result<Result<(), Failed>, Instead> {
-    let wrong = |error: Failed| Instead::from(error);
+fn planned(args: &PlanArgs, quiet: bool) -> Result<Result<(), Failed>, PlanFailure> {
+    let wrong = |error: Failed| PlanFailure::from(error);
     let began = std::time::Instant::now();
     let overrides = args.reading.overrides().map_err(Failed::usage)?;
     let read = read(&args.file, args.reading.format, &overrides).map_err(Failed::usage)?;
@@ -356,9 +356,9 @@ fn words(planned: &Planned<'_>) -> String {
         format!("{source}: {} of {}, of {origin}", some(slots, "slot"), some(sites, "site")),
     );
     let points = plan.front.points();
-    let search = match How::from_search(wish.search) {
-        How::Paper => "the paper's search",
-        How::Pruned => "the pruned search",
+    let search = match SearchMode::from_search(wish.search) {
+        SearchMode::Paper => "the paper's search",
+        SearchMode::Pruned => "the pruned search",
     };
     line(
         "searched",
@@ -458,9 +458,9 @@ fn table(text: &mut String, plan: &Plan, offers: &Offers) {
             text,
             "{:>11} {:>14} {:>14} {:>6}  {}",
             if at == plan.at { ">" } else { "" },
-            time(point.is.makespan),
-            round(point.is.cost / by),
-            point.plan.ones(),
+            time(point.objectives.makespan),
+            round(point.objectives.cost / by),
+            point.slots.ones(),
             front::taken_by(plan, at)
         );
     }
@@ -478,7 +478,7 @@ fn table(text: &mut String, plan: &Plan, offers: &Offers) {
 fn why(plan: &Plan, wish: &Wish, offers: &Offers) -> String {
     let points = plan.front.points();
     let Constraint { deadline, budget } = wish.constraint;
-    let held = points.iter().filter(|point| wish.constraint.allows(&point.is)).count();
+    let held = points.iter().filter(|point| wish.constraint.allows(&point.objectives)).count();
     let of = match (deadline, budget) {
         (None, None) => String::new(),
         (deadline, budget) => {
@@ -504,10 +504,10 @@ fn why(plan: &Plan, wish: &Wish, offers: &Offers) -> String {
     }
 }
 
-fn no_slots(source: &str) -> Instead {
+fn no_slots(source: &str) -> PlanFailure {
     let message = format!("{source}: no site offers a slot: ask again later");
     let failed = Failed::new(Exit::NotPlaced, message);
-    Instead { failed, more: vec![("reason", "no-slots".into())] }
+    PlanFailure { failed, more: vec![("reason", "no-slots".into())] }
 }
 
 fn objectives(is: &Objectives) -> Value {
@@ -515,7 +515,7 @@ fn objectives(is: &Objectives) -> Value {
 }
 
 /// No plan holds to the deadline and the budget.
-fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
+fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> PlanFailure {
     let Constraint { deadline, budget } = missed.constraint;
     let Missed { fastest, cheapest, nearest: plan, .. } = missed;
     let whole = |is: &Objectives| is.makespan.div_ceil(SECOND);
@@ -567,8 +567,8 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
     }
     if let (Some(latest), Some(most), true) = (deadline, budget, text.is_empty()) {
         let points = plan.front.points();
-        let in_time = points.iter().find(|point| point.is.makespan <= latest);
-        let cheap = points.iter().rev().find(|point| point.is.cost <= most);
+        let in_time = points.iter().find(|point| point.objectives.makespan <= latest);
+        let cheap = points.iter().rev().find(|point| point.objectives.cost <= most);
         let _ = write!(
             text,
             "{} ends within {} and costs at most {}",
@@ -580,16 +580,16 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
             let _ = write!(
                 text,
                 ": the cheapest in time costs {} (--budget {})",
-                cost(point.is.cost, offers),
-                up(point.is.cost)
+                cost(point.objectives.cost, offers),
+                up(point.objectives.cost)
             );
         }
         if let Some(point) = cheap {
             let _ = write!(
                 text,
                 ", the fastest for that takes {} (--deadline {}s)",
-                time(point.is.makespan),
-                whole(&point.is)
+                time(point.objectives.makespan),
+                whole(&point.objectives)
             );
         }
     }
@@ -605,11 +605,11 @@ fn unmet(missed: &Missed, nearest: &Value, offers: &Offers) -> Instead {
         ("fastest", objectives(fastest)),
         ("cheapest", objectives(cheapest)),
     ];
-    Instead { failed: Failed::new(Exit::NotPlaced, text), more }
+    PlanFailure { failed: Failed::new(Exit::NotPlaced, text), more }
 }
 
 /// A task has no place.
-fn unplaced(blocked: &Blocked, read: &Read, dag: &Dag, offers: &Offers) -> Instead {
+fn unplaced(blocked: &Blocked, read: &Read, dag: &Dag, offers: &Offers) -> PlanFailure {
     let Blocked { why, ready, widest, longest, largest, narrower, other, .. } = blocked;
     let name = |site: usize| shown(&offers.sites[site].name);
     let procs = |count: u32| some(count as usize, "processor");
@@ -717,7 +717,7 @@ fn unplaced(blocked: &Blocked, read: &Read, dag: &Dag, offers: &Offers) -> Inste
     } else {
         line("if it takes less, give its runtime with --overrides".to_owned());
     }
-    Instead { failed: Failed::new(Exit::NotPlaced, text), more }
+    PlanFailure { failed: Failed::new(Exit::NotPlaced, text), more }
 }
 
 /// What overrides would say: by program where all its tasks change alike, else by task.

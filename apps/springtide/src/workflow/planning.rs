@@ -4,8 +4,8 @@
 //! Must not know files, command lines or figures: a plan is a function of a workflow, offers and what to choose by.
 
 use springtide_actors::policy::provisioning::{
-    Budget, Constraint, Dag, Edge, Front, Genome, Lister, Method, Objectives, Point, Runtime,
-    Schedule, Search, Slot, Task, Time, Unplaced, from_seconds, search, seconds,
+    Budget, Constraint, Dag, Edge, Front, SlotSet, ListScheduler, Method, Objectives, PlanPoint, Runtime,
+    Schedule, Search, Slot, DagTask, Time, UnplacedTask, from_seconds, search, seconds,
 };
 
 use super::processors::{Numbers, Span, most, number};
@@ -95,7 +95,7 @@ pub struct Plan {
 impl Plan {
     /// What it costs, and how long the workflow takes on it.
     pub fn is(&self) -> Objectives {
-        self.front.points()[self.at].is
+        self.front.points()[self.at].objectives
     }
 
     /// What is paid above the floor.
@@ -134,7 +134,7 @@ pub enum NoPlan {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blocked {
     /// What the scheduler says.
-    pub why: Unplaced,
+    pub why: UnplacedTask,
     /// Which task.
     pub task: usize,
     /// Before this it cannot start, even where all before it run where they are fastest and wait for nothing.
@@ -191,7 +191,7 @@ pub fn dag(
             true => Runtime::Same(on(speeds.first().copied().unwrap_or(1.0))),
             false => Runtime::BySite(speeds.iter().copied().map(on).collect()),
         };
-        Task { name, processors, runtime }
+        DagTask { name, processors, runtime }
     };
     let edges: Vec<Edge> =
         edges.into_iter().map(|(from, to, bytes)| Edge { from, to, bytes }).collect();
@@ -207,8 +207,8 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
     if slots.is_empty() {
         return Err(NoPlan::NoSlots);
     }
-    let all = Genome::all(slots.len());
-    let mut lister = Lister::new(dag, &links, &slots, wish.method);
+    let all = SlotSet::all(slots.len());
+    let mut lister = ListScheduler::new(dag, &links, &slots, wish.method);
     let mut found = search(&mut lister, wish.search, wish.budget, wish.seed, false);
     if found.front.points().is_empty() {
         // The search may have passed over the few sets that are plans: all slots are one if any is.
@@ -221,9 +221,9 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
         }
     }
     let front = found.front;
-    let index = |point: &Point| front.points().iter().position(|other| other == point).unwrap_or(0);
+    let index = |point: &PlanPoint| front.points().iter().position(|other| other == point).unwrap_or(0);
     let chosen = front.choose(wish.alpha, &wish.constraint);
-    let ends = |at: Option<&Point>| at.map_or(Objectives { cost: 0.0, makespan: 0 }, |p| p.is);
+    let ends = |at: Option<&PlanPoint>| at.map_or(Objectives { cost: 0.0, makespan: 0 }, |p| p.objectives);
     let (cheapest, fastest) = (ends(front.points().first()), ends(front.points().last()));
     let at = match chosen {
         Ok(point) => index(point),
@@ -245,11 +245,11 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
         }
     }
     let is_held = chosen.is_ok();
-    let schedule = match lister.schedule(&front.points()[at].plan) {
+    let schedule = match lister.schedule(&front.points()[at].slots) {
         Ok(schedule) => schedule,
         Err(why) => return Err(blocked(dag, offers, &slots, wish.method, why)),
     };
-    let (had, places) = placed(&slots, &front.points()[at].plan, &schedule);
+    let (had, places) = placed(&slots, &front.points()[at].slots, &schedule);
     let floor = floor(dag, &slots, offers.sites.len());
     let chain = chain(dag, &slots, offers.sites.len()).into_iter().max().unwrap_or(0);
     let (tried, feasible) = (found.evaluations, found.feasible);
@@ -272,7 +272,7 @@ fn floor(dag: &Dag, slots: &[Slot], sites: usize) -> f64 {
     for slot in slots {
         rates[slot.site] = rates[slot.site].min(slot.price.rate);
     }
-    let least = |task: &Task| {
+    let least = |task: &DagTask| {
         let costs = |(site, rate): (usize, &f64)| seconds(task.runtime.on(site)) * rate;
         let offered = rates.iter().enumerate().filter(|(_, rate)| rate.is_finite());
         f64::from(task.processors) * offered.map(costs).fold(f64::INFINITY, f64::min)
@@ -294,7 +294,7 @@ fn chain(dag: &Dag, slots: &[Slot], sites: usize) -> Vec<Time> {
 }
 
 /// The slots of a plan and their processors, and the processors of each task.
-fn placed(slots: &[Slot], chosen: &Genome, schedule: &Schedule) -> (Vec<Had>, Vec<Numbers>) {
+fn placed(slots: &[Slot], chosen: &SlotSet, schedule: &Schedule) -> (Vec<Had>, Vec<Numbers>) {
     let mut first_of_site: Vec<usize> = Vec::new();
     for (at, slot) in slots.iter().enumerate() {
         if slot.site >= first_of_site.len() {
@@ -375,7 +375,7 @@ fn placed(slots: &[Slot], chosen: &Genome, schedule: &Schedule) -> (Vec<Had>, Ve
 }
 
 /// What keeps a task from a place, and what would help.
-fn blocked(dag: &Dag, offers: &Offers, slots: &[Slot], method: Method, why: Unplaced) -> NoPlan {
+fn blocked(dag: &Dag, offers: &Offers, slots: &[Slot], method: Method, why: UnplacedTask) -> NoPlan {
     let sites = offers.sites.len();
     let task = dag.tasks().iter().position(|task| task.name == why.task).unwrap_or(0);
     let ends = chain(dag, slots, sites);
@@ -414,15 +414,15 @@ fn blocked(dag: &Dag, offers: &Offers, slots: &[Slot], method: Method, why: Unpl
     let largest = offers.sites.iter().enumerate().map(|(at, site)| (at, site.processors));
     let largest = largest.max_by_key(|(at, most)| (*most, std::cmp::Reverse(*at)));
     let links = offers.links();
-    let all = Genome::all(slots.len());
+    let all = SlotSet::all(slots.len());
     let outcome = |dag: &Dag, method| {
-        let outcome = Lister::new(dag, &links, slots, method).outcome(&all)?;
+        let outcome = ListScheduler::new(dag, &links, slots, method).outcome(&all)?;
         Some(Objectives { cost: outcome.cost_used, makespan: outcome.makespan })
     };
     let others = Method::ALL.into_iter().filter(|other| *other != method);
     let other = others.filter_map(|other| Some((other, outcome(dag, other)?))).next();
     let narrower = narrower(dag, slots, sites, &why, |dag| {
-        let mut lister = Lister::new(dag, &links, slots, method);
+        let mut lister = ListScheduler::new(dag, &links, slots, method);
         lister.schedule(&all).map(|schedule| {
             let outcome = schedule.outcome;
             Objectives { cost: outcome.cost_used, makespan: outcome.makespan }
@@ -454,14 +454,14 @@ fn narrower(
     dag: &Dag,
     slots: &[Slot],
     sites: usize,
-    why: &Unplaced,
-    try_on: impl Fn(&Dag) -> Result<Objectives, Unplaced>,
+    why: &UnplacedTask,
+    try_on: impl Fn(&Dag) -> Result<Objectives, UnplacedTask>,
 ) -> Option<(Vec<(usize, u32)>, Objectives)> {
     let edges: Vec<Edge> = (0..dag.len())
         .flat_map(|to| dag.parents(to).iter().map(move |&(from, bytes)| Edge { from, to, bytes }))
         .collect();
     let mut tasks = dag.tasks().to_vec();
-    let least = |task: &Task| {
+    let least = |task: &DagTask| {
         let offers = slots.iter().map(|slot| task.runtime.on(slot.site));
         offers.min().unwrap_or(0)
     };
@@ -546,7 +546,7 @@ mod tests {
         let plan = plan(&dag, &offers, &wish()).unwrap();
         // At double speed all of it takes 15 s on one site, which is paid for 100 s; or two slots of the other.
         let points: Vec<_> =
-            plan.front.points().iter().map(|point| (point.is.cost, point.is.makespan)).collect();
+            plan.front.points().iter().map(|point| (point.objectives.cost, point.objectives.makespan)).collect();
         assert_eq!(points, [(120.0, 50 * SECOND), (180.0, 30 * SECOND), (400.0, 15 * SECOND)]);
         assert_eq!((plan.takes[0], plan.takes[TRADE_OFFS - 1]), (2, 0));
         let sum: f64 = plan.slots.iter().map(|had| had.cost).sum();

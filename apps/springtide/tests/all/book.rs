@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Instant;
 
-use page::{Page, Part};
+use page::{Page, PageBlock};
 use springtide_runtime::config::{
     self, Config, GridConfig, JobsConfig, LinksConfig, NodeConfig, ProfileConfig, ScenarioConfig,
     SiteConfig, Sources, TopologyConfig, WorkloadConfig,
@@ -106,7 +106,7 @@ fn every_command_line_is_one_of_the_programs() {
     let mut wrong = Vec::new();
     for page in pages() {
         for part in &page.parts {
-            let Part::Console { commands, .. } = part else { continue };
+            let PageBlock::Console { commands, .. } = part else { continue };
             // A refused command need not be valid.
             let right = |page_command: &&page::PageCommand| {
                 page_command.expected.last().is_none_or(|l| l != "(exit 2)")
@@ -170,8 +170,8 @@ fn files_in_the_book_are_valid() {
     for page in pages() {
         for part in &page.parts {
             let checked = match part {
-                Part::File { kind: Some(kind), text, whole, .. } => load(kind, text, *whole),
-                Part::Excerpt { file, text, .. } => excerpt(file, text),
+                PageBlock::File { kind: Some(kind), text, whole, .. } => load(kind, text, *whole),
+                PageBlock::Excerpt { file, text, .. } => excerpt(file, text),
                 _ => Ok(()),
             };
             if let Err(error) = checked {

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{LONG, Running, program, run};
+use crate::support::{LONG, RunningCommand, program, run};
 
 /// A running grid with its dashboard.
 struct TestDashboard {
-    up: Running,
+    up: RunningCommand,
     dir: tempfile::TempDir,
     at: String,
 }
@@ -21,7 +21,7 @@ impl TestDashboard {
     fn start(clusters: &[(&str, u32)], more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path(), clusters, more);
-        let up = Running::start(program(&["up", config.to_str().unwrap()]), dir.path());
+        let up = RunningCommand::start(program(&["up", config.to_str().unwrap()]), dir.path());
         let log = dir.path().join("stderr.log");
         let said = "the dashboard is at http://";
         let text = wait("the dashboard's address", || {
@@ -37,7 +37,7 @@ impl TestDashboard {
         self.dir.path().join("grid.toml")
     }
 
-    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> HttpAnswer {
         ask(&self.at, method, path, headers)
     }
 
@@ -86,13 +86,13 @@ fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     panic!("{what}: not there after {LONG:?}");
 }
 
-struct Answer {
+struct HttpAnswer {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
+impl HttpAnswer {
     fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines();
         lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(": ")?.trim()))
@@ -115,12 +115,12 @@ fn connect(at: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> TcpS
     stream
 }
 
-fn ask(at: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+fn ask(at: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> HttpAnswer {
     let mut text = String::new();
     connect(at, method, path, headers).read_to_string(&mut text).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
+    HttpAnswer { status, head: head.to_owned(), body: body.to_owned() }
 }
 
 const ROUTES: [&str; 12] = [
@@ -212,7 +212,7 @@ fn head_works_wherever_get_does() {
 }
 
 /// The state of a connection that a client keeps slow.
-struct Slow {
+struct SlowConnection {
     stream: TcpStream,
     /// The rest of the head, sent byte by byte.
     rest: std::vec::IntoIter<u8>,
@@ -238,7 +238,7 @@ fn slow_clients_without_a_token_exclude_no_other_client() {
         assert!(stream.read(&mut [0; 64]).unwrap() > 0, "the stream begins");
     }
     // A third sends a body in chunks, a third its head, and a third nothing.
-    let mut slow: Vec<Slow> = (0..300)
+    let mut slow: Vec<SlowConnection> = (0..300)
         .filter_map(|n| {
             let mut stream = TcpStream::connect(&dashboard.at).ok()?;
             let method = ["POST", "GET"][n % 2];
@@ -254,7 +254,7 @@ fn slow_clients_without_a_token_exclude_no_other_client() {
                 1 => head.into_bytes(),
                 _ => Vec::new(),
             };
-            Some(Slow { stream, rest: rest.into_iter() })
+            Some(SlowConnection { stream, rest: rest.into_iter() })
         })
         .collect();
     assert!(slow.len() > 200, "{}", slow.len());
@@ -263,7 +263,7 @@ fn slow_clients_without_a_token_exclude_no_other_client() {
     while began.elapsed() < Duration::from_secs(4) {
         assert_eq!(healthy(&dashboard), 200);
         asked += 1;
-        for Slow { stream, rest } in &mut slow {
+        for SlowConnection { stream, rest } in &mut slow {
             // Most have been closed.
             let _ = rest.next().map(|byte| stream.write_all(&[byte]));
         }
@@ -278,7 +278,7 @@ fn slow_clients_without_a_token_exclude_no_other_client() {
     }
     // All slow connections are closed soon, although they continue to send.
     wait("the end of the slow ones", || {
-        slow.retain_mut(|Slow { stream, .. }| {
+        slow.retain_mut(|SlowConnection { stream, .. }| {
             stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
             match stream.read(&mut [0; 4096]) {
                 Ok(0) => false,
@@ -488,7 +488,7 @@ fn snapshot_stream_and_metrics_contain_a_running_job() {
 
 /// A browser under chromedriver.
 struct Browser {
-    driver: Running,
+    driver: RunningCommand,
     at: String,
     session: String,
     _dir: tempfile::TempDir,
@@ -507,7 +507,7 @@ impl Browser {
         let dir = tempfile::tempdir().unwrap();
         let mut command = std::process::Command::new("chromedriver");
         command.args(["--port=0"]);
-        let driver = Running::start(command, dir.path());
+        let driver = RunningCommand::start(command, dir.path());
         let log = dir.path().join("stdout.log");
         let port = wait("chromedriver's port", || {
             let text = std::fs::read_to_string(&log).unwrap();

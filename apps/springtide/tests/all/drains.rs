@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::support::{
-    CommandOutput, Running, assert_sound, kill, nodes, program, run, text, until,
+    CommandOutput, RunningCommand, assert_sound, kill, nodes, program, run, text, until,
 };
 
 /// A grid that stays.
 pub struct Up {
-    running: Running,
+    running: RunningCommand,
     pub dir: PathBuf,
     pub file: PathBuf,
     pub temp: tempfile::TempDir,
@@ -45,7 +45,7 @@ impl Up {
         let temp = tempfile::tempdir().unwrap();
         let file = temp.path().join("grid.toml");
         std::fs::write(&file, config(temp.path())).unwrap();
-        let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
+        let running = RunningCommand::start(program(&["up", file.to_str().unwrap()]), temp.path());
         let up = Self { running, dir: temp.path().join(".springtide/local"), file, temp };
         up.await_output("Ctrl-C ends the grid");
         up
@@ -60,7 +60,7 @@ impl Up {
     /// Starts a head again.
     pub fn start_head(&mut self) {
         let command = program(&["up", self.file.to_str().unwrap()]);
-        self.running = Running::start(command, self.temp.path());
+        self.running = RunningCommand::start(command, self.temp.path());
         self.await_output("Ctrl-C ends the grid");
     }
 
@@ -80,12 +80,12 @@ impl Up {
     }
 
     /// Starts an endless job.
-    fn endless(&self, more: &[&str]) -> Running {
+    fn endless(&self, more: &[&str]) -> RunningCommand {
         let dir = self.temp.path().join("client");
         std::fs::create_dir_all(&dir).unwrap();
         let mut command = program(&["run", "queens", "--size", "18", "-v", "--config"]);
         command.arg(&self.file).args(more);
-        let client = Running::start(command, &dir);
+        let client = RunningCommand::start(command, &dir);
         until("the job runs", || text(&dir.join("stderr.log")).contains("the root runs on"));
         client
     }
@@ -105,7 +105,7 @@ impl Up {
         // The log of the ended grid.
         std::fs::remove_file(self.temp.path().join("stderr.log")).unwrap();
         let Self { file, dir, temp, .. } = self;
-        let running = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
+        let running = RunningCommand::start(program(&["up", file.to_str().unwrap()]), temp.path());
         let up = Self { running, dir, file, temp };
         up.await_output("Ctrl-C ends the grid");
         up
@@ -256,7 +256,7 @@ fn an_attached_run_has_its_losses_on_one_clock() {
     let line = ["run", "queens", "--size", "18", "-v", "--config", config, "--out", dir];
     let client = up.temp.path().join("client");
     std::fs::create_dir(&client).unwrap();
-    let mut running = Running::start(program(&line), &client);
+    let mut running = RunningCommand::start(program(&line), &client);
     let output = || text(&client.join("stderr.log"));
     let root = |times: usize| {
         until("the root runs", || output().matches("the root runs on ").count() == times);

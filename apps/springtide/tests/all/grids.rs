@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Running, assert_sound, finish, kill, nodes, program, run, text, until};
+use crate::support::{RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until};
 
 /// A job that takes far longer than any test.
 const ENDLESS: [&str; 4] = ["run", "queens", "--size", "18"];
@@ -16,11 +16,11 @@ fn json(text: &str) -> Value {
 }
 
 /// Starts an endless job on a grid of its own and waits until its nodes work.
-fn endless(dir: &Path, clusters: &str) -> (Running, Vec<(String, u32)>) {
+fn endless(dir: &Path, clusters: &str) -> (RunningCommand, Vec<(String, u32)>) {
     let out = dir.join("out");
     let mut command = program(&ENDLESS);
     command.args(["-v", "--clusters", clusters, "--out"]).arg(&out);
-    let running = Running::start(command, dir);
+    let running = RunningCommand::start(command, dir);
     until("the job runs", || text(&dir.join("stderr.log")).contains("the root runs on"));
     let started = nodes(&out);
     assert!(!started.is_empty());
@@ -59,7 +59,7 @@ fn the_keys_of_a_killed_run_are_removed_by_the_next() {
     let temp = tempfile::tempdir().unwrap();
     let mut command = program(&ENDLESS);
     command.args(["-v", "--clusters", "1x1"]).env("TMPDIR", temp.path());
-    let mut running = Running::start(command, temp.path());
+    let mut running = RunningCommand::start(command, temp.path());
     until("the job runs", || text(&temp.path().join("stderr.log")).contains("the root runs on"));
     let left = || {
         let all = std::fs::read_dir(temp.path()).unwrap().map(|entry| entry.unwrap().path());
@@ -154,7 +154,7 @@ fn a_signal_while_nodes_start_leaves_nothing() {
     let out = temp.path().join("out");
     let mut command = program(&ENDLESS);
     command.args(["--clusters", "2x2", "--out"]).arg(&out);
-    let mut running = Running::start(command, temp.path());
+    let mut running = RunningCommand::start(command, temp.path());
     until("a node is started", || !nodes(&out).is_empty());
     running.signal("TERM");
     assert_eq!(running.wait().code(), Some(143));
@@ -180,7 +180,7 @@ fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
     let out = temp.path().join("out");
     let mut command = program(&job);
     command.args(["-v", "--clusters", "3x2", "--json", "--out"]).arg(&out);
-    let mut running = Running::start(command, temp.path());
+    let mut running = RunningCommand::start(command, temp.path());
     let log = || text(&temp.path().join("stderr.log"));
     until("the job runs", || log().contains("the root runs on"));
     let started = nodes(&out);
@@ -222,7 +222,7 @@ fn deaths_at_random() {
         let mut command = program(&job);
         // Random deaths do not make a task poison, even if they hit it often.
         command.args(["-v", "--clusters", "3x3", "--poison", "0", "--out"]).arg(&out);
-        let mut running = Running::start(command, temp.path());
+        let mut running = RunningCommand::start(command, temp.path());
         let log = || text(&temp.path().join("stderr.log"));
         until("the job runs", || log().contains("the root runs on"));
         let mut victims = nodes(&out);
@@ -339,7 +339,7 @@ fn a_grid_that_is_up_serves_run_after_run() {
     assert_eq!(early.code, Some(1));
     // Before the first start not even an authority exists.
     assert!(early.err.contains("springtide up"), "{}", early.err);
-    let mut up = Running::start(program(&["up", config]), temp.path());
+    let mut up = RunningCommand::start(program(&["up", config]), temp.path());
     until("it is up", || text(&temp.path().join("stderr.log")).contains("Ctrl-C ends the grid"));
     let state = temp.path().join(".springtide/local");
     let before = nodes(&state);
@@ -450,14 +450,14 @@ fn a_client_that_is_interrupted_frees_the_grid() {
     let dir = temp.path().join("dev");
     let dir_name = dir.to_str().unwrap();
     let mut up =
-        Running::start(program(&["dev", "--clusters", "1x1", "--dir", dir_name]), temp.path());
+        RunningCommand::start(program(&["dev", "--clusters", "1x1", "--dir", dir_name]), temp.path());
     until("it is up", || text(&temp.path().join("stderr.log")).contains("Ctrl-C ends the grid"));
     let file = dir.join("grid.toml");
     let client_dir = temp.path().join("client");
     std::fs::create_dir(&client_dir).unwrap();
     let mut command = program(&ENDLESS);
     command.arg("-v").arg("--config").arg(&file);
-    let mut client = Running::start(command, &client_dir);
+    let mut client = RunningCommand::start(command, &client_dir);
     until("the job runs", || text(&client_dir.join("stderr.log")).contains("the root runs on"));
     // A second grid there is refused, and keeps the config of the first.
     let before = text(&file);
@@ -508,7 +508,7 @@ fn two_programs_share_a_grid() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("dev");
     let line = ["dev", "--clusters", "1x2", "--dir", dir.to_str().unwrap()];
-    let mut up = Running::start(program(&line), temp.path());
+    let mut up = RunningCommand::start(program(&line), temp.path());
     until("it is up", || text(&temp.path().join("stderr.log")).contains("Ctrl-C ends the grid"));
     let file = dir.join("grid.toml");
     let config = file.to_str().unwrap();

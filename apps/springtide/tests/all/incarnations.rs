@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Running, kill, program, run, text, until};
+use crate::support::{RunningCommand, kill, program, run, text, until};
 
 fn status(up: &Up, node: &str) -> Value {
     let ended = up.node(&["status", node, "--json"]);
@@ -82,7 +82,7 @@ fn of_two_processes_with_one_name_the_later_stays() {
         let moved = text(&config).replace(first_dir.to_str().unwrap(), dir.to_str().unwrap());
         fs::write(&config, moved).unwrap();
         let line = ["node", "run", "--config", config.to_str().unwrap()];
-        Running::start(program(&line), dir)
+        RunningCommand::start(program(&line), dir)
     };
     // The copy does not know the counter of this directory.
     let mut first = start(&first_dir);

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{CommandOutput, Running, program, run, until};
+use crate::support::{CommandOutput, RunningCommand, program, run, until};
 
 /// A text of several chunks.
 fn text() -> String {
@@ -168,7 +168,7 @@ fn errors_of_files_are_reported() {
     fs::create_dir_all(&dir).unwrap();
     let mut command = program(&["files", "put", "--cluster", "del", "--config"]);
     command.arg(&up.file).arg(&pipe);
-    let mut reader = Running::start(command, &dir);
+    let mut reader = RunningCommand::start(command, &dir);
     let threads = format!("/proc/{}/task", reader.0.id());
     until("it reads", || {
         let all = fs::read_dir(&threads).unwrap().flatten();

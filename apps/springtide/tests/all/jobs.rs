@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{CommandOutput, Running, nodes, program, run, text, until};
+use crate::support::{CommandOutput, RunningCommand, nodes, program, run, text, until};
 
 /// Short intervals, so that free processors are detected soon.
 const QUICK: &str = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"";
@@ -111,7 +111,7 @@ fn jobs_are_submitted_resized_and_ended() {
     std::fs::create_dir_all(&dir).unwrap();
     let mut command = program(&["run", "queens", "--size", "18", "-v", "--config"]);
     command.arg(&up.file);
-    let mut client = Running::start(command, &dir);
+    let mut client = RunningCommand::start(command, &dir);
     until("it runs", || text(&dir.join("stderr.log")).contains("the root runs on"));
     let waits = std::thread::scope(|scope| {
         let waits = scope.spawn(|| job(&up, &["result", "5", "--wait", "--timeout", "1m"]));

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{CommandOutput, Running, finish, kill, program, run, text, until};
+use crate::support::{CommandOutput, RunningCommand, finish, kill, program, run, text, until};
 
 /// Cluster ams with one node of the head's, and lab, which two nodes may join.
 fn config(validity: &str) -> String {
@@ -53,13 +53,13 @@ fn state(up: &Up, node: &str) -> String {
 }
 
 /// A host of its own: another address, another directory.
-struct Machine {
+struct TestHost {
     dir: PathBuf,
     /// The notifications to its service manager.
     received: Arc<Mutex<Vec<String>>>,
 }
 
-impl Machine {
+impl TestHost {
     fn new(up: &Up, name: &str) -> Self {
         let dir = up.temp.path().join(name);
         fs::create_dir_all(&dir).unwrap();
@@ -86,20 +86,20 @@ impl Machine {
         command
     }
 
-    fn join(&self, at: &str, token: &str, more: &[&str]) -> Running {
+    fn join(&self, at: &str, token: &str, more: &[&str]) -> RunningCommand {
         let line = [&["node", "join", at, "--bind", "127.0.0.2:0"], more].concat();
         let mut command = self.command(&line);
         command.env("SPRINGTIDE_TOKEN", token);
-        Running::start(command, &self.dir)
+        RunningCommand::start(command, &self.dir)
     }
 
     fn config(&self) -> PathBuf {
         self.dir.join("springtide-node/node.toml")
     }
 
-    fn again(&self) -> Running {
+    fn again(&self) -> RunningCommand {
         let config = self.config();
-        Running::start(
+        RunningCommand::start(
             self.command(&["node", "run", "--config", config.to_str().unwrap()]),
             &self.dir,
         )
@@ -126,7 +126,7 @@ fn a_node_joins_works_renews_dies_comes_back_is_drained_and_revoked() {
     assert!(up.output().contains("cluster lab: 0 of up to 2 nodes have joined"), "{}", up.output());
     assert!(up.output().contains("nodes join at 127.0.0.1:"), "{}", up.output());
     assert_eq!(state(&up, "lab-1"), "off");
-    let machine = Machine::new(&up, "elsewhere");
+    let machine = TestHost::new(&up, "elsewhere");
     let (secret, door) = token(&up, &[]);
     let mut node = machine.join(&door, &secret, &["--threads", "2"]);
     machine.await_notification("READY=1");
@@ -203,7 +203,7 @@ fn a_node_joins_works_renews_dies_comes_back_is_drained_and_revoked() {
 #[test]
 fn a_job_continues_without_a_revoked_node() {
     let up = Up::by(&config("1h"));
-    let machine = Machine::new(&up, "elsewhere");
+    let machine = TestHost::new(&up, "elsewhere");
     let (secret, door) = token(&up, &[]);
     let mut node = machine.join(&door, &secret, &[]);
     until("it is there", || state(&up, "lab-1") == "idle");
@@ -211,7 +211,7 @@ fn a_job_continues_without_a_revoked_node() {
     job.arg(&up.file);
     let dir = up.temp.path().join("client");
     fs::create_dir_all(&dir).unwrap();
-    let mut job = Running::start(job, &dir);
+    let mut job = RunningCommand::start(job, &dir);
     until("the node works", || state(&up, "lab-1") == "busy");
     assert_eq!(execute(&up, &["node", "revoke", "lab-1"]).code, Some(0));
     assert_eq!(node.wait().code(), Some(5), "{}", machine.output());
@@ -224,7 +224,7 @@ fn a_job_continues_without_a_revoked_node() {
 #[test]
 fn a_node_waits_for_its_head_and_registers_with_the_next() {
     let mut up = Up::by(&config("1h"));
-    let machine = Machine::new(&up, "elsewhere");
+    let machine = TestHost::new(&up, "elsewhere");
     let (secret, door) = token(&up, &[]);
     let node = machine.join(&door, &secret, &[]);
     until("it is there", || state(&up, "lab-1") == "idle");
@@ -242,7 +242,7 @@ fn a_node_waits_for_its_head_and_registers_with_the_next() {
 #[test]
 fn refusals_to_join_say_what_to_do() {
     let up = Up::by(&config("1h"));
-    let machine = Machine::new(&up, "elsewhere");
+    let machine = TestHost::new(&up, "elsewhere");
     let (secret, door) = token(&up, &["--uses", "2", "--ttl", "1h"]);
     let ask = |line: &[&str], token: Option<&str>| {
         let mut command = machine.command(&[&["node", "join", &door, "--no-run"], line].concat());
@@ -436,7 +436,7 @@ fn the_service_files_are_sound() {
 #[test]
 fn a_node_that_was_stopped_for_long_restarts() {
     let up = Up::by(&config("1h"));
-    let machine = Machine::new(&up, "elsewhere");
+    let machine = TestHost::new(&up, "elsewhere");
     let (secret, door) = token(&up, &[]);
     let node = machine.join(&door, &secret, &[]);
     until("it is there", || state(&up, "lab-1") == "idle");
@@ -444,7 +444,7 @@ fn a_node_that_was_stopped_for_long_restarts() {
     fs::create_dir_all(&dir).unwrap();
     let mut job = program(&["run", "queens", "--size", "18", "-v", "--config"]);
     job.arg(&up.file);
-    let job = Running::start(job, &dir);
+    let job = RunningCommand::start(job, &dir);
     until("the node works", || state(&up, "lab-1") == "busy");
     kill(node.0.id(), "STOP");
     until("its job continues without it", || {

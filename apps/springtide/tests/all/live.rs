@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{CommandOutput, Running, finish, nodes, program, text, until};
+use crate::support::{CommandOutput, RunningCommand, finish, nodes, program, text, until};
 
 const FILE: &str = r#"
 name = "small"
@@ -142,7 +142,7 @@ fn nothing_is_left_of_a_run_that_is_killed() {
     let out = dir.path().join("out");
     let mut command = live(dir.path(), &["--no-prediction", "--network", "router"]);
     command.arg("--out").arg(&out);
-    let mut running = Running::start(command, dir.path());
+    let mut running = RunningCommand::start(command, dir.path());
     let log = dir.path().join("stderr.log");
     let mut refused = false;
     until("the job begins", || {

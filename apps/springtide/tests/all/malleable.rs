@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Running, assert_sound, finish, kill, nodes, program, run, text, until};
+use crate::support::{RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until};
 
 fn checksum(of: &str) -> Value {
     let result: Value = serde_json::from_str(of).unwrap();
@@ -25,7 +25,7 @@ fn a_job_survives_the_death_of_its_roots_node_and_continues_from_a_checkpoint() 
     let out = temp.path().join("out");
     let mut command = program(&job);
     command.args(["-v", "--log-level", "debug", "--clusters", "3x2", "--out"]).arg(&out);
-    let mut running = Running::start(command, temp.path());
+    let mut running = RunningCommand::start(command, temp.path());
     let log = || text(&temp.path().join("stderr.log"));
     // A node keeps no checkpoint of its own root.
     until("another node keeps a checkpoint", || {
@@ -55,7 +55,7 @@ fn the_root_moves_off_nodes_that_are_drained() {
     std::fs::create_dir_all(&dir).unwrap();
     let mut command = program(&[&["run"], &job[..], &["-v", "--config"]].concat());
     command.arg(&up.file);
-    let mut client = Running::start(command, &dir);
+    let mut client = RunningCommand::start(command, &dir);
     let log = || text(&dir.join("stderr.log"));
     let mut roots = Vec::new();
     for iterations in [4, 20] {
@@ -96,7 +96,7 @@ fn nodes_drain_die_and_join_while_a_job_runs_and_why_explains_them() {
     // The minimum number of nodes makes the job request others when it loses some.
     command.args(["-v", "--period", "500ms", "--min-nodes", "8", "--max-nodes", "9", "--config"]);
     command.arg(&up.file).arg("--out").arg(&out);
-    let mut client = Running::start(command, &dir);
+    let mut client = RunningCommand::start(command, &dir);
     let log = || text(&dir.join("stderr.log"));
     until("iterations are done", || log().contains("iteration 2 took"));
     let root = root(&log());

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{CommandOutput, Running, nodes, program, run, text, until};
+use crate::support::{CommandOutput, RunningCommand, nodes, program, run, text, until};
 
 /// Cluster ams in the head's process, and del with a site process.
 fn config(dir: &Path) -> String {
@@ -34,12 +34,12 @@ fn object(ended: &CommandOutput) -> Value {
 }
 
 /// Starts the site of del.
-fn site(up: &Up, log_name: &str) -> Running {
+fn site(up: &Up, log_name: &str) -> RunningCommand {
     let logs = up.temp.path().join(log_name);
     fs::create_dir_all(&logs).unwrap();
     let file = up.dir.join("site/del/site.toml");
     let running =
-        Running::start(program(&["site", "run", "-v", "--config", file.to_str().unwrap()]), &logs);
+        RunningCommand::start(program(&["site", "run", "-v", "--config", file.to_str().unwrap()]), &logs);
     until("the site has begun", || {
         text(&logs.join("stderr.log")).contains("the site of cluster del")
     });

@@ -15,7 +15,7 @@ use springtide_tests::slurm::SlurmLab;
 
 use crate::drains::Up;
 use crate::jobs::{job, object, size, status};
-use crate::support::{LONG, Running, finish, program, text, until};
+use crate::support::{LONG, RunningCommand, finish, program, text, until};
 
 /// Clusters of the laboratory and their processors.
 const CLUSTERS: [(&str, u32); 2] = [("vu", 5), ("uva", 3)];
@@ -26,12 +26,12 @@ fn entries(dir: &Path) -> Vec<Value> {
     contents.iter().map(|record| record.decode(SCHEMA).unwrap()).collect()
 }
 
-struct Grid {
+struct SlurmGrid {
     lab: SlurmLab,
     up: Up,
 }
 
-impl Grid {
+impl SlurmGrid {
     fn start() -> Option<Self> {
         let lab = match SlurmLab::start(&CLUSTERS) {
             Ok(lab) => lab,
@@ -185,7 +185,7 @@ fn alone(seed: &'static str) -> Value {
 
 #[test]
 fn jobs_grow_shrink_and_respect_local_users() {
-    let Some(grid) = Grid::start() else { return };
+    let Some(grid) = SlurmGrid::start() else { return };
     let first = grid.submit(&[&nbody("3")[..], &MALLEABLE].concat());
     grid.grows(&first, 5);
     grid.check();
@@ -261,7 +261,7 @@ enum KillTime {
 /// Kills the head at a time and starts another: the job ends with the right result, and nothing
 /// remains.
 fn kill_head_at(moment: KillTime) {
-    let Some(mut grid) = Grid::start() else { return };
+    let Some(mut grid) = SlurmGrid::start() else { return };
     let first = grid.submit(&[&nbody("5")[..], &MALLEABLE].concat());
     let mut second = None;
     match moment {
@@ -332,7 +332,7 @@ fn a_killed_site_recovers_its_batch_jobs() {
         fs::create_dir_all(&logs).unwrap();
         let file = up.dir.join("site/vu/site.toml");
         let line = ["site", "run", "-v", "--config", file.to_str().unwrap()];
-        (Running::start(program(&line), &logs), logs.join("stderr.log"))
+        (RunningCommand::start(program(&line), &logs), logs.join("stderr.log"))
     };
     let (first, _) = site("first");
     let endless =

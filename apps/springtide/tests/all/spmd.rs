@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{Running, assert_sound, finish, kill, nodes, program, run, text, until};
+use crate::support::{RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until};
 
 fn result(of: &str) -> Value {
     serde_json::from_str(of).unwrap_or_else(|error| panic!("{error}: {of}"))
@@ -41,7 +41,7 @@ fn bodies_move_on_when_a_node_is_killed() {
     let out = temp.path().join("out");
     let mut command = program(&[&["run"], &job[..], &["--json"]].concat());
     command.args(["-v", "--clusters", "2x2", "--out"]).arg(&out);
-    let mut running = Running::start(command, temp.path());
+    let mut running = RunningCommand::start(command, temp.path());
     let output = || text(&temp.path().join("stderr.log"));
     until("iterations are done", || output().contains("iteration 20 took"));
     let root = output()

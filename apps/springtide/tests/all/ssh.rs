@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Running, finish, kill, program, text, until};
+use crate::support::{RunningCommand, finish, kill, program, text, until};
 
 /// Possible paths of sshd, which must be started by its full path.
 const SSHD: [&str; 3] = ["/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd"];
@@ -189,7 +189,7 @@ fn nodes_behind_ssh_work_are_replaced_and_leave_nothing() {
     let log = || text(&temp.path().join("stderr.log"));
     let all_logs = || format!("{}\n{}", log(), text(&temp.path().join("sshd.log")));
     let up = || {
-        let running = Running::start(program(&["up", config]), temp.path());
+        let running = RunningCommand::start(program(&["up", config]), temp.path());
         until("it is up", || log().contains("Ctrl-C ends the grid"));
         running
     };
@@ -246,7 +246,7 @@ fn an_unreachable_host_is_used_again_later() {
     };
     let file = temp.path().join("grid.toml");
     fs::write(&file, sshd.grid()).unwrap();
-    let mut up = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
+    let mut up = RunningCommand::start(program(&["up", file.to_str().unwrap()]), temp.path());
     let log = || text(&temp.path().join("stderr.log"));
     until("it is up", || log().contains("Ctrl-C ends the grid"));
     assert_eq!(sshd.nodes().len(), 2, "{}", log());
@@ -282,7 +282,7 @@ fn a_host_that_refuses_the_connection_is_named() {
     let file = temp.path().join("grid.toml");
     fs::write(&file, sshd.grid()).unwrap();
     fs::write(temp.path().join("authorized"), "").unwrap();
-    let mut up = Running::start(program(&["up", file.to_str().unwrap()]), temp.path());
+    let mut up = RunningCommand::start(program(&["up", file.to_str().unwrap()]), temp.path());
     let log = || text(&temp.path().join("stderr.log"));
     until("it is reported", || log().contains("Permission denied (publickey)"));
     let from = format!("-p {} {}@127.0.0.1 sh` failed (exit status: 255)", sshd.port, sshd.user);

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Running, assert_sound, finish, kill, nodes, program, run, text, until};
+use crate::support::{RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until};
 
 /// A running grid with two clusters of two nodes.
 struct Up {
-    _up: Running,
+    _up: RunningCommand,
     temp: tempfile::TempDir,
 }
 
@@ -19,7 +19,7 @@ impl Up {
         let two = |name| format!("[[cluster]]\nname = \"{name}\"\nnodes = 2\n");
         std::fs::write(temp.path().join("grid.toml"), two("ams") + &two("del")).unwrap();
         let config = temp.path().join("grid.toml");
-        let up = Running::start(program(&["up", config.to_str().unwrap()]), temp.path());
+        let up = RunningCommand::start(program(&["up", config.to_str().unwrap()]), temp.path());
         let this = Self { _up: up, temp };
         until("it is up", || this.output().contains("Ctrl-C ends the grid"));
         this
@@ -56,7 +56,7 @@ fn a_job_whose_start_loses_a_node_ends_with_its_result() {
         let dir = grid.temp.path().join(format!("run-{at}"));
         std::fs::create_dir(&dir).unwrap();
         let line = ["run", "queens", "--size", "11", "--json", "--config", &grid.config()];
-        let mut job = Running::start(program(&line), &dir);
+        let mut job = RunningCommand::start(program(&line), &dir);
         // A time between the start of the command and the end of a short job: each node once.
         std::thread::sleep(Duration::from_millis(20 + 60 * at as u64));
         kill(*pid, "KILL");
@@ -76,7 +76,7 @@ fn a_killed_client_frees_its_nodes() {
     let dir = grid.temp.path().join("client");
     std::fs::create_dir(&dir).unwrap();
     let line = ["run", "queens", "--size", "18", "-v", "--config", &grid.config()];
-    let mut client = Running::start(program(&line), &dir);
+    let mut client = RunningCommand::start(program(&line), &dir);
     until("the job runs", || text(&dir.join("stderr.log")).contains("the root runs on"));
     let before = nodes(&grid.state());
     client.signal("KILL");

@@ -45,9 +45,9 @@ pub fn finish(mut command: Command) -> CommandOutput {
 }
 
 /// A program in the background; killed when the test ends.
-pub struct Running(pub Child);
+pub struct RunningCommand(pub Child);
 
-impl Running {
+impl RunningCommand {
     /// Starts it with output to `stdout.log` and `stderr.log` in `dir`.
     pub fn start(mut command: Command, dir: &Path) -> Self {
         let log = std::fs::File::create(dir.join("stderr.log")).unwrap();
@@ -73,7 +73,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

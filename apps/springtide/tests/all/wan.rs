@@ -66,9 +66,9 @@ fn word(number: u32) -> String {
 }
 
 /// A program in the background; killed when the test ends.
-struct Running(Child);
+struct RunningProgram(Child);
 
-impl Running {
+impl RunningProgram {
     /// Its exit code if it has ended.
     fn code(&mut self) -> Option<i32> {
         let mut status = None;
@@ -80,7 +80,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -167,9 +167,9 @@ impl TestNetwork {
         out
     }
 
-    fn start(&self, line: &[&str]) -> Running {
+    fn start(&self, line: &[&str]) -> RunningProgram {
         let mut command = self.command(line);
-        Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        RunningProgram(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
     fn status(&self) -> Value {
@@ -295,7 +295,7 @@ fn datagrams_cross(place: &TestNetwork) {
         command
     };
     let echo = peer("b-1", "echo").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let mut echo = Running(echo.unwrap());
+    let mut echo = RunningProgram(echo.unwrap());
     let (code, out, err) = ended(peer("a-2", "ask"));
     assert_eq!(code, Some(0), "{out}{err}");
     assert!(out.contains("answered by 10.77.2.1:4000 to 10.77.1.2"), "{out}");
@@ -452,7 +452,7 @@ fn sockets_emulate_a_network_without_rights() {
     assert_eq!(line(&status, "b", "a")["profile"]["delay_us"], 25_000);
     assert_eq!(status["table"].as_str().map(PathBuf::from), Some(table.clone()));
     // A later reader of the table sees the changes.
-    let table_seen = springtide_wan::table::Table::open(&table).unwrap();
+    let table_seen = springtide_wan::table::LinkTable::open(&table).unwrap();
     let set = table_seen.lines().find(|(from, to, ..)| from.as_str() == "a" && to.as_str() == "b");
     assert_eq!(set.map(|(_, _, profile, ..)| profile.loss), Some(0.25));
     let word = word(5);
@@ -493,7 +493,7 @@ fn unknown_names_are_reported_with_the_known_ones() {
 
 /// A program on a node. The word is on the command lines of the program and of the command that
 /// runs it.
-fn sleeper(place: &TestNetwork, word: &str) -> Running {
+fn sleeper(place: &TestNetwork, word: &str) -> RunningProgram {
     let exec = place.start(&["exec", "a-1", "--", "sleep", word]);
     until("the program runs", || running(word).len() == 2);
     exec

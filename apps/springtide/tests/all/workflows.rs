@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::drains::Up;
 use crate::jobs::{job, object, size, status};
-use crate::support::{CommandOutput, Running, kill, program, run, text, until};
+use crate::support::{CommandOutput, RunningCommand, kill, program, run, text, until};
 
 fn execute(up: &Up, line: &[&str]) -> CommandOutput {
     run(&[line, &["--config", up.file.to_str().unwrap()]].concat())
@@ -206,7 +206,7 @@ fn a_workflow_is_run_on_reserved_slots_and_just_in_time_and_leaves_nothing() {
     fs::create_dir_all(&dir).unwrap();
     let mut command = program(&["workflow", "run", long.to_str().unwrap(), "--config"]);
     command.arg(&up.file);
-    let mut client = Running::start(command, &dir);
+    let mut client = RunningCommand::start(command, &dir);
     until("a task has begun", || !left(&up).is_empty());
     assert!(execute(&up, &["slots", "list"]).out.contains("(sorting)"));
     // A killed run ends its command and removes its directory.
@@ -237,7 +237,7 @@ fn a_workflow_continues_after_a_restart_of_the_head() {
     fs::create_dir_all(&dir).unwrap();
     let mut command = program(&["workflow", "run", file.to_str().unwrap(), "--config"]);
     command.arg(&up.file);
-    let mut client = Running::start(command, &dir);
+    let mut client = RunningCommand::start(command, &dir);
     until("a task sleeps", || mark.exists());
     up.kill_head();
     up.start_head();

@@ -7,5 +7,5 @@ pub mod factor;
 pub mod problem;
 pub mod simplex;
 
-pub use problem::Problem;
-pub use simplex::{Root, Simplex, Status};
+pub use problem::LinearProgram;
+pub use simplex::{RestartBasis, Simplex, Status};

@@ -7,7 +7,7 @@ use crate::model::Columns;
 /// Row `i` has a *logical* variable of number `columns + i`, which is minus the row's activity. So
 /// every row reads Ax + s = 0, and right-hand sides are bounds of variables.
 #[derive(Clone, Debug, Default)]
-pub struct Problem {
+pub struct LinearProgram {
     columns: Vec<Vec<(u32, f64)>>,
     row_starts: Vec<usize>,
     row_index: Vec<u32>,
@@ -19,7 +19,7 @@ pub struct Problem {
     row_upper: Vec<f64>,
 }
 
-impl Problem {
+impl LinearProgram {
     /// A program with these columns and no rows. Bounds may be infinite.
     ///
     /// # Panics

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::error::{Cause, LineError, Notes, quote};
-use super::lines::{Fields, Format, Line, SectionReader, number, read_sections};
+use super::error::{SmpsErrorKind, LineError, Notes, quote};
+use super::lines::{Fields, Format, DataLine, SectionReader, number, read_sections};
 
 /// Bounds and ranges of this magnitude or more are infinite, as in most solvers.
 pub(super) const INFINITE: f64 = 1e20;
@@ -20,12 +20,12 @@ pub(super) enum RowType {
 
 /// A value and the line that gives it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct SourcedValue {
     pub value: f64,
     pub line: usize,
 }
 
-impl Entry {
+impl SourcedValue {
     /// Whether nothing was known before. The same value again earns a note.
     ///
     /// # Errors
@@ -42,21 +42,21 @@ impl Entry {
                 notes.add(self.line, || format!("{} repeats line {}", what(), known.line));
                 Ok(false)
             }
-            Some(known) => Err(Cause::Duplicate { what: what(), first: known.line }.at(self.line)),
+            Some(known) => Err(SmpsErrorKind::Duplicate { what: what(), first: known.line }.at(self.line)),
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Row<'a> {
+pub(super) struct SmpsRow<'a> {
     pub name: &'a str,
     pub row_type: RowType,
     pub line: usize,
-    rhs: Option<Entry>,
-    range: Option<Entry>,
+    rhs: Option<SourcedValue>,
+    range: Option<SourcedValue>,
 }
 
-impl Row<'_> {
+impl SmpsRow<'_> {
     pub fn rhs(&self) -> f64 {
         self.rhs.map_or(0.0, |rhs| rhs.value)
     }
@@ -85,8 +85,8 @@ impl Row<'_> {
 #[derive(Debug)]
 pub(super) struct Column<'a> {
     pub name: &'a str,
-    lower: Option<Entry>,
-    upper: Option<Entry>,
+    lower: Option<SourcedValue>,
+    upper: Option<SourcedValue>,
 }
 
 impl Column<'_> {
@@ -115,10 +115,10 @@ pub(super) struct CoreFile<'a> {
     pub maximise: bool,
     /// Index of the objective's row.
     pub objective: usize,
-    pub rows: Vec<Row<'a>>,
+    pub rows: Vec<SmpsRow<'a>>,
     pub columns: Vec<Column<'a>>,
     /// Coefficients by row and column, including the objective's.
-    pub entries: HashMap<(u32, u32), Entry>,
+    pub entries: HashMap<(u32, u32), SourcedValue>,
     row_by_name: HashMap<&'a str, usize>,
     column_by_name: HashMap<&'a str, usize>,
     /// The set of each section that is read.
@@ -184,7 +184,7 @@ impl<'a> CoreFile<'a> {
         };
         read_sections(text, &mut reader)?;
         let CoreReader { mut core, objective, .. } = reader;
-        core.objective = objective.ok_or_else(|| Cause::NoObjective.at(None))?;
+        core.objective = objective.ok_or_else(|| SmpsErrorKind::NoObjective.at(None))?;
         if core.maximise {
             notes.add(None, || {
                 "the objective is maximised: results are in the sense of the file".to_owned()
@@ -195,7 +195,7 @@ impl<'a> CoreFile<'a> {
             let line = column.upper.or(column.lower).map(|bound| bound.line);
             if lower > upper {
                 let column = column.name.to_owned();
-                return Err(Cause::Bounds { column, lower, upper }.at(line));
+                return Err(SmpsErrorKind::Bounds { column, lower, upper }.at(line));
             }
             if column.lower.is_none() && upper < 0.0 {
                 notes.add(line, || {
@@ -214,13 +214,13 @@ impl<'a> CoreFile<'a> {
     ///
     /// # Errors
     /// The line is no bound of a continuous column.
-    pub fn bound<'t>(&self, fields: &[&'t str], line: Line<'t>) -> Result<Bound<'t>, LineError> {
+    pub fn bound<'t>(&self, fields: &[&'t str], line: DataLine<'t>) -> Result<Bound<'t>, LineError> {
         let wrong = || {
             let expected = "3 or 4: type, set, column and value (no value for FR, MI and PL)";
             line.wrong_fields(fields, expected)
         };
         let bound_type = fields.first().copied().unwrap_or_default().to_ascii_uppercase();
-        let unsupported = |reason: &str| Cause::Unsupported(reason.to_owned()).at(line.number);
+        let unsupported = |reason: &str| SmpsErrorKind::Unsupported(reason.to_owned()).at(line.number);
         let (set, name, value) = match bound_type.as_str() {
             "UP" | "LO" | "FX" => match fields[1..] {
                 [set, name, value] => (Some(set), name, bound_value(value, line.number)?),
@@ -237,7 +237,7 @@ impl<'a> CoreFile<'a> {
                 _ => return Err(wrong()),
             },
             "BV" | "LI" | "UI" => {
-                return Err(Cause::Integer("the bounds BV, LI and UI").at(line.number));
+                return Err(SmpsErrorKind::Integer("the bounds BV, LI and UI").at(line.number));
             }
             "SC" => {
                 return Err(unsupported(
@@ -260,10 +260,10 @@ impl<'a> CoreFile<'a> {
             _ => (None, Some(f64::INFINITY)),
         };
         if lower == Some(f64::INFINITY) || upper == Some(f64::NEG_INFINITY) {
-            return Err(Cause::Number(fields[fields.len() - 1].to_owned()).at(line.number));
+            return Err(SmpsErrorKind::Number(fields[fields.len() - 1].to_owned()).at(line.number));
         }
         let column = self.column(name);
-        let column = column.ok_or_else(|| Cause::unknown("column", name).at(line.number))?;
+        let column = column.ok_or_else(|| SmpsErrorKind::unknown("column", name).at(line.number))?;
         Ok(Bound { set, column, lower, upper })
     }
 }
@@ -286,8 +286,8 @@ fn bound_value(text: &str, line: usize) -> Result<f64, LineError> {
 }
 
 /// Notes a right-hand side of a magnitude that means infinity in bounds.
-pub(super) fn note_large_rhs(entry: Entry, notes: &mut Notes, what: impl FnOnce() -> String) {
-    let Entry { value, line } = entry;
+pub(super) fn note_large_rhs(entry: SourcedValue, notes: &mut Notes, what: impl FnOnce() -> String) {
+    let SourcedValue { value, line } = entry;
     if value.abs() >= INFINITE {
         notes.add(line, || {
             format!("{} is {value:e}: it is read as this number, not as infinity", what())
@@ -296,7 +296,7 @@ pub(super) fn note_large_rhs(entry: Entry, notes: &mut Notes, what: impl FnOnce(
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Section {
+enum CoreSection {
     Name,
     Sense,
     /// OBJECT BOUND, which is ignored.
@@ -310,9 +310,9 @@ enum Section {
 
 struct CoreReader<'a, 'n> {
     core: CoreFile<'a>,
-    section: Option<Section>,
+    section: Option<CoreSection>,
     objective: Option<usize>,
-    ignored_sets: HashSet<(Section, &'a str)>,
+    ignored_sets: HashSet<(CoreSection, &'a str)>,
     notes: &'n mut Notes,
 }
 
@@ -325,38 +325,38 @@ impl<'a> SectionReader<'a> for CoreReader<'a, '_> {
         self.notes
     }
 
-    fn header(&mut self, keyword: &str, line: Line<'a>) -> Result<(), LineError> {
+    fn header(&mut self, keyword: &str, line: DataLine<'a>) -> Result<(), LineError> {
         let section = match keyword {
             "NAME" => {
                 self.core.name = program_name(line);
-                Section::Name
+                CoreSection::Name
             }
             "OBJSENSE" => {
                 if !line.rest().is_empty() {
                     self.sense(line.rest(), line.number)?;
                 }
-                Section::Sense
+                CoreSection::Sense
             }
             "OBJECT" => {
                 if !line.rest().eq_ignore_ascii_case("BOUND") {
                     return Err(Self::unknown_section(line));
                 }
                 self.notes.add(line.number, || "section OBJECT BOUND is ignored".to_owned());
-                Section::ObjectBound
+                CoreSection::ObjectBound
             }
             "ROWS" => {
                 line.check_header(0)?;
-                Section::Rows
+                CoreSection::Rows
             }
             "COLUMNS" => {
                 line.check_header(0)?;
-                Section::Columns
+                CoreSection::Columns
             }
-            "RHS" => self.set_header(keyword, line, Section::Rhs)?,
-            "RANGES" => self.set_header(keyword, line, Section::Ranges)?,
-            "BOUNDS" => self.set_header(keyword, line, Section::Bounds)?,
+            "RHS" => self.set_header(keyword, line, CoreSection::Rhs)?,
+            "RANGES" => self.set_header(keyword, line, CoreSection::Ranges)?,
+            "BOUNDS" => self.set_header(keyword, line, CoreSection::Bounds)?,
             // The sense itself in the first column.
-            _ if self.section == Some(Section::Sense) && line.rest().is_empty() => {
+            _ if self.section == Some(CoreSection::Sense) && line.rest().is_empty() => {
                 return self.sense(keyword, line.number);
             }
             _ => return Err(Self::unknown_section(line)),
@@ -365,26 +365,26 @@ impl<'a> SectionReader<'a> for CoreReader<'a, '_> {
         Ok(())
     }
 
-    fn data(&mut self, line: Line<'a>) -> Result<(), LineError> {
+    fn data(&mut self, line: DataLine<'a>) -> Result<(), LineError> {
         let fields = line.fields(self.core.format);
         match self.section {
-            None => Err(Cause::NoSection { expected: "the NAME line" }.at(line.number)),
-            Some(Section::Name) => {
-                Err(Cause::NoSection { expected: "the ROWS line" }.at(line.number))
+            None => Err(SmpsErrorKind::NoSection { expected: "the NAME line" }.at(line.number)),
+            Some(CoreSection::Name) => {
+                Err(SmpsErrorKind::NoSection { expected: "the ROWS line" }.at(line.number))
             }
-            Some(Section::Sense) => self.sense(line.text.trim(), line.number),
-            Some(Section::ObjectBound) => Ok(()),
-            Some(Section::Rows) => self.row(&fields, line),
-            Some(Section::Columns) => self.column(&fields, line),
-            Some(Section::Rhs) => self.rhs(&fields, line),
-            Some(Section::Ranges) => self.range(&fields, line),
-            Some(Section::Bounds) => self.bound(&fields, line),
+            Some(CoreSection::Sense) => self.sense(line.text.trim(), line.number),
+            Some(CoreSection::ObjectBound) => Ok(()),
+            Some(CoreSection::Rows) => self.row(&fields, line),
+            Some(CoreSection::Columns) => self.column(&fields, line),
+            Some(CoreSection::Rhs) => self.rhs(&fields, line),
+            Some(CoreSection::Ranges) => self.range(&fields, line),
+            Some(CoreSection::Bounds) => self.bound(&fields, line),
         }
     }
 }
 
 /// The name on the first line of a file, without a word for the format.
-pub(super) fn program_name(line: Line<'_>) -> &str {
+pub(super) fn program_name(line: DataLine<'_>) -> &str {
     let rest = line.rest();
     match rest.rsplit_once(char::is_whitespace) {
         Some((name, format)) if ["FREE", "FIXED"].contains(&&*format.to_ascii_uppercase()) => {
@@ -402,7 +402,7 @@ impl<'a> CoreReader<'a, '_> {
             _ => {
                 let word = quote(word);
                 let reason = format!("the objective sense {word} is not known, only MIN and MAX");
-                return Err(Cause::Unsupported(reason).at(line));
+                return Err(SmpsErrorKind::Unsupported(reason).at(line));
             }
         };
         Ok(())
@@ -412,9 +412,9 @@ impl<'a> CoreReader<'a, '_> {
     fn set_header(
         &mut self,
         keyword: &str,
-        line: Line<'a>,
-        section: Section,
-    ) -> Result<Section, LineError> {
+        line: DataLine<'a>,
+        section: CoreSection,
+    ) -> Result<CoreSection, LineError> {
         line.check_header(1)?;
         if !line.rest().is_empty() {
             let name = quote(line.rest());
@@ -424,11 +424,11 @@ impl<'a> CoreReader<'a, '_> {
     }
 
     /// Whether a line of this set is read: the first set of each section is.
-    fn is_first_set(&mut self, section: Section, set: Option<&'a str>, line: Line<'a>) -> bool {
+    fn is_first_set(&mut self, section: CoreSection, set: Option<&'a str>, line: DataLine<'a>) -> bool {
         let core = &mut self.core;
         let (known, keyword) = match section {
-            Section::Ranges => (&mut core.range_set, "RANGES"),
-            Section::Bounds => (&mut core.bound_set, "BOUNDS"),
+            CoreSection::Ranges => (&mut core.range_set, "RANGES"),
+            CoreSection::Bounds => (&mut core.bound_set, "BOUNDS"),
             _ => (&mut core.rhs_set, "RHS"),
         };
         let Some(set) = set else { return true };
@@ -442,7 +442,7 @@ impl<'a> CoreReader<'a, '_> {
         first == set
     }
 
-    fn row(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
+    fn row(&mut self, fields: &Fields<'a>, line: DataLine<'a>) -> Result<(), LineError> {
         let [row_type, name] = **fields else {
             return Err(line.wrong_fields(fields, "2: type and row"));
         };
@@ -454,13 +454,13 @@ impl<'a> CoreReader<'a, '_> {
             _ => {
                 let word = quote(row_type);
                 let reason = format!("the row type {word} is not known, only N, E, L and G");
-                return Err(Cause::Unsupported(reason).at(line.number));
+                return Err(SmpsErrorKind::Unsupported(reason).at(line.number));
             }
         };
         if let Some(known) = self.core.row(name) {
             let (what, known) = (format!("row {}", quote(name)), &self.core.rows[known]);
             if known.row_type != row_type {
-                return Err(Cause::Duplicate { what, first: known.line }.at(line.number));
+                return Err(SmpsErrorKind::Duplicate { what, first: known.line }.at(line.number));
             }
             self.notes.add(line.number, || format!("{what} repeats line {}", known.line));
             return Ok(());
@@ -477,22 +477,22 @@ impl<'a> CoreReader<'a, '_> {
             _ => {}
         }
         self.core.row_by_name.insert(name, row);
-        self.core.rows.push(Row { name, row_type, line: line.number, rhs: None, range: None });
+        self.core.rows.push(SmpsRow { name, row_type, line: line.number, rhs: None, range: None });
         Ok(())
     }
 
-    fn known_row(&self, name: &str, line: Line<'a>) -> Result<usize, LineError> {
-        self.core.row(name).ok_or_else(|| Cause::unknown("row", name).at(line.number))
+    fn known_row(&self, name: &str, line: DataLine<'a>) -> Result<usize, LineError> {
+        self.core.row(name).ok_or_else(|| SmpsErrorKind::unknown("row", name).at(line.number))
     }
 
-    fn column(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
+    fn column(&mut self, fields: &Fields<'a>, line: DataLine<'a>) -> Result<(), LineError> {
         // A row may be called MARKER, too.
         let is_marker = |field: &&str| {
             field.trim_matches('\'').eq_ignore_ascii_case("MARKER")
                 && self.core.row(field).is_none()
         };
         if fields.get(1).is_some_and(is_marker) {
-            return Err(Cause::Integer("the MARKER lines").at(line.number));
+            return Err(SmpsErrorKind::Integer("the MARKER lines").at(line.number));
         }
         let (3 | 5, &[name, ref pairs @ ..]) = (fields.len(), &**fields) else {
             let expected = "3 or 5: column, row, value and optionally another row and value";
@@ -506,7 +506,7 @@ impl<'a> CoreReader<'a, '_> {
         });
         for pair in pairs.chunks_exact(2) {
             let row = self.known_row(pair[0], line)?;
-            let entry = Entry { value: number(pair[1], line.number)?, line: line.number };
+            let entry = SourcedValue { value: number(pair[1], line.number)?, line: line.number };
             if self.core.rows[row].row_type == RowType::Free && Some(row) != self.objective {
                 continue;
             }
@@ -523,7 +523,7 @@ impl<'a> CoreReader<'a, '_> {
     /// Pairs of row and value after the name of a set, which is optional.
     fn pairs<'f>(
         fields: &'f Fields<'a>,
-        line: Line<'a>,
+        line: DataLine<'a>,
     ) -> Result<(Option<&'a str>, &'f [&'a str]), LineError> {
         match fields.len() {
             2 | 4 => Ok((None, fields)),
@@ -535,14 +535,14 @@ impl<'a> CoreReader<'a, '_> {
         }
     }
 
-    fn rhs(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
+    fn rhs(&mut self, fields: &Fields<'a>, line: DataLine<'a>) -> Result<(), LineError> {
         let (set, pairs) = Self::pairs(fields, line)?;
-        if !self.is_first_set(Section::Rhs, set, line) {
+        if !self.is_first_set(CoreSection::Rhs, set, line) {
             return Ok(());
         }
         for pair in pairs.chunks_exact(2) {
             let row = self.known_row(pair[0], line)?;
-            let entry = Entry { value: number(pair[1], line.number)?, line: line.number };
+            let entry = SourcedValue { value: number(pair[1], line.number)?, line: line.number };
             let what = || format!("the right-hand side of row {}", quote(pair[0]));
             note_large_rhs(entry, self.notes, what);
             let rhs = &mut self.core.rows[row].rhs;
@@ -553,14 +553,14 @@ impl<'a> CoreReader<'a, '_> {
         Ok(())
     }
 
-    fn range(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
+    fn range(&mut self, fields: &Fields<'a>, line: DataLine<'a>) -> Result<(), LineError> {
         let (set, pairs) = Self::pairs(fields, line)?;
-        if !self.is_first_set(Section::Ranges, set, line) {
+        if !self.is_first_set(CoreSection::Ranges, set, line) {
             return Ok(());
         }
         for pair in pairs.chunks_exact(2) {
             let row = self.known_row(pair[0], line)?;
-            let entry = Entry { value: bound_value(pair[1], line.number)?, line: line.number };
+            let entry = SourcedValue { value: bound_value(pair[1], line.number)?, line: line.number };
             let what = || format!("the range of row {}", quote(pair[0]));
             if self.core.rows[row].row_type == RowType::Free {
                 self.notes.add(line.number, || format!("{} is ignored: it has type N", what()));
@@ -574,16 +574,16 @@ impl<'a> CoreReader<'a, '_> {
         Ok(())
     }
 
-    fn bound(&mut self, fields: &Fields<'a>, line: Line<'a>) -> Result<(), LineError> {
+    fn bound(&mut self, fields: &Fields<'a>, line: DataLine<'a>) -> Result<(), LineError> {
         let Bound { set, column, lower, upper } = self.core.bound(fields, line)?;
-        if !self.is_first_set(Section::Bounds, set, line) {
+        if !self.is_first_set(CoreSection::Bounds, set, line) {
             return Ok(());
         }
         let Column { name, lower: known_lower, upper: known_upper } =
             &mut self.core.columns[column];
         for (known, value, side) in [(known_lower, lower, "lower"), (known_upper, upper, "upper")] {
             let Some(value) = value else { continue };
-            let entry = Entry { value, line: line.number };
+            let entry = SourcedValue { value, line: line.number };
             let what = || format!("the {side} bound of column {}", quote(name));
             if entry.is_new(*known, self.notes, what)? {
                 *known = Some(entry);

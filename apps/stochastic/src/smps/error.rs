@@ -19,12 +19,12 @@ pub struct SmpsError {
     /// The line, from 1, if the error belongs to one.
     pub line: Option<usize>,
     /// What is wrong, and what to do.
-    pub cause: Box<Cause>,
+    pub cause: Box<SmpsErrorKind>,
 }
 
 /// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
-pub enum Cause {
+pub enum SmpsErrorKind {
     /// The operating system refuses to open or read it.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
@@ -240,7 +240,7 @@ pub enum Cause {
     },
 }
 
-impl Cause {
+impl SmpsErrorKind {
     pub(super) fn at(self, line: impl Into<Option<usize>>) -> LineError {
         LineError { line: line.into(), cause: Box::new(self) }
     }
@@ -254,7 +254,7 @@ impl Cause {
 #[derive(Debug)]
 pub(super) struct LineError {
     line: Option<usize>,
-    cause: Box<Cause>,
+    cause: Box<SmpsErrorKind>,
 }
 
 impl LineError {
@@ -265,7 +265,7 @@ impl LineError {
 
 /// Something in a file that the reader ignores, or reads in a way that may surprise.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct ReadNote {
     /// The file, as the caller named it.
     pub file: PathBuf,
     /// The line, from 1, if the note belongs to one.
@@ -274,7 +274,7 @@ pub struct Note {
     pub text: String,
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for ReadNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}: {}", self.file.display(), LineSuffix(self.line), self.text)
     }
@@ -317,10 +317,10 @@ impl Notes {
         }
     }
 
-    pub fn in_file(self, file: &Path) -> impl Iterator<Item = Note> {
+    pub fn in_file(self, file: &Path) -> impl Iterator<Item = ReadNote> {
         let more = (self.dropped > 0).then(|| (None, format!("{} more notes", self.dropped)));
         let all = self.kept.into_iter().chain(more);
-        all.map(|(line, text)| Note { file: file.to_owned(), line, text })
+        all.map(|(line, text)| ReadNote { file: file.to_owned(), line, text })
     }
 }
 

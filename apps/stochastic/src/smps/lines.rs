@@ -1,17 +1,17 @@
 //! Lines of MPS-like files: section headers, lines of data and their fields, in free and in fixed
 //! format. Independent of what the sections mean.
 
-use super::error::{Cause, LineError, Notes, quote};
+use super::error::{SmpsErrorKind, LineError, Notes, quote};
 
 /// A line that is neither blank nor a comment.
 #[derive(Clone, Copy)]
-pub(super) struct Line<'a> {
+pub(super) struct DataLine<'a> {
     /// From 1.
     pub number: usize,
     pub text: &'a str,
 }
 
-impl<'a> Line<'a> {
+impl<'a> DataLine<'a> {
     fn is_indented(self) -> bool {
         self.text.starts_with(char::is_whitespace)
     }
@@ -36,7 +36,7 @@ impl<'a> Line<'a> {
             "the section name {} has text after it: indent lines of data by a blank",
             quote(self.first_word())
         );
-        Err(Cause::Unsupported(reason).at(self.number))
+        Err(SmpsErrorKind::Unsupported(reason).at(self.number))
     }
 
     pub fn fields(self, format: Format) -> Fields<'a> {
@@ -66,14 +66,14 @@ impl<'a> Line<'a> {
             FIELDS_MAX => self.text.split_whitespace().count(),
             found => found,
         };
-        Cause::Fields { found, expected }.at(self.number)
+        SmpsErrorKind::Fields { found, expected }.at(self.number)
     }
 }
 
 /// Lines of a text but for blank lines and comments, which have a `*` in the first column.
-fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
+fn lines(text: &str) -> impl Iterator<Item = DataLine<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let all = text.lines().enumerate().map(|(index, text)| Line { number: index + 1, text });
+    let all = text.lines().enumerate().map(|(index, text)| DataLine { number: index + 1, text });
     all.filter(|line| !line.text.starts_with('*') && !line.text.trim().is_empty())
 }
 
@@ -86,18 +86,18 @@ pub(super) trait SectionReader<'a> {
 
     fn notes(&mut self) -> &mut Notes;
     /// A section's header; `keyword` is its first word in upper case.
-    fn header(&mut self, keyword: &str, line: Line<'a>) -> Result<(), LineError>;
-    fn data(&mut self, line: Line<'a>) -> Result<(), LineError>;
+    fn header(&mut self, keyword: &str, line: DataLine<'a>) -> Result<(), LineError>;
+    fn data(&mut self, line: DataLine<'a>) -> Result<(), LineError>;
 
-    fn unknown_section(line: Line<'a>) -> LineError {
+    fn unknown_section(line: DataLine<'a>) -> LineError {
         let known = [&Self::OPENINGS[..1], Self::SECTIONS].concat().join(", ") + " and ENDATA";
-        Cause::UnknownSection { name: line.first_word().to_owned(), known }.at(line.number)
+        SmpsErrorKind::UnknownSection { name: line.first_word().to_owned(), known }.at(line.number)
     }
 }
 
 /// A line in the first column is a header. An indented one is if it has a keyword and cannot be
 /// data: few words, and no number at the end.
-fn is_header<'a, R: SectionReader<'a>>(line: Line<'a>, is_open: bool) -> bool {
+fn is_header<'a, R: SectionReader<'a>>(line: DataLine<'a>, is_open: bool) -> bool {
     let is_one =
         |keywords: &[&str]| keywords.iter().any(|k| k.eq_ignore_ascii_case(line.first_word()));
     if !line.is_indented() {
@@ -151,10 +151,10 @@ pub(super) fn read_sections<'a, R: SectionReader<'a>>(
         reader.header(&keyword, line)?;
     }
     if !is_open {
-        return Err(Cause::Empty { first: R::OPENINGS[0] }.at(last));
+        return Err(SmpsErrorKind::Empty { first: R::OPENINGS[0] }.at(last));
     }
     if !text.ends_with(['\n', '\r']) {
-        return Err(Cause::Truncated.at(last));
+        return Err(SmpsErrorKind::Truncated.at(last));
     }
     reader.notes().add(last, || "has no ENDATA: check that the file is complete".to_owned());
     Ok(())
@@ -263,7 +263,7 @@ pub(super) fn number(text: &str, line: usize) -> Result<f64, LineError> {
     let value = text.parse().or_else(|_| text.replace(['D', 'd'], "e").parse::<f64>());
     match value {
         Ok(value) if value.is_finite() => Ok(value),
-        _ => Err(Cause::Number(text.to_owned()).at(line)),
+        _ => Err(SmpsErrorKind::Number(text.to_owned()).at(line)),
     }
 }
 
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     fn fields(text: &str, format: Format) -> Vec<&str> {
-        Line { number: 1, text }.fields(format).to_vec()
+        DataLine { number: 1, text }.fields(format).to_vec()
     }
 
     #[test]

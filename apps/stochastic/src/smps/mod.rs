@@ -18,7 +18,7 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-pub use self::error::{Cause, Note, SmpsError};
+pub use self::error::{SmpsErrorKind, ReadNote, SmpsError};
 
 use self::core::{CoreFile, RowType};
 use self::error::{LineError, Notes, quote};
@@ -62,7 +62,7 @@ impl Files {
     /// # Errors
     /// A file is missing, there are several of one kind, or the directory cannot be read.
     pub fn find(path: &Path) -> Result<Self, SmpsError> {
-        let fail = |cause: Cause| cause.at(None).in_file(path);
+        let fail = |cause: SmpsErrorKind| cause.at(None).in_file(path);
         let kind_of = |file: &Path| {
             let ending = file.extension().and_then(OsStr::to_str)?.to_lowercase();
             KINDS.iter().position(|kind| kind.1.contains(&&*ending))
@@ -78,9 +78,9 @@ impl Files {
         };
         let mut found: [Option<PathBuf>; 3] = [const { None }; 3];
         let entries =
-            std::fs::read_dir(directory).map_err(|error| fail(Cause::Unreadable(error)))?;
+            std::fs::read_dir(directory).map_err(|error| fail(SmpsErrorKind::Unreadable(error)))?;
         for entry in entries {
-            let file = entry.map_err(|error| fail(Cause::Unreadable(error)))?.path();
+            let file = entry.map_err(|error| fail(SmpsErrorKind::Unreadable(error)))?.path();
             let Some(kind) = kind_of(&file) else { continue };
             if stem.is_some_and(|stem| file.file_stem() != Some(stem)) {
                 continue;
@@ -92,13 +92,13 @@ impl Files {
                 let mut names: [String; 2] = [name(other), name(&file)];
                 names.sort();
                 let [first, second] = names;
-                return Err(fail(Cause::SeveralFiles { kind: KINDS[kind].0, first, second }));
+                return Err(fail(SmpsErrorKind::SeveralFiles { kind: KINDS[kind].0, first, second }));
             }
             found[kind] = Some(file);
         }
         let [core, time, stoch] = found;
         let required = |file: Option<PathBuf>, (kind, _, endings): (_, _, &'static str)| {
-            file.ok_or_else(|| fail(Cause::NoFile { kind, endings }))
+            file.ok_or_else(|| fail(SmpsErrorKind::NoFile { kind, endings }))
         };
         Ok(Self {
             core: required(core, KINDS[0])?,
@@ -113,7 +113,7 @@ impl Files {
 /// # Errors
 /// A file cannot be read, exceeds [`TEXT_MAX`], violates the format, or describes no two-stage
 /// linear program with continuous variables and discrete distributions.
-pub fn read(files: &Files) -> Result<(TwoStage, Vec<Note>), SmpsError> {
+pub fn read(files: &Files) -> Result<(TwoStage, Vec<ReadNote>), SmpsError> {
     let (core, time, stoch) = (load(&files.core)?, load(&files.time)?, load(&files.stoch)?);
     read_bytes([&core, &time, &stoch], files)
 }
@@ -123,7 +123,7 @@ pub fn read(files: &Files) -> Result<(TwoStage, Vec<Note>), SmpsError> {
 ///
 /// # Errors
 /// As for [`read`], without those of file access.
-pub fn read_bytes(contents: [&[u8]; 3], files: &Files) -> Result<(TwoStage, Vec<Note>), SmpsError> {
+pub fn read_bytes(contents: [&[u8]; 3], files: &Files) -> Result<(TwoStage, Vec<ReadNote>), SmpsError> {
     let texts = contents.map(decode);
     let mut all_notes = contents.map(|_| Notes::default());
     for (text, notes) in texts.iter().zip(&mut all_notes) {
@@ -162,8 +162,8 @@ fn is_same_name(one: &str, other: &str) -> bool {
 
 /// The contents of a file.
 fn load(file: &Path) -> Result<Vec<u8>, SmpsError> {
-    let unreadable = |error| Cause::Unreadable(error).at(None).in_file(file);
-    let too_large = || Cause::TooLarge { limit: TEXT_MAX }.at(None).in_file(file);
+    let unreadable = |error| SmpsErrorKind::Unreadable(error).at(None).in_file(file);
+    let too_large = || SmpsErrorKind::TooLarge { limit: TEXT_MAX }.at(None).in_file(file);
     let open = std::fs::File::open(file).map_err(unreadable)?;
     if open.metadata().map_err(unreadable)?.len() > TEXT_MAX {
         return Err(too_large());
@@ -213,7 +213,7 @@ impl StageIndex {
         }
         let (rows, stage_rows) = index(&time.rows, |row| core.rows[row].row_type != RowType::Free);
         let (columns, stage_columns) = index(&time.columns, |_| true);
-        let empty = |stage, what| Err(Cause::EmptyStage { stage, what }.at(None));
+        let empty = |stage, what| Err(SmpsErrorKind::EmptyStage { stage, what }.at(None));
         // A first stage without rows is valid.
         match (&stage_columns, &stage_rows) {
             ([first, _], _) if first.is_empty() => empty("first", "columns"),
@@ -254,7 +254,7 @@ impl StageIndex {
         if let Some((line, row, column)) = error {
             let row = core.rows[row as usize].name.to_owned();
             let column = core.columns[column as usize].name.to_owned();
-            return Err(Cause::Staircase { row, column }.at(line));
+            return Err(SmpsErrorKind::Staircase { row, column }.at(line));
         }
         let [mut first, mut second] = stages;
         let [first_matrix, second_matrix, technology] = matrices;

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 use super::StageIndex;
-use super::core::{CoreFile, Entry, RowType, note_large_rhs, program_name};
-use super::error::{Cause, LineError, Notes, quote};
-use super::lines::{Line, SectionReader, is_number, number, read_sections};
+use super::core::{CoreFile, SourcedValue, RowType, note_large_rhs, program_name};
+use super::error::{SmpsErrorKind, LineError, Notes, quote};
+use super::lines::{DataLine, SectionReader, is_number, number, read_sections};
 use super::time::TimeFile;
-use crate::model::{Block, Place, Realisation};
+use crate::model::{MatrixBlock, RandomElement, Realisation};
 
 /// Deviations of a sum of probabilities from 1 up to this are rounding of decimals.
 const SUM_ROUNDING: f64 = 1e-6;
@@ -31,7 +31,7 @@ pub(super) fn read<'a>(
     time: &TimeFile<'_>,
     index: &StageIndex,
     notes: &mut Notes,
-) -> Result<(&'a str, Vec<Block>), LineError> {
+) -> Result<(&'a str, Vec<MatrixBlock>), LineError> {
     let mut reader = StochReader {
         core,
         time,
@@ -56,7 +56,7 @@ pub(super) fn read<'a>(
         values = values.saturating_add(block.places.len().saturating_mul(block.outcomes.len()));
         if values > VALUES_MAX {
             let (what, limit) = ("values of random elements", VALUES_MAX);
-            return Err(Cause::TooMany { what, limit }.at(block.line));
+            return Err(SmpsErrorKind::TooMany { what, limit }.at(block.line));
         }
         blocks.extend(reader.finish(block)?);
     }
@@ -85,7 +85,7 @@ enum Modifier {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Section {
+enum StochSection {
     Stoch,
     Indep,
     Blocks,
@@ -94,11 +94,11 @@ enum Section {
 
 /// A block of the program under construction, with values in the file's sign.
 struct PendingBlock {
-    section: Section,
+    section: StochSection,
     /// Its name in messages.
     description: String,
     line: usize,
-    places: Vec<Place>,
+    places: Vec<RandomElement>,
     /// The core file's value for each place.
     core: Vec<f64>,
     outcomes: Vec<PendingOutcome>,
@@ -114,7 +114,7 @@ struct PendingOutcome {
 }
 
 impl PendingBlock {
-    fn new(section: Section, description: String, line: usize) -> Self {
+    fn new(section: StochSection, description: String, line: usize) -> Self {
         let (places, core, outcomes) = Default::default();
         Self { section, description, line, places, core, outcomes }
     }
@@ -141,13 +141,13 @@ struct KnownPlace {
     index: usize,
     /// The outcome that gives the last value.
     outcome: usize,
-    last: Entry,
+    last: SourcedValue,
 }
 
 /// An element of the program, with its value in the core file.
 enum Element {
     /// It may be random.
-    Uncertain(Place, f64),
+    Uncertain(RandomElement, f64),
     /// It must be certain; its description.
     Certain(f64, String),
     /// It stands in a row without effect.
@@ -167,10 +167,10 @@ struct StochReader<'a, 'c> {
     index: &'c StageIndex,
     notes: &'c mut Notes,
     name: &'a str,
-    section: Option<Section>,
+    section: Option<StochSection>,
     modifier: Modifier,
     blocks: Vec<PendingBlock>,
-    known: BTreeMap<Place, KnownPlace>,
+    known: BTreeMap<RandomElement, KnownPlace>,
     /// Indices of the blocks in BLOCKS.
     block_by_name: HashMap<&'a str, usize>,
     /// The block that SCENARIOS describes.
@@ -193,13 +193,13 @@ impl<'a> SectionReader<'a> for StochReader<'a, '_> {
         self.notes
     }
 
-    fn header(&mut self, keyword: &str, line: Line<'a>) -> Result<(), LineError> {
-        let unsupported = |reason: &str| Err(Cause::Unsupported(reason.to_owned()).at(line.number));
+    fn header(&mut self, keyword: &str, line: DataLine<'a>) -> Result<(), LineError> {
+        let unsupported = |reason: &str| Err(SmpsErrorKind::Unsupported(reason.to_owned()).at(line.number));
         let section = match keyword {
-            "STOCH" | "NAME" => Section::Stoch,
-            "INDEP" => Section::Indep,
-            "BLOCKS" => Section::Blocks,
-            "SCENARIOS" => Section::Scenarios,
+            "STOCH" | "NAME" => StochSection::Stoch,
+            "INDEP" => StochSection::Indep,
+            "BLOCKS" => StochSection::Blocks,
+            "SCENARIOS" => StochSection::Scenarios,
             "CHANCE" | "ICC" => {
                 let reason = "chance constraints are not supported: remove the section to read the \
                      program without them";
@@ -216,7 +216,7 @@ impl<'a> SectionReader<'a> for StochReader<'a, '_> {
             _ => return Err(Self::unknown_section(line)),
         };
         match section {
-            Section::Stoch => self.name = program_name(line),
+            StochSection::Stoch => self.name = program_name(line),
             _ => self.begin_section(section, keyword, line)?,
         }
         self.section = Some(section);
@@ -224,17 +224,17 @@ impl<'a> SectionReader<'a> for StochReader<'a, '_> {
         Ok(())
     }
 
-    fn data(&mut self, line: Line<'a>) -> Result<(), LineError> {
+    fn data(&mut self, line: DataLine<'a>) -> Result<(), LineError> {
         let fields = line.fields(self.core.format);
         match self.section {
-            None | Some(Section::Stoch) => {
+            None | Some(StochSection::Stoch) => {
                 let expected = "an INDEP, BLOCKS or SCENARIOS line";
-                Err(Cause::NoSection { expected }.at(line.number))
+                Err(SmpsErrorKind::NoSection { expected }.at(line.number))
             }
             Some(_) if self.is_bound(&fields) => self.bound(&fields, line),
-            Some(Section::Indep) => self.independent(&fields, line),
-            Some(Section::Blocks) => self.block_line(&fields, line),
-            Some(Section::Scenarios) => self.scenario_line(&fields, line),
+            Some(StochSection::Indep) => self.independent(&fields, line),
+            Some(StochSection::Blocks) => self.block_line(&fields, line),
+            Some(StochSection::Scenarios) => self.scenario_line(&fields, line),
         }
     }
 }
@@ -243,25 +243,25 @@ impl<'a> StochReader<'a, '_> {
     /// The header of INDEP, BLOCKS or SCENARIOS: distribution and modifier.
     fn begin_section(
         &mut self,
-        section: Section,
+        section: StochSection,
         keyword: &str,
-        line: Line<'a>,
+        line: DataLine<'a>,
     ) -> Result<(), LineError> {
-        let unsupported = |reason: String| Err(Cause::Unsupported(reason).at(line.number));
+        let unsupported = |reason: String| Err(SmpsErrorKind::Unsupported(reason).at(line.number));
         let mut words = line.rest().split_whitespace();
         let distribution = words.next().unwrap_or_default();
-        if section == Section::Scenarios && distribution.is_empty() {
+        if section == StochSection::Scenarios && distribution.is_empty() {
             self.notes.add(line.number, || "SCENARIOS is read as SCENARIOS DISCRETE".to_owned());
         } else if !distribution.eq_ignore_ascii_case("DISCRETE") {
             let (section, name) = (keyword.to_owned(), distribution.to_owned());
-            return Err(Cause::Distribution { section, name }.at(line.number));
+            return Err(SmpsErrorKind::Distribution { section, name }.at(line.number));
         }
         self.modifier = Modifier::Replace;
         for word in words {
             self.modifier = match word.to_ascii_uppercase().as_str() {
                 "REPLACE" => Modifier::Replace,
                 // Files disagree whether this refers to the core file's value or the parent's.
-                "ADD" | "MULTIPLY" if section == Section::Scenarios => {
+                "ADD" | "MULTIPLY" if section == StochSection::Scenarios => {
                     let word = quote(word);
                     return unsupported(format!(
                         "SCENARIOS DISCRETE {word} is not supported: use REPLACE"
@@ -278,9 +278,9 @@ impl<'a> StochReader<'a, '_> {
                 }
             };
         }
-        let is_scenarios = section == Section::Scenarios;
+        let is_scenarios = section == StochSection::Scenarios;
         match self.blocks.first() {
-            Some(first) if is_scenarios != (first.section == Section::Scenarios) => {
+            Some(first) if is_scenarios != (first.section == StochSection::Scenarios) => {
                 let reason =
                     "SCENARIOS describes all random elements: it excludes INDEP and BLOCKS";
                 return unsupported(reason.to_owned());
@@ -305,7 +305,7 @@ impl<'a> StochReader<'a, '_> {
         &mut self,
         fields: &[&'a str],
         period_first: bool,
-        line: Line<'a>,
+        line: DataLine<'a>,
     ) -> Result<f64, LineError> {
         let (period, field) = match *fields {
             [one, other] => match (self.is_period(one), self.is_period(other)) {
@@ -336,7 +336,7 @@ impl<'a> StochReader<'a, '_> {
         }
         match (0.0..=1.0).contains(&value) {
             true => Ok(value),
-            false => Err(Cause::Probability(value).at(line.number)),
+            false => Err(SmpsErrorKind::Probability(value).at(line.number)),
         }
     }
 
@@ -346,10 +346,10 @@ impl<'a> StochReader<'a, '_> {
         &self,
         column: Option<&str>,
         name: &str,
-        line: Line<'a>,
+        line: DataLine<'a>,
     ) -> Result<Element, LineError> {
         let core = self.core;
-        let row = core.row(name).ok_or_else(|| Cause::unknown("row", name).at(line.number))?;
+        let row = core.row(name).ok_or_else(|| SmpsErrorKind::unknown("row", name).at(line.number))?;
         let is_objective = row == core.objective;
         if core.rows[row].row_type == RowType::Free && !is_objective {
             return Ok(Element::Ignored);
@@ -358,7 +358,7 @@ impl<'a> StochReader<'a, '_> {
             && core.column(name).is_some()
         {
             let (one, other) = ("a column", "the set of right-hand sides");
-            return Err(Cause::Ambiguous { name: name.to_owned(), one, other }.at(line.number));
+            return Err(SmpsErrorKind::Ambiguous { name: name.to_owned(), one, other }.at(line.number));
         }
         let is_second = self.time.rows[row] == 1;
         let second_row = self.index.rows[row];
@@ -366,7 +366,7 @@ impl<'a> StochReader<'a, '_> {
             let value = core.rows[row].rhs();
             return Ok(match (is_objective, is_second) {
                 (true, _) => Element::Certain(value, "the constant of the objective".to_owned()),
-                (_, true) => Element::Uncertain(Place::Rhs(second_row), value),
+                (_, true) => Element::Uncertain(RandomElement::Rhs(second_row), value),
                 _ => {
                     let name = quote(name);
                     let element = format!("the right-hand side of the first-stage row {name}");
@@ -380,16 +380,16 @@ impl<'a> StochReader<'a, '_> {
                 let element = format!("the range of row {}", quote(name));
                 return Ok(Element::Certain(value, element));
             }
-            return Err(Cause::unknown("column", column).at(line.number));
+            return Err(SmpsErrorKind::unknown("column", column).at(line.number));
         };
         let value = core.coefficient(row, core_column);
         let stage_column = self.index.columns[core_column];
         let certain = |element: String| Element::Certain(value, element);
         Ok(match (is_objective, is_second, self.time.columns[core_column]) {
-            (true, _, 1) => Element::Uncertain(Place::Cost(stage_column), value),
+            (true, _, 1) => Element::Uncertain(RandomElement::Cost(stage_column), value),
             (true, ..) => certain(format!("the cost of the first-stage column {}", quote(column))),
-            (_, true, 1) => Element::Uncertain(Place::Recourse(second_row, stage_column), value),
-            (_, true, _) => Element::Uncertain(Place::Technology(second_row, stage_column), value),
+            (_, true, 1) => Element::Uncertain(RandomElement::Recourse(second_row, stage_column), value),
+            (_, true, _) => Element::Uncertain(RandomElement::Technology(second_row, stage_column), value),
             _ => certain(format!(
                 "the entry in the first-stage row {}, column {},",
                 quote(name),
@@ -404,23 +404,23 @@ impl<'a> StochReader<'a, '_> {
         &mut self,
         element: Element,
         value: f64,
-        line: Line<'a>,
-    ) -> Result<Option<(Place, f64, f64)>, LineError> {
+        line: DataLine<'a>,
+    ) -> Result<Option<(RandomElement, f64, f64)>, LineError> {
         let (Element::Uncertain(_, core) | Element::Certain(core, _)) = element else {
             return Ok(None);
         };
         let value = self.modified(core, value);
         match element {
-            _ if !value.is_finite() => Err(Cause::Number(value.to_string()).at(line.number)),
+            _ if !value.is_finite() => Err(SmpsErrorKind::Number(value.to_string()).at(line.number)),
             Element::Uncertain(place, _) => {
-                if let Place::Rhs(_) = place {
+                if let RandomElement::Rhs(_) = place {
                     let what = self.describe(place);
-                    note_large_rhs(Entry { value, line: line.number }, self.notes, || what);
+                    note_large_rhs(SourcedValue { value, line: line.number }, self.notes, || what);
                 }
                 Ok(Some((place, core, value)))
             }
             Element::Certain(_, element) if value != core => {
-                Err(Cause::NotRandom { element }.at(line.number))
+                Err(SmpsErrorKind::NotRandom { element }.at(line.number))
             }
             Element::Certain(_, element) => {
                 self.repeat(line.number, || element);
@@ -454,7 +454,7 @@ impl<'a> StochReader<'a, '_> {
     }
 
     /// A bound must be that of the core file.
-    fn bound(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
+    fn bound(&mut self, fields: &[&'a str], line: DataLine<'a>) -> Result<(), LineError> {
         // The value follows the column, and period and probability may follow the value.
         let column = match fields.get(2).and_then(|field| self.core.column(field)) {
             Some(_) => 2,
@@ -470,14 +470,14 @@ impl<'a> StochReader<'a, '_> {
             None => false,
         };
         if differs(bound.lower, lower) || differs(bound.upper, upper) {
-            return Err(Cause::NotRandom { element }.at(line.number));
+            return Err(SmpsErrorKind::NotRandom { element }.at(line.number));
         }
         self.repeat(line.number, || element);
         Ok(())
     }
 
     /// Describes a random element for messages.
-    fn describe(&self, place: Place) -> String {
+    fn describe(&self, place: RandomElement) -> String {
         let row = |row: usize| quote(self.core.rows[self.index.stage_rows[1][row]].name);
         let column = |stage: usize, column: usize| {
             quote(self.core.columns[self.index.stage_columns[stage][column]].name)
@@ -485,19 +485,19 @@ impl<'a> StochReader<'a, '_> {
         let entry =
             |of, stage, at| format!("the entry in row {}, column {}", row(of), column(stage, at));
         match place {
-            Place::Rhs(of) => format!("the right-hand side of row {}", row(of)),
-            Place::Technology(of, at) => entry(of, 0, at),
-            Place::Recourse(of, at) => entry(of, 1, at),
-            Place::Cost(at) => format!("the cost of column {}", column(1, at)),
+            RandomElement::Rhs(of) => format!("the right-hand side of row {}", row(of)),
+            RandomElement::Technology(of, at) => entry(of, 0, at),
+            RandomElement::Recourse(of, at) => entry(of, 1, at),
+            RandomElement::Cost(at) => format!("the cost of column {}", column(1, at)),
         }
     }
 
-    fn duplicate(&self, place: Place, first: usize, line: usize) -> LineError {
-        Cause::Duplicate { what: self.describe(place), first }.at(line)
+    fn duplicate(&self, place: RandomElement, first: usize, line: usize) -> LineError {
+        SmpsErrorKind::Duplicate { what: self.describe(place), first }.at(line)
     }
 
     /// A line of INDEP.
-    fn independent(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
+    fn independent(&mut self, fields: &[&'a str], line: DataLine<'a>) -> Result<(), LineError> {
         // Row and value, or column and row? A number tells, unless rows have numbers as names.
         let is_row_first = |fields: &[&str]| {
             let is_row = |field: &str| self.core.row(field).is_some();
@@ -524,16 +524,16 @@ impl<'a> StochReader<'a, '_> {
         let element = self.element(column, row, line)?;
         let Some((place, core, value)) = self.place(element, value, line)? else { return Ok(()) };
         let block = match self.known.get(&place) {
-            Some(known) if self.blocks[known.block].section == Section::Indep => known.block,
+            Some(known) if self.blocks[known.block].section == StochSection::Indep => known.block,
             Some(known) => return Err(self.duplicate(place, known.last.line, line.number)),
             None => {
                 let block = self.blocks.len();
                 let description = self.describe(place);
-                let mut new = PendingBlock::new(Section::Indep, description, line.number);
+                let mut new = PendingBlock::new(StochSection::Indep, description, line.number);
                 new.places.push(place);
                 new.core.push(core);
                 self.blocks.push(new);
-                let last = Entry { value, line: line.number };
+                let last = SourcedValue { value, line: line.number };
                 self.known.insert(place, KnownPlace { block, index: 0, outcome: 0, last });
                 block
             }
@@ -554,7 +554,7 @@ impl<'a> StochReader<'a, '_> {
         word: &str,
         counts: RangeInclusive<usize>,
         fields: &[&str],
-        line: Line<'a>,
+        line: DataLine<'a>,
     ) -> Result<bool, LineError> {
         let core = self.core;
         let (3 | 5, &[first, row, value, ..]) = (fields.len(), fields) else {
@@ -564,14 +564,14 @@ impl<'a> StochReader<'a, '_> {
         match first.eq_ignore_ascii_case(word) {
             true if is_value && counts.contains(&fields.len()) => {
                 let (one, other) = ("a column", "the word that begins an outcome");
-                Err(Cause::Ambiguous { name: first.to_owned(), one, other }.at(line.number))
+                Err(SmpsErrorKind::Ambiguous { name: first.to_owned(), one, other }.at(line.number))
             }
             is_word => Ok(is_word && !is_value),
         }
     }
 
     /// A line of BLOCKS. The word BL may be missing where a period follows the block's name.
-    fn block_line(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
+    fn block_line(&mut self, fields: &[&'a str], line: DataLine<'a>) -> Result<(), LineError> {
         let (name, rest) = match *fields {
             [_, name, ref rest @ ..] if self.is_outcome("BL", 3..=4, fields, line)? => (name, rest),
             [name, period, _] if self.is_period(period) && self.core.row(period).is_none() => {
@@ -588,7 +588,7 @@ impl<'a> StochReader<'a, '_> {
         let block = *self.block_by_name.entry(name).or_insert(new);
         if block == new {
             let description = format!("block {}", quote(name));
-            self.blocks.push(PendingBlock::new(Section::Blocks, description, line.number));
+            self.blocks.push(PendingBlock::new(StochSection::Blocks, description, line.number));
         }
         // Other outcomes of a block change the first.
         let parent = (!self.blocks[block].outcomes.is_empty()).then_some(0);
@@ -597,7 +597,7 @@ impl<'a> StochReader<'a, '_> {
     }
 
     /// A line of SCENARIOS. The parent may be missing where a period follows.
-    fn scenario_line(&mut self, fields: &[&'a str], line: Line<'a>) -> Result<(), LineError> {
+    fn scenario_line(&mut self, fields: &[&'a str], line: DataLine<'a>) -> Result<(), LineError> {
         let (name, rest) = match *fields {
             [_, name, ref rest @ ..] if self.is_outcome("SC", 4..=5, fields, line)? => (name, rest),
             _ => return self.values(fields, "an SC line", line),
@@ -622,14 +622,14 @@ impl<'a> StochReader<'a, '_> {
             None => None,
             Some((_, Some(parent))) => Some(*parent),
             Some((name, None)) if is_root(name) => None,
-            Some((name, None)) => return Err(Cause::unknown("scenario", name).at(line.number)),
+            Some((name, None)) => return Err(SmpsErrorKind::unknown("scenario", name).at(line.number)),
         };
         // The section's header made the block.
         let Some(block) = self.scenarios else { return Ok(()) };
         let outcomes = &self.blocks[block].outcomes;
         if let Some(known) = self.scenario_by_name.insert(name, outcomes.len()) {
             let (what, first) = (format!("scenario {}", quote(name)), outcomes[known].line);
-            return Err(Cause::Duplicate { what, first }.at(line.number));
+            return Err(SmpsErrorKind::Duplicate { what, first }.at(line.number));
         }
         self.begin_outcome(block, probability, parent, line);
         Ok(())
@@ -640,7 +640,7 @@ impl<'a> StochReader<'a, '_> {
         block: usize,
         probability: f64,
         parent: Option<usize>,
-        line: Line<'a>,
+        line: DataLine<'a>,
     ) {
         let (line, changes) = (line.number, Vec::new());
         self.blocks[block].outcomes.push(PendingOutcome { line, probability, parent, changes });
@@ -652,10 +652,10 @@ impl<'a> StochReader<'a, '_> {
         &mut self,
         fields: &[&'a str],
         header: &'static str,
-        line: Line<'a>,
+        line: DataLine<'a>,
     ) -> Result<(), LineError> {
         let Some(block) = self.current else {
-            return Err(Cause::NoSection { expected: header }.at(line.number));
+            return Err(SmpsErrorKind::NoSection { expected: header }.at(line.number));
         };
         let (column, pairs) = match fields.len() {
             2 | 4 => (None, fields),
@@ -670,7 +670,7 @@ impl<'a> StochReader<'a, '_> {
             let value = number(pair[1], line.number)?;
             let element = self.element(column, pair[0], line)?;
             if let Some((place, core, value)) = self.place(element, value, line)? {
-                self.change(block, place, core, Entry { value, line: line.number })?;
+                self.change(block, place, core, SourcedValue { value, line: line.number })?;
             }
         }
         Ok(())
@@ -680,9 +680,9 @@ impl<'a> StochReader<'a, '_> {
     fn change(
         &mut self,
         block: usize,
-        place: Place,
+        place: RandomElement,
         core: f64,
-        entry: Entry,
+        entry: SourcedValue,
     ) -> Result<(), LineError> {
         let outcome = self.blocks[block].outcomes.len() - 1;
         let index = match self.known.get_mut(&place) {
@@ -701,7 +701,7 @@ impl<'a> StochReader<'a, '_> {
                 return Err(self.duplicate(place, first, entry.line));
             }
             None => {
-                if outcome > 0 && self.blocks[block].section == Section::Blocks {
+                if outcome > 0 && self.blocks[block].section == StochSection::Blocks {
                     let what = self.describe(place);
                     self.notes.add(entry.line, || {
                         format!(
@@ -723,14 +723,14 @@ impl<'a> StochReader<'a, '_> {
     }
 
     /// Completes a block. None if nothing in it is random.
-    fn finish(&mut self, block: PendingBlock) -> Result<Option<Block>, LineError> {
+    fn finish(&mut self, block: PendingBlock) -> Result<Option<MatrixBlock>, LineError> {
         let PendingBlock { description, line, places, core, outcomes: pending, .. } = block;
         let sum = sum(pending.iter().map(|outcome| outcome.probability));
         let is_equal = pending.len() > 2
             && pending.iter().all(|outcome| outcome.probability == pending[0].probability);
         let deviation = (sum - 1.0).abs();
         if deviation > if is_equal { EQUAL_SUM_TOLERANCE } else { SUM_TOLERANCE } {
-            return Err(Cause::Sum { element: description, sum }.at(line));
+            return Err(SmpsErrorKind::Sum { element: description, sum }.at(line));
         }
         if deviation > SUM_ROUNDING {
             self.notes.add(line, || {
@@ -759,8 +759,8 @@ impl<'a> StochReader<'a, '_> {
         // cheaper to solve.
         let is_random: Vec<bool> = std::iter::zip(0.., &places)
             .map(|(index, place)| match place {
-                Place::Rhs(_) | Place::Technology(..) => true,
-                Place::Cost(_) | Place::Recourse(..) => {
+                RandomElement::Rhs(_) | RandomElement::Technology(..) => true,
+                RandomElement::Cost(_) | RandomElement::Recourse(..) => {
                     outcomes.iter().any(|outcome| outcome.values[index] != core[index])
                 }
             })
@@ -772,18 +772,18 @@ impl<'a> StochReader<'a, '_> {
         for outcome in &mut outcomes {
             let values = std::mem::take(&mut outcome.values);
             let signed = places.iter().zip(values).map(|(place, value)| match place {
-                Place::Cost(_) if self.core.maximise => -value,
+                RandomElement::Cost(_) if self.core.maximise => -value,
                 _ => value,
             });
             outcome.values =
                 signed.zip(&is_random).filter(|(_, keep)| **keep).map(|(value, _)| value).collect();
         }
-        let places: Vec<Place> =
+        let places: Vec<RandomElement> =
             places.into_iter().zip(&is_random).filter(|(_, keep)| **keep).map(|(p, _)| p).collect();
         if places.is_empty() {
             self.notes.add(line, || format!("nothing is random in {description}"));
             return Ok(None);
         }
-        Ok(Some(Block { places, outcomes }))
+        Ok(Some(MatrixBlock { places, outcomes }))
     }
 }

@@ -2,8 +2,8 @@
 //! elements.
 
 use super::core::{CoreFile, RowType, program_name};
-use super::error::{Cause, LineError, Notes, quote};
-use super::lines::{Format, Line, SectionReader, is_number, read_sections};
+use super::error::{SmpsErrorKind, LineError, Notes, quote};
+use super::lines::{Format, DataLine, SectionReader, is_number, read_sections};
 
 /// Largest number of periods that is read, to count and name them in an error.
 const PERIODS_MAX: usize = 100;
@@ -34,7 +34,7 @@ impl<'a> TimeFile<'a> {
         let [first, second] = reader.periods[..] else {
             let line = reader.periods.get(2).map(|third| third.line);
             let names = reader.periods.iter().map(|period| period.name.to_owned()).collect();
-            return Err(Cause::Periods { names }.at(line));
+            return Err(SmpsErrorKind::Periods { names }.at(line));
         };
         let (rows, columns) = match reader.is_explicit {
             true => reader.listed_stages()?,
@@ -64,7 +64,7 @@ fn split<'c>(
     describe: impl Fn(usize) -> (bool, &'c str),
 ) -> Result<Vec<u8>, LineError> {
     let out_of_order = |index: usize, line: usize| {
-        Cause::Order { kind, name: describe(index).1.to_owned() }.at(line)
+        SmpsErrorKind::Order { kind, name: describe(index).1.to_owned() }.at(line)
     };
     if second.0 < first.0 {
         return Err(out_of_order(second.0, second.1));
@@ -85,7 +85,7 @@ struct Period<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Section {
+enum TimeSection {
     Time,
     Periods,
     Rows,
@@ -99,7 +99,7 @@ struct TimeReader<'a, 'c> {
     core: &'c CoreFile<'c>,
     notes: &'c mut Notes,
     name: &'a str,
-    section: Option<Section>,
+    section: Option<TimeSection>,
     is_explicit: bool,
     periods: Vec<Period<'a>>,
     rows: Vec<ListedStage>,
@@ -115,12 +115,12 @@ impl<'a> SectionReader<'a> for TimeReader<'a, '_> {
         self.notes
     }
 
-    fn header(&mut self, keyword: &str, line: Line<'a>) -> Result<(), LineError> {
-        let unsupported = |reason: String| Err(Cause::Unsupported(reason).at(line.number));
+    fn header(&mut self, keyword: &str, line: DataLine<'a>) -> Result<(), LineError> {
+        let unsupported = |reason: String| Err(SmpsErrorKind::Unsupported(reason).at(line.number));
         let section = match keyword {
             "TIME" | "NAME" => {
                 self.name = program_name(line);
-                Section::Time
+                TimeSection::Time
             }
             "PERIODS" => {
                 self.is_explicit = match line.rest().to_ascii_uppercase().as_str() {
@@ -138,39 +138,39 @@ impl<'a> SectionReader<'a> for TimeReader<'a, '_> {
                         ));
                     }
                 };
-                Section::Periods
+                TimeSection::Periods
             }
             "ROWS" | "COLUMNS" if !self.is_explicit => {
                 return unsupported(format!("section {keyword} must follow PERIODS EXPLICIT"));
             }
-            "ROWS" => Section::Rows,
-            "COLUMNS" => Section::Columns,
+            "ROWS" => TimeSection::Rows,
+            "COLUMNS" => TimeSection::Columns,
             _ => return Err(Self::unknown_section(line)),
         };
-        if matches!(section, Section::Rows | Section::Columns) {
+        if matches!(section, TimeSection::Rows | TimeSection::Columns) {
             line.check_header(0)?;
         }
         self.section = Some(section);
         Ok(())
     }
 
-    fn data(&mut self, line: Line<'a>) -> Result<(), LineError> {
+    fn data(&mut self, line: DataLine<'a>) -> Result<(), LineError> {
         match self.section {
-            None | Some(Section::Time) => {
-                Err(Cause::NoSection { expected: "the PERIODS line" }.at(line.number))
+            None | Some(TimeSection::Time) => {
+                Err(SmpsErrorKind::NoSection { expected: "the PERIODS line" }.at(line.number))
             }
-            Some(Section::Periods) => self.period(line),
-            Some(Section::Rows) => {
+            Some(TimeSection::Periods) => self.period(line),
+            Some(TimeSection::Rows) => {
                 let (name, stage) = self.listed(line)?;
                 let row = self.core.row(name);
-                let row = row.ok_or_else(|| Cause::unknown("row", name).at(line.number))?;
+                let row = row.ok_or_else(|| SmpsErrorKind::unknown("row", name).at(line.number))?;
                 set_stage(&mut self.rows[row], stage, ("row", name), line, self.notes)
             }
-            Some(Section::Columns) => {
+            Some(TimeSection::Columns) => {
                 let (name, stage) = self.listed(line)?;
                 let column = self.core.column(name);
                 let column =
-                    column.ok_or_else(|| Cause::unknown("column", name).at(line.number))?;
+                    column.ok_or_else(|| SmpsErrorKind::unknown("column", name).at(line.number))?;
                 set_stage(&mut self.columns[column], stage, ("column", name), line, self.notes)
             }
         }
@@ -185,7 +185,7 @@ fn set_stage(
     listed: &mut ListedStage,
     stage: u8,
     (kind, name): (&str, &str),
-    line: Line<'_>,
+    line: DataLine<'_>,
     notes: &mut Notes,
 ) -> Result<(), LineError> {
     let what = || format!("the period of {kind} {}", quote(name));
@@ -194,7 +194,7 @@ fn set_stage(
         Some((known, first)) if known == stage => {
             notes.add(line.number, || format!("{} repeats line {first}", what()));
         }
-        Some((_, first)) => return Err(Cause::Duplicate { what: what(), first }.at(line.number)),
+        Some((_, first)) => return Err(SmpsErrorKind::Duplicate { what: what(), first }.at(line.number)),
     }
     Ok(())
 }
@@ -204,7 +204,7 @@ impl<'a> TimeReader<'a, '_> {
         self.core.format
     }
 
-    fn period(&mut self, line: Line<'a>) -> Result<(), LineError> {
+    fn period(&mut self, line: DataLine<'a>) -> Result<(), LineError> {
         let (counts, expected): (&[usize], _) = match self.is_explicit {
             true => (&[1, 3], "1: period"),
             false => (&[3], "3: first column, first row and period"),
@@ -212,12 +212,12 @@ impl<'a> TimeReader<'a, '_> {
         let fields = line.exact_fields(self.format(), counts, expected)?;
         if self.periods.len() == PERIODS_MAX {
             let (what, limit) = ("periods", PERIODS_MAX);
-            return Err(Cause::TooMany { what, limit }.at(line.number));
+            return Err(SmpsErrorKind::TooMany { what, limit }.at(line.number));
         }
         let name = fields[fields.len() - 1];
         if let Some(known) = self.periods.iter().find(|period| period.name == name) {
             let (what, first) = (format!("period {}", quote(name)), known.line);
-            return Err(Cause::Duplicate { what, first }.at(line.number));
+            return Err(SmpsErrorKind::Duplicate { what, first }.at(line.number));
         }
         let (mut row, mut column) = (0, 0);
         if !self.is_explicit {
@@ -229,8 +229,8 @@ impl<'a> TimeReader<'a, '_> {
                     self.notes.add(line.number, || "the row precedes the column".to_owned());
                     (column, row)
                 }
-                ((None, _), _) => return Err(Cause::unknown("column", fields[0]).at(line.number)),
-                _ => return Err(Cause::unknown("row", fields[1]).at(line.number)),
+                ((None, _), _) => return Err(SmpsErrorKind::unknown("column", fields[0]).at(line.number)),
+                _ => return Err(SmpsErrorKind::unknown("row", fields[1]).at(line.number)),
             };
         }
         self.periods.push(Period { name, line: line.number, row, column });
@@ -238,19 +238,19 @@ impl<'a> TimeReader<'a, '_> {
     }
 
     /// Name and stage of a row or column in an explicit file.
-    fn listed(&self, line: Line<'a>) -> Result<(&'a str, u8), LineError> {
+    fn listed(&self, line: DataLine<'a>) -> Result<(&'a str, u8), LineError> {
         let fields = line.exact_fields(self.format(), &[2], "2: name and period")?;
         match self.periods.iter().position(|period| period.name == fields[1]) {
             // A file with more periods is refused at its end.
             Some(stage) => Ok((fields[0], stage.min(1) as u8)),
-            None => Err(Cause::unknown("period", fields[1]).at(line.number)),
+            None => Err(SmpsErrorKind::unknown("period", fields[1]).at(line.number)),
         }
     }
 
     /// Stages of all rows and columns of an explicit file.
     fn listed_stages(&self) -> Result<(Vec<u8>, Vec<u8>), LineError> {
         let missing = |kind, section, name: &str| {
-            Cause::NoPeriod { kind, name: name.to_owned(), section }.at(None)
+            SmpsErrorKind::NoPeriod { kind, name: name.to_owned(), section }.at(None)
         };
         let rows = self.core.rows.iter().zip(&self.rows).map(|(row, listed)| match listed {
             Some((stage, _)) => Ok(*stage),

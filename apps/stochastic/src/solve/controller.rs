@@ -167,7 +167,7 @@ pub struct NodeSpeed<N> {
 
 /// A decision to release nodes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Release<N> {
+pub struct ReleaseDecision<N> {
     /// The nodes to release.
     pub nodes: Vec<N>,
     /// The reason, for the user.
@@ -185,7 +185,7 @@ pub fn release<N: Clone + Ord + fmt::Display>(
     scenarios: u64,
     master_s: f64,
     nodes: &[NodeSpeed<N>],
-) -> Option<Release<N>> {
+) -> Option<ReleaseDecision<N>> {
     let mut order: Vec<&NodeSpeed<N>> = nodes.iter().filter(|node| node.speed > 0.0).collect();
     if order.len() < 2 || order.len() < nodes.len() {
         return None;
@@ -221,14 +221,14 @@ pub fn release<N: Clone + Ord + fmt::Display>(
         before * many as f64,
         after * few as f64,
     );
-    Some(Release { nodes, reason })
+    Some(ReleaseDecision { nodes, reason })
 }
 
 // --- forecast and measurement ---
 
 /// An iterate, or an estimate, with its forecast and its measured time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct IterateRow {
     /// The phase of the run that it belongs to.
     pub phase: u32,
     /// Its number in that phase.
@@ -261,7 +261,7 @@ pub struct Row {
     pub pivots: f64,
 }
 
-impl Row {
+impl IterateRow {
     /// The error of the forecast, relative to the measured time; positive where the forecast was
     /// too long.
     pub fn error(&self) -> Option<f64> {
@@ -269,7 +269,7 @@ impl Row {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for IterateRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |seconds: Option<f64>| {
             seconds.map_or("-".to_owned(), |seconds| format!("{seconds:.3} s"))

@@ -7,22 +7,22 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::checksum::checksum;
 use springtide_runtime::id::NodeId;
-use springtide_runtime::mw::{Batch, BatchId, Dealing, Driver, Master, TaskSpec};
+use springtide_runtime::mw::{Batch, BatchId, DispatchRule, Driver, Master, TaskSpec};
 use springtide_runtime::wire::{decode_payload, encode_payload};
 use springtide_runtime::work::{Outcome, STATE_ARTIFACT, Stop};
 use tokio::time::Instant;
 
 use super::Solve;
-use super::controller::{self, NodeSpeed, Objective, Row};
+use super::controller::{self, NodeSpeed, Objective, IterateRow};
 use super::report;
-use super::solver::{self, Request, Solver, TaskResult, Verdict};
+use super::solver::{self, EvaluationRequest, Solver, TaskResult, Verdict};
 use super::worker::{Output, TaskGroup, blocks};
 
 /// The state of the master in a checkpoint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct DriverState {
     solver: Option<solver::SolverSnapshot>,
-    rows: Vec<Row>,
+    rows: Vec<IterateRow>,
     basket: usize,
     groups: Option<u32>,
     seconds: f64,
@@ -42,7 +42,7 @@ fn fingerprint(job: &Solve) -> Result<u64, Stop> {
     Ok(checksum(plan.iter().chain(&program).copied()))
 }
 
-fn write_state(state: &State, job: &Solve) -> Result<Vec<u8>, Stop> {
+fn write_state(state: &DriverState, job: &Solve) -> Result<Vec<u8>, Stop> {
     let body = encode_payload(state)?;
     let mut bytes = HEADER.to_vec();
     for number in [fingerprint(job)?, checksum(body.iter().copied())] {
@@ -56,7 +56,7 @@ fn write_state(state: &State, job: &Solve) -> Result<Vec<u8>, Stop> {
 ///
 /// # Errors
 /// The bytes are no state, are damaged, or belong to another program or other options.
-pub(super) fn read_state(bytes: &[u8], job: &Solve) -> Result<State, String> {
+pub(super) fn read_state(bytes: &[u8], job: &Solve) -> Result<DriverState, String> {
     let rest = bytes.strip_prefix(HEADER).ok_or("this file holds no state of a solve run")?;
     let (numbers, body) = rest.split_at_checked(16).ok_or("this state is cut off")?;
     let (of_job, of_body) = numbers.split_at(8);
@@ -86,7 +86,7 @@ struct OpenRequest {
     iterate: u32,
     submitted: Instant,
     /// Its row of the report.
-    row: Row,
+    row: IterateRow,
     back: usize,
     pivots: u64,
 }
@@ -103,10 +103,10 @@ struct MasterStep {
 pub struct SolveDriver {
     job: Solve,
     solver: Option<Solver>,
-    saved: Option<State>,
+    saved: Option<DriverState>,
     /// By batch.
     out: BTreeMap<u64, OpenRequest>,
-    rows: Vec<Row>,
+    rows: Vec<IterateRow>,
     groups: Option<u32>,
     basket: usize,
     /// Seconds of the master between two iterates, smoothed.
@@ -123,7 +123,7 @@ pub struct SolveDriver {
 }
 
 impl SolveDriver {
-    pub(super) fn new(job: Solve, saved: Option<State>) -> Self {
+    pub(super) fn new(job: Solve, saved: Option<DriverState>) -> Self {
         let before = saved.as_ref().map_or(0.0, |saved| saved.seconds);
         Self {
             basket: job.basket,
@@ -152,7 +152,7 @@ impl SolveDriver {
 
     // --- distribution ---
 
-    fn submit(&mut self, request: Request, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+    fn submit(&mut self, request: EvaluationRequest, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
         let tasks = self.specs(&request);
         let count = tasks.len();
         let scenarios = request.sample.scenarios;
@@ -163,12 +163,12 @@ impl SolveDriver {
         let master_s = self.master_s.unwrap_or(0.0);
         let workers = master.workers();
         let known = workers.iter().all(|worker| worker.cold_s.is_some() || worker.leaving);
-        let equal = master.forecast(&units(request.tasks), Dealing::Equal);
+        let equal = master.forecast(&units(request.tasks), DispatchRule::Equal);
         let thumb = controller::rules_of_thumb(workers.len());
-        let by_thumb = master.forecast(&units(thumb.groups.min(request.tasks)), Dealing::Queue);
+        let by_thumb = master.forecast(&units(thumb.groups.min(request.tasks)), DispatchRule::Queue);
         let (phase, iterate) = (request.phase, request.iterate);
         let batch = master.submit(Batch { common: request, tasks })?;
-        let planned = master.planned();
+        let planned = master.last_plan();
         let foreseen = known && planned.tasks == count && self.out.is_empty();
         // A basket keeps workers busy during an iterate's last groups, and needs more iterates for
         // it.
@@ -176,7 +176,7 @@ impl SolveDriver {
             let busy = by.fluid_s.max(by.makespan_s / thumb.basket as f64);
             controller::basket_factor(thumb.basket) * (busy + master_s)
         });
-        let row = Row {
+        let row = IterateRow {
             phase,
             iterate,
             scenarios,
@@ -188,7 +188,7 @@ impl SolveDriver {
             fluid_s: foreseen.then_some(planned.fluid_s),
             equal_s: equal.filter(|_| known).map(|equal| equal.makespan_s + master_s),
             thumb_s: thumb_s.filter(|_| known),
-            ..Row::default()
+            ..IterateRow::default()
         };
         let submitted = Instant::now();
         let out =
@@ -199,7 +199,7 @@ impl SolveDriver {
 
     /// The specifications of tasks: each by itself, split where that helps, or in the wanted number
     /// of groups, each whole.
-    fn specs(&self, request: &Request) -> Vec<TaskSpec<TaskGroup>> {
+    fn specs(&self, request: &EvaluationRequest) -> Vec<TaskSpec<TaskGroup>> {
         let units = |task: u32| {
             let range = request.sample.range(request.tasks, task);
             (range.end - range.start) as f64
@@ -235,7 +235,7 @@ impl SolveDriver {
         &mut self,
         (phase, iterate): (u32, u32),
         parts: Vec<(u32, TaskResult)>,
-    ) -> Result<(Vec<Request>, Option<MasterStep>), Stop> {
+    ) -> Result<(Vec<EvaluationRequest>, Option<MasterStep>), Stop> {
         let began = Instant::now();
         let (mut requests, mut decided) = (Vec::new(), false);
         let solver = self.solver()?;
@@ -261,7 +261,7 @@ impl SolveDriver {
                 master.withdraw(out.batch)?;
             }
             let workers_s = decision.began.saturating_duration_since(out.submitted).as_secs_f64();
-            let row = Row {
+            let row = IterateRow {
                 measured_s: workers_s + master_s,
                 ended_s: self.seconds(),
                 master_s,
@@ -290,7 +290,7 @@ impl SolveDriver {
         if last.elapsed() >= SHOW_EVERY.max(SHOW_COST * cost) {
             let began = Instant::now();
             let outcome = self.publish(master)?;
-            master.cx().preliminary(outcome);
+            master.cx().report_preliminary(outcome);
             self.shown = (Instant::now(), began.elapsed());
         }
         Ok(())
@@ -325,13 +325,13 @@ impl SolveDriver {
         Ok(Outcome { checksum: checksum(bits), result })
     }
 
-    fn explain(&mut self, row: &Row, master: &Master<'_, Solve>) {
+    fn explain(&mut self, row: &IterateRow, master: &Master<'_, Solve>) {
         let Some(solver) = &mut self.solver else { return };
         let notes = solver.take_notes();
         if self.job.explain {
-            notes.into_iter().for_each(|note| master.cx().say(note));
+            notes.into_iter().for_each(|note| master.cx().report_text(note));
             let how = report::iterate(solver, row);
-            master.cx().say(format!("{how}: {row}"));
+            master.cx().report_text(format!("{how}: {row}"));
         }
     }
 
@@ -347,7 +347,7 @@ impl SolveDriver {
         let scenarios = self.rows.last().map_or(0, |row| row.scenarios);
         let mut nodes: BTreeMap<NodeId, NodeSpeed<NodeId>> = BTreeMap::new();
         for worker in master.workers() {
-            if worker.leaving || worker.node == *master.node() {
+            if worker.leaving || worker.node == *master.own_node() {
                 continue;
             }
             let seconds = if self.job.keep_bases { worker.warm_s } else { None };
@@ -360,7 +360,7 @@ impl SolveDriver {
         let nodes: Vec<NodeSpeed<NodeId>> = nodes.into_values().collect();
         let master_s = self.master_s.unwrap_or(0.0);
         if let Some(release) = controller::release(weight, scenarios, master_s, &nodes) {
-            master.cx().say(release.reason);
+            master.cx().report_text(release.reason);
             master.release(release.nodes);
         }
     }
@@ -376,7 +376,7 @@ impl SolveDriver {
 
     fn proceed(
         &mut self,
-        requests: Vec<Request>,
+        requests: Vec<EvaluationRequest>,
         master: &mut Master<'_, Solve>,
     ) -> Result<(), Stop> {
         for request in requests {
@@ -390,7 +390,7 @@ impl SolveDriver {
 }
 
 impl Driver<Solve> for SolveDriver {
-    fn begin(&mut self, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+    fn start(&mut self, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
         let workers = master.workers().len();
         let mut plan = self.job.plan()?;
         if self.job.rules_of_thumb {
@@ -407,7 +407,7 @@ impl Driver<Solve> for SolveDriver {
             (saved, _) => saved,
         };
         if saved.is_none() {
-            self.job.notes.iter().for_each(|note| master.cx().say(format!("note: {note}")));
+            self.job.notes.iter().for_each(|note| master.cx().report_text(format!("note: {note}")));
         }
         if let Some(saved) = &saved {
             (self.basket, self.groups) = (saved.basket, saved.groups);
@@ -417,14 +417,14 @@ impl Driver<Solve> for SolveDriver {
         plan.settings.basket = self.basket;
         let mut solver = Solver::new(self.job.model()?.clone(), plan, workers)?;
         let requests = match saved {
-            Some(State { solver: Some(saved), .. }) => solver.resume(saved)?,
+            Some(DriverState { solver: Some(saved), .. }) => solver.resume(saved)?,
             _ => solver.begin()?,
         };
         self.solver = Some(solver);
         self.proceed(requests, master)
     }
 
-    fn done(
+    fn task_completed(
         &mut self,
         batch: BatchId,
         task: u32,
@@ -438,7 +438,7 @@ impl Driver<Solve> for SolveDriver {
         if self.job.log_tasks {
             let seconds = out.submitted.elapsed().as_secs_f64();
             let (phase, iterate) = of;
-            master.cx().say(format!(
+            master.cx().report_text(format!(
                 "phase {phase}, iterate {iterate}, task {task} is back after {seconds:.6} s: {:?}",
                 outputs.iter().map(|output| output.pivots).collect::<Vec<_>>()
             ));
@@ -454,7 +454,7 @@ impl Driver<Solve> for SolveDriver {
         let (requests, decision) = self.ingest(of, parts)?;
         if let Some(decision) = decision {
             if let Some(time) = self.job.time_model {
-                master.cx().model(time.master_time(decision.pivots))?;
+                master.cx().spend_modelled_time(time.master_time(decision.pivots))?;
             }
             let seconds = decision.began.elapsed().as_secs_f64();
             self.close(&MasterStep { seconds, ..decision }, master)?;
@@ -466,8 +466,8 @@ impl Driver<Solve> for SolveDriver {
         self.outcome.take()
     }
 
-    fn state(&self) -> State {
-        State {
+    fn state(&self) -> DriverState {
+        DriverState {
             solver: self.solver.as_ref().map(Solver::snapshot),
             rows: self.rows.clone(),
             basket: self.basket,

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::solver::{Plan, Request, Solver, SolverError, part};
+use super::solver::{SolvePlan, EvaluationRequest, Solver, SolverError, part};
 use super::worker::{Output, TaskGroup, Worker};
 use crate::model::TwoStage;
 
 /// A step of a run, with its measured time.
-pub enum Step<'a> {
+pub enum LocalStep<'a> {
     /// A group of tasks was evaluated.
-    Evaluation(&'a Request, &'a Output, Duration),
+    Evaluation(&'a EvaluationRequest, &'a Output, Duration),
     /// The master stored the results of a group, and needs more before it decides.
-    Update(&'a Request, Duration),
+    Update(&'a EvaluationRequest, Duration),
     /// The master decided, with a number of pivots of its linear program.
-    Decision(&'a Request, u64, Duration),
+    Decision(&'a EvaluationRequest, u64, Duration),
 }
 
 /// Solves a plan, and returns the solver with its verdict and solutions. The result has the same
@@ -24,7 +24,7 @@ pub enum Step<'a> {
 ///
 /// # Errors
 /// A sample cannot be drawn, a stage cannot be solved, or the answer fails its final check.
-pub fn solve(model: impl Into<Arc<TwoStage>>, plan: Plan) -> Result<Solver, SolverError> {
+pub fn solve(model: impl Into<Arc<TwoStage>>, plan: SolvePlan) -> Result<Solver, SolverError> {
     solve_in_steps(model, plan, 1, |_| {})
 }
 
@@ -35,16 +35,16 @@ pub fn solve(model: impl Into<Arc<TwoStage>>, plan: Plan) -> Result<Solver, Solv
 /// As [`solve`].
 pub fn solve_in_steps(
     model: impl Into<Arc<TwoStage>>,
-    plan: Plan,
+    plan: SolvePlan,
     groups: u32,
-    mut observe: impl FnMut(Step<'_>),
+    mut observe: impl FnMut(LocalStep<'_>),
 ) -> Result<Solver, SolverError> {
     let model = model.into();
     let mut solver = Solver::new(model.clone(), plan, 1)?;
     let mut worker = Worker::new(model)?;
     let mut requests = solver.begin()?;
     while let Some(request) = requests.pop() {
-        let Request { phase, iterate, tasks, .. } = request;
+        let EvaluationRequest { phase, iterate, tasks, .. } = request;
         let groups = groups.clamp(1, tasks);
         for group in 0..groups {
             let range = part(0..u64::from(tasks), groups, group);
@@ -52,7 +52,7 @@ pub fn solve_in_steps(
             let began = Instant::now();
             let output =
                 worker.evaluate(&request, &TaskGroup { tasks: range, by_blocks: false })?;
-            observe(Step::Evaluation(&request, &output, began.elapsed()));
+            observe(LocalStep::Evaluation(&request, &output, began.elapsed()));
             let (began, pivots) = (Instant::now(), solver.pivots());
             let mut decided = false;
             for (task, result) in output.parts {
@@ -62,9 +62,9 @@ pub fn solve_in_steps(
             }
             let time = began.elapsed();
             observe(if decided {
-                Step::Decision(&request, solver.pivots() - pivots, time)
+                LocalStep::Decision(&request, solver.pivots() - pivots, time)
             } else {
-                Step::Update(&request, time)
+                LocalStep::Update(&request, time)
             });
         }
     }

@@ -23,17 +23,17 @@ use std::sync::Arc;
 
 use clap::{Args, ValueHint};
 use serde::{Deserialize, Serialize};
-use springtide_runtime::mw::{self, Dealing, Program, Settings};
+use springtide_runtime::mw::{self, DispatchRule, Program, AssignmentSettings};
 use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
 
 use self::controller::Objective;
-use self::driver::{SolveDriver, State};
-use self::solver::{Plan, Request, Sample};
+use self::driver::{SolveDriver, DriverState};
+use self::solver::{SolvePlan, EvaluationRequest, ScenarioSample};
 use self::worker::{Output, SolveMode, TaskGroup, TimeModel, Worker};
 use crate::cvar::with_cvar;
 use crate::export::{extensive_mps, sample_smps};
 use crate::extensive::scenarios;
-use crate::model::{Place, TwoStage};
+use crate::model::{RandomElement, TwoStage};
 use crate::sample::{SCENARIOS_MAX, Sampling};
 use crate::smps::{self, Files};
 use crate::trust_region;
@@ -277,16 +277,16 @@ impl Solve {
         }
     }
 
-    fn sample(&self) -> Sample {
+    fn sample(&self) -> ScenarioSample {
         let sampling = if self.all_scenarios { Sampling::All } else { self.sampling };
-        Sample { sampling, seed: self.seed, scenarios: self.count() }
+        ScenarioSample { sampling, seed: self.seed, scenarios: self.count() }
     }
 
     /// What the run does.
     ///
     /// # Errors
     /// The program was not read.
-    pub fn plan(&self) -> Result<Plan, Stop> {
+    pub fn plan(&self) -> Result<SolvePlan, Stop> {
         self.model()?;
         let scenarios = self.count();
         // The cost over all scenarios is known with the optimum.
@@ -298,19 +298,19 @@ impl Solve {
             Some(_) if self.replications == 0 => GAP_REPLICATIONS,
             _ => self.replications,
         };
-        Ok(Plan {
+        Ok(SolvePlan {
             sample: self.sample(),
             tasks: self.tasks,
             block: self.block,
             warm: !self.no_warm_start,
             start: self.decision.clone(),
             radius: self.radius,
-            settings: trust_region::Settings {
+            settings: trust_region::TrustRegionSettings {
                 epsilon: self.epsilon,
                 basket: self.basket,
                 sigma,
                 iterations_max: self.iterations,
-                ..trust_region::Settings::default()
+                ..trust_region::TrustRegionSettings::default()
             },
             replications,
             gap: self.gap,
@@ -448,7 +448,7 @@ impl Solve {
         };
         let (mut program, notes) = smps::read(&files).map_err(InputError::new)?;
         self.notes = notes.iter().map(ToString::to_string).collect();
-        if program.places().any(|place| matches!(place, Place::Recourse(..))) {
+        if program.places().any(|place| matches!(place, RandomElement::Recourse(..))) {
             self.notes.push(
                 "the recourse matrix is random: each scenario is factored by itself, which takes \
                  longer"
@@ -570,38 +570,38 @@ impl Job for Solve {
 
 impl Program for Solve {
     const NAME: &'static str = "solve.worker";
-    type Common = Request;
+    type Common = EvaluationRequest;
     type Work = TaskGroup;
     type Output = Output;
     type Worker = Worker;
     type Driver = SolveDriver;
-    type State = State;
+    type State = DriverState;
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> AssignmentSettings {
         let Self { isolate, keep_bases, .. } = *self;
-        let settings = Settings::default();
+        let settings = AssignmentSettings::default();
         let dealing = match (self.equal_split, self.rules_of_thumb) {
-            (true, _) => Dealing::Equal,
-            (false, true) => Dealing::Queue,
-            (false, false) => Dealing::Earliest,
+            (true, _) => DispatchRule::Equal,
+            (false, true) => DispatchRule::Queue,
+            (false, false) => DispatchRule::Earliest,
         };
         let benchmark = self.time_model.map(|time| f64::from(time.benchmark));
         let bench_units = benchmark.unwrap_or(settings.bench_units);
-        Settings { isolate, dealing, affinity: keep_bases, bench_units, ..settings }
+        AssignmentSettings { isolate, dealing, affinity: keep_bases, bench_units, ..settings }
     }
 
     fn worker(&self, _: &Context) -> Result<Worker, Stop> {
         Ok(Worker::new(self.model()?.clone())?)
     }
 
-    fn driver(&self, saved: Option<State>, _: &Context) -> Result<SolveDriver, Stop> {
+    fn driver(&self, saved: Option<DriverState>, _: &Context) -> Result<SolveDriver, Stop> {
         Ok(SolveDriver::new(self.clone(), saved))
     }
 
     fn execute(
         &self,
         worker: &mut Worker,
-        request: &Request,
+        request: &EvaluationRequest,
         _: u32,
         group: &TaskGroup,
         block: u32,

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use springtide_runtime::work::Stop;
 
 use super::Solve;
-use super::controller::Row;
+use super::controller::IterateRow;
 use super::estimate::Interval;
 use super::solver::{FallingDirection, Purpose, SampleSolution, Solver, Verdict};
 use crate::model::TwoStage;
@@ -66,8 +66,8 @@ impl std::fmt::Display for Percent {
 }
 
 /// The outcome of an iterate in a few words.
-pub fn iterate(solver: &Solver, row: &Row) -> String {
-    let Row { phase, iterate, .. } = row;
+pub fn iterate(solver: &Solver, row: &IterateRow) -> String {
+    let IterateRow { phase, iterate, .. } = row;
     let records = match (solver.region(), solver.solutions().last()) {
         (Some(region), _) => region.records(),
         (None, Some(last)) => &last.iterates,
@@ -187,7 +187,7 @@ pub fn result(
     job: &Solve,
     solver: &Solver,
     answer: Option<&SampleSolution>,
-    rows: &[Row],
+    rows: &[IterateRow],
     basket: usize,
     groups: Option<u32>,
     seconds: f64,
@@ -265,8 +265,8 @@ pub fn result(
             }),
         );
     }
-    let foreseen: Vec<&Row> = rows.iter().filter(|row| row.predicted_s.is_some()).collect();
-    let sum = |of: &dyn Fn(&&Row) -> f64| foreseen.iter().map(of).sum::<f64>();
+    let foreseen: Vec<&IterateRow> = rows.iter().filter(|row| row.predicted_s.is_some()).collect();
+    let sum = |of: &dyn Fn(&&IterateRow) -> f64| foreseen.iter().map(of).sum::<f64>();
     let measured = sum(&|row| row.measured_s);
     let predicted = sum(&|row| row.predicted_s.unwrap_or(0.0));
     put(
@@ -463,13 +463,13 @@ pub fn read_decision(model: &TwoStage, text: &str) -> Result<Vec<f64>, (usize, S
 }
 
 /// The controller's forecast and the measured time of each iterate, as a table.
-pub fn iterates(rows: &[Row]) -> String {
+pub fn iterates(rows: &[IterateRow]) -> String {
     let mut out = String::from(
         "phase,iterate,scenarios,workers,used,predicted_s,measured_s,ended_s,master_s,master_pivots,fluid_s,equal_split_s,rules_of_thumb_s,pivots\n",
     );
     let shown = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| seconds.to_string());
     for row in rows {
-        let Row { phase, iterate, scenarios, workers, used, measured_s, ended_s, master_s, .. } =
+        let IterateRow { phase, iterate, scenarios, workers, used, measured_s, ended_s, master_s, .. } =
             row;
         let (pivots, master_pivots) = (row.pivots, row.master_pivots);
         out.push_str(&format!(

@@ -19,10 +19,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use self::plan::Phase;
-pub use self::plan::{Plan, Purpose, Sample, mean_decision, part};
+use self::plan::SolvePhase;
+pub use self::plan::{SolvePlan, Purpose, ScenarioSample, mean_decision, part};
 pub use self::queries::Estimate;
-pub use self::request::{Request, TaskResult};
+pub use self::request::{EvaluationRequest, TaskResult};
 pub use self::solution::{FallingDirection, SampleSolution, Verdict};
 use super::controller::{self, Workload};
 use super::estimate::Moments;
@@ -32,7 +32,7 @@ use crate::recourse::{Recourse, RecourseError, RootChoice};
 use crate::sample::{SCENARIOS_MAX, SampleError, Sampler};
 use crate::scaling::Scaled;
 use crate::trust_region::{
-    self, End, IterateRecord, RegionError, Relaxation, Step, TrustRegion, TrustRegionSnapshot,
+    self, MethodEnd, IterateRecord, RegionError, Relaxation, Step, TrustRegion, TrustRegionSnapshot,
 };
 
 /// Scenarios that decide which root is best.
@@ -73,14 +73,14 @@ pub enum SolverError {
 /// The state of a solver, to resume from: see [`Solver::snapshot`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SolverSnapshot {
-    state: State,
+    state: SolverState,
     region: Option<TrustRegionSnapshot>,
 }
 
 /// The state of a solver without its trust region and the results of a present estimate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct State {
-    phases: Vec<Phase>,
+struct SolverState {
+    phases: Vec<SolvePhase>,
     /// The index of the present phase.
     phase: usize,
     /// The number of tasks of the present phase.
@@ -111,7 +111,7 @@ pub struct Solver {
     /// The program in its own units.
     model: Arc<TwoStage>,
     scaled: Scaled,
-    plan: Plan,
+    plan: SolvePlan,
     /// The number of workers at the beginning.
     workers: usize,
     sampler: Option<Sampler>,
@@ -122,7 +122,7 @@ pub struct Solver {
     costs: BTreeMap<u32, Moments>,
     /// Pivots of the master's linear programs since this solver was made.
     pivots: u64,
-    state: State,
+    state: SolverState,
 }
 
 impl Solver {
@@ -130,7 +130,7 @@ impl Solver {
     ///
     /// # Errors
     /// The second stage cannot be factored.
-    pub fn new(model: Arc<TwoStage>, plan: Plan, workers: usize) -> Result<Self, SolverError> {
+    pub fn new(model: Arc<TwoStage>, plan: SolvePlan, workers: usize) -> Result<Self, SolverError> {
         let scaled = Scaled::new(model.clone());
         let probe = Recourse::new(scaled.model.clone(), RootChoice::Slack)?;
         let (x, bounded) = match &plan.start {
@@ -139,7 +139,7 @@ impl Solver {
             }
             None => mean_decision(&scaled.model),
         };
-        let state = State {
+        let state = SolverState {
             phases: plan.phases(),
             phase: 0,
             tasks: 0,
@@ -168,7 +168,7 @@ impl Solver {
     ///
     /// # Errors
     /// As [`Solver::begin`].
-    pub fn resume(&mut self, snapshot: SolverSnapshot) -> Result<Vec<Request>, SolverError> {
+    pub fn resume(&mut self, snapshot: SolverSnapshot) -> Result<Vec<EvaluationRequest>, SolverError> {
         let SolverSnapshot { state, region } = snapshot;
         self.state = state;
         let Some(region) = region else { return self.begin_phase() };
@@ -186,11 +186,11 @@ impl Solver {
     ///
     /// # Errors
     /// The sample cannot be drawn, or a stage cannot be solved.
-    pub fn begin(&mut self) -> Result<Vec<Request>, SolverError> {
+    pub fn begin(&mut self) -> Result<Vec<EvaluationRequest>, SolverError> {
         self.begin_phase()
     }
 
-    fn begin_phase(&mut self) -> Result<Vec<Request>, SolverError> {
+    fn begin_phase(&mut self) -> Result<Vec<EvaluationRequest>, SolverError> {
         if self.state.verdict.is_some() {
             return Ok(Vec::new());
         }
@@ -213,7 +213,7 @@ impl Solver {
             return Ok(vec![self.request(0, self.state.x.clone())?]);
         }
         let (first, offset) = (self.scaled.model.first.clone(), self.scaled.model.offset);
-        let settings = trust_region::Settings { epsilon: phase.epsilon, ..self.plan.settings };
+        let settings = trust_region::TrustRegionSettings { epsilon: phase.epsilon, ..self.plan.settings };
         let mut region =
             TrustRegion::new(first, offset, self.state.tasks as usize, &self.state.x, settings);
         if self.state.bounded {
@@ -240,7 +240,7 @@ impl Solver {
         if reached || scenarios > SCENARIOS_MAX {
             return;
         }
-        let sample = Sample { scenarios, ..main.sample };
+        let sample = ScenarioSample { scenarios, ..main.sample };
         let first = self.replications().count() as u32;
         let high = self.gap().map_or(f64::INFINITY, |gap| gap.high);
         self.state.notes.push(format!(
@@ -249,7 +249,7 @@ impl Solver {
             wanted * main.objective.abs()
         ));
         let (tasks, epsilon) = (self.plan.tasks, self.plan.settings.epsilon);
-        let main = Phase { purpose: Purpose::Main, sample, tasks, epsilon };
+        let main = SolvePhase { purpose: Purpose::Main, sample, tasks, epsilon };
         (self.state.infeasible_replications, self.state.unbounded_replications) = (0, 0);
         // By default as many scenarios estimate the cost as the sample has.
         let default = self.plan.estimate == self.plan.sample.scenarios;
@@ -258,13 +258,13 @@ impl Solver {
         {
             self.state.phases[self.state.phase].sample.scenarios = scenarios;
         }
-        let more: Vec<Phase> =
+        let more: Vec<SolvePhase> =
             [main].into_iter().chain(self.plan.replicate(sample, first)).collect();
         self.state.phases.splice(self.state.phase..self.state.phase, more);
     }
 
     /// The number of tasks; all samples after the main one have as many as that.
-    fn choose_tasks(&mut self, phase: Phase, sampler: &Sampler) -> u32 {
+    fn choose_tasks(&mut self, phase: SolvePhase, sampler: &Sampler) -> u32 {
         if let Some(main) = self.main() {
             return main.tasks;
         }
@@ -283,7 +283,7 @@ impl Solver {
         tasks.tasks
     }
 
-    fn requests(&mut self, steps: Vec<Step>) -> Result<Vec<Request>, SolverError> {
+    fn requests(&mut self, steps: Vec<Step>) -> Result<Vec<EvaluationRequest>, SolverError> {
         let mut requests = Vec::new();
         for step in steps {
             match step {
@@ -295,7 +295,7 @@ impl Solver {
         Ok(requests)
     }
 
-    fn test_recession(&mut self) -> Result<Vec<Request>, SolverError> {
+    fn test_recession(&mut self) -> Result<Vec<EvaluationRequest>, SolverError> {
         let (Some(sampler), Some(region)) = (&self.sampler, &mut self.region) else {
             return Ok(Vec::new());
         };
@@ -314,7 +314,7 @@ impl Solver {
     }
 
     /// Ends the run, or a sample that only prepares or qualifies the answer.
-    fn end_with(&mut self, verdict: Verdict) -> Result<Vec<Request>, SolverError> {
+    fn end_with(&mut self, verdict: Verdict) -> Result<Vec<EvaluationRequest>, SolverError> {
         match self.state.phases.get(self.state.phase).map(|phase| phase.purpose) {
             Some(purpose @ (Purpose::Warm | Purpose::Replication(_))) => {
                 let why = match verdict {
@@ -344,7 +344,7 @@ impl Solver {
 
     /// The request of an iterate. Its root is the optimal basis, at this decision, of the root choice
     /// with the least effort. The choice is made again at iterates 1, 2, 4, ...
-    fn request(&mut self, iterate: u32, x: Vec<f64>) -> Result<Request, SolverError> {
+    fn request(&mut self, iterate: u32, x: Vec<f64>) -> Result<EvaluationRequest, SolverError> {
         let phase = self.state.phases[self.state.phase];
         let mut root = Vec::new();
         if let Some(sampler) = &self.sampler {
@@ -366,20 +366,20 @@ impl Solver {
         let costs = phase.purpose == Purpose::Estimate;
         let (sample, tasks) = (phase.sample, self.state.tasks);
         let (phase, block) = (self.state.phase as u32, self.state.block);
-        Ok(Request { phase, iterate, sample, tasks, block, x, root, costs })
+        Ok(EvaluationRequest { phase, iterate, sample, tasks, block, x, root, costs })
     }
 
     /// The trust region has ended.
-    fn end_sample(&mut self) -> Result<Vec<Request>, SolverError> {
+    fn end_sample(&mut self) -> Result<Vec<EvaluationRequest>, SolverError> {
         let end = self.region.as_ref().and_then(TrustRegion::end).cloned();
         match end {
-            Some(End::Infeasible(conflict)) => self.end_with(Verdict::Infeasible(conflict)),
-            Some(End::Unbounded(mut ray)) => {
+            Some(MethodEnd::Infeasible(conflict)) => self.end_with(Verdict::Infeasible(conflict)),
+            Some(MethodEnd::Unbounded(mut ray)) => {
                 ray.direction = times(&ray.direction, &self.scaled.second);
                 self.end_with(Verdict::Unbounded(FallingDirection::SecondStage(ray)))
             }
-            Some(End::IterationLimit) => self.end_with(Verdict::IterationLimit),
-            Some(End::Optimal) | None => {
+            Some(MethodEnd::IterationLimit) => self.end_with(Verdict::IterationLimit),
+            Some(MethodEnd::Optimal) | None => {
                 self.keep_solution(true)?;
                 self.state.phase += 1;
                 self.begin_phase()
@@ -467,7 +467,7 @@ impl Solver {
         iterate: u32,
         task: u32,
         result: TaskResult,
-    ) -> Result<Vec<Request>, SolverError> {
+    ) -> Result<Vec<EvaluationRequest>, SolverError> {
         if phase as usize != self.state.phase || self.state.verdict.is_some() {
             return Ok(Vec::new());
         }

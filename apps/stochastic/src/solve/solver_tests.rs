@@ -8,14 +8,14 @@ use crate::instances::{instance, published};
 use crate::sample::Sampling;
 use crate::solve::worker::{Output, SolveMode, TaskGroup, Worker};
 
-fn plan(scenarios: u64) -> Plan {
-    let sample = Sample { sampling: Sampling::MonteCarlo, seed: 1, scenarios };
-    Plan { tasks: Some(8), block: Some(4), warm: true, estimate: scenarios, ..Plan::new(sample) }
+fn plan(scenarios: u64) -> SolvePlan {
+    let sample = ScenarioSample { sampling: Sampling::MonteCarlo, seed: 1, scenarios };
+    SolvePlan { tasks: Some(8), block: Some(4), warm: true, estimate: scenarios, ..SolvePlan::new(sample) }
 }
 
 /// Runs a plan to its end. An interrupted one is resumed several times from the bytes of a
 /// snapshot.
-fn run(model: &TwoStage, plan: &Plan, interrupted: bool) -> Solver {
+fn run(model: &TwoStage, plan: &SolvePlan, interrupted: bool) -> Solver {
     let model = Arc::new(model.clone());
     let new = || Solver::new(model.clone(), plan.clone(), 3).unwrap();
     let mut worker = Worker::new(model.clone()).unwrap();
@@ -66,7 +66,7 @@ fn run(model: &TwoStage, plan: &Plan, interrupted: bool) -> Solver {
 #[test]
 fn a_resumed_solver_finds_the_same_bits() {
     for model in [fixtures::plants(), fixtures::farm(), fixtures::reservoir()] {
-        let plan = Plan { replications: 3, ..plan(60) };
+        let plan = SolvePlan { replications: 3, ..plan(60) };
         let (whole, resumed) = (run(&model, &plan, false), run(&model, &plan, true));
         assert_eq!(whole.solutions(), resumed.solutions(), "{}", model.name);
         assert_eq!(whole.estimate(), resumed.estimate());
@@ -78,14 +78,14 @@ fn a_resumed_solver_finds_the_same_bits() {
 #[test]
 fn intervals_hold_the_exact_optimum() {
     let model = fixtures::plants();
-    let all = Sample { sampling: Sampling::All, seed: 0, scenarios: model.scenarios().unwrap() };
-    let settings = trust_region::Settings { epsilon: 1e-9, ..trust_region::Settings::default() };
-    let exact = Plan { sample: all, estimate: 0, settings, ..plan(1) };
+    let all = ScenarioSample { sampling: Sampling::All, seed: 0, scenarios: model.scenarios().unwrap() };
+    let settings = trust_region::TrustRegionSettings { epsilon: 1e-9, ..trust_region::TrustRegionSettings::default() };
+    let exact = SolvePlan { sample: all, estimate: 0, settings, ..plan(1) };
     let exact = run(&model, &exact, false).solutions()[0].objective;
     let mut held = (0, 0);
     for seed in 1..=40 {
-        let sample = Sample { seed, ..plan(100).sample };
-        let plan = Plan { sample, replications: 5, estimate: 400, ..plan(100) };
+        let sample = ScenarioSample { seed, ..plan(100).sample };
+        let plan = SolvePlan { sample, replications: 5, estimate: 400, ..plan(100) };
         let solver = run(&model, &plan, false);
         let estimate = solver.estimate().unwrap();
         let upper = estimate.interval.unwrap();
@@ -101,13 +101,13 @@ fn intervals_hold_the_exact_optimum() {
 #[test]
 fn a_larger_sample_begins_at_the_decision_of_the_smaller_one() {
     let model = fixtures::plants();
-    let plan = Plan { tasks: None, estimate: 500, ..plan(30_000) };
+    let plan = SolvePlan { tasks: None, estimate: 500, ..plan(30_000) };
     let phases: Vec<_> =
         plan.phases().iter().map(|phase| (phase.purpose, phase.sample.scenarios)).collect();
     let (warm, rest) = (Purpose::Warm, [(Purpose::Main, 30_000), (Purpose::Estimate, 500)]);
     assert_eq!(phases, [&[(warm, 1000), (warm, 5000)], &rest[..]].concat());
     let solver =
-        run(&model, &Plan { sample: Sample { scenarios: 2500, ..plan.sample }, ..plan }, false);
+        run(&model, &SolvePlan { sample: ScenarioSample { scenarios: 2500, ..plan.sample }, ..plan }, false);
     let [warm, main] = solver.solutions() else { panic!("{:?}", solver.solutions().len()) };
     assert!(warm.iterates.len() >= main.iterates.len(), "{warm:?} {main:?}");
     assert!(main.bound().unwrap() <= main.objective && warm.bound().unwrap() <= warm.objective);
@@ -120,7 +120,7 @@ fn a_decision_is_estimated_without_a_run() {
     let model = fixtures::farm();
     let whole = run(&model, &plan(50), false);
     let start = Some(whole.x());
-    let alone = run(&model, &Plan { start, only_estimate: true, ..plan(50) }, false);
+    let alone = run(&model, &SolvePlan { start, only_estimate: true, ..plan(50) }, false);
     assert_eq!(alone.estimate(), whole.estimate());
     assert_eq!(alone.solutions(), []);
 }
@@ -140,10 +140,10 @@ fn cost_of_all(model: &TwoStage, x: &[f64]) -> f64 {
 }
 
 /// A plan that computes the cost of a decision in all scenarios.
-fn exact_cost_plan(model: &TwoStage, x: &[f64]) -> Plan {
+fn exact_cost_plan(model: &TwoStage, x: &[f64]) -> SolvePlan {
     let scenarios = model.scenarios().unwrap();
-    let sample = Sample { sampling: Sampling::All, seed: 7, scenarios };
-    Plan { sample, start: Some(x.to_vec()), only_estimate: true, ..plan(scenarios) }
+    let sample = ScenarioSample { sampling: Sampling::All, seed: 7, scenarios };
+    SolvePlan { sample, start: Some(x.to_vec()), only_estimate: true, ..plan(scenarios) }
 }
 
 /// With all scenarios the estimate is the exact cost, also from a resumed solver.
@@ -164,7 +164,7 @@ fn all_scenarios_give_the_exact_cost_of_a_decision() {
         assert_eq!((cost.count, estimate.infeasible), (model.scenarios().unwrap(), 0));
         assert_eq!(run(&model, &plan, true).estimate(), Some(estimate));
         // The estimate depends on no seed.
-        let other = Plan { sample: Sample { seed: 8, ..plan.sample }, ..plan };
+        let other = SolvePlan { sample: ScenarioSample { seed: 8, ..plan.sample }, ..plan };
         assert_eq!(run(&model, &other, false).estimate(), Some(estimate));
     }
 }
@@ -173,7 +173,7 @@ fn all_scenarios_give_the_exact_cost_of_a_decision() {
 #[test]
 fn the_published_decision_of_lands_costs_its_optimum() {
     let (Some(model), Some(x)) = (instance("lands"), published("lands")) else { return };
-    let plan = Plan { tasks: Some(100), block: None, ..exact_cost_plan(&model, &x) };
+    let plan = SolvePlan { tasks: Some(100), block: None, ..exact_cost_plan(&model, &x) };
     let estimate = run(&model, &plan, false).estimate().unwrap();
     let cost = estimate.interval.unwrap();
     assert!((cost.mean - 225.6294001).abs() < 1e-7, "{cost:?}");
@@ -190,8 +190,8 @@ fn the_start_is_optimal_for_the_mean() {
         let values: Vec<f64> = (0..block.places.len()).map(mean).collect();
         block.outcomes = vec![crate::model::Realisation { probability: 1.0, values }];
     }
-    let all = Sample { sampling: Sampling::All, seed: 0, scenarios: 1 };
-    let one = Plan { sample: all, tasks: Some(1), estimate: 0, ..plan(1) };
+    let all = ScenarioSample { sampling: Sampling::All, seed: 0, scenarios: 1 };
+    let one = SolvePlan { sample: all, tasks: Some(1), estimate: 0, ..plan(1) };
     let solver = run(&model, &one, false);
     let solved = &solver.solutions()[0];
     let accepted: Vec<bool> = solved.iterates.iter().map(|record| record.accepted).collect();
@@ -202,7 +202,7 @@ fn the_start_is_optimal_for_the_mean() {
 #[test]
 fn a_preliminary_answer_is_that_of_the_better_sample() {
     let model = Arc::new(fixtures::plants());
-    let plan = Plan { estimate: 0, ..plan(4000) };
+    let plan = SolvePlan { estimate: 0, ..plan(4000) };
     let mut solver = Solver::new(model.clone(), plan, 1).unwrap();
     let mut worker = Worker::new(model).unwrap();
     let mut requests = solver.begin().unwrap();
@@ -227,8 +227,8 @@ fn a_preliminary_answer_is_that_of_the_better_sample() {
 fn seeds_of_replications_are_distinct() {
     let mut seeds = std::collections::BTreeSet::new();
     for seed in 0..64 {
-        let sample = Sample { sampling: Sampling::MonteCarlo, seed, scenarios: 10 };
-        let plan = Plan { replications: 16, estimate: 10, ..Plan::new(sample) };
+        let sample = ScenarioSample { sampling: Sampling::MonteCarlo, seed, scenarios: 10 };
+        let plan = SolvePlan { replications: 16, estimate: 10, ..SolvePlan::new(sample) };
         for phase in plan.phases() {
             assert!(seeds.insert(phase.sample.seed), "seed {seed}: {phase:?}");
         }

@@ -14,7 +14,7 @@ use springtide_runtime::wire::encode_payload;
 use springtide_runtime::work::{Context, Stop};
 
 use super::estimate::Moments;
-use super::solver::{Request, Sample, SolverError, TaskResult, part};
+use super::solver::{EvaluationRequest, ScenarioSample, SolverError, TaskResult, part};
 use crate::model::TwoStage;
 use crate::recourse::{BasisCache, Recourse, RecourseError, RootChoice, ScenarioCost};
 use crate::sample::{Sampler, Sampling, Scenario};
@@ -81,7 +81,7 @@ impl TimeModel {
 }
 
 /// The number of blocks that the scenarios of a task are divided into.
-pub fn blocks(request: &Request, task: u32) -> u32 {
+pub fn blocks(request: &EvaluationRequest, task: u32) -> u32 {
     let range = request.sample.range(request.tasks, task);
     let count = (range.end - range.start).div_ceil(request.block.max(1));
     u32::try_from(count).unwrap_or(u32::MAX).max(1)
@@ -92,13 +92,13 @@ pub struct Worker {
     model: Arc<TwoStage>,
     recourse: Recourse,
     /// The sample of the last request, with its sampler.
-    sampler: Option<(Sample, Sampler)>,
+    sampler: Option<(ScenarioSample, Sampler)>,
     /// The root basis of the last request.
     root: Vec<u8>,
     /// The decision of the last request.
     x: Vec<f64>,
     /// The last basis of each scenario of a sample.
-    kept: (Option<Sample>, BasisCache),
+    kept: (Option<ScenarioSample>, BasisCache),
     /// The checksum of the program, for the cache of simulations; none of a program beyond the limit
     /// of a payload, whose blocks are not cached.
     program: Option<u64>,
@@ -119,7 +119,7 @@ impl Worker {
         Ok(Self { model, recourse, sampler: None, root, x, kept, program })
     }
 
-    fn prepare(&mut self, request: &Request) -> Result<(), SolverError> {
+    fn prepare(&mut self, request: &EvaluationRequest) -> Result<(), SolverError> {
         if self.sampler.as_ref().is_none_or(|(sample, _)| *sample != request.sample) {
             self.sampler = Some((request.sample, request.sample.sampler(&self.model)?));
         }
@@ -142,14 +142,14 @@ impl Worker {
     pub fn execute(
         &mut self,
         mode: &SolveMode,
-        request: &Request,
+        request: &EvaluationRequest,
         group: &TaskGroup,
         block: u32,
         cx: &Context,
     ) -> Result<Output, Stop> {
         let output = self.solve(mode, request, group, block)?;
         if let Some(time) = mode.time {
-            cx.model(time.worker_time(&output))?;
+            cx.spend_modelled_time(time.worker_time(&output))?;
         }
         Ok(output)
     }
@@ -160,7 +160,7 @@ impl Worker {
     /// The sample cannot be drawn, or a scenario cannot be solved.
     pub fn evaluate_all(
         &mut self,
-        request: &Request,
+        request: &EvaluationRequest,
     ) -> Result<Vec<(u32, TaskResult)>, SolverError> {
         let all = TaskGroup { tasks: 0..request.tasks, by_blocks: false };
         Ok(self.evaluate(request, &all)?.parts)
@@ -172,7 +172,7 @@ impl Worker {
     /// The sample cannot be drawn, or a scenario cannot be solved.
     pub fn evaluate(
         &mut self,
-        request: &Request,
+        request: &EvaluationRequest,
         group: &TaskGroup,
     ) -> Result<Output, SolverError> {
         self.solve(&SolveMode { keeps_bases: false, time: None }, request, group, 0)
@@ -181,7 +181,7 @@ impl Worker {
     pub(super) fn solve(
         &mut self,
         mode: &SolveMode,
-        request: &Request,
+        request: &EvaluationRequest,
         group: &TaskGroup,
         block: u32,
     ) -> Result<Output, SolverError> {
@@ -209,7 +209,7 @@ impl Worker {
     fn block(
         &mut self,
         mode: &SolveMode,
-        request: &Request,
+        request: &EvaluationRequest,
         range: Range<u64>,
     ) -> Result<Block, SolverError> {
         let key = mode.time.and(self.program).map(|program| cache_key(program, request, &range));
@@ -230,7 +230,7 @@ impl Worker {
     fn solve_block(
         &mut self,
         mode: &SolveMode,
-        request: &Request,
+        request: &EvaluationRequest,
         range: Range<u64>,
     ) -> Result<TaskResult, SolverError> {
         let Some((sample, sampler)) = &self.sampler else { return Err(SolverError::NoSample) };
@@ -286,11 +286,11 @@ fn cache(key: (u64, u64), block: Block) {
 }
 
 /// Identifies a block: by the program, the sample, the decision, the root and the scenarios.
-fn cache_key(program: u64, request: &Request, range: &Range<u64>) -> (u64, u64) {
+fn cache_key(program: u64, request: &EvaluationRequest, range: &Range<u64>) -> (u64, u64) {
     let half = |salt: u64| {
         let mut hasher = DefaultHasher::new();
-        let Request { sample, x, root, costs, .. } = request;
-        let Sample { sampling, seed, scenarios } = *sample;
+        let EvaluationRequest { sample, x, root, costs, .. } = request;
+        let ScenarioSample { sampling, seed, scenarios } = *sample;
         (salt, program, seed, scenarios, sampling as u8).hash(&mut hasher);
         x.iter().for_each(|x| x.to_bits().hash(&mut hasher));
         (root, costs, range).hash(&mut hasher);

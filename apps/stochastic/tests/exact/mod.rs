@@ -6,7 +6,7 @@
 
 use num_rational::{BigRational, Ratio};
 use num_traits::{CheckedAdd, CheckedDiv, CheckedMul, CheckedSub, One, Signed, ToPrimitive, Zero};
-use springtide_stochastic::lp::Problem;
+use springtide_stochastic::lp::LinearProgram;
 
 /// The truth about a linear program.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub enum Truth {
 ///
 /// # Panics
 /// If a certificate fails its check, or a number of the program is not finite where it must be.
-pub fn solve(problem: &Problem) -> Truth {
+pub fn solve(problem: &LinearProgram) -> Truth {
     // Most small programs fit; the others need numbers of any length.
     attempt::<Ratio<i128>>(problem)
         .or_else(|| attempt::<BigRational>(problem))
@@ -29,7 +29,7 @@ pub fn solve(problem: &Problem) -> Truth {
 }
 
 /// A rational number; operations return none where it would overflow.
-pub trait Number:
+pub trait ExactNumber:
     Clone
     + PartialOrd
     + Zero
@@ -44,14 +44,14 @@ pub trait Number:
     fn exact(value: f64) -> Option<Self>;
 }
 
-impl Number for Ratio<i128> {
+impl ExactNumber for Ratio<i128> {
     fn exact(value: f64) -> Option<Self> {
         let big = BigRational::from_float(value).expect("a finite number");
         Some(Self::new(big.numer().to_i128()?, big.denom().to_i128()?))
     }
 }
 
-impl Number for BigRational {
+impl ExactNumber for BigRational {
     fn exact(value: f64) -> Option<Self> {
         Some(Self::from_float(value).expect("a finite number"))
     }
@@ -59,14 +59,14 @@ impl Number for BigRational {
 
 /// How a variable of the standard form stands for one of the program: `value = sign * own + shift`.
 #[derive(Clone)]
-struct Part<R> {
+struct VariablePart<R> {
     column: usize,
     sign: R,
     shift: R,
 }
 
 /// Entries over parts, right-hand side, and sense: -1 at least, 0 equal, 1 at most.
-type Row<R> = (Vec<(usize, R)>, R, i8);
+type ExactRow<R> = (Vec<(usize, R)>, R, i8);
 
 /// The standard form min c'z, Az = b, z >= 0 with b >= 0, and what its rows stand for.
 struct Standard<R> {
@@ -78,15 +78,15 @@ struct Standard<R> {
     constant: R,
 }
 
-fn attempt<R: Number>(problem: &Problem) -> Option<Truth> {
+fn attempt<R: ExactNumber>(problem: &LinearProgram) -> Option<Truth> {
     let standard = Standard::<R>::new(problem)?;
     standard.solve()
 }
 
-impl<R: Number> Standard<R> {
-    fn new(problem: &Problem) -> Option<Self> {
+impl<R: ExactNumber> Standard<R> {
+    fn new(problem: &LinearProgram) -> Option<Self> {
         let n = problem.columns();
-        let mut parts: Vec<Part<R>> = Vec::new();
+        let mut parts: Vec<VariablePart<R>> = Vec::new();
         // Rows as entries over parts, an upper bound's slack, and a right-hand side.
         let mut bounded: Vec<(usize, R)> = Vec::new();
         for column in 0..n {
@@ -96,18 +96,18 @@ impl<R: Number> Standard<R> {
                 if upper.is_finite() {
                     bounded.push((parts.len(), R::exact(upper)?.checked_sub(&shift)?));
                 }
-                parts.push(Part { column, sign: R::one(), shift });
+                parts.push(VariablePart { column, sign: R::one(), shift });
             } else if upper.is_finite() {
-                parts.push(Part { column, sign: -R::one(), shift: R::exact(upper)? });
+                parts.push(VariablePart { column, sign: -R::one(), shift: R::exact(upper)? });
             } else {
-                parts.push(Part { column, sign: R::one(), shift: R::zero() });
-                parts.push(Part { column, sign: -R::one(), shift: R::zero() });
+                parts.push(VariablePart { column, sign: R::one(), shift: R::zero() });
+                parts.push(VariablePart { column, sign: -R::one(), shift: R::zero() });
             }
         }
         let of_column: Vec<Vec<usize>> = (0..n)
             .map(|column| (0..parts.len()).filter(|at| parts[*at].column == column).collect())
             .collect();
-        let mut rows: Vec<Row<R>> = Vec::new();
+        let mut rows: Vec<ExactRow<R>> = Vec::new();
         for row in 0..problem.rows() {
             let (lower, upper) = problem.row_bounds(row);
             let (mut entries, mut shift) = (Vec::new(), R::zero());
@@ -288,7 +288,7 @@ impl<R: Number> Standard<R> {
     }
 }
 
-fn dot<R: Number>(one: &[R], other: &[R]) -> Option<R> {
+fn dot<R: ExactNumber>(one: &[R], other: &[R]) -> Option<R> {
     let mut sum = R::zero();
     for (one, other) in one.iter().zip(other) {
         if !one.is_zero() && !other.is_zero() {
@@ -300,7 +300,7 @@ fn dot<R: Number>(one: &[R], other: &[R]) -> Option<R> {
 
 /// Pivots by Bland's rule among the first `width` variables. Returns the variable that has no limit, or
 /// none at the optimum of the first cost row.
-fn iterate<R: Number>(
+fn iterate<R: ExactNumber>(
     rows: &mut [Vec<R>],
     basis: &mut [usize],
     costs: &mut [&mut Vec<R>],
@@ -333,7 +333,7 @@ fn iterate<R: Number>(
     }
 }
 
-fn pivot<R: Number>(
+fn pivot<R: ExactNumber>(
     rows: &mut [Vec<R>],
     basis: &mut [usize],
     costs: &mut [&mut Vec<R>],

@@ -11,7 +11,7 @@ use std::sync::atomic::{
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::random::SplitMix;
 
-use crate::router::Counts;
+use crate::router::RouterCounts;
 
 /// The number of words of a link.
 pub(super) const LINK: usize = 24;
@@ -73,7 +73,7 @@ const NO_RATE: u64 = u64::MAX;
 
 /// The settings of a link, as its words encode them.
 #[derive(Clone, Copy)]
-struct Settings {
+struct EncodedSettings {
     delay_us: u64,
     jitter_us: u64,
     loss: f64,
@@ -82,7 +82,7 @@ struct Settings {
     flags: u64,
 }
 
-impl Settings {
+impl EncodedSettings {
     fn of(profile: &LinkProfile) -> Self {
         let flag = |on, flag| if on { flag } else { 0 };
         Self {
@@ -153,9 +153,9 @@ impl Settings {
 /// One link's words. The settings and the time at which the link is free are consistent; all others
 /// are accessed independently.
 #[derive(Clone, Copy)]
-pub(super) struct Entry<'a>(pub(super) &'a [AtomicU64]);
+pub(super) struct LinkEntry<'a>(pub(super) &'a [AtomicU64]);
 
-impl Entry<'_> {
+impl LinkEntry<'_> {
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         &self.0[at]
     }
@@ -178,9 +178,9 @@ impl Entry<'_> {
         self.add(AT_BYTES, len as u64);
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> RouterCounts {
         let [packets, bytes, lost] = [AT_PACKETS, AT_BYTES, AT_LOST].map(|at| self.get(at));
-        Counts { packets, bytes, lost }
+        RouterCounts { packets, bytes, lost }
     }
 
     pub(super) fn profile(&self) -> LinkProfile {
@@ -194,10 +194,10 @@ impl Entry<'_> {
     }
 
     /// The settings of a generation, which are valid if [`AT_FREE`] has this generation afterwards.
-    fn settings(&self, generation: u64) -> Settings {
+    fn settings(&self, generation: u64) -> EncodedSettings {
         let words = self.slot(generation);
         let get = |at: usize| words[at].load(Relaxed);
-        let settings = Settings {
+        let settings = EncodedSettings {
             delay_us: get(AT_DELAY_US),
             jitter_us: get(AT_JITTER_US),
             loss: f64::from_bits(get(AT_LOSS)),
@@ -216,7 +216,7 @@ impl Entry<'_> {
     }
 
     pub(super) fn set(&self, profile: &LinkProfile, now: u64) {
-        let new = Settings::of(profile);
+        let new = EncodedSettings::of(profile);
         loop {
             let word = self.word(AT_FREE).load(Acquire);
             let (generation, free) = split(word);
@@ -259,7 +259,7 @@ impl Entry<'_> {
     /// last byte has left the queue.
     ///
     /// The result is none if the link is down or has no room.
-    fn queue(&self, len: usize, now: u64) -> Option<(Settings, u64, u64)> {
+    fn queue(&self, len: usize, now: u64) -> Option<(EncodedSettings, u64, u64)> {
         let mut word = self.word(AT_FREE).load(Acquire);
         loop {
             let (generation, free) = split(word);

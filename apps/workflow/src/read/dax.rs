@@ -8,8 +8,8 @@
 use roxmltree::{Document, Error, Node, ParsingOptions};
 
 use super::{syntax, with_position};
-use crate::draft::{Draft, End, SizeSource};
-use crate::error::{Cause, Problem};
+use crate::draft::{Draft, EdgeEnd, SizeSource};
+use crate::error::{Cause, WorkflowProblem};
 use crate::format::Format;
 use crate::model::{Command, Position, Task};
 use crate::text::Text;
@@ -25,7 +25,7 @@ const TAG_MAX: usize = 16 << 10;
 /// outer ones; a DAX needs two in all.
 const NAMESPACES_MAX: usize = 64;
 
-pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
+pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
     tags_are_short(text)?;
     if text.as_str().matches("xmlns").nth(NAMESPACES_MAX).is_some() {
         return Err(Cause::TooMany { what: "XML namespaces", limit: NAMESPACES_MAX }.at(None));
@@ -34,7 +34,7 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
     let document = Document::parse_with_options(text.as_str(), options)
         .map_err(|error| wrong(&error, text))?;
     let root = document.root_element();
-    let mut reader = Reader { text, draft: Draft::default() };
+    let mut reader = DaxReader { text, draft: Draft::default() };
     if root.tag_name().name() != "adag" {
         let reason =
             format!("the outermost element must be <adag>, found <{}>", root.tag_name().name());
@@ -57,26 +57,26 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
     Ok(reader.draft)
 }
 
-struct Reader<'a, 'b> {
+struct DaxReader<'a, 'b> {
     text: &'b Text<'a>,
     draft: Draft,
 }
 
-impl Reader<'_, '_> {
+impl DaxReader<'_, '_> {
     fn at(&self, node: Node<'_, '_>) -> Option<Position> {
         Some(self.text.position(node.range().start))
     }
 
-    fn needed<'n>(&self, node: Node<'n, '_>, name: &str) -> Result<&'n str, Problem> {
+    fn needed<'n>(&self, node: Node<'n, '_>, name: &str) -> Result<&'n str, WorkflowProblem> {
         node.attribute(name).ok_or_else(|| {
-            Problem::value(
+            WorkflowProblem::value(
                 format!("<{}> has no attribute {name}", node.tag_name().name()),
                 self.at(node),
             )
         })
     }
 
-    fn job(&mut self, job: Node<'_, '_>) -> Result<(), Problem> {
+    fn job(&mut self, job: Node<'_, '_>) -> Result<(), WorkflowProblem> {
         let (id, name) = (self.needed(job, "id")?, self.needed(job, "name")?);
         let task =
             self.draft.task(Task { name: name.to_owned(), at: self.at(job), ..Task::new(id) })?;
@@ -120,7 +120,7 @@ impl Reader<'_, '_> {
                 let (ppn, rounded_too) = ppn.map(number).transpose()?.unwrap_or((1, false));
                 let product = nodes.checked_mul(ppn);
                 let product = product.ok_or_else(|| {
-                    Problem::value("no machine has this number of processors", place)
+                    WorkflowProblem::value("no machine has this number of processors", place)
                 })?;
                 ((product, rounded || rounded_too), place)
             }
@@ -132,7 +132,7 @@ impl Reader<'_, '_> {
     }
 
     /// Adds a file of a job; `link` is its use if the element has none.
-    fn uses(&mut self, task: usize, node: Node<'_, '_>, link: &str) -> Result<(), Problem> {
+    fn uses(&mut self, task: usize, node: Node<'_, '_>, link: &str) -> Result<(), WorkflowProblem> {
         let link = node.attribute("link").unwrap_or(link);
         let (reads, writes) = match link {
             "input" => (true, false),
@@ -144,7 +144,7 @@ impl Reader<'_, '_> {
                     "a link must be input, output, inout, checkpoint or none, found {}",
                     crate::error::shown(link)
                 );
-                return Err(Problem::value(reason, self.at(node)));
+                return Err(WorkflowProblem::value(reason, self.at(node)));
             }
         };
         let at = self.at(node);
@@ -176,11 +176,11 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
-    fn child(&mut self, child: Node<'_, '_>) -> Result<(), Problem> {
+    fn child(&mut self, child: Node<'_, '_>) -> Result<(), WorkflowProblem> {
         let id = self.needed(child, "ref")?;
         for parent in child.children().filter(|node| node.has_local_name("parent")) {
             let of = self.needed(parent, "ref")?;
-            self.draft.edge(End::Id(of.to_owned()), End::Id(id.to_owned()), self.at(parent));
+            self.draft.edge(EdgeEnd::Id(of.to_owned()), EdgeEnd::Id(id.to_owned()), self.at(parent));
         }
         Ok(())
     }
@@ -212,7 +212,7 @@ fn arguments(node: Node<'_, '_>) -> Vec<String> {
 }
 
 /// Checks that no tag is longer than [`TAG_MAX`].
-fn tags_are_short(text: &Text<'_>) -> Result<(), Problem> {
+fn tags_are_short(text: &Text<'_>) -> Result<(), WorkflowProblem> {
     let mut open = None;
     for (at, byte) in text.as_str().bytes().enumerate() {
         match (byte, open) {
@@ -232,7 +232,7 @@ fn tags_are_short(text: &Text<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-fn wrong(error: &Error, text: &Text<'_>) -> Problem {
+fn wrong(error: &Error, text: &Text<'_>) -> WorkflowProblem {
     let said = error.to_string();
     let reason = match error {
         Error::DtdDetected => {

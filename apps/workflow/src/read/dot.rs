@@ -23,8 +23,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use self::tokens::{Token, Tokens};
 use super::with_position;
-use crate::draft::{Draft, End, SizeSource};
-use crate::error::Problem;
+use crate::draft::{Draft, EdgeEnd, SizeSource};
+use crate::error::WorkflowProblem;
 use crate::model::{Position, Task};
 use crate::text::Text;
 use crate::values::Scalar;
@@ -32,9 +32,9 @@ use crate::values::Scalar;
 /// The maximum depth of subgraphs.
 const DEPTH_MAX: usize = 64;
 
-pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
+pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
     let mut reader =
-        Reader { tokens: Tokens::new(text), draft: Draft::default(), files: HashMap::new() };
+        DotReader { tokens: Tokens::new(text), draft: Draft::default(), files: HashMap::new() };
     reader.graph()?;
     Ok(reader.draft)
 }
@@ -53,15 +53,15 @@ struct Defaults {
 const NODE: [&str; 7] = ["label", "runtime", "weight", "procs", "processors", "cores", "size"];
 const EDGE: [&str; 4] = ["label", "size", "bytes", "weight"];
 
-struct Reader<'a, 'b> {
+struct DotReader<'a, 'b> {
     tokens: Tokens<'a, 'b>,
     draft: Draft,
     /// Files, by the task that writes them and their label.
     files: HashMap<(usize, String), usize>,
 }
 
-impl Reader<'_, '_> {
-    fn graph(&mut self) -> Result<(), Problem> {
+impl DotReader<'_, '_> {
+    fn graph(&mut self) -> Result<(), WorkflowProblem> {
         let (mut word, mut byte) = self.tokens.next()?;
         if word.is_word("strict") {
             (word, byte) = self.tokens.next()?;
@@ -126,7 +126,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn group(&self, byte: usize) -> Problem {
+    fn group(&self, byte: usize) -> WorkflowProblem {
         self.tokens.wrong(
             "edges from or to a group { } are not read: write one edge for each of its tasks",
             byte,
@@ -139,7 +139,7 @@ impl Reader<'_, '_> {
         first: String,
         byte: usize,
         defaults: &Defaults,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), WorkflowProblem> {
         if self.tokens.sign('=')? {
             self.tokens.id("a value")?;
             return Ok(());
@@ -185,7 +185,7 @@ impl Reader<'_, '_> {
     }
 
     /// Returns the task of a node; a new one gets the defaults of nodes.
-    fn node(&mut self, id: String, byte: usize, defaults: &Defaults) -> Result<usize, Problem> {
+    fn node(&mut self, id: String, byte: usize, defaults: &Defaults) -> Result<usize, WorkflowProblem> {
         if let Some(task) = self.draft.find_task(&id) {
             return Ok(task);
         }
@@ -195,7 +195,7 @@ impl Reader<'_, '_> {
         Ok(task)
     }
 
-    fn say(&mut self, task: usize, attributes: &Attributes) -> Result<(), Problem> {
+    fn say(&mut self, task: usize, attributes: &Attributes) -> Result<(), WorkflowProblem> {
         let get = |names: &[&str]| names.iter().find_map(|name| attributes.get(*name));
         if let Some((label, _)) =
             get(&["label"]).filter(|(label, _)| !label.is_empty() && label != "\\N")
@@ -222,8 +222,8 @@ impl Reader<'_, '_> {
         to: usize,
         attributes: &Attributes,
         at: Position,
-    ) -> Result<(), Problem> {
-        self.draft.edge(End::Task(from), End::Task(to), Some(at));
+    ) -> Result<(), WorkflowProblem> {
+        self.draft.edge(EdgeEnd::Task(from), EdgeEnd::Task(to), Some(at));
         let size = ["size", "bytes", "weight"].into_iter().find_map(|name| attributes.get(name));
         let Some((text, place)) = size else { return Ok(()) };
         let bytes = with_position(Scalar::text(text).bytes(), *place)?;
@@ -254,7 +254,7 @@ impl Reader<'_, '_> {
     }
 
     /// Parses lists in brackets, if there are any, and keeps the attributes with these names.
-    fn attributes(&mut self, kept: &mut Attributes, names: &[&str]) -> Result<(), Problem> {
+    fn attributes(&mut self, kept: &mut Attributes, names: &[&str]) -> Result<(), WorkflowProblem> {
         while self.tokens.sign('[')? {
             while !self.tokens.sign(']')? {
                 if self.tokens.sign(',')? || self.tokens.sign(';')? {

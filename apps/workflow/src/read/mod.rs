@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::draft::Draft;
 pub use crate::draft::EDGES_MAX;
-use crate::error::{Cause, Problem, ReadError};
+use crate::error::{Cause, WorkflowProblem, ReadError};
 use crate::format::{BOM, Format};
 use crate::model::{Position, Workflow};
 use crate::overrides::Overrides;
@@ -37,7 +37,7 @@ impl Workflow {
             })?;
             draft(&text, format)?.named(file).finish(overrides)
         };
-        read().map_err(|problem: Problem| problem.of(file))
+        read().map_err(|problem: WorkflowProblem| problem.of(file))
     }
 
     /// Parses a text in a format; errors name `file`.
@@ -74,7 +74,7 @@ impl Draft {
 }
 
 /// The content of a file.
-pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, Problem> {
+pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, WorkflowProblem> {
     let unreadable = |source| Cause::Unreadable(source).at(None);
     let about = std::fs::metadata(file).map_err(unreadable)?;
     if about.is_dir() {
@@ -90,7 +90,7 @@ pub(crate) fn bytes(file: &Path) -> Result<Vec<u8>, Problem> {
     Ok(bytes)
 }
 
-fn draft(text: &[u8], format: Format) -> Result<Draft, Problem> {
+fn draft(text: &[u8], format: Format) -> Result<Draft, WorkflowProblem> {
     if text.len() as u64 > TEXT_MAX {
         return Err(Cause::TooLarge { limit: TEXT_MAX }.at(None));
     }
@@ -113,11 +113,11 @@ fn draft(text: &[u8], format: Format) -> Result<Draft, Problem> {
     }
 }
 
-fn syntax(format: Format, reason: impl Into<String>, at: impl Into<Option<Position>>) -> Problem {
+fn syntax(format: Format, reason: impl Into<String>, at: impl Into<Option<Position>>) -> WorkflowProblem {
     Cause::Syntax { format, reason: reason.into() }.at(at)
 }
 
 /// Adds the position to the error of a value.
-fn with_position<T>(value: Result<T, String>, at: Option<Position>) -> Result<T, Problem> {
-    value.map_err(|reason| Problem::value(reason, at))
+fn with_position<T>(value: Result<T, String>, at: Option<Position>) -> Result<T, WorkflowProblem> {
+    value.map_err(|reason| WorkflowProblem::value(reason, at))
 }

@@ -30,8 +30,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{syntax, with_position};
-use crate::draft::{Draft, End, SizeSource};
-use crate::error::{Cause, Problem, shown};
+use crate::draft::{Draft, EdgeEnd, SizeSource};
+use crate::error::{Cause, WorkflowProblem, shown};
 use crate::format::Format;
 use crate::model::{Command, Position, Task, Workflow};
 use crate::text::{Text, nearest};
@@ -52,14 +52,14 @@ const TASK: [&str; 10] = [
 ];
 const FILE: [&str; 2] = ["name", "size"];
 
-type Value<'i> = Spanned<DeValue<'i>>;
+type FieldValue<'i> = Spanned<DeValue<'i>>;
 
-pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
+pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
     let parsed = DeTable::parse(text.as_str()).map_err(|error| {
         let at = error.span().map(|span| text.position(span.start));
         syntax(Format::Own, error.message(), at)
     })?;
-    let mut reader = Reader { text, draft: Draft::default() };
+    let mut reader = NativeReader { text, draft: Draft::default() };
     let top = parsed.get_ref();
     reader.keys(top, &TOP)?;
     if let Some(name) = top.get("name") {
@@ -74,18 +74,18 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
     Ok(reader.draft)
 }
 
-struct Reader<'a, 'b> {
+struct NativeReader<'a, 'b> {
     text: &'b Text<'a>,
     draft: Draft,
 }
 
-impl Reader<'_, '_> {
+impl NativeReader<'_, '_> {
     fn at<T>(&self, value: &Spanned<T>) -> Option<Position> {
         Some(self.text.position(value.span().start))
     }
 
     /// Checks that a table has no other keys.
-    fn keys(&self, table: &DeTable<'_>, keys: &[&str]) -> Result<(), Problem> {
+    fn keys(&self, table: &DeTable<'_>, keys: &[&str]) -> Result<(), WorkflowProblem> {
         // The first in the file, not in the alphabet.
         let unknown = table.keys().filter(|key| !keys.contains(&key.get_ref().as_ref()));
         match unknown.min_by_key(|key| key.span().start) {
@@ -97,12 +97,12 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn must(&self, value: &Value<'_>, key: &str, what: &str) -> Problem {
+    fn must(&self, value: &FieldValue<'_>, key: &str, what: &str) -> WorkflowProblem {
         let found = value.get_ref().type_str();
-        Problem::value(format!("{key} must be {what}, found {found}"), self.at(value))
+        WorkflowProblem::value(format!("{key} must be {what}, found {found}"), self.at(value))
     }
 
-    fn string(&self, value: &Value<'_>, key: &str) -> Result<String, Problem> {
+    fn string(&self, value: &FieldValue<'_>, key: &str) -> Result<String, WorkflowProblem> {
         let text = value.get_ref().as_str().map(str::to_owned);
         text.ok_or_else(|| self.must(value, key, "a text in quotes"))
     }
@@ -110,13 +110,13 @@ impl Reader<'_, '_> {
     /// The texts of an array, each with its position.
     fn strings(
         &self,
-        value: Option<&Value<'_>>,
+        value: Option<&FieldValue<'_>>,
         key: &str,
-    ) -> Result<Vec<(String, Option<Position>)>, Problem> {
+    ) -> Result<Vec<(String, Option<Position>)>, WorkflowProblem> {
         let Some(value) = value else { return Ok(Vec::new()) };
-        let wrong = |value: &Value<'_>| self.must(value, key, "an array of texts in quotes");
+        let wrong = |value: &FieldValue<'_>| self.must(value, key, "an array of texts in quotes");
         let array = value.get_ref().as_array().ok_or_else(|| wrong(value))?;
-        let text = |value: &Value<'_>| {
+        let text = |value: &FieldValue<'_>| {
             let text = value.get_ref().as_str().ok_or_else(|| wrong(value))?;
             Ok((text.to_owned(), self.at(value)))
         };
@@ -125,13 +125,13 @@ impl Reader<'_, '_> {
 
     fn tables<'v, 'i>(
         &self,
-        value: Option<&'v Value<'i>>,
+        value: Option<&'v FieldValue<'i>>,
         key: &str,
-    ) -> Result<Vec<(&'v DeTable<'i>, Option<Position>)>, Problem> {
+    ) -> Result<Vec<(&'v DeTable<'i>, Option<Position>)>, WorkflowProblem> {
         let Some(value) = value else { return Ok(Vec::new()) };
-        let wrong = |value: &Value<'_>| self.must(value, key, "tables with that heading");
+        let wrong = |value: &FieldValue<'_>| self.must(value, key, "tables with that heading");
         let array = value.get_ref().as_array().ok_or_else(|| wrong(value))?;
-        let table = |value: &'v Value<'i>| {
+        let table = |value: &'v FieldValue<'i>| {
             let table = value.get_ref().as_table().ok_or_else(|| wrong(value))?;
             Ok((table, self.at(value)))
         };
@@ -139,7 +139,7 @@ impl Reader<'_, '_> {
     }
 
     /// The number of a value, if it is one.
-    fn number(&self, value: &Value<'_>) -> Option<Scalar> {
+    fn number(&self, value: &FieldValue<'_>) -> Option<Scalar> {
         match value.get_ref() {
             DeValue::Integer(number) => {
                 i128::from_str_radix(number.as_str(), number.radix()).ok().map(Scalar::Whole)
@@ -149,10 +149,10 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn file(&mut self, table: &DeTable<'_>, at: Option<Position>) -> Result<(), Problem> {
+    fn file(&mut self, table: &DeTable<'_>, at: Option<Position>) -> Result<(), WorkflowProblem> {
         self.keys(table, &FILE)?;
         let (Some(name), Some(size)) = (table.get("name"), table.get("size")) else {
-            return Err(Problem::value("a [[file]] needs a name and a size", at));
+            return Err(WorkflowProblem::value("a [[file]] needs a name and a size", at));
         };
         let place = self.at(size);
         let bytes = match (self.number(size), size.get_ref().as_str()) {
@@ -163,17 +163,17 @@ impl Reader<'_, '_> {
         let (place, name) = (self.at(name), self.string(name, "name")?);
         if self.draft.find_file(&name).is_some() {
             let reason = format!("there is another [[file]] {}", shown(&name));
-            return Err(Problem::value(reason, place));
+            return Err(WorkflowProblem::value(reason, place));
         }
         let file = self.draft.file(&name, at);
         self.draft.size(file, SizeSource::List, bytes, place);
         Ok(())
     }
 
-    fn task(&mut self, table: &DeTable<'_>, at: Option<Position>) -> Result<(), Problem> {
+    fn task(&mut self, table: &DeTable<'_>, at: Option<Position>) -> Result<(), WorkflowProblem> {
         self.keys(table, &TASK)?;
         let Some(id) = table.get("id") else {
-            return Err(Problem::value("a [[task]] needs an id", at));
+            return Err(WorkflowProblem::value("a [[task]] needs an id", at));
         };
         let id = self.string(id, "id")?;
         let command = self.command(table, at)?;
@@ -191,7 +191,7 @@ impl Reader<'_, '_> {
             let seconds = match (self.number(value), value.get_ref().as_str()) {
                 (Some(number), _) => match with_position(number.seconds(), place)? {
                     seconds if seconds <= 0.0 => {
-                        return Err(Problem::value("a runtime must be more than 0 s", place));
+                        return Err(WorkflowProblem::value("a runtime must be more than 0 s", place));
                     }
                     seconds => seconds,
                 },
@@ -221,7 +221,7 @@ impl Reader<'_, '_> {
             }
         }
         for (id, place) in self.strings(table.get("after"), "after")? {
-            self.draft.edge(End::Id(id), End::Task(task), place);
+            self.draft.edge(EdgeEnd::Id(id), EdgeEnd::Task(task), place);
         }
         Ok(())
     }
@@ -230,22 +230,22 @@ impl Reader<'_, '_> {
         &self,
         table: &DeTable<'_>,
         at: Option<Position>,
-    ) -> Result<Option<Command>, Problem> {
+    ) -> Result<Option<Command>, WorkflowProblem> {
         let only = |texts: Vec<(String, _)>| texts.into_iter().map(|(text, _)| text);
         let arguments = only(self.strings(table.get("arguments"), "arguments")?).collect();
         match (table.get("command"), table.get("job")) {
             (Some(_), Some(job)) => {
-                Err(Problem::value("a task has a command or a job, not both", self.at(job)))
+                Err(WorkflowProblem::value("a task has a command or a job, not both", self.at(job)))
             }
             (Some(command), None) => {
                 if let Some(arguments) = table.get("arguments") {
                     let reason =
                         "arguments are a job's: those of a command stand behind its program";
-                    return Err(Problem::value(reason, self.at(arguments)));
+                    return Err(WorkflowProblem::value(reason, self.at(arguments)));
                 }
                 let mut words = only(self.strings(Some(command), "command")?);
                 let Some(program) = words.next().filter(|program| !program.is_empty()) else {
-                    return Err(Problem::value(
+                    return Err(WorkflowProblem::value(
                         "command must begin with a program",
                         self.at(command),
                     ));
@@ -253,11 +253,11 @@ impl Reader<'_, '_> {
                 Ok(Some(Command::Program { program, arguments: words.collect() }))
             }
             (None, Some(job)) => match self.string(job, "job")? {
-                name if name.is_empty() => Err(Problem::value("job must name one", self.at(job))),
+                name if name.is_empty() => Err(WorkflowProblem::value("job must name one", self.at(job))),
                 job => Ok(Some(Command::Job { job, arguments })),
             },
             (None, None) if table.contains_key("arguments") => {
-                Err(Problem::value("arguments need a job that is given them", at))
+                Err(WorkflowProblem::value("arguments need a job that is given them", at))
             }
             (None, None) => Ok(None),
         }

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_saphyr::{Error, Location, Spanned};
 
 use super::{syntax, with_position};
-use crate::draft::{Draft, End, SizeSource};
-use crate::error::{Cause, Problem, shown};
+use crate::draft::{Draft, EdgeEnd, SizeSource};
+use crate::error::{Cause, WorkflowProblem, shown};
 use crate::format::Format;
 use crate::model::{Command, Position, Task};
 use crate::text::Text;
@@ -22,12 +22,12 @@ const EVENTS_MAX: usize = 100_000_000;
 #[serde(rename_all = "camelCase")]
 struct Top {
     name: Option<String>,
-    jobs: Option<Vec<Spanned<Job>>>,
+    jobs: Option<Vec<Spanned<PegasusJob>>>,
     job_dependencies: Option<Vec<Dependency>>,
 }
 
 #[derive(Deserialize)]
-struct Job {
+struct PegasusJob {
     id: Option<Spanned<String>>,
     #[serde(rename = "type")]
     kind: Option<String>,
@@ -75,7 +75,7 @@ struct Dependency {
     children: Option<Vec<Spanned<String>>>,
 }
 
-pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
+pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
     let options = serde_saphyr::options! {
         // The budget depends on the file's own size alone, which is limited; aliases have a limit
         // of their own.
@@ -103,26 +103,26 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
     for Dependency { id, children } in top.job_dependencies.unwrap_or_default() {
         for child in children.unwrap_or_default() {
             let at = place(child.referenced);
-            draft.edge(End::Id(id.value.clone()), End::Id(child.value), at);
+            draft.edge(EdgeEnd::Id(id.value.clone()), EdgeEnd::Id(child.value), at);
         }
     }
     Ok(draft)
 }
 
-fn job(draft: &mut Draft, job: Job, at: Option<Position>) -> Result<(), Problem> {
+fn job(draft: &mut Draft, job: PegasusJob, at: Option<Position>) -> Result<(), WorkflowProblem> {
     let Some(Spanned { value: id, .. }) = job.id else {
-        return Err(Problem::value("a job has no id", at));
+        return Err(WorkflowProblem::value("a job has no id", at));
     };
     if let Some(kind) = job.kind.filter(|kind| kind != "job") {
         return Err(match kind.as_str() {
             "dag" | "dax" | "pegasusWorkflow" | "condorWorkflow" => {
                 Cause::SubWorkflow { task: id, kind }.at(at)
             }
-            _ => Problem::value(format!("a job's type must be job, found {}", shown(&kind)), at),
+            _ => WorkflowProblem::value(format!("a job's type must be job, found {}", shown(&kind)), at),
         });
     }
     let Some(name) = job.name else {
-        return Err(Problem::value(format!("job {} has no name", shown(&id)), at));
+        return Err(WorkflowProblem::value(format!("job {} has no name", shown(&id)), at));
     };
     let arguments =
         job.arguments.unwrap_or_default().into_iter().map(|argument| match argument.value {
@@ -162,15 +162,15 @@ fn job(draft: &mut Draft, job: Job, at: Option<Position>) -> Result<(), Problem>
         let (ppn, rounded_too) = ppn.as_ref().map(number).transpose()?.unwrap_or((1, false));
         let product = nodes.checked_mul(ppn);
         let product = product
-            .ok_or_else(|| Problem::value("no machine has this number of processors", at))?;
+            .ok_or_else(|| WorkflowProblem::value("no machine has this number of processors", at))?;
         draft.processors(task, (product, rounded || rounded_too), at);
     }
     Ok(())
 }
 
-fn uses(draft: &mut Draft, task: usize, used: Use, at: Option<Position>) -> Result<(), Problem> {
+fn uses(draft: &mut Draft, task: usize, used: Use, at: Option<Position>) -> Result<(), WorkflowProblem> {
     let Some(name) = used.lfn else {
-        return Err(Problem::value("a use of a file has no lfn", at));
+        return Err(WorkflowProblem::value("a use of a file has no lfn", at));
     };
     let (reads, writes) = match used.kind.as_deref() {
         Some("input") => (true, false),
@@ -182,7 +182,7 @@ fn uses(draft: &mut Draft, task: usize, used: Use, at: Option<Position>) -> Resu
             let reason = format!(
                 "a use's type must be input, output, inout, checkpoint or none, found {found}"
             );
-            return Err(Problem::value(reason, at));
+            return Err(WorkflowProblem::value(reason, at));
         }
     };
     let file = draft.file(&name, at);
@@ -205,7 +205,7 @@ fn place(location: Location) -> Option<Position> {
     Some(Position { line: from_1(location.line())?, column: from_1(location.column())? })
 }
 
-fn wrong(error: &Error, text: &Text<'_>) -> Problem {
+fn wrong(error: &Error, text: &Text<'_>) -> WorkflowProblem {
     let error = error.without_snippet();
     let said = error.to_string();
     // The place is part of the error already.

@@ -10,10 +10,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{syntax, with_position};
-use crate::draft::{Draft, End, SizeSource};
-use crate::error::{Cause, Problem, shown};
+use crate::draft::{Draft, EdgeEnd, SizeSource};
+use crate::error::{Cause, WorkflowProblem, shown};
 use crate::format::Format;
-use crate::model::{Command, Oddity, Position, Task};
+use crate::model::{Command, WorkflowWarning, Position, Task};
 use crate::text::Text;
 use crate::values::Scalar;
 
@@ -88,11 +88,11 @@ struct ExecutionEntry<'a> {
     core_count: Raw<'a>,
     #[serde(borrow)]
     cores: Raw<'a>,
-    command: Option<Program>,
+    command: Option<WfCommand>,
 }
 
 #[derive(Deserialize)]
-struct Program {
+struct WfCommand {
     program: Option<String>,
     arguments: Option<Vec<String>>,
 }
@@ -112,15 +112,15 @@ struct FileEntry<'a> {
 }
 
 /// The common part of the versions.
-struct Reader<'a, 'b> {
+struct WfFormatReader<'a, 'b> {
     text: &'b Text<'a>,
     draft: Draft,
 }
 
-pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
+pub(super) fn read(text: &Text<'_>) -> Result<Draft, WorkflowProblem> {
     let whole: &RawValue =
         serde_json::from_str(text.as_str()).map_err(|error| wrong(&error, text, 0))?;
-    let mut reader = Reader { text, draft: Draft::default() };
+    let mut reader = WfFormatReader { text, draft: Draft::default() };
     let top: Top<'_> = reader.object(whole)?;
     let Some(workflow) = top.workflow else {
         return Err(syntax(Format::WfFormat, "there is no key \"workflow\"", None));
@@ -139,16 +139,16 @@ pub(super) fn read(text: &Text<'_>) -> Result<Draft, Problem> {
     Ok(reader.draft)
 }
 
-impl<'a> Reader<'a, '_> {
+impl<'a> WfFormatReader<'a, '_> {
     /// Parses a piece of the text.
-    fn piece<T: Deserialize<'a>>(&self, raw: &'a RawValue) -> Result<T, Problem> {
+    fn piece<T: Deserialize<'a>>(&self, raw: &'a RawValue) -> Result<T, WorkflowProblem> {
         let start =
             (raw.get().as_ptr() as usize).wrapping_sub(self.text.as_str().as_ptr() as usize);
         serde_json::from_str(raw.get()).map_err(|error| wrong(&error, self.text, start))
     }
 
     /// Parses an object: serde would accept an array as well.
-    fn object<T: Deserialize<'a>>(&self, raw: &'a RawValue) -> Result<T, Problem> {
+    fn object<T: Deserialize<'a>>(&self, raw: &'a RawValue) -> Result<T, WorkflowProblem> {
         if raw.get().starts_with('{') {
             return self.piece(raw);
         }
@@ -165,7 +165,7 @@ impl<'a> Reader<'a, '_> {
         &mut self,
         specification: &'a RawValue,
         execution: Raw<'a>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), WorkflowProblem> {
         let specification: Specification<'_> = self.object(specification)?;
         let execution: Option<Execution<'_>> = execution.map(|raw| self.object(raw)).transpose()?;
         for raw in specification.files.unwrap_or_default() {
@@ -179,10 +179,10 @@ impl<'a> Reader<'a, '_> {
             let run: ExecutionEntry<'_> = self.object(raw)?;
             let at = self.at(raw);
             let Some(id) = &run.id else {
-                return Err(Problem::value("a task of the execution has no \"id\"", at));
+                return Err(WorkflowProblem::value("a task of the execution has no \"id\"", at));
             };
             let Some(task) = self.draft.find_task(id) else {
-                self.draft.warn(Oddity::NoSuchTask, id, at);
+                self.draft.warn(WorkflowWarning::NoSuchTask, id, at);
                 continue;
             };
             if let Some(first) = ran.insert(task, at) {
@@ -194,7 +194,7 @@ impl<'a> Reader<'a, '_> {
     }
 
     /// Reads versions up to 1.4.
-    fn read_combined(&mut self, tasks: &[&'a RawValue]) -> Result<(), Problem> {
+    fn read_combined(&mut self, tasks: &[&'a RawValue]) -> Result<(), WorkflowProblem> {
         for raw in tasks {
             let task = self.task(raw)?;
             let run = self.object(raw)?;
@@ -204,17 +204,17 @@ impl<'a> Reader<'a, '_> {
     }
 
     /// Adds a file of the list.
-    fn file(&mut self, raw: &'a RawValue) -> Result<(), Problem> {
+    fn file(&mut self, raw: &'a RawValue) -> Result<(), WorkflowProblem> {
         let listed: FileEntry<'_> = self.object(raw)?;
         let at = self.at(raw);
         let Some(name) = listed.id.or(listed.name) else {
-            return Err(Problem::value("a file has no \"id\"", at));
+            return Err(WorkflowProblem::value("a file has no \"id\"", at));
         };
         let file = self.draft.file(&name, at);
         self.size(file, SizeSource::List, listed.size_in_bytes.or(listed.size))
     }
 
-    fn size(&mut self, file: usize, says: SizeSource, size: Raw<'a>) -> Result<(), Problem> {
+    fn size(&mut self, file: usize, says: SizeSource, size: Raw<'a>) -> Result<(), WorkflowProblem> {
         let Some(raw) = size else { return Ok(()) };
         let at = self.at(raw);
         let bytes = with_position(self.piece::<Scalar>(raw)?.bytes(), at)?;
@@ -222,12 +222,12 @@ impl<'a> Reader<'a, '_> {
         Ok(())
     }
 
-    fn task(&mut self, raw: &'a RawValue) -> Result<usize, Problem> {
+    fn task(&mut self, raw: &'a RawValue) -> Result<usize, WorkflowProblem> {
         let described: TaskEntry<'_> = self.object(raw)?;
         let at = self.at(raw);
         let TaskEntry { name, id, category, kind, .. } = described;
         let Some(id) = id.or_else(|| name.clone()) else {
-            return Err(Problem::value("a task has neither \"id\" nor \"name\"", at));
+            return Err(WorkflowProblem::value("a task has neither \"id\" nor \"name\"", at));
         };
         // The types of 1.3 and 1.4 are compute, transfer and auxiliary: all of them take time.
         if let Some(kind) =
@@ -241,10 +241,10 @@ impl<'a> Reader<'a, '_> {
             self.draft.alias(task, name);
         }
         for raw in described.parents.unwrap_or_default() {
-            self.draft.edge(End::Id(self.piece(raw)?), End::Task(task), self.at(raw));
+            self.draft.edge(EdgeEnd::Id(self.piece(raw)?), EdgeEnd::Task(task), self.at(raw));
         }
         for raw in described.children.unwrap_or_default() {
-            self.draft.edge(End::Task(task), End::Id(self.piece(raw)?), self.at(raw));
+            self.draft.edge(EdgeEnd::Task(task), EdgeEnd::Id(self.piece(raw)?), self.at(raw));
         }
         for (files, reads) in [(described.input_files, true), (described.output_files, false)] {
             for raw in files.unwrap_or_default() {
@@ -260,11 +260,11 @@ impl<'a> Reader<'a, '_> {
     }
 
     /// Adds a file of a task, up to 1.4.
-    fn used(&mut self, task: usize, raw: &'a RawValue) -> Result<(), Problem> {
+    fn used(&mut self, task: usize, raw: &'a RawValue) -> Result<(), WorkflowProblem> {
         let listed: FileEntry<'_> = self.object(raw)?;
         let at = self.at(raw);
         let Some(name) = listed.name.or(listed.id) else {
-            return Err(Problem::value("a file of a task has no \"name\"", at));
+            return Err(WorkflowProblem::value("a file of a task has no \"name\"", at));
         };
         let name = listed.path.unwrap_or_default() + &name;
         let file = self.draft.file(&name, at);
@@ -278,7 +278,7 @@ impl<'a> Reader<'a, '_> {
                 SizeSource::Writer
             }
             _ => {
-                return Err(Problem::value(
+                return Err(WorkflowProblem::value(
                     "a file's \"link\" must be \"input\" or \"output\"",
                     at,
                 ));
@@ -287,7 +287,7 @@ impl<'a> Reader<'a, '_> {
         self.size(file, says, listed.size_in_bytes.or(listed.size))
     }
 
-    fn ran(&mut self, task: usize, run: ExecutionEntry<'a>) -> Result<(), Problem> {
+    fn ran(&mut self, task: usize, run: ExecutionEntry<'a>) -> Result<(), WorkflowProblem> {
         if let Some(raw) = run.runtime_in_seconds.or(run.runtime) {
             let at = self.at(raw);
             let seconds = with_position(self.piece::<Scalar>(raw)?.seconds(), at)?;
@@ -298,7 +298,7 @@ impl<'a> Reader<'a, '_> {
             let processors = with_position(self.piece::<Scalar>(raw)?.processors(), at)?;
             self.draft.processors(task, processors, at);
         }
-        if let Some(Program { program: Some(program), arguments }) = run.command {
+        if let Some(WfCommand { program: Some(program), arguments }) = run.command {
             let arguments = arguments.unwrap_or_default();
             self.draft.task_mut(task).command = Some(Command::Program { program, arguments });
         }
@@ -307,7 +307,7 @@ impl<'a> Reader<'a, '_> {
 }
 
 /// The error of a piece that starts at a byte.
-fn wrong(error: &serde_json::Error, text: &Text<'_>, start: usize) -> Problem {
+fn wrong(error: &serde_json::Error, text: &Text<'_>, start: usize) -> WorkflowProblem {
     let said = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     let reason = said.strip_suffix(&place).unwrap_or(&said);

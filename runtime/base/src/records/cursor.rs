@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::log::{file_name, read_segment, segments};
-use super::segment::{Flaw, Kind, decode};
-use super::{Files, Record, RecordError, Settings};
+use super::segment::{Flaw, SegmentKind, decode};
+use super::{Files, Record, RecordError, RecordSettings};
 
 /// A position in the sequence of a store's records.
 #[derive(Debug)]
 pub struct Cursor {
     files: Arc<dyn Files>,
     dir: PathBuf,
-    settings: Settings,
+    settings: RecordSettings,
     next: u64,
     /// Segment and offset of the next record, if known.
     place: Option<(u64, u64)>,
@@ -25,14 +25,14 @@ pub struct Cursor {
 impl Cursor {
     /// Opens a cursor over a store that another process may write. It may return a record that is
     /// not yet durable.
-    pub fn open(files: Arc<dyn Files>, dir: &Path, settings: Settings, from: u64) -> Self {
+    pub fn open(files: Arc<dyn Files>, dir: &Path, settings: RecordSettings, from: u64) -> Self {
         Self::new(files, dir, settings, from, None)
     }
 
     pub(super) fn new(
         files: Arc<dyn Files>,
         dir: &Path,
-        settings: Settings,
+        settings: RecordSettings,
         from: u64,
         committed: Option<Arc<AtomicU64>>,
     ) -> Self {
@@ -47,7 +47,7 @@ impl Cursor {
     pub fn of_snapshot(
         files: Arc<dyn Files>,
         dir: &Path,
-        settings: Settings,
+        settings: RecordSettings,
     ) -> Result<(Vec<Record>, Self), RecordError> {
         let Some(&segment) = segments(&*files, dir)?.last() else {
             return Ok((Vec::new(), Self::open(files, dir, settings, 1)));
@@ -117,7 +117,7 @@ impl Cursor {
                 Err(Flaw::Damaged(reason)) => return Err(damaged(position, self.next, reason)),
             };
             let number = line.record.number;
-            if line.kind != Kind::Record || number > self.next {
+            if line.kind != SegmentKind::Record || number > self.next {
                 let reason = format!("it is not record {} of the store", self.next);
                 return Err(damaged(position, self.next, reason));
             }
@@ -158,7 +158,7 @@ impl Cursor {
                 (Some(_), _) => {}
                 (None, Some(first)) => {
                     let (dir, wanted) = (self.dir.clone(), self.next);
-                    return Err(RecordError::Behind { dir, wanted, first });
+                    return Err(RecordError::Compacted { dir, wanted, first });
                 }
                 (None, None) if numbers.is_empty() => return Ok(None),
                 // Compactions removed all listed segments in the meantime.

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::blobs::{self, BlobRef};
 use super::segment::{
-    BODY_MAX, Flaw, Kind, SegmentHeader, decode, decode_segment_header, encode, encode_header,
+    BODY_MAX, Flaw, SegmentKind, SegmentHeader, decode, decode_segment_header, encode, encode_header,
 };
-use super::{Cursor, Files, OpenFile, Record, RecordError, Schema, Settings};
+use super::{Cursor, Files, OpenFile, Record, RecordError, RecordSchema, RecordSettings};
 
 /// The contents of a store when it is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,17 +31,17 @@ impl Contents {
 
 /// A value to append to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    schema: Schema,
+pub struct NewRecord {
+    schema: RecordSchema,
     json: Vec<u8>,
 }
 
-impl Entry {
+impl NewRecord {
     /// Encodes a value under its schema.
     ///
     /// # Errors
     /// [`RecordError::Value`]: the value is no JSON, or too long.
-    pub fn new(schema: Schema, value: &impl Serialize) -> Result<Self, RecordError> {
+    pub fn new(schema: RecordSchema, value: &impl Serialize) -> Result<Self, RecordError> {
         let refused = |reason: String| RecordError::Value { schema: schema.name, reason };
         let json = serde_json::to_vec(value).map_err(|error| refused(error.to_string()))?;
         if json.len() < BODY_MAX / 2 {
@@ -51,7 +51,7 @@ impl Entry {
         }
     }
 
-    fn line(&self, kind: Kind, number: u64) -> Vec<u8> {
+    fn line(&self, kind: SegmentKind, number: u64) -> Vec<u8> {
         encode(kind, number, self.schema, &self.json)
     }
 }
@@ -61,7 +61,7 @@ impl Entry {
 pub struct RecordLog {
     files: Arc<dyn Files>,
     dir: PathBuf,
-    settings: Settings,
+    settings: RecordSettings,
     file: Box<dyn OpenFile>,
     segment: u64,
     /// Position of the next record: the end of the last complete one.
@@ -85,7 +85,7 @@ impl RecordLog {
     pub fn open(
         files: Arc<dyn Files>,
         dir: &Path,
-        settings: Settings,
+        settings: RecordSettings,
     ) -> Result<(Self, Contents), RecordError> {
         files.make_dir(dir).map_err(RecordError::io("make", dir))?;
         let segments = segments(&*files, dir)?;
@@ -137,8 +137,8 @@ impl RecordLog {
     ///
     /// # Errors
     /// [`RecordError`]: the value is not stored, and a later append may succeed.
-    pub fn append(&mut self, schema: Schema, value: &impl Serialize) -> Result<u64, RecordError> {
-        self.append_all(&[Entry::new(schema, value)?])
+    pub fn append(&mut self, schema: RecordSchema, value: &impl Serialize) -> Result<u64, RecordError> {
+        self.append_all(&[NewRecord::new(schema, value)?])
     }
 
     /// Appends values in this order, with one wait for the disk. A crash may leave only the first
@@ -146,13 +146,13 @@ impl RecordLog {
     ///
     /// # Errors
     /// [`RecordError`]: no value is stored, and a later append may succeed.
-    pub fn append_all(&mut self, entries: &[Entry]) -> Result<u64, RecordError> {
+    pub fn append_all(&mut self, entries: &[NewRecord]) -> Result<u64, RecordError> {
         let path = self.dir.join(file_name(self.segment));
         let io = RecordError::io("append to", &path);
         self.repair().map_err(&io)?;
         let numbered = entries.iter().zip(self.last + 1..);
         let bytes: Vec<u8> =
-            numbered.flat_map(|(entry, number)| entry.line(Kind::Record, number)).collect();
+            numbered.flat_map(|(entry, number)| entry.line(SegmentKind::Record, number)).collect();
         // Any failure from here on may leave a part of the bytes in the file.
         self.dirty = true;
         if let Err(error) = self.file.write(self.end, &bytes).and_then(|()| self.file.sync()) {
@@ -191,7 +191,7 @@ impl RecordLog {
     ///
     /// # Errors
     /// [`RecordError`]: the contents are unchanged, and the store stays usable.
-    pub fn compact(&mut self, snapshot: &[Entry]) -> Result<(), RecordError> {
+    pub fn compact(&mut self, snapshot: &[NewRecord]) -> Result<(), RecordError> {
         let dir = self.dir.clone();
         let io = RecordError::io("compact", &dir);
         self.repair().map_err(&io)?;
@@ -199,7 +199,7 @@ impl RecordLog {
         let header = segment_header(self.settings.store, segment, self.last, snapshot.len() as u64);
         let numbered = snapshot.iter().zip(1..);
         let mut bytes = encode_header(&header);
-        bytes.extend(numbered.flat_map(|(entry, number)| entry.line(Kind::Snapshot, number)));
+        bytes.extend(numbered.flat_map(|(entry, number)| entry.line(SegmentKind::Snapshot, number)));
         let path = self.dir.join(file_name(segment));
         let temporary = self.dir.join(format!("{}.tmp", file_name(segment)));
         let written = self.files.create(&temporary).and_then(|mut file| {
@@ -301,7 +301,7 @@ fn segment_header(store: &str, segment: u64, base: u64, snapshot: u64) -> Segmen
 pub fn read(
     files: &dyn Files,
     dir: &Path,
-    settings: Settings,
+    settings: RecordSettings,
 ) -> Result<Option<Contents>, RecordError> {
     let segments = segments(files, dir)?;
     let read = segments.last().map(|&segment| read_segment(files, dir, segment, settings));
@@ -353,7 +353,7 @@ pub(super) fn read_segment(
     files: &dyn Files,
     dir: &Path,
     segment: u64,
-    settings: Settings,
+    settings: RecordSettings,
 ) -> Result<Segment, RecordError> {
     let path = dir.join(file_name(segment));
     let bytes = files.read(&path, 0).map_err(RecordError::io("read", &path))?;
@@ -384,7 +384,7 @@ pub(super) fn read_segment(
     while (contents.snapshot.len() as u64) < header.snapshot {
         let line =
             decode(&bytes[position..]).map_err(|flaw| damaged(index, position, cut(flaw)))?;
-        if line.kind != Kind::Snapshot || line.record.number != index as u64 {
+        if line.kind != SegmentKind::Snapshot || line.record.number != index as u64 {
             let reason = "it is not the next record of the snapshot".to_owned();
             return Err(damaged(index, position, reason));
         }
@@ -399,7 +399,7 @@ pub(super) fn read_segment(
             Err(Flaw::Torn) => break,
             Err(Flaw::Damaged(reason)) => return Err(damaged(index, position, reason)),
         };
-        if line.kind != Kind::Record || line.record.number != next {
+        if line.kind != SegmentKind::Record || line.record.number != next {
             let reason = format!("it is not record {next} of the store");
             return Err(damaged(index, position, reason));
         }

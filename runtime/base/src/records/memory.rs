@@ -14,7 +14,7 @@ use crate::random::SplitMix;
 
 /// A fault that is injected at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum StorageFault {
     /// The operation fails. A write may leave a part of its bytes.
     Error,
     /// The process and its host stop during the operation.
@@ -23,18 +23,18 @@ pub enum Fault {
 
 /// A file system in memory that models crashes.
 #[derive(Clone, Debug)]
-pub struct MemoryFiles(Arc<Mutex<State>>);
+pub struct MemoryFiles(Arc<Mutex<DiskState>>);
 
 #[derive(Clone, Debug)]
-struct State {
+struct DiskState {
     inodes: Vec<Inode>,
     names: BTreeMap<PathBuf, usize>,
     durable: BTreeMap<PathBuf, usize>,
     /// Changes of names since the last sync of their directory.
-    pending: Vec<Change>,
+    pending: Vec<DirectoryChange>,
     /// Number of operations that change state.
     steps: u64,
-    fault: Option<(u64, Fault)>,
+    fault: Option<(u64, StorageFault)>,
     stopped: bool,
     random: SplitMix,
 }
@@ -47,12 +47,12 @@ struct Inode {
 
 /// A change of names in one directory.
 #[derive(Clone, Debug)]
-struct Change {
+struct DirectoryChange {
     removed: Option<PathBuf>,
     added: Option<(PathBuf, usize)>,
 }
 
-impl Change {
+impl DirectoryChange {
     fn is_in(&self, dir: &Path) -> bool {
         let path = self.added.as_ref().map(|(path, _)| path).or(self.removed.as_ref());
         path.and_then(|path| path.parent()) == Some(dir)
@@ -71,7 +71,7 @@ impl Change {
 impl MemoryFiles {
     /// Creates an empty file system. `seed` determines the state after a crash.
     pub fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(DiskState {
             inodes: Vec::new(),
             names: BTreeMap::new(),
             durable: BTreeMap::new(),
@@ -90,7 +90,7 @@ impl MemoryFiles {
 
     /// Injects a fault into the operation with this number, counted from 1 since the file system
     /// was created.
-    pub fn fault_at(&self, step: u64, fault: Fault) {
+    pub fn fault_at(&self, step: u64, fault: StorageFault) {
         self.state().fault = Some((step, fault));
     }
 
@@ -154,22 +154,22 @@ impl MemoryFiles {
         Self(Arc::new(Mutex::new(self.state().clone())))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl DiskState {
     fn check(&self) -> io::Result<()> {
         if self.stopped { Err(io::Error::other("the machine has stopped")) } else { Ok(()) }
     }
 
     /// Counts an operation. Returns the fault that is injected into it.
-    fn step(&mut self) -> io::Result<Option<Fault>> {
+    fn step(&mut self) -> io::Result<Option<StorageFault>> {
         self.check()?;
         self.steps += 1;
         let fault = self.fault.filter(|(at, _)| *at == self.steps).map(|(_, fault)| fault);
-        self.stopped = fault == Some(Fault::Crash);
+        self.stopped = fault == Some(StorageFault::Crash);
         Ok(fault)
     }
 
@@ -178,8 +178,8 @@ impl State {
         let fault = self.step()?;
         let happens = match fault {
             None => true,
-            Some(Fault::Error) => false,
-            Some(Fault::Crash) => self.random.below(2) == 0,
+            Some(StorageFault::Error) => false,
+            Some(StorageFault::Crash) => self.random.below(2) == 0,
         };
         if happens {
             change(self);
@@ -187,7 +187,7 @@ impl State {
         fault.map_or(Ok(()), |_| Err(io::Error::other("an injected fault")))
     }
 
-    fn rename(&mut self, change: Change) {
+    fn rename(&mut self, change: DirectoryChange) {
         change.apply(&mut self.names);
         self.pending.push(change);
     }
@@ -222,7 +222,7 @@ impl Files for MemoryFiles {
         let inode = state.inodes.len();
         state.inodes.push(Inode::default());
         let added = Some((path.to_owned(), inode));
-        state.run_atomically(|state| state.rename(Change { removed: None, added }))?;
+        state.run_atomically(|state| state.rename(DirectoryChange { removed: None, added }))?;
         Ok(Box::new(MemoryFile { files: self.clone(), inode }))
     }
 
@@ -236,14 +236,14 @@ impl Files for MemoryFiles {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.state();
         let inode = state.find(from)?;
-        let change = Change { removed: Some(from.to_owned()), added: Some((to.to_owned(), inode)) };
+        let change = DirectoryChange { removed: Some(from.to_owned()), added: Some((to.to_owned(), inode)) };
         state.run_atomically(|state| state.rename(change))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         let mut state = self.state();
         state.find(path)?;
-        let change = Change { removed: Some(path.to_owned()), added: None };
+        let change = DirectoryChange { removed: Some(path.to_owned()), added: None };
         state.run_atomically(|state| state.rename(change))
     }
 
@@ -252,7 +252,7 @@ impl Files for MemoryFiles {
             let (synced, pending) =
                 std::mem::take(&mut state.pending).into_iter().partition(|one| one.is_in(dir));
             state.pending = pending;
-            let synced: Vec<Change> = synced;
+            let synced: Vec<DirectoryChange> = synced;
             synced.iter().for_each(|change| change.apply(&mut state.durable));
         })
     }

@@ -38,11 +38,11 @@ use serde::de::DeserializeOwned;
 pub use self::blobs::BlobRef;
 pub use self::cursor::Cursor;
 pub use self::files::{Disk, Files, OpenFile};
-pub use self::log::{Contents, Entry, RecordLog, read};
+pub use self::log::{Contents, NewRecord, RecordLog, read};
 
 /// Name and version of the encoding of a record's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Schema {
+pub struct RecordSchema {
     /// The name: lower-case letters, digits and dashes.
     pub name: &'static str,
     /// The version. It grows with each change that an older program would misread.
@@ -51,7 +51,7 @@ pub struct Schema {
 
 /// The settings of a store.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct RecordSettings {
     /// Name of the store. Its segments carry it, so that stores cannot be confused.
     pub store: &'static str,
     /// The consequence of removing the store, for the operator who may have to do so.
@@ -62,7 +62,7 @@ pub struct Settings {
     pub keep_segments: usize,
 }
 
-impl Settings {
+impl RecordSettings {
     /// Settings of a store of this name, with default limits.
     pub const fn new(store: &'static str, loss: &'static str) -> Self {
         Self { store, loss, compact_bytes: 256 << 10, keep_segments: 1 }
@@ -88,7 +88,7 @@ impl Record {
     ///
     /// # Errors
     /// A description of the defect; see [`Record::unreadable`].
-    pub fn decode<T: DeserializeOwned>(&self, schema: Schema) -> Result<T, String> {
+    pub fn decode<T: DeserializeOwned>(&self, schema: RecordSchema) -> Result<T, String> {
         if self.schema != schema.name {
             return Err(format!("it has schema {}, expected {}", self.schema, schema.name));
         }
@@ -102,7 +102,7 @@ impl Record {
     }
 
     /// The error of a store in which this record cannot be decoded.
-    pub fn unreadable(&self, dir: &Path, settings: Settings, reason: String) -> RecordError {
+    pub fn unreadable(&self, dir: &Path, settings: RecordSettings, reason: String) -> RecordError {
         let (dir, record) = (dir.to_owned(), self.number);
         RecordError::Unreadable { dir, record, reason, loss: settings.loss }
     }
@@ -161,7 +161,7 @@ pub enum RecordError {
     /// A compaction removed records that the cursor has not read.
     #[error("{}: record {wanted} was compacted away, the first is {first}: read the snapshot",
             dir.display())]
-    Behind {
+    Compacted {
         /// Directory of the store.
         dir: PathBuf,
         /// Number of the next record of the cursor.

@@ -14,7 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::checksum::crc32c;
-use super::{Record, Schema};
+use super::{Record, RecordSchema};
 
 /// Length of a line's header in bytes.
 const HEADER: usize = 2 + 17 + 9 + 9 + 9;
@@ -24,7 +24,7 @@ const SUMMED: usize = 2 + 17 + 9 + 9;
 pub(super) const BODY_MAX: usize = 64 << 20;
 
 /// Schema of a segment's header.
-const SEGMENT: Schema = Schema { name: "springtide-records", version: 1 };
+const SEGMENT: RecordSchema = RecordSchema { name: "springtide-records", version: 1 };
 
 /// The first line of a segment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,13 +41,13 @@ pub(super) struct SegmentHeader {
 
 /// Kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum SegmentKind {
     Header,
     Snapshot,
     Record,
 }
 
-impl Kind {
+impl SegmentKind {
     fn letter(self) -> char {
         match self {
             Self::Header => 'h',
@@ -59,8 +59,8 @@ impl Kind {
 
 /// A complete line.
 #[derive(Debug)]
-pub(super) struct Line {
-    pub(super) kind: Kind,
+pub(super) struct SegmentLine {
+    pub(super) kind: SegmentKind,
     pub(super) record: Record,
     /// Length of the line in bytes.
     pub(super) length: usize,
@@ -76,7 +76,7 @@ pub(super) enum Flaw {
 }
 
 /// Encodes a record as a line.
-pub(super) fn encode(kind: Kind, number: u64, schema: Schema, json: &[u8]) -> Vec<u8> {
+pub(super) fn encode(kind: SegmentKind, number: u64, schema: RecordSchema, json: &[u8]) -> Vec<u8> {
     let mut body = format!("{}/{} ", schema.name, schema.version).into_bytes();
     body.extend_from_slice(json);
     body.push(b'\n');
@@ -88,17 +88,17 @@ pub(super) fn encode(kind: Kind, number: u64, schema: Schema, json: &[u8]) -> Ve
 /// Encodes a segment's header as a line.
 pub(super) fn encode_header(header: &SegmentHeader) -> Vec<u8> {
     let json = serde_json::to_vec(header).expect("a header is a name and numbers");
-    encode(Kind::Header, header.base, SEGMENT, &json)
+    encode(SegmentKind::Header, header.base, SEGMENT, &json)
 }
 
-fn header(kind: Kind, number: u64, length: usize, crc: u32) -> String {
+fn header(kind: SegmentKind, number: u64, length: usize, crc: u32) -> String {
     let summed = format!("{} {number:016x} {length:08x} {crc:08x} ", kind.letter());
     let own = crc32c(summed.as_bytes());
     format!("{summed}{own:08x} ")
 }
 
 /// Decodes the line at the start of `bytes`, which extend to the end of the file.
-pub(super) fn decode(bytes: &[u8]) -> Result<Line, Flaw> {
+pub(super) fn decode(bytes: &[u8]) -> Result<SegmentLine, Flaw> {
     // After a crash a file may have its new length but not its new bytes, which then are zero. No
     // line ends with a zero, and no flipped bit turns a line's last byte into zero.
     let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -126,13 +126,13 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Line, Flaw> {
     let version = version.parse().map_err(|_| wrong())?;
     let (schema, json) = (name.to_owned(), json.to_owned());
     let record = Record { number, schema, version, json };
-    Ok(Line { kind, record, length: HEADER + length })
+    Ok(SegmentLine { kind, record, length: HEADER + length })
 }
 
-fn decode_header(bytes: &[u8]) -> Result<(Kind, u64, usize, u32), Flaw> {
+fn decode_header(bytes: &[u8]) -> Result<(SegmentKind, u64, usize, u32), Flaw> {
     let wrong = || Flaw::Damaged("the checksum of its header does not match".to_owned());
     let text = std::str::from_utf8(bytes).map_err(|_| wrong())?;
-    let kinds = [Kind::Header, Kind::Snapshot, Kind::Record];
+    let kinds = [SegmentKind::Header, SegmentKind::Snapshot, SegmentKind::Record];
     let kind = kinds.into_iter().find(|kind| text.starts_with(kind.letter())).ok_or_else(wrong)?;
     let field = |from: usize, to: usize| {
         let field = text.get(from..to).ok_or_else(wrong)?;
@@ -149,9 +149,9 @@ fn decode_header(bytes: &[u8]) -> Result<(Kind, u64, usize, u32), Flaw> {
 }
 
 /// Decodes a segment's header.
-pub(super) fn decode_segment_header(line: &Line) -> Result<SegmentHeader, String> {
+pub(super) fn decode_segment_header(line: &SegmentLine) -> Result<SegmentHeader, String> {
     let record = &line.record;
-    if line.kind != Kind::Header || record.schema != SEGMENT.name {
+    if line.kind != SegmentKind::Header || record.schema != SEGMENT.name {
         return Err("it is no header of a segment of records".to_owned());
     }
     if record.version > SEGMENT.version {
@@ -173,13 +173,13 @@ pub(super) fn decode_segment_header(line: &Line) -> Result<SegmentHeader, String
 mod tests {
     use super::*;
 
-    const SCHEMA: Schema = Schema { name: "test", version: 3 };
+    const SCHEMA: RecordSchema = RecordSchema { name: "test", version: 3 };
 
     #[test]
     fn a_line_decodes_and_each_truncation_is_torn() {
-        let line = encode(Kind::Record, 18, SCHEMA, br#"{"a":"b"}"#);
+        let line = encode(SegmentKind::Record, 18, SCHEMA, br#"{"a":"b"}"#);
         let found = decode(&line).unwrap();
-        assert_eq!((found.kind, found.length), (Kind::Record, line.len()));
+        assert_eq!((found.kind, found.length), (SegmentKind::Record, line.len()));
         let Record { number, schema, version, json } = found.record;
         assert_eq!((number, &*schema, version, &*json), (18, "test", 3, r#"{"a":"b"}"#));
         for cut in 0..line.len() {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn each_flipped_bit_of_a_line_is_damage_and_no_truncation() {
-        let line = encode(Kind::Record, 18, SCHEMA, br#"{"a":"b"}"#);
+        let line = encode(SegmentKind::Record, 18, SCHEMA, br#"{"a":"b"}"#);
         for more in [&b""[..], &line] {
             for bit in 0..line.len() * 8 {
                 let mut bytes = line.clone();

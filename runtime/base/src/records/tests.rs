@@ -5,12 +5,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::memory::{Fault, MemoryFiles};
+use super::memory::{StorageFault, MemoryFiles};
 use super::*;
 
-const SET: Schema = Schema { name: "set", version: 1 };
-const SETTINGS: Settings =
-    Settings { store: "test", loss: "all keys are lost", compact_bytes: 400, keep_segments: 1 };
+const SET: RecordSchema = RecordSchema { name: "set", version: 1 };
+const SETTINGS: RecordSettings =
+    RecordSettings { store: "test", loss: "all keys are lost", compact_bytes: 400, keep_segments: 1 };
 
 fn dir() -> &'static Path {
     Path::new("grid/test")
@@ -69,9 +69,9 @@ impl Map {
 
     fn compact(&mut self) -> Result<(), RecordError> {
         let entry = |(&key, &value): (&u8, &u64)| {
-            Entry::new(SET, &Set { key, value, blob: self.blobs.get(&key).cloned() })
+            NewRecord::new(SET, &Set { key, value, blob: self.blobs.get(&key).cloned() })
         };
-        let entries: Result<Vec<Entry>, RecordError> = self.values.iter().map(entry).collect();
+        let entries: Result<Vec<NewRecord>, RecordError> = self.values.iter().map(entry).collect();
         self.log.compact(&entries?)
     }
 
@@ -127,7 +127,7 @@ fn a_crash_at_each_step_leaves_durable_values() {
         // The seed determines which unsynced changes survive.
         for seed in 0..60 {
             let files = MemoryFiles::new(seed);
-            files.fault_at(step, Fault::Crash);
+            files.fault_at(step, StorageFault::Crash);
             let (durable, attempted) = run_operations(&files);
             assert!(files.has_crashed());
             files.restart();
@@ -155,7 +155,7 @@ fn a_failure_at_each_step_loses_and_invents_nothing() {
     for step in 1..=files.steps() {
         for seed in 0..20 {
             let files = MemoryFiles::new(seed);
-            files.fault_at(step, Fault::Error);
+            files.fault_at(step, StorageFault::Error);
             let Ok(mut map) = Map::open(&files) else { continue };
             let mut durable = Values::new();
             for round in 0..40_u64 {
@@ -247,16 +247,16 @@ fn a_log_cut_at_any_byte_reads_up_to_its_last_complete_record() {
 fn stores_of_another_name_or_a_later_version_are_refused() {
     let files = MemoryFiles::new(0);
     drop(Map::open(&files).unwrap());
-    let other = Settings { store: "other", ..SETTINGS };
+    let other = RecordSettings { store: "other", ..SETTINGS };
     let opened = RecordLog::open(Arc::new(files.clone()), dir(), other);
     let refused = opened.unwrap_err().to_string();
     assert!(refused.contains("store test, and not segment 1 of the store other"), "{refused}");
     let (mut log, _) = RecordLog::open(Arc::new(files.clone()), dir(), SETTINGS).unwrap();
-    log.append(Schema { name: "set", version: 2 }, &1).unwrap();
+    log.append(RecordSchema { name: "set", version: 2 }, &1).unwrap();
     let contents = read(&files, dir(), SETTINGS).unwrap().unwrap();
     let refused = contents.records[0].decode::<Set>(SET).unwrap_err();
     assert!(refused.contains("set/2") && refused.contains("newer"), "{refused}");
-    assert!(contents.records[0].decode::<Set>(Schema { name: "get", version: 2 }).is_err());
+    assert!(contents.records[0].decode::<Set>(RecordSchema { name: "get", version: 2 }).is_err());
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn a_cursor_reads_each_record_once_across_compactions_or_reports_that_it_is_behi
     assert_eq!(of_late, (5..=60).collect::<Vec<_>>());
     let mut behind = map.log.cursor(20);
     let error = behind.poll().unwrap_err();
-    assert!(matches!(error, RecordError::Behind { wanted: 20, first: 56, .. }), "{error}");
+    assert!(matches!(error, RecordError::Compacted { wanted: 20, first: 56, .. }), "{error}");
     let (snapshot, mut cursor) = Cursor::of_snapshot(shared, dir(), SETTINGS).unwrap();
     assert_eq!((snapshot.len(), cursor.next()), (map.values.len(), 61));
     assert!(cursor.poll().unwrap().is_empty());
@@ -300,7 +300,7 @@ fn a_cursor_of_this_process_reads_durable_records_only() {
     let mut cursor = map.log.cursor(1);
     map.set(1, 1).unwrap();
     // The write succeeds, its sync fails, and so does the repair.
-    files.fault_at(files.steps() + 2, Fault::Error);
+    files.fault_at(files.steps() + 2, StorageFault::Error);
     assert!(map.set(2, 2).is_err());
     assert_eq!(cursor.poll().unwrap().len(), 1);
     map.set(3, 4).unwrap();
@@ -316,7 +316,7 @@ fn a_store_on_disk_is_private_to_its_owner() {
     let (mut log, _) = open();
     let blob = log.put_blob("big", &[7; 5000]).unwrap();
     log.append(SET, &Set { key: 1, value: 2, blob: Some(blob.clone()) }).unwrap();
-    log.compact(&[Entry::new(SET, &Set { key: 1, value: 2, blob: None }).unwrap()]).unwrap();
+    log.compact(&[NewRecord::new(SET, &Set { key: 1, value: 2, blob: None }).unwrap()]).unwrap();
     log.append(SET, &Set { key: 2, value: 3, blob: None }).unwrap();
     drop(log);
     let (log, contents) = open();
@@ -334,7 +334,7 @@ fn a_store_on_disk_is_private_to_its_owner() {
 
 /// A step of a random history.
 #[derive(Clone, Debug)]
-enum Step {
+enum RecordStep {
     Set(u8, u64),
     Compact,
     Reopen,
@@ -343,13 +343,13 @@ enum Step {
     Fault(u64, bool),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = RecordStep> {
     prop_oneof![
-        6 => (0..6_u8, 1..1000_u64).prop_map(|(key, value)| Step::Set(key, value)),
-        2 => Just(Step::Compact),
-        1 => Just(Step::Reopen),
-        2 => Just(Step::Poll),
-        1 => (1..12_u64, any::<bool>()).prop_map(|(steps, crash)| Step::Fault(steps, crash)),
+        6 => (0..6_u8, 1..1000_u64).prop_map(|(key, value)| RecordStep::Set(key, value)),
+        2 => Just(RecordStep::Compact),
+        1 => Just(RecordStep::Reopen),
+        2 => Just(RecordStep::Poll),
+        1 => (1..12_u64, any::<bool>()).prop_map(|(steps, crash)| RecordStep::Fault(steps, crash)),
     ]
 }
 
@@ -370,7 +370,7 @@ proptest! {
         let mut read = Values::new();
         for step in steps {
             let done = match step {
-                Step::Set(key, value) => {
+                RecordStep::Set(key, value) => {
                     attempted = durable.clone();
                     attempted.insert(key, value);
                     let done = map.set(key, value);
@@ -379,14 +379,14 @@ proptest! {
                     }
                     done
                 }
-                Step::Compact => map.compact(),
-                Step::Reopen => Map::open(&files).map(|opened| {
+                RecordStep::Compact => map.compact(),
+                RecordStep::Reopen => Map::open(&files).map(|opened| {
                     map = opened;
                     cursor = map.log.cursor(cursor.next());
                 }),
-                Step::Poll => Ok(()),
-                Step::Fault(steps, crash) => {
-                    let fault = if crash { Fault::Crash } else { Fault::Error };
+                RecordStep::Poll => Ok(()),
+                RecordStep::Fault(steps, crash) => {
+                    let fault = if crash { StorageFault::Crash } else { StorageFault::Error };
                     files.fault_at(files.steps() + steps, fault);
                     Ok(())
                 }

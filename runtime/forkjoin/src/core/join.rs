@@ -3,10 +3,10 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use super::frame::Frame;
+use super::frame::StackFrame;
 use super::layer::{ComputeThread, Fork, TaskContext};
 use super::scope::Scope;
-use super::slot::{Header, HeldSlot, Slot, State};
+use super::slot::{SlotHeader, HeldSlot, JoinSlot, State};
 use super::thread::{reclaim_or_drop, wait};
 
 /// Runs two children of the task in `parent`; another thread may run the second one.
@@ -16,13 +16,13 @@ use super::thread::{reclaim_or_drop, wait};
 #[inline(never)]
 pub(super) fn join<W: ComputeThread, A: Fork<W>, B: Fork<W>>(
     worker: &W,
-    parent: &Frame<W>,
+    parent: &StackFrame<W>,
     index: u32,
     a: A,
     b: B,
 ) -> Result<(A::Output, B::Output), W::Stop> {
     let core = worker.core();
-    let slot = Slot::new(b, parent, index + 1, core.index());
+    let slot = JoinSlot::new(b, parent, index + 1, core.index());
     let me = core.me();
     let place = core.push(slot.pointer());
     let guard = FirstGuard::<W, A, B> { worker, slot: &slot, place, first: PhantomData };
@@ -33,7 +33,7 @@ pub(super) fn join<W: ComputeThread, A: Fork<W>, B: Fork<W>>(
         std::mem::forget(guard);
         return worker.run_looked_up(|| join_recovering(worker, parent, index, a, &slot, place));
     }
-    let mut context = W::Context::new(Scope::new(Frame::child(parent, index), worker));
+    let mut context = W::Context::new(Scope::new(StackFrame::child(parent, index), worker));
     let left = a.run(&context)?;
     std::mem::forget(guard);
     if core.pop_at(place) {
@@ -60,7 +60,7 @@ pub(super) fn join<W: ComputeThread, A: Fork<W>, B: Fork<W>>(
 #[inline(never)]
 fn left_over<W: ComputeThread, A: Fork<W>>(
     worker: &W,
-    parent: &Frame<W>,
+    parent: &StackFrame<W>,
     index: u32,
     output: A::Output,
     stop: W::Stop,
@@ -74,10 +74,10 @@ fn left_over<W: ComputeThread, A: Fork<W>>(
 #[inline(never)]
 fn join_recovering<W: ComputeThread, A: Fork<W>, B: Fork<W>>(
     worker: &W,
-    parent: &Frame<W>,
+    parent: &StackFrame<W>,
     index: u32,
     a: A,
-    slot: &Slot<W, B>,
+    slot: &JoinSlot<W, B>,
     place: isize,
 ) -> Result<(A::Output, B::Output), W::Stop> {
     let core = worker.core();
@@ -90,7 +90,7 @@ fn join_recovering<W: ComputeThread, A: Fork<W>, B: Fork<W>>(
     } else {
         mine = false;
     }
-    let first = Slot::new(a, parent, index, core.index());
+    let first = JoinSlot::new(a, parent, index, core.index());
     // SAFETY: no other thread has its pointer yet.
     let elsewhere = unsafe { lookup(worker, first.pointer()) };
     let first_guard =
@@ -136,7 +136,7 @@ fn join_recovering<W: ComputeThread, A: Fork<W>, B: Fork<W>>(
 ///
 /// # Safety
 /// The caller holds the slot with its task in it, and this thread created it.
-pub(super) unsafe fn lookup<W: ComputeThread>(worker: &W, slot: NonNull<Header<W>>) -> bool {
+pub(super) unsafe fn lookup<W: ComputeThread>(worker: &W, slot: NonNull<SlotHeader<W>>) -> bool {
     // SAFETY: by the contract.
     let held = unsafe { HeldSlot::new(slot) };
     match worker.lookup(held) {
@@ -154,7 +154,7 @@ pub(super) unsafe fn lookup<W: ComputeThread>(worker: &W, slot: NonNull<Header<W
 /// The child's.
 pub(super) fn call<W: ComputeThread, T: Fork<W>>(
     worker: &W,
-    parent: &Frame<W>,
+    parent: &StackFrame<W>,
     index: u32,
     task: T,
 ) -> Result<T::Output, W::Stop> {
@@ -171,11 +171,11 @@ pub(super) fn call<W: ComputeThread, T: Fork<W>>(
 fn call_recovering<W: ComputeThread, T: Fork<W>>(
     worker: &W,
     task: T,
-    parent: &Frame<W>,
+    parent: &StackFrame<W>,
     index: u32,
 ) -> Result<T::Output, W::Stop> {
     let core = worker.core();
-    let slot = Slot::new(task, parent, index, core.index());
+    let slot = JoinSlot::new(task, parent, index, core.index());
     // SAFETY: no other thread has its pointer yet.
     if unsafe { lookup(worker, slot.pointer()) } {
         join_stolen(worker, parent, &slot, core.floor())
@@ -191,8 +191,8 @@ fn call_recovering<W: ComputeThread, T: Fork<W>>(
 #[inline(never)]
 fn join_stolen<W: ComputeThread, B: Fork<W>>(
     worker: &W,
-    parent: &Frame<W>,
-    slot: &Slot<W, B>,
+    parent: &StackFrame<W>,
+    slot: &JoinSlot<W, B>,
     floor: isize,
 ) -> Result<B::Output, W::Stop> {
     wait(worker, slot.pointer(), floor);
@@ -206,8 +206,8 @@ fn join_stolen<W: ComputeThread, B: Fork<W>>(
 /// The caller owns the slot, its state is final, and this is called once.
 pub(super) unsafe fn take_final<W: ComputeThread, T: Fork<W>>(
     worker: &W,
-    parent: &Frame<W>,
-    slot: &Slot<W, T>,
+    parent: &StackFrame<W>,
+    slot: &JoinSlot<W, T>,
 ) -> Result<T::Output, W::Stop> {
     match slot.header().state.load() {
         State::Abandoned => {
@@ -227,10 +227,10 @@ pub(super) unsafe fn take_final<W: ComputeThread, T: Fork<W>>(
 fn run_child<W: ComputeThread, T: Fork<W>>(
     worker: &W,
     task: T,
-    parent: &Frame<W>,
+    parent: &StackFrame<W>,
     index: u32,
 ) -> Result<T::Output, W::Stop> {
-    let context = W::Context::new(Scope::new(Frame::child(parent, index), worker));
+    let context = W::Context::new(Scope::new(StackFrame::child(parent, index), worker));
     task.run(&context)
 }
 
@@ -238,7 +238,7 @@ fn run_child<W: ComputeThread, T: Fork<W>>(
 /// Dropped by value in a cold function, so that the hot path keeps its parts in registers.
 struct FirstGuard<'a, W: ComputeThread, A: Fork<W>, B: Fork<W>> {
     worker: &'a W,
-    slot: &'a Slot<W, B>,
+    slot: &'a JoinSlot<W, B>,
     place: isize,
     first: PhantomData<A>,
 }
@@ -255,7 +255,7 @@ impl<W: ComputeThread, A: Fork<W>, B: Fork<W>> Drop for FirstGuard<'_, W, A, B> 
 /// Reclaims a slot that another thread or node has, when its sibling stops or unwinds.
 struct ReclaimGuard<'a, W: ComputeThread> {
     worker: &'a W,
-    slot: NonNull<Header<W>>,
+    slot: NonNull<SlotHeader<W>>,
     floor: isize,
 }
 
@@ -267,7 +267,7 @@ impl<W: ComputeThread> Drop for ReclaimGuard<'_, W> {
 
 /// Notes the panic of a join's second child, whose task the owner has taken out of the slot.
 struct SecondGuard<'a, W: ComputeThread, B: Fork<W>> {
-    slot: &'a Slot<W, B>,
+    slot: &'a JoinSlot<W, B>,
 }
 
 impl<W: ComputeThread, B: Fork<W>> Drop for SecondGuard<'_, W, B> {
@@ -280,7 +280,7 @@ impl<W: ComputeThread, B: Fork<W>> Drop for SecondGuard<'_, W, B> {
 
 #[cold]
 #[inline(never)]
-fn note_unwinding<W: ComputeThread, T: Fork<W>>(header: &Header<W>, index: u32) {
+fn note_unwinding<W: ComputeThread, T: Fork<W>>(header: &SlotHeader<W>, index: u32) {
     if std::thread::panicking() {
         T::panicked(header.parent().child_place(index));
     }

@@ -2,7 +2,7 @@
 
 use super::layer::ComputeThread;
 use super::pool::{Injected, PoolCore};
-use super::slot::{Header, HeldSlot, State};
+use super::slot::{SlotHeader, HeldSlot, State};
 use super::sync::{Mutex, lock};
 
 /// The identifier of a lease: an index in the lease table and the generation of that entry.
@@ -37,19 +37,19 @@ impl LeaseCounts {
     }
 }
 
-type Entry<W> = Option<(HeldSlot<W>, <W as ComputeThread>::Lease)>;
+type LeaseEntry<W> = Option<(HeldSlot<W>, <W as ComputeThread>::Lease)>;
 
 struct Table<W: ComputeThread> {
     /// The generation of each entry's first use.
     first: u32,
-    entries: Vec<(u32, Entry<W>)>,
+    entries: Vec<(u32, LeaseEntry<W>)>,
     free: Vec<u32>,
     /// Counts without open leases, which are counted on request.
     counts: LeaseCounts,
 }
 
 impl<W: ComputeThread> Table<W> {
-    fn take(&mut self, key: LeaseKey) -> Entry<W> {
+    fn take(&mut self, key: LeaseKey) -> LeaseEntry<W> {
         let (generation, entry) = self.entries.get_mut(key.index as usize)?;
         if *generation != key.generation {
             return None;
@@ -61,7 +61,7 @@ impl<W: ComputeThread> Table<W> {
     }
 
     /// The key of the lease of this slot, if there is one.
-    fn find(&self, slot: &Header<W>) -> Option<LeaseKey> {
+    fn find(&self, slot: &SlotHeader<W>) -> Option<LeaseKey> {
         let State::Leased { index } = slot.state.load() else { return None };
         let (generation, entry) = self.entries.get(index as usize)?;
         let (held, _) = entry.as_ref()?;
@@ -104,7 +104,7 @@ impl<W: ComputeThread> LeaseTable<W> {
     }
 
     /// Removes a lease whose task has ended. `None` if the lease has ended before.
-    fn complete(&self, key: LeaseKey) -> Entry<W> {
+    fn complete(&self, key: LeaseKey) -> LeaseEntry<W> {
         let mut table = lock(&self.0);
         let entry = table.take(key)?;
         table.counts.completed += 1;
@@ -112,7 +112,7 @@ impl<W: ComputeThread> LeaseTable<W> {
     }
 
     /// Removes a lease whose task was returned. `None` if the lease has ended before.
-    fn reclaim(&self, key: LeaseKey) -> Entry<W> {
+    fn reclaim(&self, key: LeaseKey) -> LeaseEntry<W> {
         let mut table = lock(&self.0);
         let entry = table.take(key)?;
         table.counts.reclaimed += 1;
@@ -121,7 +121,7 @@ impl<W: ComputeThread> LeaseTable<W> {
 
     /// Abandons the slot if it is leased, and returns the lease. The owner, the caller, then holds
     /// the slot again, with its task.
-    pub(super) fn abandon(&self, slot: &Header<W>) -> Option<(LeaseKey, W::Lease)> {
+    pub(super) fn abandon(&self, slot: &SlotHeader<W>) -> Option<(LeaseKey, W::Lease)> {
         let mut table = lock(&self.0);
         let key = table.find(slot)?;
         let (held, lease) = table.take(key)?;
@@ -133,7 +133,7 @@ impl<W: ComputeThread> LeaseTable<W> {
     /// Reads the lease of a slot, if it is leased.
     pub(super) fn read<R>(
         &self,
-        slot: &Header<W>,
+        slot: &SlotHeader<W>,
         read: impl FnOnce(LeaseKey, &W::Lease) -> R,
     ) -> Option<R> {
         let table = lock(&self.0);

@@ -11,7 +11,7 @@ use super::fence::Fences;
 use super::layer::ComputeThread;
 use super::leases::LeaseTable;
 use super::sleep::Sleep;
-use super::slot::{Header, HeldSlot};
+use super::slot::{SlotHeader, HeldSlot};
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, fence, lock};
 use crate::seam::Seam;
 
@@ -82,7 +82,7 @@ pub struct Counts {
 /// The data of one thread that other threads may read.
 #[repr(align(128))]
 pub struct ThreadState<W: ComputeThread> {
-    pub(super) deque: Deque<Header<W>>,
+    pub(super) deque: Deque<SlotHeader<W>>,
     pub(super) counters: Counters,
     /// The layer's data of the thread.
     pub layer: W::Shared,
@@ -370,7 +370,7 @@ impl<W: ComputeThread> PoolCore<W> {
 
     /// Removes this slot's pointer from the injector; the caller then holds the slot. Returns false
     /// if it is not there.
-    pub(super) fn remove_from_injector(&self, slot: NonNull<Header<W>>) -> bool {
+    pub(super) fn remove_from_injector(&self, slot: NonNull<SlotHeader<W>>) -> bool {
         self.take_injected(|work| matches!(work, Injected::Slot(held) if held.pointer() == slot))
             .is_some()
     }

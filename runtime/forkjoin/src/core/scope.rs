@@ -5,23 +5,23 @@ use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomPinned;
 use std::ptr::NonNull;
 
-use super::frame::Frame;
+use super::frame::StackFrame;
 use super::join::{self, lookup, take_final};
 use super::layer::{ComputeThread, Fork};
-use super::slot::{Header, Slot};
+use super::slot::{SlotHeader, JoinSlot};
 use super::thread::{reclaim_or_drop, wait};
 
 /// Ends a spawned child of the task in the frame; slots below the place stay in the deque.
 type Finish<W> =
-    unsafe fn(&W, &Frame<W>, isize, NonNull<Header<W>>) -> Result<(), <W as ComputeThread>::Stop>;
+    unsafe fn(&W, &StackFrame<W>, isize, NonNull<SlotHeader<W>>) -> Result<(), <W as ComputeThread>::Stop>;
 
 struct Child<W: ComputeThread> {
-    slot: NonNull<Header<W>>,
+    slot: NonNull<SlotHeader<W>>,
     task: TypeId,
     /// Waits, frees the box and returns the error of the outcome, if any.
     finish: Finish<W>,
     /// Reclaims the slot and frees the box.
-    drop_child: unsafe fn(&W, isize, NonNull<Header<W>>),
+    drop_child: unsafe fn(&W, isize, NonNull<SlotHeader<W>>),
 }
 
 /// The list of spawned children with its floor, boxed as a whole so that it takes one word in every
@@ -37,7 +37,7 @@ struct List<W: ComputeThread> {
 /// It owns the task's spawned children until each is collected or dropped, oldest first. It is
 /// neither `Send` nor `Sync`.
 pub struct Scope<'w, W: ComputeThread> {
-    frame: Frame<W>,
+    frame: StackFrame<W>,
     worker: &'w W,
     /// `None` if there are no children, as for most tasks.
     list: UnsafeCell<Option<Box<List<W>>>>,
@@ -50,7 +50,7 @@ pub struct Scope<'w, W: ComputeThread> {
 
 impl<'w, W: ComputeThread> Scope<'w, W> {
     #[inline(always)]
-    pub(super) fn new(frame: Frame<W>, worker: &'w W) -> Self {
+    pub(super) fn new(frame: StackFrame<W>, worker: &'w W) -> Self {
         let (list, next_child) = (UnsafeCell::new(None), Cell::new(0));
         Self { frame, worker, list, next_child, _pinned: PhantomPinned }
     }
@@ -70,7 +70,7 @@ impl<'w, W: ComputeThread> Scope<'w, W> {
 
     /// The frame of the task.
     #[inline(always)]
-    pub fn frame(&self) -> &Frame<W> {
+    pub fn frame(&self) -> &StackFrame<W> {
         &self.frame
     }
 
@@ -125,8 +125,8 @@ impl<'w, W: ComputeThread> Scope<'w, W> {
     pub fn spawn<T: Fork<W> + 'static>(&self, task: T) -> usize {
         let core = self.worker.core();
         let index = self.indices(1);
-        let slot = Box::new(Slot::new(task, &self.frame, index, core.index()));
-        let slot: NonNull<Header<W>> = NonNull::from(Box::leak(slot)).cast();
+        let slot = Box::new(JoinSlot::new(task, &self.frame, index, core.index()));
+        let slot: NonNull<SlotHeader<W>> = NonNull::from(Box::leak(slot)).cast();
         let floor = core.floor();
         let new = || Box::new(List { children: Vec::new(), floor });
         let list = &mut self.list().get_or_insert_with(new).children;
@@ -250,14 +250,14 @@ fn drop_children<W: ComputeThread>(scope: &mut Scope<'_, W>) {
 /// `slot` is a spawned slot of a `T` that was neither collected nor dropped.
 unsafe fn collect<W: ComputeThread, T: Fork<W>>(
     worker: &W,
-    frame: &Frame<W>,
+    frame: &StackFrame<W>,
     floor: isize,
-    slot: NonNull<Header<W>>,
+    slot: NonNull<SlotHeader<W>>,
 ) -> Result<T::Output, W::Stop> {
     wait(worker, slot, floor);
     // SAFETY: spawned slots come from a leaked box of this type, and no other thread has the
     // pointer once the state is final.
-    let slot = unsafe { Box::from_raw(slot.cast::<Slot<W, T>>().as_ptr()) };
+    let slot = unsafe { Box::from_raw(slot.cast::<JoinSlot<W, T>>().as_ptr()) };
     // SAFETY: the state is final; the outcome is taken once.
     unsafe { take_final(worker, frame, &slot) }
 }
@@ -266,9 +266,9 @@ unsafe fn collect<W: ComputeThread, T: Fork<W>>(
 /// As [`collect`].
 unsafe fn finish<W: ComputeThread, T: Fork<W>>(
     worker: &W,
-    frame: &Frame<W>,
+    frame: &StackFrame<W>,
     floor: isize,
-    slot: NonNull<Header<W>>,
+    slot: NonNull<SlotHeader<W>>,
 ) -> Result<(), W::Stop> {
     // SAFETY: the slot belongs to the caller until it is collected.
     let index = unsafe { slot.as_ref() }.index;
@@ -283,10 +283,10 @@ unsafe fn finish<W: ComputeThread, T: Fork<W>>(
 unsafe fn drop_child<W: ComputeThread, T: Fork<W>>(
     worker: &W,
     floor: isize,
-    slot: NonNull<Header<W>>,
+    slot: NonNull<SlotHeader<W>>,
 ) {
     reclaim_or_drop(worker, slot, floor);
     // SAFETY: as in `collect`; `reclaim_or_drop` dropped the contents, and the cells drop nothing
     // by themselves.
-    drop(unsafe { Box::from_raw(slot.cast::<Slot<W, T>>().as_ptr()) });
+    drop(unsafe { Box::from_raw(slot.cast::<JoinSlot<W, T>>().as_ptr()) });
 }

@@ -33,7 +33,7 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use super::frame::{Frame, Place};
+use super::frame::{StackFrame, Place};
 use super::layer::{ComputeThread, Fork, TaskContext};
 use super::scope::Scope;
 use super::sync::{AtomicU32, Ordering, UnsafeCell};
@@ -144,32 +144,32 @@ impl SlotState {
 struct VTable<W: ComputeThread> {
     about: &'static W::About,
     /// Runs the task on this worker, then writes the outcome and the final state.
-    run: unsafe fn(NonNull<Header<W>>, &W),
+    run: unsafe fn(NonNull<SlotHeader<W>>, &W),
     /// Encodes the task, which stays in the slot.
-    encode: unsafe fn(NonNull<Header<W>>) -> W::Encoded,
+    encode: unsafe fn(NonNull<SlotHeader<W>>) -> W::Encoded,
     /// Writes the end of a task that was executed elsewhere.
-    deliver: unsafe fn(NonNull<Header<W>>, W::Delivery),
+    deliver: unsafe fn(NonNull<SlotHeader<W>>, W::Delivery),
     /// Drops a task that was not run.
-    discard: unsafe fn(NonNull<Header<W>>),
+    discard: unsafe fn(NonNull<SlotHeader<W>>),
     /// Drops the outcome; an output that this pool computed is first passed to the layer.
-    forget: unsafe fn(NonNull<Header<W>>, &W),
+    forget: unsafe fn(NonNull<SlotHeader<W>>, &W),
 }
 
 /// The part of a slot that does not depend on its task's type.
 #[repr(C)]
-pub struct Header<W: ComputeThread> {
+pub struct SlotHeader<W: ComputeThread> {
     pub(super) state: SlotState,
     /// The thread that waits for the task.
     pub(super) owner: u32,
     /// The index among the parent's children.
     pub(super) index: u32,
-    parent: *const Frame<W>,
+    parent: *const StackFrame<W>,
     vtable: &'static VTable<W>,
 }
 
-impl<W: ComputeThread> Header<W> {
+impl<W: ComputeThread> SlotHeader<W> {
     /// The frame of the parent, which waits for the slot's task.
-    pub(super) fn parent(&self) -> &Frame<W> {
+    pub(super) fn parent(&self) -> &StackFrame<W> {
         // SAFETY: `Slot::new` got the frame of a task that waits for the slot's task, so the frame
         // is alive as long as the slot.
         unsafe { &*self.parent }
@@ -191,14 +191,14 @@ type CompletionOf<W, T> = Completion<
 >;
 
 #[repr(C)]
-pub(super) struct Slot<W: ComputeThread, T: Fork<W>> {
+pub(super) struct JoinSlot<W: ComputeThread, T: Fork<W>> {
     /// The first field, so that a pointer to the slot is a pointer to its header.
-    header: Header<W>,
+    header: SlotHeader<W>,
     task: UnsafeCell<MaybeUninit<T>>,
     completion: UnsafeCell<MaybeUninit<CompletionOf<W, T>>>,
 }
 
-impl<W: ComputeThread, T: Fork<W>> Slot<W, T> {
+impl<W: ComputeThread, T: Fork<W>> JoinSlot<W, T> {
     const VTABLE: VTable<W> = VTable {
         about: T::ABOUT,
         run: run::<W, T>,
@@ -211,9 +211,9 @@ impl<W: ComputeThread, T: Fork<W>> Slot<W, T> {
     /// A slot of child `index` of the task in `parent`, owned by the thread `owner`. The parent
     /// waits for the child.
     #[inline(always)]
-    pub(super) fn new(task: T, parent: &Frame<W>, index: u32, owner: u32) -> Self {
+    pub(super) fn new(task: T, parent: &StackFrame<W>, index: u32, owner: u32) -> Self {
         Self {
-            header: Header { state: SlotState::new(), owner, index, parent, vtable: &Self::VTABLE },
+            header: SlotHeader { state: SlotState::new(), owner, index, parent, vtable: &Self::VTABLE },
             task: UnsafeCell::new(MaybeUninit::new(task)),
             completion: UnsafeCell::new(MaybeUninit::uninit()),
         }
@@ -221,12 +221,12 @@ impl<W: ComputeThread, T: Fork<W>> Slot<W, T> {
 
     /// The pointer for deques; it may be cast back to the whole slot.
     #[inline(always)]
-    pub(super) fn pointer(&self) -> NonNull<Header<W>> {
+    pub(super) fn pointer(&self) -> NonNull<SlotHeader<W>> {
         NonNull::from(self).cast()
     }
 
     #[inline(always)]
-    pub(super) fn header(&self) -> &Header<W> {
+    pub(super) fn header(&self) -> &SlotHeader<W> {
         &self.header
     }
 
@@ -260,7 +260,7 @@ impl<W: ComputeThread, T: Fork<W>> Slot<W, T> {
 }
 
 #[cfg(all(test, feature = "loom"))]
-impl<W: ComputeThread, T: Fork<W>> Slot<W, T> {
+impl<W: ComputeThread, T: Fork<W>> JoinSlot<W, T> {
     /// The delivered end of the task.
     ///
     /// # Safety
@@ -276,10 +276,10 @@ impl<W: ComputeThread, T: Fork<W>> Slot<W, T> {
 
 /// # Safety
 /// The caller holds the slot of the header.
-unsafe fn slot<'a, W: ComputeThread, T: Fork<W>>(header: NonNull<Header<W>>) -> &'a Slot<W, T> {
+unsafe fn slot<'a, W: ComputeThread, T: Fork<W>>(header: NonNull<SlotHeader<W>>) -> &'a JoinSlot<W, T> {
     // SAFETY: headers in deques come from `Slot::<T>::pointer`, and the vtable belongs to the same
     // `T`.
-    unsafe { header.cast::<Slot<W, T>>().as_ref() }
+    unsafe { header.cast::<JoinSlot<W, T>>().as_ref() }
 }
 
 /// Aborts the process if it is dropped while the stack unwinds.
@@ -291,14 +291,14 @@ impl Drop for AbortGuard {
     }
 }
 
-unsafe fn run<W: ComputeThread, T: Fork<W>>(header: NonNull<Header<W>>, worker: &W) {
+unsafe fn run<W: ComputeThread, T: Fork<W>>(header: NonNull<SlotHeader<W>>, worker: &W) {
     // SAFETY: the caller holds the slot.
     let slot = unsafe { slot::<W, T>(header) };
     let core = worker.core();
     slot.header.state.start(core.index());
     // SAFETY: as above; a held slot has its task.
     let task = unsafe { slot.take_task() };
-    let frame = Frame::child(slot.header.parent, slot.header.index);
+    let frame = StackFrame::child(slot.header.parent, slot.header.index);
     // An unwinding stack would leave the slot without an outcome.
     let guard = AbortGuard;
     let context = W::Context::new(Scope::new(frame, worker));
@@ -313,14 +313,14 @@ unsafe fn run<W: ComputeThread, T: Fork<W>>(header: NonNull<Header<W>>, worker: 
     core.pool().wake_owner(owner, Some(core.index()));
 }
 
-unsafe fn encode<W: ComputeThread, T: Fork<W>>(header: NonNull<Header<W>>) -> W::Encoded {
+unsafe fn encode<W: ComputeThread, T: Fork<W>>(header: NonNull<SlotHeader<W>>) -> W::Encoded {
     // SAFETY: the caller holds the slot.
     let slot = unsafe { slot::<W, T>(header) };
     // SAFETY: a held slot has its task, and only the holder accesses it.
     slot.task.with(|task| unsafe { (*task).assume_init_ref() }.encode(slot.header.place()))
 }
 
-unsafe fn deliver<W: ComputeThread, T: Fork<W>>(header: NonNull<Header<W>>, delivery: W::Delivery) {
+unsafe fn deliver<W: ComputeThread, T: Fork<W>>(header: NonNull<SlotHeader<W>>, delivery: W::Delivery) {
     // SAFETY: the caller holds the slot, so no other thread writes the outcome.
     let slot = unsafe { slot::<W, T>(header) };
     // SAFETY: as above.
@@ -328,12 +328,12 @@ unsafe fn deliver<W: ComputeThread, T: Fork<W>>(header: NonNull<Header<W>>, deli
     slot.header.state.deliver();
 }
 
-unsafe fn discard<W: ComputeThread, T: Fork<W>>(header: NonNull<Header<W>>) {
+unsafe fn discard<W: ComputeThread, T: Fork<W>>(header: NonNull<SlotHeader<W>>) {
     // SAFETY: the owner holds the slot, and its task is still there.
     drop(unsafe { slot::<W, T>(header).take_task() });
 }
 
-unsafe fn forget<W: ComputeThread, T: Fork<W>>(header: NonNull<Header<W>>, worker: &W) {
+unsafe fn forget<W: ComputeThread, T: Fork<W>>(header: NonNull<SlotHeader<W>>, worker: &W) {
     // SAFETY: the owner holds the slot, its state is `DONE` or `DELIVERED`, and the outcome is
     // still there.
     let slot = unsafe { slot::<W, T>(header) };
@@ -352,7 +352,7 @@ unsafe fn forget<W: ComputeThread, T: Fork<W>>(header: NonNull<Header<W>>, worke
 ///
 /// # Safety
 /// The caller holds the slot, with its task.
-pub(super) unsafe fn run_slot<W: ComputeThread>(header: NonNull<Header<W>>, worker: &W) {
+pub(super) unsafe fn run_slot<W: ComputeThread>(header: NonNull<SlotHeader<W>>, worker: &W) {
     // SAFETY: by the contract.
     unsafe { (header.as_ref().vtable.run)(header, worker) }
 }
@@ -361,7 +361,7 @@ pub(super) unsafe fn run_slot<W: ComputeThread>(header: NonNull<Header<W>>, work
 ///
 /// # Safety
 /// The caller owns the slot. It removed the pointer from its place, or abandoned the lease.
-pub(super) unsafe fn discard_task<W: ComputeThread>(header: NonNull<Header<W>>) {
+pub(super) unsafe fn discard_task<W: ComputeThread>(header: NonNull<SlotHeader<W>>) {
     // SAFETY: by the contract.
     unsafe { (header.as_ref().vtable.discard)(header) }
 }
@@ -370,7 +370,7 @@ pub(super) unsafe fn discard_task<W: ComputeThread>(header: NonNull<Header<W>>) 
 ///
 /// # Safety
 /// The caller owns the slot, its state is `DONE` or `DELIVERED`, and its outcome is still there.
-pub(super) unsafe fn forget_outcome<W: ComputeThread>(header: NonNull<Header<W>>, worker: &W) {
+pub(super) unsafe fn forget_outcome<W: ComputeThread>(header: NonNull<SlotHeader<W>>, worker: &W) {
     // SAFETY: by the contract.
     unsafe { (header.as_ref().vtable.forget)(header, worker) }
 }
@@ -378,7 +378,7 @@ pub(super) unsafe fn forget_outcome<W: ComputeThread>(header: NonNull<Header<W>>
 /// A slot that this value holds, with the task in it. If it is dropped and not given back, the
 /// parent of the task waits forever.
 #[must_use = "a task waits for the slot"]
-pub struct HeldSlot<W: ComputeThread>(NonNull<Header<W>>);
+pub struct HeldSlot<W: ComputeThread>(NonNull<SlotHeader<W>>);
 
 // SAFETY: the value is the only one that gives access to the slot, and tasks, their outputs and
 // deliveries are `Send`. The frames and the tree that it reads are immutable and `Sync`.
@@ -387,15 +387,15 @@ unsafe impl<W: ComputeThread> Send for HeldSlot<W> {}
 impl<W: ComputeThread> HeldSlot<W> {
     /// # Safety
     /// The caller holds the slot of the pointer, with its task, and gives it to this value.
-    pub(super) unsafe fn new(pointer: NonNull<Header<W>>) -> Self {
+    pub(super) unsafe fn new(pointer: NonNull<SlotHeader<W>>) -> Self {
         Self(pointer)
     }
 
-    pub(super) fn pointer(&self) -> NonNull<Header<W>> {
+    pub(super) fn pointer(&self) -> NonNull<SlotHeader<W>> {
         self.0
     }
 
-    pub(super) fn header(&self) -> &Header<W> {
+    pub(super) fn header(&self) -> &SlotHeader<W> {
         // SAFETY: a held slot is alive.
         unsafe { self.0.as_ref() }
     }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deque::Steal;
-use super::frame::Frame;
+use super::frame::StackFrame;
 use super::layer::{Activity, ComputeThread, TaskContext};
 use super::leases::LeaseKey;
 use super::pool::{Injected, PoolCore, ThreadState};
 use super::scope::Scope;
-use super::slot::{Header, State, discard_task, forget_outcome, run_slot};
+use super::slot::{SlotHeader, State, discard_task, forget_outcome, run_slot};
 use super::sync::{AtomicU32, Ordering, spin_loop};
 
 /// The longest sleep before a thread looks for work by itself. It bounds the harm of a lost
@@ -37,11 +37,11 @@ pub struct ThreadCore<W: ComputeThread> {
     stack_bytes: usize,
     /// Tasks on this stack that wait for a child which runs elsewhere, while the thread runs other
     /// work above them.
-    waiting: RefCell<Vec<NonNull<Frame<W>>>>,
+    waiting: RefCell<Vec<NonNull<StackFrame<W>>>>,
 }
 
 enum FoundWork<W: ComputeThread> {
-    Slot(NonNull<Header<W>>),
+    Slot(NonNull<SlotHeader<W>>),
     Injected(Injected<W>),
     Root(W::Work),
 }
@@ -49,7 +49,7 @@ enum FoundWork<W: ComputeThread> {
 /// A slot that a thread waits for.
 pub struct Awaited<'a, W: ComputeThread> {
     pool: &'a PoolCore<W>,
-    slot: &'a Header<W>,
+    slot: &'a SlotHeader<W>,
 }
 
 impl<W: ComputeThread> Awaited<'_, W> {
@@ -134,7 +134,7 @@ impl<W: ComputeThread> ThreadCore<W> {
     }
 
     #[inline(always)]
-    pub(super) fn push(&self, slot: NonNull<Header<W>>) -> isize {
+    pub(super) fn push(&self, slot: NonNull<SlotHeader<W>>) -> isize {
         // SAFETY: this thread owns its deque: `run_thread` gives each index to one thread, and the
         // value stays there, for it is not `Send`.
         unsafe { self.me().deque.push(slot) }
@@ -146,7 +146,7 @@ impl<W: ComputeThread> ThreadCore<W> {
     /// lies below a stolen one, since thieves take the oldest first. But a slot that was delivered
     /// leaves older ones behind.
     #[inline(always)]
-    fn pop(&self, floor: isize) -> Option<NonNull<Header<W>>> {
+    fn pop(&self, floor: isize) -> Option<NonNull<SlotHeader<W>>> {
         // SAFETY: as in `push`.
         unsafe { self.me().deque.pop_from(floor) }
     }
@@ -208,7 +208,7 @@ impl<W: ComputeThread> ThreadCore<W> {
 
     /// Calls `visit` with the frames of the tasks that wait on this stack below other work,
     /// innermost first, until it returns false.
-    pub fn visit_waiting(&self, mut visit: impl FnMut(&Frame<W>) -> bool) {
+    pub fn visit_waiting(&self, mut visit: impl FnMut(&StackFrame<W>) -> bool) {
         for frame in self.waiting.borrow().iter().rev() {
             // SAFETY: `execute_above` keeps a frame there only while it runs something above it, on
             // this stack.
@@ -226,17 +226,17 @@ pub fn run_top<W: ComputeThread, R>(
     tree: &W::Tree,
     run: impl FnOnce(&W::Context<'_>) -> R,
 ) -> R {
-    let context = W::Context::new(Scope::new(Frame::top(tree), worker));
+    let context = W::Context::new(Scope::new(StackFrame::top(tree), worker));
     run(&context)
 }
 
-fn state_of<W: ComputeThread>(slot: NonNull<Header<W>>) -> State {
+fn state_of<W: ComputeThread>(slot: NonNull<SlotHeader<W>>) -> State {
     // SAFETY: the callers pass slots in frames (or boxes) of their thread.
     unsafe { slot.as_ref() }.state.load()
 }
 
 /// Abandons the slot if it is leased; the caller, its owner, then holds it, with its task.
-fn abandon<W: ComputeThread>(worker: &W, slot: &Header<W>) -> bool {
+fn abandon<W: ComputeThread>(worker: &W, slot: &SlotHeader<W>) -> bool {
     match worker.core().pool.leases().abandon(slot) {
         Some((key, lease)) => {
             worker.abandoned(slot.parent(), key, lease);
@@ -251,7 +251,7 @@ fn abandon<W: ComputeThread>(worker: &W, slot: &Header<W>) -> bool {
 #[cold]
 pub(super) fn reclaim_or_drop<W: ComputeThread>(
     worker: &W,
-    slot: NonNull<Header<W>>,
+    slot: NonNull<SlotHeader<W>>,
     floor: isize,
 ) {
     let core = worker.core();
@@ -298,7 +298,7 @@ pub(super) fn reclaim_or_drop<W: ComputeThread>(
 
 /// Sleeps until the slot can be reclaimed or is final. The thread counts as waiting: as working, it
 /// would hide a cycle of waits.
-fn sleep_until_final<W: ComputeThread>(worker: &W, slot: NonNull<Header<W>>) {
+fn sleep_until_final<W: ComputeThread>(worker: &W, slot: NonNull<SlotHeader<W>>) {
     let ready = || {
         let now = state_of(slot);
         now.is_final() || matches!(now, State::Queued | State::Leased { .. })
@@ -314,7 +314,7 @@ fn sleep_until_final<W: ComputeThread>(worker: &W, slot: NonNull<Header<W>>) {
 /// slot is abandoned. Slots of the thread's own deque below `floor` stay there.
 #[cold]
 #[inline(never)]
-pub(super) fn wait<W: ComputeThread>(worker: &W, slot: NonNull<Header<W>>, floor: isize) {
+pub(super) fn wait<W: ComputeThread>(worker: &W, slot: NonNull<SlotHeader<W>>, floor: isize) {
     // SAFETY: the slot is in a frame (or box) of this thread.
     let header = unsafe { slot.as_ref() };
     worker.wait(|| wait_for_slot(worker, header, slot, floor));
@@ -322,8 +322,8 @@ pub(super) fn wait<W: ComputeThread>(worker: &W, slot: NonNull<Header<W>>, floor
 
 fn wait_for_slot<W: ComputeThread>(
     worker: &W,
-    header: &Header<W>,
-    slot: NonNull<Header<W>>,
+    header: &SlotHeader<W>,
+    slot: NonNull<SlotHeader<W>>,
     floor: isize,
 ) {
     let core = worker.core();
@@ -382,7 +382,7 @@ fn wait_for_slot<W: ComputeThread>(
 /// `unrelated`.
 fn find<W: ComputeThread>(
     worker: &W,
-    awaited: Option<(&Awaited<'_, W>, NonNull<Header<W>>)>,
+    awaited: Option<(&Awaited<'_, W>, NonNull<SlotHeader<W>>)>,
     floor: isize,
     unrelated: bool,
 ) -> Option<FoundWork<W>> {
@@ -449,7 +449,7 @@ fn execute<W: ComputeThread>(worker: &W, found: FoundWork<W>) {
 }
 
 /// Executes unrelated work above the waiting task in this frame.
-fn execute_above<W: ComputeThread>(worker: &W, waiting: &Frame<W>, found: FoundWork<W>) {
+fn execute_above<W: ComputeThread>(worker: &W, waiting: &StackFrame<W>, found: FoundWork<W>) {
     /// Removes the frame again, also when the work above panics.
     struct PopGuard<'a, W: ComputeThread>(&'a ThreadCore<W>);
     impl<W: ComputeThread> Drop for PopGuard<'_, W> {

@@ -15,7 +15,7 @@ mod spec;
 
 pub use planner::{
     BenchmarkAction, BenchmarkEvent, BenchmarkReason, BenchmarkSettings, BenchmarkSettingsError,
-    Planner,
+    BenchmarkPlanner,
 };
 pub use run::{BenchmarkGoal, BenchmarkRun};
-pub use spec::{BenchmarkSpec, BenchmarkWork, EncodedTask, Offer, Sampler, SamplerSettings};
+pub use spec::{BenchmarkSpec, BenchmarkWork, EncodedTask, BenchmarkOffer, Sampler, SamplerSettings};

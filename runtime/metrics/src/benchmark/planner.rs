@@ -143,7 +143,7 @@ pub enum BenchmarkAction {
         /// The length of the run.
         goal: BenchmarkGoal,
         /// The reason of the run.
-        why: BenchmarkReason,
+        reason: BenchmarkReason,
     },
     /// End the run under way; its measurements count. Answer with [`BenchmarkEvent::Finished`].
     Stop,
@@ -185,28 +185,28 @@ impl fmt::Display for BenchmarkReason {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Running {
+struct RunningBenchmark {
     /// The time from which the budget pays; none if the run is free.
     paid_since: Option<Instant>,
     stopping: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Need {
+struct BenchmarkNeed {
     why: BenchmarkReason,
     since: Instant,
 }
 
 /// Plans a node's benchmarks in one job.
 #[derive(Clone, Debug)]
-pub struct Planner {
+pub struct BenchmarkPlanner {
     settings: BenchmarkSettings,
     quota_period: Duration,
     spec: Option<SpecId>,
     /// The specification whose work failed here.
     failed: Option<SpecId>,
-    need: Option<Need>,
-    running: Option<Running>,
+    need: Option<BenchmarkNeed>,
+    running: Option<RunningBenchmark>,
     busy: bool,
     knows_units: bool,
     leaving: bool,
@@ -218,7 +218,7 @@ pub struct Planner {
     budget_at: Instant,
 }
 
-impl Planner {
+impl BenchmarkPlanner {
     /// A planner without a benchmark. Its budget is one whole run.
     pub fn new(settings: BenchmarkSettings, now: Instant) -> Self {
         let mut planner = Self {
@@ -249,7 +249,7 @@ impl Planner {
                 let first = self.spec.is_none();
                 self.spec = Some(spec);
                 let why = if first { BenchmarkReason::Joined } else { BenchmarkReason::OtherSpec };
-                self.need = Some(Need { why, since: now });
+                self.need = Some(BenchmarkNeed { why, since: now });
                 if !first {
                     self.stop(&mut out);
                 }
@@ -268,7 +268,7 @@ impl Planner {
             BenchmarkEvent::Failed => {
                 self.finished(true, now);
                 // A new specification that came meanwhile is not the one that failed.
-                if !matches!(self.need, Some(Need { why: BenchmarkReason::OtherSpec, .. })) {
+                if !matches!(self.need, Some(BenchmarkNeed { why: BenchmarkReason::OtherSpec, .. })) {
                     self.failed = self.spec;
                 }
             }
@@ -313,14 +313,14 @@ impl Planner {
             .and_then(|before| load.changed_from(&before, &self.settings.thresholds));
         match (&self.need, change) {
             (None, Some(change)) => {
-                self.need = Some(Need { why: BenchmarkReason::Load(change), since: now });
+                self.need = Some(BenchmarkNeed { why: BenchmarkReason::Load(change), since: now });
             }
             // The load is again that of the measurement, so the known speed is valid.
-            (Some(Need { why: BenchmarkReason::Load(_), .. }), None) if self.running.is_none() => {
+            (Some(BenchmarkNeed { why: BenchmarkReason::Load(_), .. }), None) if self.running.is_none() => {
                 self.need = None;
             }
             (None, None) if !load.is_known() && self.spec.is_some() => {
-                self.need = Some(Need { why: BenchmarkReason::LoadUnknown, since: now });
+                self.need = Some(BenchmarkNeed { why: BenchmarkReason::LoadUnknown, since: now });
             }
             _ => {}
         }
@@ -333,7 +333,7 @@ impl Planner {
         }
         // A need that arose during the run (another specification or load) remains.
         if !whole && self.need.is_none() {
-            self.need = Some(Need { why: BenchmarkReason::CutShort, since: now });
+            self.need = Some(BenchmarkNeed { why: BenchmarkReason::CutShort, since: now });
         }
     }
 
@@ -375,9 +375,9 @@ impl Planner {
         let whole = self.whole();
         // Repeats may be long: leave room for three.
         let goal = BenchmarkGoal {
-            at_least: whole,
-            at_most: whole.saturating_mul(4),
-            stretch: self.quota_period,
+            min_length: whole,
+            max_length: whole.saturating_mul(4),
+            window: self.quota_period,
         };
         let joined = matches!(need.why, BenchmarkReason::Joined);
         if !self.busy || (joined && !self.knows_units) {
@@ -394,13 +394,13 @@ impl Planner {
         // A later result would be too late for the next period's report.
         let patience = need.since + self.settings.period / 2;
         let goal = if self.budget >= most {
-            BenchmarkGoal { at_most: whole.max(seconds(self.budget)).min(goal.at_most), ..goal }
+            BenchmarkGoal { max_length: whole.max(seconds(self.budget)).min(goal.max_length), ..goal }
         } else if now >= patience
             && self.budget >= least
             && !matches!(need.why, BenchmarkReason::CutShort | BenchmarkReason::LoadUnknown)
         {
             let length = seconds(self.budget);
-            BenchmarkGoal { at_most: length, ..goal }
+            BenchmarkGoal { max_length: length, ..goal }
         } else {
             if self.overhead() > 0.0 {
                 let until =
@@ -428,8 +428,8 @@ impl Planner {
     ) {
         self.need = None;
         self.measured_under = self.load;
-        self.running = Some(Running { paid_since, stopping: false });
-        out.push(BenchmarkAction::Run { spec, goal, why });
+        self.running = Some(RunningBenchmark { paid_since, stopping: false });
+        out.push(BenchmarkAction::Run { spec, goal, reason: why });
     }
 }
 

@@ -16,14 +16,14 @@ fn hogged() -> Load {
 }
 
 struct Bench {
-    planner: Planner,
+    planner: BenchmarkPlanner,
     now: Instant,
 }
 
 impl Bench {
     fn new() -> Self {
         let now = Instant::now();
-        Self { planner: Planner::new(BenchmarkSettings::default(), now), now }
+        Self { planner: BenchmarkPlanner::new(BenchmarkSettings::default(), now), now }
     }
 
     /// A busy node after its first measurement, with the full budget of one run.
@@ -43,7 +43,7 @@ impl Bench {
 
     fn reason(&mut self, event: BenchmarkEvent) -> Option<BenchmarkReason> {
         self.handle(event).into_iter().find_map(|action| match action {
-            BenchmarkAction::Run { why, .. } => Some(why),
+            BenchmarkAction::Run { reason: why, .. } => Some(why),
             _ => None,
         })
     }
@@ -74,8 +74,8 @@ fn a_joiner_runs_at_once_for_five_quota_periods() {
     assert_eq!(bench.handle(BenchmarkEvent::QuotaPeriod(Some(SECOND / 25))), []);
     assert_eq!(bench.handle(BenchmarkEvent::Busy), []);
     let goal =
-        BenchmarkGoal { at_least: SECOND / 5, at_most: SECOND * 4 / 5, stretch: SECOND / 25 };
-    let run = BenchmarkAction::Run { spec: SPEC, goal, why: BenchmarkReason::Joined };
+        BenchmarkGoal { min_length: SECOND / 5, max_length: SECOND * 4 / 5, window: SECOND / 25 };
+    let run = BenchmarkAction::Run { spec: SPEC, goal, reason: BenchmarkReason::Joined };
     assert_eq!(bench.handle(BenchmarkEvent::Spec(SPEC))[0], run);
     assert_eq!(bench.handle(BenchmarkEvent::Spec(SPEC)).len(), 1, "only a wake-up");
 }
@@ -146,12 +146,12 @@ fn a_budget_too_small_shortens_the_run_but_does_not_put_it_off() {
     let actions = bench.handle(BenchmarkEvent::Load(quiet()));
     let goal = bench.until_run(actions, changed_at + 10 * SECOND).unwrap();
     assert!(bench.now <= changed_at + 6 * SECOND, "{:?}", bench.now - changed_at);
-    assert!(goal.at_most < goal.at_least && goal.at_most >= SECOND / 5, "{goal:?}");
-    bench.now += goal.at_most;
+    assert!(goal.max_length < goal.min_length && goal.max_length >= SECOND / 5, "{goal:?}");
+    bench.now += goal.max_length;
     let ended = bench.now;
     let actions = bench.handle(BenchmarkEvent::Finished { whole: false });
     let goal = bench.until_run(actions, ended + 100 * SECOND).unwrap();
-    assert!(goal.at_most >= goal.at_least, "{goal:?}");
+    assert!(goal.max_length >= goal.min_length, "{goal:?}");
     assert!(bench.now >= ended + 40 * SECOND, "{:?}", bench.now - ended);
 }
 
@@ -293,7 +293,7 @@ proptest! {
     ) {
         let settings = BenchmarkSettings { max_overhead: overhead, ..BenchmarkSettings::default() };
         let start = Instant::now();
-        let (mut now, mut planner) = (start, Planner::new(settings, start));
+        let (mut now, mut planner) = (start, BenchmarkPlanner::new(settings, start));
         let (mut busy, mut spent, mut ran) = (false, Duration::ZERO, 0u32);
         let mut running = None::<(Instant, BenchmarkGoal, bool)>;
         for (what, millis, flag) in steps {
@@ -308,14 +308,14 @@ proptest! {
             };
             // A run of full length ends by itself before the next event.
             if let Some((began, goal, joined)) = running {
-                let length = goal.at_most.min(goal.at_least);
+                let length = goal.max_length.min(goal.min_length);
                 if now >= began + length {
                     if busy && !joined {
                         spent += length;
                         ran += 1;
                     }
                     running = None;
-                    let finished = BenchmarkEvent::Finished { whole: length >= goal.at_least };
+                    let finished = BenchmarkEvent::Finished { whole: length >= goal.min_length };
                     let actions = planner.handle(finished, began + length);
                     note(&actions, began + length, &mut running);
                     if running.is_some() { continue; }
@@ -349,7 +349,7 @@ fn note(
     running: &mut Option<(Instant, BenchmarkGoal, bool)>,
 ) {
     for action in actions {
-        if let BenchmarkAction::Run { goal, why, .. } = action {
+        if let BenchmarkAction::Run { goal, reason: why, .. } = action {
             *running = Some((now, *goal, matches!(why, BenchmarkReason::Joined)));
         }
     }

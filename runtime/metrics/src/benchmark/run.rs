@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::meter::{Measurement, Ratio};
+use crate::meter::{SpeedMeasurement, Ratio};
 
 /// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchmarkGoal {
     /// The minimum length. The run ends after it once every thread has completed a few repeats.
-    pub at_least: Duration,
+    pub min_length: Duration,
     /// The time after which no repeat starts.
-    pub at_most: Duration,
+    pub max_length: Duration,
     /// The length of the stretches into which repeats are summed. Their scatter gives the error.
     ///
     /// It is the quota's period: within one, a node under a quota first runs at full speed and then
     /// stops.
-    pub stretch: Duration,
+    pub window: Duration,
 }
 
 /// The repeats of every thread, if time allows.
@@ -51,18 +51,18 @@ impl BenchmarkRun {
 
     /// Records a thread's repeat and its wall time. Returns whether the thread is to repeat again;
     /// false for an invalid thread number.
-    pub fn repeated(&mut self, thread: usize, took: Duration, now: Instant) -> bool {
+    pub fn record_repeat(&mut self, thread: usize, took: Duration, now: Instant) -> bool {
         let Some(state) = self.threads.get_mut(thread) else { return false };
         state.repeats = state.repeats.saturating_add(1);
         self.repeats = self.repeats.saturating_add(1);
         state.open.0 += 1;
         state.open.1 = state.open.1.saturating_add(took);
-        if state.open.1 >= self.goal.stretch {
+        if state.open.1 >= self.goal.window {
             let (repeats, time) = std::mem::take(&mut state.open);
             self.ratio.push(f64::from(repeats) * self.units, time);
         }
         let lasted = now.saturating_duration_since(self.began);
-        lasted < self.goal.at_most && (lasted < self.goal.at_least || state.repeats < REPEATS)
+        lasted < self.goal.max_length && (lasted < self.goal.min_length || state.repeats < REPEATS)
     }
 
     /// The number of repeats so far, on all threads.
@@ -71,18 +71,18 @@ impl BenchmarkRun {
     }
 
     /// The number of threads with at least one repeat.
-    pub fn heard(&self) -> u32 {
+    pub fn active_threads(&self) -> u32 {
         self.threads.iter().map(|thread| u32::from(thread.repeats > 0)).sum()
     }
 
     /// Whether the run has its full length at `now`. Otherwise it was cut short, and its error is
     /// larger.
-    pub fn is_whole(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.began) >= self.goal.at_least && self.repeats > 0
+    pub fn is_complete(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.began) >= self.goal.min_length && self.repeats > 0
     }
 
     /// The speed of the node; none without repeats. Its error is absent if the run was too short.
-    pub fn measurement(&self) -> Option<Measurement> {
+    pub fn measurement(&self) -> Option<SpeedMeasurement> {
         let mut ratio = self.ratio;
         for thread in &self.threads {
             // The last stretch of any length counts, for the estimate weighs it by its time.
@@ -90,8 +90,8 @@ impl BenchmarkRun {
             ratio.push(f64::from(repeats) * self.units, time);
         }
         // Threads without a repeat had other work, and are not counted.
-        Some(Measurement {
-            speed: ratio.rate()? * f64::from(self.heard()),
+        Some(SpeedMeasurement {
+            speed: ratio.rate()? * f64::from(self.active_threads()),
             relative_error: ratio.relative_error(),
         })
     }
@@ -105,9 +105,9 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
     const GOAL: BenchmarkGoal = BenchmarkGoal {
-        at_least: Duration::from_millis(500),
-        at_most: Duration::from_secs(2),
-        stretch: Duration::from_millis(100),
+        min_length: Duration::from_millis(500),
+        max_length: Duration::from_secs(2),
+        window: Duration::from_millis(100),
     };
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
         let mut repeats = 0;
         for i in 1..=100 {
             let now = start + 10 * i * MS;
-            let more = [run.repeated(0, 10 * MS, now), run.repeated(1, 10 * MS, now)];
+            let more = [run.record_repeat(0, 10 * MS, now), run.record_repeat(1, 10 * MS, now)];
             repeats += 2;
             assert_eq!(more, [i < 50; 2]);
             if !more[0] {
@@ -126,24 +126,24 @@ mod tests {
             }
         }
         assert_eq!(run.repeats(), repeats);
-        assert!(run.is_whole(start + 500 * MS) && !run.is_whole(start + 499 * MS));
+        assert!(run.is_complete(start + 500 * MS) && !run.is_complete(start + 499 * MS));
         // Twice the reference speed on each of two threads.
         let measured = run.measurement().unwrap();
         assert!((measured.speed - 4.0).abs() < 1e-9, "{measured:?}");
         assert!(measured.relative_error.unwrap() < 1e-6, "{measured:?}");
-        assert!(!run.repeated(2, MS, start), "there is no such thread");
+        assert!(!run.record_repeat(2, MS, start), "there is no such thread");
     }
 
     #[test]
     fn long_repeats_are_done_a_few_times_but_not_past_the_limit() {
         let start = Instant::now();
         let mut run = BenchmarkRun::new(GOAL, 1.0, 1, start);
-        assert!(run.repeated(0, 600 * MS, start + 600 * MS));
+        assert!(run.record_repeat(0, 600 * MS, start + 600 * MS));
         assert!(run.measurement().unwrap().relative_error.is_none(), "one repeat tells no error");
-        assert!(run.repeated(0, 600 * MS, start + 1200 * MS));
-        assert!(!run.repeated(0, 600 * MS, start + 1800 * MS));
+        assert!(run.record_repeat(0, 600 * MS, start + 1200 * MS));
+        assert!(!run.record_repeat(0, 600 * MS, start + 1800 * MS));
         let mut run = BenchmarkRun::new(GOAL, 1.0, 1, start);
-        assert!(!run.repeated(0, 2100 * MS, start + 2100 * MS));
+        assert!(!run.record_repeat(0, 2100 * MS, start + 2100 * MS));
     }
 
     /// Under a quota of half a processor a thread runs 50 ms and stops 50 ms: repeats of 10 ms take
@@ -156,7 +156,7 @@ mod tests {
         loop {
             let took = if ran % 5 == 4 { 60 * MS } else { 10 * MS };
             (now, ran) = (now + took, ran + 1);
-            if !run.repeated(0, took, now) {
+            if !run.record_repeat(0, took, now) {
                 break;
             }
         }
@@ -178,8 +178,8 @@ mod tests {
             for (thread, millis) in steps {
                 let took = Duration::from_millis(millis);
                 now += took;
-                let more = run.repeated(thread, took, now);
-                prop_assert!(!more || now < start + GOAL.at_most);
+                let more = run.record_repeat(thread, took, now);
+                prop_assert!(!more || now < start + GOAL.max_length);
             }
             if let Some(measured) = run.measurement() {
                 prop_assert!(measured.speed > 0.0, "{:?}", measured);

@@ -80,7 +80,7 @@ impl BenchmarkSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplerSettings {
     /// The size of the sample. Default: 8.
-    pub keep: usize,
+    pub size: usize,
     /// The minimum time of a task, for shorter ones are mostly noise. Default: 5 ms.
     pub shortest: Duration,
     /// The maximum time of a task, for longer ones would break the budget. Default: 50 ms.
@@ -92,7 +92,7 @@ pub struct SamplerSettings {
 impl Default for SamplerSettings {
     fn default() -> Self {
         Self {
-            keep: 8,
+            size: 8,
             shortest: Duration::from_millis(5),
             longest: Duration::from_millis(50),
             largest_body: 64 << 10,
@@ -102,7 +102,7 @@ impl Default for SamplerSettings {
 
 /// A completed task, offered to the sampler.
 #[derive(Clone, Debug)]
-pub struct Offer<'a> {
+pub struct BenchmarkOffer<'a> {
     /// The name under which it is registered.
     pub name: &'a str,
     /// The path of the task in the job.
@@ -144,8 +144,8 @@ impl Sampler {
 
     /// Offers a completed task. Returns whether it was sampled, perhaps in place of another. A
     /// repeated task is not drawn twice.
-    pub fn offer(&mut self, offer: &Offer) -> bool {
-        let SamplerSettings { keep, shortest, longest, largest_body } = self.settings;
+    pub fn offer(&mut self, offer: &BenchmarkOffer) -> bool {
+        let SamplerSettings { size: keep, shortest, longest, largest_body } = self.settings;
         if offer.needs_objects
             || !(shortest..=longest).contains(&offer.time)
             || offer.body.len() > largest_body
@@ -220,7 +220,7 @@ mod tests {
         let body = Bytes::from(number.to_le_bytes().to_vec());
         let path = TaskPath(vec![number]);
         let (path, body) = (&path, &body);
-        sampler.offer(&Offer { name: "t", path, body, time, needs_objects: false })
+        sampler.offer(&BenchmarkOffer { name: "t", path, body, time, needs_objects: false })
     }
 
     fn numbers(spec: &BenchmarkSpec) -> Vec<u32> {
@@ -234,12 +234,12 @@ mod tests {
         let (path, small, large) =
             (TaskPath(vec![9]), Bytes::from_static(b"x"), Bytes::from(vec![0; 65 << 10]));
         let good =
-            Offer { name: "t", path: &path, body: &small, time: 20 * MS, needs_objects: false };
+            BenchmarkOffer { name: "t", path: &path, body: &small, time: 20 * MS, needs_objects: false };
         for bad in [
-            Offer { time: 4 * MS, ..good.clone() },
-            Offer { time: 51 * MS, ..good.clone() },
-            Offer { body: &large, ..good.clone() },
-            Offer { needs_objects: true, ..good.clone() },
+            BenchmarkOffer { time: 4 * MS, ..good.clone() },
+            BenchmarkOffer { time: 51 * MS, ..good.clone() },
+            BenchmarkOffer { body: &large, ..good.clone() },
+            BenchmarkOffer { needs_objects: true, ..good.clone() },
         ] {
             assert!(!sampler.offer(&bad), "{bad:?}");
         }
@@ -305,7 +305,7 @@ mod tests {
             times in prop::collection::vec(0u64..80, 0..200),
             keep in 0usize..10,
         ) {
-            let settings = SamplerSettings { keep, ..SamplerSettings::default() };
+            let settings = SamplerSettings { size, ..SamplerSettings::default() };
             let draw = || {
                 let mut sampler = Sampler::new(settings, seed);
                 for (number, &millis) in times.iter().enumerate() {

@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use kernel::{CpuTicks, Quota, Throttled};
-pub use probe::Probe;
+pub use probe::LoadReader;
 
 /// The kernel's counters at one time. They only grow; two samples make a [`Load`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
+pub struct LoadSample {
     /// The time of the sample.
     pub at: Instant,
     /// The number of processors that this process may use, and their times.
@@ -42,7 +42,7 @@ pub struct Sample {
     pub quota: Option<Quota>,
 }
 
-impl Sample {
+impl LoadSample {
     /// A sample without any values.
     pub fn unknown(at: Instant) -> Self {
         Self {
@@ -93,7 +93,7 @@ pub struct Load {
 impl Load {
     /// The load between two samples of one machine. Decreasing counters, as of some hypervisors,
     /// count as unchanged.
-    pub fn between(earlier: &Sample, later: &Sample) -> Self {
+    pub fn between(earlier: &LoadSample, later: &LoadSample) -> Self {
         let elapsed = later.at.saturating_duration_since(earlier.at);
         if elapsed.is_zero() {
             return Self::default();
@@ -177,23 +177,23 @@ impl Load {
         };
         let t = thresholds;
         let foreign =
-            change(LoadPart::Foreign, other.foreign_cpu_share, self.foreign_cpu_share, t.share);
-        let steal = || change(LoadPart::Steal, other.steal_share, self.steal_share, t.steal);
+            change(LoadComponent::Foreign, other.foreign_cpu_share, self.foreign_cpu_share, t.share);
+        let steal = || change(LoadComponent::Steal, other.steal_share, self.steal_share, t.steal);
         let throttled = || {
-            change(LoadPart::Throttled, other.throttled_share, self.throttled_share, t.throttled)
+            change(LoadComponent::Throttled, other.throttled_share, self.throttled_share, t.throttled)
         };
         let quota = || {
             let least = other.quota_cpus.unwrap_or(0.0) * t.quota;
-            change(LoadPart::Quota, other.quota_cpus, self.quota_cpus, least)
+            change(LoadComponent::Quota, other.quota_cpus, self.quota_cpus, least)
         };
-        let own = change(LoadPart::Foreign, other.own_cpu_share, self.own_cpu_share, t.share);
+        let own = change(LoadComponent::Foreign, other.own_cpu_share, self.own_cpu_share, t.share);
         let waiting = || match (own, self.pressure.and(other.pressure)) {
             (Some(_), _) => None,
             (None, Some(_)) => {
-                change(LoadPart::Pressure, other.pressure, self.pressure, t.pressure)
+                change(LoadComponent::Pressure, other.pressure, self.pressure, t.pressure)
             }
             (None, None) => change(
-                LoadPart::Runnable,
+                LoadComponent::Runnable,
                 other.runnable_per_cpu,
                 self.runnable_per_cpu,
                 t.runnable,
@@ -231,7 +231,7 @@ impl Default for LoadThresholds {
 /// The part of a load that has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LoadPart {
+pub enum LoadComponent {
     /// Processor time of other processes.
     Foreign,
     /// Processor time of other virtual machines.
@@ -250,7 +250,7 @@ pub enum LoadPart {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadChange {
     /// The part that changed.
-    pub part: LoadPart,
+    pub part: LoadComponent,
     /// The value before the change.
     pub before: f64,
     /// The value after the change.
@@ -261,12 +261,12 @@ impl fmt::Display for LoadChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (before, after) = (self.before, self.after);
         let (name, share) = match self.part {
-            LoadPart::Foreign => ("the share of processor time that others use", true),
-            LoadPart::Steal => ("the share of processor time stolen by the hypervisor", true),
-            LoadPart::Throttled => ("the share of processor time denied by the quota", true),
-            LoadPart::Quota => ("the quota in processors", false),
-            LoadPart::Pressure => ("the share of time with a thread waiting", true),
-            LoadPart::Runnable => ("the number of threads a processor", false),
+            LoadComponent::Foreign => ("the share of processor time that others use", true),
+            LoadComponent::Steal => ("the share of processor time stolen by the hypervisor", true),
+            LoadComponent::Throttled => ("the share of processor time denied by the quota", true),
+            LoadComponent::Quota => ("the quota in processors", false),
+            LoadComponent::Pressure => ("the share of time with a thread waiting", true),
+            LoadComponent::Runnable => ("the number of threads a processor", false),
         };
         if share {
             write!(f, "{name} went from {:.0} % to {:.0} %", before * 100.0, after * 100.0)

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use tokio::time::Instant;
 
-use super::Sample;
+use super::LoadSample;
 use super::kernel::{self, Groups, Quota, Throttled};
 
 /// Reads samples. It finds its control groups and allowed processors once, at creation.
 #[derive(Clone, Debug)]
-pub struct Probe {
+pub struct LoadReader {
     root: PathBuf,
     ticks_per_second: u64,
     groups: Option<Groups>,
@@ -17,7 +17,7 @@ pub struct Probe {
     allowed: Option<Vec<(u32, u32)>>,
 }
 
-impl Probe {
+impl LoadReader {
     /// A probe of this machine and this process.
     pub fn new() -> Self {
         Self::at(Path::new("/"), ticks_per_second())
@@ -37,14 +37,14 @@ impl Probe {
     }
 
     /// Takes a sample. It blocks for some tens of microseconds, for it reads a few small files.
-    pub fn sample(&self, now: Instant) -> Sample {
+    pub fn sample(&self, now: Instant) -> LoadSample {
         let counts = |cpu: u32| match &self.allowed {
             Some(ranges) => ranges.iter().any(|(first, last)| (*first..=*last).contains(&cpu)),
             None => true,
         };
         let text = |path: &str| self.read(path);
         let (throttled, quota) = self.quota();
-        Sample {
+        LoadSample {
             at: now,
             cpus: text("/proc/stat").and_then(|text| kernel::stat(&text, counts)),
             own_ticks: text("/proc/self/stat").and_then(|text| kernel::process_ticks(&text)),
@@ -96,7 +96,7 @@ impl Probe {
     }
 }
 
-impl Default for Probe {
+impl Default for LoadReader {
     fn default() -> Self {
         Self::new()
     }

@@ -10,11 +10,11 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A sample of two processors at 100 ticks per second, after these ticks of own, foreign and stolen
 /// time.
-fn sample(start: Instant, seconds: u64, own: u64, others: u64, stolen: u64) -> Sample {
+fn sample(start: Instant, seconds: u64, own: u64, others: u64, stolen: u64) -> LoadSample {
     let at = start + seconds as u32 * SECOND;
     let idle = (200 * seconds).saturating_sub(own + others + stolen);
     let ticks = CpuTicks { busy: 1000 + own + others, idle: 5000 + idle, steal: 7 + stolen };
-    Sample { cpus: Some((2, ticks)), own_ticks: Some(300 + own), ..Sample::unknown(at) }
+    LoadSample { cpus: Some((2, ticks)), own_ticks: Some(300 + own), ..LoadSample::unknown(at) }
 }
 
 #[test]
@@ -62,16 +62,16 @@ fn throttling_is_the_part_denied_of_what_was_wanted() {
 fn counters_that_run_back_and_changed_processors_do_no_harm() {
     let start = Instant::now();
     let (early, late) = (sample(start, 0, 0, 0, 0), sample(start, 10, 1000, 500, 200));
-    let back = Load::between(&Sample { at: start, ..late }, &Sample { at: late.at, ..early });
+    let back = Load::between(&LoadSample { at: start, ..late }, &LoadSample { at: late.at, ..early });
     for value in [back.foreign_cpu_share, back.own_cpu_share, back.steal_share] {
         assert!(value.is_none_or(|value| (0.0..=1.0).contains(&value)), "{back:?}");
     }
     assert_eq!(Load::between(&late, &early), Load::default());
     // A processor was switched off: only the own share is known.
-    let fewer = Sample { cpus: late.cpus.map(|(_, ticks)| (1, ticks)), ..late };
+    let fewer = LoadSample { cpus: late.cpus.map(|(_, ticks)| (1, ticks)), ..late };
     let load = Load::between(&early, &fewer);
     assert_eq!((load.foreign_cpu_share, load.own_cpu_share), (None, Some(1.0)));
-    let unknown = Load::between(&Sample::unknown(start), &Sample::unknown(start + SECOND));
+    let unknown = Load::between(&LoadSample::unknown(start), &LoadSample::unknown(start + SECOND));
     assert_eq!(unknown, Load::default());
     assert!(!unknown.is_known());
 }
@@ -163,9 +163,9 @@ const MACHINE: &[(&str, &str)] = &[
 #[test]
 fn a_probe_reads_a_machine() {
     let root = machine(MACHINE);
-    let probe = Probe::at(root.path(), 250);
+    let probe = LoadReader::at(root.path(), 250);
     let now = Instant::now();
-    let expected = Sample {
+    let expected = LoadSample {
         cpus: Some((2, CpuTicks { busy: 550, idle: 2005, steal: 20 })),
         own_ticks: Some(75),
         ticks_per_second: 250,
@@ -174,7 +174,7 @@ fn a_probe_reads_a_machine() {
         pressure_us: Some(1000),
         throttled: Some(Throttled { periods: 9, exhausted: 4, microseconds: 3000 }),
         quota: Some(Quota { time: SECOND / 50, period: SECOND / 25 }),
-        ..Sample::unknown(now)
+        ..LoadSample::unknown(now)
     };
     assert_eq!(probe.sample(now), expected);
 }
@@ -182,25 +182,25 @@ fn a_probe_reads_a_machine() {
 #[test]
 fn whatever_files_are_missing_the_rest_is_read() {
     let now = Instant::now();
-    let whole = Probe::at(machine(MACHINE).path(), 100);
+    let whole = LoadReader::at(machine(MACHINE).path(), 100);
     assert_eq!(whole.sample(now).cpus, None, "its files are gone");
     for missing in 0..MACHINE.len() {
         let mut files = MACHINE.to_vec();
         let (name, _) = files.remove(missing);
         let root = machine(&files);
-        let sample = Probe::at(root.path(), 100).sample(now);
+        let sample = LoadReader::at(root.path(), 100).sample(now);
         assert_eq!(sample.cpus.is_none(), name == "/proc/stat", "without {name}");
         assert_eq!(sample.own_ticks.is_none(), name == "/proc/self/stat", "without {name}");
         assert_eq!(sample.runnable.is_none(), name == "/proc/loadavg", "without {name}");
     }
-    let nothing = Probe::at(Path::new("/nowhere/at/all"), 100);
-    assert_eq!(nothing.sample(now), Sample::unknown(now));
+    let nothing = LoadReader::at(Path::new("/nowhere/at/all"), 100);
+    assert_eq!(nothing.sample(now), LoadSample::unknown(now));
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn this_machine_tells_something() {
-    let probe = Probe::new();
+    let probe = LoadReader::new();
     let sample = probe.sample(Instant::now());
     let (cpus, ticks) = sample.cpus.unwrap();
     assert!(cpus > 0 && ticks.busy > 0, "{sample:?}");
@@ -215,7 +215,7 @@ proptest! {
         wire in any::<[f64; 7]>(),
     ) {
         let start = Instant::now();
-        let sample = |n: [u64; 7], at| Sample {
+        let sample = |n: [u64; 7], at| LoadSample {
             at,
             cpus: Some((cpus, CpuTicks { busy: n[0], idle: n[1], steal: n[2] })),
             own_ticks: Some(n[3]),

@@ -40,13 +40,13 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use ratio::Ratio;
-pub use report::{Comparable, Scale, SpecId, SpeedReport, SpeedSource};
+pub use report::{ScaledSpeed, Scale, SpecId, SpeedReport, SpeedSource};
 
 use super::load::{Load, LoadThresholds};
 
 /// The units of a thread at the end of a task, and its busy time by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Mark {
+pub struct SpeedPoint {
     /// The completed units of work.
     pub units: f64,
     /// The busy time of the thread.
@@ -66,7 +66,7 @@ pub struct UnitCounter {
     /// The number of samples requested, and the last one that the thread answered.
     looks: AtomicU32,
     answered: AtomicU32,
-    mark: Mutex<Option<Mark>>,
+    mark: Mutex<Option<SpeedPoint>>,
 }
 
 impl UnitCounter {
@@ -95,14 +95,14 @@ impl UnitCounter {
 
     /// Records the end of a task and the thread's busy time.
     #[cold]
-    pub fn note(&self, busy: Duration) {
+    pub fn record(&self, busy: Duration) {
         self.answered.store(self.looks.load(Ordering::Relaxed), Ordering::Relaxed);
-        let mark = Mark { units: self.units(), busy };
+        let mark = SpeedPoint { units: self.units(), busy };
         *self.mark.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
     }
 
     /// Takes the record since the last call, if any, and requests the next one.
-    pub fn look(&self) -> Option<Mark> {
+    pub fn take_record(&self) -> Option<SpeedPoint> {
         let mark = self.mark.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.looks.fetch_add(1, Ordering::Relaxed);
         mark
@@ -133,24 +133,24 @@ pub struct SpeedSettings {
     /// The standard deviation of the drift of the speed's logarithm per period. Default: 0.1.
     pub drift: f64,
     /// The least relative error of any measurement. Default: 0.01.
-    pub least_error: f64,
+    pub min_error: f64,
     /// The relative error of a measurement of unknown error. Default: 0.25.
     pub unknown_error: f64,
     /// Standard errors from the expectation beyond which a measurement is a jump, which discards
     /// the past.
     ///
     /// Default: 2. A false alarm costs only the past, but a missed one a period.
-    pub jump: f64,
+    pub jump_threshold: f64,
     /// Factor above the highest speed of the past beyond which a speed is invalid. Default: 100.
-    pub nonsense: f64,
+    pub invalid_factor: f64,
     /// Periods of silence after which a signal has no past, so any next value is accepted. Default:
     /// 10.
-    pub forget: u32,
+    pub forget_periods: u32,
     /// Periods for which work units remain valid. Then a more precise benchmark takes their place.
     /// Default: 2.
-    pub fresh: u32,
+    pub fresh_periods: u32,
     /// The share of busy time below which a period gives no measurement. Default: 0.02.
-    pub least_busy: f64,
+    pub min_busy: f64,
     /// Thresholds of significant changes of load.
     pub thresholds: LoadThresholds,
 }
@@ -160,13 +160,13 @@ impl Default for SpeedSettings {
         Self {
             period: Duration::from_secs(10),
             drift: 0.1,
-            least_error: 0.01,
+            min_error: 0.01,
             unknown_error: 0.25,
-            jump: 2.0,
-            nonsense: 100.0,
-            forget: 10,
-            fresh: 2,
-            least_busy: 0.02,
+            jump_threshold: 2.0,
+            invalid_factor: 100.0,
+            forget_periods: 10,
+            fresh_periods: 2,
+            min_busy: 0.02,
             thresholds: LoadThresholds::default(),
         }
     }
@@ -174,7 +174,7 @@ impl Default for SpeedSettings {
 
 /// A single measurement of speed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measurement {
+pub struct SpeedMeasurement {
     /// Units of work per second, of all threads of the node together.
     pub speed: f64,
     /// The relative standard error; absent if unknown.
@@ -183,7 +183,7 @@ pub struct Measurement {
 
 /// The reason for which a measurement is not used.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Nonsense {
+pub enum InvalidSpeed {
     /// The speed is not positive.
     #[error(
         "a speed of {speed} was measured and not used: it must be a positive number; check the \
@@ -234,36 +234,36 @@ impl FilterState {
     }
 
     fn is_forgotten(&self, now: Instant, settings: &SpeedSettings) -> bool {
-        now.saturating_duration_since(self.at) > settings.period * settings.forget
+        now.saturating_duration_since(self.at) > settings.period * settings.forget_periods
     }
 }
 
 /// Updates a signal by a measurement.
 fn follow(
     level: &mut Option<FilterState>,
-    measured: Measurement,
+    measured: SpeedMeasurement,
     now: Instant,
     settings: &SpeedSettings,
-) -> Result<(), Nonsense> {
+) -> Result<(), InvalidSpeed> {
     let speed = measured.speed;
     if !(speed.is_finite() && speed > 0.0) {
-        return Err(Nonsense::NotPositive { speed });
+        return Err(InvalidSpeed::NotPositive { speed });
     }
     let error = measured.relative_error.filter(|error| error.is_finite() && *error >= 0.0);
-    let error = error.unwrap_or(settings.unknown_error).clamp(settings.least_error, 1.0);
+    let error = error.unwrap_or(settings.unknown_error).clamp(settings.min_error, 1.0);
     let fresh = FilterState { ln: speed.ln(), variance: error * error, at: now, highest: speed };
     let Some(past) = level.filter(|past| !past.is_forgotten(now, settings)) else {
         *level = Some(fresh);
         return Ok(());
     };
-    if speed > past.highest * settings.nonsense {
-        let (highest, factor) = (past.highest, settings.nonsense);
-        return Err(Nonsense::TooFast { speed, highest, factor });
+    if speed > past.highest * settings.invalid_factor {
+        let (highest, factor) = (past.highest, settings.invalid_factor);
+        return Err(InvalidSpeed::TooFast { speed, highest, factor });
     }
     let highest = past.highest.max(speed);
     let expected = past.variance_at(now, settings);
     let surprise = fresh.ln - past.ln;
-    *level = Some(if surprise.abs() > settings.jump * (expected + fresh.variance).sqrt() {
+    *level = Some(if surprise.abs() > settings.jump_threshold * (expected + fresh.variance).sqrt() {
         FilterState { highest, ..fresh }
     } else {
         let gain = expected / (expected + fresh.variance);
@@ -315,7 +315,7 @@ impl SpeedMeter {
     /// The limit is high, for a node slowed down to a thirtieth takes minutes for a task of
     /// seconds.
     pub fn units(&mut self, units: f64, busy: Duration) {
-        let most = self.settings.period * self.settings.forget.max(1) * TASK_FACTOR_MAX;
+        let most = self.settings.period * self.settings.forget_periods.max(1) * TASK_FACTOR_MAX;
         if busy <= most && !self.period.push(units, busy) {
             self.refused = self.refused.saturating_add(1);
         }
@@ -326,16 +326,16 @@ impl SpeedMeter {
     ///
     /// # Errors
     /// [`Nonsense`]: the measurement is counted as refused and not used.
-    pub fn end_period(&mut self, now: Instant) -> Result<bool, Nonsense> {
+    pub fn end_period(&mut self, now: Instant) -> Result<bool, InvalidSpeed> {
         let enough =
-            self.settings.period.as_secs_f64() * f64::from(self.threads) * self.settings.least_busy;
+            self.settings.period.as_secs_f64() * f64::from(self.threads) * self.settings.min_busy;
         let Some(rate) = self.period.rate().filter(|_| self.period.time().as_secs_f64() >= enough)
         else {
             // Too little for a measurement, so it counts in the next period.
             return Ok(false);
         };
         let period = std::mem::take(&mut self.period);
-        let measured = Measurement {
+        let measured = SpeedMeasurement {
             speed: rate * f64::from(self.threads),
             relative_error: period.relative_error(),
         };
@@ -350,9 +350,9 @@ impl SpeedMeter {
     pub fn benchmark(
         &mut self,
         spec: SpecId,
-        measured: Measurement,
+        measured: SpeedMeasurement,
         now: Instant,
-    ) -> Result<(), Nonsense> {
+    ) -> Result<(), InvalidSpeed> {
         // Under another specification, a speed is another quantity.
         let mut level = self.benchmark.filter(|(old, _)| *old == spec).map(|(_, level)| level);
         let taken = follow(&mut level, measured, now, &self.settings);
@@ -362,7 +362,7 @@ impl SpeedMeter {
         self.after(taken, now)
     }
 
-    fn after(&mut self, taken: Result<(), Nonsense>, now: Instant) -> Result<(), Nonsense> {
+    fn after(&mut self, taken: Result<(), InvalidSpeed>, now: Instant) -> Result<(), InvalidSpeed> {
         if taken.is_err() {
             self.refused = self.refused.saturating_add(1);
             return taken;
@@ -403,7 +403,7 @@ impl SpeedMeter {
 
     /// Whether the node's speed is known from work units at `now`.
     pub fn knows_units(&self, now: Instant) -> bool {
-        let longest = self.settings.period * self.settings.fresh;
+        let longest = self.settings.period * self.settings.fresh_periods;
         self.units.is_some_and(|level| now.saturating_duration_since(level.at) <= longest)
     }
 

@@ -79,7 +79,7 @@ impl SpeedReport {
 
 /// A speed on the common scale of a job's nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Comparable {
+pub struct ScaledSpeed {
     /// Units of the scale per second.
     pub speed: f64,
     /// The relative standard error.
@@ -126,7 +126,7 @@ impl Scale {
     }
 
     /// A node's speed on this scale; none if it is not comparable.
-    pub fn compare(&self, report: &SpeedReport) -> Option<Comparable> {
+    pub fn compare(&self, report: &SpeedReport) -> Option<ScaledSpeed> {
         let report = report.checked()?;
         let factor = if report.spec == self.spec {
             1.0
@@ -135,6 +135,6 @@ impl Scale {
         };
         let speed = report.speed * factor;
         let relative_error = report.relative_error;
-        (speed.is_finite() && speed > 0.0).then_some(Comparable { speed, relative_error })
+        (speed.is_finite() && speed > 0.0).then_some(ScaledSpeed { speed, relative_error })
     }
 }

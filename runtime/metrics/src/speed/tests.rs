@@ -8,9 +8,9 @@ const SECOND: Duration = Duration::from_secs(1);
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// Random numbers in [0, 1).
-struct Dice(u64);
+struct UniformRandom(u64);
 
-impl Dice {
+impl UniformRandom {
     fn unit(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -20,19 +20,19 @@ impl Dice {
 }
 
 /// A node busy with tasks of declared cost, and its meter, updated once a second.
-struct Node {
+struct MeteredNode {
     meter: SpeedMeter,
     now: Instant,
     threads: u32,
-    dice: Dice,
+    dice: UniformRandom,
     /// Relative scatter of the units of one second.
     noise: f64,
 }
 
-impl Node {
+impl MeteredNode {
     fn new(threads: u32, noise: f64, seed: u64) -> Self {
         let meter = SpeedMeter::new(threads, SpeedSettings::default());
-        Self { meter, now: Instant::now(), threads, dice: Dice(seed | 1), noise }
+        Self { meter, now: Instant::now(), threads, dice: UniformRandom(seed | 1), noise }
     }
 
     /// A second at this speed, in units per second and thread.
@@ -57,7 +57,7 @@ fn busy_with(foreign: f64) -> Load {
 
 #[test]
 fn units_give_the_speed_of_all_threads_with_its_error() {
-    let mut node = Node::new(4, 0.2, 1);
+    let mut node = MeteredNode::new(4, 0.2, 1);
     let mut report = node.period(1000.0);
     for _ in 0..5 {
         report = node.period(1000.0);
@@ -78,7 +78,7 @@ fn a_foreign_load_shows_within_two_periods() {
     for noise in [0.02, 0.3, 0.5] {
         for second in 0..10 {
             for seed in 1..4 {
-                let mut node = Node::new(2, noise, seed * 0x9e37_79b9);
+                let mut node = MeteredNode::new(2, noise, seed * 0x9e37_79b9);
                 for _ in 0..8 {
                     node.period(500.0);
                 }
@@ -108,7 +108,7 @@ fn a_change_of_the_kernels_load_makes_the_past_count_for_nothing() {
     let start = Instant::now();
     let mut meter = SpeedMeter::new(1, settings);
     let spec = SpecId(7);
-    let rough = |speed| Measurement { speed, relative_error: Some(0.4) };
+    let rough = |speed| SpeedMeasurement { speed, relative_error: Some(0.4) };
     meter.load(busy_with(0.0), start);
     for period in 1..9 {
         meter.benchmark(spec, rough(100.0), start + PERIOD * period).unwrap();
@@ -156,7 +156,7 @@ fn tasks_longer_than_a_period_are_measured_when_they_end() {
 
 #[test]
 fn nonsense_is_flagged_and_not_used() {
-    let mut node = Node::new(1, 0.02, 5);
+    let mut node = MeteredNode::new(1, 0.02, 5);
     let before = node.period(10.0);
     // No busy time: no measurement and no error.
     assert_eq!(node.meter.end_period(node.now), Ok(false));
@@ -165,10 +165,10 @@ fn nonsense_is_flagged_and_not_used() {
         assert_eq!(node.meter.end_period(node.now), Ok(false));
         let result = node.meter.benchmark(
             SpecId(1),
-            Measurement { speed: bad, relative_error: None },
+            SpeedMeasurement { speed: bad, relative_error: None },
             node.now,
         );
-        assert!(matches!(result, Err(Nonsense::NotPositive { .. })), "{result:?}");
+        assert!(matches!(result, Err(InvalidSpeed::NotPositive { .. })), "{result:?}");
     }
     node.meter.units(10_000.0, SECOND);
     let error = node.meter.end_period(node.now).unwrap_err();
@@ -200,9 +200,9 @@ fn nonsense_is_flagged_and_not_used() {
 
 #[test]
 fn benchmarks_serve_until_units_come_and_when_they_stay_away() {
-    let mut node = Node::new(2, 0.0, 1);
+    let mut node = MeteredNode::new(2, 0.0, 1);
     let spec = SpecId(0xabc);
-    let measured = |speed| Measurement { speed, relative_error: Some(0.03) };
+    let measured = |speed| SpeedMeasurement { speed, relative_error: Some(0.03) };
     assert_eq!(node.meter.report(node.now), None);
     node.meter.load(busy_with(0.0), node.now);
     // A joiner has only its benchmark.
@@ -326,7 +326,7 @@ proptest! {
                 2 => drop(meter.end_period(now)),
                 3 => meter.load(busy_with(a), now),
                 _ => {
-                    let measured = Measurement { speed: a, relative_error: Some(b) };
+                    let measured = SpeedMeasurement { speed: a, relative_error: Some(b) };
                     let _ = meter.benchmark(SpecId(1), measured, now);
                 }
             }
@@ -347,10 +347,10 @@ fn a_threads_counter_adds_costs_and_refuses_nonsense() {
     }
     assert_eq!((counter.units(), counter.refused()), (3.5, 3));
     assert_eq!(counter.moments(), (3, 3.5, 6.25));
-    assert_eq!(counter.look(), None);
+    assert_eq!(counter.take_record(), None);
     assert!(counter.add(1.0));
-    counter.note(SECOND);
+    counter.record(SECOND);
     assert!(!counter.add(2.0), "one note a look");
-    assert_eq!(counter.look(), Some(Mark { units: 4.5, busy: SECOND }));
-    assert_eq!(counter.look(), None);
+    assert_eq!(counter.take_record(), Some(SpeedPoint { units: 4.5, busy: SECOND }));
+    assert_eq!(counter.take_record(), None);
 }

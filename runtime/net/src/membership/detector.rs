@@ -16,7 +16,7 @@ use crate::id::{Incarnation, NodeId};
 
 /// The limits on the silence of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct SilenceLimits {
     /// The interval of heartbeats, and of checks.
     pub every: Duration,
     /// The silence after which a node is suspected.
@@ -25,7 +25,7 @@ pub struct Patience {
     pub dead: Duration,
 }
 
-impl Patience {
+impl SilenceLimits {
     /// The limits inside a cluster: a death is detected within 3 s, and a process that stopped for
     /// 2 s does not count as dead.
     pub const CLUSTER: Self = Self {
@@ -63,14 +63,14 @@ struct WatchedNode {
 /// A failure detector for a set of nodes.
 #[derive(Debug)]
 pub struct Detector {
-    patience: Patience,
+    patience: SilenceLimits,
     watched: BTreeMap<NodeId, WatchedNode>,
     last_check: Instant,
 }
 
 impl Detector {
     /// Creates a detector without nodes.
-    pub fn new(patience: Patience, now: Instant) -> Self {
+    pub fn new(patience: SilenceLimits, now: Instant) -> Self {
         Self { patience, watched: BTreeMap::new(), last_check: now }
     }
 
@@ -86,7 +86,7 @@ impl Detector {
 
     /// Records a message from this incarnation of a node. Returns a finding if the node was
     /// suspected.
-    pub fn heard(
+    pub fn record_message(
         &mut self,
         node: &NodeId,
         incarnation: Incarnation,
@@ -111,7 +111,7 @@ impl Detector {
     }
 
     /// Checks all nodes and returns the changes. Call it every [`Patience::every`].
-    pub fn look(&mut self, now: Instant) -> Vec<Finding> {
+    pub fn check(&mut self, now: Instant) -> Vec<Finding> {
         // While this process did not run, it could not receive anything.
         let asleep =
             now.saturating_duration_since(self.last_check).saturating_sub(self.patience.every);
@@ -142,12 +142,12 @@ mod tests {
 
     use super::*;
     use crate::event_kinds;
-    use crate::state_table::{Outcome, check};
+    use crate::state_table::{EventEffect, check};
 
     const INCARNATION: Incarnation = Incarnation(1);
 
     fn watching(now: Instant) -> Detector {
-        let mut detector = Detector::new(Patience::CLUSTER, now);
+        let mut detector = Detector::new(SilenceLimits::CLUSTER, now);
         detector.watch([("a".into(), INCARNATION), ("b".into(), INCARNATION)], now);
         detector
     }
@@ -158,26 +158,26 @@ mod tests {
         let mut detector = watching(start);
         let mut findings = Vec::new();
         for step in 1..=10 {
-            let now = start + Patience::CLUSTER.every * step;
-            findings.extend(detector.heard(&"a".into(), INCARNATION, now));
-            findings.extend(detector.look(now));
+            let now = start + SilenceLimits::CLUSTER.every * step;
+            findings.extend(detector.record_message(&"a".into(), INCARNATION, now));
+            findings.extend(detector.check(now));
         }
-        let silent = Patience::CLUSTER.every * 5;
+        let silent = SilenceLimits::CLUSTER.every * 5;
         assert_eq!(findings, [Finding::Suspect("b".into()), Finding::Dead("b".into(), silent)]);
     }
 
     #[test]
     fn two_seconds_of_silence_are_tolerated_and_other_incarnations_do_not_count() {
         let start = Instant::now();
-        let every = Patience::CLUSTER.every;
+        let every = SilenceLimits::CLUSTER.every;
         let mut detector = watching(start);
         let mut findings = Vec::new();
         for step in 1..=3 {
-            assert_eq!(detector.heard(&"a".into(), Incarnation(2), start + every * step), None);
-            findings.extend(detector.look(start + every * step));
+            assert_eq!(detector.record_message(&"a".into(), Incarnation(2), start + every * step), None);
+            findings.extend(detector.check(start + every * step));
         }
         assert_eq!(findings, [Finding::Suspect("a".into()), Finding::Suspect("b".into())]);
-        let back = detector.heard(&"a".into(), INCARNATION, start + Duration::from_millis(2700));
+        let back = detector.record_message(&"a".into(), INCARNATION, start + Duration::from_millis(2700));
         assert_eq!(back, Some(Finding::Back("a".into())));
         // A new view starts the watch of a new incarnation, and keeps the state of the others.
         let now = start + every * 4;
@@ -220,7 +220,7 @@ mod tests {
         [NodeState::Unwatched, NodeState::Heard, NodeState::Suspected, NodeState::Dead];
 
     fn detector(is: NodeState) -> (Detector, Instant) {
-        let (patience, mut now) = (Patience::CLUSTER, Instant::now());
+        let (patience, mut now) = (SilenceLimits::CLUSTER, Instant::now());
         let mut detector = Detector::new(patience, now);
         let steps = match is {
             NodeState::Unwatched => return (detector, now),
@@ -232,7 +232,7 @@ mod tests {
         let mut found = Vec::new();
         for _ in 0..steps {
             now += patience.every;
-            found.extend(detector.look(now));
+            found.extend(detector.check(now));
         }
         let last = found.last().map(FindingKind::of);
         let expected = match is {
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn each_event_in_each_state_is_handled_or_ignored_for_a_reason() {
-        use Outcome::{Handled as H, Ignored as I};
+        use EventEffect::{Handled as H, Ignored as I};
         const STRANGER: &str =
             "it is watched when a view names it; a heartbeat is answered with that";
         const OTHER: &str = "another incarnation does not count";
@@ -275,18 +275,18 @@ mod tests {
         check(all, STATES, row, |input, is| {
             let (mut detector, now) = detector(is);
             let node = NodeId::from("a");
-            let later = now + Patience::CLUSTER.every;
+            let later = now + SilenceLimits::CLUSTER.every;
             let watched = |detector: &Detector| format!("{:?}", detector.watched);
             let before = watched(&detector);
             let found = match input {
-                Input::Heartbeat => detector.heard(&node, INCARNATION, later).into_iter().collect(),
+                Input::Heartbeat => detector.record_message(&node, INCARNATION, later).into_iter().collect(),
                 Input::OtherIncarnation => {
-                    detector.heard(&node, Incarnation(2), later).into_iter().collect()
+                    detector.record_message(&node, Incarnation(2), later).into_iter().collect()
                 }
-                Input::CheckAtOnce => detector.look(now),
+                Input::CheckAtOnce => detector.check(now),
                 Input::CheckLater => {
-                    let every = Patience::CLUSTER.every;
-                    (1..=5).flat_map(|step| detector.look(now + every * step)).collect()
+                    let every = SilenceLimits::CLUSTER.every;
+                    (1..=5).flat_map(|step| detector.check(now + every * step)).collect()
                 }
                 Input::SameView => {
                     detector.watch([(node, INCARNATION)], now);
@@ -301,7 +301,7 @@ mod tests {
                     Vec::new()
                 }
             };
-            Outcome::seen(!found.is_empty() || watched(&detector) != before)
+            EventEffect::seen(!found.is_empty() || watched(&detector) != before)
         });
     }
 
@@ -316,7 +316,7 @@ mod tests {
         ) {
             let start = Instant::now();
             let mut detector = watching(start);
-            let every = Patience::CLUSTER.every;
+            let every = SilenceLimits::CLUSTER.every;
             let (mut now, mut awake) = (start, Duration::ZERO);
             let mut silent_since = None;
             for (step, gap) in gaps.iter().enumerate() {
@@ -324,24 +324,24 @@ mod tests {
                 now += gap;
                 awake += every;
                 // Sent while the watcher did not run, and read first when it continues.
-                detector.heard(&"a".into(), INCARNATION, now);
+                detector.record_message(&"a".into(), INCARNATION, now);
                 if step < silent_from {
-                    detector.heard(&"b".into(), INCARNATION, now);
+                    detector.record_message(&"b".into(), INCARNATION, now);
                     silent_since = Some(awake);
                 }
                 let since = awake - silent_since.unwrap_or_default();
-                for finding in detector.look(now) {
+                for finding in detector.check(now) {
                     match finding {
                         Finding::Dead(node, _) => {
                             prop_assert_eq!(node, NodeId::from("b"));
-                            prop_assert!(since >= Patience::CLUSTER.dead);
+                            prop_assert!(since >= SilenceLimits::CLUSTER.dead);
                         }
                         Finding::Suspect(node) | Finding::Back(node) => {
                             prop_assert_eq!(node, NodeId::from("b"));
                         }
                     }
                 }
-                if since >= Patience::CLUSTER.dead {
+                if since >= SilenceLimits::CLUSTER.dead {
                     prop_assert_eq!(detector.silence(&"b".into(), now), None);
                 }
             }

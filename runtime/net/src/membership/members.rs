@@ -30,8 +30,8 @@ static RECENT_TABLES: Mutex<Vec<SharedTable>> = Mutex::new(Vec::new());
 
 /// A shared table, with the change from which it was created, if any.
 struct SharedTable {
-    table: Weak<Table>,
-    origin: Option<(Weak<Table>, MembersChange)>,
+    table: Weak<MemberTable>,
+    origin: Option<(Weak<MemberTable>, MembersChange)>,
 }
 
 /// The difference between two tables of members.
@@ -40,16 +40,16 @@ struct SharedTable {
 pub struct MembersChange {
     /// Nodes that are no longer members.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub gone: Vec<NodeId>,
+    pub removed: Vec<NodeId>,
     /// Members that are new or changed.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub set: BTreeMap<NodeId, Member>,
+    pub changed: BTreeMap<NodeId, Member>,
 }
 
 impl MembersChange {
     /// The number of members that it names.
     pub fn len(&self) -> usize {
-        self.gone.len() + self.set.len()
+        self.removed.len() + self.changed.len()
     }
 
     /// Whether it changes nothing.
@@ -60,10 +60,10 @@ impl MembersChange {
 
 /// The members of a job by name. A copy is cheap; the first change of a copy copies the table.
 #[derive(Clone, Default)]
-pub struct Members(Arc<Table>);
+pub struct Members(Arc<MemberTable>);
 
 #[derive(Clone, Default)]
-struct Table {
+struct MemberTable {
     by_name: BTreeMap<NodeId, Member>,
     /// The index, created on first use.
     index: OnceLock<Index>,
@@ -80,7 +80,7 @@ struct Index {
     ranges: BTreeMap<ClusterId, Range<usize>>,
 }
 
-impl Table {
+impl MemberTable {
     fn index(&self) -> &Index {
         self.index.get_or_init(|| {
             let mut index = Index::default();
@@ -131,9 +131,9 @@ impl Members {
             return change;
         }
         self.compare(old, |node, known, member| match member {
-            None => change.gone.push(node.clone()),
+            None => change.removed.push(node.clone()),
             Some(member) if known == Some(member) => {}
-            Some(member) => drop(change.set.insert(node.clone(), member.clone())),
+            Some(member) => drop(change.changed.insert(node.clone(), member.clone())),
         });
         change
     }
@@ -179,10 +179,10 @@ impl Members {
     pub fn changed(&self, change: &MembersChange) -> Self {
         let apply = || {
             let mut next = self.clone();
-            for node in &change.gone {
+            for node in &change.removed {
                 next.remove(node);
             }
-            next.extend(change.set.iter().map(|(node, member)| (node.clone(), member.clone())));
+            next.extend(change.changed.iter().map(|(node, member)| (node.clone(), member.clone())));
             next
         };
         if change.is_empty() {
@@ -192,7 +192,7 @@ impl Members {
             return apply();
         }
         let here = Arc::downgrade(&self.0);
-        let same = |(of, by): &(Weak<Table>, MembersChange)| of.ptr_eq(&here) && by == change;
+        let same = |(of, by): &(Weak<MemberTable>, MembersChange)| of.ptr_eq(&here) && by == change;
         let found = find_shared(|known| known.origin.as_ref().is_some_and(same));
         if let Some(table) = found {
             return table;
@@ -213,7 +213,7 @@ impl Members {
     fn decoded(bytes: &[u8]) -> Result<Self, wire::WireError> {
         // A member takes more than a byte, so a shorter table is small.
         let large = bytes.len() >= SHARED_MIN;
-        let same = |known: &Table| known.encoded.get().is_some_and(|of| **of == *bytes);
+        let same = |known: &MemberTable| known.encoded.get().is_some_and(|of| **of == *bytes);
         if large
             && let Some(table) =
                 find_shared(|known| known.table.upgrade().is_some_and(|t| same(&t)))
@@ -246,7 +246,7 @@ fn find_shared(is: impl Fn(&SharedTable) -> bool) -> Option<Members> {
     last.iter().find(|known| is(known)).and_then(|known| known.table.upgrade()).map(Members)
 }
 
-fn remember(members: &Members, origin: Option<(Weak<Table>, MembersChange)>) {
+fn remember(members: &Members, origin: Option<(Weak<MemberTable>, MembersChange)>) {
     let mut last = RECENT_TABLES.lock().unwrap_or_else(PoisonError::into_inner);
     last.truncate(TABLES_MAX - 1);
     last.insert(0, SharedTable { table: Arc::downgrade(&members.0), origin });
@@ -291,7 +291,7 @@ impl FromIterator<(NodeId, Member)> for Members {
 
 impl From<BTreeMap<NodeId, Member>> for Members {
     fn from(by_name: BTreeMap<NodeId, Member>) -> Self {
-        Self(Arc::new(Table { by_name, ..Table::default() }))
+        Self(Arc::new(MemberTable { by_name, ..MemberTable::default() }))
     }
 }
 
@@ -303,14 +303,14 @@ impl Serialize for Members {
 
 impl<'de> Deserialize<'de> for Members {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(MembersReader)
     }
 }
 
 /// Decodes members from bytes, or from a map, which is the older form.
-struct Reader;
+struct MembersReader;
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for MembersReader {
     type Value = Members;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -391,7 +391,7 @@ mod tests {
             new.remove(&"n002".into());
             let change = new.change_since(&old);
             assert_eq!(old.changed(&change), new);
-            assert!(change.set.contains_key(&NodeId::from("n008")) || change.gone.len() == 5);
+            assert!(change.changed.contains_key(&NodeId::from("n008")) || change.removed.len() == 5);
             assert_eq!(old.change_since(&old.clone()).len(), 0);
         }
         // Large tables: the same change of the same table gives the same table; of another,
@@ -399,7 +399,7 @@ mod tests {
         let (old, mut new) = (members(100, 1), members(100, 1));
         new.remove(&"n007".into());
         let change = new.change_since(&old);
-        assert_eq!((change.len(), change.gone.clone()), (1, vec!["n007".into()]));
+        assert_eq!((change.len(), change.removed.clone()), (1, vec!["n007".into()]));
         let (first, second) = (old.changed(&change), old.clone().changed(&change));
         assert!(first == new && first.is_same(&second));
         let (other, more) = (members(100, 1), members(101, 1).change_since(&old));

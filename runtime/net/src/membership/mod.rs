@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{ClusterId, Epoch, Incarnation, NodeId};
 use crate::net::Address;
 
-pub use detector::{Detector, Finding, Patience};
+pub use detector::{Detector, Finding, SilenceLimits};
 pub use members::{Members, MembersChange};
 
 /// A member of a job.
@@ -54,7 +54,7 @@ pub struct View {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewChange {
     /// The epoch and version of the previous view.
-    pub of: (Epoch, u64),
+    pub base: (Epoch, u64),
     /// The new view's epoch.
     pub epoch: Epoch,
     /// The new view's version.
@@ -69,7 +69,7 @@ pub struct ViewChange {
     pub hosts: BTreeMap<ClusterId, NodeId>,
     /// Clusters that lost their members, and so their coordinator.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub without: Vec<ClusterId>,
+    pub dropped_clusters: Vec<ClusterId>,
 }
 
 impl View {
@@ -117,7 +117,7 @@ impl View {
     /// The next view in which these members leave. A cluster whose coordinator's node leaves gets
     /// another one that stays, if it has any.
     #[must_use]
-    pub fn leaving<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> View {
+    pub fn with_leaving<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> View {
         let mut next = self.clone();
         next.version += 1;
         for node in nodes {
@@ -131,7 +131,7 @@ impl View {
 
     /// The first view of a new epoch: the members that still live, with another coordinator.
     #[must_use]
-    pub fn succeeded(
+    pub fn with_coordinator(
         &self,
         epoch: Epoch,
         coordinator: &NodeId,
@@ -151,7 +151,7 @@ impl View {
     /// roles. The rest comes from its cluster's coordinator. Otherwise each of thousands of nodes
     /// would be sent all others. A node with a role gets the whole view.
     #[must_use]
-    pub fn glimpse(&self, node: &NodeId) -> View {
+    pub fn partial_view(&self, node: &NodeId) -> View {
         let has_role = |node: &NodeId| {
             self.coordinator.as_ref() == Some(node)
                 || self.cluster_coordinators.values().any(|host| host == node)
@@ -175,24 +175,24 @@ impl View {
         let without =
             old.cluster_coordinators.keys().filter(|cluster| !hosts.contains_key(*cluster));
         ViewChange {
-            of: (old.epoch, old.version),
+            base: (old.epoch, old.version),
             epoch: self.epoch,
             version: self.version,
             members: self.members.change_since(&old.members),
             coordinator: self.coordinator.clone(),
             hosts: hosts.iter().filter(other).map(|(c, n)| (c.clone(), n.clone())).collect(),
-            without: without.cloned().collect(),
+            dropped_clusters: without.cloned().collect(),
         }
     }
 
     /// The view after a change; `None` if the change is of another view.
     #[must_use]
     pub fn changed(&self, change: &ViewChange) -> Option<View> {
-        if change.of != (self.epoch, self.version) || self.partial {
+        if change.base != (self.epoch, self.version) || self.partial {
             return None;
         }
         let mut cluster_coordinators = self.cluster_coordinators.clone();
-        cluster_coordinators.retain(|cluster, _| !change.without.contains(cluster));
+        cluster_coordinators.retain(|cluster, _| !change.dropped_clusters.contains(cluster));
         cluster_coordinators.extend(change.hosts.iter().map(|(c, n)| (c.clone(), n.clone())));
         Some(View {
             epoch: change.epoch,
@@ -248,7 +248,7 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state_table::{Outcome, check};
+    use crate::state_table::{EventEffect, check};
 
     fn member(cluster: &str) -> Member {
         let incarnation = Incarnation(1);
@@ -280,8 +280,8 @@ mod tests {
         let mut first = View::default().with(nodes);
         first.coordinator = Some("a-1".into());
         let lost = first.without([&"b-1".into(), &"a-1".into()]);
-        let moved = lost.succeeded(Epoch(3), &"c-1".into(), |_, _| true);
-        let larger = moved.with([("d-1".into(), member("d"))]).leaving([&"a-2".into()]);
+        let moved = lost.with_coordinator(Epoch(3), &"c-1".into(), |_, _| true);
+        let larger = moved.with([("d-1".into(), member("d"))]).with_leaving([&"a-2".into()]);
         let mut known = first.clone();
         for next in [&first, &lost, &moved, &larger] {
             let change = next.change_since(&known);
@@ -300,20 +300,20 @@ mod tests {
         let mut view = View::default().with(nodes);
         view.coordinator = Some("a-2".into());
         let names = |view: &View| view.members.keys().map(NodeId::to_string).collect::<Vec<_>>();
-        let seen = view.glimpse(&"b-3".into());
+        let seen = view.partial_view(&"b-3".into());
         assert_eq!(names(&seen), ["a-1", "a-2", "b-1", "b-2", "b-3"]);
         view = view.with([("a-3".into(), member("a"))]);
-        let mut seen = view.glimpse(&"b-3".into());
+        let mut seen = view.partial_view(&"b-3".into());
         assert_eq!(names(&seen), ["a-1", "a-2", "b-1", "b-2", "b-3"]);
         assert!(view.is_newer_than(&seen) && !seen.is_newer_than(&view));
         assert_eq!(seen.changed(&seen.change_since(&view)), None, "what is unknown is not changed");
         for role in ["a-1", "a-2", "b-1"] {
-            assert_eq!(view.glimpse(&role.into()), view);
+            assert_eq!(view.partial_view(&role.into()), view);
         }
         assert!(seen.cluster_coordinators == view.cluster_coordinators);
         // A node with a whole view does not adopt a part of a later one; a node without a view
         // does.
-        let later = view.with([("d-1".into(), member("d"))]).glimpse(&"b-3".into());
+        let later = view.with([("d-1".into(), member("d"))]).partial_view(&"b-3".into());
         assert!(!later.is_newer_than(&view) && later.is_newer_than(&seen));
         assert!(later.is_newer_than(&View::default()));
         assert!(seen.advance(view.clone()) && seen == view);
@@ -322,7 +322,7 @@ mod tests {
     /// The effect of a received view, by what is known and how the new one compares.
     #[test]
     fn each_view_is_adopted_or_ignored_for_a_reason() {
-        use Outcome::{Handled as H, Ignored as I};
+        use EventEffect::{Handled as H, Ignored as I};
         #[derive(Clone, Copy, Debug)]
         enum KnownView {
             Nothing,
@@ -378,7 +378,7 @@ mod tests {
                     ReceivedView::LaterPart => view(2, 6, true),
                     ReceivedView::LaterEpoch => view(3, 1, false),
                 };
-                Outcome::seen(known.advance(new))
+                EventEffect::seen(known.advance(new))
             },
         );
     }

@@ -250,7 +250,7 @@ mod tests {
     fn golden_bytes() {
         let dir = env!("CARGO_MANIFEST_DIR");
         golden::check(dir, Kind::HELLO, "socket", &hello());
-        let via = Some(Address::Via("gate-1".into()));
+        let via = Some(Address::Relayed("gate-1".into()));
         golden::check(dir, Kind::HELLO, "via", &Hello { address: via, ..hello() });
         let welcome = Welcome {
             protocol: 1,
@@ -358,12 +358,12 @@ mod tests {
     #[test]
     fn an_unknown_reason_of_a_newer_version_is_decoded() {
         #[derive(Serialize)]
-        struct Later<'a> {
+        struct FutureRefusal<'a> {
             reason: &'a str,
             detail: &'a str,
             new: u8,
         }
-        let later = Later { reason: "moon-phase", detail: "full", new: 1 };
+        let later = FutureRefusal { reason: "moon-phase", detail: "full", new: 1 };
         let bytes = crate::wire::encode(Kind::REFUSE, &later).unwrap();
         let refuse: Refuse = crate::wire::decode(Kind::REFUSE, &bytes).unwrap();
         assert_eq!(refuse, Refuse::new(RefuseReason::Other, "full"));

@@ -33,14 +33,14 @@ pub use self::bulk::{BulkConfig, BulkError};
 pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
 pub use self::hello::Protocols;
 pub use self::link::{Link, LinkProfile};
-pub use self::memory::{JoinError, MemoryConfig, MemoryNet, Wire};
+pub use self::memory::{JoinError, MemoryConfig, MemoryNet, LinkUnit};
 pub use self::paths::{Path, Paths};
 pub use self::quic::NetError;
 pub use self::router::Router;
-pub(crate) use self::strikes::Strikes;
-pub use self::strikes::{BAN, STRIKES, STRIKES_WITHIN};
+pub(crate) use self::strikes::Violations;
+pub use self::strikes::{BAN_DURATION, VIOLATIONS_MAX, VIOLATION_WINDOW};
 pub use self::transport::{
-    Buffers, ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts, Why,
+    Buffers, ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts, LinkError,
 };
 pub(crate) use self::transport::{Events, Transport};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
@@ -55,7 +55,7 @@ pub enum Address {
     /// In memory, where the name of the node suffices.
     Memory,
     /// Through the named node, which relays.
-    Via(NodeId),
+    Relayed(NodeId),
 }
 
 impl std::fmt::Display for Address {
@@ -63,7 +63,7 @@ impl std::fmt::Display for Address {
         match self {
             Self::Socket(address) => address.fmt(f),
             Self::Memory => f.write_str("its name in memory"),
-            Self::Via(node) => write!(f, "node {node}"),
+            Self::Relayed(node) => write!(f, "node {node}"),
         }
     }
 }
@@ -92,7 +92,7 @@ pub enum Class {
 
 /// The receiver of a network's payloads and link events. The endpoint's thread calls it, so it must
 /// return quickly.
-pub trait Inbox: Send + Sync {
+pub trait NetworkHandler: Send + Sync {
     /// A complete payload has arrived, after reassembly of bulk transfers. `from` is the peer by
     /// its certificate and hello.
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes);
@@ -100,10 +100,10 @@ pub trait Inbox: Send + Sync {
     fn up(&self, _peer: &Peer) {}
     /// A link went down: unanswered messages may be lost. Also called if a node could not be
     /// reached at all; its incarnation is then the last known one, or 0.
-    fn down(&self, _peer: &Peer, _why: &Why) {}
+    fn down(&self, _peer: &Peer, _why: &LinkError) {}
     /// A peer violated the protocol and its link was closed. `banned`: it did so [`STRIKES`] times
     /// within [`STRIKES_WITHIN`], and its links are refused for [`BAN`].
-    fn struck(&self, _peer: &Peer, _why: &str, _banned: bool) {}
+    fn violation(&self, _peer: &Peer, _why: &str, _banned: bool) {}
     /// A peer knows a later incarnation of this node and refuses its link. `known` is absent if the
     /// peer runs an older version.
     fn superseded(&self, _peer: &NodeId, _known: Option<Incarnation>) {}
@@ -143,12 +143,12 @@ pub type Undelivered = (NodeId, Kind, Bytes);
 
 /// A handle to the network of a node: cheap to clone, usable from every thread.
 #[derive(Clone)]
-pub struct Net(Arc<Inner>);
+pub struct Net(Arc<NetState>);
 
-struct Inner {
+struct NetState {
     transport: Arc<dyn Transport>,
     bulk: bulk::BulkTransfers,
-    inbox: OnceLock<Arc<dyn Inbox>>,
+    inbox: OnceLock<Arc<dyn NetworkHandler>>,
     /// Members of the node's job, to look up addresses that the transport does not know yet.
     members: Mutex<Members>,
     /// Whether new payloads are refused.
@@ -208,7 +208,7 @@ impl Net {
         let bulk = bulk::BulkTransfers::new(bulk, transport.me().incarnation.0);
         let closing = AtomicBool::new(false);
         let (inbox, members) = (OnceLock::new(), Mutex::default());
-        let inner = Arc::new(Inner { transport, bulk, inbox, members, closing });
+        let inner = Arc::new(NetState { transport, bulk, inbox, members, closing });
         let _ = forwarder.0.set(Arc::downgrade(&inner)); // this is the only place that sets it
         Ok(Self(inner))
     }
@@ -217,7 +217,7 @@ impl Net {
     ///
     /// # Panics
     /// The network was already started.
-    pub fn start(&self, inbox: Arc<dyn Inbox>) {
+    pub fn start(&self, inbox: Arc<dyn NetworkHandler>) {
         assert!(self.0.inbox.set(inbox).is_ok(), "the network was already started");
         self.0.transport.start();
     }
@@ -249,7 +249,7 @@ impl Net {
     ///
     /// A link to an earlier incarnation is closed; one to this incarnation stays up at any
     /// address.
-    pub fn learn_life(&self, contact: Contact, incarnation: Incarnation) {
+    pub fn learn_incarnation(&self, contact: Contact, incarnation: Incarnation) {
         self.0.transport.learn(contact, Some(incarnation));
     }
 
@@ -264,7 +264,7 @@ impl Net {
     /// is sent. Otherwise a process with all nodes of a large job would need memory for every pair
     /// of them.
     pub fn follow(&self, members: &Members) {
-        let Inner { transport, members: followed, .. } = &*self.0;
+        let NetState { transport, members: followed, .. } = &*self.0;
         let Some(known) = transport.known_by_name() else {
             let others = members.iter().filter(|(node, _)| **node != self.me().node);
             others.for_each(|(node, member)| self.0.learn(node, member));
@@ -278,7 +278,7 @@ impl Net {
 
     /// Sets the address of a node unless a link to it is up. For indirect contacts, whose address
     /// may differ from the one that works from here.
-    pub fn introduce(&self, contact: Contact) {
+    pub fn learn_if_down(&self, contact: Contact) {
         let up = |link: &LinkStats| link.peer.node == contact.node && link.state == LinkState::Up;
         if !self.links().iter().any(up) {
             self.learn(contact);
@@ -289,13 +289,13 @@ impl Net {
     /// its own cluster, or of this node's.
     ///
     /// The link is still end to end between the two nodes; see [`LinkStats::relayed`].
-    pub fn gates(&self, gates: &BTreeMap<ClusterId, NodeId>) {
+    pub fn set_relays(&self, gates: &BTreeMap<ClusterId, NodeId>) {
         self.0.transport.set_relays(gates);
     }
 
     /// Number of datagrams that this node relayed for other nodes' links.
-    pub fn passed_on(&self) -> u64 {
-        self.0.transport.passed_on()
+    pub fn relayed_datagrams(&self) -> u64 {
+        self.0.transport.relayed_datagrams()
     }
 
     /// Forgets a node and closes its link; its queue is returned as undelivered.
@@ -409,8 +409,8 @@ impl Net {
     /// [`STRIKES`] reports within [`STRIKES_WITHIN`] the peer gets no link for [`BAN`].
     ///
     /// Decoders of payloads call it on the endpoint's thread, from within [`Inbox::frame`].
-    pub fn breach(&self, peer: &Peer, why: &str) {
-        self.0.transport.breach(peer, why);
+    pub fn report_violation(&self, peer: &Peer, why: &str) {
+        self.0.transport.report_violation(peer, why);
     }
 
     /// Closes the network: refuses new payloads, sends queued ones for a limited time, says goodbye
@@ -434,15 +434,15 @@ impl Net {
 }
 
 /// Forwards a transport's events to the handle.
-struct EventForwarder(OnceLock<Weak<Inner>>);
+struct EventForwarder(OnceLock<Weak<NetState>>);
 
 impl EventForwarder {
-    fn inner(&self) -> Option<Arc<Inner>> {
+    fn inner(&self) -> Option<Arc<NetState>> {
         self.0.get()?.upgrade()
     }
 }
 
-impl Inner {
+impl NetState {
     fn learn(&self, node: &NodeId, member: &Member) {
         let Member { incarnation, cluster, address, .. } = member;
         let (node, cluster, address) = (node.clone(), cluster.clone(), address.clone());
@@ -460,7 +460,7 @@ impl Inner {
     }
 
     /// The receiver of payloads, which is set before the transport reports events.
-    fn inbox(&self) -> Option<&dyn Inbox> {
+    fn inbox(&self) -> Option<&dyn NetworkHandler> {
         self.inbox.get().map(|inbox| &**inbox)
     }
 }
@@ -482,7 +482,7 @@ impl Events for EventForwarder {
         }
     }
 
-    fn down(&self, peer: &Peer, why: &Why) {
+    fn down(&self, peer: &Peer, why: &LinkError) {
         if let Some(inner) = self.inner() {
             inner.down(peer, why);
         }
@@ -513,7 +513,7 @@ impl Events for EventForwarder {
     }
 }
 
-impl Events for Inner {
+impl Events for NetState {
     fn frame(&self, from: &Peer, _class: Class, frame: Frame) {
         let Some(inbox) = self.inbox() else { return };
         if !bulk::is_bulk(frame.kind) {
@@ -527,7 +527,7 @@ impl Events for Inner {
                 inbox.frame(from, whole.kind, whole.body);
             }
             Ok(Some(bulk::BulkEvent::Undelivered(payload))) => inbox.undelivered(payload),
-            Err(error) if error.is_breach() => self.transport.breach(from, &error.to_string()),
+            Err(error) if error.is_breach() => self.transport.report_violation(from, &error.to_string()),
             Err(error) => {
                 tracing::info!(peer = %from, %error, "a part of a bulk transfer is dropped")
             }
@@ -539,7 +539,7 @@ impl Events for Inner {
         inbox.up(peer);
     }
 
-    fn down(&self, peer: &Peer, why: &Why) {
+    fn down(&self, peer: &Peer, why: &LinkError) {
         let Some(inbox) = self.inbox() else { return };
         let back = self.bulk.down(&peer.node);
         inbox.down(peer, why);
@@ -548,7 +548,7 @@ impl Events for Inner {
 
     fn struck(&self, peer: &Peer, why: &str, banned: bool) {
         let Some(inbox) = self.inbox() else { return };
-        inbox.struck(peer, why, banned);
+        inbox.violation(peer, why, banned);
     }
 
     fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {

@@ -61,7 +61,7 @@ impl Paths {
     }
 
     /// The uplinks (true) and downlinks of clusters that were set, with their profiles.
-    pub fn stub_profiles(&self) -> impl Iterator<Item = (&ClusterId, bool, &LinkProfile)> {
+    pub fn access_link_profiles(&self) -> impl Iterator<Item = (&ClusterId, bool, &LinkProfile)> {
         let access_links = self.access_links.iter();
         access_links.map(|((cluster, up), link)| (cluster, *up, self.links[*link].profile()))
     }
@@ -80,7 +80,7 @@ impl Paths {
     /// Creates a link whose history depends on the seed and its two ends, not on the time of its
     /// first use.
     fn new_link(&mut self, profile: LinkProfile, from: &ClusterId, to: &ClusterId) -> usize {
-        let SplitMix(seed) = SplitMix::of(self.seed, &format!("{from}>{to}"));
+        let SplitMix(seed) = SplitMix::with_text(self.seed, &format!("{from}>{to}"));
         self.links.push(Link::new(profile, seed));
         self.links.len() - 1
     }
@@ -98,7 +98,7 @@ impl Paths {
 
     /// Sets a cluster's uplink (`up`) or downlink. Paths that were returned earlier may be outdated
     /// afterwards.
-    pub fn set_stub(&mut self, cluster: &ClusterId, up: bool, profile: LinkProfile, now: Duration) {
+    pub fn set_access_link(&mut self, cluster: &ClusterId, up: bool, profile: LinkProfile, now: Duration) {
         let key = (cluster.clone(), up);
         match self.access_links.get(&key) {
             Some(link) => self.links[*link].set_profile(profile, now),

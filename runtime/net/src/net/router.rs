@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{Inbox, Undelivered, Why};
+use super::{NetworkHandler, Undelivered, LinkError};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::Kind;
 
@@ -29,7 +29,7 @@ pub struct Router {
 
 struct Route {
     kinds: RangeInclusive<Kind>,
-    inbox: Arc<dyn Inbox>,
+    inbox: Arc<dyn NetworkHandler>,
 }
 
 impl Router {
@@ -41,7 +41,7 @@ impl Router {
     ///
     /// # Panics
     /// One of the kinds already has an inbox: two users of one kind are a programming error.
-    pub fn on(&self, kinds: RangeInclusive<Kind>, inbox: Arc<dyn Inbox>) {
+    pub fn route(&self, kinds: RangeInclusive<Kind>, inbox: Arc<dyn NetworkHandler>) {
         let mut routes = self.routes.write().unwrap_or_else(|e| e.into_inner());
         let clash = |route: &Route| {
             kinds.start() <= route.kinds.end() && route.kinds.start() <= kinds.end()
@@ -53,7 +53,7 @@ impl Router {
     }
 
     /// Removes an inbox with all its ranges. Returns whether it had one.
-    pub fn off(&self, inbox: &Arc<dyn Inbox>) -> bool {
+    pub fn remove(&self, inbox: &Arc<dyn NetworkHandler>) -> bool {
         let mut routes = self.routes.write().unwrap_or_else(|e| e.into_inner());
         let before = routes.len();
         routes.retain(|route| !Arc::ptr_eq(&route.inbox, inbox));
@@ -69,11 +69,11 @@ impl Router {
     }
 
     /// Number of payloads without an inbox.
-    pub fn stray(&self) -> u64 {
+    pub fn unrouted(&self) -> u64 {
         self.stray.load(Ordering::Relaxed)
     }
 
-    fn find(&self, kind: Kind) -> Option<Arc<dyn Inbox>> {
+    fn find(&self, kind: Kind) -> Option<Arc<dyn NetworkHandler>> {
         let routes = self.routes.read().unwrap_or_else(|e| e.into_inner());
         let route = routes.iter().find(|route| route.kinds.contains(&kind))?;
         Some(Arc::clone(&route.inbox))
@@ -81,8 +81,8 @@ impl Router {
 
     /// Calls `f` with every inbox once. The lock is released before, because an inbox may add
     /// routes.
-    fn each(&self, mut f: impl FnMut(&dyn Inbox)) {
-        let mut inboxes: Vec<Arc<dyn Inbox>> = Vec::new();
+    fn each(&self, mut f: impl FnMut(&dyn NetworkHandler)) {
+        let mut inboxes: Vec<Arc<dyn NetworkHandler>> = Vec::new();
         for route in self.routes.read().unwrap_or_else(|e| e.into_inner()).iter() {
             if !inboxes.iter().any(|inbox| Arc::ptr_eq(inbox, &route.inbox)) {
                 inboxes.push(Arc::clone(&route.inbox));
@@ -92,7 +92,7 @@ impl Router {
     }
 }
 
-impl Inbox for Router {
+impl NetworkHandler for Router {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         match self.find(kind) {
             Some(inbox) => inbox.frame(from, kind, body),
@@ -107,12 +107,12 @@ impl Inbox for Router {
         self.each(|inbox| inbox.up(peer));
     }
 
-    fn down(&self, peer: &Peer, why: &Why) {
+    fn down(&self, peer: &Peer, why: &LinkError) {
         self.each(|inbox| inbox.down(peer, why));
     }
 
-    fn struck(&self, peer: &Peer, why: &str, banned: bool) {
-        self.each(|inbox| inbox.struck(peer, why, banned));
+    fn violation(&self, peer: &Peer, why: &str, banned: bool) {
+        self.each(|inbox| inbox.violation(peer, why, banned));
     }
 
     fn superseded(&self, peer: &NodeId, known: Option<Incarnation>) {
@@ -137,15 +137,15 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Log(Mutex<Vec<String>>);
+    struct RouterLog(Mutex<Vec<String>>);
 
-    impl Log {
+    impl RouterLog {
         fn push(&self, line: String) {
             self.0.lock().unwrap().push(line);
         }
     }
 
-    impl Inbox for Log {
+    impl NetworkHandler for RouterLog {
         fn frame(&self, _from: &Peer, kind: Kind, _body: Bytes) {
             self.push(format!("{kind:?}"));
         }
@@ -159,11 +159,11 @@ mod tests {
 
     #[test]
     fn payloads_are_dispatched_by_kind_and_link_events_reach_each_inbox_once() {
-        let (a, b) = (Arc::new(Log::default()), Arc::new(Log::default()));
+        let (a, b) = (Arc::new(RouterLog::default()), Arc::new(RouterLog::default()));
         let router = Router::default();
-        router.on(Kind::CALL..=Kind::REPLY, a.clone());
-        router.on(Kind::TELL..=Kind::TELL, b.clone());
-        router.on(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, a.clone());
+        router.route(Kind::CALL..=Kind::REPLY, a.clone());
+        router.route(Kind::TELL..=Kind::TELL, b.clone());
+        router.route(Kind::STEAL_REQUEST..=Kind::TASK_ABANDON, a.clone());
         let peer = Peer { node: "n".into(), incarnation: Incarnation(1), cluster: "c".into() };
         router.up(&peer);
         for kind in [Kind::TELL, Kind::CALL, Kind::TASK_RESULT, Kind::OBJECT_FETCH] {
@@ -172,16 +172,16 @@ mod tests {
         router.undelivered(("n".into(), Kind::TELL, Bytes::new()));
         assert_eq!(*a.0.lock().unwrap(), ["up c/n", "call", "task-result"]);
         assert_eq!(*b.0.lock().unwrap(), ["up c/n", "tell", "back tell n"]);
-        assert_eq!(router.stray(), 1);
-        let inbox: Arc<dyn Inbox> = a;
-        assert!(router.off(&inbox) && !router.off(&inbox));
+        assert_eq!(router.unrouted(), 1);
+        let inbox: Arc<dyn NetworkHandler> = a;
+        assert!(router.remove(&inbox) && !router.remove(&inbox));
     }
 
     #[test]
     #[should_panic(expected = "overlap")]
     fn two_users_of_one_kind_are_a_mistake() {
         let router = Router::default();
-        router.on(Kind::CALL..=Kind::TELL, Arc::new(Log::default()));
-        router.on(Kind::TELL..=Kind::TELL, Arc::new(Log::default()));
+        router.route(Kind::CALL..=Kind::TELL, Arc::new(RouterLog::default()));
+        router.route(Kind::TELL..=Kind::TELL, Arc::new(RouterLog::default()));
     }
 }

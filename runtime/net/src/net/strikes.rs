@@ -6,31 +6,31 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Number of violations within [`STRIKES_WITHIN`] that cause a ban.
-pub const STRIKES: usize = 3;
+pub const VIOLATIONS_MAX: usize = 3;
 /// Interval within which [`STRIKES`] violations cause a ban.
-pub const STRIKES_WITHIN: Duration = Duration::from_secs(60);
+pub const VIOLATION_WINDOW: Duration = Duration::from_secs(60);
 /// Duration of a ban after [`STRIKES`] violations.
-pub const BAN: Duration = Duration::from_secs(60);
+pub const BAN_DURATION: Duration = Duration::from_secs(60);
 
 /// The violations of one peer.
 #[derive(Debug, Default)]
-pub(crate) struct Strikes {
+pub(crate) struct Violations {
     /// Times of the latest violations, at most [`STRIKES`].
     times: VecDeque<Duration>,
     banned_until: Option<Duration>,
     count: u64,
 }
 
-impl Strikes {
+impl Violations {
     /// Records a violation. Returns whether it causes a ban.
     pub fn strike(&mut self, now: Duration) -> bool {
         self.count += 1;
         self.times.push_back(now);
-        self.times.retain(|time| now.saturating_sub(*time) < STRIKES_WITHIN);
-        let banned = self.times.len() >= STRIKES;
+        self.times.retain(|time| now.saturating_sub(*time) < VIOLATION_WINDOW);
+        let banned = self.times.len() >= VIOLATIONS_MAX;
         if banned {
             self.times.clear();
-            self.banned_until = Some(now + BAN);
+            self.banned_until = Some(now + BAN_DURATION);
         }
         banned
     }
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn three_within_a_minute_are_a_ban_of_a_minute() {
         let at = Duration::from_secs;
-        let mut strikes = Strikes::default();
+        let mut strikes = Violations::default();
         assert!(!strikes.strike(at(0)) && !strikes.strike(at(59)));
         assert!(!strikes.strike(at(60)), "the first is a minute ago");
         assert!(!strikes.is_banned(at(60)));

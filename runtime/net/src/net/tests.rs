@@ -14,14 +14,14 @@ struct RecordingInbox {
     downs: Mutex<Vec<String>>,
 }
 
-impl Inbox for RecordingInbox {
+impl NetworkHandler for RecordingInbox {
     fn frame(&self, _from: &Peer, kind: Kind, body: Bytes) {
         self.frames.lock().unwrap().push((kind, body));
     }
-    fn down(&self, _peer: &Peer, why: &Why) {
+    fn down(&self, _peer: &Peer, why: &LinkError) {
         self.downs.lock().unwrap().push(why.text.clone());
     }
-    fn struck(&self, _peer: &Peer, why: &str, banned: bool) {
+    fn violation(&self, _peer: &Peer, why: &str, banned: bool) {
         self.struck.lock().unwrap().push((why.to_owned(), banned));
     }
 }
@@ -131,7 +131,7 @@ async fn a_peer_that_violates_bulk_transfers_is_disconnected_and_then_banned() {
     a.start(at_a.clone());
     b.start(at_b.clone());
     let to = a.me().node.clone();
-    for strike in 1..=STRIKES {
+    for strike in 1..=VIOLATIONS_MAX {
         let nonsense = Frame::new(Kind::BULK_BEGIN, &[0xc1; 9][..]);
         b.transport().send(&to, Class::Bulk, nonsense).unwrap();
         until("struck", || at_a.struck().len() == strike).await;
@@ -145,7 +145,7 @@ async fn a_peer_that_violates_bulk_transfers_is_disconnected_and_then_banned() {
     b.send(&to, Class::Control, Kind::TELL, "sorry").unwrap();
     until("refused", || a.refused().contains_key(&RefuseReason::Banned)).await;
     a.send(&b.me().node, Class::Control, Kind::TELL, "no").unwrap();
-    until("not dialled", || at_a.downs().len() == STRIKES + 1).await;
+    until("not dialled", || at_a.downs().len() == VIOLATIONS_MAX + 1).await;
     assert!(at_a.all().is_empty() && at_b.all().is_empty());
     a.close("done").await;
     b.close("done").await;

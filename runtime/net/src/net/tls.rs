@@ -72,7 +72,7 @@ pub enum TlsError {
         /// The error of the system.
         source: io::Error,
         /// The remedy, for users.
-        mend: &'static str,
+        remedy: &'static str,
     },
     /// Users other than its owner can access a key.
     #[error(transparent)]
@@ -127,18 +127,18 @@ pub struct Ca {
     key_pem: String,
     issuer: Issuer<'static, KeyPair>,
     validity: Duration,
-    kind: Kind,
+    kind: CertificateKind,
 }
 
 /// The kind of a grid's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum CertificateKind {
     Real,
     /// For simulated time: all messages have the same length in every run.
     Simulated,
 }
 
-impl Kind {
+impl CertificateKind {
     fn algorithm(self) -> &'static SignatureAlgorithm {
         match self {
             Self::Real => &PKCS_ECDSA_P256_SHA256,
@@ -164,7 +164,7 @@ impl Ca {
         if file.exists() {
             return Err(TlsError::Exists { file });
         }
-        let ca = Self::make(grid, CA_VALIDITY, Kind::Real)?;
+        let ca = Self::make(grid, CA_VALIDITY, CertificateKind::Real)?;
         write(&dir.join(CA_KEY), &ca.key_pem, SECRET)?;
         write(&file, &ca.cert_pem, PUBLIC)?;
         Ok(ca)
@@ -175,12 +175,12 @@ impl Ca {
     /// # Errors
     /// `Name`, `Make`.
     pub fn ephemeral(grid: &str) -> Result<Self, TlsError> {
-        Self::make(grid, EPHEMERAL_VALIDITY, Kind::Real)
+        Self::make(grid, EPHEMERAL_VALIDITY, CertificateKind::Real)
     }
 
     /// Creates an authority for simulated time: its handshakes have the same length in all runs.
     pub(crate) fn simulated(grid: &str) -> Result<Self, TlsError> {
-        Self::make(grid, EPHEMERAL_VALIDITY, Kind::Simulated)
+        Self::make(grid, EPHEMERAL_VALIDITY, CertificateKind::Simulated)
     }
 
     /// Loads the authority from `dir`.
@@ -192,15 +192,15 @@ impl Ca {
         let (cert_file, key_file) = (dir.join(CA_CERT), dir.join(CA_KEY));
         let cert_pem = read(&cert_file, mend)?;
         let key_pem = read_key(&key_file, mend)?;
-        let subject = Subject::of_pem(&cert_file, &cert_pem)?;
+        let subject = CertificateSubject::of_pem(&cert_file, &cert_pem)?;
         let key = KeyPair::from_pem(&key_pem).map_err(|error| malformed(&key_file, error))?;
         let issuer = Issuer::from_ca_cert_pem(&cert_pem, key)
             .map_err(|error| malformed(&cert_file, error))?;
-        let (validity, kind) = (CA_VALIDITY, Kind::Real);
+        let (validity, kind) = (CA_VALIDITY, CertificateKind::Real);
         Ok(Self { grid: subject.grid, cert_pem, key_pem, issuer, validity, kind })
     }
 
-    fn make(grid: &str, validity: Duration, kind: Kind) -> Result<Self, TlsError> {
+    fn make(grid: &str, validity: Duration, kind: CertificateKind) -> Result<Self, TlsError> {
         check_name("grid", grid)?;
         let key = KeyPair::generate_for(kind.algorithm())?;
         let mut params = params(validity);
@@ -283,7 +283,7 @@ pub enum Role {
 
 impl NodeName {
     /// Role of the certificate's owner.
-    pub fn may(&self) -> Role {
+    pub fn role_kind(&self) -> Role {
         match &*self.role {
             "head" => Role::Head,
             "site" => Role::Site,
@@ -317,7 +317,7 @@ impl NodeName {
 
     /// The identity in a certificate, whose signature must have been verified.
     pub(crate) fn of_certificate(der: &[u8]) -> Option<Self> {
-        Subject::of_der(der).ok()?.name
+        CertificateSubject::of_der(der).ok()?.name
     }
 }
 
@@ -343,8 +343,8 @@ impl NodeIdentity {
         let cert_pem = read(&cert_file, mend)?;
         let key_pem = read_key(&key_file, mend)?;
         let ca_pem = read(&ca_file, mend)?;
-        let subject = Subject::of_pem(&cert_file, &cert_pem)?;
-        Subject::of_pem(&ca_file, &ca_pem)?;
+        let subject = CertificateSubject::of_pem(&cert_file, &cert_pem)?;
+        CertificateSubject::of_pem(&ca_file, &ca_pem)?;
         PrivateKeyDer::from_pem_slice(key_pem.as_bytes())
             .map_err(|error| malformed(&key_file, error))?;
         let name =
@@ -359,7 +359,7 @@ impl NodeIdentity {
     ///
     /// # Errors
     /// As [`NodeIdentity::load`], without the check of the date.
-    pub fn load_whatever_date(dir: &Path) -> Result<Self, TlsError> {
+    pub fn load_even_if_expired(dir: &Path) -> Result<Self, TlsError> {
         let text = |name| read(&dir.join(name), "issue it with `springtide ca issue`");
         Self::of_parts(&text(NODE_CERT)?, &text(NODE_KEY)?, &text(CA_CERT)?)
     }
@@ -477,14 +477,14 @@ impl Dates {
 }
 
 /// The parsed contents of a certificate.
-struct Subject {
+struct CertificateSubject {
     grid: String,
     name: Option<NodeName>,
     /// The end of validity, if it has passed.
     expired: Option<String>,
 }
 
-impl Subject {
+impl CertificateSubject {
     fn of_pem(file: &Path, pem: &str) -> Result<Self, TlsError> {
         let certs = certificates(file, pem)?;
         let first = certs.first().ok_or_else(|| malformed(file, "it holds no certificate"))?;
@@ -549,7 +549,7 @@ fn read(file: &Path, mend: &'static str) -> Result<String, TlsError> {
     fs::read_to_string(file).map_err(|source| TlsError::Read {
         file: file.to_owned(),
         source,
-        mend,
+        remedy: mend,
     })
 }
 

@@ -104,7 +104,7 @@ pub(crate) trait Transport: Send + Sync {
     fn set_relays(&self, _relays: &BTreeMap<ClusterId, NodeId>) {}
 
     /// Number of datagrams that this node relayed for other nodes' links.
-    fn passed_on(&self) -> u64 {
+    fn relayed_datagrams(&self) -> u64 {
         0
     }
 
@@ -126,7 +126,7 @@ pub(crate) trait Transport: Send + Sync {
 
     /// Handles a protocol violation inside a peer's frames as one in the frames themselves: closes
     /// the link and records a strike. [`Events::struck`] follows. On the endpoint's thread.
-    fn breach(&self, peer: &Peer, why: &str);
+    fn report_violation(&self, peer: &Peer, why: &str);
 
     /// Refuses new frames, sends queued ones for a limited time, says goodbye and closes every
     /// link.
@@ -154,7 +154,7 @@ pub(crate) trait Events: Send + Sync {
     /// A link went down: frames written to it may be lost. Follows all frames of the link. Also
     /// called if a node could not be reached at all; its incarnation is then the last known one, or
     /// 0.
-    fn down(&self, peer: &Peer, why: &Why);
+    fn down(&self, peer: &Peer, why: &LinkError);
 
     /// A queue that had refused frames is at most half full.
     fn drained(&self, to: &NodeId, class: Class);
@@ -173,7 +173,7 @@ pub(crate) trait Events: Send + Sync {
 
 /// The reason why a link went down or could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Why {
+pub struct LinkError {
     /// The reason, if one side refused the link. `None`: it was lost, closed in an orderly way, or
     /// not answered.
     pub refused: Option<RefuseReason>,
@@ -181,21 +181,21 @@ pub struct Why {
     pub text: String,
 }
 
-impl Why {
+impl LinkError {
     /// A refusal by one side.
     pub fn refused(reason: RefuseReason, text: impl Into<String>) -> Self {
         Self { refused: Some(reason), text: text.into() }
     }
 }
 
-impl<T: Into<String>> From<T> for Why {
+impl<T: Into<String>> From<T> for LinkError {
     /// A reason other than a refusal.
     fn from(text: T) -> Self {
         Self { refused: None, text: text.into() }
     }
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for LinkError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.text)
     }

@@ -10,7 +10,7 @@ use rmp_serde::encode::{Error as EncodeError, Serializer};
 use serde::{Deserialize, Serialize};
 
 use super::kind::{DATA_MAX, Encoding, Kind};
-use super::scan::{Fault, scan};
+use super::scan::{FrameDefect, scan};
 
 /// Greatest nesting depth of arrays and maps that is decoded.
 ///
@@ -175,13 +175,13 @@ fn decode_checked<'a, T: Deserialize<'a>>(
     T::deserialize(&mut decoder).map_err(|error| decode_error(what, error))
 }
 
-fn scan_error(what: &str, fault: Fault) -> WireError {
+fn scan_error(what: &str, fault: FrameDefect) -> WireError {
     let what = what.into();
     match fault {
-        Fault::TooDeep => WireError::TooDeep { what },
-        Fault::Truncated => WireError::Truncated { what },
-        Fault::Trailing(extra) => WireError::Trailing { what, extra },
-        Fault::Reserved => {
+        FrameDefect::TooDeep => WireError::TooDeep { what },
+        FrameDefect::Truncated => WireError::Truncated { what },
+        FrameDefect::Trailing(extra) => WireError::Trailing { what, extra },
+        FrameDefect::Reserved => {
             WireError::Malformed { what, reason: "a byte that starts no MessagePack value".into() }
         }
     }
@@ -204,7 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    struct Sample {
+    struct CodecSample {
         name: String,
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
@@ -233,9 +233,9 @@ mod tests {
         })
     }
 
-    fn sample() -> impl Strategy<Value = Sample> {
+    fn sample() -> impl Strategy<Value = CodecSample> {
         (".*", prop::collection::vec(any::<u8>(), 0..300), any::<Option<u32>>(), tree())
-            .prop_map(|(name, data, maybe, tree)| Sample { name, data, maybe, tree })
+            .prop_map(|(name, data, maybe, tree)| CodecSample { name, data, maybe, tree })
     }
 
     proptest! {
@@ -243,10 +243,10 @@ mod tests {
         fn values_survive_encoding_and_decoding(value in sample()) {
             for kind in [Kind::HELLO, Kind::CALL, Kind::STEAL_REPLY] {
                 let bytes = encode(kind, &value).unwrap();
-                prop_assert_eq!(&decode::<Sample>(kind, &bytes).unwrap(), &value);
+                prop_assert_eq!(&decode::<CodecSample>(kind, &bytes).unwrap(), &value);
             }
             let bytes = encode_payload(&value).unwrap();
-            prop_assert_eq!(&decode_payload::<Sample>(&bytes).unwrap(), &value);
+            prop_assert_eq!(&decode_payload::<CodecSample>(&bytes).unwrap(), &value);
         }
 
         #[test]
@@ -259,11 +259,11 @@ mod tests {
                 let bytes = encode(kind, &value).unwrap();
                 let short = &bytes[..cut.index(bytes.len())];
                 let refused =
-                    matches!(decode::<Sample>(kind, short), Err(WireError::Truncated { .. }));
+                    matches!(decode::<CodecSample>(kind, short), Err(WireError::Truncated { .. }));
                 prop_assert!(refused);
                 let long = [&bytes[..], &more].concat();
                 let refused =
-                    matches!(decode::<Sample>(kind, &long), Err(WireError::Trailing { .. }));
+                    matches!(decode::<CodecSample>(kind, &long), Err(WireError::Trailing { .. }));
                 prop_assert!(refused);
             }
         }
@@ -290,7 +290,7 @@ mod tests {
     fn the_cap_is_checked_before_decoding() {
         let info = Kind::HELLO.info().unwrap();
         let junk = vec![0xc1; info.cap + 1];
-        let error = decode::<Sample>(Kind::HELLO, &junk).unwrap_err();
+        let error = decode::<CodecSample>(Kind::HELLO, &junk).unwrap_err();
         let expected =
             WireError::TooLong { what: "hello".into(), len: info.cap + 1, cap: info.cap };
         assert_eq!(error, expected);

@@ -43,12 +43,12 @@ impl Frame {
 
     /// The header of the frame, before the sides have agreed on a version.
     pub fn header(&self) -> [u8; HEADER_LEN] {
-        self.header_in(WIRE_VERSION)
+        self.header_version(WIRE_VERSION)
     }
 
     /// The header of the frame on a link with this wire version.
-    pub fn header_in(&self, version: u8) -> [u8; HEADER_LEN] {
-        Header { len: self.body.len(), kind: self.kind }.encode_in(version)
+    pub fn header_version(&self, version: u8) -> [u8; HEADER_LEN] {
+        Header { len: self.body.len(), kind: self.kind }.encode_version(version)
     }
 
     /// Bytes on the stream, with the header.
@@ -111,14 +111,14 @@ impl Header {
     /// # Errors
     /// [`HeaderError`]. After `UnknownKind` the stream can continue, after the others it cannot.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, HeaderError> {
-        Self::parse_in(WIRE_VERSION, bytes)
+        Self::parse_version(WIRE_VERSION, bytes)
     }
 
     /// Parses and checks a header on a link with this wire version.
     ///
     /// # Errors
     /// As [`Header::parse`].
-    pub fn parse_in(agreed: u8, bytes: &[u8; HEADER_LEN]) -> Result<Self, HeaderError> {
+    pub fn parse_version(agreed: u8, bytes: &[u8; HEADER_LEN]) -> Result<Self, HeaderError> {
         let [l0, l1, l2, l3, k0, k1, version, flags] = *bytes;
         let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
         let kind = Kind(u16::from_le_bytes([k0, k1]));
@@ -141,11 +141,11 @@ impl Header {
 
     /// The bytes of the header, before the sides have agreed on a version.
     pub fn encode(self) -> [u8; HEADER_LEN] {
-        self.encode_in(WIRE_VERSION)
+        self.encode_version(WIRE_VERSION)
     }
 
     /// The bytes of the header on a link with this wire version.
-    pub fn encode_in(self, version: u8) -> [u8; HEADER_LEN] {
+    pub fn encode_version(self, version: u8) -> [u8; HEADER_LEN] {
         debug_assert!(self.len <= u32::MAX as usize);
         let [l0, l1, l2, l3] = (self.len as u32).to_le_bytes();
         let [k0, k1] = self.kind.0.to_le_bytes();
@@ -188,9 +188,9 @@ mod tests {
             Header::parse(&[0, 0, 0, 0, 1, 0, 2, 0]),
             Err(HeaderError::Version { found: 2, agreed: 1 })
         );
-        assert!(Header::parse_in(2, &[0, 0, 0, 0, 1, 0, 2, 0]).is_ok());
+        assert!(Header::parse_version(2, &[0, 0, 0, 0, 1, 0, 2, 0]).is_ok());
         assert_eq!(
-            Header::parse_in(2, &[0, 0, 0, 0, 1, 0, 1, 0]),
+            Header::parse_version(2, &[0, 0, 0, 0, 1, 0, 1, 0]),
             Err(HeaderError::Version { found: 1, agreed: 2 })
         );
         assert_eq!(Header::parse(&[0, 0, 0, 0, 1, 0, 1, 8]), Err(HeaderError::Flags { found: 8 }));

@@ -25,7 +25,7 @@ pub fn number(name: &str, default: u64) -> u64 {
 
 /// Counts of a fuzzing run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct FuzzCounts {
     /// Number of frames tried.
     pub frames: u64,
     /// Frames refused at the header.
@@ -44,7 +44,7 @@ pub struct Tally {
 ///
 /// # Panics
 /// A decoder has no golden frame, or a decoder panics. The frame is printed.
-pub fn run(corpus: &[(Kind, Vec<u8>)], decoders: &[Decoder], seed: u64) -> Tally {
+pub fn run(corpus: &[(Kind, Vec<u8>)], decoders: &[Decoder], seed: u64) -> FuzzCounts {
     let known = |kind: Kind| decoders.iter().any(|(known, _)| *known == kind);
     let mut corpus = corpus.to_vec();
     corpus.retain(|(kind, _)| known(*kind));
@@ -56,7 +56,7 @@ pub fn run(corpus: &[(Kind, Vec<u8>)], decoders: &[Decoder], seed: u64) -> Tally
     println!("fuzz: {frames} frames, seed {seed}, {} golden frames", corpus.len());
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(move || {
         let mut rng = SplitMix(seed);
-        let mut tally = Tally::default();
+        let mut tally = FuzzCounts::default();
         for _ in 0..frames {
             let (kind, body) = &corpus[rng.below(corpus.len())];
             let mut frame = Header { len: body.len(), kind: *kind }.encode().to_vec();
@@ -72,7 +72,7 @@ pub fn run(corpus: &[(Kind, Vec<u8>)], decoders: &[Decoder], seed: u64) -> Tally
     }
 }
 
-fn try_frame(frame: &[u8], decoders: &[Decoder], tally: &mut Tally) {
+fn try_frame(frame: &[u8], decoders: &[Decoder], tally: &mut FuzzCounts) {
     tally.frames += 1;
     let Some((header, body)) = frame.split_first_chunk::<HEADER_LEN>() else {
         tally.bad_header += 1;

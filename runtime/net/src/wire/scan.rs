@@ -9,7 +9,7 @@ use super::codec::DEPTH_MAX;
 
 /// A defect of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum FrameDefect {
     /// Arrays and maps nested deeper than [`DEPTH_MAX`].
     TooDeep,
     /// The bytes end before the value does.
@@ -21,13 +21,13 @@ pub(super) enum Fault {
 }
 
 /// Checks each marker once, without recursion and without allocation.
-pub(super) fn scan(bytes: &[u8]) -> Result<(), Fault> {
+pub(super) fn scan(bytes: &[u8]) -> Result<(), FrameDefect> {
     // Number of missing values in each open array or map. A map counts keys and values.
     let mut open = [0u64; DEPTH_MAX];
     let mut depth = 0;
     let mut position = 0;
     loop {
-        let marker = *bytes.get(position).ok_or(Fault::Truncated)?;
+        let marker = *bytes.get(position).ok_or(FrameDefect::Truncated)?;
         position += 1;
         let mut children = 0;
         let skip = match marker {
@@ -41,7 +41,7 @@ pub(super) fn scan(bytes: &[u8]) -> Result<(), Fault> {
                 0
             }
             0xa0..=0xbf => usize::from(marker & 0x1f),
-            0xc1 => return Err(Fault::Reserved),
+            0xc1 => return Err(FrameDefect::Reserved),
             0xc4 | 0xd9 => length(bytes, &mut position, 1)?,
             0xc5 | 0xda => length(bytes, &mut position, 2)?,
             0xc6 | 0xdb => length(bytes, &mut position, 4)?,
@@ -64,11 +64,11 @@ pub(super) fn scan(bytes: &[u8]) -> Result<(), Fault> {
             }
         };
         if skip > bytes.len() - position {
-            return Err(Fault::Truncated);
+            return Err(FrameDefect::Truncated);
         }
         position += skip;
         if matches!(marker, 0x80..=0x9f | 0xdc..=0xdf) {
-            *open.get_mut(depth).ok_or(Fault::TooDeep)? = children;
+            *open.get_mut(depth).ok_or(FrameDefect::TooDeep)? = children;
             depth += 1;
         } else if depth > 0 {
             open[depth - 1] -= 1;
@@ -84,14 +84,14 @@ pub(super) fn scan(bytes: &[u8]) -> Result<(), Fault> {
             return if position == bytes.len() {
                 Ok(())
             } else {
-                Err(Fault::Trailing(bytes.len() - position))
+                Err(FrameDefect::Trailing(bytes.len() - position))
             };
         }
     }
 }
 
-fn length(bytes: &[u8], position: &mut usize, width: usize) -> Result<usize, Fault> {
-    let digits = bytes.get(*position..*position + width).ok_or(Fault::Truncated)?;
+fn length(bytes: &[u8], position: &mut usize, width: usize) -> Result<usize, FrameDefect> {
+    let digits = bytes.get(*position..*position + width).ok_or(FrameDefect::Truncated)?;
     *position += width;
     Ok(digits.iter().fold(0, |n, digit| n << 8 | usize::from(*digit)))
 }
@@ -124,8 +124,8 @@ mod tests {
         for value in values {
             let bytes = to_vec(&value).unwrap();
             assert_eq!(scan(&bytes), Ok(()));
-            assert_eq!(scan(&bytes[..bytes.len() - 1]), Err(Fault::Truncated));
-            assert_eq!(scan(&[&bytes[..], &[0xc0]].concat()), Err(Fault::Trailing(1)));
+            assert_eq!(scan(&bytes[..bytes.len() - 1]), Err(FrameDefect::Truncated));
+            assert_eq!(scan(&[&bytes[..], &[0xc0]].concat()), Err(FrameDefect::Trailing(1)));
         }
         for len in [0, 1, 255, 256, 65535, 65536] {
             let bytes = to_vec(serde_bytes::Bytes::new(&vec![7; len])).unwrap();
@@ -134,13 +134,13 @@ mod tests {
         assert_eq!(scan(&[0xca, 0, 0, 0, 0]), Ok(()));
         for (marker, len) in [(0xd4, 1), (0xd5, 2), (0xd6, 4), (0xd7, 8), (0xd8, 16)] {
             assert_eq!(scan(&[vec![marker], vec![0; len + 1]].concat()), Ok(()));
-            assert_eq!(scan(&[vec![marker], vec![0; len]].concat()), Err(Fault::Truncated));
+            assert_eq!(scan(&[vec![marker], vec![0; len]].concat()), Err(FrameDefect::Truncated));
         }
         assert_eq!(scan(&[0xc7, 2, 9, 1, 1]), Ok(()));
         assert_eq!(scan(&[0xc8, 0, 2, 9, 1, 1]), Ok(()));
         assert_eq!(scan(&[0xc9, 0, 0, 0, 2, 9, 1, 1]), Ok(()));
-        assert_eq!(scan(&[0xc1]), Err(Fault::Reserved));
-        assert_eq!(scan(&[]), Err(Fault::Truncated));
+        assert_eq!(scan(&[0xc1]), Err(FrameDefect::Reserved));
+        assert_eq!(scan(&[]), Err(FrameDefect::Truncated));
     }
 
     proptest! {

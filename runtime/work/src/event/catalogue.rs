@@ -23,17 +23,17 @@ pub enum Scope {
 
 /// Whether an event may be dropped when the buffer is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Weight {
+pub enum Retention {
     /// Never dropped: decisions, and the events that explain them and the end of a run. Rare by
     /// nature.
-    Decision,
+    Always,
     /// Droppable: the oldest are dropped first, and an event records their number.
-    Fact,
+    Droppable,
 }
 
 /// A worker's use of time and its speed in an interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WorkerRow {
+pub struct WorkerSample {
     /// Name of the worker's node.
     #[serde(rename = "n")]
     pub node: NodeId,
@@ -62,7 +62,7 @@ pub struct BookingRow {
 /// The end of a task on its thief.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TaskEnd {
+pub enum TaskOutcome {
     /// The task completed with an output.
     Done,
     /// The task failed, and with it its job.
@@ -300,7 +300,7 @@ pub enum Event {
         /// The thief.
         to: NodeId,
         /// How the task ended.
-        outcome: TaskEnd,
+        outcome: TaskOutcome,
     },
     /// A leased task came back unfinished.
     LeaseReturned {
@@ -426,7 +426,7 @@ pub enum Event {
         /// The cluster.
         cluster: ClusterId,
         /// One row per worker.
-        workers: Vec<WorkerRow>,
+        workers: Vec<WorkerSample>,
     },
     /// A decision was taken.
     Decision {
@@ -456,7 +456,7 @@ pub enum Event {
 
 impl Event {
     /// Whether the event may be dropped when the buffer is full.
-    pub fn weight(&self) -> Weight {
+    pub fn weight(&self) -> Retention {
         match self {
             Event::RunStarted { .. }
             | Event::RunEnded { .. }
@@ -475,7 +475,7 @@ impl Event {
             | Event::ReservationEnded { .. }
             | Event::TaskFailed { .. }
             | Event::Decision { .. }
-            | Event::Dropped { .. } => Weight::Decision,
+            | Event::Dropped { .. } => Retention::Always,
             Event::LinkUp { .. }
             | Event::LinkDown { .. }
             | Event::LinkRefused { .. }
@@ -492,7 +492,7 @@ impl Event {
             | Event::Period { .. }
             | Event::Workers { .. }
             | Event::Fault { .. }
-            | Event::Unknown => Weight::Fact,
+            | Event::Unknown => Retention::Droppable,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use springtide_base::atomic_file::write_atomic;
 
-use super::log::{Header, LogError, RunLog, SCHEMA};
+use super::log::{LogHeader, LogError, RunLog, SCHEMA};
 use crate::id::NodeId;
 
 /// The description of a run in `manifest.json`.
@@ -173,7 +173,7 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError::Taken`] if another run has created its log here; [`RunDirError::Log`].
     pub fn begin_log(&self, manifest: &Manifest, max_bytes: u64) -> Result<RunLog, RunDirError> {
-        let header = Header {
+        let header = LogHeader {
             schema: SCHEMA,
             run: manifest.run.clone(),
             started_unix_us: manifest.started_unix_us,

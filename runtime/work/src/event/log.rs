@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::Weight;
+use super::catalogue::Retention;
 use super::record::Record;
 
 /// Version of the log's format. A reader refuses a newer one.
@@ -21,7 +21,7 @@ const LINE_MAX: u64 = 16 << 20;
 
 /// The first line of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Header {
+pub struct LogHeader {
     /// [`SCHEMA`] of the writer.
     pub schema: u32,
     /// Name of the run.
@@ -35,7 +35,7 @@ pub struct Header {
 /// A line between or after records, so that the log states each gap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Mark {
+enum GapLine {
     /// From here on facts are omitted: the size cap was reached.
     Truncated { max_bytes: u64 },
     /// The writer closed the log in an orderly way.
@@ -51,7 +51,7 @@ pub enum LogError {
         /// Path of the log.
         file: PathBuf,
         /// The failed operation.
-        what: &'static str,
+        operation: &'static str,
         /// The error of the system.
         source: std::io::Error,
     },
@@ -87,10 +87,10 @@ impl RunLog {
     ///
     /// # Errors
     /// [`LogError::Io`], also if the file exists: a log is never overwritten.
-    pub fn create(path: &Path, header: &Header, max_bytes: u64) -> Result<Self, LogError> {
+    pub fn create(path: &Path, header: &LogHeader, max_bytes: u64) -> Result<Self, LogError> {
         let file = File::create_new(path).map_err(|source| LogError::Io {
             file: path.to_owned(),
-            what: "make it",
+            operation: "make it",
             source,
         })?;
         let path = path.to_owned();
@@ -104,7 +104,7 @@ impl RunLog {
     /// # Errors
     /// [`LogError::Io`], also if the file does not exist.
     pub fn resume(path: &Path, max_bytes: u64) -> Result<Self, LogError> {
-        let io = |what, source| LogError::Io { file: path.to_owned(), what, source };
+        let io = |what, source| LogError::Io { file: path.to_owned(), operation: what, source };
         let file = File::options().read(true).write(true).open(path);
         let mut file = file.map_err(|source| io("open it", source))?;
         let (mut bytes, mut lines, mut buffer) = (0, 0, Vec::new());
@@ -138,9 +138,9 @@ impl RunLog {
         for record in records {
             let record_line = line(record);
             let size = self.bytes + (batch.len() + record_line.len()) as u64;
-            if record.event.weight() == Weight::Fact && size > self.max_bytes {
+            if record.event.weight() == Retention::Droppable && size > self.max_bytes {
                 if self.facts_left_out + left_out == 0 {
-                    batch.extend(line(&Mark::Truncated { max_bytes: self.max_bytes }));
+                    batch.extend(line(&GapLine::Truncated { max_bytes: self.max_bytes }));
                 }
                 left_out += 1;
             } else {
@@ -159,10 +159,10 @@ impl RunLog {
     /// # Errors
     /// [`LogError::Io`].
     pub fn finish(mut self) -> Result<(), LogError> {
-        let end = Mark::End { records: self.records, facts_left_out: self.facts_left_out };
+        let end = GapLine::End { records: self.records, facts_left_out: self.facts_left_out };
         self.write(&line(&end))?;
         let synced = self.file.sync_all();
-        synced.map_err(|source| LogError::Io { file: self.path, what: "sync it", source })
+        synced.map_err(|source| LogError::Io { file: self.path, operation: "sync it", source })
     }
 
     /// Number of facts that were omitted because of the size cap.
@@ -176,7 +176,7 @@ impl RunLog {
             // line.
             let _ = self.file.set_len(self.bytes);
             let _ = self.file.seek(SeekFrom::Start(self.bytes));
-            return Err(LogError::Io { file: self.path.clone(), what: "write to it", source });
+            return Err(LogError::Io { file: self.path.clone(), operation: "write to it", source });
         }
         self.bytes += bytes.len() as u64;
         Ok(())
@@ -193,7 +193,7 @@ fn line(value: &impl Serialize) -> Vec<u8> {
 #[derive(Debug)]
 pub struct ReadLog {
     /// First line of the log.
-    pub header: Header,
+    pub header: LogHeader,
     /// The records in order of (node, incarnation, seq), without duplicates.
     pub records: Vec<Record>,
     /// Number of duplicate records.
@@ -210,9 +210,9 @@ pub struct ReadLog {
 /// A line after the header.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Line {
+enum LogLine {
     Record(Record),
-    Mark(Mark),
+    Mark(GapLine),
 }
 
 /// Reads a log.
@@ -221,7 +221,7 @@ enum Line {
 /// The file cannot be read, is empty, has a newer schema, or has a malformed line other than an
 /// incomplete last one.
 pub fn read(path: &Path) -> Result<ReadLog, LogError> {
-    let io = |what| move |source| LogError::Io { file: path.to_owned(), what, source };
+    let io = |what| move |source| LogError::Io { file: path.to_owned(), operation: what, source };
     let mut reader = BufReader::new(File::open(path).map_err(io("open it"))?);
     let mut number = 0;
     let mut next = || -> Result<Option<(u64, Vec<u8>)>, LogError> {
@@ -243,7 +243,7 @@ pub fn read(path: &Path) -> Result<ReadLog, LogError> {
         cut: None,
     };
     while let Some((number, bytes)) = next()? {
-        let parsed = serde_json::from_slice::<Line>(bytes.trim_ascii_end());
+        let parsed = serde_json::from_slice::<LogLine>(bytes.trim_ascii_end());
         if !bytes.ends_with(b"\n") {
             let reason = if bytes.len() as u64 == LINE_MAX {
                 return Err(bad(number, format!("the line is longer than {LINE_MAX} bytes")));
@@ -257,9 +257,9 @@ pub fn read(path: &Path) -> Result<ReadLog, LogError> {
             Ok(_) if log.complete => {
                 return Err(bad(number, "there is a line after the end line".into()));
             }
-            Ok(Line::Record(record)) => log.records.push(record),
-            Ok(Line::Mark(Mark::Truncated { .. })) => log.facts_left_out = 1,
-            Ok(Line::Mark(Mark::End { records, facts_left_out })) => {
+            Ok(LogLine::Record(record)) => log.records.push(record),
+            Ok(LogLine::Mark(GapLine::Truncated { .. })) => log.facts_left_out = 1,
+            Ok(LogLine::Mark(GapLine::End { records, facts_left_out })) => {
                 if records != log.records.len() as u64 {
                     let found = log.records.len();
                     let reason =
@@ -293,14 +293,14 @@ fn in_line(error: &serde_json::Error) -> String {
     format!("{text}, at column {}", error.column())
 }
 
-fn header(bytes: &[u8]) -> Result<Header, String> {
+fn header(bytes: &[u8]) -> Result<LogHeader, String> {
     #[derive(Deserialize)]
-    struct Schema {
+    struct LogSchema {
         schema: u32,
     }
     let bytes = bytes.trim_ascii_end();
     let not = |error| format!("not the header of a run log: {}", in_line(&error));
-    let Schema { schema } = serde_json::from_slice(bytes).map_err(not)?;
+    let LogSchema { schema } = serde_json::from_slice(bytes).map_err(not)?;
     if schema > SCHEMA {
         return Err(format!(
             "the log has schema {schema}, this program reads up to {SCHEMA}: use a newer springtide"
@@ -318,8 +318,8 @@ mod tests {
     use super::super::record::tests::{decision, fact, record};
     use super::*;
 
-    fn header() -> Header {
-        Header { schema: SCHEMA, run: "r".into(), started_unix_us: 5, version: "0.1.0".into() }
+    fn header() -> LogHeader {
+        LogHeader { schema: SCHEMA, run: "r".into(), started_unix_us: 5, version: "0.1.0".into() }
     }
 
     fn written(max_bytes: u64, records: &[Record]) -> (tempfile::TempDir, PathBuf, Vec<u8>) {
@@ -377,7 +377,7 @@ mod tests {
         let text = String::from_utf8(bytes).unwrap();
         assert_eq!(text.matches(r#"{"truncated":{"max_bytes":400}}"#).count(), 1, "{text}");
         let log = read(&path).unwrap();
-        assert_eq!(log.records.iter().filter(|r| r.event.weight() == Weight::Decision).count(), 3);
+        assert_eq!(log.records.iter().filter(|r| r.event.weight() == Retention::Always).count(), 3);
         assert!(log.facts_left_out > 0);
         assert_eq!(log.records.len() as u64 + log.facts_left_out, 8);
     }

@@ -98,7 +98,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::event::{BookingRow, Scope, TaskEnd, Weight, WorkerRow};
+    use crate::event::{BookingRow, Scope, TaskOutcome, Retention, WorkerSample};
     use crate::id::{ClusterId, Epoch, JobId, TaskPath};
     use crate::meter::{Counters, LatencySummary, Times};
 
@@ -200,7 +200,7 @@ pub(super) mod tests {
                 path: path.clone(),
                 from: node.clone(),
                 to: other.clone(),
-                outcome: TaskEnd::HandedBack,
+                outcome: TaskOutcome::HandedBack,
             },
             Event::LeaseReturned { job, path: path.clone(), holder: other.clone() },
             Event::LeaseReclaimed { job, path: path.clone(), holder: other.clone(), why: text() },
@@ -250,7 +250,7 @@ pub(super) mod tests {
             Event::Workers {
                 job,
                 cluster: "ams".into(),
-                workers: vec![WorkerRow {
+                workers: vec![WorkerSample {
                     node: "ams-1".into(),
                     time: [90, 4, 3, 2, 1],
                     speed: Some(1.5),
@@ -311,10 +311,10 @@ pub(super) mod tests {
 
     #[test]
     fn decisions_and_membership_are_never_dropped() {
-        let kept = catalogue().into_iter().filter(|event| event.weight() == Weight::Decision);
+        let kept = catalogue().into_iter().filter(|event| event.weight() == Retention::Always);
         assert_eq!(kept.count(), 18);
-        assert_eq!(decision(1).weight(), Weight::Decision);
-        assert_eq!(fact(1).weight(), Weight::Fact);
+        assert_eq!(decision(1).weight(), Retention::Always);
+        assert_eq!(fact(1).weight(), Retention::Droppable);
     }
 
     #[test]

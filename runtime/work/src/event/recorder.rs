@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use super::catalogue::{Event, Weight};
+use super::catalogue::{Event, Retention};
 use super::record::Record;
 use crate::id::{Incarnation, NodeId};
 
@@ -79,8 +79,8 @@ impl Recorder {
         let mut ring = self.lock();
         let record = self.number(&mut ring, event, now);
         match weight {
-            Weight::Decision => ring.decisions.push_back(record),
-            Weight::Fact => {
+            Retention::Always => ring.decisions.push_back(record),
+            Retention::Droppable => {
                 ring.facts.push_back(record);
                 if ring.facts.len() > self.shared.capacity {
                     ring.facts.pop_front();
@@ -110,7 +110,7 @@ impl Recorder {
     }
 
     /// Number of buffered records.
-    pub fn waiting(&self) -> usize {
+    pub fn len(&self) -> usize {
         let ring = self.lock();
         ring.decisions.len() + ring.facts.len()
     }
@@ -171,7 +171,7 @@ mod tests {
                         prop_assert_eq!(&last.event, &Event::Dropped { facts: lost as u64 });
                         prop_assert_eq!(last.t_us, at);
                     }
-                    prop_assert_eq!(recorder.waiting(), 0);
+                    prop_assert_eq!(recorder.len(), 0);
                     continue;
                 };
                 seq += 1;

@@ -5,7 +5,7 @@
 use super::program::Program;
 use super::register;
 use super::root::{resume, run};
-use crate::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Sizes, Stop};
+use crate::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, NodeCounts, Stop};
 
 /// An SPMD program that is a job of its own. Register it by
 /// [`Registry::job`](crate::work::Registry::job).
@@ -34,7 +34,7 @@ pub trait Malleable: Program {
     /// The number of offered nodes that it accepts, as [`Job::accept_growth`].
     ///
     /// By default the fewest that give as many [usable](Malleable::usable) processes as all.
-    fn accept_growth(&self, current: Sizes, offered: Sizes) -> u32 {
+    fn accept_growth(&self, current: NodeCounts, offered: NodeCounts) -> u32 {
         let all = self.usable(current.threads.saturating_add(offered.threads));
         if all <= self.usable(current.threads) {
             return 0;
@@ -46,7 +46,7 @@ pub trait Malleable: Program {
     ///
     /// By default at least those asked for, and further ones that are not
     /// [usable](Malleable::usable) then. One node always remains.
-    fn accept_shrink(&self, current: Sizes, asked: Sizes) -> u32 {
+    fn accept_shrink(&self, current: NodeCounts, asked: NodeCounts) -> u32 {
         let kept = self.usable(current.threads.saturating_sub(asked.threads));
         let spare = current.nodes.saturating_sub(current.nodes_for(kept.max(1)));
         // With nodes of several sizes this uses their mean size, and may be less than asked for.
@@ -80,11 +80,11 @@ impl<M: Malleable> Job for M {
         Malleable::prepare(self)
     }
 
-    fn accept_growth(&self, current: Sizes, offered: Sizes) -> u32 {
+    fn accept_growth(&self, current: NodeCounts, offered: NodeCounts) -> u32 {
         Malleable::accept_growth(self, current, offered)
     }
 
-    fn accept_shrink(&self, current: Sizes, asked: Sizes) -> u32 {
+    fn accept_shrink(&self, current: NodeCounts, asked: NodeCounts) -> u32 {
         Malleable::accept_shrink(self, current, asked)
     }
 

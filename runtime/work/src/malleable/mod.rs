@@ -34,7 +34,7 @@ mod root;
 mod tests;
 
 pub use job::Malleable;
-pub use observe::{Hand, Need, Observation, Place, Refusal};
+pub use observe::{ProcessInfo, Need, Observation, MemberProcess, RequestRefusal};
 pub use part::SAVED_MAX;
 pub use program::{Program, Strategy};
 pub use root::{resume, run};
@@ -46,5 +46,5 @@ use crate::work::Registry;
 /// # Panics
 /// Another task has the program's name.
 pub fn register<P: Program>(registry: &mut Registry) {
-    registry.task::<process::Process<P>>();
+    registry.task::<process::MalleableProcess<P>>();
 }

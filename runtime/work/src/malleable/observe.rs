@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::id::{ClusterId, NodeId};
-use crate::spmd::Pace;
+use crate::spmd::StepRate;
 
 /// The state of a program at a point of its progress.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,14 +22,14 @@ pub struct Observation {
     /// The number of computing processes on leaving nodes.
     pub leaving: u32,
     /// The speed of each process, by rank; none before its first report.
-    pub paces: Vec<Option<Pace>>,
+    pub paces: Vec<Option<StepRate>>,
     /// All present processes and their nodes: computing ones by rank, then those that wait to be
     /// recruited.
-    pub places: Vec<Place>,
+    pub places: Vec<MemberProcess>,
     /// The open request for nodes: neither fulfilled nor refused.
     pub needed: Option<Need>,
     /// The refusal of the last request, until the next request.
-    pub refused: Option<Refusal>,
+    pub refused: Option<RequestRefusal>,
 }
 
 impl Observation {
@@ -45,7 +45,7 @@ impl Observation {
 
 /// A process that is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct MemberProcess {
     /// The rank, if the process computes.
     pub rank: Option<u32>,
     /// The cluster of the process's node.
@@ -71,7 +71,7 @@ pub struct Need {
 
 /// A refused request for nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RequestRefusal {
     /// The request that was refused.
     pub need: Need,
     /// The reason of the refusal.
@@ -80,12 +80,12 @@ pub struct Refusal {
 
 /// A process that a layout is made for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Hand {
+pub struct ProcessInfo {
     /// The present rank, if the process computes.
-    pub was: Option<u32>,
+    pub previous_rank: Option<u32>,
     /// The measured speed of the process.
-    pub pace: Option<Pace>,
+    pub pace: Option<StepRate>,
     /// The cluster and node of the process. None for the single process of the layout in which a
     /// state is saved.
-    pub at: Option<(ClusterId, NodeId)>,
+    pub location: Option<(ClusterId, NodeId)>,
 }

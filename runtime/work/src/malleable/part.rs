@@ -9,10 +9,10 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::program::Program;
-use crate::meter::{Load, Probe, Sample};
+use crate::meter::{Load, LoadReader, LoadSample};
 use crate::spmd::local_process::PointAction;
-use crate::spmd::message::{Deed, Origin, Recruit, Roster, Word};
-use crate::spmd::{Comm, MESSAGE_MAX, Pace, ProcessHandle, SAVE};
+use crate::spmd::message::{CollectiveAction, StateSource, Invitation, Configuration, ProcessMessage};
+use crate::spmd::{Comm, MESSAGE_MAX, StepRate, ProcessHandle, SAVE};
 use crate::wire::{self, WireError};
 use crate::work::{Outcome, Stop};
 
@@ -24,24 +24,24 @@ pub const SAVED_MAX: usize = MESSAGE_MAX - (64 << 10);
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A computing process.
-pub(super) struct Part<'c, P: Program> {
+pub(super) struct ComputeProcess<'c, P: Program> {
     program: &'c P,
     at: ProcessHandle<'c>,
-    pub(super) roster: Arc<Roster>,
+    pub(super) roster: Arc<Configuration>,
     pub(super) layout: P::Layout,
     comm: Comm<'c>,
     pub(super) state: P::State,
     /// The number of completed steps.
     pub(super) point: u64,
-    watch: Watch,
+    watch: PeriodMeasurements,
 }
 
 /// Measurements since the last report to the root.
-struct Watch {
+struct PeriodMeasurements {
     since: Instant,
     busy: Duration,
     steps: u32,
-    probe: Option<(Probe, Sample)>,
+    probe: Option<(LoadReader, LoadSample)>,
 }
 
 /// The result of an operation of all processes.
@@ -53,7 +53,7 @@ pub(super) enum StepResult<T> {
 }
 
 /// The result of an adaptation point.
-pub(super) enum Point {
+pub(super) enum PointResult {
     /// Continue with the next step.
     Go,
     /// The state was saved. The root gets the whole of it.
@@ -88,24 +88,24 @@ pub(super) fn whole<P: Program>(program: &P) -> P::Layout {
     program.layout(&[Default::default()], None)
 }
 
-impl<'c, P: Program> Part<'c, P> {
+impl<'c, P: Program> ComputeProcess<'c, P> {
     /// Enters a configuration. The pieces of its state are on their way, or come from this process.
     pub(super) fn enter(
         program: &'c P,
         at: ProcessHandle<'c>,
-        recruit: Recruit,
+        recruit: Invitation,
     ) -> Result<StepResult<Self>, Stop> {
-        let Recruit { roster, origin, point } = recruit;
+        let Invitation { roster, origin, point } = recruit;
         let roster = Arc::new(roster);
         at.with_process(|local| local.enter(roster.clone(), point));
         let layout: P::Layout = wire::decode_payload(&roster.layout)?;
         let comm = Comm::new(at.clone(), roster.clone());
         let made = match origin {
-            Origin::Start => program.start(&layout, &comm),
-            Origin::From { givers, layout: before } => {
+            StateSource::Start => program.start(&layout, &comm),
+            StateSource::From { givers, layout: before } => {
                 let before: P::Layout = wire::decode_payload(&before)?;
                 match at.pieces(roster.generation, givers)? {
-                    Some(pieces) => program.take(&pieces, &before, (&layout, comm.rank())),
+                    Some(pieces) => program.join_state(&pieces, &before, (&layout, comm.rank())),
                     None => return Ok(StepResult::Ended),
                 }
             }
@@ -114,52 +114,52 @@ impl<'c, P: Program> Part<'c, P> {
             StepResult::Done(state) => state,
             StepResult::Ended => return Ok(StepResult::Ended),
         };
-        at.send_to_root(Word::Whole { process: at.process, generation: roster.generation });
+        at.send_to_root(ProcessMessage::Whole { process: at.process, generation: roster.generation });
         comm.take_waited();
         let now = Instant::now();
         let probe = at.cx.is_real().then(|| {
-            let probe = Probe::new();
+            let probe = LoadReader::new();
             let sample = probe.sample(now);
             (probe, sample)
         });
-        let watch = Watch { since: now, busy: Duration::ZERO, steps: 0, probe };
+        let watch = PeriodMeasurements { since: now, busy: Duration::ZERO, steps: 0, probe };
         Ok(StepResult::Done(Self { program, at, roster, layout, comm, state, point, watch }))
     }
 
     /// Handles an adaptation point, and executes an action agreed for it.
-    pub(super) fn arrive(&mut self) -> Result<StepResult<Point>, Stop> {
+    pub(super) fn arrive(&mut self) -> Result<StepResult<PointResult>, Stop> {
         let point = self.point;
         loop {
             match self.at.with_process(|local| local.arrive(point)).unwrap_or(PointAction::Ended) {
-                PointAction::Continue => return checked(&self.at, Ok(Point::Go)),
-                PointAction::Ended => return checked(&self.at, Ok(Point::Free)),
+                PointAction::Continue => return checked(&self.at, Ok(PointResult::Go)),
+                PointAction::Ended => return checked(&self.at, Ok(PointResult::Free)),
                 PointAction::Hold => {
                     let ready =
                         || !self.at.with_process(|local| local.holds(point)).unwrap_or(false);
                     self.at.wait(false, &ready)?;
                 }
-                PointAction::Execute(Deed::Save) => return self.save(),
-                PointAction::Execute(Deed::Change(next)) => return self.change(next),
+                PointAction::Execute(CollectiveAction::Save) => return self.save(),
+                PointAction::Execute(CollectiveAction::Change(next)) => return self.change(next),
             }
         }
     }
 
     /// Collects the whole state on rank 0, or only its length if it is too long. Each process first
     /// sends the length of its piece.
-    fn save(&self) -> Result<StepResult<Point>, Stop> {
+    fn save(&self) -> Result<StepResult<PointResult>, Stop> {
         let whole = whole(self.program);
         let limit = P::SAVED_MAX.min(SAVED_MAX) as u64;
         let fits = |len: u64| len <= limit;
         let given = || {
             let piece =
-                self.program.give(&self.state, (&self.layout, self.comm.rank()), (&whole, 0))?;
+                self.program.split_state(&self.state, (&self.layout, self.comm.rank()), (&whole, 0))?;
             let len = piece.len() as u64;
             self.comm.put(0, SAVE, wire::encode_payload(&len)?)?;
             if fits(len) {
                 self.comm.put(0, SAVE, piece)?;
             }
             if self.comm.rank() != 0 {
-                return Ok(Point::Saved(None));
+                return Ok(PointResult::Saved(None));
             }
             let (mut pieces, mut total) = (Vec::new(), 0u64);
             for from in 0..self.comm.size() {
@@ -174,10 +174,10 @@ impl<'c, P: Program> Part<'c, P> {
                 }
             }
             if total > limit || pieces.len() < self.comm.size() as usize {
-                return Ok(Point::Saved(Some(Whole::TooLong(total))));
+                return Ok(PointResult::Saved(Some(Whole::TooLong(total))));
             }
-            let state = self.program.take(&pieces, &self.layout, (&whole, 0))?;
-            Ok(Point::Saved(Some(Self::encoded(&state)?)))
+            let state = self.program.join_state(&pieces, &self.layout, (&whole, 0))?;
+            Ok(PointResult::Saved(Some(Self::encoded(&state)?)))
         };
         checked(&self.at, given())
     }
@@ -199,12 +199,12 @@ impl<'c, P: Program> Part<'c, P> {
     }
 
     /// Redistributes the state over the processes of the next configuration.
-    fn change(&mut self, next: Roster) -> Result<StepResult<Point>, Stop> {
+    fn change(&mut self, next: Configuration) -> Result<StepResult<PointResult>, Stop> {
         let layout: P::Layout = wire::decode_payload(&next.layout)?;
         let rank = self.comm.rank();
         let give = || {
             for to in 0..next.size() {
-                let piece = self.program.give(&self.state, (&self.layout, rank), (&layout, to))?;
+                let piece = self.program.split_state(&self.state, (&self.layout, rank), (&layout, to))?;
                 self.at.give(&next, rank, to, piece)?;
             }
             Ok(())
@@ -216,16 +216,16 @@ impl<'c, P: Program> Part<'c, P> {
             // Its node may leave now, so its reports must have arrived.
             self.at.wait_for_acks(false)?;
             self.at.with_process(|local| local.leave());
-            return Ok(StepResult::Done(Point::Free));
+            return Ok(StepResult::Done(PointResult::Free));
         }
         let origin =
-            Origin::From { givers: self.roster.size(), layout: self.roster.layout.clone() };
-        let recruit = Recruit { roster: next, origin, point: self.point };
+            StateSource::From { givers: self.roster.size(), layout: self.roster.layout.clone() };
+        let recruit = Invitation { roster: next, origin, point: self.point };
         match Self::enter(self.program, self.at.clone(), recruit)? {
             StepResult::Done(part) => *self = part,
             StepResult::Ended => return Ok(StepResult::Ended),
         }
-        Ok(StepResult::Done(Point::Changed))
+        Ok(StepResult::Done(PointResult::Changed))
     }
 
     /// Whether all steps are complete.
@@ -263,8 +263,8 @@ impl<'c, P: Program> Part<'c, P> {
         });
         (watch.since, watch.busy, watch.steps) = (now, Duration::ZERO, 0);
         let (process, generation) = (self.at.process, self.roster.generation);
-        let pace = Pace { step_s, foreign };
-        self.at.send_to_root(Word::Going { process, generation, pace });
+        let pace = StepRate { step_s, foreign };
+        self.at.send_to_root(ProcessMessage::Going { process, generation, pace });
     }
 
     /// Ends the program after the last step. The root learns of it once all reports have arrived.
@@ -275,7 +275,7 @@ impl<'c, P: Program> Part<'c, P> {
         };
         self.at.wait_for_acks(true)?;
         let (process, generation) = (self.at.process, self.roster.generation);
-        self.at.send_to_root(Word::Done { process, generation });
+        self.at.send_to_root(ProcessMessage::Done { process, generation });
         Ok(StepResult::Done(outcome))
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct PresentProcess {
 
 /// The next configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct NextConfiguration {
     /// The processes that take part, in order of rank. The root's is the first.
     pub(super) members: Vec<u32>,
     /// Whether they get a new layout even if they are the present ones.
@@ -33,7 +33,7 @@ pub(super) struct Plan {
 ///
 /// Nodes are filled one after the other, so that unneeded nodes are free as a whole. Nodes of
 /// computing processes come first, by rank.
-pub(super) fn plan(strategy: Strategy, present: &[PresentProcess]) -> Plan {
+pub(super) fn plan(strategy: Strategy, present: &[PresentProcess]) -> NextConfiguration {
     let root = present.iter().find(|one| one.process == 0).map(|one| &one.peer.node);
     let usable = || present.iter().filter(|one| one.process == 0 || !one.leaving);
     let computes = |one: &&PresentProcess| one.rank.is_some();
@@ -70,14 +70,14 @@ pub(super) fn plan(strategy: Strategy, present: &[PresentProcess]) -> Plan {
         .collect();
     let unused = nodes.keys().filter(|node| !used.contains(*node));
     let release = if release { unused.map(|node| (*node).clone()).collect() } else { Vec::new() };
-    Plan { members, new_layout, release }
+    NextConfiguration { members, new_layout, release }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{NodeId, Peer, Plan, PresentProcess, Strategy, plan};
+    use super::{NodeId, Peer, NextConfiguration, PresentProcess, Strategy, plan};
     use crate::id::Incarnation;
     use std::collections::BTreeSet;
 
@@ -98,7 +98,7 @@ mod tests {
             ["ams-0", "ams-4", "ams-2", "ams-1", "ams-3", "ams-0", "ams-2", "ams-4", "ams-3"];
         all.extend((1..).zip(nodes).map(|(n, node)| present(n, node, None, false)));
         let power = Strategy::Use { processes: 8, release: true };
-        let Plan { members, release, .. } = plan(power, &all);
+        let NextConfiguration { members, release, .. } = plan(power, &all);
         assert_eq!(members, [0, 4, 1, 6, 3, 7, 5, 9]);
         assert_eq!(names(&release), ["ams-4"]);
     }
@@ -150,7 +150,7 @@ mod tests {
                 1 => Strategy::Rebalance,
                 _ => Strategy::Use { processes: wanted, release: true },
             };
-            let Plan { members, release, .. } = plan(strategy, &all);
+            let NextConfiguration { members, release, .. } = plan(strategy, &all);
             prop_assert_eq!(members.first(), Some(&0));
             let unique: BTreeSet<_> = members.iter().collect();
             prop_assert_eq!(unique.len(), members.len());

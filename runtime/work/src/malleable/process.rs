@@ -4,30 +4,30 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::part::{Part, Point, StepResult};
+use super::part::{ComputeProcess, PointResult, StepResult};
 use super::program::Program;
 use crate::spmd::ProcessHandle;
 use crate::spmd::local_process::Call;
-use crate::spmd::message::{GroupId, Recruit};
+use crate::spmd::message::{GroupId, Invitation};
 use crate::spmd::process_pool::run_process;
 use crate::work::{Context, Stop, Task};
 
 /// The task of a process.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
-pub(super) struct Process<P: Program> {
+pub(super) struct MalleableProcess<P: Program> {
     pub(super) group: GroupId,
     pub(super) number: u32,
     pub(super) program: P,
 }
 
-impl<P: Program> Task for Process<P> {
+impl<P: Program> Task for MalleableProcess<P> {
     type Output = ();
     const NAME: &'static str = P::NAME;
     const PROCESS: bool = true;
 
     fn run(self, cx: &Context) -> Result<(), Stop> {
-        let Process { group, number, program } = self;
+        let MalleableProcess { group, number, program } = self;
         run_process(cx, group, number, |at| run_process_task(&program, at))
     }
 }
@@ -54,15 +54,15 @@ fn run_process_task<P: Program>(program: &P, at: &ProcessHandle<'_>) -> Result<(
 }
 
 /// Computes until the last step, its removal, or the end of the configuration.
-fn compute<P: Program>(program: &P, at: &ProcessHandle<'_>, recruit: Recruit) -> Result<(), Stop> {
-    let StepResult::Done(mut part) = Part::enter(program, at.clone(), recruit)? else {
+fn compute<P: Program>(program: &P, at: &ProcessHandle<'_>, recruit: Invitation) -> Result<(), Stop> {
+    let StepResult::Done(mut part) = ComputeProcess::enter(program, at.clone(), recruit)? else {
         return Ok(());
     };
     loop {
         match part.arrive()? {
-            StepResult::Done(Point::Saved(_) | Point::Changed) => continue,
-            StepResult::Done(Point::Go) => {}
-            StepResult::Done(Point::Free) | StepResult::Ended => return Ok(()),
+            StepResult::Done(PointResult::Saved(_) | PointResult::Changed) => continue,
+            StepResult::Done(PointResult::Go) => {}
+            StepResult::Done(PointResult::Free) | StepResult::Ended => return Ok(()),
         }
         if part.is_over() {
             return part.finish().map(drop);

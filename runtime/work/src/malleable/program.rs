@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::observe::{Hand, Need, Observation};
+use super::observe::{ProcessInfo, Need, Observation};
 use crate::spmd::Comm;
 use crate::work::{Outcome, Stop};
 
@@ -47,7 +47,7 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
 
     /// Whether the state is saved periodically, so that a loss does not restart the program from
     /// its beginning. All processes wait while the root's node collects it.
-    fn saves(&self) -> bool {
+    fn is_checkpointed(&self) -> bool {
         true
     }
 
@@ -58,7 +58,7 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     /// least one, and for any `now`. For one unknown hand without a present layout it must always
     /// be the same: the layout of the whole state, used to save and redistribute it. A layout equal
     /// to `now` is no change.
-    fn layout(&self, hands: &[Hand], now: Option<&Self::Layout>) -> Self::Layout;
+    fn layout(&self, hands: &[ProcessInfo], now: Option<&Self::Layout>) -> Self::Layout;
 
     /// The state of a process before the first step. All processes call it.
     ///
@@ -88,7 +88,7 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     ///
     /// # Errors
     /// The program's own, which fail the job.
-    fn give(
+    fn split_state(
         &self,
         state: &Self::State,
         from: (&Self::Layout, u32),
@@ -100,7 +100,7 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
     ///
     /// # Errors
     /// The pieces do not form a state, which fails the job.
-    fn take(
+    fn join_state(
         &self,
         pieces: &[Bytes],
         from: &Self::Layout,

@@ -10,16 +10,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::observe::{Hand, Need, Observation, Place, Refusal};
-use super::part::{Part, Point, SAVED_MAX, StepResult, Whole, whole};
-use super::plan::{Plan, PresentProcess, plan};
-use super::process::Process;
+use super::observe::{ProcessInfo, Need, Observation, MemberProcess, RequestRefusal};
+use super::part::{ComputeProcess, PointResult, SAVED_MAX, StepResult, Whole, whole};
+use super::plan::{NextConfiguration, PresentProcess, plan};
+use super::process::MalleableProcess;
 use super::program::{Program, Strategy};
 use crate::id::{NodeId, Peer};
-use crate::spmd::group::{Cause, Group, Outgoing, ProcessState};
-use crate::spmd::message::{Deed, Origin, Recruit, Roster};
+use crate::spmd::group::{ConfigurationEnd, ProcessGroup, OutgoingMessage, ProcessState};
+use crate::spmd::message::{CollectiveAction, StateSource, Invitation, Configuration};
 use crate::spmd::process_pool::{DisbandOnDrop, ProcessPool, group_ended};
-use crate::spmd::{Pace, ProcessHandle};
+use crate::spmd::{StepRate, ProcessHandle};
 use crate::wire;
 use crate::work::{Checkpoint, Context, Outcome, Stop};
 
@@ -114,7 +114,7 @@ type ProcessSet = Vec<(u32, Peer, bool)>;
 struct Root<'c, P: Program> {
     program: &'c P,
     at: ProcessHandle<'c>,
-    pool: ProcessPool<'c, Process<P>>,
+    pool: ProcessPool<'c, MalleableProcess<P>>,
     /// The processes at the last decision.
     decided: Option<ProcessSet>,
     decided_at: Instant,
@@ -128,7 +128,7 @@ struct Root<'c, P: Program> {
     reported: u64,
     /// The open request for nodes, and the number of nodes without them.
     needed: Option<(Need, u32)>,
-    refused: Option<Refusal>,
+    refused: Option<RequestRefusal>,
     /// Successive link failures without progress, and that progress: the saved point and reported
     /// steps.
     link_failures: u32,
@@ -162,9 +162,9 @@ impl<'c, P: Program> Root<'c, P> {
         let from = self.saved.as_ref().map_or(0, |saved| saved.point);
         let cause = self.group(|group| (group.take_cause(), Vec::new()))?;
         let because = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
-        self.at.cx.say(format!("the processes begin anew from step {from}{because}"));
+        self.at.cx.report_text(format!("the processes begin anew from step {from}{because}"));
         // A lost node is not a member of the next configuration.
-        let Some(Cause::Link(one, other)) = cause else { return Ok(()) };
+        let Some(ConfigurationEnd::Link(one, other)) = cause else { return Ok(()) };
         let reached = (from, self.reported);
         if std::mem::replace(&mut self.failed_at, reached) != reached {
             self.link_failures = 0;
@@ -180,7 +180,7 @@ impl<'c, P: Program> Root<'c, P> {
         }
         let pause = pause_after(self.link_failures);
         if !pause.is_zero() {
-            self.at.cx.say(format!(
+            self.at.cx.report_text(format!(
                 "links broke {} times without progress: waiting {} s",
                 self.link_failures,
                 pause.as_secs()
@@ -190,11 +190,11 @@ impl<'c, P: Program> Root<'c, P> {
         Ok(())
     }
 
-    fn group<R>(&self, action: impl FnOnce(&mut Group) -> (R, Vec<Outgoing>)) -> Result<R, Stop> {
+    fn group<R>(&self, action: impl FnOnce(&mut ProcessGroup) -> (R, Vec<OutgoingMessage>)) -> Result<R, Stop> {
         self.at.post.group(&self.at.group, action).ok_or_else(group_ended)
     }
 
-    fn read_group<R>(&self, action: impl FnOnce(&Group) -> R) -> Result<R, Stop> {
+    fn read_group<R>(&self, action: impl FnOnce(&ProcessGroup) -> R) -> Result<R, Stop> {
         self.at.post.read_group(&self.at.group, action).ok_or_else(group_ended)
     }
 
@@ -206,7 +206,7 @@ impl<'c, P: Program> Root<'c, P> {
         loop {
             self.reconcile()?;
             let settled = || {
-                let waits = |group: &Group| {
+                let waits = |group: &ProcessGroup| {
                     let count = |fits: &dyn Fn(ProcessState) -> bool| {
                         group
                             .process_states()
@@ -249,7 +249,7 @@ impl<'c, P: Program> Root<'c, P> {
         }
         let until = Instant::now() + HANDOVER_WAIT;
         let settled = || {
-            let settled = |group: &Group| group.is_settled() || group.roster().is_none();
+            let settled = |group: &ProcessGroup| group.is_settled() || group.roster().is_none();
             self.at.post.read_group(&self.at.group, settled).unwrap_or(true)
         };
         while !settled() && Instant::now() < until {
@@ -260,7 +260,7 @@ impl<'c, P: Program> Root<'c, P> {
 
     /// Brings the pool in line with the members.
     fn reconcile(&mut self) -> Result<(), Stop> {
-        let call = |group, number| Process { group, number, program: self.program.clone() };
+        let call = |group, number| MalleableProcess { group, number, program: self.program.clone() };
         self.pool.reconcile(&self.at, call)
     }
 
@@ -297,7 +297,7 @@ impl<'c, P: Program> Root<'c, P> {
         &self,
         present: &[PresentProcess],
         point: u64,
-        paces: &[Option<Pace>],
+        paces: &[Option<StepRate>],
     ) -> Observation {
         let count = |fits: &dyn Fn(&PresentProcess) -> bool| {
             u32::try_from(present.iter().filter(|one| fits(one)).count()).unwrap_or(u32::MAX)
@@ -321,7 +321,7 @@ impl<'c, P: Program> Root<'c, P> {
             return;
         }
         let Need { more, within } = need;
-        self.at.cx.say(match within {
+        self.at.cx.report_text(match within {
             None => format!("the program would use {more} more node{}", plural(more)),
             Some(time) => {
                 format!("the program needs {more} more node{} within {time:?}", plural(more))
@@ -335,7 +335,7 @@ impl<'c, P: Program> Root<'c, P> {
     fn update_request(&mut self) {
         let Some((need, had)) = &mut self.needed else { return };
         if let Some(why) = self.at.cx.refused() {
-            self.refused = Some(Refusal { need: *need, why });
+            self.refused = Some(RequestRefusal { need: *need, why });
             self.needed = None;
             // The program must decide how to continue without the nodes.
             self.decided = None;
@@ -354,7 +354,7 @@ impl<'c, P: Program> Root<'c, P> {
         present: &[PresentProcess],
         point: u64,
         layout: Option<&P::Layout>,
-    ) -> Result<(Plan, P::Layout), Stop> {
+    ) -> Result<(NextConfiguration, P::Layout), Stop> {
         let paces = self.read_group(|group| group.paces())?;
         let observation = self.observe(present, point, &paces);
         let mut strategy = self.program.decide(&observation, layout);
@@ -375,13 +375,13 @@ impl<'c, P: Program> Root<'c, P> {
             let was = one.and_then(|one| one.rank);
             let pace = was.and_then(|was| paces.get(was as usize).copied().flatten());
             let at = one.map(|one| (one.peer.cluster.clone(), one.peer.node.clone()));
-            Hand { was, pace, at }
+            ProcessInfo { previous_rank: was, pace, location: at }
         });
-        let hands: Vec<Hand> = hands.collect();
+        let hands: Vec<ProcessInfo> = hands.collect();
         Ok((plan, self.program.layout(&hands, layout)))
     }
 
-    fn roster_of(&self, plan: &Plan, layout: &P::Layout) -> Result<Option<Roster>, Stop> {
+    fn roster_of(&self, plan: &NextConfiguration, layout: &P::Layout) -> Result<Option<Configuration>, Stop> {
         let layout = wire::encode_payload(layout)?;
         self.group(|group| (group.make_roster(&plan.members, layout), Vec::new()))
     }
@@ -412,9 +412,9 @@ impl<'c, P: Program> Root<'c, P> {
         self.reconcile()
     }
 
-    fn say_size(&self, roster: &Roster, point: u64) {
+    fn say_size(&self, roster: &Configuration, point: u64) {
         let nodes: BTreeSet<&Peer> = roster.members.iter().map(|member| &member.peer).collect();
-        self.at.cx.say(size_text(point, roster.size(), nodes.len()));
+        self.at.cx.report_text(size_text(point, roster.size(), nodes.len()));
     }
 
     // --- execute ---
@@ -430,8 +430,8 @@ impl<'c, P: Program> Root<'c, P> {
         let Some(roster) = self.roster_of(&plan, &layout)? else { return Ok(FormResult::Retry) };
         let single = whole(self.program);
         let origin = match &self.saved {
-            None => Origin::Start,
-            Some(_) => Origin::From { givers: 1, layout: wire::encode_payload(&single)? },
+            None => StateSource::Start,
+            Some(_) => StateSource::From { givers: 1, layout: wire::encode_payload(&single)? },
         };
         let formed = self.group(|group| {
             let out = group.form(roster.clone(), origin.clone(), point);
@@ -444,13 +444,13 @@ impl<'c, P: Program> Root<'c, P> {
         if let Some(saved) = &self.saved {
             let state: P::State = wire::decode_payload(&saved.state)?;
             for to in 0..roster.size() {
-                let piece = self.program.give(&state, (&single, 0), (&layout, to))?;
+                let piece = self.program.split_state(&state, (&single, 0), (&layout, to))?;
                 self.at.give(&roster, 0, to, piece)?;
             }
         }
         self.plan_release(plan.release, self.waits_for(coming));
-        let recruit = Recruit { roster, origin, point };
-        match Part::enter(self.program, self.at.clone(), recruit)? {
+        let recruit = Invitation { roster, origin, point };
+        match ComputeProcess::enter(self.program, self.at.clone(), recruit)? {
             StepResult::Done(part) => {
                 self.say_size(&part.roster, point);
                 Ok(FormResult::Whole(Box::new(part)))
@@ -460,24 +460,24 @@ impl<'c, P: Program> Root<'c, P> {
     }
 
     /// Computes until the program ends. None: the configuration has ended.
-    fn compute(&mut self, mut part: Part<'c, P>) -> Result<Option<Outcome>, Stop> {
+    fn compute(&mut self, mut part: ComputeProcess<'c, P>) -> Result<Option<Outcome>, Stop> {
         loop {
             match part.arrive()? {
-                StepResult::Done(Point::Go) => {}
-                StepResult::Done(Point::Saved(state)) => {
+                StepResult::Done(PointResult::Go) => {}
+                StepResult::Done(PointResult::Saved(state)) => {
                     self.group(|group| (group.done(), Vec::new()))?;
                     if let Some(whole) = state {
                         self.save(part.point, whole)?;
                     }
                     continue;
                 }
-                StepResult::Done(Point::Changed) => {
+                StepResult::Done(PointResult::Changed) => {
                     self.say_size(&part.roster, part.point);
                     self.dismiss_leavers()?;
                     continue;
                 }
                 // The root is in every configuration.
-                StepResult::Done(Point::Free) | StepResult::Ended => return Ok(None),
+                StepResult::Done(PointResult::Free) | StepResult::Ended => return Ok(None),
             }
             if part.is_over() {
                 return match part.finish()? {
@@ -488,7 +488,7 @@ impl<'c, P: Program> Root<'c, P> {
                     StepResult::Ended => Ok(None),
                 };
             }
-            if self.manage(&part)? == Progress::Stopped {
+            if self.manage(&part)? == NextAction::Stopped {
                 return Ok(None);
             }
             // The root computes as all processes do, so this time is not the root's own.
@@ -506,7 +506,7 @@ impl<'c, P: Program> Root<'c, P> {
     /// Waits until all processes have finished the work after the last step, so that its output and
     /// failures count. The outcome is known: after a loss of a node nothing is repeated.
     fn wait_for_all(&mut self) -> Result<(), Stop> {
-        let over = |group: &Group| group.all_done() || group.roster().is_none();
+        let over = |group: &ProcessGroup| group.all_done() || group.roster().is_none();
         let settled = || self.at.post.read_group(&self.at.group, over).unwrap_or(true);
         self.at.wait(false, &settled)?;
         // The failure of a failed process is known now.
@@ -515,7 +515,7 @@ impl<'c, P: Program> Root<'c, P> {
         if let Some(cause) = cause {
             self.at
                 .cx
-                .say(format!("{cause} after the last step: later output of processes may be lost"));
+                .report_text(format!("{cause} after the last step: later output of processes may be lost"));
         }
         Ok(())
     }
@@ -525,7 +525,7 @@ impl<'c, P: Program> Root<'c, P> {
             Whole::State(state) => state,
             Whole::TooLong(len) => {
                 self.saves = false;
-                self.at.cx.say(format!(
+                self.at.cx.report_text(format!(
                     "the program's state has {len} bytes, and no more than {} are saved: after the \
                      loss of a node the program restarts from {}",
                     P::SAVED_MAX.min(SAVED_MAX),
@@ -545,10 +545,10 @@ impl<'c, P: Program> Root<'c, P> {
 
     /// Called at the root's points: handles changes of processes, and proposes an action for a
     /// later point.
-    fn manage(&mut self, part: &Part<'c, P>) -> Result<Progress, Stop> {
+    fn manage(&mut self, part: &ComputeProcess<'c, P>) -> Result<NextAction, Stop> {
         self.reconcile()?;
-        if !self.read_group(Group::is_settled)? {
-            return Ok(Progress::Continue);
+        if !self.read_group(ProcessGroup::is_settled)? {
+            return Ok(NextAction::Continue);
         }
         self.release_nodes()?;
         self.update_request();
@@ -569,45 +569,45 @@ impl<'c, P: Program> Root<'c, P> {
             self.plan_release(plan.release.clone(), waits);
             if others || plan.new_layout && layout != part.layout {
                 if let Some(roster) = self.roster_of(&plan, &layout)? {
-                    self.group(|group| ((), group.propose(Deed::Change(roster))))?;
+                    self.group(|group| ((), group.propose(CollectiveAction::Change(roster))))?;
                 }
-                return Ok(Progress::Continue);
+                return Ok(NextAction::Continue);
             }
             self.release_nodes()?;
         }
         let saved = self.saved.as_ref().map_or(0, |saved| saved.point);
-        let due = self.saves && self.program.saves() && part.point > saved;
+        let due = self.saves && self.program.is_checkpointed() && part.point > saved;
         if due && self.at.cx.checkpoint_due() {
-            self.group(|group| ((), group.propose(Deed::Save)))?;
+            self.group(|group| ((), group.propose(CollectiveAction::Save)))?;
         }
-        Ok(Progress::Continue)
+        Ok(NextAction::Continue)
     }
 
     /// Prepares the move of the root: collects all state here and ends the other processes.
-    fn prepare_move(&mut self, part: &Part<'c, P>) -> Result<Progress, Stop> {
+    fn prepare_move(&mut self, part: &ComputeProcess<'c, P>) -> Result<NextAction, Stop> {
         if part.roster.size() > 1 {
-            let plan = Plan { members: vec![0], new_layout: false, release: Vec::new() };
+            let plan = NextConfiguration { members: vec![0], new_layout: false, release: Vec::new() };
             if let Some(roster) = self.roster_of(&plan, &whole(self.program))? {
-                self.group(|group| ((), group.propose(Deed::Change(roster))))?;
+                self.group(|group| ((), group.propose(CollectiveAction::Change(roster))))?;
             }
-            return Ok(Progress::Continue);
+            return Ok(NextAction::Continue);
         }
         let whole = part.whole_state()?;
         if let Whole::TooLong(_) = whole {
             self.save(part.point, whole)?;
-            return Ok(Progress::Continue);
+            return Ok(NextAction::Continue);
         }
         self.pool.collect_all(&self.at);
         self.save(part.point, whole)?;
         // If the root need not move any more, it continues as after a loss.
-        Ok(Progress::Stopped)
+        Ok(NextAction::Stopped)
     }
 }
 
 /// The result of starting a configuration.
 enum FormResult<'c, P: Program> {
     /// All are recruited, and the root has its state.
-    Whole(Box<Part<'c, P>>),
+    Whole(Box<ComputeProcess<'c, P>>),
     /// No process was recruited, for one is no longer present: the root checks again.
     Retry,
     /// The configuration ended before the root had its state.
@@ -615,7 +615,7 @@ enum FormResult<'c, P: Program> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum NextAction {
     /// Continue with the next step.
     Continue,
     /// No process computes any more.
@@ -627,10 +627,10 @@ fn process_set(present: &[PresentProcess]) -> ProcessSet {
 }
 
 /// Computing processes in order of rank, then the others by node.
-fn places_of(present: &[PresentProcess]) -> Vec<Place> {
-    let mut places: Vec<Place> = present
+fn places_of(present: &[PresentProcess]) -> Vec<MemberProcess> {
+    let mut places: Vec<MemberProcess> = present
         .iter()
-        .map(|one| Place {
+        .map(|one| MemberProcess {
             rank: one.rank,
             cluster: one.peer.cluster.clone(),
             node: one.peer.node.clone(),
@@ -638,7 +638,7 @@ fn places_of(present: &[PresentProcess]) -> Vec<Place> {
         })
         .collect();
     places.sort_by(|a, b| {
-        let key = |place: &Place| (place.rank.is_none(), place.rank);
+        let key = |place: &MemberProcess| (place.rank.is_none(), place.rank);
         key(a).cmp(&key(b)).then_with(|| a.node.cmp(&b.node))
     });
     places

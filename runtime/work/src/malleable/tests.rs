@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use super::root::SavedState;
 use super::*;
-use crate::spmd::group::Cause;
-use crate::spmd::post::Post;
+use crate::spmd::group::ConfigurationEnd;
+use crate::spmd::post::Dispatcher;
 use crate::spmd::{Comm, MESSAGE_MAX, ProcessHandle};
 use crate::wire;
 use crate::work::{
-    Note, Outcome, PoolConfig, Registry, SavedRoot, Sizes, Stop, Throttle, ThrottledSeam,
+    ProgressReport, Outcome, PoolConfig, Registry, SavedRoot, NodeCounts, Stop, Throttle, ThrottledSeam,
     encode_job, solo, thread_cpu,
 };
 
@@ -65,7 +65,7 @@ impl<const SAVED: usize> Program for Ring<SAVED> {
         self.steps
     }
 
-    fn layout(&self, hands: &[Hand], _: Option<&Bounds>) -> Bounds {
+    fn layout(&self, hands: &[ProcessInfo], _: Option<&Bounds>) -> Bounds {
         let parts = u32::try_from(hands.len()).unwrap_or(1);
         (0..=parts).map(|part| self.numbers * part / parts).collect()
     }
@@ -105,7 +105,7 @@ impl<const SAVED: usize> Program for Ring<SAVED> {
         Ok(())
     }
 
-    fn give(
+    fn split_state(
         &self,
         state: &Vec<f64>,
         (from, rank): (&Bounds, u32),
@@ -118,7 +118,7 @@ impl<const SAVED: usize> Program for Ring<SAVED> {
         Ok(wire::encode_payload(&state[at(begin)..at(end)])?)
     }
 
-    fn take(
+    fn join_state(
         &self,
         pieces: &[Bytes],
         _: &Bounds,
@@ -154,7 +154,7 @@ impl<const SAVED: usize> Malleable for Ring<SAVED> {
     }
 }
 
-type RunResult = (Result<Outcome, crate::work::Failure>, Vec<Note>);
+type RunResult = (Result<Outcome, crate::work::Failure>, Vec<ProgressReport>);
 
 fn solo<J: Malleable>(job: J, threads: usize, saved: Option<SavedRoot>) -> RunResult {
     let name = J::JOB;
@@ -183,7 +183,7 @@ fn every_number_of_processes_gives_the_same_bits_and_uses_all_threads() {
         let outcome = outcome.unwrap();
         assert_eq!(outcome.checksum, alone.checksum, "{threads} threads");
         assert_eq!(outcome.result["processes"], threads);
-        let done = notes.iter().filter(|note| **note == Note::Iteration).count();
+        let done = notes.iter().filter(|note| **note == ProgressReport::Iteration).count();
         assert_eq!(done as u64, RING.steps);
     }
 }
@@ -193,7 +193,7 @@ fn every_number_of_processes_gives_the_same_bits_and_uses_all_threads() {
 fn a_saved_state_continues_on_another_number_of_processes() {
     let (whole, notes) = solo(RING, 3, None);
     let saved = notes.into_iter().filter_map(|note| match note {
-        Note::Checkpoint(saved) => Some(saved),
+        ProgressReport::Checkpoint(saved) => Some(saved),
         _ => None,
     });
     let saved: Vec<SavedRoot> = saved.collect();
@@ -201,7 +201,7 @@ fn a_saved_state_continues_on_another_number_of_processes() {
     for (at, saved) in saved.into_iter().enumerate() {
         let (outcome, notes) = solo(RING, 1 + at % 4, Some(saved));
         assert_eq!(outcome.unwrap().checksum, whole.as_ref().unwrap().checksum);
-        let done = notes.iter().filter(|note| **note == Note::Iteration).count();
+        let done = notes.iter().filter(|note| **note == ProgressReport::Iteration).count();
         assert!((done as u64) < RING.steps, "it continued, and did not restart");
     }
 }
@@ -216,7 +216,7 @@ struct Disturbances {
     /// From then on there is no room for messages, for a while.
     no_room: bool,
     /// The dispatcher, after the disturbance.
-    post: Option<Arc<Post>>,
+    post: Option<Arc<Dispatcher>>,
     /// Whether there was room when the root sent a second piece after that.
     room: Vec<bool>,
 }
@@ -228,15 +228,15 @@ impl Disturbances {
             return;
         }
         if self.no_room {
-            at.post.keeps(1 << 30, 0);
+            at.post.set_unsent(1 << 30, 0);
             let post = at.post.clone();
             self.post = Some(post.clone());
             std::thread::spawn(move || {
                 std::thread::sleep(std::time::Duration::from_millis(100));
-                post.keeps(0, 0);
+                post.set_unsent(0, 0);
             });
         }
-        let cause = Cause::Link("one".into(), "another".into());
+        let cause = ConfigurationEnd::Link("one".into(), "another".into());
         at.post.group(&at.group, |group| ((), group.dissolve(cause)));
     }
 }
@@ -259,7 +259,7 @@ impl Program for Upset {
         self.steps
     }
 
-    fn layout(&self, hands: &[Hand], _: Option<&u32>) -> u32 {
+    fn layout(&self, hands: &[ProcessInfo], _: Option<&u32>) -> u32 {
         u32::try_from(hands.len()).unwrap_or(1)
     }
 
@@ -275,7 +275,7 @@ impl Program for Upset {
         comm.barrier()
     }
 
-    fn give(
+    fn split_state(
         &self,
         state: &u64,
         (_, rank): (&u32, u32),
@@ -292,7 +292,7 @@ impl Program for Upset {
         Ok(piece.into())
     }
 
-    fn take(&self, pieces: &[Bytes], _: &u32, _: (&u32, u32)) -> Result<u64, Stop> {
+    fn join_state(&self, pieces: &[Bytes], _: &u32, _: (&u32, u32)) -> Result<u64, Stop> {
         let first = pieces.first().ok_or_else(|| Stop::fail("no pieces"))?;
         Ok(u64::from_le_bytes(first[..8].try_into()?))
     }
@@ -313,9 +313,9 @@ impl Malleable for Upset {
 fn no_step_is_reported_twice() {
     let job = |run| Upset { run, steps: 30, piece: 8 };
     let (_, notes) = solo(job(1), 2, None);
-    let states = |notes: Vec<Note>| -> Vec<SavedRoot> {
+    let states = |notes: Vec<ProgressReport>| -> Vec<SavedRoot> {
         let saved = notes.into_iter().filter_map(|note| match note {
-            Note::Checkpoint(saved) => Some(saved),
+            ProgressReport::Checkpoint(saved) => Some(saved),
             _ => None,
         });
         saved.collect()
@@ -327,7 +327,7 @@ fn no_step_is_reported_twice() {
     first.state = wire::encode_payload(&saved).unwrap();
     let (outcome, notes) = solo(job(2), 2, Some(first));
     assert_eq!(outcome.unwrap().checksum, 30);
-    assert_eq!(notes.iter().filter(|note| **note == Note::Iteration).count(), 5);
+    assert_eq!(notes.iter().filter(|note| **note == ProgressReport::Iteration).count(), 5);
     let again = states(notes).remove(0);
     let again: SavedState = wire::decode_payload(&again.state).unwrap();
     assert!(again.point < 25 && again.told == 25, "{again:?}");
@@ -339,7 +339,7 @@ fn pieces_that_stay_on_a_node_may_have_any_length() {
     let job = |run, piece| Upset { run, steps: 30, piece };
     let (_, notes) = solo(job(3, 8), 2, None);
     let saved = notes.into_iter().find_map(|note| match note {
-        Note::Checkpoint(saved) => Some(saved),
+        ProgressReport::Checkpoint(saved) => Some(saved),
         _ => None,
     });
     // Only the first bytes are touched, so the others take no memory.
@@ -373,9 +373,9 @@ fn a_state_that_is_too_long_is_not_saved() {
         };
         assert_eq!(outcome.unwrap().checksum, right);
         let limit = format!("no more than {most} are saved");
-        let is_limit = |note: &&Note| matches!(note, Note::Say { text } if text.contains(&limit));
+        let is_limit = |note: &&ProgressReport| matches!(note, ProgressReport::Say { text } if text.contains(&limit));
         assert_eq!(notes.iter().filter(is_limit).count(), 1, "{notes:?}");
-        assert!(!notes.iter().any(|note| matches!(note, Note::Checkpoint(_))));
+        assert!(!notes.iter().any(|note| matches!(note, ProgressReport::Checkpoint(_))));
     }
 }
 
@@ -417,7 +417,7 @@ fn a_program_of_no_steps_ends_at_once() {
 /// Offers and requests are judged by the threads of nodes and the usable processes.
 #[test]
 fn offers_are_judged_by_threads() {
-    let of = |nodes, threads| Sizes { nodes, threads: nodes * threads };
+    let of = |nodes, threads| NodeCounts { nodes, threads: nodes * threads };
     // 23 numbers: on six nodes of four threads, one thread is idle.
     for (current, offered, takes) in [(2, 3, 3), (5, 9, 1), (6, 9, 0), (1, 40, 5)] {
         assert_eq!(
@@ -430,7 +430,7 @@ fn offers_are_judged_by_threads() {
         assert_eq!(RING.accept_shrink(of(current, 4), of(asked, 4)), gives, "{current} {asked}");
     }
     // Nodes of several sizes: small ones and a large one.
-    let sizes = |nodes, threads| Sizes { nodes, threads };
+    let sizes = |nodes, threads| NodeCounts { nodes, threads };
     assert_eq!(RING.accept_shrink(sizes(2, 6), sizes(1, 2)), 1);
     assert_eq!(RING.accept_shrink(sizes(4, 14), sizes(3, 6)), 3);
     assert_eq!(RING.accept_shrink(sizes(1, 4), sizes(1, 4)), 0);
@@ -452,7 +452,7 @@ impl Program for Busy {
         30
     }
 
-    fn layout(&self, hands: &[Hand], _: Option<&u32>) -> u32 {
+    fn layout(&self, hands: &[ProcessInfo], _: Option<&u32>) -> u32 {
         u32::try_from(hands.len()).unwrap_or(1)
     }
 
@@ -469,11 +469,11 @@ impl Program for Busy {
         comm.check()
     }
 
-    fn give(&self, state: &u64, _: (&u32, u32), _: (&u32, u32)) -> Result<Bytes, Stop> {
+    fn split_state(&self, state: &u64, _: (&u32, u32), _: (&u32, u32)) -> Result<Bytes, Stop> {
         Ok(state.to_le_bytes().to_vec().into())
     }
 
-    fn take(&self, pieces: &[Bytes], _: &u32, _: (&u32, u32)) -> Result<u64, Stop> {
+    fn join_state(&self, pieces: &[Bytes], _: &u32, _: (&u32, u32)) -> Result<u64, Stop> {
         let first = pieces.first().ok_or_else(|| Stop::fail("no pieces"))?;
         Ok(u64::from_le_bytes(first[..8].try_into()?))
     }

@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::worker::{Cost, FADE, QueuedBlock, Rate, Worker, seconds};
-use super::program::{Dealing, Settings};
-use super::schedule::{self, Forecast, Job, WorkerLoad};
+use self::worker::{Cost, FADE, QueuedBlock, WorkerRate, AssignedWorker, seconds};
+use super::program::{DispatchRule, AssignmentSettings};
+use super::schedule::{self, Forecast, ScheduledJob, WorkerLoad};
 use crate::id::NodeId;
 
 /// A block: its batch, the index of its task in the batch, and its own number.
@@ -24,7 +24,7 @@ pub(super) type BlockId = (u64, u32, u32);
 
 /// An input of the table.
 #[derive(Clone, Debug)]
-pub(super) enum Event {
+pub(super) enum AssignmentEvent {
     /// A worker joined, or stays after all. Each has its own number.
     Joined { worker: u32, node: NodeId },
     /// The worker completes its current block and gets no more.
@@ -50,7 +50,7 @@ pub(super) enum Event {
 
 /// An output of the table.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Action {
+pub(super) enum AssignmentAction {
     /// Send these orders to a worker, in this order.
     SendOrders { worker: u32, orders: Vec<WorkerOrder> },
     /// The task with this number is complete; `outputs` are in order of its blocks.
@@ -84,7 +84,7 @@ pub(super) struct WorkerStatus<'a> {
 
 /// Counters of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct TaskCounts {
     /// Blocks with a result.
     pub(super) blocks: u64,
     /// Answers to blocks that already had a result, or whose batch has ended.
@@ -98,24 +98,24 @@ pub(super) struct Counts {
 }
 
 #[derive(Debug)]
-struct Batch {
-    tasks: Vec<Task>,
+struct TaskBatch {
+    tasks: Vec<AssignedTask>,
     /// The number of incomplete tasks.
     open: usize,
 }
 
 #[derive(Debug)]
-struct Task {
+struct AssignedTask {
     id: u32,
     units: f64,
-    blocks: Vec<Block>,
+    blocks: Vec<BlockState>,
     /// The number of incomplete blocks.
     open: usize,
     deaths: u32,
 }
 
 #[derive(Debug, Default)]
-struct Block {
+struct BlockState {
     output: Option<Bytes>,
     /// The workers that have it.
     by: Vec<u32>,
@@ -124,32 +124,32 @@ struct Block {
 /// The state of all batches and workers.
 #[derive(Debug)]
 pub(super) struct AssignmentTable {
-    settings: Settings,
-    workers: BTreeMap<u32, Worker>,
-    batches: BTreeMap<u64, Batch>,
+    settings: AssignmentSettings,
+    workers: BTreeMap<u32, AssignedWorker>,
+    batches: BTreeMap<u64, TaskBatch>,
     /// Blocks that no worker has.
     pool: BTreeSet<BlockId>,
     /// The worker that last executed a block, by number of the task and of the block.
     held: BTreeMap<(u32, u32), u32>,
-    counts: Counts,
+    counts: TaskCounts,
     planned: Forecast,
     /// Whether the next call considers a new plan.
     replans: bool,
     /// The time of the next plan for idle workers.
     idle_at: Instant,
     orders: BTreeMap<u32, Vec<WorkerOrder>>,
-    actions: Vec<Action>,
+    actions: Vec<AssignmentAction>,
 }
 
 impl AssignmentTable {
-    pub(super) fn new(settings: Settings, now: Instant) -> Self {
+    pub(super) fn new(settings: AssignmentSettings, now: Instant) -> Self {
         Self {
             settings,
             workers: BTreeMap::new(),
             batches: BTreeMap::new(),
             pool: BTreeSet::new(),
             held: BTreeMap::new(),
-            counts: Counts::default(),
+            counts: TaskCounts::default(),
             planned: Forecast::default(),
             replans: false,
             idle_at: now,
@@ -159,29 +159,29 @@ impl AssignmentTable {
     }
 
     /// Handles an event, and returns the resulting actions.
-    pub(super) fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+    pub(super) fn handle(&mut self, event: AssignmentEvent, now: Instant) -> Vec<AssignmentAction> {
         match event {
-            Event::Joined { worker, node } => self.join(worker, node, now),
-            Event::Leaving { worker } => self.set_leaving(worker),
-            Event::Left { worker, died } => self.leave(worker, died),
-            Event::Answer { worker, block_id, seconds, output, came_at } => {
+            AssignmentEvent::Joined { worker, node } => self.join(worker, node, now),
+            AssignmentEvent::Leaving { worker } => self.set_leaving(worker),
+            AssignmentEvent::Left { worker, died } => self.leave(worker, died),
+            AssignmentEvent::Answer { worker, block_id, seconds, output, came_at } => {
                 self.answer(worker, block_id, (seconds, came_at), output, now);
             }
-            Event::Submit { batch, tasks } => self.submit(batch, tasks),
-            Event::Withdraw { batch } => self.end_batch(batch, now),
-            Event::Tick => {}
+            AssignmentEvent::Submit { batch, tasks } => self.submit(batch, tasks),
+            AssignmentEvent::Withdraw { batch } => self.end_batch(batch, now),
+            AssignmentEvent::Tick => {}
         }
         self.plan(now);
         let orders = std::mem::take(&mut self.orders).into_iter();
-        let mut actions: Vec<Action> =
-            orders.map(|(worker, orders)| Action::SendOrders { worker, orders }).collect();
+        let mut actions: Vec<AssignmentAction> =
+            orders.map(|(worker, orders)| AssignmentAction::SendOrders { worker, orders }).collect();
         actions.append(&mut self.actions);
         actions
     }
 
     /// The latest time of the next [`Event::Tick`].
     pub(super) fn wake_at(&self) -> Option<Instant> {
-        if self.batches.is_empty() || self.settings.dealing != Dealing::Earliest {
+        if self.batches.is_empty() || self.settings.dealing != DispatchRule::Earliest {
             return None;
         }
         let late = self.workers.values().filter_map(|worker| worker.late_at).min();
@@ -193,7 +193,7 @@ impl AssignmentTable {
 
     // --- queries ---
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> TaskCounts {
         self.counts
     }
 
@@ -230,7 +230,7 @@ impl AssignmentTable {
     pub(super) fn forecast(
         &self,
         units: &[f64],
-        dealing: Dealing,
+        dealing: DispatchRule,
         now: Instant,
     ) -> Option<Forecast> {
         let costs = self.costs();
@@ -246,15 +246,15 @@ impl AssignmentTable {
             }
         });
         let loads: Vec<WorkerLoad> = loads.collect();
-        let jobs = units.iter().map(|units| Job { units: *units, blocks: vec![(0, None)] });
-        let jobs: Vec<Job> = jobs.collect();
+        let jobs = units.iter().map(|units| ScheduledJob { units: *units, blocks: vec![(0, None)] });
+        let jobs: Vec<ScheduledJob> = jobs.collect();
         if loads.is_empty() {
             return None;
         }
         let plan = match dealing {
-            Dealing::Earliest => schedule::earliest(&jobs, &loads),
-            Dealing::Equal => schedule::equal(&jobs, &loads),
-            Dealing::Queue => schedule::queue(&jobs, &loads),
+            DispatchRule::Earliest => schedule::earliest(&jobs, &loads),
+            DispatchRule::Equal => schedule::equal(&jobs, &loads),
+            DispatchRule::Queue => schedule::queue(&jobs, &loads),
         };
         Some(plan.summary)
     }
@@ -270,10 +270,10 @@ impl AssignmentTable {
         // All threads of one node have the same speed.
         let same = self.workers.values().find(|worker| worker.node == node && worker.known);
         let (cold, warm, lag, known) = match same {
-            Some(worker) => (worker.cold, Rate::default(), worker.lag, true),
-            None => (Rate::default(), Rate::default(), 0.0, false),
+            Some(worker) => (worker.cold, WorkerRate::default(), worker.lag, true),
+            None => (WorkerRate::default(), WorkerRate::default(), 0.0, false),
         };
-        let worker = Worker {
+        let worker = AssignedWorker {
             node,
             leaving: false,
             queue: VecDeque::new(),
@@ -315,7 +315,7 @@ impl AssignmentTable {
                 task.deaths += 1;
                 if task.deaths >= most {
                     let (task, deaths) = (task.id, task.deaths);
-                    self.actions.push(Action::PoisonTask { task, deaths });
+                    self.actions.push(AssignmentAction::PoisonTask { task, deaths });
                 }
             }
         }
@@ -335,15 +335,15 @@ impl AssignmentTable {
     }
 
     /// A task, by its index in its batch.
-    fn task(&self, batch: u64, task: u32) -> Option<&Task> {
+    fn task(&self, batch: u64, task: u32) -> Option<&AssignedTask> {
         self.batches.get(&batch)?.tasks.get(task as usize)
     }
 
-    fn task_mut(&mut self, batch: u64, task: u32) -> Option<&mut Task> {
+    fn task_mut(&mut self, batch: u64, task: u32) -> Option<&mut AssignedTask> {
         self.batches.get_mut(&batch)?.tasks.get_mut(task as usize)
     }
 
-    fn block(&mut self, (batch, task, block): BlockId) -> Option<&mut Block> {
+    fn block(&mut self, (batch, task, block): BlockId) -> Option<&mut BlockState> {
         self.task_mut(batch, task)?.blocks.get_mut(block as usize)
     }
 
@@ -351,22 +351,22 @@ impl AssignmentTable {
         if self.batches.contains_key(&batch) {
             return; // The batch is under way, and its end is reported once.
         }
-        let tasks: Vec<Task> = tasks
+        let tasks: Vec<AssignedTask> = tasks
             .into_iter()
             .map(|(id, units, blocks)| {
-                let blocks: Vec<Block> = (0..blocks.max(1)).map(|_| Block::default()).collect();
+                let blocks: Vec<BlockState> = (0..blocks.max(1)).map(|_| BlockState::default()).collect();
                 let units = if units.is_finite() { units.max(0.0) } else { 0.0 };
-                Task { id, units, open: blocks.len(), blocks, deaths: 0 }
+                AssignedTask { id, units, open: blocks.len(), blocks, deaths: 0 }
             })
             .collect();
         for (at, task) in (0..).zip(&tasks) {
             self.pool.extend((0..).zip(&task.blocks).map(|(block, _)| (batch, at, block)));
         }
         let open = tasks.len();
-        self.batches.insert(batch, Batch { tasks, open });
+        self.batches.insert(batch, TaskBatch { tasks, open });
         if open == 0 {
             self.batches.remove(&batch);
-            self.actions.push(Action::BatchDone { batch });
+            self.actions.push(AssignmentAction::BatchDone { batch });
         }
         self.replans = true;
     }
@@ -414,7 +414,7 @@ impl AssignmentTable {
         let outputs: Vec<Bytes> = outputs.collect();
         // The outputs remain present, so that repeated answers count as duplicates.
         task.blocks.iter_mut().for_each(|block| block.output = Some(Bytes::new()));
-        self.actions.push(Action::TaskDone { batch, task: id, outputs });
+        self.actions.push(AssignmentAction::TaskDone { batch, task: id, outputs });
         open.open -= 1;
         if open.open == 0 {
             self.end_batch(batch, now);
@@ -504,7 +504,7 @@ impl AssignmentTable {
             worker.cold.fade();
             worker.warm.fade();
         }
-        self.actions.push(Action::BatchDone { batch });
+        self.actions.push(AssignmentAction::BatchDone { batch });
     }
 
     // --- speeds ---
@@ -512,7 +512,7 @@ impl AssignmentTable {
     /// The expected cost of each worker. Unmeasured workers get the speed of their node, else the
     /// mean.
     fn costs(&self) -> BTreeMap<u32, Cost> {
-        let known: Vec<(&Worker, f64)> =
+        let known: Vec<(&AssignedWorker, f64)> =
             self.workers.values().filter_map(|worker| Some((worker, worker.cold.get()?))).collect();
         let mean = |values: &[f64]| {
             (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -527,7 +527,7 @@ impl AssignmentTable {
         for (worker, cold) in &known {
             by_node.entry(&worker.node).or_insert(*cold);
         }
-        let of = |worker: &Worker| {
+        let of = |worker: &AssignedWorker| {
             let cold = worker.cold.get().or_else(|| by_node.get(&worker.node).copied());
             // The worker has executed only tasks that it knew.
             let cold = cold.or_else(|| Some(worker.warm.get()? / ratio.max(1e-3)));

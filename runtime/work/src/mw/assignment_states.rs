@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::assignment::{Action, AssignmentTable, BlockId, Event};
-use super::program::Settings;
+use super::assignment::{AssignmentAction, AssignmentTable, BlockId, AssignmentEvent};
+use super::program::AssignmentSettings;
 use crate::event_kinds;
-use crate::state_table::{Outcome, check};
+use crate::state_table::{EventEffect, check};
 
-event_kinds!(EventKind of Event {
+event_kinds!(EventKind of AssignmentEvent {
     Joined {..}, Leaving {..}, Left {..}, Answer {..}, Submit {..}, Withdraw {..}, Tick {..},
 });
 
@@ -36,9 +36,9 @@ impl TableState {
         [Self::Nothing, Self::Idle, Self::Busy, Self::Leaving, Self::Alone, Self::Over];
 
     fn table(self, now: Instant) -> AssignmentTable {
-        let mut table = AssignmentTable::new(Settings::default(), now);
-        let joined = Event::Joined { worker: 1, node: "n1".into() };
-        let submit = Event::Submit { batch: 1, tasks: vec![(0, 1.0, 1)] };
+        let mut table = AssignmentTable::new(AssignmentSettings::default(), now);
+        let joined = AssignmentEvent::Joined { worker: 1, node: "n1".into() };
+        let submit = AssignmentEvent::Submit { batch: 1, tasks: vec![(0, 1.0, 1)] };
         if !matches!(self, Self::Nothing | Self::Alone) {
             table.handle(joined, now);
         }
@@ -46,7 +46,7 @@ impl TableState {
             table.handle(submit, now);
         }
         match self {
-            Self::Leaving => drop(table.handle(Event::Leaving { worker: 1 }, now)),
+            Self::Leaving => drop(table.handle(AssignmentEvent::Leaving { worker: 1 }, now)),
             Self::Over => drop(table.handle(answer(now), now)),
             Self::Nothing | Self::Idle | Self::Busy | Self::Alone => {}
         }
@@ -57,26 +57,26 @@ impl TableState {
     }
 }
 
-fn answer(now: Instant) -> Event {
+fn answer(now: Instant) -> AssignmentEvent {
     let (worker, seconds, output) = (Some(1), 0.1, Bytes::new());
-    Event::Answer { worker, block_id: FIRST, seconds, output, came_at: now }
+    AssignmentEvent::Answer { worker, block_id: FIRST, seconds, output, came_at: now }
 }
 
-fn sample(kind: EventKind, now: Instant) -> Event {
+fn sample(kind: EventKind, now: Instant) -> AssignmentEvent {
     match kind {
-        EventKind::Joined => Event::Joined { worker: 1, node: "n1".into() },
-        EventKind::Leaving => Event::Leaving { worker: 1 },
-        EventKind::Left => Event::Left { worker: 1, died: true },
+        EventKind::Joined => AssignmentEvent::Joined { worker: 1, node: "n1".into() },
+        EventKind::Leaving => AssignmentEvent::Leaving { worker: 1 },
+        EventKind::Left => AssignmentEvent::Left { worker: 1, died: true },
         EventKind::Answer => answer(now),
-        EventKind::Submit => Event::Submit { batch: 2, tasks: vec![(0, 1.0, 1)] },
-        EventKind::Withdraw => Event::Withdraw { batch: 1 },
-        EventKind::Tick => Event::Tick,
+        EventKind::Submit => AssignmentEvent::Submit { batch: 2, tasks: vec![(0, 1.0, 1)] },
+        EventKind::Withdraw => AssignmentEvent::Withdraw { batch: 1 },
+        EventKind::Tick => AssignmentEvent::Tick,
     }
 }
 
 #[test]
 fn each_event_in_each_state_is_handled_or_ignored_for_a_reason() {
-    use Outcome::{Handled as H, Ignored as I};
+    use EventEffect::{Handled as H, Ignored as I};
     const NO_WORKER: &str = "the worker was removed, and its blocks were given to others";
     const NO_BATCH: &str = "the end of the batch was reported";
     const AGAIN: &str = "the worker is leaving already";
@@ -95,12 +95,12 @@ fn each_event_in_each_state_is_handled_or_ignored_for_a_reason() {
     let now = Instant::now();
     check(EventKind::ALL.iter().copied(), TableState::ALL, row, |kind, is| {
         let mut table = is.table(now);
-        table.handle(Event::Tick, now);
+        table.handle(AssignmentEvent::Tick, now);
         let event = sample(kind, now);
         assert_eq!(EventKind::of(&event), kind);
         let before = format!("{table:?}");
         let actions = table.handle(event, now);
-        Outcome::seen(!actions.is_empty() || format!("{table:?}") != before)
+        EventEffect::seen(!actions.is_empty() || format!("{table:?}") != before)
     });
 }
 
@@ -109,9 +109,9 @@ fn each_event_in_each_state_is_handled_or_ignored_for_a_reason() {
 fn a_batch_that_is_submitted_again_is_assigned_once() {
     let now = Instant::now();
     let mut table = TableState::Busy.table(now);
-    let submit = Event::Submit { batch: 1, tasks: vec![(0, 1.0, 1)] };
+    let submit = AssignmentEvent::Submit { batch: 1, tasks: vec![(0, 1.0, 1)] };
     assert_eq!(table.handle(submit, now), []);
     let done = table.handle(answer(now), now);
-    assert!(done.contains(&Action::BatchDone { batch: 1 }), "{done:?}");
+    assert!(done.contains(&AssignmentAction::BatchDone { batch: 1 }), "{done:?}");
     assert!(!table.is_busy());
 }

@@ -10,25 +10,25 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tokio::time::Instant;
 
-use super::assignment::{Action, AssignmentTable, BlockId, Counts, Event, WorkerOrder};
-use super::message::{Order, Run};
-use super::order_queue::{Block, OrderQueue};
-use super::program::{Dealing, Settings};
+use super::assignment::{AssignmentAction, AssignmentTable, BlockId, TaskCounts, AssignmentEvent, WorkerOrder};
+use super::message::{BlockOrder, BlockRun};
+use super::order_queue::{BlockToRun, OrderQueue};
+use super::program::{DispatchRule, AssignmentSettings};
 
 /// The output of a block, the same for all workers.
 fn output((batch, task, block): BlockId) -> Bytes {
     Bytes::from(format!("{batch} {task} {block}"))
 }
 
-fn encoded(order: WorkerOrder) -> Order {
+fn encoded(order: WorkerOrder) -> BlockOrder {
     let work = Bytes::new();
     match order {
-        WorkerOrder::Common { batch } => Order::Common { batch, body: Bytes::new() },
+        WorkerOrder::Common { batch } => BlockOrder::Common { batch, body: Bytes::new() },
         WorkerOrder::Run { batch, task, id, from, to, units } => {
-            Order::Run(Run { batch, task, id, from, to, units, work })
+            BlockOrder::Run(BlockRun { batch, task, id, from, to, units, work })
         }
-        WorkerOrder::Revoke { batch, task, from, to } => Order::Revoke { batch, task, from, to },
-        WorkerOrder::Forget { batch } => Order::Forget { batch },
+        WorkerOrder::Revoke { batch, task, from, to } => BlockOrder::Revoke { batch, task, from, to },
+        WorkerOrder::Forget { batch } => BlockOrder::Forget { batch },
     }
 }
 
@@ -47,9 +47,9 @@ impl Ledger {
     }
 
     /// Handles an action for the driver.
-    fn receive(&mut self, action: Action) {
+    fn receive(&mut self, action: AssignmentAction) {
         match action {
-            Action::TaskDone { batch, task, outputs } => {
+            AssignmentAction::TaskDone { batch, task, outputs } => {
                 assert!(self.done.insert((batch, task)), "task {task} of {batch} is done twice");
                 assert!(!self.ended.contains(&batch), "after its end");
                 let blocks = self.wanted[&(batch, task)];
@@ -57,14 +57,14 @@ impl Ledger {
                     (0..blocks).map(|block| output((batch, task, block))).collect();
                 assert_eq!(outputs, all);
             }
-            Action::BatchDone { batch } => assert!(self.ended.insert(batch)),
-            Action::PoisonTask { .. } | Action::SendOrders { .. } => panic!("{action:?}"),
+            AssignmentAction::BatchDone { batch } => assert!(self.ended.insert(batch)),
+            AssignmentAction::PoisonTask { .. } | AssignmentAction::SendOrders { .. } => panic!("{action:?}"),
         }
     }
 }
 
 /// Workers, and messages to and from them in any order.
-struct World {
+struct AssignmentWorld {
     now: Instant,
     table: AssignmentTable,
     ledger: Ledger,
@@ -76,8 +76,8 @@ struct World {
     withdrawn: BTreeSet<u64>,
 }
 
-impl World {
-    fn new(settings: Settings) -> Self {
+impl AssignmentWorld {
+    fn new(settings: AssignmentSettings) -> Self {
         let now = Instant::now();
         let mut world = Self {
             now,
@@ -94,10 +94,10 @@ impl World {
         world
     }
 
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: AssignmentEvent) {
         for action in self.table.handle(event, self.now) {
             match action {
-                Action::SendOrders { worker, orders } => {
+                AssignmentAction::SendOrders { worker, orders } => {
                     if self.workers.contains_key(&worker) {
                         self.orders.entry(worker).or_default().push_back(orders);
                     }
@@ -111,7 +111,7 @@ impl World {
         let worker = self.next_worker;
         self.next_worker += 1;
         self.workers.insert(worker, OrderQueue::default());
-        self.tell(Event::Joined { worker, node: format!("n{}", worker % 3).into() });
+        self.tell(AssignmentEvent::Joined { worker, node: format!("n{}", worker % 3).into() });
     }
 
     fn some(&self, random: u32) -> Option<u32> {
@@ -126,7 +126,7 @@ impl World {
             .map(|id| (id, f64::from(1 + (random >> 5) % 40), 1 + (random >> (id % 16)) % 4))
             .collect();
         self.ledger.expect(batch, &tasks);
-        self.tell(Event::Submit { batch, tasks });
+        self.tell(AssignmentEvent::Submit { batch, tasks });
     }
 
     /// A worker receives its next orders.
@@ -138,7 +138,7 @@ impl World {
     }
 
     fn execute_next(&mut self, worker: u32) {
-        let Some(Block { batch, task, block, .. }) =
+        let Some(BlockToRun { batch, task, block, .. }) =
             self.workers.get_mut(&worker).and_then(OrderQueue::next)
         else {
             return;
@@ -155,7 +155,7 @@ impl World {
         let seconds = 0.001 * f64::from(1 + worker * 7 % 5);
         let (worker, output) = (lives.then_some(worker), output(block_id));
         let came_at = self.now;
-        self.tell(Event::Answer { worker, block_id, seconds, output, came_at });
+        self.tell(AssignmentEvent::Answer { worker, block_id, seconds, output, came_at });
     }
 
     /// A worker is gone, with all orders to it and some of its answers.
@@ -163,7 +163,7 @@ impl World {
         self.workers.remove(&worker);
         self.orders.remove(&worker);
         self.answers.retain(|(from, block_id)| *from != worker || block_id.2 % 2 == 0);
-        self.tell(Event::Left { worker, died });
+        self.tell(AssignmentEvent::Left { worker, died });
     }
 
     fn settle(&mut self) {
@@ -178,7 +178,7 @@ impl World {
                 self.answer(0, false);
             }
             self.now += Duration::from_millis(1);
-            self.tell(Event::Tick);
+            self.tell(AssignmentEvent::Tick);
             if !self.table.is_busy() {
                 return;
             }
@@ -186,8 +186,8 @@ impl World {
     }
 }
 
-fn rules() -> impl Strategy<Value = Dealing> {
-    prop_oneof![3 => Just(Dealing::Earliest), 1 => Just(Dealing::Equal), 1 => Just(Dealing::Queue)]
+fn rules() -> impl Strategy<Value = DispatchRule> {
+    prop_oneof![3 => Just(DispatchRule::Earliest), 1 => Just(DispatchRule::Equal), 1 => Just(DispatchRule::Queue)]
 }
 
 proptest! {
@@ -200,8 +200,8 @@ proptest! {
         script in prop::collection::vec((0..100u32, any::<u32>()), 20..600),
         (dealing, copies, affinity) in (rules(), any::<bool>(), any::<bool>()),
     ) {
-        let settings = Settings { dealing, copies, affinity, deaths: 0, ..Settings::default() };
-        let mut world = World::new(settings);
+        let settings = AssignmentSettings { dealing, copies, affinity, deaths: 0, ..AssignmentSettings::default() };
+        let mut world = AssignmentWorld::new(settings);
         for (choice, random) in script {
             let some = world.some(random >> 3);
             let at = random as usize % world.answers.len().max(1);
@@ -213,18 +213,18 @@ proptest! {
                 (73..=76, _) if !world.answers.is_empty() => world.answer(at, true),
                 (77..=82, _) => {
                     world.now += Duration::from_millis(u64::from(random % 200));
-                    world.tell(Event::Tick);
+                    world.tell(AssignmentEvent::Tick);
                 }
                 (83..=86, _) => world.join(),
                 (87..=89, Some(worker)) => world.lose(worker, random % 2 == 0),
-                (90..=92, Some(worker)) => world.tell(Event::Leaving { worker }),
-                (93, Some(worker)) => world.tell(Event::Joined { worker, node: "n0".into() }),
+                (90..=92, Some(worker)) => world.tell(AssignmentEvent::Leaving { worker }),
+                (93, Some(worker)) => world.tell(AssignmentEvent::Joined { worker, node: "n0".into() }),
                 (94..=98, _) => world.submit(random),
                 (99, _) => {
                     let batch = 1 + u64::from(random) % world.next_batch;
                     if batch < world.next_batch && !world.ledger.ended.contains(&batch) {
                         world.withdrawn.insert(batch);
-                        world.tell(Event::Withdraw { batch });
+                        world.tell(AssignmentEvent::Withdraw { batch });
                     }
                 }
                 _ => {}
@@ -267,11 +267,11 @@ struct TimedWorker {
     warm: f64,
     queue: OrderQueue,
     did: BTreeSet<(u32, u32)>,
-    doing: Option<(Instant, Block, f64)>,
+    doing: Option<(Instant, BlockToRun, f64)>,
 }
 
 impl Timed {
-    fn new(settings: Settings, colds: &[f64], warm: f64) -> Self {
+    fn new(settings: AssignmentSettings, colds: &[f64], warm: f64) -> Self {
         let now = Instant::now();
         let (table, ledger) = (AssignmentTable::new(settings, now), Ledger::default());
         let workers = BTreeMap::new();
@@ -284,13 +284,13 @@ impl Timed {
         let worker = self.workers.len() as u32 + 1;
         let (queue, did) = (OrderQueue::default(), BTreeSet::new());
         self.workers.insert(worker, TimedWorker { cold, warm, queue, did, doing: None });
-        self.tell(Event::Joined { worker, node: format!("n{worker}").into() });
+        self.tell(AssignmentEvent::Joined { worker, node: format!("n{worker}").into() });
     }
 
-    fn tell(&mut self, event: Event) {
+    fn tell(&mut self, event: AssignmentEvent) {
         for action in self.table.handle(event, self.now) {
             match action {
-                Action::SendOrders { worker, orders } => {
+                AssignmentAction::SendOrders { worker, orders } => {
                     if let Some(entry) = self.workers.get_mut(&worker) {
                         orders.into_iter().for_each(|order| entry.queue.apply(encoded(order)));
                     }
@@ -312,7 +312,7 @@ impl Timed {
         self.batch += 1;
         let (batch, from) = (self.batch, self.now);
         self.ledger.expect(batch, tasks);
-        self.tell(Event::Submit { batch, tasks: tasks.to_vec() });
+        self.tell(AssignmentEvent::Submit { batch, tasks: tasks.to_vec() });
         while !self.ledger.ended.contains(&batch) {
             let next = self.workers.iter().filter_map(|(id, entry)| {
                 let (at, ..) = entry.doing.as_ref()?;
@@ -327,12 +327,12 @@ impl Timed {
                     let block_id = (block.batch, block.task, block.block);
                     let (worker, output) = (Some(id), output(block_id));
                     let came_at = self.now;
-                    self.tell(Event::Answer { worker, block_id, seconds, output, came_at });
+                    self.tell(AssignmentEvent::Answer { worker, block_id, seconds, output, came_at });
                 }
                 _ => {
                     self.now = self.now.max(wake.expect("some worker is busy"));
                     self.now += Duration::from_micros(1);
-                    self.tell(Event::Tick);
+                    self.tell(AssignmentEvent::Tick);
                 }
             }
             meddle(self);
@@ -340,7 +340,7 @@ impl Timed {
         (self.now - from).as_secs_f64()
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> TaskCounts {
         self.table.counts()
     }
 }
@@ -366,7 +366,7 @@ fn equal_tasks(tasks: u32, units: f64, blocks: u32) -> Vec<(u32, f64, u32)> {
 #[test]
 fn batches_end_close_to_the_bound_and_three_times_sooner_than_equal_shares() {
     let colds = spread(50);
-    let settings = Settings { affinity: false, ..Settings::default() };
+    let settings = AssignmentSettings { affinity: false, ..AssignmentSettings::default() };
     for (tasks, blocks, most) in [(200, 1, 1.2), (800, 1, 1.08), (200, 10, 1.08), (40, 10, 1.2)] {
         let batch = equal_tasks(tasks, 10_000.0 / f64::from(tasks), blocks);
         let bound = fluid(&colds, 10_000.0);
@@ -374,7 +374,7 @@ fn batches_end_close_to_the_bound_and_three_times_sooner_than_equal_shares() {
         let first = timed.run(&batch, |_| {});
         let second = timed.run(&batch, |_| {});
         let third = timed.run(&batch, |_| {});
-        let mut equally = Timed::new(Settings { dealing: Dealing::Equal, ..settings }, &colds, 1.0);
+        let mut equally = Timed::new(AssignmentSettings { dealing: DispatchRule::Equal, ..settings }, &colds, 1.0);
         let even = equally.run(&batch, |_| {});
         let text = format!("{tasks} {blocks}: {first} {second} {third}, {even}, bound {bound}");
         assert!(second <= most * bound && third <= most * bound, "{text}");
@@ -390,7 +390,7 @@ fn batches_end_close_to_the_bound_and_three_times_sooner_than_equal_shares() {
 /// slowest gets one too.
 #[test]
 fn a_queue_knows_no_speeds() {
-    let settings = Settings { dealing: Dealing::Queue, ..Settings::default() };
+    let settings = AssignmentSettings { dealing: DispatchRule::Queue, ..AssignmentSettings::default() };
     let colds = [0.01, 0.01, 0.01, 0.1];
     let mut timed = Timed::new(settings, &colds, 1.0);
     // The slow worker takes 10 s for its task. Each other executes five in that time, and one a
@@ -403,7 +403,7 @@ fn a_queue_knows_no_speeds() {
         let took = timed.run(&equal_tasks(4, 100.0, 3), |_| {});
         assert!((took - 10.0).abs() < 1e-6, "{took}");
     }
-    let Counts { copies, moved, .. } = timed.counts();
+    let TaskCounts { copies, moved, .. } = timed.counts();
     assert_eq!((copies, moved), (0, 0));
 }
 
@@ -413,7 +413,7 @@ fn affinity_keeps_tasks_where_they_are_warm() {
     let colds = spread(20);
     let batch = equal_tasks(160, 25.0, 1);
     let times = |affinity: bool| {
-        let settings = Settings { affinity, ..Settings::default() };
+        let settings = AssignmentSettings { affinity, ..AssignmentSettings::default() };
         let mut timed = Timed::new(settings, &colds, 0.1);
         (0..5).map(|_| timed.run(&batch, |_| {})).collect::<Vec<f64>>()
     };
@@ -426,7 +426,7 @@ fn affinity_keeps_tasks_where_they_are_warm() {
 #[test]
 fn workers_that_join_during_a_batch_take_part() {
     let batch = equal_tasks(100, 25.0, 5);
-    let mut timed = Timed::new(Settings::default(), &[0.01; 4], 1.0);
+    let mut timed = Timed::new(AssignmentSettings::default(), &[0.01; 4], 1.0);
     let mut joined = false;
     let took = timed.run(&batch, |timed| {
         if !joined && timed.now - timed.began > Duration::from_secs(2) {
@@ -442,7 +442,7 @@ fn workers_that_join_during_a_batch_take_part() {
 #[test]
 fn late_workers_do_not_delay_a_batch() {
     let batch = equal_tasks(40, 25.0, 1);
-    let mut timed = Timed::new(Settings::default(), &[0.01; 5], 1.0);
+    let mut timed = Timed::new(AssignmentSettings::default(), &[0.01; 5], 1.0);
     timed.run(&batch, |_| {});
     let mut stood = false;
     let took = timed.run(&batch, |timed| {
@@ -460,13 +460,13 @@ fn late_workers_do_not_delay_a_batch() {
 #[test]
 fn a_poison_task_is_reported() {
     let now = Instant::now();
-    let mut table = AssignmentTable::new(Settings::default(), now);
+    let mut table = AssignmentTable::new(AssignmentSettings::default(), now);
     let tasks = vec![(7, 25.0, 1), (8, 25.0, 1)];
-    table.handle(Event::Submit { batch: 1, tasks }, now);
+    table.handle(AssignmentEvent::Submit { batch: 1, tasks }, now);
     for worker in 1..=3 {
-        table.handle(Event::Joined { worker, node: format!("n{worker}").into() }, now);
-        let actions = table.handle(Event::Left { worker, died: true }, now);
-        let deadly = Action::PoisonTask { task: 7, deaths: 3 };
+        table.handle(AssignmentEvent::Joined { worker, node: format!("n{worker}").into() }, now);
+        let actions = table.handle(AssignmentEvent::Left { worker, died: true }, now);
+        let deadly = AssignmentAction::PoisonTask { task: 7, deaths: 3 };
         assert_eq!(actions.contains(&deadly), worker == 3, "{actions:?}");
     }
 }
@@ -474,17 +474,17 @@ fn a_poison_task_is_reported() {
 #[test]
 fn a_forecast_predicts_a_batch_that_is_not_submitted() {
     let colds = [0.01, 0.01, 0.02];
-    let mut timed = Timed::new(Settings::default(), &colds, 1.0);
-    let empty = AssignmentTable::new(Settings::default(), timed.now);
-    assert_eq!(empty.forecast(&[1.0], Dealing::Earliest, timed.now), None);
+    let mut timed = Timed::new(AssignmentSettings::default(), &colds, 1.0);
+    let empty = AssignmentTable::new(AssignmentSettings::default(), timed.now);
+    assert_eq!(empty.forecast(&[1.0], DispatchRule::Earliest, timed.now), None);
     let batch = equal_tasks(30, 50.0, 1);
     timed.run(&batch, |_| {});
     let by = |dealing| timed.table.forecast(&[50.0; 25], dealing, timed.now);
     let by = |dealing| by(dealing).expect("there are workers").makespan_s;
-    let predicted = by(Dealing::Earliest);
-    let equal = by(Dealing::Equal);
+    let predicted = by(DispatchRule::Earliest);
+    let equal = by(DispatchRule::Equal);
     assert!(equal > 1.3 * predicted, "{equal} {predicted}");
-    assert!(predicted <= by(Dealing::Queue) && by(Dealing::Queue) < equal);
+    assert!(predicted <= by(DispatchRule::Queue) && by(DispatchRule::Queue) < equal);
     let batch = equal_tasks(25, 50.0, 1);
     let took = timed.run(&batch, |_| {});
     assert!((predicted / took - 1.0).abs() < 0.02, "{predicted} {took}");
@@ -494,14 +494,14 @@ fn a_forecast_predicts_a_batch_that_is_not_submitted() {
 #[test]
 fn late_answers_still_measure_their_worker() {
     let now = Instant::now();
-    let mut table = AssignmentTable::new(Settings { bench_units: 1.0, ..Settings::default() }, now);
+    let mut table = AssignmentTable::new(AssignmentSettings { bench_units: 1.0, ..AssignmentSettings::default() }, now);
     for worker in [1, 2] {
-        table.handle(Event::Joined { worker, node: format!("n{worker}").as_str().into() }, now);
+        table.handle(AssignmentEvent::Joined { worker, node: format!("n{worker}").as_str().into() }, now);
     }
     let tasks = vec![(0, 1.0, 1), (1, 1.0, 1)];
-    let actions = table.handle(Event::Submit { batch: 1, tasks }, now);
+    let actions = table.handle(AssignmentEvent::Submit { batch: 1, tasks }, now);
     let first = actions.iter().find_map(|action| match action {
-        Action::SendOrders { worker: 1, orders } => orders.iter().find_map(|order| match order {
+        AssignmentAction::SendOrders { worker: 1, orders } => orders.iter().find_map(|order| match order {
             WorkerOrder::Run { task, .. } => Some(*task),
             _ => None,
         }),
@@ -511,15 +511,15 @@ fn late_answers_still_measure_their_worker() {
     let (mine, others) = ((1, first, 0), (1, 1 - first, 0));
     let answer = |worker, block_id, seconds, came_at| {
         let (worker, output) = (Some(worker), Bytes::new());
-        Event::Answer { worker, block_id, seconds, output, came_at }
+        AssignmentEvent::Answer { worker, block_id, seconds, output, came_at }
     };
     let (soon, later) = (now + Duration::from_secs(1), now + Duration::from_secs(60));
     table.handle(answer(1, mine, 1.0, soon), soon);
     // It is late, and the other worker executes its block.
-    table.handle(Event::Tick, later);
+    table.handle(AssignmentEvent::Tick, later);
     let after = later + Duration::from_secs(1);
     let ended = table.handle(answer(1, others, 1.0, after), after);
-    assert!(ended.contains(&Action::BatchDone { batch: 1 }), "{ended:?}");
+    assert!(ended.contains(&AssignmentAction::BatchDone { batch: 1 }), "{ended:?}");
     assert_eq!(table.workers().filter(|worker| worker.cold_s.is_some()).count(), 1);
     let last = later + Duration::from_secs(10);
     table.handle(answer(2, others, 70.0, last), last);
@@ -535,15 +535,15 @@ fn an_answer_that_waits_at_the_master_is_not_late() {
     for (on_its_way, waits) in [(0.0, 0.0), (0.0, 5.0), (0.5, 0.0), (0.5, 5.0)] {
         let now = Instant::now();
         let mut table =
-            AssignmentTable::new(Settings { bench_units: 1.0, ..Settings::default() }, now);
-        table.handle(Event::Joined { worker: 1, node: "n1".into() }, now);
-        table.handle(Event::Submit { batch: 1, tasks: vec![(0, 1.0, 1)] }, now);
+            AssignmentTable::new(AssignmentSettings { bench_units: 1.0, ..AssignmentSettings::default() }, now);
+        table.handle(AssignmentEvent::Joined { worker: 1, node: "n1".into() }, now);
+        table.handle(AssignmentEvent::Submit { batch: 1, tasks: vec![(0, 1.0, 1)] }, now);
         let came_at = now + seconds(1.0 + on_its_way);
         let (worker, block_id, output) = (Some(1), (1, 0, 0), Bytes::new());
-        let answer = Event::Answer { worker, block_id, seconds: 1.0, output, came_at };
+        let answer = AssignmentEvent::Answer { worker, block_id, seconds: 1.0, output, came_at };
         let now = came_at + seconds(waits);
         table.handle(answer, now);
-        let forecast = table.forecast(&[1.0], Dealing::Earliest, now).expect("there are workers");
+        let forecast = table.forecast(&[1.0], DispatchRule::Earliest, now).expect("there are workers");
         assert!((forecast.makespan_s - 1.0 - on_its_way).abs() < 1e-9, "{forecast} {waits}");
     }
 }

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 /// An order to a worker. Runs are queued; the other orders take effect on receipt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) enum Order {
+pub(super) enum BlockOrder {
     /// The common part of a batch, sent before its first task.
     Common { batch: u64, body: Bytes },
     /// Appends blocks of a task to the worker's queue.
-    Run(Run),
+    Run(BlockRun),
     /// Removes these blocks from the queue, unless they have started: others execute them.
     Revoke { batch: u64, task: u32, from: u32, to: u32 },
     /// Drops everything of a batch.
@@ -20,7 +20,7 @@ pub(super) enum Order {
 
 /// Blocks of a task to execute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Run {
+pub(super) struct BlockRun {
     pub(super) batch: u64,
     /// The index of the task in the batch.
     pub(super) task: u32,
@@ -37,7 +37,7 @@ pub(super) struct Run {
 
 /// The result of one block. It identifies the block in full, so duplicates count once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct BlockResult {
     pub(super) batch: u64,
     pub(super) task: u32,
     pub(super) block: u32,

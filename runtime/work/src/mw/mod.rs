@@ -48,7 +48,7 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use program::{Batch, BatchId, Dealing, Driver, Program, Settings, TaskSpec, WorkerView};
+pub use program::{Batch, BatchId, DispatchRule, Driver, Program, AssignmentSettings, TaskSpec, WorkerView};
 pub use root::{Master, resume, run};
 pub use schedule::Forecast;
 
@@ -59,5 +59,5 @@ use crate::work::Registry;
 /// # Panics
 /// Another task has the program's name.
 pub fn register<P: Program>(registry: &mut Registry) {
-    registry.task::<process::Process<P>>();
+    registry.task::<process::MasterWorkerProcess<P>>();
 }

@@ -7,19 +7,19 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::message::{Order, Run};
+use super::message::{BlockOrder, BlockRun};
 
 /// The orders that a worker has received.
 #[derive(Debug, Default)]
 pub(super) struct OrderQueue {
     /// The common parts of batches that have not been forgotten.
     commons: BTreeMap<u64, Bytes>,
-    queue: VecDeque<Run>,
+    queue: VecDeque<BlockRun>,
 }
 
 /// A block to execute.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Block {
+pub(super) struct BlockToRun {
     pub(super) batch: u64,
     pub(super) task: u32,
     pub(super) id: u32,
@@ -29,11 +29,11 @@ pub(super) struct Block {
 }
 
 impl OrderQueue {
-    pub(super) fn apply(&mut self, order: Order) {
+    pub(super) fn apply(&mut self, order: BlockOrder) {
         match order {
-            Order::Common { batch, body } => drop(self.commons.insert(batch, body)),
-            Order::Run(run) => self.queue.push_back(run),
-            Order::Revoke { batch, task, from, to } => {
+            BlockOrder::Common { batch, body } => drop(self.commons.insert(batch, body)),
+            BlockOrder::Run(run) => self.queue.push_back(run),
+            BlockOrder::Revoke { batch, task, from, to } => {
                 let queue = std::mem::take(&mut self.queue);
                 for run in queue {
                     if (run.batch, run.task) != (batch, task) {
@@ -45,13 +45,13 @@ impl OrderQueue {
                     for remaining in [before, after] {
                         if remaining.start < remaining.end {
                             let run =
-                                Run { from: remaining.start, to: remaining.end, ..run.clone() };
+                                BlockRun { from: remaining.start, to: remaining.end, ..run.clone() };
                             self.queue.push_back(run);
                         }
                     }
                 }
             }
-            Order::Forget { batch } => {
+            BlockOrder::Forget { batch } => {
                 self.commons.remove(&batch);
                 self.queue.retain(|run| run.batch != batch);
             }
@@ -59,15 +59,15 @@ impl OrderQueue {
     }
 
     /// Removes and returns the next block, which then counts as started.
-    pub(super) fn next(&mut self) -> Option<Block> {
+    pub(super) fn next(&mut self) -> Option<BlockToRun> {
         let run = self.queue.front_mut()?;
-        let Run { batch, task, id, from: block, units, .. } = *run;
+        let BlockRun { batch, task, id, from: block, units, .. } = *run;
         let work = run.work.clone();
         run.from += 1;
         if run.from >= run.to {
             self.queue.pop_front();
         }
-        Some(Block { batch, task, id, block, units, work })
+        Some(BlockToRun { batch, task, id, block, units, work })
     }
 
     /// The common part of a batch.
@@ -90,9 +90,9 @@ impl OrderQueue {
 mod tests {
     use super::*;
 
-    fn run(batch: u64, task: u32, from: u32, to: u32) -> Order {
+    fn run(batch: u64, task: u32, from: u32, to: u32) -> BlockOrder {
         let work = Bytes::new();
-        Order::Run(Run { batch, task, id: task, from, to, units: 1.0, work })
+        BlockOrder::Run(BlockRun { batch, task, id: task, from, to, units: 1.0, work })
     }
 
     fn remaining(orders: &mut OrderQueue) -> Vec<(u64, u32, u32)> {
@@ -102,20 +102,20 @@ mod tests {
     #[test]
     fn blocks_are_returned_in_order_except_revoked_ones() {
         let mut orders = OrderQueue::default();
-        orders.apply(Order::Common { batch: 1, body: Bytes::from_static(b"x") });
+        orders.apply(BlockOrder::Common { batch: 1, body: Bytes::from_static(b"x") });
         orders.apply(run(1, 0, 0, 5));
         orders.apply(run(1, 1, 2, 4));
         orders.apply(run(2, 0, 0, 2));
         assert_eq!(orders.next().map(|one| one.block), Some(0));
         // The first block has started, so its revocation comes too late.
-        orders.apply(Order::Revoke { batch: 1, task: 0, from: 0, to: 3 });
-        orders.apply(Order::Revoke { batch: 1, task: 1, from: 3, to: 9 });
+        orders.apply(BlockOrder::Revoke { batch: 1, task: 0, from: 0, to: 3 });
+        orders.apply(BlockOrder::Revoke { batch: 1, task: 1, from: 3, to: 9 });
         assert!(orders.knows(1) && !orders.is_empty());
-        orders.apply(Order::Revoke { batch: 7, task: 1, from: 3, to: 9 });
+        orders.apply(BlockOrder::Revoke { batch: 7, task: 1, from: 3, to: 9 });
         assert_eq!(remaining(&mut orders), [(1, 0, 3), (1, 0, 4), (1, 1, 2), (2, 0, 0), (2, 0, 1)]);
         orders.apply(run(1, 0, 0, 3));
         orders.apply(run(2, 0, 0, 1));
-        orders.apply(Order::Forget { batch: 1 });
+        orders.apply(BlockOrder::Forget { batch: 1 });
         assert!(!orders.knows(1) && orders.common(1).is_none());
         assert_eq!(remaining(&mut orders), [(2, 0, 0)]);
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::message::{Answer, Order};
-use super::order_queue::{Block, OrderQueue};
+use super::message::{BlockResult, BlockOrder};
+use super::order_queue::{BlockToRun, OrderQueue};
 use super::program::Program;
 use crate::spmd::message::GroupId;
 use crate::spmd::process_pool::run_process;
@@ -28,19 +28,19 @@ const GATHER_BYTES: usize = 256 << 10;
 /// The task of a worker process.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
-pub(super) struct Process<P: Program> {
+pub(super) struct MasterWorkerProcess<P: Program> {
     pub(super) group: GroupId,
     pub(super) number: u32,
     pub(super) program: P,
 }
 
-impl<P: Program> Task for Process<P> {
+impl<P: Program> Task for MasterWorkerProcess<P> {
     type Output = ();
     const NAME: &'static str = P::NAME;
     const PROCESS: bool = true;
 
     fn run(self, cx: &Context) -> Result<(), Stop> {
-        let Process { group, number, program } = self;
+        let MasterWorkerProcess { group, number, program } = self;
         run_process(cx, group, number, |at| run_worker(&program, at))
     }
 }
@@ -56,7 +56,7 @@ fn run_worker<P: Program>(program: &P, at: &ProcessHandle<'_>) -> Result<(), Sto
         let state = at.with_process(|local| (local.take_orders(), local.is_dismissed()));
         let Some((orders, dismissed)) = state else { return Ok(()) };
         for body in orders {
-            let orders: Vec<Order> = wire::decode_payload(&body)?;
+            let orders: Vec<BlockOrder> = wire::decode_payload(&body)?;
             orders.into_iter().for_each(|order| queue.apply(order));
         }
         if dismissed {
@@ -87,7 +87,7 @@ fn run_worker<P: Program>(program: &P, at: &ProcessHandle<'_>) -> Result<(), Sto
 /// Answers not yet sent.
 #[derive(Default)]
 struct Answers {
-    answers: Vec<Answer>,
+    answers: Vec<BlockResult>,
     bytes: usize,
     since: Option<Instant>,
     /// Whether one took so long that none waits for others.
@@ -95,7 +95,7 @@ struct Answers {
 }
 
 impl Answers {
-    fn push(&mut self, answer: Answer) {
+    fn push(&mut self, answer: BlockResult) {
         self.since.get_or_insert_with(Instant::now);
         self.bytes += answer.output.len();
         self.was_long |= answer.seconds >= GATHER_TIME.as_secs_f64();
@@ -138,11 +138,11 @@ impl<'p, P: Program> Executor<'p, P> {
     pub(super) fn execute(
         &mut self,
         queue: &OrderQueue,
-        block: Block,
+        block: BlockToRun,
         mut since: Option<Instant>,
         cx: &Context,
-    ) -> Result<Answer, Stop> {
-        let Block { batch, task, id, block, units, work } = block;
+    ) -> Result<BlockResult, Stop> {
+        let BlockToRun { batch, task, id, block, units, work } = block;
         self.commons.retain(|batch, _| queue.knows(*batch));
         let common = match self.commons.entry(batch) {
             Entry::Occupied(known) => known.into_mut(),
@@ -180,6 +180,6 @@ impl<'p, P: Program> Executor<'p, P> {
                 output.len()
             )));
         }
-        Ok(Answer { batch, task, block, seconds, output })
+        Ok(BlockResult { batch, task, block, seconds, output })
     }
 }

@@ -33,8 +33,8 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + Sync + 'static 
     type State: Serialize + DeserializeOwned;
 
     /// How work is assigned. Called once, on the master's node.
-    fn settings(&self) -> Settings {
-        Settings::default()
+    fn settings(&self) -> AssignmentSettings {
+        AssignmentSettings::default()
     }
 
     /// Creates the state of a worker, on its thread.
@@ -76,7 +76,7 @@ pub trait Driver<P: Program> {
     ///
     /// # Errors
     /// The program's own errors, which fail the job; or a halt.
-    fn begin(&mut self, master: &mut Master<'_, P>) -> Result<(), Stop>;
+    fn start(&mut self, master: &mut Master<'_, P>) -> Result<(), Stop>;
 
     /// Handles a completed task. `outputs` are the results of its blocks, in order.
     ///
@@ -85,7 +85,7 @@ pub trait Driver<P: Program> {
     ///
     /// # Errors
     /// As for [`Driver::begin`].
-    fn done(
+    fn task_completed(
         &mut self,
         batch: BatchId,
         task: u32,
@@ -144,7 +144,7 @@ pub struct TaskSpec<W> {
 /// All but the first are baselines for comparisons: they use no speeds, split no tasks, reassign
 /// nothing and execute nothing twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dealing {
+pub enum DispatchRule {
     /// Assigns one task at a time to the worker with the earliest expected completion.
     #[default]
     Earliest,
@@ -156,7 +156,7 @@ pub enum Dealing {
 
 /// How work is assigned to workers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct AssignmentSettings {
     /// Whether the master's node runs no worker while other nodes do, so that the master is never
     /// delayed by one. Default: false. (A node has only one job at a time.)
     pub isolate: bool,
@@ -170,20 +170,20 @@ pub struct Settings {
     /// counts. Default: true.
     pub copies: bool,
     /// The rule that assigns tasks to workers. Default: [`Dealing::Earliest`].
-    pub dealing: Dealing,
+    pub dealing: DispatchRule,
     /// The number of successive deaths of nodes after which a task fails the job; 0: never.
     /// Default: 3.
     pub deaths: u32,
 }
 
-impl Default for Settings {
+impl Default for AssignmentSettings {
     fn default() -> Self {
         Self {
             isolate: false,
             bench_units: 25.0,
             affinity: true,
             copies: true,
-            dealing: Dealing::Earliest,
+            dealing: DispatchRule::Earliest,
             deaths: 3,
         }
     }

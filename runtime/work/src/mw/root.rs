@@ -10,14 +10,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::assignment::{Action, AssignmentTable, Event, WorkerOrder};
-use super::message::{Answer, Order, Run};
+use super::assignment::{AssignmentAction, AssignmentTable, AssignmentEvent, WorkerOrder};
+use super::message::{BlockResult, BlockOrder, BlockRun};
 use super::order_queue::OrderQueue;
-use super::process::{Executor, Process};
-use super::program::{Batch, BatchId, Dealing, Driver, Program, Settings, WorkerView};
+use super::process::{Executor, MasterWorkerProcess};
+use super::program::{Batch, BatchId, DispatchRule, Driver, Program, AssignmentSettings, WorkerView};
 use super::schedule::Forecast;
 use crate::id::{NodeId, Peer};
-use crate::spmd::group::{Group, Outgoing, ProcessState, ReceivedAnswer};
+use crate::spmd::group::{ProcessGroup, OutgoingMessage, ProcessState, ReceivedAnswer};
 use crate::spmd::process_pool::{DisbandOnDrop, ProcessPool, group_ended};
 use crate::spmd::{MESSAGE_MAX, ProcessHandle};
 use crate::wire;
@@ -116,9 +116,9 @@ struct EncodedBatch {
 pub struct Master<'c, P: Program> {
     program: &'c P,
     at: ProcessHandle<'c>,
-    pool: ProcessPool<'c, Process<P>>,
+    pool: ProcessPool<'c, MasterWorkerProcess<P>>,
     table: AssignmentTable,
-    settings: Settings,
+    settings: AssignmentSettings,
     /// The worker processes, by process number.
     workers: BTreeMap<u32, WorkerProcess>,
     next_worker: u32,
@@ -151,7 +151,7 @@ impl<'c, P: Program> Master<'c, P> {
     }
 
     /// The node of the master.
-    pub fn node(&self) -> &NodeId {
+    pub fn own_node(&self) -> &NodeId {
         &self.at.post.me().node
     }
 
@@ -205,7 +205,7 @@ impl<'c, P: Program> Master<'c, P> {
         let tasks =
             tasks.iter().map(|task| (task.id, task.units / f64::from(task.blocks), task.blocks));
         let tasks = tasks.collect();
-        self.handle_event(Event::Submit { batch: number, tasks })?;
+        self.handle_event(AssignmentEvent::Submit { batch: number, tasks })?;
         Ok(BatchId(number))
     }
 
@@ -216,7 +216,7 @@ impl<'c, P: Program> Master<'c, P> {
     /// A halt.
     pub fn withdraw(&mut self, batch: BatchId) -> Result<(), Stop> {
         self.completed.retain(|(of, ..)| *of != batch.0);
-        self.handle_event(Event::Withdraw { batch: batch.0 })
+        self.handle_event(AssignmentEvent::Withdraw { batch: batch.0 })
     }
 
     /// Requests a checkpoint, which is taken when the driver returns.
@@ -253,13 +253,13 @@ impl<'c, P: Program> Master<'c, P> {
     ///
     /// Its tasks have these units, cannot be split, are assigned by this rule, and run after the
     /// workers' current work.
-    pub fn forecast(&self, units: &[f64], dealing: Dealing) -> Option<Forecast> {
+    pub fn forecast(&self, units: &[f64], dealing: DispatchRule) -> Option<Forecast> {
         self.table.forecast(units, dealing, Instant::now())
     }
 
     /// The last plan and its reasons. A batch submitted before speeds are known is planned in two
     /// parts.
-    pub fn planned(&self) -> Forecast {
+    pub fn last_plan(&self) -> Forecast {
         self.table.planned()
     }
 
@@ -283,7 +283,7 @@ impl<'c, P: Program> Master<'c, P> {
 impl<'c, P: Program> Master<'c, P> {
     fn run_driver(&mut self, driver: &mut P::Driver) -> Result<Outcome, Stop> {
         self.wait_for_workers()?;
-        driver.begin(self)?;
+        driver.start(self)?;
         loop {
             if let Some(outcome) = driver.outcome() {
                 return Ok(outcome);
@@ -294,7 +294,7 @@ impl<'c, P: Program> Master<'c, P> {
             if let Some((batch, task, bodies)) = self.completed.pop_front() {
                 let outputs: Result<Vec<P::Output>, _> =
                     bodies.iter().map(|body| wire::decode_payload(body)).collect();
-                driver.done(BatchId(batch), task, outputs?, self)?;
+                driver.task_completed(BatchId(batch), task, outputs?, self)?;
                 continue;
             }
             if !self.table.is_busy() {
@@ -312,7 +312,7 @@ impl<'c, P: Program> Master<'c, P> {
     fn step(&mut self) -> Result<(), Stop> {
         self.update_workers()?;
         self.receive_answers()?;
-        self.handle_event(Event::Tick)?;
+        self.handle_event(AssignmentEvent::Tick)?;
         if !self.completed.is_empty() {
             return Ok(());
         }
@@ -336,12 +336,12 @@ impl<'c, P: Program> Master<'c, P> {
     fn wait(&self, until: Option<Instant>) -> Result<(), Stop> {
         let (post, group) = (&self.at.post, &self.at.group);
         let news = || {
-            post.views() != self.views || post.read_group(group, Group::has_news).unwrap_or(true)
+            post.views() != self.views || post.read_group(group, ProcessGroup::has_news).unwrap_or(true)
         };
         self.at.cx.wait_for(false, until, &news).map(drop)
     }
 
-    fn group<R>(&self, action: impl FnOnce(&mut Group) -> (R, Vec<Outgoing>)) -> Result<R, Stop> {
+    fn group<R>(&self, action: impl FnOnce(&mut ProcessGroup) -> (R, Vec<OutgoingMessage>)) -> Result<R, Stop> {
         self.at.post.group(&self.at.group, action).ok_or_else(group_ended)
     }
 
@@ -372,7 +372,7 @@ impl<'c, P: Program> Master<'c, P> {
         }
         (self.checked_at, self.views) = (Some(now), views);
         let program = self.program;
-        let call = |group, number| Process { group, number, program: program.clone() };
+        let call = |group, number| MasterWorkerProcess { group, number, program: program.clone() };
         self.pool.reconcile(&self.at, call)?;
         self.record_changes()?;
         self.update_own_worker(now)
@@ -401,8 +401,8 @@ impl<'c, P: Program> Master<'c, P> {
                 if barred != known.leaving {
                     known.leaving = barred;
                     events.push(match barred {
-                        true => Event::Leaving { worker },
-                        false => Event::Joined { worker, node: known.peer.node.clone() },
+                        true => AssignmentEvent::Leaving { worker },
+                        false => AssignmentEvent::Joined { worker, node: known.peer.node.clone() },
                     });
                 }
                 return true;
@@ -411,7 +411,7 @@ impl<'c, P: Program> Master<'c, P> {
                 // It completes the block that it has started.
                 Some((Some(peer), ProcessState::Dismissed)) if *peer == known.peer => {
                     if !std::mem::replace(&mut known.leaving, true) {
-                        events.push(Event::Leaving { worker });
+                        events.push(AssignmentEvent::Leaving { worker });
                     }
                     true
                 }
@@ -420,7 +420,7 @@ impl<'c, P: Program> Master<'c, P> {
                         state,
                         None | Some((_, ProcessState::Ended | ProcessState::Dismissed))
                     );
-                    events.push(Event::Left { worker, died: !over && !known.leaving });
+                    events.push(AssignmentEvent::Left { worker, died: !over && !known.leaving });
                     false
                 }
             }
@@ -431,9 +431,9 @@ impl<'c, P: Program> Master<'c, P> {
             }
             let worker = self.number();
             let leaving = isolated && peer.node == me;
-            events.push(Event::Joined { worker, node: peer.node.clone() });
+            events.push(AssignmentEvent::Joined { worker, node: peer.node.clone() });
             if leaving {
-                events.push(Event::Leaving { worker });
+                events.push(AssignmentEvent::Leaving { worker });
             }
             self.workers.insert(process, WorkerProcess { peer, session, worker, leaving });
         }
@@ -459,7 +459,7 @@ impl<'c, P: Program> Master<'c, P> {
             self.alone_since = now;
             if let Some(worker) = self.own.take() {
                 self.queue = OrderQueue::default();
-                self.handle_event(Event::Left { worker, died: false })?;
+                self.handle_event(AssignmentEvent::Left { worker, died: false })?;
             }
             return Ok(());
         }
@@ -468,7 +468,7 @@ impl<'c, P: Program> Master<'c, P> {
             let worker = self.number();
             self.own = Some(worker);
             let node = self.at.post.me().node.clone();
-            self.handle_event(Event::Joined { worker, node })?;
+            self.handle_event(AssignmentEvent::Joined { worker, node })?;
         }
         Ok(())
     }
@@ -481,7 +481,7 @@ impl<'c, P: Program> Master<'c, P> {
         for ReceivedAnswer { process, peer, body, at } in received {
             let known = self.workers.get(&process).filter(|known| known.peer == peer);
             let worker = known.map(|known| known.worker);
-            let answers: Vec<Answer> = match wire::decode_payload(&body) {
+            let answers: Vec<BlockResult> = match wire::decode_payload(&body) {
                 Ok(answers) => answers,
                 Err(error) => {
                     tracing::warn!(%peer, %error, "a worker's answer does not decode");
@@ -500,11 +500,11 @@ impl<'c, P: Program> Master<'c, P> {
     fn answer(
         &mut self,
         worker: Option<u32>,
-        answer: Answer,
+        answer: BlockResult,
         came_at: Instant,
     ) -> Result<(), Stop> {
-        let Answer { batch, task, block, seconds, output } = answer;
-        self.handle_event(Event::Answer {
+        let BlockResult { batch, task, block, seconds, output } = answer;
+        self.handle_event(AssignmentEvent::Answer {
             worker,
             block_id: (batch, task, block),
             seconds,
@@ -514,15 +514,15 @@ impl<'c, P: Program> Master<'c, P> {
     }
 
     /// Passes an event to the assignment table, and executes the resulting actions.
-    fn handle_event(&mut self, event: Event) -> Result<(), Stop> {
+    fn handle_event(&mut self, event: AssignmentEvent) -> Result<(), Stop> {
         for action in self.table.handle(event, Instant::now()) {
             match action {
-                Action::SendOrders { worker, orders } => self.send_orders(worker, orders)?,
-                Action::TaskDone { batch, task, outputs } => {
+                AssignmentAction::SendOrders { worker, orders } => self.send_orders(worker, orders)?,
+                AssignmentAction::TaskDone { batch, task, outputs } => {
                     self.completed.push_back((batch, task, outputs));
                 }
-                Action::BatchDone { batch } => drop(self.batches.remove(&batch)),
-                Action::PoisonTask { task, deaths } => {
+                AssignmentAction::BatchDone { batch } => drop(self.batches.remove(&batch)),
+                AssignmentAction::PoisonTask { task, deaths } => {
                     return Err(Stop::fail(format_args!(
                         "{deaths} nodes died successively while executing task {task}, the likely \
                          cause: check the task, or change Settings::deaths"
@@ -534,7 +534,7 @@ impl<'c, P: Program> Master<'c, P> {
     }
 
     fn send_orders(&mut self, worker: u32, orders: Vec<WorkerOrder>) -> Result<(), Stop> {
-        let orders: Vec<Order> = orders.into_iter().filter_map(|order| self.order(order)).collect();
+        let orders: Vec<BlockOrder> = orders.into_iter().filter_map(|order| self.order(order)).collect();
         if self.own == Some(worker) {
             orders.into_iter().for_each(|order| self.queue.apply(order));
             return Ok(());
@@ -550,19 +550,19 @@ impl<'c, P: Program> Master<'c, P> {
         self.group(|group| (group.set_working(process, is_working), Vec::new()))
     }
 
-    fn order(&self, order: WorkerOrder) -> Option<Order> {
+    fn order(&self, order: WorkerOrder) -> Option<BlockOrder> {
         Some(match order {
             WorkerOrder::Common { batch } => {
-                Order::Common { batch, body: self.batches.get(&batch)?.common.clone() }
+                BlockOrder::Common { batch, body: self.batches.get(&batch)?.common.clone() }
             }
             WorkerOrder::Run { batch, task, id, from, to, units } => {
                 let work = self.batches.get(&batch)?.works.get(task as usize)?.clone();
-                Order::Run(Run { batch, task, id, from, to, units, work })
+                BlockOrder::Run(BlockRun { batch, task, id, from, to, units, work })
             }
             WorkerOrder::Revoke { batch, task, from, to } => {
-                Order::Revoke { batch, task, from, to }
+                BlockOrder::Revoke { batch, task, from, to }
             }
-            WorkerOrder::Forget { batch } => Order::Forget { batch },
+            WorkerOrder::Forget { batch } => BlockOrder::Forget { batch },
         })
     }
 
@@ -583,11 +583,11 @@ impl<'c, P: Program> Master<'c, P> {
 }
 
 /// Packs orders into as few messages as hold them.
-fn pack_orders(orders: Vec<Order>) -> Result<Vec<Bytes>, Stop> {
-    let size = |order: &Order| match order {
-        Order::Common { body, .. } => body.len() + 64,
-        Order::Run(run) => run.work.len() + 128,
-        Order::Revoke { .. } | Order::Forget { .. } => 64,
+fn pack_orders(orders: Vec<BlockOrder>) -> Result<Vec<Bytes>, Stop> {
+    let size = |order: &BlockOrder| match order {
+        BlockOrder::Common { body, .. } => body.len() + 64,
+        BlockOrder::Run(run) => run.work.len() + 128,
+        BlockOrder::Revoke { .. } | BlockOrder::Forget { .. } => 64,
     };
     let (mut packs, mut pack, mut bytes) = (Vec::new(), Vec::new(), 0);
     for order in orders {

@@ -19,14 +19,14 @@ pub(super) struct WorkerLoad {
 
 /// A task, or its open blocks.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Job {
+pub(super) struct ScheduledJob {
     /// Units of each block.
     pub(super) units: f64,
     /// The open blocks, each with the index of the worker that executed it before, if here.
     pub(super) blocks: Vec<(u32, Option<usize>)>,
 }
 
-impl Job {
+impl ScheduledJob {
     fn size(&self) -> f64 {
         self.units * self.blocks.len() as f64
     }
@@ -34,16 +34,16 @@ impl Job {
 
 /// Blocks of one task for one worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct BlockShare {
     pub(super) job: usize,
     pub(super) blocks: Vec<u32>,
 }
 
 /// An assignment of blocks to workers, in order of execution.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct AssignmentPlan {
     /// The shares of each worker.
-    pub(super) shares: Vec<Vec<Share>>,
+    pub(super) shares: Vec<Vec<BlockShare>>,
     /// The completion time of each worker, in seconds from now.
     pub(super) ends: Vec<f64>,
     pub(super) summary: Forecast,
@@ -123,16 +123,16 @@ struct CompletionOrder {
     order: BTreeSet<(OrderedF64, usize)>,
 }
 
-struct Planner<'a> {
+struct PlanBuilder<'a> {
     workers: &'a [WorkerLoad],
     ends: Vec<f64>,
     first: CompletionOrder,
-    shares: Vec<Vec<Share>>,
+    shares: Vec<Vec<BlockShare>>,
     /// The completion time up to which a worker with affinity is preferred.
     enough: f64,
 }
 
-impl<'a> Planner<'a> {
+impl<'a> PlanBuilder<'a> {
     fn new(workers: &'a [WorkerLoad], enough: f64) -> Self {
         Self {
             workers,
@@ -144,8 +144,8 @@ impl<'a> Planner<'a> {
     }
 
     /// For rules without speeds: it only computes the bound.
-    fn without_speeds(jobs: &[Job], workers: &'a [WorkerLoad]) -> Self {
-        let units = jobs.iter().map(Job::size).sum();
+    fn without_speeds(jobs: &[ScheduledJob], workers: &'a [WorkerLoad]) -> Self {
+        let units = jobs.iter().map(ScheduledJob::size).sum();
         Self::new(workers, fluid(workers, units, |worker| worker.cold))
     }
 
@@ -166,12 +166,12 @@ impl<'a> Planner<'a> {
         self.first.order.insert((OrderedF64(end + cold), worker));
         match self.shares[worker].last_mut() {
             Some(last) if last.job == job => last.blocks.extend(blocks),
-            _ => self.shares[worker].push(Share { job, blocks }),
+            _ => self.shares[worker].push(BlockShare { job, blocks }),
         }
     }
 
     /// The completion time of this worker with these blocks added.
-    fn end(&self, worker: usize, job: &Job, blocks: &[(u32, Option<usize>)]) -> f64 {
+    fn end(&self, worker: usize, job: &ScheduledJob, blocks: &[(u32, Option<usize>)]) -> f64 {
         let WorkerLoad { warm, cold, .. } = self.workers[worker];
         let held = blocks.iter().filter(|(_, by)| *by == Some(worker)).count() as f64;
         self.ends[worker] + job.units * (held * warm + (blocks.len() as f64 - held) * cold)
@@ -184,7 +184,7 @@ impl<'a> Planner<'a> {
     /// themselves.
     fn choose(
         &mut self,
-        job: &Job,
+        job: &ScheduledJob,
         blocks: &[(u32, Option<usize>)],
         last: Option<usize>,
     ) -> Option<(f64, usize)> {
@@ -211,13 +211,13 @@ impl<'a> Planner<'a> {
 ///
 /// Slow workers may get none. A task that would complete after the bound (see [`fluid`]) is split,
 /// if it has blocks, and its blocks are assigned in the same way.
-pub(super) fn earliest(jobs: &[Job], workers: &[WorkerLoad]) -> Plan {
-    let units: f64 = jobs.iter().map(Job::size).sum();
+pub(super) fn earliest(jobs: &[ScheduledJob], workers: &[WorkerLoad]) -> AssignmentPlan {
+    let units: f64 = jobs.iter().map(ScheduledJob::size).sum();
     let held =
-        |job: &Job| job.units * job.blocks.iter().filter(|(_, by)| by.is_some()).count() as f64;
+        |job: &ScheduledJob| job.units * job.blocks.iter().filter(|(_, by)| by.is_some()).count() as f64;
     let share = jobs.iter().map(held).sum::<f64>() / units.max(f64::MIN_POSITIVE);
     let enough = fluid(workers, units, |worker| share * worker.warm + (1.0 - share) * worker.cold);
-    let mut planner = Planner::new(workers, enough);
+    let mut planner = PlanBuilder::new(workers, enough);
     // The longest tasks come first, and short ones fill the gaps.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by(|a, b| jobs[*b].size().total_cmp(&jobs[*a].size()).then(a.cmp(b)));
@@ -247,8 +247,8 @@ pub(super) fn earliest(jobs: &[Job], workers: &[WorkerLoad]) -> Plan {
 
 /// Assigns the same number of tasks to each worker, in order: the baseline without a schedule.
 /// Splits nothing.
-pub(super) fn equal(jobs: &[Job], workers: &[WorkerLoad]) -> Plan {
-    let mut planner = Planner::without_speeds(jobs, workers);
+pub(super) fn equal(jobs: &[ScheduledJob], workers: &[WorkerLoad]) -> AssignmentPlan {
+    let mut planner = PlanBuilder::without_speeds(jobs, workers);
     for (at, job) in jobs.iter().enumerate() {
         let worker = at * workers.len() / jobs.len().max(1);
         if worker < workers.len() {
@@ -262,8 +262,8 @@ pub(super) fn equal(jobs: &[Job], workers: &[WorkerLoad]) -> Plan {
 /// Assigns the tasks in order to the worker that is free first: the baseline of a central queue.
 ///
 /// Ties go to the lower number. Splits nothing.
-pub(super) fn queue(jobs: &[Job], workers: &[WorkerLoad]) -> Plan {
-    let mut planner = Planner::without_speeds(jobs, workers);
+pub(super) fn queue(jobs: &[ScheduledJob], workers: &[WorkerLoad]) -> AssignmentPlan {
+    let mut planner = PlanBuilder::without_speeds(jobs, workers);
     let mut free: BTreeSet<(OrderedF64, usize)> =
         workers.iter().enumerate().map(|(at, worker)| (OrderedF64(worker.free), at)).collect();
     for (at, job) in jobs.iter().enumerate() {
@@ -275,14 +275,14 @@ pub(super) fn queue(jobs: &[Job], workers: &[WorkerLoad]) -> Plan {
     planner.plan(jobs.len(), 0)
 }
 
-impl Planner<'_> {
-    fn plan(self, tasks: usize, split: usize) -> Plan {
+impl PlanBuilder<'_> {
+    fn plan(self, tasks: usize, split: usize) -> AssignmentPlan {
         let used = || self.shares.iter().zip(&self.ends).filter(|(shares, _)| !shares.is_empty());
         let makespan = used().map(|(_, end)| *end).fold(0.0, f64::max);
         let (used, workers) = (used().count(), self.workers.len());
         let (makespan_s, fluid_s) = (makespan, self.enough);
         let summary = Forecast { tasks, split, used, workers, makespan_s, fluid_s };
-        Plan { shares: self.shares, ends: self.ends, summary }
+        AssignmentPlan { shares: self.shares, ends: self.ends, summary }
     }
 }
 
@@ -292,16 +292,16 @@ mod tests {
 
     use super::*;
 
-    fn job(units: f64, blocks: u32) -> Job {
+    fn job(units: f64, blocks: u32) -> ScheduledJob {
         let blocks = (0..blocks).map(|block| (block, None)).collect();
-        Job { units, blocks }
+        ScheduledJob { units, blocks }
     }
 
     fn worker(cold: f64) -> WorkerLoad {
         WorkerLoad { free: 0.0, warm: cold, cold }
     }
 
-    fn makespan(plan: &Plan) -> f64 {
+    fn makespan(plan: &AssignmentPlan) -> f64 {
         plan.summary.makespan_s
     }
 
@@ -324,9 +324,9 @@ mod tests {
 
     #[test]
     fn tasks_go_to_workers_that_executed_them_before() {
-        let warm = |units, by| Job { units, blocks: vec![(0, Some(by))] };
+        let warm = |units, by| ScheduledJob { units, blocks: vec![(0, Some(by))] };
         let workers = vec![WorkerLoad { free: 0.0, warm: 0.1, cold: 1.0 }; 3];
-        let jobs: Vec<Job> = (0..9).map(|at| warm(1.0, (at * 7 + 1) % 3)).collect();
+        let jobs: Vec<ScheduledJob> = (0..9).map(|at| warm(1.0, (at * 7 + 1) % 3)).collect();
         let plan = earliest(&jobs, &workers);
         assert!((makespan(&plan) - 0.3).abs() < 1e-9, "{plan:?}");
         // Not if it has too many: a cold start elsewhere is sooner.
@@ -362,8 +362,8 @@ mod tests {
 
     #[test]
     fn no_workers_and_no_tasks() {
-        assert_eq!(earliest(&[job(1.0, 3)], &[]).shares, Vec::<Vec<Share>>::new());
-        assert_eq!(equal(&[job(1.0, 3)], &[]).shares, Vec::<Vec<Share>>::new());
+        assert_eq!(earliest(&[job(1.0, 3)], &[]).shares, Vec::<Vec<BlockShare>>::new());
+        assert_eq!(equal(&[job(1.0, 3)], &[]).shares, Vec::<Vec<BlockShare>>::new());
         assert_eq!(makespan(&earliest(&[], &[worker(1.0)])), 0.0);
         assert_eq!(fluid(&[], 1.0, |worker| worker.cold), f64::INFINITY);
         let later = WorkerLoad { free: 3.0, ..worker(1.0) };
@@ -371,7 +371,7 @@ mod tests {
         assert_eq!(fluid(&[worker(1.0), later], 5.0, |worker| worker.cold), 4.0);
     }
 
-    type Instance = (Vec<Job>, Vec<WorkerLoad>);
+    type Instance = (Vec<ScheduledJob>, Vec<WorkerLoad>);
 
     fn instances() -> impl Strategy<Value = Instance> {
         let worker = (0.0..3.0f64, 0.05..2.0f64, 0.01..1.0f64)
@@ -382,7 +382,7 @@ mod tests {
             let jobs = jobs.into_iter().map(|(units, blocks)| {
                 let by = |by: Option<usize>| by.filter(|by| *by < workers.len());
                 let blocks = (0..).zip(blocks).map(|(block, held)| (block, by(held))).collect();
-                Job { units, blocks }
+                ScheduledJob { units, blocks }
             });
             (jobs.collect(), workers)
         })
@@ -397,7 +397,7 @@ mod tests {
             let mut given = BTreeSet::new();
             for (worker, (shares, end)) in plan.shares.iter().zip(&plan.ends).enumerate() {
                 let mut sum = workers[worker].free;
-                for Share { job, blocks } in shares {
+                for BlockShare { job, blocks } in shares {
                     for block in blocks {
                         prop_assert!(given.insert((*job, *block)));
                         let (_, by) = jobs[*job].blocks[*block as usize];

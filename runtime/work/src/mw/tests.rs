@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::*;
 use crate::wire;
 use crate::work::{
-    Checkpoint, Context, Failure, Job, Note, Outcome, PoolConfig, Registry, SavedRoot, Stop,
+    Checkpoint, Context, Failure, Job, ProgressReport, Outcome, PoolConfig, Registry, SavedRoot, Stop,
     encode_job, solo,
 };
 
@@ -68,14 +68,14 @@ impl SumsDriver {
 }
 
 impl Driver<Sums> for SumsDriver {
-    fn begin(&mut self, master: &mut Master<'_, Sums>) -> Result<(), Stop> {
+    fn start(&mut self, master: &mut Master<'_, Sums>) -> Result<(), Stop> {
         if self.job.isolate {
             master.isolate(true);
         }
         self.submit(master)
     }
 
-    fn done(
+    fn task_completed(
         &mut self,
         batch: BatchId,
         task: u32,
@@ -95,9 +95,9 @@ impl Driver<Sums> for SumsDriver {
         master.checkpoint();
         if self.iteration < self.job.iterations {
             let reported = |dealing| master.forecast(&[30.0; 4], dealing);
-            let all = [Dealing::Earliest, Dealing::Equal, Dealing::Queue].map(reported);
+            let all = [DispatchRule::Earliest, DispatchRule::Equal, DispatchRule::Queue].map(reported);
             assert!(all.iter().all(|reported| reported.is_some_and(|reported| reported.used > 0)));
-            assert!(!master.workers().is_empty() && master.planned().workers > 0);
+            assert!(!master.workers().is_empty() && master.last_plan().workers > 0);
             self.submit(master)?;
         }
         Ok(())
@@ -150,7 +150,7 @@ impl Program for Sums {
                 _ => {}
             }
         }
-        cx.model(Duration::from_micros(self.block_us))?;
+        cx.spend_modelled_time(Duration::from_micros(self.block_us))?;
         let numbers = (0..100).map(|n| f64::from(work + block * 100 + n));
         Ok(numbers.map(|n| (n * common).cos() / 3.0).sum())
     }
@@ -173,7 +173,7 @@ impl Job for Sums {
     }
 }
 
-type RunResult = (Result<Outcome, Failure>, Vec<Note>);
+type RunResult = (Result<Outcome, Failure>, Vec<ProgressReport>);
 
 fn solo(job: Sums, threads: usize, saved: Option<SavedRoot>) -> RunResult {
     let mut registry = Registry::new();
@@ -217,7 +217,7 @@ fn every_number_of_workers_gives_the_same_bits() {
             let job = Sums { blocks, ..SUMS };
             let (outcome, notes) = solo(job.clone(), threads, None);
             assert_eq!(outcome.unwrap().checksum, answer(&job), "{threads} threads");
-            let done = notes.iter().filter(|note| **note == Note::Iteration).count();
+            let done = notes.iter().filter(|note| **note == ProgressReport::Iteration).count();
             assert_eq!(done as u32, SUMS.iterations);
         }
         let alone = Sums { isolate: true, ..SUMS };
@@ -231,7 +231,7 @@ fn every_number_of_workers_gives_the_same_bits() {
 fn a_saved_state_continues_with_another_number_of_workers() {
     let (_, notes) = solo(SUMS, 3, None);
     let saved = notes.into_iter().filter_map(|note| match note {
-        Note::Checkpoint(saved) => Some(saved),
+        ProgressReport::Checkpoint(saved) => Some(saved),
         _ => None,
     });
     let saved: Vec<SavedRoot> = saved.collect();
@@ -239,7 +239,7 @@ fn a_saved_state_continues_with_another_number_of_workers() {
     for (at, saved) in saved.into_iter().enumerate() {
         let (outcome, notes) = solo(SUMS, 1 + at % 4, Some(saved));
         assert_eq!(outcome.unwrap().checksum, answer(&SUMS));
-        let done = notes.iter().filter(|note| **note == Note::Iteration).count();
+        let done = notes.iter().filter(|note| **note == ProgressReport::Iteration).count();
         assert!((done as u32) < SUMS.iterations, "it continued, and did not restart");
     }
 }
@@ -272,19 +272,19 @@ fn errors_of_a_driver_are_reported() {
 /// Orders and answers decode to the encoded values.
 #[test]
 fn orders_and_answers_decode_to_what_was_encoded() {
-    use super::message::{Answer, Order, Run};
+    use super::message::{BlockResult, BlockOrder, BlockRun};
     use bytes::Bytes;
     let body = Bytes::from_static(b"\x07");
-    let run = Run { batch: 1, task: 2, id: 9, from: 3, to: 5, units: 0.5, work: body.clone() };
+    let run = BlockRun { batch: 1, task: 2, id: 9, from: 3, to: 5, units: 0.5, work: body.clone() };
     let orders = vec![
-        Order::Common { batch: 1, body: body.clone() },
-        Order::Run(run),
-        Order::Revoke { batch: 1, task: 2, from: 4, to: 5 },
-        Order::Forget { batch: 1 },
+        BlockOrder::Common { batch: 1, body: body.clone() },
+        BlockOrder::Run(run),
+        BlockOrder::Revoke { batch: 1, task: 2, from: 4, to: 5 },
+        BlockOrder::Forget { batch: 1 },
     ];
     let encoded = wire::encode_payload(&orders).expect("it encodes");
-    assert_eq!(wire::decode_payload::<Vec<Order>>(&encoded).expect("it is read"), orders);
-    let answer = vec![Answer { batch: 1, task: 2, block: 3, seconds: 0.25, output: body }];
+    assert_eq!(wire::decode_payload::<Vec<BlockOrder>>(&encoded).expect("it is read"), orders);
+    let answer = vec![BlockResult { batch: 1, task: 2, block: 3, seconds: 0.25, output: body }];
     let encoded = wire::encode_payload(&answer).expect("it encodes");
-    assert_eq!(wire::decode_payload::<Vec<Answer>>(&encoded).expect("it is read"), answer);
+    assert_eq!(wire::decode_payload::<Vec<BlockResult>>(&encoded).expect("it is read"), answer);
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::cell::HeldVersions;
 use super::types::CodecError;
-use super::{Need, ObjectKey, Version};
+use super::{ObjectNeed, ObjectKey, Version};
 use crate::id::{JobId, NodeId};
 use crate::net::Class;
 use crate::wire::{Kind, WireError};
@@ -20,7 +20,7 @@ pub struct Ticket(pub u64);
 /// An action that the store requests. The callback given to [`Shared::new`](super::Shared::new)
 /// executes it, outside the store's lock, on the thread that called the store.
 #[derive(Debug)]
-pub enum Action {
+pub enum ObjectAction {
     /// Send these bytes over the network. If it answers `Full`, or returns them undelivered, call
     /// [`Shared::unsent`](super::Shared::unsent).
     Send {
@@ -80,7 +80,7 @@ pub enum Unavailable {
     )]
     NoHolder {
         /// The version that was needed.
-        need: Need,
+        need: ObjectNeed,
         /// The node that was asked last.
         last_asked: Option<NodeId>,
     },

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use bytes::{Bytes, BytesMut};
 
 use super::message::{PayloadId, SEGMENTS_MAX};
-use super::types::{CodecError, ObjectType, Shape, Value, Versioned};
-use super::{Need, ObjectKey, Version};
+use super::types::{CodecError, ObjectType, ObjectKind, ObjectValue, Versioned};
+use super::{ObjectNeed, ObjectKey, Version};
 
 /// Encoded bytes as they travel: in segments of equal length, of which the last may be shorter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub(crate) struct Cell {
     chain: Chain,
     /// The chain folded into a whole value of this version.
     folded: OnceLock<Payload>,
-    value: OnceLock<Result<Value, CodecError>>,
+    value: OnceLock<Result<ObjectValue, CodecError>>,
     /// The previous version. Its value, if it is read and still present, makes decoding the whole
     /// value unnecessary.
     previous: Weak<Cell>,
@@ -136,7 +136,7 @@ impl Cell {
     }
 
     /// Sets the value, which the writer has already.
-    pub fn with_value(self, value: Value) -> Self {
+    pub fn with_value(self, value: ObjectValue) -> Self {
         let _ = self.value.set(Ok(value)); // a new cell has no value
         self
     }
@@ -174,7 +174,7 @@ impl Cell {
     }
 
     /// The value, decoded by the first call.
-    pub fn value(&self) -> Result<Value, CodecError> {
+    pub fn value(&self) -> Result<ObjectValue, CodecError> {
         self.value.get_or_init(|| self.make()).clone()
     }
 
@@ -192,8 +192,8 @@ impl Cell {
         }
     }
 
-    fn make(&self) -> Result<Value, CodecError> {
-        let Shape::Versioned(apply) = self.ty.shape else {
+    fn make(&self) -> Result<ObjectValue, CodecError> {
+        let ObjectKind::Versioned(apply) = self.ty.shape else {
             unreachable!("cells are made of versioned objects only")
         };
         if let Some(last) = self.chain.deltas.last()
@@ -222,7 +222,7 @@ pub struct HeldVersions(pub(crate) Vec<Arc<Cell>>);
 
 impl HeldVersions {
     /// Whether this version is kept.
-    pub fn has(&self, need: &Need) -> bool {
+    pub fn has(&self, need: &ObjectNeed) -> bool {
         self.find(&need.key.name, need.key.part, need.version).is_some()
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::api::FrameError;
-use super::{Need, ObjectKey, Version};
+use super::{ObjectNeed, ObjectKey, Version};
 use crate::id::{JobId, NodeId};
 use crate::wire::{DATA_MAX, Kind, WireError, encode_into};
 
@@ -110,7 +110,7 @@ pub(crate) struct Fetch {
     pub job: JobId,
     /// The number that the answer repeats; not 0.
     pub request: u64,
-    pub need: Need,
+    pub need: ObjectNeed,
     /// The version n of the same epoch that the asker has, so that later deltas suffice; 0 for
     /// none.
     pub have: u64,

@@ -28,10 +28,10 @@ mod tests;
 mod types;
 
 pub use api::{
-    Action, Fact, FrameError, Needed, ShareConfig, ShareError, ShareStats, Ticket, Unavailable,
+    ObjectAction, Fact, FrameError, Needed, ShareConfig, ShareError, ShareStats, Ticket, Unavailable,
 };
 pub use cell::HeldVersions;
-pub use shared::Shared;
+pub use shared::SharedObjects;
 pub use types::{CodecError, Merged, ObjectTypes, Versioned};
 
 /// The name of one part of a shared object of a job.
@@ -68,14 +68,14 @@ impl fmt::Display for Version {
 
 /// A part of a shared object that a task reads, in exactly this version.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Need {
+pub struct ObjectNeed {
     /// The part of the object.
     pub key: ObjectKey,
     /// The version that is read.
     pub version: Version,
 }
 
-impl Need {
+impl ObjectNeed {
     /// Creates the need for a version of a part of `V`.
     pub fn of<V: Versioned>(part: u32, version: Version) -> Self {
         Self { key: ObjectKey { name: V::NAME.to_owned(), part }, version }

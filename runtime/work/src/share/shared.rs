@@ -13,10 +13,10 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::cell::Payload;
-use super::store::{Slot, Store, StoreAction};
+use super::store::{PartKey, Store, StoreAction};
 use super::types::{encode, guarded};
 use super::{
-    Action, Merged, Need, Needed, ObjectTypes, ShareConfig, ShareError, ShareStats, Ticket,
+    ObjectAction, Merged, ObjectNeed, Needed, ObjectTypes, ShareConfig, ShareError, ShareStats, Ticket,
     Unavailable, Version, Versioned,
 };
 use crate::id::{JobId, NodeId};
@@ -26,7 +26,7 @@ use crate::wire::{INLINE_MAX, Kind};
 
 /// The callback that executes actions. It is called outside the store's lock, so it may call the
 /// store; and on any thread, so it must be quick.
-pub type ActionHandler = Arc<dyn Fn(Action) + Send + Sync>;
+pub type ActionHandler = Arc<dyn Fn(ObjectAction) + Send + Sync>;
 
 /// The number of attempts of an update when other versions come in between.
 const UPDATE_TRIES: usize = 3;
@@ -39,9 +39,9 @@ const CACHED_MAX: usize = 8;
 /// Set the membership ([`Shared::view`]) before the first version is published: its epoch becomes
 /// the version's, and versions of older epochs are refused.
 #[derive(Clone)]
-pub struct Shared(Arc<Inner>);
+pub struct SharedObjects(Arc<ReplicaState>);
 
-struct Inner {
+struct ReplicaState {
     /// Distinguishes stores in the threads' caches.
     id: u64,
     store: Mutex<Store>,
@@ -66,7 +66,7 @@ thread_local! {
     static CACHE: RefCell<Vec<CachedValue>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Shared {
+impl SharedObjects {
     /// Creates an empty replica for a node of a job.
     pub fn new(
         me: NodeId,
@@ -76,7 +76,7 @@ impl Shared {
         handler: ActionHandler,
     ) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(0);
-        Self(Arc::new(Inner {
+        Self(Arc::new(ReplicaState {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             store: Mutex::new(Store::new(me, job, types, config)),
             writing: Mutex::new(()),
@@ -99,7 +99,7 @@ impl Shared {
         self.put_value(slot, value)
     }
 
-    fn put_value<V: Versioned>(&self, slot: Slot, value: V) -> Result<Version, ShareError> {
+    fn put_value<V: Versioned>(&self, slot: PartKey, value: V) -> Result<Version, ShareError> {
         let bytes = encode(V::NAME, "value", &value)?;
         let segment = self.store().config.segment;
         let whole = Payload::cut(bytes, segment);
@@ -231,7 +231,7 @@ impl Shared {
     ///
     /// # Errors
     /// `Unregistered`.
-    pub fn need(&self, ticket: Ticket, needs: &[Need]) -> Result<Needed, Unavailable> {
+    pub fn need(&self, ticket: Ticket, needs: &[ObjectNeed]) -> Result<Needed, Unavailable> {
         self.with(|store, now| store.need(ticket, needs, now))
     }
 
@@ -325,18 +325,18 @@ impl Shared {
                 for (to, wide) in to {
                     let sent = if wide { &self.0.sent_wide } else { &self.0.sent_local };
                     sent.fetch_add(body.len() as u64, Ordering::Relaxed);
-                    handler(Action::Send { to, class, kind, body: body.clone() });
+                    handler(ObjectAction::Send { to, class, kind, body: body.clone() });
                 }
             }
-            StoreAction::Ready(ticket, held) => handler(Action::Ready { ticket, held }),
-            StoreAction::Failed(ticket, why) => handler(Action::Failed { ticket, why }),
-            StoreAction::Wake(at) => handler(Action::Wake(at)),
-            StoreAction::Event(fact) => handler(Action::Event(fact)),
+            StoreAction::Ready(ticket, held) => handler(ObjectAction::Ready { ticket, held }),
+            StoreAction::Failed(ticket, why) => handler(ObjectAction::Failed { ticket, why }),
+            StoreAction::Wake(at) => handler(ObjectAction::Wake(at)),
+            StoreAction::Event(fact) => handler(ObjectAction::Event(fact)),
         }
     }
 
     /// Folds a version with many deltas.
-    fn fold(&self, slot: Slot, version: Version, chain: usize, segment: usize) {
+    fn fold(&self, slot: PartKey, version: Version, chain: usize, segment: usize) {
         let cell = self.store().find(slot, version);
         if let Some(cell) = cell
             && cell.is_long(chain, 1)
@@ -345,8 +345,8 @@ impl Shared {
         }
     }
 
-    fn slot<V: Versioned>(&self, part: u32) -> Result<Slot, ShareError> {
-        Ok(Slot { object: self.object::<V>(V::NAME)?, part })
+    fn slot<V: Versioned>(&self, part: u32) -> Result<PartKey, ShareError> {
+        Ok(PartKey { object: self.object::<V>(V::NAME)?, part })
     }
 
     /// The index of a type, if exactly this type is registered under the name.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::guard::users_code;
+use crate::guard::call_user_code;
 use crate::wire::{self, WireError};
 
 /// An object with one writer: every change creates a new version, which all nodes of the job get.
@@ -43,7 +43,7 @@ pub trait Merged: Serialize + DeserializeOwned + Clone + Send + Sync + PartialEq
 }
 
 /// A value of a registered type.
-pub(crate) type Value = Arc<dyn Any + Send + Sync>;
+pub(crate) type ObjectValue = Arc<dyn Any + Send + Sync>;
 
 /// The reason why a value could not be decoded, encoded, applied or merged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,16 +78,16 @@ pub enum CodecError {
     },
 }
 
-type Decode = fn(&[u8]) -> Result<Value, CodecError>;
+type Decode = fn(&[u8]) -> Result<ObjectValue, CodecError>;
 type Encode = fn(&(dyn Any + Send + Sync)) -> Result<Bytes, CodecError>;
-type Apply = fn(&(dyn Any + Send + Sync), &[u8]) -> Result<Value, CodecError>;
+type Apply = fn(&(dyn Any + Send + Sync), &[u8]) -> Result<ObjectValue, CodecError>;
 /// Returns `None` if the merge changes nothing.
 type Merge =
-    fn(&(dyn Any + Send + Sync), &(dyn Any + Send + Sync)) -> Result<Option<Value>, CodecError>;
+    fn(&(dyn Any + Send + Sync), &(dyn Any + Send + Sync)) -> Result<Option<ObjectValue>, CodecError>;
 
 /// The kind of a registered object, with the operations of that kind.
 #[derive(Clone, Copy)]
-pub(crate) enum Shape {
+pub(crate) enum ObjectKind {
     Versioned(Apply),
     Merged(Merge),
 }
@@ -99,7 +99,7 @@ pub(crate) struct ObjectType {
     pub type_id: TypeId,
     pub decode: Decode,
     pub encode: Encode,
-    pub shape: Shape,
+    pub shape: ObjectKind,
 }
 
 /// The shared object types of a program, by name.
@@ -124,7 +124,7 @@ impl ObjectTypes {
             type_id: TypeId::of::<V>(),
             decode: |bytes| guarded(V::NAME, || decode::<V>(V::NAME, "value", bytes)).map(erase),
             encode: |value| encode(V::NAME, "value", known::<V>(value)),
-            shape: Shape::Versioned(|value, delta| {
+            shape: ObjectKind::Versioned(|value, delta| {
                 let value = known::<V>(value);
                 guarded(V::NAME, || Ok(value.apply(decode::<V::Delta>(V::NAME, "delta", delta)?)))
                     .map(erase)
@@ -142,7 +142,7 @@ impl ObjectTypes {
             type_id: TypeId::of::<M>(),
             decode: |bytes| guarded(M::NAME, || decode::<M>(M::NAME, "value", bytes)).map(erase),
             encode: |value| encode(M::NAME, "value", known::<M>(value)),
-            shape: Shape::Merged(|value, other| {
+            shape: ObjectKind::Merged(|value, other| {
                 let (old, other) = (known::<M>(value), known::<M>(other));
                 guarded(M::NAME, || {
                     let mut new = old.clone();
@@ -159,7 +159,7 @@ impl ObjectTypes {
     pub fn names(&self) -> impl Iterator<Item = (&'static str, char)> + '_ {
         self.types
             .values()
-            .map(|ty| (ty.name, if matches!(ty.shape, Shape::Versioned(_)) { 'v' } else { 'm' }))
+            .map(|ty| (ty.name, if matches!(ty.shape, ObjectKind::Versioned(_)) { 'v' } else { 'm' }))
     }
 
     pub(crate) fn into_vec(self) -> Vec<ObjectType> {
@@ -177,7 +177,7 @@ impl ObjectTypes {
     }
 }
 
-fn erase<T: Any + Send + Sync>(value: T) -> Value {
+fn erase<T: Any + Send + Sync>(value: T) -> ObjectValue {
     Arc::new(value)
 }
 
@@ -211,5 +211,5 @@ pub(crate) fn guarded<T>(
     name: &'static str,
     code: impl FnOnce() -> Result<T, CodecError>,
 ) -> Result<T, CodecError> {
-    users_code(code).unwrap_or_else(|why| Err(CodecError::Panicked { name, why }))
+    call_user_code(code).unwrap_or_else(|why| Err(CodecError::Panicked { name, why }))
 }

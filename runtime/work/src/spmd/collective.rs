@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::comm::{COLLECTIVE, Comm, SHORT, dissolved};
-use super::message::Roster;
+use super::comm::{COLLECTIVE, Comm, INLINE_MESSAGE_MAX, dissolved};
+use super::message::Configuration;
 use crate::wire;
 use crate::work::Stop;
 
@@ -27,7 +27,7 @@ pub(super) struct Clusters {
 }
 
 impl Clusters {
-    pub(super) fn of(roster: &Roster) -> Self {
+    pub(super) fn of(roster: &Configuration) -> Self {
         Self::new(roster.members.iter().map(|member| &member.peer.cluster))
     }
 
@@ -106,7 +106,7 @@ struct Bundle(Vec<Option<Bytes>>);
 impl Bundle {
     /// Bundles messages as far as they fit. Returns the others too, in order, each with its index.
     fn of(all: impl IntoIterator<Item = Bytes>) -> (Self, Vec<(usize, Bytes)>) {
-        let (mut apart, mut room) = (Vec::new(), SHORT);
+        let (mut apart, mut room) = (Vec::new(), INLINE_MESSAGE_MAX);
         let mut keep = |(at, bytes): (usize, Bytes)| {
             let Some(less) = room.checked_sub(bytes.len()) else {
                 apart.push((at, bytes));
@@ -150,7 +150,7 @@ impl Comm<'_> {
     ///
     /// # Errors
     /// This process has shared nothing under this tag; or as for [`Comm::receive`].
-    pub fn shared(&self, tag: u32) -> Result<Vec<Bytes>, Stop> {
+    pub fn take_shared(&self, tag: u32) -> Result<Vec<Bytes>, Stop> {
         self.check_tag(tag)?;
         self.end(tag)
     }
@@ -179,7 +179,7 @@ impl Comm<'_> {
     ///
     /// # Errors
     /// As for [`Comm::shared`].
-    pub fn is_shared(&self, tag: u32) -> Result<bool, Stop> {
+    pub fn is_share_ready(&self, tag: u32) -> Result<bool, Stop> {
         self.check_tag(tag)?;
         let (rank, clusters) = (self.rank(), self.clusters());
         if !self.has_forwarded(tag)? {

@@ -15,11 +15,11 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::collective::{Clusters, Sharing};
-use super::group::Report;
+use super::group::ProcessReport;
 use super::local_process::LocalProcess;
 use super::mailbox::{MESSAGE_COST, Mailbox, UNREAD_MAX};
-use super::message::{GroupId, Mail, Onward, Roster, Seated, Word};
-use super::post::Post;
+use super::message::{GroupId, DataMessage, ForwardTarget, Configuration, RankAssignment, ProcessMessage};
+use super::post::Dispatcher;
 use crate::wire;
 use crate::work::{Context, Stop};
 
@@ -39,7 +39,7 @@ pub const MESSAGE_MAX: usize = wire::DATA_MAX - 4096;
 ///
 /// It sends longer messages as separate transfers, which start slowly. Data that others wait for
 /// should be sent in several messages of this length.
-pub const SHORT: usize = wire::INLINE_MAX / 4 * 3;
+pub const INLINE_MESSAGE_MAX: usize = wire::INLINE_MAX / 4 * 3;
 
 /// The most bytes that a node is asked to forward at once, in all copies.
 const PASSED_MAX: usize = 64 << 20;
@@ -68,7 +68,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct ProcessHandle<'c> {
     pub(crate) cx: &'c Context<'c>,
-    pub(crate) post: Arc<Post>,
+    pub(crate) post: Arc<Dispatcher>,
     pub(crate) group: GroupId,
     pub(crate) process: u32,
 }
@@ -113,21 +113,21 @@ impl ProcessHandle<'_> {
         let reports = self.post.group(&self.group, |group| (group.take_reports(), Vec::new()));
         for report in reports.into_iter().flatten() {
             match report {
-                Report::Say(text) => self.cx.say(text),
-                Report::Artifact(name, bytes) => self.cx.artifact(&name, bytes.into()),
+                ProcessReport::Say(text) => self.cx.report_text(text),
+                ProcessReport::Artifact(name, bytes) => self.cx.artifact(&name, bytes.into()),
             }
         }
     }
 
     pub(crate) fn report_presence(&self) {
         let generation = self.with_process(|local| local.generation()).unwrap_or_default();
-        self.send_to_root(Word::Here { process: self.process, generation });
+        self.send_to_root(ProcessMessage::Here { process: self.process, generation });
     }
 
     /// Reports that this process takes orders, and the last order received.
     pub(crate) fn report_ready(&self) {
         if let Some((sitting, heard)) = self.with_process(|local| local.ready()) {
-            self.send_to_root(Word::Ready { process: self.process, sitting, heard });
+            self.send_to_root(ProcessMessage::Ready { process: self.process, sitting, heard });
         }
     }
 
@@ -135,7 +135,7 @@ impl ProcessHandle<'_> {
     pub(crate) fn answer(&self, body: Bytes) -> Result<(), Stop> {
         self.wait_for_room()?;
         if let Some(number) = self.with_process(|local| local.answer(body.clone())) {
-            self.send_to_root(Word::Answer { process: self.process, number, body });
+            self.send_to_root(ProcessMessage::Answer { process: self.process, number, body });
         }
         Ok(())
     }
@@ -156,7 +156,7 @@ impl ProcessHandle<'_> {
     /// Repeats answers that the root has not acknowledged for long.
     fn repeat_overdue_answers(&self) {
         for (number, body) in self.with_process(LocalProcess::overdue_answers).unwrap_or_default() {
-            self.send_to_root(Word::Answer { process: self.process, number, body });
+            self.send_to_root(ProcessMessage::Answer { process: self.process, number, body });
         }
     }
 
@@ -165,12 +165,12 @@ impl ProcessHandle<'_> {
         *self.post.me() == self.group.root
     }
 
-    pub(crate) fn send_to_root(&self, word: Word) {
-        self.post.say(&self.group.root, &self.group, 0, word);
+    pub(crate) fn send_to_root(&self, word: ProcessMessage) {
+        self.post.send(&self.group.root, &self.group, 0, word);
     }
 
     /// Sends a report to the root, which acknowledges it.
-    fn report(&self, word: impl FnOnce(u32, u64) -> Word) {
+    fn report(&self, word: impl FnOnce(u32, u64) -> ProcessMessage) {
         if let Some(number) = self.with_process(LocalProcess::report) {
             self.send_to_root(word(self.process, number));
         }
@@ -243,9 +243,9 @@ impl ProcessHandle<'_> {
     }
 
     /// Sends a piece of state to rank `to` of the next configuration, as rank `from` of the last.
-    pub(crate) fn give(&self, next: &Roster, from: u32, to: u32, body: Bytes) -> Result<(), Stop> {
+    pub(crate) fn give(&self, next: &Configuration, from: u32, to: u32, body: Bytes) -> Result<(), Stop> {
         let generation = next.generation;
-        self.send(next, to, Mail { generation, from, tag: PIECE, number: 0, body })
+        self.send(next, to, DataMessage { generation, from, tag: PIECE, number: 0, body })
     }
 
     /// Receives a piece of each of the givers. None if the configuration ends first.
@@ -258,23 +258,23 @@ impl ProcessHandle<'_> {
     /// number.
     fn send_on(
         &self,
-        roster: &Roster,
+        roster: &Configuration,
         to: u32,
-        mail: Mail,
+        mail: DataMessage,
         others: impl Iterator<Item = (u32, u64)>,
     ) -> Result<(), Stop> {
         let Some(member) = roster.members.get(to as usize) else { return Ok(()) };
         let onward = |(rank, number)| {
-            let Seated { process, peer } = roster.members.get(rank as usize)?;
-            Some(Onward { node: peer.node.clone(), process: *process, number })
+            let RankAssignment { process, peer } = roster.members.get(rank as usize)?;
+            Some(ForwardTarget { node: peer.node.clone(), process: *process, number })
         };
         let on = others.filter_map(onward).collect();
         self.wait_for_room()?;
-        self.post.say(&member.peer, &self.group, member.process, Word::Pass { mail, on });
+        self.post.send(&member.peer, &self.group, member.process, ProcessMessage::Pass { mail, on });
         Ok(())
     }
 
-    fn send(&self, roster: &Roster, to: u32, mail: Mail) -> Result<(), Stop> {
+    fn send(&self, roster: &Configuration, to: u32, mail: DataMessage) -> Result<(), Stop> {
         let Some(member) = roster.members.get(to as usize) else { return Ok(()) };
         // A message within the node is in no frame.
         if mail.body.len() > MESSAGE_MAX && member.peer.node != self.post.me().node {
@@ -286,7 +286,7 @@ impl ProcessHandle<'_> {
             )));
         }
         self.wait_for_room()?;
-        self.post.say(&member.peer, &self.group, member.process, Word::Mail(mail));
+        self.post.send(&member.peer, &self.group, member.process, ProcessMessage::Mail(mail));
         Ok(())
     }
 }
@@ -297,7 +297,7 @@ impl ProcessHandle<'_> {
 pub struct Comm<'c> {
     at: ProcessHandle<'c>,
     rank: u32,
-    roster: Arc<Roster>,
+    roster: Arc<Configuration>,
     /// Messages sent so far, by rank and tag.
     sent: RefCell<BTreeMap<(u32, u32), u64>>,
     waited: Cell<Duration>,
@@ -308,7 +308,7 @@ pub struct Comm<'c> {
 }
 
 impl<'c> Comm<'c> {
-    pub(crate) fn new(at: ProcessHandle<'c>, roster: Arc<Roster>) -> Self {
+    pub(crate) fn new(at: ProcessHandle<'c>, roster: Arc<Configuration>) -> Self {
         let rank = roster.rank_of(at.process).unwrap_or_default();
         let clusters = Clusters::of(&roster);
         Self {
@@ -368,7 +368,7 @@ impl<'c> Comm<'c> {
         to.iter().try_for_each(|rank| self.check_rank(*rank))?;
         let body = bytes.into();
         for mut ranks in self.clusters().by_cluster(to) {
-            let near = self.is_near(ranks[0]);
+            let near = self.is_in_same_cluster(ranks[0]);
             if near || ranks.len() == 1 || ranks.len() * body.len() > PASSED_MAX {
                 ranks.into_iter().try_for_each(|rank| self.put(rank, tag, body.clone()))?;
                 continue;
@@ -378,7 +378,7 @@ impl<'c> Comm<'c> {
             let first = ranks.remove(turn);
             let number = self.number(first, tag);
             let (generation, from, body) = (self.roster.generation, self.rank, body.clone());
-            let mail = Mail { generation, from, tag, number, body };
+            let mail = DataMessage { generation, from, tag, number, body };
             let others = ranks.into_iter().map(|rank| (rank, self.number(rank, tag)));
             self.at.send_on(&self.roster, first, mail, others)?;
         }
@@ -403,7 +403,7 @@ impl<'c> Comm<'c> {
     ///
     /// # Errors
     /// There is no such rank; the tag is 2^31 or above; or a halt.
-    pub fn has_come(&self, from: u32, tag: u32) -> Result<bool, Stop> {
+    pub fn has_arrived(&self, from: u32, tag: u32) -> Result<bool, Stop> {
         self.check_tag(tag)?;
         self.check_rank(from)?;
         Ok(self.has(from, tag, 1))
@@ -415,7 +415,7 @@ impl<'c> Comm<'c> {
     }
 
     /// Whether the process of this rank is in the same cluster. False if there is no such rank.
-    pub fn is_near(&self, rank: u32) -> bool {
+    pub fn is_in_same_cluster(&self, rank: u32) -> bool {
         self.clusters().are_neighbours(self.rank(), rank)
     }
 
@@ -451,7 +451,7 @@ impl<'c> Comm<'c> {
         self.check_rank(to)?;
         let number = self.number(to, tag);
         let generation = self.roster.generation;
-        self.at.send(&self.roster, to, Mail { generation, from: self.rank, tag, number, body })
+        self.at.send(&self.roster, to, DataMessage { generation, from: self.rank, tag, number, body })
     }
 
     fn number(&self, to: u32, tag: u32) -> u64 {
@@ -478,7 +478,7 @@ impl<'c> Comm<'c> {
             // Once per configuration, for later waits are long for the same reason.
             if !self.reported_wait.replace(true) {
                 let (rank, tag, time) = (self.rank, tag_name(tag), LONG_WAIT.as_secs());
-                self.say(format!("rank {rank} has waited {time} s for rank {from}, {tag}"));
+                self.report_text(format!("rank {rank} has waited {time} s for rank {from}, {tag}"));
             }
         };
         let mail = self.at.mail(self.roster.generation, (from, tag), wide, Some(&long));
@@ -514,15 +514,15 @@ impl<'c> Comm<'c> {
     ///
     /// # Errors
     /// As for [`Comm::check`].
-    pub fn model(&self, time: Duration) -> Result<(), Stop> {
-        self.at.cx.model(time)?;
+    pub fn spend_modelled_time(&self, time: Duration) -> Result<(), Stop> {
+        self.at.cx.spend_modelled_time(time)?;
         self.check()
     }
 
     /// Writes a line to the job's output, from any rank. From other nodes it goes through the root.
-    pub fn say(&self, text: impl Into<String>) {
+    pub fn report_text(&self, text: impl Into<String>) {
         if self.at.is_at_root() {
-            return self.at.cx.say(text);
+            return self.at.cx.report_text(text);
         }
         let mut text = text.into();
         if text.len() > MESSAGE_MAX {
@@ -532,7 +532,7 @@ impl<'c> Comm<'c> {
                 self.rank
             );
         }
-        self.at.report(|process, number| Word::Say { text, process, number });
+        self.at.report(|process, number| ProcessMessage::Say { text, process, number });
     }
 
     /// The path of an input file on this process's node; see [`Context::file`].
@@ -540,7 +540,7 @@ impl<'c> Comm<'c> {
     /// # Errors
     /// As for [`Context::file`].
     pub fn file(&self, name: &str) -> Result<PathBuf, Stop> {
-        self.at.cx.file(name)
+        self.at.cx.input_file(name)
     }
 
     /// Writes a file to the run directory, from any rank; see [`Context::artifact`].
@@ -567,7 +567,7 @@ impl<'c> Comm<'c> {
         }
         self.at.wait_for_room()?;
         let (name, bytes) = (name.to_owned(), bytes.into());
-        self.at.report(|process, number| Word::Artifact { name, bytes, process, number });
+        self.at.report(|process, number| ProcessMessage::Artifact { name, bytes, process, number });
         Ok(())
     }
 }

@@ -12,12 +12,12 @@ use std::fmt;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::message::{Deed, Origin, Pace, Recruit, Roster, Seated, Word};
+use super::message::{CollectiveAction, StateSource, StepRate, Invitation, Configuration, RankAssignment, ProcessMessage};
 use super::timer::RetryTimer;
 use crate::id::{Incarnation, NodeId, Peer};
 
 /// A message, with its receiver's node and process number.
-pub(crate) type Outgoing = (Peer, u32, Word);
+pub(crate) type OutgoingMessage = (Peer, u32, ProcessMessage);
 
 /// The state of a process, as the root knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +44,9 @@ struct ProcessEntry {
 
 /// An action that all members are to execute.
 #[derive(Debug)]
-struct Change {
+struct PendingAction {
     number: u32,
-    deed: Deed,
+    deed: CollectiveAction,
     /// The points that the members named.
     points: BTreeMap<u32, u64>,
     agreed: Option<u64>,
@@ -54,27 +54,27 @@ struct Change {
 
 /// The root's state of a group.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct ProcessGroup {
     processes: BTreeMap<u32, ProcessEntry>,
     /// The number of the last configuration.
     generation: u32,
-    roster: Option<Roster>,
+    roster: Option<Configuration>,
     /// The members that have their state.
     complete: BTreeSet<u32>,
     /// Processes that others get their state from, until all have it.
     givers: BTreeSet<u32>,
     /// The members that have finished the work after their last step.
     done: BTreeSet<u32>,
-    change: Option<Change>,
+    change: Option<PendingAction>,
     last_change: u32,
     /// The members' speeds, by process.
-    paces: BTreeMap<u32, Pace>,
+    paces: BTreeMap<u32, StepRate>,
     /// Processes that ended without a dismissal.
     ended: Vec<u32>,
     /// Why the last configuration ended.
-    cause: Option<Cause>,
+    cause: Option<ConfigurationEnd>,
     /// Reports of processes that the root has not relayed.
-    reports: Vec<Report>,
+    reports: Vec<ProcessReport>,
     /// The total bytes of these reports.
     reports_bytes: usize,
     /// Whether the reports say that some were dropped.
@@ -112,10 +112,10 @@ struct OrderTaker {
 }
 
 impl OrderTaker {
-    fn orders(&self) -> impl Iterator<Item = Word> {
+    fn orders(&self) -> impl Iterator<Item = ProcessMessage> {
         let session = self.session;
         let unacknowledged = self.unacknowledged.iter();
-        unacknowledged.map(move |(number, body)| Word::Order {
+        unacknowledged.map(move |(number, body)| ProcessMessage::Order {
             sitting: session,
             number: *number,
             body: body.clone(),
@@ -125,7 +125,7 @@ impl OrderTaker {
 
 /// Why a configuration ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub(crate) enum ConfigurationEnd {
     /// The node was lost.
     Lost(NodeId),
     /// The link between two nodes broke.
@@ -136,7 +136,7 @@ pub(crate) enum Cause {
     Restarted(NodeId),
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for ConfigurationEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lost(node) => write!(f, "node {node} was lost"),
@@ -149,7 +149,7 @@ impl fmt::Display for Cause {
 
 /// Output of a process for the job's client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
+pub(crate) enum ProcessReport {
     /// A line of text.
     Say(String),
     /// A file: its name and contents.
@@ -161,7 +161,7 @@ pub(crate) enum Report {
 const REPORTS_MAX: usize = 10_000;
 const REPORTS_BYTES_MAX: usize = 2 << 30;
 
-impl Report {
+impl ProcessReport {
     fn bytes(&self) -> usize {
         match self {
             Self::Say(text) => text.len(),
@@ -170,7 +170,7 @@ impl Report {
     }
 }
 
-impl Group {
+impl ProcessGroup {
     /// A group with only the root's process, number 0.
     pub(crate) fn new(root: Peer) -> Self {
         let root = ProcessEntry { peer: Some(root), state: ProcessState::Waiting };
@@ -203,16 +203,16 @@ impl Group {
         process: u32,
         peer: &Peer,
         generation: u32,
-    ) -> Vec<Outgoing> {
+    ) -> Vec<OutgoingMessage> {
         let now = self.roster.as_ref().map_or(0, |roster| roster.generation);
         let gives = self.givers.contains(&process);
         let Some(entry) = self.processes.get_mut(&process) else {
-            return vec![(peer.clone(), process, Word::Dismiss)];
+            return vec![(peer.clone(), process, ProcessMessage::Dismiss)];
         };
         let moved = entry.peer.as_ref().is_some_and(|before| before != peer);
         match entry.state {
             ProcessState::Dismissed | ProcessState::Ended => {
-                vec![(peer.clone(), process, Word::Dismiss)]
+                vec![(peer.clone(), process, ProcessMessage::Dismiss)]
             }
             ProcessState::Spawned | ProcessState::Waiting | ProcessState::Leaving
                 if generation == 0 =>
@@ -223,16 +223,16 @@ impl Group {
             // It is leaving the previous configuration.
             ProcessState::Waiting if gives => Vec::new(),
             ProcessState::Spawned | ProcessState::Waiting | ProcessState::Leaving => {
-                vec![(peer.clone(), process, Word::Apart { generation })]
+                vec![(peer.clone(), process, ProcessMessage::Apart { generation })]
             }
             // It restarted elsewhere, and its state is lost.
             ProcessState::Member if moved => {
                 *entry = ProcessEntry { peer: Some(peer.clone()), state: ProcessState::Waiting };
-                self.dissolve(Cause::Restarted(peer.node.clone()))
+                self.dissolve(ConfigurationEnd::Restarted(peer.node.clone()))
             }
             // It still waits in an earlier configuration, since it missed that end.
             ProcessState::Member if generation > 0 && generation < now && !gives => {
-                vec![(peer.clone(), process, Word::Apart { generation })]
+                vec![(peer.clone(), process, ProcessMessage::Apart { generation })]
             }
             // It enters the configuration, or is in it.
             ProcessState::Member => Vec::new(),
@@ -245,7 +245,7 @@ impl Group {
         process: u32,
         peer: &Peer,
         (session, received): (u64, u64),
-    ) -> Vec<Outgoing> {
+    ) -> Vec<OutgoingMessage> {
         let out = self.handle_here(process, peer, 0);
         if self.process_state(process) != Some(ProcessState::Waiting) {
             return out;
@@ -275,7 +275,7 @@ impl Group {
     }
 
     /// Records the next point at which a process can execute the proposed action.
-    pub(crate) fn reach(&mut self, process: u32, number: u32, point: u64) -> Vec<Outgoing> {
+    pub(crate) fn reach(&mut self, process: u32, number: u32, point: u64) -> Vec<OutgoingMessage> {
         let Some(roster) = &self.roster else { return Vec::new() };
         let Some(change) = self.change.as_mut().filter(|c| c.number == number) else {
             return Vec::new();
@@ -292,16 +292,16 @@ impl Group {
         let at = change.points.values().copied().max().unwrap_or(point);
         change.agreed = Some(at);
         let before = (roster.size(), roster.layout.clone());
-        let mut out: Vec<Outgoing> = roster
+        let mut out: Vec<OutgoingMessage> = roster
             .members
             .iter()
-            .map(|to| message_to(to, Word::Agreed { change: number, point: at }))
+            .map(|to| message_to(to, ProcessMessage::Agreed { change: number, point: at }))
             .collect();
-        if let Deed::Change(next) = &change.deed {
-            let origin = Origin::From { givers: before.0, layout: before.1 };
-            let recruit = Recruit { roster: next.clone(), origin, point: at };
+        if let CollectiveAction::Change(next) = &change.deed {
+            let origin = StateSource::From { givers: before.0, layout: before.1 };
+            let recruit = Invitation { roster: next.clone(), origin, point: at };
             let new = next.members.iter().filter(|to| roster.rank_of(to.process).is_none());
-            out.extend(new.map(|to| message_to(to, Word::Recruit(recruit.clone()))));
+            out.extend(new.map(|to| message_to(to, ProcessMessage::Recruit(recruit.clone()))));
             let (next, givers) = (next.clone(), roster.members.iter());
             let givers = givers.map(|giver| giver.process).collect();
             self.install(next, givers);
@@ -330,14 +330,14 @@ impl Group {
     }
 
     /// Records the speed of a process.
-    pub(crate) fn set_pace(&mut self, process: u32, generation: u32, pace: Pace) {
+    pub(crate) fn set_pace(&mut self, process: u32, generation: u32, pace: StepRate) {
         if self.roster.as_ref().is_some_and(|roster| roster.generation == generation) {
             self.paces.insert(process, pace);
         }
     }
 
     /// Stores a report.
-    pub(crate) fn report(&mut self, report: Report) {
+    pub(crate) fn report(&mut self, report: ProcessReport) {
         let room = REPORTS_BYTES_MAX.saturating_sub(self.reports_bytes);
         if self.reports.len() < REPORTS_MAX && report.bytes() <= room {
             self.reports_bytes += report.bytes();
@@ -349,12 +349,12 @@ impl Group {
                  limits are {REPORTS_MAX} lines and files, and {REPORTS_BYTES_MAX} bytes; what \
                  is beyond is lost"
             );
-            self.reports.push(Report::Say(text));
+            self.reports.push(ProcessReport::Say(text));
         }
     }
 
     /// Handles the end of a process.
-    pub(crate) fn handle_end(&mut self, process: u32) -> Vec<Outgoing> {
+    pub(crate) fn handle_end(&mut self, process: u32) -> Vec<OutgoingMessage> {
         let Some(entry) = self.processes.get_mut(&process) else { return Vec::new() };
         let before = std::mem::replace(&mut entry.state, ProcessState::Ended);
         self.takers.remove(&process);
@@ -365,7 +365,7 @@ impl Group {
         let at = entry.peer.as_ref().map(|peer| peer.node.clone());
         match at {
             Some(node) if before == ProcessState::Member || self.is_needed_by_others(process) => {
-                self.dissolve(Cause::Ended(node))
+                self.dissolve(ConfigurationEnd::Ended(node))
             }
             _ => Vec::new(),
         }
@@ -373,7 +373,7 @@ impl Group {
 
     /// Handles lost nodes: their processes restart elsewhere. The root's own node is never among
     /// them.
-    pub(crate) fn lost(&mut self, lost: impl Fn(&Peer) -> bool) -> Vec<Outgoing> {
+    pub(crate) fn lost(&mut self, lost: impl Fn(&Peer) -> bool) -> Vec<OutgoingMessage> {
         let mut again = Vec::new();
         self.takers.retain(|_, taker| !lost(&taker.peer));
         self.news = true;
@@ -389,7 +389,7 @@ impl Group {
             *was_member || self.is_needed_by_others(*process)
         };
         match again.into_iter().find(is_needed) {
-            Some((_, node, _)) => self.dissolve(Cause::Lost(node)),
+            Some((_, node, _)) => self.dissolve(ConfigurationEnd::Lost(node)),
             None => Vec::new(),
         }
     }
@@ -404,7 +404,7 @@ impl Group {
         &mut self,
         one: &Peer,
         (other, incarnation): (&NodeId, Option<Incarnation>),
-    ) -> Vec<Outgoing> {
+    ) -> Vec<OutgoingMessage> {
         let is_other = |peer: &Peer| {
             peer.node == *other
                 && incarnation.is_none_or(|incarnation| incarnation == peer.incarnation)
@@ -419,12 +419,12 @@ impl Group {
         let takers = self.takers.iter().filter(|(_, taker)| again(&taker.peer));
         let orders = takers
             .flat_map(|(at, taker)| taker.orders().map(|word| (taker.peer.clone(), *at, word)));
-        let orders: Vec<Outgoing> = orders.collect();
+        let orders: Vec<OutgoingMessage> = orders.collect();
         if !orders.is_empty() {
             return orders;
         }
         if self.is_involved(|peer| peer == one) && self.is_involved(is_other) {
-            self.dissolve(Cause::Link(one.node.clone(), other.clone()))
+            self.dissolve(ConfigurationEnd::Link(one.node.clone(), other.clone()))
         } else {
             Vec::new()
         }
@@ -444,17 +444,17 @@ impl Group {
             return true;
         }
         let deed = self.change.as_ref().map(|change| &change.deed);
-        matches!(deed, Some(Deed::Change(next)) if next.rank_of(process).is_some())
+        matches!(deed, Some(CollectiveAction::Change(next)) if next.rank_of(process).is_some())
     }
 
     // --- actions of the root ---
 
     /// Sends an order to a process. Does nothing if the process is not here.
-    pub(crate) fn order(&mut self, process: u32, body: Bytes) -> Vec<Outgoing> {
+    pub(crate) fn order(&mut self, process: u32, body: Bytes) -> Vec<OutgoingMessage> {
         let Some(taker) = self.takers.get_mut(&process) else { return Vec::new() };
         taker.last += 1;
         taker.unacknowledged.push_back((taker.last, body.clone()));
-        let word = Word::Order { sitting: taker.session, number: taker.last, body };
+        let word = ProcessMessage::Order { sitting: taker.session, number: taker.last, body };
         vec![(taker.peer.clone(), process, word)]
     }
 
@@ -477,17 +477,17 @@ impl Group {
 
     /// Makes the next configuration, with these processes in order of rank. None unless each is
     /// waiting or a member.
-    pub(crate) fn make_roster(&mut self, processes: &[u32], layout: Bytes) -> Option<Roster> {
+    pub(crate) fn make_roster(&mut self, processes: &[u32], layout: Bytes) -> Option<Configuration> {
         let assignment = |process: &u32| {
             let entry = self.processes.get(process)?;
             let fits = matches!(entry.state, ProcessState::Waiting | ProcessState::Member);
             let peer = entry.peer.clone().filter(|_| fits)?;
-            Some(Seated { process: *process, peer })
+            Some(RankAssignment { process: *process, peer })
         };
-        let members: Option<Vec<Seated>> = processes.iter().map(assignment).collect();
+        let members: Option<Vec<RankAssignment>> = processes.iter().map(assignment).collect();
         let members = members?;
         self.generation += 1;
-        Some(Roster { generation: self.generation, members, layout })
+        Some(Configuration { generation: self.generation, members, layout })
     }
 
     /// Starts the first configuration, or the first after a dissolved one, and recruits all but the
@@ -495,22 +495,22 @@ impl Group {
     /// lost by now.
     pub(crate) fn form(
         &mut self,
-        roster: Roster,
-        origin: Origin,
+        roster: Configuration,
+        origin: StateSource,
         point: u64,
-    ) -> Option<Vec<Outgoing>> {
+    ) -> Option<Vec<OutgoingMessage>> {
         if !self.holds(&roster) {
             return None;
         }
-        let recruit = Recruit { roster: roster.clone(), origin, point };
+        let recruit = Invitation { roster: roster.clone(), origin, point };
         let others = roster.members.iter().filter(|to| to.process != 0);
-        let out = others.map(|to| message_to(to, Word::Recruit(recruit.clone()))).collect();
+        let out = others.map(|to| message_to(to, ProcessMessage::Recruit(recruit.clone()))).collect();
         self.install(roster, BTreeSet::new());
         Some(out)
     }
 
     /// Whether all members are where the roster has them and may take part.
-    fn holds(&self, roster: &Roster) -> bool {
+    fn holds(&self, roster: &Configuration) -> bool {
         roster.members.iter().all(|member| {
             self.processes.get(&member.process).is_some_and(|entry| {
                 entry.peer.as_ref() == Some(&member.peer)
@@ -519,7 +519,7 @@ impl Group {
         })
     }
 
-    fn install(&mut self, roster: Roster, givers: BTreeSet<u32>) {
+    fn install(&mut self, roster: Configuration, givers: BTreeSet<u32>) {
         for (process, entry) in &mut self.processes {
             let takes_part = roster.rank_of(*process).is_some();
             match entry.state {
@@ -541,21 +541,21 @@ impl Group {
     ///
     /// One at a time, only while all have their state, and for a change only if the new members are
     /// where the roster has them. Otherwise returns no messages.
-    pub(crate) fn propose(&mut self, deed: Deed) -> Vec<Outgoing> {
+    pub(crate) fn propose(&mut self, deed: CollectiveAction) -> Vec<OutgoingMessage> {
         let Some(roster) = self.roster.as_ref().filter(|_| self.change.is_none()) else {
             return Vec::new();
         };
         if self.complete.len() < roster.members.len() {
             return Vec::new();
         }
-        if matches!(&deed, Deed::Change(next) if !self.holds(next)) {
+        if matches!(&deed, CollectiveAction::Change(next) if !self.holds(next)) {
             return Vec::new();
         }
         self.last_change += 1;
         let (generation, change) = (roster.generation, self.last_change);
-        let propose = Word::Propose { generation, change, deed: deed.clone() };
+        let propose = ProcessMessage::Propose { generation, change, deed: deed.clone() };
         let out = roster.members.iter().map(|to| message_to(to, propose.clone())).collect();
-        self.change = Some(Change { number: change, deed, points: BTreeMap::new(), agreed: None });
+        self.change = Some(PendingAction { number: change, deed, points: BTreeMap::new(), agreed: None });
         out
     }
 
@@ -565,14 +565,14 @@ impl Group {
     }
 
     /// Dissolves the configuration. Its members then wait to be recruited.
-    pub(crate) fn dissolve(&mut self, cause: Cause) -> Vec<Outgoing> {
+    pub(crate) fn dissolve(&mut self, cause: ConfigurationEnd) -> Vec<OutgoingMessage> {
         if self.roster.is_some() {
             self.cause = Some(cause);
         }
         self.end_configuration()
     }
 
-    fn end_configuration(&mut self) -> Vec<Outgoing> {
+    fn end_configuration(&mut self) -> Vec<OutgoingMessage> {
         self.change = None;
         if self.roster.take().is_none() {
             return Vec::new();
@@ -586,7 +586,7 @@ impl Group {
                 continue;
             }
             if let Some(peer) = &entry.peer {
-                out.push((peer.clone(), *process, Word::Apart { generation }));
+                out.push((peer.clone(), *process, ProcessMessage::Apart { generation }));
             }
             // The root's process belongs to the root, and needs no confirmation.
             entry.state = if *process == 0 { ProcessState::Waiting } else { ProcessState::Leaving };
@@ -598,7 +598,7 @@ impl Group {
     pub(crate) fn dismiss(
         &mut self,
         fits: impl Fn(u32, Option<&Peer>, ProcessState) -> bool,
-    ) -> Vec<Outgoing> {
+    ) -> Vec<OutgoingMessage> {
         let mut out = Vec::new();
         for (process, entry) in &mut self.processes {
             let idle = matches!(
@@ -610,7 +610,7 @@ impl Group {
             }
             entry.state = ProcessState::Dismissed;
             if let Some(peer) = &entry.peer {
-                out.push((peer.clone(), *process, Word::Dismiss));
+                out.push((peer.clone(), *process, ProcessMessage::Dismiss));
             }
         }
         out
@@ -622,7 +622,7 @@ impl Group {
     }
 
     /// Dissolves the configuration and dismisses all processes.
-    pub(crate) fn disband(&mut self) -> Vec<Outgoing> {
+    pub(crate) fn disband(&mut self) -> Vec<OutgoingMessage> {
         let mut out = self.end_configuration();
         out.extend(self.dismiss(|_, _, _| true));
         out
@@ -660,7 +660,7 @@ impl Group {
     }
 
     /// The current configuration; none while dissolved.
-    pub(crate) fn roster(&self) -> Option<&Roster> {
+    pub(crate) fn roster(&self) -> Option<&Configuration> {
         self.roster.as_ref()
     }
 
@@ -688,18 +688,18 @@ impl Group {
     }
 
     /// The members' speeds, by rank; none where not yet reported.
-    pub(crate) fn paces(&self) -> Vec<Option<Pace>> {
+    pub(crate) fn paces(&self) -> Vec<Option<StepRate>> {
         let members = self.roster.iter().flat_map(|roster| &roster.members);
         members.map(|member| self.paces.get(&member.process).copied()).collect()
     }
 
     /// Takes the reason for which the last configuration ended.
-    pub(crate) fn take_cause(&mut self) -> Option<Cause> {
+    pub(crate) fn take_cause(&mut self) -> Option<ConfigurationEnd> {
         self.cause.take()
     }
 
     /// Takes the reports since the last call.
-    pub(crate) fn take_reports(&mut self) -> Vec<Report> {
+    pub(crate) fn take_reports(&mut self) -> Vec<ProcessReport> {
         (self.reports_bytes, self.dropped) = (0, false);
         std::mem::take(&mut self.reports)
     }
@@ -710,6 +710,6 @@ impl Group {
     }
 }
 
-fn message_to(to: &Seated, word: Word) -> Outgoing {
+fn message_to(to: &RankAssignment, word: ProcessMessage) -> OutgoingMessage {
     (to.peer.clone(), to.process, word)
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::mailbox::Mailbox;
-use super::message::{Deed, Mail, Recruit, Roster};
+use super::message::{CollectiveAction, DataMessage, Invitation, Configuration};
 use super::timer::RetryTimer;
 
 /// The next action of a process at a point of its progress.
@@ -22,7 +22,7 @@ pub(crate) enum PointAction {
     /// Wait here until the point is agreed.
     Hold,
     /// Execute this action with all members, then continue.
-    Execute(Deed),
+    Execute(CollectiveAction),
     /// The configuration has ended.
     Ended,
 }
@@ -30,14 +30,14 @@ pub(crate) enum PointAction {
 /// A call to a waiting process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    Recruit(Recruit),
+    Recruit(Invitation),
     Dismiss,
 }
 
 #[derive(Debug)]
-struct Change {
+struct AnnouncedAction {
     number: u32,
-    deed: Deed,
+    deed: CollectiveAction,
     /// The point that this process named.
     named: u64,
     agreed: Option<u64>,
@@ -46,16 +46,16 @@ struct Change {
 /// The state of a process on its node.
 #[derive(Debug, Default)]
 pub(crate) struct LocalProcess {
-    roster: Option<Arc<Roster>>,
+    roster: Option<Arc<Configuration>>,
     /// All configurations up to this generation have ended.
     ended: u32,
     mailbox: Mailbox,
     /// The next point that it arrives at.
     next: u64,
-    change: Option<Change>,
+    change: Option<AnnouncedAction>,
     /// The number of the last proposed change. No change is executed twice.
     proposed: u32,
-    call: Option<Recruit>,
+    call: Option<Invitation>,
     dismissed: bool,
     /// Messages dropped because their configuration had ended.
     dropped: u64,
@@ -85,11 +85,11 @@ struct OrderInbox {
 impl LocalProcess {
     // --- received messages ---
 
-    pub(crate) fn mail(&mut self, mail: Mail) {
+    pub(crate) fn mail(&mut self, mail: DataMessage) {
         self.mailbox.put(mail);
     }
 
-    pub(crate) fn recruit(&mut self, recruit: Recruit) {
+    pub(crate) fn recruit(&mut self, recruit: Invitation) {
         let generation = recruit.roster.generation;
         let known = self.call.as_ref().map_or(0, |call| call.roster.generation);
         if generation > self.ended.max(self.generation()).max(known) {
@@ -104,7 +104,7 @@ impl LocalProcess {
 
     /// Handles a proposal: returns the next point at which this process can execute it. None if it
     /// does not take part in that configuration.
-    pub(crate) fn propose(&mut self, generation: u32, number: u32, deed: Deed) -> Option<u64> {
+    pub(crate) fn propose(&mut self, generation: u32, number: u32, deed: CollectiveAction) -> Option<u64> {
         if generation != self.generation() || self.has_ended() {
             self.dropped += 1;
             return None;
@@ -116,7 +116,7 @@ impl LocalProcess {
             None if number <= self.proposed => None,
             None => {
                 self.proposed = number;
-                self.change = Some(Change { number, deed, named: self.next, agreed: None });
+                self.change = Some(AnnouncedAction { number, deed, named: self.next, agreed: None });
                 Some(self.next)
             }
         }
@@ -227,7 +227,7 @@ impl LocalProcess {
     }
 
     #[cfg(test)]
-    pub(crate) fn roster(&self) -> Option<&Arc<Roster>> {
+    pub(crate) fn roster(&self) -> Option<&Arc<Configuration>> {
         self.roster.as_ref()
     }
 
@@ -248,7 +248,7 @@ impl LocalProcess {
     }
 
     /// Enters a configuration at this point.
-    pub(crate) fn enter(&mut self, roster: Arc<Roster>, point: u64) {
+    pub(crate) fn enter(&mut self, roster: Arc<Configuration>, point: u64) {
         self.mailbox.begin(roster.generation);
         self.next = point;
         self.change = None;
@@ -269,7 +269,7 @@ impl LocalProcess {
             return PointAction::Ended;
         }
         match &self.change {
-            Some(Change { agreed: Some(at), deed, .. }) if *at == point => {
+            Some(AnnouncedAction { agreed: Some(at), deed, .. }) if *at == point => {
                 let deed = deed.clone();
                 self.change = None;
                 self.next = point;
@@ -285,7 +285,7 @@ impl LocalProcess {
 
     /// Whether it must wait at this point; see [`LocalProcess::arrive`].
     pub(crate) fn holds(&self, point: u64) -> bool {
-        let waits_here = |change: &Change| change.agreed.is_none() && change.named <= point;
+        let waits_here = |change: &AnnouncedAction| change.agreed.is_none() && change.named <= point;
         !self.has_ended() && self.change.as_ref().is_some_and(waits_here)
     }
 

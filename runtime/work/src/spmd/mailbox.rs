@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::message::Mail;
+use super::message::DataMessage;
 
 /// The most unread bytes of one sender in one configuration: two messages of the longest kind.
 pub(crate) const UNREAD_MAX: usize = 2 << 30;
@@ -40,8 +40,8 @@ struct Queue {
 impl Mailbox {
     /// Adds a message. Messages of ended configurations are dropped and counted; duplicates are
     /// ignored.
-    pub(crate) fn put(&mut self, mail: Mail) {
-        let Mail { generation, from, tag, number, body } = mail;
+    pub(crate) fn put(&mut self, mail: DataMessage) {
+        let DataMessage { generation, from, tag, number, body } = mail;
         if generation < self.first {
             self.stale += 1;
             return;
@@ -113,9 +113,9 @@ mod tests {
 
     use super::*;
 
-    fn mail(generation: u32, from: u32, tag: u32, number: u64) -> Mail {
+    fn mail(generation: u32, from: u32, tag: u32, number: u64) -> DataMessage {
         let body = Bytes::from(format!("{generation} {from} {tag} {number}"));
-        Mail { generation, from, tag, number, body }
+        DataMessage { generation, from, tag, number, body }
     }
 
     /// A sender without a reader cannot fill the memory, and others' messages arrive.
@@ -125,7 +125,7 @@ mod tests {
         // One allocation, which all messages share.
         let long = Bytes::from(vec![0; 1 << 20]);
         let send = |mailbox: &mut Mailbox, generation, number| {
-            mailbox.put(Mail { generation, from: 1, tag: 5, number, body: long.clone() });
+            mailbox.put(DataMessage { generation, from: 1, tag: 5, number, body: long.clone() });
         };
         (0..2047).for_each(|number| send(&mut mailbox, 1, number));
         assert_eq!(mailbox.overflow(), None);
@@ -151,10 +151,10 @@ mod tests {
         // As if all earlier messages were here.
         mailbox.unread.insert((1, 1), UNREAD_MAX - 2 * MESSAGE_COST);
         for number in last - 2..last {
-            mailbox.put(Mail { generation: 1, from: 1, tag: 5, number, body: Bytes::new() });
+            mailbox.put(DataMessage { generation: 1, from: 1, tag: 5, number, body: Bytes::new() });
             assert_eq!(mailbox.overflow(), None);
         }
-        mailbox.put(Mail { generation: 1, from: 1, tag: 5, number: last, body: Bytes::new() });
+        mailbox.put(DataMessage { generation: 1, from: 1, tag: 5, number: last, body: Bytes::new() });
         assert_eq!(mailbox.overflow(), Some((1, 5)));
     }
 
@@ -164,7 +164,7 @@ mod tests {
         let mut mailbox = Mailbox::default();
         // Untouched pages, so it takes no memory.
         let body = Bytes::from(vec![0; UNREAD_MAX + 1]);
-        mailbox.put(Mail { generation: 1, from: 1, tag: 5, number: 0, body });
+        mailbox.put(DataMessage { generation: 1, from: 1, tag: 5, number: 0, body });
         assert_eq!(mailbox.overflow(), None);
         assert_eq!(mailbox.take(1, 1, 5).map(|body| body.len()), Some(UNREAD_MAX + 1));
         mailbox.put(mail(1, 1, 5, 1));

@@ -21,18 +21,18 @@ pub struct GroupId {
 
 /// A frame: one message for one process of a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Letter {
+pub(crate) struct Envelope {
     pub(crate) job: JobId,
     pub(crate) group: GroupId,
     /// The number of the receiving process. The root is 0, and also receives what concerns the
     /// whole group.
     pub(crate) to: u32,
-    pub(crate) word: Word,
+    pub(crate) word: ProcessMessage,
 }
 
 /// A member of a configuration and its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Seated {
+pub(crate) struct RankAssignment {
     pub(crate) process: u32,
     pub(crate) peer: Peer,
 }
@@ -42,14 +42,14 @@ pub(crate) struct Seated {
 /// Generations increase. Each data message carries one, and is delivered only in that
 /// configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Roster {
+pub(crate) struct Configuration {
     pub(crate) generation: u32,
-    pub(crate) members: Vec<Seated>,
+    pub(crate) members: Vec<RankAssignment>,
     /// The program's layout, encoded.
     pub(crate) layout: Bytes,
 }
 
-impl Roster {
+impl Configuration {
     pub(crate) fn rank_of(&self, process: u32) -> Option<u32> {
         let at = self.members.iter().position(|seated| seated.process == process)?;
         u32::try_from(at).ok()
@@ -62,7 +62,7 @@ impl Roster {
 
 /// The source of the state of a new configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Origin {
+pub(crate) enum StateSource {
     /// None: the program starts.
     Start,
     /// The members of the previous configuration, under this layout.
@@ -71,25 +71,25 @@ pub(crate) enum Origin {
 
 /// Invites a waiting process into a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Recruit {
-    pub(crate) roster: Roster,
-    pub(crate) origin: Origin,
+pub(crate) struct Invitation {
+    pub(crate) roster: Configuration,
+    pub(crate) origin: StateSource,
     /// The point of progress at which it starts.
     pub(crate) point: u64,
 }
 
 /// An action that all processes execute at one agreed point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Deed {
+pub(crate) enum CollectiveAction {
     /// Each sends the root its part of a checkpoint, and continues.
     Save,
     /// They redistribute the state over the members of this configuration.
-    Change(Roster),
+    Change(Configuration),
 }
 
 /// A data message between two processes of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Mail {
+pub(crate) struct DataMessage {
     pub(crate) generation: u32,
     /// The sender's rank.
     pub(crate) from: u32,
@@ -102,7 +102,7 @@ pub(crate) struct Mail {
 
 /// A further receiver of a forwarded message, with the number that the message has for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Onward {
+pub(crate) struct ForwardTarget {
     pub(crate) node: NodeId,
     pub(crate) process: u32,
     pub(crate) number: u64,
@@ -110,7 +110,7 @@ pub(crate) struct Onward {
 
 /// The measured speed of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pace {
+pub struct StepRate {
     /// Seconds per step without waiting, as a mean since the previous report.
     pub step_s: f64,
     /// The share of the node's processor time that other programs use, from 0 to 1. Absent where
@@ -119,7 +119,7 @@ pub struct Pace {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Word {
+pub(crate) enum ProcessMessage {
     // --- to the root ---
     /// The process runs and takes part in this configuration. Generation 0: it waits to be
     /// recruited.
@@ -143,7 +143,7 @@ pub(crate) enum Word {
     Going {
         process: u32,
         generation: u32,
-        pace: Pace,
+        pace: StepRate,
     },
     /// The link from the sender to `node` broke, so messages between their processes may be lost.
     /// Without an incarnation it concerns every incarnation of `node`.
@@ -202,12 +202,12 @@ pub(crate) enum Word {
         body: Bytes,
     },
     /// Invites the process into a configuration.
-    Recruit(Recruit),
+    Recruit(Invitation),
     /// Proposes an action and asks for the next point at which the process can execute it.
     Propose {
         generation: u32,
         change: u32,
-        deed: Deed,
+        deed: CollectiveAction,
     },
     /// The processes execute the action at this point.
     Agreed {
@@ -225,20 +225,20 @@ pub(crate) enum Word {
         number: u64,
     },
     // --- among processes ---
-    Mail(Mail),
+    Mail(DataMessage),
     /// A message for this process, whose node forwards it to others of its cluster. The node knows
     /// no configurations, so the message names the receivers' nodes.
     Pass {
-        mail: Mail,
-        on: Vec<Onward>,
+        mail: DataMessage,
+        on: Vec<ForwardTarget>,
     },
 }
 
 /// The group and configuration of an encoded data message; none for other messages. The contents
 /// are not copied.
-pub(crate) fn mail_of(letter: &[u8]) -> Option<(GroupId, u32)> {
+pub(crate) fn data_message_header(letter: &[u8]) -> Option<(GroupId, u32)> {
     #[derive(Deserialize)]
-    struct Head<'a> {
+    struct MessageHeader<'a> {
         #[serde(rename = "job")]
         _job: JobId,
         group: GroupId,
@@ -270,12 +270,12 @@ pub(crate) fn mail_of(letter: &[u8]) -> Option<(GroupId, u32)> {
         #[serde(rename = "body", borrow)]
         _body: &'a [u8],
     }
-    let Head { group, word: WordHead::Mail(mail) | WordHead::Pass { mail, .. }, .. } =
+    let MessageHeader { group, word: WordHead::Mail(mail) | WordHead::Pass { mail, .. }, .. } =
         wire::decode(Kind::PROCESS, letter).ok()?;
     Some((group, mail.generation))
 }
 
-impl Word {
+impl ProcessMessage {
     /// Whether only the group's root may send it.
     pub(crate) fn is_order(&self) -> bool {
         match self {
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn mutated_frames_are_values_or_typed_errors() {
         let decoders: [fuzz::Decoder; 1] =
-            [(Kind::PROCESS, |b| decode::<Letter>(Kind::PROCESS, b).is_ok())];
+            [(Kind::PROCESS, |b| decode::<Envelope>(Kind::PROCESS, b).is_ok())];
         let tally = fuzz::run(&golden::corpus(env!("CARGO_MANIFEST_DIR")), &decoders, 5);
         assert!(tally.accepted > 0 && tally.refused > 0, "{tally:?}");
     }
@@ -325,38 +325,38 @@ mod tests {
             cluster: "ams".into(),
         };
         let group = GroupId { root: peer("ams-0"), number: 3 };
-        let letter = |to, word| Letter { job: JobId(7), group: group.clone(), to, word };
+        let letter = |to, word| Envelope { job: JobId(7), group: group.clone(), to, word };
         let members = vec![
-            Seated { process: 0, peer: peer("ams-0") },
-            Seated { process: 4, peer: peer("ams-1") },
+            RankAssignment { process: 0, peer: peer("ams-0") },
+            RankAssignment { process: 4, peer: peer("ams-1") },
         ];
-        let roster = Roster { generation: 2, members, layout: Bytes::from_static(b"\x02") };
-        let origin = Origin::From { givers: 1, layout: Bytes::from_static(b"\x01") };
-        let recruit = Recruit { roster: roster.clone(), origin, point: 9 };
+        let roster = Configuration { generation: 2, members, layout: Bytes::from_static(b"\x02") };
+        let origin = StateSource::From { givers: 1, layout: Bytes::from_static(b"\x01") };
+        let recruit = Invitation { roster: roster.clone(), origin, point: 9 };
         let body = Bytes::from_static(b"\x07\x08");
         let mail_body = body.clone();
-        let mail = Mail { generation: 2, from: 1, tag: 6, number: 40, body };
-        let onward = |node: &str, process, number| Onward { node: node.into(), process, number };
+        let mail = DataMessage { generation: 2, from: 1, tag: 6, number: 40, body };
+        let onward = |node: &str, process, number| ForwardTarget { node: node.into(), process, number };
         let on = vec![onward("ams-2", 5, 39), onward("ams-3", 6, 0)];
-        let pass = Word::Pass { mail: mail.clone(), on };
-        let pace = Pace { step_s: 0.25, foreign: Some(0.5) };
+        let pass = ProcessMessage::Pass { mail: mail.clone(), on };
+        let pace = StepRate { step_s: 0.25, foreign: Some(0.5) };
         let home = env!("CARGO_MANIFEST_DIR");
         for (name, letter) in [
-            ("here", letter(0, Word::Here { process: 4, generation: 0 })),
-            ("going", letter(0, Word::Going { process: 4, generation: 2, pace })),
-            ("recruit", letter(4, Word::Recruit(recruit))),
+            ("here", letter(0, ProcessMessage::Here { process: 4, generation: 0 })),
+            ("going", letter(0, ProcessMessage::Going { process: 4, generation: 2, pace })),
+            ("recruit", letter(4, ProcessMessage::Recruit(recruit))),
             (
                 "propose",
-                letter(4, Word::Propose { generation: 1, change: 2, deed: Deed::Change(roster) }),
+                letter(4, ProcessMessage::Propose { generation: 1, change: 2, deed: CollectiveAction::Change(roster) }),
             ),
-            ("mail", letter(4, Word::Mail(mail))),
+            ("mail", letter(4, ProcessMessage::Mail(mail))),
             ("pass", letter(4, pass)),
-            ("say", letter(0, Word::Say { text: "half way".to_owned(), process: 4, number: 2 })),
+            ("say", letter(0, ProcessMessage::Say { text: "half way".to_owned(), process: 4, number: 2 })),
             (
                 "artifact",
                 letter(
                     0,
-                    Word::Artifact {
+                    ProcessMessage::Artifact {
                         name: "map.txt".to_owned(),
                         bytes: mail_body.clone(),
                         process: 4,
@@ -364,21 +364,21 @@ mod tests {
                     },
                 ),
             ),
-            ("done", letter(0, Word::Done { process: 4, generation: 2 })),
-            ("heard", letter(4, Word::Heard { number: 3 })),
-            ("ready", letter(0, Word::Ready { process: 4, sitting: 9, heard: 1 })),
-            ("order", letter(4, Word::Order { sitting: 9, number: 2, body: mail_body.clone() })),
-            ("answer", letter(0, Word::Answer { process: 4, number: 5, body: mail_body })),
+            ("done", letter(0, ProcessMessage::Done { process: 4, generation: 2 })),
+            ("heard", letter(4, ProcessMessage::Heard { number: 3 })),
+            ("ready", letter(0, ProcessMessage::Ready { process: 4, sitting: 9, heard: 1 })),
+            ("order", letter(4, ProcessMessage::Order { sitting: 9, number: 2, body: mail_body.clone() })),
+            ("answer", letter(0, ProcessMessage::Answer { process: 4, number: 5, body: mail_body })),
             (
                 "broken",
-                letter(0, Word::Broken { node: "ams-2".into(), incarnation: Some(Incarnation(5)) }),
+                letter(0, ProcessMessage::Broken { node: "ams-2".into(), incarnation: Some(Incarnation(5)) }),
             ),
         ] {
             golden::check(home, Kind::PROCESS, name, &letter);
             // An unsent message is recognised by its head, without decoding the rest.
             let encoded = encode(Kind::PROCESS, &letter).expect("it encodes");
             let expected = ["mail", "pass"].contains(&name).then(|| (group.clone(), 2));
-            assert_eq!(mail_of(&encoded), expected, "{name}");
+            assert_eq!(data_message_header(&encoded), expected, "{name}");
         }
     }
 
@@ -394,14 +394,14 @@ mod tests {
             Peer { node: "ams-0".into(), incarnation: Incarnation(5), cluster: "ams".into() };
         let group = GroupId { root: peer, number: 3 };
         let text = "half way";
-        let say = Word::Say { text: text.to_owned(), process: 0, number: 0 };
-        let broken = Word::Broken { node: "ams-2".into(), incarnation: None };
+        let say = ProcessMessage::Say { text: text.to_owned(), process: 0, number: 0 };
+        let broken = ProcessMessage::Broken { node: "ams-2".into(), incarnation: None };
         for (before, now) in
             [(EarlierWord::Say { text }, say), (EarlierWord::Broken { node: "ams-2" }, broken)]
         {
             let letter = (JobId(7), &group, 0u32, before);
             let bytes = encode(Kind::PROCESS, &letter).expect("it encodes");
-            let letter: Letter = decode(Kind::PROCESS, &bytes).expect("it is read");
+            let letter: Envelope = decode(Kind::PROCESS, &bytes).expect("it is read");
             assert_eq!(letter.word, now);
         }
     }

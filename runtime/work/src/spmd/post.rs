@@ -12,9 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::group::{Group, Outgoing, ProcessState, Report};
+use super::group::{ProcessGroup, OutgoingMessage, ProcessState, ProcessReport};
 use super::local_process::LocalProcess;
-use super::message::{GroupId, Letter, Mail, Onward, Word};
+use super::message::{GroupId, Envelope, DataMessage, ForwardTarget, ProcessMessage};
 use crate::id::{JobId, NodeId, Peer};
 use crate::membership::View;
 use crate::wire::{self, Kind};
@@ -37,10 +37,10 @@ struct RunningProcess {
 }
 
 #[derive(Default)]
-struct State {
+struct PostState {
     running: BTreeMap<(GroupId, u32), RunningProcess>,
     /// The groups whose roots run here, by number.
-    groups: BTreeMap<u64, Group>,
+    groups: BTreeMap<u64, ProcessGroup>,
     /// Counts groups created and processes started.
     numbers: u64,
     /// Counts views of the job.
@@ -63,23 +63,23 @@ pub(crate) struct JobMember {
 }
 
 /// The dispatcher of one job's processes on this node.
-pub struct Post {
+pub struct Dispatcher {
     job: JobId,
     me: Peer,
     carry: SendFrame,
     forget: Forget,
     /// Whether senders must wait: too much is unsent.
     full: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<PostState>,
 }
 
-impl Post {
+impl Dispatcher {
     pub(crate) fn new(job: JobId, me: Peer, carry: SendFrame, forget: Forget) -> Self {
         Self { job, me, carry, forget, full: AtomicBool::new(false), state: Mutex::default() }
     }
 
     /// Notes the bytes and frames that wait for the network.
-    pub(crate) fn keeps(&self, bytes: usize, frames: usize) {
+    pub(crate) fn set_unsent(&self, bytes: usize, frames: usize) {
         self.full.store(bytes >= KEPT_MAX || frames >= KEPT_FRAMES_MAX, Ordering::Release);
     }
 
@@ -89,7 +89,7 @@ impl Post {
     }
 
     /// A dispatcher without a network, for a pool without a node.
-    pub(crate) fn alone(threads: u32) -> Self {
+    pub(crate) fn without_network(threads: u32) -> Self {
         let (node, cluster) = ("alone".into(), "alone".into());
         let me = Peer { node, incarnation: Default::default(), cluster };
         let post = Self::new(JobId(0), me.clone(), Box::new(|_, _| {}), Box::new(|_, _| {}));
@@ -98,7 +98,7 @@ impl Post {
         post
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PostState> {
         // Each step under the lock leaves a consistent state, so a poisoned lock remains usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,8 +110,8 @@ impl Post {
     // --- received messages ---
 
     /// Handles a frame of this job.
-    pub(crate) fn letter(&self, from: &Peer, letter: Letter) {
-        let Letter { group, to, word, .. } = letter;
+    pub(crate) fn receive_frame(&self, from: &Peer, letter: Envelope) {
+        let Envelope { group, to, word, .. } = letter;
         if word.is_order() && *from != group.root {
             self.state().stale += 1;
             return;
@@ -120,7 +120,7 @@ impl Post {
     }
 
     /// Processes messages for this node and those that follow from them, and sends the others.
-    fn handle(&self, mut todo: Vec<(GroupId, u32, Word)>, from: &Peer) {
+    fn handle(&self, mut todo: Vec<(GroupId, u32, ProcessMessage)>, from: &Peer) {
         let mut from = from.clone();
         let (mut away, mut wake, mut over) = (Vec::new(), Vec::new(), Vec::new());
         {
@@ -129,20 +129,20 @@ impl Post {
             while !todo.is_empty() {
                 let mut next = Vec::new();
                 for (group, to, word) in todo {
-                    if let Word::Apart { generation } = word {
+                    if let ProcessMessage::Apart { generation } = word {
                         over.push((group.clone(), generation));
                     }
                     let word = match word {
-                        Word::Pass { mail, on } => {
-                            for Onward { node, process, number } in on {
-                                let mail = Word::Mail(Mail { number, ..mail.clone() });
+                        ProcessMessage::Pass { mail, on } => {
+                            for ForwardTarget { node, process, number } in on {
+                                let mail = ProcessMessage::Mail(DataMessage { number, ..mail.clone() });
                                 if node == self.me.node {
                                     next.push((group.clone(), process, mail));
                                 } else {
                                     away.push((group.clone(), node, process, mail));
                                 }
                             }
-                            Word::Mail(mail)
+                            ProcessMessage::Mail(mail)
                         }
                         word => word,
                     };
@@ -170,8 +170,8 @@ impl Post {
         }
     }
 
-    fn send(&self, node: &NodeId, group: GroupId, to: u32, word: Word) {
-        let letter = Letter { job: self.job, group, to, word };
+    fn send(&self, node: &NodeId, group: GroupId, to: u32, word: ProcessMessage) {
+        let letter = Envelope { job: self.job, group, to, word };
         match wire::encode(Kind::PROCESS, &letter) {
             Ok(body) => (self.carry)(node, body),
             Err(error) => tracing::error!(%error, "a process's message does not encode"),
@@ -179,7 +179,7 @@ impl Post {
     }
 
     /// Sends a message to a process. Process 0 is the root of the group.
-    pub(crate) fn say(&self, peer: &Peer, group: &GroupId, to: u32, word: Word) {
+    pub(crate) fn send(&self, peer: &Peer, group: &GroupId, to: u32, word: ProcessMessage) {
         if peer.node == self.me.node {
             let me = self.me.clone();
             self.handle(vec![(group.clone(), to, word)], &me);
@@ -191,12 +191,12 @@ impl Post {
     /// Whether other processes depend on one of this peer: it is in a configuration of a group
     /// rooted here, or holds results. A process that only waits cannot have caused a failure of its
     /// node.
-    pub(crate) fn counts_on(&self, peer: &Peer) -> bool {
+    pub(crate) fn depends_on(&self, peer: &Peer) -> bool {
         self.state().groups.values().any(|group| group.counts_on(peer))
     }
 
     /// Applies a new view of the job.
-    pub(crate) fn view(&self, view: &View) {
+    pub(crate) fn apply_view(&self, view: &View) {
         let members = view.members.iter().map(|(node, member)| {
             let peer = Peer {
                 node: node.clone(),
@@ -229,7 +229,7 @@ impl Post {
     /// The root of each group with a process here decides whether that matters, for it alone knows
     /// which processes wait for each other. Waiting processes report too: a process just released
     /// may have sent what is lost, and a recruited one may wait for it.
-    pub(crate) fn link_broke(&self, peer: &Peer) {
+    pub(crate) fn handle_broken_link(&self, peer: &Peer) {
         let far = (&peer.node, Some(peer.incarnation));
         self.with_groups(|state, number| {
             Some(state.groups.get_mut(&number)?.link_broke(&self.me, far))
@@ -255,15 +255,15 @@ impl Post {
         };
         wake.iter().for_each(Waker::wake);
         for (group, process, (number, body)) in again {
-            self.say(&group.root, &group, 0, Word::Answer { process, number, body });
+            self.send(&group.root, &group, 0, ProcessMessage::Answer { process, number, body });
         }
         for group in groups_here {
             let (node, incarnation) = (peer.node.clone(), Some(peer.incarnation));
-            self.say(&group.root, &group, 0, Word::Broken { node, incarnation });
+            self.send(&group.root, &group, 0, ProcessMessage::Broken { node, incarnation });
         }
     }
 
-    fn with_groups(&self, mut action: impl FnMut(&mut State, u64) -> Option<Vec<Outgoing>>) {
+    fn with_groups(&self, mut action: impl FnMut(&mut PostState, u64) -> Option<Vec<OutgoingMessage>>) {
         let mut all = Vec::new();
         {
             let mut state = self.state();
@@ -277,10 +277,10 @@ impl Post {
         }
     }
 
-    fn spread(&self, number: u64, out: Vec<Outgoing>) {
+    fn spread(&self, number: u64, out: Vec<OutgoingMessage>) {
         let group = GroupId { root: self.me.clone(), number };
         for (peer, process, word) in out {
-            self.say(&peer, &group, process, word);
+            self.send(&peer, &group, process, word);
         }
     }
 
@@ -290,7 +290,7 @@ impl Post {
     pub(crate) fn create_group(&self, waker: Waker) -> GroupId {
         let mut state = self.state();
         let number = state.next_number();
-        state.groups.insert(number, Group::new(self.me.clone()));
+        state.groups.insert(number, ProcessGroup::new(self.me.clone()));
         let group = GroupId { root: self.me.clone(), number };
         state
             .running
@@ -302,7 +302,7 @@ impl Post {
     pub(crate) fn group<R>(
         &self,
         group: &GroupId,
-        action: impl FnOnce(&mut Group) -> (R, Vec<Outgoing>),
+        action: impl FnOnce(&mut ProcessGroup) -> (R, Vec<OutgoingMessage>),
     ) -> Option<R> {
         let (result, out) = {
             let mut state = self.state();
@@ -316,7 +316,7 @@ impl Post {
     pub(crate) fn read_group<R>(
         &self,
         group: &GroupId,
-        action: impl FnOnce(&Group) -> R,
+        action: impl FnOnce(&ProcessGroup) -> R,
     ) -> Option<R> {
         let state = self.state();
         Some(action(state.groups.get(&group.number).filter(|_| group.root == self.me)?))
@@ -382,14 +382,14 @@ impl Post {
     }
 
     /// The number of messages dropped because their configuration had ended.
-    pub(crate) fn stale(&self) -> u64 {
+    pub(crate) fn dropped_messages(&self) -> u64 {
         let state = self.state();
         let running: u64 = state.running.values().map(|running| running.local.stale()).sum();
         state.stale + running
     }
 }
 
-impl State {
+impl PostState {
     /// The next number of a group or of a start of a process. A node that leaves a job and joins
     /// again gets a new dispatcher in the same incarnation. The later view then keeps the numbers
     /// distinct.
@@ -406,65 +406,65 @@ impl State {
         from: &Peer,
         group: &GroupId,
         to: u32,
-        word: Word,
+        word: ProcessMessage,
         wake: &mut Vec<Waker>,
-    ) -> Vec<Outgoing> {
+    ) -> Vec<OutgoingMessage> {
         let mine = if group.root == *me { self.groups.get_mut(&group.number) } else { None };
         let root = (group.clone(), 0);
         let out = match (word, mine) {
-            (Word::Here { process, generation }, Some(g)) => {
+            (ProcessMessage::Here { process, generation }, Some(g)) => {
                 g.handle_here(process, from, generation)
             }
             // The group has ended.
-            (Word::Here { process, .. }, None) => {
-                return vec![(from.clone(), process, Word::Dismiss)];
+            (ProcessMessage::Here { process, .. }, None) => {
+                return vec![(from.clone(), process, ProcessMessage::Dismiss)];
             }
-            (Word::Reach { process, change, point }, Some(g)) => g.reach(process, change, point),
-            (Word::Whole { process, generation }, Some(g)) => {
+            (ProcessMessage::Reach { process, change, point }, Some(g)) => g.reach(process, change, point),
+            (ProcessMessage::Whole { process, generation }, Some(g)) => {
                 g.mark_complete(process, generation);
                 Vec::new()
             }
-            (Word::Going { process, generation, pace }, Some(g)) => {
+            (ProcessMessage::Going { process, generation, pace }, Some(g)) => {
                 g.set_pace(process, generation, pace);
                 Vec::new()
             }
-            (Word::Broken { node, incarnation }, Some(g)) => {
+            (ProcessMessage::Broken { node, incarnation }, Some(g)) => {
                 g.link_broke(from, (&node, incarnation))
             }
-            (Word::Over { process }, Some(g)) => g.handle_end(process),
-            (Word::Done { process, generation }, Some(g)) => {
+            (ProcessMessage::Over { process }, Some(g)) => g.handle_end(process),
+            (ProcessMessage::Done { process, generation }, Some(g)) => {
                 g.mark_done(process, generation);
                 Vec::new()
             }
             // Acknowledged even if the group has ended, for a process waits for this before it
             // ends.
-            (Word::Say { text, process, number }, g) => {
-                g.into_iter().for_each(|g| g.report(Report::Say(text.clone())));
-                vec![(from.clone(), process, Word::Heard { number })]
+            (ProcessMessage::Say { text, process, number }, g) => {
+                g.into_iter().for_each(|g| g.report(ProcessReport::Say(text.clone())));
+                vec![(from.clone(), process, ProcessMessage::Heard { number })]
             }
-            (Word::Artifact { name, bytes, process, number }, g) => {
-                g.into_iter().for_each(|g| g.report(Report::Artifact(name.clone(), bytes.clone())));
-                vec![(from.clone(), process, Word::Heard { number })]
+            (ProcessMessage::Artifact { name, bytes, process, number }, g) => {
+                g.into_iter().for_each(|g| g.report(ProcessReport::Artifact(name.clone(), bytes.clone())));
+                vec![(from.clone(), process, ProcessMessage::Heard { number })]
             }
-            (Word::Ready { process, sitting, heard }, Some(g)) => {
+            (ProcessMessage::Ready { process, sitting, heard }, Some(g)) => {
                 g.ready(process, from, (sitting, heard))
             }
-            (Word::Ready { process, .. }, None) => {
-                return vec![(from.clone(), process, Word::Dismiss)];
+            (ProcessMessage::Ready { process, .. }, None) => {
+                return vec![(from.clone(), process, ProcessMessage::Dismiss)];
             }
             // Acknowledged like a report.
-            (Word::Answer { process, number, body }, g) => {
+            (ProcessMessage::Answer { process, number, body }, g) => {
                 let now = Instant::now();
                 g.into_iter().for_each(|g| g.answer(process, from, body.clone(), now));
-                vec![(from.clone(), process, Word::Heard { number })]
+                vec![(from.clone(), process, ProcessMessage::Heard { number })]
             }
             (
-                Word::Reach { .. }
-                | Word::Whole { .. }
-                | Word::Going { .. }
-                | Word::Broken { .. }
-                | Word::Over { .. }
-                | Word::Done { .. },
+                ProcessMessage::Reach { .. }
+                | ProcessMessage::Whole { .. }
+                | ProcessMessage::Going { .. }
+                | ProcessMessage::Broken { .. }
+                | ProcessMessage::Over { .. }
+                | ProcessMessage::Done { .. },
                 None,
             ) => Vec::new(),
             (word, _) => return self.process_for_local(group, to, word, wake),
@@ -478,9 +478,9 @@ impl State {
         &mut self,
         group: &GroupId,
         to: u32,
-        word: Word,
+        word: ProcessMessage,
         wake: &mut Vec<Waker>,
-    ) -> Vec<Outgoing> {
+    ) -> Vec<OutgoingMessage> {
         let Some(RunningProcess { local, waker }) = self.running.get_mut(&(group.clone(), to))
         else {
             self.stale += 1;
@@ -488,24 +488,24 @@ impl State {
         };
         wake.push(waker.clone());
         match word {
-            Word::Recruit(recruit) => local.recruit(recruit),
-            Word::Propose { generation, change, deed } => {
+            ProcessMessage::Recruit(recruit) => local.recruit(recruit),
+            ProcessMessage::Propose { generation, change, deed } => {
                 if let Some(point) = local.propose(generation, change, deed) {
-                    let reach = Word::Reach { process: to, change, point };
+                    let reach = ProcessMessage::Reach { process: to, change, point };
                     return vec![(group.root.clone(), 0, reach)];
                 }
             }
-            Word::Agreed { change, point } => local.agreed(change, point),
-            Word::Apart { generation } => local.apart(generation),
-            Word::Dismiss => local.dismiss(),
-            Word::Order { sitting, number, body } => {
+            ProcessMessage::Agreed { change, point } => local.agreed(change, point),
+            ProcessMessage::Apart { generation } => local.apart(generation),
+            ProcessMessage::Dismiss => local.dismiss(),
+            ProcessMessage::Order { sitting, number, body } => {
                 local.receive_order(sitting, number, body);
                 let (sitting, heard) = local.ready();
-                let ready = Word::Ready { process: to, sitting, heard };
+                let ready = ProcessMessage::Ready { process: to, sitting, heard };
                 return vec![(group.root.clone(), 0, ready)];
             }
-            Word::Heard { number } => local.acknowledge(number),
-            Word::Mail(mail) => local.mail(mail),
+            ProcessMessage::Heard { number } => local.acknowledge(number),
+            ProcessMessage::Mail(mail) => local.mail(mail),
             // Handled in `process_message`.
             _ => {}
         }
@@ -517,14 +517,14 @@ impl State {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::State;
+    use super::PostState;
 
     /// A message to a group of an earlier membership reaches no group of a later one.
     #[test]
     fn groups_of_every_membership_have_distinct_numbers() {
         let mut numbers = BTreeSet::new();
         for stay in [(1, 3), (1, 9), (2, 9), (2, 10)] {
-            let mut state = State { stay, ..State::default() };
+            let mut state = PostState { stay, ..PostState::default() };
             numbers.extend([state.next_number(), state.next_number()]);
         }
         assert_eq!(numbers.len(), 8);

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use super::ProcessHandle;
 use super::group::ProcessState;
-use super::message::{GroupId, Word};
-use super::post::{JobMember, Post};
+use super::message::{GroupId, ProcessMessage};
+use super::post::{JobMember, Dispatcher};
 use crate::id::{NodeId, Peer};
 use crate::work::{Context, Spawned, Stop, Task};
 
@@ -189,13 +189,13 @@ impl<'c, T: Task> ProcessPool<'c, T> {
         let peers = at.post.members().into_iter().map(|member| member.peer);
         self.released.extend(peers.filter(|peer| nodes.contains(&peer.node)));
         let names: Vec<&str> = nodes.iter().map(|node| node.as_str()).collect();
-        at.cx.say(format!("the program has no use for {}", names.join(", ")));
+        at.cx.report_text(format!("the program has no use for {}", names.join(", ")));
         at.cx.release(nodes);
     }
 }
 
 /// Disbands the group when the root ends for any reason.
-pub(crate) struct DisbandOnDrop(pub(crate) Arc<Post>, pub(crate) GroupId);
+pub(crate) struct DisbandOnDrop(pub(crate) Arc<Dispatcher>, pub(crate) GroupId);
 
 impl Drop for DisbandOnDrop {
     fn drop(&mut self) {
@@ -219,7 +219,7 @@ pub(crate) fn run_process(
     let Some(post) = cx.post() else { return Ok(()) };
     let at = ProcessHandle { cx, post, group, process };
     if !at.post.register(&at.group, process, cx.waker()) {
-        at.send_to_root(Word::Over { process });
+        at.send_to_root(ProcessMessage::Over { process });
         return Ok(());
     }
     let _leave = LeaveOnDrop(&at);
@@ -235,7 +235,7 @@ impl Drop for LeaveOnDrop<'_> {
         let at = self.0;
         at.post.unregister(&at.group, at.process);
         if at.cx.check().is_ok() {
-            at.send_to_root(Word::Over { process: at.process });
+            at.send_to_root(ProcessMessage::Over { process: at.process });
         }
     }
 }

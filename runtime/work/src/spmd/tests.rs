@@ -9,9 +9,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::comm::PIECE;
-use super::group::{Group, Outgoing, ProcessState};
+use super::group::{ProcessGroup, OutgoingMessage, ProcessState};
 use super::local_process::{Call, LocalProcess, PointAction};
-use super::message::{Deed, Mail, Origin, Recruit, Word};
+use super::message::{CollectiveAction, DataMessage, StateSource, Invitation, ProcessMessage};
 use crate::id::{Incarnation, Peer};
 
 /// The number of processes, one per node. The root's is 0.
@@ -26,17 +26,17 @@ enum Activity {
     At(u64),
 }
 
-struct Process {
+struct TestProcess {
     peer: Peer,
     local: LocalProcess,
     activity: Activity,
 }
 
-struct World {
-    group: Group,
-    processes: BTreeMap<u32, Process>,
+struct GroupWorld {
+    group: ProcessGroup,
+    processes: BTreeMap<u32, TestProcess>,
     /// Messages on their way: sender, receiver, process and message.
-    messages: Vec<(Peer, Peer, u32, Word)>,
+    messages: Vec<(Peer, Peer, u32, ProcessMessage)>,
     /// The point at which each action of a configuration was executed.
     executed_at: BTreeMap<(u32, u32, String), u64>,
     /// The number of executed actions.
@@ -55,13 +55,13 @@ fn peer(node: u32, incarnation: u64) -> Peer {
     }
 }
 
-impl World {
+impl GroupWorld {
     fn new() -> Self {
-        let mut group = Group::new(peer(0, 1));
+        let mut group = ProcessGroup::new(peer(0, 1));
         (1..PROCESSES).for_each(|process| group.call(process));
         let processes = (0..PROCESSES).map(|process| {
             let (peer, local) = (peer(process, 1), LocalProcess::default());
-            (process, Process { peer, local, activity: Activity::Waiting })
+            (process, TestProcess { peer, local, activity: Activity::Waiting })
         });
         let (processes, messages) = (processes.collect(), Vec::new());
         let executed_at = BTreeMap::new();
@@ -83,7 +83,7 @@ impl World {
         self.processes[&0].peer.clone()
     }
 
-    fn send_to_root(&mut self, process: u32, word: Word) {
+    fn send_to_root(&mut self, process: u32, word: ProcessMessage) {
         let (from, root) = (self.processes[&process].peer.clone(), self.root());
         self.messages.push((from, root, 0, word));
     }
@@ -91,11 +91,11 @@ impl World {
     fn report_presence(&mut self, process: u32) {
         let generation = self.processes[&process].local.generation();
         if process > 0 {
-            self.send_to_root(process, Word::Here { process, generation });
+            self.send_to_root(process, ProcessMessage::Here { process, generation });
         }
     }
 
-    fn spread(&mut self, out: Vec<Outgoing>) {
+    fn spread(&mut self, out: Vec<OutgoingMessage>) {
         let root = self.root();
         self.messages
             .extend(out.into_iter().map(|(to, process, word)| (root.clone(), to, process, word)));
@@ -108,15 +108,15 @@ impl World {
             return;
         }
         let out = match word {
-            Word::Here { process, generation } => {
+            ProcessMessage::Here { process, generation } => {
                 self.group.handle_here(process, &from, generation)
             }
-            Word::Reach { process, change, point } => self.group.reach(process, change, point),
-            Word::Whole { process, generation } => {
+            ProcessMessage::Reach { process, change, point } => self.group.reach(process, change, point),
+            ProcessMessage::Whole { process, generation } => {
                 self.group.mark_complete(process, generation);
                 Vec::new()
             }
-            Word::Broken { node, incarnation } => {
+            ProcessMessage::Broken { node, incarnation } => {
                 self.group.link_broke(&from, (&node, incarnation))
             }
             word => {
@@ -124,13 +124,13 @@ impl World {
                     return;
                 };
                 match word {
-                    Word::Recruit(recruit) => to.local.recruit(recruit),
-                    Word::Agreed { change, point } => to.local.agreed(change, point),
-                    Word::Apart { generation } => to.local.apart(generation),
-                    Word::Mail(mail) => to.local.mail(mail),
-                    Word::Propose { generation, change, deed } => {
+                    ProcessMessage::Recruit(recruit) => to.local.recruit(recruit),
+                    ProcessMessage::Agreed { change, point } => to.local.agreed(change, point),
+                    ProcessMessage::Apart { generation } => to.local.apart(generation),
+                    ProcessMessage::Mail(mail) => to.local.mail(mail),
+                    ProcessMessage::Propose { generation, change, deed } => {
                         if let Some(point) = to.local.propose(generation, change, deed) {
-                            self.send_to_root(process, Word::Reach { process, change, point });
+                            self.send_to_root(process, ProcessMessage::Reach { process, change, point });
                         }
                     }
                     _ => {}
@@ -152,10 +152,10 @@ impl World {
         match process.activity {
             Activity::Waiting if number == 0 => self.form(),
             Activity::Waiting => {
-                if let Some(Call::Recruit(Recruit { roster, origin, point })) =
+                if let Some(Call::Recruit(Invitation { roster, origin, point })) =
                     process.local.take_call()
                 {
-                    let Origin::From { givers, .. } = origin else { return };
+                    let StateSource::From { givers, .. } = origin else { return };
                     let generation = roster.generation;
                     process.local.enter(Arc::new(roster), point);
                     process.activity = Activity::Entering { generation, givers, point };
@@ -165,7 +165,7 @@ impl World {
                 let mailbox = process.local.mailbox();
                 if (0..givers).all(|from| mailbox.has(generation, from, PIECE, 1)) {
                     process.activity = Activity::At(point);
-                    self.send_to_root(number, Word::Whole { process: number, generation });
+                    self.send_to_root(number, ProcessMessage::Whole { process: number, generation });
                 }
             }
             Activity::At(point) => match process.local.arrive(point) {
@@ -179,16 +179,16 @@ impl World {
         }
     }
 
-    fn execute(&mut self, number: u32, point: u64, deed: Deed) {
+    fn execute(&mut self, number: u32, point: u64, deed: CollectiveAction) {
         let process = self.processes.get_mut(&number).expect("it is there");
         let generation = process.local.generation();
         let old = process.local.roster().cloned().expect("it takes part");
         let kind = format!("{deed:?}");
-        let changes = if let Deed::Save = deed { self.changes } else { 0 };
+        let changes = if let CollectiveAction::Save = deed { self.changes } else { 0 };
         let known = *self.executed_at.entry((generation, changes, kind)).or_insert(point);
         assert_eq!(known, point, "process {number} executes it at another point");
         self.executed += 1;
-        let Deed::Change(next) = deed else {
+        let CollectiveAction::Change(next) = deed else {
             // The root has all parts before it continues.
             self.saved.insert(number);
             if old.members.iter().all(|member| self.saved.contains(&member.process)) {
@@ -212,12 +212,12 @@ impl World {
         self.give(&from, rank, &next);
     }
 
-    fn give(&mut self, from: &Peer, rank: u32, next: &super::message::Roster) {
+    fn give(&mut self, from: &Peer, rank: u32, next: &super::message::Configuration) {
         for member in &next.members {
             let (generation, body) = (next.generation, Bytes::new());
-            let mail = Mail { generation, from: rank, tag: PIECE, number: 0, body };
+            let mail = DataMessage { generation, from: rank, tag: PIECE, number: 0, body };
             let to = (member.peer.clone(), member.process);
-            self.messages.push((from.clone(), to.0, to.1, Word::Mail(mail)));
+            self.messages.push((from.clone(), to.0, to.1, ProcessMessage::Mail(mail)));
         }
     }
 
@@ -234,7 +234,7 @@ impl World {
             return;
         }
         let Some(roster) = self.group.make_roster(&self.held(), Bytes::new()) else { return };
-        let origin = Origin::From { givers: 1, layout: Bytes::new() };
+        let origin = StateSource::From { givers: 1, layout: Bytes::new() };
         let out = self.group.form(roster.clone(), origin, 0);
         self.spread(out.expect("no process was lost since"));
         let (root, generation) = (self.root(), roster.generation);
@@ -249,10 +249,10 @@ impl World {
         let some = held.iter().filter(|process| **process == 0 || chosen >> **process & 1 == 1);
         let some: Vec<u32> = some.copied().collect();
         let deed = match chosen & 1 {
-            0 => Deed::Save,
+            0 => CollectiveAction::Save,
             _ if !self.group.is_settled() => return,
             _ => match self.group.make_roster(&some, Bytes::new()) {
-                Some(roster) => Deed::Change(roster),
+                Some(roster) => CollectiveAction::Change(roster),
                 None => return,
             },
         };
@@ -269,7 +269,7 @@ impl World {
         let process = self.processes.get_mut(&number).expect("it is there");
         let lost = process.peer.clone();
         let incarnation = lost.incarnation.0 + 1;
-        *process = Process {
+        *process = TestProcess {
             peer: peer(number, incarnation),
             local: LocalProcess::default(),
             activity: Activity::Waiting,
@@ -295,13 +295,13 @@ impl World {
                 let out = self.group.link_broke(&self.root(), (&node, incarnation));
                 self.spread(out);
             } else {
-                self.send_to_root(number, Word::Broken { node, incarnation });
+                self.send_to_root(number, ProcessMessage::Broken { node, incarnation });
             }
         }
     }
 
     fn text(&self) -> String {
-        let seats = self.processes.iter().map(|(number, Process { local, activity, .. })| {
+        let seats = self.processes.iter().map(|(number, TestProcess { local, activity, .. })| {
             format!("{number} {activity:?}: {local:?}")
         });
         format!("{:?}\n{}", self.group, seats.collect::<Vec<_>>().join("\n"))
@@ -326,13 +326,13 @@ impl World {
 #[test]
 fn members_lost_since_they_were_chosen_prevent_a_configuration() {
     let world = || {
-        let mut world = World::new();
+        let mut world = GroupWorld::new();
         while !world.messages.is_empty() {
             world.deliver(0);
         }
         world
     };
-    let origin = || Origin::From { givers: 1, layout: Bytes::new() };
+    let origin = || StateSource::From { givers: 1, layout: Bytes::new() };
     let mut lost = world();
     let roster = lost.group.make_roster(&[0, 1, 2], Bytes::new()).expect("all are there");
     lost.group.lost(|peer| peer.node == "n2".into());
@@ -350,27 +350,27 @@ fn members_lost_since_they_were_chosen_prevent_a_configuration() {
     settled.lose(4);
     settled.settle();
     assert!(settled.group.is_settled());
-    let next = super::message::Roster { generation: next.generation + 9, ..next };
+    let next = super::message::Configuration { generation: next.generation + 9, ..next };
     let mut gone = next.clone();
     gone.members[2].peer = peer(3, 7);
-    assert!(settled.group.propose(Deed::Change(gone)).is_empty());
+    assert!(settled.group.propose(CollectiveAction::Change(gone)).is_empty());
     assert!(settled.group.is_settled(), "nothing is proposed");
-    assert!(!settled.group.propose(Deed::Change(next)).is_empty());
+    assert!(!settled.group.propose(CollectiveAction::Change(next)).is_empty());
 }
 
 /// A report of a broken link may arrive after the node's next incarnation started, which it does
 /// not concern.
 #[test]
 fn a_link_of_an_earlier_incarnation_ends_no_configuration() {
-    let mut world = World::new();
+    let mut world = GroupWorld::new();
     world.lose(2);
     while !world.messages.is_empty() {
         world.deliver(0);
     }
     world.form();
     world.settle();
-    assert_eq!(world.group.roster().map(super::message::Roster::size), Some(PROCESSES));
-    let broke = |world: &mut World, one: &Peer, incarnation: Option<u64>| {
+    assert_eq!(world.group.roster().map(super::message::Configuration::size), Some(PROCESSES));
+    let broke = |world: &mut GroupWorld, one: &Peer, incarnation: Option<u64>| {
         let incarnation = incarnation.map(Incarnation);
         let out = world.group.link_broke(one, (&peer(2, 1).node, incarnation));
         let ends = !out.is_empty();
@@ -385,7 +385,7 @@ fn a_link_of_an_earlier_incarnation_ends_no_configuration() {
     world.last += 10;
     world.propose(u32::MAX);
     world.settle();
-    assert_eq!(world.group.roster().map(super::message::Roster::size), Some(PROCESSES));
+    assert_eq!(world.group.roster().map(super::message::Configuration::size), Some(PROCESSES));
     // A report without an incarnation concerns all.
     assert!(broke(&mut world, &peer(1, 1), None));
 }
@@ -393,22 +393,22 @@ fn a_link_of_an_earlier_incarnation_ends_no_configuration() {
 /// Reports beyond the bounds are dropped, with one notice. Bytes count as well.
 #[test]
 fn reports_beyond_the_bounds_are_dropped_with_one_notice() {
-    use super::group::Report;
-    let mut group = Group::new(peer(0, 1));
-    let counts = |group: &mut Group| {
+    use super::group::ProcessReport;
+    let mut group = ProcessGroup::new(peer(0, 1));
+    let counts = |group: &mut ProcessGroup| {
         let reports = group.take_reports();
         let dropped = reports.iter().filter(
-            |report| matches!(report, Report::Say(text) if text.contains("what is beyond is lost")),
+            |report| matches!(report, ProcessReport::Say(text) if text.contains("what is beyond is lost")),
         );
         (reports.len(), dropped.count())
     };
-    (0..20_000).for_each(|n| group.report(Report::Say(format!("line {n}"))));
+    (0..20_000).for_each(|n| group.report(ProcessReport::Say(format!("line {n}"))));
     assert_eq!(counts(&mut group), (10_001, 1));
     // All share one allocation.
     let long = Bytes::from(vec![0; 1 << 28]);
-    (0..12).for_each(|_| group.report(Report::Artifact("map".to_owned(), long.clone())));
+    (0..12).for_each(|_| group.report(ProcessReport::Artifact("map".to_owned(), long.clone())));
     assert_eq!(counts(&mut group), (8, 1));
-    group.report(Report::Say("there is room again".to_owned()));
+    group.report(ProcessReport::Say("there is room again".to_owned()));
     assert_eq!(counts(&mut group), (1, 0));
 }
 
@@ -416,14 +416,14 @@ fn reports_beyond_the_bounds_are_dropped_with_one_notice() {
 /// to a waiting process.
 #[test]
 fn others_depend_on_a_process_while_it_takes_part() {
-    let mut world = World::new();
+    let mut world = GroupWorld::new();
     while !world.messages.is_empty() {
         world.deliver(0);
     }
-    let counts = |world: &World| [1, 2].map(|node| world.group.counts_on(&peer(node, 1)));
+    let counts = |world: &GroupWorld| [1, 2].map(|node| world.group.counts_on(&peer(node, 1)));
     assert_eq!(counts(&world), [false, false]);
     let roster = world.group.make_roster(&[0, 1], Bytes::new()).expect("all are there");
-    let origin = Origin::From { givers: 1, layout: Bytes::new() };
+    let origin = StateSource::From { givers: 1, layout: Bytes::new() };
     world.group.form(roster, origin, 0).expect("no process was lost");
     assert_eq!(counts(&world), [true, false]);
     assert!(!world.group.counts_on(&peer(1, 2)), "another incarnation did nothing");
@@ -445,7 +445,7 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), any::<u32>()), 0..90),
         (one, other) in (0..PROCESSES, 1..PROCESSES),
     ) {
-        let mut world = World::new();
+        let mut world = GroupWorld::new();
         for chosen in [first, second] {
             world.settle();
             world.last += 10;
@@ -475,7 +475,7 @@ proptest! {
     fn all_execute_an_agreed_action_at_one_point_and_end_in_one_configuration(
         script in prop::collection::vec((0..100u32, any::<u32>()), 50..1500),
     ) {
-        let mut world = World::new();
+        let mut world = GroupWorld::new();
         for (kind, choice) in script {
             match kind {
                 0..=44 if !world.messages.is_empty() => {
@@ -497,7 +497,7 @@ proptest! {
                 98 => world.lose(1 + choice % (PROCESSES - 1)),
                 _ => {
                     let node = peer(choice / PROCESSES % PROCESSES, 1).node;
-                    let word = Word::Broken { node, incarnation: None };
+                    let word = ProcessMessage::Broken { node, incarnation: None };
                     world.send_to_root(1 + choice % (PROCESSES - 1), word);
                 }
             }
@@ -518,7 +518,7 @@ proptest! {
         world.last += 10;
         world.propose(u32::MAX);
         world.settle();
-        let size = world.group.roster().map(super::message::Roster::size);
+        let size = world.group.roster().map(super::message::Configuration::size);
         prop_assert!(world.group.is_settled(), "{}", world.text());
         prop_assert_eq!(size, Some(PROCESSES));
         prop_assert!(world.executed >= roster.size(), "the last change was executed by all");

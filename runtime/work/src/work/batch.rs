@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::context::Context;
 use super::task::{Stop, Task};
-use crate::share::Need;
+use crate::share::ObjectNeed;
 
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
@@ -34,8 +34,8 @@ impl<T: Task> Task for Batch<T> {
         }
     }
 
-    fn needs(&self) -> Vec<Need> {
-        let mut needs: Vec<Need> = self.0.iter().flat_map(Task::needs).collect();
+    fn needs(&self) -> Vec<ObjectNeed> {
+        let mut needs: Vec<ObjectNeed> = self.0.iter().flat_map(Task::needs).collect();
         needs.sort();
         needs.dedup();
         needs

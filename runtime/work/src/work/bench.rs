@@ -101,7 +101,7 @@ impl<S: Fn() -> bool> BenchmarkThreads<S> {
             let mut state = self.lock();
             match outcome {
                 Ok((_, took)) => {
-                    let more = state.0.repeated(place.1, took, Instant::now());
+                    let more = state.0.record_repeat(place.1, took, Instant::now());
                     if !more || state.1.is_some() || (self.stop)() {
                         return;
                     }
@@ -134,7 +134,7 @@ pub fn run_here(
         if took.is_zero() {
             return Err(BenchmarkError::Timeless);
         }
-        if !measured.repeated(0, took, Instant::now()) || stop() {
+        if !measured.record_repeat(0, took, Instant::now()) || stop() {
             return Ok(measured);
         }
     }
@@ -271,9 +271,9 @@ mod tests {
     }
 
     const GOAL: BenchmarkGoal = BenchmarkGoal {
-        at_least: Duration::from_millis(20),
-        at_most: Duration::from_secs(60),
-        stretch: Duration::from_millis(2),
+        min_length: Duration::from_millis(20),
+        max_length: Duration::from_secs(60),
+        window: Duration::from_millis(2),
     };
 
     fn sample(fails: bool) -> BenchmarkSpec {
@@ -308,7 +308,7 @@ mod tests {
         let seam = |share| -> Arc<dyn Seam> {
             ThrottledSeam::new(Throttle { share: Some(share), ..Throttle::default() })
         };
-        let goal = BenchmarkGoal { at_least: Duration::from_millis(300), ..GOAL };
+        let goal = BenchmarkGoal { min_length: Duration::from_millis(300), ..GOAL };
         let speed = |share| {
             let run = run(&registry(), &spec, 1, goal, &seam(share), || false).unwrap();
             run.measurement().unwrap().speed
@@ -320,10 +320,10 @@ mod tests {
     #[test]
     fn a_run_is_stopped_between_repeats() {
         let asked = Arc::new(AtomicU32::new(0));
-        let goal = BenchmarkGoal { at_least: Duration::from_secs(60), ..GOAL };
+        let goal = BenchmarkGoal { min_length: Duration::from_secs(60), ..GOAL };
         let stop = move || asked.fetch_add(1, Ordering::Relaxed) >= 4;
         let run = run(&registry(), &sample(false), 2, goal, &real(), stop).unwrap();
-        assert!(run.repeats() >= 5 && !run.is_whole(Instant::now()), "{} repeats", run.repeats());
+        assert!(run.repeats() >= 5 && !run.is_complete(Instant::now()), "{} repeats", run.repeats());
     }
 
     #[test]

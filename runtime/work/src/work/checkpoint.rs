@@ -118,10 +118,10 @@ mod tests {
 
     use serde::{Deserialize, Serialize};
 
-    use super::super::pool::{Note, Pool, PoolConfig, RealSeam, SavedRoot};
+    use super::super::pool::{ProgressReport, Pool, PoolConfig, RealSeam, SavedRoot};
     use super::super::registry::{Registry, encode_job};
     use super::super::solo::{self, SoloObserver, SoloReport};
-    use super::super::task::{Cause, Failure, Halt, Job, Outcome, Task};
+    use super::super::task::{StopCause, Failure, Halt, Job, Outcome, Task};
     use super::super::{Context, bench};
     use super::*;
 
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-    struct State {
+    struct TestState {
         step: u64,
         total: u64,
     }
@@ -199,7 +199,7 @@ mod tests {
         }
 
         fn run(self, cx: &Context) -> Result<Outcome, Stop> {
-            self.run_from(State { step: 0, total: 0 }, cx)
+            self.run_from(TestState { step: 0, total: 0 }, cx)
         }
 
         fn resume(self, state: Checkpoint, cx: &Context) -> Result<Outcome, Stop> {
@@ -228,10 +228,10 @@ mod tests {
     }
 
     impl Steps {
-        fn run_from(self, mut state: State, cx: &Context) -> Result<Outcome, Stop> {
+        fn run_from(self, mut state: TestState, cx: &Context) -> Result<Outcome, Stop> {
             while state.step < self.steps {
                 state.step += 1;
-                cx.say(format!("step {}", state.step));
+                cx.report_text(format!("step {}", state.step));
                 self.twist(&mut state, cx)?;
                 // Three children: one by `call`, two by `join`; and the spawned ones.
                 let fails = self.twist == Twist::Fails && state.step == self.steps;
@@ -247,7 +247,7 @@ mod tests {
             Ok(Outcome { checksum: state.total, result: serde_json::Value::Null })
         }
 
-        fn twist(self, state: &mut State, cx: &Context) -> Result<(), Stop> {
+        fn twist(self, state: &mut TestState, cx: &Context) -> Result<(), Stop> {
             let bad = || Sum { checkpoints: true, ..sum(3) };
             match self.twist {
                 Twist::None | Twist::Fails | Twist::Misreads => {}
@@ -286,7 +286,7 @@ mod tests {
         job: J,
         threads: usize,
         saved: Option<SavedRoot>,
-    ) -> (Result<Outcome, Failure>, Vec<Note>) {
+    ) -> (Result<Outcome, Failure>, Vec<ProgressReport>) {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let keep = notes.clone();
         let note = move |note| keep.lock().unwrap().push(note);
@@ -301,9 +301,9 @@ mod tests {
         (report.outcome, notes)
     }
 
-    fn saved(note: &Note) -> Option<SavedRoot> {
+    fn saved(note: &ProgressReport) -> Option<SavedRoot> {
         match note {
-            Note::Checkpoint(saved) => Some(saved.clone()),
+            ProgressReport::Checkpoint(saved) => Some(saved.clone()),
             _ => None,
         }
     }
@@ -323,7 +323,7 @@ mod tests {
             assert_eq!(here.seq, step);
             let children: u64 = (1..=step).map(|step| 3 + step % 3).sum();
             assert_eq!(u64::from(here.next_child), children);
-            let state: State = Checkpoint::new(here.state.clone()).get().unwrap();
+            let state: TestState = Checkpoint::new(here.state.clone()).get().unwrap();
             assert_eq!(state.step, step);
         }
         for threads in 1..=3 {
@@ -395,7 +395,7 @@ mod tests {
     fn a_job_without_resume_runs_from_its_start_with_the_original_indices() {
         let job = Restarting(steps(4, Twist::None));
         let (outcome, notes) = run(job, 2, None);
-        let numbers = |notes: &[Note]| -> Vec<(u32, Bytes)> {
+        let numbers = |notes: &[ProgressReport]| -> Vec<(u32, Bytes)> {
             notes.iter().filter_map(saved).map(|saved| (saved.next_child, saved.state)).collect()
         };
         for from in notes.iter().filter_map(saved) {
@@ -475,12 +475,12 @@ mod tests {
     }
 
     /// Runs a root that is halted when it reports the start of its second step.
-    fn run_halted_root(twist: Twist, halt: Halt, threads: usize) -> (Stop, Vec<Note>) {
+    fn run_halted_root(twist: Twist, halt: Halt, threads: usize) -> (Stop, Vec<ProgressReport>) {
         let notes = Arc::new(Mutex::new(Vec::new()));
         let started: Arc<OnceLock<Pool>> = Arc::default();
         let (keep, pool) = (notes.clone(), started.clone());
-        let note = move |note: Note| {
-            if note == (Note::Say { text: "step 2".to_owned() }) {
+        let note = move |note: ProgressReport| {
+            if note == (ProgressReport::Say { text: "step 2".to_owned() }) {
                 pool.get().expect("set before the root began").halt(halt);
             }
             keep.lock().unwrap().push(note);
@@ -507,7 +507,7 @@ mod tests {
             for halt in [Halt::Leave, Halt::Cancelled] {
                 // No checkpoint contains the root's replacement for the second step's child.
                 let (stop, notes) = run_halted_root(Twist::Swallows, halt, threads);
-                assert!(matches!(*stop.0, Cause::Halt(received) if received == halt), "{stop:?}");
+                assert!(matches!(*stop.0, StopCause::Halt(received) if received == halt), "{stop:?}");
                 let kept: Vec<u64> = notes.iter().filter_map(saved).map(|s| s.seq).collect();
                 assert_eq!(kept, [1, 2]);
             }
@@ -528,9 +528,9 @@ mod tests {
 
         fn run(self, cx: &Context) -> Result<Outcome, Stop> {
             let total = cx.call(sum(20))?;
-            cx.say("now");
+            cx.report_text("now");
             cx.checkpoint(&total)?;
-            cx.say("not reached");
+            cx.report_text("not reached");
             Err(Stop::fail("the root continued"))
         }
     }
@@ -545,8 +545,8 @@ mod tests {
             let notes = Arc::new(Mutex::new(Vec::new()));
             let started: Arc<OnceLock<Pool>> = Arc::default();
             let (keep, pool) = (notes.clone(), started.clone());
-            let note = move |note: Note| {
-                if matches!(note, Note::Say { .. }) {
+            let note = move |note: ProgressReport| {
+                if matches!(note, ProgressReport::Say { .. }) {
                     pool.get().unwrap().halt(halt);
                 }
                 keep.lock().unwrap().push(note);
@@ -562,7 +562,7 @@ mod tests {
                 |pool| drop(started.set(pool.clone())),
             )
             .unwrap_err();
-            assert!(matches!(*stop.0, Cause::Halt(received) if received == halt), "{stop:?}");
+            assert!(matches!(*stop.0, StopCause::Halt(received) if received == halt), "{stop:?}");
             let notes = std::mem::take(&mut *notes.lock().unwrap());
             let saved: Vec<SavedRoot> = notes.iter().filter_map(saved).collect();
             assert_eq!(notes.len(), 2, "{notes:?}");
@@ -579,13 +579,13 @@ mod tests {
         assert!(bytes.len() < 1000 + 40, "{} bytes", bytes.len());
         assert_eq!(rmp_serde::from_slice::<SavedRoot>(&bytes).unwrap(), root);
         #[derive(Serialize)]
-        struct Later {
+        struct FutureCheckpoint {
             state: Bytes,
             next_child: u32,
             more: &'static str,
             seq: u64,
         }
-        let later = Later { state: root.state.clone(), next_child: 7, more: "new", seq: 3 };
+        let later = FutureCheckpoint { state: root.state.clone(), next_child: 7, more: "new", seq: 3 };
         let bytes = rmp_serde::to_vec_named(&later).unwrap();
         assert_eq!(rmp_serde::from_slice::<SavedRoot>(&bytes).unwrap(), root);
     }

@@ -11,16 +11,16 @@ use tokio::time::Instant;
 
 use super::batch::Batch;
 use super::checkpoint::{Checkpoint, RootMarks};
-use super::core::tree::Frame;
-use super::core::worker::{Run, Worker};
-use super::pool::{Note, SavedRoot, Waker};
+use super::core::tree::TaskFrame;
+use super::core::worker::{Run, ComputeThread};
+use super::pool::{ProgressReport, SavedRoot, Waker};
 use super::registry::Registry;
 use super::task::{Halt, Outcome, Stop, Task};
 use crate::files::check_name;
 use crate::id::NodeId;
 use crate::meter::{ThreadState, UnitCounter};
 use crate::share::{Merged, Version, Versioned};
-use crate::spmd::post::Post;
+use crate::spmd::post::Dispatcher;
 use crate::wire;
 
 /// The name of the artefact with a job's state, from which a later run resumes. The command writes
@@ -31,28 +31,28 @@ pub const STATE_ARTIFACT: &str = "checkpoint";
 ///
 /// It is neither `Send` nor `Sync`, and user code never owns it, since it represents this task on
 /// this thread.
-pub struct Context<'w>(Scope<'w, Worker>);
+pub struct Context<'w>(Scope<'w, ComputeThread>);
 
-impl<'w> TaskContext<'w, Worker> for Context<'w> {
+impl<'w> TaskContext<'w, ComputeThread> for Context<'w> {
     #[inline(always)]
-    fn new(scope: Scope<'w, Worker>) -> Self {
+    fn new(scope: Scope<'w, ComputeThread>) -> Self {
         Self(scope)
     }
 
     #[inline(always)]
-    fn scope_mut(&mut self) -> &mut Scope<'w, Worker> {
+    fn scope_mut(&mut self) -> &mut Scope<'w, ComputeThread> {
         &mut self.0
     }
 }
 
 impl<'w> Context<'w> {
     #[inline(always)]
-    pub(crate) fn frame(&self) -> &Frame {
+    pub(crate) fn frame(&self) -> &TaskFrame {
         self.0.frame()
     }
 
     #[inline(always)]
-    pub(super) fn worker(&self) -> &'w Worker {
+    pub(super) fn worker(&self) -> &'w ComputeThread {
         self.0.worker()
     }
 
@@ -189,7 +189,7 @@ impl<'w> Context<'w> {
     ///
     /// # Errors
     /// A halt during that time.
-    pub fn model(&self, time: Duration) -> Result<(), Stop> {
+    pub fn spend_modelled_time(&self, time: Duration) -> Result<(), Stop> {
         self.worker().model(time);
         self.check()
     }
@@ -256,7 +256,7 @@ impl<'w> Context<'w> {
         })?;
         marks.record(now_us, state.len(), shared.checkpoint_rate);
         let (next_child, seq) = (self.0.next_child(), marks.next());
-        self.report(Note::Checkpoint(SavedRoot { next_child, seq, state }));
+        self.report(ProgressReport::Checkpoint(SavedRoot { next_child, seq, state }));
         if marks.stops() {
             self.worker().halt_tree(self.frame(), Halt::Leave);
         }
@@ -326,7 +326,7 @@ impl<'w> Context<'w> {
     /// # Errors
     /// The name is no plain name, the node has no such directory, or the file is not there. The
     /// message says which.
-    pub fn file(&self, name: &str) -> Result<PathBuf, Stop> {
+    pub fn input_file(&self, name: &str) -> Result<PathBuf, Stop> {
         check_name(name)?;
         let Some(dir) = &self.worker().shared().files else {
             return Err(Stop::fail(format_args!(
@@ -351,7 +351,7 @@ impl<'w> Context<'w> {
     ///
     /// # Errors
     /// The node has no such directory: the message says what to do.
-    pub fn files_dir(&self) -> Result<PathBuf, Stop> {
+    pub fn input_dir(&self) -> Result<PathBuf, Stop> {
         self.worker().shared().files.clone().ok_or_else(|| {
             Stop::fail("this node has no directory for files; set `files` of its [[cluster]]")
         })
@@ -361,28 +361,28 @@ impl<'w> Context<'w> {
 
     /// Reports the end of one iteration of the job; the runtime times them.
     pub fn iteration_done(&self) {
-        self.report(Note::Iteration);
+        self.report(ProgressReport::Iteration);
     }
 
     /// Reports the job's progress: `done` of `total` units named `what`.
     pub fn progress(&self, done: u64, total: u64, what: &str) {
-        self.report(Note::Progress { done, total, what: what.to_owned() });
+        self.report(ProgressReport::Progress { done, total, what: what.to_owned() });
     }
 
     /// Reports a line of text for the user.
-    pub fn say(&self, text: impl Into<String>) {
-        self.report(Note::Say { text: text.into() });
+    pub fn report_text(&self, text: impl Into<String>) {
+        self.report(ProgressReport::Say { text: text.into() });
     }
 
     /// Writes a file to the run directory. `name` is a plain file name.
     pub fn artifact(&self, name: &str, bytes: Vec<u8>) {
-        self.report(Note::Artifact { name: name.to_owned(), bytes: bytes.into() });
+        self.report(ProgressReport::Artifact { name: name.to_owned(), bytes: bytes.into() });
     }
 
     /// Publishes the outcome that the job would have if it ended now. The client keeps the last one
     /// for a job that is ended early, or lost.
-    pub fn preliminary(&self, outcome: Outcome) {
-        self.report(Note::Preliminary { outcome });
+    pub fn report_preliminary(&self, outcome: Outcome) {
+        self.report(ProgressReport::Preliminary { outcome });
     }
 
     /// Requests more nodes, for a part of the job that needs them; the last request counts.
@@ -397,7 +397,7 @@ impl<'w> Context<'w> {
     /// Alone, without a grid, it has no effect.
     pub fn need_nodes(&self, more: u32, within: Option<Duration>) {
         self.observer().clear_refusal();
-        self.report(Note::NeedNodes { more, within });
+        self.report(ProgressReport::NeedNodes { more, within });
     }
 
     /// The reason why the root's last [request](Context::need_nodes) for nodes is refused, once
@@ -410,7 +410,7 @@ impl<'w> Context<'w> {
     }
 
     /// Sends a report to the node, unless another root has replaced this one.
-    fn report(&self, note: Note) {
+    fn report(&self, note: ProgressReport) {
         if !self.worker().root_marks(self.frame()).is_some_and(RootMarks::is_detached) {
             self.observer().note(note);
         }
@@ -418,7 +418,7 @@ impl<'w> Context<'w> {
 
     /// Releases these nodes, which the program no longer needs: they may leave the job.
     pub(crate) fn release(&self, nodes: Vec<NodeId>) {
-        self.report(Note::Release { nodes });
+        self.report(ProgressReport::Release { nodes });
     }
 
     /// Invites these nodes to take tasks that were spawned here. A node asks only a few others for
@@ -429,7 +429,7 @@ impl<'w> Context<'w> {
     }
 
     /// The node's part in SPMD programs; `None` if the pool does not support them.
-    pub(crate) fn post(&self) -> Option<Arc<Post>> {
+    pub(crate) fn post(&self) -> Option<Arc<Dispatcher>> {
         self.observer().post().cloned()
     }
 
@@ -479,7 +479,7 @@ impl<'w> Context<'w> {
 #[must_use = "the child's output is taken with `take`"]
 pub struct Spawned<'c, T> {
     at: usize,
-    scope: &'c Scope<'c, Worker>,
+    scope: &'c Scope<'c, ComputeThread>,
     task: PhantomData<*const T>,
 }
 

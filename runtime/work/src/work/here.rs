@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::pool::{Note, Pool, PoolConfig, Seam};
+use super::pool::{ProgressReport, Pool, PoolConfig, Seam};
 use super::registry::{JobEntry, Registry};
 use super::solo::{SoloObserver, into_failure};
 use super::task::{Failure, Outcome};
@@ -83,7 +83,7 @@ pub(crate) fn run(
     (outer, thread, stack_bytes): (Arc<dyn Seam>, usize, usize),
     on_start: impl FnOnce(&Pool),
 ) -> Result<(Outcome, Duration), Failure> {
-    let observer = Arc::new(SoloObserver::new(registry.clone(), |_: Note| {}));
+    let observer = Arc::new(SoloObserver::new(registry.clone(), |_: ProgressReport| {}));
     let config = PoolConfig { stack_bytes, ..PoolConfig::default() };
     let started = tokio::time::Instant::now();
     let work = (entry, body.clone());

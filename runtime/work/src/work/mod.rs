@@ -77,24 +77,24 @@ pub use checkpoint::Checkpoint;
 pub use context::{Context, STATE_ARTIFACT, Spawned};
 pub use metering::MeteringSettings;
 pub use pool::{
-    CHECKPOINT_RATE, Note, Pool, PoolConfig, PoolCounts, RealSeam, SavedRoot, Seam, WORK_FLOOR,
+    CHECKPOINT_RATE, ProgressReport, Pool, PoolConfig, PoolCounts, RealSeam, SavedRoot, Seam, WORK_FLOOR,
 };
-pub use registry::{JobEntry, Registry, Sizes, encode_job};
+pub use registry::{JobEntry, Registry, NodeCounts, encode_job};
 pub use springtide_forkjoin::layer::thread_cpu;
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use throttle::{Throttle, ThrottledSeam};
 #[cfg(any(test, feature = "virtual-time"))]
-pub use virtual_time::{Pace, VirtualSeam};
+pub use virtual_time::{ProcessorSpeed, VirtualSeam};
 
 // A node's part in a job, for the roles.
 #[doc(hidden)]
 pub use core::{LeaseCounts, LeaseId};
 #[doc(hidden)]
 pub use engine::{
-    Absent, Books, Engine, EngineConfig, EngineWatch, FinishedTask, HeldTask, LOSSES_MAX, Loss,
-    Notes, RESULTS_BYTES, RootEnd, RootLeft, StopRoot, Tables, Waits,
+    AbsentNodeInbox, EngineReport, Engine, EngineConfig, EngineWatch, FinishedTask, LeasedTask, LOSSES_MAX, NodeLosses,
+    ReportHandler, RESULTS_BYTES, RootEnd, RootResults, StopRoot, Tables, WaitGraph,
 };
 #[doc(hidden)]
 pub use pool::{CachedResult, Encoded, PoolObserver};
 #[doc(hidden)]
-pub use recover::{Identity, Place, Start};
+pub use recover::{TaskIdentity, ResultLocation, RootStart};

@@ -13,23 +13,23 @@ pub use springtide_forkjoin::{RealSeam, Seam};
 pub use super::core::Encoded;
 use super::core::leases::{Export, LeaseCounts, LeaseId};
 pub(crate) use super::core::patience::Waker;
-use super::core::round::Share;
+use super::core::round::RoundShare;
 use super::core::shared::{Incoming, PoolState, RootWork, TopWork};
 use super::core::tree::{Base, root_base};
 use super::core::worker::{self, DeliveredEnd, locate};
-use super::recover::{Identity, Place, Start};
+use super::recover::{TaskIdentity, ResultLocation, RootStart};
 use super::registry::{JobEntry, Registry, RunEncoded, TaskEntry};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::guard::panic_text;
 use crate::id::{NodeId, Peer, TaskPath};
 use crate::meter::{Amount, SharedAccount, ThreadState, Times, UnitCounter, WorkCounts};
 use crate::random::SplitMix;
-use crate::share::Shared as Objects;
-use crate::spmd::post::Post;
+use crate::share::SharedObjects as Objects;
+use crate::spmd::post::Dispatcher;
 
 /// A report of a running job.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Note {
+pub enum ProgressReport {
     /// An iteration has ended.
     Iteration,
     /// The progress of the job.
@@ -102,7 +102,7 @@ pub trait PoolObserver: Send + Sync {
     fn abandoned(&self, thief: &Peer, lease: LeaseId);
     /// A leased task stays with `thief` because its tree, with the top at `tree`, stops when this
     /// node leaves. A later execution of the tree may use it there.
-    fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
+    fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: TaskIdentity) {
         let _ = (tree, task);
         self.abandoned(thief, lease);
     }
@@ -119,7 +119,7 @@ pub trait PoolObserver: Send + Sync {
     /// A thread took a tick while ticks paused: see `Pool::tick`.
     fn tick_taken(&self) {}
     /// The job sent a report.
-    fn note(&self, note: Note);
+    fn note(&self, note: ProgressReport);
     /// The job's shared objects on this node.
     fn objects(&self) -> &Objects;
     /// Looks up the result of a task that is about to run on this thread, while results of lost
@@ -141,12 +141,12 @@ pub trait PoolObserver: Send + Sync {
         true
     }
     /// A task that [`PoolObserver::lookup_cached`] found on `holder` now has this lease there.
-    fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
+    fn adopt(&self, holder: &Peer, lease: LeaseId, task: TaskIdentity) {
         let _ = (holder, lease, task);
     }
     /// The node's part in SPMD programs; `None` if the pool does not support them.
     #[doc(hidden)]
-    fn post(&self) -> Option<&Arc<Post>> {
+    fn post(&self) -> Option<&Arc<Dispatcher>> {
         None
     }
     /// Invites these nodes to take work from here, even if they have not asked for any.
@@ -171,7 +171,7 @@ pub enum CachedResult {
     /// The encoded output.
     Local(Bytes),
     /// The node that has this task, finished or running.
-    Remote(Peer, Identity),
+    Remote(Peer, TaskIdentity),
 }
 
 /// The default of [`PoolConfig::work_floor`].
@@ -333,7 +333,7 @@ impl Pool {
         done: impl FnOnce(Result<Outcome, Stop>) + Send + 'static,
     ) {
         // No task leaves the node, so the start's identity does not matter.
-        self.run_root(root_base(job.name, Start::default()), job, body, resume, done);
+        self.run_root(root_base(job.name, RootStart::default()), job, body, resume, done);
     }
 
     /// As [`Pool::run_job`], with a base that the caller created.
@@ -385,7 +385,7 @@ impl Pool {
         &self,
         name: &str,
         path: TaskPath,
-        start: Start,
+        start: RootStart,
     ) -> Result<(Arc<Base>, TaskEntry), Failure> {
         let Some(entry) = self.shared.registry.find_task(name) else {
             let mut failure = worker::job_failure(format!(
@@ -412,7 +412,7 @@ impl Pool {
         self.shared.inject(Injected::Work(TopWork::Incoming(task)));
     }
 
-    pub(crate) fn complete(&self, lease: LeaseId, end: DeliveredEnd) -> Option<Identity> {
+    pub(crate) fn complete(&self, lease: LeaseId, end: DeliveredEnd) -> Option<TaskIdentity> {
         self.shared.complete_lease(lease, end)
     }
 
@@ -420,7 +420,7 @@ impl Pool {
         self.shared.reclaim(lease.into()).is_some()
     }
 
-    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> Vec<(Peer, Identity)> {
+    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> Vec<(Peer, TaskIdentity)> {
         self.shared.reclaim_from(lost)
     }
 
@@ -438,7 +438,7 @@ impl Pool {
         self.shared.leases().counts()
     }
 
-    pub(crate) fn leased_task(&self, lease: LeaseId) -> Option<Identity> {
+    pub(crate) fn leased_task(&self, lease: LeaseId) -> Option<TaskIdentity> {
         self.shared.leased_task(lease)
     }
 
@@ -446,7 +446,7 @@ impl Pool {
         self.shared.leased_above(path, longer)
     }
 
-    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {
+    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<ResultLocation> {
         self.shared.leased_below(path)
     }
 
@@ -566,7 +566,7 @@ impl Pool {
     }
 
     /// As [`PoolState::begin_round`].
-    pub(crate) fn begin_round(&self, share: Arc<Share>) {
+    pub(crate) fn begin_round(&self, share: Arc<RoundShare>) {
         self.shared.begin_round(share);
     }
 

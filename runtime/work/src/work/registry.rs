@@ -10,21 +10,21 @@ use super::checkpoint::Checkpoint;
 use super::context::Context;
 use super::task::{InputError, Job, Outcome, Stop, Task};
 use crate::checksum::checksum;
-use crate::guard::users_code;
+use crate::guard::call_user_code;
 use crate::meter::BenchmarkSpec;
 use crate::share::{Merged, ObjectTypes, Versioned};
 use crate::wire::{self, WireError};
 
 /// A number of nodes, and the total number of their compute threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
+pub struct NodeCounts {
     /// The number of nodes.
     pub nodes: u32,
     /// The total of their compute threads; each can run one process of an SPMD program.
     pub threads: u32,
 }
 
-impl Sizes {
+impl NodeCounts {
     /// The number of nodes that `threads` threads need, if all nodes have equally many; at most all
     /// nodes.
     pub fn nodes_for(self, threads: u32) -> u32 {
@@ -66,8 +66,8 @@ pub struct JobEntry {
 /// ones.
 #[derive(Clone, Copy)]
 pub(crate) enum Size {
-    Growth(Sizes, Sizes),
-    Shrink(Sizes, Sizes),
+    Growth(NodeCounts, NodeCounts),
+    Shrink(NodeCounts, NodeCounts),
 }
 
 impl Size {
@@ -81,7 +81,7 @@ impl Size {
 impl JobEntry {
     /// Calls the job's own code; returns `else_` if it panics.
     fn call<R>(&self, what: &str, else_: R, code: impl FnOnce() -> R) -> R {
-        users_code(code).unwrap_or_else(|panic| {
+        call_user_code(code).unwrap_or_else(|panic| {
             tracing::warn!(job = self.name, panic, "{what} panicked: its default answer applies");
             else_
         })
@@ -105,8 +105,8 @@ impl JobEntry {
     pub fn accept_growth(
         &self,
         job: &[u8],
-        current: Sizes,
-        offered: Sizes,
+        current: NodeCounts,
+        offered: NodeCounts,
     ) -> Result<u32, WireError> {
         let size = Size::Growth(current, offered);
         let says = || (self.accept)(job, size);
@@ -121,8 +121,8 @@ impl JobEntry {
     pub fn accept_shrink(
         &self,
         job: &[u8],
-        current: Sizes,
-        asked: Sizes,
+        current: NodeCounts,
+        asked: NodeCounts,
     ) -> Result<u32, WireError> {
         let size = Size::Shrink(current, asked);
         let says = || (self.accept)(job, size);
@@ -335,12 +335,12 @@ mod tests {
 
         fn register(_: &mut Registry) {}
 
-        fn accept_growth(&self, _: Sizes, offered: Sizes) -> u32 {
+        fn accept_growth(&self, _: NodeCounts, offered: NodeCounts) -> u32 {
             assert!(self.when != 1, "no growth");
             offered.nodes / 2
         }
 
-        fn accept_shrink(&self, _: Sizes, asked: Sizes) -> u32 {
+        fn accept_shrink(&self, _: NodeCounts, asked: NodeCounts) -> u32 {
             assert!(self.when != 2, "no shrink");
             asked.nodes * 2
         }
@@ -360,7 +360,7 @@ mod tests {
         let mut registry = Registry::new();
         registry.job::<Panics>();
         let entry = registry.find_job("panics").expect("it is there");
-        let sizes = |nodes| Sizes { nodes, threads: 2 * nodes };
+        let sizes = |nodes| NodeCounts { nodes, threads: 2 * nodes };
         for when in 0..4 {
             let body = encode_job(Panics { when }).expect("it encodes");
             let growth = entry.accept_growth(&body, sizes(2), sizes(4)).expect("it is one");
@@ -374,10 +374,10 @@ mod tests {
 
     #[test]
     fn nodes_are_counted_by_threads() {
-        let three = Sizes { nodes: 3, threads: 12 };
+        let three = NodeCounts { nodes: 3, threads: 12 };
         assert_eq!([0, 1, 4, 5, 12, 40].map(|n| three.nodes_for(n)), [0, 1, 1, 2, 3, 3]);
-        assert_eq!(Sizes::default().nodes_for(3), 0);
-        let many = Sizes { nodes: u32::MAX, threads: u32::MAX };
+        assert_eq!(NodeCounts::default().nodes_for(3), 0);
+        let many = NodeCounts { nodes: u32::MAX, threads: u32::MAX };
         assert_eq!(many.nodes_for(u32::MAX), u32::MAX);
     }
 }

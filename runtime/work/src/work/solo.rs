@@ -8,13 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::LeaseId;
-use super::pool::{Note, Pool, PoolConfig, PoolCounts, PoolObserver, RealSeam, SavedRoot, Seam};
+use super::pool::{ProgressReport, Pool, PoolConfig, PoolCounts, PoolObserver, RealSeam, SavedRoot, Seam};
 use super::registry::{JobEntry, Registry};
-use super::task::{Cause, Failure, Outcome, Stop};
+use super::task::{StopCause, Failure, Outcome, Stop};
 use crate::id::{JobId, NodeId, Peer};
 use crate::meter::Times;
-use crate::share::{Action, ShareConfig, Shared as Objects};
-use crate::spmd::post::Post;
+use crate::share::{ObjectAction, ShareConfig, SharedObjects as Objects};
+use crate::spmd::post::Dispatcher;
 
 /// The report of a job that ran without a grid.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub fn run(
     job: &str,
     body: Bytes,
     config: &PoolConfig,
-    note: impl Fn(Note) + Send + Sync + 'static,
+    note: impl Fn(ProgressReport) + Send + Sync + 'static,
 ) -> Result<SoloReport, SoloError> {
     let entry = *registry.find_job(job).ok_or_else(|| SoloError::UnknownJob(job.to_owned()))?;
     Ok(run_entry(registry, &entry, body, None, config, note)?)
@@ -69,7 +69,7 @@ pub fn resume(
     body: Bytes,
     saved: SavedRoot,
     config: &PoolConfig,
-    note: impl Fn(Note) + Send + Sync + 'static,
+    note: impl Fn(ProgressReport) + Send + Sync + 'static,
 ) -> Result<SoloReport, SoloError> {
     let entry = *registry.find_job(job).ok_or_else(|| SoloError::UnknownJob(job.to_owned()))?;
     Ok(run_entry(registry, &entry, body, Some(saved), config, note)?)
@@ -82,7 +82,7 @@ pub(crate) fn run_entry(
     body: Bytes,
     saved: Option<SavedRoot>,
     config: &PoolConfig,
-    note: impl Fn(Note) + Send + Sync + 'static,
+    note: impl Fn(ProgressReport) + Send + Sync + 'static,
 ) -> std::io::Result<SoloReport> {
     run_on(RealSeam::new(), registry, entry, body, saved, config, note)
 }
@@ -95,7 +95,7 @@ pub(crate) fn run_on(
     body: Bytes,
     saved: Option<SavedRoot>,
     config: &PoolConfig,
-    note: impl Fn(Note) + Send + Sync + 'static,
+    note: impl Fn(ProgressReport) + Send + Sync + 'static,
 ) -> std::io::Result<SoloReport> {
     let threads = u32::try_from(config.threads.max(1)).unwrap_or(u32::MAX);
     let observer = Arc::new(SoloObserver::of(registry.clone(), threads, note));
@@ -121,8 +121,8 @@ pub(crate) fn run_on(
 /// The failure behind a stop that reached the root.
 pub(crate) fn into_failure(stop: Stop) -> Failure {
     match *stop.0 {
-        Cause::Failed(failure) => failure,
-        Cause::Halt(halt) => {
+        StopCause::Failed(failure) => failure,
+        StopCause::Halt(halt) => {
             super::core::worker::job_failure(format!("the job was halted: {halt:?}"))
         }
     }
@@ -132,7 +132,7 @@ pub(crate) fn into_failure(stop: Stop) -> Failure {
 pub(crate) struct SoloObserver<N> {
     registry: Arc<Registry>,
     objects: OnceLock<Objects>,
-    post: Arc<Post>,
+    post: Arc<Dispatcher>,
     note: N,
 }
 
@@ -143,12 +143,12 @@ impl<N> SoloObserver<N> {
     }
 
     pub(crate) fn of(registry: Arc<Registry>, threads: u32, note: N) -> Self {
-        let post = Arc::new(Post::alone(threads));
+        let post = Arc::new(Dispatcher::without_network(threads));
         Self { registry, objects: OnceLock::new(), post, note }
     }
 }
 
-impl<N: Fn(Note) + Send + Sync> PoolObserver for SoloObserver<N> {
+impl<N: Fn(ProgressReport) + Send + Sync> PoolObserver for SoloObserver<N> {
     fn idle(&self) {}
 
     fn surplus(&self) {}
@@ -163,13 +163,13 @@ impl<N: Fn(Note) + Send + Sync> PoolObserver for SoloObserver<N> {
 
     fn thread_woke(&self, _time: Duration) {}
 
-    fn note(&self, note: Note) {
+    fn note(&self, note: ProgressReport) {
         (self.note)(note);
     }
 
     fn ended(&self) {}
 
-    fn post(&self) -> Option<&Arc<Post>> {
+    fn post(&self) -> Option<&Arc<Dispatcher>> {
         Some(&self.post)
     }
 
@@ -178,7 +178,7 @@ impl<N: Fn(Note) + Send + Sync> PoolObserver for SoloObserver<N> {
         self.objects.get_or_init(|| {
             let me = NodeId::from("alone");
             let types = self.registry.objects().clone();
-            let carry = Arc::new(|_: Action| {});
+            let carry = Arc::new(|_: ObjectAction| {});
             Objects::new(me, JobId(0), types, ShareConfig::default(), carry)
         })
     }

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::checkpoint::Checkpoint;
 use super::context::Context;
-use super::registry::Sizes;
+use super::registry::NodeCounts;
 use crate::id::TaskPath;
-use crate::share::Need;
+use crate::share::ObjectNeed;
 
 /// A unit of divide-and-conquer work: plain data with a `run`.
 ///
@@ -42,7 +42,7 @@ pub trait Task: Serialize + DeserializeOwned + Send + 'static {
 
     /// The shared objects that this task and its descendants read. A node starts it only when it
     /// has them.
-    fn needs(&self) -> Vec<Need> {
+    fn needs(&self) -> Vec<ObjectNeed> {
         Vec::new()
     }
 
@@ -101,7 +101,7 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// `offered` and to the job's own limits. `current` is what the job has. The threads of offered
     /// nodes are estimated from the job's nodes in the same cluster, if any. If it panics, the
     /// default applies.
-    fn accept_growth(&self, current: Sizes, offered: Sizes) -> u32 {
+    fn accept_growth(&self, current: NodeCounts, offered: NodeCounts) -> u32 {
         let _ = current;
         offered.nodes
     }
@@ -111,7 +111,7 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     ///
     /// It may return more, if the job could not use the rest. The scheduler decides on an answer
     /// below the request.
-    fn accept_shrink(&self, current: Sizes, asked: Sizes) -> u32 {
+    fn accept_shrink(&self, current: NodeCounts, asked: NodeCounts) -> u32 {
         let _ = current;
         asked.nodes
     }
@@ -206,10 +206,10 @@ impl InputError {
 /// lost), or the user's code failed. Any error converts to it by `?`.
 ///
 /// The result of a halted context is discarded, so a swallowed halt cannot produce a wrong answer.
-pub struct Stop(pub(crate) Box<Cause>);
+pub struct Stop(pub(crate) Box<StopCause>);
 
 #[derive(Debug)]
-pub(crate) enum Cause {
+pub(crate) enum StopCause {
     /// The runtime halts this work.
     Halt(Halt),
     /// The user's code failed.
@@ -250,7 +250,7 @@ impl Stop {
     }
 
     pub(crate) fn failed(message: String, panicked: bool) -> Self {
-        Self(Box::new(Cause::Failed(Failure {
+        Self(Box::new(StopCause::Failed(Failure {
             name: String::new(),
             path: TaskPath::root(),
             message,
@@ -260,19 +260,19 @@ impl Stop {
     }
 
     pub(crate) fn failure(failure: Failure) -> Self {
-        Self(Box::new(Cause::Failed(failure)))
+        Self(Box::new(StopCause::Failed(failure)))
     }
 
     /// Puts the place before a failure's message; leaves a halt unchanged.
     pub(crate) fn within(mut self, place: impl fmt::Display) -> Self {
-        if let Cause::Failed(failure) = &mut *self.0 {
+        if let StopCause::Failed(failure) = &mut *self.0 {
             failure.message = format!("{place}: {}", failure.message);
         }
         self
     }
 
     pub(crate) fn halt(halt: Halt) -> Self {
-        Self(Box::new(Cause::Halt(halt)))
+        Self(Box::new(StopCause::Halt(halt)))
     }
 }
 
@@ -288,8 +288,8 @@ impl<E: std::error::Error> From<E> for Stop {
 impl fmt::Debug for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Cause::Halt(halt) => write!(f, "Stop(halt: {halt:?})"),
-            Cause::Failed(failure) => write!(f, "Stop({failure})"),
+            StopCause::Halt(halt) => write!(f, "Stop(halt: {halt:?})"),
+            StopCause::Failed(failure) => write!(f, "Stop({failure})"),
         }
     }
 }

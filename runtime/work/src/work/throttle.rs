@@ -98,7 +98,7 @@ pub struct ThrottledSeam {
 /// whose host takes time away it stops and jumps by ten milliseconds. At a share of 4 % such a jump
 /// is a pause of a quarter of a second for no work. So at most the elapsed time is charged.
 #[derive(Clone, Copy)]
-struct Account {
+struct ThreadQuota {
     /// The start of the accounting period.
     since: Instant,
     /// The processor time that the thread has used in this period.
@@ -110,10 +110,10 @@ struct Account {
 }
 
 thread_local! {
-    static ACCOUNT: Cell<Option<Account>> = const { Cell::new(None) };
+    static ACCOUNT: Cell<Option<ThreadQuota>> = const { Cell::new(None) };
 }
 
-impl Account {
+impl ThreadQuota {
     fn new() -> Self {
         let now = Instant::now();
         Self { since: now, used: Duration::ZERO, charged: now, cpu: thread_cpu(), checked: now }
@@ -230,7 +230,7 @@ impl Seam for ThrottledSeam {
     }
 
     fn pass(&self, thread: usize, time: Duration) {
-        let mut account = ACCOUNT.get().unwrap_or_else(Account::new);
+        let mut account = ACCOUNT.get().unwrap_or_else(ThreadQuota::new);
         account.charge(thread_cpu(), Instant::now());
         let mut computed = Duration::ZERO;
         while computed < time {
@@ -252,7 +252,7 @@ impl Seam for ThrottledSeam {
         if !self.rests() {
             return;
         }
-        let mut account = ACCOUNT.get().unwrap_or_else(Account::new);
+        let mut account = ACCOUNT.get().unwrap_or_else(ThreadQuota::new);
         let mut now = Instant::now();
         if now.saturating_duration_since(account.checked) >= CLOCK_INTERVAL {
             account.checked = now;
@@ -270,7 +270,7 @@ impl Seam for ThrottledSeam {
                     account.skip(thread_cpu(), now);
                 }
             } else {
-                account = Account::new();
+                account = ThreadQuota::new();
             }
         }
         ACCOUNT.set(Some(account));
@@ -289,8 +289,8 @@ impl Seam for ThrottledSeam {
 mod tests {
     use super::*;
 
-    fn account(began: Instant, cpu: Duration) -> Account {
-        Account { since: began, used: Duration::ZERO, charged: began, cpu, checked: began }
+    fn account(began: Instant, cpu: Duration) -> ThreadQuota {
+        ThreadQuota { since: began, used: Duration::ZERO, charged: began, cpu, checked: began }
     }
 
     #[test]
@@ -402,7 +402,7 @@ mod tests {
         let began = Instant::now();
         let day = Duration::from_secs(86_400);
         let checked = began.checked_sub(CLOCK_INTERVAL).unwrap_or(began);
-        ACCOUNT.set(Some(Account { checked, ..account(began, thread_cpu()) }));
+        ACCOUNT.set(Some(ThreadQuota { checked, ..account(began, thread_cpu()) }));
         let until = thread_cpu() + Duration::from_millis(1);
         while thread_cpu() < until {
             std::hint::spin_loop();

@@ -18,7 +18,7 @@ use super::pool::Seam;
 /// The speed of a modelled processor: seconds of work in a second. It may change at any time, also
 /// during work.
 #[derive(Clone, Debug)]
-pub struct Pace(Arc<watch::Sender<PaceState>>);
+pub struct ProcessorSpeed(Arc<watch::Sender<PaceState>>);
 
 #[derive(Clone, Copy, Debug)]
 struct PaceState {
@@ -27,7 +27,7 @@ struct PaceState {
     stood: Duration,
 }
 
-impl Pace {
+impl ProcessorSpeed {
     /// A pace with this speed. A speed that is no positive number means a standstill.
     pub fn new(speed: f64) -> Self {
         Self(Arc::new(watch::channel(PaceState { speed, stood: Duration::ZERO }).0))
@@ -39,7 +39,7 @@ impl Pace {
     }
 
     /// Records that the executor did not run for this time, so no work was done.
-    pub fn stood(&self, time: Duration) {
+    pub fn add_standstill(&self, time: Duration) {
         self.0.send_modify(|state| state.stood += time);
     }
 
@@ -79,7 +79,7 @@ impl Pace {
 pub struct VirtualSeam {
     /// The notifiers that wake parked threads, by thread.
     unparked: Mutex<Vec<Arc<Notify>>>,
-    pace: Option<Pace>,
+    pace: Option<ProcessorSpeed>,
     start: Instant,
 }
 
@@ -92,12 +92,12 @@ impl VirtualSeam {
 
     /// Creates a seam in which declared time is work at this pace. Delays due to the clock's
     /// resolution are subtracted from the thread's next work.
-    pub fn paced(pace: Pace) -> Arc<Self> {
+    pub fn paced(pace: ProcessorSpeed) -> Arc<Self> {
         Arc::new(Self { unparked: Mutex::default(), pace: Some(pace), start: Instant::now() })
     }
 }
 
-async fn drive(mut fiber: Fiber, unparked: Arc<Notify>, pace: Option<Pace>) {
+async fn drive(mut fiber: Fiber, unparked: Arc<Notify>, pace: Option<ProcessorSpeed>) {
     let mut ahead = 0.0;
     while let Some(suspension) = fiber.resume() {
         match suspension {

@@ -2,22 +2,22 @@
 
 use proptest::prelude::*;
 
-use super::super::choose::{Candidate, Case, Unfit, choose};
+use super::super::choose::{FreeNode, SelectionInput, NodeExclusion, choose};
 use super::*;
-use crate::policy::Request;
+use crate::policy::SchedulerRequest;
 
 type Free<'a> = (&'a str, Option<f64>, (u32, u32));
 
-fn case(count: u32, free: &[Free<'_>], request: Request) -> Case {
+fn case(count: u32, free: &[Free<'_>], request: SchedulerRequest) -> SelectionInput {
     let free = free.iter().map(|&(id, speed, (threads, mhz))| {
         let cluster = id.split_once('-').unwrap().0.into();
         let hardware = Hardware { model: "m".into(), threads, mhz, ..Hardware::default() };
-        (NodeId::from(id), Candidate { cluster, speed, threads, hardware })
+        (NodeId::from(id), FreeNode { cluster, speed, threads, hardware })
     });
-    Case { count, request, free: free.collect(), ..Case::default() }
+    SelectionInput { count, request, free: free.collect(), ..SelectionInput::default() }
 }
 
-fn names(case: &Case) -> Vec<String> {
+fn names(case: &SelectionInput) -> Vec<String> {
     choose(case).nodes.iter().map(ToString::to_string).collect()
 }
 
@@ -53,11 +53,11 @@ fn fastest_nodes_come_first_within_a_tolerance() {
         ),
     ];
     for (free, expected, what) in cases {
-        assert_eq!(names(&case(9, free, Request::default())), expected, "{what}");
+        assert_eq!(names(&case(9, free, SchedulerRequest::default())), expected, "{what}");
     }
     // More threads than processors do not make a node faster.
     let mut over =
-        case(2, &[("a-1", None, (2, 2000)), ("b-1", None, (4, 2000))], Request::default());
+        case(2, &[("a-1", None, (2, 2000)), ("b-1", None, (4, 2000))], SchedulerRequest::default());
     over.free.get_mut(&NodeId::from("a-1")).unwrap().threads = 64;
     assert_eq!(names(&over), ["b-1", "a-1"]);
 }
@@ -66,7 +66,7 @@ fn fastest_nodes_come_first_within_a_tolerance() {
 fn among_equals_preferred_clusters_then_latency_then_bandwidth_then_name() {
     let free: Vec<Free<'_>> =
         ["a-1", "b-1", "c-1", "d-1", "e-1", "f-1"].map(|id| (id, Some(1.0), HW)).to_vec();
-    let request = Request { prefer: vec!["e".into(), "c".into()], ..Request::default() };
+    let request = SchedulerRequest { prefer: vec!["e".into(), "c".into()], ..SchedulerRequest::default() };
     let mut case = case(9, &free, request);
     let rtt = [("a", 0.03), ("b", 0.01), ("d", 0.03), ("c", 0.5), ("f", f64::NAN)];
     case.rtt_s = rtt.map(|(cluster, s)| (cluster.into(), s)).into();
@@ -89,22 +89,22 @@ fn only_known_unfit_nodes_are_excluded() {
         ("c-1", Some(1.0), HW),
         ("d-1", Some(1.0), HW),
     ];
-    let request = Request {
+    let request = SchedulerRequest {
         min_speed: Some(0.5),
         min_bandwidth: Some(1e6),
         avoid_nodes: ["d-1".into()].into(),
         avoid_clusters: ["c".into()].into(),
-        ..Request::default()
+        ..SchedulerRequest::default()
     };
     let mut case = case(9, &free, request);
     case.bandwidth = [("b", 5e5)].map(|(cluster, b)| (cluster.into(), b)).into();
     let choice = choose(&case);
     assert_eq!(names(&case), ["a-1", "a-3"]);
-    let expected: BTreeMap<NodeId, Unfit> = [
-        ("a-2", Unfit::Speed { has: 0.4, least: 0.5 }),
-        ("b-1", Unfit::Bandwidth { has: 5e5, least: 1e6 }),
-        ("c-1", Unfit::ClusterAvoided),
-        ("d-1", Unfit::Avoided),
+    let expected: BTreeMap<NodeId, NodeExclusion> = [
+        ("a-2", NodeExclusion::Speed { has: 0.4, least: 0.5 }),
+        ("b-1", NodeExclusion::Bandwidth { has: 5e5, least: 1e6 }),
+        ("c-1", NodeExclusion::ClusterAvoided),
+        ("d-1", NodeExclusion::Avoided),
     ]
     .map(|(node, why)| (node.into(), why))
     .into();
@@ -122,11 +122,11 @@ fn only_known_unfit_nodes_are_excluded() {
     (case.request.min_speed, case.request.min_bandwidth) = (Some(f64::NAN), Some(f64::INFINITY));
     case.request.waive.clear();
     assert_eq!(names(&case), ["b-1", "a-1", "a-2", "a-3"]);
-    let empty = Case { count: 3, ..Case::default() };
+    let empty = SelectionInput { count: 3, ..SelectionInput::default() };
     assert_eq!(choose(&empty).why, "none of 0 free nodes fits");
 }
 
-fn any_case() -> impl Strategy<Value = Case> {
+fn any_case() -> impl Strategy<Value = SelectionInput> {
     let speed = prop_oneof![Just(None), any::<f64>().prop_map(Some), (0.5..2.0).prop_map(Some)];
     let node = (0u8..4, 0u8..9, speed, 0u32..5, 0u32..3);
     let measure =
@@ -138,12 +138,12 @@ fn any_case() -> impl Strategy<Value = Case> {
                 let cluster = char::from(b'a' + cluster);
                 let hardware = Hardware { model: "m".into(), threads, mhz, ..Hardware::default() };
                 let candidate =
-                    Candidate { cluster: cluster.to_string().into(), speed, threads, hardware };
+                    FreeNode { cluster: cluster.to_string().into(), speed, threads, hardware };
                 (NodeId::from(format!("{cluster}-{n}")), candidate)
             });
             let prefer = prefer.chars().map(|c| c.to_string().into()).collect();
-            let request = Request { min_speed, min_bandwidth, prefer, ..Request::default() };
-            Case { count, request, rtt_s, bandwidth, free: free.collect() }
+            let request = SchedulerRequest { min_speed, min_bandwidth, prefer, ..SchedulerRequest::default() };
+            SelectionInput { count, request, rtt_s, bandwidth, free: free.collect() }
         },
     )
 }
@@ -151,7 +151,7 @@ fn any_case() -> impl Strategy<Value = Case> {
 proptest! {
     #[test]
     fn each_free_node_is_selected_or_explained_and_prefixes_are_consistent(case in any_case()) {
-        let all = choose(&Case { count: u32::MAX, ..case.clone() });
+        let all = choose(&SelectionInput { count: u32::MAX, ..case.clone() });
         prop_assert_eq!(all.nodes.len() + all.unfit.len(), case.free.len());
         let some = choose(&case);
         prop_assert_eq!(&some.nodes[..], &all.nodes[..all.nodes.len().min(case.count as usize)]);

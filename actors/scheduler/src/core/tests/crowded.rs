@@ -1,16 +1,16 @@
 //! The status lists hosts with more compute threads than processors.
 
 use super::*;
-use crate::hardware::Usable;
+use crate::hardware::UsableProcessors;
 use crate::scheduler::CrowdedHost;
 
 #[test]
 fn nodes_of_one_host_are_added_up() {
-    let mut grid = Grid::of(2, 1);
-    let usable = |host: &str, key, processors| Usable { host: host.into(), key, processors };
-    let mut register = |node: &str, threads, usable: Usable| {
+    let mut grid = CoreTestGrid::of(2, 1);
+    let usable = |host: &str, key, processors| UsableProcessors { host: host.into(), key, processors };
+    let mut register = |node: &str, threads, usable: UsableProcessors| {
         let (cluster, _) = node.split_once('-').unwrap();
-        grid.put(Event::Registered(Registered {
+        grid.put(SchedulerEvent::Registered(NodeRegistration {
             cluster: cluster.into(),
             node: node.into(),
             incarnation: Incarnation(2),
@@ -26,7 +26,7 @@ fn nodes_of_one_host_are_added_up() {
     assert_eq!(register("ams-1", 1, usable("one", 7, 2)), []);
     assert_eq!(register("ams-2", 4, usable("two", 8, 4)), []);
     // An unknown host is not counted.
-    assert_eq!(register("del-1", 64, Usable::default()), []);
+    assert_eq!(register("del-1", 64, UsableProcessors::default()), []);
     let crowded = register("del-2", 2, usable("one", 7, 2));
     let one = CrowdedHost { host: "one".into(), nodes: 2, threads: 3, processors: 2 };
     assert_eq!(crowded, [one]);

@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use super::*;
-use crate::scheduler::{Drain, Freed};
+use crate::scheduler::{Drain, ReleaseReason};
 
-impl Grid {
+impl CoreTestGrid {
     fn drain(&mut self, drain: u64, nodes: &[&str], incarnation: Option<u64>) -> Vec<String> {
         let order = Drain {
             nodes: nodes.iter().map(|&node| node.into()).collect(),
             reason: "maintenance".into(),
             deadline_ms: incarnation.map(|_| 1500),
-            life: incarnation.map(Incarnation),
+            incarnation: incarnation.map(Incarnation),
         };
-        self.put(Event::Drain { drain, order })
+        self.put(SchedulerEvent::Drain { drain, order })
     }
 
     fn undrain(&mut self, nodes: &[&str]) -> Vec<String> {
-        self.put(Event::Undrain { nodes: nodes.iter().map(|&node| node.into()).collect() })
+        self.put(SchedulerEvent::Undrain { nodes: nodes.iter().map(|&node| node.into()).collect() })
     }
 
     /// Job 1 on all nodes.
@@ -34,7 +34,7 @@ impl Grid {
 
 #[test]
 fn idle_node_is_drained_at_once() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     assert_eq!(grid.drain(1, &["ams-1"], None), ["drained 1: [ams-1] empty, [] gone"]);
     assert_eq!(grid.state("ams-1"), NodeState::Drained);
     assert_eq!(grid.submit(submit(Some(&[("ams", 1)]), OURS, None)), ["assign job-1 ams-2"]);
@@ -53,28 +53,28 @@ fn idle_node_is_drained_at_once() {
 
 #[test]
 fn drain_waits_for_the_job_of_a_busy_node() {
-    let mut grid = Grid::full(2, 1);
+    let mut grid = CoreTestGrid::full(2, 1);
     let output = grid.drain(1, &["ams-2", "del-1"], None);
     assert_eq!(output, ["ask job-1 at ams-1 to leave [ams-2, del-1] in None"]);
     assert_eq!(grid.state("ams-2"), NodeState::Draining);
-    assert_eq!(grid.freed(1, "ams-2", Freed::Left), [""; 0]);
+    assert_eq!(grid.freed(1, "ams-2", ReleaseReason::Left), [""; 0]);
     assert_eq!(grid.state("ams-2"), NodeState::Drained);
     let (node, reason) = ("del-1".into(), "killed".to_owned());
-    let output = grid.put(Event::NodeLost { node, reason, returns: true });
+    let output = grid.put(SchedulerEvent::NodeLost { node, reason, returns: true });
     assert_eq!(output, ["lost job-1 ams-1 del-1", "drained 1: [ams-2] empty, [del-1] gone"]);
 }
 
 #[test]
 fn undelivered_order_to_leave_is_repeated_with_the_remaining_time() {
-    let mut grid = Grid::full(1, 1);
+    let mut grid = CoreTestGrid::full(1, 1);
     let output = grid.drain(1, &["del-1"], Some(1));
     assert_eq!(output, ["ask job-1 at ams-1 to leave [del-1] in Some(1500)"]);
     let (job, nodes) = (JobId(1), vec!["del-1".into()]);
-    assert_eq!(grid.put(Event::AskLeaveFailed { job, nodes }), [""; 0]);
+    assert_eq!(grid.put(SchedulerEvent::AskLeaveFailed { job, nodes }), [""; 0]);
     let second = Duration::from_secs(1);
     assert_eq!(grid.core.work_due(), Some(grid.now + second));
     grid.now += second;
-    assert_eq!(grid.put(Event::Tick), ["ask job-1 at ams-1 to leave [del-1] in Some(500)"]);
+    assert_eq!(grid.put(SchedulerEvent::Tick), ["ask job-1 at ams-1 to leave [del-1] in Some(500)"]);
     assert_eq!(grid.core.work_due(), None);
     // It drained itself before it stopped, and its next incarnation serves again.
     let output = grid.register("del-1", 2, OURS);
@@ -87,7 +87,7 @@ fn undelivered_order_to_leave_is_repeated_with_the_remaining_time() {
 
 #[test]
 fn starting_job_is_asked_to_release_once_it_runs() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.submit(submit(None, OURS, None));
     assert_eq!(grid.drain(1, &["del-1"], None), [""; 0]);
     let output = grid.accept(1, &["ams-1", "del-1"]);
@@ -97,7 +97,7 @@ fn starting_job_is_asked_to_release_once_it_runs() {
 
 #[test]
 fn impossible_drain_is_refused_with_advice() {
-    let mut grid = Grid::full(2, 3);
+    let mut grid = CoreTestGrid::full(2, 3);
     let needs = "drain 1: job-1 needs 3 nodes and would have 2: drain fewer of its nodes, wait \
                  until it ends, or cancel it first";
     assert_eq!(grid.drain(1, &["ams-2", "del-1"], None), [needs]);
@@ -112,13 +112,13 @@ fn impossible_drain_is_refused_with_advice() {
     // does not.
     assert_eq!(grid.drain(5, &["del-1"], None), [needs.replace("drain 1", "drain 5")]);
     assert_eq!(grid.drain(6, &["ams-2"], None), ["ask job-1 at ams-1 to leave [ams-2] in None"]);
-    let output = grid.freed(1, "ams-2", Freed::Left);
+    let output = grid.freed(1, "ams-2", ReleaseReason::Left);
     assert_eq!(output, ["drained 4: [ams-2] empty, [] gone", "drained 6: [ams-2] empty, [] gone"]);
 }
 
 #[test]
 fn undrain_ends_open_drains() {
-    let mut grid = Grid::full(1, 1);
+    let mut grid = CoreTestGrid::full(1, 1);
     grid.drain(1, &["del-1"], None);
     let output = grid.undrain(&["del-1"]);
     let why =
@@ -129,9 +129,9 @@ fn undrain_ends_open_drains() {
 
 #[test]
 fn undrained_broken_node_is_restarted() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     let reason = "it ended 4 times in a row".to_owned();
-    grid.put(Event::NodeLost { node: "ams-1".into(), reason, returns: false });
+    grid.put(SchedulerEvent::NodeLost { node: "ams-1".into(), reason, returns: false });
     assert_eq!(grid.state("ams-1"), NodeState::Broken);
     assert_eq!(grid.undrain(&["ams-1"]), ["replace ams [ams-1] same"]);
     assert_eq!(grid.state("ams-1"), NodeState::Starting);
@@ -143,7 +143,7 @@ fn undrained_broken_node_is_restarted() {
 
 #[test]
 fn blocked_jobs_give_the_reason_and_let_others_pass() {
-    let mut grid = Grid::with_job(2, 1, None);
+    let mut grid = CoreTestGrid::with_job(2, 1, None);
     grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
     grid.submit(submit(Some(&[("ams", 1), ("del", 2)]), OURS, None));
     assert_eq!(grid.waits(2).unwrap(), "nodes: 1 more of cluster ams");
@@ -163,20 +163,20 @@ fn blocked_jobs_give_the_reason_and_let_others_pass() {
 
 #[test]
 fn node_under_measurement_is_drained_after_its_answer() {
-    let mut grid = Grid::with_job(1, 1, None);
-    let one = crate::policy::Request { count: 1, min_speed: Some(0.1), ..Default::default() };
+    let mut grid = CoreTestGrid::with_job(1, 1, None);
+    let one = crate::policy::SchedulerRequest { count: 1, min_speed: Some(0.1), ..Default::default() };
     assert_eq!(grid.request(1, one, true), ["measure del-1"]);
     assert_eq!(grid.drain(1, &["del-1"], None), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Draining);
     let (node, incarnation) = ("del-1".into(), Incarnation(1));
-    let output = grid.put(Event::Measured { node, incarnation, answer: Err("no".into()) });
+    let output = grid.put(SchedulerEvent::Measured { node, incarnation, answer: Err("no".into()) });
     let odd = "odd: node del-1 could not be measured: no";
     assert_eq!(output, [odd, "drained 1: [del-1] empty, [] gone"]);
 }
 
 #[test]
 fn contradictory_bounds_are_refused() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     type Ask<'a> = Option<&'a [(&'a str, u32)]>;
     let cases: [(Ask<'_>, u32, Option<u32>, &str); 4] = [
         (

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::files::{Brought, FileEntry, FilesHere};
-use crate::manager::{Kind, Need};
+use crate::files::{FetchResult, FileEntry, FilesReport};
+use crate::manager::{Kind, JobRequirements};
 use crate::policy::malleability::Placement;
 
 pub(super) fn entry(name: &str, bytes: u64) -> FileEntry {
@@ -13,27 +13,27 @@ pub(super) fn entry(name: &str, bytes: u64) -> FileEntry {
 
 /// A rigid job of `count` processors that reads these files.
 pub(super) fn reads(count: u32, files: &[&str]) -> Submit {
-    let mut need = Need::one(Kind::Rigid, count, count, count);
+    let mut need = JobRequirements::one(Kind::Rigid, count, count, count);
     need.placement = Placement::CloseToFiles;
     need.components[0].files = files.iter().map(|&file| file.to_owned()).collect();
     Submit { need: Some(need), ..submit(None, OURS, None) }
 }
 
-impl Grid {
+impl CoreTestGrid {
     fn has(&mut self, cluster: &str, files: &[&FileEntry]) -> Vec<String> {
         let files = files.iter().map(|&file| file.clone()).collect();
         let (cluster, files) = (cluster.into(), Ok(files));
-        self.put(Event::FilesHere(FilesHere { cluster, files }))
+        self.put(SchedulerEvent::FilesReported(FilesReport { cluster, files }))
     }
 
     fn brought(&mut self, job: u64, ask: u64, answer: Result<FileEntry, &str>) -> Vec<String> {
         let (from, seconds) = (Some("del".into()), 2.0);
         let how = |file: FileEntry| {
             let bytes = file.bytes;
-            (file, Brought { from, bytes, seconds })
+            (file, FetchResult { from, bytes, seconds })
         };
         let answer = answer.map(how).map_err(str::to_owned);
-        self.put(Event::Brought { job: JobId(job), ask, answer })
+        self.put(SchedulerEvent::FileFetched { job: JobId(job), ask, answer })
     }
 
     fn history(&self, job: u64) -> String {
@@ -51,7 +51,7 @@ impl Grid {
 
 #[test]
 fn job_starts_where_its_file_is() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.has("del", &[&entry("bodies", 1 << 20)]);
     let out = grid.submit(reads(2, &["bodies"]));
     assert_eq!(out, ["assign job-1 del-1", "assign job-1 del-2"]);
@@ -59,7 +59,7 @@ fn job_starts_where_its_file_is() {
 
 #[test]
 fn job_starts_once_its_files_are_transferred() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     let (bodies, stars) = (entry("bodies", 1 << 20), entry("stars", 1 << 21));
     grid.has("del", &[&bodies, &stars]);
     grid.has("bud", &[&stars]);
@@ -86,7 +86,7 @@ fn job_starts_once_its_files_are_transferred() {
         assert!(history.contains(line), "{line}: {history}");
     }
     // The link's rate is known now, and the files are in both clusters.
-    let planned = |grid: &Grid, files: &[&str]| {
+    let planned = |grid: &CoreTestGrid, files: &[&str]| {
         let need = reads(1, files).need.unwrap();
         grid.core.plan(&need).map_err(|no| no.to_string())
     };
@@ -102,7 +102,7 @@ fn job_starts_once_its_files_are_transferred() {
 
 #[test]
 fn processors_are_claimed_ahead_and_wait_for_the_files() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     let bodies = entry("bodies", 1 << 20);
     grid.has("del", &[&bodies]);
     grid.del_is_taken();
@@ -116,11 +116,11 @@ fn processors_are_claimed_ahead_and_wait_for_the_files() {
     assert_eq!(grid.submit(reads(2, &["dust"])), ["bring dust to ams for job-3 from del (2)"]);
     assert_eq!(grid.state("ams-1"), NodeState::Held);
     // The transfer takes longer than the time limit for nodes.
-    assert_eq!(grid.after(2 * Settings::default().hold_within), [""; 0]);
+    assert_eq!(grid.after(2 * ManagerSettings::default().hold_within), [""; 0]);
     assert_eq!(grid.state("ams-2"), NodeState::Held);
     // A node is lost, and returns.
     let reason = "it crashed".to_owned();
-    let out = grid.put(Event::NodeLost { node: "ams-2".into(), reason, returns: true });
+    let out = grid.put(SchedulerEvent::NodeLost { node: "ams-2".into(), reason, returns: true });
     assert_eq!(out, [""; 0]);
     grid.register("ams-2", 2, OURS);
     // The file does not arrive: all nodes are released.
@@ -131,7 +131,7 @@ fn processors_are_claimed_ahead_and_wait_for_the_files() {
     }
     assert_eq!((grid.state("ams-1"), grid.state("ams-2")), (NodeState::Idle, NodeState::Idle));
     assert_eq!(grid.core.detail(JobId(3), grid.now).unwrap().view.unwrap().tries, 1);
-    let out = grid.after(Settings::default().scan_every);
+    let out = grid.after(ManagerSettings::default().scan_interval);
     assert_eq!(out, ["bring dust to ams for job-3 from del (6)"]);
     assert_eq!(grid.brought(3, 5, Ok(dust.clone())), [""; 0], "the fetch is outdated");
     assert_eq!(grid.brought(3, 6, Ok(dust)), ["assign job-3 ams-1", "assign job-3 ams-2"]);
@@ -139,7 +139,7 @@ fn processors_are_claimed_ahead_and_wait_for_the_files() {
 
 #[test]
 fn failed_transfers_are_repeated_and_then_the_job_waits() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     let bodies = entry("bodies", 1 << 20);
     grid.has("del", &[&bodies]);
     grid.del_is_taken();
@@ -164,10 +164,10 @@ fn failed_transfers_are_repeated_and_then_the_job_waits() {
         "{history}"
     );
     // The next scan places it again.
-    let out = grid.after(Settings::default().scan_every);
+    let out = grid.after(ManagerSettings::default().scan_interval);
     assert_eq!(out, ["bring bodies to ams for job-2 from del (5)"]);
     // A cancelled job needs no files.
-    let out = grid.put(Event::Cancel { job: JobId(2), reason: "enough".to_owned() });
+    let out = grid.put(SchedulerEvent::Cancel { job: JobId(2), reason: "enough".to_owned() });
     assert_eq!(out, ["drop files of job-2 in ams", "refuse job-2: the job was cancelled: enough"]);
     assert_eq!(grid.brought(2, 5, Ok(bodies)), [""; 0]);
     assert_eq!(grid.core.files.due(), None);
@@ -175,7 +175,7 @@ fn failed_transfers_are_repeated_and_then_the_job_waits() {
 
 #[test]
 fn job_waits_for_a_removed_file() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.has("ams", &[]);
     grid.has("del", &[&entry("bodies", 1 << 20)]);
     let need = |files: &[&str]| reads(1, files).need.unwrap();
@@ -191,8 +191,8 @@ fn job_waits_for_a_removed_file() {
     for _ in 0..3 {
         assert_eq!(grid.after(Duration::from_secs(4)), [""; 0]);
     }
-    assert_eq!(grid.after(Settings::default().scan_every), [""; 0]);
-    let why = |grid: &Grid| grid.core.detail(JobId(2), grid.now).unwrap().view.unwrap().why;
+    assert_eq!(grid.after(ManagerSettings::default().scan_interval), [""; 0]);
+    let why = |grid: &CoreTestGrid| grid.core.detail(JobId(2), grid.now).unwrap().view.unwrap().reason;
     assert!(why(&grid).contains("ams no cluster has the file bodies"), "{}", why(&grid));
     // Another file of that name is accepted: the job states only a name.
     assert_eq!(grid.has("ams", &[&entry("bodies", 7)]), ["assign job-2 ams-1"]);

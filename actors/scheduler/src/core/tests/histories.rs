@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use springtide_metrics::{Measurement, SpecId};
+use springtide_metrics::{SpeedMeasurement, SpecId};
 
 use super::*;
-use crate::policy::Request;
+use crate::policy::SchedulerRequest;
 use crate::scheduler::{
-    Drain, Freed, MemberSilent, NodeFreed, RequestNodes, SpeedsMeasured, Subscribe, WithdrawNodes,
+    Drain, ReleaseReason, MemberSilent, NodeFreed, RequestNodes, SpeedsMeasured, Subscribe, WithdrawNodes,
 };
 
 const NODES: [&str; 4] = ["ams-1", "ams-2", "del-1", "del-2"];
 
 #[derive(Clone, Debug)]
-enum Step {
+enum HistoryStep {
     Register(usize, u64, bool),
     Lose(usize, bool),
     Silent(usize),
@@ -34,31 +34,31 @@ enum Step {
     Tick(u64),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
     let mostly = prop::bool::weighted(0.85);
     let step = prop_oneof![
-        6 => (0usize..4, 0u64..2, mostly).prop_map(|(n, i, ours)| Step::Register(n, i, ours)),
-        1 => (0usize..4, mostly).prop_map(|(n, r)| Step::Lose(n, r)),
-        1 => (0usize..4).prop_map(Step::Silent),
+        6 => (0usize..4, 0u64..2, mostly).prop_map(|(n, i, ours)| HistoryStep::Register(n, i, ours)),
+        1 => (0usize..4, mostly).prop_map(|(n, r)| HistoryStep::Lose(n, r)),
+        1 => (0usize..4).prop_map(HistoryStep::Silent),
         4 => ([prop::option::weighted(0.8, 0u32..3), prop::option::weighted(0.8, 0u32..2)], 0u32..3,
             prop::option::of(2u32..4), mostly, any::<bool>())
             .prop_map(|(c, least, most, ours, program)| {
-                Step::Submit(c, least, most, ours, program)
+                HistoryStep::Submit(c, least, most, ours, program)
             }),
-        16 => (any::<usize>(), mostly).prop_map(|(n, ok)| Step::Answer(n, ok)),
-        2 => (0usize..8).prop_map(Step::Over),
-        1 => (0usize..8).prop_map(Step::Cancel),
-        1 => Just(Step::ClientLost),
+        16 => (any::<usize>(), mostly).prop_map(|(n, ok)| HistoryStep::Answer(n, ok)),
+        2 => (0usize..8).prop_map(HistoryStep::Over),
+        1 => (0usize..8).prop_map(HistoryStep::Cancel),
+        1 => Just(HistoryStep::ClientLost),
         6 => (0usize..3, 0u32..4, any::<bool>(), 0u32..3)
-            .prop_map(|(j, count, bench, stale)| Step::Request(j, count, bench, stale)),
-        1 => (0usize..3, 0u32..3).prop_map(|(j, count)| Step::Withdraw(j, count)),
-        4 => (0usize..4, any::<bool>(), mostly).prop_map(|(n, left, now)| Step::Free(n, left, now)),
-        1 => (0usize..3, 0usize..4, 0u32..4).prop_map(|(j, to, s)| Step::HandOver(j, to, s)),
-        1 => (0usize..3, prop::option::of(any::<f64>())).prop_map(|(j, s)| Step::Subscribe(j, s)),
-        1 => (0usize..4, any::<f64>()).prop_map(|(n, s)| Step::Speed(n, s)),
-        3 => (0u8..16, any::<bool>()).prop_map(|(nodes, itself)| Step::Drain(nodes, itself)),
-        3 => (0u8..16).prop_map(Step::Undrain),
-        2 => (0u64..7000).prop_map(Step::Tick),
+            .prop_map(|(j, count, bench, stale)| HistoryStep::Request(j, count, bench, stale)),
+        1 => (0usize..3, 0u32..3).prop_map(|(j, count)| HistoryStep::Withdraw(j, count)),
+        4 => (0usize..4, any::<bool>(), mostly).prop_map(|(n, left, now)| HistoryStep::Free(n, left, now)),
+        1 => (0usize..3, 0usize..4, 0u32..4).prop_map(|(j, to, s)| HistoryStep::HandOver(j, to, s)),
+        1 => (0usize..3, prop::option::of(any::<f64>())).prop_map(|(j, s)| HistoryStep::Subscribe(j, s)),
+        1 => (0usize..4, any::<f64>()).prop_map(|(n, s)| HistoryStep::Speed(n, s)),
+        3 => (0u8..16, any::<bool>()).prop_map(|(nodes, itself)| HistoryStep::Drain(nodes, itself)),
+        3 => (0u8..16).prop_map(HistoryStep::Undrain),
+        2 => (0u64..7000).prop_map(HistoryStep::Tick),
     ];
     prop::collection::vec(step, 0..90)
 }
@@ -76,8 +76,8 @@ enum PendingReply {
 }
 
 /// Actual state outside of the scheduler.
-struct World {
-    grid: Grid,
+struct CoreWorld {
+    grid: CoreTestGrid,
     incarnations: BTreeMap<NodeId, u64>,
     dead: BTreeSet<NodeId>,
     holds: BTreeMap<NodeId, JobId>,
@@ -95,10 +95,10 @@ struct World {
     last_drain: u64,
 }
 
-impl World {
+impl CoreWorld {
     fn new() -> Self {
         Self {
-            grid: Grid::of(2, OURS),
+            grid: CoreTestGrid::of(2, OURS),
             incarnations: NODES.map(|node| (NodeId::from(node), 1)).into(),
             dead: BTreeSet::new(),
             holds: BTreeMap::new(),
@@ -147,13 +147,13 @@ impl World {
         (runs && self.roots[&job] != node && !self.is_releasing(&node)).then_some((job, node))
     }
 
-    fn event(&mut self, step: Step) -> Option<Event> {
+    fn event(&mut self, step: HistoryStep) -> Option<SchedulerEvent> {
         let epoch = Epoch(1);
         let chosen = |mask: u8| -> Vec<NodeId> {
             (0..4).filter(|n| mask & (1 << n) != 0).map(|n| NODES[n].into()).collect()
         };
         Some(match step {
-            Step::Register(n, later, ours) => {
+            HistoryStep::Register(n, later, ours) => {
                 let node = NodeId::from(NODES[n]);
                 // A dead process never returns, but its node does.
                 let incarnation =
@@ -170,7 +170,7 @@ impl World {
                         self.marks.remove(&node);
                     }
                 }
-                Event::Registered(Registered {
+                SchedulerEvent::Registered(NodeRegistration {
                     cluster: NODES[n][..3].into(),
                     node,
                     incarnation: Incarnation(incarnation),
@@ -187,27 +187,27 @@ impl World {
                     work: None,
                 })
             }
-            Step::Lose(n, returns) => {
+            HistoryStep::Lose(n, returns) => {
                 let node = NodeId::from(NODES[n]);
                 self.kill(&node);
-                Event::NodeLost { node, reason: "test".into(), returns }
+                SchedulerEvent::NodeLost { node, reason: "test".into(), returns }
             }
-            Step::Silent(n) => {
+            HistoryStep::Silent(n) => {
                 let (job, node) = self.member(n)?;
                 let epoch = self.epoch(job);
                 let incarnation = Incarnation(self.incarnations[&node]);
                 self.kill(&node);
-                Event::MemberSilent(MemberSilent {
+                SchedulerEvent::MemberSilent(MemberSilent {
                     job,
                     epoch,
                     node,
                     incarnation,
                     reason: "test".into(),
-                    by: None,
-                    voice: None,
+                    reporting_cluster: None,
+                    reporter: None,
                 })
             }
-            Step::Submit([ams, del], least, most, ours, program) => {
+            HistoryStep::Submit([ams, del], least, most, ours, program) => {
                 self.grid.jobs += 1;
                 let job = JobId(self.grid.jobs);
                 self.answers.insert(job, 0);
@@ -218,16 +218,16 @@ impl World {
                 let mut submit = submit(list, fingerprint, program.then_some("/bin/x"));
                 (submit.params.min_nodes, submit.params.max_nodes) = (least, most);
                 self.most.insert(job, most.unwrap_or(4));
-                Event::Submit { job, epoch, submit: Box::new(submit) }
+                SchedulerEvent::Submit { job, epoch, submit: Box::new(submit) }
             }
-            Step::Answer(n, ok) => {
+            HistoryStep::Answer(n, ok) => {
                 if self.pending.is_empty() {
                     return None;
                 }
                 let pending = self.pending.remove(n % self.pending.len());
                 self.answer(pending, ok)?
             }
-            Step::Over(n) => {
+            HistoryStep::Over(n) => {
                 let job = *self.running().get(n)?;
                 let epoch = self.epoch(job);
                 let freed =
@@ -239,17 +239,17 @@ impl World {
                     .map(|(n, _)| n.clone())
                     .collect();
                 self.holds.retain(|node, _| !free.contains(node));
-                Event::JobOver { job, epoch, ended: None }
+                SchedulerEvent::JobOver { job, epoch, ended: None }
             }
-            Step::Cancel(n) => Event::Cancel { job: JobId(n as u64), reason: "test".into() },
-            Step::ClientLost => Event::Link { node: "client-1".into(), up: false },
-            Step::Request(n, count, bench, stale) => {
+            HistoryStep::Cancel(n) => SchedulerEvent::Cancel { job: JobId(n as u64), reason: "test".into() },
+            HistoryStep::ClientLost => SchedulerEvent::Link { node: "client-1".into(), up: false },
+            HistoryStep::Request(n, count, bench, stale) => {
                 let job = *self.running().get(n)?;
-                let request = Request { count, ..Request::default() };
+                let request = SchedulerRequest { count, ..SchedulerRequest::default() };
                 let benchmark = bench.then(|| BenchmarkSpec::of_job("fib", bytes::Bytes::new()));
                 let (rtt_s, bandwidth) = (BTreeMap::new(), BTreeMap::new());
                 let epoch = Epoch(stale.min(1) * self.epoch(job).0);
-                Event::Request(Box::new(RequestNodes {
+                SchedulerEvent::Request(Box::new(RequestNodes {
                     job,
                     epoch,
                     request,
@@ -258,11 +258,11 @@ impl World {
                     bandwidth,
                 }))
             }
-            Step::Withdraw(n, count) => {
+            HistoryStep::Withdraw(n, count) => {
                 let job = *self.running().get(n)?;
-                Event::Withdraw(WithdrawNodes { job, epoch: self.epoch(job), count })
+                SchedulerEvent::Withdraw(WithdrawNodes { job, epoch: self.epoch(job), count })
             }
-            Step::Free(n, left, now) => {
+            HistoryStep::Free(n, left, now) => {
                 let (job, node) = self.member(n)?;
                 let epoch = self.epoch(job);
                 let incarnation = Incarnation(self.incarnations[&node] - u64::from(!now));
@@ -274,29 +274,29 @@ impl World {
                     }
                 }
                 let why = if left {
-                    Freed::Left
+                    ReleaseReason::Left
                 } else {
-                    Freed::Refused { reason: "test".into(), busy: None }
+                    ReleaseReason::Refused { reason: "test".into(), busy: None }
                 };
-                Event::Freed(NodeFreed { job, epoch, node, incarnation, why })
+                SchedulerEvent::Freed(NodeFreed { job, epoch, node, incarnation, why })
             }
-            Step::HandOver(n, to, stale) => {
+            HistoryStep::HandOver(n, to, stale) => {
                 let job = *self.running().get(n)?;
                 let to = self.incarnations.keys().nth(to)?.clone();
                 let epoch = Epoch(stale.min(1) * self.epoch(job).0);
-                Event::HandOver(HandOver { job, epoch, to, reason: "test".into() })
+                SchedulerEvent::HandOver(HandOver { job, epoch, to, reason: "test".into() })
             }
-            Step::Subscribe(n, faster_than) => {
+            HistoryStep::Subscribe(n, faster_than) => {
                 let job = *self.running().get(n)?;
-                Event::Subscribe(Subscribe { job, epoch: self.epoch(job), faster_than })
+                SchedulerEvent::Subscribe(Subscribe { job, epoch: self.epoch(job), faster_than })
             }
-            Step::Speed(n, speed) => {
+            HistoryStep::Speed(n, speed) => {
                 let (job, node) = self.member(n)?;
                 let epoch = self.epoch(job);
                 let (spec, speeds) = (SpecId(7), BTreeMap::from([(node, speed)]));
-                Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds })
+                SchedulerEvent::SpeedsMeasured(SpeedsMeasured { job, epoch, spec, speeds })
             }
-            Step::Drain(mask, itself) => {
+            HistoryStep::Drain(mask, itself) => {
                 let mut nodes = chosen(mask);
                 let incarnation = nodes
                     .first()
@@ -305,52 +305,52 @@ impl World {
                 nodes.truncate(if itself { 1 } else { 4 });
                 self.last_drain += 1;
                 let order =
-                    Drain { nodes, reason: "test".into(), deadline_ms: None, life: incarnation };
-                Event::Drain { drain: self.last_drain, order }
+                    Drain { nodes, reason: "test".into(), deadline_ms: None, incarnation };
+                SchedulerEvent::Drain { drain: self.last_drain, order }
             }
-            Step::Undrain(mask) => {
+            HistoryStep::Undrain(mask) => {
                 let nodes = chosen(mask);
                 self.marks.retain(|node, _| !nodes.contains(node));
-                Event::Undrain { nodes }
+                SchedulerEvent::Undrain { nodes }
             }
-            Step::Tick(millis) => {
+            HistoryStep::Tick(millis) => {
                 self.grid.now += Duration::from_millis(millis);
-                Event::Tick
+                SchedulerEvent::Tick
             }
         })
     }
 
-    fn answer(&mut self, pending: PendingReply, ok: bool) -> Option<Event> {
+    fn answer(&mut self, pending: PendingReply, ok: bool) -> Option<SchedulerEvent> {
         Some(match pending {
             PendingReply::Assign(job, epoch, node) => {
                 let failed = AssignError::failed(&node, "test");
-                Event::Assigned { job, epoch, node, answer: if ok { Ok(()) } else { Err(failed) } }
+                SchedulerEvent::Assigned { job, epoch, node, answer: if ok { Ok(()) } else { Err(failed) } }
             }
             PendingReply::Release(job, node, incarnation) => {
                 if self.incarnations[&node] == incarnation && self.holds.get(&node) == Some(&job) {
                     self.holds.remove(&node);
                 }
-                Event::Released { job, node, incarnation: Incarnation(incarnation), ok }
+                SchedulerEvent::Released { job, node, incarnation: Incarnation(incarnation), ok }
             }
-            PendingReply::Grant(job, grant) => Event::GrantTold { job, grant, ok },
+            PendingReply::Grant(job, grant) => SchedulerEvent::GrantAcknowledged { job, grant, ok },
             PendingReply::Measure(node, incarnation) => {
                 if self.incarnations[&node] == incarnation {
                     self.measuring.remove(&node);
                 }
-                let measured = Measurement { speed: 1.0, relative_error: None };
+                let measured = SpeedMeasurement { speed: 1.0, relative_error: None };
                 let answer = if ok { Ok(measured) } else { Err("test".to_owned()) };
-                Event::Measured { node, incarnation: Incarnation(incarnation), answer }
+                SchedulerEvent::Measured { node, incarnation: Incarnation(incarnation), answer }
             }
             PendingReply::Leave(job, nodes) => {
                 if ok {
                     return None;
                 }
-                Event::AskLeaveFailed { job, nodes }
+                SchedulerEvent::AskLeaveFailed { job, nodes }
             }
             PendingReply::Epoch(job) => {
                 let epoch = self.epoch(job).0 + 1;
                 self.epochs.insert(job, epoch);
-                Event::EpochIssued { job, epoch: Epoch(epoch) }
+                SchedulerEvent::EpochIssued { job, epoch: Epoch(epoch) }
             }
             PendingReply::TakeOver(job, node) => {
                 let ok = ok && self.holds.get(&node) == Some(&job);
@@ -358,7 +358,7 @@ impl World {
                     self.roots.insert(job, node.clone());
                 }
                 let answer = if ok { Ok(()) } else { refused("test") };
-                Event::TookOver { job, node, answer }
+                SchedulerEvent::TakeOverAnswered { job, node, answer }
             }
         })
     }
@@ -372,20 +372,20 @@ impl World {
         Ok(())
     }
 
-    fn act(&mut self, event: Event) -> Result<(), TestCaseError> {
+    fn act(&mut self, event: SchedulerEvent) -> Result<(), TestCaseError> {
         let order = match &event {
-            Event::Drain { drain, order } => Some((*drain, order.clone())),
+            SchedulerEvent::Drain { drain, order } => Some((*drain, order.clone())),
             _ => None,
         };
         let (actions, now) = (self.grid.core.handle(event, self.grid.now), self.grid.now);
         if let Some((drain, order)) = order {
             let refused = actions.iter().any(
                 |action| {
-                    matches!(action, Action::Drained { drain: d, answer: Err(_) } if *d == drain)
+                    matches!(action, SchedulerAction::Drained { drain: d, answer: Err(_) } if *d == drain)
                 },
             );
             if !refused {
-                let incarnation = order.life.map(|incarnation| incarnation.0);
+                let incarnation = order.incarnation.map(|incarnation| incarnation.0);
                 for node in &order.nodes {
                     let lasts = self.marks.get(node) == Some(&None);
                     self.marks.insert(node.clone(), incarnation.filter(|_| !lasts));
@@ -397,7 +397,7 @@ impl World {
         }
         for action in actions {
             match action {
-                Action::Assign { node, assign } => {
+                SchedulerAction::Assign { node, assign } => {
                     self.handed_out(&node)?;
                     self.holds.insert(node.clone(), assign.spec.id);
                     self.pending.push(PendingReply::Assign(
@@ -406,7 +406,7 @@ impl World {
                         node,
                     ));
                 }
-                Action::Grant(granted) => {
+                SchedulerAction::Grant(granted) => {
                     *self.answers.get_mut(&granted.job).unwrap() += 1;
                     let members = granted.view.members.keys();
                     prop_assert!(members.clone().count() as u32 <= self.most[&granted.job]);
@@ -415,7 +415,7 @@ impl World {
                     }
                     self.roots.insert(granted.job, granted.coordinator.node);
                 }
-                Action::GrantNodes { job, grant, nodes, .. } => {
+                SchedulerAction::GrantNodes { job, grant, nodes, .. } => {
                     for granted in &nodes {
                         self.handed_out(&granted.node)?;
                         self.holds.insert(granted.node.clone(), job);
@@ -425,19 +425,19 @@ impl World {
                     prop_assert!(of.count() as u32 <= self.most[&job]);
                     self.pending.push(PendingReply::Grant(job, grant));
                 }
-                Action::Refuse { job, .. } => *self.answers.get_mut(&job).unwrap() += 1,
-                Action::Release { node, incarnation, job, .. } => {
+                SchedulerAction::Refuse { job, .. } => *self.answers.get_mut(&job).unwrap() += 1,
+                SchedulerAction::Release { node, incarnation, job, .. } => {
                     prop_assert_eq!(self.holds.get(&node), Some(&job));
                     prop_assert_eq!(self.incarnations[&node], incarnation.0);
                     self.granted.remove(&node);
                     self.pending.push(PendingReply::Release(job, node, incarnation.0));
                 }
-                Action::Measure { node, incarnation, .. } => {
+                SchedulerAction::Measure { node, incarnation, .. } => {
                     self.handed_out(&node)?;
                     self.measuring.insert(node.clone());
                     self.pending.push(PendingReply::Measure(node, incarnation.0));
                 }
-                Action::Replace { nodes, .. } => {
+                SchedulerAction::Replace { nodes, .. } => {
                     for node in nodes {
                         prop_assert!(
                             !self.holds.contains_key(&node) && !self.measuring.contains(&node)
@@ -447,18 +447,18 @@ impl World {
                 }
                 // A later incarnation of its node may belong to another job. Or the node is being
                 // released, because it did not accept the job.
-                Action::MemberLost { job, node, .. } => {
+                SchedulerAction::MemberLost { job, node, .. } => {
                     let holds = self.holds.get(&node) == Some(&job);
                     prop_assert!(!holds || self.is_releasing(&node), "{} is a member", node);
                 }
-                Action::AskLeave { job, nodes, .. } => {
+                SchedulerAction::AskLeave { job, nodes, .. } => {
                     for node in &nodes {
                         prop_assert!(self.marks.contains_key(node));
                         prop_assert_eq!(self.holds.get(node), Some(&job));
                     }
                     self.pending.push(PendingReply::Leave(job, nodes));
                 }
-                Action::Drained { drain, answer } => {
+                SchedulerAction::Drained { drain, answer } => {
                     let nodes = self.drains.remove(&drain);
                     if answer.is_ok() {
                         let nodes = nodes.unwrap();
@@ -468,11 +468,11 @@ impl World {
                         prop_assert_eq!(full, None);
                     }
                 }
-                Action::NewEpoch { job, known } => {
+                SchedulerAction::NewEpoch { job, known } => {
                     prop_assert_eq!(known, self.epoch(job));
                     self.pending.push(PendingReply::Epoch(job));
                 }
-                Action::TakeOver { node, order } => {
+                SchedulerAction::TakeOver { node, order } => {
                     prop_assert_eq!(self.holds.get(&node), Some(&order.job));
                     prop_assert_eq!(order.epoch, self.epoch(order.job));
                     prop_assert!(order.members.contains_key(&node));
@@ -480,23 +480,23 @@ impl World {
                     prop_assert_eq!(order.handed, order.members.contains_key(&order.lost));
                     self.pending.push(PendingReply::TakeOver(order.job, node));
                 }
-                Action::Cancel { .. }
-                | Action::Ended { .. }
-                | Action::BetterFree { .. }
-                | Action::OfferGrowth { .. }
-                | Action::AskShrink { .. }
-                | Action::Begin { .. }
-                | Action::RefuseGrowth { .. }
-                | Action::Forget { .. }
-                | Action::Anew { .. }
-                | Action::Limit { .. }
-                | Action::Mark { .. }
-                | Action::Audit { .. }
-                | Action::BringFile { .. }
-                | Action::DropFiles { .. }
-                | Action::Unreserved(_)
-                | Action::Odd { .. } => {}
-                Action::HoldStubs { .. } | Action::CloseStubs { .. } => {
+                SchedulerAction::Cancel { .. }
+                | SchedulerAction::Ended { .. }
+                | SchedulerAction::BetterFree { .. }
+                | SchedulerAction::OfferGrowth { .. }
+                | SchedulerAction::AskShrink { .. }
+                | SchedulerAction::StoreStart { .. }
+                | SchedulerAction::RefuseGrowth { .. }
+                | SchedulerAction::Forget { .. }
+                | SchedulerAction::Restart { .. }
+                | SchedulerAction::Limit { .. }
+                | SchedulerAction::StoreDrain { .. }
+                | SchedulerAction::Audit { .. }
+                | SchedulerAction::BringFile { .. }
+                | SchedulerAction::DropFiles { .. }
+                | SchedulerAction::Unreserved(_)
+                | SchedulerAction::ProtocolViolation { .. } => {}
+                SchedulerAction::HoldStubs { .. } | SchedulerAction::CloseStubs { .. } => {
                     prop_assert!(false, "these clusters have all their nodes");
                 }
             }
@@ -540,19 +540,19 @@ impl World {
     /// All answers arrive, all jobs end and all nodes return: then all nodes are free, and every
     /// drain is answered.
     fn settle(&mut self) -> Result<(), TestCaseError> {
-        self.act(Event::Link { node: "client-1".into(), up: false })?;
+        self.act(SchedulerEvent::Link { node: "client-1".into(), up: false })?;
         while !self.pending.is_empty() || !self.grid.core.status().jobs.is_empty() {
-            let step = if self.pending.is_empty() { Step::Over(0) } else { Step::Answer(0, true) };
+            let step = if self.pending.is_empty() { HistoryStep::Over(0) } else { HistoryStep::Answer(0, true) };
             if let Some(event) = self.event(step) {
                 self.act(event)?;
             }
         }
         prop_assert!(self.drains.is_empty() && self.holds.is_empty());
         for n in 0..NODES.len() {
-            let event = self.event(Step::Register(n, 1, true)).unwrap();
+            let event = self.event(HistoryStep::Register(n, 1, true)).unwrap();
             self.act(event)?;
         }
-        let event = self.event(Step::Undrain(15)).unwrap();
+        let event = self.event(HistoryStep::Undrain(15)).unwrap();
         self.act(event)?;
         prop_assert_eq!(self.grid.core.status().count(NodeState::Idle), NODES.len());
         prop_assert_eq!(self.grid.core.due(), None);
@@ -566,7 +566,7 @@ proptest! {
     /// and no job exceeds its greatest size.
     #[test]
     fn random_histories_keep_all_invariants(steps in steps()) {
-        let mut world = World::new();
+        let mut world = CoreWorld::new();
         for step in steps {
             if let Some(event) = world.event(step) {
                 world.act(event)?;

@@ -7,10 +7,10 @@ use super::*;
 /// Longer than a silent node is waited for.
 const LATER: Duration = Duration::from_secs(6);
 
-impl Grid {
+impl CoreTestGrid {
     /// The site of lab, whose two nodes join by themselves.
     fn lab(&mut self) -> Vec<String> {
-        self.put(Event::SiteUp(SiteUp {
+        self.put(SchedulerEvent::SiteUp(SiteRegistration {
             cluster: "lab".into(),
             nodes: vec!["lab-1".into(), "lab-2".into()],
             starts_programs: false,
@@ -23,12 +23,12 @@ impl Grid {
     }
 
     fn disconnect(&mut self, node: &str) -> Vec<String> {
-        self.put(Event::Link { node: node.into(), up: false });
-        self.put(Event::Unheard { node: node.into(), why: "cut".to_owned() })
+        self.put(SchedulerEvent::Link { node: node.into(), up: false });
+        self.put(SchedulerEvent::LinkDown { node: node.into(), why: "cut".to_owned() })
     }
 
     fn reconnect(&mut self, node: &str) {
-        self.put(Event::Link { node: node.into(), up: true });
+        self.put(SchedulerEvent::Link { node: node.into(), up: true });
     }
 
     fn lab_states(&self) -> [NodeState; 2] {
@@ -44,7 +44,7 @@ impl Grid {
 
 #[test]
 fn joining_nodes_are_off_until_they_register() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.lab();
     assert_eq!(grid.lab_states(), [NodeState::Off; 2]);
     assert!(grid.core.status().sites[&"lab".into()].joins);
@@ -59,7 +59,7 @@ fn joining_nodes_are_off_until_they_register() {
 
 #[test]
 fn silent_node_is_lost_and_returns_in_the_same_incarnation() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
     // A short loss of the link has no effect.
@@ -82,7 +82,7 @@ fn silent_node_is_lost_and_returns_in_the_same_incarnation() {
 
 #[test]
 fn job_continues_without_a_lost_node_whose_next_incarnation_is_free() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
     grid.submit(submit(Some(&[("ams", 1), ("lab", 1)]), OURS, None));
@@ -93,7 +93,7 @@ fn job_continues_without_a_lost_node_whose_next_incarnation_is_free() {
     grid.register("lab-1", 2, OURS);
     assert_eq!(grid.state("lab-1"), NodeState::Idle);
     // The same for a node that returns before its loss is noticed.
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
     grid.submit(submit(Some(&[("ams", 1), ("lab", 1)]), OURS, None));
@@ -104,7 +104,7 @@ fn job_continues_without_a_lost_node_whose_next_incarnation_is_free() {
 
 #[test]
 fn node_that_its_job_removed_is_ordered_to_restart() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
     grid.submit(submit(Some(&[("ams", 1), ("lab", 1)]), OURS, None));
@@ -112,8 +112,8 @@ fn node_that_its_job_removed_is_ordered_to_restart() {
     let (job, epoch, node, incarnation) = (JobId(1), Epoch(1), "lab-1".into(), Incarnation(1));
     let reason = "silent for 3 s".to_owned();
     let (by, voice) = (None, None);
-    let silent = MemberSilent { job, epoch, node, incarnation, reason, by, voice };
-    let output = grid.put(Event::MemberSilent(silent));
+    let silent = MemberSilent { job, epoch, node, incarnation, reason, reporting_cluster: by, reporter: voice };
+    let output = grid.put(SchedulerEvent::MemberSilent(silent));
     assert_eq!(output.len(), 1, "{output:?}");
     assert!(output[0].contains("lab-1"), "{output:?}");
     assert_eq!(grid.state("lab-1"), NodeState::Off, "no site starts it");
@@ -121,16 +121,16 @@ fn node_that_its_job_removed_is_ordered_to_restart() {
 
 #[test]
 fn operator_drain_outlasts_an_incarnation() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.lab();
     grid.register("lab-1", 1, OURS);
     let order = Drain {
         nodes: vec!["lab-1".into()],
         reason: "maintenance".to_owned(),
         deadline_ms: None,
-        life: None,
+        incarnation: None,
     };
-    grid.put(Event::Drain { drain: 1, order });
+    grid.put(SchedulerEvent::Drain { drain: 1, order });
     assert_eq!(grid.state("lab-1"), NodeState::Drained);
     grid.disconnect("lab-1");
     grid.after(LATER);
@@ -138,6 +138,6 @@ fn operator_drain_outlasts_an_incarnation() {
     grid.register("lab-1", 2, OURS);
     assert_eq!(grid.state("lab-1"), NodeState::Drained);
     assert_eq!(grid.why("lab-1").as_deref(), Some("maintenance"));
-    grid.put(Event::Undrain { nodes: vec!["lab-1".into()] });
+    grid.put(SchedulerEvent::Undrain { nodes: vec!["lab-1".into()] });
     assert_eq!(grid.state("lab-1"), NodeState::Idle);
 }

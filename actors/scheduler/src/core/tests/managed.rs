@@ -4,47 +4,47 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::pool::State;
+use super::super::pool::PoolNodeState;
 use super::*;
-use crate::files::{Brought, FileEntry, FilesHere};
-use crate::manager::{Approach, Kind, Need};
-use crate::scheduler::{Freed, JobEfficiency, NodeFreed, Resize, ResizeError, ResizeJob, Resized};
+use crate::files::{FetchResult, FileEntry, FilesReport};
+use crate::manager::{Approach, Kind, JobRequirements};
+use crate::scheduler::{ReleaseReason, JobEfficiency, NodeFreed, Resize, ResizeError, ResizeJob, ResizeAck};
 
 pub(super) fn needs(kind: Kind, min: u32, max: u32) -> Submit {
-    Submit { need: Some(Need::one(kind, min, min, max)), ..submit(None, OURS, None) }
+    Submit { need: Some(JobRequirements::one(kind, min, min, max)), ..submit(None, OURS, None) }
 }
 
-impl Grid {
-    fn managed(nodes: usize, settings: Settings) -> Self {
+impl CoreTestGrid {
+    fn managed(nodes: usize, settings: ManagerSettings) -> Self {
         let mut grid = Self::of(nodes, OURS);
         grid.core.managing = ManagerState::new(settings, grid.now);
         grid
     }
 
     pub(super) fn answer(&mut self, job: u64, change: u64, count: u32) -> Vec<String> {
-        self.put(Event::Answered { job: JobId(job), change, count: Some(count) })
+        self.put(SchedulerEvent::Answered { job: JobId(job), change, count: Some(count) })
     }
 
     pub(super) fn acknowledge(&mut self, job: u64, grant: u64, ok: bool) -> Vec<String> {
-        self.put(Event::GrantTold { job: JobId(job), grant, ok })
+        self.put(SchedulerEvent::GrantAcknowledged { job: JobId(job), grant, ok })
     }
 
     pub(super) fn left(&mut self, job: u64, node: &str) -> Vec<String> {
         let node = NodeId::from(node);
         let incarnation = self.incarnation_of(&node);
-        let (job, epoch, why) = (JobId(job), Epoch(1), Freed::Left);
-        self.put(Event::Freed(NodeFreed { job, epoch, node, incarnation, why }))
+        let (job, epoch, why) = (JobId(job), Epoch(1), ReleaseReason::Left);
+        self.put(SchedulerEvent::Freed(NodeFreed { job, epoch, node, incarnation, why }))
     }
 }
 
 #[test]
 fn managed_job_grows_and_shrinks_for_a_waiting_one() {
-    let mut grid = Grid::of(4, OURS);
+    let mut grid = CoreTestGrid::of(4, OURS);
     let out = grid.submit(needs(Kind::Malleable, 2, 8));
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
     assert_eq!(grid.accept(1, &["ams-1", "ams-2"]), ["grant job-1 ams-1"]);
     // Free nodes of its cluster are offered with the next poll.
-    let out = grid.after(Settings::default().poll_every);
+    let out = grid.after(ManagerSettings::default().poll_interval);
     assert_eq!(out, ["offer 1 to job-1: 2 of ams"]);
     assert_eq!(grid.answer(1, 1, 2), ["grant 1 of job-1 at ams-1: ams-3 ams-4 and 0"]);
     assert_eq!(grid.acknowledge(1, 1, true), [""; 0]);
@@ -61,7 +61,7 @@ fn managed_job_grows_and_shrinks_for_a_waiting_one() {
     grid.accept(3, &["ams-3", "ams-4"]);
     // Nodes of an ended job are released, and offered to the first job again.
     grid.over(3);
-    let out = grid.after(Settings::default().poll_every);
+    let out = grid.after(ManagerSettings::default().poll_interval);
     assert_eq!(out, ["offer 3 to job-1: 2 of ams"]);
     grid.over(1);
     grid.over(2);
@@ -72,10 +72,10 @@ fn managed_job_grows_and_shrinks_for_a_waiting_one() {
 
 #[test]
 fn job_that_does_not_release_in_time_loses_nodes() {
-    let mut grid = Grid::of(4, OURS);
+    let mut grid = CoreTestGrid::of(4, OURS);
     grid.submit(needs(Kind::Malleable, 1, 8));
     grid.accept(1, &["ams-1"]);
-    grid.after(Settings::default().poll_every);
+    grid.after(ManagerSettings::default().poll_interval);
     grid.answer(1, 1, 3);
     grid.acknowledge(1, 1, true);
     grid.submit(needs(Kind::Rigid, 4, 4));
@@ -83,7 +83,7 @@ fn job_that_does_not_release_in_time_loses_nodes() {
     assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["job-1 must release 2 of ams (2)"]);
     // Its coordinator does not answer, and releases nothing.
     grid.answer(1, 2, 0);
-    let out = grid.after(Settings::default().release_within);
+    let out = grid.after(ManagerSettings::default().release_within);
     let output: Vec<_> = out.iter().filter(|line| !line.starts_with("odd")).collect();
     assert_eq!(
         output,
@@ -98,7 +98,7 @@ fn job_that_does_not_release_in_time_loses_nodes() {
 /// Each refusal has the number of its request.
 #[test]
 fn refusal_has_the_number_of_its_request() {
-    let mut grid = Grid::of(4, OURS);
+    let mut grid = CoreTestGrid::of(4, OURS);
     grid.submit(needs(Kind::Malleable, 1, 6));
     grid.accept(1, &["ams-1"]);
     // Other jobs have all other nodes.
@@ -108,12 +108,12 @@ fn refusal_has_the_number_of_its_request() {
         grid.accept(job, &nodes.iter().map(String::as_str).collect::<Vec<_>>());
     }
     let need = |within_ms, number| {
-        let by = Resize::Grow { count: 3, within_ms: Some(within_ms), cluster: None };
-        Event::Need { order: ResizeJob { job: JobId(1), by }, number }
+        let by = Resize::Grow { count: 3, timeout_ms: Some(within_ms), cluster: None };
+        SchedulerEvent::Need { order: ResizeJob { job: JobId(1), by }, number }
     };
-    let refused = |actions: Vec<Action>| -> Vec<u64> {
+    let refused = |actions: Vec<SchedulerAction>| -> Vec<u64> {
         let numbers = actions.into_iter().filter_map(|action| match action {
-            Action::RefuseGrowth { number, .. } => Some(number),
+            SchedulerAction::RefuseGrowth { number, .. } => Some(number),
             _ => None,
         });
         numbers.collect()
@@ -125,44 +125,44 @@ fn refusal_has_the_number_of_its_request() {
     let mut numbers = Vec::new();
     for second in 1..=20 {
         grid.now = now + Duration::from_secs(second);
-        numbers.extend(refused(grid.core.handle(Event::Poll, grid.now)));
+        numbers.extend(refused(grid.core.handle(SchedulerEvent::Poll, grid.now)));
     }
     assert_eq!(numbers, [8]);
     // A reduction by its owner refuses the request, too.
     let now = grid.now;
     assert_eq!(refused(grid.core.handle(need(60_000, 9), now)), [0; 0]);
     let order = ResizeJob { job: JobId(1), by: Resize::Shrink { count: 0 } };
-    assert_eq!(refused(grid.core.handle(Event::Resize(order), now)), [9]);
+    assert_eq!(refused(grid.core.handle(SchedulerEvent::Resize(order), now)), [9]);
 }
 
 #[test]
 fn owner_resizes_a_job() {
-    let mut grid = Grid::of(4, OURS);
+    let mut grid = CoreTestGrid::of(4, OURS);
     let resize = |by: Resize| ResizeJob { job: JobId(1), by };
     let shrink = |count| resize(Resize::Shrink { count });
-    let grow = |count| resize(Resize::Grow { count, within_ms: None, cluster: None });
+    let grow = |count| resize(Resize::Grow { count, timeout_ms: None, cluster: None });
     assert_eq!(grid.core.check_resize(&grow(1)), Err(ResizeError::NotRunning { job: JobId(1) }));
     grid.submit(needs(Kind::Malleable, 1, 6));
     grid.accept(1, &["ams-1"]);
-    grid.after(Settings::default().poll_every);
+    grid.after(ManagerSettings::default().poll_interval);
     grid.answer(1, 1, 3);
     grid.acknowledge(1, 1, true);
     // It has 4 processors, and must shrink to 2.
     let bounds = ResizeError::Bounds { job: JobId(1), to: 0, least: 1, most: 6 };
     assert_eq!(grid.core.check_resize(&shrink(4)), Err(bounds));
-    let out = grid.put(Event::Resize(shrink(2)));
+    let out = grid.put(SchedulerEvent::Resize(shrink(2)));
     assert_eq!(out, ["job-1 must release 2 of ams (2)"]);
     grid.answer(1, 2, 2);
     grid.left(1, "ams-4");
     grid.left(1, "ams-3");
     // No more is offered to it, even if processors are free.
-    assert_eq!(grid.after(Settings::default().poll_every), [""; 0]);
-    assert_eq!(grid.core.check_resize(&grow(1)), Ok(Resized { from: 2, to: 3 }));
+    assert_eq!(grid.after(ManagerSettings::default().poll_interval), [""; 0]);
+    assert_eq!(grid.core.check_resize(&grow(1)), Ok(ResizeAck { from: 2, to: 3 }));
     // It requested the processors, so that no offer is needed.
-    let out = grid.put(Event::Resize(grow(1)));
+    let out = grid.put(SchedulerEvent::Resize(grow(1)));
     assert_eq!(out, ["grant 2 of job-1 at ams-1: ams-3 and 0"]);
     grid.acknowledge(1, 2, true);
-    assert_eq!(grid.after(Settings::default().poll_every), [""; 0]);
+    assert_eq!(grid.after(ManagerSettings::default().poll_interval), [""; 0]);
     let detail = grid.core.detail(JobId(1), grid.now).unwrap();
     let view = detail.view.unwrap();
     assert_eq!((view.least, view.most, view.useful), (1, 3, 6));
@@ -178,12 +178,12 @@ fn owner_resizes_a_job() {
 
 #[test]
 fn invalid_requirements_are_refused() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     let mut wrong = needs(Kind::Malleable, 3, 2);
     let out = grid.submit(wrong.clone());
     assert!(out[0].starts_with("refuse job-1"), "{out:?}");
     if let Some(need) = &mut wrong.need {
-        need.most.clear();
+        need.max.clear();
     }
     assert!(grid.submit(wrong)[0].starts_with("refuse job-2"));
     assert!(grid.core.status().jobs.is_empty());
@@ -191,17 +191,17 @@ fn invalid_requirements_are_refused() {
 
 #[test]
 fn failed_start_is_repeated_when_all_nodes_are_free() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     let out = grid.submit(needs(Kind::Rigid, 2, 2));
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
     let error = AssignError::failed(&"ams-2".into(), "no threads".to_owned());
     let out = grid.answer_assign(1, "ams-2", Err(error));
     let released = ["release job-1 ams-2", "epoch after 1 for job-1", "release job-1 ams-1"];
     assert_eq!(out, released);
-    grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
+    grid.put(SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(2) });
     assert_eq!(grid.released(1, "ams-1", true), [""; 0]);
     let mut out = grid.released(1, "ams-2", true);
-    out.extend(grid.after(Settings::default().scan_every));
+    out.extend(grid.after(ManagerSettings::default().scan_interval));
     assert_eq!(out, ["assign job-1 ams-1", "assign job-1 ams-2"]);
     assert_eq!(grid.accept(1, &["ams-1", "ams-2"]), ["grant job-1 ams-1"]);
     // Its program is another: a lasting error.
@@ -222,7 +222,7 @@ fn failed_start_is_repeated_when_all_nodes_are_free() {
 
 #[test]
 fn waiting_job_is_explained_and_can_be_cancelled() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.submit(needs(Kind::Rigid, 2, 2));
     grid.accept(1, &["ams-1", "ams-2"]);
     grid.submit(needs(Kind::Rigid, 2, 2));
@@ -233,13 +233,13 @@ fn waiting_job_is_explained_and_can_be_cancelled() {
     assert_eq!(waits.state, JobState::Queued);
     let why = waits.waits_for.clone().unwrap();
     assert!(why.contains("ams") && why.contains("del"), "{why}");
-    let out = grid.put(Event::Cancel { job: JobId(3), reason: "enough".to_owned() });
+    let out = grid.put(SchedulerEvent::Cancel { job: JobId(3), reason: "enough".to_owned() });
     assert_eq!(out, ["refuse job-3: the job was cancelled: enough"]);
     // A job that never fits is refused at once.
     let out = grid.submit(needs(Kind::Rigid, 3, 3));
     assert!(out[0].starts_with("refuse job-4: the job cannot be placed: "), "{out:?}");
     // The client of all jobs is lost: running jobs are cancelled, and their nodes released at once.
-    let out = grid.put(Event::Link { node: "client-1".into(), up: false });
+    let out = grid.put(SchedulerEvent::Link { node: "client-1".into(), up: false });
     let of = |job: u32, cluster: &str| {
         let release = |n| format!("release job-{job} {cluster}-{n}");
         [format!("cancel job-{job} {cluster}-1"), release(1), release(2)]
@@ -248,7 +248,7 @@ fn waiting_job_is_explained_and_can_be_cancelled() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ManagedStep {
     Submit(Kind, u32, u32),
     /// With a file, which del has.
     WithFile(u32),
@@ -265,25 +265,25 @@ enum Step {
     Wait(u64),
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<ManagedStep>> {
     let kind = prop::sample::select(Kind::ALL);
     let ok = prop::bool::weighted(0.85);
     prop::collection::vec(
         prop_oneof![
             4 => (kind, 1u32..4, 0u32..6)
-                .prop_map(|(kind, min, more)| Step::Submit(kind, min, more)),
-            2 => (1u32..4).prop_map(Step::WithFile),
-            1 => (1u32..4).prop_map(Step::Plain),
+                .prop_map(|(kind, min, more)| ManagedStep::Submit(kind, min, more)),
+            2 => (1u32..4).prop_map(ManagedStep::WithFile),
+            1 => (1u32..4).prop_map(ManagedStep::Plain),
             14 => (any::<usize>(), ok, 0u32..6)
-                .prop_map(|(n, ok, count)| Step::Answer(n, ok, count)),
-            5 => any::<usize>().prop_map(Step::Free),
-            2 => (0usize..8, any::<bool>()).prop_map(|(n, returns)| Step::Lose(n, returns)),
-            3 => (0usize..8).prop_map(Step::Register),
-            2 => (1usize..8).prop_map(Step::Over),
-            1 => (1usize..8).prop_map(Step::Cancel),
-            2 => (1usize..8, 0.05f64..1.0).prop_map(|(job, e)| Step::Efficiency(job, e)),
-            2 => (1usize..8, 1u32..4).prop_map(|(job, count)| Step::Request(job, count)),
-            6 => (1u64..40_000).prop_map(Step::Wait),
+                .prop_map(|(n, ok, count)| ManagedStep::Answer(n, ok, count)),
+            5 => any::<usize>().prop_map(ManagedStep::Free),
+            2 => (0usize..8, any::<bool>()).prop_map(|(n, returns)| ManagedStep::Lose(n, returns)),
+            3 => (0usize..8).prop_map(ManagedStep::Register),
+            2 => (1usize..8).prop_map(ManagedStep::Over),
+            1 => (1usize..8).prop_map(ManagedStep::Cancel),
+            2 => (1usize..8, 0.05f64..1.0).prop_map(|(job, e)| ManagedStep::Efficiency(job, e)),
+            2 => (1usize..8, 1u32..4).prop_map(|(job, count)| ManagedStep::Request(job, count)),
+            6 => (1u64..40_000).prop_map(ManagedStep::Wait),
         ],
         1..90,
     )
@@ -291,7 +291,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Outstanding answers.
 #[derive(Clone, Debug)]
-enum PendingReply {
+enum OutstandingReply {
     Assigned(JobId, Epoch, NodeId),
     Released(JobId, NodeId, Incarnation),
     Count(JobId, u64, u32),
@@ -299,77 +299,77 @@ enum PendingReply {
     Brought(JobId, u64, FileEntry),
 }
 
-struct World {
-    grid: Grid,
-    pending: Vec<PendingReply>,
+struct ManagedWorld {
+    grid: CoreTestGrid,
+    pending: Vec<OutstandingReply>,
     incarnations: [u64; 8],
 }
 
 const NODES: [&str; 8] = ["ams-1", "ams-2", "ams-3", "ams-4", "del-1", "del-2", "del-3", "del-4"];
 
-impl World {
-    fn put(&mut self, event: Event) {
+impl ManagedWorld {
+    fn put(&mut self, event: SchedulerEvent) {
         for action in self.grid.core.handle(event, self.grid.now) {
             match action {
-                Action::Assign { node, assign } => self.pending.push(PendingReply::Assigned(
+                SchedulerAction::Assign { node, assign } => self.pending.push(OutstandingReply::Assigned(
                     assign.spec.id,
                     assign.spec.epoch,
                     node,
                 )),
-                Action::Release { node, incarnation, job, .. } => {
-                    self.pending.push(PendingReply::Released(job, node, incarnation));
+                SchedulerAction::Release { node, incarnation, job, .. } => {
+                    self.pending.push(OutstandingReply::Released(job, node, incarnation));
                 }
-                Action::OfferGrowth(asking) | Action::AskShrink { asking, .. } => {
-                    self.pending.push(PendingReply::Count(asking.job, asking.change, asking.count));
+                SchedulerAction::OfferGrowth(asking) | SchedulerAction::AskShrink { asking, .. } => {
+                    self.pending.push(OutstandingReply::Count(asking.job, asking.change, asking.count));
                 }
-                Action::BringFile { job, ask, file, .. } => {
-                    self.pending.push(PendingReply::Brought(job, ask, file));
+                SchedulerAction::BringFile { job, ask, file, .. } => {
+                    self.pending.push(OutstandingReply::Brought(job, ask, file));
                 }
-                Action::GrantNodes { job, grant, .. } => {
-                    self.pending.push(PendingReply::Grant(job, grant))
+                SchedulerAction::GrantNodes { job, grant, .. } => {
+                    self.pending.push(OutstandingReply::Grant(job, grant))
                 }
-                Action::NewEpoch { job, known } => {
+                SchedulerAction::NewEpoch { job, known } => {
                     let epoch = Epoch(known.0 + 1);
-                    self.put(Event::EpochIssued { job, epoch });
+                    self.put(SchedulerEvent::EpochIssued { job, epoch });
                 }
                 _ => {}
             }
         }
     }
 
-    fn answer(&mut self, pending: PendingReply, ok: bool, count: u32) {
+    fn answer(&mut self, pending: OutstandingReply, ok: bool, count: u32) {
         match pending {
-            PendingReply::Assigned(job, epoch, node) => {
+            OutstandingReply::Assigned(job, epoch, node) => {
                 let failed = || AssignError::failed(&node, "no".to_owned());
                 let answer = if ok { Ok(()) } else { Err(failed()) };
-                self.put(Event::Assigned { job, epoch, node, answer });
+                self.put(SchedulerEvent::Assigned { job, epoch, node, answer });
             }
-            PendingReply::Released(job, node, incarnation) => {
-                self.put(Event::Released { job, node, incarnation, ok });
+            OutstandingReply::Released(job, node, incarnation) => {
+                self.put(SchedulerEvent::Released { job, node, incarnation, ok });
             }
-            PendingReply::Count(job, change, of) => {
+            OutstandingReply::Count(job, change, of) => {
                 let count = ok.then_some(count.min(of));
-                self.put(Event::Answered { job, change, count });
+                self.put(SchedulerEvent::Answered { job, change, count });
             }
-            PendingReply::Brought(job, ask, file) => {
-                let brought = Brought { from: Some("del".into()), bytes: file.bytes, seconds: 0.5 };
+            OutstandingReply::Brought(job, ask, file) => {
+                let brought = FetchResult { from: Some("del".into()), bytes: file.bytes, seconds: 0.5 };
                 let answer = if ok { Ok((file, brought)) } else { Err("no".to_owned()) };
-                self.put(Event::Brought { job, ask, answer });
+                self.put(SchedulerEvent::FileFetched { job, ask, answer });
             }
-            PendingReply::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
+            OutstandingReply::Grant(job, grant) => self.put(SchedulerEvent::GrantAcknowledged { job, grant, ok }),
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: ManagedStep) {
         let id = |job: usize| JobId(job as u64);
         match step {
-            Step::Submit(kind, min, more) => {
+            ManagedStep::Submit(kind, min, more) => {
                 self.grid.jobs += 1;
                 let submit = Box::new(needs(kind, min, min + more));
                 let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
-                self.put(Event::Submit { job, epoch, submit });
+                self.put(SchedulerEvent::Submit { job, epoch, submit });
             }
-            Step::WithFile(min) => {
+            ManagedStep::WithFile(min) => {
                 self.grid.jobs += 1;
                 let submit = Box::new(files::reads(min, &["bodies"]));
                 let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
@@ -379,50 +379,50 @@ impl World {
                     let has = there.contains(&cluster);
                     let held = if has { vec![files::entry("bodies", 1 << 20)] } else { Vec::new() };
                     let (cluster, files) = (cluster.into(), Ok(held));
-                    self.put(Event::FilesHere(FilesHere { cluster, files }));
+                    self.put(SchedulerEvent::FilesReported(FilesReport { cluster, files }));
                 }
-                self.put(Event::Submit { job, epoch, submit });
+                self.put(SchedulerEvent::Submit { job, epoch, submit });
             }
-            Step::Plain(count) => {
+            ManagedStep::Plain(count) => {
                 self.grid.jobs += 1;
                 let submit = Box::new(submit(Some(&[("ams", count)]), OURS, None));
                 let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
-                self.put(Event::Submit { job, epoch, submit });
+                self.put(SchedulerEvent::Submit { job, epoch, submit });
             }
-            Step::Answer(n, ok, count) if !self.pending.is_empty() => {
+            ManagedStep::Answer(n, ok, count) if !self.pending.is_empty() => {
                 let pending = self.pending.remove(n % self.pending.len());
                 self.answer(pending, ok, count);
             }
-            Step::Free(n) => {
+            ManagedStep::Free(n) => {
                 let node = NodeId::from(NODES[n % 8]);
-                let State::Busy(job) = self.grid.core.nodes[&node].state else { return };
+                let PoolNodeState::Busy(job) = self.grid.core.nodes[&node].state else { return };
                 let incarnation = self.grid.incarnation_of(&node);
                 let epoch = self.grid.core.jobs.get(&job).map_or(Epoch(1), |job| job.epoch);
-                self.put(Event::Freed(NodeFreed {
+                self.put(SchedulerEvent::Freed(NodeFreed {
                     job,
                     epoch,
                     node,
                     incarnation,
-                    why: Freed::Left,
+                    why: ReleaseReason::Left,
                 }));
             }
-            Step::Lose(n, returns) => {
+            ManagedStep::Lose(n, returns) => {
                 let (node, reason) = (NodeId::from(NODES[n]), "it crashed".to_owned());
-                self.put(Event::NodeLost { node, reason, returns });
+                self.put(SchedulerEvent::NodeLost { node, reason, returns });
             }
-            Step::Register(n) => self.register(n),
-            Step::Over(job) => {
+            ManagedStep::Register(n) => self.register(n),
+            ManagedStep::Over(job) => {
                 let epoch = self.grid.core.jobs.get(&id(job)).map_or(Epoch(1), |job| job.epoch);
-                self.put(Event::JobOver { job: id(job), epoch, ended: None });
+                self.put(SchedulerEvent::JobOver { job: id(job), epoch, ended: None });
             }
-            Step::Cancel(job) => self.put(Event::Cancel { job: id(job), reason: "no".to_owned() }),
-            Step::Efficiency(job, efficiency) => {
+            ManagedStep::Cancel(job) => self.put(SchedulerEvent::Cancel { job: id(job), reason: "no".to_owned() }),
+            ManagedStep::Efficiency(job, efficiency) => {
                 let output =
                     JobEfficiency { job: id(job), epoch: Epoch(9), efficiency, processors: 4 };
-                self.put(Event::Efficiency(output));
+                self.put(SchedulerEvent::EfficiencyMeasured(output));
             }
-            Step::Request(job, count) => {
-                let request = crate::policy::Request { count, ..Default::default() };
+            ManagedStep::Request(job, count) => {
+                let request = crate::policy::SchedulerRequest { count, ..Default::default() };
                 let (job, epoch) = (id(job), Epoch(9));
                 let (rtt_s, bandwidth) = Default::default();
                 let request = crate::scheduler::RequestNodes {
@@ -433,22 +433,22 @@ impl World {
                     rtt_s,
                     bandwidth,
                 };
-                self.put(Event::Request(Box::new(request)));
+                self.put(SchedulerEvent::Request(Box::new(request)));
             }
-            Step::Wait(ms) => {
+            ManagedStep::Wait(ms) => {
                 self.grid.now += Duration::from_millis(ms);
-                self.put(Event::Tick);
+                self.put(SchedulerEvent::Tick);
             }
-            Step::Answer(..) => {}
+            ManagedStep::Answer(..) => {}
         }
     }
 
     fn register(&mut self, n: usize) {
         let name = NODES[n];
         let state = self.grid.core.nodes[&NodeId::from(name)].state;
-        self.incarnations[n] += u64::from(matches!(state, State::Starting | State::Broken));
+        self.incarnations[n] += u64::from(matches!(state, PoolNodeState::Starting | PoolNodeState::Broken));
         let (cluster, _) = name.split_once('-').unwrap();
-        self.put(Event::Registered(Registered {
+        self.put(SchedulerEvent::Registered(NodeRegistration {
             cluster: cluster.into(),
             node: name.into(),
             incarnation: Incarnation(self.incarnations[n]),
@@ -477,12 +477,12 @@ impl World {
             for job in jobs {
                 match job.state {
                     JobState::Queued => {
-                        self.put(Event::Cancel { job: job.job, reason: "end".to_owned() })
+                        self.put(SchedulerEvent::Cancel { job: job.job, reason: "end".to_owned() })
                     }
                     _ => {
                         let epoch =
                             self.grid.core.jobs.get(&job.job).map_or(Epoch(1), |job| job.epoch);
-                        self.put(Event::JobOver { job: job.job, epoch, ended: None });
+                        self.put(SchedulerEvent::JobOver { job: job.job, epoch, ended: None });
                         if let Some(true) = self
                             .grid
                             .core
@@ -490,13 +490,13 @@ impl World {
                             .get(&job.job)
                             .map(|job| job.view.coordinator.is_none())
                         {
-                            self.put(Event::Cancel { job: job.job, reason: "end".to_owned() });
+                            self.put(SchedulerEvent::Cancel { job: job.job, reason: "end".to_owned() });
                         }
                     }
                 }
             }
             self.grid.now += Duration::from_secs(1);
-            self.put(Event::Tick);
+            self.put(SchedulerEvent::Tick);
         }
         assert_eq!(self.grid.core.status().jobs, []);
         assert_eq!(self.grid.core.files.due(), None, "a transfer is under way for no job");
@@ -522,9 +522,9 @@ proptest! {
         steps in steps(),
     ) {
         let approach = if first { Approach::Running } else { Approach::Waiting };
-        let settings = Settings { approach, ..Settings::default() };
-        let grid = Grid::managed(4, settings);
-        let mut world = World { grid, pending: Vec::new(), incarnations: [1; 8] };
+        let settings = ManagerSettings { approach, ..ManagerSettings::default() };
+        let grid = CoreTestGrid::managed(4, settings);
+        let mut world = ManagedWorld { grid, pending: Vec::new(), incarnations: [1; 8] };
         for step in steps {
             world.step(step);
         }
@@ -534,13 +534,13 @@ proptest! {
 
 #[test]
 fn managed_jobs_do_not_overtake_a_queued_job() {
-    let mut grid = Grid::managed(4, Settings::default());
+    let mut grid = CoreTestGrid::managed(4, ManagerSettings::default());
     grid.submit(needs(Kind::Malleable, 2, 4));
     let own = grid.core.jobs[&JobId(1)].members.clone();
     grid.accept(1, &own.iter().map(NodeId::as_str).collect::<Vec<_>>());
     // All nodes of both clusters.
     assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
-    let out = grid.after(Settings::default().poll_every);
+    let out = grid.after(ManagerSettings::default().poll_interval);
     assert_eq!(out, [""; 0], "nodes that it waits for are not offered");
 }
 
@@ -548,7 +548,7 @@ fn managed_jobs_do_not_overtake_a_queued_job() {
 /// job gets none, and no other job shrinks for it.
 #[test]
 fn job_gets_only_nodes_that_meet_its_criteria() {
-    let mut grid = Grid::of(3, OURS);
+    let mut grid = CoreTestGrid::of(3, OURS);
     let mut submit = needs(Kind::Malleable, 1, 8);
     submit.need.as_mut().unwrap().spreads = true;
     assert_eq!(grid.submit(submit), ["assign job-1 ams-1"]);
@@ -562,22 +562,22 @@ fn job_gets_only_nodes_that_meet_its_criteria() {
         let registration = grid.core.nodes[&NodeId::from(node)].registration.clone().unwrap();
         grid.core.speeds.benchmarked(unit, &registration, speed, grid.now).unwrap();
     }
-    let fast = crate::policy::Request { count: 4, min_speed: Some(2.0), ..Default::default() };
+    let fast = crate::policy::SchedulerRequest { count: 4, min_speed: Some(2.0), ..Default::default() };
     let out = grid.request(1, fast, true);
-    let out = [out, grid.after(Settings::default().poll_every)].concat();
+    let out = [out, grid.after(ManagerSettings::default().poll_interval)].concat();
     assert_eq!(out, ["grant 1 of job-1 at ams-1: ams-3 and 3"]);
     grid.acknowledge(1, 1, true);
-    let but = |grid: &Grid| grid.core.unfit_for(&grid.core.jobs[&JobId(1)], grid.now);
+    let but = |grid: &CoreTestGrid| grid.core.unfit_for(&grid.core.jobs[&JobId(1)], grid.now);
     assert_eq!(but(&grid), ["ams".into(), "del".into()].into());
     // One node is measured again, and is fast now.
     let registration = grid.core.nodes[&NodeId::from("del-2")].registration.clone().unwrap();
     grid.core.speeds.benchmarked(unit, &registration, 2.5, grid.now).unwrap();
     assert_eq!(but(&grid), ["ams".into()].into());
-    let out = grid.after(Settings::default().poll_every);
+    let out = grid.after(ManagerSettings::default().poll_interval);
     // Processors beyond its request are offered.
     assert_eq!(out, ["offer 2 to job-1: 1 of ams"]);
     grid.answer(1, 2, 0);
-    let out = grid.after(Settings::default().poll_every);
+    let out = grid.after(ManagerSettings::default().poll_interval);
     assert_eq!(out, ["grant 2 of job-1 at ams-1: del-2 and 2"]);
     grid.acknowledge(1, 2, true);
 }

@@ -31,7 +31,7 @@ use springtide_metrics::BenchmarkSpec;
 use super::*;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
-use crate::scheduler::{Drain, HandOver, MemberSilent, NodeState, Registered, SiteUp};
+use crate::scheduler::{Drain, HandOver, MemberSilent, NodeState, NodeRegistration, SiteRegistration};
 
 const OURS: u64 = 7;
 
@@ -53,20 +53,20 @@ fn submit(clusters: Option<&[(&str, u32)]>, fingerprint: u64, program: Option<&s
     }
 }
 
-struct Grid {
-    core: Core,
+struct CoreTestGrid {
+    core: SchedulerCore,
     jobs: u64,
     now: Instant,
     /// Actions that the store executes.
     noted: Vec<String>,
 }
 
-impl Grid {
+impl CoreTestGrid {
     /// Creates clusters ams and del of `nodes` nodes each, all registered with program
     /// `fingerprint`.
     fn of(nodes: usize, fingerprint: u64) -> Self {
         let mut grid = Self {
-            core: Core::new(contact("head"), Settings::default(), Instant::now()),
+            core: SchedulerCore::new(contact("head"), ManagerSettings::default(), Instant::now()),
             jobs: 0,
             now: Instant::now(),
             noted: Vec::new(),
@@ -83,7 +83,7 @@ impl Grid {
 
     /// Registers a site. `keep_ms`: its processors are held on demand.
     fn site(&mut self, cluster: &str, nodes: &[NodeId], keep_ms: Option<u64>) -> Vec<String> {
-        self.put(Event::SiteUp(SiteUp {
+        self.put(SchedulerEvent::SiteUp(SiteRegistration {
             joins: false,
             cluster: cluster.into(),
             nodes: nodes.to_vec(),
@@ -95,25 +95,25 @@ impl Grid {
         }))
     }
 
-    fn put(&mut self, event: Event) -> Vec<String> {
+    fn put(&mut self, event: SchedulerEvent) -> Vec<String> {
         // Actions that write to disk.
-        let noted = |action: &&Action| {
-            use Action::{Anew, Begin, Forget, Limit, Mark};
+        let noted = |action: &&SchedulerAction| {
+            use SchedulerAction::{Restart, StoreStart, Forget, Limit, StoreDrain};
             matches!(
                 action,
-                Anew { .. } | Begin { .. } | Forget { .. } | Limit { .. } | Mark { .. }
+                Restart { .. } | StoreStart { .. } | Forget { .. } | Limit { .. } | StoreDrain { .. }
             )
         };
         let actions = self.core.handle(event, self.now);
         self.noted.extend(actions.iter().filter(noted).map(text));
         // Audits depend on time only, and have tests of their own.
-        let output = |action: &&Action| !noted(action) && !matches!(action, Action::Audit { .. });
+        let output = |action: &&SchedulerAction| !noted(action) && !matches!(action, SchedulerAction::Audit { .. });
         actions.iter().filter(output).map(text).collect()
     }
 
     fn register(&mut self, node: &str, incarnation: u64, fingerprint: u64) -> Vec<String> {
         let (cluster, _) = node.split_once('-').unwrap();
-        self.put(Event::Registered(Registered {
+        self.put(SchedulerEvent::Registered(NodeRegistration {
             cluster: cluster.into(),
             node: node.into(),
             incarnation: Incarnation(incarnation),
@@ -129,7 +129,7 @@ impl Grid {
     fn submit(&mut self, submit: Submit) -> Vec<String> {
         self.jobs += 1;
         let (job, epoch) = (JobId(self.jobs), Epoch(1));
-        self.put(Event::Submit { job, epoch, submit: Box::new(submit) })
+        self.put(SchedulerEvent::Submit { job, epoch, submit: Box::new(submit) })
     }
 
     fn accept(&mut self, job: u64, nodes: &[&str]) -> Vec<String> {
@@ -149,18 +149,18 @@ impl Grid {
     ) -> Vec<String> {
         let job = JobId(job);
         let epoch = self.core.jobs.get(&job).map_or(Epoch(1), |job| job.epoch);
-        self.put(Event::Assigned { job, epoch, node: node.into(), answer })
+        self.put(SchedulerEvent::Assigned { job, epoch, node: node.into(), answer })
     }
 
     fn over(&mut self, job: u64) -> Vec<String> {
-        self.put(Event::JobOver { job: JobId(job), epoch: Epoch(1), ended: None })
+        self.put(SchedulerEvent::JobOver { job: JobId(job), epoch: Epoch(1), ended: None })
     }
 
     fn released(&mut self, job: u64, node: &str, ok: bool) -> Vec<String> {
         self.put({
             let (job, node) = (JobId(job), NodeId::from(node));
             let incarnation = self.incarnation_of(&node);
-            Event::Released { job, node, incarnation, ok }
+            SchedulerEvent::Released { job, node, incarnation, ok }
         })
     }
 
@@ -175,73 +175,73 @@ impl Grid {
     }
 }
 
-fn text(action: &Action) -> String {
+fn text(action: &SchedulerAction) -> String {
     match action {
-        Action::Assign { node, assign } => format!("assign {} {node}", assign.spec.id),
-        Action::Grant(granted) => format!("grant {} {}", granted.job, granted.coordinator.node),
-        Action::Refuse { job, error } => format!("refuse {job}: {error}"),
-        Action::Release { node, job, .. } => format!("release {job} {node}"),
-        Action::Cancel { job, coordinator, .. } => format!("cancel {job} {coordinator}"),
-        Action::MemberLost { job, coordinator, node, .. } => {
+        SchedulerAction::Assign { node, assign } => format!("assign {} {node}", assign.spec.id),
+        SchedulerAction::Grant(granted) => format!("grant {} {}", granted.job, granted.coordinator.node),
+        SchedulerAction::Refuse { job, error } => format!("refuse {job}: {error}"),
+        SchedulerAction::Release { node, job, .. } => format!("release {job} {node}"),
+        SchedulerAction::Cancel { job, coordinator, .. } => format!("cancel {job} {coordinator}"),
+        SchedulerAction::MemberLost { job, coordinator, node, .. } => {
             format!("lost {job} {coordinator} {node}")
         }
-        Action::Ended { job, error, .. } => format!("ended {job}: {error}"),
-        Action::Replace { cluster, nodes, program, .. } => {
+        SchedulerAction::Ended { job, error, .. } => format!("ended {job}: {error}"),
+        SchedulerAction::Replace { cluster, nodes, program, .. } => {
             let program = program.as_ref().map_or("same", |path| path.to_str().unwrap());
             format!("replace {cluster} {nodes:?} {program}")
         }
-        Action::RefuseGrowth { job, reason, .. } => format!("{job} gets no more: {reason}"),
-        Action::Begin { job, .. } => format!("begin {job}"),
-        Action::Forget { job } => format!("forget {job}"),
-        Action::Anew { job, .. } => format!("restart {job}"),
-        Action::Limit { job, most } => format!("limit {job} {most:?}"),
-        Action::Mark { node, reason } => format!("mark {node} {reason:?}"),
-        Action::HoldStubs { cluster, nodes, .. } => format!("hold {cluster} {nodes:?}"),
-        Action::CloseStubs { cluster, nodes, .. } => format!("close {cluster} {nodes:?}"),
-        Action::GrantNodes { job, grant, coordinator, nodes, open, .. } => {
+        SchedulerAction::RefuseGrowth { job, reason, .. } => format!("{job} gets no more: {reason}"),
+        SchedulerAction::StoreStart { job, .. } => format!("begin {job}"),
+        SchedulerAction::Forget { job } => format!("forget {job}"),
+        SchedulerAction::Restart { job, .. } => format!("restart {job}"),
+        SchedulerAction::Limit { job, most } => format!("limit {job} {most:?}"),
+        SchedulerAction::StoreDrain { node, reason } => format!("mark {node} {reason:?}"),
+        SchedulerAction::HoldStubs { cluster, nodes, .. } => format!("hold {cluster} {nodes:?}"),
+        SchedulerAction::CloseStubs { cluster, nodes, .. } => format!("close {cluster} {nodes:?}"),
+        SchedulerAction::GrantNodes { job, grant, coordinator, nodes, open, .. } => {
             let nodes: Vec<&str> = nodes.iter().map(|granted| granted.node.as_str()).collect();
             format!("grant {grant} of {job} at {coordinator}: {} and {open}", nodes.join(" "))
         }
-        Action::Audit { job, node, .. } => format!("audit {job} at {node}"),
-        Action::Measure { node, .. } => format!("measure {node}"),
-        Action::AskLeave { job, coordinator, nodes, deadline_ms, .. } => {
+        SchedulerAction::Audit { job, node, .. } => format!("audit {job} at {node}"),
+        SchedulerAction::Measure { node, .. } => format!("measure {node}"),
+        SchedulerAction::AskLeave { job, coordinator, nodes, deadline_ms, .. } => {
             format!("ask {job} at {coordinator} to leave {nodes:?} in {deadline_ms:?}")
         }
-        Action::OfferGrowth(asking) => {
-            let Asking { job, change, cluster, count, .. } = &**asking;
+        SchedulerAction::OfferGrowth(asking) => {
+            let ManagerQuestion { job, change, cluster, count, .. } = &**asking;
             format!("offer {change} to {job}: {count} of {cluster}")
         }
-        Action::AskShrink { asking, mandatory, .. } => {
-            let Asking { job, change, cluster, count, .. } = &**asking;
+        SchedulerAction::AskShrink { asking, mandatory, .. } => {
+            let ManagerQuestion { job, change, cluster, count, .. } = &**asking;
             let must = if *mandatory { "must" } else { "may" };
             format!("{job} {must} release {count} of {cluster} ({change})")
         }
-        Action::BetterFree { job, offers, .. } => {
+        SchedulerAction::BetterFree { job, offers, .. } => {
             let free = offers.iter().map(|(cluster, offer)| format!("{} of {cluster}", offer.free));
             format!("better for {job}: {}", free.collect::<Vec<_>>().join(", "))
         }
-        Action::Drained { drain, answer: Ok(drained) } => {
+        SchedulerAction::Drained { drain, answer: Ok(drained) } => {
             format!("drained {drain}: {:?} empty, {:?} gone", drained.empty, drained.gone)
         }
-        Action::Drained { drain, answer: Err(error) } => format!("drain {drain}: {error}"),
-        Action::NewEpoch { job, known } => format!("epoch after {} for {job}", known.0),
-        Action::TakeOver { node, order } => {
+        SchedulerAction::Drained { drain, answer: Err(error) } => format!("drain {drain}: {error}"),
+        SchedulerAction::NewEpoch { job, known } => format!("epoch after {} for {job}", known.0),
+        SchedulerAction::TakeOver { node, order } => {
             let from = if order.handed { format!(" from {}", order.lost) } else { String::new() };
             format!("{node} takes {} over under {}{from}", order.job, order.epoch.0)
         }
-        Action::BringFile { job, ask, file, from, to } => {
+        SchedulerAction::BringFile { job, ask, file, from, to } => {
             let from: Vec<&str> = from.iter().map(ClusterId::as_str).collect();
             format!("bring {} to {to} for {job} from {} ({ask})", file.name, from.join(" "))
         }
-        Action::DropFiles { job, cluster } => format!("drop files of {job} in {cluster}"),
-        Action::Unreserved(bill) => format!("{} ends", bill.id),
-        Action::Odd { what } => format!("odd: {what}"),
+        SchedulerAction::DropFiles { job, cluster } => format!("drop files of {job} in {cluster}"),
+        SchedulerAction::Unreserved(bill) => format!("{} ends", bill.id),
+        SchedulerAction::ProtocolViolation { what } => format!("odd: {what}"),
     }
 }
 
 #[test]
 fn job_gets_its_nodes_and_releases_them() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     let output = grid.submit(submit(Some(&[("del", 2), ("ams", 1)]), OURS, None));
     assert_eq!(output, ["assign job-1 ams-1", "assign job-1 del-1", "assign job-1 del-2"]);
     assert_eq!(grid.accept(1, &["del-2", "ams-1"]), [""; 0]);
@@ -255,14 +255,14 @@ fn job_gets_its_nodes_and_releases_them() {
 
 #[test]
 fn the_view_names_the_first_node_of_each_cluster() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.jobs = 1;
     let (job, epoch) = (JobId(9), Epoch(4));
-    let event = Event::Submit { job, epoch, submit: Box::new(submit(None, OURS, None)) };
+    let event = SchedulerEvent::Submit { job, epoch, submit: Box::new(submit(None, OURS, None)) };
     let actions = grid.core.handle(event, grid.now);
     assert_eq!(actions.len(), 4);
     for action in actions {
-        let Action::Assign { assign, node } = action else { panic!("{action:?}") };
+        let SchedulerAction::Assign { assign, node } = action else { panic!("{action:?}") };
         let view = &assign.view;
         // A node without a role gets its own cluster and the nodes with roles; others get all
         // members.
@@ -276,7 +276,7 @@ fn the_view_names_the_first_node_of_each_cluster() {
 
 #[test]
 fn queue_is_served_strictly_in_order() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.submit(submit(Some(&[("ams", 1)]), OURS, None));
     grid.accept(1, &["ams-1"]);
     assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
@@ -291,7 +291,7 @@ fn queue_is_served_strictly_in_order() {
 
 #[test]
 fn impossible_submission_is_refused_at_once() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     let cases: [(&[(&str, u32)], &str); 4] = [
         (&[("ams", 3)], "it asks for 3 nodes of cluster ams, which has 2 that work"),
         (&[("bud", 1)], "the grid has no cluster bud; it has ams, del"),
@@ -306,7 +306,7 @@ fn impossible_submission_is_refused_at_once() {
 
 #[test]
 fn refusal_releases_the_others_and_names_the_node() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
     grid.accept(1, &["ams-1"]);
     let answer = Err(AssignError::UnknownJob { node: "ams-2".into(), name: "fib".into() });
@@ -324,10 +324,10 @@ fn refusal_releases_the_others_and_names_the_node() {
 
 #[test]
 fn job_survives_the_loss_of_nodes_and_of_its_root() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
-    let lost = |node: &str| Event::NodeLost {
+    let lost = |node: &str| SchedulerEvent::NodeLost {
         node: node.into(),
         reason: "killed by signal 9".into(),
         returns: true,
@@ -338,9 +338,9 @@ fn job_survives_the_loss_of_nodes_and_of_its_root() {
     assert_eq!(grid.state("del-2"), NodeState::Idle);
     // The successor is of another cluster if possible. Each attempt has its own epoch.
     assert_eq!(grid.put(lost("ams-1")), ["epoch after 1 for job-1"]);
-    let issued = |epoch| Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
+    let issued = |epoch| SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
     assert_eq!(grid.put(issued(2)), ["del-1 takes job-1 over under 2"]);
-    let answer = |node: &str, answer| Event::TookOver { job: JobId(1), node: node.into(), answer };
+    let answer = |node: &str, answer| SchedulerEvent::TakeOverAnswered { job: JobId(1), node: node.into(), answer };
     let actions = grid.put(answer("del-1", refused("it leaves")));
     assert_eq!(
         actions,
@@ -353,7 +353,7 @@ fn job_survives_the_loss_of_nodes_and_of_its_root() {
     // The report of a former coordinator does not end the job.
     let over = |epoch| {
         let (job, epoch) = (JobId(1), Epoch(epoch));
-        Event::JobOver { job, epoch, ended: None }
+        SchedulerEvent::JobOver { job, epoch, ended: None }
     };
     assert_eq!(grid.put(over(2)), [""; 0]);
     assert_eq!(grid.state("ams-2"), NodeState::Busy);
@@ -369,11 +369,11 @@ fn job_survives_the_loss_of_nodes_and_of_its_root() {
 /// A node that was cut off at its job's end still works for it, and would refuse the next job.
 #[test]
 fn worker_that_did_not_end_in_order_is_released_first() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
     let ended = BTreeSet::from(["ams-1", "ams-2", "del-2"].map(NodeId::from));
-    let over = Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: Some(ended) };
+    let over = SchedulerEvent::JobOver { job: JobId(1), epoch: Epoch(1), ended: Some(ended) };
     assert_eq!(grid.put(over), ["release job-1 del-1"]);
     let states = ["ams-1", "ams-2", "del-1", "del-2"].map(|node| grid.state(node));
     assert_eq!(states, [NodeState::Idle, NodeState::Idle, NodeState::Busy, NodeState::Idle]);
@@ -383,16 +383,16 @@ fn worker_that_did_not_end_in_order_is_released_first() {
 
 #[test]
 fn coordinator_hands_its_job_over() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
     let order = |epoch, to: &str| {
         let (job, epoch, reason) = (JobId(1), Epoch(epoch), "it is drained".to_owned());
-        Event::HandOver(HandOver { job, epoch, to: to.into(), reason })
+        SchedulerEvent::HandOver(HandOver { job, epoch, to: to.into(), reason })
     };
-    let issued = |epoch| Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
-    let answer = |node: &str, answer| Event::TookOver { job: JobId(1), node: node.into(), answer };
-    let lost = |node: &str| Event::NodeLost {
+    let issued = |epoch| SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
+    let answer = |node: &str, answer| SchedulerEvent::TakeOverAnswered { job: JobId(1), node: node.into(), answer };
+    let lost = |node: &str| SchedulerEvent::NodeLost {
         node: node.into(),
         reason: "killed by signal 9".into(),
         returns: true,
@@ -400,8 +400,8 @@ fn coordinator_hands_its_job_over() {
     let asked =
         |of: &str| format!("ask job-1 at {of} to leave [{:?}] in None", NodeId::from("ams-1"));
     let nodes = vec!["ams-1".into()];
-    let order_drain = Drain { nodes, reason: "test".into(), deadline_ms: None, life: None };
-    let drain = Event::Drain { drain: 1, order: order_drain };
+    let order_drain = Drain { nodes, reason: "test".into(), deadline_ms: None, incarnation: None };
+    let drain = SchedulerEvent::Drain { drain: 1, order: order_drain };
     assert_eq!(grid.put(drain), [asked("ams-1")]);
     // The proposed successor comes first, in any cluster. The former coordinator remains a member.
     assert_eq!(grid.put(order(1, "ams-2")), ["epoch after 1 for job-1"]);
@@ -437,20 +437,20 @@ fn refused(reason: &str) -> Result<(), TakeOverError> {
 #[test]
 fn unanswered_takeover_orders_are_repeated() {
     for answers in [true, false] {
-        let mut grid = Grid::of(1, OURS);
+        let mut grid = CoreTestGrid::of(1, OURS);
         grid.submit(submit(None, OURS, None));
         grid.accept(1, &["ams-1", "del-1"]);
         let (node, reason) = ("ams-1".into(), "killed by signal 9".into());
-        let lost = Event::NodeLost { node, reason, returns: true };
+        let lost = SchedulerEvent::NodeLost { node, reason, returns: true };
         assert_eq!(grid.put(lost), ["epoch after 1 for job-1"]);
-        let answer = |answer| Event::TookOver { job: JobId(1), node: "del-1".into(), answer };
+        let answer = |answer| SchedulerEvent::TakeOverAnswered { job: JobId(1), node: "del-1".into(), answer };
         let unanswered = || answer(Err(TakeOverError::Unanswered("no answer".to_owned())));
         let odd = "odd: node del-1 does not take job-1 over: no answer";
         let mut epoch = 1;
         let mut took = Duration::ZERO;
         let ended = loop {
             epoch += 1;
-            let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
+            let issued = SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
             let asked = format!("del-1 takes job-1 over under {epoch}");
             assert_eq!(grid.put(issued), [asked]);
             grid.now += Duration::from_secs(10);
@@ -463,9 +463,9 @@ fn unanswered_takeover_orders_are_repeated() {
             let due = grid.core.due().expect("a retry is due");
             assert!(due <= grid.now + Duration::from_secs(1), "in bounded time");
             (took, grid.now) = (took + (due - grid.now), due);
-            assert_eq!(grid.put(Event::Tick), [format!("epoch after {epoch} for job-1")]);
+            assert_eq!(grid.put(SchedulerEvent::Tick), [format!("epoch after {epoch} for job-1")]);
             if answers {
-                let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch + 1) };
+                let issued = SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(epoch + 1) };
                 grid.put(issued);
                 assert_eq!(grid.put(answer(Ok(()))), [""; 0]);
                 break Vec::new();
@@ -485,29 +485,29 @@ fn unanswered_takeover_orders_are_repeated() {
 /// Reports about a former coordinator do not count against the next one.
 #[test]
 fn reports_about_a_former_coordinator_are_dropped() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
     let unreachable = |node: &str, epoch, by: &str| {
-        Event::MemberSilent(MemberSilent {
+        SchedulerEvent::MemberSilent(MemberSilent {
             job: JobId(1),
             epoch: Epoch(epoch),
             node: node.into(),
             incarnation: Incarnation(1),
             reason: "silent".into(),
-            by: Some(by.into()),
-            voice: None,
+            reporting_cluster: Some(by.into()),
+            reporter: None,
         })
     };
-    let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
+    let issued = SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     // One of three others is not more than half of them.
     assert_eq!(grid.put(unreachable("ams-1", 1, "ams")), [""; 0]);
     let (node, returns) = ("ams-1".into(), true);
-    let lost = Event::NodeLost { node, reason: "killed".into(), returns };
+    let lost = SchedulerEvent::NodeLost { node, reason: "killed".into(), returns };
     assert_eq!(grid.put(lost), ["epoch after 1 for job-1"]);
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
     let (job, node) = (JobId(1), "del-1".into());
-    assert_eq!(grid.put(Event::TookOver { job, node, answer: Ok(()) }), [""; 0]);
+    assert_eq!(grid.put(SchedulerEvent::TakeOverAnswered { job, node, answer: Ok(()) }), [""; 0]);
     // With the earlier report of ams, all would have reported.
     assert_eq!(grid.put(unreachable("del-1", 2, "del")), [""; 0]);
 }
@@ -516,21 +516,21 @@ fn reports_about_a_former_coordinator_are_dropped() {
 /// remaining members decide, and one of them is asked.
 #[test]
 fn remaining_members_continue_when_most_are_silent() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "ams-2", "del-1", "del-2"]);
     let unreachable = || {
-        Event::MemberSilent(MemberSilent {
+        SchedulerEvent::MemberSilent(MemberSilent {
             job: JobId(1),
             epoch: Epoch(1),
             node: "ams-1".into(),
             incarnation: Incarnation(1),
             reason: "silent".into(),
-            by: Some("del".into()),
-            voice: None,
+            reporting_cluster: Some("del".into()),
+            reporter: None,
         })
     };
-    let link = |node: &str, up| Event::Link { node: node.into(), up };
+    let link = |node: &str, up| SchedulerEvent::Link { node: node.into(), up };
     for node in ["ams-1", "ams-2", "del-2"] {
         assert_eq!(grid.put(link(node, false)), [""; 0]);
     }
@@ -539,26 +539,26 @@ fn remaining_members_continue_when_most_are_silent() {
     assert_eq!(grid.put(link("ams-2", false)), [""; 0]);
     let output = grid.put(unreachable());
     assert_eq!(output.last().map(String::as_str), Some("epoch after 1 for job-1"), "{output:?}");
-    let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
+    let issued = SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
 }
 
 #[test]
 fn takeover_skips_the_lost_node() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "del-1"]);
     // A new incarnation registers before the loss of the old one is reported.
     let output = grid.register("ams-1", 2, OURS);
     assert_eq!(output, ["epoch after 1 for job-1"]);
     assert_eq!(grid.state("ams-1"), NodeState::Idle);
-    let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
+    let issued = SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
 }
 
 #[test]
 fn nodes_of_another_program_are_replaced_once() {
-    let mut grid = Grid::of(1, 99);
+    let mut grid = CoreTestGrid::of(1, 99);
     let output = grid.submit(submit(None, OURS, Some("/bin/ours")));
     assert_eq!(output, ["replace ams [ams-1] /bin/ours", "replace del [del-1] /bin/ours"]);
     assert_eq!(grid.register("ams-1", 2, OURS), [""; 0]);
@@ -579,10 +579,10 @@ fn nodes_of_another_program_are_replaced_once() {
 
 #[test]
 fn broken_nodes_are_reported_with_their_reason() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     for node in ["ams-1", "del-1"] {
         let reason = "it died 3 times in 60 s".to_owned();
-        grid.put(Event::NodeLost { node: node.into(), reason, returns: false });
+        grid.put(SchedulerEvent::NodeLost { node: node.into(), reason, returns: false });
     }
     let output = grid.submit(submit(None, OURS, None));
     let why = "no node of the grid works: it died 3 times in 60 s";
@@ -591,12 +591,12 @@ fn broken_nodes_are_reported_with_their_reason() {
 
 #[test]
 fn jobs_of_a_lost_client_end() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.submit(submit(None, OURS, None));
     grid.submit(submit(None, OURS, None));
     grid.accept(1, &["ams-1", "del-1"]);
     assert_eq!(grid.core.waiting_clients(), BTreeSet::from(["client-1".into()]));
-    let output = grid.put(Event::Link { node: "client-1".into(), up: false });
+    let output = grid.put(SchedulerEvent::Link { node: "client-1".into(), up: false });
     // The nodes get direct orders: the coordinator may still try to notify its client.
     let now = ["cancel job-1 ams-1", "release job-1 ams-1", "release job-1 del-1"];
     assert_eq!(output[..3], now);
@@ -604,7 +604,7 @@ fn jobs_of_a_lost_client_end() {
     assert_eq!(output.len(), 4);
     assert!(grid.core.waiting_clients().is_empty());
     let (job, reason) = (JobId(1), "no answer".to_owned());
-    assert_eq!(grid.put(Event::CancelFailed { job, reason }), [""; 0]);
+    assert_eq!(grid.put(SchedulerEvent::CancelFailed { job, reason }), [""; 0]);
     // Each node is free after its own answer, and the report of the end has no effect.
     assert_eq!(grid.released(1, "ams-1", true), [""; 0]);
     assert_eq!(grid.state("ams-1"), NodeState::Idle);
@@ -617,11 +617,11 @@ fn jobs_of_a_lost_client_end() {
 /// A job without a waiting client has the scheduler's own process as its client.
 #[test]
 fn job_without_a_waiting_client_survives_link_failures() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     let kept = Submit { client: contact("head"), ..submit(None, OURS, None) };
     grid.submit(kept);
     grid.accept(1, &["ams-1", "del-1"]);
     assert!(grid.core.waiting_clients().is_empty());
-    assert_eq!(grid.put(Event::Link { node: "client-1".into(), up: false }), [""; 0]);
+    assert_eq!(grid.put(SchedulerEvent::Link { node: "client-1".into(), up: false }), [""; 0]);
     assert_eq!(grid.core.status().jobs[0].state, JobState::Running);
 }

@@ -3,29 +3,29 @@
 use std::time::Duration;
 
 use super::*;
-use crate::job::Reached;
+use crate::job::RootProgress;
 use crate::poison::CLUSTER_WITHIN;
 use crate::scheduler::{Drain, RootAdvanced};
 
 const JOB: JobId = JobId(1);
 
 /// A job on three nodes of each of two clusters.
-fn running(poison: u32) -> Grid {
-    let mut grid = Grid::of(3, OURS);
-    let params = JobParams { poison, ..JobParams::default() };
+fn running(poison: u32) -> CoreTestGrid {
+    let mut grid = CoreTestGrid::of(3, OURS);
+    let params = JobParams { poison_limit: poison, ..JobParams::default() };
     grid.submit(Submit { params, ..submit(None, OURS, None) });
     grid.accept(1, &["ams-1", "ams-2", "ams-3", "del-1", "del-2", "del-3"]);
     grid
 }
 
-impl Grid {
+impl CoreTestGrid {
     fn root(&self) -> NodeId {
         self.core.jobs[&JOB].view.coordinator.clone().unwrap()
     }
 
     fn dies(&mut self, node: &NodeId) -> Vec<String> {
         let reason = "its process ended (signal 6); its last lines:\n    overflow".to_owned();
-        self.put(Event::NodeLost { node: node.clone(), reason, returns: true })
+        self.put(SchedulerEvent::NodeLost { node: node.clone(), reason, returns: true })
     }
 
     /// The root's node dies, and another takes over.
@@ -44,21 +44,21 @@ impl Grid {
 
     fn succeed(&mut self) {
         let epoch = Epoch(self.core.jobs[&JOB].epoch.0 + 1);
-        let output = self.core.handle(Event::EpochIssued { job: JOB, epoch }, self.now);
-        let [Action::TakeOver { node, .. }] = &output[..] else { panic!("{output:?}") };
-        self.put(Event::TookOver { job: JOB, node: node.clone(), answer: Ok(()) });
+        let output = self.core.handle(SchedulerEvent::EpochIssued { job: JOB, epoch }, self.now);
+        let [SchedulerAction::TakeOver { node, .. }] = &output[..] else { panic!("{output:?}") };
+        self.put(SchedulerEvent::TakeOverAnswered { job: JOB, node: node.clone(), answer: Ok(()) });
     }
 
-    fn advance(&mut self, reached: Reached) {
+    fn advance(&mut self, reached: RootProgress) {
         let epoch = self.core.jobs[&JOB].epoch;
-        self.put(Event::RootAdvanced(RootAdvanced { job: JOB, epoch, reached }));
+        self.put(SchedulerEvent::RootAdvanced(RootAdvanced { job: JOB, epoch, reached }));
     }
 
     /// Advances the time until it is known whether a cluster was lost.
     fn later(&mut self) -> Vec<String> {
         while let Some(at) = self.core.work_due() {
             self.now = self.now.max(at);
-            let output = self.put(Event::Tick);
+            let output = self.put(SchedulerEvent::Tick);
             if !output.is_empty() {
                 return output;
             }
@@ -88,23 +88,23 @@ fn root_that_killed_three_nodes_ends_the_job() {
 
 #[test]
 fn deaths_that_are_not_the_roots_fault() {
-    let done = |done| Reached { done, ..Reached::default() };
+    let done = |done| RootProgress { done, ..RootProgress::default() };
     /// An action before the n-th death.
-    type Before = fn(&mut Grid, u64);
+    type Before = fn(&mut CoreTestGrid, u64);
     let cases: [(&str, u32, Before); 5] = [
         ("switched off", 0, |_, _| {}),
         ("allowed", 4, |_, _| {}),
         ("each root gets further", 3, |grid, n| {
-            grid.advance(Reached { checkpoint: n, ..Reached::default() });
+            grid.advance(RootProgress { checkpoint: n, ..RootProgress::default() });
         }),
         ("its node was ordered to leave", 3, |grid, _| {
             let (nodes, reason) = (vec![grid.root()], "maintenance".to_owned());
-            let order = Drain { nodes, reason, deadline_ms: None, life: None };
-            grid.put(Event::Drain { drain: 1, order });
+            let order = Drain { nodes, reason, deadline_ms: None, incarnation: None };
+            grid.put(SchedulerEvent::Drain { drain: 1, order });
         }),
         ("one root got further", 3, |grid, n| {
             if n == 1 {
-                grid.advance(Reached { iterations: 1, ..Reached::default() });
+                grid.advance(RootProgress { iterations: 1, ..RootProgress::default() });
             }
         }),
     ];

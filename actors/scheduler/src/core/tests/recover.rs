@@ -5,38 +5,38 @@ use std::time::Duration;
 use super::super::recover::{GATHER, RETURN_TIMEOUT};
 use super::managed::needs;
 use super::*;
-use crate::manager::{Kind, Need};
-use crate::policy::malleability::{Part, Placed};
-use crate::scheduler::{Freed, NodeFreed, Resize, ResizeJob, SitePolled, StubGone, Work};
+use crate::manager::{Kind, JobRequirements};
+use crate::policy::malleability::{PlacedPart, PlacementPlan};
+use crate::scheduler::{ReleaseReason, NodeFreed, Resize, ResizeJob, SiteReport, StubLoss, NodeWork};
 
 /// A restarted scheduler with the same sites and recovered jobs. Cluster vu has four nodes on
 /// demand.
 struct RestartedGrid {
-    grid: Grid,
+    grid: CoreTestGrid,
     /// Size limit of the recovered jobs.
     limit: Option<u32>,
 }
 
-pub(super) fn begun(cluster: &str, count: u32) -> Option<Begun> {
-    let part = Part { component: 0, cluster: cluster.into(), count };
-    let placed = Placed { parts: vec![part], transfers: Vec::new(), why: "it fits".to_owned() };
-    Some(Begun { placed, at: None })
+pub(super) fn begun(cluster: &str, count: u32) -> Option<StartRecord> {
+    let part = PlacedPart { component: 0, cluster: cluster.into(), count };
+    let placed = PlacementPlan { parts: vec![part], transfers: Vec::new(), why: "it fits".to_owned() };
+    Some(StartRecord { placed, at: None })
 }
 
 fn view(epoch: u32, members: &[&str], coordinator: &str) -> View {
     let mut view = View { epoch: Epoch(epoch), version: 4, ..View::default() };
     for &name in members {
         let (cluster, _) = name.split_once('-').unwrap();
-        let registration = Registered { cluster: cluster.into(), ..registration(name, None) };
+        let registration = NodeRegistration { cluster: cluster.into(), ..registration(name, None) };
         view.members.insert(name.into(), super::super::pool::member(&registration));
     }
     view.coordinator = Some(coordinator.into());
     view
 }
 
-fn registration(node: &str, work: Option<Work>) -> Registered {
+fn registration(node: &str, work: Option<NodeWork>) -> NodeRegistration {
     let (cluster, _) = node.split_once('-').unwrap();
-    Registered {
+    NodeRegistration {
         cluster: cluster.into(),
         node: node.into(),
         incarnation: Incarnation(3),
@@ -51,23 +51,23 @@ fn registration(node: &str, work: Option<Work>) -> Registered {
 
 impl RestartedGrid {
     fn new() -> Self {
-        let grid = Grid {
-            core: Core::new(contact("head"), Settings::default(), Instant::now()),
+        let grid = CoreTestGrid {
+            core: SchedulerCore::new(contact("head"), ManagerSettings::default(), Instant::now()),
             jobs: 9,
             now: Instant::now(),
             noted: Vec::new(),
         };
         let mut restarted = Self { grid, limit: None };
-        restarted.grid.put(Event::Expect { clusters: vec!["vu".into()] });
+        restarted.grid.put(SchedulerEvent::Expect { clusters: vec!["vu".into()] });
         restarted
     }
 
-    fn recovered(&mut self, job: u64, epoch: u32, need: Need, begun: Option<Begun>) -> Vec<String> {
+    fn recovered(&mut self, job: u64, epoch: u32, need: JobRequirements, begun: Option<StartRecord>) -> Vec<String> {
         let submit = Box::new(Submit { need: Some(need), ..submit(None, OURS, None) });
         let (job, epoch) = (JobId(job), Epoch(epoch));
         let limit = self.limit;
-        let found = Recovered { job, epoch, submit, begun, limit };
-        self.grid.put(Event::Recovered(Box::new(found)))
+        let found = RecoveredJob { job, epoch, submit, begun, limit };
+        self.grid.put(SchedulerEvent::Recovered(Box::new(found)))
     }
 
     fn site(&mut self, stubs: &[&str]) -> Vec<String> {
@@ -77,20 +77,20 @@ impl RestartedGrid {
         let (starts_programs, files) = (true, false);
         let at = None;
         let site =
-            SiteUp { joins: false, cluster, nodes, starts_programs, keep_ms, stubs, files, at };
-        let mut out = self.grid.put(Event::SiteUp(site));
+            SiteRegistration { joins: false, cluster, nodes, starts_programs, keep_ms, stubs, files, at };
+        let mut out = self.grid.put(SchedulerEvent::SiteUp(site));
         let found = Ok((4, 0));
-        out.extend(self.grid.put(Event::SitePolled(SitePolled { cluster: "vu".into(), found })));
+        out.extend(self.grid.put(SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found })));
         out
     }
 
     fn comes(&mut self, node: &str, job: u64, view: Option<View>) -> Vec<String> {
-        let work = Some(Work { job: JobId(job), view });
-        self.grid.put(Event::Registered(registration(node, work)))
+        let work = Some(NodeWork { job: JobId(job), view });
+        self.grid.put(SchedulerEvent::Registered(registration(node, work)))
     }
 }
 
-fn need() -> Need {
+fn need() -> JobRequirements {
     needs(Kind::Malleable, 1, 4).need.unwrap()
 }
 
@@ -111,11 +111,11 @@ fn job_with_live_nodes_continues() {
     assert_eq!((status.jobs[0].state, status.jobs[0].nodes()), (JobState::Running, 2));
     assert_eq!(restarted.grid.core.managing.booked(&"vu".into()), 2);
     // The manager has the job as before: free processors are offered to it.
-    let out = restarted.grid.after(Settings::default().poll_every);
+    let out = restarted.grid.after(ManagerSettings::default().poll_interval);
     assert_eq!(out, ["offer 1 to job-1: 2 of vu"]);
     let detail = restarted.grid.core.detail(JobId(1), restarted.grid.now).unwrap();
     assert!(detail.history[0].1.contains("continues on 2 of vu"), "{detail:?}");
-    restarted.grid.put(Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
+    restarted.grid.put(SchedulerEvent::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
     assert_eq!(restarted.grid.noted, ["forget job-1"]);
     assert!(restarted.grid.core.status().jobs.is_empty());
 }
@@ -135,7 +135,7 @@ fn waiting_job_waits_again_and_lost_job_restarts() {
             "hold vu [vu-1]"
         ]
     );
-    let out = restarted.grid.put(Event::EpochIssued { job: JobId(2), epoch: Epoch(4) });
+    let out = restarted.grid.put(SchedulerEvent::EpochIssued { job: JobId(2), epoch: Epoch(4) });
     assert_eq!(out, ["hold vu [vu-2]"]);
     restarted.grid.register("vu-1", 1, OURS);
     restarted.grid.register("vu-2", 1, OURS);
@@ -160,7 +160,7 @@ fn late_nodes_are_lost_to_their_job() {
     // The end of a stub has no further effect.
     restarted
         .grid
-        .put(Event::StubGone(StubGone { node: "vu-2".into(), reason: "it is gone".into() }));
+        .put(SchedulerEvent::StubGone(StubLoss { node: "vu-2".into(), reason: "it is gone".into() }));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn job_without_its_coordinator_gets_another() {
     // The coordinator's node ended while no scheduler ran.
     restarted.comes("vu-2", 1, Some(view(1, &["vu-1", "vu-2"], "vu-1")));
     assert_eq!(restarted.grid.after(GATHER), ["epoch after 1 for job-1"]);
-    let out = restarted.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
+    let out = restarted.grid.put(SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(2) });
     assert_eq!(out, ["vu-2 takes job-1 over under 2"]);
 }
 
@@ -196,7 +196,7 @@ fn nodes_of_unknown_jobs_are_freed() {
     // The same for nodes that register after the restart of their job.
     let out = restarted.recovered(1, 1, need(), begun("vu", 1));
     assert!(out.contains(&"epoch after 1 for job-1".to_owned()), "{out:?}");
-    restarted.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(2) });
+    restarted.grid.put(SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(2) });
     let out = restarted.comes("vu-3", 1, Some(view(1, &["vu-3"], "vu-3")));
     assert_eq!(out, ["release job-1 vu-3"]);
 }
@@ -208,9 +208,9 @@ fn returning_job_can_end_or_be_cancelled() {
     restarted.recovered(2, 1, need(), begun("vu", 1));
     restarted.site(&["vu-1", "vu-2"]);
     restarted.comes("vu-1", 1, None);
-    let out = restarted.grid.put(Event::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
+    let out = restarted.grid.put(SchedulerEvent::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
     assert_eq!(out, ["release job-1 vu-1"]);
-    let out = restarted.grid.put(Event::Cancel { job: JobId(2), reason: "enough".to_owned() });
+    let out = restarted.grid.put(SchedulerEvent::Cancel { job: JobId(2), reason: "enough".to_owned() });
     assert_eq!(out, ["ended job-2: the job was cancelled: enough"]);
     assert_eq!(restarted.grid.noted, ["forget job-1", "forget job-2"]);
     assert!(restarted.grid.core.status().jobs.is_empty());
@@ -240,16 +240,16 @@ fn messages_of_a_returning_jobs_coordinator_are_replayed() {
     // The root is moving, and a node has left.
     let (job, epoch) = (JobId(1), Epoch(1));
     let order = HandOver { job, epoch, to: "vu-2".into(), reason: "it is better".to_owned() };
-    assert_eq!(restarted.grid.put(Event::HandOver(order)), [""; 0]);
+    assert_eq!(restarted.grid.put(SchedulerEvent::HandOver(order)), [""; 0]);
     let (node, incarnation) = ("vu-3".into(), Incarnation(3));
-    let left = NodeFreed { job, epoch, node, incarnation, why: Freed::Left };
-    assert_eq!(restarted.grid.put(Event::Freed(left)), [""; 0]);
+    let left = NodeFreed { job, epoch, node, incarnation, why: ReleaseReason::Left };
+    assert_eq!(restarted.grid.put(SchedulerEvent::Freed(left)), [""; 0]);
     restarted.comes("vu-3", 1, None);
     let all = ["vu-1", "vu-2", "vu-3"];
     let out = restarted.comes("vu-1", 1, Some(view(1, &all, "vu-1")));
     assert_eq!(out, ["epoch after 1 for job-1"]);
     assert_eq!(restarted.grid.state("vu-3"), NodeState::Idle);
-    let out = restarted.grid.put(Event::EpochIssued { job, epoch: Epoch(2) });
+    let out = restarted.grid.put(SchedulerEvent::EpochIssued { job, epoch: Epoch(2) });
     assert_eq!(out, ["vu-2 takes job-1 over under 2 from vu-1"]);
 }
 
@@ -263,8 +263,8 @@ fn live_coordinator_is_asked_first_after_an_unfinished_takeover() {
     let out = restarted
         .grid
         .core
-        .handle(Event::EpochIssued { job: JobId(1), epoch: Epoch(3) }, restarted.grid.now);
-    let [Action::TakeOver { node, order }] = &out[..] else { panic!("{out:?}") };
+        .handle(SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(3) }, restarted.grid.now);
+    let [SchedulerAction::TakeOver { node, order }] = &out[..] else { panic!("{out:?}") };
     assert_eq!((node.as_str(), order.handed), ("vu-1", true), "it does not count as dead");
 }
 
@@ -278,7 +278,7 @@ fn job_that_loses_all_nodes_restarts_twice_and_then_fails() {
         let mut epoch = 1;
         for round in 1..=3 {
             if round > 1 {
-                let register = Event::Registered(Registered {
+                let register = SchedulerEvent::Registered(NodeRegistration {
                     incarnation: Incarnation(3 + round),
                     ..registration("vu-1", None)
                 });
@@ -287,7 +287,7 @@ fn job_that_loses_all_nodes_restarts_twice_and_then_fails() {
                 restarted.grid.accept(1, &["vu-1"]);
             }
             let (node, reason) = ("vu-1".into(), "the machine burns".to_owned());
-            let out = restarted.grid.put(Event::StubGone(StubGone { node, reason }));
+            let out = restarted.grid.put(SchedulerEvent::StubGone(StubLoss { node, reason }));
             if round == 3 {
                 assert!(out[0].starts_with("ended job-1: node vu-1 was lost"), "{out:?}");
                 break;
@@ -297,11 +297,11 @@ fn job_that_loses_all_nodes_restarts_twice_and_then_fails() {
             epoch += 1;
             if cancelled {
                 let reason = "not wanted".to_owned();
-                restarted.grid.put(Event::Cancel { job: JobId(1), reason });
+                restarted.grid.put(SchedulerEvent::Cancel { job: JobId(1), reason });
                 assert_eq!(restarted.grid.core.status().jobs, []);
                 break;
             }
-            let out = restarted.grid.put(Event::EpochIssued { job: JobId(1), epoch: Epoch(epoch) });
+            let out = restarted.grid.put(SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(epoch) });
             assert_eq!(out, ["hold vu [vu-1]"]);
         }
         assert_eq!(restarted.grid.noted.iter().filter(|note| *note == "forget job-1").count(), 1);
@@ -312,7 +312,7 @@ fn job_that_loses_all_nodes_restarts_twice_and_then_fails() {
 fn orders_of_owners_outlast_the_scheduler() {
     let mut restarted = RestartedGrid::new();
     restarted.limit = Some(2);
-    restarted.grid.put(Event::Marked { nodes: [("vu-4".into(), "it smells".to_owned())].into() });
+    restarted.grid.put(SchedulerEvent::Marked { nodes: [("vu-4".into(), "it smells".to_owned())].into() });
     restarted.recovered(1, 1, need(), begun("vu", 1));
     restarted.recovered(2, 1, need(), None);
     restarted.site(&["vu-1"]);
@@ -322,7 +322,7 @@ fn orders_of_owners_outlast_the_scheduler() {
     assert_eq!(restarted.grid.state("vu-4"), NodeState::Off);
     assert!(!restarted.grid.core.nodes[&NodeId::from("vu-4")].is_off(), "no stub is started there");
     let nodes = vec!["vu-4".into()];
-    restarted.grid.put(Event::Undrain { nodes });
+    restarted.grid.put(SchedulerEvent::Undrain { nodes });
     assert!(restarted.grid.core.nodes[&NodeId::from("vu-4")].is_off());
     assert!(
         restarted.grid.noted.contains(&"mark vu-4 None".to_owned()),
@@ -330,7 +330,7 @@ fn orders_of_owners_outlast_the_scheduler() {
         restarted.grid.noted
     );
     let order = ResizeJob { job: JobId(1), by: Resize::Shrink { count: 1 } };
-    restarted.grid.put(Event::Resize(order));
+    restarted.grid.put(SchedulerEvent::Resize(order));
     assert!(
         !restarted.grid.noted.contains(&"limit job-1 Some(1)".to_owned()),
         "the limit is already stored"
@@ -342,8 +342,8 @@ fn orders_of_owners_outlast_the_scheduler() {
 fn time_limit_includes_time_before_a_restart() {
     let mut restarted = RestartedGrid::new();
     restarted.grid.after(Duration::from_secs(40));
-    let need = Need { time_ms: Some(60_000), ..need() };
-    let began = begun("vu", 1).map(|begun| Begun { at: Some(0), ..begun });
+    let need = JobRequirements { time_ms: Some(60_000), ..need() };
+    let began = begun("vu", 1).map(|begun| StartRecord { at: Some(0), ..begun });
     restarted.recovered(1, 1, need, began);
     restarted.site(&["vu-1"]);
     restarted.comes("vu-1", 1, Some(view(1, &["vu-1"], "vu-1")));

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use springtide_metrics::{Measurement, SpecId};
+use springtide_metrics::{SpeedMeasurement, SpecId};
 
 use super::*;
-use crate::policy::Request;
+use crate::policy::SchedulerRequest;
 use crate::scheduler::{
-    Freed, NodeFreed, RequestNodes, SpeedsMeasured, Stale, Subscribe, WithdrawNodes,
+    ReleaseReason, NodeFreed, RequestNodes, SpeedsMeasured, AuthorityError, Subscribe, WithdrawNodes,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
-impl Grid {
+impl CoreTestGrid {
     /// As [`Grid::of`], with job 1 on the first node of cluster ams.
     pub(super) fn with_job(nodes: usize, least: u32, most: Option<u32>) -> Self {
         let mut grid = Self::of(nodes, OURS);
@@ -23,44 +23,44 @@ impl Grid {
         grid
     }
 
-    pub(super) fn request(&mut self, job: u64, request: Request, bench: bool) -> Vec<String> {
+    pub(super) fn request(&mut self, job: u64, request: SchedulerRequest, bench: bool) -> Vec<String> {
         let benchmark = bench.then(|| BenchmarkSpec::of_job("fib", bytes::Bytes::new()));
         let (rtt_s, bandwidth) = (BTreeMap::new(), BTreeMap::new());
         let (job, epoch) = (JobId(job), Epoch(1));
         let request = RequestNodes { job, epoch, request, benchmark, rtt_s, bandwidth };
-        self.put(Event::Request(Box::new(request)))
+        self.put(SchedulerEvent::Request(Box::new(request)))
     }
 
     fn more(&mut self, job: u64, count: u32) -> Vec<String> {
-        self.request(job, Request { count, ..Request::default() }, false)
+        self.request(job, SchedulerRequest { count, ..SchedulerRequest::default() }, false)
     }
 
     pub(super) fn granted(&mut self, job: u64, grant: u64, ok: bool) -> Vec<String> {
-        self.put(Event::GrantTold { job: JobId(job), grant, ok })
+        self.put(SchedulerEvent::GrantAcknowledged { job: JobId(job), grant, ok })
     }
 
-    pub(super) fn freed(&mut self, job: u64, node: &str, why: Freed) -> Vec<String> {
+    pub(super) fn freed(&mut self, job: u64, node: &str, why: ReleaseReason) -> Vec<String> {
         let node = NodeId::from(node);
         let (job, epoch, incarnation) = (JobId(job), Epoch(1), self.incarnation_of(&node));
-        self.put(Event::Freed(NodeFreed { job, epoch, node, incarnation, why }))
+        self.put(SchedulerEvent::Freed(NodeFreed { job, epoch, node, incarnation, why }))
     }
 
     fn measured(&mut self, node: &str, speed: Result<f64, &str>) -> Vec<String> {
         let node = NodeId::from(node);
         let incarnation = self.incarnation_of(&node);
-        let answer = speed.map(|speed| Measurement { speed, relative_error: None });
-        self.put(Event::Measured { node, incarnation, answer: answer.map_err(str::to_owned) })
+        let answer = speed.map(|speed| SpeedMeasurement { speed, relative_error: None });
+        self.put(SchedulerEvent::Measured { node, incarnation, answer: answer.map_err(str::to_owned) })
     }
 
     pub(super) fn after(&mut self, time: Duration) -> Vec<String> {
         self.now += time;
-        self.put(Event::Tick)
+        self.put(SchedulerEvent::Tick)
     }
 
     /// Sets the kind of a node's hardware.
     pub(super) fn machine(&mut self, node: &str, model: &str, incarnation: u64) -> Vec<String> {
         let (cluster, _) = node.split_once('-').unwrap();
-        self.put(Event::Registered(Registered {
+        self.put(SchedulerEvent::Registered(NodeRegistration {
             cluster: cluster.into(),
             node: node.into(),
             incarnation: Incarnation(incarnation),
@@ -86,7 +86,7 @@ impl Grid {
 
 #[test]
 fn running_job_gets_nodes_as_they_become_free() {
-    let mut grid = Grid::with_job(2, 1, None);
+    let mut grid = CoreTestGrid::with_job(2, 1, None);
     assert_eq!(grid.more(1, 2), ["grant 1 of job-1 at ams-1: ams-2 del-1 and 0"]);
     assert_eq!(grid.core.asked(JobId(1)), 2, "the grant is under way");
     assert_eq!(grid.granted(1, 1, true), [""; 0]);
@@ -98,13 +98,13 @@ fn running_job_gets_nodes_as_they_become_free() {
     grid.more(1, 2);
     assert_eq!(grid.core.asked(JobId(1)), 3);
     let (job, epoch) = (JobId(1), Epoch(1));
-    grid.put(Event::Withdraw(WithdrawNodes { job, epoch, count: 2 }));
+    grid.put(SchedulerEvent::Withdraw(WithdrawNodes { job, epoch, count: 2 }));
     assert_eq!(grid.core.asked(job), 1);
     // A node that left is free, and may return.
-    assert_eq!(grid.freed(1, "del-1", Freed::Left), ["grant 3 of job-1 at ams-1: del-1 and 0"]);
+    assert_eq!(grid.freed(1, "del-1", ReleaseReason::Left), ["grant 3 of job-1 at ams-1: del-1 and 0"]);
     grid.granted(1, 3, true);
     // A node that refused must end the job before it is granted again.
-    let refused = Freed::Refused { reason: "no threads".into(), busy: None };
+    let refused = ReleaseReason::Refused { reason: "no threads".into(), busy: None };
     assert_eq!(grid.freed(1, "del-1", refused), ["release job-1 del-1"]);
     assert_eq!(grid.state("del-1"), NodeState::Busy);
     grid.released(1, "del-1", true);
@@ -112,7 +112,7 @@ fn running_job_gets_nodes_as_they_become_free() {
     // Nodes that were granted late may have joined without the coordinator's knowledge.
     assert_eq!(grid.over(1), ["release job-1 ams-2", "release job-1 del-2"]);
     assert_eq!(grid.state("ams-1"), NodeState::Idle);
-    assert_eq!(grid.core.check(job, epoch), Err(Stale::Over { job }));
+    assert_eq!(grid.core.check(job, epoch), Err(AuthorityError::Over { job }));
     grid.released(1, "ams-2", true);
     grid.released(1, "del-2", true);
     assert_eq!(grid.core.status().count(NodeState::Idle), 4);
@@ -121,7 +121,7 @@ fn running_job_gets_nodes_as_they_become_free() {
 
 #[test]
 fn undelivered_grant_returns_and_the_request_stays_open() {
-    let mut grid = Grid::with_job(1, 1, None);
+    let mut grid = CoreTestGrid::with_job(1, 1, None);
     assert_eq!(grid.more(1, 1), ["grant 1 of job-1 at ams-1: del-1 and 0"]);
     assert_eq!(grid.granted(1, 1, false), ["release job-1 del-1"]);
     assert_eq!(grid.released(1, "del-1", true), [""; 0], "no immediate retry");
@@ -132,7 +132,7 @@ fn undelivered_grant_returns_and_the_request_stays_open() {
     // The loss of a node under way is reported like any other.
     let (node, reason) = ("del-1".into(), "killed".to_owned());
     assert_eq!(
-        grid.put(Event::NodeLost { node, reason, returns: true }),
+        grid.put(SchedulerEvent::NodeLost { node, reason, returns: true }),
         ["lost job-1 ams-1 del-1"]
     );
     assert_eq!(grid.granted(1, 2, false), [""; 0]);
@@ -141,7 +141,7 @@ fn undelivered_grant_returns_and_the_request_stays_open() {
 
 #[test]
 fn queue_precedes_requests_and_bounds_hold() {
-    let mut grid = Grid::with_job(2, 1, Some(3));
+    let mut grid = CoreTestGrid::with_job(2, 1, Some(3));
     grid.submit(submit(Some(&[("del", 1)]), OURS, None));
     grid.accept(2, &["del-1"]);
     // Job 3 waits for two nodes of del: the free one is kept for it.
@@ -151,10 +151,10 @@ fn queue_precedes_requests_and_bounds_hold() {
     assert_eq!(grid.more(1, 5), [""; 0]);
     let offers = grid.core.offers(JobId(1), Epoch(1), grid.now).unwrap();
     assert_eq!((offers.offers.len(), offers.open, offers.existing), (0, 5, 4));
-    grid.put(Event::Cancel { job: JobId(3), reason: "enough".into() });
+    grid.put(SchedulerEvent::Cancel { job: JobId(3), reason: "enough".into() });
     assert_eq!(grid.waits(1).unwrap(), "4 more nodes: no node is free");
     grid.granted(2, 1, true);
-    assert_eq!(grid.freed(2, "ams-2", Freed::Left), ["grant 3 of job-1 at ams-1: ams-2 and 3"]);
+    assert_eq!(grid.freed(2, "ams-2", ReleaseReason::Left), ["grant 3 of job-1 at ams-1: ams-2 and 3"]);
     assert_eq!(grid.over(2), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Idle);
     assert_eq!(grid.waits(1).unwrap(), "3 more nodes: it has 3, as many as it may have");
@@ -162,29 +162,29 @@ fn queue_precedes_requests_and_bounds_hold() {
 
 #[test]
 fn former_coordinator_is_ignored() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     let (job, epoch) = (JobId(1), Epoch(4));
     let submit = Box::new(submit(Some(&[("ams", 1)]), OURS, None));
-    grid.put(Event::Submit { job, epoch, submit });
+    grid.put(SchedulerEvent::Submit { job, epoch, submit });
     grid.accept(1, &["ams-1"]);
-    let stale = Stale::Epoch { job, asked: Epoch(3), known: epoch };
+    let stale = AuthorityError::Epoch { job, asked: Epoch(3), known: epoch };
     assert_eq!(grid.core.check(job, Epoch(3)), Err(stale));
     assert_eq!(grid.core.check(job, epoch), Ok(()));
     assert_eq!(grid.more(1, 1), [""; 0], "the request has epoch 1");
     assert_eq!(grid.core.asked(job), 0);
-    assert_eq!(grid.core.check(JobId(2), epoch), Err(Stale::Over { job: JobId(2) }));
+    assert_eq!(grid.core.check(JobId(2), epoch), Err(AuthorityError::Over { job: JobId(2) }));
 }
 
 #[test]
 fn one_node_of_each_kind_is_measured_once() {
-    let mut grid = Grid::with_job(3, 1, None);
+    let mut grid = CoreTestGrid::with_job(3, 1, None);
     for (node, model) in
         [("ams-2", "slow"), ("ams-3", "slow"), ("del-1", "fast"), ("del-2", "fast")]
     {
         grid.machine(node, model, 1);
     }
     grid.machine("del-3", "broken", 1);
-    let one = Request { count: 1, ..Request::default() };
+    let one = SchedulerRequest { count: 1, ..SchedulerRequest::default() };
     assert_eq!(
         grid.request(1, one.clone(), true),
         ["measure ams-2", "measure del-1", "measure del-3"]
@@ -207,7 +207,7 @@ fn one_node_of_each_kind_is_measured_once() {
     let del = &offers[&"del".into()];
     assert_eq!((del.free, del.speed, del.nodes.len()), (2, Some(3.0), 0));
     // Known kinds are not measured again. The minimum speed applies to known speeds.
-    let fast = Request { count: 9, min_speed: Some(2.0), ..Request::default() };
+    let fast = SchedulerRequest { count: 9, min_speed: Some(2.0), ..SchedulerRequest::default() };
     assert_eq!(grid.request(1, fast, true), ["grant 2 of job-1 at ams-1: del-2 del-3 and 7"]);
 }
 
@@ -216,13 +216,13 @@ fn one_node_of_each_kind_is_measured_once() {
 #[test]
 fn no_benchmark_runs_without_effect_on_the_selection() {
     let three = |kinds: [&str; 3]| {
-        let mut grid = Grid::with_job(2, 1, None);
+        let mut grid = CoreTestGrid::with_job(2, 1, None);
         for (node, kind) in ["ams-2", "del-1", "del-2"].into_iter().zip(kinds) {
             grid.machine(node, kind, 2);
         }
         grid
     };
-    let some = |count| Request { count, ..Request::default() };
+    let some = |count| SchedulerRequest { count, ..SchedulerRequest::default() };
     assert_eq!(
         three(["cpu"; 3]).request(1, some(1), true),
         ["grant 1 of job-1 at ams-1: ams-2 and 0"],
@@ -235,7 +235,7 @@ fn no_benchmark_runs_without_effect_on_the_selection() {
     );
     let measured = three(["a", "b", "b"]).request(1, some(2), true);
     assert_eq!(measured, ["measure ams-2", "measure del-1"], "the speeds affect the selection");
-    let fast = Request { min_speed: Some(1.0), ..some(3) };
+    let fast = SchedulerRequest { min_speed: Some(1.0), ..some(3) };
     assert_eq!(three(["cpu"; 3]).request(1, fast, true), ["measure ams-2"], "it may be too slow");
     // One node was slow in another unit. Its kind's speed shows whether the cause has ended.
     let mut grid = three(["cpu"; 3]);
@@ -251,8 +251,8 @@ fn no_benchmark_runs_without_effect_on_the_selection() {
 
 #[test]
 fn request_waits_at_most_five_seconds_for_benchmarks() {
-    let mut grid = Grid::with_job(1, 1, None);
-    let two = Request { count: 2, min_speed: Some(0.1), ..Request::default() };
+    let mut grid = CoreTestGrid::with_job(1, 1, None);
+    let two = SchedulerRequest { count: 2, min_speed: Some(0.1), ..SchedulerRequest::default() };
     grid.machine("del-1", "odd", 2);
     assert_eq!(grid.request(1, two.clone(), true), ["measure del-1"]);
     assert_eq!(grid.core.work_due(), Some(grid.now + 5 * SECOND));
@@ -262,8 +262,8 @@ fn request_waits_at_most_five_seconds_for_benchmarks() {
     assert_eq!(output, [odd, "grant 1 of job-1 at ams-1: del-1 and 1"]);
     // It is not repeated soon.
     grid.granted(1, 1, true);
-    grid.freed(1, "del-1", Freed::Left);
-    let mut grid = Grid::with_job(2, 1, None);
+    grid.freed(1, "del-1", ReleaseReason::Left);
+    let mut grid = CoreTestGrid::with_job(2, 1, None);
     grid.machine("del-1", "a", 2);
     grid.machine("del-2", "b", 2);
     grid.register("ams-2", 2, 99);
@@ -275,11 +275,11 @@ fn request_waits_at_most_five_seconds_for_benchmarks() {
 
 #[test]
 fn node_that_was_slow_at_work_is_measured_again() {
-    let mut grid = Grid::with_job(2, 1, None);
+    let mut grid = CoreTestGrid::with_job(2, 1, None);
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, "cpu", 2);
     }
-    let one = Request { count: 1, min_speed: Some(0.1), ..Request::default() };
+    let one = SchedulerRequest { count: 1, min_speed: Some(0.1), ..SchedulerRequest::default() };
     assert_eq!(grid.request(1, one.clone(), true), ["measure ams-2"]);
     assert_eq!(grid.measured("ams-2", Ok(2.0)), ["grant 1 of job-1 at ams-1: ams-2 and 0"]);
     grid.granted(1, 1, true);
@@ -287,10 +287,10 @@ fn node_that_was_slow_at_work_is_measured_again() {
     let (job, epoch) = (JobId(1), Epoch(1));
     let speeds =
         BTreeMap::from([("ams-2".into(), 0.5), ("ams-1".into(), -1.0), ("del-1".into(), 9.0)]);
-    let output = grid.put(Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds }));
+    let output = grid.put(SchedulerEvent::SpeedsMeasured(SpeedsMeasured { job, epoch, spec, speeds }));
     assert_eq!(output, ["odd: job-1 measured a speed of -1 of node ams-1: not used"]);
-    grid.freed(1, "ams-2", Freed::Left);
-    let speeds = |grid: &Grid| {
+    grid.freed(1, "ams-2", ReleaseReason::Left);
+    let speeds = |grid: &CoreTestGrid| {
         let offers = grid.core.offers(job, epoch, grid.now).unwrap().offers;
         (offers[&"ams".into()].nodes.clone(), offers[&"del".into()].speed)
     };
@@ -299,11 +299,11 @@ fn node_that_was_slow_at_work_is_measured_again() {
         ([("ams-2".into(), 0.5)].into(), Some(2.0)),
         "del-1 is no member of the job"
     );
-    let fast = Request { min_speed: Some(1.0), avoid_clusters: ["del".into()].into(), ..one };
+    let fast = SchedulerRequest { min_speed: Some(1.0), avoid_clusters: ["del".into()].into(), ..one };
     assert_eq!(grid.request(1, fast.clone(), true), [""; 0]);
     grid.now += 61 * SECOND;
     assert_eq!(speeds(&grid), (BTreeMap::new(), Some(2.0)), "the node's own speed has expired");
-    grid.request(1, Request { count: 0, ..fast.clone() }, true);
+    grid.request(1, SchedulerRequest { count: 0, ..fast.clone() }, true);
     assert_eq!(grid.state("ams-2"), NodeState::Measuring);
     assert_eq!(grid.measured("ams-2", Ok(0.6)), [""; 0], "it is still slow");
     // While the request is open, the node is never granted for its kind's speed.
@@ -319,7 +319,7 @@ fn node_that_was_slow_at_work_is_measured_again() {
 /// not finish the benchmark in time, and counted as fast as their kind.
 #[test]
 fn unmeasurable_node_does_not_get_its_kinds_speed() {
-    let mut grid = Grid::with_job(2, 1, None);
+    let mut grid = CoreTestGrid::with_job(2, 1, None);
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, "cpu", 2);
     }
@@ -355,7 +355,7 @@ fn unmeasurable_node_does_not_get_its_kinds_speed() {
 /// work. Once the job had a benchmark, they returned for their kind's speed in it.
 #[test]
 fn slow_node_is_doubted_in_other_units_too() {
-    let mut grid = Grid::with_job(2, 1, None);
+    let mut grid = CoreTestGrid::with_job(2, 1, None);
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, "cpu", 2);
     }
@@ -387,7 +387,7 @@ fn slow_node_is_doubted_in_other_units_too() {
 /// first.
 #[test]
 fn benchmark_of_a_disturbed_node_does_not_define_its_kind() {
-    let mut grid = Grid::with_job(2, 1, None);
+    let mut grid = CoreTestGrid::with_job(2, 1, None);
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, "cpu", 2);
     }
@@ -409,14 +409,14 @@ fn benchmark_of_a_disturbed_node_does_not_define_its_kind() {
 
 #[test]
 fn declared_units_belong_to_one_job() {
-    let mut grid = Grid::with_job(1, 1, None);
+    let mut grid = CoreTestGrid::with_job(1, 1, None);
     grid.submit(submit(Some(&[("del", 1)]), OURS, None));
     grid.accept(2, &["del-1"]);
     let epoch = Epoch(1);
     let output = |job: u64, node: &str, speed| {
         let (job, spec, speeds) =
             (JobId(job), SpecId::DECLARED, BTreeMap::from([(node.into(), speed)]));
-        Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds })
+        SchedulerEvent::SpeedsMeasured(SpeedsMeasured { job, epoch, spec, speeds })
     };
     grid.put(output(1, "ams-1", 5.0));
     grid.put(output(2, "del-1", 7.0));
@@ -430,23 +430,23 @@ fn declared_units_belong_to_one_job() {
 
 #[test]
 fn subscribers_are_notified_once() {
-    let mut grid = Grid::with_job(2, 1, None);
+    let mut grid = CoreTestGrid::with_job(2, 1, None);
     for node in ["ams-2", "del-1", "del-2"] {
         grid.machine(node, node, 2);
     }
     let (job, epoch) = (JobId(1), Epoch(1));
-    let subscribe = |faster_than| Event::Subscribe(Subscribe { job, epoch, faster_than });
+    let subscribe = |faster_than| SchedulerEvent::Subscribe(Subscribe { job, epoch, faster_than });
     assert_eq!(grid.put(subscribe(Some(1.0))), [""; 0], "no speed is known");
-    let one = Request { count: 1, ..Request::default() };
+    let one = SchedulerRequest { count: 1, ..SchedulerRequest::default() };
     grid.request(1, one, true);
     grid.measured("ams-2", Ok(0.9));
     assert_eq!(grid.measured("del-1", Ok(1.1)), ["better for job-1: 1 of ams, 1 of del"]);
     let output = grid.measured("del-2", Ok(1.5));
     assert_eq!(output, ["grant 1 of job-1 at ams-1: del-2 and 0"]);
     grid.granted(1, 1, true);
-    let output = grid.freed(1, "del-2", Freed::Left);
+    let output = grid.freed(1, "del-2", ReleaseReason::Left);
     assert_eq!(output, ["better for job-1: 1 of ams, 2 of del"]);
-    assert_eq!(grid.put(Event::Tick), [""; 0]);
+    assert_eq!(grid.put(SchedulerEvent::Tick), [""; 0]);
     assert_eq!(grid.put(subscribe(Some(0.8))), ["better for job-1: 1 of ams, 2 of del"]);
     let output = grid.put(subscribe(Some(f64::NAN)));
     assert_eq!(output, ["odd: job-1 wants nodes faster than NaN: its subscription ends"]);
@@ -455,16 +455,16 @@ fn subscribers_are_notified_once() {
 
 #[test]
 fn requests_end_with_their_job() {
-    let mut grid = Grid::with_job(1, 1, None);
+    let mut grid = CoreTestGrid::with_job(1, 1, None);
     grid.more(1, 3);
     let lost =
-        |node: &str| Event::NodeLost { node: node.into(), reason: "killed".into(), returns: true };
+        |node: &str| SchedulerEvent::NodeLost { node: node.into(), reason: "killed".into(), returns: true };
     assert_eq!(grid.put(lost("ams-1")), ["epoch after 1 for job-1"]);
-    let issued = Event::EpochIssued { job: JobId(1), epoch: Epoch(2) };
+    let issued = SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
     // The grant had not reached it.
     let (job, node) = (JobId(1), "del-1".into());
-    let output = grid.put(Event::TookOver { job, node, answer: refused("it knows no job-1") });
+    let output = grid.put(SchedulerEvent::TakeOverAnswered { job, node, answer: refused("it knows no job-1") });
     assert!(
         output[1].starts_with("ended job-1: node ams-1 was lost: killed; no other"),
         "{output:?}"
@@ -478,12 +478,12 @@ fn requests_end_with_their_job() {
 
 #[test]
 fn late_answer_of_an_earlier_incarnation_frees_no_node() {
-    let mut grid = Grid::with_job(1, 1, None);
+    let mut grid = CoreTestGrid::with_job(1, 1, None);
     for incarnation in 1..=2 {
         let output = grid.more(1, 1);
         assert_eq!(output, [format!("grant {incarnation} of job-1 at ams-1: del-1 and 0")]);
         grid.granted(1, incarnation, true);
-        let refused = Freed::Refused { reason: "no threads".into(), busy: None };
+        let refused = ReleaseReason::Refused { reason: "no threads".into(), busy: None };
         assert_eq!(grid.freed(1, "del-1", refused), ["release job-1 del-1"]);
         if incarnation == 1 {
             grid.register("del-1", 2, OURS);
@@ -491,7 +491,7 @@ fn late_answer_of_an_earlier_incarnation_frees_no_node() {
         }
     }
     let (job, node, incarnation) = (JobId(1), NodeId::from("del-1"), Incarnation(1));
-    grid.put(Event::Released { job, node, incarnation, ok: true });
+    grid.put(SchedulerEvent::Released { job, node, incarnation, ok: true });
     assert_eq!(grid.state("del-1"), NodeState::Busy);
     grid.released(1, "del-1", true);
     assert_eq!(grid.state("del-1"), NodeState::Idle);

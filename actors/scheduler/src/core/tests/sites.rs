@@ -8,12 +8,12 @@ use crate::manager::Kind;
 /// Longer than the delay before a silent site's nodes are checked.
 const LATER: Duration = Duration::from_secs(6);
 
-impl Grid {
+impl CoreTestGrid {
     /// The site of del registers, and lists its running nodes.
     fn own(&mut self, running: &[&str]) -> Vec<String> {
         let at =
             Contact { node: "del-site".into(), cluster: "del".into(), address: Address::Memory };
-        self.put(Event::SiteUp(SiteUp {
+        self.put(SchedulerEvent::SiteUp(SiteRegistration {
             joins: false,
             cluster: "del".into(),
             nodes: vec!["del-1".into(), "del-2".into()],
@@ -26,7 +26,7 @@ impl Grid {
     }
 
     fn link(&mut self, node: &str, up: bool) -> Vec<String> {
-        self.put(Event::Link { node: node.into(), up })
+        self.put(SchedulerEvent::Link { node: node.into(), up })
     }
 
     fn states(&self) -> [NodeState; 2] {
@@ -36,7 +36,7 @@ impl Grid {
 
 #[test]
 fn nodes_of_a_silent_site_are_not_granted() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.own(&["del-1", "del-2"]);
     assert_eq!(grid.states(), [NodeState::Idle; 2]);
     // A short loss of the link has no effect.
@@ -61,7 +61,7 @@ fn nodes_of_a_silent_site_are_not_granted() {
 
 #[test]
 fn job_keeps_nodes_that_outlive_their_site() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.own(&["del-1", "del-2"]);
     grid.submit(submit(Some(&[("ams", 1), ("del", 2)]), OURS, None));
     grid.accept(1, &["ams-1", "del-1", "del-2"]);
@@ -75,7 +75,7 @@ fn job_keeps_nodes_that_outlive_their_site() {
     assert_eq!(grid.after(LATER), ["lost job-1 ams-1 del-1"]);
     assert_eq!(grid.states(), [NodeState::Starting; 2]);
     // A node that the site does not list has ended, even after a short absence of the site.
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.own(&["del-1", "del-2"]);
     grid.submit(submit(Some(&[("ams", 1), ("del", 2)]), OURS, None));
     grid.accept(1, &["ams-1", "del-1", "del-2"]);
@@ -86,7 +86,7 @@ fn job_keeps_nodes_that_outlive_their_site() {
 
 #[test]
 fn managed_job_starts_when_its_site_returns() {
-    let mut grid = Grid::of(2, OURS);
+    let mut grid = CoreTestGrid::of(2, OURS);
     grid.own(&["del-1", "del-2"]);
     grid.submit(submit(Some(&[("ams", 2)]), OURS, None));
     grid.accept(1, &["ams-1", "ams-2"]);

@@ -2,16 +2,16 @@
 
 use super::*;
 
-fn lost(node: &str) -> Event {
+fn lost(node: &str) -> SchedulerEvent {
     let reason = "killed by signal 9".to_owned();
-    Event::NodeLost { node: node.into(), reason, returns: true }
+    SchedulerEvent::NodeLost { node: node.into(), reason, returns: true }
 }
 
-fn issued(job: u64, epoch: u32) -> Event {
-    Event::EpochIssued { job: JobId(job), epoch: Epoch(epoch) }
+fn issued(job: u64, epoch: u32) -> SchedulerEvent {
+    SchedulerEvent::EpochIssued { job: JobId(job), epoch: Epoch(epoch) }
 }
 
-impl Grid {
+impl CoreTestGrid {
     /// A job that is being assigned to all nodes of two clusters of two nodes.
     fn assigning(least: u32) -> Self {
         let mut grid = Self::of(2, OURS);
@@ -35,7 +35,7 @@ impl Grid {
 fn start_continues_without_a_lost_member() {
     // The loss comes before, between or after the answers of the others.
     for answered in [&["ams-1", "ams-2", "del-2"][..], &["ams-1"], &[]] {
-        let mut grid = Grid::assigning(3);
+        let mut grid = CoreTestGrid::assigning(3);
         assert_eq!(grid.accept(1, answered), [""; 0]);
         let mut output = grid.put(lost("del-1"));
         for node in ["ams-1", "ams-2", "del-2"].iter().filter(|node| !answered.contains(node)) {
@@ -52,11 +52,11 @@ fn start_continues_without_a_lost_member() {
 /// A cluster is partitioned before the job is submitted, or its nodes never start.
 #[test]
 fn job_for_every_node_starts_with_present_nodes_and_grows() {
-    let wait = Settings::default().start_wait;
-    let mut grid = Grid::of(2, OURS);
+    let wait = ManagerSettings::default().start_wait;
+    let mut grid = CoreTestGrid::of(2, OURS);
     // Two links go down. Two nodes are being started, and one of them registers in time.
     for node in ["ams-2", "del-1"] {
-        grid.put(Event::Link { node: node.into(), up: false });
+        grid.put(SchedulerEvent::Link { node: node.into(), up: false });
     }
     grid.put(lost("del-2"));
     assert_eq!(grid.submit(submit(None, OURS, None)), [""; 0]);
@@ -70,27 +70,27 @@ fn job_for_every_node_starts_with_present_nodes_and_grows() {
     assert_eq!(grid.register("del-2", 2, OURS), [""; 0]);
     assert_eq!(grid.core.work_due(), Some(grid.now + wait / 2));
     grid.now += wait / 2;
-    assert_eq!(grid.put(Event::Tick), ["assign job-1 ams-1", "assign job-1 del-2"]);
+    assert_eq!(grid.put(SchedulerEvent::Tick), ["assign job-1 ams-1", "assign job-1 del-2"]);
     assert_eq!(grid.accept(1, &["ams-1", "del-2"]), ["grant job-1 ams-1"]);
     assert_eq!(grid.core.work_due(), None);
     let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
     assert!(waits.starts_with("2 more nodes: "), "{waits}");
-    let output = grid.put(Event::Link { node: "ams-2".into(), up: true });
+    let output = grid.put(SchedulerEvent::Link { node: "ams-2".into(), up: true });
     assert_eq!(output, ["grant 1 of job-1 at ams-1: ams-2 and 1"]);
-    let output = grid.put(Event::Link { node: "del-1".into(), up: true });
+    let output = grid.put(SchedulerEvent::Link { node: "del-1".into(), up: true });
     assert_eq!(output, ["grant 2 of job-1 at ams-1: del-1 and 0"]);
 }
 
 #[test]
 fn job_below_its_minimum_waits_with_a_reason() {
-    let wait = Settings::default().start_wait;
-    let mut grid = Grid::of(1, OURS);
+    let wait = ManagerSettings::default().start_wait;
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.put(lost("del-1"));
     let mut needs_both = submit(None, OURS, None);
     needs_both.params.min_nodes = 2;
     grid.submit(needs_both);
     grid.now += 2 * wait;
-    assert_eq!(grid.put(Event::Tick), [""; 0]);
+    assert_eq!(grid.put(SchedulerEvent::Tick), [""; 0]);
     assert_eq!(grid.core.work_due(), None);
     assert_eq!(grid.job_state(), JobState::Queued);
     assert_eq!(grid.register("del-1", 2, OURS), ["assign job-1 ams-1", "assign job-1 del-1"]);
@@ -99,17 +99,17 @@ fn job_below_its_minimum_waits_with_a_reason() {
 /// A job that states numbers of nodes gets exactly these, on which its figures depend.
 #[test]
 fn job_with_stated_numbers_waits_for_them() {
-    let mut grid = Grid::of(1, OURS);
+    let mut grid = CoreTestGrid::of(1, OURS);
     grid.put(lost("del-1"));
     assert_eq!(grid.submit(submit(Some(&[("ams", 1), ("del", 1)]), OURS, None)), [""; 0]);
-    grid.now += 2 * Settings::default().start_wait;
-    assert_eq!(grid.put(Event::Tick), [""; 0]);
+    grid.now += 2 * ManagerSettings::default().start_wait;
+    assert_eq!(grid.put(SchedulerEvent::Tick), [""; 0]);
     assert_eq!(grid.register("del-1", 2, OURS), ["assign job-1 ams-1", "assign job-1 del-1"]);
 }
 
 #[test]
 fn start_continues_without_a_refusing_member() {
-    let mut grid = Grid::assigning(1);
+    let mut grid = CoreTestGrid::assigning(1);
     assert_eq!(grid.failed("del-2"), ["release job-1 del-2"]);
     let output = grid.accept(1, &["del-1", "ams-2", "ams-1"]);
     assert_eq!(output, ["grant job-1 ams-1", "lost job-1 ams-1 del-2"]);
@@ -121,16 +121,16 @@ fn start_continues_without_a_refusing_member() {
 /// The coordinator reports the silence of a member before the scheduler has that member's answer.
 #[test]
 fn start_continues_without_a_silent_member() {
-    let mut grid = Grid::assigning(1);
+    let mut grid = CoreTestGrid::assigning(1);
     grid.accept(1, &["ams-1", "ams-2", "del-1"]);
-    let silent = Event::MemberSilent(MemberSilent {
+    let silent = SchedulerEvent::MemberSilent(MemberSilent {
         job: JobId(1),
         epoch: Epoch(1),
         node: "del-2".into(),
         incarnation: Incarnation(1),
         reason: "silent".into(),
-        by: None,
-        voice: None,
+        reporting_cluster: None,
+        reporter: None,
     });
     assert_eq!(grid.put(silent), ["replace del [del-2] same", "grant job-1 ams-1"]);
     assert_eq!(grid.job_state(), JobState::Running);
@@ -140,7 +140,7 @@ fn start_continues_without_a_silent_member() {
 /// end before.
 #[test]
 fn job_that_ends_before_all_answers_has_run() {
-    let mut grid = Grid::assigning(1);
+    let mut grid = CoreTestGrid::assigning(1);
     grid.accept(1, &["ams-1", "del-1"]);
     assert_eq!(grid.over(1), ["grant job-1 ams-1"]);
     assert_eq!(grid.accept(1, &["ams-2", "del-2"]), [""; 0]);
@@ -150,7 +150,7 @@ fn job_that_ends_before_all_answers_has_run() {
 
 #[test]
 fn job_is_assigned_again_after_the_loss_of_its_coordinator() {
-    let mut grid = Grid::assigning(1);
+    let mut grid = CoreTestGrid::assigning(1);
     grid.accept(1, &["ams-2", "del-1"]);
     let output = grid.put(lost("ams-1"));
     let what =
@@ -168,7 +168,7 @@ fn job_is_assigned_again_after_the_loss_of_its_coordinator() {
     let output = grid.put(issued(1, 2));
     let order = ["ams-2", "ams-1", "del-1", "del-2"].map(|node| format!("assign job-1 {node}"));
     assert_eq!(output, order, "another node coordinates this attempt");
-    let late = Event::Assigned {
+    let late = SchedulerEvent::Assigned {
         job: JobId(1),
         epoch: Epoch(1),
         node: "del-2".into(),
@@ -184,7 +184,7 @@ fn job_is_assigned_again_after_the_loss_of_its_coordinator() {
 
 #[test]
 fn start_below_the_minimum_waits_for_nodes() {
-    let mut grid = Grid::assigning(4);
+    let mut grid = CoreTestGrid::assigning(4);
     grid.accept(1, &["ams-1", "ams-2", "del-1"]);
     let output = grid.put(lost("del-2"));
     assert_eq!(output.last().map(String::as_str), Some("epoch after 1 for job-1"));
@@ -194,16 +194,16 @@ fn start_below_the_minimum_waits_for_nodes() {
     }
     assert_eq!(grid.job_state(), JobState::Queued);
     let reason = "it died of itself".to_owned();
-    let output = grid.put(Event::NodeLost { node: "del-2".into(), reason, returns: false });
+    let output = grid.put(SchedulerEvent::NodeLost { node: "del-2".into(), reason, returns: false });
     let why = "it needs at least 4 nodes, the grid has 3 that work: it died of itself";
     assert_eq!(output, [format!("refuse job-1: the job cannot be placed: {why}")]);
 }
 
 #[test]
 fn repeated_start_can_be_cancelled() {
-    let cancel = Event::Cancel { job: JobId(1), reason: "test".into() };
-    for end in [cancel, Event::Link { node: "client-1".into(), up: false }] {
-        let mut grid = Grid::assigning(1);
+    let cancel = SchedulerEvent::Cancel { job: JobId(1), reason: "test".into() };
+    for end in [cancel, SchedulerEvent::Link { node: "client-1".into(), up: false }] {
+        let mut grid = CoreTestGrid::assigning(1);
         grid.put(lost("ams-1"));
         let output = grid.put(end);
         assert!(output[0].starts_with("refuse job-1: the job was cancelled"), "{output:?}");
@@ -223,9 +223,9 @@ fn start_that_always_fails_is_refused_with_its_reason() {
     for (poison, attempts, why) in
         [(3, 4, "killed by signal 9"), (0, 8, "its start failed 8 times")]
     {
-        let mut grid = Grid::of(2, OURS);
+        let mut grid = CoreTestGrid::of(2, OURS);
         let mut submit = submit(None, OURS, None);
-        submit.params.poison = poison;
+        submit.params.poison_limit = poison;
         grid.submit(submit);
         let mut incarnation = 1;
         let refused = (1..=attempts).find_map(|attempt| {

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::super::pool::State;
+use super::super::pool::PoolNodeState;
 use super::managed::needs;
 use super::*;
 use crate::manager::{Approach, Kind};
-use crate::scheduler::{Freed, NodeFreed, SitePolled, StubGone, Work};
+use crate::scheduler::{ReleaseReason, NodeFreed, SiteReport, StubLoss, NodeWork};
 
 const KEEP: Duration = Duration::from_secs(5);
 
-impl Grid {
+impl CoreTestGrid {
     /// A cluster vu with at most `nodes` nodes.
-    fn on_demand(nodes: u32, settings: Settings) -> Self {
+    fn on_demand(nodes: u32, settings: ManagerSettings) -> Self {
         let mut grid = Self {
-            core: Core::new(contact("head"), settings, Instant::now()),
+            core: SchedulerCore::new(contact("head"), settings, Instant::now()),
             jobs: 0,
             now: Instant::now(),
             noted: Vec::new(),
@@ -28,20 +28,20 @@ impl Grid {
 
     fn polled(&mut self, size: u32, others: u32) -> Vec<String> {
         let found = Ok((size, others));
-        let mut out = self.put(Event::SitePolled(SitePolled { cluster: "vu".into(), found }));
+        let mut out = self.put(SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found }));
         // Freed processors are gathered for a moment.
         out.extend(self.after(Duration::from_millis(500)));
         out
     }
 
     fn gone(&mut self, node: &str) -> Vec<String> {
-        self.put(Event::StubGone(StubGone { node: node.into(), reason: "it was cancelled".into() }))
+        self.put(SchedulerEvent::StubGone(StubLoss { node: node.into(), reason: "it was cancelled".into() }))
     }
 }
 
 #[test]
 fn processors_are_held_recruited_kept_and_released() {
-    let mut grid = Grid::on_demand(4, Settings::default());
+    let mut grid = CoreTestGrid::on_demand(4, ManagerSettings::default());
     assert_eq!(grid.submit(needs(Kind::Malleable, 2, 4)), [""; 0]);
     let why = grid.core.plan(&needs(Kind::Rigid, 1, 1).need.unwrap()).unwrap_err();
     assert!(why.to_string().contains("its site has not reported its processors yet"), "{why}");
@@ -51,7 +51,7 @@ fn processors_are_held_recruited_kept_and_released() {
     assert_eq!(grid.state("vu-1"), NodeState::Held);
     assert_eq!(grid.register("vu-2", 1, OURS), ["assign job-1 vu-1", "assign job-1 vu-2"]);
     grid.accept(1, &["vu-1", "vu-2"]);
-    assert_eq!(grid.after(Settings::default().poll_every), ["offer 1 to job-1: 2 of vu"]);
+    assert_eq!(grid.after(ManagerSettings::default().poll_interval), ["offer 1 to job-1: 2 of vu"]);
     // The job computes while its growth is held, and gets all nodes at once.
     assert_eq!(grid.answer(1, 1, 2), ["hold vu [vu-3, vu-4]"]);
     assert_eq!(grid.register("vu-4", 1, OURS), [""; 0]);
@@ -79,14 +79,14 @@ fn processors_are_held_recruited_kept_and_released() {
 
 #[test]
 fn faster_local_user_costs_a_job_only_its_growth() {
-    let settings = Settings { hold_within: Duration::from_secs(20), ..Settings::default() };
-    let mut grid = Grid::on_demand(6, settings);
+    let settings = ManagerSettings { hold_within: Duration::from_secs(20), ..ManagerSettings::default() };
+    let mut grid = CoreTestGrid::on_demand(6, settings);
     grid.polled(6, 0);
     assert_eq!(grid.submit(needs(Kind::Malleable, 2, 6)), ["hold vu [vu-1, vu-2]"]);
     grid.register("vu-1", 1, OURS);
     grid.register("vu-2", 1, OURS);
     grid.accept(1, &["vu-1", "vu-2"]);
-    grid.after(Settings::default().poll_every);
+    grid.after(ManagerSettings::default().poll_interval);
     assert_eq!(grid.answer(1, 1, 4), ["hold vu [vu-3, vu-4, vu-5, vu-6]"]);
     // Two stubs start, and the others stay in the batch system's queue: local users have the
     // processors.
@@ -108,8 +108,8 @@ fn faster_local_user_costs_a_job_only_its_growth() {
 
 #[test]
 fn job_whose_nodes_do_not_arrive_waits_again() {
-    let settings = Settings { hold_within: Duration::from_secs(20), ..Settings::default() };
-    let mut grid = Grid::on_demand(4, settings);
+    let settings = ManagerSettings { hold_within: Duration::from_secs(20), ..ManagerSettings::default() };
+    let mut grid = CoreTestGrid::on_demand(4, settings);
     grid.polled(4, 0);
     assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["hold vu [vu-1, vu-2]"]);
     let status = grid.core.status();
@@ -119,7 +119,7 @@ fn job_whose_nodes_do_not_arrive_waits_again() {
     assert_eq!(grid.after(Duration::from_secs(20)), ["close vu [vu-2]"]);
     assert_eq!(grid.gone("vu-2"), [""; 0]);
     assert_eq!(grid.state("vu-1"), NodeState::Idle);
-    let out = grid.after(Settings::default().scan_every);
+    let out = grid.after(ManagerSettings::default().scan_interval);
     assert!(out.contains(&"hold vu [vu-2]".to_owned()), "{out:?}");
     // A stub that ends by itself is requested again, too.
     grid.gone("vu-2");
@@ -129,8 +129,8 @@ fn job_whose_nodes_do_not_arrive_waits_again() {
         "{view:?}"
     );
     // A job that is cancelled while its nodes arrive leaves nothing behind.
-    grid.after(Settings::default().scan_every);
-    let out = grid.put(Event::Cancel { job: JobId(1), reason: "enough".to_owned() });
+    grid.after(ManagerSettings::default().scan_interval);
+    let out = grid.put(SchedulerEvent::Cancel { job: JobId(1), reason: "enough".to_owned() });
     assert!(out.contains(&"refuse job-1: the job was cancelled: enough".to_owned()), "{out:?}");
     grid.gone("vu-2");
     grid.after(KEEP);
@@ -142,10 +142,10 @@ fn job_whose_nodes_do_not_arrive_waits_again() {
 
 #[test]
 fn failing_site_is_skipped_with_a_reason() {
-    let mut grid = Grid::on_demand(4, Settings::default());
+    let mut grid = CoreTestGrid::on_demand(4, ManagerSettings::default());
     grid.polled(4, 0);
     let reason = "`sinfo` did not answer within 10 s".to_owned();
-    grid.put(Event::SitePolled(SitePolled { cluster: "vu".into(), found: Err(reason) }));
+    grid.put(SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found: Err(reason) }));
     assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), [""; 0]);
     let waits = grid.core.status().jobs[0].waits_for.clone().unwrap();
     assert!(waits.contains("`sinfo` did not answer within 10 s"), "{waits}");
@@ -154,7 +154,7 @@ fn failing_site_is_skipped_with_a_reason() {
 
 #[test]
 fn held_nodes_of_another_program_are_restarted() {
-    let mut grid = Grid::on_demand(2, Settings::default());
+    let mut grid = CoreTestGrid::on_demand(2, ManagerSettings::default());
     grid.polled(2, 0);
     let with = |fingerprint| Submit {
         need: needs(Kind::Rigid, 2, 2).need,
@@ -173,7 +173,7 @@ fn held_nodes_of_another_program_are_restarted() {
 
 #[test]
 fn plain_jobs_are_advised_to_state_requirements() {
-    let mut grid = Grid::on_demand(2, Settings::default());
+    let mut grid = CoreTestGrid::on_demand(2, ManagerSettings::default());
     grid.polled(2, 0);
     for clusters in [None, Some(&[("vu", 1)][..])] {
         let out = grid.submit(submit(clusters, OURS, None));
@@ -183,7 +183,7 @@ fn plain_jobs_are_advised_to_state_requirements() {
 
 #[test]
 fn returning_site_reports_its_live_stubs() {
-    let mut grid = Grid::on_demand(3, Settings::default());
+    let mut grid = CoreTestGrid::on_demand(3, ManagerSettings::default());
     grid.polled(3, 0);
     grid.submit(needs(Kind::Malleable, 1, 1));
     grid.register("vu-1", 1, OURS);
@@ -191,7 +191,7 @@ fn returning_site_reports_its_live_stubs() {
     grid.submit(needs(Kind::Rigid, 2, 2));
     let nodes: Vec<NodeId> = (1..=3).map(|n| format!("vu-{n}").into()).collect();
     let site = |stubs: &[&str]| {
-        Event::SiteUp(SiteUp {
+        SchedulerEvent::SiteUp(SiteRegistration {
             joins: false,
             cluster: "vu".into(),
             nodes: nodes.clone(),
@@ -216,7 +216,7 @@ enum Stub {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum StubStep {
     Submit(Kind, u32, u32),
     /// The n-th pending event happens.
     Next(usize, bool, u32),
@@ -234,25 +234,25 @@ enum Step {
     Crash,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<StubStep>> {
     let kind = prop::sample::select(Kind::ALL);
     let ok = prop::bool::weighted(0.85);
     prop::collection::vec(
         prop_oneof![
             4 => (kind, 1u32..4, 0u32..6)
-                .prop_map(|(kind, min, more)| Step::Submit(kind, min, more)),
-            16 => (any::<usize>(), ok, 0u32..6).prop_map(|(n, ok, count)| Step::Next(n, ok, count)),
-            3 => (0u32..7).prop_map(Step::Users),
-            4 => prop::bool::weighted(0.8).prop_map(Step::Poll),
-            2 => (0usize..6).prop_map(Step::Lose),
-            4 => (0usize..6).prop_map(Step::Free),
-            2 => (1usize..8).prop_map(Step::Over),
-            1 => (1usize..8).prop_map(Step::Cancel),
-            1 => (0usize..6).prop_map(Step::Drain),
-            1 => (0usize..6).prop_map(Step::Undrain),
-            6 => (1u64..40_000).prop_map(Step::Wait),
-            1 => Just(Step::SiteAnew),
-            2 => Just(Step::Crash),
+                .prop_map(|(kind, min, more)| StubStep::Submit(kind, min, more)),
+            16 => (any::<usize>(), ok, 0u32..6).prop_map(|(n, ok, count)| StubStep::Next(n, ok, count)),
+            3 => (0u32..7).prop_map(StubStep::Users),
+            4 => prop::bool::weighted(0.8).prop_map(StubStep::Poll),
+            2 => (0usize..6).prop_map(StubStep::Lose),
+            4 => (0usize..6).prop_map(StubStep::Free),
+            2 => (1usize..8).prop_map(StubStep::Over),
+            1 => (1usize..8).prop_map(StubStep::Cancel),
+            1 => (0usize..6).prop_map(StubStep::Drain),
+            1 => (0usize..6).prop_map(StubStep::Undrain),
+            6 => (1u64..40_000).prop_map(StubStep::Wait),
+            1 => Just(StubStep::SiteAnew),
+            2 => Just(StubStep::Crash),
         ],
         1..90,
     )
@@ -270,31 +270,31 @@ enum PendingEvent {
     /// It has been stopped.
     Ends(NodeId),
     /// A node registers with a new scheduler.
-    Comes(NodeId, Option<Work>),
+    Comes(NodeId, Option<NodeWork>),
 }
 
-struct Batch {
-    grid: Grid,
+struct StubBatch {
+    grid: CoreTestGrid,
     pending_events: Vec<PendingEvent>,
     size: u32,
     users: u32,
     stubs: BTreeMap<NodeId, Stub>,
     incarnations: BTreeMap<NodeId, u64>,
-    settings: Settings,
+    settings: ManagerSettings,
     /// Contents of the disk.
-    store: BTreeMap<JobId, (Epoch, Box<Submit>, Option<Begun>)>,
+    store: BTreeMap<JobId, (Epoch, Box<Submit>, Option<StartRecord>)>,
 }
 
-impl Batch {
-    fn new(settings: Settings) -> Self {
-        let grid = Grid::on_demand(6, settings.clone());
+impl StubBatch {
+    fn new(settings: ManagerSettings) -> Self {
+        let grid = CoreTestGrid::on_demand(6, settings.clone());
         let (pending_events, stubs, incarnations) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let store = BTreeMap::new();
         Self { grid, pending_events, size: 7, users: 0, stubs, incarnations, settings, store }
     }
 
-    fn site(&self) -> Event {
-        Event::SiteUp(SiteUp {
+    fn site(&self) -> SchedulerEvent {
+        SchedulerEvent::SiteUp(SiteRegistration {
             joins: false,
             cluster: "vu".into(),
             nodes: (0..6).map(Self::node).collect(),
@@ -306,9 +306,9 @@ impl Batch {
         })
     }
 
-    fn comes(&mut self, node: NodeId, work: Option<Work>) {
+    fn comes(&mut self, node: NodeId, work: Option<NodeWork>) {
         let incarnation = Incarnation(self.incarnations[&node]);
-        self.put(Event::Registered(Registered {
+        self.put(SchedulerEvent::Registered(NodeRegistration {
             cluster: "vu".into(),
             node,
             incarnation,
@@ -323,14 +323,14 @@ impl Batch {
 
     /// All messages from and to the scheduler are lost. The nodes and the batch system continue.
     fn crash(&mut self) {
-        let core = Core::new(contact("head"), self.settings.clone(), self.grid.now);
+        let core = SchedulerCore::new(contact("head"), self.settings.clone(), self.grid.now);
         let old = std::mem::replace(&mut self.grid.core, core);
         self.pending_events
             .retain(|pending_events| matches!(pending_events, PendingEvent::Starts(_)));
-        self.put(Event::Expect { clusters: vec!["vu".into()] });
+        self.put(SchedulerEvent::Expect { clusters: vec!["vu".into()] });
         for (job, (epoch, submit, begun)) in self.store.clone() {
-            let found = Recovered { job, epoch, submit, begun, limit: None };
-            self.put(Event::Recovered(Box::new(found)));
+            let found = RecoveredJob { job, epoch, submit, begun, limit: None };
+            self.put(SchedulerEvent::Recovered(Box::new(found)));
         }
         // A node that was cancelled but has not ended counts as running.
         for (node, stub) in &self.stubs {
@@ -349,7 +349,7 @@ impl Batch {
                 continue; // it is being restarted
             }
             let works = match old.nodes[&node].state {
-                State::Busy(job) => Some(job),
+                PoolNodeState::Busy(job) => Some(job),
                 _ => None,
             };
             let work = works.map(|id| {
@@ -366,7 +366,7 @@ impl Batch {
                 view.coordinator = job.and_then(|job| job.view.coordinator.clone()).or(first);
                 let runs = job.is_some_and(|job| job.state == JobState::Running);
                 let knows = runs && view.coordinator.as_ref() == Some(&node);
-                Work { job: id, view: knows.then_some(view) }
+                NodeWork { job: id, view: knows.then_some(view) }
             });
             self.pending_events.push(PendingEvent::Comes(node, work));
         }
@@ -376,11 +376,11 @@ impl Batch {
         format!("vu-{}", n + 1).into()
     }
 
-    fn put(&mut self, event: Event) {
+    fn put(&mut self, event: SchedulerEvent) {
         let mut epochs = Vec::new();
         for action in self.grid.core.handle(event, self.grid.now) {
             match action {
-                Action::Assign { node, assign } => {
+                SchedulerAction::Assign { node, assign } => {
                     assert_eq!(
                         self.stubs.get(&node),
                         Some(&Stub::Runs),
@@ -392,31 +392,31 @@ impl Batch {
                         node,
                     ));
                 }
-                Action::Release { node, incarnation, job, .. } => {
+                SchedulerAction::Release { node, incarnation, job, .. } => {
                     self.pending_events.push(PendingEvent::Released(job, node, incarnation));
                 }
-                Action::OfferGrowth(asking) | Action::AskShrink { asking, .. } => {
+                SchedulerAction::OfferGrowth(asking) | SchedulerAction::AskShrink { asking, .. } => {
                     self.pending_events.push(PendingEvent::Count(
                         asking.job,
                         asking.change,
                         asking.count,
                     ));
                 }
-                Action::GrantNodes { job, grant, nodes, .. } => {
+                SchedulerAction::GrantNodes { job, grant, nodes, .. } => {
                     for granted in &nodes {
                         let stub = self.stubs.get(&granted.node);
                         assert_eq!(stub, Some(&Stub::Runs), "{} is granted", granted.node);
                     }
                     self.pending_events.push(PendingEvent::Grant(job, grant));
                 }
-                Action::HoldStubs { nodes, .. } => {
+                SchedulerAction::HoldStubs { nodes, .. } => {
                     for node in nodes {
                         let before = self.stubs.insert(node.clone(), Stub::Pending);
                         assert_eq!(before, None, "{node} is held twice");
                         self.pending_events.push(PendingEvent::Starts(node));
                     }
                 }
-                Action::CloseStubs { nodes, .. } => {
+                SchedulerAction::CloseStubs { nodes, .. } => {
                     for node in nodes {
                         assert!(
                             self.stubs.contains_key(&node),
@@ -433,21 +433,21 @@ impl Batch {
                     }
                 }
                 // It runs again on its held processor.
-                Action::Replace { nodes, .. } => {
+                SchedulerAction::Replace { nodes, .. } => {
                     for node in nodes {
                         assert_eq!(self.stubs.get(&node), Some(&Stub::Runs), "{node} is restarted");
                         self.pending_events.push(PendingEvent::Starts(node));
                     }
                 }
-                Action::Begin { job, begun } => self.store.get_mut(&job).unwrap().2 = Some(begun),
-                Action::Forget { job } => drop(self.store.remove(&job)),
-                Action::NewEpoch { job, known } => {
+                SchedulerAction::StoreStart { job, begun } => self.store.get_mut(&job).unwrap().2 = Some(begun),
+                SchedulerAction::Forget { job } => drop(self.store.remove(&job)),
+                SchedulerAction::NewEpoch { job, known } => {
                     let epoch = Epoch(known.0 + 1);
                     if let Some((last, ..)) = self.store.get_mut(&job) {
                         assert!(*last < epoch, "{job}: an epoch is issued twice");
                         *last = epoch;
                     }
-                    epochs.push(Event::EpochIssued { job, epoch });
+                    epochs.push(SchedulerEvent::EpochIssued { job, epoch });
                 }
                 _ => {}
             }
@@ -456,7 +456,7 @@ impl Batch {
         // Reserved nodes belong to jobs that know of them.
         for (id, node) in &self.grid.core.nodes {
             let there = self.stubs.contains_key(id);
-            assert_eq!(node.state != State::Off, there, "{id} is {node:?}");
+            assert_eq!(node.state != PoolNodeState::Off, there, "{id} is {node:?}");
         }
     }
 
@@ -474,7 +474,7 @@ impl Batch {
                 _ => true,
             });
             let reason = "it was cancelled".to_owned();
-            self.put(Event::StubGone(StubGone { node: node.clone(), reason }));
+            self.put(SchedulerEvent::StubGone(StubLoss { node: node.clone(), reason }));
         }
     }
 
@@ -483,16 +483,16 @@ impl Batch {
             PendingEvent::Assigned(job, epoch, node) => {
                 let failed = || AssignError::failed(&node, "no".to_owned());
                 let answer = if ok { Ok(()) } else { Err(failed()) };
-                self.put(Event::Assigned { job, epoch, node, answer });
+                self.put(SchedulerEvent::Assigned { job, epoch, node, answer });
             }
             PendingEvent::Released(job, node, incarnation) => {
-                self.put(Event::Released { job, node, incarnation, ok });
+                self.put(SchedulerEvent::Released { job, node, incarnation, ok });
             }
             PendingEvent::Count(job, change, of) => {
                 let count = ok.then_some(count.min(of));
-                self.put(Event::Answered { job, change, count });
+                self.put(SchedulerEvent::Answered { job, change, count });
             }
-            PendingEvent::Grant(job, grant) => self.put(Event::GrantTold { job, grant, ok }),
+            PendingEvent::Grant(job, grant) => self.put(SchedulerEvent::GrantAcknowledged { job, grant, ok }),
             PendingEvent::Starts(node) => {
                 let runs = self.stubs[&node] == Stub::Runs;
                 if !runs && self.used() >= self.size {
@@ -518,55 +518,55 @@ impl Batch {
 
     fn poll(&mut self, ok: bool) {
         let found = if ok { Ok((self.size, self.users)) } else { Err("it hangs".to_owned()) };
-        self.put(Event::SitePolled(SitePolled { cluster: "vu".into(), found }));
+        self.put(SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found }));
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: StubStep) {
         let id = |job: usize| JobId(job as u64);
         match step {
-            Step::Submit(kind, min, more) => {
+            StubStep::Submit(kind, min, more) => {
                 self.grid.jobs += 1;
                 let submit = Box::new(needs(kind, min, min + more));
                 let (job, epoch) = (JobId(self.grid.jobs), Epoch(1));
                 self.store.insert(job, (epoch, submit.clone(), None));
-                self.put(Event::Submit { job, epoch, submit });
+                self.put(SchedulerEvent::Submit { job, epoch, submit });
             }
-            Step::Crash => self.crash(),
-            Step::Next(n, ok, count) if !self.pending_events.is_empty() => {
+            StubStep::Crash => self.crash(),
+            StubStep::Next(n, ok, count) if !self.pending_events.is_empty() => {
                 let pending_events = self.pending_events.remove(n % self.pending_events.len());
                 self.next(pending_events, ok, count);
             }
-            Step::Next(..) => {}
-            Step::Users(count) => {
+            StubStep::Next(..) => {}
+            StubStep::Users(count) => {
                 let ours = self.used() - self.users;
                 self.users = count.min(self.size - ours);
             }
-            Step::Poll(ok) => self.poll(ok),
-            Step::Lose(n) => self.ends(&Self::node(n)),
-            Step::Free(n) => {
+            StubStep::Poll(ok) => self.poll(ok),
+            StubStep::Lose(n) => self.ends(&Self::node(n)),
+            StubStep::Free(n) => {
                 let node = Self::node(n);
-                let State::Busy(job) = self.grid.core.nodes[&node].state else { return };
+                let PoolNodeState::Busy(job) = self.grid.core.nodes[&node].state else { return };
                 let incarnation = self.grid.incarnation_of(&node);
                 let epoch = self.grid.core.jobs.get(&job).map_or(Epoch(1), |job| job.epoch);
-                let why = Freed::Left;
-                self.put(Event::Freed(NodeFreed { job, epoch, node, incarnation, why }));
+                let why = ReleaseReason::Left;
+                self.put(SchedulerEvent::Freed(NodeFreed { job, epoch, node, incarnation, why }));
             }
-            Step::Over(job) => {
+            StubStep::Over(job) => {
                 let epoch = self.grid.core.jobs.get(&id(job)).map_or(Epoch(1), |job| job.epoch);
-                self.put(Event::JobOver { job: id(job), epoch, ended: None });
+                self.put(SchedulerEvent::JobOver { job: id(job), epoch, ended: None });
             }
-            Step::Cancel(job) => self.put(Event::Cancel { job: id(job), reason: "no".to_owned() }),
-            Step::Drain(n) => {
+            StubStep::Cancel(job) => self.put(SchedulerEvent::Cancel { job: id(job), reason: "no".to_owned() }),
+            StubStep::Drain(n) => {
                 let nodes = vec![Self::node(n)];
-                let order = Drain { nodes, reason: "no".to_owned(), deadline_ms: None, life: None };
-                self.put(Event::Drain { drain: 1, order });
+                let order = Drain { nodes, reason: "no".to_owned(), deadline_ms: None, incarnation: None };
+                self.put(SchedulerEvent::Drain { drain: 1, order });
             }
-            Step::Undrain(n) => self.put(Event::Undrain { nodes: vec![Self::node(n)] }),
-            Step::Wait(ms) => {
+            StubStep::Undrain(n) => self.put(SchedulerEvent::Undrain { nodes: vec![Self::node(n)] }),
+            StubStep::Wait(ms) => {
                 self.grid.now += Duration::from_millis(ms);
-                self.put(Event::Tick);
+                self.put(SchedulerEvent::Tick);
             }
-            Step::SiteAnew => {
+            StubStep::SiteAnew => {
                 // Unfinished orders are lost with it.
                 let pending = |(_, stub): &(&NodeId, &Stub)| **stub == Stub::Pending;
                 let lost: Vec<NodeId> =
@@ -590,7 +590,7 @@ impl Batch {
     /// All pending events happen and all jobs end: then no stub is held, and no processor booked.
     fn end(&mut self) {
         self.users = 0;
-        self.put(Event::Undrain { nodes: (0..6).map(Self::node).collect() });
+        self.put(SchedulerEvent::Undrain { nodes: (0..6).map(Self::node).collect() });
         for _ in 0..400 {
             self.poll(true);
             while let Some(pending_events) = self.pending_events.pop() {
@@ -599,18 +599,18 @@ impl Batch {
             for job in self.grid.core.status().jobs {
                 match job.state {
                     JobState::Queued => {
-                        self.put(Event::Cancel { job: job.job, reason: "end".to_owned() });
+                        self.put(SchedulerEvent::Cancel { job: job.job, reason: "end".to_owned() });
                     }
                     _ => {
                         let job = job.job;
                         let epoch = self.grid.core.jobs.get(&job).map_or(Epoch(1), |job| job.epoch);
-                        self.put(Event::JobOver { job, epoch, ended: None });
-                        self.put(Event::Cancel { job, reason: "end".to_owned() });
+                        self.put(SchedulerEvent::JobOver { job, epoch, ended: None });
+                        self.put(SchedulerEvent::Cancel { job, reason: "end".to_owned() });
                     }
                 }
             }
             self.grid.now += Duration::from_secs(1);
-            self.put(Event::Tick);
+            self.put(SchedulerEvent::Tick);
         }
         assert_eq!(self.grid.core.status().jobs, []);
         assert!(self.store.is_empty(), "{:?} are kept forever", self.store.keys());
@@ -635,7 +635,7 @@ proptest! {
     #[test]
     fn no_stub_is_lost_or_counted_twice(first in any::<bool>(), steps in steps()) {
         let approach = if first { Approach::Running } else { Approach::Waiting };
-        let mut batch = Batch::new(Settings { approach, ..Settings::default() });
+        let mut batch = StubBatch::new(ManagerSettings { approach, ..ManagerSettings::default() });
         batch.poll(true);
         for step in steps {
             batch.step(step);
@@ -646,7 +646,7 @@ proptest! {
 
 #[test]
 fn undelivered_release_order_is_repeated() {
-    let mut grid = Grid::on_demand(2, Settings::default());
+    let mut grid = CoreTestGrid::on_demand(2, ManagerSettings::default());
     grid.polled(2, 0);
     grid.submit(needs(Kind::Rigid, 1, 1));
     grid.register("vu-1", 1, OURS);
@@ -656,7 +656,7 @@ fn undelivered_release_order_is_repeated() {
     assert_eq!(out, ["close vu [vu-1]"]);
     // The site was absent, and its stub still exists.
     let site = |stubs: &[&str]| {
-        Event::SiteUp(SiteUp {
+        SchedulerEvent::SiteUp(SiteRegistration {
             joins: false,
             cluster: "vu".into(),
             nodes: vec!["vu-1".into(), "vu-2".into()],
@@ -668,7 +668,7 @@ fn undelivered_release_order_is_repeated() {
         })
     };
     assert_eq!(grid.put(site(&["vu-1"])), ["close vu [vu-1]"]);
-    let failed = || Event::CloseFailed { nodes: vec!["vu-1".into(), "vu-2".into()] };
+    let failed = || SchedulerEvent::CloseFailed { nodes: vec!["vu-1".into(), "vu-2".into()] };
     assert_eq!(grid.put(failed()), ["close vu [vu-1]"]);
     grid.gone("vu-1");
     assert_eq!(
@@ -681,7 +681,7 @@ fn undelivered_release_order_is_repeated() {
 
 #[test]
 fn node_drained_before_the_start_is_not_assigned() {
-    let mut grid = Grid::on_demand(3, Settings::default());
+    let mut grid = CoreTestGrid::on_demand(3, ManagerSettings::default());
     grid.polled(3, 0);
     grid.submit(needs(Kind::Rigid, 2, 2));
     grid.register("vu-1", 1, OURS);
@@ -689,9 +689,9 @@ fn node_drained_before_the_start_is_not_assigned() {
         nodes: vec!["vu-1".into()],
         reason: "its processor will be taken away".to_owned(),
         deadline_ms: None,
-        life: None,
+        incarnation: None,
     };
-    let out = grid.put(Event::Drain { drain: 1, order: drain });
+    let out = grid.put(SchedulerEvent::Drain { drain: 1, order: drain });
     assert!(!out.iter().any(|line| line.starts_with("assign")), "{out:?}");
     let out = grid.register("vu-2", 1, OURS);
     assert!(!out.iter().any(|line| line.starts_with("assign job-1 vu-1")), "{out:?}");
@@ -701,14 +701,14 @@ fn node_drained_before_the_start_is_not_assigned() {
 /// again meanwhile.
 #[test]
 fn stub_that_does_not_meet_the_criteria_is_released() {
-    let mut grid = Grid::on_demand(4, Settings::default());
+    let mut grid = CoreTestGrid::on_demand(4, ManagerSettings::default());
     grid.polled(4, 0);
     assert_eq!(grid.submit(needs(Kind::Malleable, 1, 4)), ["hold vu [vu-1]"]);
     grid.register("vu-1", 1, OURS);
     grid.accept(1, &["vu-1"]);
     let spec = BenchmarkSpec::of_job("fib", bytes::Bytes::new()).id();
     let unit = Unit::of(spec, JobId(1));
-    let fast = crate::policy::Request { count: 2, min_speed: Some(2.0), ..Default::default() };
+    let fast = crate::policy::SchedulerRequest { count: 2, min_speed: Some(2.0), ..Default::default() };
     let out = grid.request(1, fast, true);
     assert_eq!([out, grid.after(Duration::from_secs(15))].concat(), ["hold vu [vu-2, vu-3]"]);
     assert_eq!(grid.machine("vu-2", "old", 1), [""; 0]);

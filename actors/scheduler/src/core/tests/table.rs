@@ -5,31 +5,31 @@
 //! without an entry. Each entry is executed: the core is put into the state, gets the event, and
 //! the outcome is compared.
 
-use super::super::managed::Stage;
-use super::super::pool::State;
+use super::super::managed::JobStage;
+use super::super::pool::PoolNodeState;
 use super::managed::needs;
 use super::recover::begun;
 use super::*;
-use crate::files::{Brought, FileEntry, FilesHere};
+use crate::files::{FetchResult, FileEntry, FilesReport};
 use crate::manager::Kind as JobKind;
-use crate::policy::Request;
+use crate::policy::SchedulerRequest;
 use crate::scheduler::{
-    Drain, Freed, JobAudit, JobEfficiency, MemberSilent, NodeFreed, RequestNodes, Resize,
-    ResizeJob, RootAdvanced, SitePolled, SpeedsMeasured, StubGone, StubWaits, Subscribe,
+    Drain, ReleaseReason, JobAudit, JobEfficiency, MemberSilent, NodeFreed, RequestNodes, Resize,
+    ResizeJob, RootAdvanced, SiteReport, SpeedsMeasured, StubLoss, StubDelay, Subscribe,
     WithdrawNodes,
 };
 use springtide_base::event_kinds;
-use springtide_base::state_table::{Outcome, check};
-use springtide_metrics::{Measurement, SpecId};
+use springtide_base::state_table::{EventEffect, check};
+use springtide_metrics::{SpeedMeasurement, SpecId};
 
-event_kinds!(Kind of Event {
+event_kinds!(Kind of SchedulerEvent {
     Expect {..}, SiteUp(..), SitePolled(..), StubWaits(..), StubGone(..), Recovered(..),
-    Reserved(..), Registered(..), Unheard {..}, NodeLost {..}, MemberSilent(..), Submit {..},
+    Reserved(..), Registered(..), LinkDown {..}, NodeLost {..}, MemberSilent(..), Submit {..},
     Assigned {..}, Released {..}, JobOver {..}, Cancel {..}, CancelOf {..}, CancelFailed {..},
-    Link {..}, Request(..), Withdraw(..), GrantTold {..}, Freed(..), HandOver(..), Subscribe(..),
-    Speeds(..), Measured {..}, Drain {..}, Marked {..}, Undrain {..}, AskLeaveFailed {..},
-    EpochIssued {..}, TookOver {..}, RootAdvanced(..), Answered {..}, CloseFailed {..},
-    Efficiency(..), Resize(..), Need {..}, FilesHere(..), Brought {..}, Audited {..}, Poll {..},
+    Link {..}, Request(..), Withdraw(..), GrantAcknowledged {..}, Freed(..), HandOver(..), Subscribe(..),
+    SpeedsMeasured(..), Measured {..}, Drain {..}, Marked {..}, Undrain {..}, AskLeaveFailed {..},
+    EpochIssued {..}, TakeOverAnswered {..}, RootAdvanced(..), Answered {..}, CloseFailed {..},
+    EfficiencyMeasured(..), Resize(..), Need {..}, FilesReported(..), FileFetched {..}, Audited {..}, Poll {..},
     Tick {..},
 });
 
@@ -76,7 +76,7 @@ impl JobIs {
     ];
 
     /// The state of a job in a core.
-    fn of(core: &Core, id: JobId) -> Self {
+    fn of(core: &SchedulerCore, id: JobId) -> Self {
         if core.returning.contains_key(&id) {
             return Self::ReturningJob;
         }
@@ -92,10 +92,10 @@ impl JobIs {
             };
         }
         match managed.map(|managed| (&managed.stage, managed.begun)) {
-            Some((Stage::Waiting, false)) => Self::Waiting,
-            Some((Stage::Waiting, true)) => Self::WaitingAgain,
-            Some((Stage::Gathering { .. }, _)) => Self::Gathering,
-            Some((Stage::Claiming | Stage::Failing(_) | Stage::Running | Stage::Over, _)) => {
+            Some((JobStage::Waiting, false)) => Self::Waiting,
+            Some((JobStage::Waiting, true)) => Self::WaitingAgain,
+            Some((JobStage::Gathering { .. }, _)) => Self::Gathering,
+            Some((JobStage::Claiming | JobStage::Failing(_) | JobStage::Running | JobStage::Over, _)) => {
                 panic!("{managed:?} has nodes")
             }
             None if core.queue.iter().any(|waiting| waiting.job == id) => Self::Queued,
@@ -107,26 +107,26 @@ impl JobIs {
 const JOB: JobId = JobId(1);
 const OTHER: JobId = JobId(9);
 
-fn issued(job: JobId, epoch: u32) -> Event {
-    Event::EpochIssued { job, epoch: Epoch(epoch) }
+fn issued(job: JobId, epoch: u32) -> SchedulerEvent {
+    SchedulerEvent::EpochIssued { job, epoch: Epoch(epoch) }
 }
 
-fn lost(node: &str) -> Event {
-    Event::NodeLost { node: node.into(), reason: "killed".into(), returns: true }
+fn lost(node: &str) -> SchedulerEvent {
+    SchedulerEvent::NodeLost { node: node.into(), reason: "killed".into(), returns: true }
 }
 
-impl Grid {
+impl CoreTestGrid {
     /// Clusters ams and del of two nodes each, and vu of two nodes on demand.
     fn of_three() -> Self {
         let mut grid = Self::of(2, OURS);
         grid.site("vu", &["vu-1".into(), "vu-2".into()], Some(5000));
         let found = Ok((2, 0));
-        grid.put(Event::SitePolled(SitePolled { cluster: "vu".into(), found }));
+        grid.put(SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found }));
         grid
     }
 
     fn submit_as(&mut self, job: JobId, submit: Submit) {
-        self.put(Event::Submit { job, epoch: Epoch(1), submit: Box::new(submit) });
+        self.put(SchedulerEvent::Submit { job, epoch: Epoch(1), submit: Box::new(submit) });
     }
 
     /// Assigns these nodes to another job.
@@ -184,59 +184,59 @@ impl Grid {
                 grid.submit_as(JOB, two());
                 grid.accept(JOB.0, &["ams-1", "ams-2"]);
                 let (job, epoch, ended) = (JOB, Epoch(1), Some(BTreeSet::new()));
-                grid.put(Event::JobOver { job, epoch, ended });
+                grid.put(SchedulerEvent::JobOver { job, epoch, ended });
             }
             JobIs::Failing => {
                 grid.submit_as(JOB, standing(2));
                 let node = NodeId::from("ams-2");
                 let answer = Err(AssignError::failed(&node, "no threads"));
-                grid.put(Event::Assigned { job: JOB, epoch: Epoch(1), node, answer });
+                grid.put(SchedulerEvent::Assigned { job: JOB, epoch: Epoch(1), node, answer });
             }
             JobIs::ReturningJob => {
                 grid.put(lost("ams-1"));
                 let (need, begun) = (needs(JobKind::Rigid, 1, 1).need, begun("ams", 1));
                 let submit = Box::new(Submit { need, ..submit(None, OURS, None) });
                 let (job, epoch, limit) = (JOB, Epoch(1), None);
-                let found = Recovered { job, epoch, submit, begun, limit };
-                grid.put(Event::Recovered(Box::new(found)));
+                let found = RecoveredJob { job, epoch, submit, begun, limit };
+                grid.put(SchedulerEvent::Recovered(Box::new(found)));
             }
         }
-        grid.put(Event::Tick);
+        grid.put(SchedulerEvent::Tick);
         assert_eq!(JobIs::of(&grid.core, JOB), state);
         grid
     }
 
     /// Feeds an event, and returns its outcome.
-    fn outcome(&mut self, event: Event) -> Outcome {
-        let kept = |core: &Core| core.returning.get(&JOB).map_or(0, |job| job.messages());
+    fn outcome(&mut self, event: SchedulerEvent) -> EventEffect {
+        let kept = |core: &SchedulerCore| core.returning.get(&JOB).map_or(0, |job| job.messages());
         let before = (format!("{:?}", self.core), kept(&self.core));
         if refused(&self.core, &event) {
-            return Outcome::Refused;
+            return EventEffect::Refused;
         }
         let actions = self.core.handle(event, self.now);
         let after = (format!("{:?}", self.core), kept(&self.core));
         match () {
-            () if after.1 > before.1 => Outcome::Kept,
-            () if !actions.is_empty() || after.0 != before.0 => Outcome::Handled,
-            () => Outcome::Ignored("as observed"),
+            () if after.1 > before.1 => EventEffect::Kept,
+            () if !actions.is_empty() || after.0 != before.0 => EventEffect::Handled,
+            () => EventEffect::Ignored("as observed"),
         }
     }
 }
 
 /// Whether the actor answers with a typed error before the core gets the event.
-fn refused(core: &Core, event: &Event) -> bool {
+fn refused(core: &SchedulerCore, event: &SchedulerEvent) -> bool {
     match event {
-        Event::Request(request) => core.check(request.job, request.epoch).is_err(),
-        Event::Withdraw(withdraw) => core.check(withdraw.job, withdraw.epoch).is_err(),
-        Event::HandOver(order) => core.check(order.job, order.epoch).is_err(),
-        Event::Resize(order) | Event::Need { order, .. } => core.check_resize(order).is_err(),
-        Event::Undrain { nodes } => core.check_nodes(nodes).is_err(),
+        SchedulerEvent::Request(request) => core.check(request.job, request.epoch).is_err(),
+        SchedulerEvent::Withdraw(withdraw) => core.check(withdraw.job, withdraw.epoch).is_err(),
+        SchedulerEvent::HandOver(order) => core.check(order.job, order.epoch).is_err(),
+        SchedulerEvent::Resize(order) | SchedulerEvent::Need { order, .. } => core.check_resize(order).is_err(),
+        SchedulerEvent::Undrain { nodes } => core.check_nodes(nodes).is_err(),
         _ => false,
     }
 }
 
 /// A sample event of a kind, about job 1 and a node that it has, had or could have.
-fn sample(kind: Kind, grid: &Grid) -> Event {
+fn sample(kind: Kind, grid: &CoreTestGrid) -> SchedulerEvent {
     let core = &grid.core;
     let held = core.jobs.get(&JOB);
     let node: NodeId = held
@@ -245,7 +245,7 @@ fn sample(kind: Kind, grid: &Grid) -> Event {
     sample_of(kind, grid, JOB, node)
 }
 
-fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
+fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> SchedulerEvent {
     let core = &grid.core;
     let held = core.jobs.get(&job);
     let known = &core.nodes[&node];
@@ -256,8 +256,8 @@ fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
     let reason = "test".to_owned();
     let cluster = known.cluster.clone();
     match kind {
-        Kind::Expect => Event::Expect { clusters: vec!["bud".into()] },
-        Kind::SiteUp => Event::SiteUp(SiteUp {
+        Kind::Expect => SchedulerEvent::Expect { clusters: vec!["bud".into()] },
+        Kind::SiteUp => SchedulerEvent::SiteUp(SiteRegistration {
             joins: false,
             cluster: "bud".into(),
             nodes: vec!["bud-1".into()],
@@ -268,18 +268,18 @@ fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
             at: None,
         }),
         Kind::SitePolled => {
-            Event::SitePolled(SitePolled { cluster: "vu".into(), found: Ok((2, 1)) })
+            SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found: Ok((2, 1)) })
         }
-        Kind::StubWaits => Event::StubWaits(StubWaits { node, reason }),
-        Kind::StubGone => Event::StubGone(StubGone { node, reason }),
+        Kind::StubWaits => SchedulerEvent::StubWaits(StubDelay { node, reason }),
+        Kind::StubGone => SchedulerEvent::StubGone(StubLoss { node, reason }),
         Kind::Recovered => {
             let (need, begun) = (needs(JobKind::Rigid, 1, 1).need, begun("ams", 1));
             let submit = Box::new(Submit { need, ..submit(None, OURS, None) });
             let (job, epoch, limit) = (JobId(77), Epoch(1), None);
-            Event::Recovered(Box::new(Recovered { job, epoch, submit, begun, limit }))
+            SchedulerEvent::Recovered(Box::new(RecoveredJob { job, epoch, submit, begun, limit }))
         }
-        Kind::Reserved => Event::Reserved(Vec::new(), crate::reservation::ReservationId(7)),
-        Kind::Registered => Event::Registered(Registered {
+        Kind::Reserved => SchedulerEvent::Reserved(Vec::new(), crate::reservation::ReservationId(7)),
+        Kind::Registered => SchedulerEvent::Registered(NodeRegistration {
             cluster,
             node,
             incarnation: Incarnation(incarnation.0 + 1),
@@ -290,8 +290,8 @@ fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
             hardware: Hardware::default(),
             work: None,
         }),
-        Kind::Unheard => Event::Unheard { node, why: reason },
-        Kind::NodeLost => Event::NodeLost { node, reason, returns: true },
+        Kind::Unheard => SchedulerEvent::LinkDown { node, why: reason },
+        Kind::NodeLost => SchedulerEvent::NodeLost { node, reason, returns: true },
         Kind::MemberSilent => {
             // The report about the job's coordinator comes from the other cluster.
             let coordinates = held.is_some_and(|job| job.view.coordinator.as_ref() == Some(&node));
@@ -303,27 +303,27 @@ fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
                 None => node,
             };
             let (by, voice) = (None, None);
-            Event::MemberSilent(MemberSilent { job, epoch, node, incarnation, reason, by, voice })
+            SchedulerEvent::MemberSilent(MemberSilent { job, epoch, node, incarnation, reason, reporting_cluster: by, reporter: voice })
         }
         Kind::Submit => {
             let submit = Box::new(submit(Some(&[("del", 1)]), OURS, None));
-            Event::Submit { job: JobId(77), epoch: Epoch(1), submit }
+            SchedulerEvent::Submit { job: JobId(77), epoch: Epoch(1), submit }
         }
-        Kind::Assigned => Event::Assigned { job, epoch, node, answer: Ok(()) },
-        Kind::Released => Event::Released { job, node, incarnation, ok: true },
-        Kind::JobOver => Event::JobOver { job, epoch, ended: None },
-        Kind::Cancel => Event::Cancel { job, reason },
-        Kind::CancelOf => Event::CancelOf { client, reason },
-        Kind::CancelFailed => Event::CancelFailed { job, reason },
-        Kind::Link => Event::Link { node, up: false },
+        Kind::Assigned => SchedulerEvent::Assigned { job, epoch, node, answer: Ok(()) },
+        Kind::Released => SchedulerEvent::Released { job, node, incarnation, ok: true },
+        Kind::JobOver => SchedulerEvent::JobOver { job, epoch, ended: None },
+        Kind::Cancel => SchedulerEvent::Cancel { job, reason },
+        Kind::CancelOf => SchedulerEvent::CancelOf { client, reason },
+        Kind::CancelFailed => SchedulerEvent::CancelFailed { job, reason },
+        Kind::Link => SchedulerEvent::Link { node, up: false },
         Kind::Request => {
-            let request = Request { count: 1, ..Request::default() };
+            let request = SchedulerRequest { count: 1, ..SchedulerRequest::default() };
             let (benchmark, rtt_s, bandwidth) = (None, BTreeMap::new(), BTreeMap::new());
             let asked = RequestNodes { job, epoch, request, benchmark, rtt_s, bandwidth };
-            Event::Request(Box::new(asked))
+            SchedulerEvent::Request(Box::new(asked))
         }
-        Kind::Withdraw => Event::Withdraw(WithdrawNodes { job, epoch, count: 1 }),
-        Kind::GrantTold => Event::GrantTold { job, grant: 1, ok: true },
+        Kind::Withdraw => SchedulerEvent::Withdraw(WithdrawNodes { job, epoch, count: 1 }),
+        Kind::GrantTold => SchedulerEvent::GrantAcknowledged { job, grant: 1, ok: true },
         Kind::Freed => {
             let coordinates = held.is_some_and(|job| job.view.coordinator.as_ref() == Some(&node));
             let node = match held.filter(|_| coordinates) {
@@ -333,59 +333,59 @@ fn sample_of(kind: Kind, grid: &Grid, job: JobId, node: NodeId) -> Event {
                 }
                 None => node,
             };
-            Event::Freed(NodeFreed { job, epoch, node, incarnation, why: Freed::Left })
+            SchedulerEvent::Freed(NodeFreed { job, epoch, node, incarnation, why: ReleaseReason::Left })
         }
-        Kind::HandOver => Event::HandOver(HandOver { job, epoch, to: "ams-2".into(), reason }),
-        Kind::Subscribe => Event::Subscribe(Subscribe { job, epoch, faster_than: Some(1.0) }),
+        Kind::HandOver => SchedulerEvent::HandOver(HandOver { job, epoch, to: "ams-2".into(), reason }),
+        Kind::Subscribe => SchedulerEvent::Subscribe(Subscribe { job, epoch, faster_than: Some(1.0) }),
         Kind::Speeds => {
             let (spec, speeds) = (SpecId(7), BTreeMap::from([(node, 2.0)]));
-            Event::Speeds(SpeedsMeasured { job, epoch, spec, speeds })
+            SchedulerEvent::SpeedsMeasured(SpeedsMeasured { job, epoch, spec, speeds })
         }
         Kind::Measured => {
-            let answer = Ok(Measurement { speed: 1.0, relative_error: None });
-            Event::Measured { node, incarnation, answer }
+            let answer = Ok(SpeedMeasurement { speed: 1.0, relative_error: None });
+            SchedulerEvent::Measured { node, incarnation, answer }
         }
         Kind::Drain => {
-            let order = Drain { nodes: vec![node], reason, deadline_ms: None, life: None };
-            Event::Drain { drain: 1, order }
+            let order = Drain { nodes: vec![node], reason, deadline_ms: None, incarnation: None };
+            SchedulerEvent::Drain { drain: 1, order }
         }
-        Kind::Marked => Event::Marked { nodes: BTreeMap::from([("bud-1".into(), reason)]) },
-        Kind::Undrain => Event::Undrain { nodes: vec![node] },
-        Kind::AskLeaveFailed => Event::AskLeaveFailed { job, nodes: vec![node] },
+        Kind::Marked => SchedulerEvent::Marked { nodes: BTreeMap::from([("bud-1".into(), reason)]) },
+        Kind::Undrain => SchedulerEvent::Undrain { nodes: vec![node] },
+        Kind::AskLeaveFailed => SchedulerEvent::AskLeaveFailed { job, nodes: vec![node] },
         Kind::EpochIssued => issued(job, epoch.0 + 1),
         // A node of another cluster than that of the lost one is asked first.
-        Kind::TookOver => Event::TookOver { job, node: "del-1".into(), answer: Ok(()) },
+        Kind::TookOver => SchedulerEvent::TakeOverAnswered { job, node: "del-1".into(), answer: Ok(()) },
         Kind::RootAdvanced => {
-            let reached = Reached { iterations: 3, ..Reached::default() };
-            Event::RootAdvanced(RootAdvanced { job, epoch, reached })
+            let reached = RootProgress { iterations: 3, ..RootProgress::default() };
+            SchedulerEvent::RootAdvanced(RootAdvanced { job, epoch, reached })
         }
-        Kind::Answered => Event::Answered { job, change: 1, count: Some(1) },
-        Kind::CloseFailed => Event::CloseFailed { nodes: vec![node] },
+        Kind::Answered => SchedulerEvent::Answered { job, change: 1, count: Some(1) },
+        Kind::CloseFailed => SchedulerEvent::CloseFailed { nodes: vec![node] },
         Kind::Efficiency => {
-            Event::Efficiency(JobEfficiency { job, epoch, efficiency: 0.5, processors: 1 })
+            SchedulerEvent::EfficiencyMeasured(JobEfficiency { job, epoch, efficiency: 0.5, processors: 1 })
         }
         Kind::Resize | Kind::Need => {
-            let by = Resize::Grow { count: 1, within_ms: None, cluster: None };
+            let by = Resize::Grow { count: 1, timeout_ms: None, cluster: None };
             let order = ResizeJob { job, by };
             match kind {
-                Kind::Need => Event::Need { order, number: 1 },
-                _ => Event::Resize(order),
+                Kind::Need => SchedulerEvent::Need { order, number: 1 },
+                _ => SchedulerEvent::Resize(order),
             }
         }
         Kind::FilesHere => {
-            Event::FilesHere(FilesHere { cluster: "ams".into(), files: Ok(Vec::new()) })
+            SchedulerEvent::FilesReported(FilesReport { cluster: "ams".into(), files: Ok(Vec::new()) })
         }
         Kind::Brought => {
             let file = FileEntry { name: "a".into(), bytes: 1, sum: "0".repeat(64) };
-            let brought = Brought { from: None, bytes: 1, seconds: 1.0 };
-            Event::Brought { job, ask: 1, answer: Ok((file, brought)) }
+            let brought = FetchResult { from: None, bytes: 1, seconds: 1.0 };
+            SchedulerEvent::FileFetched { job, ask: 1, answer: Ok((file, brought)) }
         }
         Kind::Audited => {
             let found = Some(JobAudit { coordinates: false, members: None });
-            Event::Audited { job, node, incarnation, found }
+            SchedulerEvent::Audited { job, node, incarnation, found }
         }
-        Kind::Poll => Event::Poll,
-        Kind::Tick => Event::Tick,
+        Kind::Poll => SchedulerEvent::Poll,
+        Kind::Tick => SchedulerEvent::Tick,
     }
 }
 
@@ -413,41 +413,41 @@ impl NodeIs {
         Self::Closing,
     ];
 
-    fn of(state: State) -> Self {
+    fn of(state: PoolNodeState) -> Self {
         match state {
-            State::Starting => Self::Starting,
-            State::Idle => Self::Idle,
-            State::Busy(_) => Self::Busy,
-            State::Measuring(_) => Self::Measuring,
-            State::Broken => Self::Broken,
-            State::Off => Self::Off,
-            State::Closing => Self::Closing,
+            PoolNodeState::Starting => Self::Starting,
+            PoolNodeState::Idle => Self::Idle,
+            PoolNodeState::Busy(_) => Self::Busy,
+            PoolNodeState::Measuring(_) => Self::Measuring,
+            PoolNodeState::Broken => Self::Broken,
+            PoolNodeState::Off => Self::Off,
+            PoolNodeState::Closing => Self::Closing,
         }
     }
 
     /// A grid with a node in this state, and its name.
-    fn grid(self) -> (Grid, NodeId) {
-        let mut grid = Grid::of_three();
+    fn grid(self) -> (CoreTestGrid, NodeId) {
+        let mut grid = CoreTestGrid::of_three();
         let mut node = NodeId::from("ams-2");
         match self {
             Self::Starting => drop(grid.put(lost("ams-2"))),
             Self::Idle => {}
-            Self::Busy => grid = Grid::with(JobIs::Running),
+            Self::Busy => grid = CoreTestGrid::with(JobIs::Running),
             Self::Measuring => {
                 let unit = super::super::speeds::Unit::of(SpecId(7), OTHER);
-                grid.core.nodes.get_mut(&node).unwrap().state = State::Measuring(unit);
+                grid.core.nodes.get_mut(&node).unwrap().state = PoolNodeState::Measuring(unit);
             }
             Self::Broken => {
                 let (node, reason) = (node.clone(), "killed".to_owned());
-                grid.put(Event::NodeLost { node, reason, returns: false });
+                grid.put(SchedulerEvent::NodeLost { node, reason, returns: false });
             }
             Self::Off => node = "vu-1".into(),
             Self::Closing => {
                 node = "vu-1".into();
-                grid.core.nodes.get_mut(&node).unwrap().state = State::Closing;
+                grid.core.nodes.get_mut(&node).unwrap().state = PoolNodeState::Closing;
             }
         }
-        grid.put(Event::Tick);
+        grid.put(SchedulerEvent::Tick);
         assert_eq!(Self::of(grid.core.nodes[&node].state), self);
         (grid, node)
     }
@@ -455,14 +455,14 @@ impl NodeIs {
 
 /// Subject of an event, which decides on its tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum About {
+enum TestSubject {
     Job,
     Node,
     Both,
     Grid,
 }
 
-fn about(kind: Kind) -> About {
+fn about(kind: Kind) -> TestSubject {
     match kind {
         Kind::JobOver
         | Kind::Cancel
@@ -480,7 +480,7 @@ fn about(kind: Kind) -> About {
         | Kind::Efficiency
         | Kind::Resize
         | Kind::Need
-        | Kind::Brought => About::Job,
+        | Kind::Brought => TestSubject::Job,
         Kind::StubWaits
         | Kind::StubGone
         | Kind::Registered
@@ -489,7 +489,7 @@ fn about(kind: Kind) -> About {
         | Kind::Measured
         | Kind::Drain
         | Kind::Undrain
-        | Kind::CloseFailed => About::Node,
+        | Kind::CloseFailed => TestSubject::Node,
         Kind::MemberSilent
         | Kind::NodeLost
         | Kind::Assigned
@@ -497,7 +497,7 @@ fn about(kind: Kind) -> About {
         | Kind::Freed
         | Kind::Speeds
         | Kind::AskLeaveFailed
-        | Kind::Audited => About::Both,
+        | Kind::Audited => TestSubject::Both,
         Kind::Expect
         | Kind::SiteUp
         | Kind::SitePolled
@@ -507,11 +507,11 @@ fn about(kind: Kind) -> About {
         | Kind::Marked
         | Kind::FilesHere
         | Kind::Poll
-        | Kind::Tick => About::Grid,
+        | Kind::Tick => TestSubject::Grid,
     }
 }
 
-use Outcome::{Handled as H, Ignored as I, Kept as K, Refused as R};
+use EventEffect::{Handled as H, Ignored as I, Kept as K, Refused as R};
 
 const NO_JOB: &str =
     "there is no such job: its coordinator ends, and its nodes ask whether they belong to it";
@@ -537,7 +537,7 @@ const OPENED: &str = "the node is no longer being stopped";
 const NO_TIME: &str = "nothing has changed, and no time has passed";
 
 /// Expected outcomes, by the states in [`JobIs::ALL`].
-fn job_row(kind: Kind) -> [Outcome; JobIs::ALL.len()] {
+fn job_row(kind: Kind) -> [EventEffect; JobIs::ALL.len()] {
     // Outcomes of messages of a job's coordinator, which only a started job has.
     let of_coordinator = |assigning, running, search, returning| {
         let [w, e] = [I(WAITS), I(ENDING)];
@@ -623,7 +623,7 @@ fn job_row(kind: Kind) -> [Outcome; JobIs::ALL.len()] {
 }
 
 /// Expected outcomes, by the states in [`NodeIs::ALL`].
-fn node_row(kind: Kind) -> [Outcome; NodeIs::ALL.len()] {
+fn node_row(kind: Kind) -> [EventEffect; NodeIs::ALL.len()] {
     let busy_only = |why| {
         let w = I(why);
         [w, w, H, w, w, w, w]
@@ -676,14 +676,14 @@ fn node_row(kind: Kind) -> [Outcome; NodeIs::ALL.len()] {
     }
 }
 
-fn of(which: &'static [About]) -> impl Iterator<Item = Kind> {
+fn of(which: &'static [TestSubject]) -> impl Iterator<Item = Kind> {
     Kind::ALL.iter().copied().filter(|kind| which.contains(&about(*kind)))
 }
 
 #[test]
 fn each_event_in_each_job_state_has_its_outcome() {
-    check(of(&[About::Job, About::Both]), JobIs::ALL, job_row, |kind, state| {
-        let mut grid = Grid::with(state);
+    check(of(&[TestSubject::Job, TestSubject::Both]), JobIs::ALL, job_row, |kind, state| {
+        let mut grid = CoreTestGrid::with(state);
         let event = sample(kind, &grid);
         assert_eq!(Kind::of(&event), kind);
         grid.outcome(event)
@@ -692,7 +692,7 @@ fn each_event_in_each_job_state_has_its_outcome() {
 
 #[test]
 fn each_event_in_each_node_state_has_its_outcome() {
-    check(of(&[About::Node, About::Both]), NodeIs::ALL, node_row, |kind, state| {
+    check(of(&[TestSubject::Node, TestSubject::Both]), NodeIs::ALL, node_row, |kind, state| {
         let (mut grid, node) = state.grid();
         let event = sample_of(kind, &grid, JOB, node);
         assert_eq!(Kind::of(&event), kind);
@@ -706,8 +706,8 @@ fn events_of_the_whole_grid_are_handled() {
         Kind::Poll | Kind::Tick => [I(NO_TIME)],
         _ => [H],
     };
-    check(of(&[About::Grid]), [()], row, |kind, ()| {
-        let mut grid = Grid::with(JobIs::Unknown);
+    check(of(&[TestSubject::Grid]), [()], row, |kind, ()| {
+        let mut grid = CoreTestGrid::with(JobIs::Unknown);
         let event = sample(kind, &grid);
         assert_eq!(Kind::of(&event), kind);
         grid.outcome(event)

@@ -37,7 +37,7 @@ impl ArchiveReader {
         make_dir(&dir)?;
         let records = JobRecords::open(Arc::new(Disk), &setting.dir)?;
         let last = records.last().max(last_dir(&dir)?);
-        let job = |entry: super::entry::JobEntry| {
+        let job = |entry: super::entry::ArchiveEntry| {
             let mut job = ArchivedJob::new(dir.join(entry.job.to_string()), entry, records.clone());
             job.read_lines();
             (job.entry.job, job)

@@ -17,7 +17,7 @@ pub(super) const LOST: &str = "the grid ended before the job did: submit it agai
 
 /// Entry of an archived job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobEntry {
+pub struct ArchiveEntry {
     /// The number of the job.
     pub job: JobId,
     /// The registered name of its program.
@@ -37,7 +37,7 @@ pub struct JobEntry {
     pub principal: Option<Principal>,
 }
 
-impl JobEntry {
+impl ArchiveEntry {
     /// Whether this principal submitted it; true for every job if no principal is given.
     pub(super) fn is_of(&self, of: Option<&Principal>) -> bool {
         of.is_none() || self.principal.as_ref() == of
@@ -87,7 +87,7 @@ impl JobEnd {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRecord {
     /// The entry of the job.
-    pub entry: JobEntry,
+    pub entry: ArchiveEntry,
     /// The progress that it last reported.
     pub progress: Option<String>,
     /// Its last lines of output.

@@ -8,7 +8,7 @@ use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use springtide_actors::client::News;
+use springtide_actors::client::JobUpdate;
 use springtide_actors::job::{JobError, NoteKind};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::outdir::{OutDir, append, make_dir, write_file};
@@ -17,7 +17,7 @@ use springtide_runtime::event::Manifest;
 use springtide_runtime::records::RecordError;
 use springtide_runtime::work::Outcome;
 
-use super::entry::{JobEnd, JobEntry, JobRecord, since_epoch};
+use super::entry::{JobEnd, ArchiveEntry, JobRecord, since_epoch};
 use super::records::{JobRecords, JobResult};
 use springtide_cli::run_end::conclude;
 
@@ -28,7 +28,7 @@ pub(super) const LINE_MAX: usize = 4096;
 
 /// One job of the archive.
 pub(super) struct ArchivedJob {
-    pub(super) entry: JobEntry,
+    pub(super) entry: ArchiveEntry,
     pub(super) progress: Option<String>,
     /// The last lines. Empty once the job has ended, unless the log file lacks lines.
     pub(super) lines: VecDeque<String>,
@@ -71,7 +71,7 @@ fn shorten(line: &str) -> String {
 }
 
 impl ArchivedJob {
-    pub(super) fn new(dir: PathBuf, entry: JobEntry, records: JobRecords) -> Self {
+    pub(super) fn new(dir: PathBuf, entry: ArchiveEntry, records: JobRecords) -> Self {
         Self {
             entry,
             progress: None,
@@ -92,7 +92,7 @@ impl ArchivedJob {
     /// The job cannot be recorded, so that the next head would not know it.
     pub(super) fn create(
         dir: PathBuf,
-        entry: JobEntry,
+        entry: ArchiveEntry,
         records: JobRecords,
         about: &Manifest,
         (config, log_max): (&str, u64),
@@ -214,12 +214,12 @@ impl ArchivedJob {
         }
     }
 
-    pub(super) fn take(&mut self, news: News) {
+    pub(super) fn take(&mut self, news: JobUpdate) {
         if self.entry.ended.is_some() {
             return; // its end is stored already
         }
         match news {
-            News::Note(note) => {
+            JobUpdate::Note(note) => {
                 if let Err(failed) = self.note(*note) {
                     tracing::warn!("{}: {failed}", self.entry.job);
                     // The log names the failure. A repeated one, such as a full disk, is logged
@@ -229,7 +229,7 @@ impl ArchivedJob {
                     }
                 }
             }
-            News::Ended(ended) => {
+            JobUpdate::Ended(ended) => {
                 let cancelled = matches!(ended.outcome, Err(JobError::Cancelled { .. }));
                 let (ended, exit) = conclude(&self.entry.name, *ended);
                 let mut ended = ended.or_preliminary(self.preliminary.take());
@@ -248,7 +248,7 @@ impl ArchivedJob {
             NoteKind::Progress { done, total, what } => {
                 self.progress = Some(format!("{done} of {total} {what}"));
             }
-            NoteKind::Say { text } => self.say(&text),
+            NoteKind::Text { text } => self.say(&text),
             NoteKind::Artifact { name, bytes } => {
                 if let Some(open) = &mut self.open {
                     open.file(&name, &bytes)?;

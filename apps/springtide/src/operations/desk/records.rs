@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use springtide_runtime::id::JobId;
 use springtide_runtime::records::{
-    BlobRef, Entry as Written, Files, RecordError, RecordLog, Schema, Settings,
+    BlobRef, NewRecord as Written, Files, RecordError, RecordLog, RecordSchema, RecordSettings,
 };
 use springtide_runtime::work::Outcome;
 
-use super::entry::{JobEnd, JobEntry};
+use super::entry::{JobEnd, ArchiveEntry};
 
-const SCHEMA: Schema = Schema { name: "jobs", version: 1 };
-const SETTINGS: Settings = Settings::new("jobs", "submissions and results of jobs are forgotten");
+const SCHEMA: RecordSchema = RecordSchema { name: "jobs", version: 1 };
+const SETTINGS: RecordSettings = RecordSettings::new("jobs", "submissions and results of jobs are forgotten");
 
 /// The directory of the records in a grid's directory.
 pub(super) fn records_dir(dir: &Path) -> PathBuf {
@@ -32,11 +32,11 @@ pub(super) fn records_dir(dir: &Path) -> PathBuf {
 /// An entry of the record log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-enum Entry {
+enum ArchiveRecord {
     /// A job was submitted.
     Submitted {
         /// The job, without an end.
-        entry: JobEntry,
+        entry: ArchiveEntry,
     },
     /// A job has an outcome, and has not ended.
     Outcome {
@@ -79,43 +79,43 @@ pub(super) struct JobResult {
 
 /// The records of all jobs, shared by the archive and its jobs.
 #[derive(Clone, Debug)]
-pub(super) struct JobRecords(Arc<Mutex<Inner>>);
+pub(super) struct JobRecords(Arc<Mutex<OpenArchive>>);
 
 #[derive(Debug)]
-struct Inner {
+struct OpenArchive {
     log: RecordLog,
-    state: State,
+    state: RecordsState,
 }
 
 /// The state that follows from the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct State {
+struct RecordsState {
     jobs: BTreeMap<JobId, RecordedJob>,
     last: JobId,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RecordedJob {
-    entry: JobEntry,
+    entry: ArchiveEntry,
     outcome: Option<BlobRef>,
     result: Option<BlobRef>,
 }
 
-impl State {
+impl RecordsState {
     /// Applies an entry. Returns the blobs that no record names any longer.
-    fn apply(&mut self, entry: Entry) -> Vec<BlobRef> {
+    fn apply(&mut self, entry: ArchiveRecord) -> Vec<BlobRef> {
         match entry {
-            Entry::Submitted { entry } => {
+            ArchiveRecord::Submitted { entry } => {
                 self.last = self.last.max(entry.job);
                 let kept = RecordedJob { entry, outcome: None, result: None };
                 self.jobs.insert(kept.entry.job, kept);
                 Vec::new()
             }
-            Entry::Outcome { job, outcome } => match self.jobs.get_mut(&job) {
+            ArchiveRecord::Outcome { job, outcome } => match self.jobs.get_mut(&job) {
                 Some(kept) => kept.outcome.replace(outcome).into_iter().collect(),
                 None => vec![outcome],
             },
-            Entry::Ended { job, end, at_unix_s, result } => match self.jobs.get_mut(&job) {
+            ArchiveRecord::Ended { job, end, at_unix_s, result } => match self.jobs.get_mut(&job) {
                 Some(kept) => {
                     (kept.entry.ended, kept.entry.ended_unix_s) = (Some(end), Some(at_unix_s));
                     let former = kept.result.replace(result);
@@ -123,27 +123,27 @@ impl State {
                 }
                 None => vec![result],
             },
-            Entry::Purged { jobs } => {
+            ArchiveRecord::Purged { jobs } => {
                 let removed = jobs.iter().filter_map(|job| self.jobs.remove(job));
                 removed.flat_map(|kept| kept.outcome.into_iter().chain(kept.result)).collect()
             }
-            Entry::Last { job } => {
+            ArchiveRecord::Last { job } => {
                 self.last = self.last.max(job);
                 Vec::new()
             }
         }
     }
 
-    fn entries(&self) -> Vec<Entry> {
-        let mut entries = vec![Entry::Last { job: self.last }];
+    fn entries(&self) -> Vec<ArchiveRecord> {
+        let mut entries = vec![ArchiveRecord::Last { job: self.last }];
         for (&job, RecordedJob { entry, outcome, result }) in &self.jobs {
-            let submitted = JobEntry { ended: None, ended_unix_s: None, ..entry.clone() };
-            entries.push(Entry::Submitted { entry: submitted });
+            let submitted = ArchiveEntry { ended: None, ended_unix_s: None, ..entry.clone() };
+            entries.push(ArchiveRecord::Submitted { entry: submitted });
             let outcome = outcome.clone();
-            entries.extend(outcome.map(|outcome| Entry::Outcome { job, outcome }));
+            entries.extend(outcome.map(|outcome| ArchiveRecord::Outcome { job, outcome }));
             if let (Some(end), Some(result)) = (entry.ended.clone(), result.clone()) {
                 let at_unix_s = entry.ended_unix_s.unwrap_or_default();
-                entries.push(Entry::Ended { job, end, at_unix_s, result });
+                entries.push(ArchiveRecord::Ended { job, end, at_unix_s, result });
             }
         }
         entries
@@ -163,21 +163,21 @@ impl JobRecords {
     pub(super) fn open(files: Arc<dyn Files>, dir: &Path) -> Result<Self, RecordError> {
         let dir = records_dir(dir);
         let (log, contents) = RecordLog::open(files, &dir, SETTINGS)?;
-        let mut state = State::default();
+        let mut state = RecordsState::default();
         for record in contents.iter() {
             let entry = record.decode(SCHEMA);
             state.apply(entry.map_err(|reason| record.unreadable(&dir, SETTINGS, reason))?);
         }
         log.retain_blobs(|file| state.names(file))?;
-        Ok(Self(Arc::new(Mutex::new(Inner { log, state }))))
+        Ok(Self(Arc::new(Mutex::new(OpenArchive { log, state }))))
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, OpenArchive> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The entries of all jobs.
-    pub(super) fn entries(&self) -> Vec<JobEntry> {
+    pub(super) fn entries(&self) -> Vec<ArchiveEntry> {
         self.inner().state.jobs.values().map(|kept| kept.entry.clone()).collect()
     }
 
@@ -187,15 +187,15 @@ impl JobRecords {
     }
 
     /// Records the submission of a job.
-    pub(super) fn submitted(&self, entry: &JobEntry) -> Result<(), RecordError> {
-        self.inner().append(Entry::Submitted { entry: entry.clone() })
+    pub(super) fn submitted(&self, entry: &ArchiveEntry) -> Result<(), RecordError> {
+        self.inner().append(ArchiveRecord::Submitted { entry: entry.clone() })
     }
 
     /// Records the outcome of a job.
     pub(super) fn has_outcome(&self, job: JobId, outcome: &Outcome) -> Result<(), RecordError> {
         let mut inner = self.inner();
         let outcome = inner.put(&format!("{job}-outcome"), outcome)?;
-        inner.append(Entry::Outcome { job, outcome })
+        inner.append(ArchiveRecord::Outcome { job, outcome })
     }
 
     /// Records the end of a job.
@@ -208,12 +208,12 @@ impl JobRecords {
     ) -> Result<(), RecordError> {
         let mut inner = self.inner();
         let result = inner.put(&format!("{job}-result"), result)?;
-        inner.append(Entry::Ended { job, end: end.clone(), at_unix_s, result })
+        inner.append(ArchiveRecord::Ended { job, end: end.clone(), at_unix_s, result })
     }
 
     /// Records the removal of ended jobs.
     pub(super) fn purged(&self, jobs: &[JobId]) -> Result<(), RecordError> {
-        self.inner().append(Entry::Purged { jobs: jobs.to_vec() })
+        self.inner().append(ArchiveRecord::Purged { jobs: jobs.to_vec() })
     }
 
     /// The outcome of a job without an end, if it is stored.
@@ -231,7 +231,7 @@ impl JobRecords {
     }
 }
 
-impl Inner {
+impl OpenArchive {
     fn put(&self, label: &str, value: &impl Serialize) -> Result<BlobRef, RecordError> {
         let refused = |error: serde_json::Error| RecordError::Value {
             schema: SCHEMA.name,
@@ -249,7 +249,7 @@ impl Inner {
         })
     }
 
-    fn append(&mut self, entry: Entry) -> Result<(), RecordError> {
+    fn append(&mut self, entry: ArchiveRecord) -> Result<(), RecordError> {
         self.log.append(SCHEMA, &entry)?;
         for blob in self.state.apply(entry) {
             // A blob that stays is removed when the records are next opened.
@@ -271,7 +271,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use springtide_runtime::records::memory::{Fault, MemoryFiles};
+    use springtide_runtime::records::memory::{StorageFault, MemoryFiles};
 
     use super::*;
 
@@ -279,8 +279,8 @@ mod tests {
         JobRecords::open(Arc::new(files.clone()), Path::new("grid"))
     }
 
-    fn entry(job: u64) -> JobEntry {
-        JobEntry {
+    fn entry(job: u64) -> ArchiveEntry {
+        ArchiveEntry {
             job: JobId(job),
             name: "queens".to_owned(),
             line: "queens --size 10".to_owned(),
@@ -320,7 +320,7 @@ mod tests {
         let files = MemoryFiles::new(0);
         fill(&files).unwrap();
         let records = open(&files).unwrap();
-        let ended = JobEntry { ended: Some(DONE), ended_unix_s: Some(9), ..entry(1) };
+        let ended = ArchiveEntry { ended: Some(DONE), ended_unix_s: Some(9), ..entry(1) };
         assert_eq!(records.entries(), [ended, entry(2), entry(3)]);
         assert_eq!(records.last(), JobId(4));
         assert_eq!(records.outcome(JobId(2)).unwrap(), Some(outcome()));
@@ -329,7 +329,7 @@ mod tests {
         let blobs = files.paths().iter().filter(|path| path.extension().unwrap() != "log").count();
         assert_eq!(blobs, 2, "{:?}", files.paths());
         let inner = records.inner();
-        let mut again = State::default();
+        let mut again = RecordsState::default();
         inner.state.entries().into_iter().for_each(|entry| drop(again.apply(entry)));
         assert_eq!(again, inner.state);
     }
@@ -366,7 +366,7 @@ mod tests {
         for step in 1..=files.steps() {
             for seed in 0..10 {
                 let files = MemoryFiles::new(seed);
-                files.fault_at(step, Fault::Crash);
+                files.fault_at(step, StorageFault::Crash);
                 // Failed removal of unnamed blobs is not reported.
                 let _ = fill(&files);
                 assert!(files.has_crashed());

@@ -3,15 +3,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
-use springtide_actors::job::{JobEnded, JobError, JobReport, NoteKind};
-use springtide_actors::scheduler::manager::Settings;
+use springtide_actors::job::{JobEndReport, JobError, JobReport, NoteKind};
+use springtide_actors::scheduler::manager::ManagerSettings;
 use springtide_actors::store::Store;
 use springtide_cli::exit::Exit;
 use springtide_runtime::id::{Epoch, Incarnation};
 use springtide_runtime::net::NetConfig;
 use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
 use springtide_runtime::records::Disk;
-use springtide_runtime::records::memory::{Fault, MemoryFiles};
+use springtide_runtime::records::memory::{StorageFault, MemoryFiles};
 use springtide_runtime::remote::{Refusal, Remote};
 use springtide_runtime::work::Outcome;
 
@@ -19,8 +19,8 @@ use super::entry::JobEnd;
 use super::kept::{LINE_MAX, LINES_MAX};
 use super::*;
 
-fn entry(job: u64) -> JobEntry {
-    JobEntry {
+fn entry(job: u64) -> ArchiveEntry {
+    ArchiveEntry {
         job: JobId(job),
         name: "queens".to_owned(),
         line: "queens --size 8".to_owned(),
@@ -36,12 +36,12 @@ fn done() -> JobEnd {
 }
 
 /// A grid's directory with the records of its jobs.
-struct Grid {
+struct ArchiveGrid {
     temp: tempfile::TempDir,
     records: JobRecords,
 }
 
-impl Grid {
+impl ArchiveGrid {
     fn new() -> Self {
         let temp = tempfile::tempdir().unwrap();
         let records = JobRecords::open(Arc::new(Disk), temp.path()).unwrap();
@@ -76,9 +76,9 @@ fn create(jobs: &Path, job: u64, records: &JobRecords) -> Result<ArchivedJob, Fa
     ArchivedJob::create(dir, entry(job), records.clone(), &about, ("", u64::MAX))
 }
 
-fn ended(job: u64, outcome: Result<Outcome, JobError>) -> News {
+fn ended(job: u64, outcome: Result<Outcome, JobError>) -> JobUpdate {
     let (job, report) = (JobId(job), JobReport::default());
-    News::Ended(Box::new(JobEnded { job, epoch: Some(Epoch(1)), outcome, report }))
+    JobUpdate::Ended(Box::new(JobEndReport { job, epoch: Some(Epoch(1)), outcome, report }))
 }
 
 fn outcome() -> Outcome {
@@ -97,9 +97,9 @@ fn open_below(dir: &Path) -> usize {
 
 #[test]
 fn jobs_of_an_earlier_head_are_known_and_end_if_the_scheduler_lost_them() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let mut archived = grid.create(1).unwrap();
-    archived.take(News::Note(Box::new(NoteKind::Say { text: "one\ntwo".to_owned() })));
+    archived.take(JobUpdate::Note(Box::new(NoteKind::Text { text: "one\ntwo".to_owned() })));
     archived.take(ended(1, Ok(outcome())));
     grid.create(2).unwrap();
     fs::create_dir(grid.jobs().join("job-5")).unwrap();
@@ -129,7 +129,7 @@ fn jobs_of_an_earlier_head_are_known_and_end_if_the_scheduler_lost_them() {
 
 #[test]
 fn an_end_survives_a_restart_unchanged() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let failed = JobError::Start { reason: "nowhere".to_owned() };
     let cancelled = JobError::Cancelled { reason: "on request".to_owned() };
     for (job, outcome) in [(1, Ok(outcome())), (2, Err(failed)), (3, Err(cancelled))] {
@@ -145,14 +145,14 @@ fn an_end_survives_a_restart_unchanged() {
 #[cfg(target_os = "linux")]
 #[test]
 fn no_file_of_a_waiting_job_is_open() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let temp = grid.jobs();
     let mut all: Vec<ArchivedJob> = (1..=50).map(|job| grid.create(job).unwrap()).collect();
     all.push(ArchivedJob::new(temp.join("job-1"), entry(1), grid.records.clone()));
     all.last_mut().unwrap().resume(u64::MAX);
     assert_eq!(open_below(&temp), 0);
     let (archived, rest) = all.split_first_mut().unwrap();
-    archived.take(News::Note(Box::new(NoteKind::Say { text: "one\ntwo".to_owned() })));
+    archived.take(JobUpdate::Note(Box::new(NoteKind::Text { text: "one\ntwo".to_owned() })));
     let record = springtide_runtime::event::Recorder::new(
         "ams-1".into(),
         springtide_runtime::id::Incarnation(1),
@@ -161,7 +161,7 @@ fn no_file_of_a_waiting_job_is_open() {
     );
     record.record(springtide_runtime::event::Event::RunEnded { ok: true, wall_us: 1, error: None });
     let records = record.drain();
-    archived.take(News::Note(Box::new(NoteKind::Events { records })));
+    archived.take(JobUpdate::Note(Box::new(NoteKind::Events { records })));
     assert_eq!(open_below(&temp), 1);
     assert_eq!(
         fs::read_to_string(archived.dir.join("log.txt")).unwrap(),
@@ -179,7 +179,7 @@ fn no_file_of_a_waiting_job_is_open() {
 
 #[test]
 fn a_job_without_a_record_is_refused() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     fs::create_dir(grid.jobs()).unwrap();
     fs::write(grid.jobs().join("job-1"), "in the way").unwrap();
     assert!(grid.create(1).is_err());
@@ -202,7 +202,7 @@ fn a_result_that_cannot_be_stored_stays_in_memory() {
     let files = MemoryFiles::new(0);
     let records = JobRecords::open(Arc::new(files.clone()), temp.path()).unwrap();
     let mut archived = create(&temp.path().join("jobs"), 1, &records).unwrap();
-    files.fault_at(files.steps() + 1, Fault::Error);
+    files.fault_at(files.steps() + 1, StorageFault::Error);
     archived.take(ended(1, Ok(outcome())));
     let record = archived.record(0, true);
     assert_eq!(record.entry.ended, Some(done()));
@@ -221,7 +221,7 @@ fn a_result_that_cannot_be_stored_stays_in_memory() {
 
 #[test]
 fn jobs_unknown_to_the_scheduler_end_and_news_of_unknown_jobs_is_dropped() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let mut jobs_table = JobTable { settled: JobId(2), ..JobTable::default() };
     for job in [1, 2] {
         jobs_table.jobs.insert(JobId(job), grid.create(job).unwrap());
@@ -240,7 +240,7 @@ fn jobs_unknown_to_the_scheduler_end_and_news_of_unknown_jobs_is_dropped() {
     assert_eq!(ends(&jobs_table).unwrap().error.as_deref(), Some(UNKNOWN));
     assert!(jobs_table.jobs[&JobId(1)].entry.ended.is_none() && jobs_table.unknown.is_empty());
     // News of an unknown job is kept only while a submission with an unknown number is under way.
-    let say = || News::Note(Box::new(NoteKind::Say { text: "early".to_owned() }));
+    let say = || JobUpdate::Note(Box::new(NoteKind::Text { text: "early".to_owned() }));
     jobs_table.apply_news(JobId(9), say(), Receipt::default());
     assert!(jobs_table.early.is_empty());
     jobs_table.submitting = 2;
@@ -258,9 +258,9 @@ fn jobs_unknown_to_the_scheduler_end_and_news_of_unknown_jobs_is_dropped() {
 
 #[test]
 fn a_job_with_a_stored_outcome_does_not_run_again() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let mut archived = grid.create(1).unwrap();
-    archived.take(News::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
+    archived.take(JobUpdate::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
     grid.create(2).unwrap();
     let reader = grid.reader().unwrap();
     assert_eq!([1, 2].map(|job| reader.awaits_end(JobId(job))), [false, true]);
@@ -282,11 +282,11 @@ fn damage(dir: &Path, part: &str) {
 
 #[test]
 fn damaged_records_are_refused_and_never_misread() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let dir = self::records::records_dir(grid.temp.path());
     grid.create(1).unwrap().take(ended(1, Ok(outcome())));
     let mut archived = grid.create(2).unwrap();
-    archived.take(News::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
+    archived.take(JobUpdate::Note(Box::new(NoteKind::Outcome { outcome: Box::new(outcome()) })));
     for name in ["job-1-result", "job-2-outcome"] {
         damage(&dir.join("blobs"), name);
     }
@@ -308,7 +308,7 @@ fn damaged_records_are_refused_and_never_misread() {
 
 #[test]
 fn jobs_of_an_earlier_version_are_refused() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     fs::create_dir_all(grid.jobs().join("job-3")).unwrap();
     fs::write(grid.jobs().join("job-3/job.json"), "{}").unwrap();
     let Err(refused) = grid.reader() else { panic!("the head starts") };
@@ -317,7 +317,7 @@ fn jobs_of_an_earlier_version_are_refused() {
 
 #[test]
 fn removed_jobs_and_their_files_stay_removed_for_the_next_head() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let mut jobs_table = JobTable::default();
     for job in 1..=4 {
         let mut archived = grid.create(job).unwrap();
@@ -350,7 +350,7 @@ fn removed_jobs_and_their_files_stay_removed_for_the_next_head() {
 /// Uses real links, because the archive judges by the sender's certificate.
 #[actix_rt::test]
 async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let ca = Ca::ephemeral("home").unwrap();
     let endpoint = |node: &str, cluster: &str, role: &str| {
         let identity = ca.issue(&node.into(), &cluster.into(), role, NODE_VALIDITY).unwrap();
@@ -363,7 +363,7 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
     };
     // Jobs 4 and 5 have not ended.
     for (job, name) in [(1, "ada"), (2, "ada"), (3, "bob"), (4, "bob"), (5, "ada")] {
-        let entry = JobEntry { principal: Some(of(name)), ..entry(job) };
+        let entry = ArchiveEntry { principal: Some(of(name)), ..entry(job) };
         let about = manifest("queens", "1", None);
         let dir = grid.jobs().join(JobId(job).to_string());
         let with = ("", u64::MAX);
@@ -378,7 +378,7 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
     let mut thread = None;
     let head = endpoint(HEAD, HEAD_CLUSTER, "head");
     let before = (Vec::new(), Vec::new());
-    let head = Head::start_again(head, store, Settings::default(), before, |head, scheduler| {
+    let head = Head::start_again(head, store, ManagerSettings::default(), before, |head, scheduler| {
         thread = Some(JobArchive::open(reader, head, scheduler, &running, &BTreeMap::new()));
     });
     let senders = [
@@ -394,7 +394,7 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
         archive
     });
     let [ada, bob, operator, node] = &archives;
-    let numbers = |jobs: Vec<JobEntry>| jobs.iter().map(|entry| entry.job.0).collect::<Vec<_>>();
+    let numbers = |jobs: Vec<ArchiveEntry>| jobs.iter().map(|entry| entry.job.0).collect::<Vec<_>>();
     let named = |jobs: &[u64]| Selection {
         jobs: jobs.iter().copied().map(JobId).collect(),
         ..Selection::default()
@@ -438,11 +438,11 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
 
 #[test]
 fn a_lost_file_is_reported_in_the_jobs_log() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let mut archived = grid.create(1).unwrap();
     let bytes = b"all of it".to_vec();
     let file = NoteKind::Artifact { name: "result.json".to_owned(), bytes: bytes.into() };
-    archived.take(News::Note(Box::new(file)));
+    archived.take(JobUpdate::Note(Box::new(file)));
     let log = fs::read_to_string(archived.dir.join("log.txt")).unwrap();
     assert!(log.contains("the job's file `result.json` is not written"), "{log}");
     archived.take(ended(1, Ok(outcome())));
@@ -453,17 +453,17 @@ fn a_lost_file_is_reported_in_the_jobs_log() {
 
 #[test]
 fn a_stopped_job_keeps_its_last_preliminary_outcome() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let publish = |archived: &mut ArchivedJob, checksum| {
         let outcome = Box::new(Outcome { checksum, ..outcome() });
-        archived.take(News::Note(Box::new(NoteKind::Preliminary { outcome })));
+        archived.take(JobUpdate::Note(Box::new(NoteKind::Preliminary { outcome })));
     };
     let create = |job| {
         let mut archived = grid.create(job).unwrap();
         publish(&mut archived, 8);
         publish(&mut archived, 9);
         let (name, bytes) = ("x.csv".to_owned(), b"x,1".to_vec().into());
-        archived.take(News::Note(Box::new(NoteKind::Artifact { name, bytes })));
+        archived.take(JobUpdate::Note(Box::new(NoteKind::Artifact { name, bytes })));
         archived
     };
     let mut cancelled = create(1);
@@ -496,11 +496,11 @@ fn a_stopped_job_keeps_its_last_preliminary_outcome() {
 
 #[test]
 fn memory_of_a_job_is_bounded() {
-    let grid = Grid::new();
+    let grid = ArchiveGrid::new();
     let mut archived = grid.create(1).unwrap();
     let long = "\u{e9}".repeat(LINE_MAX);
     let text = format!("x{long}\n{}", "short\n".repeat(LINES_MAX - 1));
-    archived.take(News::Note(Box::new(NoteKind::Say { text: text.clone() })));
+    archived.take(JobUpdate::Note(Box::new(NoteKind::Text { text: text.clone() })));
     let before = archived.record(LINES_MAX, true);
     assert_eq!((before.lines.len(), before.said), (LINES_MAX, LINES_MAX as u64));
     assert!(before.lines[0].len() <= LINE_MAX + 4 && before.lines[0].ends_with("\u{e9} ..."));

@@ -20,17 +20,17 @@ use springtide_cli::print::print;
 use springtide_runtime::config::{Sources, TopologyConfig, load};
 use springtide_runtime::id::{Incarnation, NodeId, Peer};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY};
-use springtide_runtime::net::{Class, Inbox, Net, NetConfig};
+use springtide_runtime::net::{Class, NetworkHandler, Net, NetConfig};
 use springtide_runtime::topology::Topology;
 use springtide_runtime::wire;
-use springtide_wan::fabric::{Fabric, Port, Routing};
+use springtide_wan::fabric::{Namespaces, Port, RouterThread};
 use springtide_wan::kernel::{Kernel, SCRIPT};
 use springtide_wan::place;
 use springtide_wan::quota::Quotas;
-use springtide_wan::router::{PortOf, Router};
+use springtide_wan::router::{PortKind, Router};
 use springtide_wan::shaped::Shaped;
-use springtide_wan::sys::{self, Space};
-use springtide_wan::table::Table;
+use springtide_wan::sys::{self, Namespace};
+use springtide_wan::table::LinkTable;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{Fact, IPROUTE2, KINDS, TOOLS, of};
@@ -70,7 +70,7 @@ pub(super) fn own_name(pid: u32) -> String {
 }
 
 fn topology(text: &str) -> Result<Topology, Failed> {
-    Ok(Topology::of(&load::<TopologyConfig>(&Sources::of_text("doctor", text))?.value))
+    Ok(Topology::from_config(&load::<TopologyConfig>(&Sources::of_text("doctor", text))?.value))
 }
 
 /// The facts that a child found, and the reason if it failed.
@@ -100,7 +100,7 @@ fn parse_facts(text: &str) -> Vec<Fact> {
 /// Runs a command, which is killed at the timeout or when this process ends.
 fn output_of(mut command: Command, within: Duration) -> io::Result<Output> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    sys::run_in(&mut command, Vec::new());
+    sys::run_in_namespaces(&mut command, Vec::new());
     let child = command.spawn()?;
     let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
     let (sender, receiver) = mpsc::channel();
@@ -131,7 +131,7 @@ pub(super) fn part_of(part: &str) -> Result<(), Failed> {
 
 /// Becomes root as `wan up` does, and returns how. This process must have no other thread yet.
 fn be_root() -> io::Result<&'static str> {
-    if !sys::be_root()? {
+    if !sys::become_root()? {
         return Ok("as root");
     }
     // A process with changed rights survives its parent, unless it asks again.
@@ -142,14 +142,14 @@ fn be_root() -> io::Result<&'static str> {
 /// Calls a function in a thread of its own, which may have its own network namespace.
 fn apart<T: Send>(what: impl FnOnce() -> T + Send) -> io::Result<T> {
     let done =
-        thread::scope(|scope| scope.spawn(|| sys::unshare(Space::Net).map(|()| what())).join());
+        thread::scope(|scope| scope.spawn(|| sys::unshare(Namespace::Net).map(|()| what())).join());
     done.unwrap_or_else(|_| Err(io::Error::other("it panicked")))
 }
 
 /// Two nodes of this program in one process, as with `wan up --network sockets`.
 fn sockets(report: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
     let topology = topology(&format!("{TWO_SOCKETS}{TWO}"))?;
-    let home = place::home().map_err(Failed::failure)?;
+    let home = place::networks_dir().map_err(Failed::failure)?;
     let table = place::table(&home, &own_name(parent_id()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failed::failure)?;
@@ -162,7 +162,7 @@ fn sockets(report: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
 /// Signals that a message has arrived.
 struct ArrivalSignal(UnboundedSender<()>);
 
-impl Inbox for ArrivalSignal {
+impl NetworkHandler for ArrivalSignal {
     fn frame(&self, _from: &Peer, _kind: wire::Kind, _body: Bytes) {
         // The receiver is dropped after the measurement.
         let _ = self.0.send(());
@@ -178,8 +178,8 @@ fn wrong(error: impl Display) -> io::Error {
 /// file.
 async fn shaped_trip(topology: &Topology, file: &Path) -> io::Result<Duration> {
     // Opened a second time, as another process would.
-    let tables = Table::create(file, topology, 1)
-        .and_then(|table| Ok([Arc::new(table), Arc::new(Table::open(file)?)]));
+    let tables = LinkTable::create(file, topology, 1)
+        .and_then(|table| Ok([Arc::new(table), Arc::new(LinkTable::open(file)?)]));
     // Open files need no name.
     let _ = fs::remove_file(file);
     let tables = tables.map_err(wrong)?;
@@ -240,12 +240,12 @@ fn router(report: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
         Err(error) => return report(Fact::error(of::TUN, &error)),
     }
     let topology = topology(TWO)?;
-    let fabric = match Fabric::new(&topology, PortOf::Node) {
+    let fabric = match Namespaces::new(&topology, PortKind::Node) {
         Ok(fabric) => fabric,
         Err(error) => return report(Fact::no(of::TRIP, error)),
     };
     let [near, far] = [1, 2].map(|number| topology.address(number, 1));
-    let routing = match Routing::start(Router::new(topology, PortOf::Node, 1), &fabric) {
+    let routing = match RouterThread::start(Router::new(topology, PortKind::Node, 1), &fabric) {
         Ok(routing) => routing,
         Err(error) => return report(Fact::error(of::TRIP, &error)),
     };
@@ -265,7 +265,7 @@ fn trip(ends: [(&Port, Ipv4Addr); 2]) -> io::Result<Duration> {
     let bind = |(port, address): (&Port, Ipv4Addr)| -> io::Result<UdpSocket> {
         let bound = thread::scope(|scope| {
             let there = scope.spawn(|| {
-                sys::enter(port.net.as_fd(), Space::Net)?;
+                sys::enter(port.net.as_fd(), Namespace::Net)?;
                 UdpSocket::bind((address, 0))
             });
             there.join()
@@ -312,7 +312,7 @@ pub(super) fn round_trip_fact(name: &str, asked: Duration, took: Duration) -> Fa
 
 fn kernel(report: impl Fn(Fact) -> Result<(), Failed>) -> Result<(), Failed> {
     // Both before any thread exists, and the directory before the change of user.
-    let home = place::home().map_err(Failed::failure)?;
+    let home = place::networks_dir().map_err(Failed::failure)?;
     let root = be_root();
     let mut whole = true;
     for (name, package) in TOOLS {

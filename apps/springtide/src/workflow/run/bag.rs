@@ -12,7 +12,7 @@ use springtide_runtime::work::encode_job;
 use springtide_workflow::{Command, Task};
 
 use super::flow::Step;
-use super::task::{FileAs, What, WorkflowTask};
+use super::task::{FileAs, TaskCommand, WorkflowTask};
 use super::{Programs, RunArgs};
 use crate::workflow::{Read, shown};
 
@@ -187,7 +187,7 @@ fn check(read: &Read) -> Result<(), Failed> {
 
 enum Run<'a> {
     Job(&'a str, &'a [String]),
-    What(What),
+    What(TaskCommand),
 }
 
 /// What a task runs.
@@ -198,7 +198,7 @@ fn what<'a>(
     commands: &BTreeMap<String, String>,
 ) -> Result<Run<'a>, Failed> {
     if let Some(scale) = args.pretend {
-        return Ok(Run::What(What::Pretend { seconds: task.runtime_s.unwrap_or(0.0) * scale }));
+        return Ok(Run::What(TaskCommand::Pretend { seconds: task.runtime_s.unwrap_or(0.0) * scale }));
     }
     let program = match &task.command {
         Some(Command::Program { program, .. }) => Some(program.as_str()),
@@ -207,13 +207,13 @@ fn what<'a>(
     let names = [Some(task.id.as_str()), Some(task.name.as_str()), program];
     if let Some(command) = names.iter().flatten().find_map(|name| commands.get(*name)) {
         let arguments = vec!["-c".to_owned(), command.clone()];
-        return Ok(Run::What(What::Program { program: "sh".to_owned(), arguments }));
+        return Ok(Run::What(TaskCommand::Program { program: "sh".to_owned(), arguments }));
     }
     match &task.command {
         Some(Command::Job { job, arguments }) => Ok(Run::Job(job, arguments)),
         Some(Command::Program { program, arguments }) if !program.is_empty() => {
             let (program, arguments) = (program.clone(), arguments.clone());
-            Ok(Run::What(What::Program { program, arguments }))
+            Ok(Run::What(TaskCommand::Program { program, arguments }))
         }
         _ => {
             let at = task.at.map_or_else(String::new, |at| format!(":{}:{}", at.line, at.column));

@@ -4,16 +4,16 @@
 
 use std::collections::BTreeMap;
 
-use springtide_actors::policy::provisioning::{Booking, NEVER, Skyline, Time};
-use springtide_actors::reservation::Part;
+use springtide_actors::policy::provisioning::{Booking, NEVER, AvailabilityProfile, Time};
+use springtide_actors::reservation::ReservedSlot;
 use springtide_runtime::id::ClusterId;
 
 use crate::operations::offers::Offers;
 use crate::workflow::planning::Plan;
 
 /// A part of each slot that a plan has: whole, or of a divisible one what tasks use of it. `origin`: what the plan's times count from.
-pub fn parts(plan: &Plan, offers: &Offers, origin: Time) -> Vec<Part> {
-    let mut used: BTreeMap<usize, Skyline> = BTreeMap::new();
+pub fn parts(plan: &Plan, offers: &Offers, origin: Time) -> Vec<ReservedSlot> {
+    let mut used: BTreeMap<usize, AvailabilityProfile> = BTreeMap::new();
     for task in &plan.schedule.tasks {
         for piece in &task.pieces {
             let line = used.entry(piece.slot).or_default();
@@ -36,14 +36,14 @@ pub fn parts(plan: &Plan, offers: &Offers, origin: Time) -> Vec<Part> {
             booking.end = booking.end.saturating_add(origin);
         }
         if !bookings.is_empty() {
-            all.push(Part { cluster, bookings });
+            all.push(ReservedSlot { cluster, bookings });
         }
     }
     all
 }
 
 /// What is had, as bookings of which none overlap: each lasts as long as as many are had.
-fn steps(line: &Skyline) -> Vec<Booking> {
+fn steps(line: &AvailabilityProfile) -> Vec<Booking> {
     let steps: Vec<(Time, u32)> = line.steps().collect();
     let mut all: Vec<Booking> = Vec::new();
     for two in steps.windows(2) {
@@ -58,13 +58,13 @@ fn steps(line: &Skyline) -> Vec<Booking> {
 }
 
 /// Most processors of each cluster at once.
-pub fn most(parts: &[Part]) -> BTreeMap<&ClusterId, u32> {
-    let mut lines: BTreeMap<&ClusterId, Skyline> = BTreeMap::new();
+pub fn most(parts: &[ReservedSlot]) -> BTreeMap<&ClusterId, u32> {
+    let mut lines: BTreeMap<&ClusterId, AvailabilityProfile> = BTreeMap::new();
     for part in parts {
         let line = lines.entry(&part.cluster).or_default();
         part.bookings.iter().for_each(|b| line.give(b.processors, b.start, b.end));
     }
-    lines.into_iter().map(|(cluster, line)| (cluster, line.most(0, NEVER))).collect()
+    lines.into_iter().map(|(cluster, line)| (cluster, line.max_free(0, NEVER))).collect()
 }
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_used_becomes_steps_that_do_not_overlap() {
-        let mut line = Skyline::default();
+        let mut line = AvailabilityProfile::default();
         for (processors, start, end) in
             [(2, 10, 30), (1, 20, 40), (3, 50, 60), (1, 60, 70), (2, 60, 70)]
         {
@@ -81,7 +81,7 @@ mod tests {
         }
         let told: Vec<_> = steps(&line).iter().map(|b| (b.processors, b.start, b.end)).collect();
         assert_eq!(told, [(2, 10, 20), (3, 20, 30), (1, 30, 40), (3, 50, 70)]);
-        let part = |bookings| Part { cluster: "a".into(), bookings };
+        let part = |bookings| ReservedSlot { cluster: "a".into(), bookings };
         let parts = [part(steps(&line)), part(vec![Booking { processors: 2, start: 35, end: 55 }])];
         assert_eq!(most(&parts), [(&"a".into(), 5)].into());
     }

@@ -6,15 +6,15 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use springtide_actors::client::News as JobNews;
-use springtide_actors::files::{FileServer, LookForFiles, RemoveFiles};
-use springtide_actors::job::{JobEnded, JobError, JobParams};
+use springtide_actors::client::JobUpdate as JobNews;
+use springtide_actors::files::{FileServer, ScanFiles, RemoveFiles};
+use springtide_actors::job::{JobEndReport, JobError, JobParams};
 use springtide_actors::policy::Mode;
 use springtide_actors::policy::provisioning::{SECOND, Time, seconds};
-use springtide_actors::reservation::{Part, Refusal, Reservation};
-use springtide_actors::scheduler::manager::{Kind, Need};
+use springtide_actors::reservation::{ReservedSlot, ReservationRefusal, Reservation};
+use springtide_actors::scheduler::manager::{Kind, JobRequirements};
 use springtide_actors::scheduler::{
-    CancelJob, CancelJobsOf, GetFiles, GetStatus, Granted, GridFiles, GridSlots, GridStatus,
+    CancelJob, CancelClientJobs, GetFiles, GetStatus, JobGrant, GridFiles, GridSlots, GridStatus,
     ReleaseSlots, Scheduler, Submit, SubmitError,
 };
 use springtide_cli::exit::{Exit, Failed};
@@ -27,7 +27,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::book::{most, parts};
 use super::flow::{Agreed, Flow, News, Order};
-use super::report::{Ended, Reserved, write};
+use super::report::{CompletedRun, Reserved, write};
 use super::{Prepared, target};
 use crate::operations::agree::{agree, now, renew};
 use crate::operations::attach::{Attachment, attach};
@@ -36,7 +36,7 @@ use crate::operations::netconf;
 use crate::operations::signals::{Signals, word};
 use crate::operations::slots::offers_of;
 use crate::options::GlobalArgs;
-use crate::output::told_early;
+use crate::output::print_early_failure;
 use crate::workflow::planning::{Needs, NoPlan, dag, plan};
 
 /// How long the head may take to answer what takes it no time.
@@ -61,7 +61,7 @@ const SILENT_MAX: Duration = Duration::from_secs(90);
 const TICK: Duration = Duration::from_millis(200);
 
 /// What becomes of a submission.
-type Answer = ((usize, u32), Result<Result<Granted, SubmitError>, RemoteError>);
+type Answer = ((usize, u32), Result<Result<JobGrant, SubmitError>, RemoteError>);
 
 /// Jobs that the head knows; nothing where it is silent.
 type Jobs = Option<BTreeSet<JobId>>;
@@ -78,7 +78,7 @@ struct Drive<'a> {
     /// Which task a job is, and which try of it.
     tasks: BTreeMap<JobId, (usize, u32)>,
     /// Jobs whose end was heard before the answer to their submission.
-    early: BTreeMap<JobId, Box<JobEnded>>,
+    early: BTreeMap<JobId, Box<JobEndReport>>,
     answers: (mpsc::UnboundedSender<Answer>, mpsc::UnboundedReceiver<Answer>),
     /// Where each task runs, or ran last.
     places: BTreeMap<usize, ClusterId>,
@@ -95,7 +95,7 @@ struct Drive<'a> {
     unfetched: BTreeSet<usize>,
     /// What is reserved now, and the word that it is gone.
     reserved: Option<Reservation>,
-    gone: (mpsc::UnboundedSender<Refusal>, mpsc::UnboundedReceiver<Refusal>),
+    gone: (mpsc::UnboundedSender<ReservationRefusal>, mpsc::UnboundedReceiver<ReservationRefusal>),
     renewing: Option<tokio::task::JoinHandle<()>>,
     /// All that was reserved.
     all: Vec<Reserved>,
@@ -110,7 +110,7 @@ pub async fn drive(prepared: Prepared, global: GlobalArgs) -> Result<(), Failed>
     let attached = attach(&prepared.args.config, &prepared.config).await;
     let mut attachment = match attached {
         Ok(attachment) => attachment,
-        Err(failed) => return told_early(json, None, failed),
+        Err(failed) => return print_early_failure(json, None, failed),
     };
     let scheduler = attachment.scheduler();
     let files = scheduler.send(GetFiles {}).deadline(WITHIN).await;
@@ -175,7 +175,7 @@ pub async fn drive(prepared: Prepared, global: GlobalArgs) -> Result<(), Failed>
         () = drive.leave(done.as_ref().err()) => {}
     }
     drive.talk.done();
-    let ended = Ended {
+    let ended = CompletedRun {
         name: prepared.read.name(),
         began,
         ended: now(),
@@ -315,7 +315,7 @@ impl Drive<'_> {
     fn submit(&mut self, (task, attempt): (usize, u32), cluster: Option<ClusterId>) {
         let (bag, config) = (&self.prepared.bag, &self.prepared.config);
         let (step, job) = (&bag.steps[task], &bag.jobs[task]);
-        let mut need = Need::one(Kind::Rigid, step.processors, step.processors, step.processors);
+        let mut need = JobRequirements::one(Kind::Rigid, step.processors, step.processors, step.processors);
         need.placement = match job.files.is_empty() {
             true => config.scheduling.placement,
             false => springtide_runtime::config::Placing::CloseToFiles,
@@ -328,7 +328,7 @@ impl Drive<'_> {
             None => BTreeSet::new(),
         };
         if let Some(reserved) = &self.reserved {
-            need.under = Some(reserved.id);
+            need.reservation = Some(reserved.id);
             let limit = (step.lasts * LIMIT.0).max(step.lasts + LIMIT.1);
             need.time_ms = Some(limit / (SECOND / 1000));
         }
@@ -368,11 +368,11 @@ impl Drive<'_> {
     async fn answered(
         &mut self,
         (task, attempt): (usize, u32),
-        answer: Result<Result<Granted, SubmitError>, RemoteError>,
+        answer: Result<Result<JobGrant, SubmitError>, RemoteError>,
     ) -> Vec<News> {
         match answer {
             // It was given up while it waited.
-            Ok(Ok(Granted { job, .. })) if !self.flow.is_current(task, attempt) => {
+            Ok(Ok(JobGrant { job, .. })) if !self.flow.is_current(task, attempt) => {
                 let reason = "its workflow was planned anew".to_owned();
                 let _ = self.scheduler.send(CancelJob { job, reason }).deadline(WITHIN).await;
                 Vec::new()
@@ -411,7 +411,7 @@ impl Drive<'_> {
     }
 
     /// A task's job has ended.
-    fn ended(&mut self, (task, attempt): (usize, u32), ended: JobEnded) -> Vec<News> {
+    fn ended(&mut self, (task, attempt): (usize, u32), ended: JobEndReport) -> Vec<News> {
         match ended.outcome {
             Ok(_) => match self.prepared.bag.jobs[task].writes {
                 true => {
@@ -462,7 +462,7 @@ impl Drive<'_> {
         tokio::task::spawn_local(async move {
             if let Some(at) = at {
                 // Who does not hear it looks by itself after a while.
-                let _ = at.send(LookForFiles {}).deadline(LOOK_WITHIN).await;
+                let _ = at.send(ScanFiles {}).deadline(LOOK_WITHIN).await;
             }
             let _ = tell.send((cluster, tasks));
         });
@@ -636,7 +636,7 @@ impl Drive<'_> {
             let reason = format!("its workflow has ended: {}", failed.message);
             let client = self.attachment.endpoint.net.me().node.clone();
             // Those that wait as well.
-            let word = CancelJobsOf { client, reason };
+            let word = CancelClientJobs { client, reason };
             let _ = self.scheduler.send(word).deadline(WITHIN).await;
             let quiet = async {
                 while !self.tasks.is_empty() {
@@ -664,7 +664,7 @@ impl Drive<'_> {
 }
 
 /// Most processors of each cluster at once, for people.
-fn where_at(parts: &[Part]) -> String {
+fn where_at(parts: &[ReservedSlot]) -> String {
     let all = most(parts).into_iter().map(|(cluster, most)| format!("{most} of {cluster}"));
     all.collect::<Vec<_>>().join(", ")
 }

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_actors::policy::provisioning::{NEVER, SECOND, Skyline, Time, seconds};
-use springtide_actors::reservation::Part;
+use springtide_actors::policy::provisioning::{NEVER, SECOND, AvailabilityProfile, Time, seconds};
+use springtide_actors::reservation::ReservedSlot;
 use springtide_runtime::id::ClusterId;
 
 /// Without reservations: what the grid refused is submitted again after this time, and so often at most.
@@ -43,7 +43,7 @@ pub struct Agreed {
     /// By task: where, and when by the plan. Those that have begun or ended need none.
     pub places: BTreeMap<usize, (ClusterId, Time)>,
     /// What is reserved for them.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ReservedSlot>,
 }
 
 /// What it hears.
@@ -159,7 +159,7 @@ pub struct Flow {
     reserves: bool,
     agreed: Option<Agreed>,
     /// What is reserved of each cluster over time, from about now on.
-    reserved: BTreeMap<ClusterId, Skyline>,
+    reserved: BTreeMap<ClusterId, AvailabilityProfile>,
     /// A plan is being made.
     planning: bool,
     plans: u32,
@@ -367,7 +367,7 @@ impl Flow {
         let without = all().find(|task| !agreed.places.contains_key(task));
         let mut late = without.map(|task| format!("{} has no place", self.steps[task].id));
         let mut begins = Vec::new();
-        let mut lines: BTreeMap<ClusterId, Skyline> = BTreeMap::new();
+        let mut lines: BTreeMap<ClusterId, AvailabilityProfile> = BTreeMap::new();
         for (_, task, cluster) in ready {
             let line = lines.entry(cluster.clone()).or_insert_with(|| self.line(&cluster, now));
             let Step { processors, takes, lasts, id, .. } = &self.steps[task];
@@ -398,8 +398,8 @@ impl Flow {
     }
 
     /// What is left of a cluster's reserved processors from now on: those that run keep theirs for as long as they were to take.
-    fn line(&self, cluster: &ClusterId, now: Time) -> Skyline {
-        let Some(reserved) = self.reserved.get(cluster) else { return Skyline::default() };
+    fn line(&self, cluster: &ClusterId, now: Time) -> AvailabilityProfile {
+        let Some(reserved) = self.reserved.get(cluster) else { return AvailabilityProfile::default() };
         let mut line = reserved.clone();
         for (step, state) in self.steps.iter().zip(&self.states) {
             let State::Submitted { cluster: Some(at), since, plan, .. } = state else { continue };
@@ -425,7 +425,7 @@ impl Flow {
 }
 
 /// Takes processors as far as they are there: what takes longer than it was to may be on more than is reserved.
-fn occupy(line: &mut Skyline, processors: u32, from: Time, to: Time) {
+fn occupy(line: &mut AvailabilityProfile, processors: u32, from: Time, to: Time) {
     let begins = |&(start, _): &(Time, u32)| start < to;
     let steps: Vec<(Time, u32)> = line.steps().take_while(begins).collect();
     for (at, &(start, free)) in steps.iter().enumerate() {
@@ -449,9 +449,9 @@ mod tests {
         Step { id, processors, takes: lasts, lasts, parents }
     }
 
-    fn part(cluster: &str, processors: u32, start: u64, end: u64) -> Part {
+    fn part(cluster: &str, processors: u32, start: u64, end: u64) -> ReservedSlot {
         let booking = Booking { processors, start: start * SECOND, end: end * SECOND };
-        Part { cluster: cluster.into(), bookings: vec![booking] }
+        ReservedSlot { cluster: cluster.into(), bookings: vec![booking] }
     }
 
     fn places(all: &[(usize, &str, u64)]) -> BTreeMap<usize, (ClusterId, Time)> {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Time, seconds};
-use springtide_actors::reservation::{Part, ReservationId};
+use springtide_actors::reservation::{ReservedSlot, ReservationId};
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::outdir::Artefacts;
@@ -33,11 +33,11 @@ pub struct Reserved {
     /// What it cost.
     pub cost: f64,
     /// What it had.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ReservedSlot>,
 }
 
 /// A run that has ended.
-pub struct Ended<'a> {
+pub struct CompletedRun<'a> {
     /// The workflow's name.
     pub name: String,
     /// When it was submitted.
@@ -56,7 +56,7 @@ pub struct Ended<'a> {
     pub failed: Option<&'a Failed>,
 }
 
-impl Ended<'_> {
+impl CompletedRun<'_> {
     fn done(&self) -> usize {
         self.ran.iter().filter(|ran| ran.end.is_some()).count()
     }
@@ -177,7 +177,7 @@ impl Ended<'_> {
 ///
 /// # Errors
 /// They cannot be written.
-pub fn write(ended: &Ended<'_>, json: bool, out: Option<&Path>) -> Result<(), Failed> {
+pub fn write(ended: &CompletedRun<'_>, json: bool, out: Option<&Path>) -> Result<(), Failed> {
     let mut artefacts = Artefacts::of(out);
     artefacts.keep("run.json", format!("{}\n", ended.object()));
     artefacts.keep("tasks.csv", ended.table());

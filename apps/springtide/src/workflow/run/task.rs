@@ -37,7 +37,7 @@ pub struct FileAs {
 
 /// What a task runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum What {
+pub enum TaskCommand {
     /// This.
     Program {
         /// Its path, or a name that is looked for as commands are.
@@ -60,7 +60,7 @@ pub struct WorkflowTask {
     /// Its own.
     pub id: String,
     /// What it runs.
-    pub what: What,
+    pub what: TaskCommand,
     /// Processors that it was given.
     pub processors: u32,
     /// What it reads.
@@ -81,16 +81,16 @@ impl Job for WorkflowTask {
         let room =
             Room::make().map_err(|error| self.failed(&format!("no directory for it: {error}")))?;
         for file in &self.inputs {
-            let from = cx.file(&file.kept)?;
+            let from = cx.input_file(&file.kept)?;
             room.link(&from, &file.name).map_err(|error| self.failed(&error))?;
         }
         let dir = match self.outputs.is_empty() {
             true => None,
-            false => Some(cx.files_dir()?),
+            false => Some(cx.input_dir()?),
         };
         match &self.what {
-            What::Program { program, arguments } => self.command(&room, program, arguments, cx)?,
-            What::Pretend { seconds } => self.pretend(&room, *seconds, cx)?,
+            TaskCommand::Program { program, arguments } => self.command(&room, program, arguments, cx)?,
+            TaskCommand::Pretend { seconds } => self.pretend(&room, *seconds, cx)?,
         }
         if let Some(dir) = dir {
             room.keep(&self.outputs, self.largest, &dir).map_err(|error| self.failed(&error))?;

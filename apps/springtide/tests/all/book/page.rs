@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 pub struct Page {
     pub path: PathBuf,
     /// The blocks of the page, in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PageBlock>,
     /// The anchors of its headings.
     pub anchors: Vec<String>,
     /// The targets of its links and images.
-    pub links: Vec<Link>,
+    pub links: Vec<PageLink>,
     /// The text in single backquotes.
     pub code: Vec<Code>,
 }
 
 /// A link in the text of a page.
-pub struct Link {
+pub struct PageLink {
     pub at: usize,
     pub to: String,
 }
@@ -38,7 +38,7 @@ pub struct PageCommand {
 }
 
 /// A block that is run or checked.
-pub enum Part {
+pub enum PageBlock {
     /// Commands, which are run unless the block says `norun`.
     Console { at: usize, run: bool, commands: Vec<PageCommand> },
     /// A file: written if it has a name, checked if it has a kind.
@@ -47,7 +47,7 @@ pub enum Part {
     Excerpt { at: usize, file: String, text: String },
 }
 
-impl Part {
+impl PageBlock {
     pub fn at(&self) -> usize {
         match self {
             Self::Console { at, .. } | Self::File { at, .. } | Self::Excerpt { at, .. } => *at,
@@ -112,13 +112,13 @@ impl Page {
         let mut rest = prose.as_str();
         while let Some((_, after)) = rest.split_once("](") {
             let Some((to, after)) = after.split_once(')') else { break };
-            self.links.push(Link { at, to: to.to_owned() });
+            self.links.push(PageLink { at, to: to.to_owned() });
             rest = after;
         }
         let mut rest = prose.as_str();
         while let Some((_, after)) = rest.split_once("src=\"") {
             let Some((to, after)) = after.split_once('"') else { break };
-            self.links.push(Link { at, to: to.to_owned() });
+            self.links.push(PageLink { at, to: to.to_owned() });
             rest = after;
         }
     }
@@ -134,7 +134,7 @@ fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
-fn block(at: usize, info: &str, body: &[&str]) -> Result<Option<Part>, String> {
+fn block(at: usize, info: &str, body: &[&str]) -> Result<Option<PageBlock>, String> {
     let mut words = info.trim().split(',');
     let form = words.next().unwrap_or_default();
     let (mut name, mut kind, mut whole, mut run) = (None, None, true, true);
@@ -151,20 +151,20 @@ fn block(at: usize, info: &str, body: &[&str]) -> Result<Option<Part>, String> {
     }
     let text = body.iter().map(|line| format!("{line}\n")).collect();
     match form {
-        "console" => Ok(Some(Part::Console { at, run, commands: commands(at, body)? })),
+        "console" => Ok(Some(PageBlock::Console { at, run, commands: commands(at, body)? })),
         "toml" => {
             let kind =
                 kind.or_else(|| (name.as_deref() == Some("grid.toml")).then(|| "grid".into()));
             let kind = Some(kind.ok_or("a TOML block needs its kind: `toml,kind=grid`")?);
-            Ok(Some(Part::File { at, name, kind, whole, text }))
+            Ok(Some(PageBlock::File { at, name, kind, whole, text }))
         }
         "rust" => {
             let file = name.ok_or("a Rust block needs its file: `rust,ignore,file=PATH`")?;
-            Ok(Some(Part::Excerpt { at, file, text }))
+            Ok(Some(PageBlock::Excerpt { at, file, text }))
         }
         "json" | "csv" | "text" => {
             let file = name.is_some();
-            Ok(file.then_some(Part::File { at, name, kind: None, whole, text }))
+            Ok(file.then_some(PageBlock::File { at, name, kind: None, whole, text }))
         }
         other => Err(format!(
             "unknown kind `{other}` of a block: it must be console, toml, rust, json, csv or text"

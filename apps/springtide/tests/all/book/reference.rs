@@ -6,29 +6,29 @@ use std::fmt::Write;
 
 use clap::{Arg, Command};
 use springtide_runtime::config::{
-    Described, GridConfig, JobsConfig, LinksConfig, NodeConfig, ProfileConfig, ScenarioConfig,
-    SiteConfig, TopologyConfig, Unset, WorkloadConfig, describe,
+    KeyDescription, GridConfig, JobsConfig, LinksConfig, NodeConfig, ProfileConfig, ScenarioConfig,
+    SiteConfig, TopologyConfig, KeyFallback, WorkloadConfig, describe,
 };
 use springtide_runtime::event::Event;
 
 /// One of the configs.
-pub struct Kind {
+pub struct ConfigKind {
     file: &'static str,
     title: &'static str,
     about: &'static str,
-    pub keys: fn() -> Vec<Described>,
+    pub keys: fn() -> Vec<KeyDescription>,
 }
 
 /// The kinds of all configs.
-pub const KINDS: &[Kind] = &[
-    Kind {
+pub const KINDS: &[ConfigKind] = &[
+    ConfigKind {
         file: "config-grid.md",
         title: "A grid's config",
         about: "All commands for a grid read this file. `springtide config init` writes one with \
                 every key. `springtide config show --origin` prints the origin of each value.",
         keys: describe::<GridConfig>,
     },
-    Kind {
+    ConfigKind {
         file: "config-node.md",
         title: "A node's config",
         about: "`springtide node run --config FILE` reads this file. The head writes it for nodes \
@@ -36,47 +36,47 @@ pub const KINDS: &[Kind] = &[
                 --node` writes an example.",
         keys: describe::<NodeConfig>,
     },
-    Kind {
+    ConfigKind {
         file: "config-site.md",
         title: "A site's config",
         about: "`springtide site run --config FILE` reads this file, which `up` writes.",
         keys: describe::<SiteConfig>,
     },
-    Kind {
+    ConfigKind {
         file: "config-jobs.md",
         title: "A file of jobs",
         about: "`springtide job submit --file FILE` reads this file. `springtide config init \
                 --jobs` writes an example.",
         keys: describe::<JobsConfig>,
     },
-    Kind {
+    ConfigKind {
         file: "config-scenario.md",
         title: "A scenario",
         about: "`springtide sim run FILE` and `springtide wan run FILE` read this file. \
                 `springtide sim show` prints an example.",
         keys: describe::<ScenarioConfig>,
     },
-    Kind {
+    ConfigKind {
         file: "config-topology.md",
         title: "A topology",
         about: "`springtide wan up FILE` creates the network that this file describes.",
         keys: describe::<TopologyConfig>,
     },
-    Kind {
+    ConfigKind {
         file: "config-links.md",
         title: "A file of links",
         about: "`springtide sim run --links FILE` reads this file for predictions. `springtide sim \
                 show links` prints an example.",
         keys: describe::<LinksConfig>,
     },
-    Kind {
+    ConfigKind {
         file: "config-profile.md",
         title: "A link profile",
         about: "Each file of `netem-scripts/profiles` has these keys. Topologies and scenarios \
                 name profiles.",
         keys: describe::<ProfileConfig>,
     },
-    Kind {
+    ConfigKind {
         file: "config-workload.md",
         title: "A workload",
         about: "`springtide sim workload FILE` reads this file. `springtide sim show workload` \
@@ -105,7 +105,7 @@ fn cell(text: &str) -> String {
 
 // ---- configs
 
-fn config(kind: &Kind) -> String {
+fn config(kind: &ConfigKind) -> String {
     let mut out = format!("# {}\n\n{NOTE}{}\n", kind.title, kind.about);
     let keys = (kind.keys)();
     let mut tables: Vec<&str> = Vec::new();
@@ -119,10 +119,10 @@ fn config(kind: &Kind) -> String {
         match what {
             None => out += "\n## Outside all tables\n\n",
             Some(key) => {
-                let many = matches!(key.unset, Unset::Tables);
+                let many = matches!(key.unset, KeyFallback::Tables);
                 let head = if many { format!("[[{table}]]") } else { format!("[{table}]") };
                 let _ = write!(out, "\n## `{head}`\n\n{}\n", cell(&key.about));
-                if matches!(key.unset, Unset::NoTable) {
+                if matches!(key.unset, KeyFallback::NoTable) {
                     out += "Optional.\n";
                 }
                 out.push('\n');
@@ -131,12 +131,12 @@ fn config(kind: &Kind) -> String {
         out += "| key | type | default | meaning |\n| --- | --- | --- | --- |\n";
         for key in keys.iter().filter(|key| key.table == table) {
             let unset = match key.unset {
-                Unset::Is(value) => format!("`{}`", value.replace('|', "\\|")),
-                Unset::Required(example) => format!("required, such as `{example}`"),
-                Unset::Absent(example) => format!("none; example: `{example}`"),
-                Unset::Table => "its own defaults".to_owned(),
-                Unset::NoTable => "no such table".to_owned(),
-                Unset::Tables => "none".to_owned(),
+                KeyFallback::Is(value) => format!("`{}`", value.replace('|', "\\|")),
+                KeyFallback::Required(example) => format!("required, such as `{example}`"),
+                KeyFallback::Absent(example) => format!("none; example: `{example}`"),
+                KeyFallback::Table => "its own defaults".to_owned(),
+                KeyFallback::NoTable => "no such table".to_owned(),
+                KeyFallback::Tables => "none".to_owned(),
             };
             let (name, about) = (key.key, cell(&key.about));
             let _ = writeln!(out, "| `{name}` | {} | {unset} | {about} |", type_words(key));
@@ -145,12 +145,12 @@ fn config(kind: &Kind) -> String {
     out
 }
 
-fn path(key: &Described) -> String {
+fn path(key: &KeyDescription) -> String {
     if key.table.is_empty() { key.key.to_owned() } else { format!("{}.{}", key.table, key.key) }
 }
 
 /// A type as people know it.
-fn type_words(key: &Described) -> String {
+fn type_words(key: &KeyDescription) -> String {
     if !key.choices.is_empty() {
         return key
             .choices
@@ -160,16 +160,16 @@ fn type_words(key: &Described) -> String {
             .join(", ");
     }
     match key.unset {
-        Unset::Table | Unset::NoTable => return "table".to_owned(),
-        Unset::Tables => return "array of tables".to_owned(),
+        KeyFallback::Table | KeyFallback::NoTable => return "table".to_owned(),
+        KeyFallback::Tables => return "array of tables".to_owned(),
         _ => {}
     }
-    if let Some(bounds) = key.of.strip_prefix("Whole<").and_then(|rest| rest.strip_suffix('>')) {
+    if let Some(bounds) = key.type_name.strip_prefix("Whole<").and_then(|rest| rest.strip_suffix('>')) {
         let bounds = bounds.replace('_', "").replace("CONFIGVERSION", "1");
         let (least, most) = bounds.split_once(',').expect("two bounds");
         return if least == most { least.to_owned() } else { format!("{least} to {most}") };
     }
-    let words = match key.of.as_str() {
+    let words = match key.type_name.as_str() {
         "bool" => "true or false",
         "f64" => "number",
         "u64" => "whole number",
@@ -201,12 +201,12 @@ fn commands(command: &Command) -> String {
         "# The command line\n\n{NOTE}Results go to standard output, notes to standard error. All \
          commands have the first three of these options.\n"
     );
-    described(&mut out, &command, "springtide", &Shown::All);
+    described(&mut out, &command, "springtide", &OptionSelection::All);
     out
 }
 
 /// Which options are shown: those of jobs stand once for all jobs.
-enum Shown {
+enum OptionSelection {
     All,
     /// Those under this heading alone.
     Under(&'static str),
@@ -216,13 +216,13 @@ enum Shown {
 
 const OF_JOB: &str = "Job options";
 
-fn described(out: &mut String, command: &Command, path: &str, shown: &Shown) {
+fn described(out: &mut String, command: &Command, path: &str, shown: &OptionSelection) {
     let global = |arg: &&Arg| arg.is_global_set() && path != "springtide";
     let of_help = |arg: &&Arg| matches!(arg.get_id().as_str(), "help" | "version");
     let wanted = |arg: &&Arg| match shown {
-        Shown::All => true,
-        Shown::Under(heading) => arg.get_help_heading() == Some(heading),
-        Shown::NotUnder(heading) => arg.get_help_heading() != Some(heading),
+        OptionSelection::All => true,
+        OptionSelection::Under(heading) => arg.get_help_heading() == Some(heading),
+        OptionSelection::NotUnder(heading) => arg.get_help_heading() != Some(heading),
     };
     let args: Vec<&Arg> = command
         .get_arguments()
@@ -267,7 +267,7 @@ fn described(out: &mut String, command: &Command, path: &str, shown: &Shown) {
             if i == 0 {
                 of_all_jobs(out, command, "springtide run JOB", "--run-NAME");
             }
-            described(out, deeper, &below, &Shown::Under(OF_JOB));
+            described(out, deeper, &below, &OptionSelection::Under(OF_JOB));
         } else if jobs("job submit") || jobs("job plan") {
             // The jobs' own options are those of `run`.
             if i == 0 {
@@ -276,9 +276,9 @@ fn described(out: &mut String, command: &Command, path: &str, shown: &Shown) {
         } else if path == "springtide"
             && deeper.get_arguments().any(|a| a.get_help_heading() == Some(OF_JOB))
         {
-            described(out, deeper, &below, &Shown::Under(OF_JOB));
+            described(out, deeper, &below, &OptionSelection::Under(OF_JOB));
         } else {
-            described(out, deeper, &below, &Shown::All);
+            described(out, deeper, &below, &OptionSelection::All);
         }
     }
 }
@@ -296,7 +296,7 @@ fn of_all_jobs(out: &mut String, command: &Command, path: &str, clash: &str) {
          `{clash}`."
     );
     let job = job.clone().about(about).long_about(None::<&str>);
-    described(out, &job, path, &Shown::NotUnder(OF_JOB));
+    described(out, &job, path, &OptionSelection::NotUnder(OF_JOB));
 }
 
 fn arg_name(arg: &Arg) -> String {

@@ -8,15 +8,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::page::{Page, PageCommand, Part};
+use super::page::{Page, PageCommand, PageBlock};
 
 /// Longer than any command of the book takes on a working host.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A command in the background, whose process group ends with this value.
-struct Running(Child);
+struct BackgroundCommand(Child);
 
-impl Running {
+impl BackgroundCommand {
     fn start(line: &str, dir: &Path, out: &Path) -> std::io::Result<Self> {
         let program = Path::new(env!("CARGO_BIN_EXE_springtide"));
         let bin = program.parent().expect("a program lies in a folder");
@@ -60,7 +60,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for BackgroundCommand {
     fn drop(&mut self) {
         // A process that ends in order leaves nothing. Others are killed with their process group.
         if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
@@ -74,21 +74,21 @@ impl Drop for Running {
 
 /// Runs the commands of a page.
 pub fn page(page: &Page) -> Result<(), String> {
-    let runs = |part: &Part| matches!(part, Part::Console { run: true, .. });
+    let runs = |part: &PageBlock| matches!(part, PageBlock::Console { run: true, .. });
     if !page.parts.iter().any(runs) {
         return Ok(());
     }
     let dir = tempfile::tempdir().expect("a directory");
     let logs = tempfile::tempdir().expect("a directory");
     // Ended in reverse order of their starts.
-    let mut meanwhile: Vec<Running> = Vec::new();
+    let mut meanwhile: Vec<BackgroundCommand> = Vec::new();
     let mut done = Ok(());
     'page: for part in &page.parts {
         match part {
-            Part::File { name: Some(name), text, .. } => {
+            PageBlock::File { name: Some(name), text, .. } => {
                 std::fs::write(dir.path().join(name), text).expect("a file");
             }
-            Part::Console { run: true, commands, .. } => {
+            PageBlock::Console { run: true, commands, .. } => {
                 for page_command in commands {
                     let out = logs.path().join(format!("{}.log", page_command.at));
                     done = command(page_command, dir.path(), &out, &mut meanwhile);
@@ -114,11 +114,11 @@ fn command(
     page_command: &PageCommand,
     dir: &Path,
     out: &Path,
-    meanwhile: &mut Vec<Running>,
+    meanwhile: &mut Vec<BackgroundCommand>,
 ) -> Result<(), String> {
     let output = || std::fs::read_to_string(out).unwrap_or_default();
     let failed = |why: &str| Err(format!("{why}; it printed:\n{}", output()));
-    let start = |line: &str| Running::start(line, dir, out).expect("sh starts");
+    let start = |line: &str| BackgroundCommand::start(line, dir, out).expect("sh starts");
     if let Some(line) = page_command.line.strip_suffix('&') {
         // Waits for the output that the page shows.
         let mut expected = page_command.expected.clone();

@@ -6,7 +6,7 @@ use super::{Position, Pricing, Simplex, Status};
 
 /// A basis to restart from, with its factors.
 #[derive(Clone, Debug)]
-pub struct Root {
+pub struct RestartBasis {
     head: Vec<u32>,
     position: Vec<Position>,
     d: Vec<f64>,
@@ -16,7 +16,7 @@ pub struct Root {
     costs: u64,
 }
 
-impl Root {
+impl RestartBasis {
     /// The number of entries of its factors.
     pub fn entries(&self) -> usize {
         self.factor.entries()
@@ -28,7 +28,7 @@ impl Simplex {
     ///
     /// # Errors
     /// The basis cannot be factored.
-    pub fn root(&mut self) -> Result<Root, Status> {
+    pub fn root(&mut self) -> Result<RestartBasis, Status> {
         self.restore_costs();
         self.refactor()?;
         self.compute_reduced_costs();
@@ -36,7 +36,7 @@ impl Simplex {
         self.root = self.roots;
         let (head, position, d) = (self.head.clone(), self.position.clone(), self.d.clone());
         let (factor, number) = (self.factor.clone(), self.roots);
-        Ok(Root { head, position, d, factor, number, costs: self.costs })
+        Ok(RestartBasis { head, position, d, factor, number, costs: self.costs })
     }
 
     /// Restores the basis of a root. Bounds and costs stay as they are.
@@ -44,7 +44,7 @@ impl Simplex {
     /// # Panics
     /// If rows were added or dropped since the root was taken.
     #[inline]
-    pub fn restart(&mut self, root: &Root) {
+    pub fn restart(&mut self, root: &RestartBasis) {
         assert_eq!(root.head.len(), self.head.len(), "rows were added since");
         self.head.copy_from_slice(&root.head);
         self.position.copy_from_slice(&root.position);

@@ -5,7 +5,7 @@ use springtide_runtime::random::SplitMix;
 
 use super::tableau::Entries;
 use super::{
-    Candidate, FEASIBILITY_TOLERANCE, PIVOT_MIN, Position, Pricing, REFACTOR_INTERVAL,
+    EnteringVariable, FEASIBILITY_TOLERANCE, PIVOT_MIN, Position, Pricing, REFACTOR_INTERVAL,
     ROUNDING_FACTOR, Simplex, Status,
 };
 
@@ -164,15 +164,15 @@ impl Simplex {
                 _ => continue,
             };
             let range = self.high[at] - self.low[at];
-            work.candidates.push(Candidate { variable, alpha, gap: gap.max(0.0), range });
+            work.candidates.push(EnteringVariable { variable, alpha, gap: gap.max(0.0), range });
         }
         let mut slope = delta.abs();
         let all = &mut work.candidates;
         while !all.is_empty() {
             let limits = all.iter().map(|one| (one.gap + tolerance) / one.alpha);
             let limit = limits.fold(f64::INFINITY, f64::min);
-            let within = |one: &Candidate| one.gap <= limit * one.alpha * ROUNDING_FACTOR;
-            let (mut best, mut gain): (Option<Candidate>, f64) = (None, 0.0);
+            let within = |one: &EnteringVariable| one.gap <= limit * one.alpha * ROUNDING_FACTOR;
+            let (mut best, mut gain): (Option<EnteringVariable>, f64) = (None, 0.0);
             for one in all.iter().filter(|one| within(one)) {
                 gain += one.alpha * one.range;
                 let better = best.is_none_or(|best| {

@@ -31,10 +31,10 @@ mod scale;
 mod solve;
 mod tableau;
 
-pub use self::basis::Root;
+pub use self::basis::RestartBasis;
 pub(crate) use self::scale::{Scale, power_of_two};
 use super::factor::Factor;
-use super::problem::Problem;
+use super::problem::LinearProgram;
 
 /// Primal and dual feasibility of a variable, relative to the larger of 1 and its own bound or
 /// cost.
@@ -87,7 +87,7 @@ pub enum Pricing {
 #[derive(Clone, Debug)]
 pub struct Simplex {
     /// The program in scaled units, as all numbers below.
-    problem: Problem,
+    problem: LinearProgram,
     scale: Scale,
     pricing: Pricing,
     /// The basic variable of each row.
@@ -134,12 +134,12 @@ pub struct Simplex {
     direction: Vec<f64>,
     /// Whether a lower bound lies above its upper bound.
     crossed: bool,
-    work: Work,
+    work: PivotVectors,
 }
 
 /// Vectors that pivots reuse.
 #[derive(Clone, Debug, Default)]
-struct Work {
+struct PivotVectors {
     /// A row of the inverse basis.
     rho: Vec<f64>,
     /// A column of the tableau, and the rows of its nonzero entries.
@@ -148,7 +148,7 @@ struct Work {
     /// A row of the tableau, and the variables of its nonzero entries.
     alpha: Vec<f64>,
     touched: Vec<u32>,
-    candidates: Vec<Candidate>,
+    candidates: Vec<EnteringVariable>,
     /// Boxed variables that move to their other bounds.
     flips: Vec<u32>,
     tau: Vec<f64>,
@@ -158,7 +158,7 @@ struct Work {
 
 /// A nonbasic variable that may enter.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct EnteringVariable {
     variable: u32,
     /// The absolute value of its entry in the tableau row.
     alpha: f64,
@@ -170,7 +170,7 @@ struct Candidate {
 
 impl Simplex {
     /// A program with the basis of its logical variables.
-    pub fn new(problem: Problem, pricing: Pricing) -> Self {
+    pub fn new(problem: LinearProgram, pricing: Pricing) -> Self {
         let scale = Scale::new(&problem);
         let problem = match scale.is_identity() {
             true => problem,
@@ -213,7 +213,7 @@ impl Simplex {
             ray: Vec::new(),
             direction: Vec::new(),
             crossed: false,
-            work: Work::default(),
+            work: PivotVectors::default(),
             scale,
             problem,
         };
@@ -287,7 +287,7 @@ impl Simplex {
     }
 
     /// A copy of the program in the caller's units.
-    pub fn program(&self) -> Problem {
+    pub fn program(&self) -> LinearProgram {
         let inverse = |all: &[f64]| all.iter().map(|scale| 1.0 / scale).collect::<Vec<f64>>();
         self.problem.scaled(&inverse(&self.scale.rows), &inverse(&self.scale.columns))
     }

@@ -6,7 +6,7 @@
 //! Journal of Applied Mathematics 1972), for the goal; the iteration is geometric scaling as in
 //! Maros, Computational techniques of the simplex method (2003).
 
-use super::super::problem::Problem;
+use super::super::problem::LinearProgram;
 
 /// Entries within this factor of 1 need no scaling.
 const BALANCED: f64 = 1024.0;
@@ -23,7 +23,7 @@ pub(crate) struct Scale {
 impl Scale {
     /// The factors that bring all entries near 1. All factors are 1 if the entries are near 1
     /// already.
-    pub fn new(problem: &Problem) -> Self {
+    pub fn new(problem: &LinearProgram) -> Self {
         let (m, n) = (problem.rows(), problem.columns());
         let mut scale = Self { rows: vec![1.0; m], columns: vec![1.0; n] };
         let entries = (0..m).flat_map(|row| problem.row(row).map(|(_, value)| value));
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn rows_and_columns_in_other_units_are_brought_back() {
-        let mut problem = Problem::new(&[1.0; 3], &[0.0; 3], &[1.0; 3]);
+        let mut problem = LinearProgram::new(&[1.0; 3], &[0.0; 3], &[1.0; 3]);
         let (rows, columns) = ([1e9, 1.0, 1e-7], [1e-4, 1.0, 1e6]);
         for row in rows {
             problem.add_row((0..3).map(|column| (column, 3.0 * row * columns[column])), 0.0, 1.0);
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn balanced_programs_keep_their_numbers() {
-        let mut problem = Problem::new(&[1.0; 2], &[0.0; 2], &[1.0; 2]);
+        let mut problem = LinearProgram::new(&[1.0; 2], &[0.0; 2], &[1.0; 2]);
         problem.add_row([(0, 1000.0), (1, 0.01)], 0.0, 1.0);
         let mut scale = Scale::new(&problem);
         assert_eq!((scale.rows, scale.columns.clone()), (vec![1.0], vec![1.0; 2]));

@@ -1,7 +1,7 @@
 //! The tableau of the present basis: reduced costs, values of variables, single rows and columns,
 //! and the exchange of a basic variable.
 
-use super::super::problem::Problem;
+use super::super::problem::LinearProgram;
 use super::{Position, Simplex};
 
 /// A number of the tableau below this counts as zero.
@@ -167,7 +167,7 @@ pub(super) enum Entries<'a> {
 
 impl<'a> Entries<'a> {
     #[inline]
-    pub(super) fn of(problem: &'a Problem, variable: usize) -> Self {
+    pub(super) fn of(problem: &'a LinearProgram, variable: usize) -> Self {
         match variable.checked_sub(problem.columns()) {
             Some(row) => Self::Logical(Some(row)),
             None => Self::Column(problem.column(variable).iter()),

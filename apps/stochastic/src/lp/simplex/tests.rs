@@ -106,7 +106,7 @@ fn program(
     pricing: Pricing,
 ) -> Simplex {
     let (lower, upper): (Vec<f64>, Vec<f64>) = bounds.iter().copied().unzip();
-    let mut problem = Problem::new(cost, &lower, &upper);
+    let mut problem = LinearProgram::new(cost, &lower, &upper);
     for &(row, lower, upper) in rows {
         problem.add_row(row.iter().copied().enumerate(), lower, upper);
     }
@@ -157,7 +157,7 @@ fn programs_that_can_cycle_end() {
         // Assignment of 12 to 12: every basis is degenerate.
         let n = 12;
         let cost: Vec<f64> = (0..n * n).map(|at| ((at * 7919) % 13) as f64).collect();
-        let mut problem = Problem::new(&cost, &vec![0.0; n * n], &vec![INF; n * n]);
+        let mut problem = LinearProgram::new(&cost, &vec![0.0; n * n], &vec![INF; n * n]);
         for one in 0..n {
             problem.add_row((0..n).map(|other| (one * n + other, 1.0)), 1.0, 1.0);
             problem.add_row((0..n).map(|other| (other * n + one, 1.0)), 1.0, 1.0);
@@ -187,7 +187,7 @@ fn random(seed: u64, pricing: Pricing) -> Simplex {
         })
         .collect();
     let (lower, upper): (Vec<f64>, Vec<f64>) = bounds.into_iter().unzip();
-    let mut problem = Problem::new(&cost, &lower, &upper);
+    let mut problem = LinearProgram::new(&cost, &lower, &upper);
     for _ in 0..m {
         let times = if dice.below(3) == 0 { scale } else { 1.0 };
         let mut row = Vec::new();

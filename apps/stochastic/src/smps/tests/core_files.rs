@@ -59,7 +59,7 @@ fn the_objective_may_be_any_row_and_other_n_rows_are_ignored() {
     let core = append("COLUMNS\n Y1 A 2");
     let program = read_clean(&core, &time, STOCH);
     assert_eq!((program.first.rows.len(), program.second.rows.len()), (0, 3));
-    assert_eq!(program.random[0].places, [Place::Rhs(1)]);
+    assert_eq!(program.random[0].places, [RandomElement::Rhs(1)]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ mod stoch_files;
 mod time_files;
 
 use super::*;
-use crate::model::{Block, Place, Realisation};
+use crate::model::{MatrixBlock, RandomElement, Realisation};
 
 const CORE: &str = "\
 NAME          SMALL
@@ -53,7 +53,7 @@ fn names() -> Files {
 fn read_with_notes(core: &str, time: &str, stoch: &str) -> (TwoStage, Vec<String>) {
     let contents = [core, time, stoch].map(str::as_bytes);
     let (program, notes) = read_bytes(contents, &names()).unwrap_or_else(|error| panic!("{error}"));
-    (program, notes.iter().map(Note::to_string).collect())
+    (program, notes.iter().map(ReadNote::to_string).collect())
 }
 
 #[track_caller]
@@ -88,14 +88,14 @@ fn stoch_file(sections: &str) -> String {
     format!("STOCH\n{sections}\nENDATA\n")
 }
 
-fn read_blocks(sections: &str) -> Vec<Block> {
+fn read_blocks(sections: &str) -> Vec<MatrixBlock> {
     read_clean(CORE, TIME, &stoch_file(sections)).random
 }
 
-fn block(places: &[Place], outcomes: &[(f64, &[f64])]) -> Block {
+fn block(places: &[RandomElement], outcomes: &[(f64, &[f64])]) -> MatrixBlock {
     let outcomes = outcomes.iter().map(|(probability, values)| Realisation {
         probability: *probability,
         values: values.to_vec(),
     });
-    Block { places: places.to_vec(), outcomes: outcomes.collect() }
+    MatrixBlock { places: places.to_vec(), outcomes: outcomes.collect() }
 }

@@ -34,7 +34,7 @@ fn a_program_is_read() {
             matrix: Columns::of(2, 2, [(0, 0, 1.0), (1, 1, 1.0)]),
         },
         technology: Columns::of(2, 2, [(0, 0, 2.0), (1, 1, -1.0)]),
-        random: vec![block(&[Place::Rhs(0)], &[(0.5, &[4.0]), (0.5, &[6.0])])],
+        random: vec![block(&[RandomElement::Rhs(0)], &[(0.5, &[4.0]), (0.5, &[6.0])])],
     };
     assert_eq!(read_clean(CORE, TIME, STOCH), expected);
     // The same with tabs, carriage returns, comments, a mark of byte order and lower-case sections.
@@ -65,18 +65,18 @@ fn fixtures_are_read() {
     let farm = fixtures::farm();
     assert_eq!(dims(&farm), ((1, 3, 3), (3, 6, 6), 3));
     assert_eq!(farm.first.columns[0], "F OATS");
-    let yields = [Place::Technology(0, 0), Place::Technology(1, 1), Place::Technology(2, 2)];
+    let yields = [RandomElement::Technology(0, 0), RandomElement::Technology(1, 1), RandomElement::Technology(2, 2)];
     let weather: &[(f64, &[f64])] =
         &[(0.5, &[2.2, 3.2, -1.8]), (0.3, &[1.7, 2.3, -1.2]), (0.2, &[2.2, 3.9, -1.8])];
     let cattle: &[(f64, &[f64])] = &[(0.75, &[110.0, 180.0]), (0.25, &[110.0, 230.0])];
     assert_eq!(
         farm.random,
-        [block(&yields, weather), block(&[Place::Rhs(0), Place::Rhs(1)], cattle)]
+        [block(&yields, weather), block(&[RandomElement::Rhs(0), RandomElement::Rhs(1)], cattle)]
     );
     let reservoir = fixtures::reservoir();
     assert_eq!(dims(&reservoir), ((1, 2, 2), (3, 3, 5), 1));
     assert_eq!(reservoir.second.below, [0.0, 0.0, 60.0]);
-    let places = [Place::Rhs(0), Place::Rhs(1), Place::Technology(0, 1)];
+    let places = [RandomElement::Rhs(0), RandomElement::Rhs(1), RandomElement::Technology(0, 1)];
     let scenarios: &[(f64, &[f64])] = &[
         (0.5, &[20.0, 45.0, -0.95]),
         (0.2, &[35.0, 45.0, -0.98]),
@@ -176,7 +176,7 @@ fn files_are_found_by_directory_common_path_and_separately() {
             .ends_with("is larger than 512 MiB, the largest size that is read")
     );
     std::fs::remove_file(at("a.b.tim")).unwrap();
-    assert!(matches!(*read(&files).unwrap_err().cause, Cause::Unreadable(_)));
+    assert!(matches!(*read(&files).unwrap_err().cause, SmpsErrorKind::Unreadable(_)));
 }
 
 #[test]

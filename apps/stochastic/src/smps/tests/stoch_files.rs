@@ -17,44 +17,44 @@ fn independent_elements_in_every_form() {
     ] {
         assert_eq!(
             read_blocks(&format!("INDEP DISCRETE\n{lines}")),
-            both(Place::Rhs(0), &[1.0, 2.0]),
+            both(RandomElement::Rhs(0), &[1.0, 2.0]),
             "{lines}"
         );
     }
     // Technology where the core file has an entry and where it has none.
     let technology = read_blocks("INDEP DISCRETE REPLACE\n X1 R1 3 T2 0.25\n X1 R1 4 0.75");
-    assert_eq!(technology, both(Place::Technology(0, 0), &[3.0, 4.0]));
+    assert_eq!(technology, both(RandomElement::Technology(0, 0), &[3.0, 4.0]));
     let technology = read_blocks("INDEP DISCRETE\n X1 R2 3 T2 0.25\n X1 R2 0 0.75");
-    assert_eq!(technology, both(Place::Technology(1, 0), &[3.0, 0.0]));
+    assert_eq!(technology, both(RandomElement::Technology(1, 0), &[3.0, 0.0]));
     assert_eq!(
         read_blocks("INDEP DISCRETE ADD\n RHS R1 -1 0.25\n RHS R1 1 0.75"),
-        both(Place::Rhs(0), &[3.0, 5.0])
+        both(RandomElement::Rhs(0), &[3.0, 5.0])
     );
     assert_eq!(
         read_blocks("INDEP DISCRETE MULTIPLY\n RHS R1 0 0.25\n RHS R1 2 0.75"),
-        both(Place::Rhs(0), &[0.0, 8.0])
+        both(RandomElement::Rhs(0), &[0.0, 8.0])
     );
     // Elements that take turns.
     let turns =
         read_blocks("INDEP DISCRETE\n RHS R1 1 0.5\n RHS R2 3 0.5\n RHS R1 2 0.5\n RHS R2 4 0.5");
     let halves =
         |place, values: [f64; 2]| block(&[place], &[(0.5, &values[..1]), (0.5, &values[1..])]);
-    assert_eq!(turns, [halves(Place::Rhs(0), [1.0, 2.0]), halves(Place::Rhs(1), [3.0, 4.0])]);
+    assert_eq!(turns, [halves(RandomElement::Rhs(0), [1.0, 2.0]), halves(RandomElement::Rhs(1), [3.0, 4.0])]);
     // Right-hand sides may be of a set of any name, and periods and rows be named by numbers.
     let core = CORE.replace("    RHS   ", "    DEMAND").replace("R1", "12");
     let text = stoch_file("INDEP DISCRETE\n DEMAND 12 1 0.25\n DEMAND 12 2 0.75");
     assert_eq!(
         read_clean(&core, &TIME.replace("R1", "12"), &text).random,
-        both(Place::Rhs(0), &[1.0, 2.0])
+        both(RandomElement::Rhs(0), &[1.0, 2.0])
     );
     let text = stoch_file("INDEP DISCRETE\n 12 1 2 0.25\n 12 2 2 0.75");
     let time = TIME.replace("R1", "12").replace("T2", "2");
-    assert_eq!(read_clean(&core, &time, &text).random, both(Place::Rhs(0), &[1.0, 2.0]));
+    assert_eq!(read_clean(&core, &time, &text).random, both(RandomElement::Rhs(0), &[1.0, 2.0]));
 }
 
 #[test]
 fn blocks_change_their_first_outcome() {
-    let places = [Place::Rhs(0), Place::Technology(1, 0)];
+    let places = [RandomElement::Rhs(0), RandomElement::Technology(1, 0)];
     let lines = "BLOCKS DISCRETE\n BL B T2 0.5\n RHS R1 1\n X1 R2 2\n BL B T2 0.25\n RHS R1 3\n \
     BL B T2 0.25\n X1 R2 4";
     let expected =
@@ -67,8 +67,8 @@ fn blocks_change_their_first_outcome() {
         0.5\n X1 R1 8",
     );
     let both = [(0.5, &[1.0, 2.0][..]), (0.5, &[3.0, 2.0])];
-    assert_eq!(turns[0], block(&[Place::Rhs(0), Place::Rhs(1)], &both));
-    assert_eq!(turns[1], block(&[Place::Technology(0, 0)], &[(0.5, &[7.0]), (0.5, &[8.0])]));
+    assert_eq!(turns[0], block(&[RandomElement::Rhs(0), RandomElement::Rhs(1)], &both));
+    assert_eq!(turns[1], block(&[RandomElement::Technology(0, 0)], &[(0.5, &[7.0]), (0.5, &[8.0])]));
     let add = read_blocks("BLOCKS DISCRETE ADD\n BL B 0.5\n RHS R1 1 R2 1\n BL B 0.5\n RHS R1 2");
     assert_eq!(add[0].outcomes[1].values, [6.0, 6.0]);
     // Beside independent elements.
@@ -93,7 +93,7 @@ fn scenarios_change_their_parents() {
     R2 2\n SC THREE TWO 0.125 T2\n \
         RHS R1 3\n SC FOUR ROOT 0.125 T2\n RHS R2 9";
     let expected = [block(
-        &[Place::Rhs(0), Place::Rhs(1)],
+        &[RandomElement::Rhs(0), RandomElement::Rhs(1)],
         &[(0.5, &[1.0, 5.0]), (0.25, &[1.0, 2.0]), (0.125, &[3.0, 2.0]), (0.125, &[4.0, 9.0])],
     )];
     assert_eq!(read_blocks(lines), expected);
@@ -107,14 +107,14 @@ fn scenarios_change_their_parents() {
 fn outcomes_of_probability_0_are_ignored_but_may_be_parents() {
     let lines = "SCENARIOS DISCRETE\n SC ONE ROOT 0.0\n RHS R1 1\n SC TWO ONE 1.0\n RHS R2 2";
     let (program, notes) = read_with_notes(CORE, TIME, &stoch_file(lines));
-    assert_eq!(program.random, [block(&[Place::Rhs(0), Place::Rhs(1)], &[(1.0, &[1.0, 2.0])])]);
+    assert_eq!(program.random, [block(&[RandomElement::Rhs(0), RandomElement::Rhs(1)], &[(1.0, &[1.0, 2.0])])]);
     assert_eq!(
         notes,
         ["small.sto:3: an outcome of the scenarios has probability 0 and is ignored"]
     );
     let (program, _) =
         read_with_notes(CORE, TIME, &stoch_file("INDEP DISCRETE\n RHS R1 1 0\n RHS R1 2 1"));
-    assert_eq!(program.random, [block(&[Place::Rhs(0)], &[(1.0, &[2.0])])]);
+    assert_eq!(program.random, [block(&[RandomElement::Rhs(0)], &[(1.0, &[2.0])])]);
 }
 
 #[test]
@@ -161,17 +161,17 @@ fn costs_and_recourse_may_be_random() {
         "BLOCKS DISCRETE\n BL B 0.5\n Y1 COST 3.5 R1 2\n Y2 R1 7\n BL B 0.5\n Y1 COST 2.5\n \
         Y1 R1 0\nINDEP DISCRETE MULTIPLY\n Y2 COST 1 0.5\n Y2 COST -2 0.5",
     );
-    let places = [Place::Cost(0), Place::Recourse(0, 0), Place::Recourse(0, 1)];
+    let places = [RandomElement::Cost(0), RandomElement::Recourse(0, 0), RandomElement::Recourse(0, 1)];
     let outcomes: [(f64, &[f64]); 2] = [(0.5, &[3.5, 2.0, 7.0]), (0.5, &[2.5, 0.0, 7.0])];
     let other: [(f64, &[f64]); 2] = [(0.5, &[4.0]), (0.5, &[-8.0])];
     let random = read_clean(CORE, TIME, &text).random;
-    assert_eq!(random, [block(&places, &outcomes), block(&[Place::Cost(1)], &other)]);
+    assert_eq!(random, [block(&places, &outcomes), block(&[RandomElement::Cost(1)], &other)]);
     // The sign of random costs follows that of the others.
     let core = replace(CORE, "ROWS", "OBJSENSE MAX\nROWS");
     let random = read_with_notes(&core, TIME, &text).0.random;
     let outcomes: [(f64, &[f64]); 2] = [(0.5, &[-3.5, 2.0, 7.0]), (0.5, &[-2.5, 0.0, 7.0])];
     let other: [(f64, &[f64]); 2] = [(0.5, &[-4.0]), (0.5, &[8.0])];
-    assert_eq!(random, [block(&places, &outcomes), block(&[Place::Cost(1)], &other)]);
+    assert_eq!(random, [block(&places, &outcomes), block(&[RandomElement::Cost(1)], &other)]);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn first_stage_data_and_bounds_must_be_certain() {
 #[test]
 fn elements_that_repeat_the_core_file_are_not_random() {
     let core = append("RANGES\n RNG A 1\nBOUNDS\n UP BND Y1 2");
-    let random = [block(&[Place::Rhs(0)], &[(1.0, &[4.0])])];
+    let random = [block(&[RandomElement::Rhs(0)], &[(1.0, &[4.0])])];
     for (first, lines) in [
         ("the entry in the first-stage row \"A\", column \"X1\",", "X1 A 1\n RNG A 1\n RHS A 10"),
         ("a bound of column \"Y1\"", "UP BND Y1 2\n LO Y1 0\n X1 COST 1"),
@@ -333,7 +333,7 @@ fn outcomes_are_limited_by_memory() {
 /// Forms of published stochastic files: the same block, with notes or without.
 #[test]
 fn stochastic_files_in_other_forms() {
-    let rhs = block(&[Place::Rhs(0)], &[(0.5, &[4.0]), (0.5, &[6.0])]);
+    let rhs = block(&[RandomElement::Rhs(0)], &[(0.5, &[4.0]), (0.5, &[6.0])]);
     for lines in [
         "INDEP DISCRETE\n RHS R1 4 0.5 T2\n RHS R1 6 0.5 T2",
         "INDEP DISCRETE\n R1 4 0.5 T2\n R1 6 0.5 T2",
@@ -447,7 +447,7 @@ fn names_with_two_meanings_are_refused() {
         ("SC", "SCENARIOS DISCRETE\n SC S ROOT 1\n SC R1 5"),
     ] {
         let program = read_clean(&rename(CORE, name), &rename(TIME, name), &stoch_file(lines));
-        assert_eq!(program.random[0].places[0], Place::Technology(0, 0), "{name}");
+        assert_eq!(program.random[0].places[0], RandomElement::Technology(0, 0), "{name}");
     }
 }
 
@@ -465,5 +465,5 @@ fn periods_and_rows_that_are_probably_wrong() {
     let core = replace(&rename(CORE), " E  R2", " E  DISCRETE");
     let lines = "SCENARIOS DISCRETE\n SC S ROOT 1\n BLOCKS DISCRETE 7";
     let program = read_clean(&core, &rename(TIME), &stoch_file(lines));
-    assert_eq!(program.random, [block(&[Place::Technology(1, 0)], &[(1.0, &[7.0])])]);
+    assert_eq!(program.random, [block(&[RandomElement::Technology(1, 0)], &[(1.0, &[7.0])])]);
 }

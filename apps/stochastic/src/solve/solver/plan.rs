@@ -26,7 +26,7 @@ const WARM_EPSILON: f64 = 10.0;
 
 /// A sample of scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct ScenarioSample {
     /// How scenarios are drawn.
     pub sampling: Sampling,
     /// The random seed.
@@ -35,7 +35,7 @@ pub struct Sample {
     pub scenarios: u64,
 }
 
-impl Sample {
+impl ScenarioSample {
     /// The sampler that draws the scenarios.
     ///
     /// # Errors
@@ -59,9 +59,9 @@ pub fn part(range: Range<u64>, parts: u32, at: u32) -> Range<u64> {
 
 /// The samples that a run solves and estimates, and its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct SolvePlan {
     /// The sample to solve.
-    pub sample: Sample,
+    pub sample: ScenarioSample,
     /// Its number of tasks; none: the controller chooses.
     pub tasks: Option<u32>,
     /// The most scenarios of a block; none: by their effort. Sums add blocks in their order.
@@ -73,7 +73,7 @@ pub struct Plan {
     /// The first radius; none: by the start.
     pub radius: Option<f64>,
     /// Parameters of the trust-region method.
-    pub settings: trust_region::Settings,
+    pub settings: trust_region::TrustRegionSettings,
     /// Further samples of the same size to solve, for intervals of the optimum and the gap.
     pub replications: u32,
     /// The wanted gap of the answer, relative to its cost: samples double until it is reached.
@@ -114,17 +114,17 @@ impl Purpose {
 
 /// A phase of a run: one sample, solved or evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Phase {
+pub(super) struct SolvePhase {
     pub purpose: Purpose,
-    pub sample: Sample,
+    pub sample: ScenarioSample,
     /// The number of tasks; none: the controller chooses.
     pub tasks: Option<u32>,
     pub epsilon: f64,
 }
 
-impl Plan {
+impl SolvePlan {
     /// Solves a sample with all parameters at their defaults, without other samples and estimates.
-    pub fn new(sample: Sample) -> Self {
+    pub fn new(sample: ScenarioSample) -> Self {
         Self {
             sample,
             tasks: None,
@@ -132,7 +132,7 @@ impl Plan {
             warm: false,
             start: None,
             radius: None,
-            settings: trust_region::Settings::default(),
+            settings: trust_region::TrustRegionSettings::default(),
             replications: 0,
             gap: None,
             confidence: 0.95,
@@ -142,7 +142,7 @@ impl Plan {
     }
 
     /// The phases of the run in their order.
-    pub(super) fn phases(&self) -> Vec<Phase> {
+    pub(super) fn phases(&self) -> Vec<SolvePhase> {
         let Self { sample, tasks, .. } = *self;
         let epsilon = self.settings.epsilon;
         let mut phases = Vec::new();
@@ -155,31 +155,31 @@ impl Plan {
             while self.warm && scenarios.saturating_mul(2) <= sample.scenarios {
                 let few = Some(tasks.unwrap_or(WARM_TASKS).min(WARM_TASKS));
                 let epsilon = epsilon * WARM_EPSILON;
-                let sample = Sample { sampling, scenarios, ..sample };
-                phases.push(Phase { purpose: Purpose::Warm, sample, tasks: few, epsilon });
+                let sample = ScenarioSample { sampling, scenarios, ..sample };
+                phases.push(SolvePhase { purpose: Purpose::Warm, sample, tasks: few, epsilon });
                 scenarios = scenarios.saturating_mul(WARM_GROWTH);
             }
-            phases.push(Phase { purpose: Purpose::Main, sample, tasks, epsilon });
+            phases.push(SolvePhase { purpose: Purpose::Main, sample, tasks, epsilon });
             phases.extend(self.replicate(sample, 0));
         }
         if self.estimate > 0 {
             let seed = other_seed(sample.seed, "estimate", 0);
-            let drawn = Sample { sampling: Sampling::MonteCarlo, seed, scenarios: self.estimate };
+            let drawn = ScenarioSample { sampling: Sampling::MonteCarlo, seed, scenarios: self.estimate };
             // With all scenarios the cost of a decision is exact.
             let exactly = self.only_estimate && sample.sampling == Sampling::All;
             let sample = if exactly { sample } else { drawn };
             let tasks = tasks.or(Some(WARM_TASKS));
-            phases.push(Phase { purpose: Purpose::Estimate, sample, tasks, epsilon });
+            phases.push(SolvePhase { purpose: Purpose::Estimate, sample, tasks, epsilon });
         }
         phases
     }
 
     /// The replications of a sample; `first` is the number of the first one.
-    pub(super) fn replicate(&self, sample: Sample, first: u32) -> impl Iterator<Item = Phase> {
+    pub(super) fn replicate(&self, sample: ScenarioSample, first: u32) -> impl Iterator<Item = SolvePhase> {
         let (tasks, epsilon) = (self.tasks, self.settings.epsilon);
         (first..first + self.replications).map(move |at| {
-            let sample = Sample { seed: other_seed(sample.seed, "replication", at), ..sample };
-            Phase { purpose: Purpose::Replication(at), sample, tasks, epsilon }
+            let sample = ScenarioSample { seed: other_seed(sample.seed, "replication", at), ..sample };
+            SolvePhase { purpose: Purpose::Replication(at), sample, tasks, epsilon }
         })
     }
 }
@@ -187,7 +187,7 @@ impl Plan {
 /// An independent seed, derived from a seed, a purpose and a number.
 fn other_seed(seed: u64, purpose: &str, number: u32) -> u64 {
     // Mixed first: seeds that differ in few bits must not share the seeds of their replications.
-    let mut mixed = SplitMix::of(SplitMix(seed).next(), purpose);
+    let mut mixed = SplitMix::with_text(SplitMix(seed).next(), purpose);
     SplitMix(mixed.next() ^ u64::from(number)).next()
 }
 

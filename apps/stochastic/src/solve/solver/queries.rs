@@ -1,6 +1,6 @@
 //! Queries of a solver: its progress, its answer, and the intervals of cost, optimum and gap.
 
-use super::plan::Phase;
+use super::plan::SolvePhase;
 use super::{Purpose, SampleSolution, Solver, Verdict, times};
 use crate::model::TwoStage;
 use crate::sample::Sampling;
@@ -164,7 +164,7 @@ impl Solver {
     ///
     /// Source: as [`Solver::lower_bound`].
     pub fn gap(&self) -> Option<Interval> {
-        let qualifies = |phase: &Phase| matches!(phase.purpose, Purpose::Replication(_));
+        let qualifies = |phase: &SolvePhase| matches!(phase.purpose, Purpose::Replication(_));
         if !self.state.phases.iter().any(qualifies) {
             return None;
         }

@@ -2,19 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Sample;
+use super::ScenarioSample;
 use crate::recourse::{Cut, Evaluation};
 use crate::solve::estimate::Moments;
 
 /// A request to evaluate all tasks of a sample at a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Request {
+pub struct EvaluationRequest {
     /// The phase that it belongs to.
     pub phase: u32,
     /// The iterate of that phase.
     pub iterate: u32,
     /// The sample.
-    pub sample: Sample,
+    pub sample: ScenarioSample,
     /// The number of tasks that the sample is divided into.
     pub tasks: u32,
     /// The most scenarios of a block.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Purpose, Sample};
+use super::{Purpose, ScenarioSample};
 use crate::model::Stage;
 use crate::recourse::SecondStageRay;
 use crate::trust_region::{Conflict, IterateRecord, Relaxation};
@@ -16,7 +16,7 @@ pub struct SampleSolution {
     /// The purpose of the sample.
     pub purpose: Purpose,
     /// The sample.
-    pub sample: Sample,
+    pub sample: ScenarioSample,
     /// The number of tasks that it was divided into.
     pub tasks: u32,
     /// The most scenarios of a block.
@@ -118,7 +118,7 @@ mod tests {
         let relaxation = Relaxation { bound, duals: Vec::new(), reduced_costs: Vec::new() };
         SampleSolution {
             purpose: Purpose::Warm,
-            sample: Sample { sampling: Sampling::MonteCarlo, seed: 1, scenarios },
+            sample: ScenarioSample { sampling: Sampling::MonteCarlo, seed: 1, scenarios },
             tasks: 1,
             block: 1,
             x: vec![0.0],

@@ -1,6 +1,6 @@
 //! The tokens of a DOT text: names, signs and arrows, each with its position.
 
-use crate::error::{Problem, shown};
+use crate::error::{WorkflowProblem, shown};
 use crate::format::Format;
 use crate::read::syntax;
 use crate::text::Text;
@@ -53,25 +53,25 @@ impl<'a, 'b> Tokens<'a, 'b> {
         self.text.as_str().get(self.at..).unwrap_or_default()
     }
 
-    pub fn wrong(&self, reason: impl Into<String>, byte: usize) -> Problem {
+    pub fn wrong(&self, reason: impl Into<String>, byte: usize) -> WorkflowProblem {
         syntax(Format::Dot, reason, self.text.position(byte))
     }
 
     /// The next token, and the byte at which it starts.
-    pub fn next(&mut self) -> Result<(Token, usize), Problem> {
+    pub fn next(&mut self) -> Result<(Token, usize), WorkflowProblem> {
         match self.ahead.take() {
             Some(token) => Ok(token),
             None => self.scan(),
         }
     }
 
-    pub fn peek(&mut self) -> Result<&Token, Problem> {
+    pub fn peek(&mut self) -> Result<&Token, WorkflowProblem> {
         let token = self.next()?;
         Ok(&self.ahead.insert(token).0)
     }
 
     /// Consumes the next token if it is this sign.
-    pub fn sign(&mut self, sign: char) -> Result<bool, Problem> {
+    pub fn sign(&mut self, sign: char) -> Result<bool, WorkflowProblem> {
         let is = *self.peek()? == Token::Sign(sign);
         if is {
             self.ahead = None;
@@ -79,26 +79,26 @@ impl<'a, 'b> Tokens<'a, 'b> {
         Ok(is)
     }
 
-    pub fn expect(&mut self, sign: char) -> Result<(), Problem> {
+    pub fn expect(&mut self, sign: char) -> Result<(), WorkflowProblem> {
         match self.next()? {
             (Token::Sign(found), _) if found == sign => Ok(()),
             (found, byte) => Err(self.unexpected(&format!("\"{sign}\""), &found, byte)),
         }
     }
 
-    pub fn unexpected(&self, what: &str, found: &Token, byte: usize) -> Problem {
+    pub fn unexpected(&self, what: &str, found: &Token, byte: usize) -> WorkflowProblem {
         let cut = if *found == Token::End { ": was the file cut off?" } else { "" };
         self.wrong(format!("there must be {what} here, found {}{cut}", found.shown()), byte)
     }
 
-    pub fn id(&mut self, what: &str) -> Result<(String, usize), Problem> {
+    pub fn id(&mut self, what: &str) -> Result<(String, usize), WorkflowProblem> {
         match self.next()? {
             (Token::Id { text, .. }, byte) => Ok((text, byte)),
             (found, byte) => Err(self.unexpected(what, &found, byte)),
         }
     }
 
-    fn skip(&mut self) -> Result<(), Problem> {
+    fn skip(&mut self) -> Result<(), WorkflowProblem> {
         loop {
             let rest = self.rest();
             let blank = rest.len() - rest.trim_start().len();
@@ -125,7 +125,7 @@ impl<'a, 'b> Tokens<'a, 'b> {
         }
     }
 
-    fn scan(&mut self) -> Result<(Token, usize), Problem> {
+    fn scan(&mut self) -> Result<(Token, usize), WorkflowProblem> {
         self.skip()?;
         let (rest, start) = (self.rest(), self.at);
         let Some(first) = rest.chars().next() else { return Ok((Token::End, start)) };
@@ -175,7 +175,7 @@ impl<'a, 'b> Tokens<'a, 'b> {
     }
 
     /// A text in quotes, or several joined by `+`.
-    fn quoted(&mut self) -> Result<String, Problem> {
+    fn quoted(&mut self) -> Result<String, WorkflowProblem> {
         let mut text = String::new();
         loop {
             let (start, rest) = (self.at, self.rest());
@@ -218,7 +218,7 @@ impl<'a, 'b> Tokens<'a, 'b> {
     }
 
     /// A text in angle brackets, which may contain pairs of them.
-    fn html(&mut self) -> Result<String, Problem> {
+    fn html(&mut self) -> Result<String, WorkflowProblem> {
         let (mut depth, rest) = (0_usize, self.rest());
         for (at, byte) in rest.bytes().enumerate() {
             match byte {

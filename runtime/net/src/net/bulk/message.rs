@@ -22,7 +22,7 @@ pub(crate) struct Begin {
 
 /// Names the transfer of the following chunks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Part {
+pub(crate) struct TransferHeader {
     /// Id of the transfer.
     pub id: u64,
 }

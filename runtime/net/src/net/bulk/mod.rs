@@ -112,7 +112,7 @@ pub enum BulkError {
     },
     /// A chunk arrived without a current transfer.
     #[error("a chunk without a transfer")]
-    Stray,
+    ChunkWithoutTransfer,
     /// A chunk is empty or exceeds the announced length.
     #[error("chunks of transfer {id} do not add up to the {len} bytes announced")]
     Overrun {
@@ -138,7 +138,7 @@ impl BulkError {
     /// link may leave them. Unknown kinds are none, because a newer version may send them.
     pub(crate) fn is_breach(&self) -> bool {
         match self {
-            BulkError::Stray
+            BulkError::ChunkWithoutTransfer
             | BulkError::Unknown { .. }
             | BulkError::Kind { .. }
             | BulkError::NoMemory { .. } => false,

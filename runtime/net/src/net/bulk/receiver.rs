@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::message::{Begin, Cancel, Credit, Part};
+use super::message::{Begin, Cancel, Credit, TransferHeader};
 use super::sender::ACTIVE_MAX;
 use super::{BulkConfig, BulkError, ReceivedPayload, is_bulk};
 use crate::id::{Incarnation, NodeId, Peer};
@@ -25,7 +25,7 @@ pub(super) struct Receiver {
 #[derive(Debug)]
 struct IncomingTransfers {
     incarnation: Incarnation,
-    transfers: BTreeMap<u64, Transfer>,
+    transfers: BTreeMap<u64, IncomingTransfer>,
     current: Option<u64>,
     /// The last id, which later ones must exceed.
     last: Option<u64>,
@@ -36,7 +36,7 @@ struct IncomingTransfers {
 }
 
 #[derive(Debug)]
-struct Transfer {
+struct IncomingTransfer {
     kind: Kind,
     len: usize,
     received: usize,
@@ -100,12 +100,12 @@ impl Receiver {
         }
         // The memory is touched only when chunks fill it; `memory` counts it from now on.
         let buffer = Some(Vec::with_capacity(len));
-        peer.transfers.insert(id, Transfer { kind, len, received: 0, began, buffer });
+        peer.transfers.insert(id, IncomingTransfer { kind, len, received: 0, began, buffer });
         self.memory += len;
         Ok(None)
     }
 
-    pub(super) fn part(&mut self, from: &Peer, part: &Part) -> Result<(), BulkError> {
+    pub(super) fn part(&mut self, from: &Peer, part: &TransferHeader) -> Result<(), BulkError> {
         let peer = self.peer(from);
         if !peer.transfers.contains_key(&part.id) {
             peer.current = None;
@@ -121,8 +121,8 @@ impl Receiver {
         chunk: &[u8],
     ) -> Result<Option<ReceivedPayload>, BulkError> {
         let peer = self.peer(from);
-        let Some(id) = peer.current else { return Err(BulkError::Stray) };
-        let Some(transfer) = peer.transfers.get_mut(&id) else { return Err(BulkError::Stray) };
+        let Some(id) = peer.current else { return Err(BulkError::ChunkWithoutTransfer) };
+        let Some(transfer) = peer.transfers.get_mut(&id) else { return Err(BulkError::ChunkWithoutTransfer) };
         if chunk.is_empty() || chunk.len() > transfer.len - transfer.received {
             let error = BulkError::Overrun { id, len: transfer.len };
             let freed = peer.drop_transfer(id);
@@ -167,7 +167,7 @@ impl Receiver {
     /// Drops the transfers of a peer whose link was lost or whose incarnation changed.
     pub(super) fn down(&mut self, node: &NodeId) {
         if let Some(peer) = self.peers.remove(node) {
-            let bytes = |transfer: &Transfer| transfer.buffer.as_ref().map_or(0, |_| transfer.len);
+            let bytes = |transfer: &IncomingTransfer| transfer.buffer.as_ref().map_or(0, |_| transfer.len);
             self.memory -= peer.transfers.values().map(bytes).sum::<usize>();
         }
     }
@@ -209,7 +209,7 @@ impl IncomingTransfers {
         self.cancels.insert(id, error.reason());
         if len > 0 {
             let began = Duration::ZERO;
-            self.transfers.insert(id, Transfer { kind, len, received: 0, began, buffer: None });
+            self.transfers.insert(id, IncomingTransfer { kind, len, received: 0, began, buffer: None });
         } else {
             self.current = None;
         }
@@ -220,7 +220,7 @@ impl IncomingTransfers {
     fn drop_transfer(&mut self, id: u64) -> usize {
         self.credits.remove(&id);
         match self.transfers.remove(&id) {
-            Some(Transfer { buffer: Some(_), len, .. }) => len,
+            Some(IncomingTransfer { buffer: Some(_), len, .. }) => len,
             _ => 0,
         }
     }

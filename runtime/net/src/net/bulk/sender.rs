@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::message::{Begin, Cancel, Credit, Part};
+use super::message::{Begin, Cancel, Credit, TransferHeader};
 use super::window::Window;
 use super::{BulkConfig, BulkError};
 use crate::id::NodeId;
@@ -46,7 +46,7 @@ pub(super) struct Sender {
 struct OutgoingTransfers {
     window: Window,
     /// Transfers by local key, in the order of queueing.
-    transfers: BTreeMap<u64, Transfer>,
+    transfers: BTreeMap<u64, OutgoingTransfer>,
     /// Local keys of started transfers, by id.
     keys_by_id: BTreeMap<u64, u64>,
     /// Active transfers with bytes to send, oldest first; at most [`ACTIVE_MAX`].
@@ -76,7 +76,7 @@ struct OutgoingTransfers {
 }
 
 #[derive(Debug)]
-struct Transfer {
+struct OutgoingTransfer {
     kind: Kind,
     body: Bytes,
     /// Id of the transfer, once it is started.
@@ -109,7 +109,7 @@ impl Sender {
         }
         let key = self.next_key;
         self.next_key += 1;
-        peer.add(key, Transfer::new(kind, body), now);
+        peer.add(key, OutgoingTransfer::new(kind, body), now);
         peer.send_available(&mut self.next_id, now, send).inspect_err(|_| {
             // Unknown or closed: nothing that was sent to this peer arrives, nor did any of this
             // payload.
@@ -247,7 +247,7 @@ impl OutgoingTransfers {
         }
     }
 
-    fn add(&mut self, key: u64, transfer: Transfer, now: Duration) {
+    fn add(&mut self, key: u64, transfer: OutgoingTransfer, now: Duration) {
         if self.in_flight == 0 {
             self.window.idle(now);
         }
@@ -256,7 +256,7 @@ impl OutgoingTransfers {
         self.waiting.push_back(key);
     }
 
-    fn remove(&mut self, key: u64) -> Option<Transfer> {
+    fn remove(&mut self, key: u64) -> Option<OutgoingTransfer> {
         let transfer = self.transfers.remove(&key)?;
         self.held -= transfer.body.len();
         self.in_flight -= transfer.sent - transfer.credited;
@@ -345,7 +345,7 @@ impl OutgoingTransfers {
                 }
             };
             if self.current != Some(id) {
-                send(Class::Bulk, frame(Kind::BULK_PART, &Part { id })?)?;
+                send(Class::Bulk, frame(Kind::BULK_PART, &TransferHeader { id })?)?;
                 self.current = Some(id);
             }
             if len > 0 {
@@ -396,7 +396,7 @@ impl OutgoingTransfers {
     }
 }
 
-impl Transfer {
+impl OutgoingTransfer {
     fn new(kind: Kind, body: Bytes) -> Self {
         Self { kind, body, id: None, sent: 0, credited: 0, chunks: VecDeque::new() }
     }

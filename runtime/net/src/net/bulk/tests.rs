@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 
-use super::message::{Begin, Cancel, Credit, Part};
+use super::message::{Begin, Cancel, Credit, TransferHeader};
 use super::sender::{ACTIVE_MAX, Sender};
 use super::window::{CHUNK_MAX, CHUNK_MIN, Window};
 use super::*;
@@ -129,17 +129,17 @@ fn pattern(n: usize, len: usize) -> Bytes {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum BulkStep {
     Offer(usize, usize),
     Deliver(usize, Class, usize),
     Down,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = BulkStep> {
     let class = prop_oneof![Just(Class::Control), Just(Class::Bulk)];
     prop_oneof![
-        3 => (0..2usize, 0..200_000usize).prop_map(|(side, len)| Step::Offer(side, len)),
-        9 => (0..2usize, class, 1..30usize).prop_map(|(s, c, n)| Step::Deliver(s, c, n)),
+        3 => (0..2usize, 0..200_000usize).prop_map(|(side, len)| BulkStep::Offer(side, len)),
+        9 => (0..2usize, class, 1..30usize).prop_map(|(s, c, n)| BulkStep::Deliver(s, c, n)),
     ]
 }
 
@@ -160,19 +160,19 @@ proptest! {
         let mut offered: [Vec<Bytes>; 2] = Default::default();
         let mut steps = steps;
         if let Some(at) = down_at.filter(|at| *at < steps.len()) {
-            steps.insert(at, Step::Down);
+            steps.insert(at, BulkStep::Down);
         }
         for (n, step) in steps.into_iter().enumerate() {
             match step {
-                Step::Offer(side, len) => {
+                BulkStep::Offer(side, len) => {
                     let body = pattern(n, len);
                     link.offer(side, body.clone()).unwrap();
                     offered[side].push(body);
                 }
-                Step::Deliver(side, class, times) => {
+                BulkStep::Deliver(side, class, times) => {
                     (0..times).for_each(|_| { link.deliver(side, class); });
                 }
-                Step::Down => {
+                BulkStep::Down => {
                     link.down();
                     prop_assert_eq!(link.sides[0].receiver.memory(), 0);
                     prop_assert_eq!(link.sides[1].receiver.memory(), 0);
@@ -291,10 +291,10 @@ fn malformed_frames_are_typed_errors() {
     };
     let chunk = |len| Frame::new(Kind::BULK_CHUNK, vec![0; len]);
     let part =
-        |id| Frame::new(Kind::BULK_PART, wire::encode(Kind::BULK_PART, &Part { id }).unwrap());
+        |id| Frame::new(Kind::BULK_PART, wire::encode(Kind::BULK_PART, &TransferHeader { id }).unwrap());
     let errors = |frames: &[Frame]| receiver(&config, frames);
     let (e, memory, cancels) = errors(&[chunk(5)]);
-    assert_eq!((e, memory, cancels), (vec![BulkError::Stray], 0, 0));
+    assert_eq!((e, memory, cancels), (vec![BulkError::ChunkWithoutTransfer], 0, 0));
     let (e, memory, cancels) = errors(&[begin(1, Kind::TELL, 10), chunk(6), chunk(6)]);
     assert_eq!((e, memory, cancels), (vec![BulkError::Overrun { id: 1, len: 10 }], 0, 1));
     let (e, ..) = errors(&[begin(1, Kind::TELL, 10), chunk(0)]);
@@ -561,7 +561,7 @@ fn golden_bytes() {
     let dir = env!("CARGO_MANIFEST_DIR");
     let begin = Begin { id: 1_700_000_000_000_001, kind: Kind::STEAL_REPLY.0, len: 100 << 20 };
     wire::golden::check(dir, Kind::BULK_BEGIN, "plain", &begin);
-    wire::golden::check(dir, Kind::BULK_PART, "plain", &Part { id: 7 });
+    wire::golden::check(dir, Kind::BULK_PART, "plain", &TransferHeader { id: 7 });
     wire::golden::check(dir, Kind::BULK_CREDIT, "plain", &Credit { id: 7, received: 65_536 });
     let cancel = Cancel { id: 7, by_receiver: true, why: "no room at the receiver".into() };
     wire::golden::check(dir, Kind::BULK_CANCEL, "plain", &cancel);

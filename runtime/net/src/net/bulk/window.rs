@@ -68,7 +68,7 @@ pub(crate) struct Window {
     slow_start_until: Option<f64>,
     base: Option<Duration>,
     base_at: Duration,
-    probe: Probe,
+    probe: WindowProbe,
     /// Samples of chunks with one other chunk in front of them.
     noise_samples: Vec<Duration>,
     /// Delay variation of the path without queueing.
@@ -76,7 +76,7 @@ pub(crate) struct Window {
 }
 
 #[derive(Debug, PartialEq)]
-enum Probe {
+enum WindowProbe {
     Off,
     /// Waits until at most half of the window is in flight. A queue is empty by then, because a
     /// window is hardly larger than the path's own capacity.
@@ -111,7 +111,7 @@ impl Window {
             slow_start_until: Some(f64::INFINITY),
             base: None,
             base_at: Duration::ZERO,
-            probe: Probe::Off,
+            probe: WindowProbe::Off,
             noise_samples: Vec::new(),
             noise: Duration::ZERO,
         }
@@ -119,7 +119,7 @@ impl Window {
 
     /// Maximum number of bytes in flight.
     pub(crate) fn bytes(&self) -> usize {
-        if self.probe == Probe::Off { self.bytes as usize } else { self.half() }
+        if self.probe == WindowProbe::Off { self.bytes as usize } else { self.half() }
     }
 
     fn half(&self) -> usize {
@@ -165,7 +165,7 @@ impl Window {
         let sample = now.saturating_sub(sent_at);
         self.update_base(sample, sent_at, in_flight.saturating_sub(acked), now);
         let Some(base) = self.base else { return };
-        if self.probe != Probe::Off {
+        if self.probe != WindowProbe::Off {
             return;
         }
         if !lossy {
@@ -226,11 +226,11 @@ impl Window {
 
     fn update_base(&mut self, sample: Duration, sent_at: Duration, left: usize, now: Duration) {
         match &mut self.probe {
-            Probe::Off => match self.base {
+            WindowProbe::Off => match self.base {
                 // A sample within a twentieth of the base confirms it.
                 Some(base) if sample > base + base / 20 => {
                     if now.saturating_sub(self.base_at) > BASE_AGE {
-                        self.probe = Probe::Draining;
+                        self.probe = WindowProbe::Draining;
                     }
                 }
                 known => {
@@ -238,8 +238,8 @@ impl Window {
                     self.base_at = now;
                 }
             },
-            Probe::Draining => {}
-            Probe::Sampling { since, left, min } => {
+            WindowProbe::Draining => {}
+            WindowProbe::Sampling { since, left, min } => {
                 if sent_at >= *since {
                     *min = (*min).min(sample);
                     *left -= 1;
@@ -250,12 +250,12 @@ impl Window {
                     // Returns to the former window, but not in one burst.
                     self.slow_start_until = Some(self.bytes);
                     self.bytes = self.half() as f64;
-                    self.probe = Probe::Off;
+                    self.probe = WindowProbe::Off;
                 }
             }
         }
-        if self.probe == Probe::Draining && left <= self.half() {
-            self.probe = Probe::Sampling { since: now, left: PROBE_SAMPLES, min: Duration::MAX };
+        if self.probe == WindowProbe::Draining && left <= self.half() {
+            self.probe = WindowProbe::Sampling { since: now, left: PROBE_SAMPLES, min: Duration::MAX };
         }
     }
 }

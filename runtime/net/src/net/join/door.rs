@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::visit::{Action, Event, JoinHandshake};
+use super::visit::{HandshakeAction, HandshakeEvent, JoinHandshake};
 use super::{
-    ANSWER_GRACE, JoinCounts, JoinJudge, JoinReason, JoinRefusal, JoinRefused, JoinRequest,
+    ANSWER_GRACE, JoinCounts, JoinAuthorizer, JoinReason, JoinRefusal, JoinRefused, JoinRequest,
 };
 use crate::net::NetError;
 use crate::net::callers::{Admission, AdmissionLimits, Callers};
@@ -43,33 +43,33 @@ const SOCKET_BUFFER: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinLimits {
     /// Maximum number of callers at once, of which one host may have half; others are refused.
-    pub at_once: usize,
+    pub max_callers: usize,
     /// Time after which a caller without a reply is disconnected.
-    pub within: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for JoinLimits {
     fn default() -> Self {
-        Self { at_once: 32, within: Duration::from_secs(10) }
+        Self { max_callers: 32, timeout: Duration::from_secs(10) }
     }
 }
 
 /// An open join endpoint, which closes when it is dropped.
-pub struct JoinDoor {
+pub struct JoinEndpoint {
     shared: Arc<EndpointState>,
     address: SocketAddr,
 }
 
 struct EndpointState {
     endpoint: Endpoint,
-    judge: Arc<dyn JoinJudge>,
+    judge: Arc<dyn JoinAuthorizer>,
     limits: JoinLimits,
     /// Callers under way, by host.
     callers: Mutex<Callers>,
     counts: Mutex<JoinCounts>,
 }
 
-impl JoinDoor {
+impl JoinEndpoint {
     /// Opens the endpoint with this certificate, which must be a head's. Call it inside a tokio
     /// runtime.
     ///
@@ -78,11 +78,11 @@ impl JoinDoor {
     pub fn open(
         bind: SocketAddr,
         identity: &NodeIdentity,
-        judge: Arc<dyn JoinJudge>,
+        judge: Arc<dyn JoinAuthorizer>,
         limits: JoinLimits,
     ) -> Result<Self, NetError> {
         let runtime = Handle::try_current().map_err(|_| NetError::Runtime)?;
-        let failed = |source| NetError::Bind { what: bind.to_string(), source };
+        let failed = |source| NetError::Bind { address: bind.to_string(), source };
         let socket = UdpSocket::bind(bind).map_err(failed)?;
         raise_buffers(&socket, SOCKET_BUFFER);
         let (server, timers) = (Some(config(identity)?), Arc::new(quinn::TokioRuntime));
@@ -120,7 +120,7 @@ impl JoinDoor {
     }
 }
 
-impl Drop for JoinDoor {
+impl Drop for JoinEndpoint {
     fn drop(&mut self) {
         self.shared.endpoint.close(VarInt::from_u32(0), b"the join endpoint closes");
     }
@@ -153,7 +153,7 @@ pub(super) fn transport() -> TransportConfig {
 
 impl JoinLimits {
     fn admission_limits(&self) -> AdmissionLimits {
-        let all = self.at_once;
+        let all = self.max_callers;
         AdmissionLimits { unvalidated: all.div_ceil(4), of_host: all.div_ceil(2), all }
     }
 }
@@ -202,7 +202,7 @@ impl EndpointState {
 
     async fn receive(self: Arc<Self>, incoming: Incoming) {
         let from = incoming.remote_address();
-        let deadline = Instant::now() + self.limits.within;
+        let deadline = Instant::now() + self.limits.timeout;
         match timeout_at(deadline, incoming).await {
             Ok(Ok(conn)) => self.serve(&conn, from, deadline).await,
             Ok(Err(error)) => {
@@ -228,42 +228,42 @@ impl EndpointState {
         let mut handshake = JoinHandshake::default();
         let mut send = None;
         let request = async {
-            let (answer, mut recv) = conn.accept_bi().await.map_err(|_| Event::Gone)?;
+            let (answer, mut recv) = conn.accept_bi().await.map_err(|_| HandshakeEvent::Gone)?;
             send = Some(answer);
             read::<JoinRequest>(&mut recv, Kind::JOIN_REQUEST)
                 .await
-                .map_err(|why| Event::Received(Err(why)))
+                .map_err(|why| HandshakeEvent::Received(Err(why)))
         };
         let event = match timeout_at(deadline, request).await {
-            Ok(Ok(request)) => Event::Received(Ok(request)),
+            Ok(Ok(request)) => HandshakeEvent::Received(Ok(request)),
             Ok(Err(event)) => event,
-            Err(_) => Event::Late,
+            Err(_) => HandshakeEvent::Late,
         };
         let mut actions = handshake.handle(event);
         while !actions.is_empty() {
             let mut next = Vec::new();
             for action in actions {
                 match action {
-                    Action::Judge(request) => {
+                    HandshakeAction::Judge(request) => {
                         let judged = async {
                             tokio::select! {
                                 biased;
-                                judged = self.judge.judge(request, from) => Event::Judged(judged),
-                                _ = conn.closed() => Event::Gone,
+                                judged = self.judge.authorize(request, from) => HandshakeEvent::Judged(judged),
+                                _ = conn.closed() => HandshakeEvent::Gone,
                             }
                         };
-                        let event = timeout_at(deadline, judged).await.unwrap_or(Event::Late);
+                        let event = timeout_at(deadline, judged).await.unwrap_or(HandshakeEvent::Late);
                         next.extend(handshake.handle(event));
                     }
-                    Action::Grant(grant) => {
+                    HandshakeAction::Grant(grant) => {
                         answer(send.as_mut(), Kind::JOIN_GRANT, &grant).await;
                     }
-                    Action::Refuse(why) => {
+                    HandshakeAction::Refuse(why) => {
                         answer(send.as_mut(), Kind::JOIN_REFUSED, &JoinRefused { why }).await;
                     }
-                    Action::Granted => self.counts().granted += 1,
-                    Action::Refused(refusal) => self.refused(from, &refusal),
-                    Action::Close => {}
+                    HandshakeAction::Granted => self.counts().granted += 1,
+                    HandshakeAction::Refused(refusal) => self.refused(from, &refusal),
+                    HandshakeAction::Close => {}
                 }
             }
             actions = next;

@@ -23,8 +23,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::caller::{JoinError, join};
-pub use self::door::{JoinDoor, JoinLimits};
-pub use self::token::{JoinToken, Minted, TokenError, matches_secret};
+pub use self::door::{JoinEndpoint, JoinLimits};
+pub use self::token::{JoinToken, NewToken, TokenError, matches_secret};
 use crate::id::NodeId;
 
 /// Version of the messages: the minor version of ALPN `springtide-join/1`.
@@ -145,19 +145,19 @@ pub struct JoinRefusal {
     pub detail: String,
     /// Text for the caller. `None`: only that its token is invalid, so that callers without a valid
     /// token learn nothing.
-    pub told: Option<String>,
+    pub text_for_caller: Option<String>,
 }
 
 impl JoinRefusal {
     /// A refusal whose reason the caller does not learn.
     pub fn closed(reason: JoinReason, detail: impl Into<String>) -> Self {
-        Self { reason, detail: detail.into(), told: None }
+        Self { reason, detail: detail.into(), text_for_caller: None }
     }
 
     /// A refusal whose reason the caller learns, because its token is valid.
     pub fn open(reason: JoinReason, detail: impl Into<String>) -> Self {
         let detail = detail.into();
-        Self { reason, told: Some(detail.clone()), detail }
+        Self { reason, text_for_caller: Some(detail.clone()), detail }
     }
 }
 
@@ -166,13 +166,13 @@ pub const NOT_GOOD: &str = "this token is not good here: it is unknown, used up,
      revoked; ask whoever runs the grid for another (its log says which it is)";
 
 /// The future decision about a caller.
-pub type Judging = Pin<Box<dyn Future<Output = Result<JoinGrant, JoinRefusal>> + Send>>;
+pub type JoinDecision = Pin<Box<dyn Future<Output = Result<JoinGrant, JoinRefusal>> + Send>>;
 
 /// Decides which callers may join, and receives the refusals. Called on the endpoint's thread.
-pub trait JoinJudge: Send + Sync {
+pub trait JoinAuthorizer: Send + Sync {
     /// Decides about a request. When this completes, the token's use is recorded, whether or not
     /// the reply arrives.
-    fn judge(&self, request: JoinRequest, from: SocketAddr) -> Judging;
+    fn authorize(&self, request: JoinRequest, from: SocketAddr) -> JoinDecision;
 
     /// Reports that a caller did not join; called once per caller, for any reason.
     fn refused(&self, from: SocketAddr, refusal: &JoinRefusal);

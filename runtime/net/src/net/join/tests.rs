@@ -24,8 +24,8 @@ struct SecretJudge {
     refused: Mutex<Vec<JoinReason>>,
 }
 
-impl JoinJudge for SecretJudge {
-    fn judge(&self, request: JoinRequest, _: SocketAddr) -> Judging {
+impl JoinAuthorizer for SecretJudge {
+    fn authorize(&self, request: JoinRequest, _: SocketAddr) -> JoinDecision {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let answer = if request.secret == self.secret {
             let node = request.node.unwrap_or_else(|| "lab-1".into());
@@ -51,7 +51,7 @@ impl JoinJudge for SecretJudge {
 
 struct TestGrid {
     judge: Arc<SecretJudge>,
-    door: JoinDoor,
+    door: JoinEndpoint,
     token: JoinToken,
     head: NodeIdentity,
 }
@@ -67,11 +67,11 @@ impl TestGrid {
     fn open_as(role: &str, limits: JoinLimits) -> Self {
         let ca = Ca::ephemeral("g").unwrap();
         let head = ca.issue(&"head".into(), &"head".into(), role, NODE_VALIDITY).unwrap();
-        let Minted { id, secret, .. } = Minted::draw().unwrap();
+        let NewToken { id, secret, .. } = NewToken::draw().unwrap();
         let token = JoinToken { authority: ca.fingerprint(), id, secret: secret.clone() };
         let (requests, refused) = (AtomicUsize::new(0), Mutex::default());
         let judge = Arc::new(SecretJudge { ca, secret, requests, refused });
-        let door = JoinDoor::open(LOOPBACK, &head, judge.clone(), limits).unwrap();
+        let door = JoinEndpoint::open(LOOPBACK, &head, judge.clone(), limits).unwrap();
         Self { judge, door, token, head }
     }
 
@@ -129,7 +129,7 @@ async fn a_node_joins_and_its_links_are_accepted() {
     let (head, node) = (net(&grid.head), net(&identity));
     let arrived = Arc::new(tokio::sync::Notify::new());
     struct NotifyingInbox(Arc<tokio::sync::Notify>);
-    impl crate::net::Inbox for NotifyingInbox {
+    impl crate::net::NetworkHandler for NotifyingInbox {
         fn frame(&self, _: &crate::id::Peer, _: Kind, _: bytes::Bytes) {
             self.0.notify_one();
         }
@@ -179,7 +179,7 @@ async fn other_protocols_are_refused_in_the_handshake() {
     // The endpoint of links is no join endpoint.
     let links = Net::quic(NetConfig::default(), &grid.head, Incarnation(1)).unwrap();
     struct IgnoringInbox;
-    impl crate::net::Inbox for IgnoringInbox {
+    impl crate::net::NetworkHandler for IgnoringInbox {
         fn frame(&self, _: &crate::id::Peer, _: Kind, _: bytes::Bytes) {}
     }
     links.start(Arc::new(IgnoringInbox));
@@ -216,7 +216,7 @@ async fn malformed_requests_are_refused() {
 #[tokio::test]
 async fn a_silent_caller_is_disconnected_and_its_slot_is_freed() {
     let within = Duration::from_millis(300);
-    let grid = TestGrid::open(JoinLimits { at_once: 1, within });
+    let grid = TestGrid::open(JoinLimits { max_callers: 1, timeout });
     let silent = async {
         grid.send_bytes(&[crate::net::tls::JOIN_ALPN], b"").await.unwrap();
     };

@@ -75,7 +75,7 @@ impl FromStr for JoinToken {
 
 /// Id and secret of a new token, with the hash of the secret.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Minted {
+pub struct NewToken {
     /// Id of the token.
     pub id: String,
     /// The secret, which is shown once and never stored.
@@ -84,7 +84,7 @@ pub struct Minted {
     pub kept: String,
 }
 
-impl Minted {
+impl NewToken {
     /// Draws a token from the system's randomness.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn tokens_survive_formatting_and_parsing() {
         let authority = Ca::ephemeral("g").unwrap().fingerprint();
-        let Minted { id, secret, kept } = Minted::draw().unwrap();
+        let NewToken { id, secret, kept } = NewToken::draw().unwrap();
         let token = JoinToken { authority, id: id.clone(), secret: secret.clone() };
         let text = token.to_string();
         assert_eq!(text.parse(), Ok(token.clone()));
@@ -132,7 +132,7 @@ mod tests {
         assert!(!format!("{token:?}").contains(&secret));
         assert!(matches_secret(&kept, &secret));
         assert!(!kept.contains(&secret));
-        let other = Minted::draw().unwrap();
+        let other = NewToken::draw().unwrap();
         assert!(!matches_secret(&kept, &other.secret) && other.id != id);
         assert!(!matches_secret("", "") && !matches_secret(&kept[1..], &secret));
     }

@@ -7,7 +7,7 @@ use super::{JoinGrant, JoinReason, JoinRefusal, JoinRequest, NOT_GOOD, VERSION};
 
 /// An input of the state machine.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum HandshakeEvent {
     /// The caller's message: a request, or a description of its defect.
     Received(Result<JoinRequest, String>),
     /// The decision whether the caller may join.
@@ -20,7 +20,7 @@ pub(super) enum Event {
 
 /// An output of the state machine.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum HandshakeAction {
     /// Ask the judge about the request.
     Judge(JoinRequest),
     /// Send this grant, then close.
@@ -36,7 +36,7 @@ pub(super) enum Action {
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum State {
+enum HandshakeState {
     /// Waits for the caller's request.
     #[default]
     Listening,
@@ -48,17 +48,17 @@ enum State {
 
 /// The state of the join protocol with one caller.
 #[derive(Debug, Default)]
-pub(super) struct JoinHandshake(State);
+pub(super) struct JoinHandshake(HandshakeState);
 
 impl JoinHandshake {
     /// Processes an event and returns the actions. A late or unexpected event has none.
-    pub fn handle(&mut self, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, event: HandshakeEvent) -> Vec<HandshakeAction> {
         match (&self.0, event) {
-            (State::Listening, Event::Received(Ok(request))) if request.version == VERSION => {
-                self.0 = State::Judging;
-                vec![Action::Judge(request)]
+            (HandshakeState::Listening, HandshakeEvent::Received(Ok(request))) if request.version == VERSION => {
+                self.0 = HandshakeState::Judging;
+                vec![HandshakeAction::Judge(request)]
             }
-            (State::Listening, Event::Received(Ok(request))) => {
+            (HandshakeState::Listening, HandshakeEvent::Received(Ok(request))) => {
                 let why = format!(
                     "the caller speaks version {} of joining, this grid {VERSION}: bring both to \
                      one version of springtide",
@@ -66,52 +66,52 @@ impl JoinHandshake {
                 );
                 self.end(JoinRefusal::open(JoinReason::Version, why))
             }
-            (State::Listening, Event::Received(Err(why))) => {
+            (HandshakeState::Listening, HandshakeEvent::Received(Err(why))) => {
                 self.end(JoinRefusal::closed(JoinReason::BadRequest, why))
             }
-            (State::Judging, Event::Judged(Ok(grant))) => {
-                self.0 = State::Over;
-                vec![Action::Granted, Action::Grant(grant)]
+            (HandshakeState::Judging, HandshakeEvent::Judged(Ok(grant))) => {
+                self.0 = HandshakeState::Over;
+                vec![HandshakeAction::Granted, HandshakeAction::Grant(grant)]
             }
-            (State::Judging, Event::Judged(Err(refusal))) => self.end(refusal),
-            (State::Listening | State::Judging, Event::Late) => {
+            (HandshakeState::Judging, HandshakeEvent::Judged(Err(refusal))) => self.end(refusal),
+            (HandshakeState::Listening | HandshakeState::Judging, HandshakeEvent::Late) => {
                 let what = match self.0 {
-                    State::Listening => "no complete request arrived in time",
+                    HandshakeState::Listening => "no complete request arrived in time",
                     _ => "the request was not decided in time",
                 };
-                self.0 = State::Over;
+                self.0 = HandshakeState::Over;
                 let refusal = JoinRefusal::closed(JoinReason::Late, what);
-                vec![Action::Refused(refusal), Action::Close]
+                vec![HandshakeAction::Refused(refusal), HandshakeAction::Close]
             }
             // A caller that disconnects silently has detected another grid than expected, or is a
             // probe.
-            (State::Listening, Event::Gone) => {
-                self.0 = State::Over;
+            (HandshakeState::Listening, HandshakeEvent::Gone) => {
+                self.0 = HandshakeState::Over;
                 let why = "the caller disconnected before it sent a request";
-                vec![Action::Refused(JoinRefusal::closed(JoinReason::BadRequest, why))]
+                vec![HandshakeAction::Refused(JoinRefusal::closed(JoinReason::BadRequest, why))]
             }
-            (State::Judging, Event::Gone) => {
-                self.0 = State::Over;
+            (HandshakeState::Judging, HandshakeEvent::Gone) => {
+                self.0 = HandshakeState::Over;
                 let why = "the caller disconnected before the decision";
-                vec![Action::Refused(JoinRefusal::closed(JoinReason::Late, why))]
+                vec![HandshakeAction::Refused(JoinRefusal::closed(JoinReason::Late, why))]
             }
             // Each event is accepted once.
-            (State::Over, _)
-            | (State::Judging, Event::Received(_))
-            | (State::Listening, Event::Judged(_)) => Vec::new(),
+            (HandshakeState::Over, _)
+            | (HandshakeState::Judging, HandshakeEvent::Received(_))
+            | (HandshakeState::Listening, HandshakeEvent::Judged(_)) => Vec::new(),
         }
     }
 
     /// Whether the protocol has ended.
     #[cfg(test)]
     fn is_over(&self) -> bool {
-        self.0 == State::Over
+        self.0 == HandshakeState::Over
     }
 
-    fn end(&mut self, refusal: JoinRefusal) -> Vec<Action> {
-        self.0 = State::Over;
-        let text = refusal.told.clone().unwrap_or_else(|| NOT_GOOD.to_owned());
-        vec![Action::Refused(refusal), Action::Refuse(text)]
+    fn end(&mut self, refusal: JoinRefusal) -> Vec<HandshakeAction> {
+        self.0 = HandshakeState::Over;
+        let text = refusal.text_for_caller.clone().unwrap_or_else(|| NOT_GOOD.to_owned());
+        vec![HandshakeAction::Refused(refusal), HandshakeAction::Refuse(text)]
     }
 }
 
@@ -136,13 +136,13 @@ mod tests {
     #[test]
     fn a_caller_sends_one_request_and_gets_one_reply() {
         let mut handshake = JoinHandshake::default();
-        let judged = handshake.handle(Event::Received(Ok(request(VERSION))));
-        assert_eq!(judged, [Action::Judge(request(VERSION))]);
-        assert_eq!(handshake.handle(Event::Received(Ok(request(VERSION)))), []);
-        let granted = handshake.handle(Event::Judged(Ok(grant())));
-        assert_eq!(granted, [Action::Granted, Action::Grant(grant())]);
+        let judged = handshake.handle(HandshakeEvent::Received(Ok(request(VERSION))));
+        assert_eq!(judged, [HandshakeAction::Judge(request(VERSION))]);
+        assert_eq!(handshake.handle(HandshakeEvent::Received(Ok(request(VERSION)))), []);
+        let granted = handshake.handle(HandshakeEvent::Judged(Ok(grant())));
+        assert_eq!(granted, [HandshakeAction::Granted, HandshakeAction::Grant(grant())]);
         assert!(handshake.is_over());
-        assert_eq!(handshake.handle(Event::Judged(Ok(grant()))), []);
+        assert_eq!(handshake.handle(HandshakeEvent::Judged(Ok(grant()))), []);
     }
 
     #[test]
@@ -156,11 +156,11 @@ mod tests {
         ];
         for reason in reasons {
             let mut handshake = JoinHandshake::default();
-            handshake.handle(Event::Received(Ok(request(VERSION))));
+            handshake.handle(HandshakeEvent::Received(Ok(request(VERSION))));
             let refusal = JoinRefusal::closed(reason, "the log's own words");
-            let actions = handshake.handle(Event::Judged(Err(refusal.clone())));
-            let told = Action::Refuse(NOT_GOOD.to_owned());
-            assert_eq!(actions, [Action::Refused(refusal), told]);
+            let actions = handshake.handle(HandshakeEvent::Judged(Err(refusal.clone())));
+            let told = HandshakeAction::Refuse(NOT_GOOD.to_owned());
+            assert_eq!(actions, [HandshakeAction::Refused(refusal), told]);
         }
     }
 
@@ -168,14 +168,14 @@ mod tests {
     /// after the end.
     #[test]
     fn each_order_of_events_ends_correctly() {
-        let make: [fn() -> Event; 7] = [
-            || Event::Received(Ok(request(VERSION))),
-            || Event::Received(Ok(request(VERSION + 1))),
-            || Event::Received(Err("garbage".to_owned())),
-            || Event::Judged(Ok(grant())),
-            || Event::Judged(Err(closed())),
-            || Event::Late,
-            || Event::Gone,
+        let make: [fn() -> HandshakeEvent; 7] = [
+            || HandshakeEvent::Received(Ok(request(VERSION))),
+            || HandshakeEvent::Received(Ok(request(VERSION + 1))),
+            || HandshakeEvent::Received(Err("garbage".to_owned())),
+            || HandshakeEvent::Judged(Ok(grant())),
+            || HandshakeEvent::Judged(Err(closed())),
+            || HandshakeEvent::Late,
+            || HandshakeEvent::Gone,
         ];
         let (mut granted, mut refused, mut closed_silently) = (0, 0, 0);
         for order in 0..7usize.pow(4) {
@@ -187,17 +187,17 @@ mod tests {
                 assert!(!was_over || new.is_empty(), "{new:?}");
                 actions.extend(new);
             }
-            let count = |wanted: fn(&Action) -> bool| actions.iter().filter(|a| wanted(a)).count();
-            let judged = count(|a| matches!(a, Action::Judge(_)));
+            let count = |wanted: fn(&HandshakeAction) -> bool| actions.iter().filter(|a| wanted(a)).count();
+            let judged = count(|a| matches!(a, HandshakeAction::Judge(_)));
             let answers =
-                count(|a| matches!(a, Action::Grant(_) | Action::Refuse(_) | Action::Close));
-            let counted = count(|a| matches!(a, Action::Granted | Action::Refused(_)));
+                count(|a| matches!(a, HandshakeAction::Grant(_) | HandshakeAction::Refuse(_) | HandshakeAction::Close));
+            let counted = count(|a| matches!(a, HandshakeAction::Granted | HandshakeAction::Refused(_)));
             assert!(judged <= 1 && answers <= 1 && counted <= 1, "{actions:?}");
             assert_eq!(counted, usize::from(handshake.is_over()), "{actions:?}");
-            let grants = count(|a| matches!(a, Action::Grant(_)));
+            let grants = count(|a| matches!(a, HandshakeAction::Grant(_)));
             assert!(grants <= judged, "granted without a judgement");
             (granted, refused) = (granted + grants, refused + counted - grants);
-            closed_silently += count(|a| matches!(a, Action::Close));
+            closed_silently += count(|a| matches!(a, HandshakeAction::Close));
         }
         assert!(granted > 0 && refused > 0 && closed_silently > 0);
     }

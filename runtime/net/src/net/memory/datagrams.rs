@@ -22,7 +22,7 @@ use crate::net::paths::{Path, Paths};
 const FIRST_PORT: u16 = 20_000;
 
 /// Index of a socket in [`Datagrams::sockets`].
-pub(super) type Index = usize;
+pub(super) type SocketIndex = usize;
 
 pub(super) struct Datagram {
     pub(super) from: SocketAddr,
@@ -30,7 +30,7 @@ pub(super) struct Datagram {
     pub(super) ecn: Option<EcnCodepoint>,
 }
 
-struct Socket {
+struct MemorySocket {
     address: SocketAddr,
     cluster: ClusterId,
     open: bool,
@@ -49,12 +49,12 @@ pub(super) struct Datagrams {
     paths: Paths,
     connections: BTreeMap<(ClusterId, ClusterId), Connection>,
     cuts: BTreeSet<(ClusterId, ClusterId)>,
-    sockets: Vec<Socket>,
-    by_address: BTreeMap<SocketAddr, Index>,
+    sockets: Vec<MemorySocket>,
+    by_address: BTreeMap<SocketAddr, SocketIndex>,
     /// The host of each name, and the number of its incarnations.
     hosts: BTreeMap<NodeId, (Ipv4Addr, u16)>,
     /// Sockets and datagram, by arrival time and order of sending.
-    in_transit: BTreeMap<(Duration, u64), (Index, Index, Datagram)>,
+    in_transit: BTreeMap<(Duration, u64), (SocketIndex, SocketIndex, Datagram)>,
     seq: u64,
     /// Time of the last event, which is finer than tokio's milliseconds.
     event_time: Duration,
@@ -79,7 +79,7 @@ impl Datagrams {
 
     /// Opens a socket for an incarnation of a node. Its address depends only on the order of names
     /// and incarnations.
-    pub(super) fn open(&mut self, node: &NodeId, cluster: &ClusterId) -> (Index, SocketAddr) {
+    pub(super) fn open(&mut self, node: &NodeId, cluster: &ClusterId) -> (SocketIndex, SocketAddr) {
         let number = self.hosts.len() as u32 + 1;
         let host = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + number);
         let (host, incarnations) = self.hosts.entry(node.clone()).or_insert((host, 0));
@@ -88,7 +88,7 @@ impl Datagrams {
         let index = self.sockets.len();
         let cluster = cluster.clone();
         let (received, reader) = (VecDeque::new(), None);
-        self.sockets.push(Socket { address, cluster, open: true, received, reader });
+        self.sockets.push(MemorySocket { address, cluster, open: true, received, reader });
         self.by_address.insert(address, index);
         (index, address)
     }
@@ -97,7 +97,7 @@ impl Datagrams {
     ///
     /// Drop the reader after unlocking the network, because its task may own the socket.
     #[must_use]
-    pub(super) fn close(&mut self, index: Index) -> Option<Waker> {
+    pub(super) fn close(&mut self, index: SocketIndex) -> Option<Waker> {
         let socket = &mut self.sockets[index];
         socket.open = false;
         socket.received.clear();
@@ -107,7 +107,7 @@ impl Datagrams {
     /// Sends a datagram. As with UDP, the sender does not learn whether it arrives.
     pub(super) fn send(
         &mut self,
-        from: Index,
+        from: SocketIndex,
         to: SocketAddr,
         contents: &[u8],
         ecn: Option<EcnCodepoint>,
@@ -142,7 +142,7 @@ impl Datagrams {
     }
 
     /// Returns a received datagram, or registers the reader to be woken.
-    pub(super) fn receive(&mut self, index: Index, cx: &Context<'_>) -> Poll<Datagram> {
+    pub(super) fn receive(&mut self, index: SocketIndex, cx: &Context<'_>) -> Poll<Datagram> {
         let socket = &mut self.sockets[index];
         match socket.received.pop_front() {
             Some(datagram) => Poll::Ready(datagram),
@@ -155,7 +155,7 @@ impl Datagrams {
 
     /// Returns a received datagram as [`receive`](Self::receive) does, without registering the
     /// reader.
-    pub(super) fn receive_more(&mut self, index: Index) -> Option<Datagram> {
+    pub(super) fn receive_more(&mut self, index: SocketIndex) -> Option<Datagram> {
         self.sockets[index].received.pop_front()
     }
 
@@ -177,7 +177,7 @@ impl Datagrams {
         profile: LinkProfile,
         now: Duration,
     ) {
-        self.paths.set_stub(cluster, up, profile, now.max(self.event_time));
+        self.paths.set_access_link(cluster, up, profile, now.max(self.event_time));
         for (clusters, connection) in &mut self.connections {
             connection.path = self.paths.path(clusters);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::MemoryConfig;
 use crate::id::{Incarnation, Peer};
-use crate::net::{Class, ClassStats, LinkState, LinkStats, Strikes};
+use crate::net::{Class, ClassStats, LinkState, LinkStats, Violations};
 use crate::wire::Frame;
 
 const CLASSES: usize = Class::Bulk as usize + 1;
@@ -18,7 +18,7 @@ pub(super) struct LinkEnd {
     pub(super) link: u64,
     /// The peer as of its last hello.
     pub(super) peer: Option<Peer>,
-    pub(super) strikes: Strikes,
+    pub(super) strikes: Violations,
     /// Frames in transit, by class.
     pub(super) send_queues: [SendQueue; CLASSES],
     /// Numbers of received frames and bytes, by class.

@@ -19,7 +19,7 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, TimeSource, UdpPoller};
 use tokio::time::Instant;
 
-use super::datagrams::{Datagrams, Index};
+use super::datagrams::{Datagrams, SocketIndex};
 use super::dispatcher::Dispatcher;
 use super::ticks::TickingRuntime;
 use super::{JoinError, MemoryConfig};
@@ -28,7 +28,7 @@ use crate::net::quic::{EndpointParts, Quic};
 use crate::net::tls::{Ca, EPHEMERAL_VALIDITY, Role};
 use crate::net::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkStats, Net, NetConfig, NetError,
-    Protocols, RefusedCounts, SendError, Transport, Why,
+    Protocols, RefusedCounts, SendError, Transport, LinkError,
 };
 use crate::random::SplitMix;
 use crate::wire::Frame;
@@ -45,20 +45,20 @@ pub(super) struct Endpoints {
     config: NetConfig,
     protocols: BTreeMap<NodeId, Protocols>,
     seed: u64,
-    inner: Mutex<Inner>,
+    inner: Mutex<MemoryEndpoints>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct MemoryEndpoints {
     /// Created with the first node, because not all networks get one.
     ca: Option<Ca>,
-    processes: BTreeMap<NodeId, Process>,
+    processes: BTreeMap<NodeId, NodeProcess>,
 }
 
 /// The last process of a name so far.
-struct Process {
+struct NodeProcess {
     incarnation: Incarnation,
-    socket: Index,
+    socket: SocketIndex,
     kill_switch: Arc<KillSwitch>,
     node: Weak<Quic>,
 }
@@ -93,7 +93,7 @@ impl Endpoints {
         let (socket, address) =
             self.dispatcher.with(|datagrams, _| datagrams.open(&peer.node, &peer.cluster));
         let parts = EndpointParts {
-            socket: Arc::new(Socket {
+            socket: Arc::new(NodeSocket {
                 dispatcher: self.dispatcher.clone(),
                 index: socket,
                 address,
@@ -101,7 +101,7 @@ impl Endpoints {
             address,
             buffers: None,
             rng_seed: Some(seed_of(self.seed, &peer)),
-            calendar: Some(Arc::new(Calendar(self.dispatcher.start))),
+            calendar: Some(Arc::new(SimulatedCalendar(self.dispatcher.start))),
             timers: Arc::<TickingRuntime>::default(),
         };
         let (kill_switch, mut node) = (Arc::new(KillSwitch::default()), Weak::new());
@@ -112,10 +112,10 @@ impl Endpoints {
             let quic = Arc::new(Quic::over(config, &identity, peer.incarnation, parts, events)?);
             node = Arc::downgrade(&quic);
             let transport: Arc<dyn Transport> =
-                Arc::new(Node { kill_switch: kill_switch.clone(), quic });
+                Arc::new(KillableTransport { kill_switch: kill_switch.clone(), quic });
             Ok::<_, NetError>(transport)
         })?;
-        let process = Process { incarnation: peer.incarnation, socket, kill_switch, node };
+        let process = NodeProcess { incarnation: peer.incarnation, socket, kill_switch, node };
         let former = inner.processes.insert(peer.node, process);
         drop(inner);
         if let Some(former) = former {
@@ -132,7 +132,7 @@ impl Endpoints {
         true
     }
 
-    fn kill_process(&self, process: &Process) {
+    fn kill_process(&self, process: &NodeProcess) {
         process.kill_switch.0.store(true, Ordering::Release);
         let reader = self.dispatcher.with(|datagrams, _| datagrams.close(process.socket));
         drop(reader);
@@ -146,7 +146,7 @@ impl Endpoints {
 /// The seed of an endpoint's random choices.
 fn seed_of(seed: u64, peer: &Peer) -> [u8; 32] {
     let begin = SplitMix(seed ^ peer.incarnation.0).next();
-    let mut rng = SplitMix::of(begin, &peer.to_string());
+    let mut rng = SplitMix::with_text(begin, &peer.to_string());
     let mut bytes = [0; 32];
     for chunk in bytes.chunks_mut(8) {
         chunk.copy_from_slice(&rng.next().to_le_bytes());
@@ -193,7 +193,7 @@ impl Events for EventFilter {
         }
     }
 
-    fn down(&self, peer: &Peer, why: &Why) {
+    fn down(&self, peer: &Peer, why: &LinkError) {
         if let Some(events) = self.events() {
             events.down(peer, why);
         }
@@ -225,12 +225,12 @@ impl Events for EventFilter {
 }
 
 /// A node's transport, which is that of QUIC until the node is killed.
-struct Node {
+struct KillableTransport {
     kill_switch: Arc<KillSwitch>,
     quic: Arc<Quic>,
 }
 
-impl Transport for Node {
+impl Transport for KillableTransport {
     fn me(&self) -> &Peer {
         self.quic.me()
     }
@@ -286,16 +286,16 @@ impl Transport for Node {
         self.quic.set_relays(relays);
     }
 
-    fn passed_on(&self) -> u64 {
-        self.quic.passed_on()
+    fn relayed_datagrams(&self) -> u64 {
+        self.quic.relayed_datagrams()
     }
 
     fn refused(&self) -> RefusedCounts {
         self.quic.refused()
     }
 
-    fn breach(&self, peer: &Peer, why: &str) {
-        self.quic.breach(peer, why);
+    fn report_violation(&self, peer: &Peer, why: &str) {
+        self.quic.report_violation(peer, why);
     }
 
     fn close(&self, reason: &str) {
@@ -308,26 +308,26 @@ impl Transport for Node {
 }
 
 /// The socket of a node.
-struct Socket {
+struct NodeSocket {
     dispatcher: Arc<Dispatcher<Datagrams>>,
-    index: Index,
+    index: SocketIndex,
     address: SocketAddr,
 }
 
-impl fmt::Debug for Socket {
+impl fmt::Debug for NodeSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Socket({})", self.address)
     }
 }
 
-impl Drop for Socket {
+impl Drop for NodeSocket {
     fn drop(&mut self) {
         let reader = self.dispatcher.with(|datagrams, _| datagrams.close(self.index));
         drop(reader);
     }
 }
 
-impl AsyncUdpSocket for Socket {
+impl AsyncUdpSocket for NodeSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         Box::pin(Writable)
     }
@@ -384,9 +384,9 @@ impl UdpPoller for Writable {
 }
 
 /// The date in simulated time, for QUIC's tokens, which are valid for seconds.
-struct Calendar(Instant);
+struct SimulatedCalendar(Instant);
 
-impl TimeSource for Calendar {
+impl TimeSource for SimulatedCalendar {
     fn now(&self) -> SystemTime {
         UNIX_EPOCH + EPOCH + self.0.elapsed()
     }

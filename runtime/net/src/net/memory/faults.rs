@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use super::state::{Call, Event, Index, NodePhase, Notification, Packet, Payload, State};
+use super::state::{Call, NetworkEvent, NodeIndex, NodePhase, Notification, Packet, Payload, NetworkState};
 use crate::id::{ClusterId, Incarnation, NodeId};
 use crate::net::{Class, LinkState};
 use crate::wire::{Frame, Kind};
@@ -27,11 +27,11 @@ const TRIES_MAX: u32 = 60;
 
 /// The selection of messages that are sent twice, and the delay.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Repeat {
+pub struct RepeatRule {
     /// Fraction of the messages of these kinds that are repeated, 0 to 1.
-    pub share: f64,
+    pub fraction: f64,
     /// Maximum delay of the second message after the first.
-    pub late: Duration,
+    pub max_delay: Duration,
     /// Kinds whose senders repeat messages without a reply. Receivers of other kinds need not
     /// tolerate repetitions.
     pub kinds: Vec<Kind>,
@@ -39,7 +39,7 @@ pub struct Repeat {
 
 /// Counts of unusual events so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Oddities {
+pub struct FaultCounts {
     /// Frames that arrive before earlier ones of another stream of the same link.
     pub overtaking: u64,
     /// Frames delivered a second time.
@@ -47,9 +47,9 @@ pub struct Oddities {
     /// Frames refused because their link was closed.
     pub stale: u64,
     /// Refused frames whose sender's incarnation had ended when they arrived.
-    pub stale_lives: u64,
+    pub stale_incarnations: u64,
     /// Frames delivered after some of a later incarnation of their sender, which must not happen.
-    pub from_the_dead: u64,
+    pub stale_deliveries: u64,
     /// Processes that were stopped.
     pub stops: u64,
     /// Processes that were stopped so long that their links were closed.
@@ -59,25 +59,25 @@ pub struct Oddities {
 /// The deferred events of a stopped process, in order.
 pub(super) struct StoppedProcess {
     since: u64,
-    waiting: Vec<Event>,
+    waiting: Vec<NetworkEvent>,
 }
 
 impl StoppedProcess {
-    pub(super) fn defer(&mut self, event: Event) {
+    pub(super) fn defer(&mut self, event: NetworkEvent) {
         self.waiting.push(event);
     }
 }
 
 /// A message that is sent for the second time.
 pub(super) struct RepeatedMessage {
-    from: (Index, Incarnation),
-    to: (Index, Incarnation),
+    from: (NodeIndex, Incarnation),
+    to: (NodeIndex, Incarnation),
     class: Class,
     frame: Frame,
     tries: u32,
 }
 
-impl State {
+impl NetworkState {
     // --- stopped processes ---
 
     /// Stops a node's process. Returns false if there is none, or it is already stopped.
@@ -91,7 +91,7 @@ impl State {
         self.nodes[index].stopped = Some(StoppedProcess { since, waiting: Vec::new() });
         self.oddities.stops += 1;
         let at = now.max(self.event_time) + self.config.idle_timeout;
-        self.schedule(at, Event::LongStop { node: index, since });
+        self.schedule(at, NetworkEvent::LongStop { node: index, since });
         true
     }
 
@@ -110,19 +110,19 @@ impl State {
 
     /// Whether the caller of a link has abandoned it in the meantime: a handshake needs more than
     /// its first message.
-    fn is_abandoned(&self, event: &Event) -> bool {
-        let Event::Arrive(_, Packet { from, to, link, payload: Payload::Hello(_) }) = event else {
+    fn is_abandoned(&self, event: &NetworkEvent) -> bool {
+        let NetworkEvent::Arrive(_, Packet { from, to, link, payload: Payload::Hello(_) }) = event else {
             return false;
         };
         self.nodes[*from].ends.get(to).is_none_or(|end| end.link != *link)
     }
 
     /// Defers an event of a stopped process until it resumes; returns other events.
-    pub(super) fn unless_stopped(&mut self, event: Event) -> Option<Event> {
+    pub(super) fn unless_stopped(&mut self, event: NetworkEvent) -> Option<NetworkEvent> {
         let owner = match &event {
-            Event::Arrive(_, packet) => packet.to,
-            Event::ConnectTimeout { node, .. } | Event::Silent { node, .. } => *node,
-            Event::RepeatedMessage(repeated) => repeated.to.0,
+            NetworkEvent::Arrive(_, packet) => packet.to,
+            NetworkEvent::ConnectTimeout { node, .. } | NetworkEvent::Silent { node, .. } => *node,
+            NetworkEvent::RepeatedMessage(repeated) => repeated.to.0,
             _ => return Some(event),
         };
         match &mut self.nodes[owner].stopped {
@@ -136,27 +136,27 @@ impl State {
 
     /// Handles a process that has been stopped for the idle timeout: its peers close their links,
     /// and so will it.
-    pub(super) fn handle_long_stop(&mut self, index: Index, since: u64, calls: &mut Vec<Call>) {
+    pub(super) fn handle_long_stop(&mut self, index: NodeIndex, since: u64, calls: &mut Vec<Call>) {
         let stopped = self.nodes[index].stopped.as_ref();
         if stopped.is_none_or(|stopped| stopped.since != since) {
             return;
         }
         self.oddities.long_stops += 1;
         let up = self.nodes[index].ends.iter().filter(|(_, end)| end.state == LinkState::Up);
-        let links: Vec<(Index, u64)> = up.map(|(peer, end)| (*peer, end.link)).collect();
+        let links: Vec<(NodeIndex, u64)> = up.map(|(peer, end)| (*peer, end.link)).collect();
         for (peer, link) in links {
             if self.nodes[peer].ends.get(&index).is_some_and(|end| end.link == link) {
                 self.down(peer, index, "no message within the idle timeout", calls);
             }
             if let Some(stopped) = &mut self.nodes[index].stopped {
-                stopped.defer(Event::Silent { node: index, peer, link });
+                stopped.defer(NetworkEvent::Silent { node: index, peer, link });
             }
         }
     }
 
     // --- repeated messages ---
 
-    pub(super) fn repeat(&mut self, from: &ClusterId, to: &ClusterId, repeat: Option<Repeat>) {
+    pub(super) fn repeat(&mut self, from: &ClusterId, to: &ClusterId, repeat: Option<RepeatRule>) {
         let clusters = (from.clone(), to.clone());
         match repeat {
             Some(repeat) => self.repeats.insert(clusters, repeat),
@@ -167,8 +167,8 @@ impl State {
     /// Decides whether the sender of a delivered frame will repeat it.
     pub(super) fn maybe_repeat(
         &mut self,
-        from: Index,
-        to: Index,
+        from: NodeIndex,
+        to: NodeIndex,
         class: Class,
         frame: &Frame,
         now: Duration,
@@ -179,7 +179,7 @@ impl State {
         let (sender, receiver) = (&self.nodes[from].peer, &self.nodes[to].peer);
         let clusters = (sender.cluster.clone(), receiver.cluster.clone());
         let Some(repeat) = self.repeats.get(&clusters) else { return };
-        if !repeat.kinds.contains(&frame.kind) || self.repeat_rng.unit() >= repeat.share {
+        if !repeat.kinds.contains(&frame.kind) || self.repeat_rng.unit() >= repeat.fraction {
             return;
         }
         let repeated = RepeatedMessage {
@@ -189,8 +189,8 @@ impl State {
             frame: frame.clone(),
             tries: 0,
         };
-        let at = now + repeat.late.mul_f64(self.repeat_rng.unit());
-        self.schedule(at, Event::RepeatedMessage(repeated));
+        let at = now + repeat.max_delay.mul_f64(self.repeat_rng.unit());
+        self.schedule(at, NetworkEvent::RepeatedMessage(repeated));
     }
 
     pub(super) fn send_repeated(
@@ -199,7 +199,7 @@ impl State {
         now: Duration,
         calls: &mut Vec<Call>,
     ) {
-        let is_running = |state: &Self, (index, incarnation): (Index, Incarnation)| {
+        let is_running = |state: &Self, (index, incarnation): (NodeIndex, Incarnation)| {
             let node = &state.nodes[index];
             node.peer.incarnation == incarnation && node.phase == NodePhase::Running
         };
@@ -215,7 +215,7 @@ impl State {
         let Some(peer) = peer else {
             again.tries += 1;
             if again.tries <= TRIES_MAX {
-                self.schedule(now + RETRY_DELAY, Event::RepeatedMessage(again));
+                self.schedule(now + RETRY_DELAY, NetworkEvent::RepeatedMessage(again));
             }
             return;
         };
@@ -227,8 +227,8 @@ impl State {
 
     // --- messages of closed links ---
 
-    pub(super) fn count_stale_frame(&mut self, from: Index, link: u64) {
+    pub(super) fn count_stale_frame(&mut self, from: NodeIndex, link: u64) {
         self.oddities.stale += 1;
-        self.oddities.stale_lives += u64::from(link < self.nodes[from].first_link);
+        self.oddities.stale_incarnations += u64::from(link < self.nodes[from].first_link);
     }
 }

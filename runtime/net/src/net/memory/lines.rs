@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::pipe::Pipe;
-use super::state::{Call, Event, Index, NodeRef, Payload, State, Traffic};
+use super::state::{Call, NetworkEvent, NodeIndex, NodeRef, Payload, NetworkState, Traffic};
 use crate::checksum;
 use crate::id::{ClusterId, NodeId};
 use crate::net::{Class, LinkProfile, LinkState, LinkStats, RefusedCounts};
 
-impl State {
-    pub(super) fn pipe(&mut self, from: Index, to: Index) -> usize {
+impl NetworkState {
+    pub(super) fn pipe(&mut self, from: NodeIndex, to: NodeIndex) -> usize {
         let clusters = (self.nodes[from].peer.cluster.clone(), self.nodes[to].peer.cluster.clone());
         self.pipe_between(clusters)
     }
@@ -45,7 +45,7 @@ impl State {
         profile: LinkProfile,
         now: Duration,
     ) {
-        self.paths.set_stub(cluster, up, profile, now.max(self.event_time));
+        self.paths.set_access_link(cluster, up, profile, now.max(self.event_time));
         let pipes: Vec<_> = self
             .pipe_by_clusters
             .iter()
@@ -75,7 +75,7 @@ impl State {
             self.seq += 1;
             let since = self.seq;
             self.outages.insert(pipe, since);
-            self.schedule(now + self.config.idle_timeout, Event::Outage { pipe, since });
+            self.schedule(now + self.config.idle_timeout, NetworkEvent::Outage { pipe, since });
         }
     }
 
@@ -99,7 +99,7 @@ impl State {
         }
         for (node, peer, link) in ends {
             // A stopped process detects this when it resumes, before later events.
-            let silent = Event::Silent { node, peer, link };
+            let silent = NetworkEvent::Silent { node, peer, link };
             if self.unless_stopped(silent).is_some() {
                 self.down(node, peer, "no message within the idle timeout", calls);
             }
@@ -108,7 +108,7 @@ impl State {
 }
 
 /// Statistics of nodes and links.
-impl State {
+impl NetworkState {
     pub(super) fn room(&self, me: &NodeRef, to: &NodeId, class: Class) -> usize {
         let (Some(index), Some(peer)) = (self.running(me), self.by_name(to)) else { return 0 };
         let node = &self.nodes[index];
@@ -167,8 +167,8 @@ impl State {
     pub(super) fn digest_arrival(
         &mut self,
         now: Duration,
-        from: Index,
-        to: Index,
+        from: NodeIndex,
+        to: NodeIndex,
         class: Class,
         payload: &Payload,
     ) {

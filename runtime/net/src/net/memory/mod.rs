@@ -41,9 +41,9 @@ use tokio::time::sleep;
 
 use self::dispatcher::Dispatcher;
 use self::endpoints::Endpoints;
-pub use self::faults::{Oddities, Repeat};
+pub use self::faults::{FaultCounts, RepeatRule};
 pub use self::state::Traffic;
-use self::state::{NodeRef, State};
+use self::state::{NodeRef, NetworkState};
 use super::link::{DATAGRAM, LinkProfile};
 use super::{
     Address, BulkConfig, Class, Contact, Events, LinkStats, Net, NetConfig, NetError, Protocols,
@@ -54,7 +54,7 @@ use crate::wire::Frame;
 
 /// The unit that the links of an in-memory network carry.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Wire {
+pub enum LinkUnit {
     /// Frames: losses, classes and link failures are modelled.
     #[default]
     Frames,
@@ -63,7 +63,7 @@ pub enum Wire {
     Quic(Box<NetConfig>),
 }
 
-impl Wire {
+impl LinkUnit {
     /// Real endpoints with default settings.
     pub fn quic() -> Self {
         Self::Quic(Box::default())
@@ -91,7 +91,7 @@ pub struct MemoryConfig {
     /// Bounds of bulk transfers.
     pub bulk: BulkConfig,
     /// The unit that the links carry.
-    pub wire: Wire,
+    pub wire: LinkUnit,
     /// Protocol versions of nodes that differ from those of [`Wire::Quic`]'s settings, for grids of
     /// mixed versions.
     pub protocols: BTreeMap<NodeId, Protocols>,
@@ -109,7 +109,7 @@ impl Default for MemoryConfig {
             queue_bytes: 32 << 20,
             queue_frames: 65_536,
             bulk: BulkConfig::default(),
-            wire: Wire::Frames,
+            wire: LinkUnit::Frames,
             protocols: BTreeMap::new(),
         }
     }
@@ -125,7 +125,7 @@ enum Backend {
     Quic(Arc<Endpoints>),
 }
 
-type Core = Dispatcher<State>;
+type Core = Dispatcher<NetworkState>;
 
 /// The reason why a node cannot join the network.
 #[derive(Debug, thiserror::Error)]
@@ -150,8 +150,8 @@ impl MemoryNet {
     /// Creates a network without nodes under the given settings.
     pub fn with(seed: u64, config: MemoryConfig) -> Self {
         Self(match &config.wire {
-            Wire::Frames => Backend::Frames(Dispatcher::new(State::new(seed, config))),
-            Wire::Quic(net) => Backend::Quic(Endpoints::new(seed, &config, (**net).clone())),
+            LinkUnit::Frames => Backend::Frames(Dispatcher::new(NetworkState::new(seed, config))),
+            LinkUnit::Quic(net) => Backend::Quic(Endpoints::new(seed, &config, (**net).clone())),
         })
     }
 
@@ -182,7 +182,7 @@ impl MemoryNet {
         let bulk = core.lock().config.bulk.clone();
         Net::over(bulk, |events| {
             let transport: Arc<dyn Transport> =
-                Arc::new(Node { core, me: NodeRef { peer, index }, events });
+                Arc::new(NodeTransport { core, me: NodeRef { peer, index }, events });
             Ok(transport)
         })
     }
@@ -251,7 +251,7 @@ impl MemoryNet {
 
     /// Number of references to this network, by its nodes and clones. The network ends with the
     /// last one.
-    pub fn holders(&self) -> usize {
+    pub fn references(&self) -> usize {
         match &self.0 {
             Backend::Frames(core) => Arc::strong_count(core),
             Backend::Quic(endpoints) => Arc::strong_count(endpoints),
@@ -269,20 +269,20 @@ impl MemoryNet {
 
     /// Resumes a stopped process, which then receives all deferred messages. Returns false if it is
     /// not stopped.
-    pub fn go_on(&self, node: &NodeId) -> bool {
+    pub fn resume(&self, node: &NodeId) -> bool {
         self.frames().is_some_and(|core| core.with(|state, now| state.resume(node, now)))
     }
 
     /// Repeats some messages from one cluster to another from now on; `None` ends it. It has no
     /// effect on real endpoints.
-    pub fn repeat(&self, from: &ClusterId, to: &ClusterId, repeat: Option<Repeat>) {
+    pub fn repeat(&self, from: &ClusterId, to: &ClusterId, repeat: Option<RepeatRule>) {
         if let Some(core) = self.frames() {
             core.with(|state, _| state.repeat(from, to, repeat));
         }
     }
 
     /// Counts of unusual events so far; zero with real endpoints.
-    pub fn oddities(&self) -> Oddities {
+    pub fn fault_counts(&self) -> FaultCounts {
         self.frames().map(|core| core.lock().oddities).unwrap_or_default()
     }
 
@@ -320,13 +320,13 @@ fn with_min_queue(mut profile: LinkProfile) -> LinkProfile {
 }
 
 /// The transport of one node.
-struct Node {
+struct NodeTransport {
     core: Arc<Core>,
     me: NodeRef,
     events: Arc<dyn Events>,
 }
 
-impl Transport for Node {
+impl Transport for NodeTransport {
     fn me(&self) -> &Peer {
         &self.me.peer
     }
@@ -377,7 +377,7 @@ impl Transport for Node {
         self.core.lock().refused(&self.me)
     }
 
-    fn breach(&self, peer: &Peer, why: &str) {
+    fn report_violation(&self, peer: &Peer, why: &str) {
         let banned = self.core.with(|state, now| state.breach(&self.me, peer, why, now));
         if let Some(banned) = banned {
             tracing::warn!(

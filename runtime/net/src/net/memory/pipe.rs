@@ -20,7 +20,7 @@ const RECOVERY: Duration = Duration::from_millis(5);
 
 /// A message in transit from one node to another.
 #[derive(Debug)]
-pub(super) struct Item<T> {
+pub(super) struct TransitMessage<T> {
     pub(super) content: T,
     pub(super) class: Class,
     len: usize,
@@ -28,7 +28,7 @@ pub(super) struct Item<T> {
     arrival: Duration,
 }
 
-impl<T> Item<T> {
+impl<T> TransitMessage<T> {
     pub(super) fn new(content: T, class: Class, len: usize) -> Self {
         Self { content, class, len, offered: 0, arrival: Duration::ZERO }
     }
@@ -38,7 +38,7 @@ impl<T> Item<T> {
 #[derive(Debug)]
 pub(super) struct Pipe<T> {
     pub(super) path: Path,
-    queues: BTreeMap<Class, VecDeque<Item<T>>>,
+    queues: BTreeMap<Class, VecDeque<TransitMessage<T>>>,
     /// Whether a partition cuts the pipe, regardless of its links.
     pub(super) cut: bool,
     /// The time at which the pipe checks its links for room.
@@ -49,7 +49,7 @@ pub(super) struct Pipe<T> {
 /// The result of sending from a pipe.
 pub(super) struct PumpResult<T> {
     /// Messages that left, with their arrival times, in order.
-    pub(super) sent: Vec<(Item<T>, Duration)>,
+    pub(super) sent: Vec<(TransitMessage<T>, Duration)>,
     /// The time at which the links have room for more.
     pub(super) retry_at: Option<Duration>,
 }
@@ -59,13 +59,13 @@ impl<T> Pipe<T> {
         Self { path, queues: BTreeMap::new(), cut: false, wakes_at: None, lost: 0 }
     }
 
-    pub(super) fn push(&mut self, item: Item<T>) {
+    pub(super) fn push(&mut self, item: TransitMessage<T>) {
         self.queues.entry(item.class).or_default().push_back(item);
     }
 
     /// Removes the messages that fulfil a condition, most urgent class first, in order within a
     /// class.
-    pub(super) fn take(&mut self, mut condition: impl FnMut(&T) -> bool) -> Vec<Item<T>> {
+    pub(super) fn take(&mut self, mut condition: impl FnMut(&T) -> bool) -> Vec<TransitMessage<T>> {
         let mut taken = Vec::new();
         for queue in self.queues.values_mut() {
             for item in std::mem::take(queue) {

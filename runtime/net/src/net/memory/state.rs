@@ -11,17 +11,17 @@ use std::time::Duration;
 use super::MemoryConfig;
 use super::dispatcher::Simulation;
 use super::end::LinkEnd;
-use super::faults::{Oddities, Repeat, StoppedProcess};
+use super::faults::{FaultCounts, RepeatRule, StoppedProcess};
 use super::lines::DIGEST;
-use super::pipe::{Item, Pipe};
+use super::pipe::{TransitMessage, Pipe};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::net::paths::Paths;
-use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts, SendError, Why};
+use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts, SendError, LinkError};
 use crate::random::SplitMix;
 use crate::wire::{Frame, HEADER_LEN};
 
 /// Index of a node in [`State::nodes`]: one per name, for all incarnations.
-pub(super) type Index = usize;
+pub(super) type NodeIndex = usize;
 
 /// Length in bytes of a hello, a welcome or a goodbye.
 const HANDSHAKE_LEN: usize = 100;
@@ -35,7 +35,7 @@ pub(super) struct Call {
 pub(super) enum Notification {
     Frame(Peer, Class, Frame),
     Up(Peer),
-    Down(Peer, Why),
+    Down(Peer, LinkError),
     Drained(NodeId, Class),
     Undelivered(NodeId, Class, Frame),
 }
@@ -43,8 +43,8 @@ pub(super) enum Notification {
 /// A message in transit. `link` is the number of the attempt to link two nodes; messages of other
 /// attempts are dropped.
 pub(super) struct Packet {
-    pub(super) from: Index,
-    pub(super) to: Index,
+    pub(super) from: NodeIndex,
+    pub(super) to: NodeIndex,
     pub(super) link: u64,
     pub(super) payload: Payload,
 }
@@ -57,20 +57,20 @@ pub(super) enum Payload {
     Frame(Frame),
 }
 
-pub(super) enum Event {
+pub(super) enum NetworkEvent {
     Arrive(Class, Packet),
     /// A pipe has room again.
     Pump(usize),
     /// A node did not reply to a hello in time.
     ConnectTimeout {
-        node: Index,
-        peer: Index,
+        node: NodeIndex,
+        peer: NodeIndex,
         link: u64,
     },
     /// No message of a peer arrived within the idle timeout.
     Silent {
-        node: Index,
-        peer: Index,
+        node: NodeIndex,
+        peer: NodeIndex,
         link: u64,
     },
     /// Two clusters have been disconnected for the idle timeout.
@@ -81,10 +81,10 @@ pub(super) enum Event {
     /// A notification from outside the dispatcher.
     Notify(Call),
     /// The linger time of a closing node is over.
-    Linger(Index, Incarnation),
+    Linger(NodeIndex, Incarnation),
     /// A process has been stopped for the idle timeout.
     LongStop {
-        node: Index,
+        node: NodeIndex,
         since: u64,
     },
     /// A sender repeats a message.
@@ -94,7 +94,7 @@ pub(super) enum Event {
 struct ScheduledEvent {
     at: Duration,
     seq: u64,
-    event: Event,
+    event: NetworkEvent,
 }
 
 impl PartialEq for ScheduledEvent {
@@ -125,15 +125,15 @@ pub(super) enum NodePhase {
 #[derive(Clone)]
 pub(super) struct NodeRef {
     pub(super) peer: Peer,
-    pub(super) index: Index,
+    pub(super) index: NodeIndex,
 }
 
-pub(super) struct Node {
+pub(super) struct NodeEntry {
     pub(super) peer: Peer,
     pub(super) events: Option<Arc<dyn Events>>,
     pub(super) phase: NodePhase,
-    pub(super) contacts: BTreeMap<NodeId, Index>,
-    pub(super) ends: BTreeMap<Index, LinkEnd>,
+    pub(super) contacts: BTreeMap<NodeId, NodeIndex>,
+    pub(super) ends: BTreeMap<NodeIndex, LinkEnd>,
     pub(super) refused: RefusedCounts,
     /// The deferred events, if the process is stopped.
     pub(super) stopped: Option<StoppedProcess>,
@@ -152,20 +152,20 @@ pub struct Traffic {
     pub lost: u64,
 }
 
-pub(super) struct State {
+pub(super) struct NetworkState {
     pub(super) config: MemoryConfig,
-    pub(super) names: BTreeMap<NodeId, Index>,
-    pub(super) nodes: Vec<Node>,
+    pub(super) names: BTreeMap<NodeId, NodeIndex>,
+    pub(super) nodes: Vec<NodeEntry>,
     pub(super) pipes: Vec<Pipe<Packet>>,
     pub(super) pipe_by_clusters: BTreeMap<(ClusterId, ClusterId), usize>,
     pub(super) paths: Paths,
     pub(super) traffic: BTreeMap<usize, Traffic>,
     pub(super) outages: BTreeMap<usize, u64>,
     /// Pairs of clusters between which messages are repeated.
-    pub(super) repeats: BTreeMap<(ClusterId, ClusterId), Repeat>,
+    pub(super) repeats: BTreeMap<(ClusterId, ClusterId), RepeatRule>,
     /// Random numbers that select repeated messages and their delays.
     pub(super) repeat_rng: SplitMix,
-    pub(super) oddities: Oddities,
+    pub(super) oddities: FaultCounts,
     heap: BinaryHeap<Reverse<ScheduledEvent>>,
     pub(super) seq: u64,
     pub(super) next_link: u64,
@@ -174,7 +174,7 @@ pub(super) struct State {
     pub(super) digest: u64,
 }
 
-impl Simulation for State {
+impl Simulation for NetworkState {
     type Call = Call;
 
     fn next_at(&self) -> Option<Duration> {
@@ -206,7 +206,7 @@ impl Simulation for State {
     }
 }
 
-impl State {
+impl NetworkState {
     pub(super) fn new(seed: u64, config: MemoryConfig) -> Self {
         Self {
             paths: Paths::new(seed, config.inside.clone(), config.between.clone()),
@@ -219,7 +219,7 @@ impl State {
             outages: BTreeMap::new(),
             repeats: BTreeMap::new(),
             repeat_rng: SplitMix(seed ^ 0x646f_7562_7473),
-            oddities: Oddities::default(),
+            oddities: FaultCounts::default(),
             heap: BinaryHeap::new(),
             seq: 0,
             next_link: 1,
@@ -231,8 +231,8 @@ impl State {
     // --- nodes
 
     /// Adds a node. A known name needs a later incarnation; the former one is killed.
-    pub(super) fn join(&mut self, peer: Peer, now: Duration) -> Option<Index> {
-        let node = Node {
+    pub(super) fn join(&mut self, peer: Peer, now: Duration) -> Option<NodeIndex> {
+        let node = NodeEntry {
             peer: peer.clone(),
             events: None,
             phase: NodePhase::Running,
@@ -264,12 +264,12 @@ impl State {
         }
     }
 
-    pub(super) fn by_name(&self, node: &NodeId) -> Option<Index> {
+    pub(super) fn by_name(&self, node: &NodeId) -> Option<NodeIndex> {
         self.names.get(node).copied()
     }
 
     /// Index of a node, if this incarnation is still running.
-    pub(super) fn running(&self, me: &NodeRef) -> Option<Index> {
+    pub(super) fn running(&self, me: &NodeRef) -> Option<NodeIndex> {
         let node = &self.nodes[me.index];
         let same = node.peer.incarnation == me.peer.incarnation;
         (same && node.phase != NodePhase::Over).then_some(me.index)
@@ -292,7 +292,7 @@ impl State {
                 let peer =
                     Peer { node, incarnation: Incarnation(0), cluster: contact.cluster.clone() };
                 self.names.insert(contact.node.clone(), self.nodes.len());
-                self.nodes.push(Node {
+                self.nodes.push(NodeEntry {
                     peer,
                     events: None,
                     phase: NodePhase::Over,
@@ -325,7 +325,7 @@ impl State {
 
     /// Closes a link to an earlier incarnation of a peer. Unsent frames go to the later one, except
     /// bulk transfers, which return because partial ones are useless.
-    fn replace_incarnation(&mut self, node: Index, peer: Index, now: Duration) {
+    fn replace_incarnation(&mut self, node: NodeIndex, peer: NodeIndex, now: Duration) {
         let unsent = self.remove_unsent(node, |packet| {
             packet.to == peer && matches!(packet.payload, Payload::Frame(_))
         });
@@ -350,12 +350,12 @@ impl State {
             self.dial(node, peer, now);
         }
         for call in calls {
-            self.schedule(now.max(self.event_time), Event::Notify(call));
+            self.schedule(now.max(self.event_time), NetworkEvent::Notify(call));
         }
     }
 
     /// Kills a node without a goodbye.
-    pub(super) fn kill(&mut self, index: Index, now: Duration) {
+    pub(super) fn kill(&mut self, index: NodeIndex, now: Duration) {
         let node = &mut self.nodes[index];
         node.phase = NodePhase::Over;
         node.events = None;
@@ -363,7 +363,7 @@ impl State {
         let ends = std::mem::take(&mut node.ends);
         self.remove_unsent(index, |_| true);
         for (peer, end) in ends {
-            let event = Event::Silent { node: peer, peer: index, link: end.link };
+            let event = NetworkEvent::Silent { node: peer, peer: index, link: end.link };
             self.schedule(now + self.config.idle_timeout, event);
         }
     }
@@ -407,7 +407,7 @@ impl State {
         Ok(())
     }
 
-    fn dial(&mut self, index: Index, peer: Index, now: Duration) {
+    fn dial(&mut self, index: NodeIndex, peer: NodeIndex, now: Duration) {
         let link = self.next_link;
         self.next_link += 1;
         let me = self.nodes[index].peer.clone();
@@ -419,13 +419,13 @@ impl State {
             HANDSHAKE_LEN,
             now,
         );
-        let event = Event::ConnectTimeout { node: index, peer, link };
+        let event = NetworkEvent::ConnectTimeout { node: index, peer, link };
         self.schedule(now + self.config.connect_timeout, event);
     }
 
     fn enqueue(&mut self, packet: Packet, class: Class, len: usize, now: Duration) {
         let pipe = self.pipe(packet.from, packet.to);
-        self.pipes[pipe].push(Item::new(packet, class, len));
+        self.pipes[pipe].push(TransitMessage::new(packet, class, len));
         self.pump(pipe, now);
     }
 
@@ -448,21 +448,21 @@ impl State {
                     end.out(class).count_sent(frame.body.len());
                 }
             }
-            self.schedule(arrival, Event::Arrive(class, packet));
+            self.schedule(arrival, NetworkEvent::Arrive(class, packet));
         }
         let pipe_state = &mut self.pipes[pipe];
         if let Some(at) = pumped.retry_at
             && pipe_state.wakes_at.is_none_or(|wakes_at| at < wakes_at)
         {
             pipe_state.wakes_at = Some(at);
-            self.schedule(at, Event::Pump(pipe));
+            self.schedule(at, NetworkEvent::Pump(pipe));
         }
     }
 
     /// Removes unsent packets from all pipes of a node.
     fn remove_unsent(
         &mut self,
-        from: Index,
+        from: NodeIndex,
         which: impl Fn(&Packet) -> bool,
     ) -> Vec<(Class, Packet)> {
         let mut taken = Vec::new();
@@ -474,7 +474,7 @@ impl State {
     }
 
     /// The pipes that may contain packets of a node.
-    fn pipes_out_of(&self, from: Index) -> Vec<usize> {
+    fn pipes_out_of(&self, from: NodeIndex) -> Vec<usize> {
         let cluster = &self.nodes[from].peer.cluster;
         let pipes = self.pipe_by_clusters.range((cluster.clone(), ClusterId::from(""))..);
         pipes.take_while(|((of, _), _)| of == cluster).map(|(_, pipe)| *pipe).collect()
@@ -482,20 +482,20 @@ impl State {
 
     // --- time
 
-    pub(super) fn schedule(&mut self, at: Duration, event: Event) {
+    pub(super) fn schedule(&mut self, at: Duration, event: NetworkEvent) {
         self.seq += 1;
         self.heap.push(Reverse(ScheduledEvent { at, seq: self.seq, event }));
     }
 
-    fn handle(&mut self, event: Event, now: Duration, calls: &mut Vec<Call>) {
+    fn handle(&mut self, event: NetworkEvent, now: Duration, calls: &mut Vec<Call>) {
         let Some(event) = self.unless_stopped(event) else { return };
         match event {
-            Event::Arrive(class, packet) => self.arrive(class, packet, now, calls),
-            Event::Pump(pipe) => {
+            NetworkEvent::Arrive(class, packet) => self.arrive(class, packet, now, calls),
+            NetworkEvent::Pump(pipe) => {
                 self.pipes[pipe].wakes_at = None;
                 self.pump(pipe, now);
             }
-            Event::ConnectTimeout { node, peer, link } => {
+            NetworkEvent::ConnectTimeout { node, peer, link } => {
                 let end = self.nodes[node].ends.get_mut(&peer);
                 let tried =
                     |end: &&mut LinkEnd| end.link == link && end.state == LinkState::Connecting;
@@ -506,25 +506,25 @@ impl State {
                     self.accept_deferred(peer, node, link, other, now, calls);
                 }
             }
-            Event::Silent { node, peer, link } => {
+            NetworkEvent::Silent { node, peer, link } => {
                 if self.nodes[node].ends.get(&peer).is_some_and(|end| end.link == link) {
                     self.down(node, peer, "no message within the idle timeout", calls);
                 }
             }
-            Event::Outage { pipe, since } => {
+            NetworkEvent::Outage { pipe, since } => {
                 if self.outages.get(&pipe) == Some(&since) {
                     self.handle_outage(pipe, calls);
                 }
             }
-            Event::Notify(call) => calls.push(call),
-            Event::Linger(index, incarnation) => {
+            NetworkEvent::Notify(call) => calls.push(call),
+            NetworkEvent::Linger(index, incarnation) => {
                 let node = &self.nodes[index];
                 if node.peer.incarnation == incarnation && node.phase == NodePhase::Closing {
                     self.kill(index, now);
                 }
             }
-            Event::LongStop { node, since } => self.handle_long_stop(node, since, calls),
-            Event::RepeatedMessage(again) => self.send_repeated(again, now, calls),
+            NetworkEvent::LongStop { node, since } => self.handle_long_stop(node, since, calls),
+            NetworkEvent::RepeatedMessage(again) => self.send_repeated(again, now, calls),
         }
     }
 
@@ -548,7 +548,7 @@ impl State {
                     self.down_as(
                         to,
                         from,
-                        Why::refused(reason, format!("refused: {reason:?}")),
+                        LinkError::refused(reason, format!("refused: {reason:?}")),
                         calls,
                     );
                 }
@@ -576,7 +576,7 @@ impl State {
                 let Some(end) = self.nodes[to].ends.get_mut(&from) else { return };
                 end.count_received(class, frame.body.len());
                 if let Some(peer) = end.peer.clone() {
-                    self.oddities.from_the_dead += u64::from(end.is_stale(peer.incarnation));
+                    self.oddities.stale_deliveries += u64::from(end.is_stale(peer.incarnation));
                     self.maybe_repeat(from, to, class, &frame, now);
                     self.notify(to, Notification::Frame(peer, class, frame), calls);
                 }
@@ -586,7 +586,7 @@ impl State {
 
     /// Rejects a message over an unknown link, as QUIC does, so that the other side stops sending.
     /// Links of an earlier incarnation get no reply.
-    fn reject_link(&mut self, me: Index, to: Index, link: u64, now: Duration) {
+    fn reject_link(&mut self, me: NodeIndex, to: NodeIndex, link: u64, now: Duration) {
         if link < self.nodes[me].first_link {
             return;
         }
@@ -596,8 +596,8 @@ impl State {
 
     fn hello(
         &mut self,
-        from: Index,
-        to: Index,
+        from: NodeIndex,
+        to: NodeIndex,
         link: u64,
         peer: Peer,
         now: Duration,
@@ -656,8 +656,8 @@ impl State {
     /// forgotten it. Otherwise both ends would defer each other's attempts forever.
     fn accept_deferred(
         &mut self,
-        from: Index,
-        to: Index,
+        from: NodeIndex,
+        to: NodeIndex,
         link: u64,
         peer: Peer,
         now: Duration,
@@ -672,8 +672,8 @@ impl State {
     /// Sets the link up at `node`'s side.
     fn linked(
         &mut self,
-        node: Index,
-        peer_ix: Index,
+        node: NodeIndex,
+        peer_ix: NodeIndex,
         link: u64,
         peer: &Peer,
         now: Duration,
@@ -704,8 +704,8 @@ impl State {
     /// Releases the space of a frame that arrived or was lost at its sender.
     fn delivered(
         &mut self,
-        from: Index,
-        to: Index,
+        from: NodeIndex,
+        to: NodeIndex,
         link: u64,
         class: Class,
         len: usize,
@@ -720,7 +720,7 @@ impl State {
 
     pub(super) fn notify(
         &mut self,
-        node: Index,
+        node: NodeIndex,
         notification: Notification,
         calls: &mut Vec<Call>,
     ) {
@@ -728,7 +728,7 @@ impl State {
         let Some(events) = &node.events else { return };
         let call = Call { events: Arc::clone(events), notification };
         match &mut node.stopped {
-            Some(stopped) => stopped.defer(Event::Notify(call)),
+            Some(stopped) => stopped.defer(NetworkEvent::Notify(call)),
             None => calls.push(call),
         }
     }
@@ -738,15 +738,15 @@ impl State {
     /// Sets a node's side of a link down and returns its queue.
     pub(super) fn down(
         &mut self,
-        node: Index,
-        peer: Index,
+        node: NodeIndex,
+        peer: NodeIndex,
         why: impl Into<String>,
         calls: &mut Vec<Call>,
     ) {
-        self.down_as(node, peer, Why::from(why), calls);
+        self.down_as(node, peer, LinkError::from(why), calls);
     }
 
-    fn down_as(&mut self, node: Index, peer: Index, why: Why, calls: &mut Vec<Call>) {
+    fn down_as(&mut self, node: NodeIndex, peer: NodeIndex, why: LinkError, calls: &mut Vec<Call>) {
         let other = self.nodes[peer].peer.clone();
         let Some(end) = self.nodes[node].ends.get_mut(&peer) else { return };
         let reported = end.peer.clone().unwrap_or(Peer { incarnation: Incarnation(0), ..other });
@@ -794,7 +794,7 @@ impl State {
             now,
         );
         for call in calls {
-            self.schedule(now.max(self.event_time), Event::Notify(call));
+            self.schedule(now.max(self.event_time), NetworkEvent::Notify(call));
         }
         Some(banned)
     }
@@ -817,7 +817,7 @@ impl State {
             now,
         );
         for call in calls {
-            self.schedule(now.max(self.event_time), Event::Notify(call));
+            self.schedule(now.max(self.event_time), NetworkEvent::Notify(call));
         }
     }
 
@@ -829,7 +829,7 @@ impl State {
         }
         self.nodes[index].phase = NodePhase::Closing;
         let up = self.nodes[index].ends.iter().filter(|(_, end)| end.state == LinkState::Up);
-        let links: Vec<(Index, u64)> = up.map(|(peer, end)| (*peer, end.link)).collect();
+        let links: Vec<(NodeIndex, u64)> = up.map(|(peer, end)| (*peer, end.link)).collect();
         for (peer, link) in links {
             let payload = Payload::Goodbye(reason.to_owned());
             self.enqueue(
@@ -839,7 +839,7 @@ impl State {
                 now,
             );
         }
-        let event = Event::Linger(index, me.peer.incarnation);
+        let event = NetworkEvent::Linger(index, me.peer.incarnation);
         self.schedule(now.max(self.event_time) + self.config.linger, event);
     }
 

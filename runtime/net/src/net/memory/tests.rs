@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::membership::{Member, Members};
-use crate::net::{Inbox, SendError, Undelivered, Why};
+use crate::net::{NetworkHandler, SendError, Undelivered, LinkError};
 use crate::wire::Kind;
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -22,9 +22,9 @@ pub(super) fn peer(cluster: &str, node: &str, incarnation: u64) -> Peer {
 
 /// The events of a node: (milliseconds, text).
 #[derive(Clone)]
-pub(super) struct Log(Arc<Mutex<Vec<(u64, String)>>>, Instant);
+pub(super) struct EventLog(Arc<Mutex<Vec<(u64, String)>>>, Instant);
 
-impl Log {
+impl EventLog {
     pub(super) fn new() -> Self {
         Self(Arc::default(), Instant::now())
     }
@@ -39,7 +39,7 @@ impl Log {
     }
 }
 
-impl Inbox for Log {
+impl NetworkHandler for EventLog {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         let head = body.first().copied().unwrap_or(0);
         self.push(format!("{kind:?} {head} {} from {}", body.len(), from.node));
@@ -47,7 +47,7 @@ impl Inbox for Log {
     fn up(&self, peer: &Peer) {
         self.push(format!("up {} {}", peer.node, peer.incarnation.0));
     }
-    fn down(&self, peer: &Peer, why: &Why) {
+    fn down(&self, peer: &Peer, why: &LinkError) {
         self.push(format!("down {} {}: {why}", peer.node, peer.incarnation.0));
     }
     fn undelivered(&self, (node, kind, body): Undelivered) {
@@ -62,13 +62,13 @@ fn frames(net: &MemoryNet) -> Arc<Core> {
     }
 }
 
-pub(super) fn node(net: &MemoryNet, peer: Peer) -> (Net, Log) {
-    let (handle, log) = (net.join(peer).unwrap(), Log::new());
+pub(super) fn node(net: &MemoryNet, peer: Peer) -> (Net, EventLog) {
+    let (handle, log) = (net.join(peer).unwrap(), EventLog::new());
     handle.start(Arc::new(log.clone()));
     (handle, log)
 }
 
-pub(super) fn pair(net: &MemoryNet) -> ((Net, Log), (Net, Log)) {
+pub(super) fn pair(net: &MemoryNet) -> ((Net, EventLog), (Net, EventLog)) {
     let (a, b) = (node(net, peer("x", "a", 1)), node(net, peer("y", "b", 1)));
     a.0.learn(b.0.contact());
     b.0.learn(a.0.contact());
@@ -218,7 +218,7 @@ async fn a_full_queue_refuses_frames_and_reports_free_space() {
     impl Events for Drained {
         fn frame(&self, _: &Peer, _: Class, _: Frame) {}
         fn up(&self, _: &Peer) {}
-        fn down(&self, _: &Peer, _: &Why) {}
+        fn down(&self, _: &Peer, _: &LinkError) {}
         fn drained(&self, _: &NodeId, class: Class) {
             self.0.lock().unwrap().push(class);
         }
@@ -231,7 +231,7 @@ async fn a_full_queue_refuses_frames_and_reports_free_space() {
     net.join(peer("x", "a", 1)).unwrap();
     let peer = peer("x", "a", 1);
     let index = frames(&net).lock().by_name(&peer.node).unwrap();
-    let a = Node { core: frames(&net), me: NodeRef { peer, index }, events: events.clone() };
+    let a = NodeTransport { core: frames(&net), me: NodeRef { peer, index }, events: events.clone() };
     a.start();
     a.learn(b.contact(), None);
     let to = NodeId::from("b");
@@ -326,7 +326,7 @@ async fn a_new_incarnation_gets_the_frames_that_were_queued_for_it() {
     for head in 2..8 {
         tell(&a, &b, Class::Steal, head, 1000).unwrap();
     }
-    a.learn_life(b2.contact(), Incarnation(2));
+    a.learn_incarnation(b2.contact(), Incarnation(2));
     tell(&a, &b, Class::Steal, 8, 1000).unwrap();
     sleep(SECOND).await;
     let ups = ["up b 1", "down b 1: the node is now elsewhere", "up b 2"];
@@ -335,8 +335,8 @@ async fn a_new_incarnation_gets_the_frames_that_were_queued_for_it() {
     let heads: Vec<&str> = lines[1..].iter().map(|line| &line[5..6]).collect();
     assert!(["3", "4"].contains(&heads[0]) && heads.last() == Some(&"8"), "{lines:?}");
     assert!(heads.windows(2).all(|pair| pair[0] < pair[1]), "{lines:?}");
-    a.learn_life(b2.contact(), Incarnation(1));
-    a.learn_life(b2.contact(), Incarnation(2));
+    a.learn_incarnation(b2.contact(), Incarnation(1));
+    a.learn_incarnation(b2.contact(), Incarnation(2));
     sleep(SECOND).await;
     assert_eq!(a_log.lines(), ups, "nothing new");
 }
@@ -388,7 +388,7 @@ async fn a_peer_that_violates_the_protocol_repeatedly_is_banned_for_a_while() {
     sleep(SECOND).await;
     assert_eq!(b_log.lines()[b_log.lines().len() - 2], "down a 1: refused: Banned");
     assert_eq!(a.refused()[&crate::net::RefuseReason::Banned], 1);
-    sleep(crate::net::BAN).await;
+    sleep(crate::net::BAN_DURATION).await;
     tell(&b, &a, Class::Steal, 2, 1).unwrap();
     sleep(SECOND).await;
     assert_eq!(a_log.count("tell 2"), 1);
@@ -398,7 +398,7 @@ async fn a_peer_that_violates_the_protocol_repeatedly_is_banned_for_a_while() {
 /// bytes in the same direction.
 async fn steals(len: usize, count: usize) -> Vec<Duration> {
     struct Victim(Net);
-    impl Inbox for Victim {
+    impl NetworkHandler for Victim {
         fn frame(&self, from: &Peer, kind: Kind, _: Bytes) {
             if kind == Kind::STEAL_REQUEST {
                 let task = Bytes::from(vec![0; 500]);
@@ -407,7 +407,7 @@ async fn steals(len: usize, count: usize) -> Vec<Duration> {
         }
     }
     struct Thief(Arc<Notify>);
-    impl Inbox for Thief {
+    impl NetworkHandler for Thief {
         fn frame(&self, _: &Peer, _: Kind, _: Bytes) {
             self.0.notify_one();
         }
@@ -457,11 +457,11 @@ async fn a_steal_during_a_transfer_of_100_mb_takes_at_most_three_times_as_long()
 
 /// Forty nodes in four clusters. Each sends to a random one every 100 ms and replies to calls.
 fn run_random_traffic(seed: u64, virtual_time: Duration) -> (u64, u64) {
-    struct Echo {
+    struct EchoNode {
         net: Net,
         frames: Mutex<u64>,
     }
-    impl Inbox for Echo {
+    impl NetworkHandler for EchoNode {
         fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
             *self.frames.lock().unwrap() += 1;
             if kind == Kind::CALL {
@@ -487,7 +487,7 @@ fn run_random_traffic(seed: u64, virtual_time: Duration) -> (u64, u64) {
         let echoes: Vec<_> = nodes
             .iter()
             .map(|node| {
-                let echo = Arc::new(Echo { net: node.clone(), frames: Mutex::new(0) });
+                let echo = Arc::new(EchoNode { net: node.clone(), frames: Mutex::new(0) });
                 node.start(echo.clone());
                 nodes.iter().for_each(|other| node.learn(other.contact()));
                 echo
@@ -529,7 +529,7 @@ fn one_seed_gives_one_history() {
 async fn round_trips_inside_a_cluster_are_exact_despite_the_coarse_clock() {
     // Ten thousand consecutive round trips of 100 us take a second.
     struct Pong(Net, Mutex<u32>);
-    impl Inbox for Pong {
+    impl NetworkHandler for Pong {
         fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
             let mut left = self.1.lock().unwrap();
             if *left > 0 {

@@ -3,20 +3,20 @@
 
 use tokio::time::Instant;
 
-use super::tests::{Log, MS, SECOND, node, pair, peer, tell};
+use super::tests::{EventLog, MS, SECOND, node, pair, peer, tell};
 use super::*;
 use crate::net::{Congestion, LinkPolicy, NetConfig, RefuseReason, SendError};
 use crate::wire::Kind;
 
-fn both() -> [Wire; 2] {
-    [Wire::Frames, Wire::quic()]
+fn both() -> [LinkUnit; 2] {
+    [LinkUnit::Frames, LinkUnit::quic()]
 }
 
-fn net(seed: u64, wire: Wire) -> MemoryNet {
+fn net(seed: u64, wire: LinkUnit) -> MemoryNet {
     MemoryNet::with(seed, MemoryConfig { wire, ..MemoryConfig::default() })
 }
 
-async fn until(log: &Log, word: &str) -> Duration {
+async fn until(log: &EventLog, word: &str) -> Duration {
     let start = Instant::now();
     while log.count(word) == 0 {
         assert!(start.elapsed() < 600 * SECOND, "no {word} in {:?}", log.lines());
@@ -27,8 +27,8 @@ async fn until(log: &Log, word: &str) -> Duration {
 
 /// The time of a transfer over this line, once the link is up with the correct expectation of the
 /// line.
-async fn transfer(mut wire: Wire, len: usize, line: &LinkProfile) -> Duration {
-    if let Wire::Quic(net) = &mut wire {
+async fn transfer(mut wire: LinkUnit, len: usize, line: &LinkProfile) -> Duration {
+    if let LinkUnit::Quic(net) = &mut wire {
         let (rtt_ms, bandwidth) = (2e-3 * line.delay_us as f64, line.rate.unwrap_or(0) as f64);
         net.link = LinkPolicy { rtt_ms, bandwidth, ..net.link };
     }
@@ -120,7 +120,7 @@ async fn a_killed_node_is_silent_and_its_next_incarnation_is_reached() {
         assert_eq!(b_log.lines(), received);
         assert!(matches!(net.join(peer("y", "b", 1)), Err(JoinError::Taken(_))));
         let (b, b_log) = node(&net, peer("y", "b", 2));
-        a.learn_life(b.contact(), Incarnation(2));
+        a.learn_incarnation(b.contact(), Incarnation(2));
         tell(&a, &b, Class::Control, 2, 10).unwrap();
         until(&b_log, "tell 2").await;
         assert_eq!(a_log.count("up b 2"), 1);
@@ -132,7 +132,7 @@ async fn a_killed_node_is_silent_and_its_next_incarnation_is_reached() {
 }
 
 /// Runs a history with losses, jitter, a cut and a shared rate; returns its digest.
-async fn history(seed: u64, wire: Wire) -> u64 {
+async fn history(seed: u64, wire: LinkUnit) -> u64 {
     let net = net(seed, wire);
     let line = LinkProfile::default().delay(10 * MS).jitter(3 * MS).loss(0.01).rate(1_000_000);
     net.set_links(&"x".into(), &"y".into(), &line);
@@ -167,7 +167,7 @@ async fn one_seed_gives_one_history() {
 /// trigger each other, thousands of times.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_abandoned_immediately_causes_no_packet_storm() {
-    let net = net(1, Wire::quic());
+    let net = net(1, LinkUnit::quic());
     net.set_links(&"x".into(), &"y".into(), &LinkProfile::default().delay(MS));
     let (a, b) = (node(&net, peer("x", "a", 1)), node(&net, peer("y", "b", 1)));
     for _ in 0..10 {
@@ -189,7 +189,7 @@ async fn an_attempt_that_is_abandoned_immediately_causes_no_packet_storm() {
 async fn share(congestion: Congestion, len: usize, line: &LinkProfile) -> f64 {
     let mut config = NetConfig::default();
     config.link.congestion = congestion;
-    let took = transfer(Wire::Quic(Box::new(config)), len, line).await.as_secs_f64();
+    let took = transfer(LinkUnit::Quic(Box::new(config)), len, line).await.as_secs_f64();
     len as f64 / line.rate.unwrap_or(1) as f64 / took
 }
 
@@ -199,7 +199,7 @@ async fn share(congestion: Congestion, len: usize, line: &LinkProfile) -> f64 {
 async fn a_longer_line_than_expected_is_not_filled_with_retransmissions() {
     let mut config = NetConfig::default();
     config.link.rtt_ms = 1.0;
-    let net = net(1, Wire::Quic(Box::new(config)));
+    let net = net(1, LinkUnit::Quic(Box::new(config)));
     net.set_links(&"x".into(), &"y".into(), &LinkProfile::default().delay(500 * MS));
     let ((a, _), (b, b_log)) = pair(&net);
     tell(&a, &b, Class::Steal, 1, 1).unwrap();

@@ -13,15 +13,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::machine::{Conn, Event};
+use super::machine::{Conn, ConnectionEvent};
 use super::settings::Configs;
-use super::{Code, ConnState, Dial, DialState, EndpointState, Entry, Greeted, Link, relay};
+use super::{Code, ConnState, Dial, DialState, EndpointState, PeerEntry, Greeted, PeerLink, relay};
 use crate::id::{Incarnation, NodeId};
 use crate::net::callers::{Admission, AdmissionLimits, Callers};
 use crate::net::config::{HOST_INCOMING, MAX_INCOMING, UNVALIDATED_INCOMING};
 use crate::net::hello::{Expected, Hello, Refuse, Welcome, version_mismatch, version_text};
 use crate::net::tls::{NodeName, Role, SERVER_NAME, VERSIONS_ALPN};
-use crate::net::{Address, BAN, Protocols, RefuseReason, STRIKES, Why};
+use crate::net::{Address, BAN_DURATION, Protocols, RefuseReason, VIOLATIONS_MAX, LinkError};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
 const ADMISSION_LIMITS: AdmissionLimits = AdmissionLimits {
@@ -41,13 +41,13 @@ const REFUSAL_GRACE: Duration = Duration::from_secs(1);
 const FORGET: Duration = Duration::from_secs(60);
 
 /// The reason why a connection attempt failed.
-struct Failure {
-    why: Why,
+struct HandshakeFailure {
+    why: LinkError,
     /// Whether a retry would fail as well.
     fatal: bool,
 }
 
-impl Failure {
+impl HandshakeFailure {
     fn transient(why: impl ToString) -> Self {
         Self { why: why.to_string().into(), fatal: false }
     }
@@ -57,7 +57,7 @@ impl Failure {
     }
 
     fn refused(reason: RefuseReason, why: String) -> Self {
-        Self { why: Why::refused(reason, why), fatal: true }
+        Self { why: LinkError::refused(reason, why), fatal: true }
     }
 
     fn of_connection(error: &ConnectionError) -> Self {
@@ -231,7 +231,7 @@ impl EndpointState {
             conn.accept_bi().await.map_err(|error| bad(format!("no control stream: {error}")))?;
         let frame = read_frame(&mut recv).await.map_err(|why| bad(format!("no hello: {why}")))?;
         let hello: Hello = decode(Kind::HELLO, &frame).map_err(bad)?;
-        let role = certificate.may();
+        let role = certificate.role_kind();
         let protocols = self.config.protocols;
         let mut greeted =
             Greeted { conn: conn.clone(), send, recv, role, protocol: protocols.min, first: None };
@@ -272,7 +272,7 @@ impl EndpointState {
             if later || !link.has_address() {
                 match hello.address {
                     Some(Address::Socket(is)) => (link.address, link.via) = (Some(is), None),
-                    Some(Address::Via(relay)) => (link.address, link.via) = (None, Some(relay)),
+                    Some(Address::Relayed(relay)) => (link.address, link.via) = (None, Some(relay)),
                     Some(Address::Memory) | None => {}
                 }
             }
@@ -287,7 +287,7 @@ impl EndpointState {
             return;
         }
         let (incarnation, dial) = (hello.incarnation, hello.dial);
-        self.handle_event(&entry, Event::Hello { conn: id, incarnation, dial });
+        self.handle_event(&entry, ConnectionEvent::Hello { conn: id, incarnation, dial });
         if relay::is_stand_in(conn.remote_address()) {
             self.yield_to_relayed(&entry, id);
         }
@@ -303,7 +303,7 @@ impl EndpointState {
                     let pending = !entry.is_empty();
                     shared.handle_event(
                         &entry,
-                        Event::Lost { conn: id, why, orderly: false, pending },
+                        ConnectionEvent::Lost { conn: id, why, orderly: false, pending },
                     );
                 }
             });
@@ -316,7 +316,7 @@ impl EndpointState {
     /// A peer that lost its directory cannot know what others remember of it. Processes that decide
     /// which incarnation of a node is current never forget nodes. A head holds the lease of its
     /// grid, so its current incarnation is accepted.
-    fn forget_incarnation(&self, link: &mut Link, role: Role, incarnation: Incarnation) {
+    fn forget_incarnation(&self, link: &mut PeerLink, role: Role, incarnation: Incarnation) {
         let is_earlier = link.machine.incarnation().is_some_and(|known| incarnation < known);
         let down = link.down_since.is_some_and(|since| since.elapsed() >= FORGET);
         if is_earlier && down && (role == Role::Head || self.config.forgets_nodes) {
@@ -326,7 +326,7 @@ impl EndpointState {
 
     /// Abandons a direct attempt that will probably fail, because the peer has connected through a
     /// relay and waits for its outcome.
-    fn yield_to_relayed(self: &Arc<Self>, entry: &Arc<Entry>, parked: Conn) {
+    fn yield_to_relayed(self: &Arc<Self>, entry: &Arc<PeerEntry>, parked: Conn) {
         let mut link = entry.lock();
         let Some(dial) = link.machine.dial_before(parked) else { return };
         let hopeless = match link.conns.get(&Conn::Dialled(dial)) {
@@ -343,11 +343,11 @@ impl EndpointState {
         link.conns.remove(&Conn::Dialled(dial));
         drop(link);
         let why = "the peer has connected through a relay".into();
-        self.handle_event(entry, Event::Failed { dial, why, fatal: false });
+        self.handle_event(entry, ConnectionEvent::Failed { dial, why, fatal: false });
     }
 
     /// Prepares the welcome, which precedes all other frames on the control stream.
-    pub(super) fn welcome(&self, entry: &Entry, conn: Conn, dials: u64) {
+    pub(super) fn welcome(&self, entry: &PeerEntry, conn: Conn, dials: u64) {
         if let Some(ConnState::Greeted(greeted)) = entry.lock().conns.get_mut(&conn) {
             let welcome = Welcome {
                 protocol: greeted.protocol,
@@ -377,13 +377,13 @@ impl EndpointState {
     }
 
     /// Connects to a peer and reports the outcome to the link's state machine.
-    pub(super) async fn dial(self: Arc<Self>, entry: Arc<Entry>, dial: u64, state: Arc<DialState>) {
+    pub(super) async fn dial(self: Arc<Self>, entry: Arc<PeerEntry>, dial: u64, state: Arc<DialState>) {
         let limit = self.config.connect_timeout();
         let route = self.route_to(&entry);
         state.relayed.store(route.is_some_and(relay::is_stand_in), Ordering::Release);
         let answer = match timeout(limit, self.call(&entry, route, dial, &state.connected)).await {
             Ok(answer) => answer,
-            Err(_) => Err(Failure::transient(format!("no answer within {} ms", limit.as_millis()))),
+            Err(_) => Err(HandshakeFailure::transient(format!("no answer within {} ms", limit.as_millis()))),
         };
         let key = Conn::Dialled(dial);
         let mut link = entry.lock();
@@ -398,12 +398,12 @@ impl EndpointState {
                 self.forget_incarnation(&mut link, greeted.role, welcome.incarnation);
                 link.conns.insert(key, ConnState::Greeted(greeted));
                 let (incarnation, dials) = (welcome.incarnation, welcome.dials);
-                Event::Welcomed { dial, incarnation, dials }
+                ConnectionEvent::Welcomed { dial, incarnation, dials }
             }
-            Err(Failure { why, fatal }) => {
+            Err(HandshakeFailure { why, fatal }) => {
                 link.conns.remove(&key);
                 tracing::debug!(node = %entry.node, dial, %why, fatal, "dial failed");
-                Event::Failed { dial, why, fatal }
+                ConnectionEvent::Failed { dial, why, fatal }
             }
         };
         drop(link);
@@ -414,7 +414,7 @@ impl EndpointState {
     }
 
     /// The address to connect to: the node's own, or a stand-in for a relayed one.
-    fn route_to(&self, entry: &Entry) -> Option<SocketAddr> {
+    fn route_to(&self, entry: &PeerEntry) -> Option<SocketAddr> {
         let (address, cluster) = {
             let link = entry.lock();
             (link.address, link.cluster.clone())
@@ -434,7 +434,7 @@ impl EndpointState {
     }
 
     /// Records the outcome of an attempt to reach a node.
-    fn record_attempt(&self, entry: &Entry, relayed: bool, reached: bool) {
+    fn record_attempt(&self, entry: &PeerEntry, relayed: bool, reached: bool) {
         let cluster = entry.lock().cluster.clone();
         let now = self.start.elapsed();
         self.routes().record_attempt((&entry.node, &cluster), relayed, reached, now);
@@ -449,30 +449,30 @@ impl EndpointState {
 
     async fn call(
         &self,
-        entry: &Entry,
+        entry: &PeerEntry,
         route: Option<SocketAddr>,
         dial: u64,
         connected: &AtomicBool,
-    ) -> Result<(Welcome, Greeted), Failure> {
+    ) -> Result<(Welcome, Greeted), HandshakeFailure> {
         if self.is_banned(entry) {
-            return Err(Failure::refused(RefuseReason::Banned, banned(&entry.node)));
+            return Err(HandshakeFailure::refused(RefuseReason::Banned, banned(&entry.node)));
         }
         if let Some(why) = self.revoked(&entry.node) {
-            return Err(Failure::refused(RefuseReason::Revoked, why));
+            return Err(HandshakeFailure::refused(RefuseReason::Revoked, why));
         }
-        let address = route.ok_or_else(|| Failure::transient("no address is known"))?;
+        let address = route.ok_or_else(|| HandshakeFailure::transient("no address is known"))?;
         let cluster = entry.lock().cluster.clone();
         let conn = self
             .endpoint
             .connect_with(self.configs().dial(&cluster), address, SERVER_NAME)
-            .map_err(|error| Failure::fatal(format!("{address}: {error}")))?
+            .map_err(|error| HandshakeFailure::fatal(format!("{address}: {error}")))?
             .await
             .inspect_err(|error| self.not_connected(error, address))
-            .map_err(|error| Failure::of_connection(&error))?;
+            .map_err(|error| HandshakeFailure::of_connection(&error))?;
         connected.store(true, Ordering::Release);
         if !entry.lock().conns.contains_key(&Conn::Dialled(dial)) {
             conn.close(Code::Crossed.into(), b"abandoned");
-            return Err(Failure::transient("abandoned"));
+            return Err(HandshakeFailure::transient("abandoned"));
         }
         // Nothing is sent before the certificate is checked.
         let certificate = certificate(&conn).filter(|name| name.node == entry.node);
@@ -482,7 +482,7 @@ impl EndpointState {
             return Err(self.reject(&conn, RefuseReason::Identity, detail));
         };
         let (mut send, mut recv) =
-            conn.open_bi().await.map_err(|error| Failure::of_connection(&error))?;
+            conn.open_bi().await.map_err(|error| HandshakeFailure::of_connection(&error))?;
         let protocols = self.config.protocols;
         if has_no_common_major(&conn) {
             let mine = version_text(&self.me.node, protocols);
@@ -497,7 +497,7 @@ impl EndpointState {
                     version_mismatch(&format!("{certificate} speaks another ({error})"), &mine)
                 }
             };
-            return Err(Failure::refused(RefuseReason::Protocol, said));
+            return Err(HandshakeFailure::refused(RefuseReason::Protocol, said));
         }
         let hello = message(
             Kind::HELLO,
@@ -513,14 +513,14 @@ impl EndpointState {
             },
         );
         let failed = |why| match conn.close_reason() {
-            Some(error) => Failure::of_connection(&error),
-            None => Failure::transient(why),
+            Some(error) => HandshakeFailure::of_connection(&error),
+            None => HandshakeFailure::transient(why),
         };
         send.write_all(&hello.header()).await.map_err(|error| failed(error.to_string()))?;
         send.write_all(&hello.body).await.map_err(|error| failed(error.to_string()))?;
         let frame = read_frame(&mut recv).await.map_err(failed)?;
         if frame.kind == Kind::REFUSE {
-            let refuse: Refuse = decode(Kind::REFUSE, &frame).map_err(Failure::transient)?;
+            let refuse: Refuse = decode(Kind::REFUSE, &frame).map_err(HandshakeFailure::transient)?;
             conn.close(Code::Refused.into(), b"the refusal was read");
             if refuse.reason == RefuseReason::StaleIncarnation {
                 self.events.superseded(&entry.node, refuse.known);
@@ -533,30 +533,30 @@ impl EndpointState {
                     | RefuseReason::Banned
             );
             let why = format!("refused ({:?}): {}", refuse.reason, refuse.detail);
-            return Err(Failure { why: Why::refused(refuse.reason, why), fatal: !transient });
+            return Err(HandshakeFailure { why: LinkError::refused(refuse.reason, why), fatal: !transient });
         }
         let welcome: Welcome = decode(Kind::WELCOME, &frame)
             .map_err(|why| self.reject(&conn, RefuseReason::BadHello, why))?;
         welcome
             .check(&entry.node, &certificate, protocols)
             .map_err(|refuse| self.reject(&conn, refuse.reason, refuse.detail))?;
-        let (role, protocol) = (certificate.may(), welcome.protocol);
+        let (role, protocol) = (certificate.role_kind(), welcome.protocol);
         Ok((welcome, Greeted { conn, send, recv, role, protocol, first: None }))
     }
 
     /// Rejects a node that answered a connection attempt of this side.
-    fn reject(&self, conn: &Connection, reason: RefuseReason, detail: String) -> Failure {
+    fn reject(&self, conn: &Connection, reason: RefuseReason, detail: String) -> HandshakeFailure {
         self.count_refused(reason, conn.remote_address(), &detail);
         conn.close(Code::Refused.into(), detail.as_bytes());
-        Failure::refused(reason, detail)
+        HandshakeFailure::refused(reason, detail)
     }
 }
 
 fn banned(node: &NodeId) -> String {
     format!(
-        "{node} broke the protocol {STRIKES} times recently: no link for {} s; do both run the \
+        "{node} broke the protocol {VIOLATIONS_MAX} times recently: no link for {} s; do both run the \
          same version?",
-        BAN.as_secs()
+        BAN_DURATION.as_secs()
     )
 }
 

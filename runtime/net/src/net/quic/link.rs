@@ -13,12 +13,12 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::handshake::{message, truncate_text};
-use super::machine::{Conn, Event};
+use super::machine::{Conn, ConnectionEvent};
 use super::parse::FrameReader;
 use super::queue::{BATCH_FRAMES, TakeResult};
 use super::relay;
 use super::settings::UNI_STREAMS;
-use super::{Code, EndpointState, Entry, Greeted};
+use super::{Code, EndpointState, PeerEntry, Greeted};
 use crate::id::Peer;
 use crate::net::Class;
 use crate::net::hello::{Goodbye, wire_version};
@@ -99,7 +99,7 @@ impl LiveLink {
 /// is notified.
 pub(super) async fn run(
     shared: Arc<EndpointState>,
-    entry: Arc<Entry>,
+    entry: Arc<PeerEntry>,
     key: Conn,
     live: Arc<LiveLink>,
     greeted: Greeted,
@@ -163,7 +163,7 @@ pub(super) async fn run(
     let why = why.into();
     entry.lock().conns.remove(&key);
     let pending = !entry.is_empty();
-    shared.handle_event(&entry, Event::Lost { conn: key, why, orderly, pending });
+    shared.handle_event(&entry, ConnectionEvent::Lost { conn: key, why, orderly, pending });
 }
 
 /// The first byte of a one-way stream. Part of the wire format, independent of the order of the
@@ -179,7 +179,7 @@ fn tag(class: Class) -> u8 {
 /// The shared state of all readers and writers of a link.
 struct StreamContext {
     shared: Arc<EndpointState>,
-    entry: Arc<Entry>,
+    entry: Arc<PeerEntry>,
     live: Arc<LiveLink>,
 }
 
@@ -362,7 +362,7 @@ impl Writer {
         let copied: usize = self.batch.iter().filter(|f| small(f)).map(Frame::wire_len).sum();
         self.buffer.reserve(copied + self.batch.len() * wire::HEADER_LEN);
         for frame in self.batch.drain(..) {
-            self.buffer.extend_from_slice(&frame.header_in(self.version));
+            self.buffer.extend_from_slice(&frame.header_version(self.version));
             if small(&frame) {
                 self.buffer.extend_from_slice(&frame.body);
             } else {

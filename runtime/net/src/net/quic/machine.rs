@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use crate::id::Incarnation;
-use crate::net::{RefuseReason, Why};
+use crate::net::{RefuseReason, LinkError};
 use crate::random::SplitMix;
 
 /// A connection to this peer.
@@ -29,7 +29,7 @@ pub(super) enum Conn {
 
 /// An input of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum ConnectionEvent {
     /// A frame was queued.
     SendRequested,
     /// A hello arrived over an accepted connection and matches the certificate and the grid.
@@ -37,9 +37,9 @@ pub(super) enum Event {
     /// The peer welcomed this side's attempt.
     Welcomed { dial: u64, incarnation: Incarnation, dials: u64 },
     /// This side's attempt failed. `fatal`: a retry would fail as well.
-    Failed { dial: u64, why: Why, fatal: bool },
+    Failed { dial: u64, why: LinkError, fatal: bool },
     /// A connection was lost. `orderly`: the peer said goodbye. `pending`: frames are queued.
-    Lost { conn: Conn, why: Why, orderly: bool, pending: bool },
+    Lost { conn: Conn, why: LinkError, orderly: bool, pending: bool },
     /// The delay of `Action::Retry` is over.
     Retry { serial: u64, pending: bool },
     /// The user wants no link to this peer.
@@ -51,7 +51,7 @@ pub(super) enum Event {
 
 /// An output of the state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum ConnectionAction {
     /// Open a connection and send a hello with this number.
     Dial(u64),
     /// Reply to the hello with a welcome that carries `dials`, then run the link.
@@ -65,14 +65,14 @@ pub(super) enum Action {
     /// Report the link as up; frames may flow over `conn` in both directions.
     Up { conn: Conn, incarnation: Incarnation, again: bool },
     /// Report the link as down.
-    Down { incarnation: Incarnation, why: Why },
+    Down { incarnation: Incarnation, why: LinkError },
     /// Return queued frames as undelivered.
     DropQueue,
 }
 
 /// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum LinkPhase {
     Idle,
     Dialling(u64),
     Backoff(u64),
@@ -84,13 +84,13 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// The state machine of a link to one peer.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct LinkMachine {
     /// Whether this side's connection stays when two cross.
     own_dial_stays: bool,
     attempts_max: u32,
     backoff: Duration,
     rng: SplitMix,
-    phase: Phase,
+    phase: LinkPhase,
     /// The peer's latest known incarnation.
     incarnation: Option<Incarnation>,
     /// A hello that waits until this side's own attempt is settled.
@@ -109,14 +109,14 @@ pub(super) struct Machine {
     moved: bool,
 }
 
-impl Machine {
+impl LinkMachine {
     pub fn new(own_dial_stays: bool, attempts_max: u32, backoff: Duration, seed: u64) -> Self {
         Self {
             own_dial_stays,
             attempts_max,
             backoff,
             rng: SplitMix(seed),
-            phase: Phase::Idle,
+            phase: LinkPhase::Idle,
             incarnation: None,
             parked: None,
             dials: 0,
@@ -128,7 +128,7 @@ impl Machine {
         }
     }
 
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> LinkPhase {
         self.phase
     }
 
@@ -144,74 +144,74 @@ impl Machine {
     /// This side's attempt that the parked hello of `conn` waits for.
     pub fn dial_before(&self, conn: Conn) -> Option<u64> {
         match self.phase {
-            Phase::Dialling(dial) if self.parked.is_some_and(|(parked, _)| parked == conn) => {
+            LinkPhase::Dialling(dial) if self.parked.is_some_and(|(parked, _)| parked == conn) => {
                 Some(dial)
             }
             _ => None,
         }
     }
 
-    pub fn handle(&mut self, event: Event) -> Vec<Action> {
+    pub fn handle(&mut self, event: ConnectionEvent) -> Vec<ConnectionAction> {
         let mut out = Vec::new();
         match event {
-            Event::SendRequested => {
-                if self.phase == Phase::Idle {
+            ConnectionEvent::SendRequested => {
+                if self.phase == LinkPhase::Idle {
                     self.dial(&mut out);
                 }
             }
-            Event::Hello { conn, incarnation, dial } => {
+            ConnectionEvent::Hello { conn, incarnation, dial } => {
                 self.hello(conn, incarnation, dial, &mut out);
             }
-            Event::Welcomed { dial, incarnation, dials } => {
+            ConnectionEvent::Welcomed { dial, incarnation, dials } => {
                 self.welcomed(dial, incarnation, dials, &mut out);
             }
-            Event::Failed { dial, why, fatal } => {
-                if self.phase == Phase::Dialling(dial) {
-                    self.phase = Phase::Idle;
+            ConnectionEvent::Failed { dial, why, fatal } => {
+                if self.phase == LinkPhase::Dialling(dial) {
+                    self.phase = LinkPhase::Idle;
                     match self.parked.take() {
                         Some((conn, dial)) => self.welcome(conn, dial, &mut out),
                         None => self.attempt_failed(why, fatal, &mut out),
                     }
                 }
             }
-            Event::Lost { conn, why, orderly, pending } => {
+            ConnectionEvent::Lost { conn, why, orderly, pending } => {
                 if self.parked.is_some_and(|(parked, _)| parked == conn) {
                     self.parked = None;
                 }
-                if self.phase == Phase::Up(conn) {
-                    self.phase = Phase::Idle;
+                if self.phase == LinkPhase::Up(conn) {
+                    self.phase = LinkPhase::Idle;
                     self.down(why, &mut out);
                     if orderly {
-                        out.push(Action::DropQueue);
+                        out.push(ConnectionAction::DropQueue);
                     } else if pending {
                         self.back_off(&mut out);
                     }
                 }
             }
-            Event::Retry { serial, pending } => {
-                if self.phase == Phase::Backoff(serial) {
-                    self.phase = Phase::Idle;
+            ConnectionEvent::Retry { serial, pending } => {
+                if self.phase == LinkPhase::Backoff(serial) {
+                    self.phase = LinkPhase::Idle;
                     if pending {
                         self.dial(&mut out);
                     }
                 }
             }
-            Event::Forget => {
+            ConnectionEvent::Forget => {
                 self.drop_parked(&mut out);
                 match self.phase {
-                    Phase::Up(conn) => {
-                        out.push(Action::Abandon(conn));
+                    LinkPhase::Up(conn) => {
+                        out.push(ConnectionAction::Abandon(conn));
                         self.down("the node was forgotten".into(), &mut out);
                     }
-                    Phase::Dialling(dial) => out.push(Action::Abandon(Conn::Dialled(dial))),
-                    Phase::Idle | Phase::Backoff(_) => {}
+                    LinkPhase::Dialling(dial) => out.push(ConnectionAction::Abandon(Conn::Dialled(dial))),
+                    LinkPhase::Idle | LinkPhase::Backoff(_) => {}
                 }
-                self.phase = Phase::Idle;
+                self.phase = LinkPhase::Idle;
                 self.failed = 0;
                 self.moved = false;
-                out.push(Action::DropQueue);
+                out.push(ConnectionAction::DropQueue);
             }
-            Event::Moved { up, incarnation, pending } => {
+            ConnectionEvent::Moved { up, incarnation, pending } => {
                 self.peer_moved(up, incarnation, pending, &mut out)
             }
         }
@@ -225,22 +225,22 @@ impl Machine {
         up: Option<Conn>,
         incarnation: Option<Incarnation>,
         pending: bool,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ConnectionAction>,
     ) {
         let newer = incarnation
             .is_some_and(|incarnation| self.incarnation.is_some_and(|known| known < incarnation));
         match self.phase {
             // A link that came up after the report stays, unless its incarnation is outdated.
-            Phase::Up(conn) if newer || up == Some(conn) => {
-                out.push(Action::Abandon(conn));
-                self.phase = Phase::Idle;
+            LinkPhase::Up(conn) if newer || up == Some(conn) => {
+                out.push(ConnectionAction::Abandon(conn));
+                self.phase = LinkPhase::Idle;
                 self.down("the node is now elsewhere".into(), out);
             }
-            Phase::Up(_) => return,
-            Phase::Dialling(dial) => out.push(Action::Abandon(Conn::Dialled(dial))),
-            Phase::Idle | Phase::Backoff(_) => {}
+            LinkPhase::Up(_) => return,
+            LinkPhase::Dialling(dial) => out.push(ConnectionAction::Abandon(Conn::Dialled(dial))),
+            LinkPhase::Idle | LinkPhase::Backoff(_) => {}
         }
-        self.phase = Phase::Idle;
+        self.phase = LinkPhase::Idle;
         self.failed = 0;
         if newer {
             self.drop_parked(out);
@@ -256,41 +256,41 @@ impl Machine {
         }
     }
 
-    fn hello(&mut self, conn: Conn, incarnation: Incarnation, dial: u64, out: &mut Vec<Action>) {
+    fn hello(&mut self, conn: Conn, incarnation: Incarnation, dial: u64, out: &mut Vec<ConnectionAction>) {
         if self.incarnation.is_some_and(|known| incarnation < known) {
-            out.push(Action::Refuse { conn, reason: RefuseReason::StaleIncarnation });
+            out.push(ConnectionAction::Refuse { conn, reason: RefuseReason::StaleIncarnation });
             return;
         }
         self.set_incarnation(incarnation, out);
         if dial <= self.void_up_to {
-            out.push(Action::Refuse { conn, reason: RefuseReason::Crossed });
+            out.push(ConnectionAction::Refuse { conn, reason: RefuseReason::Crossed });
             return;
         }
         match self.phase {
-            Phase::Idle | Phase::Backoff(_) => {}
-            Phase::Up(old) => {
-                out.push(Action::Abandon(old));
+            LinkPhase::Idle | LinkPhase::Backoff(_) => {}
+            LinkPhase::Up(old) => {
+                out.push(ConnectionAction::Abandon(old));
                 self.down("the peer opened another connection".into(), out);
             }
-            Phase::Dialling(_) if self.own_dial_stays => {
+            LinkPhase::Dialling(_) if self.own_dial_stays => {
                 self.drop_parked(out);
                 self.parked = Some((conn, dial));
                 return;
             }
-            Phase::Dialling(mine) => out.push(Action::Abandon(Conn::Dialled(mine))),
+            LinkPhase::Dialling(mine) => out.push(ConnectionAction::Abandon(Conn::Dialled(mine))),
         }
         self.welcome(conn, dial, out);
     }
 
-    fn welcomed(&mut self, dial: u64, incarnation: Incarnation, dials: u64, out: &mut Vec<Action>) {
-        if self.phase != Phase::Dialling(dial) {
+    fn welcomed(&mut self, dial: u64, incarnation: Incarnation, dials: u64, out: &mut Vec<ConnectionAction>) {
+        if self.phase != LinkPhase::Dialling(dial) {
             return; // abandoned before
         }
         if self.incarnation.is_some_and(|known| incarnation < known) {
-            out.push(Action::Abandon(Conn::Dialled(dial)));
-            self.phase = Phase::Idle;
+            out.push(ConnectionAction::Abandon(Conn::Dialled(dial)));
+            self.phase = LinkPhase::Idle;
             let why = "an earlier incarnation of the node answered";
-            let why = Why::refused(RefuseReason::StaleIncarnation, why);
+            let why = LinkError::refused(RefuseReason::StaleIncarnation, why);
             self.attempt_failed(why, false, out);
             return;
         }
@@ -302,72 +302,72 @@ impl Machine {
 
     /// Ends everything of an earlier incarnation of the peer. `incarnation` is not below the known
     /// one.
-    fn set_incarnation(&mut self, incarnation: Incarnation, out: &mut Vec<Action>) {
+    fn set_incarnation(&mut self, incarnation: Incarnation, out: &mut Vec<ConnectionAction>) {
         if self.incarnation == Some(incarnation) {
             return;
         }
         self.drop_parked(out);
-        if let Phase::Up(conn) = self.phase {
-            out.push(Action::Abandon(conn));
-            self.phase = Phase::Idle;
+        if let LinkPhase::Up(conn) = self.phase {
+            out.push(ConnectionAction::Abandon(conn));
+            self.phase = LinkPhase::Idle;
             self.down("the node has a new incarnation".into(), out);
         }
         if self.incarnation.is_some() && !self.moved {
-            out.push(Action::DropQueue);
+            out.push(ConnectionAction::DropQueue);
         }
         self.incarnation = Some(incarnation);
         self.void_up_to = 0;
     }
 
-    fn welcome(&mut self, conn: Conn, dial: u64, out: &mut Vec<Action>) {
+    fn welcome(&mut self, conn: Conn, dial: u64, out: &mut Vec<ConnectionAction>) {
         self.void_up_to = self.void_up_to.max(dial);
-        out.push(Action::Welcome { conn, dials: self.dials });
+        out.push(ConnectionAction::Welcome { conn, dials: self.dials });
         self.up(conn, out);
     }
 
-    fn up(&mut self, conn: Conn, out: &mut Vec<Action>) {
-        self.phase = Phase::Up(conn);
+    fn up(&mut self, conn: Conn, out: &mut Vec<ConnectionAction>) {
+        self.phase = LinkPhase::Up(conn);
         self.failed = 0;
         self.moved = false;
         let again = std::mem::replace(&mut self.was_up, true);
         let incarnation = self.incarnation.unwrap_or_default();
-        out.push(Action::Up { conn, incarnation, again });
+        out.push(ConnectionAction::Up { conn, incarnation, again });
     }
 
-    fn down(&mut self, why: Why, out: &mut Vec<Action>) {
-        out.push(Action::Down { incarnation: self.incarnation.unwrap_or_default(), why });
+    fn down(&mut self, why: LinkError, out: &mut Vec<ConnectionAction>) {
+        out.push(ConnectionAction::Down { incarnation: self.incarnation.unwrap_or_default(), why });
     }
 
-    fn dial(&mut self, out: &mut Vec<Action>) {
+    fn dial(&mut self, out: &mut Vec<ConnectionAction>) {
         self.dials += 1;
-        self.phase = Phase::Dialling(self.dials);
-        out.push(Action::Dial(self.dials));
+        self.phase = LinkPhase::Dialling(self.dials);
+        out.push(ConnectionAction::Dial(self.dials));
     }
 
-    fn attempt_failed(&mut self, why: Why, fatal: bool, out: &mut Vec<Action>) {
+    fn attempt_failed(&mut self, why: LinkError, fatal: bool, out: &mut Vec<ConnectionAction>) {
         self.failed += 1;
         if fatal || self.failed >= self.attempts_max {
             self.failed = 0;
             self.moved = false;
             self.down(why, out);
-            out.push(Action::DropQueue);
+            out.push(ConnectionAction::DropQueue);
         } else {
             self.back_off(out);
         }
     }
 
-    fn back_off(&mut self, out: &mut Vec<Action>) {
+    fn back_off(&mut self, out: &mut Vec<ConnectionAction>) {
         self.serial += 1;
-        self.phase = Phase::Backoff(self.serial);
+        self.phase = LinkPhase::Backoff(self.serial);
         let whole = self.backoff.saturating_mul(1 << self.failed.saturating_sub(1).min(16));
         let whole = whole.min(BACKOFF_MAX);
         let after = whole / 2 + (whole / 2).mul_f64(self.rng.unit());
-        out.push(Action::Retry { after, serial: self.serial });
+        out.push(ConnectionAction::Retry { after, serial: self.serial });
     }
 
-    fn drop_parked(&mut self, out: &mut Vec<Action>) {
+    fn drop_parked(&mut self, out: &mut Vec<ConnectionAction>) {
         if let Some((conn, _)) = self.parked.take() {
-            out.push(Action::Refuse { conn, reason: RefuseReason::Crossed });
+            out.push(ConnectionAction::Refuse { conn, reason: RefuseReason::Crossed });
         }
     }
 }

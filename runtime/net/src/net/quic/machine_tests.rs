@@ -26,7 +26,7 @@ struct Wire {
 }
 
 struct Side {
-    machine: Machine,
+    machine: LinkMachine,
     incarnation: Incarnation,
     queue: VecDeque<u32>,
     sent: u32,
@@ -36,16 +36,16 @@ struct Side {
     returned: usize,
 }
 
-struct World {
+struct ConnectionWorld {
     sides: [Side; 2],
     wires: BTreeMap<u64, Wire>,
     next: u64,
 }
 
-impl World {
+impl ConnectionWorld {
     fn new() -> Self {
         let side = |own_dial_stays, seed| Side {
-            machine: Machine::new(own_dial_stays, 1000, Duration::from_millis(50), seed),
+            machine: LinkMachine::new(own_dial_stays, 1000, Duration::from_millis(50), seed),
             incarnation: Incarnation(1),
             queue: VecDeque::new(),
             sent: 0,
@@ -82,11 +82,11 @@ impl World {
         }
     }
 
-    fn feed(&mut self, me: usize, event: Event) {
+    fn feed(&mut self, me: usize, event: ConnectionEvent) {
         for action in self.sides[me].machine.handle(event) {
             let side = &mut self.sides[me];
             match action {
-                Action::Dial(dial) => {
+                ConnectionAction::Dial(dial) => {
                     let incarnation = side.incarnation;
                     let mut towards = [VecDeque::new(), VecDeque::new()];
                     towards[1 - me].push_back(Packet::Hello { incarnation, dial });
@@ -94,35 +94,35 @@ impl World {
                     self.wires.insert(self.next, wire);
                     self.next += 1;
                 }
-                Action::Welcome { conn, dials } => {
+                ConnectionAction::Welcome { conn, dials } => {
                     let incarnation = side.incarnation;
                     let id = self.wire(me, conn);
                     let welcome = Packet::Welcome { incarnation, dials };
                     self.wires.get_mut(&id).unwrap().towards[1 - me].push_back(welcome);
                 }
-                Action::Refuse { conn, reason } => {
+                ConnectionAction::Refuse { conn, reason } => {
                     let id = self.wire(me, conn);
                     let packet = Packet::Refuse(reason);
                     self.wires.get_mut(&id).unwrap().towards[1 - me].push_back(packet);
                     self.close(me, id);
                 }
-                Action::Abandon(conn) => {
+                ConnectionAction::Abandon(conn) => {
                     let id = self.wire(me, conn);
                     self.close(me, id);
                 }
-                Action::Retry { after, serial } => {
+                ConnectionAction::Retry { after, serial } => {
                     assert!(after <= BACKOFF_MAX);
                     side.timers.push(serial);
                 }
-                Action::Up { .. } => {
+                ConnectionAction::Up { .. } => {
                     side.ups += 1;
                     assert_eq!(side.ups, 1, "up reported twice");
                 }
-                Action::Down { .. } => {
+                ConnectionAction::Down { .. } => {
                     side.ups -= 1;
                     assert_eq!(side.ups, 0, "down without up");
                 }
-                Action::DropQueue => {
+                ConnectionAction::DropQueue => {
                     side.returned += side.queue.len();
                     side.queue.clear();
                 }
@@ -134,18 +134,18 @@ impl World {
         let side = &mut self.sides[me];
         side.queue.push_back(side.sent);
         side.sent += 1;
-        self.feed(me, Event::SendRequested);
+        self.feed(me, ConnectionEvent::SendRequested);
     }
 
     fn lost(&mut self, me: usize, id: u64) {
         let conn = self.conn(me, id);
         let pending = !self.sides[me].queue.is_empty();
         if let Conn::Dialled(dial) = conn
-            && self.sides[me].machine.phase() == Phase::Dialling(dial)
+            && self.sides[me].machine.phase() == LinkPhase::Dialling(dial)
         {
-            self.feed(me, Event::Failed { dial, why: "closed".into(), fatal: false });
+            self.feed(me, ConnectionEvent::Failed { dial, why: "closed".into(), fatal: false });
         } else {
-            self.feed(me, Event::Lost { conn, why: "closed".into(), orderly: false, pending });
+            self.feed(me, ConnectionEvent::Lost { conn, why: "closed".into(), orderly: false, pending });
         }
     }
 
@@ -159,18 +159,18 @@ impl World {
         let (dial, conn) = (wire.dial, self.conn(me, id));
         match packet {
             Packet::Hello { incarnation, dial } => {
-                self.feed(me, Event::Hello { conn, incarnation, dial });
+                self.feed(me, ConnectionEvent::Hello { conn, incarnation, dial });
             }
             Packet::Welcome { incarnation, dials } => {
-                self.feed(me, Event::Welcomed { dial, incarnation, dials });
+                self.feed(me, ConnectionEvent::Welcomed { dial, incarnation, dials });
             }
             Packet::Refuse(reason) => {
                 assert_eq!(reason, RefuseReason::Crossed);
                 self.wires.get_mut(&id).unwrap().open[me] = false;
-                self.feed(me, Event::Failed { dial, why: "refused".into(), fatal: false });
+                self.feed(me, ConnectionEvent::Failed { dial, why: "refused".into(), fatal: false });
             }
             Packet::Data(n) => {
-                assert_eq!(self.sides[me].machine.phase(), Phase::Up(conn), "data outside a link");
+                assert_eq!(self.sides[me].machine.phase(), LinkPhase::Up(conn), "data outside a link");
                 self.sides[me].got.push(n);
             }
             Packet::Close => {
@@ -183,7 +183,7 @@ impl World {
 
     /// Writes a queued frame to the link, if it is up.
     fn write(&mut self, me: usize) -> bool {
-        let Phase::Up(conn) = self.sides[me].machine.phase() else { return false };
+        let LinkPhase::Up(conn) = self.sides[me].machine.phase() else { return false };
         let Some(n) = self.sides[me].queue.pop_front() else { return false };
         let id = self.wire(me, conn);
         self.wires.get_mut(&id).unwrap().towards[1 - me].push_back(Packet::Data(n));
@@ -193,7 +193,7 @@ impl World {
     fn fire_timer(&mut self, me: usize) -> bool {
         let Some(serial) = self.sides[me].timers.pop() else { return false };
         let pending = !self.sides[me].queue.is_empty();
-        self.feed(me, Event::Retry { serial, pending });
+        self.feed(me, ConnectionEvent::Retry { serial, pending });
         true
     }
 
@@ -209,11 +209,11 @@ impl World {
     /// Tells a side that the other has moved, although its address works as before.
     fn peer_moved(&mut self, me: usize) {
         let up = match self.sides[me].machine.phase() {
-            Phase::Up(conn) => Some(conn),
+            LinkPhase::Up(conn) => Some(conn),
             _ => None,
         };
         let pending = !self.sides[me].queue.is_empty();
-        self.feed(me, Event::Moved { up, incarnation: None, pending });
+        self.feed(me, ConnectionEvent::Moved { up, incarnation: None, pending });
     }
 
     fn step(&mut self, choice: u8, which: usize, faults: &mut u32) {
@@ -271,7 +271,7 @@ proptest! {
     fn crossed_dials_end_in_one_link(
         steps in prop::collection::vec((any::<u8>(), any::<u16>()), 0..120)
     ) {
-        let mut world = World::new();
+        let mut world = ConnectionWorld::new();
         let mut faults = 0;
         for (choice, which) in steps {
             world.step(choice, usize::from(which), &mut faults);
@@ -279,7 +279,7 @@ proptest! {
         world.queue_frame(0);
         world.run_until_quiet();
         let phases = [0, 1].map(|me| world.sides[me].machine.phase());
-        let [Phase::Up(a), Phase::Up(b)] = phases else {
+        let [LinkPhase::Up(a), LinkPhase::Up(b)] = phases else {
             panic!("both must be up: {:?} {:?}", world.sides[0].machine, world.sides[1].machine)
         };
         prop_assert_eq!(world.wire(0, a), world.wire(1, b));
@@ -297,7 +297,7 @@ proptest! {
     fn broken_connections_are_replaced(
         steps in prop::collection::vec((any::<u8>(), any::<u16>()), 0..200)
     ) {
-        let mut world = World::new();
+        let mut world = ConnectionWorld::new();
         let mut faults = 12;
         for (choice, which) in steps {
             world.step(choice, usize::from(which), &mut faults);
@@ -318,33 +318,33 @@ proptest! {
     }
 }
 
-fn machine() -> Machine {
-    Machine::new(true, 3, Duration::from_millis(50), 7)
+fn machine() -> LinkMachine {
+    LinkMachine::new(true, 3, Duration::from_millis(50), 7)
 }
 
-fn hello(conn: u64, incarnation: u64, dial: u64) -> Event {
-    Event::Hello { conn: Conn::Accepted(conn), incarnation: Incarnation(incarnation), dial }
+fn hello(conn: u64, incarnation: u64, dial: u64) -> ConnectionEvent {
+    ConnectionEvent::Hello { conn: Conn::Accepted(conn), incarnation: Incarnation(incarnation), dial }
 }
 
 #[test]
 fn a_later_incarnation_replaces_a_link_and_an_earlier_one_is_refused() {
     let mut machine = machine();
     machine.handle(hello(1, 5, 1));
-    assert_eq!(machine.phase(), Phase::Up(Conn::Accepted(1)));
+    assert_eq!(machine.phase(), LinkPhase::Up(Conn::Accepted(1)));
     let refused = machine.handle(hello(2, 4, 9));
     let conn = Conn::Accepted(2);
-    assert_eq!(refused, [Action::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
+    assert_eq!(refused, [ConnectionAction::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
     let actions = machine.handle(hello(3, 6, 1));
     let conn = Conn::Accepted(3);
     let why = "the node has a new incarnation".into();
     assert_eq!(
         actions,
         [
-            Action::Abandon(Conn::Accepted(1)),
-            Action::Down { incarnation: Incarnation(5), why },
-            Action::DropQueue,
-            Action::Welcome { conn, dials: 0 },
-            Action::Up { conn, incarnation: Incarnation(6), again: true },
+            ConnectionAction::Abandon(Conn::Accepted(1)),
+            ConnectionAction::Down { incarnation: Incarnation(5), why },
+            ConnectionAction::DropQueue,
+            ConnectionAction::Welcome { conn, dials: 0 },
+            ConnectionAction::Up { conn, incarnation: Incarnation(6), again: true },
         ]
     );
 }
@@ -354,57 +354,57 @@ fn the_queue_of_a_moved_peer_goes_to_its_later_incarnation() {
     let mut machine = machine();
     machine.handle(hello(1, 5, 1));
     let up = Some(Conn::Accepted(1));
-    let peer_moved = |incarnation, up| Event::Moved { up, incarnation, pending: true };
+    let peer_moved = |incarnation, up| ConnectionEvent::Moved { up, incarnation, pending: true };
     let down =
-        Action::Down { incarnation: Incarnation(5), why: "the node is now elsewhere".into() };
-    let closed = [Action::Abandon(Conn::Accepted(1)), down, Action::Dial(1)];
+        ConnectionAction::Down { incarnation: Incarnation(5), why: "the node is now elsewhere".into() };
+    let closed = [ConnectionAction::Abandon(Conn::Accepted(1)), down, ConnectionAction::Dial(1)];
     assert_eq!(machine.handle(peer_moved(None, up)), closed);
-    let welcomed = Event::Welcomed { dial: 1, incarnation: Incarnation(6), dials: 0 };
+    let welcomed = ConnectionEvent::Welcomed { dial: 1, incarnation: Incarnation(6), dials: 0 };
     let conn = Conn::Dialled(1);
-    let up = Action::Up { conn, incarnation: Incarnation(6), again: true };
+    let up = ConnectionAction::Up { conn, incarnation: Incarnation(6), again: true };
     assert_eq!(machine.handle(welcomed), [up], "nothing is returned");
     // The report does not concern the link that came up since.
     assert_eq!(machine.handle(peer_moved(None, Some(Conn::Accepted(1)))), []);
     assert_eq!(machine.handle(peer_moved(Some(Incarnation(6)), None)), []);
     let actions = machine.handle(peer_moved(Some(Incarnation(7)), None));
-    assert_eq!((&actions[0], &actions[2]), (&Action::Abandon(conn), &Action::Dial(2)));
+    assert_eq!((&actions[0], &actions[2]), (&ConnectionAction::Abandon(conn), &ConnectionAction::Dial(2)));
     let refused = machine.handle(hello(9, 6, 9));
     let conn = Conn::Accepted(9);
-    assert_eq!(refused, [Action::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
+    assert_eq!(refused, [ConnectionAction::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
 }
 
 #[test]
 fn attempts_are_bounded_and_a_fatal_refusal_ends_them_at_once() {
-    let failed = |dial, fatal| Event::Failed { dial, why: "x".into(), fatal };
+    let failed = |dial, fatal| ConnectionEvent::Failed { dial, why: "x".into(), fatal };
     let mut machine = machine();
     let mut tries = 0;
-    let mut actions = machine.handle(Event::SendRequested);
-    while let Some(Action::Dial(dial)) = actions.pop() {
+    let mut actions = machine.handle(ConnectionEvent::SendRequested);
+    while let Some(ConnectionAction::Dial(dial)) = actions.pop() {
         tries += 1;
         actions = machine.handle(failed(dial, false));
-        if let Some(Action::Retry { serial, .. }) = actions.last() {
-            actions = machine.handle(Event::Retry { serial: *serial, pending: true });
+        if let Some(ConnectionAction::Retry { serial, .. }) = actions.last() {
+            actions = machine.handle(ConnectionEvent::Retry { serial: *serial, pending: true });
         }
     }
     assert_eq!(tries, 3);
-    assert_eq!(machine.phase(), Phase::Idle);
+    assert_eq!(machine.phase(), LinkPhase::Idle);
 
-    assert_eq!(machine.handle(Event::SendRequested), [Action::Dial(4)]);
-    let down = Action::Down { incarnation: Incarnation(0), why: "x".into() };
-    assert_eq!(machine.handle(failed(4, true)), [down, Action::DropQueue]);
+    assert_eq!(machine.handle(ConnectionEvent::SendRequested), [ConnectionAction::Dial(4)]);
+    let down = ConnectionAction::Down { incarnation: Incarnation(0), why: "x".into() };
+    assert_eq!(machine.handle(failed(4, true)), [down, ConnectionAction::DropQueue]);
 }
 
 #[test]
 fn delays_double_up_to_a_bound_and_vary() {
-    let mut machine = Machine::new(true, 100, Duration::from_millis(50), 3);
-    let mut actions = machine.handle(Event::SendRequested);
+    let mut machine = LinkMachine::new(true, 100, Duration::from_millis(50), 3);
+    let mut actions = machine.handle(ConnectionEvent::SendRequested);
     let mut waits = Vec::new();
     for _ in 0..12 {
-        let Some(Action::Dial(dial)) = actions.pop() else { panic!("{actions:?}") };
-        let failed = Event::Failed { dial, why: "".into(), fatal: false };
-        let [Action::Retry { after, serial }] = machine.handle(failed)[..] else { panic!() };
+        let Some(ConnectionAction::Dial(dial)) = actions.pop() else { panic!("{actions:?}") };
+        let failed = ConnectionEvent::Failed { dial, why: "".into(), fatal: false };
+        let [ConnectionAction::Retry { after, serial }] = machine.handle(failed)[..] else { panic!() };
         waits.push(after);
-        actions = machine.handle(Event::Retry { serial, pending: true });
+        actions = machine.handle(ConnectionEvent::Retry { serial, pending: true });
     }
     for (i, wait) in waits.iter().enumerate() {
         let whole = BACKOFF_MAX.min(Duration::from_millis(50 << i));
@@ -418,10 +418,10 @@ fn after_a_goodbye_no_attempt_is_made_until_a_frame_is_queued() {
     let mut machine = machine();
     machine.handle(hello(1, 5, 1));
     let conn = Conn::Accepted(1);
-    let lost = Event::Lost { conn, why: "bye".into(), orderly: true, pending: true };
-    let down = Action::Down { incarnation: Incarnation(5), why: "bye".into() };
-    assert_eq!(machine.handle(lost), [down, Action::DropQueue]);
-    assert_eq!(machine.handle(Event::SendRequested), [Action::Dial(1)]);
+    let lost = ConnectionEvent::Lost { conn, why: "bye".into(), orderly: true, pending: true };
+    let down = ConnectionAction::Down { incarnation: Incarnation(5), why: "bye".into() };
+    assert_eq!(machine.handle(lost), [down, ConnectionAction::DropQueue]);
+    assert_eq!(machine.handle(ConnectionEvent::SendRequested), [ConnectionAction::Dial(1)]);
 }
 
 #[test]
@@ -429,10 +429,10 @@ fn a_late_hello_does_not_replace_a_newer_link() {
     let mut machine = machine();
     machine.handle(hello(2, 5, 2));
     let conn = Conn::Accepted(1);
-    let refused = [Action::Refuse { conn, reason: RefuseReason::Crossed }];
+    let refused = [ConnectionAction::Refuse { conn, reason: RefuseReason::Crossed }];
     assert_eq!(machine.handle(hello(1, 5, 1)), refused);
-    assert_eq!(machine.phase(), Phase::Up(Conn::Accepted(2)));
+    assert_eq!(machine.phase(), LinkPhase::Up(Conn::Accepted(2)));
     // A new attempt means that the peer lost the link.
-    assert_eq!(machine.handle(hello(3, 5, 3))[0], Action::Abandon(Conn::Accepted(2)));
-    assert_eq!(machine.phase(), Phase::Up(Conn::Accepted(3)));
+    assert_eq!(machine.handle(hello(3, 5, 3))[0], ConnectionAction::Abandon(Conn::Accepted(2)));
+    assert_eq!(machine.phase(), LinkPhase::Up(Conn::Accepted(3)));
 }

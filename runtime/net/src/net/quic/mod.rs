@@ -31,8 +31,8 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use self::link::LiveLink;
-use self::machine::{Action, Conn, Event, Machine, Phase};
-use self::queue::Queue;
+use self::machine::{ConnectionAction, Conn, ConnectionEvent, LinkMachine, LinkPhase};
+use self::queue::FrameQueue;
 use self::relay::{RelayedTraffic, Routes};
 use self::settings::Configs;
 pub(in crate::net) use self::settings::{ALL_INCOMING_BYTES, INCOMING_BYTES, raise_buffers};
@@ -41,7 +41,7 @@ use super::hello::Refuse;
 use super::tls::{NodeIdentity, Role, TlsError};
 use super::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig,
-    RefuseReason, RefusedCounts, SendError, Strikes, Transport,
+    RefuseReason, RefusedCounts, SendError, Violations, Transport,
 };
 use crate::checksum::checksum_from;
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
@@ -54,7 +54,7 @@ pub enum NetError {
     #[error("cannot listen on {what}: {source}; choose another address or port range for the node")]
     Bind {
         /// The address or port range.
-        what: String,
+        address: String,
         /// The error of the system.
         source: io::Error,
     },
@@ -155,7 +155,7 @@ struct EndpointState {
     routes: Mutex<Routes>,
     runtime: Handle,
     events: Arc<dyn Events>,
-    peers: RwLock<BTreeMap<NodeId, Arc<Entry>>>,
+    peers: RwLock<BTreeMap<NodeId, Arc<PeerEntry>>>,
     refused: Mutex<RefusedCounts>,
     closing: AtomicBool,
     /// Tells the links to close, with the reason.
@@ -167,19 +167,19 @@ struct EndpointState {
 }
 
 /// A peer. Its queues exist as long as the endpoint, its connections come and go.
-struct Entry {
+struct PeerEntry {
     node: NodeId,
-    queues: [Queue; CLASSES.len()],
-    link: Mutex<Link>,
+    queues: [FrameQueue; CLASSES.len()],
+    link: Mutex<PeerLink>,
     /// Whether no connection is open or under way, so that a frame must start an attempt.
     idle: AtomicBool,
     reconnects: AtomicU64,
     unknown_kinds: AtomicU64,
-    strikes: Mutex<Strikes>,
+    strikes: Mutex<Violations>,
 }
 
-struct Link {
-    machine: Machine,
+struct PeerLink {
+    machine: LinkMachine,
     address: Option<SocketAddr>,
     /// The relay that the node names in its address.
     via: Option<NodeId>,
@@ -252,7 +252,7 @@ impl Quic {
         events: Arc<dyn Events>,
     ) -> Result<Self, NetError> {
         current_thread_runtime()?; // the socket is registered with the runtime
-        let bind_error = |source| NetError::Bind { what: config.bind.to_string(), source };
+        let bind_error = |source| NetError::Bind { address: config.bind.to_string(), source };
         let (socket, buffers) = settings::socket(&config)?;
         let bound = socket.local_addr().map_err(bind_error)?;
         let address = match config.advertise {
@@ -294,7 +294,7 @@ impl Quic {
                 let server = Some(server);
                 Endpoint::new_with_abstract_socket(endpoint_config, server, socket, timers)
             })
-            .map_err(|source| NetError::Bind { what: address.to_string(), source })?;
+            .map_err(|source| NetError::Bind { address: address.to_string(), source })?;
         let name = identity.name();
         let me = Peer { node: name.node.clone(), incarnation, cluster: name.cluster.clone() };
         let shared = Arc::new(EndpointState {
@@ -357,7 +357,7 @@ impl Transport for Quic {
         link.cluster = contact.cluster;
         let (address, via) = match contact.address {
             Address::Socket(address) => (Some(address), None),
-            Address::Via(relay) => (None, Some(relay)),
+            Address::Relayed(relay) => (None, Some(relay)),
             Address::Memory => {
                 tracing::warn!(node = %contact.node, address = ?contact.address,
                     "QUIC cannot reach this address; the node can still connect to this one");
@@ -365,7 +365,7 @@ impl Transport for Quic {
             }
         };
         let up = match link.machine.phase() {
-            Phase::Up(conn) => Some(conn),
+            LinkPhase::Up(conn) => Some(conn),
             _ => None,
         };
         let is_newer = incarnation.is_some() && known.is_some() && incarnation != known;
@@ -384,7 +384,7 @@ impl Transport for Quic {
         // On the endpoint's thread, where events are reported.
         self.0.runtime.spawn(async move {
             let pending = !entry.is_empty() && !shared.closing.load(Ordering::Acquire);
-            shared.handle_event(&entry, Event::Moved { up, incarnation, pending });
+            shared.handle_event(&entry, ConnectionEvent::Moved { up, incarnation, pending });
         });
     }
 
@@ -397,7 +397,7 @@ impl Transport for Quic {
         self.0.routes().forget(node);
         let shared = self.0.clone();
         // On the endpoint's thread, where events are reported.
-        self.0.runtime.spawn(async move { shared.handle_event(&entry, Event::Forget) });
+        self.0.runtime.spawn(async move { shared.handle_event(&entry, ConnectionEvent::Forget) });
     }
 
     fn send(&self, to: &NodeId, class: Class, frame: Frame) -> Result<(), SendError> {
@@ -415,7 +415,7 @@ impl Transport for Quic {
         if entry.idle.load(Ordering::SeqCst) {
             let entry = entry.clone();
             drop(peers);
-            shared.handle_event(&entry, Event::SendRequested);
+            shared.handle_event(&entry, ConnectionEvent::SendRequested);
         }
         Ok(())
     }
@@ -458,7 +458,7 @@ impl Transport for Quic {
         self.0.routes().set_relays(relays);
     }
 
-    fn passed_on(&self) -> u64 {
+    fn relayed_datagrams(&self) -> u64 {
         self.0.relay.passed_on()
     }
 
@@ -494,7 +494,7 @@ impl Transport for Quic {
             .spawn(async move { nodes.iter().for_each(|node| shared.close_revoked(node)) });
     }
 
-    fn breach(&self, peer: &Peer, why: &str) {
+    fn report_violation(&self, peer: &Peer, why: &str) {
         let Some(entry) = self.0.find(&peer.node) else { return };
         let live = entry.lock().live().find(|live| live.peer == *peer).cloned();
         if let Some(live) = live {
@@ -520,7 +520,7 @@ impl Transport for Quic {
     }
 }
 
-impl Link {
+impl PeerLink {
     /// Whether a link to the peer can be opened.
     fn has_address(&self) -> bool {
         self.address.is_some() || self.via.is_some()
@@ -546,30 +546,30 @@ impl Quic {
     }
 }
 
-impl Entry {
-    fn lock(&self) -> MutexGuard<'_, Link> {
+impl PeerEntry {
+    fn lock(&self) -> MutexGuard<'_, PeerLink> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn strikes(&self) -> MutexGuard<'_, Strikes> {
+    fn strikes(&self) -> MutexGuard<'_, Violations> {
         self.strikes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn queue(&self, class: Class) -> &Queue {
+    fn queue(&self, class: Class) -> &FrameQueue {
         &self.queues[class as usize]
     }
 
     fn is_empty(&self) -> bool {
-        self.queues.iter().all(Queue::is_empty)
+        self.queues.iter().all(FrameQueue::is_empty)
     }
 
     fn stats(&self) -> LinkStats {
         let link = self.lock();
         let state = match link.machine.phase() {
-            Phase::Idle => LinkState::Idle,
-            Phase::Dialling(_) => LinkState::Connecting,
-            Phase::Backoff(_) => LinkState::Backoff,
-            Phase::Up(_) => LinkState::Up,
+            LinkPhase::Idle => LinkState::Idle,
+            LinkPhase::Dialling(_) => LinkState::Connecting,
+            LinkPhase::Backoff(_) => LinkState::Backoff,
+            LinkPhase::Up(_) => LinkState::Up,
         };
         let live = link.live().next();
         let path = live.map(|live| live.conn.stats().path);
@@ -588,7 +588,7 @@ impl Entry {
         }
     }
 
-    fn peer(&self, link: &Link) -> Peer {
+    fn peer(&self, link: &PeerLink) -> Peer {
         Peer {
             node: self.node.clone(),
             incarnation: link.machine.incarnation().unwrap_or_default(),
@@ -598,11 +598,11 @@ impl Entry {
 }
 
 impl EndpointState {
-    fn find(&self, node: &NodeId) -> Option<Arc<Entry>> {
+    fn find(&self, node: &NodeId) -> Option<Arc<PeerEntry>> {
         self.peers.read().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
     }
 
-    fn entry(&self, node: &NodeId, cluster: &ClusterId) -> Arc<Entry> {
+    fn entry(&self, node: &NodeId, cluster: &ClusterId) -> Arc<PeerEntry> {
         if let Some(entry) = self.find(node) {
             return entry;
         }
@@ -614,18 +614,18 @@ impl EndpointState {
                     Class::Bulk => config.bulk_queue_bytes(),
                     Class::Control | Class::Steal => config.queue_bytes,
                 };
-                Queue::new(config.queue_frames, bytes)
+                FrameQueue::new(config.queue_frames, bytes)
             };
             // Seeded by the pair, so that two sides that lost each other have different delays.
             let seed = [self.me.node.as_str(), node.as_str()].concat();
             let seed = checksum_from(self.me.incarnation.0, seed.bytes());
             let backoff = Duration::from_millis(config.backoff_ms);
             let own_dial_stays = self.me.node < *node;
-            Arc::new(Entry {
+            Arc::new(PeerEntry {
                 node: node.clone(),
                 queues: CLASSES.map(queue),
-                link: Mutex::new(Link {
-                    machine: Machine::new(own_dial_stays, config.attempts, backoff, seed),
+                link: Mutex::new(PeerLink {
+                    machine: LinkMachine::new(own_dial_stays, config.attempts, backoff, seed),
                     address: None,
                     via: None,
                     cluster: cluster.clone(),
@@ -673,7 +673,7 @@ impl EndpointState {
     }
 
     /// Handles a protocol violation of the peer: the stream cannot continue, so the link is closed.
-    fn report_violation(&self, entry: &Entry, live: &LiveLink, why: &str) {
+    fn report_violation(&self, entry: &PeerEntry, live: &LiveLink, why: &str) {
         if !live.abandon(Code::Protocol, why) {
             return; // one strike per link suffices
         }
@@ -717,25 +717,25 @@ impl EndpointState {
         }
     }
 
-    fn is_banned(&self, entry: &Entry) -> bool {
+    fn is_banned(&self, entry: &PeerEntry) -> bool {
         entry.strikes().is_banned(self.start.elapsed())
     }
 
     /// Passes an event to a link's state machine and executes its actions. `SendRequested` may come
     /// from any thread, because it only starts an attempt; other events come from the endpoint's
     /// thread.
-    fn handle_event(self: &Arc<Self>, entry: &Arc<Entry>, event: Event) {
+    fn handle_event(self: &Arc<Self>, entry: &Arc<PeerEntry>, event: ConnectionEvent) {
         let mut link = entry.lock();
-        if self.closing.load(Ordering::Acquire) && event == Event::SendRequested {
+        if self.closing.load(Ordering::Acquire) && event == ConnectionEvent::SendRequested {
             return;
         }
         let actions = link.machine.handle(event);
-        let idle = link.machine.phase() == Phase::Idle;
+        let idle = link.machine.phase() == LinkPhase::Idle;
         // Undelivered frames are removed first, because the user may send again while they are
         // reported. A lost link also drops the queue of bulk transfers, because the next link
         // cannot use partial ones.
-        let ended = actions.iter().any(|action| matches!(action, Action::Down { .. }));
-        let classes = if actions.contains(&Action::DropQueue) {
+        let ended = actions.iter().any(|action| matches!(action, ConnectionAction::Down { .. }));
+        let classes = if actions.contains(&ConnectionAction::DropQueue) {
             &CLASSES[..]
         } else if ended {
             &[Class::Bulk][..]
@@ -746,7 +746,7 @@ impl EndpointState {
             classes.iter().map(|class| (*class, entry.queue(*class).take_unsent())).collect();
         entry.idle.store(idle, Ordering::SeqCst);
         for action in &actions {
-            if let Action::Dial(dial) = *action {
+            if let ConnectionAction::Dial(dial) = *action {
                 let state = Arc::<DialState>::default();
                 let call = self.clone().dial(entry.clone(), dial, state.clone());
                 let task = self.runtime.spawn(call).abort_handle();
@@ -762,16 +762,16 @@ impl EndpointState {
         }
         // A frame may have been queued after the state machine saw an empty queue, and before it
         // became idle.
-        if idle && !entry.is_empty() && entry.lock().machine.phase() == Phase::Idle {
-            self.handle_event(entry, Event::SendRequested);
+        if idle && !entry.is_empty() && entry.lock().machine.phase() == LinkPhase::Idle {
+            self.handle_event(entry, ConnectionEvent::SendRequested);
         }
     }
 
-    fn execute(self: &Arc<Self>, entry: &Arc<Entry>, action: Action) {
+    fn execute(self: &Arc<Self>, entry: &Arc<PeerEntry>, action: ConnectionAction) {
         match action {
-            Action::Dial(_) | Action::DropQueue => {} // done by `handle_event`
-            Action::Welcome { conn, dials } => self.welcome(entry, conn, dials),
-            Action::Refuse { conn, reason } => {
+            ConnectionAction::Dial(_) | ConnectionAction::DropQueue => {} // done by `handle_event`
+            ConnectionAction::Welcome { conn, dials } => self.welcome(entry, conn, dials),
+            ConnectionAction::Refuse { conn, reason } => {
                 let (slot, known) = {
                     let mut link = entry.lock();
                     (link.conns.remove(&conn), link.machine.incarnation())
@@ -790,7 +790,7 @@ impl EndpointState {
                     self.runtime.spawn(self.clone().refuse(greeted, refuse));
                 }
             }
-            Action::Abandon(conn) => match entry.lock().conns.remove(&conn) {
+            ConnectionAction::Abandon(conn) => match entry.lock().conns.remove(&conn) {
                 Some(ConnState::Dialling(dial)) => dial.abandon(),
                 Some(ConnState::Greeted(greeted)) => {
                     greeted.conn.close(Code::Crossed.into(), b"crossed")
@@ -801,15 +801,15 @@ impl EndpointState {
                 }
                 None => {}
             },
-            Action::Retry { after, serial } => {
+            ConnectionAction::Retry { after, serial } => {
                 let (shared, entry) = (self.clone(), entry.clone());
                 self.runtime.spawn(async move {
                     tokio::time::sleep(after).await;
                     let pending = !entry.is_empty() && !shared.closing.load(Ordering::Acquire);
-                    shared.handle_event(&entry, Event::Retry { serial, pending });
+                    shared.handle_event(&entry, ConnectionEvent::Retry { serial, pending });
                 });
             }
-            Action::Up { conn, incarnation, again } => {
+            ConnectionAction::Up { conn, incarnation, again } => {
                 if again {
                     entry.reconnects.fetch_add(1, Ordering::Relaxed);
                 }
@@ -836,7 +836,7 @@ impl EndpointState {
                 let run = link::run(self.clone(), entry.clone(), conn, live, greeted);
                 self.runtime.spawn(run);
             }
-            Action::Down { incarnation, why } => {
+            ConnectionAction::Down { incarnation, why } => {
                 let mut link = entry.lock();
                 link.down_since.get_or_insert_with(Instant::now);
                 let peer = Peer { incarnation, ..entry.peer(&link) };
@@ -847,7 +847,7 @@ impl EndpointState {
         }
     }
 
-    fn return_frames(&self, entry: &Entry, class: Class, frames: VecDeque<Frame>, drained: bool) {
+    fn return_frames(&self, entry: &PeerEntry, class: Class, frames: VecDeque<Frame>, drained: bool) {
         // Relayed datagrams have no sender on this node.
         for frame in frames.into_iter().filter(|frame| frame.kind != Kind::RELAY) {
             self.events.undelivered(&entry.node, class, frame);
@@ -875,7 +875,7 @@ impl EndpointState {
         self.endpoint.set_server_config(None);
         let entries: Vec<_> =
             self.peers.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        let abandon = |entry: &Entry| {
+        let abandon = |entry: &PeerEntry| {
             entry.lock().conns.retain(|_, slot| match slot {
                 ConnState::Dialling(dial) => {
                     dial.task.abort();

@@ -65,7 +65,7 @@ impl FrameReader {
                     return Ok(read);
                 }
                 let header = self.partial.first_chunk().expect("it has grown to a header");
-                let header = match Header::parse_in(self.version, header) {
+                let header = match Header::parse_version(self.version, header) {
                     Ok(header) => header,
                     Err(error) => {
                         self.partial.clear();
@@ -86,7 +86,7 @@ impl FrameReader {
                 self.partial.extend_from_slice(data);
                 return Ok(read);
             };
-            match Header::parse_in(self.version, header) {
+            match Header::parse_version(self.version, header) {
                 Ok(Header { len, kind }) if rest.len() >= len => {
                     let (body, rest) = rest.split_at(len);
                     if shared.is_empty() && !rest.is_empty() && data.len() <= SHARED_COPY_MAX {

@@ -21,8 +21,8 @@ pub(super) const BATCH_FRAMES: usize = 64;
 pub(super) const BATCH_BYTES: usize = 64 << 10;
 
 /// A bounded queue of frames.
-pub(super) struct Queue {
-    inner: Mutex<Inner>,
+pub(super) struct FrameQueue {
+    inner: Mutex<QueueState>,
     /// Wakes the writer when the queue is no longer empty.
     pub filled: Notify,
     frames_max: usize,
@@ -30,7 +30,7 @@ pub(super) struct Queue {
 }
 
 #[derive(Default)]
-struct Inner {
+struct QueueState {
     frames: VecDeque<Frame>,
     bytes: usize,
     /// Whether a frame was refused and the sender is to be notified of free space.
@@ -47,7 +47,7 @@ pub(super) enum TakeResult {
     Frames { drained: bool },
 }
 
-impl Queue {
+impl FrameQueue {
     pub fn new(frames_max: usize, bytes_max: usize) -> Self {
         Self { inner: Mutex::default(), filled: Notify::new(), frames_max, bytes_max }
     }
@@ -135,7 +135,7 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         // No step can panic half way, so the content of a poisoned lock is consistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_queue_is_bounded_and_notifies_when_half_empty() {
-        let queue = Queue::new(200, 1 << 20);
+        let queue = FrameQueue::new(200, 1 << 20);
         for _ in 0..200 {
             queue.push(frame(10)).unwrap();
         }
@@ -170,7 +170,7 @@ mod tests {
         let stats = queue.stats();
         assert_eq!((stats.frames_out, stats.bytes_out, stats.full), (200, 2000, 2));
 
-        let queue = Queue::new(200, 1000);
+        let queue = FrameQueue::new(200, 1000);
         queue.push(frame(600)).unwrap();
         assert_eq!(queue.room(), 1000 - 608);
         assert!(queue.push(frame(385)).is_err());
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_bounded_in_bytes_and_keeps_the_order() {
-        let queue = Queue::new(200, 8 << 20);
+        let queue = FrameQueue::new(200, 8 << 20);
         for i in 0..10u8 {
             queue.push(Frame::new(Kind::TELL, vec![i; 20 << 10])).unwrap();
         }

@@ -31,8 +31,8 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
-use super::machine::Event;
-use super::{EndpointState, Entry};
+use super::machine::ConnectionEvent;
+use super::{EndpointState, PeerEntry};
 use crate::id::{ClusterId, NodeId, Peer};
 use crate::net::Class;
 use crate::wire::{self, Frame, Kind};
@@ -167,7 +167,7 @@ impl Routes {
 }
 
 /// The socket below an endpoint: the inner socket plus relayed datagrams.
-pub(super) struct Socket {
+pub(super) struct RelaySocket {
     inner: Arc<dyn AsyncUdpSocket>,
     relay: Arc<RelayedTraffic>,
     /// Whether the endpoint writes IPv4 addresses as IPv6 ones.
@@ -222,7 +222,7 @@ impl RelayedTraffic {
         inner: Arc<dyn AsyncUdpSocket>,
     ) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let mapped = inner.local_addr()?.is_ipv6();
-        Ok(Arc::new(Socket { inner, relay: self.clone(), mapped }))
+        Ok(Arc::new(RelaySocket { inner, relay: self.clone(), mapped }))
     }
 
     /// Connects this with the endpoint; called once, when the endpoint exists.
@@ -299,13 +299,13 @@ fn address(number: usize, mapped: bool) -> SocketAddr {
     SocketAddr::new(ip, PORT)
 }
 
-impl fmt::Debug for Socket {
+impl fmt::Debug for RelaySocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Socket").field("inner", &self.inner).finish_non_exhaustive()
     }
 }
 
-impl AsyncUdpSocket for Socket {
+impl AsyncUdpSocket for RelaySocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
         // Relayed datagrams are always accepted; the others wait for the inner socket.
         self.inner.clone().create_io_poller()
@@ -373,7 +373,7 @@ impl EndpointState {
 
     /// The relay for a node that this one does not reach directly. `from` delivered the datagram
     /// and is excluded.
-    pub(super) fn relay_to(&self, to: &NodeId, from: Option<&NodeId>) -> Option<Arc<Entry>> {
+    pub(super) fn relay_to(&self, to: &NodeId, from: Option<&NodeId>) -> Option<Arc<PeerEntry>> {
         let (via, cluster) = match self.find(to) {
             Some(entry) => {
                 let link = entry.lock();
@@ -398,7 +398,7 @@ impl EndpointState {
     }
 
     /// Whether a node is directly reachable, as far as known.
-    fn has_direct_route(&self, entry: &Entry) -> bool {
+    fn has_direct_route(&self, entry: &PeerEntry) -> bool {
         if entry.is_up_directly() {
             return true;
         }
@@ -416,7 +416,7 @@ impl EndpointState {
             state.send_scheduled = false;
             std::mem::take(&mut state.outbound)
         };
-        let mut routes: BTreeMap<usize, Option<(NodeId, Arc<Entry>)>> = BTreeMap::new();
+        let mut routes: BTreeMap<usize, Option<(NodeId, Arc<PeerEntry>)>> = BTreeMap::new();
         for (number, datagram) in outbound {
             let route = routes.entry(number).or_insert_with(|| {
                 let (to, last_relay) = {
@@ -437,7 +437,7 @@ impl EndpointState {
     }
 
     /// Appends a relayed datagram to the queue of a node, or drops it.
-    fn enqueue(self: &Arc<Self>, next: &Arc<Entry>, relayed: &RelayedDatagram) {
+    fn enqueue(self: &Arc<Self>, next: &Arc<PeerEntry>, relayed: &RelayedDatagram) {
         let queue = next.queue(Class::Steal);
         if self.config.queue_bytes.saturating_sub(queue.room()) > QUEUED_MAX {
             return tracing::trace!(
@@ -448,7 +448,7 @@ impl EndpointState {
         }
         let Ok(body) = wire::encode(Kind::RELAY, relayed) else { return };
         if queue.push(Frame::new(Kind::RELAY, body)).is_ok() && next.idle.load(Ordering::SeqCst) {
-            self.handle_event(next, Event::SendRequested);
+            self.handle_event(next, ConnectionEvent::SendRequested);
         }
     }
 
@@ -489,7 +489,7 @@ impl EndpointState {
     }
 }
 
-impl Entry {
+impl PeerEntry {
     /// Whether a link without a relay is up.
     fn is_up_directly(&self) -> bool {
         self.lock().live().any(|live| !live.relayed)

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::UdpSocket;
 
-use super::super::tests::{Node, grid, numbered, until};
+use super::super::tests::{QuicNode, grid, numbered, until};
 use super::super::{CLASSES, plain_socket};
 use super::*;
 use crate::net::tls::Ca;
@@ -82,13 +82,13 @@ struct BlockedPairs {
 }
 
 impl BlockedPairs {
-    fn open(&self, ca: &Ca, name: &str, cluster: &str) -> Node {
+    fn open(&self, ca: &Ca, name: &str, cluster: &str) -> QuicNode {
         self.open_with(ca, name, cluster, quick())
     }
 
-    fn open_with(&self, ca: &Ca, name: &str, cluster: &str, config: NetConfig) -> Node {
+    fn open_with(&self, ca: &Ca, name: &str, cluster: &str, config: NetConfig) -> QuicNode {
         let blocked = self.clone();
-        let node = Node::over(ca, (name, cluster), 1, config, move |socket: UdpSocket| {
+        let node = QuicNode::over(ca, (name, cluster), 1, config, move |socket: UdpSocket| {
             let me = socket.local_addr()?;
             Ok(Arc::new(FilteredSocket { inner: plain_socket(socket)?, me, blocked }))
         });
@@ -156,19 +156,19 @@ impl AsyncUdpSocket for FilteredSocket {
 }
 
 /// Announces all nodes to each other, and the relay of each cluster.
-fn introduce(nodes: &[&Node], relays: &[(&str, &str)]) {
+fn introduce(nodes: &[&QuicNode], relays: &[(&str, &str)]) {
     for one in nodes {
         one.quic.set_relays(&names(relays));
         nodes.iter().filter(|other| other.id() != one.id()).for_each(|other| one.learn(other));
     }
 }
 
-fn is_relayed(node: &Node, to: &Node) -> bool {
+fn is_relayed(node: &QuicNode, to: &QuicNode) -> bool {
     node.quic.links().iter().any(|link| link.peer.node == *to.id() && link.relayed)
 }
 
 /// Sends frames of all classes in both directions, as over any link.
-async fn exchange_frames(a: &Node, b: &Node, frames: u32) {
+async fn exchange_frames(a: &QuicNode, b: &QuicNode, frames: u32) {
     for (from, to) in [(a, b), (b, a)] {
         for class in CLASSES {
             for body in numbered(0..frames) {
@@ -192,7 +192,7 @@ async fn two_unreachable_nodes_communicate_through_a_coordinator() {
     introduce(&[&a, &relay, &b, &c], &[("b", "b-1")]);
     exchange_frames(&a, &b, 2000).await;
     assert!(is_relayed(&a, &b) && is_relayed(&b, &a));
-    assert!(relay.quic.passed_on() > 50, "{}", relay.quic.passed_on());
+    assert!(relay.quic.relayed_datagrams() > 50, "{}", relay.quic.relayed_datagrams());
     for class in CLASSES {
         let read = relay.log.bodies(class);
         assert!(read.is_empty(), "a relay must not read the relayed data: {read:?}");
@@ -246,7 +246,7 @@ async fn nodes_of_two_private_clusters_communicate_through_both_coordinators() {
     introduce(&[&a, &a_relay, &b_relay, &b], &[("a", "a-1"), ("b", "b-1")]);
     exchange_frames(&a, &b, 200).await;
     assert!(is_relayed(&a, &b) && is_relayed(&b, &a));
-    assert!(a_relay.quic.passed_on() > 10 && b_relay.quic.passed_on() > 10);
+    assert!(a_relay.quic.relayed_datagrams() > 10 && b_relay.quic.relayed_datagrams() > 10);
     for node in [&a, &b, &a_relay, &b_relay] {
         node.close().await;
     }
@@ -266,7 +266,7 @@ async fn a_third_cluster_relays_between_two_disconnected_ones() {
     exchange_frames(&a, &b, 200).await;
     exchange_frames(&a_relay, &b_relay, 200).await;
     assert!(is_relayed(&a, &b) && is_relayed(&a_relay, &b_relay));
-    assert!(c.quic.passed_on() > 20, "{}", c.quic.passed_on());
+    assert!(c.quic.relayed_datagrams() > 20, "{}", c.quic.relayed_datagrams());
     for node in [&a, &b, &a_relay, &b_relay, &c] {
         node.close().await;
     }
@@ -280,7 +280,7 @@ async fn a_node_with_a_relay_in_its_address_is_reached_immediately() {
     blocked.block("a-1", "b-2");
     a.learn(&relay);
     relay.learn(&b);
-    let address = Address::Via(relay.id().clone());
+    let address = Address::Relayed(relay.id().clone());
     a.quic.learn(Contact { address, ..b.contact() }, None);
     exchange_frames(&a, &b, 20).await;
     assert!(is_relayed(&a, &b));
@@ -300,7 +300,7 @@ async fn without_a_route_the_link_fails_and_no_datagram_circulates() {
     introduce(&[&a, &a_relay, &b_relay, &b], &[("a", "a-1"), ("b", "b-1")]);
     a.send(&b, Class::Steal, "x").unwrap();
     until("down", || a.log.downs() == 1).await;
-    let forwarded = a_relay.quic.passed_on() + b_relay.quic.passed_on();
+    let forwarded = a_relay.quic.relayed_datagrams() + b_relay.quic.relayed_datagrams();
     assert!(forwarded < 200, "{forwarded} datagrams were forwarded for a few attempts");
     for node in [&a, &b, &a_relay, &b_relay] {
         node.close().await;

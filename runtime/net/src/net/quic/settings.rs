@@ -141,7 +141,7 @@ pub(super) fn socket(config: &NetConfig) -> Result<(UdpSocket, Option<Buffers>),
     } else {
         format!("{} ports {} to {}", bind.ip(), range.start(), range.end())
     };
-    Err(NetError::Bind { what, source: last })
+    Err(NetError::Bind { address: what, source: last })
 }
 
 /// Requests larger socket buffers, of which the system may grant less. Its usual default loses

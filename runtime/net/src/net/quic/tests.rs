@@ -7,7 +7,7 @@ use bytes::Bytes;
 use quinn::crypto::rustls::QuicClientConfig;
 
 use super::*;
-use crate::net::Why;
+use crate::net::LinkError;
 use crate::net::hello::Hello;
 use crate::net::tls::{Ca, EPHEMERAL_VALIDITY};
 use crate::wire::{self, Kind};
@@ -26,9 +26,9 @@ pub(super) enum Reported {
 }
 
 #[derive(Default)]
-pub(super) struct Log(Mutex<Vec<Reported>>);
+pub(super) struct ReportedEvents(Mutex<Vec<Reported>>);
 
-impl Log {
+impl ReportedEvents {
     fn push(&self, reported: Reported) {
         self.0.lock().unwrap().push(reported);
     }
@@ -58,14 +58,14 @@ impl Log {
     }
 }
 
-impl Events for Log {
+impl Events for ReportedEvents {
     fn frame(&self, from: &Peer, class: Class, frame: Frame) {
         self.push(Reported::Frame(from.to_string(), class, frame.body));
     }
     fn up(&self, peer: &Peer) {
         self.push(Reported::Up(peer.to_string(), peer.incarnation.0));
     }
-    fn down(&self, peer: &Peer, why: &Why) {
+    fn down(&self, peer: &Peer, why: &LinkError) {
         self.push(Reported::Down(peer.to_string(), peer.incarnation.0, why.text.clone()));
     }
     fn drained(&self, _to: &NodeId, class: Class) {
@@ -79,12 +79,12 @@ impl Events for Log {
     }
 }
 
-pub(super) struct Node {
+pub(super) struct QuicNode {
     pub quic: Quic,
-    pub log: Arc<Log>,
+    pub log: Arc<ReportedEvents>,
 }
 
-impl Node {
+impl QuicNode {
     fn open(ca: &Ca, name: &str, incarnation: u64, config: NetConfig) -> Self {
         Self::over(ca, (name, "c"), incarnation, config, plain_socket)
     }
@@ -108,7 +108,7 @@ impl Node {
         wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>>,
     ) -> Self {
         let identity = ca.issue(&name.into(), &cluster.into(), role, EPHEMERAL_VALIDITY).unwrap();
-        let log = Arc::new(Log::default());
+        let log = Arc::new(ReportedEvents::default());
         let quic =
             Quic::open(config, &identity, Incarnation(incarnation), wrap, log.clone()).unwrap();
         quic.start();
@@ -124,7 +124,7 @@ impl Node {
         Contact { node: me.node, cluster: me.cluster, address: self.quic.address() }
     }
 
-    pub fn learn(&self, other: &Node) {
+    pub fn learn(&self, other: &QuicNode) {
         self.quic.learn(other.contact(), None);
     }
 
@@ -132,7 +132,7 @@ impl Node {
         &self.quic.me().node
     }
 
-    pub fn send(&self, to: &Node, class: Class, body: impl Into<Bytes>) -> Result<(), SendError> {
+    pub fn send(&self, to: &QuicNode, class: Class, body: impl Into<Bytes>) -> Result<(), SendError> {
         self.quic.send(to.id(), class, Frame::new(Kind::TELL, body))
     }
 
@@ -170,7 +170,7 @@ pub(super) fn numbered(range: std::ops::Range<u32>) -> Vec<Bytes> {
 #[tokio::test]
 async fn frames_arrive_in_order_in_every_class_both_ways() {
     let ca = grid();
-    let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
+    let (a, b) = (QuicNode::new(&ca, "a"), QuicNode::new(&ca, "b"));
     a.learn(&b);
     let sizes = [0, 1, 7, 100, 1400, 4095, 4096, 20_000, wire::INLINE_MAX];
     let body = |i: usize| Bytes::from(vec![i as u8; sizes[i % sizes.len()]]);
@@ -209,8 +209,8 @@ async fn the_policy_of_a_cluster_applies_to_its_nodes_only() {
     let ca = grid();
     let policy = LinkPolicy { rtt_ms: 20.0, bandwidth: 1e6, ..LinkPolicy::default() };
     let links = [(ClusterId::from("c"), policy)].into();
-    let a = Node::open(&ca, "a", 1, NetConfig { links, ..NetConfig::default() });
-    let (b, shared) = (Node::new(&ca, "b"), &a.quic.0);
+    let a = QuicNode::open(&ca, "a", 1, NetConfig { links, ..NetConfig::default() });
+    let (b, shared) = (QuicNode::new(&ca, "b"), &a.quic.0);
     let Address::Socket(at_b) = b.quic.address() else { panic!() };
     assert_eq!((a.quic.expected(b.id()), shared.cluster_at(at_b)), (None, None), "not known");
     a.learn(&b);
@@ -233,7 +233,7 @@ async fn the_policy_of_a_cluster_applies_to_its_nodes_only() {
 async fn simultaneous_attempts_end_in_one_connection() {
     let ca = grid();
     for round in 0..30u64 {
-        let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
+        let (a, b) = (QuicNode::new(&ca, "a"), QuicNode::new(&ca, "b"));
         a.learn(&b);
         b.learn(&a);
         for n in numbered(0..50) {
@@ -260,7 +260,7 @@ async fn simultaneous_attempts_end_in_one_connection() {
 #[tokio::test]
 async fn closing_sends_queued_frames_and_reports_the_reason() {
     let ca = grid();
-    let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
+    let (a, b) = (QuicNode::new(&ca, "a"), QuicNode::new(&ca, "b"));
     a.learn(&b);
     a.send(&b, Class::Control, "first").unwrap();
     until("up", || b.log.ups() == 1).await;
@@ -286,7 +286,7 @@ async fn closing_sends_queued_frames_and_reports_the_reason() {
 async fn a_full_queue_refuses_frames_and_reports_free_space() {
     let ca = grid();
     let config = NetConfig { queue_frames: 100, queue_bytes: 64 << 10, ..NetConfig::default() };
-    let (a, b) = (Node::open(&ca, "a", 1, config), Node::new(&ca, "b"));
+    let (a, b) = (QuicNode::open(&ca, "a", 1, config), QuicNode::new(&ca, "b"));
     a.learn(&b);
     let mut sent = Vec::new();
     // Without an await no frame can leave in the meantime.
@@ -312,7 +312,7 @@ async fn a_full_queue_refuses_frames_and_reports_free_space() {
 #[tokio::test]
 async fn a_broken_connection_is_replaced_and_queued_frames_arrive() {
     let ca = grid();
-    let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
+    let (a, b) = (QuicNode::new(&ca, "a"), QuicNode::new(&ca, "b"));
     a.learn(&b);
     for round in 1..=5 {
         a.send(&b, Class::Control, format!("before {round}")).unwrap();
@@ -342,14 +342,14 @@ async fn a_broken_connection_is_replaced_and_queued_frames_arrive() {
 #[tokio::test]
 async fn a_later_incarnation_replaces_an_earlier_one_which_is_then_refused() {
     let ca = grid();
-    let a = Node::new(&ca, "a");
-    let old = Node::open(&ca, "b", 10, NetConfig::default());
+    let a = QuicNode::new(&ca, "a");
+    let old = QuicNode::open(&ca, "b", 10, NetConfig::default());
     a.learn(&old);
     a.send(&old, Class::Control, "to the old").unwrap();
     until("up", || a.log.ups() == 1 && old.log.bodies(Class::Control).len() == 1).await;
 
     // The old process hangs: it has not said goodbye when the new one starts.
-    let new = Node::open(&ca, "b", 11, NetConfig::default());
+    let new = QuicNode::open(&ca, "b", 11, NetConfig::default());
     new.learn(&a);
     new.send(&a, Class::Control, "from the new").unwrap();
     until("from the new", || a.log.bodies(Class::Control).len() == 1).await;
@@ -390,9 +390,9 @@ async fn nodes_forget_the_incarnation_of_a_node_and_all_forget_that_of_a_head() 
         [(true, "node", true), (false, "node", false), (false, "head", true)]
     {
         let config = NetConfig { forgets_nodes, ..NetConfig::default() };
-        let a = Node::open(&ca, "a", 1, config);
+        let a = QuicNode::open(&ca, "a", 1, config);
         let b = |incarnation| {
-            Node::of_role(role, &ca, ("b", "c"), incarnation, NetConfig::default(), plain_socket)
+            QuicNode::of_role(role, &ca, ("b", "c"), incarnation, NetConfig::default(), plain_socket)
         };
         let first = b(11);
         a.learn(&first);
@@ -422,12 +422,12 @@ async fn nodes_forget_the_incarnation_of_a_node_and_all_forget_that_of_a_head() 
 async fn a_moved_node_is_contacted_again_and_gets_the_queued_frames() {
     for incarnation in [None, Some(Incarnation(11))] {
         let ca = grid();
-        let a = Node::new(&ca, "a");
-        let old = Node::open(&ca, "b", 10, NetConfig::default());
+        let a = QuicNode::new(&ca, "a");
+        let old = QuicNode::open(&ca, "b", 10, NetConfig::default());
         a.learn(&old);
         a.send(&old, Class::Control, "to the old").unwrap();
         until("up", || a.log.ups() == 1 && old.log.bodies(Class::Control).len() == 1).await;
-        let new = Node::open(&ca, "b", 11, NetConfig::default());
+        let new = QuicNode::open(&ca, "b", 11, NetConfig::default());
         // Without an await no frame can leave in the meantime.
         a.send(&old, Class::Control, "before").unwrap();
         a.send(&old, Class::Bulk, "a part").unwrap();
@@ -461,7 +461,7 @@ async fn a_moved_node_is_contacted_again_and_gets_the_queued_frames() {
 #[tokio::test]
 async fn an_attempt_to_an_old_address_does_not_delay_the_new_one() {
     let ca = grid();
-    let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
+    let (a, b) = (QuicNode::new(&ca, "a"), QuicNode::new(&ca, "b"));
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = Address::Socket(silent.local_addr().unwrap());
     a.quic.learn(Contact { address, ..b.contact() }, None);
@@ -479,7 +479,7 @@ async fn an_unreachable_node_is_reported_down_and_queued_frames_return() {
     let ca = grid();
     let config =
         NetConfig { connect_timeout_ms: 50, attempts: 2, backoff_ms: 1, ..NetConfig::default() };
-    let a = Node::open(&ca, "a", 1, config);
+    let a = QuicNode::open(&ca, "a", 1, config);
     assert_eq!(
         a.quic.send(&"b".into(), Class::Bulk, Frame::new(Kind::TELL, "x")),
         Err(SendError::Unknown("b".into()))
@@ -510,7 +510,7 @@ async fn an_unreachable_node_is_reported_down_and_queued_frames_return() {
 #[tokio::test]
 async fn a_forgotten_node_is_disconnected() {
     let ca = grid();
-    let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
+    let (a, b) = (QuicNode::new(&ca, "a"), QuicNode::new(&ca, "b"));
     a.learn(&b);
     a.send(&b, Class::Control, "x").unwrap();
     until("up", || a.log.ups() == 1 && b.log.ups() == 1).await;
@@ -524,7 +524,7 @@ async fn a_forgotten_node_is_disconnected() {
 #[tokio::test]
 async fn closing_is_quick_during_an_attempt() {
     let ca = grid();
-    let a = Node::new(&ca, "a");
+    let a = QuicNode::new(&ca, "a");
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = Address::Socket(silent.local_addr().unwrap());
     a.quic.learn(Contact { node: "b".into(), cluster: "c".into(), address }, None);
@@ -540,7 +540,7 @@ async fn closing_is_quick_during_an_attempt() {
 #[tokio::test]
 async fn frames_can_be_sent_from_other_threads() {
     let ca = grid();
-    let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
+    let (a, b) = (QuicNode::new(&ca, "a"), QuicNode::new(&ca, "b"));
     a.learn(&b);
     let (quic, to) = (Arc::new(a.quic), b.id().clone());
     let threads: Vec<_> = (0..4u32)
@@ -588,14 +588,14 @@ impl RawClient {
         identity.client_config().unwrap()
     }
 
-    async fn connect(&self, node: &Node) -> Result<Connection, quinn::ConnectionError> {
+    async fn connect(&self, node: &QuicNode) -> Result<Connection, quinn::ConnectionError> {
         let Address::Socket(address) = node.quic.address() else { panic!() };
         self.endpoint.connect(address, crate::net::tls::SERVER_NAME).unwrap().await
     }
 
     /// Sends a frame on the control stream and returns the kind of the reply, or `None` if the
     /// connection is closed.
-    async fn exchange(&self, node: &Node, frame: &Frame) -> Option<(Connection, SendStream, Kind)> {
+    async fn exchange(&self, node: &QuicNode, frame: &Frame) -> Option<(Connection, SendStream, Kind)> {
         let conn = self.connect(node).await.ok()?;
         let (mut send, mut recv) = conn.open_bi().await.ok()?;
         send.write_all(&frame.header()).await.ok()?;
@@ -627,7 +627,7 @@ fn hello_frame(hello: &Hello) -> Frame {
 #[tokio::test]
 async fn foreign_clients_are_refused_and_counted_by_reason() {
     let ca = grid();
-    let node = Node::new(&ca, "a");
+    let node = QuicNode::new(&ca, "a");
     let refused = async |reason| {
         until(&format!("{reason:?}"), || node.refused(reason) == 1).await;
         let all: u64 = node.quic.refused().values().sum();
@@ -708,15 +708,15 @@ async fn foreign_clients_are_refused_and_counted_by_reason() {
 #[tokio::test]
 async fn the_connecting_side_refuses_as_well() {
     let (ca, other) = (grid(), Ca::ephemeral("test").unwrap());
-    let a = Node::new(&ca, "a");
-    let foreign = Node::new(&other, "b");
+    let a = QuicNode::new(&ca, "a");
+    let foreign = QuicNode::new(&other, "b");
     a.learn(&foreign);
     a.send(&foreign, Class::Control, "secret").unwrap();
     until("foreign", || a.refused(RefuseReason::ForeignCa) == 1).await;
     until("returned", || a.log.downs() == 1).await;
 
     // The address of d belongs to c.
-    let c = Node::new(&ca, "c");
+    let c = QuicNode::new(&ca, "c");
     a.quic.learn(Contact { node: "d".into(), ..c.contact() }, None);
     a.quic.send(&"d".into(), Class::Control, Frame::new(Kind::TELL, "for d alone")).unwrap();
     until("another node", || a.refused(RefuseReason::Identity) == 1).await;
@@ -731,7 +731,7 @@ async fn the_connecting_side_refuses_as_well() {
 #[tokio::test]
 async fn a_protocol_violation_closes_the_link_and_unknown_kinds_are_skipped() {
     let ca = grid();
-    let node = Node::new(&ca, "a");
+    let node = QuicNode::new(&ca, "a");
     let raw = |frame: &Frame| [&frame.header()[..], &frame.body[..]].concat();
     let unknown = [&[3, 0, 0, 0, 0xe7, 3, 1, 0][..], b"???"].concat();
     let breaks: [&[u8]; 4] = [
@@ -766,7 +766,7 @@ async fn errors_in_the_settings_are_named() {
     let ca = grid();
     let identity = ca.issue(&"a".into(), &"c".into(), "node", EPHEMERAL_VALIDITY).unwrap();
     let open = |config| {
-        Quic::open(config, &identity, Incarnation(1), plain_socket, Arc::new(Log::default()))
+        Quic::open(config, &identity, Incarnation(1), plain_socket, Arc::new(ReportedEvents::default()))
             .map(drop)
     };
     let holder = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -807,7 +807,7 @@ async fn the_user_may_send_from_within_an_event() {
         fn up(&self, peer: &Peer) {
             self.send(&peer.node, "ping");
         }
-        fn down(&self, peer: &Peer, _: &Why) {
+        fn down(&self, peer: &Peer, _: &LinkError) {
             self.send(&peer.node, "still there?");
         }
         fn drained(&self, _: &NodeId, _: Class) {}
@@ -850,11 +850,11 @@ async fn the_user_may_send_from_within_an_event() {
 #[tokio::test]
 async fn a_link_costs_a_few_packets() {
     let ca = grid();
-    let (a, b) = (Node::new(&ca, "a"), Node::new(&ca, "b"));
+    let (a, b) = (QuicNode::new(&ca, "a"), QuicNode::new(&ca, "b"));
     a.learn(&b);
     a.send(&b, Class::Steal, "x").unwrap();
     until("the frame", || b.log.bodies(Class::Steal).len() == 1).await;
-    let stats = |node: &Node| {
+    let stats = |node: &QuicNode| {
         let entry = node.quic.0.peers.read().unwrap().values().next().unwrap().clone();
         let live = entry.lock().live().next().cloned();
         live.map(|live| live.conn.stats()).unwrap_or_default()

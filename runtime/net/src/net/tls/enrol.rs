@@ -26,7 +26,7 @@ use rustls::{
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{
-    BACKDATE, Ca, Dates, NODE_CERT, NodeIdentity, NodeName, PUBLIC, Role, SERVER_NAME, Subject,
+    BACKDATE, Ca, Dates, NODE_CERT, NodeIdentity, NodeName, PUBLIC, Role, SERVER_NAME, CertificateSubject,
     TlsError, certificates, check_name, malformed, subject, write,
 };
 use crate::id::{ClusterId, NodeId};
@@ -242,8 +242,8 @@ impl NodeIdentity {
     /// `Malformed`, `Tls`: the certificate is not for this key, or names no node.
     pub fn of_parts(cert_pem: &str, key_pem: &str, ca_pem: &str) -> Result<Self, TlsError> {
         let none = Path::new("");
-        let Subject { grid, name, .. } = Subject::of_pem(none, cert_pem)?;
-        Subject::of_pem(none, ca_pem)?;
+        let CertificateSubject { grid, name, .. } = CertificateSubject::of_pem(none, cert_pem)?;
+        CertificateSubject::of_pem(none, ca_pem)?;
         let name = name.ok_or_else(|| malformed(none, "it names no springtide:// node"))?;
         let [cert_pem, key_pem, ca_pem] = [cert_pem, key_pem, ca_pem].map(str::to_owned);
         let identity = Self { name, grid, cert_pem, key_pem, ca_pem };
@@ -347,7 +347,7 @@ impl ServerCertVerifier for PinnedHeadVerifier {
                 .map_err(|error| rustls::Error::General(error.to_string()))?;
         let verified =
             chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
-        match NodeName::of_certificate(end_entity).map(|name| name.may()) {
+        match NodeName::of_certificate(end_entity).map(|name| name.role_kind()) {
             Some(Role::Head) => Ok(verified),
             _ => Err(CertificateError::ApplicationVerificationFailure.into()),
         }

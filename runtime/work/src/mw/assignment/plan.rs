@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::worker::{Cost, QueuedBlock, Worker, seconds};
+use super::worker::{Cost, QueuedBlock, AssignedWorker, seconds};
 use super::{AssignmentTable, BlockId, WorkerOrder};
-use crate::mw::program::Dealing;
-use crate::mw::schedule::{self, Forecast, Job, Share, WorkerLoad};
+use crate::mw::program::DispatchRule;
+use crate::mw::schedule::{self, Forecast, ScheduledJob, BlockShare, WorkerLoad};
 
 /// The most workers with the same block.
 const COPIES_MAX: usize = 2;
@@ -26,16 +26,16 @@ impl AssignmentTable {
             self.replans = false;
             return;
         }
-        if self.settings.dealing != Dealing::Earliest {
+        if self.settings.dealing != DispatchRule::Earliest {
             self.replans = false;
             return self.deal(now);
         }
         for worker in self.workers.values_mut() {
             self.replans |= worker.was_late(now);
         }
-        let idle = |worker: &Worker| worker.is_idle() && worker.known;
+        let idle = |worker: &AssignedWorker| worker.is_idle() && worker.known;
         if now >= self.idle_at && self.workers.values().any(idle)
-            || !self.pool.is_empty() && self.workers.values().any(Worker::is_idle)
+            || !self.pool.is_empty() && self.workers.values().any(AssignedWorker::is_idle)
         {
             self.replans = true;
         }
@@ -171,13 +171,13 @@ impl AssignmentTable {
         &self,
         block_ids: impl Iterator<Item = BlockId>,
         by: impl Fn(u32, u32) -> Option<usize>,
-    ) -> (Vec<(u64, u32)>, Vec<Job>) {
-        let (mut tasks, mut jobs): (Vec<(u64, u32)>, Vec<Job>) = Default::default();
+    ) -> (Vec<(u64, u32)>, Vec<ScheduledJob>) {
+        let (mut tasks, mut jobs): (Vec<(u64, u32)>, Vec<ScheduledJob>) = Default::default();
         for (batch, task, block) in block_ids {
             let Some(known) = self.task(batch, task) else { continue };
             if tasks.last() != Some(&(batch, task)) {
                 tasks.push((batch, task));
-                jobs.push(Job { units: known.units, blocks: Vec::new() });
+                jobs.push(ScheduledJob { units: known.units, blocks: Vec::new() });
             }
             if let Some(job) = jobs.last_mut() {
                 job.blocks.push((block, by(known.id, block)));
@@ -282,7 +282,7 @@ impl AssignmentTable {
         if ids.is_empty() || self.pool.is_empty() {
             return;
         }
-        let queues = self.settings.dealing == Dealing::Queue;
+        let queues = self.settings.dealing == DispatchRule::Queue;
         if queues {
             // The worker that has been idle longest comes first, so that numbers do not matter.
             ids.sort_by_key(|id| (self.workers[id].idle_since, *id));
@@ -324,7 +324,7 @@ impl AssignmentTable {
 }
 
 /// The blocks of shares. `tasks` maps jobs to tasks.
-fn blocks(tasks: &[(u64, u32)], shares: Vec<Share>) -> impl Iterator<Item = BlockId> {
+fn blocks(tasks: &[(u64, u32)], shares: Vec<BlockShare>) -> impl Iterator<Item = BlockId> {
     shares.into_iter().flat_map(|share| {
         let (batch, task) = tasks[share.job];
         share.blocks.into_iter().map(move |block| (batch, task, block))

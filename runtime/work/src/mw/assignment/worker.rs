@@ -32,12 +32,12 @@ pub(super) struct QueuedBlock {
 
 /// Seconds for units of work. Later measurements have more weight.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rate {
+pub(super) struct WorkerRate {
     pub(super) seconds: f64,
     pub(super) units: f64,
 }
 
-impl Rate {
+impl WorkerRate {
     pub(super) fn add(&mut self, seconds: f64, units: f64) {
         self.seconds += seconds;
         self.units += units;
@@ -55,7 +55,7 @@ impl Rate {
 }
 
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct AssignedWorker {
     pub(super) node: NodeId,
     pub(super) leaving: bool,
     pub(super) queue: VecDeque<QueuedBlock>,
@@ -71,8 +71,8 @@ pub(super) struct Worker {
     pub(super) busy_until: Option<Instant>,
     /// That block. Its answer still measures the worker.
     pub(super) unwanted: Option<QueuedBlock>,
-    pub(super) cold: Rate,
-    pub(super) warm: Rate,
+    pub(super) cold: WorkerRate,
+    pub(super) warm: WorkerRate,
     /// Seconds from an order to the answer, without the computation.
     pub(super) lag: f64,
     /// Whether its speed was measured.
@@ -94,7 +94,7 @@ impl Cost {
     }
 }
 
-impl Worker {
+impl AssignedWorker {
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.leaving
     }

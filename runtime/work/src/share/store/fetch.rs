@@ -11,12 +11,12 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::update::items;
-use super::{Fact, FrameError, Slot, Store, StoreAction, Ticket, Unavailable, VersionKey, plan};
+use super::{Fact, FrameError, PartKey, Store, StoreAction, Ticket, Unavailable, VersionKey, plan};
 use crate::id::{Epoch, NodeId};
 use crate::share::api::Needed;
 use crate::share::cell::{Cell, HeldVersions};
 use crate::share::message::{Fetch, Message, Miss};
-use crate::share::{Need, Version};
+use crate::share::{ObjectNeed, Version};
 
 /// The number of answers "it is coming" without a segment in between, after which another holder is
 /// asked. Over a slow and busy link the first segment takes minutes, and requests to other holders
@@ -84,7 +84,7 @@ impl Store {
     pub fn need(
         &mut self,
         ticket: Ticket,
-        needs: &[Need],
+        needs: &[ObjectNeed],
         now: Instant,
     ) -> Result<Needed, Unavailable> {
         self.forget(ticket);
@@ -131,19 +131,19 @@ impl Store {
         let mut slots =
             self.tickets.values().flat_map(|waiting| &waiting.missing).map(|(slot, _)| slot);
         let first = slots.next()?;
-        let wide = |slot: &Slot| self.writer(slot).is_none_or(|writer| self.is_wide(writer));
+        let wide = |slot: &PartKey| self.writer(slot).is_none_or(|writer| self.is_wide(writer));
         Some(wide(first) || slots.any(wide))
     }
 
     /// The writer of an object part, if known.
-    fn writer(&self, slot: &Slot) -> Option<&NodeId> {
+    fn writer(&self, slot: &PartKey) -> Option<&NodeId> {
         let origin = self.parts.get(slot).and_then(|part| part.origin.as_ref());
         origin.or(self.view.coordinator.as_ref())
     }
 
     /// Wants the version of a delta whose predecessor is missing, to repair the gap even if no task
     /// needs it yet.
-    pub(super) fn want_gap(&mut self, slot: Slot, version: Version, now: Instant) {
+    pub(super) fn want_gap(&mut self, slot: PartKey, version: Version, now: Instant) {
         let wanted = (slot, version);
         if !self.wants.contains_key(&wanted) {
             self.drop_idle_wants(slot, version);
@@ -152,7 +152,7 @@ impl Store {
         }
     }
 
-    pub(super) fn is_wanted(&self, slot: Slot, version: Version) -> bool {
+    pub(super) fn is_wanted(&self, slot: PartKey, version: Version) -> bool {
         let last = Version { n: u64::MAX, ..version };
         self.wants.range((slot, version)..=(slot, last)).next().is_some()
     }
@@ -178,7 +178,7 @@ impl Store {
     /// longer.
     pub(super) fn note_progress(
         &mut self,
-        slot: Slot,
+        slot: PartKey,
         version: Version,
         from: &NodeId,
         now: Instant,
@@ -216,7 +216,7 @@ impl Store {
     /// Handles the arrival of a version: informs the tasks and nodes that wait for it.
     pub(super) fn resolve(
         &mut self,
-        slot: Slot,
+        slot: PartKey,
         cell: &Arc<Cell>,
         source: Option<(&NodeId, bool)>,
         now: Instant,
@@ -309,7 +309,7 @@ impl Store {
 
     /// Fetches a missing version for a member of this cluster, if this node is its coordinator.
     /// Returns whether it does so.
-    fn proxy(&mut self, slot: Slot, from: &NodeId, fetch: &Fetch, now: Instant) -> bool {
+    fn proxy(&mut self, slot: PartKey, from: &NodeId, fetch: &Fetch, now: Instant) -> bool {
         let mine = self.my_relay() == Some(&self.me)
             && from != &self.me
             && self.view.cluster_of(from).is_some()
@@ -331,10 +331,10 @@ impl Store {
         self.wants.contains_key(&wanted)
     }
 
-    fn serve(&mut self, slot: Slot, cell: &Cell, to: &NodeId, fetch: &Fetch, now: Instant) {
+    fn serve(&mut self, slot: PartKey, cell: &Cell, to: &NodeId, fetch: &Fetch, now: Instant) {
         self.stats.fetches_served += 1;
         self.note_sent(slot, cell.version, std::slice::from_ref(to), &[], now);
-        let group = [plan::Group { to: vec![to.clone()], below: Vec::new() }];
+        let group = [plan::ReceiverGroup { to: vec![to.clone()], below: Vec::new() }];
         for (id, payload) in items(cell, fetch.have) {
             match &fetch.partial {
                 Some((partial, ranges)) if *partial == id => {
@@ -374,7 +374,7 @@ impl Store {
         let fetch = Fetch {
             job: self.job,
             request,
-            need: Need { key: self.key(slot), version },
+            need: ObjectNeed { key: self.key(slot), version },
             have,
             partial,
         };
@@ -415,7 +415,7 @@ impl Store {
     fn fail(&mut self, wanted: &VersionKey) {
         let Some(want) = self.drop_want(wanted) else { return };
         let why = Unavailable::NoHolder {
-            need: Need { key: self.key(wanted.0), version: wanted.1 },
+            need: ObjectNeed { key: self.key(wanted.0), version: wanted.1 },
             last_asked: want.last,
         };
         for (node, fetch) in want.askers {
@@ -432,7 +432,7 @@ impl Store {
     }
 
     /// The possible holders of a version, nearest first.
-    fn candidates(&self, slot: Slot) -> Vec<NodeId> {
+    fn candidates(&self, slot: PartKey) -> Vec<NodeId> {
         let mut nodes: Vec<&NodeId> = Vec::new();
         let origin = self.parts.get(&slot).and_then(|part| part.origin.as_ref());
         let writers: Vec<&NodeId> = origin.into_iter().chain(&self.view.coordinator).collect();
@@ -480,7 +480,7 @@ impl Store {
     }
 
     /// Drops the wants of earlier versions for which no task or node waits.
-    fn drop_idle_wants(&mut self, slot: Slot, version: Version) {
+    fn drop_idle_wants(&mut self, slot: PartKey, version: Version) {
         let first = Version { epoch: Epoch(0), n: 0 };
         let idle: Vec<VersionKey> = self
             .wants

@@ -15,25 +15,25 @@ use super::{FrameError, NodeId, Store, plan};
 use crate::membership::View;
 use crate::share::api::ShareError;
 use crate::share::message::{Merge, Message};
-use crate::share::types::{CodecError, Shape, Value};
+use crate::share::types::{CodecError, ObjectKind, ObjectValue};
 
 /// The bound on encoded values, so that with job and name they fit the kind's limit of 4 MiB.
 pub(in crate::share) const MERGED_MAX: usize = (4 << 20) - 1024;
 
 #[derive(Default)]
 pub(super) struct MergedObject {
-    value: Option<Value>,
+    value: Option<ObjectValue>,
     /// Counts the changes of the value.
     generation: u64,
     /// An encoded value with its generation.
     encoded: Option<(u64, Bytes)>,
     /// The nodes to which this node sends changes.
-    links: BTreeMap<NodeId, Link>,
+    links: BTreeMap<NodeId, NeighbourState>,
 }
 
 /// The state of a neighbour in the tree.
 #[derive(Clone, Copy)]
-struct Link {
+struct NeighbourState {
     /// The newest generation that was sent, or is known to be there.
     known: u64,
     /// The earliest time of the next update.
@@ -42,12 +42,12 @@ struct Link {
 
 impl Store {
     /// The value of a merged object, if there is any yet.
-    pub fn merged(&self, object: usize) -> Option<Value> {
+    pub fn merged(&self, object: usize) -> Option<ObjectValue> {
         self.merged.get(&object)?.value.clone()
     }
 
     /// Merges a value of this node. Returns whether it changed the object.
-    pub fn merge(&mut self, object: usize, value: Value) -> Result<bool, ShareError> {
+    pub fn merge(&mut self, object: usize, value: ObjectValue) -> Result<bool, ShareError> {
         let changed = self.merge_in(object, value)?;
         if changed {
             let name = self.types[object].name;
@@ -87,7 +87,7 @@ impl Store {
             }
         }
         if let Some(link) = state.links.get_mut(from) {
-            let Shape::Merged(merge) = ty.shape else { return Ok(()) };
+            let ObjectKind::Merged(merge) = ty.shape else { return Ok(()) };
             if merge(&*other, &**value)?.is_none() {
                 link.known = state.generation;
             } else if link.known == state.generation && changed {
@@ -98,9 +98,9 @@ impl Store {
         Ok(())
     }
 
-    fn merge_in(&mut self, object: usize, value: Value) -> Result<bool, CodecError> {
+    fn merge_in(&mut self, object: usize, value: ObjectValue) -> Result<bool, CodecError> {
         let ty = self.types[object];
-        let (Some(state), Shape::Merged(merge)) = (self.merged.get_mut(&object), ty.shape) else {
+        let (Some(state), ObjectKind::Merged(merge)) = (self.merged.get_mut(&object), ty.shape) else {
             return Ok(false);
         };
         let new = match &state.value {
@@ -154,7 +154,7 @@ impl Store {
                 .map(|node| {
                     let same = !restart && incarnation(old, node) == incarnation(&self.view, node);
                     let link = links.get(node).copied().filter(|_| same);
-                    (node.clone(), link.unwrap_or(Link { known: 0, next: None }))
+                    (node.clone(), link.unwrap_or(NeighbourState { known: 0, next: None }))
                 })
                 .collect();
         }
@@ -200,7 +200,7 @@ impl Store {
             let Some(state) = self.merged.get_mut(&object) else { continue };
             for (node, wait) in to.iter().zip(waits) {
                 if let Some(link) = state.links.get_mut(node) {
-                    *link = Link { known: state.generation, next: Some(now + wait) };
+                    *link = NeighbourState { known: state.generation, next: Some(now + wait) };
                 }
             }
             let Some(data) = data else { continue };

@@ -22,11 +22,11 @@ use tokio::time::Instant;
 use self::backlog::Backlogs;
 use self::fetch::Want;
 use self::merge::MergedObject;
-use self::part::Part;
+use self::part::ObjectPart;
 use super::api::{Fact, FrameError, ShareConfig, ShareStats, Ticket, Unavailable};
 use super::cell::{Cell, HeldVersions};
 use super::message::{Fetch, Merge, Message, Miss, Update};
-use super::types::{ObjectType, ObjectTypes, Shape};
+use super::types::{ObjectType, ObjectTypes, ObjectKind};
 use super::{ObjectKey, Version};
 use crate::checksum::checksum_from;
 use crate::id::{ClusterId, JobId, NodeId};
@@ -36,13 +36,13 @@ use crate::wire::{self, Kind};
 
 /// An object part, identified by the index of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Slot {
+pub(super) struct PartKey {
     pub object: usize,
     pub part: u32,
 }
 
 /// A version of a part.
-type VersionKey = (Slot, Version);
+type VersionKey = (PartKey, Version);
 
 /// An action that the store requests: an [`Action`](super::Action) with messages that are not
 /// encoded yet.
@@ -66,7 +66,7 @@ pub(super) struct Store {
     types: Vec<ObjectType>,
     view: View,
     cluster: Option<ClusterId>,
-    parts: BTreeMap<Slot, Part>,
+    parts: BTreeMap<PartKey, ObjectPart>,
     merged: BTreeMap<usize, MergedObject>,
     tickets: BTreeMap<Ticket, fetch::Waiting>,
     wants: BTreeMap<VersionKey, Want>,
@@ -88,7 +88,7 @@ impl Store {
         let merged = types
             .iter()
             .enumerate()
-            .filter(|(_, ty)| matches!(ty.shape, Shape::Merged(_)))
+            .filter(|(_, ty)| matches!(ty.shape, ObjectKind::Merged(_)))
             .map(|(object, _)| (object, MergedObject::default()))
             .collect();
         // Nodes with the same seed must not back off in step.
@@ -251,23 +251,23 @@ impl Store {
     }
 
     /// The slot of a versioned object's part.
-    pub fn slot(&self, key: &ObjectKey) -> Option<Slot> {
+    pub fn slot(&self, key: &ObjectKey) -> Option<PartKey> {
         let object = self.object(&key.name)?;
-        matches!(self.types[object].shape, Shape::Versioned(_))
-            .then_some(Slot { object, part: key.part })
+        matches!(self.types[object].shape, ObjectKind::Versioned(_))
+            .then_some(PartKey { object, part: key.part })
     }
 
-    fn key(&self, slot: Slot) -> ObjectKey {
+    fn key(&self, slot: PartKey) -> ObjectKey {
         ObjectKey { name: self.types[slot.object].name.to_owned(), part: slot.part }
     }
 
     /// Returns exactly this version, if it is on this node.
-    pub fn find(&self, slot: Slot, version: Version) -> Option<Arc<Cell>> {
+    pub fn find(&self, slot: PartKey, version: Version) -> Option<Arc<Cell>> {
         self.parts.get(&slot)?.find(version)
     }
 
     /// The newest version on this node.
-    pub fn newest(&self, slot: Slot) -> Option<Arc<Cell>> {
+    pub fn newest(&self, slot: PartKey) -> Option<Arc<Cell>> {
         self.parts.get(&slot)?.newest().cloned()
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::plan::Group;
+use super::plan::ReceiverGroup;
 use crate::id::{Epoch, NodeId};
 use crate::share::Version;
 use crate::share::cell::{Cell, Payload, digest};
@@ -22,7 +22,7 @@ const DROPPED_MAX: usize = 64;
 const RELAYS_MAX: usize = 16;
 
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct ObjectPart {
     /// The versions that this node can provide.
     pub held: BTreeMap<Version, Arc<Cell>>,
     /// The versions dropped here that tasks may still hold.
@@ -32,7 +32,7 @@ pub(super) struct Part {
     pub partial: BTreeMap<PayloadId, PartialPayload>,
     pub relays: BTreeMap<PayloadId, Relay>,
     /// The versions that this node started to send, by receiver.
-    pub sent: BTreeMap<(Version, NodeId), Transfer>,
+    pub sent: BTreeMap<(Version, NodeId), ObjectTransfer>,
     /// The writer, if known.
     pub origin: Option<NodeId>,
     /// The highest epoch in any message.
@@ -43,7 +43,7 @@ pub(super) struct Part {
 
 /// A version that is under way to a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Transfer {
+pub(super) struct ObjectTransfer {
     pub at: Instant,
     /// Whether it is forwarded by other nodes of this node's cluster.
     pub relayed: bool,
@@ -62,12 +62,12 @@ pub(super) struct PartialPayload {
 
 /// A duty to forward segments.
 pub(super) struct Relay {
-    pub groups: Vec<Group>,
+    pub groups: Vec<ReceiverGroup>,
     done: BTreeSet<u32>,
 }
 
 impl Relay {
-    pub fn new(groups: Vec<Group>) -> Self {
+    pub fn new(groups: Vec<ReceiverGroup>) -> Self {
         Self { groups, done: BTreeSet::new() }
     }
 
@@ -91,7 +91,7 @@ pub(super) enum SegmentEffect {
     Corrupt,
 }
 
-impl Part {
+impl ObjectPart {
     /// The newest version on this node.
     pub fn newest(&self) -> Option<&Arc<Cell>> {
         self.held.values().next_back()

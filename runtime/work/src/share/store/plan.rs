@@ -5,7 +5,7 @@ use crate::membership::View;
 
 /// Receivers that get the same frame, and the nodes to which each of them forwards it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct ReceiverGroup {
     pub to: Vec<NodeId>,
     pub below: Vec<NodeId>,
 }
@@ -13,12 +13,12 @@ pub(super) struct Group {
 /// Splits the receivers of an update into direct ones and those below them. Few are all direct;
 /// many form a tree in which no node sends more than `flat.max(fanout)` copies. Each node occurs
 /// once.
-pub(super) fn groups(nodes: &[NodeId], flat: usize, fanout: usize) -> Vec<Group> {
+pub(super) fn groups(nodes: &[NodeId], flat: usize, fanout: usize) -> Vec<ReceiverGroup> {
     if nodes.is_empty() {
         return Vec::new();
     }
     if nodes.len() <= flat.max(1) {
-        return vec![Group { to: nodes.to_vec(), below: Vec::new() }];
+        return vec![ReceiverGroup { to: nodes.to_vec(), below: Vec::new() }];
     }
     let fanout = fanout.clamp(1, nodes.len());
     let (short, longer) = (nodes.len() / fanout, nodes.len() % fanout);
@@ -27,7 +27,7 @@ pub(super) fn groups(nodes: &[NodeId], flat: usize, fanout: usize) -> Vec<Group>
         .map(|i| {
             let (chunk, after) = rest.split_at(short + usize::from(i < longer));
             rest = after;
-            Group { to: chunk[..1].to_vec(), below: chunk[1..].to_vec() }
+            ReceiverGroup { to: chunk[..1].to_vec(), below: chunk[1..].to_vec() }
         })
         .collect()
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::part::{Part, Relay, SegmentEffect, Transfer};
-use super::plan::{self, Group};
-use super::{Fact, FrameError, Slot, Store, StoreAction};
+use super::part::{ObjectPart, Relay, SegmentEffect, ObjectTransfer};
+use super::plan::{self, ReceiverGroup};
+use super::{Fact, FrameError, PartKey, Store, StoreAction};
 use crate::id::NodeId;
 use crate::membership::View;
 use crate::share::Version;
 use crate::share::cell::{Cell, Payload};
 use crate::share::message::{Message, PayloadId, Update};
-use crate::share::types::Value;
+use crate::share::types::ObjectValue;
 
 /// The maximum number of unfinished payloads of all objects.
 const PARTIALS_MAX: usize = 256;
@@ -23,9 +23,9 @@ const PARTIALS_MAX: usize = 256;
 const FORCED_FOLD_FACTOR: usize = 4;
 
 /// A payload with its identity.
-pub(super) type Item = (PayloadId, Payload);
+pub(super) type UpdatePayload = (PayloadId, Payload);
 
-pub(super) fn item(version: Version, delta: bool, payload: Payload) -> Item {
+pub(super) fn item(version: Version, delta: bool, payload: Payload) -> UpdatePayload {
     let id = PayloadId {
         version,
         delta,
@@ -39,7 +39,7 @@ pub(super) fn item(version: Version, delta: bool, payload: Payload) -> Item {
 
 /// The payloads that lead to a version, for a node of the same epoch with version n = `have` (0:
 /// none).
-pub(super) fn items(cell: &Cell, have: u64) -> Vec<Item> {
+pub(super) fn items(cell: &Cell, have: u64) -> Vec<UpdatePayload> {
     let mut chain = cell.unfolded();
     if have == 0 || chain.base.n > have {
         chain = cell.chain();
@@ -64,9 +64,9 @@ impl Store {
     /// Publishes a whole value as the next version.
     pub fn publish_whole(
         &mut self,
-        slot: Slot,
+        slot: PartKey,
         whole: Payload,
-        value: Value,
+        value: ObjectValue,
         now: Instant,
     ) -> Version {
         let epoch = self.view.epoch;
@@ -81,10 +81,10 @@ impl Store {
     /// `previous` is no longer the newest or not of this epoch.
     pub fn publish_delta(
         &mut self,
-        slot: Slot,
+        slot: PartKey,
         previous: &Arc<Cell>,
         delta: Payload,
-        value: Value,
+        value: ObjectValue,
         now: Instant,
     ) -> Option<Version> {
         let newest = self.newest(slot)?;
@@ -97,7 +97,7 @@ impl Store {
         Some(version)
     }
 
-    fn publish(&mut self, slot: Slot, cell: Cell, item: Item, now: Instant) {
+    fn publish(&mut self, slot: PartKey, cell: Cell, item: UpdatePayload, now: Instant) {
         let version = cell.version;
         let part = self.parts.entry(slot).or_default();
         part.writer = true;
@@ -124,10 +124,10 @@ impl Store {
     /// longer.
     pub(super) fn spread(
         &mut self,
-        slot: Slot,
-        items: &[Item],
+        slot: PartKey,
+        items: &[UpdatePayload],
         relays: &[NodeId],
-        groups: &[Group],
+        groups: &[ReceiverGroup],
         request: u64,
     ) {
         for (id, payload) in items {
@@ -140,12 +140,12 @@ impl Store {
     #[allow(clippy::too_many_arguments)] // the fields of a frame, and its receivers
     pub(super) fn send_segment(
         &mut self,
-        slot: Slot,
+        slot: PartKey,
         id: &PayloadId,
         payload: &Payload,
         index: u32,
         relays: &[NodeId],
-        groups: &[Group],
+        groups: &[ReceiverGroup],
         request: u64,
     ) {
         let Some(data) = payload.segments.get(index as usize) else { return };
@@ -176,19 +176,19 @@ impl Store {
 
     pub(super) fn note_sent(
         &mut self,
-        slot: Slot,
+        slot: PartKey,
         version: Version,
         relays: &[NodeId],
-        groups: &[Group],
+        groups: &[ReceiverGroup],
         now: Instant,
     ) {
         let Some(part) = self.parts.get_mut(&slot) else { return };
         let mut note = |to: &[NodeId], relayed| {
-            let sent = Transfer { at: now, relayed };
+            let sent = ObjectTransfer { at: now, relayed };
             part.sent.extend(to.iter().map(|node| ((version, node.clone()), sent)));
         };
         note(relays, false);
-        for Group { to, below } in groups {
+        for ReceiverGroup { to, below } in groups {
             note(to, false);
             note(below, true);
         }
@@ -205,8 +205,8 @@ impl Store {
         let id = update.id;
         let wanted = self.is_wanted(slot, id.version);
         if !self.parts.contains_key(&slot) {
-            let first = Slot { part: 0, ..slot };
-            let last = Slot { part: u32::MAX, ..slot };
+            let first = PartKey { part: 0, ..slot };
+            let last = PartKey { part: u32::MAX, ..slot };
             if self.parts.range(first..=last).count() >= self.config.parts {
                 return Err(FrameError::Range("too many parts"));
             }
@@ -282,7 +282,7 @@ impl Store {
     }
 
     /// Forwards a segment, if this node has the duty to.
-    fn pass_on(&mut self, slot: Slot, from: &NodeId, update: &Update, now: Instant) {
+    fn pass_on(&mut self, slot: PartKey, from: &NodeId, update: &Update, now: Instant) {
         let id = update.id;
         let duty = update.relay || !update.below.is_empty();
         let known = self.parts.get(&slot).is_some_and(|part| part.relays.contains_key(&id));
@@ -317,7 +317,7 @@ impl Store {
     /// Accepts a complete payload, and then the deltas that waited for it.
     fn complete(
         &mut self,
-        slot: Slot,
+        slot: PartKey,
         id: &PayloadId,
         payload: Payload,
         source: (&NodeId, bool),
@@ -351,7 +351,7 @@ impl Store {
     /// Applies the waiting deltas from this version on, as long as they are consecutive.
     fn apply_from(
         &mut self,
-        slot: Slot,
+        slot: PartKey,
         mut version: Version,
         source: (&NodeId, bool),
         now: Instant,
@@ -377,7 +377,7 @@ impl Store {
         }
     }
 
-    fn hold(&mut self, slot: Slot, cell: Arc<Cell>, source: Option<(&NodeId, bool)>, now: Instant) {
+    fn hold(&mut self, slot: PartKey, cell: Arc<Cell>, source: Option<(&NodeId, bool)>, now: Instant) {
         let part = self.parts.entry(slot).or_default();
         part.held.insert(cell.version, cell.clone());
         if source.is_some() {
@@ -386,7 +386,7 @@ impl Store {
         self.resolve(slot, &cell, source, now);
     }
 
-    fn prune(&mut self, slot: Slot) {
+    fn prune(&mut self, slot: PartKey) {
         let wants: Vec<Version> = self
             .wants
             .keys()
@@ -437,7 +437,7 @@ impl Store {
     /// Drops unfinished payloads of past epochs.
     pub(super) fn drop_old_epochs(&mut self) {
         let epoch = self.view.epoch;
-        let wanted: Vec<(Slot, u32)> =
+        let wanted: Vec<(PartKey, u32)> =
             self.wants.keys().map(|(slot, version)| (*slot, version.epoch.0)).collect();
         for (slot, part) in &mut self.parts {
             let keep = |version: Version| {
@@ -461,10 +461,10 @@ impl Store {
     /// cluster with a new coordinator, the writer. A coordinator that was a member earlier probably
     /// has them, so it gets the first segment and fetches the rest.
     pub(super) fn send_to_new_members(&mut self, old: &View, added: &[NodeId], now: Instant) {
-        let slots: Vec<(Slot, Arc<Cell>, bool)> = self
+        let slots: Vec<(PartKey, Arc<Cell>, bool)> = self
             .parts
             .iter()
-            .filter_map(|(slot, part): (_, &Part)| {
+            .filter_map(|(slot, part): (_, &ObjectPart)| {
                 Some((*slot, part.newest()?.clone(), part.writer))
             })
             .filter(|(_, cell, _)| cell.version.epoch >= self.view.epoch)

@@ -85,17 +85,17 @@ pub struct Conditions {
 
 pub const CALM: Conditions = Conditions { delay_ms: (1, 20), doubled: 0, lost: 0, refused: 0 };
 
-type Actions = Arc<Mutex<Vec<Action>>>;
+type Actions = Arc<Mutex<Vec<ObjectAction>>>;
 
-enum Event {
+enum GridEvent {
     Frame { from: NodeId, to: NodeId, kind: Kind, body: Bytes },
     Tick(NodeId),
 }
 
-pub struct Grid {
+pub struct ObjectGrid {
     pub view: View,
-    nodes: BTreeMap<NodeId, (Shared, Actions)>,
-    queue: BTreeMap<(Instant, u64), Event>,
+    nodes: BTreeMap<NodeId, (SharedObjects, Actions)>,
+    queue: BTreeMap<(Instant, u64), GridEvent>,
     seq: u64,
     rng: u64,
     config: ShareConfig,
@@ -126,7 +126,7 @@ pub fn node(cluster: usize, i: usize) -> NodeId {
     format!("c{cluster}-{i:02}").into()
 }
 
-impl Grid {
+impl ObjectGrid {
     /// Creates clusters of equal size. The first node of each is its coordinator, and the first of
     /// all writes.
     pub fn new(
@@ -178,7 +178,7 @@ impl Grid {
         self.view.members.insert(name.clone(), member);
         let actions: Actions = Arc::default();
         let sink = actions.clone();
-        let shared = Shared::new(
+        let shared = SharedObjects::new(
             name.clone(),
             JOB,
             types(),
@@ -192,8 +192,8 @@ impl Grid {
     pub fn kill(&mut self, name: &NodeId) {
         self.nodes.remove(name);
         self.queue.retain(|_, event| match event {
-            Event::Frame { from, to, .. } => from != name && to != name,
-            Event::Tick(node) => node != name,
+            GridEvent::Frame { from, to, .. } => from != name && to != name,
+            GridEvent::Tick(node) => node != name,
         });
         self.view.members.remove(name);
         for coordinator in self.view.cluster_coordinators.values_mut() {
@@ -217,18 +217,18 @@ impl Grid {
         self.nodes.keys().cloned().collect()
     }
 
-    pub fn at(&self, name: &NodeId) -> &Shared {
+    pub fn at(&self, name: &NodeId) -> &SharedObjects {
         &self.nodes[name].0
     }
 
     /// Calls a node's store and collects its actions.
-    pub fn on<T>(&mut self, name: &NodeId, call: impl FnOnce(&Shared) -> T) -> T {
+    pub fn on<T>(&mut self, name: &NodeId, call: impl FnOnce(&SharedObjects) -> T) -> T {
         let answer = call(&self.nodes[name].0);
         self.drain(name);
         answer
     }
 
-    pub fn need(&mut self, name: &NodeId, ticket: u64, needs: &[Need]) {
+    pub fn need(&mut self, name: &NodeId, ticket: u64, needs: &[ObjectNeed]) {
         let answer = self.on(name, |shared| shared.need(Ticket(ticket), needs)).unwrap();
         if let Needed::Ready(held) = answer {
             self.ready.insert((name.clone(), ticket), held);
@@ -252,13 +252,13 @@ impl Grid {
                 tokio::time::advance(at - Instant::now()).await;
             }
             match event {
-                Event::Frame { from, to, kind, body } => {
+                GridEvent::Frame { from, to, kind, body } => {
                     if let Some((shared, _)) = self.nodes.get(&to) {
                         shared.frame(&from, kind, body);
                         self.drain(&to);
                     }
                 }
-                Event::Tick(name) => {
+                GridEvent::Tick(name) => {
                     if let Some((shared, _)) = self.nodes.get(&name) {
                         shared.tick();
                         self.drain(&name);
@@ -276,7 +276,7 @@ impl Grid {
         (z ^ (z >> 31)) % below.max(1)
     }
 
-    fn push(&mut self, at: Instant, event: Event) {
+    fn push(&mut self, at: Instant, event: GridEvent) {
         self.seq += 1;
         self.queue.insert((at, self.seq), event);
     }
@@ -289,16 +289,16 @@ impl Grid {
             }
             for action in actions {
                 match action {
-                    Action::Send { to, kind, body, .. } => self.send(name, to, kind, body),
-                    Action::Ready { ticket, held } => {
+                    ObjectAction::Send { to, kind, body, .. } => self.send(name, to, kind, body),
+                    ObjectAction::Ready { ticket, held } => {
                         let twice = self.ready.insert((name.clone(), ticket.0), held);
                         assert!(twice.is_none(), "{name}: ticket {ticket:?} was ready twice");
                     }
-                    Action::Failed { ticket, why } => {
+                    ObjectAction::Failed { ticket, why } => {
                         self.failed.insert((name.clone(), ticket.0), why);
                     }
-                    Action::Wake(at) => self.push(at, Event::Tick(name.clone())),
-                    Action::Event(fact) => self.facts.push((name.clone(), fact)),
+                    ObjectAction::Wake(at) => self.push(at, GridEvent::Tick(name.clone())),
+                    ObjectAction::Event(fact) => self.facts.push((name.clone(), fact)),
                 }
             }
         }
@@ -331,7 +331,7 @@ impl Grid {
             let longest = if wide { far } else { near } * 1000;
             let delay = Duration::from_micros(longest / 2 + self.random(longest / 2 + 1));
             let frame =
-                Event::Frame { from: from.clone(), to: to.clone(), kind, body: body.clone() };
+                GridEvent::Frame { from: from.clone(), to: to.clone(), kind, body: body.clone() };
             self.push(Instant::now() + delay, frame);
         }
     }

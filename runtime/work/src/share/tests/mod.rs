@@ -17,12 +17,12 @@ use crate::wire;
 
 const LONG: Duration = Duration::from_secs(600);
 
-fn need(version: Version) -> Vec<Need> {
-    vec![Need::of::<Blob>(0, version)]
+fn need(version: Version) -> Vec<ObjectNeed> {
+    vec![ObjectNeed::of::<Blob>(0, version)]
 }
 
 /// Every living node has its ticket answered and reads this value.
-fn all_read(grid: &Grid, ticket: u64, version: Version, value: &Blob) {
+fn all_read(grid: &ObjectGrid, ticket: u64, version: Version, value: &Blob) {
     for name in grid.names() {
         let held = grid.ready.get(&(name.clone(), ticket)).unwrap_or_else(|| {
             panic!("{name} lacks {version}: {:?}", grid.failed.get(&(name.clone(), ticket)))
@@ -49,7 +49,7 @@ proptest! {
     ) {
         virtually(async {
             let conditions = Conditions { delay_ms: (near, far), doubled, lost: 0, refused };
-            let mut grid = Grid::new(3, size, seed, small(), conditions);
+            let mut grid = ObjectGrid::new(3, size, seed, small(), conditions);
             let writer = node(0, 0);
             let mut value = blob(lens[0].0, seed);
             let mut published = 0;
@@ -97,7 +97,7 @@ proptest! {
     ) {
         virtually(async {
             let conditions = Conditions { delay_ms: (10, 100), doubled: 5, lost, refused: 5 };
-            let mut grid = Grid::new(3, 4, seed, small(), conditions);
+            let mut grid = ObjectGrid::new(3, 4, seed, small(), conditions);
             let writer = node(0, 0);
             let mut value = blob(150_000, seed);
             let mut version = grid.on(&writer, |s| s.put(0, value.clone())).unwrap();
@@ -130,7 +130,7 @@ proptest! {
     ) {
         virtually(async {
             let conditions = Conditions { delay_ms: (5, 60), doubled, lost: 0, refused };
-            let mut grid = Grid::new(3, 4, seed, small(), conditions);
+            let mut grid = ObjectGrid::new(3, 4, seed, small(), conditions);
             let mut union = BTreeSet::new();
             for (i, (at, value)) in values.iter().enumerate() {
                 let name = node(at / 4, at % 4);
@@ -171,7 +171,7 @@ proptest! {
 fn a_large_object_crosses_to_each_cluster_once() {
     virtually(async {
         let config = ShareConfig { segment: 64 << 10, ..ShareConfig::default() };
-        let mut grid = Grid::new(3, 4, 3, config, Conditions { delay_ms: (1, 800), ..CALM });
+        let mut grid = ObjectGrid::new(3, 4, 3, config, Conditions { delay_ms: (1, 800), ..CALM });
         let value = blob(8 << 20, 1);
         let version = grid.on(&node(0, 0), |s| s.put(0, value.clone())).unwrap();
         for name in grid.names() {
@@ -194,7 +194,7 @@ fn a_large_object_crosses_to_each_cluster_once() {
 #[test]
 fn a_large_cluster_is_a_tree() {
     virtually(async {
-        let mut grid = Grid::new(2, 60, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(2, 60, 5, small(), CALM);
         let value = blob(50_000, 1);
         let version = grid.on(&node(0, 0), |s| s.put(0, value.clone())).unwrap();
         grid.run(LONG).await;
@@ -210,7 +210,7 @@ fn a_large_cluster_is_a_tree() {
 #[test]
 fn relays_forward_segments_before_the_rest_arrives() {
     virtually(async {
-        let mut grid = Grid::new(2, 3, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(2, 3, 5, small(), CALM);
         let update = segments(&blob(40_000, 1), 4 << 10, Version { epoch: Epoch(1), n: 1 });
         let first = Update { relay: true, ..update[3].clone() };
         let (kind, body) = Message::Update(first).encode().unwrap();
@@ -224,7 +224,7 @@ fn relays_forward_segments_before_the_rest_arrives() {
 #[test]
 fn a_lost_delta_is_repaired_by_the_next() {
     virtually(async {
-        let mut grid = Grid::new(2, 3, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(2, 3, 5, small(), CALM);
         let writer = node(0, 0);
         let mut value = blob(30_000, 1);
         grid.on(&writer, |s| s.put(0, value.clone())).unwrap();
@@ -250,7 +250,7 @@ fn a_lost_delta_is_repaired_by_the_next() {
 #[test]
 fn old_epochs_are_refused() {
     virtually(async {
-        let mut grid = Grid::new(2, 2, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(2, 2, 5, small(), CALM);
         let old = node(0, 0);
         let first = grid.on(&old, |s| s.put(0, blob(100, 1))).unwrap();
         grid.run(LONG).await;
@@ -292,7 +292,7 @@ fn old_epochs_are_refused() {
 #[test]
 fn a_joining_node_is_served_from_its_cluster() {
     virtually(async {
-        let mut grid = Grid::new(2, 3, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(2, 3, 5, small(), CALM);
         let writer = node(0, 0);
         let mut value = blob(60_000, 1);
         grid.on(&writer, |s| s.put(0, value.clone())).unwrap();
@@ -333,7 +333,7 @@ fn a_joining_node_is_served_from_its_cluster() {
 #[test]
 fn a_version_needed_early_is_sent_to_its_cluster_once() {
     virtually(async {
-        let mut grid = Grid::new(2, 4, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(2, 4, 5, small(), CALM);
         let writer = node(0, 0);
         // Cluster 1 does not receive it.
         grid.conditions.lost = 100;
@@ -358,7 +358,7 @@ fn a_version_needed_early_is_sent_to_its_cluster_once() {
 #[test]
 fn only_the_missing_segments_are_fetched() {
     virtually(async {
-        let mut grid = Grid::new(1, 3, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(1, 3, 5, small(), CALM);
         let (a, b, c) = (node(0, 0), node(0, 1), node(0, 2));
         grid.cut.insert((a.clone(), c.clone()));
         let value = blob(200_000, 1);
@@ -392,7 +392,7 @@ fn only_the_missing_segments_are_fetched() {
 #[test]
 fn a_change_of_a_dying_coordinator_reaches_all_by_another() {
     virtually(async {
-        let mut grid = Grid::new(3, 2, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(3, 2, 5, small(), CALM);
         let dying = node(1, 0);
         grid.on(&node(0, 0), |s| s.merge(Least(9))).unwrap();
         grid.run(LONG).await;
@@ -413,7 +413,7 @@ fn a_change_of_a_dying_coordinator_reaches_all_by_another() {
 #[test]
 fn a_link_that_went_down_is_not_trusted() {
     virtually(async {
-        let mut grid = Grid::new(2, 1, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(2, 1, 5, small(), CALM);
         let (a, b) = (node(0, 0), node(1, 0));
         grid.cut.insert((a.clone(), b.clone()));
         let value = blob(5_000_000, 1);
@@ -435,7 +435,7 @@ fn a_link_that_went_down_is_not_trusted() {
 #[test]
 fn a_version_without_a_holder_fails_with_its_name() {
     virtually(async {
-        let mut grid = Grid::new(2, 2, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(2, 2, 5, small(), CALM);
         let version = Version { epoch: Epoch(1), n: 9 };
         for name in grid.names() {
             grid.need(&name, 4, &need(version));
@@ -449,7 +449,7 @@ fn a_version_without_a_holder_fails_with_its_name() {
             ),
             "{text}"
         );
-        let unknown = Need { key: ObjectKey { name: "bodies".into(), part: 0 }, version };
+        let unknown = ObjectNeed { key: ObjectKey { name: "bodies".into(), part: 0 }, version };
         let error = grid.at(&node(0, 0)).need(Ticket(1), &[unknown]).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -462,7 +462,7 @@ fn a_version_without_a_holder_fails_with_its_name() {
 #[test]
 fn exactly_the_named_version_or_nothing() {
     virtually(async {
-        let mut grid = Grid::new(1, 2, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(1, 2, 5, small(), CALM);
         let (a, b) = (node(0, 0), node(0, 1));
         let error = grid.at(&a).update::<Blob>(0, (0, 1, 1)).unwrap_err();
         assert_eq!(error, ShareError::NoBase { name: "blob", part: 0 });
@@ -489,7 +489,7 @@ fn exactly_the_named_version_or_nothing() {
 fn unread_deltas_are_folded() {
     virtually(async {
         let config = ShareConfig { chain: 4, ..small() };
-        let mut grid = Grid::new(1, 3, 5, config, CALM);
+        let mut grid = ObjectGrid::new(1, 3, 5, config, CALM);
         let (a, b) = (node(0, 0), node(0, 1));
         let mut value = blob(1000, 1);
         let mut version = grid.on(&a, |s| s.put(0, value.clone())).unwrap();
@@ -507,7 +507,7 @@ fn unread_deltas_are_folded() {
 #[test]
 fn a_panic_in_the_users_code_is_an_error() {
     virtually(async {
-        let mut grid = Grid::new(1, 2, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(1, 2, 5, small(), CALM);
         let (a, b) = (node(0, 0), node(0, 1));
         let first = grid.on(&a, |s| s.put(0, blob(10, 1))).unwrap();
         let error = grid.on(&a, |s| s.update::<Blob>(0, (0, 99, 1))).unwrap_err();
@@ -538,7 +538,7 @@ fn a_panic_in_the_users_code_is_an_error() {
 #[test]
 fn merged_values_are_held_to_their_limit_and_cached_by_thread() {
     virtually(async {
-        let mut grid = Grid::new(1, 2, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(1, 2, 5, small(), CALM);
         let a = node(0, 0);
         assert!(grid.at(&a).merged::<Least>().is_none());
         assert!(grid.on(&a, |s| s.merge(Least(5))).unwrap());
@@ -559,7 +559,7 @@ fn merged_values_are_held_to_their_limit_and_cached_by_thread() {
 #[test]
 fn merges_are_coalesced() {
     virtually(async {
-        let mut grid = Grid::new(2, 2, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(2, 2, 5, small(), CALM);
         let a = node(0, 0);
         for i in 0..10_000u64 {
             grid.on(&a, |s| s.merge(Least(100_000 - i))).unwrap();
@@ -577,7 +577,7 @@ fn merges_are_coalesced() {
 
 #[test]
 fn threads_read_merge_and_publish_together() {
-    let shared = Shared::new("a".into(), JOB, types(), small(), Arc::new(|_| {}));
+    let shared = SharedObjects::new("a".into(), JOB, types(), small(), Arc::new(|_| {}));
     std::thread::scope(|scope| {
         for t in 0..4u64 {
             let shared = &shared;
@@ -605,13 +605,13 @@ fn threads_read_merge_and_publish_together() {
 #[should_panic(expected = "two types are registered as shared object \"blob\"")]
 fn a_name_has_one_type() {
     #[derive(Serialize, Deserialize)]
-    struct Other;
-    impl Versioned for Other {
+    struct OtherValue;
+    impl Versioned for OtherValue {
         const NAME: &'static str = "blob";
         type Delta = ();
         fn apply(&self, (): ()) -> Self {
-            Other
+            OtherValue
         }
     }
-    types().versioned::<Blob>().versioned::<Other>();
+    types().versioned::<Blob>().versioned::<OtherValue>();
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::grid::*;
 use crate::id::{Epoch, JobId};
 use crate::share::message::{Fetch, Merge, Message, Miss, PayloadId, RANGES_MAX, Update};
-use crate::share::{Merged, Need, ObjectKey, ObjectTypes, ShareConfig, Shared, Version, Versioned};
+use crate::share::{Merged, ObjectNeed, ObjectKey, ObjectTypes, ShareConfig, SharedObjects, Version, Versioned};
 use crate::wire::{self, Kind};
 
 proptest! {
@@ -24,7 +24,7 @@ proptest! {
         ),
     ) {
         virtually(async {
-            let mut grid = Grid::new(1, 2, 1, small(), CALM);
+            let mut grid = ObjectGrid::new(1, 2, 1, small(), CALM);
             let (a, b) = (node(0, 0), node(0, 1));
             let count = frames.len() as u64;
             for (kind, body) in frames {
@@ -40,7 +40,7 @@ proptest! {
 fn unfinished_payloads_stay_within_their_bound() {
     virtually(async {
         let config = ShareConfig { assembly: 100_000, ..small() };
-        let mut grid = Grid::new(1, 2, 5, config, CALM);
+        let mut grid = ObjectGrid::new(1, 2, 5, config, CALM);
         let (a, b) = (node(0, 0), node(0, 1));
         for n in 1..200 {
             let update = segments(&blob(20_000, n), 4 << 10, Version { epoch: Epoch(1), n });
@@ -66,12 +66,12 @@ fn unfinished_payloads_stay_within_their_bound() {
 #[test]
 fn two_writers_and_mixed_segments_are_detected() {
     virtually(async {
-        let mut grid = Grid::new(1, 2, 5, small(), CALM);
+        let mut grid = ObjectGrid::new(1, 2, 5, small(), CALM);
         let (a, b) = (node(0, 0), node(0, 1));
         let version = Version { epoch: Epoch(1), n: 1 };
         let one = segments(&blob(20_000, 1), 4 << 10, version);
         let two = segments(&blob(20_000, 2), 4 << 10, version);
-        let give = |grid: &mut Grid, update: Update| {
+        let give = |grid: &mut ObjectGrid, update: Update| {
             let (kind, body) = Message::Update(update).encode().unwrap();
             grid.inject(&a, &b, kind, body);
         };
@@ -120,7 +120,7 @@ fn golden_messages() -> (Update, Fetch, Miss, Merge) {
     let fetch = Fetch {
         job: JobId(9),
         request: 12,
-        need: Need { key, version },
+        need: ObjectNeed { key, version },
         have: 6,
         partial: Some((id, vec![(0, 1), (4, 9)])),
     };
@@ -152,7 +152,7 @@ fn a_fetch_with_all_its_ranges_fits_its_cap() {
     let id = fetch.partial.as_ref().unwrap().0;
     let ranges = vec![(u32::MAX, u32::MAX); RANGES_MAX];
     let key = ObjectKey { name: "x".repeat(2000), part: u32::MAX };
-    let need = Need { key, version: id.version };
+    let need = ObjectNeed { key, version: id.version };
     let fetch = Fetch { partial: Some((id, ranges)), need, ..fetch };
     assert!(Message::Fetch(fetch).encode().is_ok());
 }
@@ -162,10 +162,10 @@ fn mutated_messages_never_panic() {
     fn store(kind: Kind, body: &[u8]) -> bool {
         // A store of this job that knows the golden objects gets all frames that decode.
         thread_local! {
-            static STORE: Shared = {
+            static STORE: SharedObjects = {
                 let config =
                     ShareConfig { assembly: 1 << 20, parts: 100, ..ShareConfig::default() };
-                Shared::new("ams-1".into(), JobId(9), golden_types(), config, Arc::new(|_| {}))
+                SharedObjects::new("ams-1".into(), JobId(9), golden_types(), config, Arc::new(|_| {}))
             };
         }
         STORE.with(|store| {

@@ -10,7 +10,7 @@ use super::tree::{Base, path_at};
 use super::worker::{DeliveredEnd, Delivery, Encoded};
 use crate::id::{Peer, TaskPath};
 use crate::meter::ThreadState;
-use crate::work::recover::{Identity, Place};
+use crate::work::recover::{TaskIdentity, ResultLocation};
 use crate::work::registry::wire_name;
 
 /// The identifier of a lease: an index in the owner's lease table and the generation of that entry.
@@ -37,13 +37,13 @@ impl From<LeaseId> for LeaseKey {
 /// A task with the node that holds its lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
-    pub(crate) task: Identity,
+    pub(crate) task: TaskIdentity,
     pub(crate) thief: Peer,
 }
 
 impl Lease {
-    pub(crate) fn place(&self) -> Place {
-        Place { identity: self.task.clone(), holder: self.thief.clone() }
+    pub(crate) fn place(&self) -> ResultLocation {
+        ResultLocation { identity: self.task.clone(), holder: self.thief.clone() }
     }
 }
 
@@ -51,7 +51,7 @@ impl Lease {
 #[derive(Debug)]
 pub(crate) struct Export {
     pub(crate) lease: LeaseId,
-    pub(crate) task: Identity,
+    pub(crate) task: TaskIdentity,
     pub(crate) encoded: Encoded,
 }
 
@@ -88,12 +88,12 @@ impl PoolState {
 
     /// Ends a lease with an outcome and returns the task. `None` for a late duplicate: the lease
     /// has ended.
-    pub(crate) fn complete_lease(&self, id: LeaseId, end: DeliveredEnd) -> Option<Identity> {
+    pub(crate) fn complete_lease(&self, id: LeaseId, end: DeliveredEnd) -> Option<TaskIdentity> {
         self.complete(id.into(), Delivery::new(end)).map(|lease| lease.task)
     }
 
     /// Reclaims all tasks leased to thieves that `lost` matches. Returns them with their holders.
-    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> Vec<(Peer, Identity)> {
+    pub(crate) fn reclaim_from(&self, lost: impl Fn(&Peer) -> bool) -> Vec<(Peer, TaskIdentity)> {
         let of_lost = |key, lease: &Lease| lost(&lease.thief).then_some(key);
         let keys = self.leases().read_all(of_lost);
         let leases = keys.into_iter().filter_map(|key| self.reclaim(key));
@@ -101,7 +101,7 @@ impl PoolState {
     }
 
     /// The task under an open lease.
-    pub(crate) fn leased_task(&self, id: LeaseId) -> Option<Identity> {
+    pub(crate) fn leased_task(&self, id: LeaseId) -> Option<TaskIdentity> {
         self.leases().get(id.into(), |lease| lease.task.clone())
     }
 
@@ -111,7 +111,7 @@ impl PoolState {
     }
 
     /// The leased descendants of the task at `path`, with their holders.
-    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<Place> {
+    pub(crate) fn leased_below(&self, path: &TaskPath) -> Vec<ResultLocation> {
         self.leases().read_all(|_, lease| {
             let leased = &lease.task.path;
             (leased != path && leased.is_at_or_below(path)).then(|| lease.place())

@@ -10,8 +10,8 @@ use springtide_forkjoin::layer::{ComputeThread, SLEEP_MAX};
 use tokio::time::Instant;
 
 use super::shared::{PoolState, ROUND};
-use super::tree::Frame;
-use super::worker::Worker;
+use super::tree::TaskFrame;
+use super::worker::ComputeThread;
 use crate::meter::ThreadState;
 use crate::work::task::Stop;
 
@@ -36,7 +36,7 @@ impl Waker {
     }
 }
 
-impl Worker {
+impl ComputeThread {
     /// Waits until something is `ready` or `until` is reached; returns whether it is ready. The
     /// time counts as `state`. The party that makes it ready wakes this thread afterwards.
     ///
@@ -44,7 +44,7 @@ impl Worker {
     /// The task in this frame was halted.
     pub(crate) fn wait_for(
         &self,
-        frame: &Frame,
+        frame: &TaskFrame,
         state: ThreadState,
         until: Option<Instant>,
         ready: &dyn Fn() -> bool,

@@ -13,7 +13,7 @@ use springtide_forkjoin::layer::ComputeThread;
 use tokio::time::Instant;
 
 use super::shared::{PoolState, ROUND};
-use super::worker::Worker;
+use super::worker::ComputeThread;
 use crate::meter::ThreadState;
 
 /// The position of one share: its thread, and the stack it may use.
@@ -27,14 +27,14 @@ pub(crate) struct SharePosition {
 }
 
 /// The part of one thread in a round. It must not panic.
-pub(crate) type Share = dyn Fn(SharePosition) + Send + Sync;
+pub(crate) type RoundShare = dyn Fn(SharePosition) + Send + Sync;
 
 /// The current round.
 #[derive(Default)]
 pub(crate) struct Round {
     /// The number of the newest round. It only grows; threads compare it with their last round.
     number: AtomicU64,
-    share: Mutex<Option<Arc<Share>>>,
+    share: Mutex<Option<Arc<RoundShare>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -48,7 +48,7 @@ impl PoolState {
     ///
     /// It does so at its next join or when it is idle, but not while its stack is more than half
     /// full. [`PoolObserver::idle`](crate::work::PoolObserver::idle) is called after each share.
-    pub(crate) fn begin_round(&self, share: Arc<Share>) {
+    pub(crate) fn begin_round(&self, share: Arc<RoundShare>) {
         {
             let mut current = lock(&self.round.share);
             *current = Some(share);
@@ -65,7 +65,7 @@ impl PoolState {
     }
 }
 
-impl Worker {
+impl ComputeThread {
     /// Executes this thread's share of the current round, once.
     #[cold]
     #[inline(never)]
@@ -121,7 +121,7 @@ impl RootClock {
     }
 }
 
-impl Worker {
+impl ComputeThread {
     /// Whether the calling code belongs to the root itself.
     #[inline]
     pub(crate) fn is_at_root(&self) -> bool {
@@ -164,7 +164,7 @@ impl Worker {
 
 /// Undoes [`Worker::enter_root`] or [`Worker::leave_root`].
 pub(crate) struct RootGuard<'a> {
-    worker: &'a Worker,
+    worker: &'a ComputeThread,
     inside: bool,
 }
 

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::leases::{Lease, LeaseId};
 use super::round::{RootClock, Round};
-use super::tree::{Base, Frame, halt_of, is_above, path_at};
-use super::watch::Watch;
-use super::worker::{Delivery, Worker};
+use super::tree::{Base, TaskFrame, halt_of, is_above, path_at};
+use super::watch::ThreadWatch;
+use super::worker::{Delivery, ComputeThread};
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, UnitCounter};
 use crate::work::pool::{CachedResult, PoolConfig, PoolObserver, Seam};
@@ -73,7 +73,7 @@ pub(crate) struct ThreadData {
     pub(crate) kept: Counter,
     /// Work units of the tasks that ended here; `None` if they are not counted.
     pub(crate) units: Option<UnitCounter>,
-    pub(crate) watch: Watch,
+    pub(crate) watch: ThreadWatch,
     pub(crate) account: SharedAccount,
     pub(crate) root_clock: RootClock,
     /// The index of the awaited lease, plus one; 0 for none.
@@ -81,7 +81,7 @@ pub(crate) struct ThreadData {
 }
 
 pub(crate) struct PoolState {
-    core: Arc<PoolCore<Worker>>,
+    core: Arc<PoolCore<ComputeThread>>,
     halt_reason: AtomicU32,
     /// Unfinished trees that were halted, or that a task of their own may halt.
     halted: Mutex<Vec<Weak<Base>>>,
@@ -111,10 +111,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Deref for PoolState {
-    type Target = PoolCore<Worker>;
+    type Target = PoolCore<ComputeThread>;
 
     #[inline(always)]
-    fn deref(&self) -> &PoolCore<Worker> {
+    fn deref(&self) -> &PoolCore<ComputeThread> {
         &self.core
     }
 }
@@ -132,7 +132,7 @@ impl PoolState {
             tops: Counter::default(),
             kept: Counter::default(),
             units: config.metered.then(UnitCounter::default),
-            watch: Watch::default(),
+            watch: ThreadWatch::default(),
             account,
             root_clock: RootClock::default(),
             awaits: AtomicU32::new(0),
@@ -159,7 +159,7 @@ impl PoolState {
     }
 
     /// The scheduler's part.
-    pub(crate) fn core(&self) -> &Arc<PoolCore<Worker>> {
+    pub(crate) fn core(&self) -> &Arc<PoolCore<ComputeThread>> {
         &self.core
     }
 
@@ -246,7 +246,7 @@ impl PoolState {
     }
 
     /// Whether a child of the task in this frame may have a result already.
-    pub(crate) fn may_recover(&self, frame: &Frame) -> bool {
+    pub(crate) fn may_recover(&self, frame: &TaskFrame) -> bool {
         self.recovers() && is_above(frame, self.recover_depth.load(Ordering::Relaxed) as usize)
     }
 
@@ -255,8 +255,8 @@ impl PoolState {
     pub(crate) fn lookup_cached(
         &self,
         thread: u32,
-        slot: HeldSlot<Worker>,
-    ) -> Option<HeldSlot<Worker>> {
+        slot: HeldSlot<ComputeThread>,
+    ) -> Option<HeldSlot<ComputeThread>> {
         let about = slot.about();
         let name = wire_name(about.name, about.batch);
         let path = path_at(slot.place());

@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use springtide_forkjoin::layer;
 
-use super::worker::Worker;
+use super::worker::ComputeThread;
 use crate::id::TaskPath;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
-use crate::work::recover::{KeptOutput, KeptOutputs, PartialResults, Place, Start};
+use crate::work::recover::{KeptOutput, KeptOutputs, PartialResults, ResultLocation, RootStart};
 use crate::work::registry::wire_name;
 use crate::work::task::{Halt, Task};
 
 /// The frame of a running task.
-pub(crate) type Frame = layer::Frame<Worker>;
+pub(crate) type TaskFrame = layer::StackFrame<ComputeThread>;
 
 /// The base of a tree of tasks on this node: the job's root, or a task stolen from another node.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Base {
     /// The top task's name.
     pub(crate) name: &'static str,
     /// The start of the job's root that the tree belongs to.
-    pub(crate) start: Start,
+    pub(crate) start: RootStart,
     /// Whether this tree must stop.
     pub(crate) halted: AtomicBool,
     /// The reason of the halt; valid once `halted` is set.
@@ -44,7 +44,7 @@ pub(crate) struct Base {
 #[derive(Debug, Default)]
 struct TreeResults {
     kept: KeptOutputs,
-    leased: Vec<Place>,
+    leased: Vec<ResultLocation>,
     /// Tasks whose code received a halt. It may have swallowed the halt, so the outputs of these
     /// tasks and their ancestors are invalid.
     halted: BTreeSet<TaskPath>,
@@ -58,7 +58,7 @@ const KEPT_BYTES: usize = 16 << 20;
 const NO_THREAD: u32 = u32::MAX;
 
 impl Base {
-    pub(crate) fn new(path: TaskPath, name: &'static str, start: Start) -> Self {
+    pub(crate) fn new(path: TaskPath, name: &'static str, start: RootStart) -> Self {
         Self {
             path,
             name,
@@ -88,7 +88,7 @@ impl Base {
     }
 
     /// Records a task of the tree that continues at another node.
-    pub(crate) fn add_leased(&self, place: Place) {
+    pub(crate) fn add_leased(&self, place: ResultLocation) {
         self.results().leased.push(place);
     }
 
@@ -143,7 +143,7 @@ pub(crate) fn halt_of(value: u32) -> Halt {
 }
 
 /// The base of a job's root, with an empty path.
-pub(crate) fn root_base(name: &'static str, start: Start) -> Arc<Base> {
+pub(crate) fn root_base(name: &'static str, start: RootStart) -> Arc<Base> {
     Arc::new(Base::new(TaskPath::root(), name, start))
 }
 
@@ -154,23 +154,23 @@ fn path_below((base, indices): (&Base, Vec<u32>)) -> TaskPath {
 }
 
 /// The path of the task in this frame.
-pub(crate) fn path_of(frame: &Frame) -> TaskPath {
+pub(crate) fn path_of(frame: &TaskFrame) -> TaskPath {
     path_below(frame.indices())
 }
 
 /// The path of the child at this place.
-pub(crate) fn path_at(place: layer::Place<'_, Worker>) -> TaskPath {
+pub(crate) fn path_at(place: layer::Place<'_, ComputeThread>) -> TaskPath {
     path_below(place.indices())
 }
 
 /// The base of the tree, if this is the frame of the job's root. Every other top task was a child,
 /// so its path is not empty.
-pub(crate) fn root_of(frame: &Frame) -> Option<&Base> {
+pub(crate) fn root_of(frame: &TaskFrame) -> Option<&Base> {
     frame.top_of().filter(|base| base.path.0.is_empty())
 }
 
 /// Whether the paths of this task's children have at most `depth` elements.
-pub(crate) fn is_above(frame: &Frame, depth: usize) -> bool {
+pub(crate) fn is_above(frame: &TaskFrame, depth: usize) -> bool {
     let (mut frame, mut below) = (frame, 1);
     while below <= depth {
         match frame.parent_or_tree() {

@@ -34,8 +34,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use springtide_forkjoin::layer::ComputeThread;
 
 use super::shared::PoolState;
-use super::tree::{Frame, keep_early, keep_output, path_of};
-use super::worker::Worker;
+use super::tree::{TaskFrame, keep_early, keep_output, path_of};
+use super::worker::ComputeThread;
 use crate::work::task::{Halt, Task};
 
 /// The word of a thread whose tick is due.
@@ -47,7 +47,7 @@ const NONE: usize = usize::MAX;
 const STACK_TOLERANCE_BYTES: usize = 4096;
 
 /// The words that one thread shares with the ticker.
-pub(crate) struct Watch {
+pub(crate) struct ThreadWatch {
     /// Tasks in frames at or above this address are examined when they end. [`DUE`]: all of them,
     /// and the list is renewed.
     from: AtomicUsize,
@@ -55,13 +55,13 @@ pub(crate) struct Watch {
     since_us: AtomicU64,
 }
 
-impl Default for Watch {
+impl Default for ThreadWatch {
     fn default() -> Self {
         Self { from: AtomicUsize::new(NONE), since_us: AtomicU64::new(0) }
     }
 }
 
-impl Watch {
+impl ThreadWatch {
     /// Whether a tick is due.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
@@ -69,7 +69,7 @@ impl Watch {
     }
 
     #[inline(always)]
-    fn covers(&self, frame: &Frame) -> bool {
+    fn covers(&self, frame: &TaskFrame) -> bool {
         std::ptr::from_ref(frame).addr() >= self.from.load(Ordering::Relaxed)
     }
 
@@ -96,7 +96,7 @@ struct WatchedTask {
 }
 
 impl WatchedTask {
-    fn is(&self, frame: &Frame) -> bool {
+    fn is(&self, frame: &TaskFrame) -> bool {
         self.frame == std::ptr::from_ref(frame).addr() && self.index == frame.index()
     }
 }
@@ -117,7 +117,7 @@ impl WatchList {
     }
 
     /// Removes an ended task. Returns the time of its tick, if it was listed.
-    fn end(&mut self, frame: &Frame) -> Option<u64> {
+    fn end(&mut self, frame: &TaskFrame) -> Option<u64> {
         let at = self.tasks.iter().rposition(|task| task.is(frame))?;
         let since_us = self.tasks[at].since_us;
         self.tasks.truncate(at);
@@ -155,17 +155,17 @@ impl PoolState {
     }
 }
 
-impl Worker {
+impl ComputeThread {
     /// Whether the ended task in this frame must be examined.
     #[inline(always)]
-    pub(super) fn is_watched(&self, frame: &Frame) -> bool {
+    pub(super) fn is_watched(&self, frame: &TaskFrame) -> bool {
         self.data().watch.covers(frame)
     }
 
     /// Takes a due tick, before anything starts that did not run at the tick. `frame` is the frame
     /// of the calling task, if any.
     #[inline]
-    pub(crate) fn take_tick(&self, frame: Option<&Frame>) {
+    pub(crate) fn take_tick(&self, frame: Option<&TaskFrame>) {
         if self.data().watch.is_due() {
             self.renew_watch_list(frame);
         }
@@ -174,7 +174,7 @@ impl Worker {
     /// Renews the list.
     #[cold]
     #[inline(never)]
-    fn renew_watch_list(&self, frame: Option<&Frame>) {
+    fn renew_watch_list(&self, frame: Option<&TaskFrame>) {
         let watch = &self.data().watch;
         if watch.from.load(Ordering::Acquire) != DUE {
             return;
@@ -183,7 +183,7 @@ impl Worker {
         let mut watched = self.watched.borrow_mut();
         // Innermost first, up to the first task that is listed already.
         let mut new: Vec<WatchedTask> = Vec::new();
-        let mut list = |inner: &Frame| {
+        let mut list = |inner: &TaskFrame| {
             // The root's own tree is never returned.
             if inner.tree().path.0.is_empty() {
                 return true;
@@ -219,8 +219,8 @@ impl Worker {
 
     /// Watches all tasks that end from here on, if the calling task's tree stops because the node
     /// leaves.
-    pub(super) fn watch_if_leaving(&self, frame: Option<&Frame>) {
-        let leaves = |frame: &Frame| self.shared().halted(|| frame.tree()) == Some(Halt::Leave);
+    pub(super) fn watch_if_leaving(&self, frame: Option<&TaskFrame>) {
+        let leaves = |frame: &TaskFrame| self.shared().halted(|| frame.tree()) == Some(Halt::Leave);
         if self.shared().keep_least_us.is_some() && frame.is_some_and(leaves) {
             self.data().watch.set_due(self.shared().now_us());
         }
@@ -230,7 +230,7 @@ impl Worker {
     /// stops because the node leaves.
     #[cold]
     #[inline(never)]
-    pub(super) fn ended<T: Task>(&self, frame: &Frame, output: T::Output) -> T::Output {
+    pub(super) fn ended<T: Task>(&self, frame: &TaskFrame, output: T::Output) -> T::Output {
         self.take_tick(Some(frame));
         let since_us = self.forget(frame);
         let Some(least_us) = self.shared().keep_least_us else { return output };
@@ -251,7 +251,7 @@ impl Worker {
     }
 
     /// Removes the ended task in this frame. Returns the time of its tick, if it was listed.
-    pub(super) fn forget(&self, frame: &Frame) -> Option<u64> {
+    pub(super) fn forget(&self, frame: &TaskFrame) -> Option<u64> {
         let mut watched = self.watched.borrow_mut();
         let since_us = watched.end(frame)?;
         self.set_from(watched.from());
@@ -276,7 +276,7 @@ impl Worker {
         }
     }
 
-    fn is_on_stack(&self, frame: &Frame) -> bool {
+    fn is_on_stack(&self, frame: &TaskFrame) -> bool {
         let (low, high) = self.core().stack();
         (low..high + STACK_TOLERANCE_BYTES).contains(&std::ptr::from_ref(frame).addr())
     }

@@ -15,39 +15,39 @@ use tokio::time::{Instant, sleep};
 use super::LeaseId;
 use crate::id::{Incarnation, Peer, TaskPath};
 use crate::wire;
-use crate::work::pool::{Note, Pool, PoolConfig, WORK_FLOOR};
+use crate::work::pool::{ProgressReport, Pool, PoolConfig, WORK_FLOOR};
 use crate::work::solo::SoloObserver;
 use crate::work::task::{Halt, Stop, Task};
-use crate::work::{Context, Registry, Start, VirtualSeam};
+use crate::work::{Context, Registry, RootStart, VirtualSeam};
 
 /// A step of a task; a task executes its steps in order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-enum Step {
+enum WatchStep {
     /// Computes for this many milliseconds and checks for a halt.
     Own(u64),
     /// Computes for this many milliseconds without a call into the runtime.
     Blind(u64),
-    Call(Node),
-    Join(Node, Node),
+    Call(SteppedTask),
+    Join(SteppedTask, SteppedTask),
     /// Spawned before the next steps, collected after the last.
-    Spawn(Node),
+    Spawn(SteppedTask),
     /// Spawned and collected at once.
-    Take(Node),
+    Take(SteppedTask),
     /// As `Call`, but ignores an error.
-    Swallow(Node),
+    Swallow(SteppedTask),
     /// Fails with an error of users' code.
     Fail,
 }
 
-use Step::{Blind, Call, Fail, Join, Own, Spawn, Swallow, Take};
+use WatchStep::{Blind, Call, Fail, Join, Own, Spawn, Swallow, Take};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Node(Vec<Step>);
+struct SteppedTask(Vec<WatchStep>);
 
 /// A task with its steps, its path and the number of the test run.
 #[derive(Serialize, Deserialize)]
-struct Run {
-    node: Node,
+struct WatchedRun {
+    node: SteppedTask,
     path: TaskPath,
     run: u64,
 }
@@ -55,22 +55,22 @@ struct Run {
 /// The running times of tasks that returned an output, by test run and path.
 static ENDED: Mutex<BTreeMap<(u64, TaskPath), Duration>> = Mutex::new(BTreeMap::new());
 
-impl Task for Run {
+impl Task for WatchedRun {
     type Output = TaskPath;
     const NAME: &'static str = "run";
 
     fn run(self, cx: &Context) -> Result<TaskPath, Stop> {
-        let Run { node, path, run } = self;
+        let WatchedRun { node, path, run } = self;
         let began = Instant::now();
         let mut next = 0;
         let mut child = |node| {
             next += 1;
-            Run { node, path: path.child(next - 1), run }
+            WatchedRun { node, path: path.child(next - 1), run }
         };
         let mut spawned = Vec::new();
         for step in node.0 {
             match step {
-                Own(ms) => cx.model(Duration::from_millis(ms))?,
+                Own(ms) => cx.spend_modelled_time(Duration::from_millis(ms))?,
                 Blind(ms) => cx.worker().model(Duration::from_millis(ms)),
                 Call(node) => drop(cx.call(child(node))?),
                 Join(a, b) => drop(cx.join(child(a), child(b))?),
@@ -94,14 +94,14 @@ fn peer() -> Peer {
 
 /// Runs a stolen tree with its top at `/7`, halts it at this time, and returns the kept paths when
 /// it has stopped.
-fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<TaskPath> {
+fn stopped_after(ms: u64, steps: Vec<WatchStep>, threads: usize, run: u64) -> Vec<TaskPath> {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async move {
         let mut registry = Registry::new();
-        registry.task::<Run>();
+        registry.task::<WatchedRun>();
         let registry = Arc::new(registry);
-        let observer = Arc::new(SoloObserver::new(registry.clone(), |_: Note| {}));
+        let observer = Arc::new(SoloObserver::new(registry.clone(), |_: ProgressReport| {}));
         let config = PoolConfig { threads, stack_bytes: 1 << 20, ..PoolConfig::default() };
         let pool = Pool::start(&config, registry, VirtualSeam::new(), observer).unwrap();
         let ticks = Rc::new(Cell::new(true));
@@ -115,8 +115,8 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
         // So that the start does not coincide with a tick.
         sleep(Duration::from_millis(3)).await;
         let path = TaskPath(vec![7]);
-        let body = wire::encode_payload(&Run { node: Node(steps), path: path.clone(), run });
-        let (base, enter) = pool.admit("run", path, Start::default()).unwrap();
+        let body = wire::encode_payload(&WatchedRun { node: SteppedTask(steps), path: path.clone(), run });
+        let (base, enter) = pool.admit("run", path, RootStart::default()).unwrap();
         let lease = LeaseId { index: 0, generation: 0 };
         pool.enter(base.clone(), enter.run, peer(), lease, body.unwrap());
         sleep(Duration::from_millis(ms)).await;
@@ -137,13 +137,13 @@ fn stopped_after(ms: u64, steps: Vec<Step>, threads: usize, run: u64) -> Vec<Tas
     })
 }
 
-fn leaf(ms: u64) -> Node {
-    Node(vec![Own(ms)])
+fn leaf(ms: u64) -> SteppedTask {
+    SteppedTask(vec![Own(ms)])
 }
 
 #[test]
 fn outputs_of_long_tasks_are_kept_until_their_parents_end() {
-    let cases: Vec<(&str, Vec<Step>, &[&str])> = vec![
+    let cases: Vec<(&str, Vec<WatchStep>, &[&str])> = vec![
         ("consumed before", vec![Call(leaf(100)), Call(leaf(1000))], &["/7.0"]),
         ("short", vec![Call(leaf(5)), Call(leaf(1000))], &[]),
         (
@@ -153,22 +153,22 @@ fn outputs_of_long_tasks_are_kept_until_their_parents_end() {
         ),
         (
             "in place of those below it",
-            vec![Call(Node(vec![Call(leaf(60)), Join(leaf(60), leaf(60))])), Call(leaf(1000))],
+            vec![Call(SteppedTask(vec![Call(leaf(60)), Join(leaf(60), leaf(60))])), Call(leaf(1000))],
             &["/7.0"],
         ),
         (
             "of an unfinished one",
-            vec![Call(Node(vec![Call(leaf(60)), Call(leaf(5)), Call(leaf(1000))]))],
+            vec![Call(SteppedTask(vec![Call(leaf(60)), Call(leaf(5)), Call(leaf(1000))]))],
             &["/7.0.0"],
         ),
         (
             "long together",
-            vec![Call(Node((0..20).map(|_| Call(leaf(5))).collect())), Call(leaf(1000))],
+            vec![Call(SteppedTask((0..20).map(|_| Call(leaf(5))).collect())), Call(leaf(1000))],
             &["/7.0"],
         ),
         ("the first of a join", vec![Join(leaf(100), leaf(5)), Call(leaf(1000))], &["/7.0"]),
         ("the second of a join", vec![Join(leaf(5), leaf(100)), Call(leaf(1000))], &["/7.1"]),
-        ("spawned", vec![Call(Node(vec![Spawn(leaf(60))])), Call(leaf(1000))], &["/7.0"]),
+        ("spawned", vec![Call(SteppedTask(vec![Spawn(leaf(60))])), Call(leaf(1000))], &["/7.0"]),
         (
             "spawned and collected before",
             vec![Take(leaf(60)), Take(leaf(5)), Call(leaf(1000))],
@@ -180,22 +180,22 @@ fn outputs_of_long_tasks_are_kept_until_their_parents_end() {
             &["/7.1", "/7.2"],
         ),
         ("after long code of the parent's own", vec![Own(210), Call(leaf(5)), Own(1000)], &[]),
-        ("whole when the tree had stopped", vec![Call(Node(vec![Blind(400)])), Own(1)], &["/7.0"]),
-        ("short and whole", vec![Blind(295), Call(Node(vec![Blind(10)])), Own(1)], &["/7.0"]),
+        ("whole when the tree had stopped", vec![Call(SteppedTask(vec![Blind(400)])), Own(1)], &["/7.0"]),
+        ("short and whole", vec![Blind(295), Call(SteppedTask(vec![Blind(10)])), Own(1)], &["/7.0"]),
         (
             "no answer, for it may have swallowed the stop",
-            vec![Call(Node(vec![Swallow(leaf(1000)), Blind(50)])), Own(1)],
+            vec![Call(SteppedTask(vec![Swallow(leaf(1000)), Blind(50)])), Own(1)],
             &[],
         ),
-        ("nor as a finished sibling", vec![Join(Node(vec![Swallow(leaf(1000))]), leaf(1000))], &[]),
+        ("nor as a finished sibling", vec![Join(SteppedTask(vec![Swallow(leaf(1000))]), leaf(1000))], &[]),
         (
             "long, of a join's second that spawns as the first did",
-            vec![Join(Node(vec![Spawn(leaf(5))]), Node(vec![Spawn(leaf(60))])), Call(leaf(1000))],
+            vec![Join(SteppedTask(vec![Spawn(leaf(5))]), SteppedTask(vec![Spawn(leaf(60))])), Call(leaf(1000))],
             &["/7.1"],
         ),
         (
             "not in the place of one that failed",
-            vec![Swallow(Node(vec![Own(100), Fail])), Call(leaf(5)), Call(leaf(1000))],
+            vec![Swallow(SteppedTask(vec![Own(100), Fail])), Call(leaf(5)), Call(leaf(1000))],
             &[],
         ),
     ];
@@ -207,12 +207,12 @@ fn outputs_of_long_tasks_are_kept_until_their_parents_end() {
     }
 }
 
-fn steps(depth: u32) -> BoxedStrategy<Vec<Step>> {
+fn steps(depth: u32) -> BoxedStrategy<Vec<WatchStep>> {
     let own = prop_oneof![(0..40u64).prop_map(Own), (0..90u64).prop_map(Blind)];
     if depth == 0 {
         return prop::collection::vec(own, 0..3).boxed();
     }
-    let node = || steps(depth - 1).prop_map(Node);
+    let node = || steps(depth - 1).prop_map(SteppedTask);
     let step = prop_oneof![
         own,
         node().prop_map(Call),

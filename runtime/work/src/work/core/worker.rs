@@ -16,21 +16,21 @@ use tokio::time::Instant;
 
 use super::leases::Lease;
 use super::shared::{Incoming, PoolState, ROUND, RootWork, ThreadData, TopWork};
-use super::tree::{Base, Frame, keep_output, path_at, path_of, root_of};
+use super::tree::{Base, TaskFrame, keep_output, path_at, path_of, root_of};
 use super::watch::WatchList;
 use crate::guard::panic_text;
 use crate::id::TaskPath;
 use crate::meter::{ThreadState, UnitCounter};
-use crate::share::Need;
+use crate::share::ObjectNeed;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
-use crate::work::recover::{Identity, Start};
-use crate::work::task::{Cause, Failure, Halt, Stop, Task};
+use crate::work::recover::{TaskIdentity, RootStart};
+use crate::work::task::{StopCause, Failure, Halt, Stop, Task};
 
 /// A compute thread of a node.
-pub(crate) struct Worker {
-    core: ThreadCore<Worker>,
+pub(crate) struct ComputeThread {
+    core: ThreadCore<ComputeThread>,
     shared: Arc<PoolState>,
     /// The number of halts that users' code on this thread has received.
     halts: Cell<u64>,
@@ -50,14 +50,14 @@ pub(crate) struct TaskAbout {
 #[derive(Debug)]
 pub struct Encoded {
     pub(crate) body: Bytes,
-    pub(crate) needs: Vec<Need>,
-    pub(crate) start: Start,
+    pub(crate) needs: Vec<ObjectNeed>,
+    pub(crate) start: RootStart,
 }
 
 impl Encoded {
     /// The identity of the task with this path and name.
-    pub(crate) fn identity(&self, path: TaskPath, name: &str) -> Identity {
-        Identity::of(path, name, &self.body, &self.needs, self.start)
+    pub(crate) fn identity(&self, path: TaskPath, name: &str) -> TaskIdentity {
+        TaskIdentity::of(path, name, &self.body, &self.needs, self.start)
     }
 }
 
@@ -78,7 +78,7 @@ impl Delivery {
 
 // SAFETY: the core is a field, and `Context` keeps its scope.
 #[allow(unsafe_code)]
-unsafe impl ComputeThread for Worker {
+unsafe impl ComputeThread for ComputeThread {
     type Shared = ThreadData;
     type Tree = Base;
     type Context<'w> = Context<'w>;
@@ -101,7 +101,7 @@ unsafe impl ComputeThread for Worker {
 
     #[cold]
     #[inline(never)]
-    fn handle_signals(&self, parent: &Frame) -> Result<bool, Stop> {
+    fn handle_signals(&self, parent: &TaskFrame) -> Result<bool, Stop> {
         if let Some(halt) = self.shared.handle_signals(self.index(), || parent.tree()) {
             return Err(self.stop(halt, parent));
         }
@@ -113,12 +113,12 @@ unsafe impl ComputeThread for Worker {
         Ok(self.shared.may_recover(parent) || self.is_at_root())
     }
 
-    fn handle_signals_of_spawn(&self, parent: &Frame) {
+    fn handle_signals_of_spawn(&self, parent: &TaskFrame) {
         self.shared.handle_signals(self.index(), || parent.tree());
     }
 
     #[inline]
-    fn looks_up(&self, parent: &Frame) -> bool {
+    fn looks_up(&self, parent: &TaskFrame) -> bool {
         self.shared.may_recover(parent)
     }
 
@@ -131,11 +131,11 @@ unsafe impl ComputeThread for Worker {
         run()
     }
 
-    fn is_halted(&self, frame: &Frame) -> bool {
+    fn is_halted(&self, frame: &TaskFrame) -> bool {
         self.shared.signals() != 0 && self.shared.halted(|| frame.tree()).is_some()
     }
 
-    fn halt_stop(&self, frame: &Frame) -> Stop {
+    fn halt_stop(&self, frame: &TaskFrame) -> Stop {
         let halt = self.shared.halted(|| frame.tree());
         self.stop(halt.unwrap_or(Halt::Cancelled), frame)
     }
@@ -144,7 +144,7 @@ unsafe impl ComputeThread for Worker {
         self.count_halt();
     }
 
-    fn abandoned(&self, parent: &Frame, key: LeaseKey, lease: Lease) {
+    fn abandoned(&self, parent: &TaskFrame, key: LeaseKey, lease: Lease) {
         let base = parent.tree();
         let observer = &self.shared.observer;
         if self.shared.halted(|| base) == Some(Halt::Leave) {
@@ -160,7 +160,7 @@ unsafe impl ComputeThread for Worker {
         wait();
     }
 
-    fn poll(&self, waiting: Option<(&Frame, bool)>) {
+    fn poll(&self, waiting: Option<(&TaskFrame, bool)>) {
         self.take_tick(waiting.map(|(frame, _)| frame));
         let stops = waiting.map_or_else(|| self.shared.is_closing(), |(_, halted)| halted);
         if self.shared.signals() & ROUND != 0 && !stops {
@@ -179,7 +179,7 @@ unsafe impl ComputeThread for Worker {
         }
     }
 
-    fn run_above(&self, waiting: &Frame, run: impl FnOnce()) {
+    fn run_above(&self, waiting: &TaskFrame, run: impl FnOnce()) {
         // Halts that the helped task receives must not count against the waiting one.
         let halts = self.halts.get();
         run();
@@ -234,7 +234,7 @@ unsafe impl ComputeThread for Worker {
 /// A task of the program as a task of the scheduler.
 pub(crate) struct Run<T>(pub(crate) T);
 
-impl<T: Task> Fork<Worker> for Run<T> {
+impl<T: Task> Fork<ComputeThread> for Run<T> {
     type Output = T::Output;
     const ABOUT: &'static TaskAbout = &TaskAbout { name: T::NAME, batch: T::BATCH };
 
@@ -268,7 +268,7 @@ impl<T: Task> Fork<Worker> for Run<T> {
         .map_err(|stop| locate(stop, T::NAME, || path_of(context.frame())))
     }
 
-    fn encode(&self, place: Place<'_, Worker>) -> Result<Encoded, Failure> {
+    fn encode(&self, place: Place<'_, ComputeThread>) -> Result<Encoded, Failure> {
         let failure = |message: String, panicked| Failure {
             name: T::NAME.to_owned(),
             path: path_at(place),
@@ -287,7 +287,7 @@ impl<T: Task> Fork<Worker> for Run<T> {
     }
 
     /// Reports to the observer how long the outcome waited here.
-    fn decode(delivery: Delivery, worker: &Worker) -> Result<T::Output, Stop> {
+    fn decode(delivery: Delivery, worker: &ComputeThread) -> Result<T::Output, Stop> {
         let body = delivery.end.map_err(Stop::failure)?;
         worker.shared.observer.join_delayed(delivery.arrived.elapsed());
         wire::decode_payload(&body).map_err(|error| {
@@ -297,14 +297,14 @@ impl<T: Task> Fork<Worker> for Run<T> {
 
     /// If the node leaves, the output is kept. Outputs of other nodes are in the engine's results.
     fn left_over(
-        worker: &Worker,
-        place: Place<'_, Worker>,
+        worker: &ComputeThread,
+        place: Place<'_, ComputeThread>,
         output: &T::Output,
         stop: Option<&Stop>,
     ) {
         let base = place.tree();
         let leaves = match stop {
-            Some(stop) => matches!(*stop.0, Cause::Halt(Halt::Leave)),
+            Some(stop) => matches!(*stop.0, StopCause::Halt(Halt::Leave)),
             None => worker.shared.halted(|| base) == Some(Halt::Leave),
         };
         if leaves {
@@ -312,12 +312,12 @@ impl<T: Task> Fork<Worker> for Run<T> {
         }
     }
 
-    fn panicked(place: Place<'_, Worker>) {
+    fn panicked(place: Place<'_, ComputeThread>) {
         note_panic(|| path_at(place), T::NAME);
     }
 }
 
-impl Worker {
+impl ComputeThread {
     #[inline(always)]
     pub(crate) fn shared(&self) -> &Arc<PoolState> {
         &self.shared
@@ -344,12 +344,12 @@ impl Worker {
     pub(crate) fn note_units(&self, units: &UnitCounter) {
         let now = Instant::now();
         let working = Duration::from_nanos(self.data().account.snapshot(now).working_ns);
-        units.note(working.saturating_sub(self.data().root_clock.spent(now)));
+        units.record(working.saturating_sub(self.data().root_clock.spent(now)));
     }
 
     /// Creates a stop for the code of the task in this frame, which is on this stack.
     #[cold]
-    pub(crate) fn stop(&self, halt: Halt, frame: &Frame) -> Stop {
+    pub(crate) fn stop(&self, halt: Halt, frame: &TaskFrame) -> Stop {
         self.count_halt();
         if halt == Halt::Leave {
             frame.tree().record_halt(path_of(frame));
@@ -397,17 +397,17 @@ impl Worker {
 
     /// The common state of the root's checkpoints, if the calling task, in this frame, is the job's
     /// root.
-    pub(crate) fn root_marks<'a>(&self, frame: &'a Frame) -> Option<&'a RootMarks> {
+    pub(crate) fn root_marks<'a>(&self, frame: &'a TaskFrame) -> Option<&'a RootMarks> {
         root_of(frame).map(|base| &base.root)
     }
 
     /// Stops the tree of the task in this frame.
-    pub(crate) fn halt_tree(&self, frame: &Frame, reason: Halt) {
+    pub(crate) fn halt_tree(&self, frame: &TaskFrame, reason: Halt) {
         self.shared.halt_from_within(frame.tree(), reason);
     }
 
     /// Returns a stop if the task in this frame must stop.
-    pub(crate) fn check(&self, frame: &Frame) -> Result<(), Stop> {
+    pub(crate) fn check(&self, frame: &TaskFrame) -> Result<(), Stop> {
         if self.shared.signals() == 0 {
             return Ok(());
         }
@@ -472,7 +472,7 @@ impl Worker {
 
 /// Fills in the task that failed, unless an inner task did so already.
 pub(crate) fn locate(mut stop: Stop, name: &str, path: impl FnOnce() -> TaskPath) -> Stop {
-    if let Cause::Failed(failure) = &mut *stop.0
+    if let StopCause::Failed(failure) = &mut *stop.0
         && !failure.located
     {
         failure.located = true;
@@ -515,7 +515,7 @@ pub(crate) fn job_failure(message: String) -> Failure {
 pub(crate) fn run(shared: Arc<PoolState>, index: u32, seed: u64, stack_bytes: usize) {
     let observer = shared.observer.clone();
     let pool = shared.core().clone();
-    run_thread(pool, index, seed, stack_bytes, |core| Worker {
+    run_thread(pool, index, seed, stack_bytes, |core| ComputeThread {
         core,
         shared,
         halts: Cell::new(0),

@@ -7,14 +7,14 @@
 use bytes::Bytes;
 
 use crate::id::Peer;
-use crate::net::{Class, Inbox, Net};
+use crate::net::{Class, NetworkHandler, Net};
 use crate::wire::{self, Kind};
 use crate::work::steal::{StealReply, StealRequest};
 
 /// The inbox of a node that takes part in no job: it answers thieves.
-pub struct Absent(Net);
+pub struct AbsentNodeInbox(Net);
 
-impl Absent {
+impl AbsentNodeInbox {
     /// The kind of frames that it answers; route it here while there is no engine.
     pub const KIND: Kind = Kind::STEAL_REQUEST;
 
@@ -24,11 +24,11 @@ impl Absent {
     }
 }
 
-impl Inbox for Absent {
+impl NetworkHandler for AbsentNodeInbox {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         match wire::decode(kind, &body) {
             Ok(request) => refuse(&self.0, from, &request),
-            Err(error) => self.0.breach(from, &format!("a {kind:?} frame: {error}")),
+            Err(error) => self.0.report_violation(from, &format!("a {kind:?} frame: {error}")),
         }
     }
 }

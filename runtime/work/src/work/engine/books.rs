@@ -8,7 +8,7 @@ use crate::work::core::LeaseCounts;
 
 /// The state of an engine at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Books {
+pub struct EngineReport {
     /// The leases of this node's own tasks.
     pub leases: LeaseCounts,
     /// The sizes of the engine's tables.
@@ -22,7 +22,7 @@ pub struct Books {
     /// Compute threads that have not ended.
     pub threads: usize,
     /// The number of recoveries and refusals, by name.
-    pub met: BTreeMap<&'static str, u64>,
+    pub events: BTreeMap<&'static str, u64>,
 }
 
 /// The sizes of an engine's tables.
@@ -52,7 +52,7 @@ pub struct Tables {
 
 /// The waits of one node, for the diagnosis of a job that makes no progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
+pub struct WaitGraph {
     /// Tasks that threads of this node wait for, with their holders.
     pub awaited: Vec<(TaskPath, NodeId)>,
     /// Tasks of this node that others have leased, with their holders.
@@ -65,7 +65,7 @@ pub struct Waits {
 /// The number of entries of each list that are displayed.
 const DISPLAYED_MAX: usize = 20;
 
-impl std::fmt::Display for Waits {
+impl std::fmt::Display for WaitGraph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let list = |all: &[(TaskPath, NodeId)]| {
             let all =
@@ -88,8 +88,8 @@ impl std::fmt::Display for Waits {
 pub struct EngineWatch {
     job: JobId,
     me: Peer,
-    inner: Weak<Inner>,
-    last: Arc<OnceLock<Books>>,
+    inner: Weak<EngineShared>,
+    last: Arc<OnceLock<EngineReport>>,
 }
 
 impl EngineWatch {
@@ -109,12 +109,12 @@ impl EngineWatch {
     }
 
     /// The current waits of the node; `None` when the engine has ended.
-    pub fn waits(&self) -> Option<Waits> {
+    pub fn waits(&self) -> Option<WaitGraph> {
         self.inner.upgrade().map(|inner| inner.waits())
     }
 
     /// The current or last state of the engine.
-    pub fn books(&self) -> Books {
+    pub fn books(&self) -> EngineReport {
         let now = self.inner.upgrade().map(|inner| inner.books());
         now.or_else(|| self.last.get().cloned()).unwrap_or_default()
     }
@@ -132,7 +132,7 @@ impl Engine {
     }
 }
 
-impl State {
+impl EngineState {
     /// Counts an unusual event, such as a recovery or a refusal.
     pub(super) fn count_event(&mut self, what: &'static str) {
         *self.event_counts.entry(what).or_default() += 1;
@@ -147,8 +147,8 @@ impl State {
     }
 }
 
-impl Inner {
-    fn waits(&self) -> Waits {
+impl EngineShared {
+    fn waits(&self) -> WaitGraph {
         let pool = self.pool.get();
         let awaited = pool.map(Pool::awaited).unwrap_or_default().into_iter();
         let awaited = awaited.map(|(_, path, holder)| (path, holder.node)).collect();
@@ -160,12 +160,12 @@ impl Inner {
             let Stolen { base, task, owner, orphan, .. } = stolen;
             (task.path.clone(), owner.node.clone(), base.thread(), *orphan)
         });
-        Waits { awaited, leased, stolen: stolen.collect() }
+        WaitGraph { awaited, leased, stolen: stolen.collect() }
     }
 
-    pub(super) fn books(&self) -> Books {
+    pub(super) fn books(&self) -> EngineReport {
         let leases = self.pool.get().map(Pool::lease_counts).unwrap_or_default();
-        let stale = self.post.stale();
+        let stale = self.post.dropped_messages();
         let state = self.state();
         let mut met = state.event_counts.clone();
         if stale > 0 {
@@ -184,14 +184,14 @@ impl Inner {
             results_max,
             known: state.known.len(),
         };
-        Books {
+        EngineReport {
             leases,
             tables,
             doubled: state.doubled,
             leaving: state.leaving,
             closed: self.closing.load(Ordering::Acquire),
             threads: self.threads_left.load(Ordering::Acquire),
-            met,
+            events: met,
         }
     }
 }

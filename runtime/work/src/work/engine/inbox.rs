@@ -3,9 +3,9 @@
 //! It decodes and dispatches; it does not know the meaning of the messages.
 
 use super::*;
-use crate::spmd::message::Letter;
+use crate::spmd::message::Envelope;
 
-impl Inner {
+impl EngineShared {
     fn dispatch(&self, from: &Peer, kind: Kind, body: Bytes) -> Result<(), wire::WireError> {
         match kind {
             Kind::STEAL_REQUEST => {
@@ -72,9 +72,9 @@ impl Inner {
                 }
             }
             Kind::PROCESS => {
-                let letter: Letter = wire::decode(kind, &body)?;
+                let letter: Envelope = wire::decode(kind, &body)?;
                 if letter.job == self.job {
-                    self.post.letter(from, letter);
+                    self.post.receive_frame(from, letter);
                 }
             }
             _ => self.objects_ref().frame(&from.node, kind, body),
@@ -83,7 +83,7 @@ impl Inner {
     }
 }
 
-impl Inbox for Inner {
+impl NetworkHandler for EngineShared {
     fn frame(&self, from: &Peer, kind: Kind, body: Bytes) {
         if self.closing.load(Ordering::Acquire) && kind != Kind::STEAL_REQUEST {
             return;
@@ -100,13 +100,13 @@ impl Inbox for Inner {
         }
         if let Err(error) = self.dispatch(from, kind, body) {
             self.state().counters.frames_refused += 1;
-            self.net.breach(from, &format!("a {kind:?} frame: {error}"));
+            self.net.report_violation(from, &format!("a {kind:?} frame: {error}"));
         }
     }
 
     /// Handles the loss of a link, which is no death. The node is not asked for work until the link
     /// is up again. Its tasks are reclaimed only when the membership removes it.
-    fn down(&self, peer: &Peer, why: &Why) {
+    fn down(&self, peer: &Peer, why: &LinkError) {
         let mut state = self.state();
         if state.view.members.contains_key(&peer.node) {
             tracing::debug!(%peer, %why, "a member's link is down");
@@ -115,7 +115,7 @@ impl Inbox for Inner {
         state.thief.suspect(&peer.node, true);
         drop(state);
         self.objects_ref().down(&peer.node);
-        self.post.link_broke(peer);
+        self.post.handle_broken_link(peer);
         self.driver.notify_one();
     }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::*;
 
-impl Inner {
+impl EngineShared {
     pub(super) fn leave(&self) {
         let pool = self.pool_ref();
         if let Some(metering) = &self.metering {
@@ -64,7 +64,7 @@ impl Inner {
 
     /// Returns an unfinished task, with its partial results, to its current owner.
     pub(super) fn return_stolen(&self, owner: &Peer, lease: LeaseId, stolen: Stolen) {
-        self.ended(&stolen.task.path, owner, TaskEnd::HandedBack);
+        self.ended(&stolen.task.path, owner, TaskOutcome::HandedBack);
         let left = {
             let mut state = self.state();
             let left = state.partial_results_of(&stolen, &self.me);
@@ -89,11 +89,11 @@ impl Inner {
 
     pub(super) fn handover(
         &self,
-        task: Identity,
+        task: TaskIdentity,
         output: Option<Bytes>,
         left: PartialResults,
     ) -> Handover {
-        Handover { job: self.job, task, output, left, hops: 0 }
+        Handover { job: self.job, task, output, results: left, hops: 0 }
     }
 
     pub(super) fn hand_over(&self, successor: &Peer, handover: Handover) {
@@ -124,7 +124,7 @@ impl Inner {
             let owner = self.me.node.clone();
             let identity = task.clone();
             state.results.keep(StoredResult { identity, owner, output, claimed: false });
-            let place = Place { identity: task.clone(), holder: self.me.clone() };
+            let place = ResultLocation { identity: task.clone(), holder: self.me.clone() };
             state.known.learn(place, Instant::now());
             state.known.depth()
         };
@@ -149,7 +149,7 @@ impl Inner {
         if !strays {
             let depth = {
                 let mut state = self.state();
-                state.accept_results(task, handover.left.clone(), &self.me);
+                state.accept_results(task, handover.results.clone(), &self.me);
                 state.known.depth()
             };
             self.pool_ref().recover(depth);
@@ -204,7 +204,7 @@ impl Inner {
             (halted.collect::<Vec<_>>(), stopped, tickets, orphans)
         };
         for (path, owner) in stopped {
-            self.ended(&path, &owner, TaskEnd::Stopped);
+            self.ended(&path, &owner, TaskOutcome::Stopped);
         }
         for ticket in forgotten {
             self.objects_ref().forget(Ticket(ticket));
@@ -226,7 +226,7 @@ impl Inner {
             // participants here, since it learns of the loss later.
             let registry = pool.registry();
             let blamed = reclaimed.into_iter().filter(|(thief, task)| {
-                !registry.is_process(&task.name) || self.post.counts_on(thief)
+                !registry.is_process(&task.name) || self.post.depends_on(thief)
             });
             let blamed: Vec<_> = blamed.collect();
             let mut state = self.state();

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Incarnation, NodeId, Peer, TaskPath};
-use crate::work::recover::Identity;
+use crate::work::recover::TaskIdentity;
 
 /// The maximum number of tasks that are kept and reported in one message; others are dropped.
 pub const LOSSES_MAX: usize = 1000;
 
 /// A task that a lost node had leased.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct HeldTask {
+pub struct LeasedTask {
     /// The path of the task.
     pub path: TaskPath,
     /// The task's registered name.
@@ -24,32 +24,32 @@ pub struct HeldTask {
 /// The tasks that one incarnation of a node had from this node when it was lost. Only that
 /// incarnation knew whether they had started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Loss {
+pub struct NodeLosses {
     /// The name of the lost node.
     pub node: NodeId,
     /// The lost incarnation of the node.
     pub incarnation: Incarnation,
     /// The outermost of its tasks, in order of their paths.
-    pub tasks: Vec<HeldTask>,
+    pub tasks: Vec<LeasedTask>,
 }
 
 /// Losses that are not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    unreported: Vec<Loss>,
+    unreported: Vec<NodeLosses>,
 }
 
 impl Losses {
     /// Adds reclaimed tasks with their lost holders.
-    pub(super) fn record(&mut self, reclaimed: Vec<(Peer, Identity)>) {
-        let mut by_incarnation: BTreeMap<(NodeId, Incarnation), Vec<HeldTask>> = BTreeMap::new();
-        for (Peer { node, incarnation, .. }, Identity { path, name, .. }) in reclaimed {
-            by_incarnation.entry((node, incarnation)).or_default().push(HeldTask { path, name });
+    pub(super) fn record(&mut self, reclaimed: Vec<(Peer, TaskIdentity)>) {
+        let mut by_incarnation: BTreeMap<(NodeId, Incarnation), Vec<LeasedTask>> = BTreeMap::new();
+        for (Peer { node, incarnation, .. }, TaskIdentity { path, name, .. }) in reclaimed {
+            by_incarnation.entry((node, incarnation)).or_default().push(LeasedTask { path, name });
         }
         for ((node, incarnation), mut tasks) in by_incarnation {
             // A path is less than those of its descendants, so the outermost comes first.
             tasks.sort();
-            let mut outer: Vec<HeldTask> = Vec::new();
+            let mut outer: Vec<LeasedTask> = Vec::new();
             for task in tasks {
                 if outer.last().is_none_or(|last| !task.path.is_at_or_below(&last.path)) {
                     outer.push(task);
@@ -58,12 +58,12 @@ impl Losses {
             let known: usize = self.unreported.iter().map(|loss| loss.tasks.len()).sum();
             outer.truncate(LOSSES_MAX.saturating_sub(known));
             if !outer.is_empty() {
-                self.unreported.push(Loss { node, incarnation, tasks: outer });
+                self.unreported.push(NodeLosses { node, incarnation, tasks: outer });
             }
         }
     }
 
-    pub(super) fn take(&mut self) -> Vec<Loss> {
+    pub(super) fn take(&mut self) -> Vec<NodeLosses> {
         std::mem::take(&mut self.unreported)
     }
 }
@@ -71,13 +71,13 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::recover::Start;
+    use crate::work::recover::RootStart;
 
-    fn reclaimed(node: &str, paths: &[&[u32]]) -> Vec<(Peer, Identity)> {
+    fn reclaimed(node: &str, paths: &[&[u32]]) -> Vec<(Peer, TaskIdentity)> {
         let of = |path: &&[u32]| {
             let peer =
                 Peer { node: node.into(), incarnation: Incarnation(1), cluster: "ams".into() };
-            (peer, Identity::trusted(TaskPath(path.to_vec()), "task".into(), Start::default()))
+            (peer, TaskIdentity::trusted(TaskPath(path.to_vec()), "task".into(), RootStart::default()))
         };
         paths.iter().map(of).collect()
     }

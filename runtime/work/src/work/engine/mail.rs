@@ -5,13 +5,13 @@
 //! messages.
 
 use super::*;
-use crate::spmd::message::{GroupId, mail_of};
+use crate::spmd::message::{GroupId, data_message_header};
 
 /// Creates the post of an engine's processes. The engine owns it, so it must not keep the engine
 /// alive.
-pub(super) fn new_post(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
+pub(super) fn new_post(job: JobId, me: Peer, inner: Weak<EngineShared>) -> Dispatcher {
     let to_forget = inner.clone();
-    Post::new(
+    Dispatcher::new(
         job,
         me,
         Box::new(move |to, body| {
@@ -31,20 +31,20 @@ pub(super) fn new_post(job: JobId, me: Peer, inner: Weak<Inner>) -> Post {
 /// be a hundred thousand frames.
 #[derive(Default)]
 pub(super) struct Unsent {
-    frames: VecDeque<Frame>,
+    frames: VecDeque<OutgoingFrame>,
     bytes: usize,
 }
 
 /// The receiver, the class, the kind and the body of a frame.
-type Frame = (NodeId, Class, Kind, Bytes);
+type OutgoingFrame = (NodeId, Class, Kind, Bytes);
 
 impl Unsent {
-    pub(super) fn push(&mut self, frame: Frame) {
+    pub(super) fn push(&mut self, frame: OutgoingFrame) {
         self.bytes += frame.3.len();
         self.frames.push_back(frame);
     }
 
-    pub(super) fn retain(&mut self, stays: impl FnMut(&Frame) -> bool) {
+    pub(super) fn retain(&mut self, stays: impl FnMut(&OutgoingFrame) -> bool) {
         self.frames.retain(stays);
         self.bytes = self.frames.iter().map(|(.., body)| body.len()).sum();
     }
@@ -65,7 +65,7 @@ impl Unsent {
     }
 }
 
-impl Inner {
+impl EngineShared {
     /// Keeps a frame that cannot be sent now.
     pub(super) fn keep_frame(&self, to: &NodeId, class: Class, kind: Kind, body: Bytes) {
         let mut state = self.state();
@@ -110,22 +110,22 @@ impl Inner {
     fn drop_messages(&self, group: &GroupId, generation: u32) {
         let mut state = self.state();
         state.unsent.retain(|(_, _, kind, body)| {
-            let mail = if *kind == Kind::PROCESS { mail_of(body) } else { None };
+            let mail = if *kind == Kind::PROCESS { data_message_header(body) } else { None };
             mail.is_none_or(|(of, when)| of != *group || when > generation)
         });
         self.report_kept(&state);
     }
 
     /// Reports the kept amount to the processes: see [`Post::has_room`].
-    pub(super) fn report_kept(&self, state: &State) {
-        self.post.keeps(state.unsent.bytes, state.unsent.len());
+    pub(super) fn report_kept(&self, state: &EngineState) {
+        self.post.set_unsent(state.unsent.bytes, state.unsent.len());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spmd::message::{Letter, Mail, Word};
+    use crate::spmd::message::{Envelope, DataMessage, ProcessMessage};
 
     /// Messages of a torn configuration do not stay in memory until the network has room.
     #[tokio::test]
@@ -159,29 +159,29 @@ mod tests {
         let group = |number| GroupId { root: me("ams-1"), number };
         let say = |number, generation, bytes: usize| {
             let body = Bytes::from(vec![7; bytes]);
-            let mail = Mail { generation, from: 0, tag: 1, number: 0, body };
+            let mail = DataMessage { generation, from: 0, tag: 1, number: 0, body };
             // This node is unknown, so the message is kept until a view names it.
-            engine.0.post.say(&me("ams-9"), &group(number), 3, Word::Mail(mail));
+            engine.0.post.send(&me("ams-9"), &group(number), 3, ProcessMessage::Mail(mail));
         };
         say(1, 1, 1000);
         say(1, 2, 1000);
         say(2, 1, 1000);
-        engine.0.post.say(&me("ams-9"), &group(1), 3, Word::Dismiss);
+        engine.0.post.send(&me("ams-9"), &group(1), 3, ProcessMessage::Dismiss);
         assert_eq!(engine.0.state().unsent.len(), 4);
-        let apart = Word::Apart { generation: 1 };
-        let letter = Letter { job: JobId(1), group: group(1), to: 5, word: apart };
-        engine.0.post.letter(&me("ams-1"), letter);
+        let apart = ProcessMessage::Apart { generation: 1 };
+        let letter = Envelope { job: JobId(1), group: group(1), to: 5, word: apart };
+        engine.0.post.receive_frame(&me("ams-1"), letter);
         let kept = |engine: &Engine| -> Vec<_> {
-            engine.0.state().unsent.frames.iter().map(|(.., body)| mail_of(body)).collect()
+            engine.0.state().unsent.frames.iter().map(|(.., body)| data_message_header(body)).collect()
         };
         assert_eq!(kept(&engine), [Some((group(1), 2)), Some((group(2), 1)), None]);
         // A process that sends more than can be kept waits.
         assert!(engine.0.post.has_room());
         say(1, 2, 256 << 20);
         assert!(!engine.0.post.has_room());
-        let apart = Word::Apart { generation: 2 };
-        let letter = Letter { job: JobId(1), group: group(1), to: 5, word: apart };
-        engine.0.post.letter(&me("ams-1"), letter);
+        let apart = ProcessMessage::Apart { generation: 2 };
+        let letter = Envelope { job: JobId(1), group: group(1), to: 5, word: apart };
+        engine.0.post.receive_frame(&me("ams-1"), letter);
         assert!(engine.0.post.has_room());
         // Empty messages take room, too.
         let before = engine.0.state().unsent.len();

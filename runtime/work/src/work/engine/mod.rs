@@ -18,11 +18,11 @@ mod thief;
 mod victim;
 
 use absent::{answer, refuse};
-use state::{Adopter, State, Stolen, is_below};
+use state::{Adopter, EngineState, Stolen, is_below};
 
-pub use absent::Absent;
-pub use books::{Books, EngineWatch, Tables, Waits};
-pub use root::{FinishedTask, RootEnd, RootLeft, StopRoot};
+pub use absent::AbsentNodeInbox;
+pub use books::{EngineReport, EngineWatch, Tables, WaitGraph};
+pub use root::{FinishedTask, RootEnd, RootResults, StopRoot};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -37,10 +37,10 @@ use tokio::time::Instant;
 use super::core::LeaseId;
 use super::core::tree::{Base, root_base};
 use super::metering::{Metering, MeteringSettings};
-use super::pool::{CachedResult, Encoded, Note, Pool, PoolConfig, PoolObserver, SavedRoot, Seam};
+use super::pool::{CachedResult, Encoded, ProgressReport, Pool, PoolConfig, PoolObserver, SavedRoot, Seam};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
 use super::recover::{
-    Identity, KeptOutput, PartialResults, Place, ResultLocations, Results, Start, StoredResult,
+    TaskIdentity, KeptOutput, PartialResults, ResultLocation, ResultLocations, Results, RootStart, StoredResult,
 };
 use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
@@ -48,24 +48,24 @@ use super::steal::{
     Abandon, Scope, StealPolicy, StealReply, StealRequest, StolenTask, TaskOutcome, TaskResult,
     TaskReturn, Thief, ThiefAction, Victim, WorkHint,
 };
-use super::task::{Cause, Failure, Halt, Outcome, Stop};
-use crate::event::{self, Event, Recorder, TaskEnd};
+use super::task::{StopCause, Failure, Halt, Outcome, Stop};
+use crate::event::{self, Event, Recorder, TaskOutcome};
 use crate::id::{ClusterId, Incarnation, JobId, NodeId, Peer, TaskPath};
 use crate::membership::View;
 use crate::meter::{
-    BenchmarkSpec, Counters, Histograms, Offer, PeriodMeasure, Statistics, ThreadState,
+    BenchmarkSpec, Counters, Histograms, BenchmarkOffer, PeriodMeasure, Statistics, ThreadState,
 };
-use crate::net::{Class, Inbox, Net, SendError, Undelivered, Why};
+use crate::net::{Class, NetworkHandler, Net, SendError, Undelivered, LinkError};
 use crate::random::SplitMix;
 use crate::share::{
-    Action as ShareAction, Fact, HeldVersions, Needed, ShareConfig, Shared as Objects, Ticket,
+    ObjectAction as ShareAction, Fact, HeldVersions, Needed, ShareConfig, SharedObjects as Objects, Ticket,
     Unavailable,
 };
-use crate::spmd::post::Post;
+use crate::spmd::post::Dispatcher;
 use crate::wire::{self, Kind};
 
 use losses::Losses;
-pub use losses::{HeldTask, LOSSES_MAX, Loss};
+pub use losses::{LeasedTask, LOSSES_MAX, NodeLosses};
 use mail::new_post;
 
 /// The maximum number of tasks in one message about orphans, and of leases in one audit; both are
@@ -139,22 +139,22 @@ pub const RESULTS_BYTES: usize = 64 << 20;
 
 /// One node's part in one job. Cheap to clone.
 #[derive(Clone)]
-pub struct Engine(Arc<Inner>);
+pub struct Engine(Arc<EngineShared>);
 
 /// The callback for reports of the job's root; called on compute threads.
-pub type Notes = Box<dyn Fn(Note) + Send + Sync>;
+pub type ReportHandler = Box<dyn Fn(ProgressReport) + Send + Sync>;
 
-struct Inner {
+struct EngineShared {
     job: JobId,
     me: Peer,
     net: Net,
     recorder: Recorder,
-    notes: Notes,
+    notes: ReportHandler,
     pool: OnceLock<Pool>,
     objects: OnceLock<Objects>,
-    post: Arc<Post>,
+    post: Arc<Dispatcher>,
     metering: Option<Metering>,
-    state: Mutex<State>,
+    state: Mutex<EngineState>,
     /// The interval of ticks for long tasks; `None` if their outputs are not kept.
     tick_interval: Option<Duration>,
     /// Wakes the driver.
@@ -169,7 +169,7 @@ struct Inner {
     /// The bytes that the links had carried before this job.
     bytes_before: BTreeMap<NodeId, u64>,
     /// The last state, for observers of an ended engine.
-    last_books: Arc<OnceLock<Books>>,
+    last_books: Arc<OnceLock<EngineReport>>,
 }
 
 impl Engine {
@@ -186,12 +186,12 @@ impl Engine {
         net: Net,
         seam: Arc<dyn Seam>,
         recorder: Recorder,
-        notes: Notes,
+        notes: ReportHandler,
     ) -> std::io::Result<Self> {
         let me = net.me().clone();
         let thief =
             Thief::new(me.node.clone(), me.cluster.clone(), config.policy, config.pool.seed);
-        let state = State {
+        let state = EngineState {
             thief,
             victim: Victim::new(config.policy),
             view: View::default(),
@@ -236,7 +236,7 @@ impl Engine {
         // Without a cache of results no returned output is used.
         let keeps = config.results_bytes > 0 && !config.pool.work_floor.is_zero();
         let work_floor = if keeps { config.pool.work_floor } else { Duration::ZERO };
-        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| Inner {
+        let inner = Arc::new_cyclic(|weak: &Weak<EngineShared>| EngineShared {
             job: config.job,
             me: me.clone(),
             net,
@@ -286,7 +286,7 @@ impl Engine {
     }
 
     /// The receiver of the network's frames.
-    pub fn inbox(&self) -> Arc<dyn Inbox> {
+    pub fn inbox(&self) -> Arc<dyn NetworkHandler> {
         self.0.clone()
     }
 
@@ -314,9 +314,9 @@ impl Engine {
     /// Sets the members of the job and their addresses. Nodes that are no longer members, or have a
     /// new incarnation, are lost: their tasks are queued again, and their results are announced for
     /// reuse.
-    pub fn view(&self, view: &View) {
+    pub fn set_view(&self, view: &View) {
         self.0.net.follow(&view.members);
-        self.0.net.gates(&view.cluster_coordinators);
+        self.0.net.set_relays(&view.cluster_coordinators);
         let of = |id: &ClusterId| self.0.net.expected(id).map(|policy| policy.steal_timeout());
         let clusters = view.members.clusters().map(|(cluster, _)| cluster);
         let timeouts = clusters.filter_map(|cluster| Some((cluster.clone(), of(cluster)?)));
@@ -354,7 +354,7 @@ impl Engine {
             self.0.lost(&node, "it is no member any more");
         }
         // After the lost tasks are queued again: processes among them are called for again.
-        self.0.post.view(view);
+        self.0.post.apply_view(view);
         self.0.report_forgotten(&returned);
         for (peer, kind, body) in early {
             self.0.frame(&peer, kind, body);
@@ -385,7 +385,7 @@ impl Engine {
 
     /// The tasks that former members had from this node, since the last call: at most
     /// [`LOSSES_MAX`]. Members that left in order are included if they kept any.
-    pub fn take_losses(&self) -> Vec<Loss> {
+    pub fn take_node_losses(&self) -> Vec<NodeLosses> {
         self.0.state().losses.take()
     }
 
@@ -423,7 +423,7 @@ impl Engine {
     }
 
     /// Sets the job's benchmark, the same on all its nodes. Ignored if nothing is measured.
-    pub fn benchmark(&self, spec: BenchmarkSpec) {
+    pub fn set_benchmark(&self, spec: BenchmarkSpec) {
         if let Some(metering) = &self.0.metering {
             metering.benchmark(spec, self.0.pool_ref(), Instant::now());
             self.0.driver.notify_one();
@@ -431,7 +431,7 @@ impl Engine {
     }
 
     /// A benchmark made of tasks that ran here, once there are enough, until the job has one.
-    pub fn candidate(&self) -> Option<BenchmarkSpec> {
+    pub fn benchmark_candidate(&self) -> Option<BenchmarkSpec> {
         self.0.metering.as_ref()?.candidate()
     }
 
@@ -443,7 +443,7 @@ impl Engine {
         }
         self.0.pool_ref().close();
         // The job's view determines the relays of clusters.
-        self.0.net.gates(&BTreeMap::new());
+        self.0.net.set_relays(&BTreeMap::new());
         self.0.driver.notify_one();
     }
 
@@ -470,8 +470,8 @@ fn event_scope(scope: Scope) -> event::Scope {
     }
 }
 
-impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl EngineShared {
+    fn state(&self) -> MutexGuard<'_, EngineState> {
         // Steps under the lock leave the state consistent, so a poisoned lock is safe to use.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,14 +5,14 @@ use super::*;
 /// The engine as its pool sees it. The engine owns the pool, so this must not keep the engine
 /// alive.
 pub(super) struct EngineObserver {
-    pub(super) inner: Weak<Inner>,
+    pub(super) inner: Weak<EngineShared>,
     pub(super) objects: Objects,
-    pub(super) post: Arc<Post>,
+    pub(super) post: Arc<Dispatcher>,
 }
 
 impl EngineObserver {
     /// Calls the engine, if it still exists.
-    fn with_engine(&self, call: impl FnOnce(&Inner)) {
+    fn with_engine(&self, call: impl FnOnce(&EngineShared)) {
         if let Some(inner) = self.inner.upgrade() {
             call(&inner);
         }
@@ -38,24 +38,24 @@ impl PoolObserver for EngineObserver {
     fn finished(&self, owner: Peer, lease: LeaseId, outcome: Result<Bytes, Stop>) {
         let Some(inner) = self.inner.upgrade() else { return };
         let stolen = inner.state().stolen.remove(&(owner.node.clone(), lease));
-        if matches!(&outcome, Err(stop) if matches!(*stop.0, Cause::Halt(_))) {
+        if matches!(&outcome, Err(stop) if matches!(*stop.0, StopCause::Halt(_))) {
             // A halted tree has ended, so the signal for halted trees may be cleared.
             inner.driver.notify_one();
         }
         let (outcome, end) = match outcome {
-            Ok(body) => (TaskOutcome::Output(body), TaskEnd::Done),
+            Ok(body) => (TaskOutcome::Output(body), TaskOutcome::Done),
             Err(stop) => match *stop.0 {
-                Cause::Failed(failure) => (TaskOutcome::Failed(failure), TaskEnd::Failed),
-                Cause::Halt(Halt::Leave) => {
+                StopCause::Failed(failure) => (TaskOutcome::Failed(failure), TaskOutcome::Failed),
+                StopCause::Halt(Halt::Leave) => {
                     if let Some(stolen) = stolen {
                         inner.return_stolen(&owner, lease, stolen);
                     }
                     return;
                 }
                 // No other node needs the result.
-                Cause::Halt(Halt::Cancelled | Halt::OwnerLost) => {
+                StopCause::Halt(Halt::Cancelled | Halt::OwnerLost) => {
                     if let Some(stolen) = stolen {
-                        inner.ended(&stolen.task.path, &owner, TaskEnd::Stopped);
+                        inner.ended(&stolen.task.path, &owner, TaskOutcome::Stopped);
                         inner.state().tree_ended(&stolen.task.path);
                     }
                     return;
@@ -151,7 +151,7 @@ impl PoolObserver for EngineObserver {
         !state.stolen.values().any(part)
     }
 
-    fn adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
+    fn adopt(&self, holder: &Peer, lease: LeaseId, task: TaskIdentity) {
         let Some(inner) = self.inner.upgrade() else { return };
         let again = Instant::now() + ASK_INTERVAL;
         {
@@ -172,10 +172,10 @@ impl PoolObserver for EngineObserver {
     fn abandoned(&self, thief: &Peer, lease: LeaseId) {
         let Some(inner) = self.inner.upgrade() else { return };
         inner.abandoned_leases.fetch_add(1, Ordering::Relaxed);
-        inner.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: inner.job, lease, heir: None });
+        inner.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: inner.job, lease, successor: None });
     }
 
-    fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: Identity) {
+    fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: TaskIdentity) {
         let Some(inner) = self.inner.upgrade() else { return };
         let successor = {
             let mut state = inner.state();
@@ -198,7 +198,7 @@ impl PoolObserver for EngineObserver {
         inner.send(
             &thief.node,
             Kind::TASK_ABANDON,
-            &Abandon { job: inner.job, lease, heir: successor },
+            &Abandon { job: inner.job, lease, successor },
         );
     }
 
@@ -209,7 +209,7 @@ impl PoolObserver for EngineObserver {
         let task = inner.state().stolen.get(&key).filter(|s| !s.process).map(|s| s.task.clone());
         let Some(task) = task else { return };
         let needs_objects = !task.needs.is_empty();
-        metering.offer(&Offer { name: &task.name, path: &task.path, body, time, needs_objects });
+        metering.offer(&BenchmarkOffer { name: &task.name, path: &task.path, body, time, needs_objects });
     }
 
     fn task_ran(&self, time: Duration) {
@@ -224,7 +224,7 @@ impl PoolObserver for EngineObserver {
         self.with_engine(|inner| inner.state().latencies.wake.record(time));
     }
 
-    fn note(&self, note: Note) {
+    fn note(&self, note: ProgressReport) {
         self.with_engine(|inner| (inner.notes)(note));
     }
 
@@ -232,7 +232,7 @@ impl PoolObserver for EngineObserver {
         &self.objects
     }
 
-    fn post(&self) -> Option<&Arc<Post>> {
+    fn post(&self) -> Option<&Arc<Dispatcher>> {
         Some(&self.post)
     }
 
@@ -260,7 +260,7 @@ impl PoolObserver for EngineObserver {
     }
 }
 
-impl Drop for Inner {
+impl Drop for EngineShared {
     /// Closes the pool, since its threads have no engine to report to.
     fn drop(&mut self) {
         if let Some(pool) = self.pool.get() {

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::*;
 
-impl Inner {
+impl EngineShared {
     /// Announces to all nodes, including this one, which tasks a recomputed parent can get here.
-    pub(super) fn announce(&self, tasks: Vec<Identity>) {
+    pub(super) fn announce(&self, tasks: Vec<TaskIdentity>) {
         if tasks.is_empty() {
             return;
         }
@@ -72,7 +72,7 @@ impl Inner {
                 if holder != self.me && mine && state.results.at(&identity.path).is_some() {
                     continue;
                 }
-                state.known.learn(Place { identity, holder: holder.clone() }, now);
+                state.known.learn(ResultLocation { identity, holder: holder.clone() }, now);
             }
             state.known.depth()
         };
@@ -86,7 +86,7 @@ impl Inner {
 
     /// Transfers a task of this node to a recomputed parent.
     pub(super) fn on_adopt(&self, from: &Peer, mut adopt: Adopt) {
-        let asker = adopt.asker.take();
+        let asker = adopt.adopter.take();
         let passed_on = asker.is_some();
         let from = &asker.unwrap_or_else(|| from.clone());
         enum AdoptedState {
@@ -156,7 +156,7 @@ impl Inner {
             AdoptedState::Given(to) => {
                 self.state().count_event("who asks for a task is sent to whom it was given");
                 let asker = Some(from.clone());
-                self.send(&to.node, Kind::ADOPT, &Adopt { asker, ..adopt });
+                self.send(&to.node, Kind::ADOPT, &Adopt { adopter: asker, ..adopt });
             }
             AdoptedState::PartialResults(left) => {
                 self.state().count_event("an orphan that was told of is not there");
@@ -190,8 +190,8 @@ impl Inner {
         next
     }
 
-    pub(super) fn send_adopt(&self, holder: &Peer, lease: LeaseId, task: Identity) {
-        let adopt = Adopt { job: self.job, lease, task, asker: None };
+    pub(super) fn send_adopt(&self, holder: &Peer, lease: LeaseId, task: TaskIdentity) {
+        let adopt = Adopt { job: self.job, lease, task, adopter: None };
         if holder.node == self.me.node {
             self.on_adopt(&self.me, adopt);
         } else {
@@ -201,11 +201,11 @@ impl Inner {
 
     /// Returns a task that no thread has started, with the known pointers to its descendants.
     pub(super) fn return_unstarted(&self, owner: &Peer, task: StolenTask) {
-        self.ended(&task.path, owner, TaskEnd::HandedBack);
+        self.ended(&task.path, owner, TaskOutcome::HandedBack);
         self.send_return(
             owner,
             task.lease,
-            PartialResults { kept: Vec::new(), leased: task.known },
+            PartialResults { kept: Vec::new(), leased: task.result_locations },
         );
     }
 
@@ -282,7 +282,7 @@ impl Inner {
     }
 
     fn send_audit(&self, to: &NodeId, leases: Vec<(LeaseId, TaskPath)>, forgot: bool) {
-        self.send(to, Kind::AUDIT, &Audit { job: self.job, leases, forgot });
+        self.send(to, Kind::AUDIT, &Audit { job: self.job, leases, receiver_was_dropped: forgot });
     }
 
     /// Reclaims a leased task without a message of its holder, and counts that as `way`.
@@ -310,7 +310,7 @@ impl Inner {
     }
 
     pub(super) fn on_audit(&self, from: &Peer, audit: Audit) {
-        if audit.forgot {
+        if audit.receiver_was_dropped {
             self.state().count_event("a member that was taken for dead asks after its leases");
             self.audit(from);
         }

@@ -13,7 +13,7 @@ pub enum RootEnd {
     /// The root ran to its end, or failed.
     Ended(Result<Outcome, Failure>),
     /// The root was stopped and continues on another node: see [`Engine::stop_root`].
-    Stopped(RootLeft),
+    Stopped(RootResults),
 }
 
 /// The time at which a root stops.
@@ -25,36 +25,36 @@ pub enum StopRoot {
     /// At its next call into the runtime. Its tasks on other nodes continue for the successor.
     Now {
         /// The node on which the root continues.
-        heir: NodeId,
+        successor: NodeId,
     },
 }
 
 /// The partial results of a stopped root, for the node that starts it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct RootLeft {
+pub struct RootResults {
     /// Finished descendants of the root whose arguments are known. Unlike a returned task, a
     /// restarted root need not create the same children, so a path does not identify them.
     pub finished: Vec<FinishedTask>,
     /// Descendants that other nodes execute or have finished.
-    pub running: Vec<Place>,
+    pub running: Vec<ResultLocation>,
 }
 
 /// A finished task and its output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishedTask {
     /// The identity of the task.
-    pub task: Identity,
+    pub task: TaskIdentity,
     /// The task's encoded output.
     pub output: Bytes,
 }
 
-impl RootLeft {
+impl RootResults {
     /// Drops the descendants of children before this index: a root that continues from a checkpoint
     /// does not create these again.
     pub fn forget_before(&mut self, next_child: u32) {
         let is_over =
-            |task: &Identity| task.path.0.first().is_some_and(|child| *child < next_child);
+            |task: &TaskIdentity| task.path.0.first().is_some_and(|child| *child < next_child);
         self.finished.retain(|finished| !is_over(&finished.task));
         self.running.retain(|place| !is_over(&place.identity));
     }
@@ -81,7 +81,7 @@ impl Engine {
         self.cancel_root();
         let mut state = self.0.state();
         state.roots += 1;
-        let base = root_base(job.name, Start::of(&self.0.me, state.roots));
+        let base = root_base(job.name, RootStart::of(&self.0.me, state.roots));
         state.root = Some(RootTree { base: base.clone(), successor: None });
         drop(state);
         let (inner, tree) = (self.0.clone(), base.clone());
@@ -100,7 +100,7 @@ impl Engine {
             let mut state = self.0.state();
             let successor = match when {
                 StopRoot::AtCheckpoint => None,
-                StopRoot::Now { heir } => state.peer(heir),
+                StopRoot::Now { successor: heir } => state.peer(heir),
             };
             let Some(root) = &mut state.root else { return };
             root.successor = successor;
@@ -117,7 +117,7 @@ impl Engine {
     ///
     /// Returns its partial results. Its later reports are discarded, and so is its end. `None` if
     /// it does not run here or was not ordered to stop.
-    pub fn leave_root_behind(&self) -> Option<RootLeft> {
+    pub fn detach_root(&self) -> Option<RootResults> {
         let state = self.0.state();
         let root = state.root.as_ref().filter(|root| root.successor.is_some())?;
         if root.base.root.is_detached() {
@@ -143,7 +143,7 @@ impl Engine {
     }
 
     /// Accepts the partial results of the job's root, which is about to start here.
-    pub fn inherit_root(&self, left: RootLeft) {
+    pub fn inherit_root(&self, left: RootResults) {
         let now = Instant::now();
         let depth = {
             let mut state = self.0.state();
@@ -152,7 +152,7 @@ impl Engine {
                 let owner = me.node.clone();
                 let identity = task.clone();
                 state.results.keep(StoredResult { identity, owner, output, claimed: true });
-                state.known.learn(Place { identity: task, holder: me.clone() }, now);
+                state.known.learn(ResultLocation { identity: task, holder: me.clone() }, now);
             }
             for place in left.running {
                 if state.view.members.contains_key(&place.holder.node) {
@@ -165,7 +165,7 @@ impl Engine {
     }
 }
 
-impl Inner {
+impl EngineShared {
     fn root_ended(&self, tree: &Arc<Base>, outcome: Result<Outcome, Stop>) -> Option<RootEnd> {
         let mut state = self.state();
         // Another root may have started here since this one was cancelled.
@@ -174,7 +174,7 @@ impl Inner {
             return None;
         }
         Some(match outcome {
-            Err(stop) if matches!(*stop.0, Cause::Halt(Halt::Leave)) => {
+            Err(stop) if matches!(*stop.0, StopCause::Halt(Halt::Leave)) => {
                 // At a checkpoint no task of it is unfinished.
                 let at_once = root.successor.is_some();
                 let left = at_once.then(|| state.partial_results_of_root(&root.base));
@@ -185,16 +185,16 @@ impl Inner {
     }
 }
 
-impl State {
+impl EngineState {
     /// Whether this is certainly a task of the root that runs here, and of no other node's task.
-    fn is_of_root(&self, task: &Identity) -> bool {
+    fn is_of_root(&self, task: &TaskIdentity) -> bool {
         let others = || self.stolen.values().any(|s| is_below(&task.path, &s.task.path));
         !task.is_trusted() && !others()
     }
 
     /// The finished and running tasks of the root, as far as they are known. Those of other nodes'
     /// tasks are excluded.
-    fn partial_results_of_root(&self, base: &Base) -> RootLeft {
+    fn partial_results_of_root(&self, base: &Base) -> RootResults {
         let finished = self.results.all().filter(|finished| self.is_of_root(&finished.identity));
         let finished = finished.map(|finished| FinishedTask {
             task: finished.identity.clone(),
@@ -204,6 +204,6 @@ impl State {
         let mut running = base.take_results().leased;
         running.extend(known);
         running.retain(|place| self.is_of_root(&place.identity));
-        RootLeft { finished: finished.collect(), running }
+        RootResults { finished: finished.collect(), running }
     }
 }

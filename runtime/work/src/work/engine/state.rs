@@ -5,7 +5,7 @@
 
 use super::*;
 
-pub(super) struct State {
+pub(super) struct EngineState {
     pub(super) thief: Thief,
     pub(super) victim: Victim,
     pub(super) view: View,
@@ -21,7 +21,7 @@ pub(super) struct State {
     pub(super) leaving: bool,
     /// Leases of trees that were halted because this node leaves, with the successors for which the
     /// tasks continue.
-    pub(super) moved: BTreeMap<LeaseId, (Identity, Peer)>,
+    pub(super) moved: BTreeMap<LeaseId, (TaskIdentity, Peer)>,
     /// Tasks that were returned or handed over because this node leaves, with their receivers.
     pub(super) given: BTreeMap<TaskPath, Peer>,
     /// The job's root, if it runs here.
@@ -29,7 +29,7 @@ pub(super) struct State {
     /// The number of roots started here.
     pub(super) roots: u64,
     /// Adopted tasks that still run on other nodes: the time of the next question, and the holder.
-    pub(super) adopted: BTreeMap<LeaseId, (Instant, Peer, Identity)>,
+    pub(super) adopted: BTreeMap<LeaseId, (Instant, Peer, TaskIdentity)>,
     /// The times of the next audits of awaited leases, and the number of audits in a row that found
     /// the holder's link down.
     pub(super) audits_due: BTreeMap<LeaseId, (Instant, u32)>,
@@ -69,7 +69,7 @@ pub(super) struct State {
 
 pub(super) struct Stolen {
     pub(super) base: Arc<Base>,
-    pub(super) task: Identity,
+    pub(super) task: TaskIdentity,
     /// See [`Task::PROCESS`](crate::work::Task::PROCESS).
     pub(super) process: bool,
     pub(super) owner: Peer,
@@ -165,7 +165,7 @@ impl EarlyFrames {
     }
 }
 
-impl State {
+impl EngineState {
     /// Whether this incarnation is a member of the job, or has left it in order.
     pub(super) fn has_taken_part(&self, peer: &Peer) -> bool {
         let member = self.view.members.get(&peer.node);
@@ -190,7 +190,7 @@ impl State {
     /// The partial results of a task that stops because this node leaves, without its own result.
     pub(super) fn partial_results_of(&mut self, stolen: &Stolen, me: &Peer) -> PartialResults {
         let mut left = stolen.base.take_results();
-        let Identity { path, start, .. } = &stolen.task;
+        let TaskIdentity { path, start, .. } = &stolen.task;
         // Results of leases, and pointers that came with the task.
         let mine = self.results.take_for(path, *start, &me.node);
         let outputs = left.kept.len();
@@ -200,7 +200,7 @@ impl State {
             let last = before.checked_sub(1).map(|at| &left.kept[at].path);
             let known = last.is_some_and(|path| identity.path.is_at_or_below(path));
             if identity.path != *path && !known {
-                let Identity { path, name, .. } = identity;
+                let TaskIdentity { path, name, .. } = identity;
                 left.kept.push(KeptOutput { path, name, output });
             }
         }
@@ -213,8 +213,8 @@ impl State {
     pub(super) fn locations_below<'a>(
         &'a self,
         path: &'a TaskPath,
-        start: Start,
-    ) -> impl Iterator<Item = &'a Place> {
+        start: RootStart,
+    ) -> impl Iterator<Item = &'a ResultLocation> {
         let below = self.known.below(path).filter(move |place| place.identity.path != *path);
         below.filter(move |place| place.identity.is_valid_in(start))
     }
@@ -224,7 +224,7 @@ impl State {
     pub(super) fn kept_results_of(
         &self,
         path: &TaskPath,
-        start: Start,
+        start: RootStart,
         me: &Peer,
     ) -> PartialResults {
         let mine = |finished: &&StoredResult| {
@@ -249,14 +249,14 @@ impl State {
     }
 
     /// Accepts the partial results of a returned task, for its next execution.
-    pub(super) fn accept_results(&mut self, task: &Identity, left: PartialResults, me: &Peer) {
+    pub(super) fn accept_results(&mut self, task: &TaskIdentity, left: PartialResults, me: &Peer) {
         let path = &task.path;
         let now = Instant::now();
         for KeptOutput { path: of, name, output } in left.kept {
             if !of.is_at_or_below(path) || of == *path || self.results.is_off() {
                 continue;
             }
-            let identity = Identity::trusted(of, name, task.start);
+            let identity = TaskIdentity::trusted(of, name, task.start);
             let finished = StoredResult {
                 identity: identity.clone(),
                 owner: me.node.clone(),
@@ -264,7 +264,7 @@ impl State {
                 claimed: true,
             };
             self.results.keep(finished);
-            self.known.learn(Place { identity, holder: me.clone() }, now);
+            self.known.learn(ResultLocation { identity, holder: me.clone() }, now);
         }
         for place in left.leased {
             let inside = place.identity.path.is_at_or_below(path) && place.identity.path != *path;
@@ -282,7 +282,7 @@ impl State {
     /// for the root. If descendants of the task run here, it would wait for itself.
     pub(super) fn may_run(&self, task: &StolenTask, threads: u32) -> bool {
         let part = |stolen: &Stolen| is_below(&stolen.task.path, &task.path);
-        task.known.is_empty()
+        task.result_locations.is_empty()
             || self.stolen.len() < threads as usize && !self.stolen.values().any(part)
     }
 
@@ -327,13 +327,13 @@ impl State {
 
     /// The tasks here whose owner is lost: those to halt, and those (running or finished) that a
     /// recomputed parent can use. Without reuse all are halted.
-    pub(super) fn orphaned_by(&mut self, owner: &NodeId) -> (Vec<Stolen>, Vec<Identity>) {
+    pub(super) fn orphaned_by(&mut self, owner: &NodeId) -> (Vec<Stolen>, Vec<TaskIdentity>) {
         let mut halted = Vec::new();
         // A task that read objects of an earlier epoch can never be the same task again.
         let epoch = self.view.epoch;
-        let current = |task: &Identity| task.needs.iter().all(|need| need.version.epoch >= epoch);
+        let current = |task: &TaskIdentity| task.needs.iter().all(|need| need.version.epoch >= epoch);
         let found = self.results.for_owner(owner).filter(|task| current(task));
-        let mut orphans: Vec<Identity> = found.cloned().collect();
+        let mut orphans: Vec<TaskIdentity> = found.cloned().collect();
         let keys: Vec<_> = self.stolen.keys().filter(|(node, _)| node == owner).cloned().collect();
         for key in keys {
             let Some(stolen) = self.stolen.get_mut(&key) else { continue };

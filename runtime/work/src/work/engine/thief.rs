@@ -4,7 +4,7 @@
 
 use super::*;
 
-impl Inner {
+impl EngineShared {
     pub(super) fn on_reply(&self, from: &Peer, reply: StealReply) {
         let now = Instant::now();
         let threads = self.pool_ref().threads();
@@ -92,7 +92,7 @@ impl Inner {
             Ok(Needed::Waiting) => {}
             Err(error) => {
                 if let Some((from, task)) = self.state().waiting.remove(&ticket) {
-                    self.ended(&task.path, &from, TaskEnd::Failed);
+                    self.ended(&task.path, &from, TaskOutcome::Failed);
                 }
                 let outcome = TaskOutcome::Failed(job_failure(error.to_string()));
                 self.report(from, TaskResult { job: self.job, lease, outcome });
@@ -109,11 +109,11 @@ impl Inner {
     }
 
     pub(super) fn start_stolen(&self, from: &Peer, task: StolenTask, held: Option<HeldVersions>) {
-        let StolenTask { lease, path, name, body, needs, known, start } = task;
+        let StolenTask { lease, path, name, body, needs, result_locations: known, start } = task;
         let pool = self.pool_ref();
         match pool.admit(&name, path.clone(), start) {
             Ok((base, entry)) => {
-                let task = Identity::of(path, &name, &body, &needs, start);
+                let task = TaskIdentity::of(path, &name, &body, &needs, start);
                 // In the table before a thread can finish it.
                 let stolen = Stolen {
                     base: base.clone(),
@@ -156,13 +156,13 @@ impl Inner {
         lease: LeaseId,
         failure: Failure,
     ) {
-        self.ended(path, from, TaskEnd::Failed);
+        self.ended(path, from, TaskOutcome::Failed);
         let outcome = TaskOutcome::Failed(failure);
         self.report(from, TaskResult { job: self.job, lease, outcome });
     }
 
     /// Records that a task stolen from this node is no longer here.
-    pub(super) fn ended(&self, path: &TaskPath, from: &Peer, outcome: TaskEnd) {
+    pub(super) fn ended(&self, path: &TaskPath, from: &Peer, outcome: TaskOutcome) {
         let (path, from, to) = (path.clone(), from.node.clone(), self.me.node.clone());
         self.recorder.record(Event::TaskEnded { job: self.job, path, from, to, outcome });
     }
@@ -177,7 +177,7 @@ impl Inner {
     }
 
     pub(super) fn on_abandon(&self, from: &Peer, abandon: Abandon) {
-        if let Some(successor) = abandon.heir {
+        if let Some(successor) = abandon.successor {
             let unstarted = {
                 let mut state = self.state();
                 state.inherit(from, abandon.lease, successor);
@@ -191,7 +191,7 @@ impl Inner {
             };
             // The successor asks for the task and runs it.
             if let Some((ticket, (_, task))) = unstarted {
-                self.ended(&task.path, from, TaskEnd::Stopped);
+                self.ended(&task.path, from, TaskOutcome::Stopped);
                 self.objects_ref().forget(Ticket(ticket));
             }
             return;
@@ -209,7 +209,7 @@ impl Inner {
             }
         };
         if let Some(stolen) = stolen {
-            self.ended(&stolen.task.path, from, TaskEnd::Stopped);
+            self.ended(&stolen.task.path, from, TaskOutcome::Stopped);
             let mut state = self.state();
             state.counters.tasks.abandoned += 1;
             state.count_event("a task is stopped that nobody wants");

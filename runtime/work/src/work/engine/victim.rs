@@ -4,7 +4,7 @@
 
 use super::*;
 
-impl Inner {
+impl EngineShared {
     pub(super) fn on_request(&self, from: &Peer, request: StealRequest) {
         let pool = self.pool_ref();
         let StealRequest { id, awaited, .. } = request;
@@ -22,7 +22,7 @@ impl Inner {
         let export = if gives { pool.export(from, awaited.as_ref(), start) } else { None };
         let task = export.map(|export| StolenTask {
             lease: export.lease,
-            known: self.locations_below(&export.task),
+            result_locations: self.locations_below(&export.task),
             start: export.task.start,
             path: export.task.path,
             name: export.task.name,
@@ -37,7 +37,7 @@ impl Inner {
             if let Some(task) = pool.take_back(from, path) {
                 let stolen = self.state().stolen.remove(&(from.node.clone(), task.lease));
                 if let Some(stolen) = stolen {
-                    self.ended(&stolen.task.path, from, TaskEnd::HandedBack);
+                    self.ended(&stolen.task.path, from, TaskOutcome::HandedBack);
                 }
                 self.send_return(from, task.lease, PartialResults::default());
             }
@@ -115,7 +115,7 @@ impl Inner {
 
     /// Drops the pointers of a finished task's descendants. Its own pointer stays, since other
     /// nodes may have it.
-    pub(super) fn finished_below(&self, mut state: MutexGuard<'_, State>, path: &TaskPath) {
+    pub(super) fn finished_below(&self, mut state: MutexGuard<'_, EngineState>, path: &TaskPath) {
         if state.known.is_empty() {
             return;
         }
@@ -157,7 +157,7 @@ impl Inner {
     }
 
     /// The known locations of results of a task's descendants, before it goes to another node.
-    pub(super) fn locations_below(&self, task: &Identity) -> Vec<Place> {
+    pub(super) fn locations_below(&self, task: &TaskIdentity) -> Vec<ResultLocation> {
         let state = self.state();
         if state.known.is_empty() {
             return Vec::new();

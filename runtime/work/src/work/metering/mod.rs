@@ -22,13 +22,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use self::run::{Run, RunResult};
+use self::run::{ActiveRun, RunResult};
 use super::bench::BenchmarkError;
 use super::pool::Pool;
 use crate::id::{ClusterId, Peer};
 use crate::meter::{
     BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkSettings, BenchmarkSpec,
-    LinkEstimator, LinkSettings, Load, Mark, Offer, PeriodMeasure, Planner, Probe, Sample, Sampler,
+    LinkEstimator, LinkSettings, Load, SpeedPoint, BenchmarkOffer, PeriodMeasure, BenchmarkPlanner, LoadReader, LoadSample, Sampler,
     SamplerSettings, SpeedMeter, SpeedSettings, ThreadState, Times,
 };
 
@@ -74,21 +74,21 @@ impl MeteringSettings {
 pub(crate) struct Metering {
     settings: MeteringSettings,
     me: ClusterId,
-    state: Mutex<State>,
+    state: Mutex<MeteringState>,
     /// Under a lock of its own, since compute threads use it. `None` once the job has a benchmark.
     sampler: Mutex<Option<Sampler>>,
 }
 
-struct State {
+struct MeteringState {
     speed: SpeedMeter,
-    planner: Planner,
+    planner: BenchmarkPlanner,
     links: LinkEstimator,
     /// The index of the first link whose round trip is recorded next, for fair turns.
     next_link: usize,
     /// The source of the load, with the last sample; `None` in virtual time.
-    kernel: Option<(Probe, Sample)>,
+    kernel: Option<(LoadReader, LoadSample)>,
     spec: Option<BenchmarkSpec>,
-    run: Option<Arc<Run>>,
+    run: Option<Arc<ActiveRun>>,
     last_counts: LastCounts,
     count_at: Instant,
     /// The time of the planner's next tick.
@@ -103,7 +103,7 @@ struct State {
 #[derive(Default)]
 struct LastCounts {
     /// The last mark of each thread.
-    marks: Vec<Mark>,
+    marks: Vec<SpeedPoint>,
     refused: u64,
 }
 
@@ -118,13 +118,13 @@ impl Metering {
         now: Instant,
     ) -> Self {
         let kernel = real.then(|| {
-            let probe = Probe::new();
+            let probe = LoadReader::new();
             let sample = probe.sample(now);
             (probe, sample)
         });
-        let state = State {
+        let state = MeteringState {
             speed: SpeedMeter::new(threads, settings.speed),
-            planner: Planner::new(settings.benchmark, now),
+            planner: BenchmarkPlanner::new(settings.benchmark, now),
             links: LinkEstimator::new(settings.links),
             next_link: 0,
             kernel,
@@ -142,7 +142,7 @@ impl Metering {
         Self { settings, me, state: Mutex::new(state), sampler: Mutex::new(Some(sampler)) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MeteringState> {
         lock(&self.state)
     }
 
@@ -183,7 +183,7 @@ impl Metering {
     }
 
     /// Offers a task of another node that ran here for the sample.
-    pub(crate) fn offer(&self, offer: &Offer) {
+    pub(crate) fn offer(&self, offer: &BenchmarkOffer) {
         if let Some(sampler) = &mut *lock(&self.sampler) {
             sampler.offer(offer);
         }
@@ -255,15 +255,15 @@ impl Metering {
     }
 }
 
-impl State {
+impl MeteringState {
     /// Reports the work since the last count to the speed meter.
     fn count(&mut self, pool: &Pool) {
         let mut refused = 0;
         for (i, counter) in pool.units().enumerate() {
             refused += counter.refused();
-            let Some(mark) = counter.look() else { continue };
+            let Some(mark) = counter.take_record() else { continue };
             if self.last_counts.marks.len() <= i {
-                self.last_counts.marks.resize(i + 1, Mark::default());
+                self.last_counts.marks.resize(i + 1, SpeedPoint::default());
             }
             let before = &mut self.last_counts.marks[i];
             let units = mark.units - before.units;
@@ -331,7 +331,7 @@ impl State {
     ) -> Result<(), BenchmarkError> {
         // The planner knows of none before there is one, and means the newest.
         let Some(work) = &self.spec else { return Ok(()) };
-        let run = Arc::new(Run::new(pool, work, goal, now)?);
+        let run = Arc::new(ActiveRun::new(pool, work, goal, now)?);
         self.run = Some(run.clone());
         pool.begin_round(Arc::new(move |position| run.share(position)));
         Ok(())
@@ -341,8 +341,8 @@ impl State {
     fn plan(&mut self, event: BenchmarkEvent, pool: &Pool, now: Instant) {
         for action in self.planner.handle(event, now) {
             match action {
-                BenchmarkAction::Run { spec, goal, why } => {
-                    tracing::info!(%spec, %why, length = ?goal.at_least, "a benchmark starts");
+                BenchmarkAction::Run { spec, goal, reason: why } => {
+                    tracing::info!(%spec, %why, length = ?goal.min_length, "a benchmark starts");
                     if let Err(error) = self.begin(goal, pool, now) {
                         tracing::warn!(%error, "the benchmark cannot be run");
                         return self.plan(BenchmarkEvent::Failed, pool, now);

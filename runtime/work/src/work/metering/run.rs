@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, Measurement, SpecId};
+use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, SpeedMeasurement, SpecId};
 use crate::work::bench::{self, BenchmarkError};
 use crate::work::core::round::SharePosition;
 use crate::work::here;
@@ -28,13 +28,13 @@ const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) enum RunResult {
     /// The measurement, if any, and whether it is complete.
-    Measured { speed: Option<Measurement>, whole: bool },
+    Measured { speed: Option<SpeedMeasurement>, whole: bool },
     /// The benchmark's work failed.
     Failed(String),
 }
 
 /// A benchmark run in progress.
-pub(super) struct Run {
+pub(super) struct ActiveRun {
     spec: SpecId,
     goal: BenchmarkGoal,
     units: f64,
@@ -43,10 +43,10 @@ pub(super) struct Run {
     seam: Arc<dyn Seam>,
     entry: JobEntry,
     body: Bytes,
-    state: Mutex<State>,
+    state: Mutex<ActiveRunState>,
 }
 
-struct State {
+struct ActiveRunState {
     /// The time until which threads may start.
     open_until: Instant,
     /// Whether no further repeat starts.
@@ -63,7 +63,7 @@ struct State {
     running: BTreeMap<u32, Pool>,
 }
 
-impl Run {
+impl ActiveRun {
     /// Creates a run that this pool's threads may join from `now` on.
     ///
     /// # Errors
@@ -84,10 +84,10 @@ impl Run {
             seam: pool.seam().clone(),
             entry,
             body,
-            state: Mutex::new(State {
+            state: Mutex::new(ActiveRunState {
                 open_until: now + ARRIVAL_TIMEOUT,
                 stopped: false,
-                halt_at: now + ARRIVAL_TIMEOUT + goal.at_most + ARRIVAL_TIMEOUT,
+                halt_at: now + ARRIVAL_TIMEOUT + goal.max_length + ARRIVAL_TIMEOUT,
                 measured: None,
                 started: 0,
                 ended: 0,
@@ -98,7 +98,7 @@ impl Run {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ActiveRunState> {
         // Steps under the lock leave the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,7 +152,7 @@ impl Run {
             Ok((_, took)) => {
                 let measured = state.measured.as_mut();
                 let more = measured
-                    .is_some_and(|m| m.repeated(position.thread as usize, took, Instant::now()));
+                    .is_some_and(|m| m.record_repeat(position.thread as usize, took, Instant::now()));
                 more && !state.stopped
             }
             // A halted repeat gives no result.
@@ -203,18 +203,18 @@ impl Run {
         let Some(measured) = &state.measured else {
             return Ok(RunResult::Measured { speed: None, whole: false });
         };
-        let whole = all && measured.is_whole(now) && measured.heard() == self.threads;
-        let speed = measured.measurement().map(|speed| self.scale_to_node(speed, measured.heard()));
+        let whole = all && measured.is_complete(now) && measured.active_threads() == self.threads;
+        let speed = measured.measurement().map(|speed| self.scale_to_node(speed, measured.active_threads()));
         Ok(RunResult::Measured { speed, whole })
     }
 
     /// The node's speed if some of its threads did not report. They are busy with similar work, so
     /// they count as equally fast; the error is unknown.
-    fn scale_to_node(&self, measured: Measurement, heard: u32) -> Measurement {
+    fn scale_to_node(&self, measured: SpeedMeasurement, heard: u32) -> SpeedMeasurement {
         if heard == self.threads || heard == 0 {
             return measured;
         }
         let share = f64::from(self.threads) / f64::from(heard);
-        Measurement { speed: measured.speed * share, relative_error: None }
+        SpeedMeasurement { speed: measured.speed * share, relative_error: None }
     }
 }

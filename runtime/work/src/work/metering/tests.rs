@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
 use super::super::{
-    Context, Engine, EngineConfig, Failure, Job, Note, Outcome, PoolConfig, RealSeam, Registry,
+    Context, Engine, EngineConfig, Failure, Job, ProgressReport, Outcome, PoolConfig, RealSeam, Registry,
     RootEnd, Seam, Stop, Task, VirtualSeam, encode_job, steal,
 };
 use super::*;
@@ -19,7 +19,7 @@ use crate::id::{Epoch, Incarnation, JobId, NodeId};
 use crate::membership::{Member, View};
 use crate::meter::{LinkReport, Overheads, SpecId, SpeedReport, SpeedSource};
 use crate::net::{Address, LinkProfile, MemoryConfig, MemoryNet, Router};
-use crate::share::{Need, ShareConfig, Version, Versioned};
+use crate::share::{ObjectNeed, ShareConfig, Version, Versioned};
 use crate::wire::Kind;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ impl Versioned for Blob {
 
 /// Leaves that take modelled time, or this many turns, and declare their cost.
 #[derive(Clone, Default, Serialize, Deserialize)]
-struct Leaves {
+struct MeteredLeaves {
     count: u64,
     model_ms: u64,
     turns: u32,
@@ -46,7 +46,7 @@ struct Leaves {
     blob: Option<Version>,
 }
 
-impl Leaves {
+impl MeteredLeaves {
     fn some(&self, count: u64) -> Self {
         Self { count, ..self.clone() }
     }
@@ -59,14 +59,14 @@ fn spin(turns: u32) {
     }
 }
 
-impl Task for Leaves {
+impl Task for MeteredLeaves {
     type Output = u64;
     const NAME: &'static str = "leaves";
 
     fn run(self, cx: &Context) -> Result<u64, Stop> {
         if self.count <= 1 {
             if self.model_ms > 0 {
-                cx.model(Duration::from_millis(self.model_ms))?;
+                cx.spend_modelled_time(Duration::from_millis(self.model_ms))?;
             }
             spin(self.turns);
             return Ok(self.count);
@@ -76,8 +76,8 @@ impl Task for Leaves {
         Ok(a + b)
     }
 
-    fn needs(&self) -> Vec<Need> {
-        self.blob.iter().map(|version| Need::of::<Blob>(0, *version)).collect()
+    fn needs(&self) -> Vec<ObjectNeed> {
+        self.blob.iter().map(|version| ObjectNeed::of::<Blob>(0, *version)).collect()
     }
 
     fn cost(&self) -> Option<f64> {
@@ -107,7 +107,7 @@ impl Task for Hold {
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Rounds {
     rounds: u64,
-    leaves: Leaves,
+    leaves: MeteredLeaves,
     /// Modelled time of the root's own work in each round.
     own_ms: u64,
     /// The bytes that are published in each round.
@@ -120,7 +120,7 @@ impl Job for Rounds {
     const ABOUT: &'static str = "for tests";
 
     fn register(registry: &mut Registry) {
-        registry.task::<Leaves>().task::<Hold>().versioned::<Blob>();
+        registry.task::<MeteredLeaves>().task::<Hold>().versioned::<Blob>();
     }
 
     fn run(mut self, cx: &Context) -> Result<Outcome, Stop> {
@@ -130,7 +130,7 @@ impl Job for Rounds {
         }
         for round in 0..self.rounds {
             if self.own_ms > 0 {
-                cx.model(Duration::from_millis(self.own_ms))?;
+                cx.spend_modelled_time(Duration::from_millis(self.own_ms))?;
             }
             if self.blob > 0 {
                 self.leaves.blob = Some(cx.put(0, Blob(vec![7; self.blob]))?);
@@ -162,15 +162,15 @@ impl Job for Rounds {
 
     /// The same leaves, but few.
     fn benchmark(&self) -> Option<Self> {
-        let leaves = Leaves { count: 8, turns: 20_000, cost: Some(1e9), ..Leaves::default() };
+        let leaves = MeteredLeaves { count: 8, turns: 20_000, cost: Some(1e9), ..MeteredLeaves::default() };
         Some(Self { rounds: 4, leaves, ..Self::default() })
     }
 }
 
 /// Virtual threads that take longer by a factor.
-struct Slow(Arc<VirtualSeam>, u32);
+struct SlowThreads(Arc<VirtualSeam>, u32);
 
-impl Seam for Slow {
+impl Seam for SlowThreads {
     fn start(
         &self,
         thread: usize,
@@ -199,13 +199,13 @@ impl Seam for Slow {
 }
 
 /// The nodes of one job on a network in memory.
-struct Grid {
+struct MeteredGrid {
     registry: Arc<Registry>,
     engines: BTreeMap<&'static str, Engine>,
     period: Duration,
 }
 
-impl Grid {
+impl MeteredGrid {
     /// Nodes by name, cluster and slowdown; 0 means real threads.
     fn new(nodes: &[(&'static str, &str, u32)], threads: u32, period: Duration) -> Self {
         let mut registry = Registry::new();
@@ -233,7 +233,7 @@ impl Grid {
             let net = network.join(peer).unwrap();
             let seam: Arc<dyn Seam> = match slow {
                 0 => RealSeam::new(),
-                slow => Arc::new(Slow(VirtualSeam::new(), slow)),
+                slow => Arc::new(SlowThreads(VirtualSeam::new(), slow)),
             };
             let config = EngineConfig {
                 job: JobId(1),
@@ -244,15 +244,15 @@ impl Grid {
                 results_bytes: 0,
             };
             let recorder = Recorder::new(node, incarnation, Instant::now(), 1 << 10);
-            let notes = Box::new(|_: Note| {});
+            let notes = Box::new(|_: ProgressReport| {});
             let engine =
                 Engine::start(&config, registry.clone(), net.clone(), seam, recorder, notes);
             let engine = engine.unwrap();
             let router = Arc::new(Router::default());
-            router.on(Kind::STEAL_REQUEST..=Kind::PROCESS, engine.inbox());
-            router.on(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
+            router.route(Kind::STEAL_REQUEST..=Kind::PROCESS, engine.inbox());
+            router.route(Kind::OBJECT_UPDATE..=Kind::OBJECT_MERGE, engine.inbox());
             net.start(router);
-            engine.view(&view);
+            engine.set_view(&view);
             tokio::task::spawn_local(engine.clone().drive());
             (name, engine)
         });
@@ -314,8 +314,8 @@ fn in_virtual_time_speeds_are_proportional_to_those_of_the_threads() {
     on_tokio(true, || async {
         for threads in [1, 2] {
             let nodes = [("a", "x", 1), ("b", "x", 2), ("c", "y", 4)];
-            let grid = Grid::new(&nodes, threads, SECOND * 10);
-            let leaves = Leaves { count: 400, model_ms: 20, cost: Some(3.0), ..Leaves::default() };
+            let grid = MeteredGrid::new(&nodes, threads, SECOND * 10);
+            let leaves = MeteredLeaves { count: 400, model_ms: 20, cost: Some(3.0), ..MeteredLeaves::default() };
             // The root runs its own code for a third of its time; this must not make its node look
             // slower.
             let running =
@@ -346,8 +346,8 @@ fn in_virtual_time_speeds_are_proportional_to_those_of_the_threads() {
 #[test]
 fn links_between_clusters_are_measured_by_their_normal_traffic() {
     on_tokio(true, || async {
-        let grid = Grid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND * 10);
-        let leaves = Leaves { count: 200, model_ms: 20, ..Leaves::default() };
+        let grid = MeteredGrid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND * 10);
+        let leaves = MeteredLeaves { count: 200, model_ms: 20, ..MeteredLeaves::default() };
         let job = Rounds { rounds: 20, leaves, blob: 2_000_000, ..Rounds::default() };
         let running = grid.run("a", job);
         let measures = grid.measure(2).await;
@@ -372,13 +372,13 @@ fn links_between_clusters_are_measured_by_their_normal_traffic() {
 #[test]
 fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
     on_tokio(true, || async {
-        let grid = Grid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND);
-        assert_eq!(grid.engines["b"].candidate(), None);
-        let leaves = Leaves { count: 50, model_ms: 2, ..Leaves::default() };
+        let grid = MeteredGrid::new(&[("a", "x", 1), ("b", "x", 1), ("c", "y", 1)], 1, SECOND);
+        assert_eq!(grid.engines["b"].benchmark_candidate(), None);
+        let leaves = MeteredLeaves { count: 50, model_ms: 2, ..MeteredLeaves::default() };
         let running = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
         let drawn = loop {
             tokio::time::sleep(SECOND / 10).await;
-            if let Some(spec) = grid.engines["b"].candidate() {
+            if let Some(spec) = grid.engines["b"].benchmark_candidate() {
                 break spec;
             }
         };
@@ -386,16 +386,16 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
         assert!(tasks.len() >= 4 && tasks.iter().all(|task| task.name.starts_with("leaves")));
         // The sample can run where none of its tasks ran.
         let goal = BenchmarkGoal {
-            at_least: Duration::ZERO,
-            at_most: Duration::ZERO,
-            stretch: Duration::ZERO,
+            min_length: Duration::ZERO,
+            max_length: Duration::ZERO,
+            window: Duration::ZERO,
         };
         let seam: Arc<dyn super::super::Seam> = super::super::RealSeam::new();
         let run = super::super::bench::run(&grid.registry, &drawn, 1, goal, &seam, || false);
         let run = run.unwrap();
         assert_eq!(run.repeats(), 1);
-        grid.engines["b"].benchmark(drawn);
-        assert_eq!(grid.engines["b"].candidate(), None);
+        grid.engines["b"].set_benchmark(drawn);
+        assert_eq!(grid.engines["b"].benchmark_candidate(), None);
         assert_eq!(running.await.unwrap().unwrap().checksum, 100 * 50);
         // It ran between tasks, in modelled time: half a second, and the repeat in progress.
         let took = grid.end_period()["b"].times.bench_ns;
@@ -409,18 +409,18 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
 #[test]
 fn no_benchmark_runs_on_a_thread_that_waits_for_a_result() {
     on_tokio(true, || async {
-        let grid = Grid::new(&[("a", "x", 1), ("b", "x", 4)], 1, SECOND);
-        let leaves = Leaves { count: 50, model_ms: 7, cost: Some(1.0), ..Leaves::default() };
+        let grid = MeteredGrid::new(&[("a", "x", 1), ("b", "x", 4)], 1, SECOND);
+        let leaves = MeteredLeaves { count: 50, model_ms: 7, cost: Some(1.0), ..MeteredLeaves::default() };
         let benchmark = Rounds { rounds: 1, leaves: leaves.some(8), ..Rounds::default() };
         let benchmark = BenchmarkSpec::of_job(Rounds::NAME, encode_job(benchmark).unwrap());
         let running = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
         assert_eq!(running.await.unwrap().unwrap().checksum, 100 * 50);
         // The work units give the node's speed, so the benchmark can wait.
         grid.end_period();
-        let leaves = Leaves { count: 2, model_ms: 10_000, cost: Some(1.0), ..Leaves::default() };
+        let leaves = MeteredLeaves { count: 2, model_ms: 10_000, cost: Some(1.0), ..MeteredLeaves::default() };
         let mut running = grid.run("a", Rounds { rounds: 1, leaves, ..Rounds::default() });
         tokio::time::sleep(SECOND * 15).await;
-        grid.engines["a"].benchmark(benchmark);
+        grid.engines["a"].set_benchmark(benchmark);
         tokio::time::sleep(SECOND * 10).await;
         assert_eq!(grid.end_period()["a"].times.bench_ns, 0);
         running.try_recv().unwrap_err();
@@ -438,8 +438,8 @@ fn a_node_whose_tasks_take_twice_as_long_has_half_the_speed() {
         // Both sleep most of the time and run at once, so other load on the machine affects both
         // equally and little.
         let grid = |model_ms| {
-            let leaves = Leaves { count: 64, model_ms, cost: Some(1.0), ..Leaves::default() };
-            let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 2);
+            let leaves = MeteredLeaves { count: 64, model_ms, cost: Some(1.0), ..MeteredLeaves::default() };
+            let grid = MeteredGrid::new(&[("a", "x", 0)], 2, SECOND / 2);
             let running = grid.run("a", Rounds { rounds: u64::MAX, leaves, ..Rounds::default() });
             (grid, running)
         };
@@ -458,12 +458,12 @@ fn a_node_whose_tasks_take_twice_as_long_has_half_the_speed() {
 #[test]
 fn a_benchmark_on_a_busy_pool_ends_without_side_effects() {
     on_tokio(false, || async {
-        let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);
-        let leaves = Leaves { count: 500, turns: 2_000, ..Leaves::default() };
+        let grid = MeteredGrid::new(&[("a", "x", 0)], 2, SECOND / 4);
+        let leaves = MeteredLeaves { count: 500, turns: 2_000, ..MeteredLeaves::default() };
         let job = Rounds { rounds: 20, leaves, ..Rounds::default() };
         let spec = grid.benchmark();
         let mut running = grid.run("a", job.clone());
-        grid.engines["a"].benchmark(spec.clone());
+        grid.engines["a"].set_benchmark(spec.clone());
         let (mut times, mut runs) = (Times::default(), 1);
         let report = loop {
             tokio::select! {
@@ -499,10 +499,10 @@ fn a_benchmark_on_a_busy_pool_ends_without_side_effects() {
 fn a_benchmark_does_not_wait_for_a_thread_that_never_arrives() {
     on_tokio(false, || async {
         HELD.store(true, Ordering::Release);
-        let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);
+        let grid = MeteredGrid::new(&[("a", "x", 0)], 2, SECOND / 4);
         let running = grid.run("a", Rounds { holds: true, ..Rounds::default() });
         tokio::time::sleep(SECOND / 10).await;
-        grid.engines["a"].benchmark(grid.benchmark());
+        grid.engines["a"].set_benchmark(grid.benchmark());
         let report = loop {
             tokio::time::sleep(grid.period).await;
             if let Some(report) = grid.end_period().remove("a").unwrap().speed {
@@ -520,14 +520,14 @@ fn a_benchmark_does_not_wait_for_a_thread_that_never_arrives() {
 #[test]
 fn a_benchmark_that_does_not_end_is_halted_with_the_node() {
     on_tokio(false, || async {
-        let grid = Grid::new(&[("a", "x", 0)], 2, SECOND / 4);
+        let grid = MeteredGrid::new(&[("a", "x", 0)], 2, SECOND / 4);
         let endless = Rounds {
             rounds: u64::MAX,
-            leaves: Leaves { count: 9, ..Leaves::default() },
+            leaves: MeteredLeaves { count: 9, ..MeteredLeaves::default() },
             ..Rounds::default()
         };
         let body: Bytes = crate::wire::encode_payload(&endless).unwrap();
-        grid.engines["a"].benchmark(BenchmarkSpec::of_job("rounds", body));
+        grid.engines["a"].set_benchmark(BenchmarkSpec::of_job("rounds", body));
         tokio::time::sleep(SECOND / 2).await;
         let measure = grid.end_period().remove("a").unwrap();
         assert!(measure.speed.is_none() && measure.times.bench_ns > 0, "{measure:?}");

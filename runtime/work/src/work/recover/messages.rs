@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, PartialResults};
+use super::{TaskIdentity, PartialResults};
 use crate::id::{Epoch, JobId, Peer, TaskPath};
 use crate::work::LeaseId;
 
@@ -20,7 +20,7 @@ pub struct Orphans {
     /// The node with the results.
     pub holder: Peer,
     /// The identities of the tasks.
-    pub tasks: Vec<Identity>,
+    pub tasks: Vec<TaskIdentity>,
 }
 
 /// The adoption of a result, or of a running task, by a recomputed parent: report under this lease.
@@ -32,10 +32,10 @@ pub struct Adopt {
     pub lease: LeaseId,
     /// The adopted task. The answer is its result, at once or later, or its return if it is not
     /// there.
-    pub task: Identity,
+    pub task: TaskIdentity,
     /// The adopting node, if the message was forwarded by a node that had handed the task over.
     #[serde(default)]
-    pub asker: Option<Peer>,
+    pub adopter: Option<Peer>,
 }
 
 /// The handover of partial results by a leaving node. The task's owner left earlier and named the
@@ -45,11 +45,11 @@ pub struct Handover {
     /// The job of the task.
     pub job: JobId,
     /// The identity of the task.
-    pub task: Identity,
+    pub task: TaskIdentity,
     /// The task's output, if it was finished.
     pub output: Option<Bytes>,
     /// Otherwise, the task's partial results.
-    pub left: PartialResults,
+    pub results: PartialResults,
     /// The number of times that it was forwarded to the node of an ancestor.
     #[serde(default)]
     pub hops: u32,
@@ -66,15 +66,15 @@ pub struct Audit {
     /// Whether the sender had declared the receiver dead and dropped its tasks: then the receiver
     /// audits its own leases.
     #[serde(default)]
-    pub forgot: bool,
+    pub receiver_was_dropped: bool,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{KeptOutput, Place, Start};
+    use super::super::{KeptOutput, ResultLocation, RootStart};
     use super::*;
     use crate::id::Incarnation;
-    use crate::share::{Need, ObjectKey, Version};
+    use crate::share::{ObjectNeed, ObjectKey, Version};
     use crate::wire::{Kind, decode, fuzz, golden};
 
     #[test]
@@ -96,8 +96,8 @@ mod tests {
         let lease = LeaseId { index: 3, generation: 2 };
         let path = TaskPath(vec![0, 1, 300]);
         let key = ObjectKey { name: "bodies".to_owned(), part: 1 };
-        let needs = vec![Need { key, version: Version { epoch: Epoch(1), n: 9 } }];
-        let task = Identity::of(path.clone(), "forces", b"\x01\x02\x03", &needs, Start::default());
+        let needs = vec![ObjectNeed { key, version: Version { epoch: Epoch(1), n: 9 } }];
+        let task = TaskIdentity::of(path.clone(), "forces", b"\x01\x02\x03", &needs, RootStart::default());
         let (node, incarnation) = ("ams-1".into(), Incarnation(5));
         let holder = Peer { node, incarnation, cluster: "ams".into() };
         let tasks = vec![task.clone()];
@@ -108,20 +108,20 @@ mod tests {
             home,
             Kind::ADOPT,
             "adopt",
-            &Adopt { job, lease, task: task.clone(), asker: None },
+            &Adopt { job, lease, task: task.clone(), adopter: None },
         );
         let name = "forces".to_owned();
         let output = Bytes::from_static(b"\x07");
         let kept = vec![KeptOutput { path: path.clone(), name, output }];
-        let leased = vec![Place { identity: task.clone(), holder }];
+        let leased = vec![ResultLocation { identity: task.clone(), holder }];
         let left = PartialResults { kept, leased };
         golden::check(
             home,
             Kind::HANDOVER,
             "left",
-            &Handover { job, task, output: None, left, hops: 0 },
+            &Handover { job, task, output: None, results: left, hops: 0 },
         );
-        let audit = Audit { job, leases: vec![(lease, path)], forgot: true };
+        let audit = Audit { job, leases: vec![(lease, path)], receiver_was_dropped: true };
         golden::check(home, Kind::AUDIT, "audit", &audit);
     }
 }

@@ -20,11 +20,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Peer, TaskPath};
-use crate::share::Need;
+use crate::share::ObjectNeed;
 
 pub(crate) use kept::KeptOutputs;
 pub(crate) use results::{Results, StoredResult};
-pub use whereabouts::Place;
+pub use whereabouts::ResultLocation;
 pub(crate) use whereabouts::ResultLocations;
 
 /// Identifies the start of the job's root from which a task descends.
@@ -33,9 +33,9 @@ pub(crate) use whereabouts::ResultLocations;
 /// children. A restarted root need not do so, even from the same checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Start(u64);
+pub struct RootStart(u64);
 
-impl Start {
+impl RootStart {
     /// The start with number `count` in this incarnation of a node. Two starts are equal with
     /// probability 2^-64.
     pub(crate) fn of(node: &Peer, count: u64) -> Self {
@@ -48,7 +48,7 @@ impl Start {
 
 /// The identity of a task within its job: tasks with equal identities have equal results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Identity {
+pub struct TaskIdentity {
     /// The path in the tree of tasks.
     pub path: TaskPath,
     /// The task's registered name.
@@ -57,13 +57,13 @@ pub struct Identity {
     /// see [`Identity::trusted`].
     pub hash: u64,
     /// The shared objects that it reads, with their versions.
-    pub needs: Vec<Need>,
+    pub needs: Vec<ObjectNeed>,
     /// The start that it descends from. It is irrelevant for tasks with a known hash.
     #[serde(default)]
-    pub start: Start,
+    pub start: RootStart,
 }
 
-impl PartialEq for Identity {
+impl PartialEq for TaskIdentity {
     fn eq(&self, other: &Self) -> bool {
         let full = !self.is_trusted() || self.start == other.start;
         let same = self.path == other.path && self.name == other.name;
@@ -71,7 +71,7 @@ impl PartialEq for Identity {
     }
 }
 
-impl Eq for Identity {}
+impl Eq for TaskIdentity {}
 
 /// The output of a finished descendant of a task that a leaving node returns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ pub struct PartialResults {
     /// The finished descendants of the task.
     pub kept: Vec<KeptOutput>,
     /// Descendants that other nodes execute or have finished.
-    pub leased: Vec<Place>,
+    pub leased: Vec<ResultLocation>,
 }
 
 impl PartialResults {
@@ -100,28 +100,28 @@ impl PartialResults {
     }
 }
 
-impl Identity {
+impl TaskIdentity {
     /// The identity of a task, from its encoded form.
-    pub fn of(path: TaskPath, name: &str, body: &[u8], needs: &[Need], start: Start) -> Self {
+    pub fn of(path: TaskPath, name: &str, body: &[u8], needs: &[ObjectNeed], start: RootStart) -> Self {
         Self { path, name: name.to_owned(), hash: hash(body).max(1), needs: needs.to_vec(), start }
     }
 
     /// The identity of a descendant, known by its path alone, in the partial results of a returned
     /// task. Each execution of that task creates the same children. So within one start the path
     /// identifies the task.
-    pub fn trusted(path: TaskPath, name: String, start: Start) -> Self {
+    pub fn trusted(path: TaskPath, name: String, start: RootStart) -> Self {
         Self { path, name, hash: 0, needs: Vec::new(), start }
     }
 
     /// Whether a result of this task is one of `asked`, whose hash is known.
-    pub fn is(&self, asked: &Identity) -> bool {
+    pub fn is(&self, asked: &TaskIdentity) -> bool {
         let same = self.path == asked.path && self.name == asked.name;
         let full = || self.hash == asked.hash && self.needs == asked.needs;
         same && if self.is_trusted() { self.start == asked.start } else { full() }
     }
 
     /// Whether the identity is valid among descendants of a task of this start.
-    pub(crate) fn is_valid_in(&self, start: Start) -> bool {
+    pub(crate) fn is_valid_in(&self, start: RootStart) -> bool {
         !self.is_trusted() || self.start == start
     }
 
@@ -173,22 +173,22 @@ mod tests {
             incarnation: crate::id::Incarnation(n),
             cluster: "c".into(),
         };
-        let starts = [Start::of(&peer(1), 1), Start::of(&peer(1), 2), Start::of(&peer(2), 1)];
+        let starts = [RootStart::of(&peer(1), 1), RootStart::of(&peer(1), 2), RootStart::of(&peer(2), 1)];
         let path = TaskPath(vec![1, 2]);
         for (at, mine) in starts.into_iter().enumerate() {
-            let placed = Identity::trusted(path.clone(), "t".to_owned(), mine);
-            let full = Identity::of(path.clone(), "t", b"x", &[], mine);
+            let placed = TaskIdentity::trusted(path.clone(), "t".to_owned(), mine);
+            let full = TaskIdentity::of(path.clone(), "t", b"x", &[], mine);
             for (other, theirs) in starts.into_iter().enumerate() {
-                let asked = Identity::of(path.clone(), "t", b"x", &[], theirs);
+                let asked = TaskIdentity::of(path.clone(), "t", b"x", &[], theirs);
                 assert_eq!(placed.is(&asked), at == other);
                 assert_eq!(placed.is_valid_in(theirs), at == other);
                 assert_eq!(
-                    placed == Identity::trusted(path.clone(), "t".to_owned(), theirs),
+                    placed == TaskIdentity::trusted(path.clone(), "t".to_owned(), theirs),
                     at == other
                 );
                 // A task with a known hash is the same in every start.
                 assert!(full.is(&asked) && full == asked && full.is_valid_in(theirs));
-                assert!(!full.is(&Identity::of(path.clone(), "t", b"y", &[], theirs)));
+                assert!(!full.is(&TaskIdentity::of(path.clone(), "t", b"y", &[], theirs)));
             }
         }
     }

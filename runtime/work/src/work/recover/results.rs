@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::{Identity, Start};
+use super::{TaskIdentity, RootStart};
 use crate::id::{NodeId, TaskPath};
 
 /// The overhead of an entry in bytes, besides its result.
@@ -14,7 +14,7 @@ const ENTRY_BYTES: usize = 200;
 /// The result of a finished task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredResult {
-    pub(crate) identity: Identity,
+    pub(crate) identity: TaskIdentity,
     /// The node it was computed for. When that node is lost, this node announces the result.
     pub(crate) owner: NodeId,
     /// The encoded output.
@@ -86,7 +86,7 @@ impl Results {
     }
 
     /// The result of this task, if it is kept.
-    pub(crate) fn find(&self, identity: &Identity) -> Option<&Bytes> {
+    pub(crate) fn find(&self, identity: &TaskIdentity) -> Option<&Bytes> {
         let (_, finished) = self.by_path.get(&identity.path)?;
         finished.identity.is(identity).then_some(&finished.output)
     }
@@ -101,7 +101,7 @@ impl Results {
     pub(crate) fn take_for(
         &mut self,
         path: &TaskPath,
-        start: Start,
+        start: RootStart,
         owner: &NodeId,
     ) -> Vec<StoredResult> {
         let of = |path: &&TaskPath| {
@@ -138,7 +138,7 @@ impl Results {
     }
 
     /// The tasks that were computed for a node, outermost first.
-    pub(crate) fn for_owner<'a>(&'a self, owner: &'a NodeId) -> impl Iterator<Item = &'a Identity> {
+    pub(crate) fn for_owner<'a>(&'a self, owner: &'a NodeId) -> impl Iterator<Item = &'a TaskIdentity> {
         self.all().filter(move |finished| finished.owner == *owner).map(|f| &f.identity)
     }
 
@@ -166,7 +166,7 @@ mod tests {
 
     fn finished(path: &[u32], len: usize) -> StoredResult {
         let path = TaskPath(path.to_vec());
-        let identity = Identity::of(path, "t", &[len as u8], &[], Start::default());
+        let identity = TaskIdentity::of(path, "t", &[len as u8], &[], RootStart::default());
         StoredResult { identity, owner: "o".into(), output: vec![7; len].into(), claimed: true }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::Identity;
+use super::TaskIdentity;
 use crate::id::{NodeId, Peer, TaskPath};
 
 /// The maximum number of pointers; the oldest are dropped first.
@@ -18,9 +18,9 @@ const STALE: Duration = Duration::from_secs(600);
 
 /// The location of a task's result, finished or being computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct ResultLocation {
     /// The identity of the task.
-    pub identity: Identity,
+    pub identity: TaskIdentity,
     /// The node that has it.
     pub holder: Peer,
 }
@@ -28,14 +28,14 @@ pub struct Place {
 /// Pointers to results, by path. A later one for a path replaces an earlier one.
 #[derive(Debug, Default)]
 pub(crate) struct ResultLocations {
-    by_path: BTreeMap<TaskPath, (u64, Instant, Place)>,
+    by_path: BTreeMap<TaskPath, (u64, Instant, ResultLocation)>,
     order: VecDeque<(u64, TaskPath)>,
     next: u64,
 }
 
 impl ResultLocations {
     /// Adds the location of a result, finished or being computed.
-    pub(crate) fn learn(&mut self, place: Place, now: Instant) {
+    pub(crate) fn learn(&mut self, place: ResultLocation, now: Instant) {
         let path = place.identity.path.clone();
         self.next += 1;
         self.order.push_back((self.next, path.clone()));
@@ -57,18 +57,18 @@ impl ResultLocations {
     }
 
     /// The pointer of this path.
-    pub(crate) fn at(&self, path: &TaskPath) -> Option<&Place> {
+    pub(crate) fn at(&self, path: &TaskPath) -> Option<&ResultLocation> {
         self.by_path.get(path).map(|(_, _, place)| place)
     }
 
     /// Removes and returns the pointer of this path, for immediate use. A caller that finds another
     /// identity has no later use for it either.
-    pub(crate) fn take(&mut self, path: &TaskPath) -> Option<Place> {
+    pub(crate) fn take(&mut self, path: &TaskPath) -> Option<ResultLocation> {
         self.by_path.remove(path).map(|(_, _, place)| place)
     }
 
     /// The pointers at or below this path, outermost first.
-    pub(crate) fn below<'a>(&'a self, path: &'a TaskPath) -> impl Iterator<Item = &'a Place> {
+    pub(crate) fn below<'a>(&'a self, path: &'a TaskPath) -> impl Iterator<Item = &'a ResultLocation> {
         let from = self.by_path.range(path.clone()..);
         from.take_while(move |(other, _)| other.is_at_or_below(path))
             .map(|(_, (_, _, place))| place)
@@ -109,14 +109,14 @@ impl ResultLocations {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Start;
+    use super::super::RootStart;
     use super::*;
     use crate::id::Incarnation;
 
-    fn place(path: &[u32], holder: &str) -> Place {
-        let identity = Identity::of(TaskPath(path.to_vec()), "t", b"x", &[], Start::default());
+    fn place(path: &[u32], holder: &str) -> ResultLocation {
+        let identity = TaskIdentity::of(TaskPath(path.to_vec()), "t", b"x", &[], RootStart::default());
         let holder = Peer { node: holder.into(), incarnation: Incarnation(1), cluster: "c".into() };
-        Place { identity, holder }
+        ResultLocation { identity, holder }
     }
 
     #[tokio::test(start_paused = true)]

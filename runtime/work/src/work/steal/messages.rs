@@ -5,8 +5,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{JobId, Peer, TaskPath};
-use crate::share::Need;
-use crate::work::recover::{PartialResults, Place, Start};
+use crate::share::ObjectNeed;
+use crate::work::recover::{PartialResults, ResultLocation, RootStart};
 use crate::work::{Failure, LeaseId};
 
 /// A thief's request for work.
@@ -43,15 +43,15 @@ pub struct StolenTask {
     /// The task's registered name.
     pub name: String,
     /// The shared objects that the task reads.
-    pub needs: Vec<Need>,
+    pub needs: Vec<ObjectNeed>,
     /// The encoded task itself.
     pub body: Bytes,
     /// The nodes with results of its descendants, if a node that left started it earlier.
     #[serde(default)]
-    pub known: Vec<Place>,
+    pub result_locations: Vec<ResultLocation>,
     /// The start of the job's root that it belongs to.
     #[serde(default)]
-    pub start: Start,
+    pub start: RootStart,
 }
 
 /// A hint of a victim without work that it has some again.
@@ -103,7 +103,7 @@ pub struct Abandon {
     /// The node that holds the parent task, if the owner leaves: the leased task continues for that
     /// node.
     #[serde(default)]
-    pub heir: Option<Peer>,
+    pub successor: Option<Peer>,
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
         let lease = LeaseId { index: 3, generation: 2 };
         let path = TaskPath(vec![0, 1, 300]);
         let key = ObjectKey { name: "bodies".to_owned(), part: 1 };
-        let needs = vec![Need { key, version: Version { epoch: Epoch(1), n: 9 } }];
+        let needs = vec![ObjectNeed { key, version: Version { epoch: Epoch(1), n: 9 } }];
         let body = Bytes::from_static(b"\x01\x02\x03");
         let task = StolenTask {
             lease,
@@ -142,8 +142,8 @@ mod tests {
             name: "forces".to_owned(),
             needs,
             body: body.clone(),
-            known: Vec::new(),
-            start: Start::default(),
+            result_locations: Vec::new(),
+            start: RootStart::default(),
         };
         let failure = Failure {
             name: "forces".to_owned(),
@@ -200,7 +200,7 @@ mod tests {
             env!("CARGO_MANIFEST_DIR"),
             Kind::TASK_ABANDON,
             "abandon",
-            &Abandon { job, lease, heir: None },
+            &Abandon { job, lease, successor: None },
         );
     }
 }

@@ -358,13 +358,13 @@ impl Thief {
             for lane in 0..2 {
                 if self.lanes[lane].outstanding.is_none() {
                     match self.choose(lane, awaited, now) {
-                        Choice::Ask(victim, awaited) => {
+                        VictimChoice::Ask(victim, awaited) => {
                             actions.push(self.request(lane, victim, awaited, now));
                         }
-                        Choice::Rest(until) => {
+                        VictimChoice::Rest(until) => {
                             wake = Some(wake.map_or(until, |wake| wake.min(until)));
                         }
-                        Choice::NoVictim => {}
+                        VictimChoice::NoVictim => {}
                     }
                 }
                 if let Some(id) = self.lanes[lane].outstanding
@@ -433,7 +433,7 @@ impl Thief {
         ThiefAction::Request { to, id, scope, awaited }
     }
 
-    fn choose(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> Choice {
+    fn choose(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> VictimChoice {
         let resting = &mut self.lanes[lane];
         if resting.resting_until.is_some_and(|until| now >= until) {
             resting.wake(now);
@@ -447,7 +447,7 @@ impl Thief {
                 self.lanes[lane].leapfrogged.contains(holder) || self.suspected.contains(holder);
             if !asked && self.may_ask(lane, holder) {
                 self.lanes[lane].leapfrogged.insert(holder.clone());
-                return Choice::Ask(holder.clone(), Some(path.clone()));
+                return VictimChoice::Ask(holder.clone(), Some(path.clone()));
             }
         }
         if !self.idle {
@@ -456,12 +456,12 @@ impl Thief {
         let Self { lanes, suspected, .. } = self;
         lanes[lane].hinted.retain(|victim| !suspected.contains(victim));
         if let Some(victim) = self.lanes[lane].hinted.pop() {
-            return Choice::Ask(victim, None);
+            return VictimChoice::Ask(victim, None);
         }
         match self.draw_untried(lane) {
             Some(victim) => {
                 self.lanes[lane].asked += 1;
-                Choice::Ask(victim, None)
+                VictimChoice::Ask(victim, None)
             }
             None => self.rest(lane, awaited, now),
         }
@@ -484,9 +484,9 @@ impl Thief {
         places.map(|place| &self.members.staying()[place]).find(|victim| !out(victim)).cloned()
     }
 
-    fn rest(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> Choice {
+    fn rest(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> VictimChoice {
         if self.lanes[lane].victims.count == 0 {
-            return Choice::NoVictim;
+            return VictimChoice::NoVictim;
         }
         let jitter = self.draw() % 1000;
         let resting = &mut self.lanes[lane];
@@ -503,16 +503,16 @@ impl Thief {
         until: Instant,
         awaited: &[(TaskPath, NodeId)],
         now: Instant,
-    ) -> Choice {
+    ) -> VictimChoice {
         let resting = &mut self.lanes[lane];
         resting.resting_until = Some(until);
         if awaited.is_empty() {
-            return Choice::Rest(until);
+            return VictimChoice::Rest(until);
         }
         let pause = resting.rest_max / REST_AWAITING_DIVISOR;
         let at = *resting.leapfrog_at.get_or_insert(now + pause);
         if now < at {
-            return Choice::Rest(until.min(at));
+            return VictimChoice::Rest(until.min(at));
         }
         let holds = |(_, holder): &&(TaskPath, NodeId)| {
             !self.suspected.contains(holder) && self.may_ask(lane, holder)
@@ -521,16 +521,16 @@ impl Thief {
         let lane = &mut self.lanes[lane];
         if holders.is_empty() {
             lane.leapfrog_at = Some(until);
-            return Choice::Rest(until);
+            return VictimChoice::Rest(until);
         }
         let next = holders.iter().find(|(_, holder)| !lane.leapfrog_asked.contains(holder));
         let Some((path, holder)) = next else {
             lane.leapfrog_asked.clear();
             lane.leapfrog_at = Some(now + pause);
-            return Choice::Rest(until.min(now + pause));
+            return VictimChoice::Rest(until.min(now + pause));
         };
         lane.leapfrog_asked.insert(holder.clone());
-        Choice::Ask(holder.clone(), Some(path.clone()))
+        VictimChoice::Ask(holder.clone(), Some(path.clone()))
     }
 
     fn draw(&mut self) -> u64 {
@@ -543,7 +543,7 @@ impl Thief {
     }
 }
 
-enum Choice {
+enum VictimChoice {
     Ask(NodeId, Option<TaskPath>),
     Rest(Instant),
     NoVictim,

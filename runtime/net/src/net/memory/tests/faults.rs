@@ -1,7 +1,7 @@
 //! Tests of stopped processes and repeated messages.
 
 use super::*;
-use crate::net::memory::Repeat;
+use crate::net::memory::RepeatRule;
 
 #[tokio::test(start_paused = true)]
 async fn a_resumed_process_receives_all_messages_in_order() {
@@ -15,7 +15,7 @@ async fn a_resumed_process_receives_all_messages_in_order() {
     }
     sleep(5 * SECOND).await;
     assert_eq!(b_log.count("tell"), 1);
-    assert!(net.go_on(&"b".into()) && !net.go_on(&"b".into()));
+    assert!(net.resume(&"b".into()) && !net.resume(&"b".into()));
     sleep(MS).await;
     let received: Vec<String> = (1..5).map(|head| format!("tell {head} 1 from a")).collect();
     assert_eq!(b_log.lines()[1..], received);
@@ -35,7 +35,7 @@ async fn a_process_that_was_stopped_too_long_gets_new_links() {
     tell(&a, &b, Class::Control, 2, 1).unwrap();
     sleep(11 * SECOND).await;
     assert_eq!((a_log.count("down"), a_log.count("back")), (2, 1));
-    net.go_on(&"b".into());
+    net.resume(&"b".into());
     sleep(SECOND).await;
     assert_eq!(b_log.count("down b"), 0);
     assert!(b_log.count("down a") >= 1, "{:?}", b_log.lines());
@@ -45,8 +45,8 @@ async fn a_process_that_was_stopped_too_long_gets_new_links() {
     assert_eq!(a_log.lines().last().unwrap(), "tell 3 1 from b");
     assert_eq!(b_log.lines().last().unwrap(), "tell 4 1 from a");
     assert_eq!(b_log.count("tell 2"), 0, "it has returned");
-    let counts = net.oddities();
-    assert_eq!((counts.stops, counts.long_stops, counts.from_the_dead), (1, 1, 0));
+    let counts = net.fault_counts();
+    assert_eq!((counts.stops, counts.long_stops, counts.stale_deliveries), (1, 1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,7 +60,7 @@ async fn a_killed_stopped_process_leaves_nothing_to_its_next_incarnation() {
     sleep(100 * MS).await;
     net.kill(&"b".into());
     let (_b, next_log) = node(&net, peer("y", "b", 2));
-    assert!(!net.go_on(&"b".into()));
+    assert!(!net.resume(&"b".into()));
     sleep(SECOND).await;
     assert_eq!((b_log.count("tell 2"), next_log.count("tell 2")), (0, 0));
 }
@@ -70,7 +70,7 @@ async fn selected_kinds_are_repeated_also_over_the_next_link() {
     let net = MemoryNet::new(1);
     let ((a, _), (b, b_log)) = pair(&net);
     let (x, y) = (a.me().cluster.clone(), b.me().cluster.clone());
-    let repeat = |kind| Repeat { share: 1.0, late: 30 * SECOND, kinds: vec![kind] };
+    let repeat = |kind| RepeatRule { fraction: 1.0, max_delay: 30 * SECOND, kinds: vec![kind] };
     net.repeat(&x, &y, Some(repeat(Kind::CALL)));
     tell(&a, &b, Class::Control, 1, 1).unwrap();
     sleep(60 * SECOND).await;
@@ -90,7 +90,7 @@ async fn selected_kinds_are_repeated_also_over_the_next_link() {
     for head in 2..12 {
         assert_eq!(b_log.count(&format!("tell {head} ")), 2, "{:?}", b_log.lines());
     }
-    assert_eq!((b_log.count("tell 20"), net.oddities().repeated), (1, 10));
+    assert_eq!((b_log.count("tell 20"), net.fault_counts().repeated), (1, 10));
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,7 +105,7 @@ async fn streams_of_a_link_overtake_each_other_if_delays_vary() {
             sleep(MS).await;
         }
         sleep(SECOND).await;
-        assert!(net.oddities().overtaking > 10, "seed {seed}: {:?}", net.oddities());
+        assert!(net.fault_counts().overtaking > 10, "seed {seed}: {:?}", net.fault_counts());
         assert_eq!(b_log.count("tell"), 100);
     }
 }

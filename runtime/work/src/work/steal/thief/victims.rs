@@ -51,7 +51,7 @@ impl Victims {
         }
         let mut chosen = Vec::new();
         for ring in 0..RINGS as u64 {
-            let number = |node: &NodeId| SplitMix::of(ring, node.as_str()).next();
+            let number = |node: &NodeId| SplitMix::with_text(ring, node.as_str()).next();
             let mine = number(me);
             let far = |place: usize| number(&nodes[place]).wrapping_sub(mine);
             let places = || (0..self.all).map(|i| (far(self.place(i)), self.place(i)));
