@@ -17,9 +17,11 @@ use springtide_runtime::remote::{MessageOrigin, Remote};
 use springtide_runtime::work::Outcome;
 use tokio::sync::{mpsc, watch};
 
-use crate::admit::{MessageSubject, AuthorityQuery, AdmitsMessages, Places, SenderStanding, ask_scheduler, outside};
+use crate::admit::{
+    AdmitsMessages, AuthorityQuery, MessageSubject, Places, SenderStanding, ask_scheduler, outside,
+};
 use crate::endpoint::Endpoint;
-use crate::links::{LinkListener, LinkChanges};
+use crate::links::{LinkChanges, LinkListener};
 
 /// Maximum number of notes kept out of order. Each is small, or a file of a slower bulk transfer.
 const EARLY_MAX: usize = 4096;

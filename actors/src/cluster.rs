@@ -12,15 +12,19 @@ use actix::prelude::*;
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::membership::{Detector, Finding, SilenceLimits, View};
 use springtide_runtime::meter::{
-    BenchmarkSpec, LinkReport, NodeReport, Overheads, PeriodMeasure, Scale, SpecId, SpeedReport,
-    ReportTally,
+    BenchmarkSpec, LinkReport, NodeReport, Overheads, PeriodMeasure, ReportTally, Scale, SpecId,
+    SpeedReport,
 };
 use springtide_runtime::remote::{Hub, MessageOrigin, Receives, RemoteError, RemoteMessage};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::admit::{MessageSubject, AuthorityQuery, AdmitsMessages, SenderStanding, ask_scheduler, outside};
-use crate::policy::{SharedParameters, ClusterAggregate, WorkerHistory, Memory, Mode, Uplink, WorkerStats};
+use crate::admit::{
+    AdmitsMessages, AuthorityQuery, MessageSubject, SenderStanding, ask_scheduler, outside,
+};
+use crate::policy::{
+    ClusterAggregate, Memory, Mode, SharedParameters, Uplink, WorkerHistory, WorkerStats,
+};
 use crate::pulse::{Heartbeats, StaleView};
 use crate::worker_calls::{probe_indirectly, send_view};
 pub use springtide_protocol::cluster::*;
@@ -248,8 +252,11 @@ impl ClusterCoordinator {
         }
         self.probe_coordinator(&node, incarnation, ctx);
         let remote = self.hub.remote::<Coordinator>(&node, &coordinator_name(self.spec.id));
-        let alive =
-            ClusterHeartbeat { job: self.spec.id, node: me.node.clone(), incarnation: me.incarnation };
+        let alive = ClusterHeartbeat {
+            job: self.spec.id,
+            node: me.node.clone(),
+            incarnation: me.incarnation,
+        };
         let request = remote.send(alive).deadline(SilenceLimits::WIDE.suspect).start();
         // The other side reacts to silence, and any answer is a sign of life.
         ctx.spawn(request.into_actor(self).map(move |answer, cluster, _| {
@@ -279,7 +286,9 @@ impl ClusterCoordinator {
             probe_indirectly(&self.hub, self.spec.id, &self.view, (node, incarnation), self.probes);
         let node = node.clone();
         ctx.spawn(probe.into_actor(self).map(move |reached, cluster, _| {
-            if reached && cluster.upward.record_message(&node, incarnation, Instant::now()).is_some() {
+            if reached
+                && cluster.upward.record_message(&node, incarnation, Instant::now()).is_some()
+            {
                 tracing::info!(%node, "the job's coordinator is silent here, but others reach it");
             }
         }));
@@ -452,7 +461,9 @@ impl Actor for ClusterCoordinator {
         ctx.run_interval(SilenceLimits::CLUSTER.every, |coordinator, ctx| {
             coordinator.check_members(ctx);
         });
-        ctx.run_interval(SilenceLimits::WIDE.every, |coordinator, ctx| coordinator.send_heartbeat(ctx));
+        ctx.run_interval(SilenceLimits::WIDE.every, |coordinator, ctx| {
+            coordinator.send_heartbeat(ctx)
+        });
     }
 
     fn stopped(&mut self, ctx: &mut Self::Context) {

@@ -11,7 +11,9 @@ use bytes::Bytes;
 use springtide_runtime::event::{Event, Recorder, wall_clock_us};
 use springtide_runtime::id::{Incarnation, Peer};
 use springtide_runtime::net::tls::NodeIdentity;
-use springtide_runtime::net::{AsyncUdpSocket, BAN_DURATION, NetworkHandler, Net, NetConfig, NetError, Router};
+use springtide_runtime::net::{
+    AsyncUdpSocket, BAN_DURATION, Net, NetConfig, NetError, NetworkHandler, Router,
+};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::wire::Kind;
 use tokio::time::Instant;

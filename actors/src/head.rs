@@ -18,7 +18,7 @@ use springtide_runtime::net::{Contact, NetError};
 use crate::endpoint::Endpoint;
 use crate::enrol::{EnrolmentActor, EnrolmentService};
 use crate::files::FileServerSettings;
-use crate::links::{LinkListener, LinkChanges};
+use crate::links::{LinkChanges, LinkListener};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::scheduler::Scheduler;
@@ -32,11 +32,11 @@ use springtide_protocol::job::JobEndNotice;
 use springtide_protocol::names::SCHEDULER;
 pub use springtide_protocol::names::{HEAD, HEAD_CLUSTER};
 use springtide_protocol::scheduler::{
-    CancelJob, CancelClientJobs, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetAuthority,
+    CancelClientJobs, CancelJob, CommitSlots, ConfirmMembership, ConfirmSlots, Drain, GetAuthority,
     GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GetWait, GridStatus, HandOver,
-    JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLoss, NodeState, PlanJob, PrepareSlots,
-    NodeRegistration, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SiteReport, SiteRegistration,
-    SpeedsMeasured, StubLoss, StubDelay, Submit, Subscribe, Undrain, WithdrawNodes,
+    JobEfficiency, MemberSilent, NeedNodes, NodeFreed, NodeLoss, NodeRegistration, NodeState,
+    PlanJob, PrepareSlots, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SiteRegistration,
+    SiteReport, SpeedsMeasured, StubDelay, StubLoss, Submit, Subscribe, Undrain, WithdrawNodes,
 };
 use springtide_protocol::site::{EndNodes, LeaveNodes};
 

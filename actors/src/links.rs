@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use springtide_runtime::id::{NodeId, Peer};
-use springtide_runtime::net::{NetworkHandler, Router, LinkError};
+use springtide_runtime::net::{LinkError, NetworkHandler, Router};
 use springtide_runtime::wire::Kind;
 use tokio::sync::Notify;
 
@@ -105,8 +105,10 @@ mod tests {
         router.up(&peer("b"));
         router.down(&peer("b"), &"reset".into());
         router.up(&peer("a"));
-        let expected =
-            BTreeMap::from([("a".into(), LinkChange::Up), ("b".into(), LinkChange::Down("reset".into()))]);
+        let expected = BTreeMap::from([
+            ("a".into(), LinkChange::Up),
+            ("b".into(), LinkChange::Down("reset".into())),
+        ]);
         assert_eq!(links.next().await, expected);
         assert_eq!(other.next().await, expected);
         let waiting = links.next();

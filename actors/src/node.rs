@@ -21,7 +21,7 @@ use crate::admit;
 use crate::endpoint::Endpoint;
 use crate::enrol::Renewal;
 use crate::incarnation::{Notice, Notices};
-use crate::links::{LinkListener, LinkChanges};
+use crate::links::{LinkChanges, LinkListener};
 use crate::probe::Prober;
 use crate::worker::{GetWork, Worker, WorkerConfig};
 use springtide_protocol::hardware::Hardware;

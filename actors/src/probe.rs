@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::admit;
 pub use springtide_protocol::names::PROBER;
-pub use springtide_protocol::probe::{CheckPaths, PathMeasurement, Paths, Ping, BandwidthSample};
+pub use springtide_protocol::probe::{BandwidthSample, CheckPaths, PathMeasurement, Paths, Ping};
 
 /// Timeout of one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -105,7 +105,8 @@ pub async fn bandwidth(hub: &Arc<Hub>, contact: Contact) -> Result<f64, RemoteEr
     let mut len = TRANSFER_MIN;
     loop {
         let asked = Instant::now();
-        let answer = prober.send(BandwidthSample { bytes: vec![0; len] }).deadline(TRANSFER_TIMEOUT).await;
+        let answer =
+            prober.send(BandwidthSample { bytes: vec![0; len] }).deadline(TRANSFER_TIMEOUT).await;
         let took = asked.elapsed();
         match answer {
             Ok(()) => {}
@@ -131,7 +132,12 @@ pub async fn path(hub: &Arc<Hub>, contact: Contact) -> PathMeasurement {
     for _ in 0..ROUNDS {
         match round_trip(&prober).await {
             Ok(took) => best = best.min(took),
-            Err(error) => return PathMeasurement { error: Some(error.to_string()), ..PathMeasurement::default() },
+            Err(error) => {
+                return PathMeasurement {
+                    error: Some(error.to_string()),
+                    ..PathMeasurement::default()
+                };
+            }
         }
     }
     let link = net.links().into_iter().find(|link| link.peer.node == node);

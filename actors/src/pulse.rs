@@ -15,7 +15,7 @@ use springtide_protocol::pulse::{Heartbeat, HeartbeatReply};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Detector, Finding, SilenceLimits, View};
 use springtide_runtime::net::tls::Role;
-use springtide_runtime::net::{Class, NetworkHandler, Net};
+use springtide_runtime::net::{Class, Net, NetworkHandler};
 use springtide_runtime::remote::Sender;
 use springtide_runtime::wire::{self, Kind};
 use tokio::time::Instant;
@@ -196,7 +196,9 @@ impl Heartbeats {
         if let Some(hosted) = self.parts().hosted.as_mut().filter(|it| it.job == beat.job) {
             let HostedRole { view, detector, coordinator, .. } = hosted;
             let watched = detector.watches(&from.node, from.incarnation);
-            if let Some(back) = detector.record_message(&from.node, from.incarnation, Instant::now()) {
+            if let Some(back) =
+                detector.record_message(&from.node, from.incarnation, Instant::now())
+            {
                 tracing::info!(?back, "a suspected worker is alive");
             }
             let (theirs, mine) = ((beat.epoch, beat.version), (view.epoch, view.version));

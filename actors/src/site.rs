@@ -25,17 +25,21 @@ use springtide_runtime::remote::{Hub, Receives, Remote, RemoteError, RemoteMessa
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::provider::{Capacity, ExistingStub, NodeRequest, Provider, ProviderError, StubId, StubEvent};
+use crate::provider::{
+    Capacity, ExistingStub, NodeRequest, Provider, ProviderError, StubEvent, StubId,
+};
 use crate::supervise::{RestartDelays, RestartSchedule};
 
 use springtide_protocol::job::Shutdown;
 use springtide_protocol::names::{REGISTRAR, WORKER};
 use springtide_protocol::node::RegisterAgain;
 use springtide_protocol::receivers::{Registrar, Scheduler, Worker};
-use springtide_protocol::scheduler::{Drain, NodeLoss, NodeRegistration, SiteReport, SiteRegistration, StubLoss};
+use springtide_protocol::scheduler::{
+    Drain, NodeLoss, NodeRegistration, SiteRegistration, SiteReport, StubLoss,
+};
 pub use springtide_protocol::site::*;
 
-use self::keeper::{StubExit, KeeperOrder, REPLACE_GRACE, keep, stop, unless_ended};
+use self::keeper::{KeeperOrder, REPLACE_GRACE, StubExit, keep, stop, unless_ended};
 use self::news::{Active, Exited, Introduced, Poll, Waits, Warned};
 use self::voice::{QueuedMessage, send_in_order};
 
@@ -394,7 +398,8 @@ impl Site {
         let nodes: Vec<NodeId> = self.slots.keys().cloned().collect();
         let on_demand = self.provider.on_demand();
         let known = |listed: &ExistingStub| self.slots.contains_key(&listed.node);
-        let (known, unknown): (Vec<ExistingStub>, Vec<ExistingStub>) = listed.into_iter().partition(known);
+        let (known, unknown): (Vec<ExistingStub>, Vec<ExistingStub>) =
+            listed.into_iter().partition(known);
         self.introduce(ctx, known.iter().map(|listed| listed.node.clone()).collect());
         for listed in unknown {
             tracing::info!(
@@ -743,7 +748,8 @@ impl Handler<EndStubs> for Site {
                 }
             };
             let on_done = move |(), site: &mut Site, _: &mut Context<Site>| {
-                let current = |slot: &&mut NodeLifecycle| slot.round == round && slot.keeper.is_some();
+                let current =
+                    |slot: &&mut NodeLifecycle| slot.round == round && slot.keeper.is_some();
                 // Otherwise it ended by itself and was reported, and a new stub may be requested
                 // already.
                 if let Some(slot) = site.slots.get_mut(&node).filter(current) {

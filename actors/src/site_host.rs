@@ -13,7 +13,7 @@ use springtide_protocol::names::{ENROLMENT, SCHEDULER, site_name};
 use springtide_protocol::receivers::Scheduler;
 use springtide_protocol::scheduler::{NodeLoss, StubLoss};
 use springtide_protocol::site::{
-    ReportEverything, EndStubs, EndNodes, ListNodes, StartStubs, LeaveJobs, Register, RestartNodes,
+    EndNodes, EndStubs, LeaveJobs, ListNodes, Register, ReportEverything, RestartNodes, StartStubs,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::Contact;
@@ -23,7 +23,7 @@ use crate::admit;
 use crate::endpoint::Endpoint;
 use crate::enrol::Renewal;
 use crate::files::{FileServer, FileServerSettings, RepeatReport};
-use crate::links::{LinkListener, LinkChange, LinkChanges};
+use crate::links::{LinkChange, LinkChanges, LinkListener};
 use crate::probe::Prober;
 use crate::provider::{NodeRequest, Provider};
 use crate::site::{OnDemand, Site};

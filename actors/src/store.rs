@@ -17,12 +17,12 @@ use springtide_protocol::reservation::{Reservation, ReservationId};
 use springtide_protocol::scheduler::Submit;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::records::{
-    BlobRef, Contents, Cursor, Disk, NewRecord as Value, Files, RecordError, RecordLog, RecordSchema,
-    RecordSettings,
+    BlobRef, Contents, Cursor, Disk, Files, NewRecord as Value, RecordError, RecordLog,
+    RecordSchema, RecordSettings,
 };
 
 use crate::lease::{Lease, LeaseError};
-use springtide_scheduler::core::{StartRecord, RecoveredJob};
+use springtide_scheduler::core::{RecoveredJob, StartRecord};
 
 /// Schema of [`Entry`] records.
 pub const SCHEMA: RecordSchema = RecordSchema { name: "scheduler", version: 1 };
@@ -355,7 +355,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]; then it is not stored.
-    pub fn store_submission(&mut self, job: JobId, epoch: Epoch, submit: &Submit) -> Result<(), StoreError> {
+    pub fn store_submission(
+        &mut self,
+        job: JobId,
+        epoch: Epoch,
+        submit: &Submit,
+    ) -> Result<(), StoreError> {
         let Some(LogAndLease { log, .. }) = &self.kept else {
             self.state.epochs.remove(&job);
             let open = Open { epoch, submission: None, begun: None, limit: None };
@@ -552,7 +557,7 @@ mod tests {
     use std::fs;
 
     use proptest::prelude::*;
-    use springtide_runtime::records::memory::{StorageFault, MemoryFiles};
+    use springtide_runtime::records::memory::{MemoryFiles, StorageFault};
 
     use super::*;
 
@@ -719,7 +724,10 @@ mod tests {
             id: ReservationId(id),
             token: 7,
             name: "montage".to_owned(),
-            parts: vec![crate::reservation::ReservedSlot { cluster: "vu".into(), bookings: vec![booking] }],
+            parts: vec![crate::reservation::ReservedSlot {
+                cluster: "vu".into(),
+                bookings: vec![booking],
+            }],
             cost: 8.5,
             phase: crate::reservation::ReservationPhase::Confirmed { until: None },
             lease_ms: None,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use springtide_runtime::id::{Incarnation, NodeId, Peer};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NodeIdentity};
-use springtide_runtime::net::{Class, NetworkHandler, Net, NetConfig};
+use springtide_runtime::net::{Class, Net, NetConfig, NetworkHandler};
 use springtide_runtime::wire::Kind;
 use tokio::sync::oneshot;
 

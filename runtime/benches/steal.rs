@@ -25,8 +25,8 @@ use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Context, Engine, EngineConfig, Job, ProgressReport, Outcome, PoolConfig, RESULTS_BYTES, RealSeam,
-    Registry, RootEnd, Spawned, Stop, Task, encode_job,
+    Context, Engine, EngineConfig, Job, Outcome, PoolConfig, ProgressReport, RESULTS_BYTES,
+    RealSeam, Registry, RootEnd, Spawned, Stop, Task, encode_job,
 };
 
 use crate::bare::{QuinnProgram, Thread, median};

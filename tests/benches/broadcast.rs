@@ -169,7 +169,8 @@ fn into(traffic: &Traffic, cluster: &str) -> u64 {
 
 /// Returns the traffic, and the summaries of wide-area and of local steals.
 fn measure(len: usize, seed: u64) -> (Traffic, LatencySummary, LatencySummary) {
-    let shape = VirtualGridConfig { round_trip: ROUND_TRIP, ..VirtualGridConfig::of(&[4, 4, 4], 1, seed) };
+    let shape =
+        VirtualGridConfig { round_trip: ROUND_TRIP, ..VirtualGridConfig::of(&[4, 4, 4], 1, seed) };
     OVER.store(false, Ordering::Release);
     let RunOutcome { outcome, latencies, .. } =
         run_with(&shape, Spread(len), move |network| meddle(network, len));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use springtide_actors::policy::malleability::Policy;
 use springtide_actors::scheduler::manager::{
-    ManagerAction, Approach, ManagerEvent, Kind, Manager, JobRequirements, ManagerSettings,
+    Approach, JobRequirements, Kind, Manager, ManagerAction, ManagerEvent, ManagerSettings,
 };
 use springtide_runtime::id::{ClusterId, JobId};
 

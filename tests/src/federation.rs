@@ -21,8 +21,8 @@ use springtide_actors::scheduler::{
     Enqueue, GetStatus, GridStatus, Scheduler, Submit, SubmitError,
 };
 use springtide_actors::site::OnDemand;
-use springtide_actors::site_host::{SiteParts, SiteHost, site_node};
-use springtide_actors::store::{StoreRecord, SCHEMA, SETTINGS, Store, records_dir};
+use springtide_actors::site_host::{SiteHost, SiteParts, site_node};
+use springtide_actors::store::{SCHEMA, SETTINGS, Store, StoreRecord, records_dir};
 use springtide_judge::{Expectation, Verdict};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
@@ -124,8 +124,12 @@ impl JobNews {
     }
 
     fn begin(&self, job: JobId, submitted: Instant) {
-        let record =
-            FederationJob { submitted, ended: Vec::new(), iterations: Vec::new(), said: Vec::new() };
+        let record = FederationJob {
+            submitted,
+            ended: Vec::new(),
+            iterations: Vec::new(),
+            said: Vec::new(),
+        };
         self.jobs.borrow_mut().insert(job, record);
         for (of, news) in self.early.take() {
             self.take(of, news);
@@ -192,7 +196,9 @@ impl Federation {
         );
         let batches: BTreeMap<ClusterId, BatchSystem> = nodes
             .iter()
-            .map(|(cluster, count)| (cluster.clone(), BatchSystem::new(machines.clone(), *count, delay)))
+            .map(|(cluster, count)| {
+                (cluster.clone(), BatchSystem::new(machines.clone(), *count, delay))
+            })
             .collect();
         let federation = Rc::new(Self {
             network,
@@ -369,7 +375,9 @@ impl Federation {
         let dir = records_dir(self.dir.path());
         let contents = read(&Disk, &dir, SETTINGS).expect("the head's records").unwrap_or_default();
         let entries = contents.iter().filter_map(|record| record.decode(SCHEMA).ok());
-        entries.filter(|entry| matches!(entry, StoreRecord::Epoch { job: of, .. } if *of == job)).count()
+        entries
+            .filter(|entry| matches!(entry, StoreRecord::Epoch { job: of, .. } if *of == job))
+            .count()
     }
 
     /// The client's records of a job.

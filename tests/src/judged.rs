@@ -4,7 +4,7 @@
 
 use springtide_judge::{Expectation, Verdict, judge};
 use springtide_runtime::event::Record;
-use springtide_simulator::faults::{FaultHistory, HistoryReport, HistoryJob};
+use springtide_simulator::faults::{FaultHistory, HistoryJob, HistoryReport};
 
 /// Judges records in the order of their writers.
 ///

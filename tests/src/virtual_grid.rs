@@ -13,14 +13,15 @@ use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer}
 use springtide_runtime::membership::{Member, Members, View};
 use springtide_runtime::meter::{Histograms, Statistics};
 use springtide_runtime::net::{
-    Address, LinkProfile, MemoryConfig, MemoryNet, Net, Protocols, Router, LinkUnit,
+    Address, LinkProfile, LinkUnit, MemoryConfig, MemoryNet, Net, Protocols, Router,
 };
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    Engine, EngineConfig, Failure, Job, NodeLosses, ProgressReport, Outcome, PoolConfig, RESULTS_BYTES, Registry,
-    RootEnd, RootResults, SavedRoot, StopRoot, VirtualSeam, WORK_FLOOR, encode_job,
+    Engine, EngineConfig, Failure, Job, NodeLosses, Outcome, PoolConfig, ProgressReport,
+    RESULTS_BYTES, Registry, RootEnd, RootResults, SavedRoot, StopRoot, VirtualSeam, WORK_FLOOR,
+    encode_job,
 };
 use springtide_simulator::simulate;
 use tokio::sync::{mpsc, oneshot};
@@ -99,7 +100,11 @@ pub fn run<J: Job>(shape: &VirtualGridConfig, job: J) -> RunOutcome {
 }
 
 /// Runs `job`; calls `meddle` with the network after the set-up.
-pub fn run_with<J: Job>(shape: &VirtualGridConfig, job: J, meddle: impl FnOnce(MemoryNet) + 'static) -> RunOutcome {
+pub fn run_with<J: Job>(
+    shape: &VirtualGridConfig,
+    job: J,
+    meddle: impl FnOnce(MemoryNet) + 'static,
+) -> RunOutcome {
     run_scripted(shape, job, |controls| async move { meddle(controls.network.clone()) })
 }
 
@@ -175,8 +180,11 @@ impl Controls {
     pub async fn move_root(&self, to: &str, at_checkpoint: bool) {
         let to = NodeId::from(to);
         let from = self.view.borrow().coordinator.clone().expect("there is a root");
-        let when =
-            if at_checkpoint { StopRoot::AtCheckpoint } else { StopRoot::Now { successor: to.clone() } };
+        let when = if at_checkpoint {
+            StopRoot::AtCheckpoint
+        } else {
+            StopRoot::Now { successor: to.clone() }
+        };
         let (tell, stopped) = oneshot::channel();
         *self.stopped.borrow_mut() = Some(tell);
         self.engines[&from].stop_root(&when);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{ProcessInfo, Malleable, Program};
+use springtide_runtime::malleable::{Malleable, ProcessInfo, Program};
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{Outcome, Registry, Stop};

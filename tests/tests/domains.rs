@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use springtide_barnes_hut::BarnesHut;
 use springtide_barnes_hut::domains::Costs;
-use springtide_barnes_hut::options::{Distribution, Model, CellExpansion};
+use springtide_barnes_hut::options::{CellExpansion, Distribution, Model};
 use springtide_runtime::work::{PoolConfig, Registry, encode_job, solo};
 use springtide_tests::number;
 use springtide_tests::virtual_grid::{Controls, VirtualGridConfig, run_scripted};
@@ -93,6 +93,10 @@ fn random_histories_end_with_the_right_answer() {
         println!("seed {seed}: SPRINGTIDE_DOMAINS_SEED={seed} SPRINGTIDE_DOMAINS_COUNT=1");
         let script = move |controls| history(controls, seed, 4, 9000);
         let order = if seed % 2 == 0 { CellExpansion::Mono } else { CellExpansion::Quad };
-        check(&VirtualGridConfig::of(&[2, 1, 1], 1 + seed as usize % 2, seed), job(order, 120), script);
+        check(
+            &VirtualGridConfig::of(&[2, 1, 1], 1 + seed as usize % 2, seed),
+            job(order, 120),
+            script,
+        );
     }
 }

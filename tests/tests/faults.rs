@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Incarnation, NodeId, TaskPath};
 use springtide_runtime::work::{
-    Context, LeasedTask, Job, NodeLosses, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, Task,
+    Context, Job, LeasedTask, NodeLosses, Outcome, PoolConfig, RESULTS_BYTES, Registry, Stop, Task,
     WORK_FLOOR, encode_job, solo,
 };
 use springtide_tests::modelled::{Modelled, Staged, hash};

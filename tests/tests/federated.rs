@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::policy::malleability::Policy;
-use springtide_actors::scheduler::manager::{Approach, Kind, JobRequirements, ManagerSettings};
+use springtide_actors::scheduler::manager::{Approach, JobRequirements, Kind, ManagerSettings};
 use springtide_actors::scheduler::{GetJob, NodeState};
 use springtide_malleable::Nbody;
 use springtide_runtime::id::{ClusterId, JobId};
@@ -76,7 +76,8 @@ fn growth_is_overlapped_with_the_work() {
         simulate(move || async move {
             let registry = if spmd { crate::spmd::registry::<Nbody>() } else { registry() };
             let all = [("a", 4)];
-            let settings = ManagerSettings { hold_within: 120 * SECOND, ..ManagerSettings::default() };
+            let settings =
+                ManagerSettings { hold_within: 120 * SECOND, ..ManagerSettings::default() };
             let grid = federation(&all, SECOND, settings, registry).await;
             // It starts at once; the additional processors arrive late.
             let need = JobRequirements::one(Kind::Malleable, 2, 2, 4);
@@ -116,7 +117,8 @@ fn growth_is_overlapped_with_the_work() {
 #[test]
 fn a_job_goes_on_before_it_releases_and_does_so_in_time() {
     simulate(|| async {
-        let settings = ManagerSettings { approach: Approach::Waiting, ..ManagerSettings::default() };
+        let settings =
+            ManagerSettings { approach: Approach::Waiting, ..ManagerSettings::default() };
         let registry = crate::spmd::registry::<Nbody>();
         let grid = federation(&[("a", 4)], SECOND, settings, registry).await;
         sleep(3 * SECOND).await;
@@ -325,7 +327,9 @@ fn a_restarted_head_finds_the_running_jobs_of_its_sites() {
         let grid = federation(&all, SECOND, ManagerSettings::default(), registry()).await;
         // The first job has the nodes of the second, so that the news of the former is over when
         // the head is killed again.
-        for (rounds, kill) in [(4, None), (60, Some(VictimProcess::Head)), (60, Some(VictimProcess::Head))] {
+        for (rounds, kill) in
+            [(4, None), (60, Some(VictimProcess::Head)), (60, Some(VictimProcess::Head))]
+        {
             let need = JobRequirements::one(Kind::Rigid, 3, 3, 3);
             let begun = Instant::now();
             let job_id = grid.submit(job(rounds), quiet(1), need).await;

@@ -17,7 +17,7 @@ use springtide_runtime::net::LinkProfile;
 use springtide_runtime::work::{Context, Job, Outcome, Registry, Stop, Task, encode_job};
 use springtide_simulator::apps::{ModelledJob, WorkDivision};
 use springtide_simulator::faults::{
-    self, Cut, Fault, FaultHistory, HistoryReport, Marked, FaultRole, Summed, HistoryJob,
+    self, Cut, Fault, FaultHistory, FaultRole, HistoryJob, HistoryReport, Marked, Summed,
 };
 use springtide_simulator::{SimulatedGrid, simulate};
 use springtide_tests::judged::assert_sound;
@@ -161,7 +161,8 @@ fn a_delayed_answer_to_a_former_incarnation_is_refused() {
         let far = LinkProfile::default().delay(millis(1500));
         let mut history = quiet(seed, &[3, 3]).at(0, Fault::Line(a, b, far, secs(60)));
         for n in 0..5 {
-            history = history.at(3000 + 2000 * n, Fault::KillRole(FaultRole::Cluster(cluster("c1"))));
+            history =
+                history.at(3000 + 2000 * n, Fault::KillRole(FaultRole::Cluster(cluster("c1"))));
             history = history.at(3700 + 2000 * n, Fault::KillRole(FaultRole::Thief));
         }
         history

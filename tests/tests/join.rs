@@ -18,8 +18,8 @@ use rustls::pki_types::pem::PemObject as _;
 use serde::{Deserialize, Serialize};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::enrol::{
-    EnrolmentStore, Clusters, ENROLMENT, EnrolmentActor, GetJoinStatus, JoinTerms, ReloadEnrolment, EnrolmentService,
-    RenewCertificate, TokenSpec, TokenRole,
+    Clusters, ENROLMENT, EnrolmentActor, EnrolmentService, EnrolmentStore, GetJoinStatus,
+    JoinTerms, ReloadEnrolment, RenewCertificate, TokenRole, TokenSpec,
 };
 use springtide_actors::hardware::Hardware;
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head};
@@ -29,11 +29,11 @@ use springtide_actors::scheduler::manager::ManagerSettings;
 use springtide_actors::scheduler::{
     CancelJob, Drain, GetStatus, NodeState, Resize, ResizeJob, Scheduler, Undrain,
 };
-use springtide_actors::site::{Register, Site, RestartNodes};
+use springtide_actors::site::{Register, RestartNodes, Site};
 use springtide_actors::store::Store;
 use springtide_runtime::id::{Incarnation, JobId, NodeId};
 use springtide_runtime::net::join::{
-    JoinError, JoinGrant, JoinLimits, JoinToken, NewToken, NOT_GOOD, join,
+    JoinError, JoinGrant, JoinLimits, JoinToken, NOT_GOOD, NewToken, join,
 };
 use springtide_runtime::net::tls::{
     ALPN, Ca, Calendar, JOIN_ALPN, NODE_VALIDITY, NewKey, NodeIdentity,
@@ -115,13 +115,16 @@ impl JoinedGrid {
         head.start_site("lab".into(), (1..=3).map(place).collect(), Rc::new(JoinProvider));
         let now = Arc::new(AtomicI64::new(springtide_runtime::net::tls::calendar()()));
         let book = EnrolmentStore::of(dir.path());
-        let terms =
-            JoinTerms { node_limit: 3, config: Box::new(|node| Ok(format!("node = \"{node}\"\n"))) };
+        let terms = JoinTerms {
+            node_limit: 3,
+            config: Box::new(|node| Ok(format!("node = \"{node}\"\n"))),
+        };
         let clusters = Clusters::from([("lab".into(), terms)]);
         let date = now.clone();
         let calendar: Calendar = Arc::new(move || date.load(Ordering::Relaxed));
         let recorder = head.endpoint.recorder.clone();
-        let office = EnrolmentService::new(ca(), book.clone(), calendar, (clusters, validity), recorder);
+        let office =
+            EnrolmentService::new(ca(), book.clone(), calendar, (clusters, validity), recorder);
         let door = Some((LOOPBACK, JoinLimits::default()));
         head.enrol(office, &identity, door).unwrap();
         let (rows, lives) = (Vec::new(), Cell::new(1));

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::policy::Mode;
-use springtide_actors::scheduler::manager::{Kind, JobRequirements};
+use springtide_actors::scheduler::manager::{JobRequirements, Kind};
 use springtide_actors::scheduler::{GetStatus, JobState, NodeState};
 use springtide_runtime::id::JobId;
 use springtide_simulator::apps::ModelledJob;
@@ -53,7 +53,11 @@ fn a_job_grows_shrinks_for_another_and_grows_again() {
                     assert_eq!(nodes(&grid, id).await, Some((4, false)), "{mode:?}: it has grown");
                     let second = grid
                         .submitter()
-                        .submit_needing(ModelledJob { rounds: 60, ..TREE }, params.clone(), rigid(4))
+                        .submit_needing(
+                            ModelledJob { rounds: 60, ..TREE },
+                            params.clone(),
+                            rigid(4),
+                        )
                         .await
                         .expect("it is taken");
                     let clusters: std::collections::BTreeSet<_> = second

@@ -7,7 +7,7 @@ use std::time::Duration;
 use springtide_runtime::work::Registry;
 use springtide_simulator::faults::{self, FaultHistory, Summed};
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{CompletedRun, SimulatedGrid, Layout, SimulatedCluster, simulate};
+use springtide_simulator::{CompletedRun, Layout, SimulatedCluster, SimulatedGrid, simulate};
 use springtide_tests::judged::judge_history;
 use springtide_tests::number;
 use springtide_tests::virtual_grid::{Controls, RunOutcome, VirtualGridConfig, run_scripted};

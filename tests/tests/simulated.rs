@@ -9,8 +9,8 @@ use std::time::Duration;
 use actix::prelude::*;
 use springtide_actors::cluster::NodeSilence;
 use springtide_actors::job::{
-    Assign, AssignError, JobParams, JobSpec, ReleaseWorker, SCHEDULER, WORKER, cluster_coordinator_name,
-    coordinator_name,
+    Assign, AssignError, JobParams, JobSpec, ReleaseWorker, SCHEDULER, WORKER,
+    cluster_coordinator_name, coordinator_name,
 };
 use springtide_actors::policy::Mode;
 use springtide_actors::scheduler::{Drain, NodeState, NodeStatus, Scheduler};
@@ -23,7 +23,9 @@ use springtide_runtime::work::{Job, Registry, encode_job};
 use springtide_simulator::apps::{ModelledJob, WorkDivision};
 use springtide_simulator::faults;
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{CompletedRun, SimulatedGrid, Layout, SimulatedCluster, SimulatedRun, simulate};
+use springtide_simulator::{
+    CompletedRun, Layout, SimulatedCluster, SimulatedGrid, SimulatedRun, simulate,
+};
 use springtide_tests::judged::{judge_history, judge_records};
 use springtide_tests::number;
 use tokio::time::sleep;
@@ -503,7 +505,8 @@ fn a_node_leaves_at_once_while_it_receives_a_long_checkpoint() {
         let head = &grid.head().endpoint;
         let scheduler = head.hub.remote::<Scheduler>(&head.net.me().node, SCHEDULER);
         let nodes = (1..=4).map(|n| NodeId::from(format!("{far}-{n}"))).collect();
-        let drain = Drain { nodes, reason: "a test".to_owned(), deadline_ms: None, incarnation: None };
+        let drain =
+            Drain { nodes, reason: "a test".to_owned(), deadline_ms: None, incarnation: None };
         let script = actix_rt::spawn(async move {
             // The first checkpoint is under way by then.
             sleep(Duration::from_secs(150)).await;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use springtide_actors::provider::{
-    Capacity, StubEnd, ExistingStub, NodeRequest, Provider, SlurmProvider, Stub, StubId, StubEvent,
+    Capacity, ExistingStub, NodeRequest, Provider, SlurmProvider, Stub, StubEnd, StubEvent, StubId,
 };
 use springtide_runtime::config::{GridConfig, Sources, load};
 use springtide_tests::slurm::SlurmLab;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use springtide_runtime::work::{Outcome, Registry};
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{SimulatedGrid, Layout, SimulatedCluster, simulate};
+use springtide_simulator::{Layout, SimulatedCluster, SimulatedGrid, simulate};
 use springtide_stochastic::Solve;
 use springtide_stochastic::smps::{self, Files};
 use springtide_stochastic::solve::worker::TimeModel;
@@ -78,7 +78,9 @@ fn the_answer_has_the_same_bits_on_every_grid() {
         assert!(right.1["gap"].as_f64().is_some_and(|gap| gap <= 1e-5), "{:?}", right.1);
         for (clusters, threads, seed) in [(&[2, 1][..], 2, 1), (&[4, 4, 4], 1, 2)] {
             let got =
-                answer(&outcome(&VirtualGridConfig::of(clusters, threads, seed), &job, |_| Box::pin(async {})));
+                answer(&outcome(&VirtualGridConfig::of(clusters, threads, seed), &job, |_| {
+                    Box::pin(async {})
+                }));
             assert_eq!(got, right, "{name} {clusters:?}");
         }
         for other in [
@@ -86,7 +88,9 @@ fn the_answer_has_the_same_bits_on_every_grid() {
             Solve { equal_split: true, ..job.clone() },
             Solve { isolate: true, explain: true, ..job.clone() },
         ] {
-            let got = answer(&outcome(&VirtualGridConfig::of(&[3, 2], 1, 3), &other, |_| Box::pin(async {})));
+            let got = answer(&outcome(&VirtualGridConfig::of(&[3, 2], 1, 3), &other, |_| {
+                Box::pin(async {})
+            }));
             assert_eq!(got, right, "{name} {:?} {}", other.groups, other.equal_split);
         }
     }

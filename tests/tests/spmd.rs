@@ -9,16 +9,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_actors::policy::Mode;
-use springtide_actors::scheduler::manager::{Kind, JobRequirements};
+use springtide_actors::scheduler::manager::{JobRequirements, Kind};
 use springtide_actors::scheduler::{GetStatus, NodeState};
 use springtide_malleable::{Ft, Nbody};
 use springtide_runtime::malleable::{
-    ProcessInfo, Malleable, Need as Nodes, Observation, Program, Strategy,
+    Malleable, Need as Nodes, Observation, ProcessInfo, Program, Strategy,
 };
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{
-    Context, Job, Outcome, PoolConfig, Registry, NodeCounts, Stop, encode_job, solo,
+    Context, Job, NodeCounts, Outcome, PoolConfig, Registry, Stop, encode_job, solo,
 };
 use springtide_simulator::{CompletedRun, SimulatedGrid, simulate};
 use springtide_tests::number;
@@ -254,10 +254,12 @@ fn scripted<P: Share, F: Future<Output = ()> + 'static>(
 fn as_many_processes_as_the_program_can_use_and_one_history_a_seed() {
     let once = |seed| {
         let run = |_: Rc<Controls>| async {};
-        let (ft, sizes) = scripted(&VirtualGridConfig::of(&[3, 2], 2, seed), slow(&FT, 100_000), run);
+        let (ft, sizes) =
+            scripted(&VirtualGridConfig::of(&[3, 2], 2, seed), slow(&FT, 100_000), run);
         // Ten threads give eight processes, on as few nodes as possible.
         assert_eq!(sizes, [(8, 4)], "{:?}", ft.said);
-        let (nbody, sizes) = scripted(&VirtualGridConfig::of(&[3, 2], 2, seed), slow(&NBODY, 100_000), run);
+        let (nbody, sizes) =
+            scripted(&VirtualGridConfig::of(&[3, 2], 2, seed), slow(&NBODY, 100_000), run);
         assert_eq!(sizes[0], (10, 5));
         (ft.hash, nbody.hash)
     };
@@ -294,7 +296,8 @@ fn no_node_is_returned_while_another_is_pending() {
     let script = |controls: Rc<Controls>| async move {
         cut(&controls, ("c0", "c1"), Duration::from_millis(7500)).await;
     };
-    let (run, sizes) = scripted(&VirtualGridConfig::of(&[3, 1], 1, 1), slow(&FT, 2_000_000), script);
+    let (run, sizes) =
+        scripted(&VirtualGridConfig::of(&[3, 1], 1, 1), slow(&FT, 2_000_000), script);
     assert_eq!(sizes, [(2, 2), (4, 4)], "{:?}", run.said);
     assert!(!run.said.iter().any(|text| text.contains("has no use for")), "{:?}", run.said);
 }
@@ -339,7 +342,8 @@ fn a_node_that_is_lost_after_the_last_step_delays_nothing() {
 #[test]
 fn messages_in_a_long_step_arrive_before_its_end() {
     let sends_messages = Slow { action: Some(Action::TalkInLongStep), ..slow(&NBODY, 1_000_000) };
-    let (run, _) = scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), sends_messages, |_: Rc<Controls>| async {});
+    let (run, _) =
+        scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), sends_messages, |_: Rc<Controls>| async {});
     let said: Vec<_> = run.said.iter().filter(|text| text.contains("long step")).collect();
     assert_eq!(said, ["the long step begins", "the long step is over"], "{:?}", run.said);
 }
@@ -381,7 +385,8 @@ fn the_root_moves_and_the_program_continues() {
             after(6).await;
             controls.move_root("c1-n00", at_checkpoint).await;
         };
-        let (run, sizes) = scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), slow(&FT, 1_000_000), script);
+        let (run, sizes) =
+            scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), slow(&FT, 1_000_000), script);
         assert!(sizes.len() >= 2 && sizes.last() == Some(&(4, 4)), "{:?}", run.said);
     }
 }
@@ -424,7 +429,8 @@ fn a_link_that_never_returns_fails_the_job_with_its_name() {
         after(5).await;
         controls.network.partition(&"c1".into(), &"c2".into(), true);
     };
-    let run = run_scripted(&VirtualGridConfig::of(&[1, 1, 1], 1, 1), slow(&NBODY, 2_000_000), script);
+    let run =
+        run_scripted(&VirtualGridConfig::of(&[1, 1, 1], 1, 1), slow(&NBODY, 2_000_000), script);
     let failure = run.outcome.expect_err("it cannot continue").message;
     assert!(failure.contains("began anew from step") && failure.contains("10 times"), "{failure}");
     assert!(
@@ -471,7 +477,8 @@ fn a_link_that_is_silent_for_a_while_loses_nothing() {
         after(5).await;
         cut(&controls, ("c0", "c1"), Duration::from_secs(3)).await;
     };
-    let (run, sizes) = scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), slow(&NBODY, 1_000_000), script);
+    let (run, sizes) =
+        scripted(&VirtualGridConfig::of(&[2, 2], 1, 1), slow(&NBODY, 1_000_000), script);
     assert_eq!((restarts(&run.said), &sizes[..]), (0, &[(4, 4)][..]), "{:?}", run.said);
 }
 

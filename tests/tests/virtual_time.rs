@@ -12,7 +12,10 @@ use springtide_tests::modelled::Modelled;
 use springtide_tests::virtual_grid::{RunOutcome, VirtualGridConfig, run};
 
 fn two_by_two(seed: u64) -> VirtualGridConfig {
-    VirtualGridConfig { fork_time: Some(Duration::from_millis(1)), ..VirtualGridConfig::of(&[2, 2], 1, seed) }
+    VirtualGridConfig {
+        fork_time: Some(Duration::from_millis(1)),
+        ..VirtualGridConfig::of(&[2, 2], 1, seed)
+    }
 }
 
 fn queens(seed: u64) -> RunOutcome {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use springtide_base::random::SplitMix;
 use springtide_policy::provisioning::{
-    Budget, Dag, Edge, SlotSet, SiteLinks, ListScheduler, Method, Objectives, Price, Runtime, SECOND, Search,
-    Slot, DagTask, from_seconds, hypervolume, search, seconds,
+    Budget, Dag, DagTask, Edge, ListScheduler, Method, Objectives, Price, Runtime, SECOND, Search,
+    SiteLinks, Slot, SlotSet, from_seconds, hypervolume, search, seconds,
 };
 
 fn main() {

@@ -169,7 +169,7 @@ pub struct FinishCluster {
     /// The job that ended.
     pub job: JobId,
     /// Epoch of the coordinator that ends it; an older one is ignored.
-    #[serde(default = "newest")]
+    #[serde(default = "unknown_epoch")]
     pub epoch: Epoch,
 }
 

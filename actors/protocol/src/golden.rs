@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Serialize, de::DeserializeOwned};
 use springtide_base::id::{Epoch, Incarnation, JobId, Peer, TaskPath};
 use springtide_metrics::{
-    Amount, BenchmarkSpec, LinkReport, SpeedMeasurement, NodeReport, PeriodMeasure, Scale, SpecId,
+    Amount, BenchmarkSpec, LinkReport, NodeReport, PeriodMeasure, Scale, SpecId, SpeedMeasurement,
     Statistics,
 };
 use springtide_net::membership::{Member, Members, View};
@@ -14,40 +14,48 @@ use springtide_net::net::{Address, Buffers, Contact};
 use springtide_net::wire::{Kind, golden};
 use springtide_remote::RemoteMessage;
 use springtide_runtime::work::{
-    FinishedTask, LeasedTask, TaskIdentity, NodeLosses, Outcome, ResultLocation, RootResults, SavedRoot, RootStart,
+    FinishedTask, LeasedTask, NodeLosses, Outcome, ResultLocation, RootResults, RootStart,
+    SavedRoot, TaskIdentity,
 };
 
 use crate::cluster::{
-    ClusterHeartbeat, ClusterFinalReport, ClusterReady, ClusterPeriod, ClusterPeriodReply, FinishCluster,
-    FinishWithout, GetMemory, WorkerJoined, WorkerPeriod, NodeSilence,
+    ClusterFinalReport, ClusterHeartbeat, ClusterPeriod, ClusterPeriodReply, ClusterReady,
+    FinishCluster, FinishWithout, GetMemory, NodeSilence, WorkerJoined, WorkerPeriod,
 };
-use crate::enrol::{JoinStatus, GetJoinStatus, ReloadEnrolment, RenewCertificate, RenewError};
-use crate::files::{ScanFiles, RemoveFiles};
+use crate::enrol::{GetJoinStatus, JoinStatus, ReloadEnrolment, RenewCertificate, RenewError};
+use crate::files::{RemoveFiles, ScanFiles};
 use crate::hardware::Hardware;
 use crate::job::{
-    Assign, AssignError, Cancel, DeadHolder, TasksHeldAtDeath, JobEndReport, JobError, JobNote, JobEndNotice,
-    JobParams, JobReport, JobSpec, LostMember, NoteKind, RootProgress, ReleaseWorker, Shutdown,
+    Assign, AssignError, Cancel, DeadHolder, JobEndNotice, JobEndReport, JobError, JobNote,
+    JobParams, JobReport, JobSpec, LostMember, NoteKind, ReleaseWorker, RootProgress, Shutdown,
+    TasksHeldAtDeath,
 };
 use crate::node::RegisterAgain;
 use crate::policy::provisioning::{Booking, Denial, Price, Slot};
-use crate::policy::{SharedParameters, ClusterAggregate, Memory, NodeOffer, SchedulerRequest, AdaptationSettings, WorkerStats};
-use crate::probe::{CheckPaths, PathMeasurement, Paths, Ping, BandwidthSample};
-use crate::pulse::{Heartbeat, HeartbeatReply};
-use crate::reservation::{ReservationRequest, ReservedSlot, ReservationPhase, ReservationRefusal, Reservation, ReservationId};
-use crate::scheduler::{
-    AskLeave, AuditJob, BetterFree, CancelJob, CancelClientJobs, CommitSlots, ConfirmMembership,
-    ConfirmSlots, Drain, DrainError, DrainResult, ReleaseReason, GetAuthority, GetOffers, GetSample, GetSlots,
-    GetStatus, GetWait, JobGrant, GrantedNode, GridLink, GridSlots, GridStatus, GrowthRefused,
-    HandOver, JobAudit, JobAuthority, JobState, JobStatus, MeasureSpeed, MemberSilent, NeedNodes,
-    NodeFreed, NodeLoss, NodeState, NodeStatus, NodeGrant, Offers, PrepareSlots, NodeRegistration,
-    ReleaseSlots, RequestNodes, OpenNodes, RootAdvanced, SiteOffer, SiteReport, SiteStatus, SiteRegistration,
-    SpeedsMeasured, AuthorityError, StubLoss, StubDelay, Submit, SubmitError, Subscribe, TakeOver, Undrain,
-    WithdrawNodes,
+use crate::policy::{
+    AdaptationSettings, ClusterAggregate, Memory, NodeOffer, SchedulerRequest, SharedParameters,
+    WorkerStats,
 };
-use crate::site::{EndStubs, StartStubs, Register, RegisterError, RestartNodes};
+use crate::probe::{BandwidthSample, CheckPaths, PathMeasurement, Paths, Ping};
+use crate::pulse::{Heartbeat, HeartbeatReply};
+use crate::reservation::{
+    Reservation, ReservationId, ReservationPhase, ReservationRefusal, ReservationRequest,
+    ReservedSlot,
+};
+use crate::scheduler::{
+    AskLeave, AuditJob, AuthorityError, BetterFree, CancelClientJobs, CancelJob, CommitSlots,
+    ConfirmMembership, ConfirmSlots, Drain, DrainError, DrainResult, GetAuthority, GetOffers,
+    GetSample, GetSlots, GetStatus, GetWait, GrantedNode, GridLink, GridSlots, GridStatus,
+    GrowthRefused, HandOver, JobAudit, JobAuthority, JobGrant, JobState, JobStatus, MeasureSpeed,
+    MemberSilent, NeedNodes, NodeFreed, NodeGrant, NodeLoss, NodeRegistration, NodeState,
+    NodeStatus, Offers, OpenNodes, PrepareSlots, ReleaseReason, ReleaseSlots, RequestNodes,
+    RootAdvanced, SiteOffer, SiteRegistration, SiteReport, SiteStatus, SpeedsMeasured, StubDelay,
+    StubLoss, Submit, SubmitError, Subscribe, TakeOver, Undrain, WithdrawNodes,
+};
+use crate::site::{EndStubs, Register, RegisterError, RestartNodes, StartStubs};
 use crate::worker::{
-    PrepareSuccessor, HandoverState, ChangeView, FinalReport, FindCheckpoint, Finish, GetCheckpoint, StoreCheckpoint, RootCheckpoint,
-    Leave, NewView, ProbeMember,
+    ChangeView, FinalReport, FindCheckpoint, Finish, GetCheckpoint, HandoverState, Leave, NewView,
+    PrepareSuccessor, ProbeMember, RootCheckpoint, StoreCheckpoint,
 };
 
 const DIR: &str = env!("CARGO_MANIFEST_DIR");
@@ -96,7 +104,13 @@ fn messages_of_scheduler_and_site() {
     let parts = vec![ReservedSlot { cluster: "ams".into(), bookings: vec![booking] }];
     let (token, name) = (0xfedc, "montage".to_owned());
     let lease_ms = Some(60_000);
-    let ask = ReservationRequest { token, name: name.clone(), parts: parts.clone(), max_cost: 181.0, lease_ms };
+    let ask = ReservationRequest {
+        token,
+        name: name.clone(),
+        parts: parts.clone(),
+        max_cost: 181.0,
+        lease_ms,
+    };
     message(&PrepareSlots { ask });
     let id = ReservationId(5);
     message(&CommitSlots { id, token });
@@ -186,7 +200,8 @@ fn messages_of_the_prober() {
     message(&Ping {});
     message(&BandwidthSample { bytes: vec![0; 3] });
     message(&CheckPaths { contacts: vec![contact("ams-1")] });
-    let reached = PathMeasurement { round_trip_us: Some(70), mtu: Some(1452), ..PathMeasurement::default() };
+    let reached =
+        PathMeasurement { round_trip_us: Some(70), mtu: Some(1452), ..PathMeasurement::default() };
     let lost = PathMeasurement { error: Some("no answer".into()), ..PathMeasurement::default() };
     let buffers = Some(Buffers { asked: 4_194_304, receive: 425_984, send: 425_984 });
     let paths = BTreeMap::from([("ams-2".into(), reached), ("del-1".into(), lost)]);
@@ -395,7 +410,14 @@ fn messages_of_the_coordinator_tree() {
     let view = (Epoch(1), 3);
     let measure = PeriodMeasure { threads: 2, ..PeriodMeasure::default() };
     let (candidate, benchmark) = (None, Some(SpecId(9)));
-    message(&WorkerPeriod { job, view, report: report(), measure: Some(measure), candidate, benchmark });
+    message(&WorkerPeriod {
+        job,
+        view,
+        report: report(),
+        measure: Some(measure),
+        candidate,
+        benchmark,
+    });
     message(&Leave { job, epoch: Epoch(2), deadline_ms: Some(5000) });
     message(&ClusterReady { job, cluster: "ams".into(), workers: 2 });
     let statistics = Statistics { threads: 2, ..Statistics::default() };
@@ -491,7 +513,10 @@ fn messages_of_the_exchange_of_nodes() {
     answer::<Result<OpenNodes, AuthorityError>>("request-nodes-ok", &Ok(OpenNodes { open: 2 }));
     let stale = AuthorityError::Epoch { job, asked: Epoch(1), known: epoch };
     answer::<Result<OpenNodes, AuthorityError>>("request-nodes-stale", &Err(stale));
-    answer::<Result<OpenNodes, AuthorityError>>("request-nodes-over", &Err(AuthorityError::Over { job }));
+    answer::<Result<OpenNodes, AuthorityError>>(
+        "request-nodes-over",
+        &Err(AuthorityError::Over { job }),
+    );
     message(&WithdrawNodes { job, epoch, count: 1 });
     let why = ReleaseReason::Refused { reason: "no threads".into(), busy: None };
     message(&NodeFreed { job, epoch, node: node.clone(), incarnation, why });
@@ -517,7 +542,10 @@ fn messages_of_the_exchange_of_nodes() {
     message(&MeasureSpeed { spec });
     let measured = SpeedMeasurement { speed: 1.25, relative_error: Some(0.01) };
     answer::<Result<SpeedMeasurement, String>>("measure-speed-ok", &Ok(measured));
-    answer::<Result<SpeedMeasurement, String>>("measure-speed-no", &Err("it works for job-3".into()));
+    answer::<Result<SpeedMeasurement, String>>(
+        "measure-speed-no",
+        &Err("it works for job-3".into()),
+    );
     message(&Drain { nodes: nodes.clone(), reason, deadline_ms, incarnation: Some(incarnation) });
     message(&Undrain { nodes: nodes.clone() });
     let drained = DrainResult { empty: nodes, gone: vec!["del-1".into()] };
@@ -587,8 +615,11 @@ fn a_second_of_statistics_fits_a_thin_link() {
         candidate: None,
         benchmark: Some(SpecId(1 << 60)),
     };
-    let cluster_reply =
-        ClusterPeriodReply { memory: Some(memory), proposed: true, ..ClusterPeriodReply::default() };
+    let cluster_reply = ClusterPeriodReply {
+        memory: Some(memory),
+        proposed: true,
+        ..ClusterPeriodReply::default()
+    };
     let (node, incarnation) = ("cluster-1".into(), Incarnation(3));
     let alive = ClusterHeartbeat { job, node, incarnation };
     // With both calls and their replies: header, names, numbers.

@@ -17,7 +17,7 @@ pub struct Hardware {
     /// Clock of the fastest processor in MHz. It may vary with the load.
     pub mhz: u32,
     /// Processors that the node's process may use.
-    #[serde(skip_serializing_if = "Usable::is_unknown")]
+    #[serde(skip_serializing_if = "UsableProcessors::is_unknown")]
     pub usable: UsableProcessors,
 }
 

@@ -19,7 +19,7 @@ use springtide_runtime::work::{CHECKPOINT_RATE, Failure, NodeLosses, Outcome, RE
 pub use crate::names::{
     CHECKPOINTS, CLIENT, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name, site_name,
 };
-use crate::policy::{Mode, AdaptationSettings};
+use crate::policy::{AdaptationSettings, Mode};
 
 /// How nodes choose their victims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

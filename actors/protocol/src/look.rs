@@ -12,7 +12,9 @@ use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
 use springtide_metrics::{LatencySummary, Statistics, ThreadState};
 use springtide_remote::remote_message;
 
-use crate::policy::{AdaptationAction, LinkEstimate, LoggedDecision, Mode, JobProgress, describe_action};
+use crate::policy::{
+    AdaptationAction, JobProgress, LinkEstimate, LoggedDecision, Mode, describe_action,
+};
 
 /// To a job's coordinator: returns the state of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,14 +116,17 @@ impl DecisionSummary {
     pub fn of(logged: &LoggedDecision) -> Option<Self> {
         let (snapshot, decision) = (&logged.inputs.snapshot, &logged.decision);
         let actions = decision.decided();
-        let shown = actions.iter().filter(|action| !matches!(action, AdaptationAction::Measure { .. }));
+        let shown =
+            actions.iter().filter(|action| !matches!(action, AdaptationAction::Measure { .. }));
         let texts: Vec<String> = shown.clone().map(describe_action).collect();
         if texts.is_empty() {
             return None;
         }
         let sign = |action: &AdaptationAction| match action {
             AdaptationAction::Request(_) => 1,
-            AdaptationAction::Withdraw { .. } | AdaptationAction::Remove { .. } | AdaptationAction::RemoveCluster { .. } => -1,
+            AdaptationAction::Withdraw { .. }
+            | AdaptationAction::Remove { .. }
+            | AdaptationAction::RemoveCluster { .. } => -1,
             AdaptationAction::MoveRoot { .. } | AdaptationAction::Measure { .. } => 0,
         };
         Some(Self {

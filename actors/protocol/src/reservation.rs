@@ -176,7 +176,8 @@ impl Reservation {
 
     /// Iterates over all bookings with their clusters.
     pub fn bookings<'a>(&'a self) -> impl Iterator<Item = (&'a ClusterId, Booking)> {
-        let of = |part: &'a ReservedSlot| part.bookings.iter().map(|booking| (&part.cluster, *booking));
+        let of =
+            |part: &'a ReservedSlot| part.bookings.iter().map(|booking| (&part.cluster, *booking));
         self.parts.iter().flat_map(of)
     }
 

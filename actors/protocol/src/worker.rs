@@ -41,7 +41,7 @@ pub struct Finish {
     /// The job that ended.
     pub job: JobId,
     /// Epoch of the coordinator that ends it; an older one is ignored.
-    #[serde(default = "newest")]
+    #[serde(default = "unknown_epoch")]
     pub epoch: Epoch,
 }
 
@@ -52,7 +52,7 @@ pub struct Leave {
     /// The job to leave.
     pub job: JobId,
     /// Epoch of the coordinator; an older one is ignored.
-    #[serde(default = "newest")]
+    #[serde(default = "unknown_epoch")]
     pub epoch: Epoch,
     /// Milliseconds after which it leaves in any case, and its tasks are executed elsewhere.
     /// Absent: when its tasks are done.

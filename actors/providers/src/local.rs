@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::{StubEnd, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubEvent};
+use super::{LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubEnd, StubEvent, StubId};
 
 /// Number of a node's last lines to show.
 const LAST_LINES: usize = 8;
@@ -309,7 +309,10 @@ mod tests {
         assert!(timeout(Duration::from_millis(50), process.news()).await.is_err());
         assert!(alive(process.pid().unwrap()));
         let ended = process.release(LONG).await;
-        assert_eq!((ended.status.as_str(), ended.last_lines), ("exit status: 0", vec!["bye".into()]));
+        assert_eq!(
+            (ended.status.as_str(), ended.last_lines),
+            ("exit status: 0", vec!["bye".into()])
+        );
         assert_eq!(process.release(LONG).await.status, "exit status: 0");
     }
 

@@ -303,7 +303,13 @@ mod tests {
     fn dead(node: &str, incarnation: u64, leaving: bool) -> DeadNode {
         let cluster = node.split('-').next().unwrap_or(node).into();
         let reason = format!("{node} aborted");
-        DeadNode { node: node.into(), incarnation: Incarnation(incarnation), cluster, reason, leaving }
+        DeadNode {
+            node: node.into(),
+            incarnation: Incarnation(incarnation),
+            cluster,
+            reason,
+            leaving,
+        }
     }
 
     #[derive(Clone, Debug)]
@@ -490,7 +496,11 @@ mod tests {
         let now = Instant::now();
         for node in ["a-1", "b-1"] {
             book.record_deaths([dead(node, 1, false)], |_| true, now);
-            book.record_held(&node.into(), Incarnation(1), vec![task(&[0]), task(&[3, 1]), task(&[4])]);
+            book.record_held(
+                &node.into(),
+                Incarnation(1),
+                vec![task(&[0]), task(&[3, 1]), task(&[4])],
+            );
         }
         let PoisonVerdict::Poisoned(Poisoned { task, .. }) = book.verdict(now) else { panic!() };
         assert_eq!(task.path, TaskPath(vec![3, 1]));

@@ -13,7 +13,7 @@ use springtide_protocol::scheduler::{GetAuthority, JobAuthority};
 use springtide_runtime::id::{JobId, NodeId};
 use springtide_runtime::remote::{MessageOrigin, ReceivedMessage, Refusal, Remote, RemoteError};
 
-use super::{MessageSubject, Judgement, Rule, HasRule, SenderStanding, judge};
+use super::{HasRule, Judgement, MessageSubject, Rule, SenderStanding, judge};
 
 /// Timeout of a query to the scheduler about a job's authority.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -151,7 +151,10 @@ fn weigh<A: AdmitsMessages, M: HasRule>(
     }
 }
 
-fn ask_for<A: AdmitsMessages, M: HasRule>(actor: &A, received: &ReceivedMessage<M>) -> Option<AuthorityQuery> {
+fn ask_for<A: AdmitsMessages, M: HasRule>(
+    actor: &A,
+    received: &ReceivedMessage<M>,
+) -> Option<AuthorityQuery> {
     actor.ask(&received.from, &received.message.about()?)
 }
 
@@ -162,7 +165,11 @@ fn signed<M: HasRule>(received: ReceivedMessage<M>) -> M {
 }
 
 /// Judges a message and passes it to its handler. [`judged!`](crate::judged) calls it.
-pub fn hear<A, M>(actor: &mut A, received: ReceivedMessage<M>, ctx: &mut Context<A>) -> AdmissionResult<A, M>
+pub fn hear<A, M>(
+    actor: &mut A,
+    received: ReceivedMessage<M>,
+    ctx: &mut Context<A>,
+) -> AdmissionResult<A, M>
 where
     A: AdmitsMessages + Handler<M>,
     M: HasRule,
@@ -186,16 +193,16 @@ where
 #[macro_export]
 macro_rules! judged {
     ($actor:ty) => {
-        impl<M> ::actix::Handler<::springtide_runtime::remote::Received<M>> for $actor
+        impl<M> ::actix::Handler<::springtide_runtime::remote::ReceivedMessage<M>> for $actor
         where
-            M: $crate::admit::Ruled,
+            M: $crate::admit::HasRule,
             $actor: ::actix::Handler<M>,
         {
-            type Result = $crate::admit::Answer<$actor, M>;
+            type Result = $crate::admit::AdmissionResult<$actor, M>;
 
             fn handle(
                 &mut self,
-                received: ::springtide_runtime::remote::Received<M>,
+                received: ::springtide_runtime::remote::ReceivedMessage<M>,
                 ctx: &mut Self::Context,
             ) -> Self::Result {
                 $crate::admit::hear(self, received, ctx)

@@ -4,5 +4,5 @@ mod judge;
 #[cfg(test)]
 mod rogue;
 
-pub use self::judge::{AdmissionResult, AuthorityQuery, AdmitsMessages, ask_scheduler, hear, wait};
+pub use self::judge::{AdmissionResult, AdmitsMessages, AuthorityQuery, ask_scheduler, hear, wait};
 pub use springtide_protocol::admit::*;

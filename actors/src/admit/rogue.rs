@@ -29,37 +29,37 @@ use springtide_runtime::work::{
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::{RULES, HasRule};
-use crate::client::{Client, ReceivedNews, JobUpdate};
+use super::{HasRule, RULES};
+use crate::client::{Client, JobUpdate, ReceivedNews};
 use crate::cluster::{
-    ClusterHeartbeat, ClusterCoordinator, ClusterReady, ClusterPeriod, FinishCluster, FinishWithout,
-    GetMemory, WorkerJoined, WorkerPeriod, NodeSilence,
+    ClusterCoordinator, ClusterHeartbeat, ClusterPeriod, ClusterReady, FinishCluster,
+    FinishWithout, GetMemory, NodeSilence, WorkerJoined, WorkerPeriod,
 };
 use crate::coordinator::Coordinator;
 use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::head::{HEAD, HEAD_CLUSTER, Head};
 use crate::job::{
-    Assign, CHECKPOINTS, CLIENT, Cancel, TasksHeldAtDeath, JobEndReport, JobNote, JobEndNotice, JobParams,
-    JobReport, JobSpec, LostMember, NoteKind, RootProgress, ReleaseWorker, SCHEDULER, WORKER,
-    cluster_coordinator_name, coordinator_name, site_name,
+    Assign, CHECKPOINTS, CLIENT, Cancel, JobEndNotice, JobEndReport, JobNote, JobParams, JobReport,
+    JobSpec, LostMember, NoteKind, ReleaseWorker, RootProgress, SCHEDULER, TasksHeldAtDeath,
+    WORKER, cluster_coordinator_name, coordinator_name, site_name,
 };
 use crate::links::LinkChanges;
-use crate::look::{QueryWorker, InspectCluster, InspectJob};
-use crate::node::{RunningNode, NodeOptions};
+use crate::look::{InspectCluster, InspectJob, QueryWorker};
+use crate::node::{NodeOptions, RunningNode};
 use crate::policy::{Memory, SchedulerRequest};
 use crate::provider::{JoinProvider, NodeRequest};
 use crate::scheduler::manager::ManagerSettings;
 use crate::scheduler::{
-    AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, ReleaseReason, GetJob, GetOffers, GetSample,
-    JobGrant, GrowthRefused, HandOver, JobEfficiency, JobState, MemberSilent, NeedNodes, NodeFreed,
-    NodeState, NodeGrant, OfferGrowth, RequestNodes, Resize, ResizeJob, RootAdvanced, Scheduler,
-    SpeedsMeasured, Submit, Subscribe, TakeOver, WithdrawNodes,
+    AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, GetJob, GetOffers, GetSample,
+    GrowthRefused, HandOver, JobEfficiency, JobGrant, JobState, MemberSilent, NeedNodes, NodeFreed,
+    NodeGrant, NodeState, OfferGrowth, ReleaseReason, RequestNodes, Resize, ResizeJob,
+    RootAdvanced, Scheduler, SpeedsMeasured, Submit, Subscribe, TakeOver, WithdrawNodes,
 };
 use crate::store::Store;
 use crate::worker::{
-    PrepareSuccessor, HandoverState, ChangeView, FindCheckpoint, Finish, GetCheckpoint, StoreCheckpoint, RootCheckpoint, Leave, NewView,
-    ProbeMember, Worker, WorkerConfig,
+    ChangeView, FindCheckpoint, Finish, GetCheckpoint, HandoverState, Leave, NewView,
+    PrepareSuccessor, ProbeMember, RootCheckpoint, StoreCheckpoint, Worker, WorkerConfig,
 };
 use springtide_protocol::names::{PROBER, REGISTRAR};
 use springtide_protocol::receivers;
@@ -282,7 +282,9 @@ impl Attempts {
         let remote: Remote<A> = self.stranger.hub.remote(node, actor);
         self.names.insert(M::NAME);
         match remote.send(message).deadline(LONG).await {
-            Err(RemoteError::Refused { reason: why, .. }) => *self.refused.entry(why).or_default() += 1,
+            Err(RemoteError::Refused { reason: why, .. }) => {
+                *self.refused.entry(why).or_default() += 1
+            }
             Err(error) => panic!("{} to {actor} on {node}: {error}", M::NAME),
             Ok(_) => self.admitted.push(format!("{} to {actor} on {node}", M::NAME)),
         }
@@ -414,7 +416,9 @@ impl Forged {
         send!(ProbeMember { job, node: node.clone(), incarnation });
         send!(GetCheckpoint { job });
         send!(QueryWorker { job });
-        attempts.send::<Worker, _>(node, CHECKPOINTS, StoreCheckpoint { job, kept: self.kept() }).await;
+        attempts
+            .send::<Worker, _>(node, CHECKPOINTS, StoreCheckpoint { job, kept: self.kept() })
+            .await;
     }
 
     /// To the roles on nodes of the real job, about the forged one.
@@ -456,7 +460,7 @@ impl Forged {
         send!(AskLeave { job, nodes, reason: reason.clone(), deadline_ms: Some(1) });
         let why = reason.clone();
         send!(OfferGrowth { job, cluster: cluster.clone(), count: 1, why: why.clone() });
-        let (mandatory, within_ms) = (true, 1);
+        let (mandatory, timeout_ms) = (true, 1);
         send!(AskShrink { job, cluster: cluster.clone(), count: 1, mandatory, timeout_ms, why });
         send!(BetterFree { job, offers: BTreeMap::new() });
         send!(GrowthRefused { job, reason: reason.clone(), number: 0 });
@@ -499,9 +503,13 @@ impl Forged {
         attempts.send::<Client, _>(client, CLIENT, ended(Some(epoch))).await;
         attempts.send::<Client, _>(client, CLIENT, ended(None)).await;
         let what = NoteKind::Outcome { outcome: Box::new(outcome.clone()) };
-        attempts.send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 0, kind: what }).await;
+        attempts
+            .send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 0, kind: what })
+            .await;
         let what = NoteKind::Artifact { name: "result.json".into(), bytes: vec![1].into() };
-        attempts.send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 1, kind: what }).await;
+        attempts
+            .send::<Client, _>(client, CLIENT, JobNote { job, epoch, seq: 1, kind: what })
+            .await;
     }
 }
 

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::look::{ClusterSnapshot, QueryWorker, InspectCluster, WorkerSnapshot, WorkerTotals};
+use springtide_protocol::look::{
+    ClusterSnapshot, InspectCluster, QueryWorker, WorkerSnapshot, WorkerTotals,
+};
 use springtide_protocol::names::WORKER;
 use springtide_protocol::receivers::Worker;
 use springtide_runtime::event::WorkerSample;
@@ -118,7 +120,11 @@ impl Rows {
         let row = |&(node, times, speed): &WorkerTimes<'_>| {
             let since = before.get(node).map_or(times, |before| times.since(before));
             self.shown.insert(node.clone(), times);
-            WorkerSample { node: node.clone(), time: since.percent(), speed: speed.map(|v| v as f32) }
+            WorkerSample {
+                node: node.clone(),
+                time: since.percent(),
+                speed: speed.map(|v| v as f32),
+            }
         };
         workers.iter().map(row).collect()
     }

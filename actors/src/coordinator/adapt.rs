@@ -24,8 +24,8 @@ use tokio::time::Instant;
 
 use super::{Coordinator, CoordinatorPhase};
 use crate::policy::{
-    self, AdaptationAction, ClusterAggregate, Crash, Decision, Inputs, LinkEstimate, LoggedDecision, Memory, Mode,
-    NodeOffer, SchedulerRequest, RootNode, AdaptationSettings, Snapshot,
+    self, AdaptationAction, AdaptationSettings, ClusterAggregate, Crash, Decision, Inputs,
+    LinkEstimate, LoggedDecision, Memory, Mode, NodeOffer, RootNode, SchedulerRequest, Snapshot,
 };
 use crate::probe;
 

@@ -15,7 +15,7 @@ use springtide_protocol::job::{JobError, NoteKind};
 use springtide_protocol::names::{SCHEDULER, WORKER};
 use springtide_protocol::receivers::{Scheduler, Worker};
 use springtide_protocol::scheduler::HandOver;
-use springtide_protocol::worker::{PrepareSuccessor, HandoverState};
+use springtide_protocol::worker::{HandoverState, PrepareSuccessor};
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::work::{RootResults, StopRoot};
 use tokio::time::Instant;
@@ -161,7 +161,8 @@ impl Coordinator {
         let memory = self.adaptation.memory().clone();
         let bequest = HandoverState { epoch, memory, root, left: left.clone() };
         let worker = self.hub.remote::<Worker>(&to, WORKER);
-        let bequeath = worker.send(PrepareSuccessor { job, bequest }).deadline(BEQUEATH_WITHIN).start();
+        let bequeath =
+            worker.send(PrepareSuccessor { job, bequest }).deadline(BEQUEATH_WITHIN).start();
         let scheduler = self.hub.remote::<Scheduler>(&self.scheduler.node, SCHEDULER);
         let handed = async move {
             if let Err(error) = bequeath.await {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use actix::prelude::*;
 use springtide_protocol::job::NoteKind;
-use springtide_protocol::look::{ClusterTotals, DecisionSummary, JobSnapshot, InspectJob};
+use springtide_protocol::look::{ClusterTotals, DecisionSummary, InspectJob, JobSnapshot};
 use springtide_runtime::event::{Event, WorkerSample};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::Statistics;

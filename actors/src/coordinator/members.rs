@@ -8,7 +8,7 @@ use actix::prelude::*;
 use springtide_protocol::job::{Assign, AssignError, NoteKind};
 use springtide_protocol::names::{SCHEDULER, WORKER};
 use springtide_protocol::receivers::{Scheduler, Worker};
-use springtide_protocol::scheduler::{AskLeave, ReleaseReason, GrantedNode, NodeFreed, NodeGrant};
+use springtide_protocol::scheduler::{AskLeave, GrantedNode, NodeFreed, NodeGrant, ReleaseReason};
 use springtide_protocol::worker::{FinalReport, Finish, Leave};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::{ClusterId, JobId, NodeId, Peer};
@@ -375,7 +375,13 @@ impl Coordinator {
     }
 
     /// Informs the scheduler that a node does not work for the job.
-    pub(super) fn free(&self, node: &NodeId, member: &Member, why: ReleaseReason, ctx: &mut Context<Self>) {
+    pub(super) fn free(
+        &self,
+        node: &NodeId,
+        member: &Member,
+        why: ReleaseReason,
+        ctx: &mut Context<Self>,
+    ) {
         let freed = NodeFreed {
             job: self.spec.id,
             epoch: self.spec.epoch,

@@ -23,31 +23,33 @@ use actix::prelude::*;
 use springtide_runtime::event::{Event, Record, Recorder};
 use springtide_runtime::id::{ClusterId, Epoch, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::membership::{Detector, Finding, Member, SilenceLimits, View, ViewChange};
-use springtide_runtime::meter::{Deltas, Statistics, ReportTally};
+use springtide_runtime::meter::{Deltas, ReportTally, Statistics};
 use springtide_runtime::net::Contact;
 use springtide_runtime::remote::{Hub, MessageOrigin, Publication, Remote};
-use springtide_runtime::work::{Engine, NodeLosses, ProgressReport, Outcome, Registry, RootEnd};
+use springtide_runtime::work::{Engine, NodeLosses, Outcome, ProgressReport, Registry, RootEnd};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::report::OutgoingReport;
-use crate::admit::{MessageSubject, AuthorityQuery, AdmitsMessages, Places, SenderStanding, outside};
+use crate::admit::{
+    AdmitsMessages, AuthorityQuery, MessageSubject, Places, SenderStanding, outside,
+};
 use crate::policy::JobProgress;
-use crate::worker_calls::{probe_indirectly, small_change, send_view, workers_by_cluster};
+use crate::worker_calls::{probe_indirectly, send_view, small_change, workers_by_cluster};
 use springtide_protocol::cluster::{
-    ClusterHeartbeat, ClusterFinalReport, ClusterReady, ClusterPeriod, ClusterPeriodReply, FinishCluster,
-    FinishWithout, NodeSilence,
+    ClusterFinalReport, ClusterHeartbeat, ClusterPeriod, ClusterPeriodReply, ClusterReady,
+    FinishCluster, FinishWithout, NodeSilence,
 };
 use springtide_protocol::job::{
-    Cancel, ClusterReport, TasksHeldAtDeath, JobEndReport, JobError, JobNote, JobEndNotice, JobReport, JobSpec,
-    LostMember, NoteKind, RootProgress,
+    Cancel, ClusterReport, JobEndNotice, JobEndReport, JobError, JobNote, JobReport, JobSpec,
+    LostMember, NoteKind, RootProgress, TasksHeldAtDeath,
 };
 use springtide_protocol::look::InspectJob;
 use springtide_protocol::names::{CLIENT, SCHEDULER, cluster_coordinator_name, coordinator_name};
 use springtide_protocol::receivers::{Client, ClusterCoordinator, Scheduler};
 use springtide_protocol::scheduler::{
-    AskLeave, AskShrink, BetterFree, ReleaseReason, GrowthRefused, JobAuthority, MemberSilent,
-    NodeGrant, OfferGrowth, RootAdvanced,
+    AskLeave, AskShrink, BetterFree, GrowthRefused, JobAuthority, MemberSilent, NodeGrant,
+    OfferGrowth, ReleaseReason, RootAdvanced,
 };
 use springtide_protocol::worker::{HandoverState, RootCheckpoint};
 use springtide_scheduler::poison::{DeadNode, PoisonDetector, PoisonVerdict};
@@ -613,7 +615,12 @@ impl Coordinator {
     fn start_without(&mut self, late: &[(NodeId, Member)], ctx: &mut Context<Self>) {
         let reason = format!("it did not join within {} s", JOIN_DEADLINE.as_secs());
         for (node, member) in late {
-            self.free(node, member, ReleaseReason::Refused { reason: reason.clone(), busy: None }, ctx);
+            self.free(
+                node,
+                member,
+                ReleaseReason::Refused { reason: reason.clone(), busy: None },
+                ctx,
+            );
         }
         let names: Vec<&str> = late.iter().map(|(node, _)| node.as_str()).collect();
         let text = format!("node {} does not take part: {reason}", names.join(", "));
@@ -770,7 +777,8 @@ impl Coordinator {
         self.notify_client(NoteKind::Events { records });
         let iterations = std::mem::take(&mut self.iterations);
         let report = JobReport { wall_s: wall.as_secs_f64(), iterations, clusters, total };
-        let over = JobEndNotice { job, epoch: self.spec.epoch, ok: outcome.is_ok(), ended: Some(ended) };
+        let over =
+            JobEndNotice { job, epoch: self.spec.epoch, ok: outcome.is_ok(), ended: Some(ended) };
         let epoch = Some(self.spec.epoch);
         let ended = Box::new(JobEndReport { job, epoch, outcome, report });
         let _ = self.out.send(OutgoingReport::End(ended, over));
@@ -799,7 +807,12 @@ impl Coordinator {
 }
 
 impl AdmitsMessages for Coordinator {
-    fn standing(&mut self, from: &MessageOrigin, about: &MessageSubject, _: Option<&JobAuthority>) -> SenderStanding {
+    fn standing(
+        &mut self,
+        from: &MessageOrigin,
+        about: &MessageSubject,
+        _: Option<&JobAuthority>,
+    ) -> SenderStanding {
         let mut places = outside(from, Some(&self.scheduler.node));
         if about.job != self.spec.id {
             return SenderStanding::default().with(places);

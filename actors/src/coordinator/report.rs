@@ -85,7 +85,8 @@ pub(super) async fn read_reports(
                 {
                     let mut known = progress();
                     known.unit.clone_from(&what);
-                    known.progress = Some(JobProgress { done, total: (total > 0).then_some(total) });
+                    known.progress =
+                        Some(JobProgress { done, total: (total > 0).then_some(total) });
                     known.reached.merge_max(RootProgress { done, ..RootProgress::default() });
                 }
                 let soon = last_progress.is_some_and(|last| at < last + PROGRESS_EVERY);
@@ -96,7 +97,9 @@ pub(super) async fn read_reports(
                 NoteKind::Progress { done, total, what }
             }
             ProgressReport::Say { text } => NoteKind::Text { text },
-            ProgressReport::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
+            ProgressReport::Preliminary { outcome } => {
+                NoteKind::Preliminary { outcome: Box::new(outcome) }
+            }
             ProgressReport::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
             ProgressReport::NeedNodes { more, within } => {
                 let _ = coordinator.send(WantNodes { more, timeout: within }).await;
@@ -109,7 +112,9 @@ pub(super) async fn read_reports(
             ProgressReport::Checkpoint(saved) => {
                 let iterations = before + iterations.len() as u64;
                 let checkpoint = saved.seq;
-                progress().reached.merge_max(RootProgress { checkpoint, ..RootProgress::default() });
+                progress()
+                    .reached
+                    .merge_max(RootProgress { checkpoint, ..RootProgress::default() });
                 coordinator.do_send(succeed::Checkpointed { saved, iterations });
                 continue;
             }

@@ -19,8 +19,10 @@ use springtide_protocol::cluster::GetMemory;
 use springtide_protocol::job::NoteKind;
 use springtide_protocol::names::{CHECKPOINTS, SCHEDULER, WORKER, cluster_coordinator_name};
 use springtide_protocol::receivers::{CheckpointKeeper, ClusterCoordinator, Scheduler, Worker};
-use springtide_protocol::scheduler::{ReleaseReason, NodeFreed};
-use springtide_protocol::worker::{HandoverState, FindCheckpoint, GetCheckpoint, StoreCheckpoint, RootCheckpoint};
+use springtide_protocol::scheduler::{NodeFreed, ReleaseReason};
+use springtide_protocol::worker::{
+    FindCheckpoint, GetCheckpoint, HandoverState, RootCheckpoint, StoreCheckpoint,
+};
 use springtide_scheduler::poison::DeadNode;
 
 /// Maximum time to gather memory and checkpoints.
@@ -264,7 +266,11 @@ impl Coordinator {
                 if root.is_some() || left.is_zero() {
                     break;
                 }
-                match hub.remote::<Worker>(&node, WORKER).send(GetCheckpoint { job }).deadline(left).await
+                match hub
+                    .remote::<Worker>(&node, WORKER)
+                    .send(GetCheckpoint { job })
+                    .deadline(left)
+                    .await
                 {
                     Ok(kept) => root = kept,
                     Err(error) => tracing::warn!(%node, %error, "a checkpoint was not fetched"),

@@ -187,9 +187,10 @@ impl EnrolmentState {
         let gone = before.names.keys().filter(|node| !self.names.contains_key(*node));
         changes.extend(gone.map(|node| EnrolmentChange::NameForgotten { node: node.clone() }));
         let new = self.names.iter().filter(|(node, given)| before.names.get(*node) != Some(given));
-        changes.extend(
-            new.map(|(node, given)| EnrolmentChange::Name { node: node.clone(), given: given.clone() }),
-        );
+        changes.extend(new.map(|(node, given)| EnrolmentChange::Name {
+            node: node.clone(),
+            given: given.clone(),
+        }));
         changes
     }
 
@@ -285,7 +286,8 @@ impl EnrolmentState {
         let token = &mut self.tokens[at];
         token.uses_left -= 1;
         let (token, revoked) = (token.id.clone(), None);
-        let given = IssuedName { cluster: cluster.clone(), role, token, joined: now, until, revoked };
+        let given =
+            IssuedName { cluster: cluster.clone(), role, token, joined: now, until, revoked };
         self.names.insert(node.clone(), given);
         Ok(NodeName { node, cluster, role: role.as_str().to_owned() })
     }

@@ -21,10 +21,12 @@ use springtide_runtime::net::Net;
 use springtide_runtime::net::join::JoinCounts;
 use springtide_runtime::remote::Hub;
 
-pub use self::book::{EnrolmentState, IssuedName, RevokeError, Revocation, Token, TokenSpec, TokenRole, TokenState};
-pub use self::office::{Clusters, IsOwn, JoinTerms, NodeConfigWriter, EnrolmentService};
+pub use self::book::{
+    EnrolmentState, IssuedName, Revocation, RevokeError, Token, TokenRole, TokenSpec, TokenState,
+};
+pub use self::office::{Clusters, EnrolmentService, IsOwn, JoinTerms, NodeConfigWriter};
 pub use self::renewal::{Renewal, is_due, renew_at, renew_files, retry_in};
-pub use self::store::{EnrolmentStoreError, EnrolmentStore};
+pub use self::store::{EnrolmentStore, EnrolmentStoreError};
 use crate::admit;
 pub use springtide_protocol::enrol::*;
 pub use springtide_protocol::names::ENROLMENT;

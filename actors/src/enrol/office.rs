@@ -11,7 +11,7 @@ use std::time::Duration;
 use springtide_runtime::event::{Event, Recorder};
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::join::{
-    JoinGrant, JoinAuthorizer, JoinReason, JoinRefusal, JoinRequest, JoinDecision,
+    JoinAuthorizer, JoinDecision, JoinGrant, JoinReason, JoinRefusal, JoinRequest,
 };
 use springtide_runtime::net::tls::{Ca, Calendar, NodeName, check_request};
 

@@ -126,7 +126,11 @@ impl Renewal {
         }
     }
 
-    async fn renew(&mut self, net: &Net, enrolment: &Remote<EnrolmentActor>) -> Result<i64, RenewalFailure> {
+    async fn renew(
+        &mut self,
+        net: &Net,
+        enrolment: &Remote<EnrolmentActor>,
+    ) -> Result<i64, RenewalFailure> {
         let new = renewed(&self.identity, enrolment).await?;
         let until = new.dates().map_err(failure)?.until;
         net.renew(&new).map_err(failure)?;
@@ -170,7 +174,11 @@ async fn renewed(
 ///
 /// So a node that starts later finds a valid one. Running nodes renew their own a little earlier.
 /// Never completes.
-pub async fn renew_files(dirs: Vec<PathBuf>, calendar: Calendar, enrolment: Remote<EnrolmentActor>) {
+pub async fn renew_files(
+    dirs: Vec<PathBuf>,
+    calendar: Calendar,
+    enrolment: Remote<EnrolmentActor>,
+) {
     let mut reported = BTreeSet::new();
     loop {
         let mut pause = CHECK_INTERVAL;

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use springtide_runtime::private::give_to_owner;
 use springtide_runtime::records::{
-    Contents, Disk, NewRecord, Files, RecordError, RecordLog, RecordSchema, RecordSettings, read,
+    Contents, Disk, Files, NewRecord, RecordError, RecordLog, RecordSchema, RecordSettings, read,
 };
 
-use super::book::{EnrolmentState, EnrolmentChange};
+use super::book::{EnrolmentChange, EnrolmentState};
 
 /// Schema of a group of changes.
 const SCHEMA: RecordSchema = RecordSchema { name: "join", version: 1 };
@@ -106,7 +106,10 @@ impl EnrolmentStore {
     ///
     /// # Errors
     /// [`BookError`]; then nothing has changed.
-    pub fn change<T>(&self, change: impl FnOnce(&mut EnrolmentState) -> T) -> Result<T, EnrolmentStoreError> {
+    pub fn change<T>(
+        &self,
+        change: impl FnOnce(&mut EnrolmentState) -> T,
+    ) -> Result<T, EnrolmentStoreError> {
         self.check_form()?;
         let _lock = self.lock(true)?;
         Ok(change_on(Arc::new(Disk), &self.records(), change)?)
@@ -152,9 +155,9 @@ fn change_on<T>(
 #[cfg(test)]
 mod tests {
     use springtide_runtime::net::join::NewToken;
-    use springtide_runtime::records::memory::{StorageFault, MemoryFiles};
+    use springtide_runtime::records::memory::{MemoryFiles, StorageFault};
 
-    use super::super::book::{TokenSpec, TokenRole};
+    use super::super::book::{TokenRole, TokenSpec};
     use super::*;
 
     fn create(file: &EnrolmentStore) -> String {
@@ -220,7 +223,10 @@ mod tests {
         book_of(&read(files, dir, SETTINGS)?.unwrap_or_default(), dir)
     }
 
-    fn change(files: &MemoryFiles, change: impl FnOnce(&mut EnrolmentState)) -> Result<(), RecordError> {
+    fn change(
+        files: &MemoryFiles,
+        change: impl FnOnce(&mut EnrolmentState),
+    ) -> Result<(), RecordError> {
         change_on(Arc::new(files.clone()), Path::new("grid/join.records"), change)
     }
 
@@ -247,7 +253,9 @@ mod tests {
 
     #[test]
     fn acknowledged_changes_survive_a_crash_at_any_step() {
-        let live = |files: &MemoryFiles, after: &mut dyn FnMut(&EnrolmentState)| -> Result<(), RecordError> {
+        let live = |files: &MemoryFiles,
+                    after: &mut dyn FnMut(&EnrolmentState)|
+         -> Result<(), RecordError> {
             for number in 0..4_u8 {
                 change(files, |book| drop(book.create(&order(), &minted(number), 1)))?;
                 after(&book(files)?);

@@ -237,7 +237,10 @@ impl PartialFile {
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<(), FileError> {
         let (received, len) = (self.received, bytes.len() as u64);
         if received.checked_add(len).is_none_or(|sum| sum > self.entry.bytes) {
-            return Err(FileError::UnexpectedOffset { name: self.entry.name.clone(), at: received });
+            return Err(FileError::UnexpectedOffset {
+                name: self.entry.name.clone(),
+                at: received,
+            });
         }
         self.file.write_all(bytes).map_err(|error| disk_error(&self.entry.name, &error))?;
         self.hash.update(bytes);

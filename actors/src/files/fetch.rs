@@ -14,7 +14,7 @@ use springtide_runtime::remote::{Refusal, Remote, RemoteError, RemoteRequest};
 use tokio::time::{Instant, sleep};
 
 use super::dir::{Dir, PartialFile, Stamp};
-use springtide_protocol::files::{FetchResult, CHUNK_MAX, FileEntry, FileError, ReadChunk};
+use springtide_protocol::files::{CHUNK_MAX, FetchResult, FileEntry, FileError, ReadChunk};
 use springtide_protocol::receivers::FileServer;
 
 /// Most chunks that are requested ahead.
@@ -116,6 +116,10 @@ async fn await_chunk(
 }
 
 /// Writes bytes on a thread that may block.
-pub(super) async fn write(name: &str, mut part: PartialFile, bytes: Bytes) -> Result<PartialFile, FileError> {
+pub(super) async fn write(
+    name: &str,
+    mut part: PartialFile,
+    bytes: Bytes,
+) -> Result<PartialFile, FileError> {
     blocking(name, move || part.append(&bytes).map(|()| part)).await
 }

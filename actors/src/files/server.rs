@@ -22,8 +22,8 @@ use super::table::{TransferAction, TransferEvent, TransferTable};
 use super::{FileLimits, files_name};
 use crate::admit;
 use springtide_protocol::files::{
-    FetchFile, FetchResult, CHUNK_MAX, CancelFetches, FileEntry, FileError, FilesReport, ScanFiles,
-    PutChunk, UploadProgress, ReadChunk, RemoveFiles,
+    CHUNK_MAX, CancelFetches, FetchFile, FetchResult, FileEntry, FileError, FilesReport, PutChunk,
+    ReadChunk, RemoveFiles, ScanFiles, UploadProgress,
 };
 use springtide_protocol::receivers::Scheduler;
 

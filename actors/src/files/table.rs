@@ -74,7 +74,9 @@ impl TransferTable {
             TransferEvent::Wanted { ticket, job, file, from } => {
                 self.handle_wanted((ticket, job), file, from, &mut out)
             }
-            TransferEvent::Fetched { number, answer } => self.handle_fetched(number, answer, &mut out),
+            TransferEvent::Fetched { number, answer } => {
+                self.handle_fetched(number, answer, &mut out)
+            }
             TransferEvent::Dropped { job } => self.handle_dropped(job, &mut out),
         }
         self.start_fetches(&mut out);
@@ -133,7 +135,12 @@ impl TransferTable {
         self.finish(&name, &answer, out);
     }
 
-    fn finish(&mut self, name: &str, answer: &Result<FetchResult, FileError>, out: &mut Vec<TransferAction>) {
+    fn finish(
+        &mut self,
+        name: &str,
+        answer: &Result<FetchResult, FileError>,
+        out: &mut Vec<TransferAction>,
+    ) {
         let Some(transfer) = self.transfers.remove(name) else { return };
         self.queue.retain(|queued| queued != name);
         for (i, (ticket, _)) in transfer.tickets.into_iter().enumerate() {
@@ -184,7 +191,11 @@ impl TransferTable {
             };
             self.last += 1;
             transfer.running = Some(self.last);
-            out.push(TransferAction::Fetch { number: self.last, file: transfer.file.clone(), from });
+            out.push(TransferAction::Fetch {
+                number: self.last,
+                file: transfer.file.clone(),
+                from,
+            });
         }
     }
 }
@@ -225,7 +236,9 @@ mod tests {
                 TransferAction::Answer { ticket, answer: Ok(brought) } => {
                     format!("to {ticket}: {} bytes", brought.bytes)
                 }
-                TransferAction::Answer { ticket, answer: Err(error) } => format!("to {ticket}: {error}"),
+                TransferAction::Answer { ticket, answer: Err(error) } => {
+                    format!("to {ticket}: {error}")
+                }
             })
             .collect()
     }
@@ -262,12 +275,14 @@ mod tests {
         let failed = |why: &str| Err(FileError::NoSource { name: "a".into(), reason: why.into() });
         let out = table.handle(TransferEvent::Fetched { number: 1, answer: failed("x is gone") });
         assert_eq!(describe(&out), ["2: a from y"], "a retry precedes later files");
-        let out = describe(&table.handle(TransferEvent::Fetched { number: 2, answer: failed("y too") }));
+        let out =
+            describe(&table.handle(TransferEvent::Fetched { number: 2, answer: failed("y too") }));
         assert!(out[0].contains("x is gone") && out[0].contains("y too"), "{out:?}");
         assert_eq!(out[1..], ["3: b from y"]);
         let out = describe(&table.handle(want(3, 3, "c", &[])));
         assert_eq!(out, [""; 0], "another fetch runs");
-        let out = describe(&table.handle(TransferEvent::Fetched { number: 3, answer: Ok(brought("y")) }));
+        let out =
+            describe(&table.handle(TransferEvent::Fetched { number: 3, answer: Ok(brought("y")) }));
         assert_eq!(
             out,
             ["to 2: 10 bytes", "to 3: c could not be fetched: no cluster has the file"]
@@ -287,7 +302,10 @@ mod tests {
         assert_eq!(out, ["to 2: no job needs a any longer", "1: stop"]);
         // The fetch slot is free, and the late result of the cancelled fetch has no effect.
         assert_eq!(describe(&table.handle(want(4, 4, "c", &["x"]))), ["2: c from x"]);
-        assert_eq!(table.handle(TransferEvent::Fetched { number: 1, answer: Ok(brought("x")) }), []);
+        assert_eq!(
+            table.handle(TransferEvent::Fetched { number: 1, answer: Ok(brought("x")) }),
+            []
+        );
         assert!(table.has("c") && !table.has("a"));
     }
 }

@@ -44,7 +44,8 @@ impl FilesWorld {
             std::fs::write(dir.join(name), content).unwrap();
         }
         let endpoint = join(&self.network, cluster, incarnation);
-        let limits = FileLimits { scan_interval: Duration::from_millis(50), ..FileLimits::default() };
+        let limits =
+            FileLimits { scan_interval: Duration::from_millis(50), ..FileLimits::default() };
         let keeping = FileServerSettings { cluster: cluster.into(), dir: dir.clone(), limits };
         let scheduler = endpoint.hub.remote(&"head".into(), SCHEDULER);
         FileServer::publish(keeping, &endpoint.net, &endpoint.hub, scheduler);

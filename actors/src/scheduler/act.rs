@@ -10,13 +10,15 @@ use actix::prelude::*;
 use springtide_protocol::job::{Assign, AssignError, Cancel, LostMember, ReleaseWorker};
 use springtide_protocol::names::{WORKER, coordinator_name, site_name};
 use springtide_protocol::receivers::{Coordinator, Site, Worker};
-use springtide_protocol::site::{EndStubs, StartStubs, RestartNodes};
+use springtide_protocol::site::{EndStubs, RestartNodes, StartStubs};
 use springtide_runtime::event::Event as GridEvent;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::remote::{Receives, Remote, RemoteError, RemoteMessage};
 use tokio::time::Instant;
 
-use super::core::{SchedulerAction, ManagerQuestion, SelectionInput, SchedulerEvent, TakeOverError};
+use super::core::{
+    ManagerQuestion, SchedulerAction, SchedulerEvent, SelectionInput, TakeOverError,
+};
 use super::*;
 use crate::worker_calls::{assign_worker, send_assign};
 
@@ -37,7 +39,11 @@ const AUDIT_TIMEOUT: Duration = Duration::from_secs(10);
 const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Scheduler {
-    pub(super) fn execute(&mut self, ctx: &mut Context<Self>, mut actions: VecDeque<SchedulerAction>) {
+    pub(super) fn execute(
+        &mut self,
+        ctx: &mut Context<Self>,
+        mut actions: VecDeque<SchedulerAction>,
+    ) {
         if !self.superseded {
             self.record_granted(actions.iter());
         }
@@ -127,7 +133,8 @@ impl Scheduler {
                     ctx.spawn(call.into_actor(self).map(then));
                 }
                 SchedulerAction::OfferGrowth(asking) => {
-                    let ManagerQuestion { job, coordinator, change, cluster, count, within, why } = *asking;
+                    let ManagerQuestion { job, coordinator, change, cluster, count, within, why } =
+                        *asking;
                     self.recorder.record(GridEvent::Decision {
                         decision: format!("offer {job} {count} processors of {cluster}"),
                         why: why.clone(),
@@ -137,13 +144,15 @@ impl Scheduler {
                     self.ask_count(ctx, (job, change), (&coordinator, within), offer);
                 }
                 SchedulerAction::AskShrink { asking, mandatory, within_ms } => {
-                    let ManagerQuestion { job, coordinator, change, cluster, count, within, why } = *asking;
+                    let ManagerQuestion { job, coordinator, change, cluster, count, within, why } =
+                        *asking;
                     self.recorder.record(GridEvent::Decision {
                         decision: format!("ask {job} for {count} processors of {cluster} back"),
                         why: why.clone(),
                         inputs: serde_json::json!({ "change": change, "mandatory": mandatory }),
                     });
-                    let ask = AskShrink { job, cluster, count, mandatory, timeout_ms: within_ms, why };
+                    let ask =
+                        AskShrink { job, cluster, count, mandatory, timeout_ms: within_ms, why };
                     self.ask_count(ctx, (job, change), (&coordinator, within), ask);
                 }
                 // A coordinator asks for offers anyway when it needs nodes.
@@ -161,23 +170,28 @@ impl Scheduler {
                         let _ = reply.send(answer);
                     }
                 }
-                SchedulerAction::NewEpoch { job, known } => match self.store.new_epoch(job, known) {
-                    Ok(epoch) => {
-                        self.recorder.record(GridEvent::EpochIssued { job, epoch });
-                        let issued = SchedulerEvent::EpochIssued { job, epoch };
-                        let following = self.core.handle(issued, Instant::now());
-                        self.record_granted(following.iter());
-                        actions.extend(following);
+                SchedulerAction::NewEpoch { job, known } => {
+                    match self.store.new_epoch(job, known) {
+                        Ok(epoch) => {
+                            self.recorder.record(GridEvent::EpochIssued { job, epoch });
+                            let issued = SchedulerEvent::EpochIssued { job, epoch };
+                            let following = self.core.handle(issued, Instant::now());
+                            self.record_granted(following.iter());
+                            actions.extend(following);
+                        }
+                        Err(error) => {
+                            // A full disk may be freed, and until then the job waits without a
+                            // coordinator instead of ending.
+                            self.store_failed(&error);
+                            ctx.run_later(STORE_RETRY_DELAY, move |act, ctx| {
+                                act.execute(
+                                    ctx,
+                                    VecDeque::from([SchedulerAction::NewEpoch { job, known }]),
+                                );
+                            });
+                        }
                     }
-                    Err(error) => {
-                        // A full disk may be freed, and until then the job waits without a
-                        // coordinator instead of ending.
-                        self.store_failed(&error);
-                        ctx.run_later(STORE_RETRY_DELAY, move |act, ctx| {
-                            act.execute(ctx, VecDeque::from([SchedulerAction::NewEpoch { job, known }]));
-                        });
-                    }
-                },
+                }
                 SchedulerAction::TakeOver { node, order } => {
                     let job = order.job;
                     self.recorder.record(GridEvent::Decision {
@@ -235,9 +249,8 @@ impl Scheduler {
                     // The client must get this reason first. Actions for the job's other processes
                     // wait, others do not.
                     let of_job = |action: &SchedulerAction| match action {
-                        SchedulerAction::Cancel { job: of, .. } | SchedulerAction::Release { job: of, .. } => {
-                            *of == job
-                        }
+                        SchedulerAction::Cancel { job: of, .. }
+                        | SchedulerAction::Release { job: of, .. } => *of == job,
                         _ => false,
                     };
                     let (later, now) = actions.into_iter().partition(of_job);

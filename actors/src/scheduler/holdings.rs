@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use springtide_runtime::event::Event as GridEvent;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 
-use super::core::{SchedulerAction, SchedulerEvent, HoldingChange};
-use super::{ReleaseReason, NodeFreed, Scheduler};
+use super::core::{HoldingChange, SchedulerAction, SchedulerEvent};
+use super::{NodeFreed, ReleaseReason, Scheduler};
 
 impl Scheduler {
     /// Records the nodes that a message to the core reports as free.
@@ -20,9 +20,9 @@ impl Scheduler {
                 let why = if *ok { "it released the job" } else { "it restarts" };
                 (*job, vec![node.clone()], why)
             }
-            SchedulerEvent::Freed(NodeFreed { job, epoch, node, why: ReleaseReason::Left, .. })
-                if self.core.check(*job, *epoch).is_ok() =>
-            {
+            SchedulerEvent::Freed(NodeFreed {
+                job, epoch, node, why: ReleaseReason::Left, ..
+            }) if self.core.check(*job, *epoch).is_ok() => {
                 (*job, vec![node.clone()], "it left the job")
             }
             SchedulerEvent::JobOver { job, ended, .. } => {
@@ -36,7 +36,10 @@ impl Scheduler {
     }
 
     /// Records the nodes that jobs lose and resume in the core, and those that the actions grant.
-    pub(super) fn record_granted<'a>(&mut self, actions: impl Iterator<Item = &'a SchedulerAction>) {
+    pub(super) fn record_granted<'a>(
+        &mut self,
+        actions: impl Iterator<Item = &'a SchedulerAction>,
+    ) {
         for change in self.core.take_holding_changes() {
             self.recorder.record(match change {
                 HoldingChange::Lost { job, node, reason } => {

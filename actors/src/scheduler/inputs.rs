@@ -5,7 +5,9 @@
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::files::{FetchFile, CancelFetches, FileEntry, FileError, FilesReport, FileSource};
+use springtide_protocol::files::{
+    CancelFetches, FetchFile, FileEntry, FileError, FileSource, FilesReport,
+};
 use springtide_protocol::names::files_name;
 use springtide_protocol::receivers::FileServer;
 use springtide_runtime::event::Event as GridEvent;
@@ -40,7 +42,8 @@ impl Scheduler {
             why: format!("{job} reads it in {to}, and {} has it", names.join(", ")),
             inputs: serde_json::json!({ "bytes": file.bytes, "sum": file.sum, "from": names }),
         });
-        let source = |cluster: ClusterId| FileSource { address: self.process_of(&cluster), cluster };
+        let source =
+            |cluster: ClusterId| FileSource { address: self.process_of(&cluster), cluster };
         let from = from.into_iter().map(source).collect();
         let at = self.process_of(to);
         let server: Remote<FileServer> = self.hub.remote(&at.node, &files_name(to));

@@ -23,14 +23,16 @@ use springtide_runtime::remote::{Hub, MessageOrigin, Remote, RemoteError};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
-use self::core::{SchedulerCore, SchedulerEvent, RecoveredJob};
+use self::core::{RecoveredJob, SchedulerCore, SchedulerEvent};
 use self::manager::ManagerSettings;
-use crate::admit::{MessageSubject, AuthorityQuery, AdmitsMessages, Principal, SenderStanding, wait};
+use crate::admit::{
+    AdmitsMessages, AuthorityQuery, MessageSubject, Principal, SenderStanding, wait,
+};
 use crate::lease::LeaseError;
 use crate::links::{LinkChange, LinkChanges};
 use crate::policy::malleability::PlacementPlan;
 use crate::store::{Store, StoreError};
-use springtide_protocol::job::{JobEndReport, JobError, JobEndNotice, JobReport};
+use springtide_protocol::job::{JobEndNotice, JobEndReport, JobError, JobReport};
 use springtide_protocol::names::{CLIENT, PROBER};
 use springtide_protocol::probe::Ping;
 use springtide_protocol::receivers::{Client, Prober};
@@ -341,7 +343,12 @@ impl Scheduler {
 }
 
 impl AdmitsMessages for Scheduler {
-    fn standing(&mut self, from: &MessageOrigin, about: &MessageSubject, _: Option<&JobAuthority>) -> SenderStanding {
+    fn standing(
+        &mut self,
+        from: &MessageOrigin,
+        about: &MessageSubject,
+        _: Option<&JobAuthority>,
+    ) -> SenderStanding {
         self.core.standing(from, about.job)
     }
 
@@ -488,7 +495,8 @@ impl Handler<NeedNodes> for Scheduler {
         if self.core.check(job, epoch).is_err() {
             return Err(ResizeError::NotRunning { job });
         }
-        let order = ResizeJob { job, by: Resize::Grow { count, timeout_ms: within_ms, cluster: None } };
+        let order =
+            ResizeJob { job, by: Resize::Grow { count, timeout_ms: within_ms, cluster: None } };
         let resized = self.core.check_resize(&order)?;
         self.feed(ctx, SchedulerEvent::Need { order, number });
         Ok(resized)
@@ -680,7 +688,11 @@ impl Handler<CancelClientJobs> for Scheduler {
 impl Handler<JobEndNotice> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, JobEndNotice { job, epoch, ok, ended }: JobEndNotice, ctx: &mut Self::Context) {
+    fn handle(
+        &mut self,
+        JobEndNotice { job, epoch, ok, ended }: JobEndNotice,
+        ctx: &mut Self::Context,
+    ) {
         tracing::info!(ok, "{job} is over");
         self.feed(ctx, SchedulerEvent::JobOver { job, epoch, ended });
     }

@@ -3,12 +3,12 @@
 //! Changes are on disk before the answer is sent. This module must not decide anything.
 
 use actix::prelude::*;
-use springtide_protocol::reservation::{ReservationRefusal, Reservation};
+use springtide_protocol::reservation::{Reservation, ReservationRefusal};
 use springtide_runtime::event::{BookingRow, Event as GridEvent};
 use springtide_runtime::id::ClusterId;
 use tokio::time::Instant;
 
-use super::core::{SchedulerAction, AgreementStep};
+use super::core::{AgreementStep, SchedulerAction};
 use super::manager::ReservationBill;
 use super::{
     CommitSlots, ConfirmSlots, GetSlots, GridSlots, PrepareSlots, ReleaseSlots, Scheduler,

@@ -9,7 +9,7 @@ use springtide_runtime::meter::{BenchmarkSpec, SpeedMeasurement};
 use springtide_runtime::net::{Address, MemoryNet};
 use springtide_runtime::work::{Context as Cx, Job, Outcome, Registry, Stop, Task, encode_job};
 
-use super::manager::{Kind, JobRequirements};
+use super::manager::{JobRequirements, Kind};
 use super::*;
 use crate::client::{Client, JobUpdate};
 use crate::endpoint::Endpoint;
@@ -89,7 +89,8 @@ impl SchedulerTestGrid {
         let Endpoint { net, hub, router, recorder, .. } = endpoints[0].clone();
         let links = LinkChanges::listen(&router, LinkListener::Scheduler);
         let scheduler =
-            Scheduler::new(net, hub.clone(), links, store, recorder, ManagerSettings::default()).start();
+            Scheduler::new(net, hub.clone(), links, store, recorder, ManagerSettings::default())
+                .start();
         hub.publish(SCHEDULER, scheduler.clone())
             .accepts_judged::<JobEndNotice>()
             .accepts_judged::<GetAuthority>()
@@ -245,7 +246,11 @@ fn nodes_are_granted_to_a_running_job_and_released() {
         let ask = |epoch, count| RequestNodes {
             job,
             epoch,
-            request: SchedulerRequest { count, min_speed: Some(1e-9), ..SchedulerRequest::default() },
+            request: SchedulerRequest {
+                count,
+                min_speed: Some(1e-9),
+                ..SchedulerRequest::default()
+            },
             benchmark: Some(spec()),
             rtt_s: BTreeMap::new(),
             bandwidth: BTreeMap::new(),
@@ -308,7 +313,9 @@ fn only_an_idle_worker_runs_a_benchmark() {
         let first = measure(spec()).start();
         let second = measure(spec()).await;
         assert_eq!(second, Ok(Err("node ams-1: another benchmark runs".into())));
-        let Ok(Ok(SpeedMeasurement { speed, .. })) = first.await else { panic!("the node is idle") };
+        let Ok(Ok(SpeedMeasurement { speed, .. })) = first.await else {
+            panic!("the node is idle")
+        };
         assert!(speed > 0.0 && speed.is_finite());
         let unknown = measure(BenchmarkSpec::of_job("other", Default::default())).await;
         assert!(unknown.unwrap().unwrap_err().contains("job other is not registered"));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::provider::{StubEnd, NodeRequest, ProviderError, Stub, StubEvent};
+use crate::provider::{NodeRequest, ProviderError, Stub, StubEnd, StubEvent};
 
 /// Time for a node to end before an ordered restart.
 pub(super) const REPLACE_GRACE: Duration = Duration::from_secs(3);

@@ -9,7 +9,7 @@ use springtide_protocol::scheduler::{Drain, StubDelay};
 use springtide_runtime::id::NodeId;
 
 use super::keeper::StubExit;
-use super::{ASK_WITHIN, Site, NodeLifecycle};
+use super::{ASK_WITHIN, NodeLifecycle, Site};
 
 /// A node has lost its processor.
 #[derive(Message)]
@@ -112,7 +112,8 @@ impl Handler<Warned> for Site {
         };
         let deadline_ms = Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX));
         let reason = format!("its processor will be taken away: {reason}");
-        let drain = Drain { nodes: vec![node], reason, deadline_ms, incarnation: Some(incarnation) };
+        let drain =
+            Drain { nodes: vec![node], reason, deadline_ms, incarnation: Some(incarnation) };
         let scheduler = self.scheduler.clone();
         actix::spawn(async move {
             // The node's end shows whether it was in time.

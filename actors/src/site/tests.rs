@@ -12,7 +12,7 @@ use crate::endpoint::Endpoint;
 use crate::hardware::Hardware;
 use crate::job::SCHEDULER;
 use crate::node::Registrar;
-use crate::provider::{StubEnd, LocalFuture, Stub, StubId};
+use crate::provider::{LocalFuture, Stub, StubEnd, StubId};
 use crate::scheduler::NodeWork;
 use crate::site_host::SiteHost;
 
@@ -411,8 +411,10 @@ async fn another_program_has_its_own_deadline_to_register() {
 
 #[actix_rt::test]
 async fn an_unreachable_machine_is_retried_without_end() {
-    let test =
-        Test::start(Fake::of(SiteWorld { refuses: RefCell::new(Some(away)), ..SiteWorld::default() }));
+    let test = Test::start(Fake::of(SiteWorld {
+        refuses: RefCell::new(Some(away)),
+        ..SiteWorld::default()
+    }));
     test.at(14).await;
     let of_one: Vec<String> =
         test.received().into_iter().filter(|what| what.starts_with("ams-1 ")).collect();
@@ -447,8 +449,10 @@ async fn a_missing_program_is_retried_at_growing_intervals_and_at_once_by_order(
         program: "program".into(),
         source: std::io::Error::from(std::io::ErrorKind::NotFound),
     };
-    let test =
-        Test::start(Fake::of(SiteWorld { refuses: RefCell::new(Some(missing)), ..SiteWorld::default() }));
+    let test = Test::start(Fake::of(SiteWorld {
+        refuses: RefCell::new(Some(missing)),
+        ..SiteWorld::default()
+    }));
     test.at(2).await;
     assert_eq!(test.fake.0.held.borrow().len(), 9 * 4);
     let words = of_first(&test, 0);
@@ -497,7 +501,8 @@ async fn refused_processors_are_requested_at_growing_intervals() {
         how: "exit status: 1".to_owned(),
         said: "QOSMaxSubmitJobPerUserLimit".to_owned(),
     };
-    let world = SiteWorld { on_demand: true, refuses: RefCell::new(Some(full)), ..SiteWorld::default() };
+    let world =
+        SiteWorld { on_demand: true, refuses: RefCell::new(Some(full)), ..SiteWorld::default() };
     let test = Test::start(Fake::of(world));
     let all: Vec<String> = (1..=9).map(|n| format!("ams-{n}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();

@@ -20,34 +20,36 @@ use springtide_runtime::event::Recorder;
 use springtide_runtime::id::{Epoch, JobId, NodeId};
 use springtide_runtime::membership::{Member, SilenceLimits, View};
 use springtide_runtime::meter::{
-    BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, SpeedMeasurement, NodeReport, LoadReader, SpecId,
-    USUAL_QUOTA_PERIOD,
+    BenchmarkGoal, BenchmarkSettings, BenchmarkSpec, LoadReader, NodeReport, SpecId,
+    SpeedMeasurement, USUAL_QUOTA_PERIOD,
 };
-use springtide_runtime::net::{Contact, NetworkHandler, Net, Router};
+use springtide_runtime::net::{Contact, Net, NetworkHandler, Router};
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::remote::{Hub, MessageOrigin, Refusal, RemoteError};
 use springtide_runtime::share::ShareConfig;
 use springtide_runtime::wire::Kind;
 use springtide_runtime::work::steal::StealPolicy;
 use springtide_runtime::work::{
-    AbsentNodeInbox, Engine, EngineConfig, EngineWatch, LOSSES_MAX, NodeLosses, MeteringSettings, ReportHandler,
-    PoolConfig, RealSeam, Registry, Seam, Throttle, ThrottledSeam, bench,
+    AbsentNodeInbox, Engine, EngineConfig, EngineWatch, LOSSES_MAX, MeteringSettings, NodeLosses,
+    PoolConfig, RealSeam, Registry, ReportHandler, Seam, Throttle, ThrottledSeam, bench,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::admit::{MessageSubject, AuthorityQuery, AdmitsMessages, SenderStanding, ask_scheduler, outside};
+use crate::admit::{
+    AdmitsMessages, AuthorityQuery, MessageSubject, SenderStanding, ask_scheduler, outside,
+};
 use crate::cluster::{ClusterCoordinator, Retire, ViewChanged};
 use crate::coordinator::{
-    StopUnlessEnding, Coordinator, CoordinatorConfig, StopReplaced, RootReport, Succession,
+    Coordinator, CoordinatorConfig, RootReport, StopReplaced, StopUnlessEnding, Succession,
 };
 use crate::policy::Mode;
-use crate::pulse::{NoMember, Heartbeats, Silence};
-use crate::worker_calls::{small_change, send_view};
+use crate::pulse::{Heartbeats, NoMember, Silence};
+use crate::worker_calls::{send_view, small_change};
 
-use springtide_protocol::cluster::{WorkerJoined, WorkerPeriod, NodeSilence, WorkerPeriodReply};
+use springtide_protocol::cluster::{NodeSilence, WorkerJoined, WorkerPeriod, WorkerPeriodReply};
 use springtide_protocol::job::{
-    Assign, AssignError, TasksHeldAtDeath, JobSpec, ReleaseWorker, Shutdown, StealMode,
+    Assign, AssignError, JobSpec, ReleaseWorker, Shutdown, StealMode, TasksHeldAtDeath,
 };
 use springtide_protocol::look::QueryWorker;
 use springtide_protocol::names::{
@@ -55,7 +57,8 @@ use springtide_protocol::names::{
 };
 use springtide_protocol::receivers::Scheduler;
 use springtide_protocol::scheduler::{
-    AuditJob, ConfirmMembership, JobAudit, JobAuthority, MeasureSpeed, MemberSilent, TakeOver, NodeWork,
+    AuditJob, ConfirmMembership, JobAudit, JobAuthority, MeasureSpeed, MemberSilent, NodeWork,
+    TakeOver,
 };
 pub use springtide_protocol::worker::*;
 
@@ -138,7 +141,7 @@ pub struct Worker {
 
 /// To the worker of this process: returns its current job.
 #[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Option<Work>")]
+#[rtype(result = "Option<NodeWork>")]
 pub struct GetWork;
 
 impl Handler<GetWork> for Worker {
@@ -357,8 +360,8 @@ impl Worker {
         });
         let period = spec.params.period();
         let period = ctx.run_interval(period, |worker, ctx| worker.push_report(ctx));
-        let alive =
-            ctx.run_interval(SilenceLimits::CLUSTER.every, |worker, ctx| worker.send_heartbeat(ctx));
+        let alive = ctx
+            .run_interval(SilenceLimits::CLUSTER.every, |worker, ctx| worker.send_heartbeat(ctx));
         let confirm = ctx.run_interval(CONFIRM_EVERY, |worker, ctx| worker.confirm_membership(ctx));
         self.join_cluster(&spec, &view, ctx);
         self.running = Some(RunningJob {
@@ -692,7 +695,9 @@ impl AdmitsMessages for Worker {
         let known = running.filter(|running| running.spec.id == about.job);
         let standing = match known {
             Some(running) => SenderStanding::in_view(&running.view, from),
-            None => SenderStanding { is_uncertain: about.is_assignment, ..SenderStanding::default() },
+            None => {
+                SenderStanding { is_uncertain: about.is_assignment, ..SenderStanding::default() }
+            }
         };
         let standing = standing.with(outside(from, scheduler));
         match confirmed {

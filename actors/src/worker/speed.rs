@@ -73,7 +73,11 @@ fn modelled(
 
 fn goal(stretch: Duration) -> BenchmarkGoal {
     let at_least = stretch.saturating_mul(BenchmarkSettings::default().quota_periods);
-    BenchmarkGoal { min_length: at_least, max_length: at_least.max(MEASURE_AT_MOST), window: stretch }
+    BenchmarkGoal {
+        min_length: at_least,
+        max_length: at_least.max(MEASURE_AT_MOST),
+        window: stretch,
+    }
 }
 
 fn stopped_or_measured(

@@ -44,7 +44,11 @@ impl Handler<GetCheckpoint> for Worker {
 impl Handler<PrepareSuccessor> for Worker {
     type Result = ();
 
-    fn handle(&mut self, PrepareSuccessor { job, bequest }: PrepareSuccessor, _: &mut Context<Self>) {
+    fn handle(
+        &mut self,
+        PrepareSuccessor { job, bequest }: PrepareSuccessor,
+        _: &mut Context<Self>,
+    ) {
         let Some(running) = self.running.as_mut().filter(|r| r.spec.id == job) else { return };
         let older = |known: &HandoverState| known.epoch <= bequest.epoch;
         if running.bequest.as_ref().is_none_or(older) && bequest.epoch >= running.view.epoch {

@@ -114,8 +114,13 @@ fn main() {
     for wanted in numbers("wanted") {
         for group in numbers("group") {
             let (leaf, group) = (numbers("leaf")[0] as u32, group as u32);
-            let any =
-                Accuracy { order: CellExpansion::Mono, theta: 0.0, softening: SOFTENING, leaf, group };
+            let any = Accuracy {
+                order: CellExpansion::Mono,
+                theta: 0.0,
+                softening: SOFTENING,
+                leaf,
+                group,
+            };
             let start = cpu();
             let choice = calibrate::choose(&bodies, any, wanted);
             let seconds = cpu() - start;

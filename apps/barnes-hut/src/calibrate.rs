@@ -52,7 +52,8 @@ pub(crate) fn cost(counts: [usize; 3], bodies: usize) -> f64 {
 pub fn choose(bodies: &Bodies, accuracy: Accuracy, wanted: f64) -> CalibratedParameters {
     let tries = [CellExpansion::Mono, CellExpansion::Quad, CellExpansion::Series];
     let tries = tries.map(|order| try_order(bodies, order, accuracy, wanted));
-    let better = |(one, cost): (CalibratedParameters, f64), (other, other_cost): (CalibratedParameters, f64)| {
+    let better = |(one, cost): (CalibratedParameters, f64),
+                  (other, other_cost): (CalibratedParameters, f64)| {
         let is_better = match (one.reached, other.reached) {
             (true, true) => cost <= other_cost,
             (false, false) => one.found <= other.found,
@@ -65,7 +66,12 @@ pub fn choose(bodies: &Bodies, accuracy: Accuracy, wanted: f64) -> CalibratedPar
 }
 
 /// The largest sufficient error of cells with this order, and its cost.
-fn try_order(bodies: &Bodies, order: CellExpansion, accuracy: Accuracy, wanted: f64) -> (CalibratedParameters, f64) {
+fn try_order(
+    bodies: &Bodies,
+    order: CellExpansion,
+    accuracy: Accuracy,
+    wanted: f64,
+) -> (CalibratedParameters, f64) {
     let setup = |error| Setup::new(bodies, Accuracy { order, ..accuracy }).with_error(Some(error));
     let positions = Positions::new(&bodies.position, accuracy.softening);
     let mut tree = crate::tree::BodyTree::build(&positions, &setup(FIRST));
@@ -107,8 +113,13 @@ mod tests {
     #[test]
     fn the_cheapest_settings_reach_the_wanted_error() {
         let bodies = generate::plummer(6000, 4);
-        let accuracy =
-            Accuracy { order: CellExpansion::Mono, theta: 0.0, softening: 0.01, leaf: 16, group: 128 };
+        let accuracy = Accuracy {
+            order: CellExpansion::Mono,
+            theta: 0.0,
+            softening: 0.01,
+            leaf: 16,
+            group: 128,
+        };
         let choices = [1e-2, 1e-3, 5e-5].map(|wanted| {
             let choice = choose(&bodies, accuracy, wanted);
             assert_eq!(choice, choose(&bodies, accuracy, wanted));
@@ -129,8 +140,13 @@ mod tests {
             for _ in 0..n {
                 bodies.push([1.0; 3], [0.0; 3], 1.0);
             }
-            let accuracy =
-                Accuracy { order: CellExpansion::Mono, theta: 0.0, softening: 0.0, leaf: 16, group: 64 };
+            let accuracy = Accuracy {
+                order: CellExpansion::Mono,
+                theta: 0.0,
+                softening: 0.0,
+                leaf: 16,
+                group: 64,
+            };
             let choice = choose(&bodies, accuracy, 1e-3);
             assert!(choice.reached && choice.cell_error == FIRST, "{n}: {choice:?}");
         }

@@ -161,7 +161,8 @@ mod tests {
     fn sums_are_those_over_the_bodies_as_given_to_rounding() {
         let bodies = generate::plummer(500, 3);
         let softening = 0.01;
-        let accuracy = Accuracy { order: CellExpansion::Mono, theta: 0.5, softening, leaf: 16, group: 64 };
+        let accuracy =
+            Accuracy { order: CellExpansion::Mono, theta: 0.5, softening, leaf: 16, group: 64 };
         let setup = Setup::new(&bodies, accuracy);
         let positions = Positions::new(&bodies.position, softening);
         let all: Vec<u32> = (0..500).collect();

@@ -126,7 +126,11 @@ const CODE_MAX: u32 = ESCAPE + 1 + VALUE_BITS;
 /// newest first.
 ///
 /// None if the two have different bodies, or `next` has no valid box.
-pub fn encode(last: &PositionFrame, before: &[PositionFrame], next: &PositionFrame) -> Option<Delta> {
+pub fn encode(
+    last: &PositionFrame,
+    before: &[PositionFrame],
+    next: &PositionFrame,
+) -> Option<Delta> {
     if next.len() != last.len() || !next.has_box() {
         return None;
     }
@@ -176,7 +180,11 @@ pub fn encode(last: &PositionFrame, before: &[PositionFrame], next: &PositionFra
 /// # Errors
 /// [`Malformed`].
 /// [`Malformed`].
-pub fn decode(last: &PositionFrame, before: &[PositionFrame], delta: &Delta) -> Result<PositionFrame, Malformed> {
+pub fn decode(
+    last: &PositionFrame,
+    before: &[PositionFrame],
+    delta: &Delta,
+) -> Result<PositionFrame, Malformed> {
     let Delta { centre, side, .. } = *delta;
     let empty = PositionFrame { centre, side, inside: Bytes::new() };
     if delta.bodies as usize != last.len() {
@@ -245,7 +253,12 @@ impl Chunk {
 }
 
 impl<'a> Forecast<'a> {
-    fn new(last: &'a PositionFrame, before: &'a [PositionFrame], centre: [f64; 3], side: f64) -> Self {
+    fn new(
+        last: &'a PositionFrame,
+        before: &'a [PositionFrame],
+        centre: [f64; 3],
+        side: f64,
+    ) -> Self {
         let usable = before.iter().take(BEFORE).take_while(|frame| frame.len() == last.len());
         let frames: Vec<&PositionFrame> = std::iter::once(last).chain(usable).collect();
         // One frame gives no step, two the last step, three its change too. The scale is the
@@ -255,7 +268,8 @@ impl<'a> Forecast<'a> {
             2 => (&[(1.0, 1.0)], LEAST),
             _ => (&[(2.0, 1.0), (-1.0, -1.0)], LEAST),
         };
-        let middle = |frame: &PositionFrame, axis: usize| (frame.centre[axis] - centre[axis]) / side;
+        let middle =
+            |frame: &PositionFrame, axis: usize| (frame.centre[axis] - centre[axis]) / side;
         let (mut step, mut scale) = ([0.0; CHUNK], [0.0; CHUNK]);
         for i in 0..CHUNK {
             let axis = i % 3;
@@ -564,8 +578,12 @@ mod tests {
     }
 
     /// The last frame, those before it newest first, and the next.
-    fn split(frames: &[PositionFrame], before: usize) -> (PositionFrame, Vec<PositionFrame>, PositionFrame) {
-        let mut newest: Vec<PositionFrame> = frames.iter().rev().take(before + 2).cloned().collect();
+    fn split(
+        frames: &[PositionFrame],
+        before: usize,
+    ) -> (PositionFrame, Vec<PositionFrame>, PositionFrame) {
+        let mut newest: Vec<PositionFrame> =
+            frames.iter().rev().take(before + 2).cloned().collect();
         let next = newest.remove(0);
         let last = newest.remove(0);
         (last, newest, next)

@@ -25,11 +25,13 @@
 
 use std::ops::Range;
 
-use crate::kernel::{Balls, CHUNK, Cuboid, Kernel, LANES, Lanes, Look, SelfPotential, Quad, Rule, SinkForces};
+use crate::kernel::{
+    Balls, CHUNK, Cuboid, Kernel, LANES, Lanes, Look, Quad, Rule, SelfPotential, SinkForces,
+};
 use crate::options::CellExpansion;
 use crate::series::{self, Derivatives, Far, SeriesGroup, TERMS, quads_side_by_side};
 use crate::shared::Setup;
-use crate::tree::{Cells, BodyTree, reach_scale};
+use crate::tree::{BodyTree, Cells, reach_scale};
 
 /// Bytes per body in the output of [`compute`]: acceleration x, y, z and potential as little-endian
 /// `f32`, in units of the box.
@@ -204,7 +206,12 @@ const SERIES_PAYS: usize = 32;
 const SERIES_PART: f32 = 0.2;
 
 /// The frame of a group's series; none if all its bodies are at one point.
-fn frame(tree: &BodyTree, bodies: Range<usize>, middle: [f32; 3], allowed: f64) -> Option<SeriesGroup> {
+fn frame(
+    tree: &BodyTree,
+    bodies: Range<usize>,
+    middle: [f32; 3],
+    allowed: f64,
+) -> Option<SeriesGroup> {
     let mut most = 0f32;
     for p in tree.own(bodies) {
         let [x, y, z] = [0, 1, 2].map(|axis| p[axis] - middle[axis]);

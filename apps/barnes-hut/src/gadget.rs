@@ -9,7 +9,7 @@
 //! on options.
 
 use crate::bodies::Bodies;
-use crate::read::{COLUMNS, Mistake, FilePosition, Reason, check, push, some};
+use crate::read::{COLUMNS, FilePosition, Mistake, Reason, check, push, some};
 
 /// Types of bodies in Gadget: gas, halo, disk, bulge, stars, boundary.
 const TYPES: usize = 6;

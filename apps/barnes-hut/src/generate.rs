@@ -116,7 +116,14 @@ struct GalaxyPart {
 
 impl Galaxy {
     /// Adds the bodies of the galaxy: the disc first, then bulge and halo.
-    fn fill(&self, all: &mut Bodies, count: usize, at: [f64; 3], with: [f64; 3], dice: &mut RandomNumbers) {
+    fn fill(
+        &self,
+        all: &mut Bodies,
+        count: usize,
+        at: [f64; 3],
+        with: [f64; 3],
+        dice: &mut RandomNumbers,
+    ) {
         let halo = (count as f64 * HALO.bodies) as usize;
         let bulge = (count as f64 * BULGE.bodies) as usize;
         let disc = count - halo - bulge;

@@ -60,7 +60,8 @@ impl RunHistory {
 
     /// The result of a run with this number of bodies.
     pub fn result(&self, bodies: usize) -> serde_json::Value {
-        let column = |value: fn(&StepReport) -> f64| self.kept.iter().map(value).collect::<Vec<f64>>();
+        let column =
+            |value: fn(&StepReport) -> f64| self.kept.iter().map(value).collect::<Vec<f64>>();
         let last = self.last;
         serde_json::json!({
             "bodies": bodies,
@@ -111,7 +112,14 @@ mod tests {
     fn report(step: u64) -> StepReport {
         let energy_error = if step == 7 { -0.5 } else { 0.25 };
         let kinetic = step as f64;
-        StepReport { step, kinetic, potential: -1.0, energy_error, forces: 3, ..StepReport::default() }
+        StepReport {
+            step,
+            kinetic,
+            potential: -1.0,
+            energy_error,
+            forces: 3,
+            ..StepReport::default()
+        }
     }
 
     #[test]

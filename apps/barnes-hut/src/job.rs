@@ -25,8 +25,8 @@ use crate::history::RunHistory;
 use crate::options::{BarnesHut, Broadcast, Distribution, Model, SnapshotFormat};
 use crate::picture::Camera;
 use crate::rungs::Rungs;
-use crate::shared::{PositionsChange, Positions, Setup};
-use crate::simulate::{self, InitialQuantities, StepReport, Simulation};
+use crate::shared::{Positions, PositionsChange, Setup};
+use crate::simulate::{self, InitialQuantities, Simulation, StepReport};
 use crate::{calibrate, check, forces, gadget, generate, read, write};
 
 use substep::Substep;

@@ -217,7 +217,13 @@ impl Kernel {
     }
 
     /// Adds the forces of these far cells on the sinks.
-    pub(crate) fn quads(self, sources: &[Quad], sinks: &[Lanes], rule: Rule, sums: &mut [SinkForces]) {
+    pub(crate) fn quads(
+        self,
+        sources: &[Quad],
+        sinks: &[Lanes],
+        rule: Rule,
+        sums: &mut [SinkForces],
+    ) {
         match self {
             Self::Portable => quads::<Common>((), sources, sinks, rule, sums),
             #[cfg(target_arch = "x86_64")]
@@ -753,10 +759,10 @@ macro_rules! entries {
             sources: &[[f32; 4]],
             sinks: &[Lanes],
             rule: Rule,
-            sums: &mut [Sums],
+            sums: &mut [SinkForces],
         ) {
             #[target_feature(enable = $features)]
-            fn compiled(proof: Proof, a: &[[f32; 4]], b: &[Lanes], c: Rule, d: &mut [Sums]) {
+            fn compiled(proof: Proof, a: &[[f32; 4]], b: &[Lanes], c: Rule, d: &mut [SinkForces]) {
                 super::points::<$vector>(proof, a, b, c, d);
             }
             // SAFETY: a `Proof` is only made after the processor has reported these features.
@@ -782,7 +788,7 @@ macro_rules! entries {
             proof: Proof,
             sources: &[Far],
             quads: bool,
-            frame: &Frame,
+            frame: &SeriesGroup,
             sums: &mut Derivatives,
             taken: &mut Vec<u32>,
         ) {
@@ -791,7 +797,7 @@ macro_rules! entries {
                 proof: Proof,
                 a: &[Far],
                 b: bool,
-                c: &Frame,
+                c: &SeriesGroup,
                 d: &mut Derivatives,
                 e: &mut Vec<u32>,
             ) {
@@ -807,7 +813,7 @@ macro_rules! entries {
             unit: f32,
             sinks: &[Lanes],
             potential: bool,
-            sums: &mut [Sums],
+            sums: &mut [SinkForces],
         ) {
             #[target_feature(enable = $features)]
             fn compiled(
@@ -816,7 +822,7 @@ macro_rules! entries {
                 b: f32,
                 c: &[Lanes],
                 d: bool,
-                e: &mut [Sums],
+                e: &mut [SinkForces],
             ) {
                 super::evaluate::<$vector>(proof, a, b, c, d, e);
             }
@@ -829,10 +835,10 @@ macro_rules! entries {
             sources: &[Quad],
             sinks: &[Lanes],
             rule: Rule,
-            sums: &mut [Sums],
+            sums: &mut [SinkForces],
         ) {
             #[target_feature(enable = $features)]
-            fn compiled(proof: Proof, a: &[Quad], b: &[Lanes], c: Rule, d: &mut [Sums]) {
+            fn compiled(proof: Proof, a: &[Quad], b: &[Lanes], c: Rule, d: &mut [SinkForces]) {
                 super::quads::<$vector>(proof, a, b, c, d);
             }
             // SAFETY: a `Proof` is only made after the processor has reported these features.

@@ -208,7 +208,8 @@ pub fn csv(bytes: &[u8]) -> Result<Bodies, Mistake> {
     for row in reader.records() {
         let row = row.map_err(|error| csv_mistake(bytes, &error))?;
         if std::mem::take(&mut header) {
-            let wrong = |reason| (FilePosition::Line(line_of_record(bytes, row.position())), reason);
+            let wrong =
+                |reason| (FilePosition::Line(line_of_record(bytes, row.position())), reason);
             for (i, name) in row.iter().enumerate() {
                 let Some(column) = COLUMNS.iter().position(|c| *c == name) else {
                     return Err(wrong(Reason::UnknownColumn(name.to_owned())));

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bodies::Bodies;
 use crate::bounds::CubeBounds;
-use crate::delta::{self, BEFORE, Delta, PositionFrame, Malformed};
+use crate::delta::{self, BEFORE, Delta, Malformed, PositionFrame};
 use crate::options::CellExpansion;
 use crate::tree::BodyTree;
 

@@ -159,7 +159,13 @@ impl Simulation {
     /// `first` has its initial values. Between drift and forces the bodies and rungs are the whole
     /// state; the accelerations are used up. The next call must accept the forces at
     /// [`Simulation::positions`].
-    pub fn resume(bodies: Bodies, setup: &Setup, dt: f64, step: u64, first: InitialQuantities) -> Self {
+    pub fn resume(
+        bodies: Bodies,
+        setup: &Setup,
+        dt: f64,
+        step: u64,
+        first: InitialQuantities,
+    ) -> Self {
         let mut simulation = Self::new(bodies, setup, dt);
         simulation.report.step = step;
         simulation.first = first;
@@ -239,7 +245,11 @@ impl Simulation {
     ///
     /// # Errors
     /// [`Broken::WrongForces`], [`Broken::NotFinite`].
-    pub fn accept(&mut self, at: &Positions, forces: &Forces) -> Result<StepReport, SimulationError> {
+    pub fn accept(
+        &mut self,
+        at: &Positions,
+        forces: &Forces,
+    ) -> Result<StepReport, SimulationError> {
         let mut twice_potential = 0.0;
         self.take(at, forces, 0..forces.tree.groups(), |mass, potential| {
             twice_potential += mass * potential;
@@ -256,8 +266,11 @@ impl Simulation {
         self.report.forces = self.forces;
         let energy = self.report.energy();
         if self.report.step == 0 {
-            self.first =
-                InitialQuantities { energy, angular_momentum: turning.sum, turning: turning.magnitudes };
+            self.first = InitialQuantities {
+                energy,
+                angular_momentum: turning.sum,
+                turning: turning.magnitudes,
+            };
         }
         [self.report.energy_error, self.report.angular_momentum_error] =
             self.first.errors(energy, turning.sum);
@@ -441,7 +454,7 @@ pub fn run_simulation(
 mod tests {
     use super::*;
     use crate::generate;
-    use crate::options::{BarnesHut, Model, CellExpansion};
+    use crate::options::{BarnesHut, CellExpansion, Model};
     use crate::shared::Accuracy;
 
     fn accuracy(theta: f64, softening: f64) -> Accuracy {
@@ -499,8 +512,7 @@ mod tests {
         let setup = Setup::new(&bodies, Accuracy { softening: 0.05, ..options.accuracy() });
         let error = |dt: f64, steps| {
             let mut last = 0.0;
-            run(bodies.clone(), &setup, dt, steps, |_, report| last = report.energy_error)
-                .unwrap();
+            run(bodies.clone(), &setup, dt, steps, |_, report| last = report.energy_error).unwrap();
             f64::abs(last)
         };
         let (short, long) = (error(1.0 / 64.0, 64), error(0.5, 2));

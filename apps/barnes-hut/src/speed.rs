@@ -48,7 +48,13 @@ pub fn lists(tree: &BodyTree) -> Interactions {
 /// # Panics
 /// Panics if there is no such code.
 /// If there is no such code.
-pub fn kernel(code: usize, order: CellExpansion, sinks: usize, sources: usize, rounds: usize) -> u64 {
+pub fn kernel(
+    code: usize,
+    order: CellExpansion,
+    sinks: usize,
+    sources: usize,
+    rounds: usize,
+) -> u64 {
     let kernel = Kernel::all()[code];
     let vectors = sinks.div_ceil(LANES);
     let at = |i: usize| (i as f32 * 0.618_034).fract() - 0.5;
@@ -63,7 +69,9 @@ pub fn kernel(code: usize, order: CellExpansion, sinks: usize, sources: usize, r
     for _ in 0..rounds {
         match order {
             CellExpansion::Mono => kernel.points(&points, &sinks, rule, &mut sums),
-            CellExpansion::Quad | CellExpansion::Series => kernel.quads(&quads, &sinks, rule, &mut sums),
+            CellExpansion::Quad | CellExpansion::Series => {
+                kernel.quads(&quads, &sinks, rule, &mut sums)
+            }
         }
         std::hint::black_box(&mut sums);
     }

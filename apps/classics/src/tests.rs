@@ -8,7 +8,7 @@ use bytes::Bytes;
 use clap::{Args, Command};
 use proptest::prelude::*;
 use springtide_runtime::work::solo;
-use springtide_runtime::work::{Job, ProgressReport, Outcome, PoolConfig, Registry, encode_job};
+use springtide_runtime::work::{Job, Outcome, PoolConfig, ProgressReport, Registry, encode_job};
 
 use super::cities::Map;
 use super::*;

@@ -117,7 +117,10 @@ impl Connections {
         let mut table = self.lock();
         table.last += 1;
         let id = table.last;
-        table.entries.insert(id, ConnectionEntry { host, state: ConnectionState::Waiting { since: now }, socket });
+        table.entries.insert(
+            id,
+            ConnectionEntry { host, state: ConnectionState::Waiting { since: now }, socket },
+        );
         let ConnectionLimits { waiting, at_once, of_host, moment, .. } = self.limits;
         if !host.is_loopback() {
             table.close_oldest(of_host, now, moment, |entry| entry.host == host);
@@ -212,7 +215,9 @@ impl Drop for Serving {
     fn drop(&mut self) {
         self.all.change(self.id, |state| {
             *state = match *state {
-                ConnectionState::Serving(served) if served > 1 => ConnectionState::Serving(served - 1),
+                ConnectionState::Serving(served) if served > 1 => {
+                    ConnectionState::Serving(served - 1)
+                }
                 _ => ConnectionState::Waiting { since: Instant::now() },
             };
         });

@@ -10,7 +10,7 @@ use springtide_figures::{COLOURS, FigureError, draw_figure, drawing_error};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::meter::{ThreadState, Times};
 
-use crate::course::{TimelineMark, RunSeries, Steps};
+use crate::course::{RunSeries, Steps, TimelineMark};
 use springtide_figures::canvas::{plain, short};
 
 /// Maximum number of points of a line; of more, the last one of each interval.
@@ -198,8 +198,12 @@ fn by_cluster(run: &RunSeries) -> Result<Figure, FigureError> {
     };
     let lines: Vec<LineData<'_>> = run.overhead.iter().enumerate().map(line).collect();
     let about = "Fraction of each cluster's thread time that was not work, by iteration.";
-    let frame =
-        FigureAxes { x: (0.0, run.wall_s), top: Some(1.05), axes: ("seconds", "overhead"), band: None };
+    let frame = FigureAxes {
+        x: (0.0, run.wall_s),
+        top: Some(1.05),
+        axes: ("seconds", "overhead"),
+        band: None,
+    };
     figure("Overhead by cluster", about, &lines, &frame)
 }
 
@@ -345,7 +349,9 @@ fn chart(lines: &[LineData<'_>], frame: &FigureAxes<'_>) -> Result<String, Figur
         }
         for line in lines {
             let series = LineSeries::new(line.points.iter().copied(), line.colour.stroke_width(2));
-            chart.draw_series(series.point_size(if line.dots { 3 } else { 0 })).map_err(drawing_error)?;
+            chart
+                .draw_series(series.point_size(if line.dots { 3 } else { 0 }))
+                .map_err(drawing_error)?;
         }
         for line in lines {
             for (n, at, mark) in &line.marks {

@@ -11,7 +11,7 @@ use actix_rt::task::JoinHandle;
 use springtide_actors::cluster::ClusterCoordinator;
 use springtide_actors::coordinator::Coordinator;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
-use springtide_actors::look::{JobSnapshot, InspectCluster, InspectJob, WorkerSnapshot};
+use springtide_actors::look::{InspectCluster, InspectJob, JobSnapshot, WorkerSnapshot};
 use springtide_actors::scheduler::{GetSlots, GetStatus, JobState, Scheduler};
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};

@@ -114,7 +114,9 @@ impl Guard {
             Some(token) if shown.or(facts.cookie).is_some_and(|shown| is(shown, token)) => {
                 AccessVerdict::Pass
             }
-            Some(token) if facts.query.is_some_and(|shown| is(shown, token)) => AccessVerdict::Enter,
+            Some(token) if facts.query.is_some_and(|shown| is(shown, token)) => {
+                AccessVerdict::Enter
+            }
             Some(_) => return AccessVerdict::Refuse(401, "the token is missing or wrong"),
         };
         match facts.method {
@@ -212,7 +214,10 @@ mod tests {
         for host in ["evil.example.org:7475", "localhost.evil.org:7475", "localhost"] {
             assert!(matches!(is(get(host)), AccessVerdict::Refuse(421, _)), "{host}");
         }
-        assert!(matches!(is(RequestFacts { host: None, ..get("") }), AccessVerdict::Refuse(400, _)));
+        assert!(matches!(
+            is(RequestFacts { host: None, ..get("") }),
+            AccessVerdict::Refuse(400, _)
+        ));
         let from = |origin| RequestFacts { origin: Some(origin), ..get("localhost:7475") };
         assert_eq!(is(from("http://localhost:7475")), AccessVerdict::Pass);
         for origin in ["http://evil.example.org", "null", "http://localhost:7476", "file://"] {

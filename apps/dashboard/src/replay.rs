@@ -6,13 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use springtide_actors::look::{ClusterTotals, DecisionSummary, JobSnapshot, WorkerSnapshot, WorkerTotals};
+use springtide_actors::look::{
+    ClusterTotals, DecisionSummary, JobSnapshot, WorkerSnapshot, WorkerTotals,
+};
 use springtide_actors::policy::JobProgress;
 use springtide_actors::scheduler::{JobState, JobStatus, NodeState, NodeStatus, SiteStatus};
 use springtide_runtime::event::{Event, WorkerSample};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId};
 
-use crate::model::{GridSnapshot, DashboardModel};
+use crate::model::{DashboardModel, GridSnapshot};
 use crate::runlog::{RunLog, TimedDecision};
 
 /// Maximum number of frames.

@@ -15,7 +15,7 @@ use springtide_runtime::event::RunDir;
 use crate::runlog::RunLog;
 
 use crate::compared;
-use crate::course::{TimelineMark, RunSeries};
+use crate::course::{RunSeries, TimelineMark};
 use crate::figures::{self, Figure};
 use crate::page::{HTML, SCRIPT, SHAPES, STYLE, escaped};
 use crate::replay;
@@ -255,8 +255,13 @@ mod tests {
     #[test]
     fn run_data_is_escaped() {
         let hostile = "<img src=x onerror=alert(1)>\"'&";
-        let mark =
-            TimelineMark { at_s: 1.0, what: hostile.into(), why: hostile.into(), sign: -1, decided: true };
+        let mark = TimelineMark {
+            at_s: 1.0,
+            what: hostile.into(),
+            why: hostile.into(),
+            sign: -1,
+            decided: true,
+        };
         let series = |label: &str| RunSeries {
             label: label.into(),
             wall_s: 3.0,

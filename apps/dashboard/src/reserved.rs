@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Time, seconds};
-use springtide_actors::reservation::{ReservationPhase, Reservation};
+use springtide_actors::reservation::{Reservation, ReservationPhase};
 use springtide_actors::scheduler::GridSlots;
 
 /// Maximum number of bookings, the earliest ones; others are counted.
@@ -69,7 +69,7 @@ pub fn slots_object(slots: &GridSlots) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use springtide_actors::policy::provisioning::{Booking, Price, SECOND, Slot};
-    use springtide_actors::reservation::{ReservedSlot, ReservationId};
+    use springtide_actors::reservation::{ReservationId, ReservedSlot};
     use springtide_actors::scheduler::manager::SiteOffer;
 
     use super::*;

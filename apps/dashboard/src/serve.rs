@@ -22,10 +22,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, interval, timeout};
 
 use crate::changes::held;
-use crate::connections::{Close, Connection, Connections, ConnectionLimits, Serving};
-use crate::guard::{COOKIE, Guard, RequestFacts, AccessVerdict};
+use crate::connections::{Close, Connection, ConnectionLimits, Connections, Serving};
+use crate::guard::{AccessVerdict, COOKIE, Guard, RequestFacts};
 use crate::metrics;
-use crate::model::{GridSnapshot, DashboardModel};
+use crate::model::{DashboardModel, GridSnapshot};
 use crate::page;
 
 /// Maximum number of open streams.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use springtide_cli::exit::Failed;
-use springtide_runtime::event::{Event, Scope, TaskOutcome};
+use springtide_runtime::event::{Event, Scope, StolenTaskEnd};
 use springtide_runtime::id::{ClusterId, JobId, NodeId, TaskPath};
 
 use crate::report::write_page;
@@ -45,7 +45,7 @@ struct Slice<'a> {
     scope: Scope,
     bytes: u64,
     /// None if the log does not contain the end.
-    outcome: Option<TaskOutcome>,
+    outcome: Option<StolenTaskEnd>,
 }
 
 impl Slice<'_> {
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    fn ended(path: u32, outcome: TaskOutcome) -> Event {
+    fn ended(path: u32, outcome: StolenTaskEnd) -> Event {
         let (job, path) = (JobId(1), TaskPath(vec![path]));
         Event::TaskEnded { job, path, from: "a-1".into(), to: "b-1".into(), outcome }
     }
@@ -357,9 +357,9 @@ mod tests {
             (-0.5, Event::JobStarted { job: JobId(1), name: "j".into(), epoch }),
             (0.0, stolen(0)),
             (1.0, stolen(1)),
-            (2.0, ended(0, TaskOutcome::Done)),
+            (2.0, ended(0, StolenTaskEnd::Done)),
             (2.0, stolen(2)),
-            (3.0, ended(1, TaskOutcome::HandedBack)),
+            (3.0, ended(1, StolenTaskEnd::HandedBack)),
         ]);
         let trace = timeline(&log);
         assert_eq!(trace["otherData"]["facts_dropped"], 0);

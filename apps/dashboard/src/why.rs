@@ -283,7 +283,8 @@ fn job_entry(at_s: f64, event: &Event, epoch: &mut Option<Epoch>) -> Option<Expl
 fn decision_entry(taken: &TimedDecision) -> ExplanationLine {
     let logged = &taken.logged;
     let elapsed_s = logged.inputs.snapshot.elapsed_s;
-    let mut sentences = policy::explain(std::slice::from_ref(logged), Some(f64::INFINITY)).into_iter();
+    let mut sentences =
+        policy::explain(std::slice::from_ref(logged), Some(f64::INFINITY)).into_iter();
     let head = sentences.next().unwrap_or_default();
     // The time has a column of its own, on the run's clock.
     let text = head.strip_prefix(&format!("{elapsed_s:.1} s, ")).unwrap_or(&head).to_owned();
@@ -328,7 +329,12 @@ fn inputs_entry(taken: &TimedDecision) -> ExplanationLine {
     if let Some(root) = &snapshot.root {
         why.push(format!("the root is on node {} of cluster {}", root.node, root.cluster));
     }
-    ExplanationLine { at_s: taken.at_s, kind: "seen", text: "inputs of the decision:".to_owned(), why }
+    ExplanationLine {
+        at_s: taken.at_s,
+        kind: "seen",
+        text: "inputs of the decision:".to_owned(),
+        why,
+    }
 }
 
 /// A time as it is printed, because people ask for the times that they read.
@@ -356,7 +362,11 @@ fn find_node(log: &RunLog, name: &str) -> Result<NodeId, Failed> {
 }
 
 /// The entries about a node; with a time, those of the decision at that time.
-fn node_entries(log: &RunLog, node: &NodeId, at: Option<f64>) -> Result<Vec<ExplanationLine>, Failed> {
+fn node_entries(
+    log: &RunLog,
+    node: &NodeId,
+    at: Option<f64>,
+) -> Result<Vec<ExplanationLine>, Failed> {
     let home = log.homes.get(node);
     let mut entries = Vec::new();
     if let Some(at) = at {
@@ -393,7 +403,8 @@ fn node_entries(log: &RunLog, node: &NodeId, at: Option<f64>) -> Result<Vec<Expl
                         }
                     }
                 }
-                let requests = |action: &AdaptationAction| matches!(action, AdaptationAction::Request(_));
+                let requests =
+                    |action: &AdaptationAction| matches!(action, AdaptationAction::Request(_));
                 if taken.logged.decision.actions.iter().any(requests) {
                     requesting = Some(taken);
                 }
@@ -448,7 +459,11 @@ fn repeated(entries: &mut [ExplanationLine], again: BTreeMap<String, (usize, u32
 }
 
 /// The reasons of a decision that concern a node.
-fn entries_about(taken: &TimedDecision, node: &NodeId, home: Option<&ClusterId>) -> Vec<ExplanationLine> {
+fn entries_about(
+    taken: &TimedDecision,
+    node: &NodeId,
+    home: Option<&ClusterId>,
+) -> Vec<ExplanationLine> {
     let at_s = taken.at_s;
     let period = taken.logged.inputs.snapshot.period;
     let prefix = format!("{:.1} s: ", taken.logged.inputs.snapshot.elapsed_s);
@@ -464,14 +479,21 @@ fn entries_about(taken: &TimedDecision, node: &NodeId, home: Option<&ClusterId>)
 
 /// The entry of a node that a decision with removals does not mention.
 fn kept_entry(taken: &TimedDecision, node: &NodeId) -> Option<ExplanationLine> {
-    let removes = |a: &&AdaptationAction| matches!(a, AdaptationAction::Remove { .. } | AdaptationAction::RemoveCluster { .. });
+    let removes = |a: &&AdaptationAction| {
+        matches!(a, AdaptationAction::Remove { .. } | AdaptationAction::RemoveCluster { .. })
+    };
     let removals: Vec<String> =
         taken.logged.decision.actions.iter().filter(removes).map(policy::describe_action).collect();
     let snapshot = &taken.logged.inputs.snapshot;
     let (at_s, period) = (taken.at_s, snapshot.period);
     let text =
         format!("period {period}: {}; nothing counted against node {node}", removals.join("; "));
-    (!removals.is_empty()).then(|| ExplanationLine { at_s, kind: "decision", text, why: Vec::new() })
+    (!removals.is_empty()).then(|| ExplanationLine {
+        at_s,
+        kind: "decision",
+        text,
+        why: Vec::new(),
+    })
 }
 
 /// The reasons for a request for nodes.

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use springtide_actors::policy::{
-    SharedParameters, ClusterAggregate, Inputs, LoggedDecision, Memory, NodeOffer, RootNode, AdaptationSettings, Snapshot, WorkerStats,
-    decide,
+    AdaptationSettings, ClusterAggregate, Inputs, LoggedDecision, Memory, NodeOffer, RootNode,
+    SharedParameters, Snapshot, WorkerStats, decide,
 };
 use springtide_cli::outdir::manifest;
 use springtide_runtime::event::{Event, Record, RunDir};

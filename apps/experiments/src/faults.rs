@@ -21,7 +21,8 @@ pub fn faults(seeds: Range<u64>, json: bool) -> Result<(), Failed> {
         }
     });
     let took = began.elapsed().as_secs_f64();
-    let faults::HistoryTally { paths: met, violations: wrong, digests, histories, slowest } = &tally;
+    let faults::HistoryTally { paths: met, violations: wrong, digests, histories, slowest } =
+        &tally;
     if json {
         let result = serde_json::json!({
             "schema": SCHEMA, "histories": histories, "wrong": wrong,

@@ -106,7 +106,8 @@ pub fn report(dirs: &[PathBuf], figures: Option<&Path>, json: bool) -> Result<()
             artefacts.keep(&file, text);
         }
     }
-    let rows: Vec<LiveRow> = all(&groups).map(|(setting, _, runs)| LiveRow::of(setting, runs)).collect();
+    let rows: Vec<LiveRow> =
+        all(&groups).map(|(setting, _, runs)| LiveRow::of(setting, runs)).collect();
     let object = serde_json::json!({ "schema": SCHEMA, "scenarios": rows });
     artefacts.print(json, object, || tables(&rows))
 }
@@ -348,11 +349,13 @@ fn table(setting: &Setting, rows: &[LiveRow]) -> String {
 fn draw(runs: &[LiveReport], setting: Option<&Setting>) -> Result<String, Failed> {
     let of_mode = |(mode, hue): &(&'static str, RunKind)| {
         let run = median_run(runs, mode)?;
-        let nodes: &[(f64, u32)] = if *hue == RunKind::Adaptive { &run.nodes_over_time } else { &[] };
+        let nodes: &[(f64, u32)] =
+            if *hue == RunKind::Adaptive { &run.nodes_over_time } else { &[] };
         let (iterations, end_s) = (&run.iterations[..], run.wall_s);
         Some((run, Series { label: mode, hue: *hue, iterations, nodes, end_s }))
     };
-    let (named, series): (Vec<&LiveReport>, Vec<Series<'_>>) = MODES.iter().filter_map(of_mode).unzip();
+    let (named, series): (Vec<&LiveReport>, Vec<Series<'_>>) =
+        MODES.iter().filter_map(of_mode).unzip();
     let Some(last) = named.last() else { return Err(Failed::failure("no run to draw")) };
     let events: Vec<f64> = last.events.iter().map(|(at, _)| *at).collect();
     let setting = setting.map_or(String::new(), |setting| {

@@ -44,7 +44,8 @@ pub fn paper(
     let mut artefacts = Artefacts::of(out);
     if artefacts.are_wanted() {
         artefacts.keep("paper.json", format!("{result}\n"));
-        let first: Vec<ScenarioResults> = rows.iter().filter(|row| row.seed == 1).cloned().collect();
+        let first: Vec<ScenarioResults> =
+            rows.iter().filter(|row| row.seed == 1).cloned().collect();
         artefacts.keep("runtimes.svg", figure::runtimes(&first).map_err(Failed::failure)?);
         for row in &first {
             let text = figure::iterations(row).map_err(Failed::failure)?;

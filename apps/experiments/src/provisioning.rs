@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use serde::Serialize;
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{
-    Budget, Dag, SearchResult, Method, Objectives, SECOND, Search,
+    Budget, Dag, Method, Objectives, SECOND, Search, SearchResult,
 };
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
@@ -17,12 +17,14 @@ use springtide_cli::outdir::Artefacts;
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::provisioning::Range;
 use springtide_simulator::provisioning::compare::{
-    SelectionRule, Comparison, Planning, SERVICE_UNIT, ComparisonSummary, compare,
+    Comparison, ComparisonSummary, Planning, SERVICE_UNIT, SelectionRule, compare,
 };
 use springtide_simulator::provisioning::figures::{self, Axes, FigureCurve};
 use springtide_simulator::provisioning::load::{Copies, TraceWindow};
 use springtide_simulator::provisioning::made::{self, Layered};
-use springtide_simulator::provisioning::sites::{self, Instance, PlanValue, SearchRanking, SearchConfig};
+use springtide_simulator::provisioning::sites::{
+    self, Instance, PlanValue, SearchConfig, SearchRanking,
+};
 use springtide_simulator::workload::swf::{self, Trace};
 
 /// Processors of the paper's machine, for which the widths of its tasks are given.
@@ -245,7 +247,8 @@ fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Fail
     let instance = Instance::drawn(args.seed);
     // About as many sets as the paper's search evaluated plans.
     let budget = budget(args, 50, 34);
-    let find = |search| -> SearchResult { instance.search(Method::Heft, search, budget, args.seed, true) };
+    let find =
+        |search| -> SearchResult { instance.search(Method::Heft, search, budget, args.seed, true) };
     let (paper, ours) = (find(Search::PAPER), find(Search::Pruned));
     let place = |is: Objectives| {
         let PlanValue { cost_su, makespan_s } = is.into();
@@ -279,8 +282,9 @@ fn four_sites(args: &ProvisioningArgs, results: &mut Results) -> Result<(), Fail
         let lines: Vec<FigureCurve> = sweeps
             .iter()
             .map(|(label, sweep)| {
-                let value =
-                    |plan: &PlanValue| if of == 0 { plan.makespan_s / 3600.0 } else { plan.cost_su };
+                let value = |plan: &PlanValue| {
+                    if of == 0 { plan.makespan_s / 3600.0 } else { plan.cost_su }
+                };
                 let points = sweep.iter().map(|(alpha, plan)| (*alpha, value(plan), 0.0));
                 FigureCurve { label: (*label).to_owned(), points: points.collect() }
             })
@@ -423,7 +427,8 @@ impl SiteConfig {
         };
         let trace = swf::read(file).map_err(Failed::usage)?;
         let processors = args.processors.unwrap_or_else(|| trace.processors());
-        let window = TraceWindow { from_day: args.from_day, days: args.days, ..TraceWindow::default() };
+        let window =
+            TraceWindow { from_day: args.from_day, days: args.days, ..TraceWindow::default() };
         let copies = Copies::of(&trace, processors, window);
         if copies.least() <= 0.0 {
             return Err(Failed::usage(format!(
@@ -620,7 +625,8 @@ fn trade_off(
     ));
     let mut summaries = found.summaries();
     let within = summaries.pop();
-    let trade_offs: Vec<(f64, &ComparisonSummary)> = summaries.iter().map(|s| (s.choice.alpha, s)).collect();
+    let trade_offs: Vec<(f64, &ComparisonSummary)> =
+        summaries.iter().map(|s| (s.choice.alpha, s)).collect();
     for (alpha, summary) in trade_offs.iter().filter(|(alpha, _)| [0.0, 0.5, 1.0].contains(alpha)) {
         results.line(format!("  {alpha:.1}: {}", row(summary, found.floor)));
     }
@@ -684,7 +690,8 @@ fn sizes(args: &ProvisioningArgs, site: &SiteConfig, results: &mut Results) -> R
     for size in SIZES {
         let dag = synthetic(site, size, args.seed);
         for &load in &loads {
-            let found = site.compare(args, &dag, load, &[0.0, 0.5, 1.0].map(SelectionRule::of), &planning);
+            let found =
+                site.compare(args, &dag, load, &[0.0, 0.5, 1.0].map(SelectionRule::of), &planning);
             let summaries = found.summaries();
             results.line(format!(
                 "  {size:2} processors ({} here), load {:2.0} %, 0.5: {}",
@@ -695,13 +702,17 @@ fn sizes(args: &ProvisioningArgs, site: &SiteConfig, results: &mut Results) -> R
             rows.push((size, found.load, found.floor, summaries));
         }
     }
-    let part = |of: &dyn Fn(&ComparisonSummary, f64) -> f64, at: usize, size: u32| -> Vec<(f64, f64, f64)> {
+    let part = |of: &dyn Fn(&ComparisonSummary, f64) -> f64,
+                at: usize,
+                size: u32|
+     -> Vec<(f64, f64, f64)> {
         let of_size = rows.iter().filter(|row| row.0 == size);
         of_size
             .map(|(_, load, floor, all)| (load * 100.0, of(&all[at], *floor) * 100.0, 0.0))
             .collect()
     };
-    let makespan = |summary: &ComparisonSummary, _: f64| summary.makespan_s.mean / summary.best_effort_s.mean;
+    let makespan =
+        |summary: &ComparisonSummary, _: f64| summary.makespan_s.mean / summary.best_effort_s.mean;
     let cost = |summary: &ComparisonSummary, floor: f64| summary.cost.mean / floor;
     type Measure<'a> = &'a dyn Fn(&ComparisonSummary, f64) -> f64;
     for (name, of) in [("makespan", &makespan as Measure<'_>), ("cost", &cost)] {
@@ -756,7 +767,11 @@ fn paper_result(load: f64) -> &'static str {
 }
 
 /// Runs the experiment of figure 9.
-fn cybershake(args: &ProvisioningArgs, site: &SiteConfig, results: &mut Results) -> Result<(), Failed> {
+fn cybershake(
+    args: &ProvisioningArgs,
+    site: &SiteConfig,
+    results: &mut Results,
+) -> Result<(), Failed> {
     let dag = made::cybershake(site.scaled(288));
     let planning = planning(args, 10);
     results.line(format!(
@@ -832,7 +847,11 @@ fn cybershake(args: &ProvisioningArgs, site: &SiteConfig, results: &mut Results)
 
 /// Section 7: other users overestimate the run times of their jobs, and reservations last as long
 /// as estimated.
-fn estimates(args: &ProvisioningArgs, site: &SiteConfig, results: &mut Results) -> Result<(), Failed> {
+fn estimates(
+    args: &ProvisioningArgs,
+    site: &SiteConfig,
+    results: &mut Results,
+) -> Result<(), Failed> {
     results.line(
         "CyberShake with overestimated run times of other users (paper: +3 % and +7.7 % \
         at 10 and 20 %; best effort with exact ones 30 % above):",
@@ -842,8 +861,13 @@ fn estimates(args: &ProvisioningArgs, site: &SiteConfig, results: &mut Results) 
     for estimate in [1.0, 1.1, 1.2] {
         let site = site.estimated(estimate);
         let dag = made::cybershake(site.scaled(288));
-        let found =
-            site.compare(args, &dag, SiteConfig::load(args), &[SelectionRule::of(0.5)], &planning(args, 10));
+        let found = site.compare(
+            args,
+            &dag,
+            SiteConfig::load(args),
+            &[SelectionRule::of(0.5)],
+            &planning(args, 10),
+        );
         let summary = found.summaries()[0];
         let base = *exact.get_or_insert(summary.makespan_s.mean);
         results.line(format!(

@@ -27,7 +27,7 @@ use springtide_runtime::work::{Job, Registry};
 use springtide_simulator::apps::ModelledJob;
 use springtide_simulator::figure::{self, COLOURS, FigureError, drawing_error};
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{SimulatedGrid, Layout, SimulatedCluster, simulate};
+use springtide_simulator::{Layout, SimulatedCluster, SimulatedGrid, simulate};
 
 /// The maximum simulated time of a run.
 const SIMULATED_TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);

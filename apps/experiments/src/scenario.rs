@@ -177,7 +177,11 @@ pub(crate) fn keep(
     out.finish(&RunEnd::of(ModelledJob::NAME, &played.ended).json())
 }
 
-fn result(config: &ScenarioConfig, settings: &SimulationParams, played: &SimulationResult) -> serde_json::Value {
+fn result(
+    config: &ScenarioConfig,
+    settings: &SimulationParams,
+    played: &SimulationResult,
+) -> serde_json::Value {
     let at = |(at, text): &(Duration, String)| serde_json::json!([at.as_secs_f64(), text]);
     serde_json::json!({
         "schema": SCHEMA,

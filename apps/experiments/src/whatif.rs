@@ -16,14 +16,14 @@ use springtide_cli::exit::Failed;
 use springtide_cli::format::{SCHEMA, seconds, size};
 use springtide_cli::print::print;
 use springtide_runtime::config::{
-    ConfigError, GridConfig, LineSection, LinksConfig, Loaded, Name, Pair, PlaceSection, ConfigProblem,
-    ScenarioConfig, Sources, Time, BoundedInt, load, nearest,
+    BoundedInt, ConfigError, ConfigProblem, GridConfig, LineSection, LinksConfig, Loaded, Name,
+    Pair, PlaceSection, ScenarioConfig, Sources, Time, load, nearest,
 };
 use springtide_runtime::event::{Event, RunDir, read};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkUnit;
-use springtide_simulator::forecast::{self, PredictionRequest, Prediction, LeftOut};
-use springtide_simulator::recorded::{LearnedModel, ClusterSums, Recorded, learn};
+use springtide_simulator::forecast::{self, LeftOut, Prediction, PredictionRequest};
+use springtide_simulator::recorded::{ClusterSums, LearnedModel, Recorded, learn};
 
 /// Options of a prediction.
 #[derive(Args, Clone, Debug)]
@@ -67,7 +67,7 @@ pub struct PredictionSettings {
 }
 
 /// The result of a prediction.
-pub struct Prediction {
+pub struct RunPrediction {
     /// The run that was recorded.
     pub run: Recorded,
     /// The model learned from the recorded run.
@@ -84,7 +84,7 @@ pub struct Prediction {
 /// The record, the grid's config or the links are not usable.
 pub fn what_if(args: &WhatIfArgs, settings: PredictionSettings) -> Result<(), Failed> {
     let (json, seed) = (settings.json, settings.seed);
-    let Prediction { run, learned, mode, predicted } = predict(args, settings)?;
+    let RunPrediction { run, learned, mode, predicted } = predict(args, settings)?;
     if json {
         let object = serde_json::json!({
             "schema": SCHEMA,
@@ -99,7 +99,7 @@ pub fn what_if(args: &WhatIfArgs, settings: PredictionSettings) -> Result<(), Fa
     print(&prediction_text(&run, &learned, &predicted))
 }
 
-fn predict(args: &WhatIfArgs, settings: PredictionSettings) -> Result<Prediction, Failed> {
+fn predict(args: &WhatIfArgs, settings: PredictionSettings) -> Result<RunPrediction, Failed> {
     let (Some(dir), Some(file)) = (&args.recorded, &args.config) else {
         return Err(Failed::usage("--recorded needs --config as well"));
     };
@@ -122,7 +122,7 @@ fn predict(args: &WhatIfArgs, settings: PredictionSettings) -> Result<Prediction
         wire: settings.wire,
     };
     let predicted = without.iter().map(|without| forecast::predict(&order, without)).collect();
-    Ok(Prediction { run, learned, mode, predicted })
+    Ok(RunPrediction { run, learned, mode, predicted })
 }
 
 /// Reads a recorded run from its directory.
@@ -187,8 +187,10 @@ pub fn recorded(dir: &Path) -> Result<Recorded, Failed> {
     let mut clusters: BTreeMap<ClusterId, ClusterSums> = BTreeMap::new();
     for (name, work) in result.work.ok_or_else(old)? {
         let JobWork { working_s, root_s, tasks, units, squares } = work;
-        clusters
-            .insert(name, ClusterSums { workers: 0, working_s, root_s, costed: tasks, units, squares });
+        clusters.insert(
+            name,
+            ClusterSums { workers: 0, working_s, root_s, costed: tasks, units, squares },
+        );
     }
     for ClusterSize { name, workers } in result.clusters {
         clusters.entry(name).or_default().workers = workers;

@@ -112,7 +112,7 @@ fn predictions_are_within_a_twentieth_with_and_without_a_cluster() {
     let mut args = place.args();
     args.without = vec!["del".parse().unwrap()];
     let prediction = predict(&args, settings()).unwrap();
-    let Prediction { run, learned, predicted, .. } = &prediction;
+    let RunPrediction { run, learned, predicted, .. } = &prediction;
     println!("{}", super::prediction_text(run, learned, predicted));
     // The declared work is learned: seconds at speed 1, which is the mean here.
     let model = &prediction.learned.model;
@@ -146,7 +146,7 @@ fn without_a_link_the_job_ends_or_the_prediction_says_why() {
     let mut args = place.args();
     args.without_link = vec![Pair("ams".parse().unwrap(), "del".parse().unwrap())];
     let prediction = predict(&args, settings()).unwrap();
-    let Prediction { run, learned, predicted, .. } = &prediction;
+    let RunPrediction { run, learned, predicted, .. } = &prediction;
     println!("{}", super::prediction_text(run, learned, predicted));
     let cut = &prediction.predicted[1];
     assert_eq!(cut.grid, "without ams-del");

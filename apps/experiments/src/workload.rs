@@ -17,7 +17,7 @@ use springtide_runtime::config::{
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::shipped;
 use springtide_simulator::workload::figures::{self, Figure, FigureRun};
-use springtide_simulator::workload::made::{PreparedWorkload, MakeError, make, make_of};
+use springtide_simulator::workload::made::{MakeError, PreparedWorkload, make, make_of};
 use springtide_simulator::workload::stated::{PolicyRun, Statement, statements};
 use springtide_simulator::workload::swf::{self, Trace};
 use springtide_simulator::workload::{WorkloadOutcome, WorkloadSummary, simulate};
@@ -313,7 +313,8 @@ fn warnings_of(made: &PreparedWorkload) -> Warnings {
     warnings
 }
 
-type MakeWorkload<'a> = &'a mut dyn FnMut(&WorkloadConfig, u64) -> Result<PreparedWorkload, MakeError>;
+type MakeWorkload<'a> =
+    &'a mut dyn FnMut(&WorkloadConfig, u64) -> Result<PreparedWorkload, MakeError>;
 
 /// Simulates a workload with one combination of options, over all seeds.
 fn row(
@@ -369,9 +370,11 @@ fn table(rows: &[&WorkloadRow]) -> String {
         "workload"
     );
     for row in rows {
-        let WorkloadSummary { ended, failed, execution_s, response_s, response_p90_s, wait_s, .. } =
+        let WorkloadSummary {
+            ended, failed, execution_s, response_s, response_p90_s, wait_s, ..
+        } = row.result;
+        let WorkloadSummary { processors, used, stuck, operations, shrinks, wasted_h, .. } =
             row.result;
-        let WorkloadSummary { processors, used, stuck, operations, shrinks, wasted_h, .. } = row.result;
         text.push_str(&format!(
             "{:width$}  {:8} {ended:6} {failed:6} {execution_s:7.0} s {response_s:6.0} s \
             {response_p90_s:7.0} s {wait_s:4.0} s \

@@ -136,9 +136,15 @@ impl<'a, 'b> Canvas<'a, 'b> {
             let points = [(x, y - 6), (x + 14, y + 6)];
             let (filled, thin) = (entry.colour.filled(), entry.colour.stroke_width(1));
             match entry.mark {
-                LegendSymbol::Box => canvas.area.draw(&Rectangle::new(points, filled)).map_err(drawing_error)?,
-                LegendSymbol::Outline => canvas.area.draw(&Rectangle::new(points, thin)).map_err(drawing_error)?,
-                LegendSymbol::Thread => canvas.line([(x, y), (x + 14, y)], entry.colour.mix(1.0))?,
+                LegendSymbol::Box => {
+                    canvas.area.draw(&Rectangle::new(points, filled)).map_err(drawing_error)?
+                }
+                LegendSymbol::Outline => {
+                    canvas.area.draw(&Rectangle::new(points, thin)).map_err(drawing_error)?
+                }
+                LegendSymbol::Thread => {
+                    canvas.line([(x, y), (x + 14, y)], entry.colour.mix(1.0))?
+                }
             }
             let most = ((right - 44) / CHARACTER).max(4) as usize;
             canvas.text(&short(&entry.text, most), (x + 20, y), TEXT, HPos::Left, BLACK)?;

@@ -13,7 +13,7 @@
 use bytes::Bytes;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{ProcessInfo, Malleable, Observation, Program, Strategy};
+use springtide_runtime::malleable::{Malleable, Observation, ProcessInfo, Program, Strategy};
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{InputError, Outcome, Stop};
 
@@ -354,7 +354,7 @@ impl Cube {
 mod tests {
     use std::sync::Arc;
 
-    use springtide_runtime::work::{PoolConfig, Registry, NodeCounts, encode_job, solo};
+    use springtide_runtime::work::{NodeCounts, PoolConfig, Registry, encode_job, solo};
 
     use super::*;
 

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{ProcessInfo, Malleable, Observation, Program, Strategy};
+use springtide_runtime::malleable::{Malleable, Observation, ProcessInfo, Program, Strategy};
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{InputError, Outcome, Stop};
 
@@ -184,7 +184,12 @@ impl Program for Nbody {
         Ok(pack(share.iter().copied()))
     }
 
-    fn join_state(&self, pieces: &[Bytes], from: &Slabs, to: (&Slabs, u32)) -> Result<Vec<f64>, Stop> {
+    fn join_state(
+        &self,
+        pieces: &[Bytes],
+        from: &Slabs,
+        to: (&Slabs, u32),
+    ) -> Result<Vec<f64>, Stop> {
         from.joined(pieces, to, NUMBERS_PER_BODY)
     }
 
@@ -220,7 +225,11 @@ mod tests {
     #[test]
     fn shares_follow_what_was_measured() {
         let now = Slabs::equal(90, 3);
-        let hand = |rank, step_s| ProcessInfo { previous_rank: Some(rank), pace: pace(step_s), location: None };
+        let hand = |rank, step_s| ProcessInfo {
+            previous_rank: Some(rank),
+            pace: pace(step_s),
+            location: None,
+        };
         // The second is half as fast as the others.
         let hands = [hand(0, 1.0), hand(1, 2.0), hand(2, 1.0)];
         let held =

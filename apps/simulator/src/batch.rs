@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::provider::{
-    Capacity, StubEnd, ExistingStub, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId,
-    StubEvent,
+    Capacity, ExistingStub, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubEnd,
+    StubEvent, StubId,
 };
 use springtide_runtime::id::NodeId;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -133,7 +133,8 @@ impl BatchSystem {
         let jobs = self.0.jobs.borrow();
         let (run, wait): (Vec<_>, Vec<_>) =
             jobs.values().partition(|job| *job.state.borrow() == BatchJobState::Runs);
-        let nodes = |jobs: Vec<&Rc<BatchJob>>| jobs.into_iter().map(|job| job.node.clone()).collect();
+        let nodes =
+            |jobs: Vec<&Rc<BatchJob>>| jobs.into_iter().map(|job| job.node.clone()).collect();
         (nodes(run), nodes(wait))
     }
 
@@ -149,14 +150,16 @@ impl BatchSystem {
 
     fn running(&self) -> u32 {
         let jobs = self.0.jobs.borrow();
-        let running = jobs.values().filter(|job| *job.state.borrow() == BatchJobState::Runs).count();
+        let running =
+            jobs.values().filter(|job| *job.state.borrow() == BatchJobState::Runs).count();
         u32::try_from(running).unwrap_or(u32::MAX)
     }
 
     /// Whether this job is the first that waits, and a processor is free.
     fn may_start(&self, number: u64) -> bool {
         let jobs = self.0.jobs.borrow();
-        let waits = |job: &&Rc<BatchJob>| job.ready.get() && *job.state.borrow() == BatchJobState::Waits;
+        let waits =
+            |job: &&Rc<BatchJob>| job.ready.get() && *job.state.borrow() == BatchJobState::Waits;
         let first = jobs.values().find(waits).is_some_and(|job| job.number == number);
         first && self.running() + self.0.others.get() < self.0.processors
     }

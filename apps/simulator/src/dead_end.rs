@@ -145,7 +145,10 @@ mod tests {
         let config: ScenarioConfig =
             load(&Sources::of_text("test.toml", &text)).expect("it is right").value;
         let mode = config.adaptation.mode.into();
-        crate::scenario::simulate(&config, &crate::scenario::SimulationParams { mode, period: None, seed: 1 })
+        crate::scenario::simulate(
+            &config,
+            &crate::scenario::SimulationParams { mode, period: None, seed: 1 },
+        )
     }
 
     const A_GOES: &str = "[[event]]\nwhat = \"crash\"\nat = \"20s\"\ncluster = \"a\"\n";

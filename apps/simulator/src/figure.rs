@@ -5,7 +5,7 @@
 
 use plotters::prelude::*;
 
-pub use springtide_figures::{Area, COLOURS, FigureError, draw_figure, legend, drawing_error};
+pub use springtide_figures::{Area, COLOURS, FigureError, draw_figure, drawing_error, legend};
 
 use crate::paper::ScenarioResults;
 

@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde::Serialize;
 use springtide_actors::policy::Mode;
 use springtide_runtime::config::{
-    EventSection, Happening, Name, Pair, PlaceSection, ScenarioConfig, Time, BoundedInt,
+    BoundedInt, EventSection, Happening, Name, Pair, PlaceSection, ScenarioConfig, Time,
 };
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkUnit;
 
 use crate::apps::ModelledJob;
-use crate::scenario::{SimulationParams, simulate_job, seconds};
+use crate::scenario::{SimulationParams, seconds, simulate_job};
 
 /// The part of a grid that is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -154,9 +154,11 @@ impl SimulatedGrid {
             .unwrap_or_else(|error| unreachable!("the first node: {error}"));
         let endpoint = Endpoint::over(net);
         let submitter = Submitter::new(&endpoint, registry.fingerprint(), None);
-        let mut head = Head::start(endpoint, Store::in_memory(), manager::ManagerSettings::default());
-        let of_cluster =
-            |place: &SimulatedCluster| -> Vec<NodeId> { node_names(&place.name, place.nodes).collect() };
+        let mut head =
+            Head::start(endpoint, Store::in_memory(), manager::ManagerSettings::default());
+        let of_cluster = |place: &SimulatedCluster| -> Vec<NodeId> {
+            node_names(&place.name, place.nodes).collect()
+        };
         let machines = layout.clusters.iter().flat_map(|place| {
             let machine = (place.name.clone(), place.machine.clone());
             of_cluster(place).into_iter().map(move |node| (node, machine.clone()))

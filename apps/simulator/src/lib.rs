@@ -63,5 +63,5 @@ pub fn on_all_cores<T: Sync, R: Send>(inputs: &[T], function: impl Fn(&T) -> R +
 }
 
 pub use self::dead_end::GridState;
-pub use self::grid::{SimulatedGrid, GridError, Layout, SimulatedCluster, SimulatedRun, simulate};
+pub use self::grid::{GridError, Layout, SimulatedCluster, SimulatedGrid, SimulatedRun, simulate};
 pub use self::submitter::CompletedRun;

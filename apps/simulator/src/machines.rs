@@ -16,9 +16,9 @@ use actix::prelude::*;
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::hardware::Hardware;
 use springtide_actors::job::{Shutdown, site_name};
-use springtide_actors::node::{EndOrder, RunningNode, NodeOptions};
+use springtide_actors::node::{EndOrder, NodeOptions, RunningNode};
 use springtide_actors::provider::{
-    StubEnd, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubEvent,
+    LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubEnd, StubEvent, StubId,
 };
 use springtide_actors::worker::{Worker, WorkerConfig};
 use springtide_runtime::event::Recorder;

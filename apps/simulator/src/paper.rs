@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use springtide_actors::policy::Mode;
-use springtide_runtime::config::{EventSection, Happening, Pair, ScenarioConfig, BoundedInt};
+use springtide_runtime::config::{BoundedInt, EventSection, Happening, Pair, ScenarioConfig};
 use springtide_runtime::event::Event;
 use springtide_runtime::id::NodeId;
 use springtide_runtime::random::SplitMix;
 
 use crate::grid::GridError;
-use crate::scenario::{SimulationParams, SimulationResult, simulate, seconds};
+use crate::scenario::{SimulationParams, SimulationResult, seconds, simulate};
 
 /// A change counts as undone if it is taken back within this number of periods.
 const UNDONE_WITHIN: u32 = 5;
@@ -118,7 +118,10 @@ pub fn calibration(config: &ScenarioConfig) -> u64 {
 }
 
 /// Simulates a scenario and checks the answer.
-fn simulate_checked(config: &ScenarioConfig, how: &SimulationParams) -> Result<SimulationResult, PaperError> {
+fn simulate_checked(
+    config: &ScenarioConfig,
+    how: &SimulationParams,
+) -> Result<SimulationResult, PaperError> {
     let name = || config.name.to_string();
     let played = simulate(config, how).map_err(|error| PaperError::Grid(name(), error))?;
     match &played.ended.outcome {
@@ -141,14 +144,17 @@ pub fn row(
     seed: u64,
     best: Option<&Nodes>,
 ) -> Result<ScenarioResults, PaperError> {
-    let of = |mode, period| simulate_checked(config, &SimulationParams { mode, period: Some(period), seed });
+    let of = |mode, period| {
+        simulate_checked(config, &SimulationParams { mode, period: Some(period), seed })
+    };
     let fixed = of(Mode::Static, period)?;
     let monitor = of(Mode::Monitor, period)?;
     let adaptive = of(Mode::Adaptive, period)?;
     let own = config.job.period.get();
     let ours = of(Mode::Adaptive, own)?;
     let (clairvoyant_s, clairvoyant_nodes) = clairvoyant(config, &fixed, seed, best)?;
-    let reduction = |run: &SimulationResult| 1.0 - run.wall.as_secs_f64() / fixed.wall.as_secs_f64();
+    let reduction =
+        |run: &SimulationResult| 1.0 - run.wall.as_secs_f64() / fixed.wall.as_secs_f64();
     Ok(ScenarioResults {
         name: config.name.to_string(),
         about: config.about.clone(),

@@ -9,11 +9,11 @@ use std::time::Duration;
 use springtide_actors::job::{JobEndReport, JobParams};
 use springtide_actors::policy::{self, ADAPT, LoggedDecision, Mode};
 use springtide_runtime::config::{
-    App, AppSection, PlaceSection, ByteRate, ScenarioConfig, Time, BoundedInt,
+    App, AppSection, BoundedInt, ByteRate, PlaceSection, ScenarioConfig, Time,
 };
 use springtide_runtime::event::{Event, Record};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
-use springtide_runtime::net::{LinkPolicy, MemoryConfig, LinkUnit};
+use springtide_runtime::net::{LinkPolicy, LinkUnit, MemoryConfig};
 use springtide_runtime::topology::directions;
 use springtide_runtime::work::Registry;
 use tokio::sync::watch;
@@ -21,7 +21,9 @@ use tokio::time::Instant;
 
 use crate::apps::{LeafPhase, ModelledJob, WorkDivision};
 use crate::dead_end::{DeadEnd, GridState};
-use crate::grid::{SimulatedGrid, GridError, Layout, SimulatedCluster, RecentEvents, simulate};
+use crate::grid::{
+    GridError, Layout, RecentEvents, SimulatedCluster, SimulatedGrid, simulate as run_simulation,
+};
 pub use crate::machines::EPOCH_US;
 use crate::machines::Machine;
 use crate::stage::{ScenarioDriver, listed};
@@ -70,7 +72,8 @@ impl SimulationResult {
     pub fn actions(&self) -> Vec<(Duration, String)> {
         let describe = |logged: &LoggedDecision| {
             let at = Duration::try_from_secs_f64(logged.inputs.snapshot.elapsed_s);
-            let words: Vec<_> = logged.decision.actions.iter().map(policy::describe_action).collect();
+            let words: Vec<_> =
+                logged.decision.actions.iter().map(policy::describe_action).collect();
             (at.unwrap_or_default(), words.join("; "))
         };
         let decisions = self.decisions();
@@ -222,7 +225,10 @@ pub fn params(config: &ScenarioConfig, play: &SimulationParams) -> JobParams {
 ///
 /// # Errors
 /// The job cannot be run, or does not end in time.
-pub fn simulate(config: &ScenarioConfig, how: &SimulationParams) -> Result<SimulationResult, GridError> {
+pub fn simulate(
+    config: &ScenarioConfig,
+    how: &SimulationParams,
+) -> Result<SimulationResult, GridError> {
     simulate_over(config, how, LinkUnit::Frames)
 }
 
@@ -230,25 +236,29 @@ pub fn simulate(config: &ScenarioConfig, how: &SimulationParams) -> Result<Simul
 /// simulate.
 ///
 /// # Errors
-/// As of [`play`].
-pub fn simulate_over(config: &ScenarioConfig, how: &SimulationParams, wire: LinkUnit) -> Result<SimulationResult, GridError> {
+/// As of [`simulate`].
+pub fn simulate_over(
+    config: &ScenarioConfig,
+    how: &SimulationParams,
+    wire: LinkUnit,
+) -> Result<SimulationResult, GridError> {
     simulate_job(config, model(&config.app), how, wire)
 }
 
 /// Simulates a scenario with the given job instead of the file's.
 ///
 /// # Errors
-/// As of [`play`].
+/// As of [`simulate`].
 pub fn simulate_job(
     config: &ScenarioConfig,
     job: ModelledJob,
     how: &SimulationParams,
     wire: LinkUnit,
 ) -> Result<SimulationResult, GridError> {
-    simulate(|| run(config, job, how, wire))
+    run_simulation(|| run_job(config, job, how, wire))
 }
 
-async fn run(
+async fn run_job(
     config: &ScenarioConfig,
     model: ModelledJob,
     how: &SimulationParams,
@@ -520,7 +530,9 @@ mod tests {
             "#,
             places.concat()
         ));
-        let played = simulate(&config, &SimulationParams { mode: Mode::Static, period: None, seed: 1 }).unwrap();
+        let played =
+            simulate(&config, &SimulationParams { mode: Mode::Static, period: None, seed: 1 })
+                .unwrap();
         let outcome = played.ended.outcome.as_ref().unwrap();
         assert_eq!(outcome.checksum, played.answer);
         let said = |part: &str| played.said.iter().find(|(_, text)| text.contains(part));

@@ -261,7 +261,9 @@ fn every_key_of_the_grid_and_the_job_acts() {
 /// The policy's tests check the effect on decisions. Here each key only has to reach the policy.
 #[test]
 fn every_key_of_adaptation_reaches_the_policy() {
-    for KeyDescription { table, key, type_name: of, choices, unset, .. } in describe::<ScenarioConfig>() {
+    for KeyDescription { table, key, type_name: of, choices, unset, .. } in
+        describe::<ScenarioConfig>()
+    {
         if !table.starts_with("adaptation") || unset.is_table() {
             continue;
         }

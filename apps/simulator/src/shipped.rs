@@ -11,7 +11,7 @@ pub struct BuiltinFile {
 
 macro_rules! shipped {
     ($folder:literal: $($name:literal)*) => {
-        &[$(Shipped {
+        &[$(BuiltinFile {
             name: $name,
             text: include_str!(concat!("../scenarios/", $folder, "/", $name, ".toml")),
         }),*]

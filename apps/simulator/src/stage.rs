@@ -12,7 +12,7 @@ use actix_rt::task::JoinHandle;
 use springtide_actors::job::{cluster_coordinator_name, coordinator_name};
 use springtide_actors::scheduler::{Drain, JobGrant, Scheduler, Undrain};
 use springtide_runtime::config::{
-    EventSection, Happening, Pair, PlaceSection, ByteRate, Role, ScenarioConfig,
+    ByteRate, EventSection, Happening, Pair, PlaceSection, Role, ScenarioConfig,
 };
 use springtide_runtime::event::Record;
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
@@ -181,9 +181,9 @@ impl ScenarioDriver {
 
     /// Starts tasks that cut and restore flapping links until they are aborted.
     pub fn start_flapping(self: &Rc<Self>) -> Vec<JoinHandle<()>> {
-        let flaps = self
-            .pairs()
-            .filter_map(|(a, b)| Some((self.config.line(a.as_str(), b.as_str()).up_and_down?, a, b)));
+        let flaps = self.pairs().filter_map(|(a, b)| {
+            Some((self.config.line(a.as_str(), b.as_str()).up_and_down?, a, b))
+        });
         let flaps = flaps.map(|((up, down), a, b)| {
             let stage = self.clone();
             actix_rt::spawn(async move {

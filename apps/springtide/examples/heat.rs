@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use bytes::Bytes;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{ProcessInfo, Malleable, Need, Observation, Program, Strategy};
+use springtide_runtime::malleable::{Malleable, Need, Observation, ProcessInfo, Program, Strategy};
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{InputError, Outcome, Stop, checksum};
 
@@ -173,7 +173,12 @@ impl Program for Heat {
     }
 
     /// Ranges are in order of rank, and so are the pieces.
-    fn join_state(&self, pieces: &[Bytes], _: &Bounds, to: (&Bounds, u32)) -> Result<Vec<f64>, Stop> {
+    fn join_state(
+        &self,
+        pieces: &[Bytes],
+        _: &Bounds,
+        to: (&Bounds, u32),
+    ) -> Result<Vec<f64>, Stop> {
         let cells = pieces.iter().flat_map(|piece| piece.chunks(8)).map(number);
         let cells = cells.collect::<Result<Vec<f64>, Stop>>()?;
         if cells.len() != run_of(to.0, to.1).len() {

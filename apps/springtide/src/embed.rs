@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use springtide_actors::client::{Client, ReceivedNews, JobUpdate};
+use springtide_actors::client::{Client, JobUpdate, ReceivedNews};
 use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{JobEndReport, NoteKind, SCHEDULER};
 use springtide_actors::scheduler::{Scheduler, Submit};

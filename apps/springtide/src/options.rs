@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches, ValueHint};
-use springtide_cli::options::{time, keyword_parser};
+use springtide_cli::options::{keyword_parser, time};
 use springtide_runtime::config::{Level, Mode, Sources, Steal};
 
 /// Options of every command.

@@ -48,8 +48,12 @@ pub fn extensive_form(
             match place {
                 RandomElement::Rhs(row) => rhs[row] = value,
                 RandomElement::Cost(column) => costs[column] = value,
-                RandomElement::Technology(row, column) => drop(changes.insert((row, column), value)),
-                RandomElement::Recourse(row, column) => drop(changes.insert((row, n + column), value)),
+                RandomElement::Technology(row, column) => {
+                    changes.insert((row, column), value);
+                }
+                RandomElement::Recourse(row, column) => {
+                    changes.insert((row, n + column), value);
+                }
             }
         }
         cost.extend(costs.iter().map(|cost| cost * probability));

@@ -10,7 +10,7 @@ use crate::model::{RandomElement, Stage, TwoStage};
 use crate::sample::{SampleError, Sampler, Sampling, Scenario};
 use crate::smps::{Files, ReadNote, SmpsError, read};
 use crate::solve::local;
-use crate::solve::solver::{SolvePlan, ScenarioSample, Verdict};
+use crate::solve::solver::{ScenarioSample, SolvePlan, Verdict};
 use crate::trust_region::TrustRegionSettings;
 
 /// The directory of the instances. None, with a printed reason, if it does not exist.
@@ -56,7 +56,9 @@ fn instances_have_their_sizes() {
         assert_eq!((size(&program.first), size(&program.second)), (first, second), "{name}");
         assert_eq!(program.second.matrix.entries(), recourse, "{name}");
         assert_eq!(program.random.len(), random, "{name}");
-        assert!(program.random.iter().all(|block| matches!(block.places[..], [RandomElement::Rhs(_)])));
+        assert!(
+            program.random.iter().all(|block| matches!(block.places[..], [RandomElement::Rhs(_)]))
+        );
         let log10: f64 =
             program.random.iter().map(|block| (block.outcomes.len() as f64).log10()).sum();
         assert!((log10 - f64::log10(scenarios)).abs() < 5e-3, "{name}: 10^{log10}");
@@ -96,7 +98,9 @@ fn instances_have_scenarios() {
             mean.iter_mut().zip(&rhs).for_each(|(mean, rhs)| *mean += rhs * scenario.probability);
         }
         for block in &program.random {
-            let RandomElement::Rhs(row) = block.places[0] else { panic!("{name}: {:?}", block.places) };
+            let RandomElement::Rhs(row) = block.places[0] else {
+                panic!("{name}: {:?}", block.places)
+            };
             let outcomes = || block.outcomes.iter().map(|o| (o.probability, o.values[0]));
             let expected: f64 = outcomes().map(|(p, value)| p * value).sum();
             let most = outcomes().map(|(_, value)| value.abs()).fold(0.0, f64::max);

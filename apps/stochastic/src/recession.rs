@@ -14,7 +14,7 @@ use crate::lp::{Simplex, Status};
 use crate::model::{RandomElement, Stage, TwoStage};
 use crate::recourse::{Recourse, RecourseError, RootChoice};
 use crate::sample::Sampler;
-use crate::trust_region::{MethodEnd, RegionError, TrustRegionSettings, Step, TrustRegion};
+use crate::trust_region::{MethodEnd, RegionError, Step, TrustRegion, TrustRegionSettings};
 
 /// A slope below this is rounding.
 const SLOPE_MIN: f64 = 1e-7;
@@ -75,7 +75,8 @@ fn by_decomposition(
     sampler: &Sampler,
 ) -> Result<(f64, Vec<f64>), RecessionError> {
     let tasks = sampler.count().min(100);
-    let settings = TrustRegionSettings { epsilon: 0.1 * SLOPE_MIN, ..TrustRegionSettings::default() };
+    let settings =
+        TrustRegionSettings { epsilon: 0.1 * SLOPE_MIN, ..TrustRegionSettings::default() };
     let start = vec![0.0; program.first.cost.len()];
     let first = program.first.clone();
     let mut recourse = Recourse::new(program, RootChoice::Slack)?;

@@ -184,7 +184,8 @@ impl Recourse {
             .collect();
         random_rows.sort_unstable();
         random_rows.dedup();
-        let random_matrix = model.places().any(|place| matches!(place, RandomElement::Recourse(..)));
+        let random_matrix =
+            model.places().any(|place| matches!(place, RandomElement::Recourse(..)));
         let second = &model.second;
         let mut simplex = Simplex::new(program(&model, &BTreeMap::new()), Pricing::Largest);
         let root = simplex.root().map_err(RecourseError::of)?;

@@ -5,7 +5,7 @@ use crate::extensive::{extensive_form, scenarios};
 use crate::fixtures;
 use crate::instances::{instance, published};
 use crate::sample::Sampling;
-use crate::trust_region::{TrustRegionSettings, Step, TrustRegion};
+use crate::trust_region::{Step, TrustRegion, TrustRegionSettings};
 
 #[cfg(feature = "highs")]
 #[path = "oracle_tests.rs"]

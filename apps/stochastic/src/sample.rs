@@ -252,7 +252,10 @@ impl Scenario {
     ///
     /// # Panics
     /// If the scenario belongs to another program.
-    pub fn values<'a>(&'a self, model: &'a TwoStage) -> impl Iterator<Item = (RandomElement, f64)> + 'a {
+    pub fn values<'a>(
+        &'a self,
+        model: &'a TwoStage,
+    ) -> impl Iterator<Item = (RandomElement, f64)> + 'a {
         assert_eq!(self.picks.len(), model.random.len(), "the scenario is of another program");
         model.random.iter().zip(&self.picks).flat_map(|(block, pick)| {
             let values = &block.outcomes[*pick as usize].values;
@@ -569,7 +572,11 @@ mod tests {
     fn a_scenario_is_put_into_the_program() {
         let mut model = program(&BLOCKS);
         model.second.cost = vec![7.0; 3];
-        let places = [RandomElement::Technology(2, 1), RandomElement::Cost(1), RandomElement::Recourse(0, 2)];
+        let places = [
+            RandomElement::Technology(2, 1),
+            RandomElement::Cost(1),
+            RandomElement::Recourse(0, 2),
+        ];
         model.random[3].places.extend(places);
         for outcome in &mut model.random[3].outcomes {
             let value = outcome.values[0];

@@ -48,10 +48,12 @@ impl Scaled {
         let bounds = stages
             .iter()
             .flat_map(|stage| stage.rhs.iter().chain(&stage.lower).chain(&stage.upper).copied());
-        let cost_factor =
-            enlarging(costs.chain(values(&scaled, |place| matches!(place, RandomElement::Cost(_)))));
-        let bound_factor =
-            enlarging(bounds.chain(values(&scaled, |place| matches!(place, RandomElement::Rhs(_)))));
+        let cost_factor = enlarging(
+            costs.chain(values(&scaled, |place| matches!(place, RandomElement::Cost(_)))),
+        );
+        let bound_factor = enlarging(
+            bounds.chain(values(&scaled, |place| matches!(place, RandomElement::Rhs(_)))),
+        );
         for stage in [&mut scaled.first, &mut scaled.second] {
             stage.cost.iter_mut().for_each(|cost| *cost *= cost_factor);
             let bounds = stage.rhs.iter_mut().chain(&mut stage.lower).chain(&mut stage.upper);

@@ -198,7 +198,13 @@ impl TrustRegion {
     ///
     /// # Panics
     /// If `start` has another number of columns, or there is no task.
-    pub fn new(first: Stage, offset: f64, tasks: usize, start: &[f64], settings: TrustRegionSettings) -> Self {
+    pub fn new(
+        first: Stage,
+        offset: f64,
+        tasks: usize,
+        start: &[f64],
+        settings: TrustRegionSettings,
+    ) -> Self {
         let n = first.cost.len();
         assert!(start.len() == n && tasks > 0);
         let start: Vec<f64> =

@@ -105,7 +105,12 @@ fn it_finds_the_least_cost_in_any_order_of_evaluations() {
         let least = function.least(&first);
         let start = vec![1.0; columns];
         for (basket, sigma) in [(1, 1.0), (3, 0.5), (6, 0.3)] {
-            let settings = TrustRegionSettings { basket, sigma, epsilon: 1e-9, ..TrustRegionSettings::default() };
+            let settings = TrustRegionSettings {
+                basket,
+                sigma,
+                epsilon: 1e-9,
+                ..TrustRegionSettings::default()
+            };
             let mut dice = springtide_runtime::random::SplitMix(seed);
             let mut region = TrustRegion::new(first.clone(), 0.0, tasks, &start, settings);
             let (cost, _) = run_to_end(&mut region, &function, |open| dice.below(open));
@@ -122,7 +127,8 @@ fn with_a_basket_of_one_iterates_do_not_depend_on_the_order_of_evaluations() {
     for seed in 0..10 {
         let function = Function::random(4, 6, seed);
         let run = |order: &mut dyn FnMut(usize) -> usize| {
-            let mut region = TrustRegion::new(first(4), 0.0, 6, &[1.0; 4], TrustRegionSettings::default());
+            let mut region =
+                TrustRegion::new(first(4), 0.0, 6, &[1.0; 4], TrustRegionSettings::default());
             let (cost, count) = run_to_end(&mut region, &function, order);
             (cost.to_bits(), count, region.records().to_vec())
         };
@@ -146,7 +152,8 @@ fn feasibility_cuts_keep_iterates_where_every_scenario_has_recourse() {
     stage.cost = vec![0.0; 2];
     stage.lower = vec![0.0; 2];
     for start in [[0.0, 0.0], [5.0, 5.0]] {
-        let mut region = TrustRegion::new(stage.clone(), 7.0, 1, &start, TrustRegionSettings::default());
+        let mut region =
+            TrustRegion::new(stage.clone(), 7.0, 1, &start, TrustRegionSettings::default());
         let mut step = region.begin().unwrap();
         while let Step::Evaluate { iterate, x } = step {
             let evaluation = match x[0] + x[1] >= 3.0 - 1e-7 {
@@ -164,7 +171,8 @@ fn feasibility_cuts_keep_iterates_where_every_scenario_has_recourse() {
 fn rows_and_feasibility_cuts_in_conflict_are_named() {
     let mut stage = first(2);
     stage.lower = vec![0.0; 2];
-    let mut region = TrustRegion::new(stage.clone(), 0.0, 1, &[0.0; 2], TrustRegionSettings::default());
+    let mut region =
+        TrustRegion::new(stage.clone(), 0.0, 1, &[0.0; 2], TrustRegionSettings::default());
     region.begin().unwrap();
     assert_eq!(region.take(0, 0, infeasible([1.0, 1.0], -1.0)).unwrap(), [Step::Done]);
     let conflict = Conflict { first: vec![], scenarios: vec![(7, vec![2, 3])] };
@@ -194,7 +202,8 @@ fn tasks_without_a_cut_bound_nothing() {
     let first = first(2);
     let least = function.least(&first);
     let start = [30.0, 30.0];
-    let mut region = TrustRegion::new(first, 0.0, 1, &start, TrustRegionSettings::default()).known_bounded();
+    let mut region =
+        TrustRegion::new(first, 0.0, 1, &start, TrustRegionSettings::default()).known_bounded();
     let (cost, _) = run_to_end(&mut region, &function, |_| 0);
     assert!((cost - least).abs() < 1e-4 * (1.0 + least.abs()), "{cost} {least}");
 }
@@ -228,7 +237,12 @@ fn a_resumed_method_makes_the_same_iterates() {
         let tasks = 6;
         let function = Function::random(5, tasks, seed);
         let basket = if seed < 8 { 1 } else { 3 };
-        let settings = TrustRegionSettings { basket, sigma: 0.5, epsilon: 1e-9, ..TrustRegionSettings::default() };
+        let settings = TrustRegionSettings {
+            basket,
+            sigma: 0.5,
+            epsilon: 1e-9,
+            ..TrustRegionSettings::default()
+        };
         let run = |interrupted: bool| {
             let mut dice = springtide_runtime::random::SplitMix(seed);
             let mut region = TrustRegion::new(first(5), 1.0, tasks, &[1.0; 5], settings);

@@ -6,7 +6,7 @@ use springtide_stochastic::export::sample_smps;
 use springtide_stochastic::extensive::{extensive_form, scenarios};
 use springtide_stochastic::model::{Columns, Stage, TwoStage};
 use springtide_stochastic::sample::{Sampler, Sampling, Scenario};
-use springtide_stochastic::smps::{SmpsErrorKind, Files, read_bytes};
+use springtide_stochastic::smps::{Files, SmpsErrorKind, read_bytes};
 
 /// Core, time and stochastic file of every program here.
 const PROGRAMS: [[&str; 3]; 4] = [

@@ -21,10 +21,12 @@ use std::time::Duration;
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::wire::fuzz::number;
 use springtide_stochastic::extensive::{extensive_form, scenarios};
-use springtide_stochastic::model::{MatrixBlock, Columns, RandomElement, Realisation, Stage, TwoStage};
+use springtide_stochastic::model::{
+    Columns, MatrixBlock, RandomElement, Realisation, Stage, TwoStage,
+};
 use springtide_stochastic::sample::{Sampler, Sampling};
 use springtide_stochastic::solve::local;
-use springtide_stochastic::solve::solver::{SolvePlan, ScenarioSample, Solver, Verdict};
+use springtide_stochastic::solve::solver::{ScenarioSample, SolvePlan, Solver, Verdict};
 use springtide_stochastic::trust_region::TrustRegionSettings;
 
 use exact::Truth;
@@ -149,7 +151,9 @@ impl TestRandom {
                     .map(|place| match place {
                         RandomElement::Rhs(_) => self.whole(9),
                         RandomElement::Cost(_) => self.whole(4),
-                        RandomElement::Technology(..) | RandomElement::Recourse(..) => self.whole(3),
+                        RandomElement::Technology(..) | RandomElement::Recourse(..) => {
+                            self.whole(3)
+                        }
                     })
                     .collect(),
             };

@@ -7,7 +7,7 @@ use springtide_stochastic::sample::Sampling;
 use springtide_stochastic::smps::{Files, read};
 use springtide_stochastic::solve::local;
 use springtide_stochastic::solve::solver::{
-    Estimate, FallingDirection, SolvePlan, Purpose, ScenarioSample, SampleSolution, Solver, Verdict,
+    Estimate, FallingDirection, Purpose, SampleSolution, ScenarioSample, SolvePlan, Solver, Verdict,
 };
 use springtide_stochastic::trust_region::TrustRegionSettings;
 
@@ -20,7 +20,10 @@ fn model(name: &str) -> TwoStage {
 fn plan(model: &TwoStage, epsilon: f64) -> SolvePlan {
     let scenarios = model.scenarios().unwrap();
     let sample = ScenarioSample { sampling: Sampling::All, seed: 1, scenarios };
-    SolvePlan { settings: TrustRegionSettings { epsilon, ..TrustRegionSettings::default() }, ..SolvePlan::new(sample) }
+    SolvePlan {
+        settings: TrustRegionSettings { epsilon, ..TrustRegionSettings::default() },
+        ..SolvePlan::new(sample)
+    }
 }
 
 fn solve(name: &str, epsilon: f64) -> Solver {
@@ -137,8 +140,12 @@ fn a_decision_without_recourse_has_an_infinite_gap() {
         assert_eq!(gap.high.is_infinite(), short, "seed {seed}: {gap:?}");
         infinite += u32::from(short);
         // Samples grow until the gap is reached: by then they have the demand.
-        let plan =
-            SolvePlan { replications: 20, gap: Some(0.01), estimate: 20, ..SolvePlan::new(sample(seed)) };
+        let plan = SolvePlan {
+            replications: 20,
+            gap: Some(0.01),
+            estimate: 20,
+            ..SolvePlan::new(sample(seed))
+        };
         let solver = local::solve(model.clone(), plan).unwrap();
         let main = main_sample(&solver);
         assert!((main.x[0] - 60.0).abs() < 1e-3, "seed {seed}: {:?}", main.x);

@@ -132,8 +132,9 @@ mod linux {
 
     fn measure(nodes: usize, seconds: u64, asleep: bool) -> AnyResult<()> {
         sys::become_root()?;
-        let topology =
-            Topology::from_config(&load::<TopologyConfig>(&Sources::of_text("fidelity", TEXT))?.value);
+        let topology = Topology::from_config(
+            &load::<TopologyConfig>(&Sources::of_text("fidelity", TEXT))?.value,
+        );
         let fabric = Namespaces::new(&topology, PortKind::Cluster)?;
         let routing = RouterThread::start(Router::new(topology, PortKind::Cluster, 1), &fabric)?;
         if let Some(why) = &routing.ordinary {
@@ -145,7 +146,10 @@ mod linux {
             let mut command = Command::new(env::current_exe()?);
             let to = format!("10.77.{}.{number}:4000", (site + 1) % 4 + 1);
             command.args(["busy", &format!("10.77.{}.{number}:4000", site + 1), &to]);
-            sys::run_in_namespaces(&mut command, vec![(fabric.ports[site].net.try_clone()?, Namespace::Net)]);
+            sys::run_in_namespaces(
+                &mut command,
+                vec![(fabric.ports[site].net.try_clone()?, Namespace::Net)],
+            );
             children.0.push(command.spawn()?);
         }
         let awake =

@@ -29,7 +29,7 @@ mod linux {
     use springtide_runtime::config::{Sources, TopologyConfig, load};
     use springtide_runtime::id::{Incarnation, Peer};
     use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NodeIdentity};
-    use springtide_runtime::net::{Address, Class, Contact, NetworkHandler, Net, NetConfig};
+    use springtide_runtime::net::{Address, Class, Contact, Net, NetConfig, NetworkHandler};
     use springtide_runtime::topology::Topology;
     use springtide_runtime::wire::Kind;
     use springtide_wan::shaped::Shaped;
@@ -62,7 +62,9 @@ mod linux {
 
     fn topology(rest: &str) -> AnyResult<Topology> {
         let text = format!("name = \"example\"\nnet = \"127.77.0.0/16\"\n{rest}");
-        Ok(Topology::from_config(&load::<TopologyConfig>(&Sources::of_text("example", &text))?.value))
+        Ok(Topology::from_config(
+            &load::<TopologyConfig>(&Sources::of_text("example", &text))?.value,
+        ))
     }
 
     /// Single datagrams, two milliseconds apart, each with the time at which it was sent.

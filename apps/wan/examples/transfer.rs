@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use springtide_runtime::id::{Incarnation, Peer};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NodeIdentity};
-use springtide_runtime::net::{Address, Class, Contact, NetworkHandler, Net, NetConfig};
+use springtide_runtime::net::{Address, Class, Contact, Net, NetConfig, NetworkHandler};
 use springtide_runtime::wire::Kind;
 use tokio::sync::mpsc;
 

@@ -18,7 +18,7 @@ use hdrhistogram::Histogram;
 use springtide_runtime::topology::Topology;
 
 use crate::router::{GATE, PortKind, Router};
-use crate::sys::{self, Interfaces, Poll, Namespace};
+use crate::sys::{self, Interfaces, Namespace, Poll};
 
 /// The name of the TUN device in each namespace.
 const DEVICE: &str = "wan";
@@ -195,7 +195,8 @@ impl RouterThread {
     /// The system gives no thread, or cannot wait with a resolution of microseconds.
     pub fn start(router: Router, fabric: &Namespaces) -> io::Result<Self> {
         let late = Histogram::new_with_max(60_000_000_000, 3).map_err(io::Error::other)?;
-        let core = Arc::new(Mutex::new(RouterCore { router, late, refused: 0, gone: BTreeSet::new() }));
+        let core =
+            Arc::new(Mutex::new(RouterCore { router, late, refused: 0, gone: BTreeSet::new() }));
         let tuns = fabric.tuns.iter().map(File::try_clone);
         let tuns: Vec<File> = tuns.collect::<Result<_, _>>()?;
         let poll = Poll::new(tuns.len())?;
@@ -241,7 +242,13 @@ fn lock(core: &Mutex<RouterCore>) -> MutexGuard<'_, RouterCore> {
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn route(core: &Mutex<RouterCore>, tuns: &[File], mut poll: Poll, start: Instant, stop: &AtomicBool) {
+fn route(
+    core: &Mutex<RouterCore>,
+    tuns: &[File],
+    mut poll: Poll,
+    start: Instant,
+    stop: &AtomicBool,
+) {
     let mut buffer = vec![0; PACKET];
     while !stop.load(Ordering::Acquire) {
         let next = {
@@ -368,7 +375,8 @@ mod tests {
             Ok(fabric) => fabric,
             Err(error) => return println!("skipped: {error}"),
         };
-        let routing = RouterThread::start(Router::new(topology, PortKind::Node, 1), &fabric).unwrap();
+        let routing =
+            RouterThread::start(Router::new(topology, PortKind::Node, 1), &fabric).unwrap();
         let deleted = inside(&fabric.ports[1], || {
             std::process::Command::new("ip").args(["link", "del", DEVICE]).status()
         });

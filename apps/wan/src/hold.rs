@@ -20,12 +20,14 @@ use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::topology::{LinkId, Topology};
 
-use crate::fabric::{Namespaces, FabricError, Port, RouterThread};
+use crate::fabric::{FabricError, Namespaces, Port, RouterThread};
 use crate::kernel::{Kernel, KernelError};
-use crate::place::{self, ControlAnswer, Backend, LineStatus, ControlRequest, SpaceStatus, Status, StubStatus};
+use crate::place::{
+    self, Backend, ControlAnswer, ControlRequest, LineStatus, SpaceStatus, Status, StubStatus,
+};
 use crate::quota;
-use crate::router::{RouterChange, RouterCounts, PortKind, Router, UnknownCluster, check};
-use crate::set::{LinkSelector, ChangeResult, Steering, LinkOverrides, check_supported};
+use crate::router::{PortKind, Router, RouterChange, RouterCounts, UnknownCluster, check};
+use crate::set::{ChangeResult, LinkOverrides, LinkSelector, Steering, check_supported};
 use crate::sys;
 use crate::table::{LinkTable, TableError};
 
@@ -195,7 +197,12 @@ impl Carrier {
     }
 
     /// Sets a link atomically with respect to other requests.
-    fn set(&self, steering: &Mutex<Steering>, link: &LinkSelector, wish: &LinkOverrides) -> Result<ChangeResult, String> {
+    fn set(
+        &self,
+        steering: &Mutex<Steering>,
+        link: &LinkSelector,
+        wish: &LinkOverrides,
+    ) -> Result<ChangeResult, String> {
         let mut steering = lock(steering);
         let plan = steering.plan(link, wish, |link| self.profile(link), Instant::now());
         let plan = plan.map_err(|error| error.to_string())?;
@@ -206,12 +213,8 @@ impl Carrier {
 
     /// All lines, and the limited uplinks and downlinks.
     fn links(&self) -> Result<(Vec<LineStatus>, Vec<StubStatus>), String> {
-        let line = |from: &ClusterId, to: &ClusterId, profile, cut, counts: RouterCounts| LineStatus {
-            from: from.clone(),
-            to: to.clone(),
-            profile,
-            cut,
-            counts,
+        let line = |from: &ClusterId, to: &ClusterId, profile, cut, counts: RouterCounts| {
+            LineStatus { from: from.clone(), to: to.clone(), profile, cut, counts }
         };
         let stub =
             |cluster: &ClusterId, up, profile| StubStatus { cluster: cluster.clone(), up, profile };
@@ -287,7 +290,8 @@ pub fn hold(mut order: NetworkSpec, home: &Path, ready: impl FnOnce()) -> Result
     let ends = Instant::now() + order.lasts;
     let steering = Mutex::new(Steering::new(&order.topology, Instant::now()));
     let (steered, tied) = (Condvar::new(), Mutex::default());
-    let network = Arc::new(HeldNetwork { order, own_users, carrier, steering, steered, ends, tied });
+    let network =
+        Arc::new(HeldNetwork { order, own_users, carrier, steering, steered, ends, tied });
     let (end_sender, end_receiver) = mpsc::channel();
     let (answering, sender) = (network.clone(), end_sender.clone());
     thread::spawn(move || {
@@ -576,7 +580,8 @@ mod tests {
         }
         // All changes or none; the error lists the known clusters.
         let wish = LinkOverrides::of(&["down"]).unwrap();
-        let error = carrier.set(&steering, &"a,z".parse::<LinkSelector>().unwrap(), &wish).unwrap_err();
+        let error =
+            carrier.set(&steering, &"a,z".parse::<LinkSelector>().unwrap(), &wish).unwrap_err();
         assert_eq!(error, "there is no cluster named \"z\": the topology has a, b");
         assert!(carrier.profile(&LinkId::Line("a".into(), "b".into())).unwrap().up);
     }

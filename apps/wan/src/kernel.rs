@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
-use springtide_runtime::topology::{LinkId, TopologyCluster, Topology, line_row, uplink_row};
+use springtide_runtime::topology::{LinkId, Topology, TopologyCluster, line_row, uplink_row};
 
 use crate::fabric::{self, FabricError, Port};
 use crate::place::{LineStatus, StubStatus};
@@ -79,7 +79,8 @@ struct KernelLinks {
 
 impl KernelLinks {
     fn of(topology: &Topology) -> Self {
-        let inside = |site: &TopologyCluster| (site.name.clone(), site.name.clone(), site.inside.clone());
+        let inside =
+            |site: &TopologyCluster| (site.name.clone(), site.name.clone(), site.inside.clone());
         let lines = topology.sites.iter().map(inside).chain(topology.lines.iter().cloned());
         let lines =
             lines.map(|(from, to, profile)| ((from, to), LineState { profile, cut: false }));
@@ -399,7 +400,8 @@ mod tests {
             let (net, address) = (port.net.try_clone().unwrap(), address.to_owned());
             let bound = std::thread::spawn(move || {
                 use std::os::fd::AsFd;
-                crate::sys::enter(net.as_fd(), crate::sys::Namespace::Net).expect("it was made here");
+                crate::sys::enter(net.as_fd(), crate::sys::Namespace::Net)
+                    .expect("it was made here");
                 std::net::UdpSocket::bind(address).expect("its own address")
             });
             bound.join().expect("no panic")

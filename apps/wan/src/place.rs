@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 
-use crate::router::{RouterChange, RouterCounts, PortKind};
-use crate::set::{LinkSelector, ChangeResult, LinkOverrides};
+use crate::router::{PortKind, RouterChange, RouterCounts};
+use crate::set::{ChangeResult, LinkOverrides, LinkSelector};
 use crate::sys;
 
 /// Time limit for the answer of a network.
@@ -119,7 +119,7 @@ impl std::str::FromStr for Backend {
 
     fn from_str(word: &str) -> Result<Self, String> {
         let all = [Self::Router, Self::Kernel, Self::Sockets];
-        let found = running_networks.into_iter().find(|network| network.word() == word);
+        let found = all.into_iter().find(|network| network.word() == word);
         found.ok_or_else(|| {
             format!("a network is carried by a router, the kernel or sockets, not {word:?}")
         })
@@ -231,35 +231,35 @@ pub fn networks_dir() -> Result<PathBuf, ControlError> {
         Some(dir) => PathBuf::from(dir).join("springtide-wan"),
         None => std::env::temp_dir().join(format!("springtide-wan-{user}")),
     };
-    match DirBuilder::new().mode(0o700).create(&networks_dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(files(&networks_dir)(error)),
+    match DirBuilder::new().mode(0o700).create(&home) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(files(&home)(error)),
         // In a folder that all users can write, another user may have created it.
-        _ => match fs::symlink_metadata(&networks_dir) {
-            Ok(there) if there.is_dir() && there.uid() == user => Ok(networks_dir),
-            Ok(_) => Err(ControlError::Foreign(networks_dir)),
-            Err(error) => Err(files(&networks_dir)(error)),
+        _ => match fs::symlink_metadata(&home) {
+            Ok(there) if there.is_dir() && there.uid() == user => Ok(home),
+            Ok(_) => Err(ControlError::Foreign(home)),
+            Err(error) => Err(files(&home)(error)),
         },
     }
 }
 
 /// The path of a network's socket.
 pub fn socket(home: &Path, name: &str) -> PathBuf {
-    networks_dir.join(format!("{name}.sock"))
+    home.join(format!("{name}.sock"))
 }
 
 /// The path of the table of links that a network's sockets share.
 pub fn table(home: &Path, name: &str) -> PathBuf {
-    networks_dir.join(format!("{name}.links"))
+    home.join(format!("{name}.links"))
 }
 
 /// The path of the state of the kernel back end's script.
 pub fn state(home: &Path, name: &str) -> PathBuf {
-    networks_dir.join(format!("{name}.kernel"))
+    home.join(format!("{name}.kernel"))
 }
 
 /// The path of the log of the process that holds a network.
 pub fn log(home: &Path, name: &str) -> PathBuf {
-    networks_dir.join(format!("{name}.log"))
+    home.join(format!("{name}.log"))
 }
 
 /// Whether a process listens at a network's socket. A process that does not answer now counts.
@@ -275,8 +275,8 @@ fn is_up(socket: &Path) -> bool {
 /// As of [`home`].
 pub fn running_networks(home: &Path) -> Result<Vec<String>, ControlError> {
     let mut names = Vec::new();
-    for entry in fs::read_dir(networks_dir).map_err(files(networks_dir))? {
-        let path = entry.map_err(files(networks_dir))?.path();
+    for entry in fs::read_dir(home).map_err(files(home))? {
+        let path = entry.map_err(files(home))?.path();
         let is_socket = path.extension().is_some_and(|ext| ext == "sock");
         let Some(name) = path.file_stem().and_then(|name| name.to_str()).filter(|_| is_socket)
         else {
@@ -285,7 +285,7 @@ pub fn running_networks(home: &Path) -> Result<Vec<String>, ControlError> {
         if is_up(&path) {
             names.push(name.to_owned());
         } else if path.exists() {
-            for file in [&path, &log(networks_dir, name), &table(networks_dir, name), &state(networks_dir, name)] {
+            for file in [&path, &log(home, name), &table(home, name), &state(home, name)] {
                 let _ = fs::remove_file(file);
             }
         }
@@ -299,7 +299,7 @@ pub fn running_networks(home: &Path) -> Result<Vec<String>, ControlError> {
 /// # Errors
 /// There is none, or more than one.
 pub fn find_network(home: &Path, name: Option<&str>) -> Result<String, ControlError> {
-    let up = running_networks(networks_dir)?;
+    let up = running_networks(home)?;
     match (name, &up[..]) {
         (Some(name), _) if up.iter().any(|other| other == name) => Ok(name.to_owned()),
         (Some(name), []) => Err(ControlError::NotUp { name: name.to_owned(), up: String::new() }),
@@ -338,17 +338,21 @@ pub fn read_message<T: DeserializeOwned>(from: &UnixStream) -> io::Result<Option
 ///
 /// # Errors
 /// [`PlaceError`]. A network that ends before its answer is not up.
-pub fn send_request(home: &Path, name: &str, request: &ControlRequest) -> Result<ControlAnswer, ControlError> {
+pub fn send_request(
+    home: &Path,
+    name: &str,
+    request: &ControlRequest,
+) -> Result<ControlAnswer, ControlError> {
     let silent = |source| {
         let name = name.to_owned();
-        if is_up(&socket(networks_dir, &name)) {
+        if is_up(&socket(home, &name)) {
             ControlError::Silent { name, source }
         } else {
             ControlError::NotUp { name, up: String::new() }
         }
     };
     let exchange = || {
-        let mut stream = UnixStream::connect(socket(networks_dir, name))?;
+        let mut stream = UnixStream::connect(socket(home, name))?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         write_message(&mut stream, request)?;
         read_message::<ControlAnswer>(&stream)
@@ -367,7 +371,7 @@ pub fn send_request(home: &Path, name: &str, request: &ControlRequest) -> Result
 /// # Errors
 /// [`PlaceError`].
 pub fn status(home: &Path, name: &str) -> Result<Status, ControlError> {
-    match send_request(networks_dir, name, &ControlRequest::Status)? {
+    match send_request(home, name, &ControlRequest::Status)? {
         ControlAnswer::Status(status) => Ok(*status),
         _ => Err(ControlError::Refused(format!(
             "network {name} belongs to another version of this program"
@@ -383,7 +387,7 @@ mod tests {
 
     /// Accepts one connection, calls `then`, and ends.
     fn holder(home: &Path, name: &str, then: impl FnOnce(&Path) + Send + 'static) {
-        let path = socket(networks_dir, name);
+        let path = socket(home, name);
         let listener = UnixListener::bind(&path).unwrap();
         std::thread::spawn(move || {
             let (line, _) = listener.accept().unwrap();
@@ -396,11 +400,11 @@ mod tests {
     fn a_network_that_ends_during_a_request_is_not_up() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path();
-        holder(networks_dir, "pair", |path| fs::remove_file(path).unwrap());
-        let error = status(networks_dir, "pair").unwrap_err();
+        holder(home, "pair", |path| fs::remove_file(path).unwrap());
+        let error = status(home, "pair").unwrap_err();
         assert!(matches!(&error, ControlError::NotUp { name, .. } if name == "pair"), "{error}");
         // The network ends between the check and the request.
-        let error = send_request(networks_dir, "pair", &ControlRequest::Stay).unwrap_err();
+        let error = send_request(home, "pair", &ControlRequest::Stay).unwrap_err();
         assert!(matches!(error, ControlError::NotUp { .. }), "{error}");
         assert_eq!(running_networks(home).unwrap(), Vec::<String>::new());
     }
@@ -409,9 +413,9 @@ mod tests {
     fn files_of_a_killed_network_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path();
-        drop(UnixListener::bind(socket(networks_dir, "dead")).unwrap());
-        fs::write(log(networks_dir, "dead"), "killed").unwrap();
-        let _alive = UnixListener::bind(socket(networks_dir, "alive")).unwrap();
+        drop(UnixListener::bind(socket(home, "dead")).unwrap());
+        fs::write(log(home, "dead"), "killed").unwrap();
+        let _alive = UnixListener::bind(socket(home, "alive")).unwrap();
         assert_eq!(running_networks(home).unwrap(), ["alive"]);
         assert!(!socket(home, "dead").exists() && !log(home, "dead").exists());
     }

@@ -424,8 +424,11 @@ mod tests {
             cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
             cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n";
         let found = places(mounts, "4:cpu,cpuacct:/no/such/group\n0::/\n");
-        let at =
-            |kind, root: &str, home: &str| ControlGroup { kind, root: root.into(), home: home.into() };
+        let at = |kind, root: &str, home: &str| ControlGroup {
+            kind,
+            root: root.into(),
+            home: home.into(),
+        };
         let (first, second) = ("/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/unified/");
         assert_eq!(found, [at(QuotaKind::V1, first, first), at(QuotaKind::V2, second, second)]);
         assert_eq!(places("proc /proc proc rw 0 0\n", ""), []);

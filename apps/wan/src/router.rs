@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::{LinkProfile, Path, Paths};
-use springtide_runtime::topology::{LinkId, TopologyCluster, Topology};
+use springtide_runtime::topology::{LinkId, Topology, TopologyCluster};
 
 /// The maximum number of packets under way; more are dropped and counted, however long a queue a
 /// file demands.
@@ -201,7 +201,10 @@ impl Router {
         for (from, a) in topology.sites.iter().enumerate() {
             for (to, b) in topology.sites.iter().enumerate() {
                 let path = paths.path(&(a.name.clone(), b.name.clone()));
-                links.insert((from, to), LinkState { path, cut: false, counts: RouterCounts::default() });
+                links.insert(
+                    (from, to),
+                    LinkState { path, cut: false, counts: RouterCounts::default() },
+                );
             }
         }
         let (in_flight, seq, unroutable) = (BinaryHeap::new(), 0, 0);

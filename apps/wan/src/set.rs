@@ -9,7 +9,9 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use springtide_runtime::config::{LinkProperties, ByteRate, Time, BoundedInt, allowed_delay, allowed_share, profile};
+use springtide_runtime::config::{
+    BoundedInt, ByteRate, LinkProperties, Time, allowed_delay, allowed_share, profile,
+};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::topology::{
@@ -17,7 +19,7 @@ use springtide_runtime::topology::{
 };
 
 use crate::place::Backend;
-use crate::router::{RouterChange, PortKind, UnknownCluster};
+use crate::router::{PortKind, RouterChange, UnknownCluster};
 
 /// The range of a queue, as in files.
 type QueueRange = BoundedInt<1500, 4_000_000_000>;
@@ -251,7 +253,11 @@ impl LinkOverrides {
                 let read = read.map_err(|_| {
                     format!("must be a number of bytes such as 250000, found {bytes:?}")
                 });
-                once(&mut self.queue, "queue=", value("queue", read.and_then(QueueRange::try_from))?)
+                once(
+                    &mut self.queue,
+                    "queue=",
+                    value("queue", read.and_then(QueueRange::try_from))?,
+                )
             }
             (_, Some(("reorder", is))) => {
                 let read = is.parse::<bool>();
@@ -346,7 +352,12 @@ impl LinkOverrides {
 ///
 /// # Errors
 /// The change would have no effect; the error names one that has.
-pub fn check_supported(network: Backend, ports: PortKind, link: &LinkSelector, wish: &LinkOverrides) -> Result<(), SetError> {
+pub fn check_supported(
+    network: Backend,
+    ports: PortKind,
+    link: &LinkSelector,
+    wish: &LinkOverrides,
+) -> Result<(), SetError> {
     match (network, link) {
         (Backend::Kernel, LinkSelector::Uplink { .. }) => {
             let keys = [
@@ -361,7 +372,9 @@ pub fn check_supported(network: Backend, ports: PortKind, link: &LinkSelector, w
                 given => Err(SetError::KernelUplink(given.join(", "))),
             }
         }
-        (Backend::Router, LinkSelector::Line { a, b, .. }) if a == b && ports == PortKind::Cluster => {
+        (Backend::Router, LinkSelector::Line { a, b, .. })
+            if a == b && ports == PortKind::Cluster =>
+        {
             Err(SetError::Inside(a.clone()))
         }
         _ => Ok(()),
@@ -558,7 +571,8 @@ mod tests {
         [[cluster]]\nname = \"b\"\n[[cluster]]\nname = \"c\"\n";
 
     fn wish(text: &str) -> LinkOverrides {
-        LinkOverrides::of(&text.split_whitespace().collect::<Vec<_>>()).unwrap_or_else(|e| panic!("{e}"))
+        LinkOverrides::of(&text.split_whitespace().collect::<Vec<_>>())
+            .unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// A network whose links can be set.
@@ -633,12 +647,16 @@ mod tests {
             ("up down", "up or down is given twice"),
             ("rtt=5ms rtt=6ms", "rtt= is given twice"),
         ] {
-            let result = LinkOverrides::of(&words.split(' ').collect::<Vec<_>>()).unwrap_err().to_string();
+            let result =
+                LinkOverrides::of(&words.split(' ').collect::<Vec<_>>()).unwrap_err().to_string();
             assert!(result.contains(part), "{words}: {result}");
         }
         // Only given properties are serialised, and unknown ones are refused.
         let text = r#"{"rtt":"30ms","bandwidth":"none"}"#;
-        assert_eq!(serde_json::from_str::<LinkOverrides>(text).unwrap(), wish("rtt=30ms bandwidth=none"));
+        assert_eq!(
+            serde_json::from_str::<LinkOverrides>(text).unwrap(),
+            wish("rtt=30ms bandwidth=none")
+        );
         let whole = wish(
             "profile=lan rtt=1ms jitter=1us loss=0.1 bandwidth=9bit/s queue=1500 reorder=true up",
         );
@@ -646,7 +664,10 @@ mod tests {
         assert_eq!(serde_json::from_str::<LinkOverrides>(&again).unwrap(), whole);
         assert!(serde_json::from_str::<LinkOverrides>(r#"{"speed":3}"#).is_err());
         // The caller may have skipped the checks, so the values are checked again.
-        let unread = LinkOverrides { rtt: Some(Time::from(Duration::from_secs(60))), ..LinkOverrides::default() };
+        let unread = LinkOverrides {
+            rtt: Some(Time::from(Duration::from_secs(60))),
+            ..LinkOverrides::default()
+        };
         let steering = Steering::new(&topology(THREE), Instant::now());
         let link: LinkSelector = "a,b".parse().unwrap();
         let result = steering.plan(&link, &unread, |_| Ok(LinkProfile::default()), Instant::now());
@@ -665,7 +686,11 @@ mod tests {
             ("a>", vec![stub(true)]),
             (">a", vec![stub(false)]),
         ] {
-            assert_eq!(name.parse::<LinkSelector>().map(|link| link.directions()), Ok(ways), "{name}");
+            assert_eq!(
+                name.parse::<LinkSelector>().map(|link| link.directions()),
+                Ok(ways),
+                "{name}"
+            );
         }
         for none in ["", ">", ",", "a,", ",a"] {
             let result = none.parse::<LinkSelector>().unwrap_err().to_string();

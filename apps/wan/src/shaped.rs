@@ -253,7 +253,9 @@ impl SocketState {
     fn serve(&self) {
         // By default Linux adds 50 us to wake-up times. Real-time priority needs a privilege;
         // without it the thread waits for its turn.
-        if let Err(error) = sys::wake_precisely().and_then(|()| sys::set_realtime_priority(PRIORITY)) {
+        if let Err(error) =
+            sys::wake_precisely().and_then(|()| sys::set_realtime_priority(PRIORITY))
+        {
             tracing::debug!(%error, "what sends shaped datagrams runs as any thread");
         }
         let mut due = Vec::new();
@@ -312,7 +314,7 @@ mod tests {
     use springtide_runtime::config::{Sources, TopologyConfig, load};
     use springtide_runtime::id::{Incarnation, Peer};
     use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY};
-    use springtide_runtime::net::{Class, NetworkHandler, Net, NetConfig, NetError};
+    use springtide_runtime::net::{Class, Net, NetConfig, NetError, NetworkHandler};
     use springtide_runtime::topology::Topology;
     use springtide_runtime::wire::Kind;
 
@@ -326,7 +328,8 @@ mod tests {
              [[cluster]]\nname = \"a\"\nnodes = 2\ndelay = \"0ns\"\n[[cluster]]\nname = \"b\"\n"
         );
         let config = load::<TopologyConfig>(&Sources::of_text("t.toml", &text));
-        let topology = Topology::from_config(&config.unwrap_or_else(|error| panic!("{error}")).value);
+        let topology =
+            Topology::from_config(&config.unwrap_or_else(|error| panic!("{error}")).value);
         Arc::new(LinkTable::create(&dir.path().join("t.links"), &topology, 1).unwrap())
     }
 

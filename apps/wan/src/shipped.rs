@@ -48,7 +48,12 @@ mod tests {
                 let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
                 lines.map(str::to_owned).collect::<Vec<_>>()
             };
-            assert_eq!(lines(table), lines(&Topology::from_config(&read).table()), "{}", shipped.name);
+            assert_eq!(
+                lines(table),
+                lines(&Topology::from_config(&read).table()),
+                "{}",
+                shipped.name
+            );
         }
     }
 }

@@ -19,9 +19,9 @@ use springtide_runtime::event::write_atomic;
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::random::SplitMix;
-use springtide_runtime::topology::{LinkId, TopologyCluster, Topology};
+use springtide_runtime::topology::{LinkId, Topology, TopologyCluster};
 
-use self::entry::{AT_LOST, AT_STATE, CUT, EXISTS, LinkEntry, LINK};
+use self::entry::{AT_LOST, AT_STATE, CUT, EXISTS, LINK, LinkEntry};
 use crate::router::{self, RouterChange, RouterCounts, UnknownCluster};
 use crate::sys::{self, SharedWords};
 
@@ -428,7 +428,9 @@ impl LinkTable {
     pub fn change(&self, change: &RouterChange, now_ns: u64) -> Result<(), UnknownCluster> {
         match change {
             RouterChange::Line { from, to, profile } => self.set_line(from, to, profile, now_ns),
-            RouterChange::Stub { cluster, up, profile } => self.set_stub(cluster, *up, profile, now_ns),
+            RouterChange::Stub { cluster, up, profile } => {
+                self.set_stub(cluster, *up, profile, now_ns)
+            }
             RouterChange::Cut { a, b, cut } => self.cut(a, b, *cut),
         }
     }

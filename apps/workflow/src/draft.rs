@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::error::{Cause, WorkflowProblem};
-use crate::model::{self, Command, File, Occurrences, WorkflowWarning, Position, Task, Workflow};
+use crate::model::{self, Command, File, Occurrences, Position, Task, Workflow, WorkflowWarning};
 use crate::overrides::{Override, Overrides};
 use crate::text::nearest;
 use crate::values::{RUNTIME_MAX_S, RUNTIME_MIN_S};
@@ -393,7 +393,10 @@ impl Draft {
                     "the runtime of task {} comes to {runtime:e} s",
                     crate::error::shown(&task.id)
                 );
-                return Err(WorkflowProblem::value(format!("{reason}, and no task has that"), task.at));
+                return Err(WorkflowProblem::value(
+                    format!("{reason}, and no task has that"),
+                    task.at,
+                ));
             }
             task.runtime_s = Some(runtime);
         }

@@ -11,9 +11,9 @@ mod read;
 mod text;
 mod values;
 
-pub use error::{Cause, TextPosition, ReadError};
+pub use error::{Cause, ReadError, TextPosition};
 pub use format::Format;
-pub use model::{Command, File, Occurrences, WorkflowWarning, Position, Task, Workflow};
+pub use model::{Command, File, Occurrences, Position, Task, Workflow, WorkflowWarning};
 pub use overrides::{Override, Overrides};
 pub use read::{EDGES_MAX, TEXT_MAX};
 pub use values::{RUNTIME_MAX_S, RUNTIME_MIN_S};

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::error::{Cause, WorkflowProblem, ReadError, shown};
+use crate::error::{Cause, ReadError, WorkflowProblem, shown};
 use crate::format::BOM;
 use crate::model::Position;
 use crate::read;
@@ -138,7 +138,10 @@ impl Overrides {
 }
 
 /// The index of each of [`COLUMNS`] in the header.
-fn columns(header: &csv::StringRecord, first: Position) -> Result<[Option<usize>; 3], WorkflowProblem> {
+fn columns(
+    header: &csv::StringRecord,
+    first: Position,
+) -> Result<[Option<usize>; 3], WorkflowProblem> {
     if header.is_empty() {
         return Err(Cause::Value(format!(
             "is empty: its first line must be {}",

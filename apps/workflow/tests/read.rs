@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use samples::SAMPLES;
-use springtide_workflow::{Command, Format, WorkflowWarning, Override, Overrides, Position, Workflow};
+use springtide_workflow::{
+    Command, Format, Override, Overrides, Position, Workflow, WorkflowWarning,
+};
 
 fn parse(name: &str, text: &str, overrides: &Overrides) -> Workflow {
     let format = Format::guess(Path::new(name), text.as_bytes()).unwrap();
@@ -238,7 +240,10 @@ fn sizes_that_differ_are_those_of_the_writer() {
     );
     assert_eq!(edges(&workflow), [("w", "r", 5)]);
     assert_eq!(
-        (workflow.warnings[&WorkflowWarning::SizesDiffer].times, &*workflow.warnings[&WorkflowWarning::NoSize].first),
+        (
+            workflow.warnings[&WorkflowWarning::SizesDiffer].times,
+            &*workflow.warnings[&WorkflowWarning::NoSize].first
+        ),
         (1, "g")
     );
 }

@@ -14,8 +14,8 @@ use super::schema::{
 };
 use super::ssh::SshHostsError;
 use super::units::{
-    Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider, ByteRate, SitePlace, Size,
-    Steal, Time, BoundedInt,
+    BoundedInt, ByteRate, Congestion, Format, HostPort, Level, Mode, Name, Pair, Ports, Provider,
+    SitePlace, Size, Steal, Time,
 };
 use super::workload::SchedulingSection;
 use super::{Checker, Config};
@@ -605,8 +605,10 @@ impl Config for GridConfig {
         self.scheduling.check("scheduling", checker);
         self.check_slots(checker);
         if self.cluster.is_empty() {
-            checker
-                .report("cluster", "the grid has no cluster: add a [[cluster]] with name and nodes");
+            checker.report(
+                "cluster",
+                "the grid has no cluster: add a [[cluster]] with name and nodes",
+            );
         }
         let mut names = BTreeMap::new();
         for (i, cluster) in self.cluster.iter().enumerate() {
@@ -731,7 +733,8 @@ impl Config for GridConfig {
             checker.report("stats.period", reason);
         }
         if self.run.timeout.is_some_and(|timeout| timeout.get().is_zero()) {
-            checker.report("run.timeout", "`run.timeout` must be longer than nothing, found \"0ns\"");
+            checker
+                .report("run.timeout", "`run.timeout` must be longer than nothing, found \"0ns\"");
         }
     }
 }

@@ -13,7 +13,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Examples, Is, Required},
     Leaf, section,
 };
-use super::units::{Name, Time, BoundedInt};
+use super::units::{BoundedInt, Name, Time};
 use super::{Checker, Config, JobKind, Placing};
 use crate::files::check_name;
 
@@ -161,7 +161,8 @@ impl JobSection {
     pub fn parts(&self, all: u32) -> Result<Vec<JobComponent<'_>>, (String, String)> {
         let (clusters, files) = (&*self.clusters.0, &*self.files.0);
         if self.component.is_empty() {
-            let given = (self.min.get(), self.start.map(BoundedInt::get), self.max.map(BoundedInt::get));
+            let given =
+                (self.min.get(), self.start.map(BoundedInt::get), self.max.map(BoundedInt::get));
             let sizes = JobSizes::of(self.kind, given, all);
             let sizes = sizes.map_err(|(key, reason)| (key.to_owned(), reason))?;
             let one = JobComponent { sizes, clusters, files, at: None };

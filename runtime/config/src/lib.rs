@@ -39,10 +39,10 @@ pub use grid::{
     FilesSection, GridConfig, HeadSection, JoinSection, LinkSection, LogSection, NetSection,
     RunSection, SlurmSection, SshSection, StatsSection, TlsSection, WeightsSection, WorkSection,
 };
-pub use jobs::{ComponentSection, JobSection, JobsConfig, JobComponent, JobSizes, ArgumentList};
+pub use jobs::{ArgumentList, ComponentSection, JobComponent, JobSection, JobSizes, JobsConfig};
 pub use links::{InsideSection, LinksConfig};
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
-pub use problem::{ConfigError, ValueOrigin, ConfigProblem, nearest};
+pub use problem::{ConfigError, ConfigProblem, ValueOrigin, nearest};
 pub use profile::{LinkProperties, ProfileConfig, profile, profiles};
 pub use reference::{KeyDescription, KeyFallback, describe};
 pub use scenario::{
@@ -53,8 +53,8 @@ pub use site::SiteConfig;
 pub use ssh::{SshHost, SshHostsError};
 pub use topology::{SiteSection, TopologyConfig};
 pub use units::{
-    App, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair, Ports, Provider, ByteRate,
-    Role, SitePlace, Size, Steal, Subnet, Time, BoundedInt,
+    App, BoundedInt, ByteRate, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair,
+    Ports, Provider, Role, SitePlace, Size, Steal, Subnet, Time,
 };
 
 pub use workload::{
@@ -64,7 +64,7 @@ pub use workload::{
 };
 
 use schema::ConfigSchema;
-use tree::{Findings, Layer, ConfigTree};
+use tree::{ConfigTree, Findings, Layer};
 
 /// The prefix of environment variables that override keys.
 const ENV_PREFIX: &str = "SPRINGTIDE_";
@@ -174,7 +174,12 @@ impl Checker<'_> {
     }
 
     /// Like [`Checker::tell`], with the likely intended word.
-    pub fn report_with_suggestion(&mut self, path: &str, reason: impl Into<String>, meant: Option<&str>) {
+    pub fn report_with_suggestion(
+        &mut self,
+        path: &str,
+        reason: impl Into<String>,
+        meant: Option<&str>,
+    ) {
         // A problem of this value, or of its name, is already reported, and a default is in its
         // place.
         if self.findings.excused.iter().any(|excused| excused == path) {
@@ -190,8 +195,9 @@ impl Checker<'_> {
 
     /// Like [`Checker::tell`], at the first of these paths that has a given value.
     fn tell_at(&mut self, paths: &[&str], reason: impl Into<String>) {
-        let given =
-            |path: &&&str| !matches!(tree::origin(self.tree, path), None | Some(ValueOrigin::Default));
+        let given = |path: &&&str| {
+            !matches!(tree::origin(self.tree, path), None | Some(ValueOrigin::Default))
+        };
         let path = paths.iter().find(given).or(paths.first());
         self.report(path.copied().unwrap_or_default(), reason);
     }
@@ -284,7 +290,11 @@ fn from_file(
         Err(error) => {
             let before = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
             let reason = "not TOML: the file is not UTF-8 from here on".to_owned();
-            findings.problems.push(ConfigProblem { at: at(&before, before.len()), reason, meant: None });
+            findings.problems.push(ConfigProblem {
+                at: at(&before, before.len()),
+                reason,
+                meant: None,
+            });
             return Ok(false);
         }
     };
@@ -331,7 +341,10 @@ fn text_of(sources: &Sources) -> Result<Option<(String, Vec<u8>)>, ConfigError> 
 }
 
 /// Refuses a file of a newer version.
-fn newer(table: &DeTable<'_>, place: &dyn Fn(Range<usize>) -> ValueOrigin) -> Option<ConfigProblem> {
+fn newer(
+    table: &DeTable<'_>,
+    place: &dyn Fn(Range<usize>) -> ValueOrigin,
+) -> Option<ConfigProblem> {
     let value = table.get("config_version")?;
     let DeValue::Integer(digits) = value.get_ref() else { return None };
     let version = u64::from_str_radix(digits.as_str(), digits.radix()).ok()?;

@@ -11,7 +11,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{Name, ByteRate, Time, BoundedInt};
+use super::units::{BoundedInt, ByteRate, Name, Time};
 use super::{Checker, Config};
 
 section! {

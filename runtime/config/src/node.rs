@@ -9,7 +9,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{Format, HostPort, Level, Name, BoundedInt};
+use super::units::{BoundedInt, Format, HostPort, Level, Name};
 use super::{Checker, Config};
 
 section! {

@@ -10,7 +10,7 @@ use super::schema::{
     Fallback::{Absent, Required},
     section,
 };
-use super::units::{ByteRate, Time, BoundedInt};
+use super::units::{BoundedInt, ByteRate, Time};
 use super::{Checker, Config, Sources, load};
 
 section! {

@@ -3,7 +3,7 @@
 //! It uses the schema, not individual keys.
 
 use super::Config;
-use super::schema::{Fallback, KeyKind, ConfigSchema};
+use super::schema::{ConfigSchema, Fallback, KeyKind};
 
 /// One key of a config.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct KeyDescription {
     pub key: &'static str,
     /// The purpose of the key, in one line.
     pub about: String,
-    /// The name of its type in Rust, without `Option`: `Time`, `Whole<1,64>`, `bool`.
+    /// The name of its type in Rust, without `Option`: `Time`, `BoundedInt<1,64>`, `bool`.
     pub type_name: String,
     /// The valid words, if it is a choice.
     pub choices: &'static [&'static str],
@@ -105,7 +105,7 @@ mod tests {
         let poll = find("cluster.slurm", "poll");
         assert_eq!((poll.type_name.as_str(), poll.unset), ("Time", KeyFallback::Is("\"2s\"")));
         let threads = find("cluster", "threads");
-        assert_eq!(threads.type_name, "Whole<1,4096>");
+        assert_eq!(threads.type_name, "BoundedInt<1,4096>");
         assert_eq!(threads.unset, KeyFallback::Absent("1"));
         assert_eq!(find("work", "steal").choices, ["cluster-aware", "random"]);
         assert_eq!(find("", "cluster").unset, KeyFallback::Tables);

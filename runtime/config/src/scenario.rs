@@ -15,7 +15,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{App, Happening, Name, Pair, ByteRate, Role, Steal, Time, BoundedInt};
+use super::units::{App, BoundedInt, ByteRate, Happening, Name, Pair, Role, Steal, Time};
 use super::{Checker, Config};
 
 /// A longer delay is a mistake of units.
@@ -223,13 +223,13 @@ macro_rules! implement_link_values {
                     loss: self.loss,
                     bandwidth: self.bandwidth,
                     bandwidth_back: self.bandwidth_back,
-                    queue: self.queue.map(Whole::get),
+                    queue: self.queue.map(BoundedInt::get),
                     reorder: self.reorder,
                 }
             }
 
             /// The properties of the link, including those of its profile.
-            pub fn line(&self) -> Line {
+            pub fn line(&self) -> LinkProperties {
                 self.own().line()
             }
         }
@@ -357,8 +357,10 @@ impl ScenarioConfig {
         let (event, at) = (&self.event[i], |key: &str| format!("event[{i}].{key}"));
         let what = event.what;
         match (event.at, event.iteration) {
-            (None, None) => checker
-                .report(&at("what"), format!("the \"{what}\" has no time: add `at` or `iteration`")),
+            (None, None) => checker.report(
+                &at("what"),
+                format!("the \"{what}\" has no time: add `at` or `iteration`"),
+            ),
             (Some(_), Some(_)) => checker.report(
                 &at("iteration"),
                 format!("the \"{what}\" has two times: `at` or `iteration`, not both"),
@@ -388,8 +390,10 @@ impl ScenarioConfig {
         }
         let says_link = event.rtt.is_some() || event.loss.is_some() || event.bandwidth.is_some();
         if what == Happening::Link && !says_link {
-            checker
-                .report(&at("what"), "a \"link\" changes nothing: add `rtt`, `loss` or `bandwidth`");
+            checker.report(
+                &at("what"),
+                "a \"link\" changes nothing: add `rtt`, `loss` or `bandwidth`",
+            );
         }
         if let Some(Pair(a, b)) = event.between.as_ref().filter(|Pair(a, b)| a == b) {
             let reason = format!("a link must be between two clusters, found \"{a}\" and \"{b}\"");
@@ -604,7 +608,9 @@ impl Config for ScenarioConfig {
                 let reason = format!("must be after `then_from` {}", from.get());
                 checker.report("app.then_until", reason);
             }
-            (None, Some(_)) => checker.report("app.then_until", "means nothing without `then_from`"),
+            (None, Some(_)) => {
+                checker.report("app.then_until", "means nothing without `then_from`")
+            }
             _ => {}
         }
         let iterations = self.app.iterations.get();

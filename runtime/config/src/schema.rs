@@ -113,32 +113,32 @@ macro_rules! section {
                 $($(#[doc = $doc])+ pub $key: $type,)*
             }
 
-            impl $crate::config::schema::Section for $name {
-                const SCHEMA: $crate::config::schema::Schema = $crate::config::schema::Schema {
+            impl $crate::config::schema::ConfigSection for $name {
+                const SCHEMA: $crate::config::schema::ConfigSchema = $crate::config::schema::ConfigSchema {
                     fields: &[$($crate::config::schema::Field {
                         key: stringify!($key),
                         about: &[$($doc),+],
                         of: stringify!($type),
-                        kind: <$type as $crate::config::schema::Item>::KIND,
+                        kind: <$type as $crate::config::schema::KeyType>::KIND,
                         fallback: $fallback,
                     }),*],
                 };
             }
 
-            impl $crate::config::schema::Item for $name {
-                const KIND: $crate::config::schema::Kind = $crate::config::schema::Kind::Section(
-                    &<$name as $crate::config::schema::Section>::SCHEMA,
+            impl $crate::config::schema::KeyType for $name {
+                const KIND: $crate::config::schema::KeyKind = $crate::config::schema::KeyKind::Section(
+                    &<$name as $crate::config::schema::ConfigSection>::SCHEMA,
                 );
             }
 
-            impl $crate::config::schema::Item for Option<$name> {
-                const KIND: $crate::config::schema::Kind =
-                    <$name as $crate::config::schema::Item>::KIND;
+            impl $crate::config::schema::KeyType for Option<$name> {
+                const KIND: $crate::config::schema::KeyKind =
+                    <$name as $crate::config::schema::KeyType>::KIND;
             }
 
-            impl $crate::config::schema::Item for Vec<$name> {
-                const KIND: $crate::config::schema::Kind = $crate::config::schema::Kind::List(
-                    &<$name as $crate::config::schema::Section>::SCHEMA,
+            impl $crate::config::schema::KeyType for Vec<$name> {
+                const KIND: $crate::config::schema::KeyKind = $crate::config::schema::KeyKind::List(
+                    &<$name as $crate::config::schema::ConfigSection>::SCHEMA,
                 );
             }
         )*

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use toml::Value;
 
 use super::problem::ValueOrigin;
-use super::schema::{Fallback, Field, KeyKind, ConfigSchema};
-use super::tree::{ValueNode, ConfigTree};
+use super::schema::{ConfigSchema, Fallback, Field, KeyKind};
+use super::tree::{ConfigTree, ValueNode};
 
 /// The replacement of a secret.
 const REDACTED: &str = "<redacted>";
@@ -145,7 +145,13 @@ fn described(out: &mut String, schema: &ConfigSchema, path: &str, given: &[(&str
 }
 
 /// The tables of a list: the first with every key, the others with what they say.
-fn elements(out: &mut String, field: &Field, schema: &ConfigSchema, path: &str, all: &[&[(&str, &str)]]) {
+fn elements(
+    out: &mut String,
+    field: &Field,
+    schema: &ConfigSchema,
+    path: &str,
+    all: &[&[(&str, &str)]],
+) {
     for (i, given) in all.iter().enumerate() {
         out.push('\n');
         if i == 0 {

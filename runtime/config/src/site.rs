@@ -9,7 +9,7 @@ use super::schema::{
     Fallback::{Is, Required, Section},
     section,
 };
-use super::units::{Name, BoundedInt};
+use super::units::{BoundedInt, Name};
 use super::{Checker, Config};
 
 section! {

@@ -15,7 +15,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{Name, Pair, ByteRate, Subnet, Time, BoundedInt};
+use super::units::{BoundedInt, ByteRate, Name, Pair, Subnet, Time};
 use super::{Checker, Config};
 
 /// The most clusters, and the most nodes of each. Address 254 is a cluster's gateway, and 255 is

@@ -8,8 +8,8 @@ use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
 
-use super::problem::{ValueOrigin, ConfigProblem, nearest};
-use super::schema::{Fallback, Field, KeyKind, ConfigSchema};
+use super::problem::{ConfigProblem, ValueOrigin, nearest};
+use super::schema::{ConfigSchema, Fallback, Field, KeyKind};
 
 /// The values of a table by key.
 pub(super) type ConfigTree = BTreeMap<String, ValueNode>;
@@ -35,7 +35,11 @@ pub(super) fn builtin(toml: &str) -> Value {
 }
 
 /// The section of a key in a tree. Adds it with its defaults if it does not exist.
-fn section_of<'a>(tree: &'a mut ConfigTree, field: &Field, schema: &ConfigSchema) -> &'a mut ValueNode {
+fn section_of<'a>(
+    tree: &'a mut ConfigTree,
+    field: &Field,
+    schema: &ConfigSchema,
+) -> &'a mut ValueNode {
     tree.entry(field.key.to_owned()).or_insert_with(|| ValueNode::Section(defaults(schema)))
 }
 
@@ -48,7 +52,9 @@ pub(super) fn defaults(schema: &ConfigSchema) -> ConfigTree {
             (KeyKind::Section(schema), _) => ValueNode::Section(defaults(schema)),
             (KeyKind::List(_), _) => ValueNode::List(Vec::new()),
             (KeyKind::Texts, _) => ValueNode::Texts(BTreeMap::new()),
-            (KeyKind::Leaf { .. }, Fallback::Is(toml)) => ValueNode::Leaf(builtin(toml), ValueOrigin::Default),
+            (KeyKind::Leaf { .. }, Fallback::Is(toml)) => {
+                ValueNode::Leaf(builtin(toml), ValueOrigin::Default)
+            }
             (KeyKind::Leaf { .. }, _) => continue,
         };
         tree.insert(field.key.to_owned(), node);
@@ -241,7 +247,9 @@ impl Layer<'_> {
                 }
                 tree.insert(field.key.to_owned(), ValueNode::Texts(texts));
             }
-            (KeyKind::Section(_), _) => self.problem(at, wrong(&format!("a table: [{path}]")), None),
+            (KeyKind::Section(_), _) => {
+                self.problem(at, wrong(&format!("a table: [{path}]")), None)
+            }
             (KeyKind::List(_), _) => {
                 self.problem(at, wrong(&format!("a list of tables: [[{path}]]")), None);
             }
@@ -252,7 +260,14 @@ impl Layer<'_> {
     }
 
     /// Reports missing required keys of the table at `path`, except excused ones.
-    pub fn missing(&mut self, schema: &ConfigSchema, tree: &ConfigTree, at: &ValueOrigin, place: &str, path: &str) {
+    pub fn missing(
+        &mut self,
+        schema: &ConfigSchema,
+        tree: &ConfigTree,
+        at: &ValueOrigin,
+        place: &str,
+        path: &str,
+    ) {
         for field in schema.fields {
             if let Fallback::Required(example) = field.fallback
                 && self.whole

@@ -20,7 +20,7 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     Leaf, section,
 };
-use super::units::{Name, Time, BoundedInt, choice};
+use super::units::{BoundedInt, Name, Time, choice};
 use super::{Checker, Config};
 
 choice! {
@@ -377,7 +377,11 @@ impl WorkloadConfig {
             if let (Some(name), []) = (&job.program, programs.as_slice()) {
                 let all = self.program.iter().map(|program| program.name.as_str());
                 let reason = format!("there is no program named \"{name}\"");
-                checker.report_with_suggestion(&path("program"), reason, nearest(name.as_str(), all));
+                checker.report_with_suggestion(
+                    &path("program"),
+                    reason,
+                    nearest(name.as_str(), all),
+                );
             }
             for program in programs {
                 if let Err((key, reason)) = job.sizes(program) {

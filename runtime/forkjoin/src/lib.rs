@@ -15,7 +15,7 @@ pub mod layer {
     pub use crate::core::cpu_clock::{process_cpu, thread_cpu};
     #[cfg(feature = "fibers")]
     pub use crate::core::fiber::{Fiber, Suspension, suspend};
-    pub use crate::core::frame::{StackFrame, Place};
+    pub use crate::core::frame::{Place, StackFrame};
     pub use crate::core::layer::{Activity, ComputeThread, Fork, TaskContext};
     pub use crate::core::leases::{LeaseCounts, LeaseKey, LeaseTable};
     pub use crate::core::pool::{
@@ -23,6 +23,6 @@ pub mod layer {
     };
     pub use crate::core::scope::Scope;
     pub use crate::core::sleep::WANTED;
-    pub use crate::core::slot::{SlotHeader, HeldSlot};
+    pub use crate::core::slot::{HeldSlot, SlotHeader};
     pub use crate::core::thread::{Awaited, SLEEP_MAX, ThreadCore, run_thread, run_top};
 }

@@ -25,9 +25,9 @@ pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 
 pub use account::{Account, SharedAccount, ThreadState, Times, hundredths};
 pub use benchmark::{
-    BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkReason, BenchmarkRun,
-    BenchmarkSettings, BenchmarkSettingsError, BenchmarkSpec, BenchmarkWork, EncodedTask, BenchmarkOffer,
-    BenchmarkPlanner, Sampler, SamplerSettings,
+    BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkOffer, BenchmarkPlanner,
+    BenchmarkReason, BenchmarkRun, BenchmarkSettings, BenchmarkSettingsError, BenchmarkSpec,
+    BenchmarkWork, EncodedTask, Sampler, SamplerSettings,
 };
 pub use counters::{
     Amount, Counters, ResultCounts, ScopedBytes, StealCounts, StealScopes, TaskCounts, WorkCounts,
@@ -37,12 +37,12 @@ pub use link_estimate::{
     LinkEstimate, LinkEstimator, LinkReport, LinkSettings, LinkSummary, Weights,
 };
 pub use load::{
-    CpuTicks, Load, LoadChange, LoadComponent, LoadThresholds, LoadReader, Quota, LoadSample, Throttled,
-    USUAL_QUOTA_PERIOD,
+    CpuTicks, Load, LoadChange, LoadComponent, LoadReader, LoadSample, LoadThresholds, Quota,
+    Throttled, USUAL_QUOTA_PERIOD,
 };
 pub use period::{Overheads, PeriodMeasure};
-pub use report::{Deltas, Histograms, NodeReport, Statistics, ReportTally};
+pub use report::{Deltas, Histograms, NodeReport, ReportTally, Statistics};
 pub use speed::{
-    ScaledSpeed, SpeedPoint, SpeedMeasurement, InvalidSpeed, Ratio, Scale, SpecId, SpeedMeter, SpeedReport,
-    SpeedSettings, SpeedSource, UnitCounter,
+    InvalidSpeed, Ratio, Scale, ScaledSpeed, SpecId, SpeedMeasurement, SpeedMeter, SpeedPoint,
+    SpeedReport, SpeedSettings, SpeedSource, UnitCounter,
 };

@@ -39,7 +39,12 @@ pub struct LinkSettings {
 
 impl Default for LinkSettings {
     fn default() -> Self {
-        Self { floor_bytes: 64 << 10, round_trips: 4, half_life: Duration::from_secs(30), values_per_link: 64 }
+        Self {
+            floor_bytes: 64 << 10,
+            round_trips: 4,
+            half_life: Duration::from_secs(30),
+            values_per_link: 64,
+        }
     }
 }
 

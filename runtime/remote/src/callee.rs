@@ -296,7 +296,9 @@ impl Hub {
             Ok(envelope) => envelope,
             Err(error) => {
                 self.count(|counters| &counters.malformed);
-                return self.net.report_violation(from, &format!("a malformed message to an actor: {error}"));
+                return self
+                    .net
+                    .report_violation(from, &format!("a malformed message to an actor: {error}"));
             }
         };
         self.count(|counters| match envelope.deadline_ms {

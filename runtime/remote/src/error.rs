@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::id::NodeId;
-use crate::net::{RefuseReason, SendError, LinkError};
+use crate::net::{LinkError, RefuseReason, SendError};
 
 /// The reason why a message to a remote actor was refused, or a call has no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
     /// No reply within the deadline. The message may or may not have been handled.
-    #[error("no answer from actor `{actor}` on {node} to `{message}` within {after:?}")]
+    #[error("no answer from actor `{actor}` on {node} to `{message}` within {deadline:?}")]
     Timeout {
         /// Node of the callee.
         node: NodeId,
@@ -22,7 +22,7 @@ pub enum RemoteError {
     },
     /// The node could not be reached, or its link went down before the reply. The message may or
     /// may not have been handled.
-    #[error("node {node} is gone: {why}")]
+    #[error("node {node} is gone: {reason}")]
     Gone {
         /// Node of the callee.
         node: NodeId,
@@ -38,7 +38,7 @@ pub enum RemoteError {
         actor: String,
     },
     /// The callee refused the message, or stopped before its reply.
-    #[error("actor `{actor}` on {node} refused `{message}`: {why}")]
+    #[error("actor `{actor}` on {node} refused `{message}`: {reason}")]
     Refused {
         /// Node of the callee.
         node: NodeId,
@@ -51,7 +51,7 @@ pub enum RemoteError {
     },
     /// A side could not decode a message of the other: the two run different versions of it.
     #[error(
-        "`{message}` does not decode between this node and {node}: {why}; do both run the same \
+        "`{message}` does not decode between this node and {node}: {reason}; do both run the same \
          version?"
     )]
     Version {
@@ -130,7 +130,7 @@ impl Refusal {
     /// Whether the sender claimed a right that it does not have. Correct senders can meet the other
     /// refusals as well.
     pub fn is_denial(self) -> bool {
-        use Refusal::{Epoch, Identity, Owner, JobRole, Role};
+        use Refusal::{Epoch, Identity, JobRole, Owner, Role};
         matches!(self, Role | Identity | JobRole | Epoch | Owner)
     }
 

@@ -20,7 +20,7 @@ use super::error::Refusal;
 use super::published::{Directory, Publication, Published};
 use super::request::Remote;
 use crate::id::{NodeId, Peer};
-use crate::net::{NetworkHandler, Net, Undelivered, LinkError};
+use crate::net::{LinkError, Net, NetworkHandler, Undelivered};
 use crate::wire::Kind;
 
 macro_rules! stats {

@@ -46,8 +46,8 @@ pub use error::{Refusal, RemoteError};
 pub use hub::{Hub, HubStats};
 pub use message::{Receives, RemoteMessage};
 pub use published::{
-    ACTOR_BYTES_MAX, ACTOR_IN_FLIGHT_MAX, SenderCheck, MESSAGE_WEIGHT_MAX, MessageOrigin, Publication,
-    Published, ReceivedMessage, Sender,
+    ACTOR_BYTES_MAX, ACTOR_IN_FLIGHT_MAX, MESSAGE_WEIGHT_MAX, MessageOrigin, Publication,
+    Published, ReceivedMessage, Sender, SenderCheck,
 };
 pub use request::{Remote, RemoteRequest};
 

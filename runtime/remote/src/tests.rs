@@ -253,7 +253,10 @@ fn a_local_actor_is_called_in_the_same_way() {
         let other = clerk.send(OtherEcho { number: 1 }).await.unwrap_err();
         assert!(matches!(other, RemoteError::Version { .. }), "{other}");
         let late = clerk.send(Slow(1000)).deadline(100 * MS).await.unwrap_err();
-        assert!(matches!(late, RemoteError::Timeout { deadline, .. } if after == 100 * MS), "{late}");
+        assert!(
+            matches!(late, RemoteError::Timeout { deadline, .. } if deadline == 100 * MS),
+            "{late}"
+        );
         let absent: Remote<TestActor> = pair.there.remote(&me, "absent");
         let error = absent.send(Take).await.unwrap_err();
         assert_eq!(error, RemoteError::NoActor { node: me, actor: "absent".into() });
@@ -539,7 +542,8 @@ fn unknown_fields_of_a_later_version_are_ignored() {
         #[serde(with = "serde_bytes")]
         body: &'a [u8],
     }
-    let later = FutureMessage { priority: 1, id: 5, actor: "clerk", message: "take", body: &[0x80] };
+    let later =
+        FutureMessage { priority: 1, id: 5, actor: "clerk", message: "take", body: &[0x80] };
     let bytes = wire::encode(Kind::TELL, &later).unwrap();
     let read = wire::decode::<Envelope<'_>>(Kind::TELL, &bytes).unwrap();
     assert_eq!((read.id, read.actor, read.deadline_ms, read.body), (5, "clerk", None, &[0x80][..]));

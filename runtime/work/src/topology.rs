@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{LinkProperties, ByteRate, SiteSection, TopologyConfig, profile};
+use crate::config::{ByteRate, LinkProperties, SiteSection, TopologyConfig, profile};
 use crate::id::{ClusterId, NodeId};
 use crate::net::{LinkProfile, Paths};
 
@@ -235,7 +235,8 @@ impl Topology {
                 table += &uplink_row(&site.name, up, stub.as_ref().unwrap_or(&plain));
             }
         }
-        let inside = |site: &TopologyCluster| (site.name.clone(), site.name.clone(), site.inside.clone());
+        let inside =
+            |site: &TopologyCluster| (site.name.clone(), site.name.clone(), site.inside.clone());
         for (from, to, link) in self.sites.iter().map(inside).chain(self.lines.iter().cloned()) {
             table += &line_row(&from, &to, &link);
         }

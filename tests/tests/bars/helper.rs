@@ -17,10 +17,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use springtide_runtime::id::{Incarnation, NodeId, Peer};
 use springtide_runtime::net::join::{
-    JoinEndpoint, JoinAuthorizer, JoinLimits, JoinReason, JoinRefusal, JoinRequest, JoinDecision,
+    JoinAuthorizer, JoinDecision, JoinEndpoint, JoinLimits, JoinReason, JoinRefusal, JoinRequest,
 };
 use springtide_runtime::net::tls::{ALPN, Ca, EPHEMERAL_VALIDITY, JOIN_ALPN, NodeIdentity};
-use springtide_runtime::net::{Address, Class, NetworkHandler, Net, NetConfig, SendError};
+use springtide_runtime::net::{Address, Class, Net, NetConfig, NetworkHandler, SendError};
 use springtide_runtime::remote::Hub;
 use springtide_runtime::remote_message;
 use springtide_runtime::wire::{INLINE_MAX, Kind};

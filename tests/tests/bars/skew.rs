@@ -23,7 +23,8 @@ use springtide_runtime::id::{Incarnation, NodeId, Peer};
 use springtide_runtime::meter::Statistics;
 use springtide_runtime::net::tls::{ALPN, Ca, EPHEMERAL_VALIDITY, NodeIdentity, VERSIONS_ALPN};
 use springtide_runtime::net::{
-    Address, Class, Contact, NetworkHandler, Net, NetConfig, Protocols, RefuseReason, LinkError, LinkUnit,
+    Address, Class, Contact, LinkError, LinkUnit, Net, NetConfig, NetworkHandler, Protocols,
+    RefuseReason,
 };
 use springtide_runtime::wire::{self, Frame, HEADER_LEN, Header, Kind};
 use springtide_runtime::work::{Job, PoolConfig, Registry, encode_job, solo};

@@ -4,8 +4,12 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use springtide_actors::policy::provisioning::{Booking, BookingTable, Terms};
-use springtide_actors::reservation::{ReservationRequest, ReservedSlot, ReservableSite, ReservationLedger, StepTimeouts};
-use springtide_actors::scheduler::manager::{ManagerEvent, Kind, Manager, JobRequirements, ManagerSettings};
+use springtide_actors::reservation::{
+    ReservableSite, ReservationLedger, ReservationRequest, ReservedSlot, StepTimeouts,
+};
+use springtide_actors::scheduler::manager::{
+    JobRequirements, Kind, Manager, ManagerEvent, ManagerSettings,
+};
 use springtide_barnes_hut::bodies::Bodies;
 use springtide_barnes_hut::delta::{Delta, PositionFrame, decode, encode};
 use springtide_barnes_hut::generate;
@@ -85,7 +89,8 @@ const WORDS: &[&str] = &[
 #[test]
 fn reservations() {
     let read = |bytes: &[u8]| {
-        let ask: ReservationRequest = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let ask: ReservationRequest =
+            serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let mut ledger = ReservationLedger::new(StepTimeouts::default());
         let site = ReservableSite { table: BookingTable::new(8), terms: Terms::default() };
         let sites = [("a".into(), site)].into();
@@ -119,13 +124,15 @@ fn reservations() {
 #[test]
 fn requirements() {
     let read = |bytes: &[u8]| {
-        let need: JobRequirements = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        let need: JobRequirements =
+            serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         need.check()?;
         let now = tokio::time::Instant::now();
         let mut manager = Manager::new(ManagerSettings::default(), ["a".into(), "b".into()], now);
         for cluster in ["a", "b"] {
             let cluster = cluster.into();
-            manager.handle(ManagerEvent::Polled { cluster, size: u32::MAX, others: 2, whole: 9 }, now);
+            manager
+                .handle(ManagerEvent::Polled { cluster, size: u32::MAX, others: 2, whole: 9 }, now);
         }
         let _ = manager.plan(&need);
         for job in [1, 2].map(JobId) {

@@ -243,7 +243,12 @@ impl ClusterAggregate {
                 sum.leaving += 1;
             } else if let Some((field, value)) = worker.check(None, f64::INFINITY) {
                 sum.silent += 1;
-                sum.odd.push(ImplausibleValue { node: worker.node, field, value, replacement: None });
+                sum.odd.push(ImplausibleValue {
+                    node: worker.node,
+                    field,
+                    value,
+                    replacement: None,
+                });
             } else if worker.joined < agreed.grace {
                 sum.joining += 1;
             } else if worker.age > agreed.stale {
@@ -269,7 +274,12 @@ impl ClusterAggregate {
                 if odd {
                     let (node, value) = (worker.node.clone(), worker.speed.unwrap_or(0.0));
                     sum.silent += 1;
-                    sum.odd.push(ImplausibleValue { node, field: Field::Speed, value, replacement: None });
+                    sum.odd.push(ImplausibleValue {
+                        node,
+                        field: Field::Speed,
+                        value,
+                        replacement: None,
+                    });
                 }
                 !odd
             });

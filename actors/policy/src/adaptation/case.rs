@@ -64,8 +64,10 @@ impl PolicyTestJob {
         let waits = 1.0 - efficiency;
         let half = n / 2;
         Self::of(
-            &[WorkerGroup("a", n - half, 1.0, waits, 0.01), WorkerGroup("b", half, 1.0, waits, 0.01)]
-                [..if half == 0 { 1 } else { 2 }],
+            &[
+                WorkerGroup("a", n - half, 1.0, waits, 0.01),
+                WorkerGroup("b", half, 1.0, waits, 0.01),
+            ][..if half == 0 { 1 } else { 2 }],
         )
     }
 
@@ -138,7 +140,7 @@ impl PolicyTestJob {
     /// at this speed, past their grace.
     pub(super) fn obey(&mut self, decision: &Decision, speed: f64) -> &mut Self {
         for action in &decision.actions {
-            match describe_action {
+            match action {
                 AdaptationAction::Remove { nodes, .. } => {
                     let goes = |w: &WorkerStats| nodes.contains(&w.node);
                     self.workers.values_mut().for_each(|list| list.retain(|w| !goes(w)));
@@ -167,7 +169,7 @@ impl PolicyTestJob {
 }
 
 pub(super) fn removed(decision: &Decision) -> Vec<String> {
-    let nodes = decision.actions.iter().filter_map(|action| match describe_action {
+    let nodes = decision.actions.iter().filter_map(|action| match action {
         AdaptationAction::Remove { nodes, .. } => Some(nodes.iter().map(ToString::to_string)),
         _ => None,
     });

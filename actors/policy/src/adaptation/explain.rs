@@ -38,7 +38,7 @@ pub struct LoggedDecision {
 /// A decision whose replay differs from the log.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "period {period} of epoch {epoch}: the replayed decision differs; logged {logged}, now {now}: \
+    "period {period} of epoch {epoch}: the replayed decision differs; logged {logged}, now {replayed}: \
      was the run made with another version?"
 )]
 pub struct Divergence {
@@ -82,19 +82,19 @@ pub fn explain(log: &[LoggedDecision], at: Option<f64>) -> Vec<String> {
         Some(at) => {
             let before = log.iter().rfind(|l| l.inputs.snapshot.elapsed_s <= at);
             if let Some(logged) = before.or(log.first()) {
-                explain(logged, &mut lines);
+                explain_period(logged, &mut lines);
             }
         }
         None => {
             for logged in log.iter().filter(|l| !l.decision.decided().is_empty()) {
-                explain(logged, &mut lines);
+                explain_period(logged, &mut lines);
             }
         }
     }
     lines
 }
 
-fn explain(logged: &LoggedDecision, lines: &mut Vec<String>) {
+fn explain_period(logged: &LoggedDecision, lines: &mut Vec<String>) {
     let Snapshot { period, elapsed_s, .. } = logged.inputs.snapshot;
     let mut head = format!("{elapsed_s:.1} s, period {period}: ");
     let decision = &logged.decision;
@@ -113,7 +113,11 @@ fn explain(logged: &LoggedDecision, lines: &mut Vec<String>) {
 
 /// Lists all reasons that concern a node. With `cluster`, the node's cluster, includes those that
 /// concern the cluster.
-pub fn explain_node(log: &[LoggedDecision], node: &NodeId, cluster: Option<&ClusterId>) -> Vec<String> {
+pub fn explain_node(
+    log: &[LoggedDecision],
+    node: &NodeId,
+    cluster: Option<&ClusterId>,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for logged in log {
         let at = logged.inputs.snapshot.elapsed_s;
@@ -154,11 +158,13 @@ fn concerns(reason: &Reason, wanted: &NodeId, home: Option<&ClusterId>) -> bool 
 /// Describes an action in words.
 pub fn describe_action(action: &AdaptationAction) -> String {
     let names = |nodes: &[NodeId]| nodes.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
-    match describe_action {
+    match action {
         AdaptationAction::Request(request) => format!("asked for {} more", request.count),
         AdaptationAction::Withdraw { count } => format!("withdrew the request for {count}"),
         AdaptationAction::Remove { nodes, cause } => format!("removed {} ({cause})", names(nodes)),
-        AdaptationAction::RemoveCluster { cluster, cause } => format!("removed cluster {cluster} ({cause})"),
+        AdaptationAction::RemoveCluster { cluster, cause } => {
+            format!("removed cluster {cluster} ({cause})")
+        }
         AdaptationAction::MoveRoot { from, to, cluster } => {
             format!("moved the root from {from} to {to} of cluster {cluster}")
         }

@@ -2,7 +2,7 @@
 
 use super::decision::{AdaptationAction, Prediction};
 use super::memory::{Aim, Memory, Trial};
-use super::reason::{Reason, QuarantineEndReason};
+use super::reason::{QuarantineEndReason, Reason};
 use super::turn::Turn;
 
 /// Tolerance that keeps a whole number from being lost to rounding: 0.6 * 20 / 0.4 is 30.
@@ -123,9 +123,13 @@ pub(super) fn add_request(turn: &mut Turn<'_>, count: u32, aim: Aim, min_speed: 
     let fits = turn.fitting(&request).len() as u32;
     let fitting = (!turn.snapshot.offers.is_empty()).then_some(fits);
     turn.add_reason(Reason::Requested { count, aim, fitting });
-    let better: Vec<_> = turn.memory.quarantine.iter().filter(|e| turn.is_better(e)).cloned().collect();
+    let better: Vec<_> =
+        turn.memory.quarantine.iter().filter(|e| turn.is_better(e)).cloned().collect();
     for entry in better {
-        turn.add_reason(Reason::QuarantineEnded { who: entry.subject, why: QuarantineEndReason::Better });
+        turn.add_reason(Reason::QuarantineEnded {
+            who: entry.subject,
+            why: QuarantineEndReason::Better,
+        });
     }
     turn.actions.push(AdaptationAction::Request(request));
 }

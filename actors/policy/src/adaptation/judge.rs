@@ -5,7 +5,7 @@
 //! joins or leaves.
 
 use super::memory::{Aim, Capacity, Limit, Measured, Refill, Requirements, Term, Trial, term};
-use super::reason::{Reason, QuarantineEndReason};
+use super::reason::{QuarantineEndReason, Reason};
 use super::shrink;
 use super::turn::Turn;
 
@@ -169,7 +169,10 @@ fn acquit(turn: &mut Turn<'_>, trial: &Trial) {
         std::mem::take(&mut turn.memory.quarantine).into_iter().partition(|e| e.tick == trial.tick);
     turn.memory.quarantine = kept;
     for entry in gone {
-        turn.add_reason(Reason::QuarantineEnded { who: entry.subject, why: QuarantineEndReason::Acquitted });
+        turn.add_reason(Reason::QuarantineEnded {
+            who: entry.subject,
+            why: QuarantineEndReason::Acquitted,
+        });
     }
     let Requirements { min_bandwidth, min_speed } = turn.memory.requirements;
     turn.memory.requirements = trial.requirements;

@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 
-use super::decision::{RemovalCause, Prediction};
+use super::decision::{Prediction, RemovalCause};
 use super::settings::{AdaptationSettings, Weights};
 use super::snapshot::is_rate;
 
@@ -374,14 +374,23 @@ impl Memory {
         let offences = if cause == RemovalCause::Crashed { times - 1 } else { times };
         let until_s = self.clock_s + if offences == 0 { 0.0 } else { term(offences, settings) };
         let (tick, looked_s) = (self.tick, self.clock_s);
-        let entry = QuarantineEntry { subject: who, cause, count: times, tick, until_s, measured, measured_at_s: looked_s };
+        let entry = QuarantineEntry {
+            subject: who,
+            cause,
+            count: times,
+            tick,
+            until_s,
+            measured,
+            measured_at_s: looked_s,
+        };
         match at {
             Ok(i) => self.quarantine[i] = entry.clone(),
             Err(i) => self.quarantine.insert(i, entry.clone()),
         }
         if self.quarantine.len() > QUARANTINE_MAX {
             let ends = |(_, entry): &(usize, &QuarantineEntry)| entry.until_s;
-            let least = self.quarantine.iter().enumerate().min_by(|a, b| ends(a).total_cmp(&ends(b)));
+            let least =
+                self.quarantine.iter().enumerate().min_by(|a, b| ends(a).total_cmp(&ends(b)));
             if let Some(i) = least.map(|(i, _)| i) {
                 self.quarantine.remove(i);
             }
@@ -421,7 +430,12 @@ mod tests {
         let (bad, other) = (ClusterId::from("bad"), ClusterId::from("other"));
         let mut memory = Memory::default();
         memory.requirements.min_bandwidth = Some(100.0);
-        memory.quarantine(QuarantineSubject::Cluster(bad.clone()), RemovalCause::Link, Some(60.0), &settings);
+        memory.quarantine(
+            QuarantineSubject::Cluster(bad.clone()),
+            RemovalCause::Link,
+            Some(60.0),
+            &settings,
+        );
         let out = |memory: &Memory, cluster, has| memory.keeps_out(cluster, has, &settings);
         assert!(out(&memory, &bad, None) && out(&memory, &bad, Some(80.0)));
         assert!(!out(&memory, &bad, Some(90.0)), "it is half as good again");
@@ -438,7 +452,9 @@ mod tests {
         let mut terms = Vec::new();
         for _ in 0..6 {
             let node = QuarantineSubject::Node("a".into());
-            terms.push(memory.quarantine(node, RemovalCause::Slow, None, &settings).until_s - 1000.0);
+            terms.push(
+                memory.quarantine(node, RemovalCause::Slow, None, &settings).until_s - 1000.0,
+            );
         }
         assert_eq!(terms, [300.0, 600.0, 1200.0, 2400.0, 3600.0, 3600.0]);
         let mut crash = || {

@@ -7,7 +7,7 @@
 
 use springtide_base::id::NodeId;
 
-use super::decision::{AdaptationAction, RemovalCause, Prediction};
+use super::decision::{AdaptationAction, Prediction, RemovalCause};
 use super::grow;
 use super::memory::{Aim, Migration};
 use super::reason::Reason;

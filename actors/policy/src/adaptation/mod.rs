@@ -125,18 +125,22 @@ mod tests_traps;
 
 use std::collections::BTreeSet;
 
-pub use aggregate::{SharedParameters, ClusterAggregate, IdleWorkers, RatedWorker, JobAggregate, Uplink};
-pub use decision::{AdaptationAction, RemovalCause, Decision, Flag, Prediction, SchedulerRequest};
-pub use explain::{ADAPT, Divergence, Inputs, LoggedDecision, describe_action, replay, explain, explain_node};
+pub use aggregate::{
+    ClusterAggregate, IdleWorkers, JobAggregate, RatedWorker, SharedParameters, Uplink,
+};
+pub use decision::{AdaptationAction, Decision, Flag, Prediction, RemovalCause, SchedulerRequest};
+pub use explain::{
+    ADAPT, Divergence, Inputs, LoggedDecision, describe_action, explain, explain_node, replay,
+};
 pub use memory::{
-    Aim, Capacity, Iterations, Limit, QUARANTINE_MAX, Measured, Memory, Migration, QuarantineEntry, Refill,
-    Requirements, RootMove, QuarantineSubject, Term, Trial,
+    Aim, Capacity, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX, QuarantineEntry,
+    QuarantineSubject, Refill, Requirements, RootMove, Term, Trial,
 };
 pub use number::ExactSum;
-pub use reason::{Evidence, StayReason, Reason, QuarantineEndReason, RootMoveReason};
-pub use settings::{Contradiction, Contradictions, JobBounds, AdaptationSettings, Weights};
-pub use snapshot::{Crash, LinkEstimate, Mode, NodeOffer, JobProgress, RootNode, Snapshot};
-pub use worker::{Field, WorkerHistory, ImplausibleValue, WorkerStats};
+pub use reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};
+pub use settings::{AdaptationSettings, Contradiction, Contradictions, JobBounds, Weights};
+pub use snapshot::{Crash, JobProgress, LinkEstimate, Mode, NodeOffer, RootNode, Snapshot};
+pub use worker::{Field, ImplausibleValue, WorkerHistory, WorkerStats};
 
 use turn::Turn;
 
@@ -144,7 +148,11 @@ use turn::Turn;
 ///
 /// The caller executes `actions` in their order. It passes the memory to the next period and to
 /// every cluster coordinator. `settings` must be [valid](Settings::validate).
-pub fn decide(snapshot: &Snapshot, memory: &Memory, settings: &AdaptationSettings) -> (Decision, Memory) {
+pub fn decide(
+    snapshot: &Snapshot,
+    memory: &Memory,
+    settings: &AdaptationSettings,
+) -> (Decision, Memory) {
     if let Some(reason) = fence(snapshot, memory) {
         let flags = BTreeSet::from([Flag::Fenced]);
         return (Decision { reasons: vec![reason], flags, ..Decision::default() }, memory.clone());

@@ -81,7 +81,11 @@ impl PolicyWorld {
         for &(cluster, all, members) in clusters {
             uplinks.insert(cluster.into(), 10e6);
             for i in 0..all {
-                let state = if i < members { ToyNodeState::Member { since: 0 } } else { ToyNodeState::Pool };
+                let state = if i < members {
+                    ToyNodeState::Member { since: 0 }
+                } else {
+                    ToyNodeState::Pool
+                };
                 let node =
                     ToyNode { cluster: cluster.into(), speed: 1.0, load: 1.0, state, free: true };
                 nodes.insert(format!("{cluster}-{i:02}").as_str().into(), node);
@@ -144,17 +148,20 @@ impl PolicyWorld {
     }
 
     pub fn members(&self) -> u32 {
-        self.nodes.values().filter(|n| matches!(n.state, ToyNodeState::Member { .. })).count() as u32
+        self.nodes.values().filter(|n| matches!(n.state, ToyNodeState::Member { .. })).count()
+            as u32
     }
 
     pub fn members_of(&self, cluster: &str) -> u32 {
         let cluster: ClusterId = cluster.into();
-        let member = |n: &&ToyNode| matches!(n.state, ToyNodeState::Member { .. }) && n.cluster == cluster;
+        let member =
+            |n: &&ToyNode| matches!(n.state, ToyNodeState::Member { .. }) && n.cluster == cluster;
         self.nodes.values().filter(member).count() as u32
     }
 
     fn working(&self) -> impl Iterator<Item = (&NodeId, &ToyNode)> {
-        let works = |n: &ToyNode| matches!(n.state, ToyNodeState::Member { .. } | ToyNodeState::Leaving);
+        let works =
+            |n: &ToyNode| matches!(n.state, ToyNodeState::Member { .. } | ToyNodeState::Leaving);
         self.nodes.iter().filter(move |(_, node)| works(node))
     }
 
@@ -318,7 +325,7 @@ impl PolicyWorld {
                 node.state = ToyNodeState::Leaving;
             }
         };
-        match describe_action {
+        match action {
             AdaptationAction::Request(request) => self.open.push(request.clone()),
             AdaptationAction::Withdraw { .. } => {
                 self.open.clear();
@@ -364,7 +371,7 @@ impl PolicyWorld {
         let (decision, memory) = decide(&inputs.snapshot, &inputs.memory, &inputs.settings);
         check(&inputs, &decision);
         self.memory = memory;
-        decision.actions.iter().for_each(|action| self.apply(describe_action));
+        decision.actions.iter().for_each(|action| self.apply(action));
         self.grant();
         self.series.push((self.members(), self.iteration().0));
         self.log.push(LoggedDecision { inputs, decision });
@@ -414,7 +421,9 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
     let Inputs { snapshot, .. } = inputs;
     let all = || decision.decided().iter();
     let up = all().any(|a| matches!(a, AdaptationAction::Request(_)));
-    let down = all().any(|a| matches!(a, AdaptationAction::Remove { .. } | AdaptationAction::RemoveCluster { .. }));
+    let down = all().any(|a| {
+        matches!(a, AdaptationAction::Remove { .. } | AdaptationAction::RemoveCluster { .. })
+    });
     assert!(!(up && down), "up and down at once: {decision:?}");
     let root = snapshot.root.as_ref();
     let sound = |c: &&ClusterAggregate| c.is_sound();
@@ -436,7 +445,7 @@ pub fn check(inputs: &Inputs, decision: &Decision) {
     let mut gone = 0;
     let mut seen = BTreeSet::new();
     for action in all() {
-        match describe_action {
+        match action {
             AdaptationAction::Request(request) => {
                 assert!(request.count > 0);
                 let asked =

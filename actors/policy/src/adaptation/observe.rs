@@ -2,8 +2,10 @@
 //! well. Chooses no actions, so a run that is only monitored keeps all updates.
 
 use super::decision::{AdaptationAction, RemovalCause};
-use super::memory::{Capacity, Iterations, Memory, QuarantineEntry, Refill, QuarantineSubject, term};
-use super::reason::{Reason, QuarantineEndReason};
+use super::memory::{
+    Capacity, Iterations, Memory, QuarantineEntry, QuarantineSubject, Refill, term,
+};
+use super::reason::{QuarantineEndReason, Reason};
 use super::snapshot::{Crash, JobProgress};
 use super::turn::Turn;
 use super::worker::SPAN_MAX;
@@ -188,7 +190,8 @@ fn releases(turn: &mut Turn<'_>) {
             Some(QuarantineEndReason::Clean)
         } else if clock >= entry.until_s && clock - period < entry.until_s && entry.count > 0 {
             // Reported once, in the period of the end. A forgiven crash has no term.
-            (entry.cause != RemovalCause::Crashed || entry.count > 1).then_some(QuarantineEndReason::Served)
+            (entry.cause != RemovalCause::Crashed || entry.count > 1)
+                .then_some(QuarantineEndReason::Served)
         } else {
             None
         };

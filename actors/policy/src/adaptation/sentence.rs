@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::memory::{Aim, Term};
-use super::reason::{Evidence, StayReason, Reason, QuarantineEndReason, RootMoveReason};
+use super::reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};
 
 /// Formats bytes per second for people.
 struct FormattedRate(Option<f64>);

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use springtide_base::id::{ClusterId, NodeId};
 
 use super::aggregate::{ClusterAggregate, RatedWorker};
-use super::decision::{AdaptationAction, RemovalCause, Prediction};
+use super::decision::{AdaptationAction, Prediction, RemovalCause};
 use super::grow;
 use super::memory::{Aim, Capacity, Memory, QuarantineSubject, Term, Trial};
 use super::observe::begin_refill;
-use super::reason::{Evidence, StayReason, Reason, RootMoveReason};
+use super::reason::{Evidence, Reason, RootMoveReason, StayReason};
 use super::turn::{AS_WIDE, Turn};
 
 /// Factor by which a learned minimum exceeds the insufficient value.
@@ -357,7 +357,12 @@ fn learn_bandwidth(turn: &mut Turn<'_>, removed: &ClusterId) {
     }
 }
 
-fn add_to_quarantine(turn: &mut Turn<'_>, who: QuarantineSubject, cause: RemovalCause, measured: Option<f64>) {
+fn add_to_quarantine(
+    turn: &mut Turn<'_>,
+    who: QuarantineSubject,
+    cause: RemovalCause,
+    measured: Option<f64>,
+) {
     let barred = turn.memory.quarantine.iter().any(|e| e.subject == who && turn.is_barred(e));
     if barred && matches!(who, QuarantineSubject::Cluster(_)) {
         return; // its replacements are under way
@@ -415,7 +420,8 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: RemovalScope) {
     if !cure && known < count {
         turn.add_reason(Reason::NotNamed { wanted: count, known });
     }
-    let ranked: Vec<RemovalCandidate> = if cure { bad } else { bad.into_iter().chain(healthy).collect() };
+    let ranked: Vec<RemovalCandidate> =
+        if cure { bad } else { bad.into_iter().chain(healthy).collect() };
     let (mut chosen, stays) = {
         let at = ranked.len().min(count as usize);
         (ranked[..at].to_vec(), ranked[at..].to_vec())
@@ -432,7 +438,11 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: RemovalScope) {
         } else {
             // It is healthy: another node is removed instead.
             let badness = root.badness();
-            turn.add_reason(Reason::Stays { node: root.named.node, badness, why: StayReason::HoldsRoot });
+            turn.add_reason(Reason::Stays {
+                node: root.named.node,
+                badness,
+                why: StayReason::HoldsRoot,
+            });
             chosen.extend(rest.next());
         }
     }
@@ -488,7 +498,9 @@ fn remove_nodes(turn: &mut Turn<'_>, chosen: &[RemovalCandidate], aim: Aim) {
     for cause in [RemovalCause::Slow, RemovalCause::Link, RemovalCause::Surplus] {
         let nodes: Vec<NodeId> = chosen
             .iter()
-            .filter(|c| if aim == Aim::Cure { c.cause == cause } else { cause == RemovalCause::Surplus })
+            .filter(|c| {
+                if aim == Aim::Cure { c.cause == cause } else { cause == RemovalCause::Surplus }
+            })
             .map(|c| c.named.node.clone())
             .collect();
         if !nodes.is_empty() {
@@ -519,8 +531,9 @@ fn learn_speed(turn: &mut Turn<'_>, chosen: &[RemovalCandidate], mean: f64) {
 /// The badness term that decided the choice: of bad nodes, the problem of most; of healthy ones,
 /// membership in the worst cluster.
 fn chosen_by(chosen: &[RemovalCandidate], aim: Aim) -> Option<Term> {
-    let most =
-        |is: fn(&RemovalCandidate) -> bool| 2 * chosen.iter().filter(|c| is(c)).count() >= chosen.len();
+    let most = |is: fn(&RemovalCandidate) -> bool| {
+        2 * chosen.iter().filter(|c| is(c)).count() >= chosen.len()
+    };
     match aim {
         Aim::Cure if most(|c| c.cause == RemovalCause::Slow) => Some(Term::Speed),
         Aim::Cure => Some(Term::Link),

@@ -64,7 +64,10 @@ fn open_point_2_refill_after_a_loss() {
         assert_eq!(asked(&decision), up, "{n} at {efficiency} {refill:?}\n{}", text(&decision));
     }
     // At higher speeds, fewer nodes are missing.
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 12, 2.0, 0.6, 0.0), WorkerGroup("b", 12, 1.0, 0.6, 0.0)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 12, 2.0, 0.6, 0.0),
+        WorkerGroup("b", 12, 1.0, 0.6, 0.0),
+    ]);
     case.memory.refill = Some(Refill { to: Capacity { nodes: 36, speed: 39.0 }, ..lost });
     let decision = case.decide();
     assert_eq!(asked(&decision), 2, "{}", text(&decision));
@@ -88,7 +91,10 @@ fn open_point_2_refill_after_a_loss() {
 /// success.
 #[test]
 fn open_point_3_the_sum_and_the_jump() {
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 1, 4.0, 0.5, 0.0), WorkerGroup("a", 3, 1.0, 0.5, 0.0)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 1, 4.0, 0.5, 0.0),
+        WorkerGroup("a", 3, 1.0, 0.5, 0.0),
+    ]);
     let decision = case.decide();
     assert_eq!(decision.efficiency, Some((4.0 * 0.5 + 3.0 * 0.5) / (4.0 * 4.0)));
     // The fast node leaves: efficiency rises from 0.22 to 0.5, and useful speed falls from 3.5 to
@@ -134,7 +140,10 @@ fn open_point_4_a_small_cluster_is_not_a_bad_one() {
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["b10", "b11", "b12", "b13"], "{}", text(&decision));
     // A single node with a much worse link is the worst cluster, and a bad node.
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 10, 1.0, 0.78, 0.02), WorkerGroup("c", 1, 1.0, 0.78, 0.24)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 10, 1.0, 0.78, 0.02),
+        WorkerGroup("c", 1, 1.0, 0.78, 0.24),
+    ]);
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["c0"], "{}", text(&decision));
     assert!(says(&decision, "link 24.00, cluster 10.00"), "{}", text(&decision));
@@ -145,8 +154,10 @@ fn open_point_4_a_small_cluster_is_not_a_bad_one() {
 /// harm, it is undone and not repeated.
 #[test]
 fn open_point_5_too_little_work_or_overloaded_nodes() {
-    let mut overloaded =
-        PolicyTestJob::of(&[WorkerGroup("a", 12, 1.0, 0.75, 0.02), WorkerGroup("b", 12, 0.1, 0.75, 0.02)]);
+    let mut overloaded = PolicyTestJob::of(&[
+        WorkerGroup("a", 12, 1.0, 0.75, 0.02),
+        WorkerGroup("b", 12, 0.1, 0.75, 0.02),
+    ]);
     let decision = overloaded.decide_patiently();
     assert_eq!(removed(&decision).len(), 12);
     assert!(removed(&decision).iter().all(|node| node.starts_with('b')));
@@ -186,8 +197,11 @@ fn open_point_5_too_little_work_or_overloaded_nodes() {
 /// little work makes it high everywhere. Then no link is to blame, unless a measurement says so.
 #[test]
 fn open_point_6_waiting_for_other_clusters_alone_is_no_bad_link() {
-    let even =
-        [WorkerGroup("a", 8, 1.0, 0.8, 0.5), WorkerGroup("b", 8, 1.0, 0.8, 0.5), WorkerGroup("c", 8, 1.0, 0.8, 0.45)];
+    let even = [
+        WorkerGroup("a", 8, 1.0, 0.8, 0.5),
+        WorkerGroup("b", 8, 1.0, 0.8, 0.5),
+        WorkerGroup("c", 8, 1.0, 0.8, 0.45),
+    ];
     let mut case = PolicyTestJob::of(&even);
     let decision = case.decide();
     assert_eq!(cluster_removed(&decision), None);
@@ -215,7 +229,10 @@ fn open_point_6_waiting_for_other_clusters_alone_is_no_bad_link() {
     case.settings.cluster_exceptional = 0.0;
     assert!(cluster_removed(&case.decide()).is_some());
     // Above Emin no cluster is removed for its link.
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 8, 1.0, 0.3, 0.0), WorkerGroup("c", 4, 1.0, 0.7, 0.7)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 8, 1.0, 0.3, 0.0),
+        WorkerGroup("c", 4, 1.0, 0.7, 0.7),
+    ]);
     assert_eq!(cluster_removed(&case.decide()), None);
 }
 
@@ -238,7 +255,10 @@ fn open_point_7_joining_and_leaving_nodes_do_not_count() {
         text(&decision)
     );
     // A node that was asked to leave is never chosen again, even before its report shows it (C26).
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 6, 1.0, 0.7, 0.0), WorkerGroup("b", 6, 0.1, 0.7, 0.0)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 6, 1.0, 0.7, 0.0),
+        WorkerGroup("b", 6, 0.1, 0.7, 0.0),
+    ]);
     case.snapshot.leaving.extend(["b0".into(), "b1".into()]);
     case.memory.leaving_since_s = Some(-100.0); // beyond the maximum wait
     let decision = case.decide_patiently();
@@ -317,7 +337,10 @@ fn open_point_9_never_removed() {
         text(&decision)
     );
     // A cluster of joining nodes only does not count as another cluster.
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 6, 1.0, 0.9, 0.6), WorkerGroup("b", 6, 1.0, 0.9, 0.0)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 6, 1.0, 0.9, 0.6),
+        WorkerGroup("b", 6, 1.0, 0.9, 0.0),
+    ]);
     case.workers.get_mut(&"b".into()).unwrap().iter_mut().for_each(|w| w.joined = 0);
     case.root("b0");
     assert_eq!(cluster_removed(&case.decide()), None);
@@ -336,8 +359,10 @@ fn open_point_9_never_removed() {
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision), ["a1"], "{}", text(&decision));
     assert!(says(&decision, "node a0 was not removed yet: it holds the job's root, which moves"));
-    let moves = |action: &AdaptationAction| match describe_action {
-        AdaptationAction::MoveRoot { from, cluster, .. } => from.as_str() == "a0" && cluster.as_str() == "b",
+    let moves = |action: &AdaptationAction| match action {
+        AdaptationAction::MoveRoot { from, cluster, .. } => {
+            from.as_str() == "a0" && cluster.as_str() == "b"
+        }
         _ => false,
     };
     let moved = decision.actions.iter().any(moves);
@@ -356,16 +381,23 @@ fn open_point_9_never_removed() {
     };
     for done in [0.0, 0.01, 0.5] {
         let decision = narrow(done);
-        let to = decision.actions.iter().find_map(|action| match describe_action {
+        let to = decision.actions.iter().find_map(|action| match action {
             AdaptationAction::MoveRoot { cluster, .. } => Some(cluster.as_str()),
             _ => None,
         });
         assert_eq!(to, Some("b"), "{}", text(&decision));
     }
     // The root's cluster: first the root moves, and nothing else happens until it has arrived.
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 4, 1.0, 0.9, 0.6), WorkerGroup("b", 4, 1.0, 0.8, 0.05)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 4, 1.0, 0.9, 0.6),
+        WorkerGroup("b", 4, 1.0, 0.8, 0.05),
+    ]);
     let decision = case.decide();
-    assert!(matches!(&decision.actions[..], [AdaptationAction::MoveRoot { .. }]), "{:?}", decision.actions);
+    assert!(
+        matches!(&decision.actions[..], [AdaptationAction::MoveRoot { .. }]),
+        "{:?}",
+        decision.actions
+    );
     let decision = case.decide();
     assert!(decision.actions.is_empty() && says(&decision, "moving from node a0 to node b0"));
     case.root("b0");
@@ -374,7 +406,9 @@ fn open_point_9_never_removed() {
     let mut case = PolicyTestJob::even(6, 0.4);
     case.snapshot.leaving.insert("a0".into());
     let decision = case.decide();
-    assert!(matches!(&decision.actions[..], [AdaptationAction::MoveRoot { to, .. }] if to.as_str() == "b0"));
+    assert!(
+        matches!(&decision.actions[..], [AdaptationAction::MoveRoot { to, .. }] if to.as_str() == "b0")
+    );
     assert!(says(&decision, "its node was asked to leave"));
     // In a single cluster it moves within it; on a single node it stays, with a reason.
     let mut case = PolicyTestJob::of(&[WorkerGroup("a", 3, 1.0, 0.6, 0.0)]);
@@ -391,11 +425,17 @@ fn open_point_9_never_removed() {
 #[test]
 fn open_point_10_the_benchmarks_error() {
     for (error, goes) in [(0.0, true), (0.1, true), (0.5, false)] {
-        let mut case = PolicyTestJob::of(&[WorkerGroup("a", 10, 1.0, 0.75, 0.0), WorkerGroup("b", 2, 0.4, 0.75, 0.0)]);
+        let mut case = PolicyTestJob::of(&[
+            WorkerGroup("a", 10, 1.0, 0.75, 0.0),
+            WorkerGroup("b", 2, 0.4, 0.75, 0.0),
+        ]);
         // Slow is below half of the mean: 0.45.
         case.each(|w| w.speed_error = error);
         let decision = case.decide_patiently();
-        let bad = decision.reasons.iter().any(|r| matches!(r, Reason::NodeRemoved { cause: RemovalCause::Slow, .. }));
+        let bad = decision
+            .reasons
+            .iter()
+            .any(|r| matches!(r, Reason::NodeRemoved { cause: RemovalCause::Slow, .. }));
         assert_eq!(bad, goes, "{error}\n{}", text(&decision));
     }
 }

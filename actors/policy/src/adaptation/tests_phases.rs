@@ -110,7 +110,10 @@ fn before_the_first_iteration_is_over_a_job_grows_once_and_does_not_shrink() {
 /// the new nodes.
 #[test]
 fn judgement_waits_for_a_whole_iteration_after_a_change() {
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 10, 1.0, 0.6, 0.01), WorkerGroup("b", 10, 1.0, 0.6, 0.01)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 10, 1.0, 0.6, 0.01),
+        WorkerGroup("b", 10, 1.0, 0.6, 0.01),
+    ]);
     let decide = |case: &mut PolicyTestJob, period: u64| {
         case.snapshot.progress = Some(JobProgress { done: period / 8, total: Some(100) });
         case.decide()
@@ -126,7 +129,10 @@ fn judgement_waits_for_a_whole_iteration_after_a_change() {
     // known.
     assert_eq!(waited, Some(40));
     // A slow node is detected in the middle of an iteration, too.
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 10, 1.0, 0.6, 0.01), WorkerGroup("b", 10, 1.0, 0.6, 0.01)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 10, 1.0, 0.6, 0.01),
+        WorkerGroup("b", 10, 1.0, 0.6, 0.01),
+    ]);
     (0..27).for_each(|period| drop(decide(&mut case, period)));
     case.memory.iteration_from = 9;
     case.memory.iteration_tick = 1000;
@@ -178,7 +184,10 @@ fn workers_without_work_count_as_waiting() {
 
 #[test]
 fn growth_is_not_judged_while_a_link_is_suspect() {
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 10, 1.0, 0.1, 0.01), WorkerGroup("b", 10, 1.0, 0.1, 0.01)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 10, 1.0, 0.1, 0.01),
+        WorkerGroup("b", 10, 1.0, 0.1, 0.01),
+    ]);
     let decision = case.decide();
     assert!(asked(&decision) > 0);
     case.obey(&decision, 1.0);
@@ -343,8 +352,10 @@ fn a_job_at_its_maximum_replaces_a_slow_node() {
         [(0.2, 1, 0.45, true), (0.2, 1, 0.7, true), (0.2, 0, 0.45, false), (0.6, 1, 0.45, false)];
     for (speed, free, efficiency, goes) in table {
         let waits = 1.0 - efficiency;
-        let mut case =
-            PolicyTestJob::of(&[WorkerGroup("a", 4, 1.0, waits, 0.0), WorkerGroup("b", 1, speed, waits, 0.0)]);
+        let mut case = PolicyTestJob::of(&[
+            WorkerGroup("a", 4, 1.0, waits, 0.0),
+            WorkerGroup("b", 1, speed, waits, 0.0),
+        ]);
         let offer = NodeOffer { free, speed: Some(1.0), ..NodeOffer::default() };
         case.snapshot.offers.insert("a".into(), offer);
         case.snapshot.max_nodes = Some(5);
@@ -362,6 +373,11 @@ fn a_job_at_its_maximum_replaces_a_slow_node() {
         let asks = asks.expect("what is lost is replaced");
         assert_eq!(asked(&asks), 1, "{}", text(&asks));
         // It is requested again if it is as fast as the others.
-        assert!(case.memory.quarantine.iter().any(|e| e.subject == QuarantineSubject::Node("b0".into())));
+        assert!(
+            case.memory
+                .quarantine
+                .iter()
+                .any(|e| e.subject == QuarantineSubject::Node("b0".into()))
+        );
     }
 }

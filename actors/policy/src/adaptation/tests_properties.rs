@@ -71,7 +71,8 @@ fn sound() -> impl Strategy<Value = Vec<(u8, WorkerStats)>> {
 
 /// Parameters without the comparison within a cluster, which a flat list cannot make.
 fn agreed(named: u32, max_speed: Option<f64>) -> SharedParameters {
-    let settings = AdaptationSettings { named, nonsense_factor: 1e30, ..AdaptationSettings::default() };
+    let settings =
+        AdaptationSettings { named, nonsense_factor: 1e30, ..AdaptationSettings::default() };
     SharedParameters { max_speed, ..SharedParameters::of(&Memory::new(&settings), &settings) }
 }
 
@@ -195,7 +196,12 @@ fn step() -> impl Strategy<Value = PropertyStep> {
         )
 }
 
-fn snapshot(step: &PropertyStep, period: u64, memory: &Memory, settings: &AdaptationSettings) -> Snapshot {
+fn snapshot(
+    step: &PropertyStep,
+    period: u64,
+    memory: &Memory,
+    settings: &AdaptationSettings,
+) -> Snapshot {
     let node = |i: u8| -> NodeId { format!("n{i:03}").as_str().into() };
     let cluster = |i: u8| -> ClusterId { format!("c{i}").as_str().into() };
     let agreed = SharedParameters::of(memory, settings);

@@ -1,22 +1,33 @@
 //! The paper's scenarios 0 to 5, further ones, and histories that must not oscillate, in the toy
 //! grid's closed loop. Numbers in comments are the paper's results.
 
-use super::model::{ToyNodeState, PolicyWorld};
+use super::model::{PolicyWorld, ToyNodeState};
 use super::*;
 
 /// Three clusters with 12 workers each; two more clusters and the rest are free.
 fn paper() -> PolicyWorld {
-    PolicyWorld::of(&[("fs0", 72, 12), ("fs1", 32, 12), ("fs2", 32, 12), ("fs3", 32, 0), ("fs4", 32, 0)])
+    PolicyWorld::of(&[
+        ("fs0", 72, 12),
+        ("fs1", 32, 12),
+        ("fs2", 32, 12),
+        ("fs3", 32, 0),
+        ("fs4", 32, 0),
+    ])
 }
 
 /// Replays the decisions from the log, through JSON lines, and compares every bit.
 fn replays(world: &PolicyWorld) {
     let lines: Vec<String> = world.log.iter().map(|l| serde_json::to_string(l).unwrap()).collect();
-    let back: Vec<LoggedDecision> = lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let back: Vec<LoggedDecision> =
+        lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(replay(&back), Ok(world.log.len() as u64));
 }
 
-fn settled(world: &PolicyWorld, nodes: std::ops::RangeInclusive<u32>, seconds: std::ops::Range<f64>) {
+fn settled(
+    world: &PolicyWorld,
+    nodes: std::ops::RangeInclusive<u32>,
+    seconds: std::ops::Range<f64>,
+) {
     let explanation = world.explanation();
     assert!(nodes.contains(&world.members()), "{} nodes\n{explanation}", world.members());
     assert!(seconds.contains(&world.time()), "{} s\n{explanation}", world.time());
@@ -61,8 +72,7 @@ fn scenario_2_overloaded_processors_are_replaced() {
     assert!(world.said(|r| matches!(r, Reason::Judged { aim: Aim::Cure, helped: true, .. })));
     assert!(world.memory.requirements.min_speed.is_some_and(|speed| speed > 0.1));
     // No healthy node was removed with them.
-    let gone =
-        |r: &Reason| matches!(r, Reason::NodeRemoved { node, .. } if !node.as_str().starts_with("fs1"));
+    let gone = |r: &Reason| matches!(r, Reason::NodeRemoved { node, .. } if !node.as_str().starts_with("fs1"));
     assert!(!world.said(gone), "{}", world.explanation());
 }
 
@@ -139,7 +149,10 @@ fn scenario_5_where_efficiency_stays_in_the_band() {
     let decision = world.step().clone();
     let efficiency = decision.efficiency.unwrap();
     assert!(efficiency > 0.3 && efficiency < 0.5, "{efficiency}");
-    assert!(matches!(&decision.actions[..], [AdaptationAction::Request(r)] if r.count == 12), "{decision:?}");
+    assert!(
+        matches!(&decision.actions[..], [AdaptationAction::Request(r)] if r.count == 12),
+        "{decision:?}"
+    );
     let mut off = paper();
     off.settings.refill = false;
     off.run(4);
@@ -169,10 +182,13 @@ fn the_node_set_follows_the_applications_parallelism() {
 
 #[test]
 fn too_many_nodes_go_without_blame() {
-    let mut world = PolicyWorld::of(&[("fs0", 40, 40), ("fs1", 40, 40), ("fs2", 40, 40), ("fs3", 32, 0)]);
+    let mut world =
+        PolicyWorld::of(&[("fs0", 40, 40), ("fs1", 40, 40), ("fs2", 40, 40), ("fs3", 32, 0)]);
     world.run(20);
     settled(&world, 30..=75, 60.0..110.0);
-    assert!(world.memory.quarantine.is_empty() && world.memory.requirements == Requirements::default());
+    assert!(
+        world.memory.quarantine.is_empty() && world.memory.requirements == Requirements::default()
+    );
     assert!(world.members_of("fs0") > 0, "the root's cluster stays\n{}", world.explanation());
 }
 
@@ -186,7 +202,8 @@ fn a_loaded_cluster_is_replaced_and_returns_after_the_load() {
     world.load("fs1", 1.0);
     world.run(12);
     settled(&world, 36..=36, 90.0..110.0);
-    let better = |r: &Reason| matches!(r, Reason::QuarantineEnded { why: QuarantineEndReason::Better, .. });
+    let better =
+        |r: &Reason| matches!(r, Reason::QuarantineEnded { why: QuarantineEndReason::Better, .. });
     assert!(world.said(better), "{}", world.explanation());
 }
 
@@ -197,7 +214,10 @@ fn a_loaded_cluster_is_retried_at_growing_intervals() {
     world.run(3).load("fs1", 10.0);
     world.run(300);
     let removals = world.log.iter().filter(|l| {
-        l.decision.actions.iter().any(|a| matches!(a, AdaptationAction::Remove { cause: RemovalCause::Slow, .. }))
+        l.decision
+            .actions
+            .iter()
+            .any(|a| matches!(a, AdaptationAction::Remove { cause: RemovalCause::Slow, .. }))
     });
     // Terms of 30, 60, 120 and 240 periods.
     let removals = removals.count();
@@ -259,7 +279,9 @@ fn a_slow_root_moves_and_its_node_goes_later() {
     world.run(2);
     // The slow nodes are enough to matter; the root's node is one of them.
     let mut slow = 0;
-    for (_, node) in world.cluster("fs0").filter(|(_, n)| matches!(n.state, ToyNodeState::Member { .. })) {
+    for (_, node) in
+        world.cluster("fs0").filter(|(_, n)| matches!(n.state, ToyNodeState::Member { .. }))
+    {
         node.load = 20.0;
         slow += 1;
     }
@@ -268,7 +290,11 @@ fn a_slow_root_moves_and_its_node_goes_later() {
     settled(&world, 35..=40, 90.0..110.0);
     assert_ne!(world.root.as_str(), "fs0-00");
     assert_eq!(world.members_of("fs0"), 0, "{}", world.explanation());
-    assert!(world.said(|r| matches!(r, Reason::NodeRemovedLater { .. })), "{}", world.explanation());
+    assert!(
+        world.said(|r| matches!(r, Reason::NodeRemovedLater { .. })),
+        "{}",
+        world.explanation()
+    );
 }
 
 #[test]
@@ -295,21 +321,26 @@ fn monitoring_withholds_actions_and_reports_them() {
     assert!(world.log.iter().all(|l| l.decision.actions.is_empty()));
     let last = &world.log.last().unwrap().decision;
     assert!(last.flags.contains(&Flag::MonitorOnly));
-    assert!(matches!(&last.withheld[..], [AdaptationAction::Remove { nodes, .. }] if nodes.len() == 12));
+    assert!(
+        matches!(&last.withheld[..], [AdaptationAction::Remove { nodes, .. }] if nodes.len() == 12)
+    );
     assert!(world.memory.quarantine.is_empty() && world.memory.trial.is_none());
     replays(&world);
 }
 
 #[test]
 fn a_successor_does_not_add_removed_nodes() {
-    let mut world = PolicyWorld::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12), ("fs3", 6, 0)]);
+    let mut world =
+        PolicyWorld::of(&[("fs0", 12, 12), ("fs1", 12, 12), ("fs2", 12, 12), ("fs3", 6, 0)]);
     world.uplinks.insert("fs2".into(), 100e3);
     world.run(2);
     // The coordinator is lost; two copies of its memory are found, one of them a period older.
     let old = world.log.last().unwrap().inputs.memory.clone();
     world.memory = Memory::newest(old, world.memory.clone());
     (world.epoch.0, world.period) = (2, 0);
-    world.cluster("fs2").for_each(|(_, n)| assert!(!matches!(n.state, ToyNodeState::Member { .. })));
+    world
+        .cluster("fs2")
+        .for_each(|(_, n)| assert!(!matches!(n.state, ToyNodeState::Member { .. })));
     world.run(12);
     assert_eq!(world.members_of("fs2"), 0, "{}", world.explanation());
     assert_eq!(world.members(), 30);

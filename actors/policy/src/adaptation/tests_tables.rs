@@ -50,7 +50,10 @@ fn a_minimum_is_requested_before_any_measurement() {
 
 #[test]
 fn terms_end_early_after_a_better_measurement() {
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 12, 1.0, 0.75, 0.0), WorkerGroup("b", 4, 0.1, 0.75, 0.0)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 12, 1.0, 0.75, 0.0),
+        WorkerGroup("b", 4, 0.1, 0.75, 0.0),
+    ]);
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision).len(), 4);
     case.obey(&decision, 1.0).each(|w| w.overhead = 0.4);
@@ -101,7 +104,10 @@ fn a_cluster_in_quarantine_may_be_retried_and_relaxes_requirements() {
 #[test]
 fn a_removal_that_did_harm_is_unlearned() {
     // Slow, but not idle: they do half of the work.
-    let mut case = PolicyTestJob::of(&[WorkerGroup("a", 12, 1.0, 0.8, 0.0), WorkerGroup("b", 12, 0.25, 0.2, 0.0)]);
+    let mut case = PolicyTestJob::of(&[
+        WorkerGroup("a", 12, 1.0, 0.8, 0.0),
+        WorkerGroup("b", 12, 0.25, 0.2, 0.0),
+    ]);
     let before = case.memory.weights;
     let decision = case.decide_patiently();
     assert_eq!(removed(&decision).len(), 12, "{}", text(&decision));
@@ -195,7 +201,10 @@ fn migration_is_worth_it_or_not() {
         (4, Some(1.0), 1000.0, None, Some(14), 2),
     ];
     for (free, speed, elapsed_s, progress, max, up) in table {
-        let mut case = PolicyTestJob::of(&[WorkerGroup("a", 8, 1.0, 0.45, 0.0), WorkerGroup("b", 4, 0.2, 0.45, 0.0)]);
+        let mut case = PolicyTestJob::of(&[
+            WorkerGroup("a", 8, 1.0, 0.45, 0.0),
+            WorkerGroup("b", 4, 0.2, 0.45, 0.0),
+        ]);
         let offer = NodeOffer { free, speed, ..NodeOffer::default() };
         case.snapshot.offers.insert("c".into(), offer);
         (case.snapshot.elapsed_s, case.snapshot.progress) = (elapsed_s, progress);
@@ -228,7 +237,10 @@ fn migration_is_worth_it_or_not() {
 #[test]
 fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
     let case = |a: f64, b: f64| {
-        let mut case = PolicyTestJob::of(&[WorkerGroup("a", 6, 1.0, 1.0, 0.4), WorkerGroup("b", 6, 0.5, 1.0, 0.0)]);
+        let mut case = PolicyTestJob::of(&[
+            WorkerGroup("a", 6, 1.0, 1.0, 0.4),
+            WorkerGroup("b", 6, 0.5, 1.0, 0.0),
+        ]);
         case.uplink("a", a).uplink("b", b);
         case
     };
@@ -265,7 +277,7 @@ fn waiting_for_a_straggler_is_no_bad_link() {
                 "{}",
                 text(&decision)
             );
-            gone.extend(decision.actions.iter().filter_map(|action| match describe_action {
+            gone.extend(decision.actions.iter().filter_map(|action| match action {
                 AdaptationAction::Remove { nodes, .. } => Some(nodes[0].to_string()),
                 AdaptationAction::RemoveCluster { cluster, .. } => Some(cluster.to_string()),
                 _ => None,
@@ -279,7 +291,10 @@ fn waiting_for_a_straggler_is_no_bad_link() {
 #[test]
 fn speeds_of_free_nodes_are_reduced_by_their_link() {
     for (cluster, speed, up) in [("b", 1.2, 0), ("b", 3.0, 4), ("c", 1.2, 0), ("a", 1.2, 4)] {
-        let mut case = PolicyTestJob::of(&[WorkerGroup("a", 8, 1.0, 0.55, 0.0), WorkerGroup("b", 4, 1.0, 0.7, 0.4)]);
+        let mut case = PolicyTestJob::of(&[
+            WorkerGroup("a", 8, 1.0, 0.55, 0.0),
+            WorkerGroup("b", 4, 1.0, 0.7, 0.4),
+        ]);
         case.snapshot.elapsed_s = 1000.0;
         let offer = NodeOffer { free: 4, speed: Some(speed), ..NodeOffer::default() };
         case.snapshot.offers.insert(cluster.into(), offer);
@@ -435,7 +450,8 @@ fn a_static_run_decides_nothing() {
 /// an aggregate one way, the memory the other.
 #[test]
 fn traffic_of_a_period_is_small() {
-    let groups = ["cluster-a", "cluster-b", "cluster-c"].map(|c| WorkerGroup(c, 4, 0.123, 0.456, 0.0789));
+    let groups =
+        ["cluster-a", "cluster-b", "cluster-c"].map(|c| WorkerGroup(c, 4, 0.123, 0.456, 0.0789));
     let mut case = PolicyTestJob::of(&groups);
     case.each(|w| w.speed = w.speed.map(|s| s * f64::from(w.joined)));
     case.decide();

@@ -102,7 +102,9 @@ fn trap_25_leaving_nodes_are_no_targets() {
     let mut case = PolicyTestJob::even(6, 0.8);
     case.snapshot.leaving.extend(["a0".into(), "b0".into()]);
     let decision = case.decide();
-    assert!(matches!(&decision.actions[0], AdaptationAction::MoveRoot { to, .. } if to.as_str() == "b1"));
+    assert!(
+        matches!(&decision.actions[0], AdaptationAction::MoveRoot { to, .. } if to.as_str() == "b1")
+    );
     let avoid = &request(&decision).avoid_nodes;
     assert!(avoid.contains(&"a0".into()) && avoid.contains(&"b0".into()));
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use springtide_base::id::{ClusterId, NodeId};
 
-use super::aggregate::{ClusterAggregate, RatedWorker, JobAggregate, believed};
+use super::aggregate::{ClusterAggregate, JobAggregate, RatedWorker, believed};
 use super::decision::{AdaptationAction, Flag, Prediction, SchedulerRequest};
 use super::memory::{Aim, Measured, Memory, QuarantineEntry, QuarantineSubject, Term, Trial};
 use super::reason::{Reason, RootMoveReason};
@@ -159,7 +159,14 @@ impl<'a> Turn<'a> {
     /// Whether measurements cover a whole iteration since the last change. Always true where a
     /// period is no shorter than an iteration.
     pub fn covers_iteration(&self) -> bool {
-        let Memory { span, iterations, iteration_from: whole_from, iteration_tick: whole_at, tick, .. } = &self.memory;
+        let Memory {
+            span,
+            iterations,
+            iteration_from: whole_from,
+            iteration_tick: whole_at,
+            tick,
+            ..
+        } = &self.memory;
         let come_round = iterations.is_none_or(|known| known.done >= *whole_from);
         !self.is_before_first_iteration() && (*span <= 1 || come_round || tick >= whole_at)
     }
@@ -269,8 +276,12 @@ impl<'a> Turn<'a> {
     pub fn is_better(&self, entry: &QuarantineEntry) -> bool {
         let offers = &self.snapshot.offers;
         let now = match &entry.subject {
-            QuarantineSubject::Node(node) => offers.values().find_map(|offer| offer.nodes.get(node)).copied(),
-            QuarantineSubject::Cluster(cluster) => offers.get(cluster).and_then(|offer| offer.bandwidth),
+            QuarantineSubject::Node(node) => {
+                offers.values().find_map(|offer| offer.nodes.get(node)).copied()
+            }
+            QuarantineSubject::Cluster(cluster) => {
+                offers.get(cluster).and_then(|offer| offer.bandwidth)
+            }
         };
         entry.is_better(now, self.settings.better_factor)
     }

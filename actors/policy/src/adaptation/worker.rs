@@ -189,7 +189,11 @@ impl WorkerHistory {
 
     /// Adds a report. Returns its first implausible number; then the rest of the report is
     /// discarded too.
-    pub fn report(&mut self, mut new: WorkerStats, settings: &AdaptationSettings) -> Option<ImplausibleValue> {
+    pub fn report(
+        &mut self,
+        mut new: WorkerStats,
+        settings: &AdaptationSettings,
+    ) -> Option<ImplausibleValue> {
         if self.last.as_ref().is_some_and(|last| last.incarnation > new.incarnation) {
             return None;
         }

@@ -21,7 +21,7 @@ mod round;
 
 pub use self::benefit::{Benefit, GrowthLimits};
 pub use self::placement::{
-    Component, ExclusionReason, FileName, CapacitySnapshot, ClusterBandwidths, PlacementError, PlacedPart, PlacementPlan, Placement, Replica, ClusterCapacity,
-    PlacementTransfer, place,
+    CapacitySnapshot, ClusterBandwidths, ClusterCapacity, Component, ExclusionReason, FileName,
+    PlacedPart, Placement, PlacementError, PlacementPlan, PlacementTransfer, Replica, place,
 };
-pub use self::round::{ResizeRequest, Direction, Policy, Round, MalleableJob};
+pub use self::round::{Direction, MalleableJob, Policy, ResizeRequest, Round};

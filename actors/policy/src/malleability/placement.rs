@@ -367,8 +367,9 @@ impl<'a> PlacementState<'a> {
         let rooms = self.ground.rooms.iter();
         let excluded: BTreeMap<ClusterId, ExclusionReason> =
             rooms.map(|(cluster, room)| (cluster.clone(), why(cluster, room))).collect();
-        let permanent =
-            |why: &ExclusionReason| matches!(why, ExclusionReason::NotNamed | ExclusionReason::TooSmall { .. });
+        let permanent = |why: &ExclusionReason| {
+            matches!(why, ExclusionReason::NotNamed | ExclusionReason::TooSmall { .. })
+        };
         let never = self.exceeds_grid || excluded.values().all(permanent);
         PlacementError { component, never, excluded }
     }
@@ -384,7 +385,9 @@ impl<'a> PlacementState<'a> {
             {
                 *needed = one.min;
             }
-            if let (ExclusionReason::TooFewIdle { idle, .. }, Some(now)) = (why, self.idle.get(cluster)) {
+            if let (ExclusionReason::TooFewIdle { idle, .. }, Some(now)) =
+                (why, self.idle.get(cluster))
+            {
                 *idle = *now;
             }
         }
@@ -398,7 +401,12 @@ impl<'a> PlacementState<'a> {
         no
     }
 
-    fn placed(&self, policy: Placement, parts: Vec<PlacedPart>, components: &[Component]) -> PlacementPlan {
+    fn placed(
+        &self,
+        policy: Placement,
+        parts: Vec<PlacedPart>,
+        components: &[Component],
+    ) -> PlacementPlan {
         let mut transfers: Vec<PlacementTransfer> = Vec::new();
         for part in &parts {
             for file in &components[part.component].files {
@@ -469,7 +477,10 @@ mod tests {
 
     fn ground(rooms: &[(&str, u32, u32)]) -> CapacitySnapshot {
         let room = |&(name, size, idle): &(&str, u32, u32)| {
-            (ClusterId::from(name), ClusterCapacity { size, nominal_size: size, idle, closed: None })
+            (
+                ClusterId::from(name),
+                ClusterCapacity { size, nominal_size: size, idle, closed: None },
+            )
         };
         CapacitySnapshot { rooms: rooms.iter().map(room).collect(), ..CapacitySnapshot::default() }
     }

@@ -99,7 +99,8 @@ impl Round {
         worth: &GrowthLimits,
         jobs: &[MalleableJob],
     ) -> Self {
-        let mut list: Vec<&MalleableJob> = jobs.iter().filter(|job| job.room(direction) > 0).collect();
+        let mut list: Vec<&MalleableJob> =
+            jobs.iter().filter(|job| job.room(direction) > 0).collect();
         match direction {
             Direction::Grow => list.sort_by_key(|runner| (runner.started, runner.job)),
             Direction::Shrink => list.sort_by_key(|runner| Reverse((runner.started, runner.job))),
@@ -380,7 +381,8 @@ mod tests {
     #[test]
     fn an_ended_or_silent_job_does_not_block_the_round() {
         let jobs = runners(&[App::G(8), App::G(9)], Direction::Shrink);
-        let mut round = Round::new(Policy::Fpsma, Direction::Shrink, 4, &GrowthLimits::default(), &jobs);
+        let mut round =
+            Round::new(Policy::Fpsma, Direction::Shrink, 4, &GrowthLimits::default(), &jobs);
         assert_eq!(round.requests(), [ResizeRequest { job: JobId(0), count: 4 }]);
         round.record_answer(JobId(0), 4);
         round.record_answer(JobId(0), 4); // a duplicate
@@ -422,8 +424,13 @@ mod tests {
         jobs[0].benefit = Benefit::measured(0.2, 8);
         jobs[1].benefit = Benefit::measured(0.9, 20);
         jobs[2].benefit = Benefit::measured(0.95, 8);
-        let mut round =
-            Round::new(Policy::EfficiencyAware, Direction::Shrink, 10, &GrowthLimits::default(), &jobs);
+        let mut round = Round::new(
+            Policy::EfficiencyAware,
+            Direction::Shrink,
+            10,
+            &GrowthLimits::default(),
+            &jobs,
+        );
         let asks: Vec<_> = round.requests().iter().map(|ask| (ask.job.0, ask.count)).collect();
         assert_eq!(asks, [(0, 1), (1, 9)]);
     }

@@ -86,7 +86,8 @@ impl Front {
         let costs_as_much =
             self.points[..at].iter().rev().take_while(|p| p.objectives.cost == is.cost).count();
         let from = at - costs_as_much;
-        let longer = self.points[at..].iter().take_while(|p| p.objectives.makespan >= is.makespan).count();
+        let longer =
+            self.points[at..].iter().take_while(|p| p.objectives.makespan >= is.makespan).count();
         let point = PlanPoint { objectives: is, slots: plan.clone() };
         self.points.splice(from..at + longer, [point]);
         true
@@ -101,7 +102,11 @@ impl Front {
     /// # Errors
     /// No plan satisfies the constraint: returns the one with the least violation, if there is any
     /// plan.
-    pub fn choose(&self, alpha: f64, constraint: &Constraint) -> Result<&PlanPoint, Option<&PlanPoint>> {
+    pub fn choose(
+        &self,
+        alpha: f64,
+        constraint: &Constraint,
+    ) -> Result<&PlanPoint, Option<&PlanPoint>> {
         let (Some(cheapest), Some(shortest)) = (self.points.first(), self.points.last()) else {
             return Err(None);
         };
@@ -109,7 +114,8 @@ impl Front {
             if most > least { (value - least) / (most - least) } else { 0.0 }
         };
         let value = |point: &&PlanPoint| {
-            let cost = part(point.objectives.cost, cheapest.objectives.cost, shortest.objectives.cost);
+            let cost =
+                part(point.objectives.cost, cheapest.objectives.cost, shortest.objectives.cost);
             let length = part(
                 seconds(point.objectives.makespan),
                 seconds(shortest.objectives.makespan),
@@ -131,9 +137,9 @@ impl Front {
     pub fn survivors<'a>(&self, all: impl IntoIterator<Item = &'a Front>) -> usize {
         let others: Vec<&Front> = all.into_iter().collect();
         let beaten = |point: &PlanPoint| {
-            others
-                .iter()
-                .any(|front| front.points.iter().any(|other| other.objectives.dominates(&point.objectives)))
+            others.iter().any(|front| {
+                front.points.iter().any(|other| other.objectives.dominates(&point.objectives))
+            })
         };
         self.points.iter().filter(|point| !beaten(point)).count()
     }

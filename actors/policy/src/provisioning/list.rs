@@ -13,7 +13,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::search::SlotSet;
-use super::{Dag, SiteLinks, NEVER, AvailabilityProfile, Slot, Time, seconds, slot};
+use super::{AvailabilityProfile, Dag, NEVER, SiteLinks, Slot, Time, seconds, slot};
 
 /// Order in which tasks are placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -481,8 +481,9 @@ impl<'a> ListScheduler<'a> {
                 if lane.end < end {
                     continue;
                 }
-                let free =
-                    lane.line.map_or(lane.processors, |line| self.profiles[line].min_free(start, end));
+                let free = lane
+                    .line
+                    .map_or(lane.processors, |line| self.profiles[line].min_free(start, end));
                 if free > 0 {
                     sum += u64::from(free);
                     self.parts.push((at, free));

@@ -36,10 +36,12 @@ mod slot;
 mod table;
 mod terms;
 
-pub use self::dag::{Dag, DagError, Edge, SiteLinks, Runtime, DagTask};
+pub use self::dag::{Dag, DagError, DagTask, Edge, Runtime, SiteLinks};
 pub use self::front::{Constraint, Front, Objectives, PlanPoint, hypervolume};
-pub use self::list::{ListScheduler, Method, ScheduleResult, SlotPart, Schedule, TaskPlan, UnplacedTask};
-pub use self::search::{Budget, SearchResult, SlotSet, Search, enumerate, search};
+pub use self::list::{
+    ListScheduler, Method, Schedule, ScheduleResult, SlotPart, TaskPlan, UnplacedTask,
+};
+pub use self::search::{Budget, Search, SearchResult, SlotSet, enumerate, search};
 pub use self::skyline::AvailabilityProfile;
 pub use self::slot::{Price, Slot};
 pub use self::table::{Booking, BookingTable, TableError, advertise};

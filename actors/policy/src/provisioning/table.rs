@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{NEVER, Price, SECOND, AvailabilityProfile, Slot, Time};
+use super::{AvailabilityProfile, NEVER, Price, SECOND, Slot, Time};
 
 /// Processors for an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -75,8 +75,10 @@ fn heft_of_the_golden_graph() {
     let used: f64 = schedule.tasks.iter().map(|task| seconds(task.end - task.start)).sum();
     assert!((schedule.outcome.cost - used).abs() < 1e-9);
     for method in Method::ALL {
-        let makespan =
-            ListScheduler::new(&dag, &links, &slots, method).outcome(&SlotSet::all(3)).unwrap().makespan;
+        let makespan = ListScheduler::new(&dag, &links, &slots, method)
+            .outcome(&SlotSet::all(3))
+            .unwrap()
+            .makespan;
         assert!((70 * SECOND..130 * SECOND).contains(&makespan), "{method}: {makespan}");
     }
 }
@@ -143,7 +145,9 @@ fn a_trade_off_is_normalised_over_the_front() {
     );
     // 0.5 (0.2 + 1/3) against 0.5 (0 + 1) and 0.5 (1 + 0).
     let by = |deadline, budget| Constraint { deadline, budget };
-    let within = |c: Constraint| front.choose(1.0, &c).map(|p| p.objectives).map_err(|p| p.map(|p| p.objectives));
+    let within = |c: Constraint| {
+        front.choose(1.0, &c).map(|p| p.objectives).map_err(|p| p.map(|p| p.objectives))
+    };
     assert_eq!(within(by(Some(70 * SECOND), None)), Ok(is(12.0, 60)));
     assert_eq!(
         within(by(Some(70 * SECOND), Some(11.0))),
@@ -159,8 +163,11 @@ fn a_trade_off_is_normalised_over_the_front() {
 
 #[test]
 fn invalid_workflows_are_rejected() {
-    let task =
-        |name: &str| DagTask { name: name.to_owned(), processors: 1, runtime: Runtime::Same(SECOND) };
+    let task = |name: &str| DagTask {
+        name: name.to_owned(),
+        processors: 1,
+        runtime: Runtime::Same(SECOND),
+    };
     let tasks = || ["a", "b", "c", "d"].map(task).to_vec();
     let edge = |from, to| Edge { from, to, bytes: 0 };
     let wrong =
@@ -486,7 +493,11 @@ fn the_search_finds_the_exact_front_of_small_instances() {
         let budget = Budget { population: 100, iterations: 39 };
         let ours = search(&mut lister, Search::Pruned, budget, seed, false).front;
         let values = |front: &Front| {
-            front.points().iter().map(|p| (p.objectives.cost.to_bits(), p.objectives.makespan)).collect::<Vec<_>>()
+            front
+                .points()
+                .iter()
+                .map(|p| (p.objectives.cost.to_bits(), p.objectives.makespan))
+                .collect::<Vec<_>>()
         };
         found_all += u64::from(values(&exact) == values(&ours));
         assert!(!exact.points().is_empty() || ours.points().is_empty());

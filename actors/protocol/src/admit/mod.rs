@@ -24,19 +24,19 @@ mod table;
 pub use self::place::{
     Judgement, Places, Principal, Rule, SenderStanding, is_head, is_operator, judge, outside,
 };
-pub use self::table::{MessageSubject, RULES, HasRule, by_rule};
+pub use self::table::{HasRule, MessageSubject, RULES, by_rule};
 
 use springtide_base::id::{ClusterId, NodeId, Peer};
 use springtide_net::net::tls::{NodeName, Role};
 use springtide_remote::{Refusal, Sender};
 
-use crate::cluster::{ClusterHeartbeat, ClusterReady, ClusterPeriod, WorkerJoined, WorkerPeriod};
+use crate::cluster::{ClusterHeartbeat, ClusterPeriod, ClusterReady, WorkerJoined, WorkerPeriod};
 use crate::enrol::RenewCertificate;
 use crate::files::FilesReport;
 use crate::node::RegisterAgain;
 use crate::scheduler::{
-    CancelClientJobs, ConfirmMembership, Drain, GetWait, NodeLoss, NodeRegistration, SiteReport, SiteRegistration,
-    StubLoss, StubDelay, Submit,
+    CancelClientJobs, ConfirmMembership, Drain, GetWait, NodeLoss, NodeRegistration,
+    SiteRegistration, SiteReport, StubDelay, StubLoss, Submit,
 };
 use crate::site::Register;
 
@@ -138,7 +138,10 @@ pub(crate) fn renew(from: &Sender<'_>, message: &RenewCertificate) -> AdmissionV
     from.holds(|peer| name.node == peer.node && name.cluster == peer.cluster)
 }
 
-pub(crate) fn confirm_membership(from: &Sender<'_>, message: &ConfirmMembership) -> AdmissionVerdict {
+pub(crate) fn confirm_membership(
+    from: &Sender<'_>,
+    message: &ConfirmMembership,
+) -> AdmissionVerdict {
     from.holds(|peer| message.node == peer.node && message.incarnation == peer.incarnation)
 }
 

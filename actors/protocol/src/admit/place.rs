@@ -143,19 +143,30 @@ pub enum Judgement {
 ///
 /// Only the current epoch counts. An older one is stale; one that the receiver does not know was
 /// not issued.
-pub fn judge(rule: &Rule, from: &MessageOrigin, standing: &SenderStanding, epoch: Option<Epoch>) -> Judgement {
+pub fn judge(
+    rule: &Rule,
+    from: &MessageOrigin,
+    standing: &SenderStanding,
+    epoch: Option<Epoch>,
+) -> Judgement {
     if let Err(why) = from.sender().is(rule.roles) {
         return Judgement::Refuse(why);
     }
     let Some(places) = rule.places else { return Judgement::Admit };
     match judge_place(places, standing, epoch) {
         Ok(()) => Judgement::Admit,
-        Err(why) if why != Refusal::Stale && standing.is_uncertain && rule.confirmed => Judgement::Ask,
+        Err(why) if why != Refusal::Stale && standing.is_uncertain && rule.confirmed => {
+            Judgement::Ask
+        }
         Err(why) => Judgement::Refuse(why),
     }
 }
 
-fn judge_place(allowed: Places, standing: &SenderStanding, epoch: Option<Epoch>) -> Result<(), Refusal> {
+fn judge_place(
+    allowed: Places,
+    standing: &SenderStanding,
+    epoch: Option<Epoch>,
+) -> Result<(), Refusal> {
     // A place outside the job requires neither job nor epoch.
     let outside = Places::HEAD.or(Places::OPERATOR);
     if Places(standing.places.0 & outside.0).meets(allowed) {

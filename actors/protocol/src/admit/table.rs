@@ -12,12 +12,13 @@ use super::place::{Places, Principal, Rule};
 use super::*;
 use crate::cluster::{FinishCluster, FinishWithout, GetMemory, NodeSilence};
 use crate::enrol::{GetJoinStatus, ReloadEnrolment};
-use crate::files::{FetchFile, CancelFetches, ScanFiles, PutChunk, ReadChunk, RemoveFiles};
+use crate::files::{CancelFetches, FetchFile, PutChunk, ReadChunk, RemoveFiles, ScanFiles};
 use crate::job::{
-    Assign, Cancel, TasksHeldAtDeath, JobEndReport, JobNote, JobEndNotice, LostMember, ReleaseWorker, Shutdown,
+    Assign, Cancel, JobEndNotice, JobEndReport, JobNote, LostMember, ReleaseWorker, Shutdown,
+    TasksHeldAtDeath,
 };
-use crate::look::{QueryWorker, InspectCluster, InspectJob};
-use crate::probe::{CheckPaths, Ping, BandwidthSample};
+use crate::look::{InspectCluster, InspectJob, QueryWorker};
+use crate::probe::{BandwidthSample, CheckPaths, Ping};
 use crate::scheduler::{
     AskLeave, AskShrink, AuditJob, BetterFree, CancelJob, CommitSlots, ConfirmSlots, GetAuthority,
     GetFiles, GetJob, GetOffers, GetSample, GetSlots, GetStatus, GetWait, GrowthRefused, HandOver,
@@ -25,9 +26,10 @@ use crate::scheduler::{
     PlanJob, PrepareSlots, ReleaseSlots, RequestNodes, ResizeJob, RootAdvanced, SpeedsMeasured,
     Subscribe, TakeOver, Undrain, WithdrawNodes,
 };
-use crate::site::{EndStubs, StartStubs, RestartNodes};
+use crate::site::{EndStubs, RestartNodes, StartStubs};
 use crate::worker::{
-    PrepareSuccessor, ChangeView, FindCheckpoint, Finish, GetCheckpoint, StoreCheckpoint, Leave, NewView, ProbeMember, unknown_epoch,
+    ChangeView, FindCheckpoint, Finish, GetCheckpoint, Leave, NewView, PrepareSuccessor,
+    ProbeMember, StoreCheckpoint, unknown_epoch,
 };
 
 /// The subject of a message.
@@ -142,15 +144,15 @@ macro_rules! rules {
         $(, claim: $claim:expr)?
         $(, sign: $sign:expr)?
     })*) => {
-        $(impl Ruled for $message {
+        $(impl HasRule for $message {
             const RULE: Rule = Rule {
                 roles: $roles,
                 places: rules!(@places $($places)?),
                 confirmed: rules!(@confirmed $($confirmed)?),
             };
 
-            $(fn about(&self) -> Option<About> {
-                let about: fn(&Self) -> About = $about;
+            $(fn about(&self) -> Option<MessageSubject> {
+                let about: fn(&Self) -> MessageSubject = $about;
                 Some(about(self))
             })?
 
@@ -164,15 +166,15 @@ macro_rules! rules {
                 claim(from, self)
             })?
 
-            $(fn sign(&mut self, from: &Origin) {
-                let sign: fn(&mut Self, &Origin) = $sign;
+            $(fn sign(&mut self, from: &MessageOrigin) {
+                let sign: fn(&mut Self, &MessageOrigin) = $sign;
                 sign(self, from);
             })?
         })*
 
         /// Each message's name and its rule.
         pub const RULES: &[(&str, Rule)] =
-            &[$((<$message as RemoteMessage>::NAME, <$message as Ruled>::RULE)),*];
+            &[$((<$message as RemoteMessage>::NAME, <$message as HasRule>::RULE)),*];
 
         /// Source text of each message's subject.
         #[cfg(test)]
@@ -429,13 +431,17 @@ mod tests {
 
     fn origin(role: Role) -> MessageOrigin {
         let (node, cluster) = ("ams-1".into(), "ams".into());
-        MessageOrigin { peer: Peer { node, cluster, incarnation: Incarnation(1) }, role: Some(role) }
+        MessageOrigin {
+            peer: Peer { node, cluster, incarnation: Incarnation(1) },
+            role: Some(role),
+        }
     }
 
     /// The judgement of a message by a sender in this place: under the last issued epoch, an older
     /// one, and one that was not issued.
     fn cell(rule: &Rule, role: Role, places: Places, names_epoch: bool) -> String {
-        let standing = SenderStanding { known: true, places, epoch: Some(Epoch(5)), is_uncertain: false };
+        let standing =
+            SenderStanding { known: true, places, epoch: Some(Epoch(5)), is_uncertain: false };
         let word = |epoch: u32| match judge(rule, &origin(role), &standing, Some(Epoch(epoch))) {
             Judgement::Admit => "yes",
             Judgement::Ask => "ask",
@@ -517,8 +523,12 @@ mod tests {
         for (name, rule) in RULES.iter().filter(|(_, rule)| rule.places.is_some()) {
             for places in inside {
                 for epoch in [Epoch(0), Epoch(4), Epoch(6), Epoch(u32::MAX)] {
-                    let standing =
-                        SenderStanding { known: true, places, epoch: Some(Epoch(5)), is_uncertain: false };
+                    let standing = SenderStanding {
+                        known: true,
+                        places,
+                        epoch: Some(Epoch(5)),
+                        is_uncertain: false,
+                    };
                     let judged = judge(rule, &origin(rule.roles[0]), &standing, Some(epoch));
                     assert!(matches!(judged, Judgement::Refuse(_)), "{name} {places:?} {judged:?}");
                 }
@@ -530,8 +540,12 @@ mod tests {
     fn a_receiver_asks_the_scheduler_before_it_refuses() {
         let rule = <NewView as HasRule>::RULE;
         let node = origin(Role::Node);
-        let standing =
-            |places, unsure| SenderStanding { known: true, places, epoch: Some(Epoch(5)), is_uncertain: unsure };
+        let standing = |places, unsure| SenderStanding {
+            known: true,
+            places,
+            epoch: Some(Epoch(5)),
+            is_uncertain: unsure,
+        };
         let judged = |places, unsure, epoch| {
             judge(&rule, &node, &standing(places, unsure), Some(Epoch(epoch)))
         };

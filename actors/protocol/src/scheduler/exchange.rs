@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, Incarnation, JobId, NodeId};
-use springtide_metrics::{BenchmarkSpec, SpeedMeasurement, SpecId};
+use springtide_metrics::{BenchmarkSpec, SpecId, SpeedMeasurement};
 use springtide_net::membership::Member;
 use springtide_net::net::Contact;
 use springtide_remote::remote_message;
 
-use super::{ResizeError, ResizeAck};
+use super::{ResizeAck, ResizeError};
 use crate::job::RootProgress;
 use crate::policy::{NodeOffer, SchedulerRequest};
 

@@ -13,7 +13,7 @@ use springtide_net::membership::View;
 use springtide_net::net::{Address, Contact};
 use springtide_remote::remote_message;
 
-use super::{JobView, Kind, JobRequirements};
+use super::{JobRequirements, JobView, Kind};
 use crate::admit::Principal;
 use crate::files::FileStatus;
 use crate::hardware::Hardware;

@@ -42,7 +42,15 @@ impl JobRequirements {
         let components = vec![Component { min, start, clusters, files }];
         let placement = Placement::default();
         let most = vec![most];
-        Self { kind, placement, components, max: most, spreads: false, reservation: None, time_ms: None }
+        Self {
+            kind,
+            placement,
+            components,
+            max: most,
+            spreads: false,
+            reservation: None,
+            time_ms: None,
+        }
     }
 
     /// Time limit of the job; [`NEVER`] without one.

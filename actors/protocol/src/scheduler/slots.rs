@@ -5,7 +5,7 @@ use springtide_base::id::ClusterId;
 use springtide_remote::remote_message;
 
 use crate::policy::provisioning::{Slot, Time};
-use crate::reservation::{ReservationRequest, ReservationRefusal, Reservation, ReservationId};
+use crate::reservation::{Reservation, ReservationId, ReservationRefusal, ReservationRequest};
 
 /// Question to the scheduler: the offered slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

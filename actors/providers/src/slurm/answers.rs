@@ -469,7 +469,10 @@ mod tests {
         assert_eq!((found[0].machine.as_str(), found[0].state), ("n7", SlurmJobState::Running));
         assert_eq!(found[0].about, about);
         assert_eq!((found[1].state, found[1].left), (SlurmJobState::Pending, None));
-        assert_eq!((found[1].reason.as_str(), &found[1].about), ("Resources", &StubComment::default()));
+        assert_eq!(
+            (found[1].reason.as_str(), &found[1].about),
+            ("Resources", &StubComment::default())
+        );
     }
 
     #[test]

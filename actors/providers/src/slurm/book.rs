@@ -263,7 +263,8 @@ impl Book {
             if again.since >= question {
                 return true;
             }
-            let there = by_id.get(id).is_some_and(|job| !matches!(job.state, SlurmJobState::Over(_)));
+            let there =
+                by_id.get(id).is_some_and(|job| !matches!(job.state, SlurmJobState::Over(_)));
             if there && again.at <= now {
                 let wait = (again.wait * 2).min(AGAIN_MOST);
                 *again = Again { at: now + again.wait, wait, ..*again };
@@ -562,8 +563,10 @@ mod tests {
     #[test]
     fn who_has_little_time_left_is_warned_once() {
         let (mut book, mut now) = book();
-        let left =
-            |seconds| QueuedStub { left: Some(Duration::from_secs(seconds)), ..job(1, SlurmJobState::Running) };
+        let left = |seconds| QueuedStub {
+            left: Some(Duration::from_secs(seconds)),
+            ..job(1, SlurmJobState::Running)
+        };
         let warned = |changes: Vec<StubUpdate>| match &changes[..] {
             [StubUpdate::Seen(_, Sight { warned, .. })] => warned.clone(),
             _ => None,

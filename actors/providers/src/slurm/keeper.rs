@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::answers::{self, JOB_FORMAT, QueuedStub, Misread, StubOwner};
-use super::book::{Book, StubUpdate, StubPhase, Sight};
+use super::answers::{self, JOB_FORMAT, Misread, QueuedStub, StubOwner};
+use super::book::{Book, Sight, StubPhase, StubUpdate};
 use super::commands::{Commands, shown};
 use super::script;
 use crate::ProviderError;
@@ -192,7 +192,9 @@ impl Keeper {
         for change in changes {
             match change {
                 // Nothing more will be known of it than this, and its exit code.
-                StubUpdate::Seen(id, Sight { phase: StubPhase::Ended(how), .. }) if has_code(&how) => {
+                StubUpdate::Seen(id, Sight { phase: StubPhase::Ended(how), .. })
+                    if has_code(&how) =>
+                {
                     failed.push((id, how));
                 }
                 // Before anything is waited for: a later look would be overtaken by this one.
@@ -327,7 +329,8 @@ mod tests {
 
     #[test]
     fn what_is_ordered_together_is_one_command() {
-        let orders = (1..=700).map(|id| (id, if id % 7 == 0 { StubOrder::Kill } else { StubOrder::Leave }));
+        let orders =
+            (1..=700).map(|id| (id, if id % 7 == 0 { StubOrder::Kill } else { StubOrder::Leave }));
         let commands = commands(orders.collect());
         let lines: Vec<String> = commands.iter().map(|args| shown("scancel", args)).collect();
         assert_eq!(lines.len(), 4);

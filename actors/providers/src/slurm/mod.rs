@@ -25,12 +25,14 @@ use springtide_base::id::{ClusterId, NodeId};
 use springtide_config::SlurmSection;
 use tokio::time::Instant;
 
-use self::answers::{StubComment, QueuedStub, SlurmJobState, MACHINE_FORMAT, StubOwner};
+use self::answers::{MACHINE_FORMAT, QueuedStub, SlurmJobState, StubComment, StubOwner};
 use self::book::Book;
 use self::commands::Commands;
 use self::keeper::{Keeper, StubOrder, nonsense};
 use self::stub::SlurmStub;
-use super::{Capacity, ExistingStub, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId};
+use super::{
+    Capacity, ExistingStub, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId,
+};
 use springtide_base::incarnation::unique;
 
 /// Slurm counts time in minutes, and memory in MiB.
@@ -148,8 +150,11 @@ impl SlurmProvider {
         let number = self.submissions.get() + 1;
         self.submissions.set(number);
         let token = format!("{}-{number}", self.life);
-        let about =
-            StubComment { token: Some(token.clone()), base: Some(base.clone()), log: Some(log.clone()) };
+        let about = StubComment {
+            token: Some(token.clone()),
+            base: Some(base.clone()),
+            log: Some(log.clone()),
+        };
         let args = self.submission(request, &about)?;
         let batch = script::batch(request, &base).map_err(unwritten)?;
         // A submission of which nothing is heard, or nobody waits for any more, may have arrived all the same.
@@ -299,8 +304,10 @@ fn one_each(
     held: impl Fn(&QueuedStub) -> bool,
     refused: impl Fn(&QueuedStub) -> bool,
 ) -> (Vec<QueuedStub>, Vec<QueuedStub>) {
-    let ends = |job: &QueuedStub| matches!(job.state, SlurmJobState::Over(_) | SlurmJobState::Completing);
-    let mut jobs: Vec<QueuedStub> = jobs.into_iter().filter(|job| !ends(job) && !refused(job)).collect();
+    let ends =
+        |job: &QueuedStub| matches!(job.state, SlurmJobState::Over(_) | SlurmJobState::Completing);
+    let mut jobs: Vec<QueuedStub> =
+        jobs.into_iter().filter(|job| !ends(job) && !refused(job)).collect();
     jobs.sort_by_key(|job| (!held(job), !job.state.occupies(), job.id));
     let mut kept: BTreeMap<String, QueuedStub> = BTreeMap::new();
     let mut twice = Vec::new();

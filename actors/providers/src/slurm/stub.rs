@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::local::last_lines;
 use super::answers;
-use super::book::{StubPhase, Sight};
+use super::book::{Sight, StubPhase};
 use super::keeper::{Keeper, StubOrder};
 use super::script;
-use crate::{StubEnd, LocalFuture, NodeRequest, ProviderError, Stub, StubId, StubEvent};
+use crate::{LocalFuture, NodeRequest, ProviderError, Stub, StubEnd, StubEvent, StubId};
 
 /// How often a script is looked after that is to start another program.
 const LOOK: Duration = Duration::from_millis(20);

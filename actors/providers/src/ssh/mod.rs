@@ -37,7 +37,7 @@ use tokio::time::timeout;
 use self::shell::{RemoteDirectory, RemoteFile, STARTED};
 use super::local::PipedProcess;
 use super::words::check_env;
-use super::{StubEnd, LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubId, StubEvent};
+use super::{LocalFuture, NodeRequest, Provider, ProviderError, Stub, StubEnd, StubEvent, StubId};
 use springtide_base::incarnation;
 
 /// Maximum number of connections to one machine that open at once. An sshd refuses at random above
@@ -152,7 +152,10 @@ impl SshProvider {
     }
 
     /// Starts a node. After a failure, no node is left.
-    async fn start(&self, request: &NodeRequest) -> Result<(PipedProcess, Arc<SshMachine>), ProviderError> {
+    async fn start(
+        &self,
+        request: &NodeRequest,
+    ) -> Result<(PipedProcess, Arc<SshMachine>), ProviderError> {
         let shared = &self.shared;
         let Some(machine) = shared.hosts.get(&request.node) else {
             let reason = format!("`ssh.hosts` has no host for node {}", request.node);

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::SchedulerCore;
 use super::event::SchedulerAction;
 use crate::job::JobError;
-use crate::scheduler::{JobAudit, JobState, AuthorityError};
+use crate::scheduler::{AuthorityError, JobAudit, JobState};
 
 /// Interval between two audits of a running job. It exceeds the start of granted nodes.
 pub(super) const AUDIT_EVERY: Duration = Duration::from_secs(60);

@@ -105,7 +105,9 @@ impl fmt::Display for NodeExclusion {
             NodeExclusion::Bandwidth { has, least } => {
                 write!(f, "its cluster's link carries {has:.0} B/s, {least:.0} are needed")
             }
-            NodeExclusion::Speed { has, least } => write!(f, "its speed is {has:.3}, {least:.3} is needed"),
+            NodeExclusion::Speed { has, least } => {
+                write!(f, "its speed is {has:.3}, {least:.3} is needed")
+            }
         }
     }
 }
@@ -169,7 +171,8 @@ pub(super) fn refuse_cluster(
     }
     let least = request.min_bandwidth.filter(|&least| is_rate(least))?;
     let has = bandwidth.get(cluster).copied().filter(|&has| is_rate(has))?;
-    (has < least && !request.waive.contains(cluster)).then_some(NodeExclusion::Bandwidth { has, least })
+    (has < least && !request.waive.contains(cluster))
+        .then_some(NodeExclusion::Bandwidth { has, least })
 }
 
 /// Returns why a node does not fit, if so.

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use super::SchedulerCore;
 use super::event::{SchedulerAction, StartRecord};
-use super::managed::{NodeUse, JobStage};
+use super::managed::{JobStage, NodeUse};
 use super::pool::{PoolNode, PoolNodeState};
 use super::queue::QueuedJob;
 use crate::job::AssignError;
-use crate::manager::ManagerEvent as ManagerEvent;
+use crate::manager::ManagerEvent;
 use crate::policy::malleability::PlacementPlan;
 use crate::scheduler::SubmitError;
 
@@ -102,7 +102,8 @@ impl SchedulerCore {
             *until = now + self.managing.hold_timeout;
         } else if coming == 0 {
             let nodes = nodes.iter().cloned().collect();
-            let begun = StartRecord { placed: placed.clone(), at: Some(self.managing.manager.time(now)) };
+            let begun =
+                StartRecord { placed: placed.clone(), at: Some(self.managing.manager.time(now)) };
             out.push(SchedulerAction::StoreStart { job: id, begun });
             (job.stage, job.begun) = (JobStage::Claiming, true);
             let (epoch, submit) = (job.epoch, job.submit.clone());
@@ -125,7 +126,12 @@ impl SchedulerCore {
         self.unreserve_all(id, now, out);
     }
 
-    pub(super) fn unreserve_all(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn unreserve_all(
+        &mut self,
+        id: JobId,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let theirs = self.nodes.iter().filter(|(_, node)| node.reserved == Some(id));
         let theirs: Vec<NodeId> = theirs.map(|(node, _)| node.clone()).collect();
         for node in theirs {

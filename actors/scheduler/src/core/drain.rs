@@ -57,7 +57,13 @@ impl SchedulerCore {
         }
     }
 
-    pub(super) fn drain(&mut self, drain: u64, order: Drain, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn drain(
+        &mut self,
+        drain: u64,
+        order: Drain,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let checked = self.check_nodes(&order.nodes);
         let nodes: BTreeSet<NodeId> = order.nodes.into_iter().collect();
         if let Err(error) = checked.and_then(|()| self.leaves_enough(&nodes)) {
@@ -84,7 +90,10 @@ impl SchedulerCore {
             });
             if order.incarnation.is_none() {
                 // The drain outlasts the node's process and this scheduler.
-                out.push(SchedulerAction::StoreDrain { node: id.clone(), reason: Some(order.reason.clone()) });
+                out.push(SchedulerAction::StoreDrain {
+                    node: id.clone(),
+                    reason: Some(order.reason.clone()),
+                });
             }
             self.marked.insert(id.clone());
             waited_for.insert(id, incarnation);
@@ -112,7 +121,12 @@ impl SchedulerCore {
     }
 
     /// Puts nodes back into service. Broken nodes are restarted at once.
-    pub(super) fn undrain(&mut self, nodes: &[NodeId], now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn undrain(
+        &mut self,
+        nodes: &[NodeId],
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         for id in nodes {
             let Some(node) = self.nodes.get_mut(id) else { continue };
             node.drain = None;
@@ -191,7 +205,9 @@ impl SchedulerCore {
                     // A node that is reserved for a starting job is not empty until that start
                     // fails.
                     Some(node) if !node.is_empty() || node.reserved.is_some() => return true,
-                    Some(node) if node.state == PoolNodeState::Idle => drained.empty.push(id.clone()),
+                    Some(node) if node.state == PoolNodeState::Idle => {
+                        drained.empty.push(id.clone())
+                    }
                     _ => drained.gone.push(id.clone()),
                 }
             }

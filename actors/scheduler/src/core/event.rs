@@ -17,9 +17,10 @@ use crate::policy::malleability::PlacementPlan;
 use crate::policy::provisioning::Time;
 use crate::reservation::{Reservation, ReservationId};
 use crate::scheduler::{
-    Drain, DrainError, DrainResult, JobGrant, GrantedNode, HandOver, JobAudit, JobEfficiency,
-    MemberSilent, NodeFreed, NodeRegistration, RequestNodes, ResizeJob, RootAdvanced, SiteReport, SiteRegistration,
-    SpeedsMeasured, StubLoss, StubDelay, Submit, SubmitError, Subscribe, TakeOver, WithdrawNodes,
+    Drain, DrainError, DrainResult, GrantedNode, HandOver, JobAudit, JobEfficiency, JobGrant,
+    MemberSilent, NodeFreed, NodeRegistration, RequestNodes, ResizeJob, RootAdvanced,
+    SiteRegistration, SiteReport, SpeedsMeasured, StubDelay, StubLoss, Submit, SubmitError,
+    Subscribe, TakeOver, WithdrawNodes,
 };
 
 /// Reasons why a worker does not take over a job.

@@ -15,7 +15,7 @@ use super::event::SchedulerAction;
 use super::managed::JobStage;
 use crate::catalogue::Catalogue;
 use crate::files::{FetchResult, FileEntry, FileStatus, FilesReport};
-use crate::manager::{ManagerEvent as ManagerEvent, JobRequirements};
+use crate::manager::{JobRequirements, ManagerEvent};
 use crate::policy::malleability::PlacementTransfer;
 
 /// Greatest number of attempts to transfer a file.
@@ -91,7 +91,12 @@ impl SchedulerCore {
     }
 
     /// Processes a file server's report.
-    pub(super) fn files_reported(&mut self, here: FilesReport, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn files_reported(
+        &mut self,
+        here: FilesReport,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         self.files.keep.insert(here.cluster.clone());
         for name in self.files.catalogue.here(here) {
             self.report_file(&name, now, out);
@@ -107,7 +112,12 @@ impl SchedulerCore {
     }
 
     /// Reports a job's files to the manager, including those that no cluster has.
-    pub(super) fn introduce_files(&mut self, need: &JobRequirements, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn introduce_files(
+        &mut self,
+        need: &JobRequirements,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let names: BTreeSet<&String> = need.components.iter().flat_map(|one| &one.files).collect();
         for name in names {
             self.report_file(name, now, out);
@@ -220,7 +230,13 @@ impl SchedulerCore {
     }
 
     /// Fails a job's start because of its files. A job that has nodes releases them first.
-    fn move_failed(&mut self, job: JobId, reason: String, now: Instant, out: &mut Vec<SchedulerAction>) {
+    fn move_failed(
+        &mut self,
+        job: JobId,
+        reason: String,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         match self.managing.jobs.get(&job).map(|managed| managed.stage.clone()) {
             Some(JobStage::Gathering { .. }) => self.fail_start(job, reason, now, out),
             Some(_) => self.report(ManagerEvent::MoveFailed { job, reason }, now, out),

@@ -9,7 +9,7 @@ use springtide_base::id::JobId;
 use tokio::time::Instant;
 
 use super::managed::ManagerState;
-use crate::manager::{ManagerAction as ManagerAction, ManagerEvent as ManagerEvent};
+use crate::manager::{ManagerAction, ManagerEvent};
 use crate::policy::malleability::PlacementTransfer;
 
 /// Most lines that are kept of each job: the last ones.

@@ -12,9 +12,9 @@ use super::pool::PoolNodeState;
 use super::queue::QueuedJob;
 use super::request::OpenRequest;
 use super::starts::grant;
-use super::{SchedulerCore, HoldingChange, ActiveJob};
+use super::{ActiveJob, HoldingChange, SchedulerCore};
 use crate::job::{AssignError, JobError};
-use crate::scheduler::{ReleaseReason, JobState, MemberSilent, NodeFreed, SubmitError};
+use crate::scheduler::{JobState, MemberSilent, NodeFreed, ReleaseReason, SubmitError};
 
 /// Time within which reports about a silent coordinator count together.
 const VOTE_WINDOW: Duration = Duration::from_secs(10);
@@ -56,7 +56,12 @@ impl SchedulerCore {
             && coordinator != id
         {
             let (coordinator, node) = (coordinator.clone(), id.clone());
-            out.push(SchedulerAction::MemberLost { job, coordinator, node, reason: reason.to_owned() });
+            out.push(SchedulerAction::MemberLost {
+                job,
+                coordinator,
+                node,
+                reason: reason.to_owned(),
+            });
             return;
         }
         match held.state {
@@ -79,7 +84,15 @@ impl SchedulerCore {
         now: Instant,
         out: &mut Vec<SchedulerAction>,
     ) {
-        let MemberSilent { job, epoch, node: id, incarnation, reason, reporting_cluster: by, reporter: voice } = silent;
+        let MemberSilent {
+            job,
+            epoch,
+            node: id,
+            incarnation,
+            reason,
+            reporting_cluster: by,
+            reporter: voice,
+        } = silent;
         let Some(held) = self.jobs.get_mut(&job).filter(|held| held.epoch == epoch) else { return };
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let this_life = node
@@ -142,7 +155,12 @@ impl SchedulerCore {
         self.holding_changes.push(lost);
         self.member_died(job, &id, &reason, now);
         let nodes = vec![id.clone()];
-        out.push(SchedulerAction::Replace { cluster, nodes, program: None, reason: reason.clone() });
+        out.push(SchedulerAction::Replace {
+            cluster,
+            nodes,
+            program: None,
+            reason: reason.clone(),
+        });
         match (self.jobs.get(&job).map(|held| held.state), coordinates) {
             (Some(JobState::Assigning), true) => {
                 self.lost_at_start(job, &id, AssignError::failed(&id, reason), now, out);
@@ -155,7 +173,12 @@ impl SchedulerCore {
     }
 
     /// Processes a coordinator's report that it does not need a node, or never had it.
-    pub(super) fn node_freed(&mut self, freed: &NodeFreed, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn node_freed(
+        &mut self,
+        freed: &NodeFreed,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let NodeFreed { job: id, epoch, node, incarnation, why } = freed;
         if self.check(*id, *epoch).is_err() {
             return;
@@ -221,7 +244,11 @@ impl SchedulerCore {
                 });
                 let coordinator = job.view.coordinator.clone();
                 if let Some(coordinator) = coordinator.filter(|node| Some(node) != gone) {
-                    out.push(SchedulerAction::Cancel { job: id, coordinator, reason: error.to_string() });
+                    out.push(SchedulerAction::Cancel {
+                        job: id,
+                        coordinator,
+                        reason: error.to_string(),
+                    });
                 }
             }
         }
@@ -305,7 +332,12 @@ impl SchedulerCore {
         node.mark_starting(now);
         node.reason = Some(reason.clone());
         let cluster = node.cluster.clone();
-        out.push(SchedulerAction::Replace { cluster, nodes: vec![id.clone()], program: None, reason });
+        out.push(SchedulerAction::Replace {
+            cluster,
+            nodes: vec![id.clone()],
+            program: None,
+            reason,
+        });
     }
 
     /// Processes a coordinator's report that it has ended the job and notified its client.
@@ -401,7 +433,13 @@ impl SchedulerCore {
         }
     }
 
-    pub(super) fn cancel(&mut self, id: JobId, reason: &str, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn cancel(
+        &mut self,
+        id: JobId,
+        reason: &str,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         if self.withdraw_managed(id, reason, now, out) || self.cancel_returning(id, reason, out) {
             return;
         }
@@ -416,7 +454,11 @@ impl SchedulerCore {
             (JobState::Ending, _) => {}
             (JobState::Running, Some(coordinator)) => {
                 job.cancelled = Some(reason.to_owned());
-                out.push(SchedulerAction::Cancel { job: id, coordinator, reason: reason.to_owned() });
+                out.push(SchedulerAction::Cancel {
+                    job: id,
+                    coordinator,
+                    reason: reason.to_owned(),
+                });
             }
             _ => self.fail(id, JobError::Cancelled { reason: reason.to_owned() }, None, out),
         }
@@ -440,10 +482,16 @@ impl SchedulerCore {
 
     /// Ends the jobs of a client that is gone. Their nodes are ordered to end them at once, even if
     /// coordinators are still trying to notify the client.
-    pub(super) fn client_lost(&mut self, client: &NodeId, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn client_lost(
+        &mut self,
+        client: &NodeId,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let reason = "the process that submitted it is gone";
         if *client != self.me.node {
-            let theirs = |job: &ActiveJob| job.client.node == *client && job.state == JobState::Running;
+            let theirs =
+                |job: &ActiveJob| job.client.node == *client && job.state == JobState::Running;
             let running = self.jobs.iter().filter(|(_, job)| theirs(job));
             for id in running.map(|(&id, _)| id).collect::<Vec<_>>() {
                 if let Some(coordinator) = self.jobs[&id].view.coordinator.clone() {

@@ -15,11 +15,12 @@ use springtide_base::id::{ClusterId, Epoch, JobId, NodeId};
 use tokio::time::Instant;
 
 use super::SchedulerCore;
-use super::event::{SchedulerAction, ManagerQuestion};
+use super::event::{ManagerQuestion, SchedulerAction};
 use super::history::Histories;
 use super::pool::PoolNodeState;
 use crate::manager::{
-    ManagerAction as ManagerAction, ManagerEvent as ManagerEvent, JobView, Manager, JobRequirements, GridOutlook, ManagerSettings, GrowthRequest,
+    GridOutlook, GrowthRequest, JobRequirements, JobView, Manager, ManagerAction, ManagerEvent,
+    ManagerSettings,
 };
 use crate::policy::malleability::PlacementPlan;
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
@@ -358,7 +359,12 @@ impl SchedulerCore {
     }
 
     /// Closes clusters whose sites have not registered: jobs that need them wait.
-    pub(super) fn expect(&mut self, clusters: Vec<ClusterId>, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn expect(
+        &mut self,
+        clusters: Vec<ClusterId>,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         for cluster in clusters {
             if self.sites.contains_key(&cluster) {
                 continue;
@@ -382,7 +388,12 @@ impl SchedulerCore {
     }
 
     /// Reports an event to the manager, executes its orders, and reports their immediate results.
-    pub(super) fn report(&mut self, news: ManagerEvent, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn report(
+        &mut self,
+        news: ManagerEvent,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         self.report_all(VecDeque::from([news]), now, out);
     }
 
@@ -401,7 +412,12 @@ impl SchedulerCore {
         self.report_all(all, now, out);
     }
 
-    fn report_all(&mut self, mut all: VecDeque<ManagerEvent>, now: Instant, out: &mut Vec<SchedulerAction>) {
+    fn report_all(
+        &mut self,
+        mut all: VecDeque<ManagerEvent>,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         while let Some(news) = all.pop_front() {
             self.managing.histories.record_event(&news, now);
             for order in self.managing.manager.handle(news, now) {
@@ -440,7 +456,8 @@ impl SchedulerCore {
                 let Some(coordinator) = self.coordinator_of(job) else {
                     return Some(ManagerEvent::Answer { job, change, count: None });
                 };
-                let offer = ManagerQuestion { job, coordinator, change, cluster, count, within, why };
+                let offer =
+                    ManagerQuestion { job, coordinator, change, cluster, count, within, why };
                 out.push(SchedulerAction::OfferGrowth(Box::new(offer)));
                 None
             }
@@ -472,8 +489,13 @@ impl SchedulerCore {
                 };
                 let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
                 let within = answer_within;
-                let asking = ManagerQuestion { job, coordinator, change, cluster, count, within, why };
-                out.push(SchedulerAction::AskShrink { asking: Box::new(asking), mandatory, within_ms });
+                let asking =
+                    ManagerQuestion { job, coordinator, change, cluster, count, within, why };
+                out.push(SchedulerAction::AskShrink {
+                    asking: Box::new(asking),
+                    mandatory,
+                    within_ms,
+                });
                 None
             }
             ManagerAction::Force { job, cluster, count, reason } => {
@@ -550,7 +572,11 @@ impl SchedulerCore {
                     self.report(ManagerEvent::NotHeld { job, change, count: 1, reason }, now, out);
                 }
                 NodeUse::Computing => {
-                    self.report(ManagerEvent::Freed { job, cluster, count: 1, voluntary: let_go }, now, out);
+                    self.report(
+                        ManagerEvent::Freed { job, cluster, count: 1, voluntary: let_go },
+                        now,
+                        out,
+                    );
                 }
                 NodeUse::Releasing => {
                     self.report(ManagerEvent::Unheld { job, cluster, count: 1 }, now, out)
@@ -586,7 +612,8 @@ impl SchedulerCore {
                 managed.lost.clear();
                 let mut got: BTreeMap<ClusterId, u32> = BTreeMap::new();
                 for (node, (job, used)) in &mut self.managing.ledger {
-                    let known = self.nodes.get(node).filter(|known| known.state == PoolNodeState::Busy(id));
+                    let known =
+                        self.nodes.get(node).filter(|known| known.state == PoolNodeState::Busy(id));
                     if let Some(known) = known.filter(|_| *job == id) {
                         *used = NodeUse::Computing;
                         *got.entry(known.cluster.clone()).or_default() += 1;
@@ -605,7 +632,11 @@ impl SchedulerCore {
                 self.report(ManagerEvent::Ended { job: id }, now, out);
                 for (cluster, count) in lost {
                     let let_go = false;
-                    self.report(ManagerEvent::Freed { job: id, cluster, count, voluntary: let_go }, now, out);
+                    self.report(
+                        ManagerEvent::Freed { job: id, cluster, count, voluntary: let_go },
+                        now,
+                        out,
+                    );
                 }
                 // Claimed nodes count as used from here on.
                 for (job, used) in self.managing.ledger.values_mut() {
@@ -627,13 +658,18 @@ impl SchedulerCore {
         let coordinator = self.jobs.get(&id).and_then(|job| job.view.coordinator.as_ref());
         let cluster = coordinator.and_then(|node| Some(self.nodes.get(node)?.cluster.clone()));
         if self.managing.manager.root(id) != cluster.as_ref() {
-            self.report(ManagerEvent::Root { job: id, cluster }, now, out);
+            self.report(ManagerEvent::RootMoved { job: id, cluster }, now, out);
         }
     }
 
     /// Reports a change of the job's request. An order of its owner or program comes first, and
     /// alone, so that no job shrinks for a request that can wait.
-    pub(super) fn report_request(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn report_request(
+        &mut self,
+        id: JobId,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let Some(job) = self.jobs.get(&id) else { return };
         let Some(managed) = self.managing.jobs.get(&id) else { return };
         let wants = match managed.ordered.count {

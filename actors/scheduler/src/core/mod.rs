@@ -40,21 +40,23 @@ use springtide_net::membership::View;
 use springtide_net::net::Contact;
 use tokio::time::Instant;
 
-pub use self::choose::{FreeNode, SelectionInput, SelectionResult, NodeExclusion, choose};
-pub use self::event::{SchedulerAction, ManagerQuestion, StartRecord, SchedulerEvent, RecoveredJob, TakeOverError};
+pub use self::choose::{FreeNode, NodeExclusion, SelectionInput, SelectionResult, choose};
+pub use self::event::{
+    ManagerQuestion, RecoveredJob, SchedulerAction, SchedulerEvent, StartRecord, TakeOverError,
+};
 pub use self::reserve::AgreementStep;
 
 use self::drain::PendingDrain;
 use self::files::InputFiles;
 use self::managed::{ManagedJob, ManagerState};
-use self::pool::{PoolNode, ClusterPool, crowded};
+use self::pool::{ClusterPool, PoolNode, crowded};
 use self::queue::QueuedJob;
 use self::recover::ReturningJob;
 use self::request::{OpenRequest, Subscription};
 use self::speeds::{Speeds, Unit};
 use self::starts::Start;
 use self::takeover::CoordinatorSearch;
-use super::manager::{JobRequirements, GridOutlook, ManagerSettings};
+use super::manager::{GridOutlook, JobRequirements, ManagerSettings};
 use crate::admit::Principal;
 use crate::audit::{Auditor, Shortfall};
 use crate::job::RootProgress;
@@ -315,7 +317,10 @@ impl SchedulerCore {
                         );
                     }
                     Err(reason) => {
-                        out.push(SchedulerAction::Refuse { job, error: SubmitError::NotPlaced { reason } });
+                        out.push(SchedulerAction::Refuse {
+                            job,
+                            error: SubmitError::NotPlaced { reason },
+                        });
                     }
                 }
             }
@@ -332,8 +337,12 @@ impl SchedulerCore {
                 self.job_over(job, epoch, ended.as_ref(), now, out);
             }
             SchedulerEvent::Cancel { job, reason } => self.cancel(job, &reason, now, out),
-            SchedulerEvent::CancelOf { client, reason } => self.cancel_jobs_of(&client, &reason, now, out),
-            SchedulerEvent::CancelFailed { job, reason } => self.cancel_failed(job, reason, now, out),
+            SchedulerEvent::CancelOf { client, reason } => {
+                self.cancel_jobs_of(&client, &reason, now, out)
+            }
+            SchedulerEvent::CancelFailed { job, reason } => {
+                self.cancel_failed(job, reason, now, out)
+            }
             SchedulerEvent::MemberSilent(silent) => self.member_silent(silent, now, out),
             SchedulerEvent::Link { node, up: true } => {
                 self.site_link(&node, true, now);
@@ -360,7 +369,9 @@ impl SchedulerCore {
             SchedulerEvent::Drain { drain, order } => self.drain(drain, order, now, out),
             SchedulerEvent::Marked { nodes } => self.marks = nodes,
             SchedulerEvent::Undrain { nodes } => self.undrain(&nodes, now, out),
-            SchedulerEvent::AskLeaveFailed { job, nodes } => self.repeat_ask_leave(job, &nodes, now),
+            SchedulerEvent::AskLeaveFailed { job, nodes } => {
+                self.repeat_ask_leave(job, &nodes, now)
+            }
             SchedulerEvent::HandOver(order) => self.hand_over(&order, now, out),
             SchedulerEvent::EpochIssued { job, epoch } => self.epoch_issued(job, epoch, now, out),
             SchedulerEvent::TakeOverAnswered { job, node, answer } => {

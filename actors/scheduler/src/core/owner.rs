@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::SchedulerCore;
 use super::event::SchedulerAction;
 use super::managed::{GrowthOrder, JobStage};
-use crate::manager::{ManagerEvent as ManagerEvent, Kind, JobRequirements};
+use crate::manager::{JobRequirements, Kind, ManagerEvent};
 use crate::policy::malleability::{PlacementError, PlacementPlan};
-use crate::scheduler::{JobDetail, Resize, ResizeError, ResizeJob, ResizeAck};
+use crate::scheduler::{JobDetail, Resize, ResizeAck, ResizeError, ResizeJob};
 
 impl SchedulerCore {
     /// Checks a resize order of a job's owner, and returns the intended size.

@@ -45,7 +45,12 @@ impl SchedulerCore {
             let member = self.is_member(id, &from.peer);
             let places = places.or(Places::COORDINATOR.when(coordinates));
             let places = places.or(Places::MEMBER.when(member));
-            return SenderStanding { known: true, places, epoch: Some(job.epoch), is_uncertain: false };
+            return SenderStanding {
+                known: true,
+                places,
+                epoch: Some(job.epoch),
+                is_uncertain: false,
+            };
         }
         if let Some((epoch, view)) = self.returning_view(id) {
             let of = |view: &springtide_net::membership::View| {

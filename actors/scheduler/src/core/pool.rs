@@ -11,9 +11,9 @@ use super::drain::DrainMark;
 use super::event::SchedulerAction;
 use super::speeds::{Speeds, Unit};
 use super::stubs::OnDemand;
-use super::{SchedulerCore, ActiveJob};
+use super::{ActiveJob, SchedulerCore};
 use crate::policy::NodeOffer;
-use crate::scheduler::{CrowdedHost, NodeState, NodeStatus, NodeRegistration, SiteRegistration};
+use crate::scheduler::{CrowdedHost, NodeRegistration, NodeState, NodeStatus, SiteRegistration};
 
 /// Nodes and properties of a cluster.
 #[derive(Debug)]
@@ -164,7 +164,9 @@ impl PoolNode {
 /// Hosts whose running nodes have more compute threads than processors.
 pub(super) fn crowded<'a>(nodes: impl Iterator<Item = &'a PoolNode>) -> Vec<CrowdedHost> {
     let mut hosts: BTreeMap<u64, CrowdedHost> = BTreeMap::new();
-    let runs = |node: &&PoolNode| !matches!(node.state, PoolNodeState::Starting | PoolNodeState::Broken | PoolNodeState::Off);
+    let runs = |node: &&PoolNode| {
+        !matches!(node.state, PoolNodeState::Starting | PoolNodeState::Broken | PoolNodeState::Off)
+    };
     for registration in nodes.filter(runs).filter_map(|node| node.registration.as_ref()) {
         let usable = &registration.hardware.usable;
         if usable.is_unknown() {
@@ -195,10 +197,16 @@ impl SchedulerCore {
         self.nodes.iter().map(|(id, node)| (&node.cluster, node.status(id)))
     }
 
-    pub(super) fn site_up(&mut self, site: &SiteRegistration, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn site_up(
+        &mut self,
+        site: &SiteRegistration,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let SiteRegistration { cluster, nodes, starts_programs, .. } = site;
         for id in nodes {
-            let node = self.nodes.entry(id.clone()).or_insert_with(|| PoolNode::new(cluster.clone()));
+            let node =
+                self.nodes.entry(id.clone()).or_insert_with(|| PoolNode::new(cluster.clone()));
             node.joins = site.joins;
             if node.joins && node.registration.is_none() && node.state == PoolNodeState::Starting {
                 node.state = PoolNodeState::Off; // it was created here
@@ -338,7 +346,11 @@ impl SchedulerCore {
     }
 
     /// Nodes that could be granted to a running job, as offers for its policy.
-    pub(super) fn offers_for(&self, job: &ActiveJob, now: Instant) -> BTreeMap<ClusterId, NodeOffer> {
+    pub(super) fn offers_for(
+        &self,
+        job: &ActiveJob,
+        now: Instant,
+    ) -> BTreeMap<ClusterId, NodeOffer> {
         let mut offers: BTreeMap<ClusterId, NodeOffer> = BTreeMap::new();
         for (id, registration) in self.free_for(job) {
             let offer = offers.entry(registration.cluster.clone()).or_insert_with(|| NodeOffer {

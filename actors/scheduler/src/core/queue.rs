@@ -10,9 +10,9 @@ use springtide_net::membership::View;
 use tokio::time::Instant;
 
 use super::event::SchedulerAction;
-use super::pool::{PoolNode, ClusterPool, PoolNodeState, member};
+use super::pool::{ClusterPool, PoolNode, PoolNodeState, member};
 use super::starts::{Attempts, Start};
-use super::{SchedulerCore, ActiveJob};
+use super::{ActiveJob, SchedulerCore};
 use crate::job::{Assign, JobSpec};
 use crate::scheduler::{JobState, JobStatus, Submit, SubmitError};
 
@@ -226,7 +226,10 @@ impl SchedulerCore {
                         coming += 1;
                         why.push(format!("{id} has not ended the last attempt"));
                     }
-                    PoolNodeState::Busy(_) | PoolNodeState::Broken | PoolNodeState::Off | PoolNodeState::Closing => {}
+                    PoolNodeState::Busy(_)
+                    | PoolNodeState::Broken
+                    | PoolNodeState::Off
+                    | PoolNodeState::Closing => {}
                 }
             }
             let spare = self.unreserved(&cluster) as usize;
@@ -437,7 +440,12 @@ impl SchedulerCore {
         reasons.first().map_or_else(String::new, |reason| format!(": {reason}"))
     }
 
-    pub(super) fn assign(&mut self, waiting: QueuedJob, nodes: Vec<NodeId>, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn assign(
+        &mut self,
+        waiting: QueuedJob,
+        nodes: Vec<NodeId>,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let QueuedJob { job: id, epoch, submit, attempts, .. } = waiting;
         let mut view = View { epoch, version: 1, ..View::default() };
         // Roles preferably go to reachable nodes that were not coordinators of a failed start.

@@ -14,15 +14,15 @@ use springtide_net::membership::View;
 use tokio::time::Instant;
 
 use super::audit::AUDIT_EVERY;
-use super::event::{SchedulerAction, StartRecord, SchedulerEvent, RecoveredJob};
-use super::managed::{ManagedJob, NodeUse, JobStage};
+use super::event::{RecoveredJob, SchedulerAction, SchedulerEvent, StartRecord};
+use super::managed::{JobStage, ManagedJob, NodeUse};
 use super::pool::PoolNodeState;
-use super::{SchedulerCore, HoldingChange, ActiveJob};
+use super::{ActiveJob, HoldingChange, SchedulerCore};
 use crate::hardware::Hardware;
 use crate::job::JobError;
-use crate::manager::{ManagerEvent as ManagerEvent, JobRequirements};
+use crate::manager::{JobRequirements, ManagerEvent};
 use crate::scheduler::{
-    HandOver, JobState, JobStatus, NodeFreed, NodeRegistration, Submit, WithdrawNodes, NodeWork,
+    HandOver, JobState, JobStatus, NodeFreed, NodeRegistration, NodeWork, Submit, WithdrawNodes,
 };
 
 /// Time limit for the nodes of a running job to register again. They detect the loss of the
@@ -69,7 +69,12 @@ fn speaks_for(view: &View, node: &NodeId, issued: Epoch) -> bool {
 
 impl SchedulerCore {
     /// Recovers a job from the store.
-    pub(super) fn recovered(&mut self, found: RecoveredJob, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn recovered(
+        &mut self,
+        found: RecoveredJob,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let RecoveredJob { job, epoch, submit, begun, limit } = found;
         let mut submit = submit;
         let Some(need) = submit.need.take() else {
@@ -121,7 +126,12 @@ impl SchedulerCore {
     }
 
     /// Processes a registering node that works for a job.
-    pub(super) fn register_work(&mut self, id: &NodeId, work: &NodeWork, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn register_work(
+        &mut self,
+        id: &NodeId,
+        work: &NodeWork,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let closing = |node: &&mut super::PoolNode| node.state == PoolNodeState::Closing;
         let Some(node) = self.nodes.get_mut(id).filter(|node| !closing(node)) else { return };
         if let Some(returning) = self.returning.get_mut(&work.job) {
@@ -283,7 +293,11 @@ impl SchedulerCore {
     ) -> bool {
         let Some(returning) = self.returning.remove(&id) else { return false };
         let error = JobError::Cancelled { reason: reason.to_owned() };
-        out.push(SchedulerAction::Ended { job: id, client: returning.submit.client.clone(), error });
+        out.push(SchedulerAction::Ended {
+            job: id,
+            client: returning.submit.client.clone(),
+            error,
+        });
         self.release_returning(id, returning, true, out);
         true
     }
@@ -332,7 +346,12 @@ impl SchedulerCore {
     }
 
     /// Orders a node that refused a job to end its other job, if it is no member there.
-    pub(super) fn release_from_other(&self, node: &NodeId, other: JobId, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn release_from_other(
+        &self,
+        node: &NodeId,
+        other: JobId,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let Some(known) = self.nodes.get(node) else { return };
         let Some(incarnation) =
             known.registration.as_ref().map(|registration| registration.incarnation)
@@ -524,7 +543,9 @@ impl SchedulerCore {
     /// Whether a member may still work for the job: it has registered, or its process may. A node
     /// under its name that is reserved for another job is another process.
     fn may_be_alive(&self, id: &NodeId, registered_nodes: &BTreeSet<NodeId>) -> bool {
-        let comes = |node: &super::PoolNode| node.state == PoolNodeState::Starting && node.reserved.is_none();
+        let comes = |node: &super::PoolNode| {
+            node.state == PoolNodeState::Starting && node.reserved.is_none()
+        };
         registered_nodes.contains(id) || self.nodes.get(id).is_some_and(comes)
     }
 

@@ -16,11 +16,12 @@ use super::choose::{SelectionInput, choose};
 use super::event::SchedulerAction;
 use super::pool::{PoolNodeState, member};
 use super::speeds::{SpeedClass, Unit};
-use super::{SchedulerCore, ActiveJob};
+use super::{ActiveJob, SchedulerCore};
 use crate::audit::subtract;
 use crate::policy::SchedulerRequest;
 use crate::scheduler::{
-    GrantedNode, JobState, Offers, RequestNodes, SpeedsMeasured, AuthorityError, Subscribe, WithdrawNodes,
+    AuthorityError, GrantedNode, JobState, Offers, RequestNodes, SpeedsMeasured, Subscribe,
+    WithdrawNodes,
 };
 
 /// Time limit of a request's wait for benchmarks.
@@ -108,7 +109,12 @@ impl SchedulerCore {
         }))
     }
 
-    pub(super) fn request(&mut self, request: RequestNodes, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn request(
+        &mut self,
+        request: RequestNodes,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let RequestNodes { job: id, epoch, request, benchmark, rtt_s, bandwidth } = request;
         if self.check(id, epoch).is_err() {
             return;
@@ -284,7 +290,15 @@ impl SchedulerCore {
         job.open.why = "no node is free".to_owned();
         let (open, why, case) = (job.open.count, choice.why, Box::new(case));
         let grant = self.add_members(id, &nodes);
-        out.push(SchedulerAction::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
+        out.push(SchedulerAction::GrantNodes {
+            job: id,
+            grant,
+            coordinator,
+            nodes,
+            open,
+            why,
+            case,
+        });
         self.poll_for_reservations(now, out);
         true
     }
@@ -322,7 +336,13 @@ impl SchedulerCore {
     /// Returns whether the request must wait for them, which it does only for a limited time. Nodes
     /// under measurement are not granted. No benchmark runs where it cannot affect the selection:
     /// all fitting nodes are of one kind, or all are granted, and none is in doubt.
-    fn measure(&mut self, id: JobId, case: &SelectionInput, now: Instant, out: &mut Vec<SchedulerAction>) -> bool {
+    fn measure(
+        &mut self,
+        id: JobId,
+        case: &SelectionInput,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) -> bool {
         let Some(job) = self.jobs.get_mut(&id) else { return false };
         let (Some(unit), Some(spec)) = (job.unit, job.open.benchmark.clone()) else { return false };
         let within = job.open.measure_until.is_some();

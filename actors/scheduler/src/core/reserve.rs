@@ -12,10 +12,13 @@ use super::SchedulerCore;
 use super::event::SchedulerAction;
 use crate::manager::{Manager, SiteOffer};
 use crate::policy::provisioning::Time;
-use crate::reservation::{ReservationRequest, LedgerChange, ReservationRefusal, Reservation, ReservationId};
+use crate::reservation::{
+    LedgerChange, Reservation, ReservationId, ReservationRefusal, ReservationRequest,
+};
 
 /// Result of a step of an agreement: the answer, changes for the disk before it, and actions.
-pub type AgreementStep = (Result<Reservation, ReservationRefusal>, Vec<LedgerChange>, Vec<SchedulerAction>);
+pub type AgreementStep =
+    (Result<Reservation, ReservationRefusal>, Vec<LedgerChange>, Vec<SchedulerAction>);
 
 impl SchedulerCore {
     /// Computes the offers of all sites now.
@@ -50,7 +53,10 @@ impl SchedulerCore {
     fn agree(
         &mut self,
         now: Instant,
-        step: impl FnOnce(&mut Manager, &mut Vec<LedgerChange>) -> Result<Reservation, ReservationRefusal>,
+        step: impl FnOnce(
+            &mut Manager,
+            &mut Vec<LedgerChange>,
+        ) -> Result<Reservation, ReservationRefusal>,
     ) -> AgreementStep {
         let (mut out, mut notes) = (Vec::new(), Vec::new());
         self.poll(now, &mut out);
@@ -100,7 +106,8 @@ impl SchedulerCore {
             free += u32::from(there && !managed && node.is_free());
             others += u32::from(there && !managed && !node.is_free());
         }
-        let taken = others + manager.unreleasable_processors(cluster) + manager.reserved_ever(cluster);
+        let taken =
+            others + manager.unreleasable_processors(cluster) + manager.reserved_ever(cluster);
         free.saturating_sub(manager.withheld_processors(cluster)).min(works.saturating_sub(taken))
     }
 

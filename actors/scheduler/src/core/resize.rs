@@ -12,9 +12,9 @@ use super::event::SchedulerAction;
 use super::managed::{GrantRecord, NodeUse};
 use super::pool::{PoolNodeState, member};
 use super::request::OpenRequest;
-use super::{SchedulerCore, ActiveJob};
+use super::{ActiveJob, SchedulerCore};
 use crate::audit::subtract;
-use crate::manager::ManagerEvent as ManagerEvent;
+use crate::manager::ManagerEvent;
 use crate::scheduler::{GrantedNode, JobEfficiency};
 
 /// Selects the best nodes for a job, by the criteria of its last request.
@@ -104,8 +104,17 @@ impl SchedulerCore {
             managed.grants.insert(grant, GrantRecord { change, ordered, open });
         }
         let why = format!("the malleability manager grants it {} of {cluster}", nodes.len());
-        let (open, case) = (job.open.count, Box::new(SelectionInput { count, ..SelectionInput::default() }));
-        out.push(SchedulerAction::GrantNodes { job: id, grant, coordinator, nodes, open, why, case });
+        let (open, case) =
+            (job.open.count, Box::new(SelectionInput { count, ..SelectionInput::default() }));
+        out.push(SchedulerAction::GrantNodes {
+            job: id,
+            grant,
+            coordinator,
+            nodes,
+            open,
+            why,
+            case,
+        });
         None
     }
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::SchedulerCore;
 use super::event::SchedulerAction;
 use super::pool::PoolNodeState;
-use crate::manager::ManagerEvent as ManagerEvent;
+use crate::manager::ManagerEvent;
 use crate::scheduler::SiteRegistration;
 
 /// Interval after which the nodes of a silent site are checked, once and again.
@@ -98,12 +98,22 @@ impl SchedulerCore {
 
     /// Processes the return of a site. For nodes that always exist, it lists those that run: all
     /// others ended with the site's earlier process.
-    pub(super) fn site_back(&mut self, site: &SiteRegistration, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn site_back(
+        &mut self,
+        site: &SiteRegistration,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         if site.at.is_none() || site.keep_ms.is_some() {
             return;
         }
         for id in site.nodes.iter().filter(|id| !site.stubs.contains(*id)) {
-            let works = |state| matches!(state, PoolNodeState::Idle | PoolNodeState::Measuring(_) | PoolNodeState::Busy(_));
+            let works = |state| {
+                matches!(
+                    state,
+                    PoolNodeState::Idle | PoolNodeState::Measuring(_) | PoolNodeState::Busy(_)
+                )
+            };
             if self.nodes.get(id).is_some_and(|node| works(node.state)) {
                 self.node_lost(id, "its site was restarted", true, now, out);
             }

@@ -212,7 +212,11 @@ impl Speeds {
     }
 
     /// The speed of the node's kind.
-    pub(super) fn of_kind(&self, unit: Option<Unit>, registration: &NodeRegistration) -> Option<f64> {
+    pub(super) fn of_kind(
+        &self,
+        unit: Option<Unit>,
+        registration: &NodeRegistration,
+    ) -> Option<f64> {
         Some(self.units.get(&unit?)?.kinds.get(&SpeedClass::of(registration))?.speed)
     }
 

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::audit::AUDIT_EVERY;
 use super::event::SchedulerAction;
 use super::queue::QueuedJob;
-use super::{SchedulerCore, ActiveJob};
+use super::{ActiveJob, SchedulerCore};
 use crate::job::{AssignError, JobError};
 use crate::poison::{PoisonDetector, PoisonVerdict};
 use crate::scheduler::{JobGrant, JobState, Submit, SubmitError};
@@ -123,15 +123,26 @@ impl SchedulerCore {
     }
 
     /// Starts a job once all remaining members have accepted it.
-    pub(super) fn start_if_answered(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
-        let assigning = |job: &ActiveJob| job.state == JobState::Assigning && job.unanswered.is_empty();
+    pub(super) fn start_if_answered(
+        &mut self,
+        id: JobId,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
+        let assigning =
+            |job: &ActiveJob| job.state == JobState::Assigning && job.unanswered.is_empty();
         if self.jobs.get(&id).is_some_and(assigning) {
             self.start_running(id, now, out);
         }
     }
 
     /// Makes a job run: answers its submission, and notifies its coordinator of lost members.
-    pub(super) fn start_running(&mut self, id: JobId, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn start_running(
+        &mut self,
+        id: JobId,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(coordinator) = job.view.coordinator.clone() else { return };
         job.unanswered.clear();
@@ -187,7 +198,9 @@ impl SchedulerCore {
             attempts.coordinators.insert(node.clone());
         }
         attempts.poison = Some(job.poison);
-        out.push(SchedulerAction::ProtocolViolation { what: format!("{id} is assigned again: {error}") });
+        out.push(SchedulerAction::ProtocolViolation {
+            what: format!("{id} is assigned again: {error}"),
+        });
         let mut waiting = QueuedJob::new(id, job.epoch, submit);
         (waiting.attempts, waiting.awaits_epoch) = (attempts, true);
         waiting.waits_for = format!("another start: {error}");
@@ -211,7 +224,8 @@ impl SchedulerCore {
                 reason => reason.to_owned(),
             });
         }
-        let starts = |job: &&ActiveJob| job.client.node == *client && job.state == JobState::Assigning;
+        let starts =
+            |job: &&ActiveJob| job.client.node == *client && job.state == JobState::Assigning;
         if let Some(job) = self.jobs.values().find(starts) {
             let (left, all) = (job.unanswered.len(), job.members.len());
             let some: Vec<&str> = job.unanswered.iter().take(3).map(NodeId::as_str).collect();

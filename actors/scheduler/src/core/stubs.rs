@@ -15,7 +15,7 @@ use super::SchedulerCore;
 use super::event::SchedulerAction;
 use super::managed::{KnownCapacity, NodeUse};
 use super::pool::PoolNodeState;
-use crate::manager::ManagerEvent as ManagerEvent;
+use crate::manager::ManagerEvent;
 use crate::scheduler::{SiteRegistration, StubLoss};
 
 /// A cluster with processors on demand.
@@ -31,7 +31,12 @@ pub(super) struct OnDemand {
 
 impl SchedulerCore {
     /// Processes the start of a site. Only stubs that the site has taken over are alive.
-    pub(super) fn stubs_up(&mut self, site: &SiteRegistration, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn stubs_up(
+        &mut self,
+        site: &SiteRegistration,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let Some(keep_ms) = site.keep_ms else { return };
         let keep = Duration::from_millis(keep_ms);
         if let Some(known) = self.sites.get_mut(&site.cluster) {
@@ -63,7 +68,8 @@ impl SchedulerCore {
 
     /// Repeats an undelivered order to release stubs.
     pub(super) fn repeat_close(&mut self, nodes: Vec<NodeId>, out: &mut Vec<SchedulerAction>) {
-        let closing = |id: &NodeId| self.nodes.get(id).is_some_and(|n| n.state == PoolNodeState::Closing);
+        let closing =
+            |id: &NodeId| self.nodes.get(id).is_some_and(|n| n.state == PoolNodeState::Closing);
         let nodes: Vec<NodeId> = nodes.into_iter().filter(closing).collect();
         self.close_stubs(nodes, "no job needs it", out);
     }
@@ -204,7 +210,12 @@ impl SchedulerCore {
         let reason = format!("{id} needs them");
         if !off.is_empty() {
             let (cluster, program) = (cluster.clone(), program.clone());
-            out.push(SchedulerAction::HoldStubs { cluster, nodes: off, program, reason: reason.clone() });
+            out.push(SchedulerAction::HoldStubs {
+                cluster,
+                nodes: off,
+                program,
+                reason: reason.clone(),
+            });
         }
         if !other.is_empty() {
             let cluster = cluster.clone();
@@ -271,7 +282,12 @@ impl SchedulerCore {
 
     /// Releases a node's reservation. Returns whether the node is free and in no account. One that
     /// has not arrived stays in the job's account until it has stopped.
-    pub(super) fn unreserve(&mut self, id: &NodeId, now: Instant, out: &mut Vec<SchedulerAction>) -> bool {
+    pub(super) fn unreserve(
+        &mut self,
+        id: &NodeId,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) -> bool {
         let Some(cluster) = self.nodes.get(id).map(|node| node.cluster.clone()) else {
             return false;
         };
@@ -314,15 +330,21 @@ impl SchedulerCore {
 
     /// Records why a stub still waits for its processor.
     pub(super) fn stub_waits(&mut self, id: &NodeId, reason: String) {
-        let waits =
-            |node: &&mut super::PoolNode| node.state == PoolNodeState::Starting && node.registration.is_none();
+        let waits = |node: &&mut super::PoolNode| {
+            node.state == PoolNodeState::Starting && node.registration.is_none()
+        };
         if let Some(node) = self.nodes.get_mut(id).filter(waits) {
             node.reason = Some(format!("it waits for its processor: {reason}"));
         }
     }
 
     /// Processes the end of a stub, by order or by itself. Its processor is free.
-    pub(super) fn stub_gone(&mut self, gone: &StubLoss, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn stub_gone(
+        &mut self,
+        gone: &StubLoss,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let Some(node) = self.nodes.get_mut(&gone.node) else { return };
         if node.state == PoolNodeState::Closing {
             node.turn_off(None);

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::event::{SchedulerAction, TakeOverError};
 use super::request::OpenRequest;
-use super::{SchedulerCore, ActiveJob};
+use super::{ActiveJob, SchedulerCore};
 use crate::job::JobError;
 use crate::poison::{DeadNode, PoisonVerdict};
 use crate::scheduler::{HandOver, JobState, RootAdvanced, TakeOver};
@@ -68,7 +68,12 @@ impl SchedulerCore {
     }
 
     /// Handles the handover of a coordinator whose root has stopped.
-    pub(super) fn hand_over(&mut self, order: &HandOver, now: Instant, out: &mut Vec<SchedulerAction>) {
+    pub(super) fn hand_over(
+        &mut self,
+        order: &HandOver,
+        now: Instant,
+        out: &mut Vec<SchedulerAction>,
+    ) {
         let HandOver { job: id, epoch, to, reason } = order;
         if self.check(*id, *epoch).is_err() {
             return;
@@ -133,8 +138,13 @@ impl SchedulerCore {
         let Some(registration) = &known.registration else { return };
         let (incarnation, cluster) = (registration.incarnation, known.cluster.clone());
         let leaving = known.drain.is_some();
-        let dead =
-            DeadNode { node: node.clone(), incarnation, cluster, reason: reason.to_owned(), leaving };
+        let dead = DeadNode {
+            node: node.clone(),
+            incarnation,
+            cluster,
+            reason: reason.to_owned(),
+            leaving,
+        };
         let of = |n: &NodeId| self.nodes.get(n).map(|node| &node.cluster);
         let clusters: BTreeSet<_> = job.members.iter().filter_map(of).collect();
         job.poison.record_deaths([dead], |cluster| clusters.contains(cluster), now);
@@ -328,7 +338,12 @@ impl SchedulerCore {
                 {
                     let reason = "it was lost during the takeover".to_owned();
                     let coordinator = node.clone();
-                    out.push(SchedulerAction::MemberLost { job: id, coordinator, node: lost, reason });
+                    out.push(SchedulerAction::MemberLost {
+                        job: id,
+                        coordinator,
+                        node: lost,
+                        reason,
+                    });
                 }
             }
             Ok(()) => self.find_coordinator(id, now, out),

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::JobRequirements;
 use super::event::GrowthRequest;
 use crate::audit::{Shortfall, subtract};
-use crate::policy::malleability::{Benefit, Direction, PlacementPlan, Placement};
+use crate::policy::malleability::{Benefit, Direction, Placement, PlacementPlan};
 use crate::policy::provisioning::Time;
 
 /// Capacity and use of a cluster.
@@ -246,14 +246,14 @@ impl JobAccount {
         let ending = self.accounts.get(cluster).map_or(0, |account| account.size);
         match &self.change {
             _ if self.stage == AllocationStage::Ending => going + ending,
-            Some(PendingResize { cluster: c, step: ResizeStep::Releasing { owes, .. }, .. }) if c == cluster => {
-                going + owes
-            }
-            Some(PendingResize { cluster: c, step: ResizeStep::Asked { count, freed, .. }, .. })
-                if c == cluster =>
-            {
-                going + count.saturating_sub(*freed)
-            }
+            Some(PendingResize {
+                cluster: c, step: ResizeStep::Releasing { owes, .. }, ..
+            }) if c == cluster => going + owes,
+            Some(PendingResize {
+                cluster: c,
+                step: ResizeStep::Asked { count, freed, .. },
+                ..
+            }) if c == cluster => going + count.saturating_sub(*freed),
             _ => going,
         }
     }

@@ -18,16 +18,17 @@ use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::Manager;
-use super::books::{JobAccount, AllocationStage};
+use super::books::{AllocationStage, JobAccount};
 use super::event::{ManagerAction, ReservationBill};
-use super::{Kind, JobRequirements, SiteOffer};
-use crate::policy::malleability::{Direction, ClusterCapacity};
+use super::{JobRequirements, Kind, SiteOffer};
+use crate::policy::malleability::{ClusterCapacity, Direction};
 use crate::policy::provisioning::{
-    Booking, NEVER, SECOND, AvailabilityProfile, Slot, BookingTable, Terms, Time, from_duration, seconds,
+    AvailabilityProfile, Booking, BookingTable, NEVER, SECOND, Slot, Terms, Time, from_duration,
+    seconds,
 };
 use crate::reservation::{
-    ReservationRequest, LedgerChange, ReservedSlot, ReservationPhase, ReservationRefusal, ReservableSite, Reservation, ReservationId,
-    ReservationLedger, StepTimeouts,
+    LedgerChange, ReservableSite, Reservation, ReservationId, ReservationLedger, ReservationPhase,
+    ReservationRefusal, ReservationRequest, ReservedSlot, StepTimeouts,
 };
 
 /// Time that shrinking takes in addition to the time limits for answer and release.
@@ -298,11 +299,19 @@ impl Manager {
         let firm: u32 = self.unreleasable(cluster).iter().map(|(count, _)| count).sum();
         let for_good =
             known.size.saturating_sub(firm).saturating_sub(profile.all.max_free(self.now, ends));
-        known.idle().saturating_add(back).saturating_sub(self.withheld_processors(cluster)).min(for_good)
+        known
+            .idle()
+            .saturating_add(back)
+            .saturating_sub(self.withheld_processors(cluster))
+            .min(for_good)
     }
 
     /// Adjusts the capacities for a job with a time limit or a reservation.
-    pub(super) fn adjust_rooms(&self, need: &JobRequirements, rooms: &mut BTreeMap<ClusterId, ClusterCapacity>) {
+    pub(super) fn adjust_rooms(
+        &self,
+        need: &JobRequirements,
+        rooms: &mut BTreeMap<ClusterId, ClusterCapacity>,
+    ) {
         if !need.has_own_rooms() {
             return;
         }
@@ -475,7 +484,8 @@ impl Manager {
         let passed = seconds(self.now - before);
         let mut used: BTreeMap<ReservationId, u32> = BTreeMap::new();
         for job in self.jobs.values() {
-            if let Some(id) = job.need.reservation.filter(|_| job.stage == AllocationStage::Running) {
+            if let Some(id) = job.need.reservation.filter(|_| job.stage == AllocationStage::Running)
+            {
                 *used.entry(id).or_default() += job.size();
             }
         }

@@ -5,10 +5,10 @@
 use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::books::{PendingResize, AllocationStage, ResizeStep};
+use super::books::{AllocationStage, PendingResize, ResizeStep};
 use super::event::ManagerAction;
 use super::{Approach, Manager, ManagerSettings};
-use crate::policy::malleability::{Direction, Round, MalleableJob};
+use crate::policy::malleability::{Direction, MalleableJob, Round};
 
 impl Manager {
     /// Starts the growth of a polled cluster's jobs. Jobs below their minimum come first.
@@ -126,7 +126,8 @@ impl Manager {
         self.last_change += 1;
         let number = self.last_change;
         if let Some(job) = self.jobs.get_mut(&id) {
-            job.change = Some(PendingResize { number, cluster: cluster.clone(), step, began, until });
+            job.change =
+                Some(PendingResize { number, cluster: cluster.clone(), step, began, until });
         }
         number
     }
@@ -153,10 +154,18 @@ impl Manager {
             return self.drop_from_round(cluster, id);
         }
         let within = self.settings.answer_within;
-        let change = self.start_change(id, cluster, ResizeStep::Offered(count), (now, now + within));
+        let change =
+            self.start_change(id, cluster, ResizeStep::Offered(count), (now, now + within));
         self.add_coming(id, cluster, count);
         self.set_reason(id, why.clone());
-        out.push(ManagerAction::Offer { job: id, change, cluster: cluster.clone(), count, within, why });
+        out.push(ManagerAction::Offer {
+            job: id,
+            change,
+            cluster: cluster.clone(),
+            count,
+            within,
+            why,
+        });
     }
 
     /// Holds processors for a job that requested or needs them, without an offer.
@@ -256,7 +265,9 @@ impl Manager {
         now: Instant,
         out: &mut Vec<ManagerAction>,
     ) {
-        let Some(PendingResize { cluster, step, .. }) = self.current_change(id, number) else { return };
+        let Some(PendingResize { cluster, step, .. }) = self.current_change(id, number) else {
+            return;
+        };
         match step {
             ResizeStep::Offered(of) => self.offer_answered(id, &cluster, of, count, now, out),
             ResizeStep::Asked { .. } => self.shrink_answered(id, &cluster, step, count, now, out),
@@ -400,7 +411,14 @@ impl Manager {
     }
 
     /// Recruits the held processors once all are held.
-    fn acquire(&mut self, id: JobId, held: u32, of: u32, now: Instant, out: &mut Vec<ManagerAction>) {
+    fn acquire(
+        &mut self,
+        id: JobId,
+        held: u32,
+        of: u32,
+        now: Instant,
+        out: &mut Vec<ManagerAction>,
+    ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(change) = &mut job.change else { return };
         let (number, cluster) = (change.number, change.cluster.clone());
@@ -417,7 +435,13 @@ impl Manager {
         out.push(ManagerAction::Recruit { job: id, change: number, cluster, count: of });
     }
 
-    pub(super) fn grown(&mut self, id: JobId, number: u64, count: u32, out: &mut Vec<ManagerAction>) {
+    pub(super) fn grown(
+        &mut self,
+        id: JobId,
+        number: u64,
+        count: u32,
+        out: &mut Vec<ManagerAction>,
+    ) {
         let Some(PendingResize { step: ResizeStep::Recruiting(of), cluster, .. }) =
             self.current_change(id, number)
         else {
@@ -593,7 +617,9 @@ impl Manager {
         for (id, PendingResize { number, cluster, step, .. }) in late {
             match step {
                 ResizeStep::Offered(of) => self.offer_answered(id, &cluster, of, None, now, out),
-                ResizeStep::Asked { .. } => self.shrink_answered(id, &cluster, step, None, now, out),
+                ResizeStep::Asked { .. } => {
+                    self.shrink_answered(id, &cluster, step, None, now, out)
+                }
                 ResizeStep::Acquiring { held, of } => {
                     if let Some((known, account)) = self.account(id, &cluster) {
                         account.subtract_coming(of - held, known);

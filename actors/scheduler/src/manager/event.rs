@@ -157,7 +157,7 @@ pub enum ManagerEvent {
         count: u32,
     },
     /// A job's root has moved. The root's processor cannot be released.
-    Root {
+    RootMoved {
         /// Job of the root.
         job: JobId,
         /// Cluster of the root; absent: the root is being restarted.

@@ -31,23 +31,24 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, JobId};
 pub use springtide_config::Precedence as Approach;
-use springtide_config::{SchedulingSection, BoundedInt};
+use springtide_config::{BoundedInt, SchedulingSection};
 use tokio::time::Instant;
 
-pub use self::event::{ManagerAction, ReservationBill, ManagerEvent, GrowthRequest};
+pub use self::event::{GrowthRequest, ManagerAction, ManagerEvent, ReservationBill};
 pub use self::queue::GridOutlook;
 
-use self::books::{ClusterAccount, ClusterUsage, JobAccount, AllocationStage};
+use self::books::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};
 use self::calendar::ReservationCalendar;
 use self::queue::HeadReservation;
 use crate::audit::Auditor;
 use crate::policy::malleability::{
-    Benefit, Direction, CapacitySnapshot, PlacementError, PlacementPlan, Policy, Replica, ClusterCapacity, Round, MalleableJob, GrowthLimits, place,
+    Benefit, CapacitySnapshot, ClusterCapacity, Direction, GrowthLimits, MalleableJob,
+    PlacementError, PlacementPlan, Policy, Replica, Round, place,
 };
 use crate::policy::provisioning::{Terms, Time};
 use crate::reservation::StepTimeouts;
 use crate::scheduler::GridLink;
-pub use crate::scheduler::{JobView, Kind, JobRequirements, JobPhase, SiteOffer};
+pub use crate::scheduler::{JobPhase, JobRequirements, JobView, Kind, SiteOffer};
 
 /// Rise of a job's efficiency after which processors that it refused are offered again.
 const REFUSAL_RESET: f64 = 0.05;
@@ -193,8 +194,10 @@ impl Manager {
         clusters: impl IntoIterator<Item = ClusterId>,
         now: Instant,
     ) -> Self {
-        let unpolled =
-            || ClusterUsage { closed: Some("it has not reported yet".to_owned()), ..ClusterUsage::default() };
+        let unpolled = || ClusterUsage {
+            closed: Some("it has not reported yet".to_owned()),
+            ..ClusterUsage::default()
+        };
         let assumed = settings.links.iter();
         let links = assumed.map(|(a, b, rate)| ((a.clone(), b.clone()), *rate)).collect();
         let without_files = settings.without_files.clone();
@@ -245,14 +248,22 @@ impl Manager {
             }
             ManagerEvent::Submit { job, need } => self.submit(job, *need, now, &mut out),
             ManagerEvent::Moved { job } => self.moved(job, now, &mut out),
-            ManagerEvent::MoveFailed { job, reason } => self.move_failed(job, &reason, now, &mut out),
+            ManagerEvent::MoveFailed { job, reason } => {
+                self.move_failed(job, &reason, now, &mut out)
+            }
             ManagerEvent::Claimed { job, got } => self.claimed(job, &got, now),
             ManagerEvent::Resumed { job, need, placed, since, sizes } => {
                 self.resumed(job, *need, &placed, since, &sizes);
             }
-            ManagerEvent::ClaimFailed { job, reason } => self.claim_failed(job, &reason, now, &mut out),
-            ManagerEvent::Answer { job, change, count } => self.answer(job, change, count, now, &mut out),
-            ManagerEvent::Held { job, change, count } => self.held(job, change, count, now, &mut out),
+            ManagerEvent::ClaimFailed { job, reason } => {
+                self.claim_failed(job, &reason, now, &mut out)
+            }
+            ManagerEvent::Answer { job, change, count } => {
+                self.answer(job, change, count, now, &mut out)
+            }
+            ManagerEvent::Held { job, change, count } => {
+                self.held(job, change, count, now, &mut out)
+            }
             ManagerEvent::NotHeld { job, change, count, reason } => {
                 self.not_held(job, change, count, &reason, now, &mut out);
             }
@@ -260,13 +271,17 @@ impl Manager {
             ManagerEvent::Freed { job, cluster, count, voluntary: let_go } => {
                 self.freed(job, &cluster, count, let_go, &mut out);
             }
-            ManagerEvent::NotForced { job, cluster, count } => self.not_forced(job, &cluster, count),
-            ManagerEvent::Root { job, cluster } => {
+            ManagerEvent::NotForced { job, cluster, count } => {
+                self.not_forced(job, &cluster, count)
+            }
+            ManagerEvent::RootMoved { job, cluster } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.root = cluster;
                 }
             }
-            ManagerEvent::Unheld { job, cluster, count } => self.unheld(job, &cluster, count, &mut out),
+            ManagerEvent::Unheld { job, cluster, count } => {
+                self.unheld(job, &cluster, count, &mut out)
+            }
             ManagerEvent::EfficiencyMeasured { job, efficiency, processors } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
                     job.benefit = Benefit::measured(efficiency, processors);
@@ -393,7 +408,9 @@ impl Manager {
         let reserve = reserves.get(cluster).unwrap_or(reserve);
         let mut value = known.idle().saturating_add(back).saturating_sub(*reserve);
         // Reserved processors are not free, even if jobs use them now.
-        value = value.min(known.idle().saturating_add(back).saturating_sub(self.withheld_processors(cluster)));
+        value = value.min(
+            known.idle().saturating_add(back).saturating_sub(self.withheld_processors(cluster)),
+        );
         if let Some(cap) = caps.get(cluster) {
             value = value.min(cap.saturating_add(back).saturating_sub(known.booked));
         }
@@ -486,7 +503,11 @@ impl Manager {
         CapacitySnapshot { rooms, ..self.ground.clone() }
     }
 
-    fn account(&mut self, id: JobId, cluster: &ClusterId) -> Option<(&mut ClusterUsage, &mut ClusterAccount)> {
+    fn account(
+        &mut self,
+        id: JobId,
+        cluster: &ClusterId,
+    ) -> Option<(&mut ClusterUsage, &mut ClusterAccount)> {
         let job = self.jobs.get_mut(&id)?;
         let known = self.clusters.get_mut(cluster)?;
         known.jobs.insert(id);

@@ -10,12 +10,13 @@ use std::time::Duration;
 use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::books::{JobAccount, PendingGrowth, AllocationStage};
-use super::event::{ManagerAction, GrowthRequest};
+use super::books::{AllocationStage, JobAccount, PendingGrowth};
+use super::event::{GrowthRequest, ManagerAction};
 use super::{Approach, Manager};
-use super::{Kind, JobRequirements};
+use super::{JobRequirements, Kind};
 use crate::policy::malleability::{
-    Component, Direction, CapacitySnapshot, PlacementError, PlacementPlan, Placement, ClusterCapacity, MalleableJob, PlacementTransfer, place,
+    CapacitySnapshot, ClusterCapacity, Component, Direction, MalleableJob, Placement,
+    PlacementError, PlacementPlan, PlacementTransfer, place,
 };
 use crate::policy::provisioning::Time;
 
@@ -87,9 +88,17 @@ fn without(ground: &CapacitySnapshot, head_reservation: &HeadReservation) -> Cap
 }
 
 impl Manager {
-    pub(super) fn submit(&mut self, id: JobId, need: JobRequirements, now: Instant, out: &mut Vec<ManagerAction>) {
+    pub(super) fn submit(
+        &mut self,
+        id: JobId,
+        need: JobRequirements,
+        now: Instant,
+        out: &mut Vec<ManagerAction>,
+    ) {
         if self.jobs.contains_key(&id) {
-            return out.push(ManagerAction::ProtocolViolation { what: format!("{id} was submitted twice") });
+            return out.push(ManagerAction::ProtocolViolation {
+                what: format!("{id} was submitted twice"),
+            });
         }
         if need.spreads {
             self.spreading.insert(id);
@@ -228,7 +237,12 @@ impl Manager {
     }
 
     /// Explains why a job waits.
-    pub(super) fn explain_wait(&self, id: JobId, job: &JobAccount, snapshot: &GridOutlook) -> String {
+    pub(super) fn explain_wait(
+        &self,
+        id: JobId,
+        job: &JobAccount,
+        snapshot: &GridOutlook,
+    ) -> String {
         let is_reserved = self.head_reservation.as_ref().is_some_and(|head_reservation| {
             head_reservation.reserved_for == ReservedFor::Start(id)
         });
@@ -252,7 +266,13 @@ impl Manager {
         }
     }
 
-    fn placed(&mut self, id: JobId, placed: PlacementPlan, now: Instant, out: &mut Vec<ManagerAction>) {
+    fn placed(
+        &mut self,
+        id: JobId,
+        placed: PlacementPlan,
+        now: Instant,
+        out: &mut Vec<ManagerAction>,
+    ) {
         let seconds: f64 = placed.transfers.iter().map(|transfer| transfer.seconds).sum();
         let ahead = self.settings.claim_ahead;
         let Some(job) = self.jobs.get_mut(&id) else { return };
@@ -303,7 +323,8 @@ impl Manager {
         out: &mut Vec<ManagerAction>,
     ) {
         // If the processors are claimed already, the driver reports a failed claim.
-        if self.jobs.get(&id).is_some_and(|job| matches!(job.stage, AllocationStage::Placed { .. })) {
+        if self.jobs.get(&id).is_some_and(|job| matches!(job.stage, AllocationStage::Placed { .. }))
+        {
             let why = format!("its files could not be moved: {reason}");
             self.requeue(id, &why, now, out);
         }
@@ -354,7 +375,8 @@ impl Manager {
 
     pub(super) fn claimed(&mut self, id: JobId, got: &BTreeMap<ClusterId, u32>, now: Instant) {
         let started = self.time(now);
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.stage == AllocationStage::Claiming) else {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.stage == AllocationStage::Claiming)
+        else {
             return;
         };
         (job.stage, job.started) = (AllocationStage::Running, started);
@@ -385,7 +407,8 @@ impl Manager {
         }
         // Clocks of machines may differ: the start is not in the future.
         let started = since.unwrap_or(self.now).min(self.now);
-        let mut job = JobAccount { stage: AllocationStage::Running, started, ..JobAccount::waiting(need) };
+        let mut job =
+            JobAccount { stage: AllocationStage::Running, started, ..JobAccount::waiting(need) };
         job.why = "it was running when the scheduler restarted".to_owned();
         job.set_bounds(placed);
         self.jobs.insert(id, job);
@@ -406,7 +429,8 @@ impl Manager {
         now: Instant,
         out: &mut Vec<ManagerAction>,
     ) {
-        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.stage == AllocationStage::Claiming) else {
+        let Some(job) = self.jobs.get_mut(&id).filter(|job| job.stage == AllocationStage::Claiming)
+        else {
             return;
         };
         for (cluster, account) in std::mem::take(&mut job.accounts) {
@@ -618,7 +642,8 @@ impl Manager {
     fn reserve_for_growth(&mut self, out: &mut Vec<ManagerAction>) {
         let must = |(&id, job): (&JobId, &JobAccount)| {
             let wanted = job.want.as_ref().filter(|w| w.until.is_some() && !w.stalled)?;
-            (job.stage == AllocationStage::Running && job.change.is_none()).then(|| (id, wanted.want.clone()))
+            (job.stage == AllocationStage::Running && job.change.is_none())
+                .then(|| (id, wanted.want.clone()))
         };
         let Some((id, want)) = self.jobs.iter().find_map(must) else { return };
         let mut left = want.count;
@@ -659,7 +684,12 @@ impl Manager {
     }
 
     /// Grants requests without a time limit from free processors.
-    pub(super) fn serve_wants(&mut self, cluster: &ClusterId, now: Instant, out: &mut Vec<ManagerAction>) {
+    pub(super) fn serve_wants(
+        &mut self,
+        cluster: &ClusterId,
+        now: Instant,
+        out: &mut Vec<ManagerAction>,
+    ) {
         let wants = |(&id, job): (&JobId, &JobAccount)| {
             let wanted = job.want.as_ref().filter(|wanted| wanted.until.is_none())?;
             let asks = job.stage == AllocationStage::Running

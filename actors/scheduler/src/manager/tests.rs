@@ -55,7 +55,12 @@ impl Scene {
     }
 
     fn freed(&mut self, job: u64, cluster: &str, count: u32) -> Vec<ManagerAction> {
-        self.tell(ManagerEvent::Freed { job: JobId(job), cluster: cluster.into(), count, voluntary: false })
+        self.tell(ManagerEvent::Freed {
+            job: JobId(job),
+            cluster: cluster.into(),
+            count,
+            voluntary: false,
+        })
     }
 
     /// Advances the time to the next due event.
@@ -85,7 +90,8 @@ fn asked(out: &[ManagerAction]) -> Vec<(u64, i64)> {
 
 fn change(out: &[ManagerAction], job: u64) -> u64 {
     let of = |action: &ManagerAction| match action {
-        ManagerAction::Offer { job: j, change, .. } | ManagerAction::Shrink { job: j, change, .. }
+        ManagerAction::Offer { job: j, change, .. }
+        | ManagerAction::Shrink { job: j, change, .. }
             if j.0 == job =>
         {
             Some(*change)
@@ -195,7 +201,9 @@ fn running_jobs_shrink_for_the_head_of_the_queue() {
     let first = change(&out, 2);
     assert_eq!(
         scene.answer(2, first, 2),
-        [ManagerAction::ProtocolViolation { what: "job-2 must release 4 processors of a and offers 2".to_owned() }][..0],
+        [ManagerAction::ProtocolViolation {
+            what: "job-2 must release 4 processors of a and offers 2".to_owned()
+        }][..0],
         "it can release no more than two"
     );
     assert_eq!(scene.poll("a", 10, 0), [], "no job is asked twice, and none grows");
@@ -230,7 +238,11 @@ fn no_job_shrinks_in_vain() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 10)]);
     scene.runs(1, "a", (4, 5, 8));
     scene.runs(2, "a", (3, 3, 8));
-    assert_eq!(scene.submit(3, JobRequirements::one(Kind::Rigid, 4, 4, 4)), [], "the others need 7");
+    assert_eq!(
+        scene.submit(3, JobRequirements::one(Kind::Rigid, 4, 4, 4)),
+        [],
+        "the others need 7"
+    );
     assert_eq!(asked(&scene.poll("a", 10, 0)), [(1, 1), (2, 1)]);
 }
 
@@ -288,7 +300,10 @@ fn late_answer_is_ignored() {
     let out = scene.poll("a", 4, 0);
     let number = change(&out, 1);
     assert_eq!(scene.wait(), []);
-    assert_eq!((scene.phase(1), scene.manager.booked_processors(&"a".into())), (Some(JobPhase::Running), 1));
+    assert_eq!(
+        (scene.phase(1), scene.manager.booked_processors(&"a".into())),
+        (Some(JobPhase::Running), 1)
+    );
     assert_eq!(scene.answer(1, number, 3), []);
     assert_eq!(scene.manager.booked_processors(&"a".into()), 1);
 }
@@ -306,7 +321,11 @@ fn missing_stub_makes_growth_partial() {
     let out = scene.wait();
     let unheld = matches!(&out[0], ManagerAction::Unhold { count: 2, .. });
     assert!(unheld && matches!(&out[1], ManagerAction::Recruit { count: 2, .. }), "{out:?}");
-    assert_eq!(scene.manager.booked_processors(&"a".into()), 5, "processors under release are not free yet");
+    assert_eq!(
+        scene.manager.booked_processors(&"a".into()),
+        5,
+        "processors under release are not free yet"
+    );
     scene.tell(ManagerEvent::Unheld { job: JobId(1), cluster: "a".into(), count: 2 });
     // The job can use one of the two recruited processors.
     let out = scene.tell(ManagerEvent::Grown { job: JobId(1), change: number, count: 1 });
@@ -333,7 +352,11 @@ fn job_that_ends_during_a_change_leaves_nothing() {
             });
         }
         let out = scene.tell(ManagerEvent::Ended { job: JobId(1) });
-        assert_eq!(matches!(&out[..], [ManagerAction::Unhold { count: 4, .. }]), stage > 0, "{out:?}");
+        assert_eq!(
+            matches!(&out[..], [ManagerAction::Unhold { count: 4, .. }]),
+            stage > 0,
+            "{out:?}"
+        );
         assert_eq!(scene.manager.booked_processors(&"a".into()), if stage == 0 { 1 } else { 5 });
         if stage > 0 {
             scene.tell(ManagerEvent::Unheld { job: JobId(1), cluster: "a".into(), count: 4 });
@@ -399,7 +422,8 @@ fn unreachable_site_does_not_block_others() {
 
 #[test]
 fn processors_are_claimed_shortly_before_the_files_arrive() {
-    let settings = ManagerSettings { claim_ahead: 5 * SECOND, ..by(Approach::Waiting, Policy::Egs) };
+    let settings =
+        ManagerSettings { claim_ahead: 5 * SECOND, ..by(Approach::Waiting, Policy::Egs) };
     let mut scene = Scene::new(settings, &[("a", 4), ("b", 1)]);
     let (file, clusters) = ("bodies".to_owned(), [ClusterId::from("b")].into());
     scene.tell(ManagerEvent::Replicas { file: file.clone(), bytes: 2000, clusters, differs: None });
@@ -410,7 +434,10 @@ fn processors_are_claimed_shortly_before_the_files_arrive() {
     let out = scene.submit(1, need.clone());
     assert!(matches!(&out[..], [ManagerAction::TransferFiles { .. }]), "{out:?}");
     let begun = scene.now;
-    assert_eq!((scene.phase(1), scene.manager.booked_processors(&"a".into())), (Some(JobPhase::Placed), 0));
+    assert_eq!(
+        (scene.phase(1), scene.manager.booked_processors(&"a".into())),
+        (Some(JobPhase::Placed), 0)
+    );
     let out = scene.wait();
     assert!(matches!(&out[..], [ManagerAction::Claim { .. }]), "{out:?}");
     assert_eq!(scene.now - begun, 15 * SECOND);
@@ -485,7 +512,10 @@ fn failed_claim_counts_as_a_try() {
     let reason = "a local user was faster".to_owned();
     scene.tell(ManagerEvent::ClaimFailed { job: JobId(1), reason });
     let view = scene.manager.job(JobId(1)).unwrap();
-    assert_eq!((view.phase, view.tries, scene.manager.booked_processors(&"a".into())), (JobPhase::Waiting, 1, 0));
+    assert_eq!(
+        (view.phase, view.tries, scene.manager.booked_processors(&"a".into())),
+        (JobPhase::Waiting, 1, 0)
+    );
     let out = scene.wait();
     assert!(matches!(&out[..], [ManagerAction::Claim { .. }]), "{out:?}");
 }
@@ -494,7 +524,12 @@ fn failed_claim_counts_as_a_try() {
 fn request_is_granted_from_free_processors() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 6), ("b", 6)]);
     scene.runs(1, "a", (1, 4, 8));
-    let want = GrowthRequest { count: 5, timeout: None, clusters: BTreeSet::new(), excluded_clusters: BTreeSet::new() };
+    let want = GrowthRequest {
+        count: 5,
+        timeout: None,
+        clusters: BTreeSet::new(),
+        excluded_clusters: BTreeSet::new(),
+    };
     assert_eq!(scene.tell(ManagerEvent::GrowthRequested { job: JobId(1), want }), []);
     let out = scene.poll("a", 6, 1);
     assert!(matches!(&out[..], [ManagerAction::Hold { count: 1, .. }]), "{out:?}");
@@ -547,10 +582,17 @@ fn job_in_several_clusters_grows_and_shrinks_in_each() {
     };
     let components = vec![one("a"), one("b")];
     let placement = Placement::ClusterMinimisation;
-    let need =
-        JobRequirements { placement, components, max: vec![5, 4], ..JobRequirements::one(Kind::Malleable, 1, 1, 1) };
+    let need = JobRequirements {
+        placement,
+        components,
+        max: vec![5, 4],
+        ..JobRequirements::one(Kind::Malleable, 1, 1, 1)
+    };
     scene.submit(1, need);
-    scene.tell(ManagerEvent::Claimed { job: JobId(1), got: [("a".into(), 3), ("b".into(), 3)].into() });
+    scene.tell(ManagerEvent::Claimed {
+        job: JobId(1),
+        got: [("a".into(), 3), ("b".into(), 3)].into(),
+    });
     let out = scene.poll("a", 6, 0);
     assert_eq!(asked(&out), [(1, 3)]);
     assert_eq!(scene.poll("b", 6, 0), [], "one change at a time");
@@ -625,12 +667,12 @@ fn root_processor_is_kept_and_failed_force_ends() {
     scene.tell(ManagerEvent::Grown { job: JobId(1), change: number, count: 2 });
     assert_eq!(scene.size(1), 4);
     // It could run on two processors elsewhere, but for its root.
-    scene.tell(ManagerEvent::Root { job: JobId(1), cluster: Some("a".into()) });
+    scene.tell(ManagerEvent::RootMoved { job: JobId(1), cluster: Some("a".into()) });
     let mut rigid = JobRequirements::one(Kind::Rigid, 2, 2, 2);
     rigid.components[0].clusters = ["a".into()].into();
     assert_eq!(asked(&scene.submit(2, rigid)), [], "only one processor of a could be freed");
     // While the root's cluster is unknown, the job is asked for both, and keeps one.
-    scene.tell(ManagerEvent::Root { job: JobId(1), cluster: None });
+    scene.tell(ManagerEvent::RootMoved { job: JobId(1), cluster: None });
     let out = scene.wait();
     assert_eq!(asked(&out), [(1, -2)]);
     scene.answer(1, change(&out, 1), 1);
@@ -640,7 +682,7 @@ fn root_processor_is_kept_and_failed_force_ends() {
         (0..9).map(|_| scene.wait()).find(|out| !out.is_empty()).expect("the release is overdue");
     assert!(matches!(&out[..], [.., ManagerAction::Force { count: 1, .. }]), "{out:?}");
     let kept = ManagerEvent::NotForced { job: JobId(1), cluster: "a".into(), count: 1 };
-    scene.tell(ManagerEvent::Root { job: JobId(1), cluster: Some("a".into()) });
+    scene.tell(ManagerEvent::RootMoved { job: JobId(1), cluster: Some("a".into()) });
     scene.tell(kept);
     assert_eq!((scene.phase(1), scene.size(1)), (Some(JobPhase::Running), 3));
 }
@@ -650,7 +692,12 @@ fn failed_request_is_retried_and_finally_refused() {
     for within in [None, Some(30 * SECOND)] {
         let mut scene = Scene::new(by(Approach::Waiting, Policy::Egs), &[("a", 4)]);
         scene.runs(1, "a", (2, 2, 4));
-        let want = GrowthRequest { count: 2, timeout: within, clusters: BTreeSet::new(), excluded_clusters: BTreeSet::new() };
+        let want = GrowthRequest {
+            count: 2,
+            timeout: within,
+            clusters: BTreeSet::new(),
+            excluded_clusters: BTreeSet::new(),
+        };
         let mut out = scene.tell(ManagerEvent::GrowthRequested { job: JobId(1), want });
         if within.is_none() {
             out = scene.poll("a", 4, 0);
@@ -664,7 +711,8 @@ fn failed_request_is_retried_and_finally_refused() {
         let out = scene.poll("a", 4, 0);
         assert!(matches!(out[..], [ManagerAction::Hold { count: 2, .. }]), "{out:?}");
         let [ManagerAction::Hold { change, .. }] = out[..] else { panic!() };
-        let none = ManagerEvent::NotHeld { job: JobId(1), change, count: 2, reason: "no".to_owned() };
+        let none =
+            ManagerEvent::NotHeld { job: JobId(1), change, count: 2, reason: "no".to_owned() };
         scene.tell(none);
         if within.is_some() {
             let out = scene.wait();
@@ -691,8 +739,10 @@ fn urgent_growth_respects_the_reserve() {
     scene.answer(2, change(&out, 2), 1);
     let out = scene.freed(2, "a", 1);
     assert!(matches!(out[..], [ManagerAction::Hold { count: 1, .. }]), "{out:?}");
-    let mut scene =
-        Scene::new(ManagerSettings { reserve: 1, ..by(Approach::Waiting, Policy::Egs) }, &[("a", 4)]);
+    let mut scene = Scene::new(
+        ManagerSettings { reserve: 1, ..by(Approach::Waiting, Policy::Egs) },
+        &[("a", 4)],
+    );
     scene.runs(1, "a", (1, 3, 4));
     let out = scene.tell(ManagerEvent::GrowthRequested { job: JobId(1), want: want(1) });
     assert!(matches!(&out[..], [ManagerAction::Refuse { .. }]), "{out:?}");
@@ -712,7 +762,12 @@ fn missing_answer_is_no_refusal_and_released_processors_are_not_offered_again() 
     scene.tell(ManagerEvent::Held { job: JobId(1), change: number, count: 2 });
     scene.tell(ManagerEvent::Grown { job: JobId(1), change: number, count: 2 });
     // It has no use for one of them.
-    scene.tell(ManagerEvent::Freed { job: JobId(1), cluster: "a".into(), count: 1, voluntary: true });
+    scene.tell(ManagerEvent::Freed {
+        job: JobId(1),
+        cluster: "a".into(),
+        count: 1,
+        voluntary: true,
+    });
     scene.poll("a", 4, 1);
     let out = scene.poll("a", 4, 1);
     assert_eq!(asked(&out), [], "it has just released one");
@@ -754,7 +809,8 @@ fn jobs_may_decline_to_shrink_for_local_users() {
     // A local user arrives: one of two reserved processors is left.
     let out = scene.poll("a", 6, 1);
     assert_eq!(asked(&out), [(2, -1)]);
-    let must = |action: &ManagerAction| matches!(action, ManagerAction::Shrink { mandatory: true, .. });
+    let must =
+        |action: &ManagerAction| matches!(action, ManagerAction::Shrink { mandatory: true, .. });
     assert!(!out.iter().any(must));
     scene.answer(2, change(&out, 2), 0);
     let out = scene.poll("a", 6, 1);
@@ -772,7 +828,8 @@ fn jobs_may_decline_to_shrink_for_local_users() {
 fn more_efficient_job_gets_another_offer() {
     let mut scene = Scene::new(by(Approach::Waiting, Policy::EfficiencyAware), &[("a", 4)]);
     scene.runs(1, "a", (1, 2, 4));
-    let measured = |efficiency| ManagerEvent::EfficiencyMeasured { job: JobId(1), efficiency, processors: 2 };
+    let measured =
+        |efficiency| ManagerEvent::EfficiencyMeasured { job: JobId(1), efficiency, processors: 2 };
     scene.tell(measured(0.6));
     let out = scene.poll("a", 4, 0);
     scene.answer(1, change(&out, 1), 0);

@@ -5,7 +5,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 use crate::policy::provisioning::{Booking, SECOND};
-use crate::reservation::{ReservationRequest, ReservedSlot, ReservationId};
+use crate::reservation::{ReservationId, ReservationRequest, ReservedSlot};
 
 /// Actual state of a site.
 #[derive(Default)]
@@ -103,7 +103,10 @@ impl ManagerWorld {
     }
 
     /// A world after a poll of all sites and these steps.
-    fn after_steps(settings: ManagerSettings, steps: impl IntoIterator<Item = (u8, u8, u8)>) -> Self {
+    fn after_steps(
+        settings: ManagerSettings,
+        steps: impl IntoIterator<Item = (u8, u8, u8)>,
+    ) -> Self {
         let mut world = Self::new(settings);
         (0..3).for_each(|site| world.step((2, site, 0)));
         steps.into_iter().for_each(|step| world.step(step));
@@ -203,7 +206,9 @@ impl ManagerWorld {
                     assert!(self.wants.remove(&job).is_some(), "{job} made no request");
                 }
                 ManagerAction::End { job, .. } => self.end_job(job),
-                ManagerAction::Fail { .. } | ManagerAction::ProtocolViolation { .. } | ManagerAction::ReservationEnded(_) => {}
+                ManagerAction::Fail { .. }
+                | ManagerAction::ProtocolViolation { .. }
+                | ManagerAction::ReservationEnded(_) => {}
             }
         }
     }
@@ -399,7 +404,8 @@ impl ManagerWorld {
                 let parts = vec![ReservedSlot { cluster, bookings: vec![booking] }];
                 let (token, name) = (self.log.len() as u64, "random".to_owned());
                 let lease_ms = (which % 2 == 0).then_some(30_000);
-                let ask = ReservationRequest { token, name, parts, max_cost: f64::INFINITY, lease_ms };
+                let ask =
+                    ReservationRequest { token, name, parts, max_cost: f64::INFINITY, lease_ms };
                 self.feed(Input::Reserve(ask, success));
             }
             21 => {
@@ -410,13 +416,19 @@ impl ManagerWorld {
                     return self.feed(Input::Release(id));
                 }
                 let min = 1 + u32::from(success) % 3;
-                let need = JobRequirements { reservation: Some(id), ..JobRequirements::one(Kind::Rigid, min, min, min) };
+                let need = JobRequirements {
+                    reservation: Some(id),
+                    ..JobRequirements::one(Kind::Rigid, min, min, min)
+                };
                 self.submit(need);
             }
             22 => {
                 let min = 1 + u32::from(success) % 3;
                 let time_ms = Some(10_000 * (1 + which as u64 % 9));
-                self.submit(JobRequirements { time_ms, ..JobRequirements::one(Kind::Rigid, min, min, min) });
+                self.submit(JobRequirements {
+                    time_ms,
+                    ..JobRequirements::one(Kind::Rigid, min, min, min)
+                });
             }
             8 => self.tell(ManagerEvent::Unreachable { cluster, reason: "it hangs".to_owned() }),
             _ if !self.pending.is_empty() => {
@@ -518,7 +530,8 @@ fn random_histories_neither_lose_nor_double_processors() {
 fn late_job_does_not_release_forced_processors_again() {
     let approach = Approach::Waiting;
     let caps = [("b".into(), 6)].into();
-    let settings = ManagerSettings { approach, policy: Policy::Fpsma, caps, ..ManagerSettings::default() };
+    let settings =
+        ManagerSettings { approach, policy: Policy::Fpsma, caps, ..ManagerSettings::default() };
     let steps = [
         (4, 2, 2),
         (0, 15, 2),
@@ -540,8 +553,13 @@ fn late_job_does_not_release_forced_processors_again() {
 fn processors_promised_twice_are_released_once() {
     let approach = Approach::Waiting;
     let caps = [("b".into(), 6)].into();
-    let settings =
-        ManagerSettings { approach, policy: Policy::Fpsma, caps, reserve: 1, ..ManagerSettings::default() };
+    let settings = ManagerSettings {
+        approach,
+        policy: Policy::Fpsma,
+        caps,
+        reserve: 1,
+        ..ManagerSettings::default()
+    };
     let steps = [
         (0, 126, 2),
         (0, 129, 4),

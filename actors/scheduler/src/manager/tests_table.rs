@@ -11,7 +11,7 @@ const JOB: JobId = JobId(1);
 event_kinds!(EventKind of ManagerEvent {
     Polled {..}, Unreachable {..}, Replicas {..}, LinkMeasured {..}, Submit {..}, Moved {..},
     MoveFailed {..}, Claimed {..}, Resumed {..}, ClaimFailed {..}, Answer {..}, Held {..},
-    NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, Root {..}, Unheld {..},
+    NotHeld {..}, Grown {..}, Freed {..}, NotForced {..}, RootMoved {..}, Unheld {..},
     EfficiencyMeasured {..}, GrowthRequested {..}, SizeLimited {..}, Ended {..}, Withdraw {..}, Tick {..},
 });
 
@@ -93,7 +93,8 @@ impl Scene {
 
     fn with(state: JobState) -> Self {
         let now = Instant::now();
-        let manager = Manager::new(ManagerSettings::default(), ["a", "b"].map(ClusterId::from), now);
+        let manager =
+            Manager::new(ManagerSettings::default(), ["a", "b"].map(ClusterId::from), now);
         let mut scene = Self { manager, now };
         let mut need = JobRequirements::one(Kind::Malleable, 2, 2, 8);
         if state == JobState::Placed {
@@ -149,13 +150,17 @@ impl Scene {
         let (job, change, reason) = (JOB, self.change(), "test".to_owned());
         let a = || ClusterId::from("a");
         match kind {
-            EventKind::Polled => ManagerEvent::Polled { cluster: a(), size: 8, others: 1, whole: 8 },
+            EventKind::Polled => {
+                ManagerEvent::Polled { cluster: a(), size: 8, others: 1, whole: 8 }
+            }
             EventKind::Unreachable => ManagerEvent::Unreachable { cluster: a(), reason },
             EventKind::Replicas => {
                 let (file, bytes, clusters) = ("more".to_owned(), 1, [a()].into());
                 ManagerEvent::Replicas { file, bytes, clusters, differs: None }
             }
-            EventKind::Link => ManagerEvent::LinkMeasured { from: a(), to: "b".into(), rate: 2e6 },
+            EventKind::LinkMeasured => {
+                ManagerEvent::LinkMeasured { from: a(), to: "b".into(), rate: 2e6 }
+            }
             EventKind::Submit => {
                 let need = Box::new(JobRequirements::one(Kind::Malleable, 2, 2, 8));
                 ManagerEvent::Submit { job, need }
@@ -165,8 +170,11 @@ impl Scene {
             EventKind::Claimed => ManagerEvent::Claimed { job, got: [(a(), 2)].into() },
             EventKind::Resumed => {
                 let need = Box::new(JobRequirements::one(Kind::Malleable, 2, 2, 8));
-                let part =
-                    crate::policy::malleability::PlacedPart { component: 0, cluster: a(), count: 2 };
+                let part = crate::policy::malleability::PlacedPart {
+                    component: 0,
+                    cluster: a(),
+                    count: 2,
+                };
                 let (parts, transfers, why) = (vec![part], Vec::new(), reason);
                 let placed = PlacementPlan { parts, transfers, why };
                 let sizes = Box::new([(a(), 2)].into());
@@ -177,17 +185,22 @@ impl Scene {
             EventKind::Held => ManagerEvent::Held { job, change, count: 1 },
             EventKind::NotHeld => ManagerEvent::NotHeld { job, change, count: 1, reason },
             EventKind::Grown => ManagerEvent::Grown { job, change, count: 1 },
-            EventKind::Freed => ManagerEvent::Freed { job, cluster: a(), count: 1, voluntary: false },
+            EventKind::Freed => {
+                ManagerEvent::Freed { job, cluster: a(), count: 1, voluntary: false }
+            }
             EventKind::NotForced => ManagerEvent::NotForced { job, cluster: a(), count: 1 },
-            EventKind::Root => ManagerEvent::Root { job, cluster: Some(a()) },
+            EventKind::RootMoved => ManagerEvent::RootMoved { job, cluster: Some(a()) },
             EventKind::Unheld => ManagerEvent::Unheld { job, cluster: a(), count: 1 },
-            EventKind::Efficiency => ManagerEvent::EfficiencyMeasured { job, efficiency: 0.5, processors: 2 },
-            EventKind::Want => {
+            EventKind::EfficiencyMeasured => {
+                ManagerEvent::EfficiencyMeasured { job, efficiency: 0.5, processors: 2 }
+            }
+            EventKind::GrowthRequested => {
                 let (clusters, but) = Default::default();
-                let want = GrowthRequest { count: 1, timeout: None, clusters, excluded_clusters: but };
+                let want =
+                    GrowthRequest { count: 1, timeout: None, clusters, excluded_clusters: but };
                 ManagerEvent::GrowthRequested { job, want }
             }
-            EventKind::Limit => ManagerEvent::SizeLimited { job, most: Some(7) },
+            EventKind::SizeLimited => ManagerEvent::SizeLimited { job, most: Some(7) },
             EventKind::Ended => ManagerEvent::Ended { job },
             EventKind::Withdraw => ManagerEvent::Withdraw { job },
             EventKind::Tick => ManagerEvent::Tick,
@@ -213,9 +226,10 @@ fn row(kind: EventKind) -> [EventEffect; JobState::ALL.len()] {
     };
     let known = [u, H, H, H, H, H, H, H, H, H, H];
     match kind {
-        EventKind::Polled | EventKind::Unreachable | EventKind::Replicas | EventKind::Link => {
-            [H; 11]
-        }
+        EventKind::Polled
+        | EventKind::Unreachable
+        | EventKind::Replicas
+        | EventKind::LinkMeasured => [H; 11],
         // A known number is reported as a violation.
         EventKind::Submit => [H; 11],
         EventKind::Moved | EventKind::MoveFailed => {
@@ -239,7 +253,10 @@ fn row(kind: EventKind) -> [EventEffect; JobState::ALL.len()] {
         EventKind::NotForced => only(JobState::Releasing, "no release is due"),
         // Processors that are in no account are reported as a violation.
         EventKind::Freed | EventKind::Unheld => known,
-        EventKind::Root | EventKind::Efficiency | EventKind::Want | EventKind::Limit => known,
+        EventKind::RootMoved
+        | EventKind::EfficiencyMeasured
+        | EventKind::GrowthRequested
+        | EventKind::SizeLimited => known,
         EventKind::Ended => {
             let e = I("the job is already ending: its processors become free one by one");
             [u, H, H, H, H, H, H, H, H, H, e]

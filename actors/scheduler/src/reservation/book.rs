@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use springtide_base::id::ClusterId;
 
-use super::{ReservationRequest, ReservationPhase, ReservationRefusal, Reservation, ReservationId, after};
+use super::{
+    Reservation, ReservationId, ReservationPhase, ReservationRefusal, ReservationRequest, after,
+};
 use crate::policy::provisioning::{
-    Booking, Denial, AvailabilityProfile, BookingTable, TableError, Terms, Time, seconds,
+    AvailabilityProfile, Booking, BookingTable, Denial, TableError, Terms, Time, seconds,
 };
 
 /// A site's capacity and terms, as reservations see them.
@@ -162,7 +164,9 @@ impl ReservationLedger {
                 self.all.remove(&id);
                 return Err(ReservationRefusal::Denied { cluster, why });
             }
-            let Some(reservation) = self.all.get_mut(&id) else { return Err(ReservationRefusal::Unknown) };
+            let Some(reservation) = self.all.get_mut(&id) else {
+                return Err(ReservationRefusal::Unknown);
+            };
             reservation.phase = ReservationPhase::Committed { until };
             changes.push(LedgerChange::Keep(reservation.clone()));
         }
@@ -182,7 +186,9 @@ impl ReservationLedger {
         if reservation.is_prepared() {
             return Err(ReservationRefusal::Unknown); // only a committed reservation can be confirmed
         }
-        let Some(reservation) = self.all.get_mut(&id) else { return Err(ReservationRefusal::Unknown) };
+        let Some(reservation) = self.all.get_mut(&id) else {
+            return Err(ReservationRefusal::Unknown);
+        };
         reservation.phase = ReservationPhase::Confirmed { until };
         if let ReservationPhase::Committed { .. } = phase {
             changes.push(LedgerChange::Keep(reservation.clone()));
@@ -199,7 +205,8 @@ impl ReservationLedger {
     ) -> Result<Reservation, ReservationRefusal> {
         let mine =
             |reservation: &&Reservation| token.is_none_or(|token| reservation.token == token);
-        let reservation = self.all.get(&id).filter(mine).cloned().ok_or(ReservationRefusal::Unknown)?;
+        let reservation =
+            self.all.get(&id).filter(mine).cloned().ok_or(ReservationRefusal::Unknown)?;
         self.remove(id, changes);
         Ok(reservation)
     }
@@ -268,7 +275,12 @@ impl ReservationLedger {
     }
 
     /// An expired reservation is unknown, even if `expire` has not removed it yet.
-    fn known(&self, id: ReservationId, token: u64, now: Time) -> Result<&Reservation, ReservationRefusal> {
+    fn known(
+        &self,
+        id: ReservationId,
+        token: u64,
+        now: Time,
+    ) -> Result<&Reservation, ReservationRefusal> {
         let reservation = self
             .all
             .get(&id)

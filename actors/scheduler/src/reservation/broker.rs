@@ -10,7 +10,10 @@ use std::time::Duration;
 use springtide_base::id::ClusterId;
 use springtide_base::random::SplitMix;
 
-use super::{ReservationRequest, ReservedSlot, ReservationPhase, ReservationRefusal, Reservation, ReservationId, after};
+use super::{
+    Reservation, ReservationId, ReservationPhase, ReservationRefusal, ReservationRequest,
+    ReservedSlot, after,
+};
 use crate::policy::provisioning::Time;
 
 /// Limits of the attempts and their times.
@@ -26,7 +29,11 @@ pub struct BrokerLimits {
 
 impl Default for BrokerLimits {
     fn default() -> Self {
-        Self { plans: 10, retry_delay: Duration::from_secs(1), agreement_timeout: Duration::from_secs(30) }
+        Self {
+            plans: 10,
+            retry_delay: Duration::from_secs(1),
+            agreement_timeout: Duration::from_secs(30),
+        }
     }
 }
 
@@ -156,10 +163,18 @@ impl Broker {
             (BrokerStep::Idle, BrokerInput::Begin) => self.plan(now),
             (BrokerStep::Planning, BrokerInput::Planned(Ok((parts, most_cost)))) => {
                 let (token, name) = (self.tokens.next(), self.name.clone());
-                self.ask = Some(ReservationRequest { token, name, parts, max_cost: most_cost, lease_ms: self.lease_ms });
+                self.ask = Some(ReservationRequest {
+                    token,
+                    name,
+                    parts,
+                    max_cost: most_cost,
+                    lease_ms: self.lease_ms,
+                });
                 self.enter(BrokerStep::Preparing, now)
             }
-            (BrokerStep::Planning, BrokerInput::Planned(Err(why))) => self.abort(BrokerError::NoPlan(why)),
+            (BrokerStep::Planning, BrokerInput::Planned(Err(why))) => {
+                self.abort(BrokerError::NoPlan(why))
+            }
             // An answer to an abandoned agreement does not belong to this one.
             (step, BrokerInput::Answered(answer)) if self.is_open(&step, &answer) => match answer {
                 Ok(one) => self.handle_agreed(step, *one, now),
@@ -171,8 +186,15 @@ impl Broker {
     }
 
     /// Whether the answer belongs to the present request.
-    fn is_open(&self, step: &BrokerStep, answer: &Result<Box<Reservation>, ReservationRefusal>) -> bool {
-        let asked = matches!(step, BrokerStep::Preparing | BrokerStep::Committing(_) | BrokerStep::Confirming(_));
+    fn is_open(
+        &self,
+        step: &BrokerStep,
+        answer: &Result<Box<Reservation>, ReservationRefusal>,
+    ) -> bool {
+        let asked = matches!(
+            step,
+            BrokerStep::Preparing | BrokerStep::Committing(_) | BrokerStep::Confirming(_)
+        );
         let ours = |one: &Reservation| self.ask.as_ref().is_some_and(|ask| ask.token == one.token);
         asked && answer.as_ref().map_or(true, |one| ours(one))
     }
@@ -204,11 +226,14 @@ impl Broker {
 
     fn handle_agreed(&mut self, step: BrokerStep, one: Reservation, now: Time) -> BrokerAction {
         match (step, one.phase) {
-            (BrokerStep::Preparing, ReservationPhase::Prepared { .. }) => self.enter(BrokerStep::Committing(one.id), now),
-            // An answer was lost, and the grid is a step ahead.
-            (BrokerStep::Preparing | BrokerStep::Committing(_), ReservationPhase::Committed { .. }) => {
-                self.enter(BrokerStep::Confirming(one.id), now)
+            (BrokerStep::Preparing, ReservationPhase::Prepared { .. }) => {
+                self.enter(BrokerStep::Committing(one.id), now)
             }
+            // An answer was lost, and the grid is a step ahead.
+            (
+                BrokerStep::Preparing | BrokerStep::Committing(_),
+                ReservationPhase::Committed { .. },
+            ) => self.enter(BrokerStep::Confirming(one.id), now),
             (
                 BrokerStep::Preparing | BrokerStep::Committing(_) | BrokerStep::Confirming(_),
                 ReservationPhase::Confirmed { .. },
@@ -220,7 +245,12 @@ impl Broker {
         }
     }
 
-    fn handle_refused(&mut self, step: BrokerStep, refusal: ReservationRefusal, now: Time) -> BrokerAction {
+    fn handle_refused(
+        &mut self,
+        step: BrokerStep,
+        refusal: ReservationRefusal,
+        now: Time,
+    ) -> BrokerAction {
         match &refusal {
             ReservationRefusal::Invalid { .. } | ReservationRefusal::NoSite { .. } => {
                 return self.abort(BrokerError::Refused(refusal));

@@ -9,7 +9,7 @@ mod broker;
 use std::time::Duration;
 
 pub use self::book::{LedgerChange, ReservableSite, ReservationLedger, StepTimeouts};
-pub use self::broker::{Broker, BrokerError, BrokerLimits, BrokerInput, BrokerAction};
+pub use self::broker::{Broker, BrokerAction, BrokerError, BrokerInput, BrokerLimits};
 use crate::policy::provisioning::{Time, from_duration};
 pub use springtide_protocol::reservation::*;
 

@@ -6,7 +6,7 @@ use springtide_base::id::ClusterId;
 use springtide_base::random::SplitMix;
 
 use super::*;
-use crate::policy::provisioning::{Booking, Denial, NEVER, SECOND, BookingTable, Terms};
+use crate::policy::provisioning::{Booking, BookingTable, Denial, NEVER, SECOND, Terms};
 
 const CLUSTER: &str = "vu";
 
@@ -67,7 +67,9 @@ impl BrokerHead {
                 let id = (*id, *token);
                 self.book.commit(id.0, id.1, &self.sites, now, &mut changes).cloned()
             }
-            BrokerAction::Confirm(id, token) => self.book.confirm(*id, *token, now, &mut changes).cloned(),
+            BrokerAction::Confirm(id, token) => {
+                self.book.confirm(*id, *token, now, &mut changes).cloned()
+            }
             BrokerAction::Failed { release: Some((id, token)), .. } => {
                 self.book.release(*id, Some(*token), &mut changes)
             }
@@ -127,7 +129,10 @@ impl TestClient {
             .earliest(self.processors, 10 * SECOND, at_second(100))
             .map_err(|e| e.to_string())?;
         let booking = Booking { processors: self.processors, start, end: start + 10 * SECOND };
-        Ok((vec![ReservedSlot { cluster, bookings: vec![booking] }], 10.0 * f64::from(self.processors)))
+        Ok((
+            vec![ReservedSlot { cluster, bookings: vec![booking] }],
+            10.0 * f64::from(self.processors),
+        ))
     }
 
     /// Executes the next step. `lost`: whether the answer (`true`) or the request (`false`) is
@@ -303,7 +308,13 @@ fn crash_at_each_step_leaves_one_agreement_or_none() {
 fn ask(token: u64, processors: u32, start: u64, end: u64) -> ReservationRequest {
     let booking = Booking { processors, start: at_second(start), end: at_second(end) };
     let parts = vec![ReservedSlot { cluster: CLUSTER.into(), bookings: vec![booking] }];
-    ReservationRequest { token, name: "test".to_owned(), parts, max_cost: f64::INFINITY, lease_ms: None }
+    ReservationRequest {
+        token,
+        name: "test".to_owned(),
+        parts,
+        max_cost: f64::INFINITY,
+        lease_ms: None,
+    }
 }
 
 #[test]
@@ -311,8 +322,9 @@ fn refusals_state_their_reason() {
     let mut book = ReservationLedger::new(StepTimeouts::default());
     let site = sites(4, &Terms { most_share: 0.5, ..Terms::default() });
     let now = at_second(0);
-    let refused =
-        |book: &mut ReservationLedger, ask: ReservationRequest| book.prepare(&ask, &site, now).unwrap_err();
+    let refused = |book: &mut ReservationLedger, ask: ReservationRequest| {
+        book.prepare(&ask, &site, now).unwrap_err()
+    };
     assert!(matches!(refused(&mut book, ask(1, 0, 1, 2)), ReservationRefusal::Invalid { .. }));
     assert!(matches!(refused(&mut book, ask(1, 1, 2, 2)), ReservationRefusal::Invalid { .. }));
     let past = book.prepare(&ask(1, 1, 1, 2), &site, at_second(5)).unwrap_err();
@@ -342,10 +354,12 @@ fn refusals_state_their_reason() {
 #[test]
 fn broker_avoids_denying_sites_and_reports_failure() {
     let now = at_second(0);
-    let mut broker = Broker::new("test", None, 1, BrokerLimits { plans: 3, ..BrokerLimits::default() });
+    let mut broker =
+        Broker::new("test", None, 1, BrokerLimits { plans: 3, ..BrokerLimits::default() });
     assert_eq!(broker.handle(BrokerInput::Begin, now), BrokerAction::Plan { but: BTreeMap::new() });
     let parts = || ask(0, 1, 1, 2).parts;
-    let BrokerAction::Prepare(first) = broker.handle(BrokerInput::Planned(Ok((parts(), 1.0))), now) else {
+    let BrokerAction::Prepare(first) = broker.handle(BrokerInput::Planned(Ok((parts(), 1.0))), now)
+    else {
         panic!("it prepares")
     };
     let denied = ReservationRefusal::Denied { cluster: CLUSTER.into(), why: Denial::NotAdvertised };
@@ -354,7 +368,9 @@ fn broker_avoids_denying_sites_and_reports_failure() {
         matches!(&again, BrokerAction::Plan { but } if but.contains_key(&CLUSTER.into())),
         "{again:?}"
     );
-    let BrokerAction::Prepare(second) = broker.handle(BrokerInput::Planned(Ok((parts(), 1.0))), now) else {
+    let BrokerAction::Prepare(second) =
+        broker.handle(BrokerInput::Planned(Ok((parts(), 1.0))), now)
+    else {
         panic!("it prepares")
     };
     assert_ne!(first.token, second.token);

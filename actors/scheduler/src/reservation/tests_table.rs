@@ -9,7 +9,7 @@ use springtide_base::state_table::{EventEffect, check};
 
 use super::broker::BrokerStep;
 use super::*;
-use crate::policy::provisioning::{Booking, SECOND, BookingTable, Terms};
+use crate::policy::provisioning::{Booking, BookingTable, SECOND, Terms};
 
 const NOW: Time = 1_800_000_000 * SECOND;
 const TOKEN: u64 = 7;
@@ -198,7 +198,13 @@ fn broker_handles_each_input_in_each_step() {
             NewsKind::Answered => {
                 let (cluster, processors, free) = ("vu".into(), 2, 0);
                 let (start, end) = (NOW, NOW + SECOND);
-                BrokerInput::Answered(Err(ReservationRefusal::Taken { cluster, processors, free, start, end }))
+                BrokerInput::Answered(Err(ReservationRefusal::Taken {
+                    cluster,
+                    processors,
+                    free,
+                    start,
+                    end,
+                }))
             }
             NewsKind::Silent => BrokerInput::Silent,
             NewsKind::Waited => BrokerInput::Waited,
@@ -215,8 +221,10 @@ fn broker_handles_each_input_in_each_step() {
 fn late_answer_of_another_agreement_is_ignored() {
     for phase in [BrokerPhase::Preparing, BrokerPhase::Committing, BrokerPhase::Confirming] {
         let mut broker = phase.broker();
-        let late =
-            Reservation { token: 1, ..reservation(&broker, ReservationPhase::Confirmed { until: None }) };
+        let late = Reservation {
+            token: 1,
+            ..reservation(&broker, ReservationPhase::Confirmed { until: None })
+        };
         let order = broker.handle(BrokerInput::Answered(Ok(Box::new(late))), NOW);
         assert!(!matches!(order, BrokerAction::Done(_)), "{order:?}");
         assert_eq!(BrokerPhase::of(broker.step()), phase);

@@ -87,7 +87,12 @@ impl Layout {
     }
 
     /// The same where these share out some of the blocks.
-    fn cuts_among(&self, slots: Range<usize>, blocks: Range<usize>, infos: &[BlockInfo]) -> Vec<u32> {
+    fn cuts_among(
+        &self,
+        slots: Range<usize>,
+        blocks: Range<usize>,
+        infos: &[BlockInfo],
+    ) -> Vec<u32> {
         let all = work(&infos[blocks.clone()]);
         let weights: f64 = self.weights[slots.clone()].iter().sum();
         let mut cuts = vec![blocks.start as u32];
@@ -177,7 +182,11 @@ mod tests {
 
     fn hand(was: Option<u32>, step_s: Option<f64>, cluster: &str, node: &str) -> ProcessInfo {
         let pace = step_s.map(|step_s| StepRate { step_s, foreign: None });
-        ProcessInfo { previous_rank: was, pace, location: Some((ClusterId::from(cluster), NodeId::from(node))) }
+        ProcessInfo {
+            previous_rank: was,
+            pace,
+            location: Some((ClusterId::from(cluster), NodeId::from(node))),
+        }
     }
 
     #[test]
@@ -202,8 +211,10 @@ mod tests {
         let next = Layout::new(&hands, Some(&first));
         assert_eq!(next.cuts(&vec![info(1.0); 10]), [0, 3, 4, 7, 10]);
         // Measured under those shares they are as fast as that again.
-        let hands =
-            hands.map(|hand| ProcessInfo { pace: Some(StepRate { step_s: 0.9, foreign: None }), ..hand });
+        let hands = hands.map(|hand| ProcessInfo {
+            pace: Some(StepRate { step_s: 0.9, foreign: None }),
+            ..hand
+        });
         let again = Layout::new(&hands, Some(&next));
         assert_eq!(again.cuts(&vec![info(1.0); 10]), [0, 3, 4, 7, 10]);
         assert_eq!(Layout::new(&[ProcessInfo::default()], None).cuts(&blocks), [0, 12]);

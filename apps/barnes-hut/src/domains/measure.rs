@@ -11,10 +11,10 @@ use crate::calibrate::QUAD_COST;
 use crate::forces::Lists;
 use crate::kernel::Kernel;
 use crate::options::BarnesHut;
-use crate::partial::{Branch, BlockInfo, assemble, blocks};
+use crate::partial::{BlockInfo, Branch, assemble, blocks};
 use crate::shared::{Positions, Setup};
 use crate::smooth::{ColumnCoding, Track};
-use crate::tree::{CellSums, BodyTree, morton, sorted_pairs};
+use crate::tree::{BodyTree, CellSums, morton, sorted_pairs};
 
 /// Each is done so often; the least time counts.
 const TIMES: u32 = 3;
@@ -95,8 +95,10 @@ fn of_a_number(points: &[[f32; 4]]) -> f64 {
         let moved = |c: f32| c * (1.0 + 1e-5 * step as f32);
         points.iter().flat_map(|[x, y, z, _]| [x, y, z].map(|c| moved(*c))).collect()
     };
-    let mut tracks =
-        vec![[(); 2].map(|()| Track::new(&[ColumnCoding::InOrder; 3])); points.len().div_ceil(VIEW)];
+    let mut tracks = vec![
+        [(); 2].map(|()| Track::new(&[ColumnCoding::InOrder; 3]));
+        points.len().div_ceil(VIEW)
+    ];
     let mut all = |step: u32| {
         let frames: Vec<_> = points.chunks(VIEW).map(|points| frame(points, step)).collect();
         let start = thread_cpu();

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use springtide_runtime::malleable::{ProcessInfo, Observation, Program, Strategy};
+use springtide_runtime::malleable::{Observation, ProcessInfo, Program, Strategy};
 use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{Outcome, Stop};
 
@@ -52,7 +52,7 @@ use crate::kernel::Kernel;
 use crate::options::BarnesHut;
 use crate::picture::Camera;
 use crate::shared::Setup;
-use crate::simulate::{SimulationError, InitialQuantities};
+use crate::simulate::{InitialQuantities, SimulationError};
 use crate::tree::BodyTree;
 
 /// What each process tells all others in each step.
@@ -446,11 +446,21 @@ impl Program for Domains {
         self.show(state, step, layout, comm)
     }
 
-    fn split_state(&self, state: &State, from: (&Layout, u32), to: (&Layout, u32)) -> Result<Bytes, Stop> {
+    fn split_state(
+        &self,
+        state: &State,
+        from: (&Layout, u32),
+        to: (&Layout, u32),
+    ) -> Result<Bytes, Stop> {
         state.give(from, to)
     }
 
-    fn join_state(&self, pieces: &[Bytes], from: &Layout, to: (&Layout, u32)) -> Result<State, Stop> {
+    fn join_state(
+        &self,
+        pieces: &[Bytes],
+        from: &Layout,
+        to: (&Layout, u32),
+    ) -> Result<State, Stop> {
         State::take(pieces, from, to.0)
     }
 
@@ -554,10 +564,10 @@ fn check(domain: &Domain, step: u64) -> Result<(), SimulationError> {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use springtide_runtime::work::{ProgressReport, PoolConfig, Registry, encode_job, solo};
+    use springtide_runtime::work::{PoolConfig, ProgressReport, Registry, encode_job, solo};
 
     use super::*;
-    use crate::options::{Distribution, Model, CellExpansion};
+    use crate::options::{CellExpansion, Distribution, Model};
 
     /// The checksum, the result and what was said, by as many processes as there are threads.
     fn run(job: &BarnesHut, threads: usize) -> (u64, serde_json::Value, Vec<String>) {
@@ -596,9 +606,11 @@ mod tests {
     #[test]
     fn bodies_end_where_they_do_when_all_have_all() {
         for model in [Model::Galaxies, Model::Plummer] {
-            for (order, cell_error) in
-                [(CellExpansion::Quad, None), (CellExpansion::Mono, Some(3e-3)), (CellExpansion::Series, Some(3e-4))]
-            {
+            for (order, cell_error) in [
+                (CellExpansion::Quad, None),
+                (CellExpansion::Mono, Some(3e-3)),
+                (CellExpansion::Series, Some(3e-4)),
+            ] {
                 let job = BarnesHut { model, order, cell_error, rekey_every: 1, ..job() };
                 let replicated =
                     BarnesHut { distribution: Distribution::Replicated, ..job.clone() };

@@ -29,11 +29,12 @@ use super::state::{Common, Domain, Unsound};
 use super::turns::First;
 use super::wish::Wish;
 use crate::partial::{
-    Branch, BlockInfo, RemoteBranch, FormerViews, Subscriber, Subscription, add, around, assemble, bodies_of, joined, roots,
+    BlockInfo, Branch, FormerViews, RemoteBranch, Subscriber, Subscription, add, around, assemble,
+    bodies_of, joined, roots,
 };
 use crate::shared::Setup;
 use crate::smooth::{Track, put_number, take_number};
-use crate::tree::{CellSums, BodyTree};
+use crate::tree::{BodyTree, CellSums};
 
 /// Roots are no more than this part of a domain, in bodies: the last ones whose next places others are told of are then needed by few
 /// blocks of theirs.
@@ -509,7 +510,12 @@ impl Near {
 
     /// The tree of all that is here of this step: the `last` one with what came since, or a new one with its memory. Also how many of its
     /// cells are new.
-    pub(crate) fn tree(&mut self, last: Option<BodyTree>, setup: &Setup, side: f64) -> (BodyTree, usize) {
+    pub(crate) fn tree(
+        &mut self,
+        last: Option<BodyTree>,
+        setup: &Setup,
+        side: f64,
+    ) -> (BodyTree, usize) {
         let come = self.come.replace(BTreeSet::new());
         let last = match (last, come) {
             (Some(tree), Some(come)) => return self.hung_in(tree, come),
@@ -553,7 +559,8 @@ impl Near {
         if wanted.is_empty() {
             return Wish::default();
         }
-        let sink = |block: usize| (block as u32, Subscriber::new(self.extent(block), scales[block]));
+        let sink =
+            |block: usize| (block as u32, Subscriber::new(self.extent(block), scales[block]));
         let sinks: Vec<(u32, Subscriber)> = match self.told {
             true => missed.iter().copied().map(sink).collect(),
             false => (0..self.blocks.len()).map(sink).collect(),
@@ -666,7 +673,8 @@ impl Near {
             by.extend(before.iter().flat_map(|seen| &seen.by));
             let version = before.map_or(0, |seen| seen.version) + 1;
             let branch = &branches[root as usize];
-            let sinks: Vec<Subscriber> = by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
+            let sinks: Vec<Subscriber> =
+                by.iter().flat_map(|slot| &sinks[*slot]).copied().collect();
             let mut of_root = Vec::new();
             if *is_afar {
                 write_takers(slots, &by, &mut of_root);

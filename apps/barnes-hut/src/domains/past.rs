@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use crate::partial::{RemoteBranch, FormerViews, Places, Reference, Subscription};
+use crate::partial::{FormerViews, Places, Reference, RemoteBranch, Subscription};
 
 /// What a view goes on with, and which of its bodies were in that.
 pub(super) type Known<'p> = (&'p FormerViews<'p>, &'p dyn Fn(usize) -> Option<Reference>);
@@ -20,7 +20,13 @@ pub(super) struct SentRoots {
 
 impl SentRoots {
     /// Keeps the view of a root with this number that these took in, whose bodies have these keys and numbers.
-    pub(super) fn keep(&mut self, root: u32, by: BTreeSet<usize>, view: Subscription, keys: &[(u64, u32)]) {
+    pub(super) fn keep(
+        &mut self,
+        root: u32,
+        by: BTreeSet<usize>,
+        view: Subscription,
+        keys: &[(u64, u32)],
+    ) {
         let (bodies, places) = view.into_places();
         let numbers = bodies.into_iter().flat_map(|some| &keys[some]).map(|(_, number)| *number);
         self.bodies.extend(numbers.zip((0..).map(|at| (root, at))));

@@ -165,7 +165,8 @@ fn sinks_of(
     while !rest.is_empty() {
         all.push(Subscriber::take(&mut rest).ok_or(UNSOUND)?);
     }
-    let of_block = |some: &Range<usize>| all.get(some.clone()).map(Subscriber::joined).ok_or(UNSOUND);
+    let of_block =
+        |some: &Range<usize>| all.get(some.clone()).map(Subscriber::joined).ok_or(UNSOUND);
     if all.is_empty() { Ok(all) } else { blocks.iter().map(of_block).collect() }
 }
 

@@ -20,7 +20,7 @@ use crate::partial::{BlockInfo, Subscriber, bodies_of};
 use crate::picture::Camera;
 use crate::shared::Setup;
 use crate::simulate::InitialQuantities;
-use crate::tree::{Sorted, CellSums, sort};
+use crate::tree::{CellSums, Sorted, sort};
 
 /// What came from another process is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

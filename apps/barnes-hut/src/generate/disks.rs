@@ -37,7 +37,8 @@ const TOOMRE_Q: f64 = 1.4;
 /// scale lengths.
 pub fn disk(bodies: usize, seed: u64) -> Bodies {
     let mut all = Bodies::default();
-    let here = GalaxyPlacement { mass: 1.0, size: 1.0, tilt: [1.0, 0.0], at: [0.0; 3], with: [0.0; 3] };
+    let here =
+        GalaxyPlacement { mass: 1.0, size: 1.0, tilt: [1.0, 0.0], at: [0.0; 3], with: [0.0; 3] };
     fill(&mut all, bodies, &here, &mut RandomNumbers::new(seed));
     all.centre();
     all
@@ -57,7 +58,8 @@ pub fn disks(bodies: usize, seed: u64) -> Bodies {
     let split = (bodies as f64 / total).round() as usize;
     let mut dice = RandomNumbers::new(seed);
     let mut all = Bodies::default();
-    let first = GalaxyPlacement { mass: 1.0, size: 1.0, tilt: [0.96, 0.28], at: [0.0; 3], with: [0.0; 3] };
+    let first =
+        GalaxyPlacement { mass: 1.0, size: 1.0, tilt: [0.96, 0.28], at: [0.0; 3], with: [0.0; 3] };
     let second = GalaxyPlacement {
         mass: SECOND,
         size: SECOND.sqrt(),
@@ -330,8 +332,13 @@ mod tests {
         let half_before = half_mass_radius(&bodies, 0..disk);
         // sech^2: pi / sqrt 12 of its scale.
         assert!((before.0 / DISK_HEIGHT - 0.907).abs() < 0.05, "{before:?}");
-        let accuracy =
-            Accuracy { order: CellExpansion::Mono, theta: 0.8, softening: 0.05, leaf: 16, group: 64 };
+        let accuracy = Accuracy {
+            order: CellExpansion::Mono,
+            theta: 0.8,
+            softening: 0.05,
+            leaf: 16,
+            group: 64,
+        };
         let setup = Setup::new(&bodies, accuracy);
         let end = simulate::run(bodies, &setup, 0.1, 120, |_, _| ()).unwrap();
         let after = shape(&end, disk);

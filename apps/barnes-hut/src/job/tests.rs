@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use springtide_runtime::work::{Failure, ProgressReport, PoolConfig, SavedRoot, encode_job, solo};
+use springtide_runtime::work::{Failure, PoolConfig, ProgressReport, SavedRoot, encode_job, solo};
 
 use super::*;
 use crate::options::CellExpansion;
@@ -44,7 +44,8 @@ fn run(job: BarnesHut, threads: usize) -> (Outcome, Vec<ProgressReport>) {
 #[test]
 fn any_number_of_threads_and_any_grain_give_the_same_outcome() {
     let openings = [None, Some(1e-3)].into_iter();
-    let kinds = openings.flat_map(|error| [(CellExpansion::Mono, error), (CellExpansion::Quad, error)]);
+    let kinds =
+        openings.flat_map(|error| [(CellExpansion::Mono, error), (CellExpansion::Quad, error)]);
     for (order, cell_error) in kinds {
         let job = BarnesHut { order, cell_error, ..small() };
         let bodies = generate::galaxies(job.bodies, job.seed);
@@ -213,9 +214,9 @@ fn block_steps_have_the_same_bits_for_any_split_and_from_any_checkpoint() {
     assert_eq!(forces[0], 1000);
     assert!(forces[1..].iter().all(|f| *f > 2000 && *f < 16_000), "{forces:?}");
     assert_eq!(outcome.result["force_error"]["step"], serde_json::json!([0, 2, 4]));
-    let messages = notes
-        .iter()
-        .filter(|note| matches!(note, ProgressReport::Say { text } if text.contains(", forces off by ")));
+    let messages = notes.iter().filter(
+        |note| matches!(note, ProgressReport::Say { text } if text.contains(", forces off by ")),
+    );
     assert_eq!(messages.count(), 3);
     let plain = BarnesHut { block_steps: None, ..job.clone() };
     assert_ne!(run(plain, 1).0.checksum, outcome.checksum);

@@ -9,7 +9,8 @@ use std::arch::x86_64::{
 use std::ops::{Add, Mul, Sub};
 
 use super::{
-    Balls, Cuboid, Derivatives, Far, SeriesGroup, LANES, Lanes, Look, Quad, Rule, SEED, SinkForces, TERMS, Wide,
+    Balls, Cuboid, Derivatives, Far, LANES, Lanes, Look, Quad, Rule, SEED, SeriesGroup, SinkForces,
+    TERMS, Wide,
 };
 
 /// Proof that the processor has AVX-512's foundation, which includes fused multiply-adds.

@@ -8,7 +8,7 @@ use super::blocks::{BlockInfo, octants};
 use super::branch::Branch;
 use super::view::RemoteBranch;
 use crate::shared::Setup;
-use crate::tree::{ABSENT, Cells, CellContents, TreePart, CellSums, BodyTree, agreeing};
+use crate::tree::{ABSENT, BodyTree, CellContents, CellSums, Cells, TreePart, agreeing};
 
 /// Assembles a tree from the present data; the memory is that of a tree `before`, if there is one.
 ///

@@ -5,7 +5,7 @@ use std::iter::Peekable;
 
 use super::blocks::most_bodies;
 use crate::shared::Setup;
-use crate::tree::{Builder, Cells, CellContents, CellSums};
+use crate::tree::{Builder, CellContents, CellSums, Cells};
 
 /// The cells of a root; indices of bodies and cells start at its first.
 #[derive(Clone, Debug)]

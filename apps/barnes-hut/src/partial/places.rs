@@ -35,7 +35,8 @@ pub(crate) struct FormerViews<'p> {
 
 impl FormerViews<'_> {
     /// No former views.
-    pub(crate) const NONE: FormerViews<'static> = FormerViews { places: &|_| None, moved: [0.0; 3] };
+    pub(crate) const NONE: FormerViews<'static> =
+        FormerViews { places: &|_| None, moved: [0.0; 3] };
 
     /// Writes the references of a view's bodies, for [`Past::read`].
     pub(super) fn write(&self, known: &[Option<Reference>], to: &mut Vec<u8>) {

@@ -12,10 +12,11 @@ use crate::generate;
 use crate::kernel::Kernel;
 use crate::options::CellExpansion;
 use crate::shared::{Accuracy, Positions, Setup};
-use crate::tree::{CellSums, BodyTree, morton, sorted_pairs};
+use crate::tree::{BodyTree, CellSums, morton, sorted_pairs};
 
 /// No former views.
-const NEW: (&FormerViews<'static>, &dyn Fn(usize) -> Option<Reference>) = (&FormerViews::NONE, &|_| None);
+const NEW: (&FormerViews<'static>, &dyn Fn(usize) -> Option<Reference>) =
+    (&FormerViews::NONE, &|_| None);
 
 fn sorted(bodies: &Bodies) -> (Positions, Vec<(u64, u32)>, Vec<[f32; 3]>) {
     let positions = Positions::new(&bodies.position, 0.01);
@@ -44,7 +45,11 @@ fn firsts(infos: &[BlockInfo]) -> Vec<usize> {
 
 /// The roots that own blocks need more of, and the sinks of these blocks, whose bodies get to all
 /// these places.
-fn missing(tree: &BodyTree, places: &[&[[f32; 4]]], infos: &[BlockInfo]) -> (BTreeSet<usize>, Vec<Subscriber>) {
+fn missing(
+    tree: &BodyTree,
+    places: &[&[[f32; 4]]],
+    infos: &[BlockInfo],
+) -> (BTreeSet<usize>, Vec<Subscriber>) {
     let (mut absent, mut sinks) = (Vec::new(), Vec::new());
     let mut lists = Lists::new(tree, Kernel::best(), true);
     let Range { start: mut at, end } = tree.bodies(0..tree.groups());
@@ -75,7 +80,8 @@ fn encode_and_decode(
     let mut view = branch.view(later, sinks, NEW, setup, &mut bytes).unwrap();
     branch.tell(&mut view, setup, &mut bytes);
     let mut left = &bytes[..];
-    let mut other = RemoteBranch::read(branch.bodies() as u32, &mut left, &FormerViews::NONE, setup).unwrap();
+    let mut other =
+        RemoteBranch::read(branch.bodies() as u32, &mut left, &FormerViews::NONE, setup).unwrap();
     other.hear(&mut left, setup).unwrap();
     assert!(left.is_empty());
     (view, other)
@@ -125,9 +131,16 @@ fn points(keys: &[(u64, u32)], inside: &[[f32; 3]], setup: &Setup) -> Vec<[f32; 
 /// exceeds the announced distance in a later step causes it too.
 #[test]
 fn one_exchange_determines_the_scales_of_blocks() {
-    let accuracy =
-        Accuracy { order: CellExpansion::Series, theta: 0.7, softening: 0.01, leaf: 16, group: 256 };
-    for (seed, order) in (0..8).zip([CellExpansion::Series, CellExpansion::Mono].into_iter().cycle()) {
+    let accuracy = Accuracy {
+        order: CellExpansion::Series,
+        theta: 0.7,
+        softening: 0.01,
+        leaf: 16,
+        group: 256,
+    };
+    for (seed, order) in
+        (0..8).zip([CellExpansion::Series, CellExpansion::Mono].into_iter().cycle())
+    {
         let bodies = generate::plummer(50_000, seed);
         let setup = Setup::new(&bodies, Accuracy { order, ..accuracy }).with_error(Some(3e-3));
         let (positions, keys, inside) = sorted(&bodies);
@@ -177,13 +190,14 @@ fn one_exchange_determines_the_scales_of_blocks() {
         let parts = 16;
         for part in 0..parts {
             let mine = infos.len() * part / parts..infos.len() * (part + 1) / parts;
-            let look = |sums: &CellSums, branches: &[Branch], others: &BTreeMap<usize, RemoteBranch>| {
-                let others = others.iter().map(|(root, other)| (*root, other)).collect();
-                let own = (mine.start, &branches[mine.clone()]);
-                let tree = assemble(None, &infos, sums, own, &others, &setup, side);
-                let (missing, sinks) = missing(&tree, &[&points, &last], &infos);
-                (tree, missing, sinks)
-            };
+            let look =
+                |sums: &CellSums, branches: &[Branch], others: &BTreeMap<usize, RemoteBranch>| {
+                    let others = others.iter().map(|(root, other)| (*root, other)).collect();
+                    let own = (mine.start, &branches[mine.clone()]);
+                    let tree = assemble(None, &infos, sums, own, &others, &setup, side);
+                    let (missing, sinks) = missing(&tree, &[&points, &last], &infos);
+                    (tree, missing, sinks)
+                };
             let (tree, first, sinks) = look(&sums, &branches, &BTreeMap::new());
             let closed = Subscriber::closed(sinks.iter(), &tree, &setup);
             let closed = closed.map(|bodies| firsts.partition_point(|&at| at <= bodies.start) - 1);

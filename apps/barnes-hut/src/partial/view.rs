@@ -9,7 +9,7 @@ use super::places::{FormerViews, Places, Reference};
 use crate::delta::{unzigzag, zigzag};
 use crate::shared::Setup;
 use crate::smooth::{Track, put_codes, put_number, take_codes, take_number};
-use crate::tree::{ABSENT, Cells, LEVELS, CellContents, CellNumbers, CellSums, BodyTree};
+use crate::tree::{ABSENT, BodyTree, CellContents, CellNumbers, CellSums, Cells, LEVELS};
 
 /// A set of remote bodies, as seen by the cells that these bodies may have to open.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -237,13 +237,23 @@ impl Branch {
         let known: Vec<_> = bodies.iter().flat_map(Range::clone).map(known).collect();
         past.write(&known, form);
         let places = past.continue_from(&known)?;
-        Some(Subscription { cells, bodies, values: Track::new(CellNumbers::columns(setup)), places })
+        Some(Subscription {
+            cells,
+            bodies,
+            values: Track::new(CellNumbers::columns(setup)),
+            places,
+        })
     }
 
     /// Whether a cell is not far from a sink, now or with bodies at their `later` places.
     ///
     /// A cell whose bodies were close together grows as they separate.
-    fn is_near(&self, later: &Self, cell: usize, setup: &Setup) -> impl Fn(&Subscriber) -> bool + use<> {
+    fn is_near(
+        &self,
+        later: &Self,
+        cell: usize,
+        setup: &Setup,
+    ) -> impl Fn(&Subscriber) -> bool + use<> {
         let values = [self.cells.value(cell), later.cells.value(cell)];
         let values = values.map(|value| (value.point, value.far_with_room(setup)));
         move |sink| values.iter().any(|(place, far)| !sink.finds_far(place, *far))
@@ -392,7 +402,8 @@ impl RemoteBranch {
         }
         let points = read_masses(count, form)?.into_iter().map(|m| [0.0, 0.0, 0.0, m]).collect();
         let known = past.read(count, form)?;
-        let (values, places) = (Track::new(CellNumbers::columns(setup)), past.continue_from(&known)?);
+        let (values, places) =
+            (Track::new(CellNumbers::columns(setup)), past.continue_from(&known)?);
         let sent = (0..links.len() as u32).filter(|&at| !whole[at as usize]).collect();
         let mut cells = Cells::default();
         cells.links = links;

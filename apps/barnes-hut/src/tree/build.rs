@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::cells::{Cells, CellContents};
+use super::cells::{CellContents, Cells};
 use super::keys::{LEVELS, agreeing};
 use crate::shared::Setup;
 

@@ -147,7 +147,8 @@ impl Cells {
         self.columns().for_each(Vec::clear);
         self.reserve(levels.len() + LANES);
         for (cell, &level) in levels.iter().enumerate() {
-            let CellProperties { point, quad, far } = CellNumbers::of(sums, cell, level).value(setup);
+            let CellProperties { point, quad, far } =
+                CellNumbers::of(sums, cell, level).value(setup);
             self.points.push(point);
             self.quads.extend(quad);
             self.com.iter_mut().zip(point).for_each(|(column, c)| column.push(c));

@@ -16,7 +16,7 @@ mod value;
 use std::ops::Range;
 
 pub(crate) use self::build::{Builder, GROUPS_A_BLOCK};
-pub(crate) use self::cells::{Cells, CellContents};
+pub(crate) use self::cells::{CellContents, Cells};
 pub(crate) use self::keys::{LEVELS, Sorted, agreeing, corner, morton, sort, sorted_pairs};
 pub(crate) use self::sums::CellSums;
 pub(crate) use self::value::{CellNumbers, reach_scale};

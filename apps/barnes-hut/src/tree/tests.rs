@@ -10,7 +10,8 @@ use crate::generate;
 use crate::shared::Accuracy;
 
 fn tree(bodies: &Bodies, leaf: u32, group: u32) -> BodyTree {
-    let accuracy = Accuracy { order: CellExpansion::Quad, theta: 0.7, softening: 0.01, leaf, group };
+    let accuracy =
+        Accuracy { order: CellExpansion::Quad, theta: 0.7, softening: 0.01, leaf, group };
     BodyTree::build(&Positions::new(&bodies.position, 0.01), &Setup::new(bodies, accuracy))
 }
 

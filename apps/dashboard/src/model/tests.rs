@@ -53,7 +53,8 @@ pub fn snapshot(clusters: u32, workers: u32, at: f64) -> GridSnapshot {
         };
         let event = names.iter().map(worker).collect();
         snapshot.workers.entry(job).or_default().insert(cluster.clone(), event);
-        let sum = ClusterTotals { host: names.first().cloned(), workers, ..ClusterTotals::default() };
+        let sum =
+            ClusterTotals { host: names.first().cloned(), workers, ..ClusterTotals::default() };
         look.clusters.insert(cluster, sum);
     }
     snapshot.status.jobs.push(JobStatus {

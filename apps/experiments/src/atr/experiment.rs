@@ -23,7 +23,7 @@ use springtide_runtime::net::memory::MemoryConfig;
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::Registry;
 use springtide_simulator::machines::Machine;
-use springtide_simulator::{SimulatedGrid, Layout, SimulatedCluster, simulate};
+use springtide_simulator::{Layout, SimulatedCluster, SimulatedGrid, simulate};
 use springtide_stochastic::Solve;
 use springtide_stochastic::model::TwoStage;
 use springtide_stochastic::solve::worker::TimeModel;

@@ -31,7 +31,9 @@ use springtide_simulator::on_all_cores;
 use springtide_stochastic::model::TwoStage;
 use springtide_stochastic::smps::{self, Files};
 
-use self::experiment::{Distribution, Experiment, Laboratory, SimulatedTimes, WorkerLocation, spread};
+use self::experiment::{
+    Distribution, Experiment, Laboratory, SimulatedTimes, WorkerLocation, spread,
+};
 use self::paper::{TABLE3, TABLE4, decision_s, table4_tasks};
 use self::profile::{Profile, ProfileRun, group_times};
 use self::report::ReportSection;

@@ -10,7 +10,7 @@ use springtide_runtime::wire::encode_payload;
 use springtide_stochastic::model::TwoStage;
 use springtide_stochastic::sample::Sampling;
 use springtide_stochastic::solve::local::{LocalStep, solve_in_steps};
-use springtide_stochastic::solve::solver::{SolvePlan, EvaluationRequest, ScenarioSample};
+use springtide_stochastic::solve::solver::{EvaluationRequest, ScenarioSample, SolvePlan};
 use springtide_stochastic::solve::worker::{TaskGroup, Worker};
 use tokio::time::Instant;
 
@@ -80,7 +80,8 @@ impl ProfileRun {
         let Self { scenarios, tasks, groups, seed, cold_start } = *self;
         let sample = ScenarioSample { sampling: Sampling::MonteCarlo, seed, scenarios };
         let start = cold_start.then(|| vec![0.0; model.first.columns.len()]);
-        let plan = SolvePlan { tasks: Some(tasks), warm: !cold_start, start, ..SolvePlan::new(sample) };
+        let plan =
+            SolvePlan { tasks: Some(tasks), warm: !cold_start, start, ..SolvePlan::new(sample) };
         let mut profile = Profile::default();
         let bytes = |result: Result<bytes::Bytes, _>| result.map_or(0, |bytes| bytes.len());
         solve_in_steps(model.clone(), plan, groups, |step| {
@@ -137,8 +138,10 @@ pub(super) fn group_times(
         let (mut seconds, mut pivots) = (Vec::new(), Vec::new());
         for request in requests {
             let groups = (request.sample.scenarios / scenarios).max(1);
-            let request =
-                EvaluationRequest { tasks: u32::try_from(groups).unwrap_or(u32::MAX), ..request.clone() };
+            let request = EvaluationRequest {
+                tasks: u32::try_from(groups).unwrap_or(u32::MAX),
+                ..request.clone()
+            };
             for task in 0..request.tasks {
                 let group = TaskGroup { tasks: task..task + 1, by_blocks: false };
                 let began = Instant::now();

@@ -436,7 +436,8 @@ pub(super) fn figure3(times: &[GroupTimes]) -> Result<ReportSection, FigureError
     };
     let milliseconds = |one: &GroupTimes| {
         let ProfileSummary { mean, min, max, .. } = one.seconds;
-        let scaled = ProfileSummary { mean: 1e3 * mean, min: 1e3 * min, max: 1e3 * max, ..one.seconds };
+        let scaled =
+            ProfileSummary { mean: 1e3 * mean, min: 1e3 * min, max: 1e3 * max, ..one.seconds };
         (one.scenarios as f64, scaled)
     };
     let svg = chart(&axes, &extremes(times.iter().map(milliseconds)))?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use springtide_cli::exit::Failed;
 use springtide_runtime::id::{Incarnation, Peer};
-use springtide_runtime::net::memory::{MemoryConfig, MemoryNet, LinkUnit};
-use springtide_runtime::net::{Class, NetworkHandler, LinkProfile, Net};
+use springtide_runtime::net::memory::{LinkUnit, MemoryConfig, MemoryNet};
+use springtide_runtime::net::{Class, LinkProfile, Net, NetworkHandler};
 use springtide_runtime::wire::Kind;
 use springtide_simulator::simulate;
 use tokio::sync::oneshot;
@@ -61,7 +61,8 @@ pub(super) fn round_trips(link: &LinkProfile, sizes: &[usize]) -> Result<Vec<f64
         let worker = network.join(peer("worker")).map_err(Failed::failure)?;
         master.learn(worker.contact());
         worker.learn(master.contact());
-        let (asking, answering) = (Arc::new(PendingAnswer::default()), Arc::new(Answering::default()));
+        let (asking, answering) =
+            (Arc::new(PendingAnswer::default()), Arc::new(Answering::default()));
         let _ = answering.0.set(worker.clone());
         master.start(asking.clone());
         worker.start(answering);

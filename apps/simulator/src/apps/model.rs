@@ -218,7 +218,9 @@ impl Task for ModelLeaves {
             }
         }
         if self.to - self.from <= 1 {
-            cx.spend_modelled_time(Duration::from_micros(self.model.leaf_us(self.round, self.from)))?;
+            cx.spend_modelled_time(Duration::from_micros(
+                self.model.leaf_us(self.round, self.from),
+            ))?;
             let bytes = self.model.result_bytes / self.model.leaves_in(self.round);
             return Ok((hash(self.round, self.from), Zeros(bytes)));
         }

@@ -23,7 +23,7 @@ use super::judge::{self, CompletedHistory};
 use super::play::{HistoryWorld, registry};
 use super::{FaultHistory, HistoryFailure, HistoryReport, PathCounts, SOON, Violation};
 use crate::apps::hash;
-use crate::grid::{SimulatedGrid, GridError};
+use crate::grid::{GridError, SimulatedGrid};
 
 /// The counted ends of brief jobs, and the states in which they are cancelled.
 const PATHS: &[&str] = &[

@@ -8,7 +8,7 @@ use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::{LinkProfile, MemoryConfig};
 use springtide_runtime::random::SplitMix;
 
-use super::{Brief, Cut, Fault, FaultHistory, Momentary, FaultRole, Submission, HistoryJob};
+use super::{Brief, Cut, Fault, FaultHistory, FaultRole, HistoryJob, Momentary, Submission};
 use crate::apps::{ModelledJob, WorkDivision};
 use crate::faults::marked::Marked;
 use crate::faults::summed::Summed;

@@ -206,7 +206,11 @@ fn check_leases(engine: &EngineWatch, books: &EngineReport) -> Result<(), Violat
     Err(Violation::Leases(describe(engine), text))
 }
 
-fn check_bounds(engine: &EngineWatch, books: &EngineReport, lingers: bool) -> Result<(), Violation> {
+fn check_bounds(
+    engine: &EngineWatch,
+    books: &EngineReport,
+    lingers: bool,
+) -> Result<(), Violation> {
     let Tables { stolen, parked, unsent, results_bytes, results_max, known, .. } = books.tables;
     let fits = results_bytes <= results_max
         && known <= POINTERS_MAX

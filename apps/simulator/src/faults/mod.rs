@@ -334,7 +334,7 @@ pub enum Violation {
 
 /// A history with a violation.
 #[derive(Debug, thiserror::Error)]
-#[error("{wrong}")]
+#[error("{violation}")]
 pub struct HistoryFailure {
     /// The violation of the history.
     #[source]

@@ -17,13 +17,14 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::judge::{self, CompletedHistory};
 use super::{
-    Fault, FaultHistory, HistoryFailure, HistoryReport, PathCounts, FaultRole, SOON, Violation, HistoryJob,
+    Fault, FaultHistory, FaultRole, HistoryFailure, HistoryJob, HistoryReport, PathCounts, SOON,
+    Violation,
 };
 use crate::apps::ModelledJob;
 use crate::faults::brief::{self, Momentary};
 use crate::faults::marked::Marked;
 use crate::faults::summed::Summed;
-use crate::grid::{SimulatedGrid, Layout};
+use crate::grid::{Layout, SimulatedGrid};
 use crate::stage::cluster_of;
 
 /// Messages that senders repeat while they do not know whether they arrived: answers to audits, and
@@ -108,7 +109,8 @@ fn execute_all(
     let script = |(at, fault): &(Duration, Fault)| {
         let (fault, at) = (fault.clone(), began + *at);
         let (grid, layout) = (Rc::clone(grid), history.layout.clone());
-        let world = HistoryWorld { grid, layout, job: Rc::new(Cell::new(job)), spares_one_node: true };
+        let world =
+            HistoryWorld { grid, layout, job: Rc::new(Cell::new(job)), spares_one_node: true };
         actix_rt::spawn(async move {
             sleep_until(at).await;
             world.execute(&fault).await

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_runtime::mw::{
-    self, Batch, BatchId, DispatchRule, Driver, Master, Program, AssignmentSettings, TaskSpec,
+    self, AssignmentSettings, Batch, BatchId, DispatchRule, Driver, Master, Program, TaskSpec,
 };
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop};
@@ -188,7 +188,14 @@ impl Program for Summed {
         let bench_units = self.block_us as f64 / 1000.0;
         let affinity = self.warm < 100;
         let dealing = if equal_split { DispatchRule::Equal } else { DispatchRule::Earliest };
-        AssignmentSettings { isolate, dealing, bench_units, affinity, deaths: 0, ..AssignmentSettings::default() }
+        AssignmentSettings {
+            isolate,
+            dealing,
+            bench_units,
+            affinity,
+            deaths: 0,
+            ..AssignmentSettings::default()
+        }
     }
 
     fn worker(&self, _: &Context) -> Result<Self::Worker, Stop> {

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_actors::job::JobParams;
-use springtide_runtime::mw::{self, Batch, BatchId, Driver, Master, Program, AssignmentSettings, TaskSpec};
+use springtide_runtime::mw::{
+    self, AssignmentSettings, Batch, BatchId, Driver, Master, Program, TaskSpec,
+};
 use springtide_runtime::net::MemoryConfig;
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop};
 use tokio::time::sleep;
 
-use super::{Fault, FaultHistory, Summed, HistoryJob, run};
+use super::{Fault, FaultHistory, HistoryJob, Summed, run};
 use crate::grid::{SimulatedGrid, simulate};
 
 /// A master-worker job whose only task fails after a while, wherever it runs.
@@ -102,7 +104,8 @@ fn a_failure_during_a_short_one_way_cut_reaches_the_master() {
     for (idle_timeout_ms, cut_ms) in [(800, 0), (800, 3000), (800, 6000), (15_000, 6000)] {
         simulate(|| async move {
             let job = FailingTask { after: Duration::from_secs(2) };
-            let mut layout = FaultHistory::quiet(1, &[1, 1], HistoryJob::Summed(Summed::SMALL)).layout;
+            let mut layout =
+                FaultHistory::quiet(1, &[1, 1], HistoryJob::Summed(Summed::SMALL)).layout;
             let idle_timeout = Duration::from_millis(idle_timeout_ms);
             layout.network = MemoryConfig { idle_timeout, ..layout.network };
             let mut registry = Registry::new();

@@ -4,8 +4,8 @@ use std::collections::BinaryHeap;
 
 use serde::Serialize;
 use springtide_actors::policy::provisioning::{
-    Budget, Constraint, Dag, SiteLinks, ListScheduler, Method, Price, Search, Slot, BookingTable, Time, search,
-    seconds,
+    BookingTable, Budget, Constraint, Dag, ListScheduler, Method, Price, Search, SiteLinks, Slot,
+    Time, search, seconds,
 };
 
 use super::load::SiteLoad;
@@ -228,14 +228,22 @@ fn provisioned(
         let constraint = Constraint { budget, ..Constraint::default() };
         let point =
             front.choose(choice.alpha, &constraint).or_else(|nearest| nearest.ok_or(())).ok()?;
-        Some(PlanResult { makespan_s: seconds(point.objectives.makespan), cost: point.objectives.cost })
+        Some(PlanResult {
+            makespan_s: seconds(point.objectives.makespan),
+            cost: point.objectives.cost,
+        })
     };
     (front.points().len(), choices.iter().map(choose).collect())
 }
 
 /// Submits each task when its parents have ended, in order with other users' jobs. Returns the
 /// makespan.
-pub fn best_effort(dag: &Dag, mut table: BookingTable, others: &[super::load::LoadJob], now: Time) -> Time {
+pub fn best_effort(
+    dag: &Dag,
+    mut table: BookingTable,
+    others: &[super::load::LoadJob],
+    now: Time,
+) -> Time {
     let mut others = others.iter().peekable();
     let mut waits: Vec<usize> = (0..dag.len()).map(|task| dag.parents(task).len()).collect();
     let mut ready_at: Vec<Time> = vec![now; dag.len()];

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-use crate::figure::{Area, COLOURS, FigureError, draw_figure, legend, drawing_error};
+use crate::figure::{Area, COLOURS, FigureError, draw_figure, drawing_error, legend};
 use crate::workload::figures::quoted;
 
 /// The maximum number of points of a scatter plot; more are thinned, as they only enlarge the file.

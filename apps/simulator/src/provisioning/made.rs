@@ -1,7 +1,7 @@
 //! Workflows and slots that are drawn from a seed by the paper's descriptions.
 
 use springtide_actors::policy::provisioning::{
-    Dag, Edge, SiteLinks, Price, Runtime, SECOND, Slot, DagTask, from_seconds,
+    Dag, DagTask, Edge, Price, Runtime, SECOND, SiteLinks, Slot, from_seconds,
 };
 
 use crate::workload::dice::RandomSource;

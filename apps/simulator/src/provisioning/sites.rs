@@ -7,8 +7,8 @@
 
 use serde::Serialize;
 use springtide_actors::policy::provisioning::{
-    Budget, Constraint, Dag, SearchResult, Front, SiteLinks, ListScheduler, Method, Objectives, SECOND, Search, Slot,
-    hypervolume, search, seconds,
+    Budget, Constraint, Dag, Front, ListScheduler, Method, Objectives, SECOND, Search,
+    SearchResult, SiteLinks, Slot, hypervolume, search, seconds,
 };
 
 use super::compare::SERVICE_UNIT;
@@ -159,9 +159,11 @@ pub struct SearchRanking {
 pub fn standings(draws: &[Vec<SearchOutcome>]) -> Vec<SearchRanking> {
     let ways = draws.iter().map(Vec::len).min().unwrap_or(0);
     let standing = |way: usize| {
-        let over = |of: &dyn Fn(&SearchOutcome) -> f64| Range::of(draws.iter().map(|draw| of(&draw[way])));
-        let is_first =
-            |draw: &&Vec<SearchOutcome>| draw.iter().all(|other| other.survivors <= draw[way].survivors);
+        let over =
+            |of: &dyn Fn(&SearchOutcome) -> f64| Range::of(draws.iter().map(|draw| of(&draw[way])));
+        let is_first = |draw: &&Vec<SearchOutcome>| {
+            draw.iter().all(|other| other.survivors <= draw[way].survivors)
+        };
         SearchRanking {
             name: draws[0][way].name.clone(),
             evaluations: over(&|rival| rival.evaluations as f64),

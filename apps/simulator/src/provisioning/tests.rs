@@ -1,10 +1,10 @@
 //! Draws have the paper's properties, and small comparisons have known results.
 
 use springtide_actors::policy::provisioning::{
-    Budget, Dag, Edge, Method, Runtime, SECOND, Search, BookingTable, DagTask,
+    BookingTable, Budget, Dag, DagTask, Edge, Method, Runtime, SECOND, Search,
 };
 
-use super::compare::{SelectionRule, Planning, best_effort, compare};
+use super::compare::{Planning, SelectionRule, best_effort, compare};
 use super::load::{Copies, LoadJob, SiteLoad, TraceWindow};
 use super::made::{self, Layered};
 use super::{Range, Spread, sites};
@@ -112,7 +112,12 @@ fn the_shortest_plan_is_taken_among_those_that_cost_no_more_than_allowed() {
         LoadJob { submit: 0, processors: 4, duration: 100 * SECOND },
     ];
     let load = SiteLoad { processors: 4, jobs: jobs.to_vec(), offered: 0.5 };
-    let choices = [SelectionRule::of(0.0), SelectionRule::within(1.9), SelectionRule::within(2.1), SelectionRule::within(0.5)];
+    let choices = [
+        SelectionRule::of(0.0),
+        SelectionRule::within(1.9),
+        SelectionRule::within(2.1),
+        SelectionRule::within(0.5),
+    ];
     let found = compare(&dag, &load, &[0], &choices, &PLANNING);
     let taken: Vec<(f64, f64)> = found.submissions[0]
         .planned
@@ -165,7 +170,8 @@ fn a_load_is_a_part_of_one_copy_or_more_than_one() {
         let load = copies.under(target, 1);
         assert!(load.jobs.len().abs_diff(about) < 20, "{}", load.jobs.len());
         assert!((load.offered - load.jobs.len() as f64 / 100.0 * least).abs() < 1e-9);
-        let loose = Copies::of(&trace, 10, TraceWindow { estimate: 1.2, ..window }).under(target, 1);
+        let loose =
+            Copies::of(&trace, 10, TraceWindow { estimate: 1.2, ..window }).under(target, 1);
         assert_eq!(loose.jobs.len(), load.jobs.len());
         assert!(
             (loose.offered - load.offered).abs() < 1e-9,
@@ -186,8 +192,12 @@ fn searches_are_ranked_by_surviving_plans_over_all_draws() {
     assert_eq!(Range::of([3.0, 1.0, 2.0]), Range { median: 2.0, least: 1.0, most: 3.0 });
     assert_eq!(Range::of([]), Range::default());
     let budget = Budget { population: 20, iterations: 2 };
-    let way =
-        |name: &str, search| sites::SearchConfig { name: name.into(), method: Method::Heft, search, budget };
+    let way = |name: &str, search| sites::SearchConfig {
+        name: name.into(),
+        method: Method::Heft,
+        search,
+        budget,
+    };
     let ways = [way("paper", Search::PAPER), way("ours", Search::Pruned)];
     let draws = sites::compare_searches(&ways, &[4, 5, 6]);
     let standings = sites::standings(&draws);

@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use springtide_actors::policy::malleability::Direction;
-use springtide_actors::scheduler::manager::{ManagerAction, ManagerEvent, Kind, Manager, JobRequirements};
+use springtide_actors::scheduler::manager::{
+    JobRequirements, Kind, Manager, ManagerAction, ManagerEvent,
+};
 use springtide_runtime::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::dice::RandomSource;
-use super::{Arrival, WorkloadCluster, Workload};
+use super::{Arrival, Workload, WorkloadCluster};
 
 /// Time after the end of the last job within which all processors must be free.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(600);
@@ -456,7 +458,10 @@ impl Engine<'_> {
             QueuedEvent::Comes(at) => {
                 let Arrival { kind, min, start, max, .. } = self.jobs[at].arrival;
                 let placement = self.workload.placement;
-                let need = Box::new(JobRequirements { placement, ..JobRequirements::one(kind, min, start, max) });
+                let need = Box::new(JobRequirements {
+                    placement,
+                    ..JobRequirements::one(kind, min, start, max)
+                });
                 self.notify_manager(ManagerEvent::Submit { job: number(at), need });
             }
             QueuedEvent::Poll(site) => {
@@ -624,7 +629,11 @@ impl Engine<'_> {
         let job = &self.jobs[at];
         let processors = job.size();
         let efficiency = job.arrival.program.curve.efficiency(processors);
-        self.notify_manager(ManagerEvent::EfficiencyMeasured { job: number(at), efficiency, processors });
+        self.notify_manager(ManagerEvent::EfficiencyMeasured {
+            job: number(at),
+            efficiency,
+            processors,
+        });
     }
 
     /// Removes up to `count` processors from a job, and returns their number.

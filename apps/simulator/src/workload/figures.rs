@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use plotters::prelude::*;
 
-use super::{WorkloadRecord, WorkloadOutcome};
-use crate::figure::{COLOURS, FigureError, draw_figure, legend, drawing_error};
+use super::{WorkloadOutcome, WorkloadRecord};
+use crate::figure::{COLOURS, FigureError, draw_figure, drawing_error, legend};
 
 /// The number of points of a line over time; with more, several lines cannot be distinguished.
 const POINTS: u32 = 150;
@@ -142,9 +142,9 @@ impl Figure {
                 let colour = COLOURS[at % COLOURS.len()];
                 let steps = self.steps(points);
                 let line = LineSeries::new(steps, colour.stroke_width(2));
-                chart.draw_series(line).map_err(drawing_error)?.label(*label).legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2))
-                });
+                chart.draw_series(line).map_err(drawing_error)?.label(*label).legend(
+                    move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2)),
+                );
             }
             legend(&mut chart, self.legend())
         })
@@ -232,7 +232,10 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// The percentage of the jobs whose value is at most x.
-fn distribution(outcome: &WorkloadOutcome, of: impl Fn(&WorkloadRecord) -> Option<f64>) -> Vec<(f64, f64)> {
+fn distribution(
+    outcome: &WorkloadOutcome,
+    of: impl Fn(&WorkloadRecord) -> Option<f64>,
+) -> Vec<(f64, f64)> {
     let mut values: Vec<f64> = outcome.jobs.iter().filter_map(of).collect();
     values.sort_by(f64::total_cmp);
     let all = values.len() as f64;
@@ -297,8 +300,12 @@ mod tests {
 
     fn outcome() -> WorkloadOutcome {
         let at = Duration::from_secs;
-        let failed =
-            WorkloadRecord { ended: None, began: None, failed: Some("no".into()), ..job(0, 0, 0, 0) };
+        let failed = WorkloadRecord {
+            ended: None,
+            began: None,
+            failed: Some("no".into()),
+            ..job(0, 0, 0, 0)
+        };
         WorkloadOutcome {
             jobs: vec![job(0, 1, 11, 4), job(0, 5, 11, 4), job(5, 6, 100, 8), failed],
             used: [(0, 0), (10, 4), (60, 10), (100, 0)]

@@ -14,8 +14,8 @@ use springtide_runtime::id::ClusterId;
 
 use super::dice::RandomSource;
 use super::program::{Curve, WorkloadProgram, WorkloadSizes};
-use super::swf::{self, Occurrences, TraceWarning, SwfError, SwfJob, Trace};
-use super::{Arrival, Costs, WorkloadCluster, Users, Workload};
+use super::swf::{self, Occurrences, SwfError, SwfJob, Trace, TraceWarning};
+use super::{Arrival, Costs, Users, Workload, WorkloadCluster};
 
 /// The name of a trace's cluster if the file names none.
 const DEFAULT_CLUSTER: &str = "trace";
@@ -63,7 +63,11 @@ pub struct PreparedWorkload {
 ///
 /// # Errors
 /// The trace cannot be read, or no job of it is left.
-pub fn make(config: &WorkloadConfig, base: &Path, seed: u64) -> Result<PreparedWorkload, MakeError> {
+pub fn make(
+    config: &WorkloadConfig,
+    base: &Path,
+    seed: u64,
+) -> Result<PreparedWorkload, MakeError> {
     match &config.trace.file {
         Some(file) => {
             let file = base.join(file);
@@ -149,7 +153,10 @@ fn site(section: &springtide_runtime::config::ProcessorsSection) -> WorkloadClus
         most: section.users_most.get().min(section.processors.get()),
         hold: section.users_hold.get(),
     };
-    WorkloadCluster { users, ..WorkloadCluster::new(section.name.as_str(), section.processors.get()) }
+    WorkloadCluster {
+        users,
+        ..WorkloadCluster::new(section.name.as_str(), section.processors.get())
+    }
 }
 
 fn program(section: &ProgramSection) -> Result<WorkloadProgram, MakeError> {
@@ -229,7 +236,13 @@ impl Programs {
         let made = || {
             let curve = Curve::Points(vec![(size, 1.0)]);
             let name = "trace".to_owned();
-            Arc::new(WorkloadProgram { name, curve, sizes: WorkloadSizes::Any, min: size, max: size })
+            Arc::new(WorkloadProgram {
+                name,
+                curve,
+                sizes: WorkloadSizes::Any,
+                min: size,
+                max: size,
+            })
         };
         self.0.entry(size).or_insert_with(made).clone()
     }
@@ -259,8 +272,13 @@ fn traced(
     let alone = seconds * curve(1.0).speedup(size);
     let min = (f64::from(size) / BREADTH).ceil() as u32;
     let max = (parallelism.ceil() as u32).min(largest).max(size);
-    let program =
-        WorkloadProgram { name: "trace".to_owned(), curve: curve(alone), sizes: WorkloadSizes::Any, min, max };
+    let program = WorkloadProgram {
+        name: "trace".to_owned(),
+        curve: curve(alone),
+        sizes: WorkloadSizes::Any,
+        min,
+        max,
+    };
     let program = Arc::new(program);
     Arrival { at, kind: Kind::Malleable, min, start: size, max, program, scale: 1.0 }
 }

@@ -24,7 +24,7 @@ use springtide_actors::policy::malleability::Placement;
 use springtide_actors::scheduler::manager::{Kind, ManagerSettings};
 use springtide_runtime::id::ClusterId;
 
-pub use self::engine::{WorkloadRecord, UsageSample, WorkloadOutcome, simulate};
+pub use self::engine::{UsageSample, WorkloadOutcome, WorkloadRecord, simulate};
 pub use self::summary::WorkloadSummary;
 
 use self::program::WorkloadProgram;

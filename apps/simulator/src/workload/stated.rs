@@ -137,7 +137,9 @@ pub fn statements(runs: &[PolicyRun]) -> Vec<Statement> {
     );
     let axis = |approach, ends: [f64; 5]| {
         four(approach).map(|four| {
-            let most = |of: fn(&WorkloadSummary) -> f64| four.iter().map(|one| of(one)).fold(0.0, f64::max);
+            let most = |of: fn(&WorkloadSummary) -> f64| {
+                four.iter().map(|one| of(one)).fold(0.0, f64::max)
+            };
             let ours = [
                 most(|one| one.processors),
                 most(|one| one.execution_s),

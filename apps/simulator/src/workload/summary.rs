@@ -3,7 +3,7 @@
 use serde::Serialize;
 use springtide_actors::scheduler::manager::Kind;
 
-use super::{WorkloadRecord, WorkloadOutcome};
+use super::{WorkloadOutcome, WorkloadRecord};
 
 /// The bound of Feitelson's *bounded slowdown*, seconds: shorter runs count as this long.
 const SHORT: f64 = 10.0;

@@ -9,7 +9,7 @@ use springtide_runtime::config::{Sources, WorkloadConfig, load};
 
 use super::made::make;
 use super::stated::{PolicyRun, statements};
-use super::{WorkloadOutcome, WorkloadSummary, Users, Workload, simulate};
+use super::{Users, Workload, WorkloadOutcome, WorkloadSummary, simulate};
 use crate::shipped;
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=10;
@@ -87,12 +87,18 @@ fn under_load_each_policy_behaves_as_stated() {
         let (fpsma, egs) = (of(Policy::Fpsma), of(Policy::Egs));
         assert!(fpsma[0].shrinks > 0 && egs[0].shrinks > 0, "seed {seed}");
         assert!(egs[0].changes.len() > fpsma[0].changes.len(), "seed {seed}");
-        assert!(WorkloadSummary::of(&egs[0]).stuck < WorkloadSummary::of(&fpsma[0]).stuck, "seed {seed}");
+        assert!(
+            WorkloadSummary::of(&egs[0]).stuck < WorkloadSummary::of(&fpsma[0]).stuck,
+            "seed {seed}"
+        );
         for (sum, outcome) in waits.iter_mut().zip([&egs[0], &fpsma[0]]) {
             *sum += WorkloadSummary::of(outcome).wait_s;
         }
-        let exec: Vec<f64> =
-            fpsma.iter().chain(&egs).map(|outcome| WorkloadSummary::of(outcome).execution_s).collect();
+        let exec: Vec<f64> = fpsma
+            .iter()
+            .chain(&egs)
+            .map(|outcome| WorkloadSummary::of(outcome).execution_s)
+            .collect();
         let (least, most) = (
             exec.iter().copied().fold(f64::INFINITY, f64::min),
             exec.iter().copied().fold(0.0, f64::max),
@@ -188,7 +194,11 @@ fn statements_of_the_paper_are_compared_with_simulations() {
     // Statements must not agree with every result.
     for run in &mut runs {
         let shrinks = if run.approach == Approach::Running { 1 } else { 0 };
-        run.result = WorkloadSummary { shrinks, execution_s: 5e3 * run.malleable, ..WorkloadSummary::default() };
+        run.result = WorkloadSummary {
+            shrinks,
+            execution_s: 5e3 * run.malleable,
+            ..WorkloadSummary::default()
+        };
     }
     assert!(!statements(&runs)[..4].iter().any(|one| one.same));
 }

@@ -13,8 +13,8 @@ use crate::operations::agree::now;
 use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::slots::{ReserveRequest, reserve};
 use crate::options::{GlobalArgs, GridArgs};
-use crate::output::slots::line;
 use crate::output::print_early_failure;
+use crate::output::slots::line;
 
 /// The exit codes in the help.
 pub const EXIT_CODES: &str = "\

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Subcommand, ValueHint};
 use springtide_actors::policy::Mode;
 use springtide_cli::exit::Failed;
-use springtide_cli::options::{time, keyword_parser};
+use springtide_cli::options::{keyword_parser, time};
 use springtide_experiments::atr::{AtrArgs, atr};
 use springtide_experiments::faults;
 use springtide_experiments::paper::paper;

@@ -7,8 +7,8 @@ use springtide_cli::print::print;
 use crate::operations::process::{on_arbiter, start_log};
 use crate::operations::slots::{list, offers_json};
 use crate::options::{GlobalArgs, GridArgs};
-use crate::output::slots::text;
 use crate::output::print_early_failure;
+use crate::output::slots::text;
 
 /// Subcommands of the command `slots`.
 #[derive(Subcommand, Clone, Debug)]

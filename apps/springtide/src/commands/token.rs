@@ -9,7 +9,7 @@ use springtide_actors::enrol::{TokenRole, TokenState};
 use springtide_cli::dates::date;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::{SCHEMA, many, seconds};
-use springtide_cli::options::{time, keyword_parser};
+use springtide_cli::options::{keyword_parser, time};
 use springtide_cli::print::print;
 use springtide_runtime::net::tls::calendar;
 

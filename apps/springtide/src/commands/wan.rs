@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueHint};
 use springtide_cli::exit::Failed;
-use springtide_cli::options::{time, keyword_parser};
+use springtide_cli::options::{keyword_parser, time};
 use springtide_cli::print::print;
 use springtide_experiments::live_report;
 use springtide_runtime::config::{Name, Sources, TopologyConfig};
@@ -20,7 +20,7 @@ use springtide_wan::sys;
 
 use crate::operations::doctor::doctor;
 use crate::operations::live::{self, LiveArgs};
-use crate::operations::network::{self, RunningNetwork, NetworkSettings};
+use crate::operations::network::{self, NetworkSettings, RunningNetwork};
 use crate::operations::process::start_log;
 use crate::options::GlobalArgs;
 use crate::output::network::{profiles_text, status_text, up_text};
@@ -230,12 +230,15 @@ pub fn execute(command: WanCommand, program: Program, global: &GlobalArgs) -> Re
                 Err(Failed::usage(format!("no built-in topology is named {name}: see `wan list`")))
             }
         },
-        WanCommand::Table { topology } => print(&Topology::from_config(&network::read(&topology)?).table()),
+        WanCommand::Table { topology } => {
+            print(&Topology::from_config(&network::read(&topology)?).table())
+        }
         WanCommand::Hold { topology, name, network: kind, per, seed, lasts_ms, partial, tied } => {
             let topology = Topology::from_config(&network::read(&topology)?);
             let ports = if per == "cluster" { PortKind::Cluster } else { PortKind::Node };
             let lasts = Duration::from_millis(lasts_ms);
-            let order = NetworkSpec { name, topology, network: kind, ports, seed, lasts, partial, tied };
+            let order =
+                NetworkSpec { name, topology, network: kind, ports, seed, lasts, partial, tied };
             // The network survives the end of its terminal.
             sys::leave_session().map_err(Failed::failure)?;
             hold(order, &network::home()?, || {

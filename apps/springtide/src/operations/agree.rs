@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use springtide_actors::policy::provisioning::{Time, from_duration};
 use springtide_actors::reservation::{
-    Broker, BrokerError, BrokerLimits, BrokerInput, BrokerAction, ReservedSlot, ReservationRefusal, Reservation,
+    Broker, BrokerAction, BrokerError, BrokerInput, BrokerLimits, Reservation, ReservationRefusal,
+    ReservedSlot,
 };
 use springtide_actors::scheduler::{
     CommitSlots, ConfirmSlots, GetSlots, GridSlots, PrepareSlots, ReleaseSlots, Scheduler,
@@ -37,8 +38,8 @@ pub async fn slots(scheduler: &Remote<Scheduler>) -> Result<GridSlots, Failed> {
 
 /// Plans reservations from offers, avoiding some clusters for the given reasons. Returns the
 /// reservations and the maximum price, or the reason why no plan exists.
-pub type Planner<'a> =
-    dyn FnMut(&GridSlots, &BTreeMap<ClusterId, String>) -> Result<(Vec<ReservedSlot>, f64), String> + 'a;
+pub type Planner<'a> = dyn FnMut(&GridSlots, &BTreeMap<ClusterId, String>) -> Result<(Vec<ReservedSlot>, f64), String>
+    + 'a;
 
 /// Reserves what a plan needs. A reservation with a lease expires unless it is [renewed](renew).
 ///
@@ -62,8 +63,12 @@ pub async fn agree(
                 Err(_) => BrokerInput::Silent,
             },
             BrokerAction::Prepare(ask) => send_request(scheduler, PrepareSlots { ask }).await,
-            BrokerAction::Commit(id, token) => send_request(scheduler, CommitSlots { id, token }).await,
-            BrokerAction::Confirm(id, token) => send_request(scheduler, ConfirmSlots { id, token }).await,
+            BrokerAction::Commit(id, token) => {
+                send_request(scheduler, CommitSlots { id, token }).await
+            }
+            BrokerAction::Confirm(id, token) => {
+                send_request(scheduler, ConfirmSlots { id, token }).await
+            }
             BrokerAction::Wait(wait) => {
                 sleep(wait).await;
                 BrokerInput::Waited

@@ -30,7 +30,8 @@ use std::time::Duration;
 use actix::prelude::*;
 use serde::{Deserialize, Serialize};
 use springtide_actors::admit::{
-    self, MessageSubject, AuthorityQuery, AdmitsMessages, Places, Principal, Rule, HasRule, SenderStanding,
+    self, AdmitsMessages, AuthorityQuery, HasRule, MessageSubject, Places, Principal, Rule,
+    SenderStanding,
 };
 use springtide_actors::client::{Client, JobUpdate, Receipt};
 use springtide_actors::endpoint::Endpoint;
@@ -47,7 +48,7 @@ use springtide_runtime::remote_message;
 use tokio::time::Instant;
 
 pub use self::drawer::ArchiveReader;
-pub use self::entry::{ArchiveSettings, ArchiveEntry, JobRecord, since_epoch};
+pub use self::entry::{ArchiveEntry, ArchiveSettings, JobRecord, since_epoch};
 pub use self::retention::{Retention, Selection};
 
 use self::entry::LOST;
@@ -426,7 +427,12 @@ impl HasRule for ReadJob {
 }
 
 impl AdmitsMessages for JobArchive {
-    fn standing(&mut self, from: &MessageOrigin, about: &MessageSubject, _: Option<&JobAuthority>) -> SenderStanding {
+    fn standing(
+        &mut self,
+        from: &MessageOrigin,
+        about: &MessageSubject,
+        _: Option<&JobAuthority>,
+    ) -> SenderStanding {
         let archived = self.jobs_table.jobs.get(&about.job);
         let principal = archived.and_then(|archived| archived.entry.principal.as_ref());
         let owner = principal.is_some_and(|principal| principal.is(from));

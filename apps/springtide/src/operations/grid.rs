@@ -10,9 +10,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use springtide_actors::enrol::{
-    EnrolmentStore, Clusters, ENROLMENT, IsOwn, JoinTerms, NodeConfigWriter, EnrolmentService, is_due, renew_files,
+    Clusters, ENROLMENT, EnrolmentService, EnrolmentStore, IsOwn, JoinTerms, NodeConfigWriter,
+    is_due, renew_files,
 };
-use springtide_actors::files::{FileServerSettings, FileLimits};
+use springtide_actors::files::{FileLimits, FileServerSettings};
 use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::incarnation;
 use springtide_actors::lease::LeaseError;

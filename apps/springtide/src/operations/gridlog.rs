@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use springtide_runtime::event::{LogHeader, LogError, Record, RunLog, SCHEMA};
+use springtide_runtime::event::{LogError, LogHeader, Record, RunLog, SCHEMA};
 
 /// Interval between removals of old logs.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);

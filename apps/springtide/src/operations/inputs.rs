@@ -227,7 +227,8 @@ pub async fn put(
         .map_err(|error| cannot("read", path, &error))?;
     while !at.done {
         talk.progress(at.received, entry.bytes, "bytes");
-        let left = usize::try_from(entry.bytes - at.received.min(entry.bytes)).unwrap_or(usize::MAX);
+        let left =
+            usize::try_from(entry.bytes - at.received.min(entry.bytes)).unwrap_or(usize::MAX);
         let len = left.min(chunk.len());
         file.read_exact(&mut chunk[..len]).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {

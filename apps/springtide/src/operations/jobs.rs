@@ -14,7 +14,7 @@ use springtide_actors::policy::malleability::PlacementPlan;
 use springtide_actors::scheduler::manager::JobPhase;
 use springtide_actors::scheduler::{
     CancelJob, GetJob, GetStatus, JobDetail, JobState, JobStatus, PlanError, PlanJob, Resize,
-    ResizeError, ResizeJob, ResizeAck, Scheduler, Submit,
+    ResizeAck, ResizeError, ResizeJob, Scheduler, Submit,
 };
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::seconds;
@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep};
 
 use super::attach::{Attachment, attach, attach_by};
 use super::desk::{
-    DESK, JobArchive, ArchiveEntry, JobRecord, ListJobs, PurgeJobs, Purged, ReadJob, Selection,
+    ArchiveEntry, DESK, JobArchive, JobRecord, ListJobs, PurgeJobs, Purged, ReadJob, Selection,
     SubmitJob,
 };
 use super::needs::JobRequest;

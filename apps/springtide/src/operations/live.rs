@@ -24,10 +24,10 @@ use springtide_actors::provider::{
 };
 use springtide_actors::scheduler::{JobGrant, Scheduler};
 use springtide_cli::exit::{Exit, Failed};
-use springtide_cli::options::{time, keyword_parser};
+use springtide_cli::options::{keyword_parser, time};
 use springtide_cli::outdir::{Artefacts, OutDir, manifest, write_file};
 use springtide_cli::talk::Talk;
-use springtide_experiments::live_report::{REPORT, LiveReport};
+use springtide_experiments::live_report::{LiveReport, REPORT};
 use springtide_experiments::scenario;
 use springtide_runtime::config::{
     self, GridConfig, ScenarioConfig, Sources, Time, TopologyConfig, load,
@@ -41,14 +41,14 @@ use springtide_runtime::work::{Job, Registry};
 use springtide_simulator::GridState;
 use springtide_simulator::apps::ModelledJob;
 use springtide_simulator::scenario::{
-    EPOCH_US, SimulationParams, SimulationResult, model, params, run, simulate, scaled,
+    EPOCH_US, SimulationParams, SimulationResult, model, params, run, scaled, simulate,
 };
-use springtide_simulator::stage::{ScenarioDriver, ControlledGrid, cluster_of};
+use springtide_simulator::stage::{ControlledGrid, ScenarioDriver, cluster_of};
 use springtide_simulator::submitter::Submitter;
 use springtide_wan::awake::{self, BusyThreads};
 use springtide_wan::place::Backend;
 use springtide_wan::quota::Quotas;
-use springtide_wan::router::{RouterChange, PortKind};
+use springtide_wan::router::{PortKind, RouterChange};
 use springtide_wan::sys::{self, Namespace};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -57,7 +57,7 @@ use crate::operations::grid;
 use crate::operations::grid_files;
 use crate::operations::grid_files::clear;
 use crate::operations::grid_files::{Authority, LaunchPlan};
-use crate::operations::network::{RunningNetwork, NetworkSettings};
+use crate::operations::network::{NetworkSettings, RunningNetwork};
 use crate::operations::process::on_arbiter;
 use crate::operations::scratch::Scratch;
 use crate::operations::signals::{Signals, word as signal_word};
@@ -172,7 +172,8 @@ pub fn run(
     let mode = args.mode.map_or_else(|| file.adaptation.mode.into(), Mode::from);
     let config = scaled(&file, args.time_scale);
     let period = args.period.unwrap_or_else(|| file.paper.period.unwrap_or(file.job.period).get());
-    let play_params = SimulationParams { mode, period: Some(period.div_f64(args.time_scale)), seed: args.seed };
+    let play_params =
+        SimulationParams { mode, period: Some(period.div_f64(args.time_scale)), seed: args.seed };
     scenario::check(&config, &play_params)?;
     let scratch = Scratch::make()?;
     let lasts = config.job.limit.get().min(Duration::from_secs(24 * 3600)) + STARTUP_TIMEOUT;
@@ -262,7 +263,9 @@ pub fn run(
         artefacts.add(out.records(&played.records));
         artefacts.add(out.own_file(REPORT, format!("{json}\n").as_bytes()).map(drop));
         artefacts.add(
-            out.finish(&springtide_cli::run_end::RunEnd::of(ModelledJob::NAME, &played.ended).json()),
+            out.finish(
+                &springtide_cli::run_end::RunEnd::of(ModelledJob::NAME, &played.ended).json(),
+            ),
         );
     }
     artefacts.print(args.json, json, || report_text(&report, &played))?;
@@ -471,7 +474,10 @@ fn on_share(model: ModelledJob, share: f64) -> ModelledJob {
     ModelledJob { work_us, serial_us, each_us: cost(model.each_us), ..model }
 }
 
-async fn live(setting: LiveSettings<'_>, registry: Arc<Registry>) -> Result<SimulationResult, Failed> {
+async fn live(
+    setting: LiveSettings<'_>,
+    registry: Arc<Registry>,
+) -> Result<SimulationResult, Failed> {
     let LiveSettings { config, play_params, share, .. } = setting;
     let mut signals = Signals::take()?;
     let mut talk = Talk::new(setting.global.quiet);
@@ -679,7 +685,8 @@ impl ControlledGrid for LiveWorld {
     }
 
     fn set_uplink(&self, cluster: &ClusterId, profile: LinkProfile) {
-        let stub = |up| RouterChange::Stub { cluster: cluster.clone(), up, profile: profile.clone() };
+        let stub =
+            |up| RouterChange::Stub { cluster: cluster.clone(), up, profile: profile.clone() };
         self.change(&[stub(true), stub(false)]);
     }
 
@@ -805,7 +812,10 @@ impl LiveNetwork {
     fn enter_namespace(&self, node: &NodeId, command: &mut Command) {
         // A node without a namespace cannot bind its address, which its site reports.
         let space = self.space(node.as_str()).and_then(|space| space.try_clone().ok());
-        sys::run_in_namespaces(command, space.into_iter().map(|space| (space, Namespace::Net)).collect());
+        sys::run_in_namespaces(
+            command,
+            space.into_iter().map(|space| (space, Namespace::Net)).collect(),
+        );
     }
 
     fn address(&self, node: &str) -> Result<Ipv4Addr, Failed> {

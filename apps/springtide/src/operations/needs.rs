@@ -13,9 +13,10 @@ use springtide_actors::policy::malleability::Component;
 use springtide_actors::reservation::ReservationId;
 use springtide_actors::scheduler::manager::JobRequirements;
 use springtide_cli::exit::{Exit, Failed};
-use springtide_cli::options::{time, keyword_parser};
+use springtide_cli::options::{keyword_parser, time};
 use springtide_runtime::config::{
-    GridConfig, JobKind, JobSection, JobsConfig, ValueOrigin, Placing, JobSizes, Sources, load, nearest,
+    GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Sources, ValueOrigin, load,
+    nearest,
 };
 use springtide_runtime::id::ClusterId;
 
@@ -163,7 +164,15 @@ fn need_of(job: &JobSection, config: &GridConfig) -> Result<JobRequirements, (St
     let placement = job.placement.unwrap_or(config.scheduling.placement);
     let (kind, spreads, under) = (job.kind, job.spreads, None);
     let time_ms = job.time.map(|time| u64::try_from(time.get().as_millis()).unwrap_or(u64::MAX));
-    let need = JobRequirements { kind, placement, components, max: most, spreads, reservation: under, time_ms };
+    let need = JobRequirements {
+        kind,
+        placement,
+        components,
+        max: most,
+        spreads,
+        reservation: under,
+        time_ms,
+    };
     need.check().map_err(|reason| ("program".to_owned(), reason))?;
     Ok(need)
 }
@@ -215,7 +224,7 @@ pub fn of_file(
 /// The job and its options on one line.
 pub fn line(name: &str, options: &[String]) -> String {
     let words = std::iter::once(name).chain(options.iter().map(String::as_str));
-    keyword_parser.collect::<Vec<_>>().join(" ")
+    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

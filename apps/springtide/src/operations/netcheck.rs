@@ -76,7 +76,8 @@ pub async fn check(file: &Path, all_pairs: bool) -> Result<CheckResults, Failed>
                 None if site.joins => {}
                 None => {
                     let error = Some("it has not registered".to_owned());
-                    mine.paths.insert(node.node, probe::PathMeasurement { error, ..Default::default() });
+                    mine.paths
+                        .insert(node.node, probe::PathMeasurement { error, ..Default::default() });
                 }
             }
         }

@@ -15,8 +15,8 @@ use springtide_actors::scheduler::manager::ManagerSettings;
 use springtide_cli::adaptation::{contradictions, refuse};
 use springtide_cli::exit::Failed;
 use springtide_runtime::config::{
-    ClusterSection, ClusterSlotsSection, Congestion, GridConfig, LinkSection, NetSection,
-    NodeConfig, Provider, BoundedInt, WorkSection,
+    BoundedInt, ClusterSection, ClusterSlotsSection, Congestion, GridConfig, LinkSection,
+    NetSection, NodeConfig, Provider, WorkSection,
 };
 use springtide_runtime::id::{ClusterId, Incarnation, NodeId};
 use springtide_runtime::net::tls::NodeIdentity;

@@ -16,10 +16,10 @@ use std::time::Duration;
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::create_file;
 use springtide_runtime::config::{Sources, TopologyConfig, load};
-use springtide_wan::hold::{SHAPE, ProgramFilter};
-use springtide_wan::place::{self, ControlAnswer, Backend, ControlError, ControlRequest, Status};
-use springtide_wan::router::{RouterChange, PortKind};
-use springtide_wan::set::{LinkSelector, ChangeResult, LinkOverrides};
+use springtide_wan::hold::{ProgramFilter, SHAPE};
+use springtide_wan::place::{self, Backend, ControlAnswer, ControlError, ControlRequest, Status};
+use springtide_wan::router::{PortKind, RouterChange};
+use springtide_wan::set::{ChangeResult, LinkOverrides, LinkSelector};
 use springtide_wan::shipped::{BuiltinFile, TOPOLOGIES};
 use springtide_wan::sys::{self, Namespace};
 
@@ -133,7 +133,8 @@ impl RunningNetwork {
             |error: std::io::Error| Failed::failure(format!("network {}: {error}", self.name));
         let mut line = UnixStream::connect(place::socket(&self.home, &self.name)).map_err(ended)?;
         let pid = std::process::id();
-        place::write_message(&mut line, &ControlRequest::Tie { pid, groups, folder }).map_err(ended)?;
+        place::write_message(&mut line, &ControlRequest::Tie { pid, groups, folder })
+            .map_err(ended)?;
         place::read_message::<ControlAnswer>(&line).map_err(ended)?;
         let (name, is_ending) = (self.name.clone(), self.is_ending.clone());
         std::thread::spawn(move || {
@@ -152,7 +153,8 @@ impl RunningNetwork {
     /// # Errors
     /// The network has ended, or has no such cluster.
     pub fn change(&self, changes: &[RouterChange]) -> Result<(), Failed> {
-        let answer = place::send_request(&self.home, &self.name, &ControlRequest::Change(changes.to_vec()));
+        let answer =
+            place::send_request(&self.home, &self.name, &ControlRequest::Change(changes.to_vec()));
         answer.map(drop).map_err(failed)
     }
 
@@ -394,7 +396,11 @@ pub fn set(name: Option<&str>, link: &str, wish: &LinkOverrides) -> Result<Chang
     let name = place::find_network(&home, name).map_err(failed)?;
     let asked = link.parse::<LinkSelector>().map_err(Failed::usage)?;
     // Only the change is sent, because another command may change the same link.
-    match place::send_request(&home, &name, &ControlRequest::Set { link: asked, wish: wish.clone() }) {
+    match place::send_request(
+        &home,
+        &name,
+        &ControlRequest::Set { link: asked, wish: wish.clone() },
+    ) {
         Ok(ControlAnswer::Set(outcome)) => Ok(outcome),
         Ok(_) => Err(Failed::failure(format!("network {name} belongs to another version"))),
         Err(ControlError::Refused(reason)) => Err(Failed::usage(reason)),

@@ -13,7 +13,7 @@ use springtide_actors::hardware::Hardware;
 use springtide_actors::head::HEAD_CLUSTER;
 use springtide_actors::incarnation::{self, IncarnationError};
 use springtide_actors::job::site_name;
-use springtide_actors::node::{EndOrder, RunningNode, NodeOptions, EndKind, UserActors};
+use springtide_actors::node::{EndKind, EndOrder, NodeOptions, RunningNode, UserActors};
 use springtide_actors::site_host::site_node;
 use springtide_actors::worker::WorkerConfig;
 use springtide_cli::exit::{Exit, Failed};

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use springtide_actors::policy::provisioning::{SiteLinks, Price, Slot, Time, from_seconds};
+use springtide_actors::policy::provisioning::{Price, SiteLinks, Slot, Time, from_seconds};
 
 /// Version of this form of file.
 pub const SCHEMA: u32 = 1;

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use springtide_actors::client::{Client, ReceivedNews, JobUpdate};
+use springtide_actors::client::{Client, JobUpdate, ReceivedNews};
 use springtide_actors::endpoint::Endpoint;
 use springtide_actors::head::{HEAD, Head};
 use springtide_actors::job::{JobParams, SCHEDULER};

@@ -12,7 +12,7 @@ use springtide_actors::enrol::{ENROLMENT, Renewal, renew_files};
 use springtide_actors::head::{HEAD_CLUSTER, node_names};
 use springtide_actors::incarnation;
 use springtide_actors::lease::{Lease, LeaseError};
-use springtide_actors::site_host::{SiteParts, SiteEnd, SiteHost, site_node};
+use springtide_actors::site_host::{SiteEnd, SiteHost, SiteParts, site_node};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::outdir::{make_dir, write_file};
 use springtide_cli::talk::Talk;

@@ -32,7 +32,11 @@ pub fn file_of(dir: &Path, cluster: &str) -> PathBuf {
 ///
 /// # Errors
 /// Files cannot be written, or names do not fit.
-pub fn write(plan: &LaunchPlan<'_>, cluster: &ClusterSection, head: SocketAddr) -> Result<(), Failed> {
+pub fn write(
+    plan: &LaunchPlan<'_>,
+    cluster: &ClusterSection,
+    head: SocketAddr,
+) -> Result<(), Failed> {
     let name = ClusterId::from(cluster.name.as_str());
     let file = absolute(&file_of(plan.dir, name.as_str()))?;
     let dir = file.parent().unwrap_or(&file);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use springtide_actors::policy::provisioning::{Booking, Time, from_duration, seconds};
-use springtide_actors::reservation::{ReservedSlot, Reservation, ReservationId};
+use springtide_actors::reservation::{Reservation, ReservationId, ReservedSlot};
 use springtide_actors::scheduler::manager::SiteOffer;
 use springtide_actors::scheduler::{GridSlots, ReleaseSlots};
 use springtide_cli::exit::{Exit, Failed};

@@ -7,7 +7,7 @@ use std::thread;
 use springtide_actors::job::{JobParams, NoteKind};
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::run_end::RunEnd;
-use springtide_runtime::work::{ProgressReport, PoolConfig, solo};
+use springtide_runtime::work::{PoolConfig, ProgressReport, solo};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval};
 
@@ -92,9 +92,13 @@ fn kind(note: ProgressReport) -> Option<NoteKind> {
         ProgressReport::Iteration => NoteKind::Iteration { index: 0, seconds: 0.0 },
         ProgressReport::Progress { done, total, what } => NoteKind::Progress { done, total, what },
         ProgressReport::Say { text } => NoteKind::Text { text },
-        ProgressReport::Preliminary { outcome } => NoteKind::Preliminary { outcome: Box::new(outcome) },
+        ProgressReport::Preliminary { outcome } => {
+            NoteKind::Preliminary { outcome: Box::new(outcome) }
+        }
         ProgressReport::Artifact { name, bytes } => NoteKind::Artifact { name, bytes },
         // No other node could continue from it.
-        ProgressReport::Checkpoint(_) | ProgressReport::NeedNodes { .. } | ProgressReport::Release { .. } => return None,
+        ProgressReport::Checkpoint(_)
+        | ProgressReport::NeedNodes { .. }
+        | ProgressReport::Release { .. } => return None,
     })
 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use springtide_actors::enrol::{
-    EnrolmentState, EnrolmentStore, JoinStatus, ENROLMENT, EnrolmentActor, GetJoinStatus, ReloadEnrolment, Token, TokenSpec,
-    TokenRole, TokenState,
+    ENROLMENT, EnrolmentActor, EnrolmentState, EnrolmentStore, GetJoinStatus, JoinStatus,
+    ReloadEnrolment, Token, TokenRole, TokenSpec, TokenState,
 };
 use springtide_actors::head::HEAD_CLUSTER;
 use springtide_cli::exit::Failed;

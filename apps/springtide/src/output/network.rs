@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use springtide_runtime::config::{LinkProperties, ByteRate, Time, profiles};
+use springtide_runtime::config::{ByteRate, LinkProperties, Time, profiles};
 use springtide_runtime::net::LinkProfile;
 use springtide_wan::place::Status;
 

@@ -143,8 +143,10 @@ lab-3  lab      broken  -    -        -        -                  \
 
     #[test]
     fn drained_nodes_are_listed() {
-        let drained =
-            DrainResult { empty: vec!["ams-1".into(), "ams-12".into()], gone: vec!["del-1".into()] };
+        let drained = DrainResult {
+            empty: vec!["ams-1".into(), "ams-12".into()],
+            gone: vec!["del-1".into()],
+        };
         let expected = "ams-1   empty\nams-12  empty\ndel-1   gone: it does not run\n";
         assert_eq!(drained_text(&drained), expected);
         let expected =

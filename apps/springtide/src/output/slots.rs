@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use springtide_actors::policy::provisioning::{Time, seconds};
-use springtide_actors::reservation::{ReservationPhase, Reservation};
+use springtide_actors::reservation::{Reservation, ReservationPhase};
 use springtide_actors::scheduler::GridSlots;
 use springtide_actors::scheduler::manager::SiteOffer;
 use springtide_cli::format;

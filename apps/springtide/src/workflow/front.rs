@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use springtide_actors::policy::provisioning::seconds;
-use springtide_simulator::figure::{COLOURS, FigureError, draw_figure, legend, drawing_error};
+use springtide_simulator::figure::{COLOURS, FigureError, draw_figure, drawing_error, legend};
 use springtide_simulator::provisioning::figures::{Axes, chart};
 use springtide_simulator::workload::figures::quoted;
 
@@ -96,7 +96,9 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
             }
             steps.push((cost, length));
         }
-        chart.draw_series(LineSeries::new(steps, blue.mix(0.5).stroke_width(1))).map_err(drawing_error)?;
+        chart
+            .draw_series(LineSeries::new(steps, blue.mix(0.5).stroke_width(1)))
+            .map_err(drawing_error)?;
         chart
             .draw_series(all.iter().map(|&point| Circle::new(point, 3, blue.filled())))
             .map_err(drawing_error)?

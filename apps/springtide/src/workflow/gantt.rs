@@ -14,7 +14,8 @@ use super::check::percent;
 use super::kept::Planned;
 use super::processors::Span;
 use springtide_figures::canvas::{
-    BOTTOM, Canvas, LegendEntry, KINDS, LegendSymbol, PART, TOP, WASTE, WHOLE, colour, label_room, means, short,
+    BOTTOM, Canvas, KINDS, LegendEntry, LegendSymbol, PART, TOP, WASTE, WHOLE, colour, label_room,
+    means, short,
 };
 
 /// Of more tasks single boxes are not drawn.
@@ -121,8 +122,18 @@ fn slots_legend(planned: &Planned<'_>, mut entries: Vec<LegendEntry>) -> Vec<Leg
         }
     };
     add(is_wasted, "paid, not used", WASTE, LegendSymbol::Box);
-    add(slots.iter().any(|had| !had.offer.divisible), "slot, had whole", WHOLE, LegendSymbol::Outline);
-    add(slots.iter().any(|had| had.offer.divisible), "slot, had in part", PART, LegendSymbol::Outline);
+    add(
+        slots.iter().any(|had| !had.offer.divisible),
+        "slot, had whole",
+        WHOLE,
+        LegendSymbol::Outline,
+    );
+    add(
+        slots.iter().any(|had| had.offer.divisible),
+        "slot, had in part",
+        PART,
+        LegendSymbol::Outline,
+    );
     entries
 }
 
@@ -203,7 +214,12 @@ fn bins(bands: usize) -> usize {
 }
 
 /// Draws rows of shares below one another.
-fn bands(what: &str, bands: &[Band], span: Time, legend: &[LegendEntry]) -> Result<String, FigureError> {
+fn bands(
+    what: &str,
+    bands: &[Band],
+    span: Time,
+    legend: &[LegendEntry],
+) -> Result<String, FigureError> {
     let row = (640 / bands.len().max(1) as i32).clamp(20, 90);
     // High rows have room for two lines of text.
     let is_high = row >= 38;
@@ -339,7 +355,11 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
     let mut legend = kinds.legend();
     if (0..count).any(|task| planned.ready(task) < plan.schedule.tasks[task].start) {
         let text = "waits for its place".to_owned();
-        legend.push(LegendEntry { text, colour: RGBColor(165, 165, 165), mark: LegendSymbol::Thread });
+        legend.push(LegendEntry {
+            text,
+            colour: RGBColor(165, 165, 165),
+            mark: LegendSymbol::Thread,
+        });
     }
     let height = TOP + BOTTOM + row * count as i32;
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);

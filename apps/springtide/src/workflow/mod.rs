@@ -26,7 +26,7 @@ use springtide_actors::policy::provisioning::{Dag, DagError, seconds};
 use springtide_cli::exit::Failed;
 use springtide_simulator::workload::figures::quoted;
 use springtide_workflow::{
-    Cause, Format, Overrides, TextPosition, Position, ReadError, TEXT_MAX, Workflow,
+    Cause, Format, Overrides, Position, ReadError, TEXT_MAX, TextPosition, Workflow,
 };
 
 use self::planning::Needs;
@@ -190,14 +190,16 @@ impl Read {
 
     /// What was odd about the file.
     pub fn notes(&self) -> Vec<Note> {
-        let note =
-            |(oddity, met): (&springtide_workflow::WorkflowWarning, &springtide_workflow::Occurrences)| Note {
-                what: oddity.to_string(),
-                times: met.times,
-                first: met.first.clone(),
-                line: met.at.map(|at| at.line),
-                column: met.at.map(|at| at.column),
-            };
+        let note = |(oddity, met): (
+            &springtide_workflow::WorkflowWarning,
+            &springtide_workflow::Occurrences,
+        )| Note {
+            what: oddity.to_string(),
+            times: met.times,
+            first: met.first.clone(),
+            line: met.at.map(|at| at.line),
+            column: met.at.map(|at| at.column),
+        };
         self.workflow.warnings.iter().map(note).collect()
     }
 }

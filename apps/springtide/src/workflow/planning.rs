@@ -4,8 +4,8 @@
 //! Must not know files, command lines or figures: a plan is a function of a workflow, offers and what to choose by.
 
 use springtide_actors::policy::provisioning::{
-    Budget, Constraint, Dag, Edge, Front, SlotSet, ListScheduler, Method, Objectives, PlanPoint, Runtime,
-    Schedule, Search, Slot, DagTask, Time, UnplacedTask, from_seconds, search, seconds,
+    Budget, Constraint, Dag, DagTask, Edge, Front, ListScheduler, Method, Objectives, PlanPoint,
+    Runtime, Schedule, Search, Slot, SlotSet, Time, UnplacedTask, from_seconds, search, seconds,
 };
 
 use super::processors::{Numbers, Span, most, number};
@@ -221,9 +221,11 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
         }
     }
     let front = found.front;
-    let index = |point: &PlanPoint| front.points().iter().position(|other| other == point).unwrap_or(0);
+    let index =
+        |point: &PlanPoint| front.points().iter().position(|other| other == point).unwrap_or(0);
     let chosen = front.choose(wish.alpha, &wish.constraint);
-    let ends = |at: Option<&PlanPoint>| at.map_or(Objectives { cost: 0.0, makespan: 0 }, |p| p.objectives);
+    let ends =
+        |at: Option<&PlanPoint>| at.map_or(Objectives { cost: 0.0, makespan: 0 }, |p| p.objectives);
     let (cheapest, fastest) = (ends(front.points().first()), ends(front.points().last()));
     let at = match chosen {
         Ok(point) => index(point),
@@ -375,7 +377,13 @@ fn placed(slots: &[Slot], chosen: &SlotSet, schedule: &Schedule) -> (Vec<Had>, V
 }
 
 /// What keeps a task from a place, and what would help.
-fn blocked(dag: &Dag, offers: &Offers, slots: &[Slot], method: Method, why: UnplacedTask) -> NoPlan {
+fn blocked(
+    dag: &Dag,
+    offers: &Offers,
+    slots: &[Slot],
+    method: Method,
+    why: UnplacedTask,
+) -> NoPlan {
     let sites = offers.sites.len();
     let task = dag.tasks().iter().position(|task| task.name == why.task).unwrap_or(0);
     let ends = chain(dag, slots, sites);
@@ -545,8 +553,12 @@ mod tests {
         let dag = fork(&offers);
         let plan = plan(&dag, &offers, &wish()).unwrap();
         // At double speed all of it takes 15 s on one site, which is paid for 100 s; or two slots of the other.
-        let points: Vec<_> =
-            plan.front.points().iter().map(|point| (point.objectives.cost, point.objectives.makespan)).collect();
+        let points: Vec<_> = plan
+            .front
+            .points()
+            .iter()
+            .map(|point| (point.objectives.cost, point.objectives.makespan))
+            .collect();
         assert_eq!(points, [(120.0, 50 * SECOND), (180.0, 30 * SECOND), (400.0, 15 * SECOND)]);
         assert_eq!((plan.takes[0], plan.takes[TRADE_OFFS - 1]), (2, 0));
         let sum: f64 = plan.slots.iter().map(|had| had.cost).sum();

@@ -6,7 +6,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until};
+use crate::support::{
+    RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until,
+};
 
 /// A job that takes far longer than any test.
 const ENDLESS: [&str; 4] = ["run", "queens", "--size", "18"];
@@ -449,8 +451,10 @@ fn a_client_that_is_interrupted_frees_the_grid() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("dev");
     let dir_name = dir.to_str().unwrap();
-    let mut up =
-        RunningCommand::start(program(&["dev", "--clusters", "1x1", "--dir", dir_name]), temp.path());
+    let mut up = RunningCommand::start(
+        program(&["dev", "--clusters", "1x1", "--dir", dir_name]),
+        temp.path(),
+    );
     until("it is up", || text(&temp.path().join("stderr.log")).contains("Ctrl-C ends the grid"));
     let file = dir.join("grid.toml");
     let client_dir = temp.path().join("client");

@@ -4,7 +4,9 @@
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until};
+use crate::support::{
+    RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until,
+};
 
 fn checksum(of: &str) -> Value {
     let result: Value = serde_json::from_str(of).unwrap();

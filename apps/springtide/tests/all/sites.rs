@@ -38,8 +38,10 @@ fn site(up: &Up, log_name: &str) -> RunningCommand {
     let logs = up.temp.path().join(log_name);
     fs::create_dir_all(&logs).unwrap();
     let file = up.dir.join("site/del/site.toml");
-    let running =
-        RunningCommand::start(program(&["site", "run", "-v", "--config", file.to_str().unwrap()]), &logs);
+    let running = RunningCommand::start(
+        program(&["site", "run", "-v", "--config", file.to_str().unwrap()]),
+        &logs,
+    );
     until("the site has begun", || {
         text(&logs.join("stderr.log")).contains("the site of cluster del")
     });

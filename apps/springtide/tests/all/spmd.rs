@@ -7,7 +7,9 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::drains::Up;
-use crate::support::{RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until};
+use crate::support::{
+    RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until,
+};
 
 fn result(of: &str) -> Value {
     serde_json::from_str(of).unwrap_or_else(|error| panic!("{error}: {of}"))

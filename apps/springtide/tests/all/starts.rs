@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until};
+use crate::support::{
+    RunningCommand, assert_sound, finish, kill, nodes, program, run, text, until,
+};
 
 /// A running grid with two clusters of two nodes.
 struct Up {

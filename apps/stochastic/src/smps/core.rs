@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::error::{SmpsErrorKind, LineError, Notes, quote};
-use super::lines::{Fields, Format, DataLine, SectionReader, number, read_sections};
+use super::error::{LineError, Notes, SmpsErrorKind, quote};
+use super::lines::{DataLine, Fields, Format, SectionReader, number, read_sections};
 
 /// Bounds and ranges of this magnitude or more are infinite, as in most solvers.
 pub(super) const INFINITE: f64 = 1e20;
@@ -42,7 +42,9 @@ impl SourcedValue {
                 notes.add(self.line, || format!("{} repeats line {}", what(), known.line));
                 Ok(false)
             }
-            Some(known) => Err(SmpsErrorKind::Duplicate { what: what(), first: known.line }.at(self.line)),
+            Some(known) => {
+                Err(SmpsErrorKind::Duplicate { what: what(), first: known.line }.at(self.line))
+            }
         }
     }
 }
@@ -214,13 +216,18 @@ impl<'a> CoreFile<'a> {
     ///
     /// # Errors
     /// The line is no bound of a continuous column.
-    pub fn bound<'t>(&self, fields: &[&'t str], line: DataLine<'t>) -> Result<Bound<'t>, LineError> {
+    pub fn bound<'t>(
+        &self,
+        fields: &[&'t str],
+        line: DataLine<'t>,
+    ) -> Result<Bound<'t>, LineError> {
         let wrong = || {
             let expected = "3 or 4: type, set, column and value (no value for FR, MI and PL)";
             line.wrong_fields(fields, expected)
         };
         let bound_type = fields.first().copied().unwrap_or_default().to_ascii_uppercase();
-        let unsupported = |reason: &str| SmpsErrorKind::Unsupported(reason.to_owned()).at(line.number);
+        let unsupported =
+            |reason: &str| SmpsErrorKind::Unsupported(reason.to_owned()).at(line.number);
         let (set, name, value) = match bound_type.as_str() {
             "UP" | "LO" | "FX" => match fields[1..] {
                 [set, name, value] => (Some(set), name, bound_value(value, line.number)?),
@@ -263,7 +270,8 @@ impl<'a> CoreFile<'a> {
             return Err(SmpsErrorKind::Number(fields[fields.len() - 1].to_owned()).at(line.number));
         }
         let column = self.column(name);
-        let column = column.ok_or_else(|| SmpsErrorKind::unknown("column", name).at(line.number))?;
+        let column =
+            column.ok_or_else(|| SmpsErrorKind::unknown("column", name).at(line.number))?;
         Ok(Bound { set, column, lower, upper })
     }
 }
@@ -286,7 +294,11 @@ fn bound_value(text: &str, line: usize) -> Result<f64, LineError> {
 }
 
 /// Notes a right-hand side of a magnitude that means infinity in bounds.
-pub(super) fn note_large_rhs(entry: SourcedValue, notes: &mut Notes, what: impl FnOnce() -> String) {
+pub(super) fn note_large_rhs(
+    entry: SourcedValue,
+    notes: &mut Notes,
+    what: impl FnOnce() -> String,
+) {
     let SourcedValue { value, line } = entry;
     if value.abs() >= INFINITE {
         notes.add(line, || {
@@ -424,7 +436,12 @@ impl<'a> CoreReader<'a, '_> {
     }
 
     /// Whether a line of this set is read: the first set of each section is.
-    fn is_first_set(&mut self, section: CoreSection, set: Option<&'a str>, line: DataLine<'a>) -> bool {
+    fn is_first_set(
+        &mut self,
+        section: CoreSection,
+        set: Option<&'a str>,
+        line: DataLine<'a>,
+    ) -> bool {
         let core = &mut self.core;
         let (known, keyword) = match section {
             CoreSection::Ranges => (&mut core.range_set, "RANGES"),
@@ -560,7 +577,8 @@ impl<'a> CoreReader<'a, '_> {
         }
         for pair in pairs.chunks_exact(2) {
             let row = self.known_row(pair[0], line)?;
-            let entry = SourcedValue { value: bound_value(pair[1], line.number)?, line: line.number };
+            let entry =
+                SourcedValue { value: bound_value(pair[1], line.number)?, line: line.number };
             let what = || format!("the range of row {}", quote(pair[0]));
             if self.core.rows[row].row_type == RowType::Free {
                 self.notes.add(line.number, || format!("{} is ignored: it has type N", what()));

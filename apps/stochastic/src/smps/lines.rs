@@ -1,7 +1,7 @@
 //! Lines of MPS-like files: section headers, lines of data and their fields, in free and in fixed
 //! format. Independent of what the sections mean.
 
-use super::error::{SmpsErrorKind, LineError, Notes, quote};
+use super::error::{LineError, Notes, SmpsErrorKind, quote};
 
 /// A line that is neither blank nor a comment.
 #[derive(Clone, Copy)]

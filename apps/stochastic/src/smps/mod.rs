@@ -18,7 +18,7 @@ use std::ffi::OsStr;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-pub use self::error::{SmpsErrorKind, ReadNote, SmpsError};
+pub use self::error::{ReadNote, SmpsError, SmpsErrorKind};
 
 use self::core::{CoreFile, RowType};
 use self::error::{LineError, Notes, quote};
@@ -92,7 +92,11 @@ impl Files {
                 let mut names: [String; 2] = [name(other), name(&file)];
                 names.sort();
                 let [first, second] = names;
-                return Err(fail(SmpsErrorKind::SeveralFiles { kind: KINDS[kind].0, first, second }));
+                return Err(fail(SmpsErrorKind::SeveralFiles {
+                    kind: KINDS[kind].0,
+                    first,
+                    second,
+                }));
             }
             found[kind] = Some(file);
         }
@@ -123,7 +127,10 @@ pub fn read(files: &Files) -> Result<(TwoStage, Vec<ReadNote>), SmpsError> {
 ///
 /// # Errors
 /// As for [`read`], without those of file access.
-pub fn read_bytes(contents: [&[u8]; 3], files: &Files) -> Result<(TwoStage, Vec<ReadNote>), SmpsError> {
+pub fn read_bytes(
+    contents: [&[u8]; 3],
+    files: &Files,
+) -> Result<(TwoStage, Vec<ReadNote>), SmpsError> {
     let texts = contents.map(decode);
     let mut all_notes = contents.map(|_| Notes::default());
     for (text, notes) in texts.iter().zip(&mut all_notes) {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 use super::StageIndex;
-use super::core::{CoreFile, SourcedValue, RowType, note_large_rhs, program_name};
-use super::error::{SmpsErrorKind, LineError, Notes, quote};
+use super::core::{CoreFile, RowType, SourcedValue, note_large_rhs, program_name};
+use super::error::{LineError, Notes, SmpsErrorKind, quote};
 use super::lines::{DataLine, SectionReader, is_number, number, read_sections};
 use super::time::TimeFile;
 use crate::model::{MatrixBlock, RandomElement, Realisation};
@@ -194,7 +194,8 @@ impl<'a> SectionReader<'a> for StochReader<'a, '_> {
     }
 
     fn header(&mut self, keyword: &str, line: DataLine<'a>) -> Result<(), LineError> {
-        let unsupported = |reason: &str| Err(SmpsErrorKind::Unsupported(reason.to_owned()).at(line.number));
+        let unsupported =
+            |reason: &str| Err(SmpsErrorKind::Unsupported(reason.to_owned()).at(line.number));
         let section = match keyword {
             "STOCH" | "NAME" => StochSection::Stoch,
             "INDEP" => StochSection::Indep,
@@ -349,7 +350,8 @@ impl<'a> StochReader<'a, '_> {
         line: DataLine<'a>,
     ) -> Result<Element, LineError> {
         let core = self.core;
-        let row = core.row(name).ok_or_else(|| SmpsErrorKind::unknown("row", name).at(line.number))?;
+        let row =
+            core.row(name).ok_or_else(|| SmpsErrorKind::unknown("row", name).at(line.number))?;
         let is_objective = row == core.objective;
         if core.rows[row].row_type == RowType::Free && !is_objective {
             return Ok(Element::Ignored);
@@ -358,7 +360,9 @@ impl<'a> StochReader<'a, '_> {
             && core.column(name).is_some()
         {
             let (one, other) = ("a column", "the set of right-hand sides");
-            return Err(SmpsErrorKind::Ambiguous { name: name.to_owned(), one, other }.at(line.number));
+            return Err(
+                SmpsErrorKind::Ambiguous { name: name.to_owned(), one, other }.at(line.number)
+            );
         }
         let is_second = self.time.rows[row] == 1;
         let second_row = self.index.rows[row];
@@ -388,8 +392,12 @@ impl<'a> StochReader<'a, '_> {
         Ok(match (is_objective, is_second, self.time.columns[core_column]) {
             (true, _, 1) => Element::Uncertain(RandomElement::Cost(stage_column), value),
             (true, ..) => certain(format!("the cost of the first-stage column {}", quote(column))),
-            (_, true, 1) => Element::Uncertain(RandomElement::Recourse(second_row, stage_column), value),
-            (_, true, _) => Element::Uncertain(RandomElement::Technology(second_row, stage_column), value),
+            (_, true, 1) => {
+                Element::Uncertain(RandomElement::Recourse(second_row, stage_column), value)
+            }
+            (_, true, _) => {
+                Element::Uncertain(RandomElement::Technology(second_row, stage_column), value)
+            }
             _ => certain(format!(
                 "the entry in the first-stage row {}, column {},",
                 quote(name),
@@ -411,7 +419,9 @@ impl<'a> StochReader<'a, '_> {
         };
         let value = self.modified(core, value);
         match element {
-            _ if !value.is_finite() => Err(SmpsErrorKind::Number(value.to_string()).at(line.number)),
+            _ if !value.is_finite() => {
+                Err(SmpsErrorKind::Number(value.to_string()).at(line.number))
+            }
             Element::Uncertain(place, _) => {
                 if let RandomElement::Rhs(_) = place {
                     let what = self.describe(place);
@@ -622,7 +632,9 @@ impl<'a> StochReader<'a, '_> {
             None => None,
             Some((_, Some(parent))) => Some(*parent),
             Some((name, None)) if is_root(name) => None,
-            Some((name, None)) => return Err(SmpsErrorKind::unknown("scenario", name).at(line.number)),
+            Some((name, None)) => {
+                return Err(SmpsErrorKind::unknown("scenario", name).at(line.number));
+            }
         };
         // The section's header made the block.
         let Some(block) = self.scenarios else { return Ok(()) };

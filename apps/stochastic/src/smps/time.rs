@@ -2,8 +2,8 @@
 //! elements.
 
 use super::core::{CoreFile, RowType, program_name};
-use super::error::{SmpsErrorKind, LineError, Notes, quote};
-use super::lines::{Format, DataLine, SectionReader, is_number, read_sections};
+use super::error::{LineError, Notes, SmpsErrorKind, quote};
+use super::lines::{DataLine, Format, SectionReader, is_number, read_sections};
 
 /// Largest number of periods that is read, to count and name them in an error.
 const PERIODS_MAX: usize = 100;
@@ -194,7 +194,9 @@ fn set_stage(
         Some((known, first)) if known == stage => {
             notes.add(line.number, || format!("{} repeats line {first}", what()));
         }
-        Some((_, first)) => return Err(SmpsErrorKind::Duplicate { what: what(), first }.at(line.number)),
+        Some((_, first)) => {
+            return Err(SmpsErrorKind::Duplicate { what: what(), first }.at(line.number));
+        }
     }
     Ok(())
 }
@@ -229,7 +231,9 @@ impl<'a> TimeReader<'a, '_> {
                     self.notes.add(line.number, || "the row precedes the column".to_owned());
                     (column, row)
                 }
-                ((None, _), _) => return Err(SmpsErrorKind::unknown("column", fields[0]).at(line.number)),
+                ((None, _), _) => {
+                    return Err(SmpsErrorKind::unknown("column", fields[0]).at(line.number));
+                }
                 _ => return Err(SmpsErrorKind::unknown("row", fields[1]).at(line.number)),
             };
         }

@@ -13,7 +13,7 @@ use springtide_runtime::work::{Outcome, STATE_ARTIFACT, Stop};
 use tokio::time::Instant;
 
 use super::Solve;
-use super::controller::{self, NodeSpeed, Objective, IterateRow};
+use super::controller::{self, IterateRow, NodeSpeed, Objective};
 use super::report;
 use super::solver::{self, EvaluationRequest, Solver, TaskResult, Verdict};
 use super::worker::{Output, TaskGroup, blocks};
@@ -152,7 +152,11 @@ impl SolveDriver {
 
     // --- distribution ---
 
-    fn submit(&mut self, request: EvaluationRequest, master: &mut Master<'_, Solve>) -> Result<(), Stop> {
+    fn submit(
+        &mut self,
+        request: EvaluationRequest,
+        master: &mut Master<'_, Solve>,
+    ) -> Result<(), Stop> {
         let tasks = self.specs(&request);
         let count = tasks.len();
         let scenarios = request.sample.scenarios;
@@ -165,7 +169,8 @@ impl SolveDriver {
         let known = workers.iter().all(|worker| worker.cold_s.is_some() || worker.leaving);
         let equal = master.forecast(&units(request.tasks), DispatchRule::Equal);
         let thumb = controller::rules_of_thumb(workers.len());
-        let by_thumb = master.forecast(&units(thumb.groups.min(request.tasks)), DispatchRule::Queue);
+        let by_thumb =
+            master.forecast(&units(thumb.groups.min(request.tasks)), DispatchRule::Queue);
         let (phase, iterate) = (request.phase, request.iterate);
         let batch = master.submit(Batch { common: request, tasks })?;
         let planned = master.last_plan();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::solver::{SolvePlan, EvaluationRequest, Solver, SolverError, part};
+use super::solver::{EvaluationRequest, SolvePlan, Solver, SolverError, part};
 use super::worker::{Output, TaskGroup, Worker};
 use crate::model::TwoStage;
 

@@ -23,12 +23,12 @@ use std::sync::Arc;
 
 use clap::{Args, ValueHint};
 use serde::{Deserialize, Serialize};
-use springtide_runtime::mw::{self, DispatchRule, Program, AssignmentSettings};
+use springtide_runtime::mw::{self, AssignmentSettings, DispatchRule, Program};
 use springtide_runtime::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, Stop};
 
 use self::controller::Objective;
-use self::driver::{SolveDriver, DriverState};
-use self::solver::{SolvePlan, EvaluationRequest, ScenarioSample};
+use self::driver::{DriverState, SolveDriver};
+use self::solver::{EvaluationRequest, ScenarioSample, SolvePlan};
 use self::worker::{Output, SolveMode, TaskGroup, TimeModel, Worker};
 use crate::cvar::with_cvar;
 use crate::export::{extensive_mps, sample_smps};

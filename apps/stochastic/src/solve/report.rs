@@ -469,8 +469,17 @@ pub fn iterates(rows: &[IterateRow]) -> String {
     );
     let shown = |seconds: Option<f64>| seconds.map_or(String::new(), |seconds| seconds.to_string());
     for row in rows {
-        let IterateRow { phase, iterate, scenarios, workers, used, measured_s, ended_s, master_s, .. } =
-            row;
+        let IterateRow {
+            phase,
+            iterate,
+            scenarios,
+            workers,
+            used,
+            measured_s,
+            ended_s,
+            master_s,
+            ..
+        } = row;
         let (pivots, master_pivots) = (row.pivots, row.master_pivots);
         out.push_str(&format!(
             "{phase},{iterate},{scenarios},{workers},{used},{},{measured_s},{ended_s},{master_s},{master_pivots},{},{},{},{pivots}\n",

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::plan::SolvePhase;
-pub use self::plan::{SolvePlan, Purpose, ScenarioSample, mean_decision, part};
+pub use self::plan::{Purpose, ScenarioSample, SolvePlan, mean_decision, part};
 pub use self::queries::Estimate;
 pub use self::request::{EvaluationRequest, TaskResult};
 pub use self::solution::{FallingDirection, SampleSolution, Verdict};
@@ -32,7 +32,7 @@ use crate::recourse::{Recourse, RecourseError, RootChoice};
 use crate::sample::{SCENARIOS_MAX, SampleError, Sampler};
 use crate::scaling::Scaled;
 use crate::trust_region::{
-    self, MethodEnd, IterateRecord, RegionError, Relaxation, Step, TrustRegion, TrustRegionSnapshot,
+    self, IterateRecord, MethodEnd, RegionError, Relaxation, Step, TrustRegion, TrustRegionSnapshot,
 };
 
 /// Scenarios that decide which root is best.
@@ -168,7 +168,10 @@ impl Solver {
     ///
     /// # Errors
     /// As [`Solver::begin`].
-    pub fn resume(&mut self, snapshot: SolverSnapshot) -> Result<Vec<EvaluationRequest>, SolverError> {
+    pub fn resume(
+        &mut self,
+        snapshot: SolverSnapshot,
+    ) -> Result<Vec<EvaluationRequest>, SolverError> {
         let SolverSnapshot { state, region } = snapshot;
         self.state = state;
         let Some(region) = region else { return self.begin_phase() };
@@ -213,7 +216,8 @@ impl Solver {
             return Ok(vec![self.request(0, self.state.x.clone())?]);
         }
         let (first, offset) = (self.scaled.model.first.clone(), self.scaled.model.offset);
-        let settings = trust_region::TrustRegionSettings { epsilon: phase.epsilon, ..self.plan.settings };
+        let settings =
+            trust_region::TrustRegionSettings { epsilon: phase.epsilon, ..self.plan.settings };
         let mut region =
             TrustRegion::new(first, offset, self.state.tasks as usize, &self.state.x, settings);
         if self.state.bounded {

@@ -10,7 +10,13 @@ use crate::solve::worker::{Output, SolveMode, TaskGroup, Worker};
 
 fn plan(scenarios: u64) -> SolvePlan {
     let sample = ScenarioSample { sampling: Sampling::MonteCarlo, seed: 1, scenarios };
-    SolvePlan { tasks: Some(8), block: Some(4), warm: true, estimate: scenarios, ..SolvePlan::new(sample) }
+    SolvePlan {
+        tasks: Some(8),
+        block: Some(4),
+        warm: true,
+        estimate: scenarios,
+        ..SolvePlan::new(sample)
+    }
 }
 
 /// Runs a plan to its end. An interrupted one is resumed several times from the bytes of a
@@ -78,8 +84,12 @@ fn a_resumed_solver_finds_the_same_bits() {
 #[test]
 fn intervals_hold_the_exact_optimum() {
     let model = fixtures::plants();
-    let all = ScenarioSample { sampling: Sampling::All, seed: 0, scenarios: model.scenarios().unwrap() };
-    let settings = trust_region::TrustRegionSettings { epsilon: 1e-9, ..trust_region::TrustRegionSettings::default() };
+    let all =
+        ScenarioSample { sampling: Sampling::All, seed: 0, scenarios: model.scenarios().unwrap() };
+    let settings = trust_region::TrustRegionSettings {
+        epsilon: 1e-9,
+        ..trust_region::TrustRegionSettings::default()
+    };
     let exact = SolvePlan { sample: all, estimate: 0, settings, ..plan(1) };
     let exact = run(&model, &exact, false).solutions()[0].objective;
     let mut held = (0, 0);
@@ -106,8 +116,11 @@ fn a_larger_sample_begins_at_the_decision_of_the_smaller_one() {
         plan.phases().iter().map(|phase| (phase.purpose, phase.sample.scenarios)).collect();
     let (warm, rest) = (Purpose::Warm, [(Purpose::Main, 30_000), (Purpose::Estimate, 500)]);
     assert_eq!(phases, [&[(warm, 1000), (warm, 5000)], &rest[..]].concat());
-    let solver =
-        run(&model, &SolvePlan { sample: ScenarioSample { scenarios: 2500, ..plan.sample }, ..plan }, false);
+    let solver = run(
+        &model,
+        &SolvePlan { sample: ScenarioSample { scenarios: 2500, ..plan.sample }, ..plan },
+        false,
+    );
     let [warm, main] = solver.solutions() else { panic!("{:?}", solver.solutions().len()) };
     assert!(warm.iterates.len() >= main.iterates.len(), "{warm:?} {main:?}");
     assert!(main.bound().unwrap() <= main.objective && warm.bound().unwrap() <= warm.objective);

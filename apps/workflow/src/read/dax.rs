@@ -180,7 +180,11 @@ impl DaxReader<'_, '_> {
         let id = self.needed(child, "ref")?;
         for parent in child.children().filter(|node| node.has_local_name("parent")) {
             let of = self.needed(parent, "ref")?;
-            self.draft.edge(EdgeEnd::Id(of.to_owned()), EdgeEnd::Id(id.to_owned()), self.at(parent));
+            self.draft.edge(
+                EdgeEnd::Id(of.to_owned()),
+                EdgeEnd::Id(id.to_owned()),
+                self.at(parent),
+            );
         }
         Ok(())
     }

@@ -185,7 +185,12 @@ impl DotReader<'_, '_> {
     }
 
     /// Returns the task of a node; a new one gets the defaults of nodes.
-    fn node(&mut self, id: String, byte: usize, defaults: &Defaults) -> Result<usize, WorkflowProblem> {
+    fn node(
+        &mut self,
+        id: String,
+        byte: usize,
+        defaults: &Defaults,
+    ) -> Result<usize, WorkflowProblem> {
         if let Some(task) = self.draft.find_task(&id) {
             return Ok(task);
         }

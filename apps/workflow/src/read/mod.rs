@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::draft::Draft;
 pub use crate::draft::EDGES_MAX;
-use crate::error::{Cause, WorkflowProblem, ReadError};
+use crate::error::{Cause, ReadError, WorkflowProblem};
 use crate::format::{BOM, Format};
 use crate::model::{Position, Workflow};
 use crate::overrides::Overrides;
@@ -113,7 +113,11 @@ fn draft(text: &[u8], format: Format) -> Result<Draft, WorkflowProblem> {
     }
 }
 
-fn syntax(format: Format, reason: impl Into<String>, at: impl Into<Option<Position>>) -> WorkflowProblem {
+fn syntax(
+    format: Format,
+    reason: impl Into<String>,
+    at: impl Into<Option<Position>>,
+) -> WorkflowProblem {
     Cause::Syntax { format, reason: reason.into() }.at(at)
 }
 

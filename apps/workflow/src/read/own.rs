@@ -191,7 +191,10 @@ impl NativeReader<'_, '_> {
             let seconds = match (self.number(value), value.get_ref().as_str()) {
                 (Some(number), _) => match with_position(number.seconds(), place)? {
                     seconds if seconds <= 0.0 => {
-                        return Err(WorkflowProblem::value("a runtime must be more than 0 s", place));
+                        return Err(WorkflowProblem::value(
+                            "a runtime must be more than 0 s",
+                            place,
+                        ));
                     }
                     seconds => seconds,
                 },
@@ -253,7 +256,9 @@ impl NativeReader<'_, '_> {
                 Ok(Some(Command::Program { program, arguments: words.collect() }))
             }
             (None, Some(job)) => match self.string(job, "job")? {
-                name if name.is_empty() => Err(WorkflowProblem::value("job must name one", self.at(job))),
+                name if name.is_empty() => {
+                    Err(WorkflowProblem::value("job must name one", self.at(job)))
+                }
                 job => Ok(Some(Command::Job { job, arguments })),
             },
             (None, None) if table.contains_key("arguments") => {

@@ -118,7 +118,10 @@ fn job(draft: &mut Draft, job: PegasusJob, at: Option<Position>) -> Result<(), W
             "dag" | "dax" | "pegasusWorkflow" | "condorWorkflow" => {
                 Cause::SubWorkflow { task: id, kind }.at(at)
             }
-            _ => WorkflowProblem::value(format!("a job's type must be job, found {}", shown(&kind)), at),
+            _ => WorkflowProblem::value(
+                format!("a job's type must be job, found {}", shown(&kind)),
+                at,
+            ),
         });
     }
     let Some(name) = job.name else {
@@ -161,14 +164,20 @@ fn job(draft: &mut Draft, job: PegasusJob, at: Option<Position>) -> Result<(), W
         let (nodes, rounded) = number(nodes)?;
         let (ppn, rounded_too) = ppn.as_ref().map(number).transpose()?.unwrap_or((1, false));
         let product = nodes.checked_mul(ppn);
-        let product = product
-            .ok_or_else(|| WorkflowProblem::value("no machine has this number of processors", at))?;
+        let product = product.ok_or_else(|| {
+            WorkflowProblem::value("no machine has this number of processors", at)
+        })?;
         draft.processors(task, (product, rounded || rounded_too), at);
     }
     Ok(())
 }
 
-fn uses(draft: &mut Draft, task: usize, used: Use, at: Option<Position>) -> Result<(), WorkflowProblem> {
+fn uses(
+    draft: &mut Draft,
+    task: usize,
+    used: Use,
+    at: Option<Position>,
+) -> Result<(), WorkflowProblem> {
     let Some(name) = used.lfn else {
         return Err(WorkflowProblem::value("a use of a file has no lfn", at));
     };

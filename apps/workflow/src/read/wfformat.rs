@@ -13,7 +13,7 @@ use super::{syntax, with_position};
 use crate::draft::{Draft, EdgeEnd, SizeSource};
 use crate::error::{Cause, WorkflowProblem, shown};
 use crate::format::Format;
-use crate::model::{Command, WorkflowWarning, Position, Task};
+use crate::model::{Command, Position, Task, WorkflowWarning};
 use crate::text::Text;
 use crate::values::Scalar;
 
@@ -214,7 +214,12 @@ impl<'a> WfFormatReader<'a, '_> {
         self.size(file, SizeSource::List, listed.size_in_bytes.or(listed.size))
     }
 
-    fn size(&mut self, file: usize, says: SizeSource, size: Raw<'a>) -> Result<(), WorkflowProblem> {
+    fn size(
+        &mut self,
+        file: usize,
+        says: SizeSource,
+        size: Raw<'a>,
+    ) -> Result<(), WorkflowProblem> {
         let Some(raw) = size else { return Ok(()) };
         let at = self.at(raw);
         let bytes = with_position(self.piece::<Scalar>(raw)?.bytes(), at)?;

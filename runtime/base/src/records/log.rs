@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::blobs::{self, BlobRef};
 use super::segment::{
-    BODY_MAX, Flaw, SegmentKind, SegmentHeader, decode, decode_segment_header, encode, encode_header,
+    BODY_MAX, Flaw, SegmentHeader, SegmentKind, decode, decode_segment_header, encode,
+    encode_header,
 };
 use super::{Cursor, Files, OpenFile, Record, RecordError, RecordSchema, RecordSettings};
 
@@ -137,7 +138,11 @@ impl RecordLog {
     ///
     /// # Errors
     /// [`RecordError`]: the value is not stored, and a later append may succeed.
-    pub fn append(&mut self, schema: RecordSchema, value: &impl Serialize) -> Result<u64, RecordError> {
+    pub fn append(
+        &mut self,
+        schema: RecordSchema,
+        value: &impl Serialize,
+    ) -> Result<u64, RecordError> {
         self.append_all(&[NewRecord::new(schema, value)?])
     }
 
@@ -199,7 +204,8 @@ impl RecordLog {
         let header = segment_header(self.settings.store, segment, self.last, snapshot.len() as u64);
         let numbered = snapshot.iter().zip(1..);
         let mut bytes = encode_header(&header);
-        bytes.extend(numbered.flat_map(|(entry, number)| entry.line(SegmentKind::Snapshot, number)));
+        bytes
+            .extend(numbered.flat_map(|(entry, number)| entry.line(SegmentKind::Snapshot, number)));
         let path = self.dir.join(file_name(segment));
         let temporary = self.dir.join(format!("{}.tmp", file_name(segment)));
         let written = self.files.create(&temporary).and_then(|mut file| {

@@ -236,7 +236,8 @@ impl Files for MemoryFiles {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.state();
         let inode = state.find(from)?;
-        let change = DirectoryChange { removed: Some(from.to_owned()), added: Some((to.to_owned(), inode)) };
+        let change =
+            DirectoryChange { removed: Some(from.to_owned()), added: Some((to.to_owned(), inode)) };
         state.run_atomically(|state| state.rename(change))
     }
 

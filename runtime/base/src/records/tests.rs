@@ -5,12 +5,16 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::memory::{StorageFault, MemoryFiles};
+use super::memory::{MemoryFiles, StorageFault};
 use super::*;
 
 const SET: RecordSchema = RecordSchema { name: "set", version: 1 };
-const SETTINGS: RecordSettings =
-    RecordSettings { store: "test", loss: "all keys are lost", compact_bytes: 400, keep_segments: 1 };
+const SETTINGS: RecordSettings = RecordSettings {
+    store: "test",
+    loss: "all keys are lost",
+    compact_bytes: 400,
+    keep_segments: 1,
+};
 
 fn dir() -> &'static Path {
     Path::new("grid/test")

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::frame::{StackFrame, Place};
+use super::frame::{Place, StackFrame};
 use super::layer::{ComputeThread, Fork, TaskContext};
 use super::scope::Scope;
 use super::thread::{ThreadCore, run_top};

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use super::frame::StackFrame;
 use super::layer::{ComputeThread, Fork, TaskContext};
 use super::scope::Scope;
-use super::slot::{SlotHeader, HeldSlot, JoinSlot, State};
+use super::slot::{HeldSlot, JoinSlot, SlotHeader, State};
 use super::thread::{reclaim_or_drop, wait};
 
 /// Runs two children of the task in `parent`; another thread may run the second one.

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::frame::{StackFrame, Place};
+use super::frame::{Place, StackFrame};
 use super::leases::LeaseKey;
 use super::scope::Scope;
 use super::slot::HeldSlot;

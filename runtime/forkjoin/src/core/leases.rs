@@ -2,7 +2,7 @@
 
 use super::layer::ComputeThread;
 use super::pool::{Injected, PoolCore};
-use super::slot::{SlotHeader, HeldSlot, State};
+use super::slot::{HeldSlot, SlotHeader, State};
 use super::sync::{Mutex, lock};
 
 /// The identifier of a lease: an index in the lease table and the generation of that entry.

@@ -11,7 +11,7 @@ use super::fence::Fences;
 use super::layer::ComputeThread;
 use super::leases::LeaseTable;
 use super::sleep::Sleep;
-use super::slot::{SlotHeader, HeldSlot};
+use super::slot::{HeldSlot, SlotHeader};
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering, fence, lock};
 use crate::seam::Seam;
 

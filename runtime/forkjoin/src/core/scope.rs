@@ -8,12 +8,16 @@ use std::ptr::NonNull;
 use super::frame::StackFrame;
 use super::join::{self, lookup, take_final};
 use super::layer::{ComputeThread, Fork};
-use super::slot::{SlotHeader, JoinSlot};
+use super::slot::{JoinSlot, SlotHeader};
 use super::thread::{reclaim_or_drop, wait};
 
 /// Ends a spawned child of the task in the frame; slots below the place stay in the deque.
-type Finish<W> =
-    unsafe fn(&W, &StackFrame<W>, isize, NonNull<SlotHeader<W>>) -> Result<(), <W as ComputeThread>::Stop>;
+type Finish<W> = unsafe fn(
+    &W,
+    &StackFrame<W>,
+    isize,
+    NonNull<SlotHeader<W>>,
+) -> Result<(), <W as ComputeThread>::Stop>;
 
 struct Child<W: ComputeThread> {
     slot: NonNull<SlotHeader<W>>,

@@ -33,7 +33,7 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use super::frame::{StackFrame, Place};
+use super::frame::{Place, StackFrame};
 use super::layer::{ComputeThread, Fork, TaskContext};
 use super::scope::Scope;
 use super::sync::{AtomicU32, Ordering, UnsafeCell};
@@ -213,7 +213,13 @@ impl<W: ComputeThread, T: Fork<W>> JoinSlot<W, T> {
     #[inline(always)]
     pub(super) fn new(task: T, parent: &StackFrame<W>, index: u32, owner: u32) -> Self {
         Self {
-            header: SlotHeader { state: SlotState::new(), owner, index, parent, vtable: &Self::VTABLE },
+            header: SlotHeader {
+                state: SlotState::new(),
+                owner,
+                index,
+                parent,
+                vtable: &Self::VTABLE,
+            },
             task: UnsafeCell::new(MaybeUninit::new(task)),
             completion: UnsafeCell::new(MaybeUninit::uninit()),
         }
@@ -276,7 +282,9 @@ impl<W: ComputeThread, T: Fork<W>> JoinSlot<W, T> {
 
 /// # Safety
 /// The caller holds the slot of the header.
-unsafe fn slot<'a, W: ComputeThread, T: Fork<W>>(header: NonNull<SlotHeader<W>>) -> &'a JoinSlot<W, T> {
+unsafe fn slot<'a, W: ComputeThread, T: Fork<W>>(
+    header: NonNull<SlotHeader<W>>,
+) -> &'a JoinSlot<W, T> {
     // SAFETY: headers in deques come from `Slot::<T>::pointer`, and the vtable belongs to the same
     // `T`.
     unsafe { header.cast::<JoinSlot<W, T>>().as_ref() }
@@ -320,7 +328,10 @@ unsafe fn encode<W: ComputeThread, T: Fork<W>>(header: NonNull<SlotHeader<W>>) -
     slot.task.with(|task| unsafe { (*task).assume_init_ref() }.encode(slot.header.place()))
 }
 
-unsafe fn deliver<W: ComputeThread, T: Fork<W>>(header: NonNull<SlotHeader<W>>, delivery: W::Delivery) {
+unsafe fn deliver<W: ComputeThread, T: Fork<W>>(
+    header: NonNull<SlotHeader<W>>,
+    delivery: W::Delivery,
+) {
     // SAFETY: the caller holds the slot, so no other thread writes the outcome.
     let slot = unsafe { slot::<W, T>(header) };
     // SAFETY: as above.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::frame::{StackFrame, Place};
+use super::frame::{Place, StackFrame};
 use super::layer::{ComputeThread, Fork, TaskContext};
 use super::pool::{PoolCore, PoolLimits};
 use super::scope::Scope;

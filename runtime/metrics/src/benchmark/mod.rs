@@ -14,8 +14,10 @@ mod run;
 mod spec;
 
 pub use planner::{
-    BenchmarkAction, BenchmarkEvent, BenchmarkReason, BenchmarkSettings, BenchmarkSettingsError,
-    BenchmarkPlanner,
+    BenchmarkAction, BenchmarkEvent, BenchmarkPlanner, BenchmarkReason, BenchmarkSettings,
+    BenchmarkSettingsError,
 };
 pub use run::{BenchmarkGoal, BenchmarkRun};
-pub use spec::{BenchmarkSpec, BenchmarkWork, EncodedTask, BenchmarkOffer, Sampler, SamplerSettings};
+pub use spec::{
+    BenchmarkOffer, BenchmarkSpec, BenchmarkWork, EncodedTask, Sampler, SamplerSettings,
+};

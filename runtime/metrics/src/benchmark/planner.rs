@@ -268,7 +268,8 @@ impl BenchmarkPlanner {
             BenchmarkEvent::Failed => {
                 self.finished(true, now);
                 // A new specification that came meanwhile is not the one that failed.
-                if !matches!(self.need, Some(BenchmarkNeed { why: BenchmarkReason::OtherSpec, .. })) {
+                if !matches!(self.need, Some(BenchmarkNeed { why: BenchmarkReason::OtherSpec, .. }))
+                {
                     self.failed = self.spec;
                 }
             }
@@ -316,7 +317,9 @@ impl BenchmarkPlanner {
                 self.need = Some(BenchmarkNeed { why: BenchmarkReason::Load(change), since: now });
             }
             // The load is again that of the measurement, so the known speed is valid.
-            (Some(BenchmarkNeed { why: BenchmarkReason::Load(_), .. }), None) if self.running.is_none() => {
+            (Some(BenchmarkNeed { why: BenchmarkReason::Load(_), .. }), None)
+                if self.running.is_none() =>
+            {
                 self.need = None;
             }
             (None, None) if !load.is_known() && self.spec.is_some() => {
@@ -394,7 +397,10 @@ impl BenchmarkPlanner {
         // A later result would be too late for the next period's report.
         let patience = need.since + self.settings.period / 2;
         let goal = if self.budget >= most {
-            BenchmarkGoal { max_length: whole.max(seconds(self.budget)).min(goal.max_length), ..goal }
+            BenchmarkGoal {
+                max_length: whole.max(seconds(self.budget)).min(goal.max_length),
+                ..goal
+            }
         } else if now >= patience
             && self.budget >= least
             && !matches!(need.why, BenchmarkReason::CutShort | BenchmarkReason::LoadUnknown)

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::meter::{SpeedMeasurement, Ratio};
+use crate::meter::{Ratio, SpeedMeasurement};
 
 /// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -233,8 +233,13 @@ mod tests {
         let mut sampler = Sampler::new(SamplerSettings::default(), 1);
         let (path, small, large) =
             (TaskPath(vec![9]), Bytes::from_static(b"x"), Bytes::from(vec![0; 65 << 10]));
-        let good =
-            BenchmarkOffer { name: "t", path: &path, body: &small, time: 20 * MS, needs_objects: false };
+        let good = BenchmarkOffer {
+            name: "t",
+            path: &path,
+            body: &small,
+            time: 20 * MS,
+            needs_objects: false,
+        };
         for bad in [
             BenchmarkOffer { time: 4 * MS, ..good.clone() },
             BenchmarkOffer { time: 51 * MS, ..good.clone() },
@@ -305,7 +310,7 @@ mod tests {
             times in prop::collection::vec(0u64..80, 0..200),
             keep in 0usize..10,
         ) {
-            let settings = SamplerSettings { size, ..SamplerSettings::default() };
+            let settings = SamplerSettings { size: keep, ..SamplerSettings::default() };
             let draw = || {
                 let mut sampler = Sampler::new(settings, seed);
                 for (number, &millis) in times.iter().enumerate() {

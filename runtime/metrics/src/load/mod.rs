@@ -176,11 +176,20 @@ impl Load {
             ((after - before).abs() > threshold).then_some(LoadChange { part, before, after })
         };
         let t = thresholds;
-        let foreign =
-            change(LoadComponent::Foreign, other.foreign_cpu_share, self.foreign_cpu_share, t.share);
+        let foreign = change(
+            LoadComponent::Foreign,
+            other.foreign_cpu_share,
+            self.foreign_cpu_share,
+            t.share,
+        );
         let steal = || change(LoadComponent::Steal, other.steal_share, self.steal_share, t.steal);
         let throttled = || {
-            change(LoadComponent::Throttled, other.throttled_share, self.throttled_share, t.throttled)
+            change(
+                LoadComponent::Throttled,
+                other.throttled_share,
+                self.throttled_share,
+                t.throttled,
+            )
         };
         let quota = || {
             let least = other.quota_cpus.unwrap_or(0.0) * t.quota;

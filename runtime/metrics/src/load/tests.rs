@@ -62,7 +62,8 @@ fn throttling_is_the_part_denied_of_what_was_wanted() {
 fn counters_that_run_back_and_changed_processors_do_no_harm() {
     let start = Instant::now();
     let (early, late) = (sample(start, 0, 0, 0, 0), sample(start, 10, 1000, 500, 200));
-    let back = Load::between(&LoadSample { at: start, ..late }, &LoadSample { at: late.at, ..early });
+    let back =
+        Load::between(&LoadSample { at: start, ..late }, &LoadSample { at: late.at, ..early });
     for value in [back.foreign_cpu_share, back.own_cpu_share, back.steal_share] {
         assert!(value.is_none_or(|value| (0.0..=1.0).contains(&value)), "{back:?}");
     }

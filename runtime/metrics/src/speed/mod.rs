@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use ratio::Ratio;
-pub use report::{ScaledSpeed, Scale, SpecId, SpeedReport, SpeedSource};
+pub use report::{Scale, ScaledSpeed, SpecId, SpeedReport, SpeedSource};
 
 use super::load::{Load, LoadThresholds};
 
@@ -263,13 +263,14 @@ fn follow(
     let highest = past.highest.max(speed);
     let expected = past.variance_at(now, settings);
     let surprise = fresh.ln - past.ln;
-    *level = Some(if surprise.abs() > settings.jump_threshold * (expected + fresh.variance).sqrt() {
-        FilterState { highest, ..fresh }
-    } else {
-        let gain = expected / (expected + fresh.variance);
-        let (ln, variance) = (past.ln + gain * surprise, (1.0 - gain) * expected);
-        FilterState { ln, variance, at: now.max(past.at), highest }
-    });
+    *level =
+        Some(if surprise.abs() > settings.jump_threshold * (expected + fresh.variance).sqrt() {
+            FilterState { highest, ..fresh }
+        } else {
+            let gain = expected / (expected + fresh.variance);
+            let (ln, variance) = (past.ln + gain * surprise, (1.0 - gain) * expected);
+            FilterState { ln, variance, at: now.max(past.at), highest }
+        });
     Ok(())
 }
 

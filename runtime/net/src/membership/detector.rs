@@ -173,11 +173,15 @@ mod tests {
         let mut detector = watching(start);
         let mut findings = Vec::new();
         for step in 1..=3 {
-            assert_eq!(detector.record_message(&"a".into(), Incarnation(2), start + every * step), None);
+            assert_eq!(
+                detector.record_message(&"a".into(), Incarnation(2), start + every * step),
+                None
+            );
             findings.extend(detector.check(start + every * step));
         }
         assert_eq!(findings, [Finding::Suspect("a".into()), Finding::Suspect("b".into())]);
-        let back = detector.record_message(&"a".into(), INCARNATION, start + Duration::from_millis(2700));
+        let back =
+            detector.record_message(&"a".into(), INCARNATION, start + Duration::from_millis(2700));
         assert_eq!(back, Some(Finding::Back("a".into())));
         // A new view starts the watch of a new incarnation, and keeps the state of the others.
         let now = start + every * 4;
@@ -279,7 +283,9 @@ mod tests {
             let watched = |detector: &Detector| format!("{:?}", detector.watched);
             let before = watched(&detector);
             let found = match input {
-                Input::Heartbeat => detector.record_message(&node, INCARNATION, later).into_iter().collect(),
+                Input::Heartbeat => {
+                    detector.record_message(&node, INCARNATION, later).into_iter().collect()
+                }
                 Input::OtherIncarnation => {
                     detector.record_message(&node, Incarnation(2), later).into_iter().collect()
                 }

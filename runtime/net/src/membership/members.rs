@@ -391,7 +391,9 @@ mod tests {
             new.remove(&"n002".into());
             let change = new.change_since(&old);
             assert_eq!(old.changed(&change), new);
-            assert!(change.changed.contains_key(&NodeId::from("n008")) || change.removed.len() == 5);
+            assert!(
+                change.changed.contains_key(&NodeId::from("n008")) || change.removed.len() == 5
+            );
             assert_eq!(old.change_since(&old.clone()).len(), 0);
         }
         // Large tables: the same change of the same table gives the same table; of another,

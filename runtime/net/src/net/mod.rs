@@ -33,14 +33,14 @@ pub use self::bulk::{BulkConfig, BulkError};
 pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
 pub use self::hello::Protocols;
 pub use self::link::{Link, LinkProfile};
-pub use self::memory::{JoinError, MemoryConfig, MemoryNet, LinkUnit};
+pub use self::memory::{JoinError, LinkUnit, MemoryConfig, MemoryNet};
 pub use self::paths::{Path, Paths};
 pub use self::quic::NetError;
 pub use self::router::Router;
 pub(crate) use self::strikes::Violations;
-pub use self::strikes::{BAN_DURATION, VIOLATIONS_MAX, VIOLATION_WINDOW};
+pub use self::strikes::{BAN_DURATION, VIOLATION_WINDOW, VIOLATIONS_MAX};
 pub use self::transport::{
-    Buffers, ClassStats, LinkState, LinkStats, RefuseReason, RefusedCounts, LinkError,
+    Buffers, ClassStats, LinkError, LinkState, LinkStats, RefuseReason, RefusedCounts,
 };
 pub(crate) use self::transport::{Events, Transport};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
@@ -527,7 +527,9 @@ impl Events for NetState {
                 inbox.frame(from, whole.kind, whole.body);
             }
             Ok(Some(bulk::BulkEvent::Undelivered(payload))) => inbox.undelivered(payload),
-            Err(error) if error.is_breach() => self.transport.report_violation(from, &error.to_string()),
+            Err(error) if error.is_breach() => {
+                self.transport.report_violation(from, &error.to_string())
+            }
             Err(error) => {
                 tracing::info!(peer = %from, %error, "a part of a bulk transfer is dropped")
             }

@@ -98,7 +98,13 @@ impl Paths {
 
     /// Sets a cluster's uplink (`up`) or downlink. Paths that were returned earlier may be outdated
     /// afterwards.
-    pub fn set_access_link(&mut self, cluster: &ClusterId, up: bool, profile: LinkProfile, now: Duration) {
+    pub fn set_access_link(
+        &mut self,
+        cluster: &ClusterId,
+        up: bool,
+        profile: LinkProfile,
+        now: Duration,
+    ) {
         let key = (cluster.clone(), up);
         match self.access_links.get(&key) {
             Some(link) => self.links[*link].set_profile(profile, now),

@@ -9,7 +9,7 @@ use std::sync::{Arc, RwLock};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{NetworkHandler, Undelivered, LinkError};
+use super::{LinkError, NetworkHandler, Undelivered};
 use crate::id::{Incarnation, NodeId, Peer};
 use crate::wire::Kind;
 

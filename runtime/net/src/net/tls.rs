@@ -65,7 +65,7 @@ const NODE_KEY: &str = "node.key";
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("cannot read {}: {source}; {mend}", .file.display())]
+    #[error("cannot read {}: {source}; {remedy}", .file.display())]
     Read {
         /// Path of the file.
         file: PathBuf,

@@ -62,7 +62,7 @@ pub struct BookingRow {
 /// The end of a task on its thief.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TaskOutcome {
+pub enum StolenTaskEnd {
     /// The task completed with an output.
     Done,
     /// The task failed, and with it its job.
@@ -300,7 +300,7 @@ pub enum Event {
         /// The thief.
         to: NodeId,
         /// How the task ended.
-        outcome: TaskOutcome,
+        outcome: StolenTaskEnd,
     },
     /// A leased task came back unfinished.
     LeaseReturned {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use springtide_base::atomic_file::write_atomic;
 
-use super::log::{LogHeader, LogError, RunLog, SCHEMA};
+use super::log::{LogError, LogHeader, RunLog, SCHEMA};
 use crate::id::NodeId;
 
 /// The description of a run in `manifest.json`.

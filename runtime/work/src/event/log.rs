@@ -46,7 +46,7 @@ enum GapLine {
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The file cannot be opened, read or written.
-    #[error("run log {}: cannot {what}: {source}", file.display())]
+    #[error("run log {}: cannot {operation}: {source}", file.display())]
     Io {
         /// Path of the log.
         file: PathBuf,

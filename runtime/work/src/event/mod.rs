@@ -11,9 +11,9 @@ mod log;
 mod record;
 mod recorder;
 
-pub use catalogue::{BookingRow, Event, Scope, TaskOutcome, Retention, WorkerSample};
+pub use catalogue::{BookingRow, Event, Retention, Scope, StolenTaskEnd, WorkerSample};
 pub use dir::{Manifest, RunDir, RunDirError};
-pub use log::{LogHeader, LogError, ReadLog, RunLog, SCHEMA, read};
+pub use log::{LogError, LogHeader, ReadLog, RunLog, SCHEMA, read};
 pub use record::{EventHash, Record};
 pub use recorder::{Recorder, wall_clock_us};
 pub use springtide_base::atomic_file::write_atomic;

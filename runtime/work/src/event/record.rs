@@ -98,7 +98,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::event::{BookingRow, Scope, TaskOutcome, Retention, WorkerSample};
+    use crate::event::{BookingRow, Retention, Scope, StolenTaskEnd, WorkerSample};
     use crate::id::{ClusterId, Epoch, JobId, TaskPath};
     use crate::meter::{Counters, LatencySummary, Times};
 
@@ -200,7 +200,7 @@ pub(super) mod tests {
                 path: path.clone(),
                 from: node.clone(),
                 to: other.clone(),
-                outcome: TaskOutcome::HandedBack,
+                outcome: StolenTaskEnd::HandedBack,
             },
             Event::LeaseReturned { job, path: path.clone(), holder: other.clone() },
             Event::LeaseReclaimed { job, path: path.clone(), holder: other.clone(), why: text() },

@@ -5,7 +5,7 @@
 use super::program::Program;
 use super::register;
 use super::root::{resume, run};
-use crate::work::{Checkpoint, Context, InputError, Job, Outcome, Registry, NodeCounts, Stop};
+use crate::work::{Checkpoint, Context, InputError, Job, NodeCounts, Outcome, Registry, Stop};
 
 /// An SPMD program that is a job of its own. Register it by
 /// [`Registry::job`](crate::work::Registry::job).

@@ -34,7 +34,7 @@ mod root;
 mod tests;
 
 pub use job::Malleable;
-pub use observe::{ProcessInfo, Need, Observation, MemberProcess, RequestRefusal};
+pub use observe::{MemberProcess, Need, Observation, ProcessInfo, RequestRefusal};
 pub use part::SAVED_MAX;
 pub use program::{Program, Strategy};
 pub use root::{resume, run};

@@ -11,8 +11,10 @@ use tokio::time::Instant;
 use super::program::Program;
 use crate::meter::{Load, LoadReader, LoadSample};
 use crate::spmd::local_process::PointAction;
-use crate::spmd::message::{CollectiveAction, StateSource, Invitation, Configuration, ProcessMessage};
-use crate::spmd::{Comm, MESSAGE_MAX, StepRate, ProcessHandle, SAVE};
+use crate::spmd::message::{
+    CollectiveAction, Configuration, Invitation, ProcessMessage, StateSource,
+};
+use crate::spmd::{Comm, MESSAGE_MAX, ProcessHandle, SAVE, StepRate};
 use crate::wire::{self, WireError};
 use crate::work::{Outcome, Stop};
 
@@ -114,7 +116,10 @@ impl<'c, P: Program> ComputeProcess<'c, P> {
             StepResult::Done(state) => state,
             StepResult::Ended => return Ok(StepResult::Ended),
         };
-        at.send_to_root(ProcessMessage::Whole { process: at.process, generation: roster.generation });
+        at.send_to_root(ProcessMessage::Whole {
+            process: at.process,
+            generation: roster.generation,
+        });
         comm.take_waited();
         let now = Instant::now();
         let probe = at.cx.is_real().then(|| {
@@ -151,8 +156,11 @@ impl<'c, P: Program> ComputeProcess<'c, P> {
         let limit = P::SAVED_MAX.min(SAVED_MAX) as u64;
         let fits = |len: u64| len <= limit;
         let given = || {
-            let piece =
-                self.program.split_state(&self.state, (&self.layout, self.comm.rank()), (&whole, 0))?;
+            let piece = self.program.split_state(
+                &self.state,
+                (&self.layout, self.comm.rank()),
+                (&whole, 0),
+            )?;
             let len = piece.len() as u64;
             self.comm.put(0, SAVE, wire::encode_payload(&len)?)?;
             if fits(len) {
@@ -204,7 +212,8 @@ impl<'c, P: Program> ComputeProcess<'c, P> {
         let rank = self.comm.rank();
         let give = || {
             for to in 0..next.size() {
-                let piece = self.program.split_state(&self.state, (&self.layout, rank), (&layout, to))?;
+                let piece =
+                    self.program.split_state(&self.state, (&self.layout, rank), (&layout, to))?;
                 self.at.give(&next, rank, to, piece)?;
             }
             Ok(())

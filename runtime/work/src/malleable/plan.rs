@@ -77,7 +77,7 @@ pub(super) fn plan(strategy: Strategy, present: &[PresentProcess]) -> NextConfig
 mod tests {
     use proptest::prelude::*;
 
-    use super::{NodeId, Peer, NextConfiguration, PresentProcess, Strategy, plan};
+    use super::{NextConfiguration, NodeId, Peer, PresentProcess, Strategy, plan};
     use crate::id::Incarnation;
     use std::collections::BTreeSet;
 

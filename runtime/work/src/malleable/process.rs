@@ -54,7 +54,11 @@ fn run_process_task<P: Program>(program: &P, at: &ProcessHandle<'_>) -> Result<(
 }
 
 /// Computes until the last step, its removal, or the end of the configuration.
-fn compute<P: Program>(program: &P, at: &ProcessHandle<'_>, recruit: Invitation) -> Result<(), Stop> {
+fn compute<P: Program>(
+    program: &P,
+    at: &ProcessHandle<'_>,
+    recruit: Invitation,
+) -> Result<(), Stop> {
     let StepResult::Done(mut part) = ComputeProcess::enter(program, at.clone(), recruit)? else {
         return Ok(());
     };

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::observe::{ProcessInfo, Need, Observation};
+use super::observe::{Need, Observation, ProcessInfo};
 use crate::spmd::Comm;
 use crate::work::{Outcome, Stop};
 

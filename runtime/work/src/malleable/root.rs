@@ -10,16 +10,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::observe::{ProcessInfo, Need, Observation, MemberProcess, RequestRefusal};
+use super::observe::{MemberProcess, Need, Observation, ProcessInfo, RequestRefusal};
 use super::part::{ComputeProcess, PointResult, SAVED_MAX, StepResult, Whole, whole};
 use super::plan::{NextConfiguration, PresentProcess, plan};
 use super::process::MalleableProcess;
 use super::program::{Program, Strategy};
 use crate::id::{NodeId, Peer};
-use crate::spmd::group::{ConfigurationEnd, ProcessGroup, OutgoingMessage, ProcessState};
-use crate::spmd::message::{CollectiveAction, StateSource, Invitation, Configuration};
+use crate::spmd::group::{ConfigurationEnd, OutgoingMessage, ProcessGroup, ProcessState};
+use crate::spmd::message::{CollectiveAction, Configuration, Invitation, StateSource};
 use crate::spmd::process_pool::{DisbandOnDrop, ProcessPool, group_ended};
-use crate::spmd::{StepRate, ProcessHandle};
+use crate::spmd::{ProcessHandle, StepRate};
 use crate::wire;
 use crate::work::{Checkpoint, Context, Outcome, Stop};
 
@@ -190,7 +190,10 @@ impl<'c, P: Program> Root<'c, P> {
         Ok(())
     }
 
-    fn group<R>(&self, action: impl FnOnce(&mut ProcessGroup) -> (R, Vec<OutgoingMessage>)) -> Result<R, Stop> {
+    fn group<R>(
+        &self,
+        action: impl FnOnce(&mut ProcessGroup) -> (R, Vec<OutgoingMessage>),
+    ) -> Result<R, Stop> {
         self.at.post.group(&self.at.group, action).ok_or_else(group_ended)
     }
 
@@ -260,7 +263,8 @@ impl<'c, P: Program> Root<'c, P> {
 
     /// Brings the pool in line with the members.
     fn reconcile(&mut self) -> Result<(), Stop> {
-        let call = |group, number| MalleableProcess { group, number, program: self.program.clone() };
+        let call =
+            |group, number| MalleableProcess { group, number, program: self.program.clone() };
         self.pool.reconcile(&self.at, call)
     }
 
@@ -381,7 +385,11 @@ impl<'c, P: Program> Root<'c, P> {
         Ok((plan, self.program.layout(&hands, layout)))
     }
 
-    fn roster_of(&self, plan: &NextConfiguration, layout: &P::Layout) -> Result<Option<Configuration>, Stop> {
+    fn roster_of(
+        &self,
+        plan: &NextConfiguration,
+        layout: &P::Layout,
+    ) -> Result<Option<Configuration>, Stop> {
         let layout = wire::encode_payload(layout)?;
         self.group(|group| (group.make_roster(&plan.members, layout), Vec::new()))
     }
@@ -513,9 +521,9 @@ impl<'c, P: Program> Root<'c, P> {
         self.reconcile()?;
         let cause = self.group(|group| (group.take_cause(), Vec::new()))?;
         if let Some(cause) = cause {
-            self.at
-                .cx
-                .report_text(format!("{cause} after the last step: later output of processes may be lost"));
+            self.at.cx.report_text(format!(
+                "{cause} after the last step: later output of processes may be lost"
+            ));
         }
         Ok(())
     }
@@ -586,7 +594,8 @@ impl<'c, P: Program> Root<'c, P> {
     /// Prepares the move of the root: collects all state here and ends the other processes.
     fn prepare_move(&mut self, part: &ComputeProcess<'c, P>) -> Result<NextAction, Stop> {
         if part.roster.size() > 1 {
-            let plan = NextConfiguration { members: vec![0], new_layout: false, release: Vec::new() };
+            let plan =
+                NextConfiguration { members: vec![0], new_layout: false, release: Vec::new() };
             if let Some(roster) = self.roster_of(&plan, &whole(self.program))? {
                 self.group(|group| ((), group.propose(CollectiveAction::Change(roster))))?;
             }

@@ -15,8 +15,8 @@ use crate::spmd::post::Dispatcher;
 use crate::spmd::{Comm, MESSAGE_MAX, ProcessHandle};
 use crate::wire;
 use crate::work::{
-    ProgressReport, Outcome, PoolConfig, Registry, SavedRoot, NodeCounts, Stop, Throttle, ThrottledSeam,
-    encode_job, solo, thread_cpu,
+    NodeCounts, Outcome, PoolConfig, ProgressReport, Registry, SavedRoot, Stop, Throttle,
+    ThrottledSeam, encode_job, solo, thread_cpu,
 };
 
 /// Numbers in a ring: in each step each number gets a third of its left neighbour. Processes hold

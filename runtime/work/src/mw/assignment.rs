@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::worker::{Cost, FADE, QueuedBlock, WorkerRate, AssignedWorker, seconds};
-use super::program::{DispatchRule, AssignmentSettings};
+use self::worker::{AssignedWorker, Cost, FADE, QueuedBlock, WorkerRate, seconds};
+use super::program::{AssignmentSettings, DispatchRule};
 use super::schedule::{self, Forecast, ScheduledJob, WorkerLoad};
 use crate::id::NodeId;
 
@@ -173,8 +173,9 @@ impl AssignmentTable {
         }
         self.plan(now);
         let orders = std::mem::take(&mut self.orders).into_iter();
-        let mut actions: Vec<AssignmentAction> =
-            orders.map(|(worker, orders)| AssignmentAction::SendOrders { worker, orders }).collect();
+        let mut actions: Vec<AssignmentAction> = orders
+            .map(|(worker, orders)| AssignmentAction::SendOrders { worker, orders })
+            .collect();
         actions.append(&mut self.actions);
         actions
     }
@@ -246,7 +247,8 @@ impl AssignmentTable {
             }
         });
         let loads: Vec<WorkerLoad> = loads.collect();
-        let jobs = units.iter().map(|units| ScheduledJob { units: *units, blocks: vec![(0, None)] });
+        let jobs =
+            units.iter().map(|units| ScheduledJob { units: *units, blocks: vec![(0, None)] });
         let jobs: Vec<ScheduledJob> = jobs.collect();
         if loads.is_empty() {
             return None;
@@ -354,7 +356,8 @@ impl AssignmentTable {
         let tasks: Vec<AssignedTask> = tasks
             .into_iter()
             .map(|(id, units, blocks)| {
-                let blocks: Vec<BlockState> = (0..blocks.max(1)).map(|_| BlockState::default()).collect();
+                let blocks: Vec<BlockState> =
+                    (0..blocks.max(1)).map(|_| BlockState::default()).collect();
                 let units = if units.is_finite() { units.max(0.0) } else { 0.0 };
                 AssignedTask { id, units, open: blocks.len(), blocks, deaths: 0 }
             })

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::assignment::{AssignmentAction, AssignmentTable, BlockId, AssignmentEvent};
+use super::assignment::{AssignmentAction, AssignmentEvent, AssignmentTable, BlockId};
 use super::program::AssignmentSettings;
 use crate::event_kinds;
 use crate::state_table::{EventEffect, check};

@@ -10,10 +10,12 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tokio::time::Instant;
 
-use super::assignment::{AssignmentAction, AssignmentTable, BlockId, TaskCounts, AssignmentEvent, WorkerOrder};
+use super::assignment::{
+    AssignmentAction, AssignmentEvent, AssignmentTable, BlockId, TaskCounts, WorkerOrder,
+};
 use super::message::{BlockOrder, BlockRun};
 use super::order_queue::{BlockToRun, OrderQueue};
-use super::program::{DispatchRule, AssignmentSettings};
+use super::program::{AssignmentSettings, DispatchRule};
 
 /// The output of a block, the same for all workers.
 fn output((batch, task, block): BlockId) -> Bytes {
@@ -27,7 +29,9 @@ fn encoded(order: WorkerOrder) -> BlockOrder {
         WorkerOrder::Run { batch, task, id, from, to, units } => {
             BlockOrder::Run(BlockRun { batch, task, id, from, to, units, work })
         }
-        WorkerOrder::Revoke { batch, task, from, to } => BlockOrder::Revoke { batch, task, from, to },
+        WorkerOrder::Revoke { batch, task, from, to } => {
+            BlockOrder::Revoke { batch, task, from, to }
+        }
         WorkerOrder::Forget { batch } => BlockOrder::Forget { batch },
     }
 }
@@ -58,7 +62,9 @@ impl Ledger {
                 assert_eq!(outputs, all);
             }
             AssignmentAction::BatchDone { batch } => assert!(self.ended.insert(batch)),
-            AssignmentAction::PoisonTask { .. } | AssignmentAction::SendOrders { .. } => panic!("{action:?}"),
+            AssignmentAction::PoisonTask { .. } | AssignmentAction::SendOrders { .. } => {
+                panic!("{action:?}")
+            }
         }
     }
 }
@@ -327,7 +333,13 @@ impl Timed {
                     let block_id = (block.batch, block.task, block.block);
                     let (worker, output) = (Some(id), output(block_id));
                     let came_at = self.now;
-                    self.tell(AssignmentEvent::Answer { worker, block_id, seconds, output, came_at });
+                    self.tell(AssignmentEvent::Answer {
+                        worker,
+                        block_id,
+                        seconds,
+                        output,
+                        came_at,
+                    });
                 }
                 _ => {
                     self.now = self.now.max(wake.expect("some worker is busy"));
@@ -374,7 +386,11 @@ fn batches_end_close_to_the_bound_and_three_times_sooner_than_equal_shares() {
         let first = timed.run(&batch, |_| {});
         let second = timed.run(&batch, |_| {});
         let third = timed.run(&batch, |_| {});
-        let mut equally = Timed::new(AssignmentSettings { dealing: DispatchRule::Equal, ..settings }, &colds, 1.0);
+        let mut equally = Timed::new(
+            AssignmentSettings { dealing: DispatchRule::Equal, ..settings },
+            &colds,
+            1.0,
+        );
         let even = equally.run(&batch, |_| {});
         let text = format!("{tasks} {blocks}: {first} {second} {third}, {even}, bound {bound}");
         assert!(second <= most * bound && third <= most * bound, "{text}");
@@ -390,7 +406,8 @@ fn batches_end_close_to_the_bound_and_three_times_sooner_than_equal_shares() {
 /// slowest gets one too.
 #[test]
 fn a_queue_knows_no_speeds() {
-    let settings = AssignmentSettings { dealing: DispatchRule::Queue, ..AssignmentSettings::default() };
+    let settings =
+        AssignmentSettings { dealing: DispatchRule::Queue, ..AssignmentSettings::default() };
     let colds = [0.01, 0.01, 0.01, 0.1];
     let mut timed = Timed::new(settings, &colds, 1.0);
     // The slow worker takes 10 s for its task. Each other executes five in that time, and one a
@@ -494,17 +511,25 @@ fn a_forecast_predicts_a_batch_that_is_not_submitted() {
 #[test]
 fn late_answers_still_measure_their_worker() {
     let now = Instant::now();
-    let mut table = AssignmentTable::new(AssignmentSettings { bench_units: 1.0, ..AssignmentSettings::default() }, now);
+    let mut table = AssignmentTable::new(
+        AssignmentSettings { bench_units: 1.0, ..AssignmentSettings::default() },
+        now,
+    );
     for worker in [1, 2] {
-        table.handle(AssignmentEvent::Joined { worker, node: format!("n{worker}").as_str().into() }, now);
+        table.handle(
+            AssignmentEvent::Joined { worker, node: format!("n{worker}").as_str().into() },
+            now,
+        );
     }
     let tasks = vec![(0, 1.0, 1), (1, 1.0, 1)];
     let actions = table.handle(AssignmentEvent::Submit { batch: 1, tasks }, now);
     let first = actions.iter().find_map(|action| match action {
-        AssignmentAction::SendOrders { worker: 1, orders } => orders.iter().find_map(|order| match order {
-            WorkerOrder::Run { task, .. } => Some(*task),
-            _ => None,
-        }),
+        AssignmentAction::SendOrders { worker: 1, orders } => {
+            orders.iter().find_map(|order| match order {
+                WorkerOrder::Run { task, .. } => Some(*task),
+                _ => None,
+            })
+        }
         _ => None,
     });
     let first = first.expect("each has one");
@@ -534,8 +559,10 @@ fn an_answer_that_waits_at_the_master_is_not_late() {
     let seconds = |seconds| Duration::from_secs_f64(seconds);
     for (on_its_way, waits) in [(0.0, 0.0), (0.0, 5.0), (0.5, 0.0), (0.5, 5.0)] {
         let now = Instant::now();
-        let mut table =
-            AssignmentTable::new(AssignmentSettings { bench_units: 1.0, ..AssignmentSettings::default() }, now);
+        let mut table = AssignmentTable::new(
+            AssignmentSettings { bench_units: 1.0, ..AssignmentSettings::default() },
+            now,
+        );
         table.handle(AssignmentEvent::Joined { worker: 1, node: "n1".into() }, now);
         table.handle(AssignmentEvent::Submit { batch: 1, tasks: vec![(0, 1.0, 1)] }, now);
         let came_at = now + seconds(1.0 + on_its_way);
@@ -543,7 +570,8 @@ fn an_answer_that_waits_at_the_master_is_not_late() {
         let answer = AssignmentEvent::Answer { worker, block_id, seconds: 1.0, output, came_at };
         let now = came_at + seconds(waits);
         table.handle(answer, now);
-        let forecast = table.forecast(&[1.0], DispatchRule::Earliest, now).expect("there are workers");
+        let forecast =
+            table.forecast(&[1.0], DispatchRule::Earliest, now).expect("there are workers");
         assert!((forecast.makespan_s - 1.0 - on_its_way).abs() < 1e-9, "{forecast} {waits}");
     }
 }

@@ -48,7 +48,9 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use program::{Batch, BatchId, DispatchRule, Driver, Program, AssignmentSettings, TaskSpec, WorkerView};
+pub use program::{
+    AssignmentSettings, Batch, BatchId, DispatchRule, Driver, Program, TaskSpec, WorkerView,
+};
 pub use root::{Master, resume, run};
 pub use schedule::Forecast;
 

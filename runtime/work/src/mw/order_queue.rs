@@ -44,8 +44,11 @@ impl OrderQueue {
                     let (before, after) = (run.from..run.to.min(from), run.from.max(to)..run.to);
                     for remaining in [before, after] {
                         if remaining.start < remaining.end {
-                            let run =
-                                BlockRun { from: remaining.start, to: remaining.end, ..run.clone() };
+                            let run = BlockRun {
+                                from: remaining.start,
+                                to: remaining.end,
+                                ..run.clone()
+                            };
                             self.queue.push_back(run);
                         }
                     }

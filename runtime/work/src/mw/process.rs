@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::message::{BlockResult, BlockOrder};
+use super::message::{BlockOrder, BlockResult};
 use super::order_queue::{BlockToRun, OrderQueue};
 use super::program::Program;
 use crate::spmd::message::GroupId;

@@ -10,14 +10,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::assignment::{AssignmentAction, AssignmentTable, AssignmentEvent, WorkerOrder};
-use super::message::{BlockResult, BlockOrder, BlockRun};
+use super::assignment::{AssignmentAction, AssignmentEvent, AssignmentTable, WorkerOrder};
+use super::message::{BlockOrder, BlockResult, BlockRun};
 use super::order_queue::OrderQueue;
 use super::process::{Executor, MasterWorkerProcess};
-use super::program::{Batch, BatchId, DispatchRule, Driver, Program, AssignmentSettings, WorkerView};
+use super::program::{
+    AssignmentSettings, Batch, BatchId, DispatchRule, Driver, Program, WorkerView,
+};
 use super::schedule::Forecast;
 use crate::id::{NodeId, Peer};
-use crate::spmd::group::{ProcessGroup, OutgoingMessage, ProcessState, ReceivedAnswer};
+use crate::spmd::group::{OutgoingMessage, ProcessGroup, ProcessState, ReceivedAnswer};
 use crate::spmd::process_pool::{DisbandOnDrop, ProcessPool, group_ended};
 use crate::spmd::{MESSAGE_MAX, ProcessHandle};
 use crate::wire;
@@ -336,12 +338,16 @@ impl<'c, P: Program> Master<'c, P> {
     fn wait(&self, until: Option<Instant>) -> Result<(), Stop> {
         let (post, group) = (&self.at.post, &self.at.group);
         let news = || {
-            post.views() != self.views || post.read_group(group, ProcessGroup::has_news).unwrap_or(true)
+            post.views() != self.views
+                || post.read_group(group, ProcessGroup::has_news).unwrap_or(true)
         };
         self.at.cx.wait_for(false, until, &news).map(drop)
     }
 
-    fn group<R>(&self, action: impl FnOnce(&mut ProcessGroup) -> (R, Vec<OutgoingMessage>)) -> Result<R, Stop> {
+    fn group<R>(
+        &self,
+        action: impl FnOnce(&mut ProcessGroup) -> (R, Vec<OutgoingMessage>),
+    ) -> Result<R, Stop> {
         self.at.post.group(&self.at.group, action).ok_or_else(group_ended)
     }
 
@@ -517,7 +523,9 @@ impl<'c, P: Program> Master<'c, P> {
     fn handle_event(&mut self, event: AssignmentEvent) -> Result<(), Stop> {
         for action in self.table.handle(event, Instant::now()) {
             match action {
-                AssignmentAction::SendOrders { worker, orders } => self.send_orders(worker, orders)?,
+                AssignmentAction::SendOrders { worker, orders } => {
+                    self.send_orders(worker, orders)?
+                }
                 AssignmentAction::TaskDone { batch, task, outputs } => {
                     self.completed.push_back((batch, task, outputs));
                 }
@@ -534,7 +542,8 @@ impl<'c, P: Program> Master<'c, P> {
     }
 
     fn send_orders(&mut self, worker: u32, orders: Vec<WorkerOrder>) -> Result<(), Stop> {
-        let orders: Vec<BlockOrder> = orders.into_iter().filter_map(|order| self.order(order)).collect();
+        let orders: Vec<BlockOrder> =
+            orders.into_iter().filter_map(|order| self.order(order)).collect();
         if self.own == Some(worker) {
             orders.into_iter().for_each(|order| self.queue.apply(order));
             return Ok(());

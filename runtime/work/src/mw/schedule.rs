@@ -213,8 +213,9 @@ impl<'a> PlanBuilder<'a> {
 /// if it has blocks, and its blocks are assigned in the same way.
 pub(super) fn earliest(jobs: &[ScheduledJob], workers: &[WorkerLoad]) -> AssignmentPlan {
     let units: f64 = jobs.iter().map(ScheduledJob::size).sum();
-    let held =
-        |job: &ScheduledJob| job.units * job.blocks.iter().filter(|(_, by)| by.is_some()).count() as f64;
+    let held = |job: &ScheduledJob| {
+        job.units * job.blocks.iter().filter(|(_, by)| by.is_some()).count() as f64
+    };
     let share = jobs.iter().map(held).sum::<f64>() / units.max(f64::MIN_POSITIVE);
     let enough = fluid(workers, units, |worker| share * worker.warm + (1.0 - share) * worker.cold);
     let mut planner = PlanBuilder::new(workers, enough);

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::*;
 use crate::wire;
 use crate::work::{
-    Checkpoint, Context, Failure, Job, ProgressReport, Outcome, PoolConfig, Registry, SavedRoot, Stop,
-    encode_job, solo,
+    Checkpoint, Context, Failure, Job, Outcome, PoolConfig, ProgressReport, Registry, SavedRoot,
+    Stop, encode_job, solo,
 };
 
 /// A program of iterations. In each, tasks sum a function of the last iterate over blocks of
@@ -95,7 +95,8 @@ impl Driver<Sums> for SumsDriver {
         master.checkpoint();
         if self.iteration < self.job.iterations {
             let reported = |dealing| master.forecast(&[30.0; 4], dealing);
-            let all = [DispatchRule::Earliest, DispatchRule::Equal, DispatchRule::Queue].map(reported);
+            let all =
+                [DispatchRule::Earliest, DispatchRule::Equal, DispatchRule::Queue].map(reported);
             assert!(all.iter().all(|reported| reported.is_some_and(|reported| reported.used > 0)));
             assert!(!master.workers().is_empty() && master.last_plan().workers > 0);
             self.submit(master)?;
@@ -272,7 +273,7 @@ fn errors_of_a_driver_are_reported() {
 /// Orders and answers decode to the encoded values.
 #[test]
 fn orders_and_answers_decode_to_what_was_encoded() {
-    use super::message::{BlockResult, BlockOrder, BlockRun};
+    use super::message::{BlockOrder, BlockResult, BlockRun};
     use bytes::Bytes;
     let body = Bytes::from_static(b"\x07");
     let run = BlockRun { batch: 1, task: 2, id: 9, from: 3, to: 5, units: 0.5, work: body.clone() };

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::cell::HeldVersions;
 use super::types::CodecError;
-use super::{ObjectNeed, ObjectKey, Version};
+use super::{ObjectKey, ObjectNeed, Version};
 use crate::id::{JobId, NodeId};
 use crate::net::Class;
 use crate::wire::{Kind, WireError};

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use bytes::{Bytes, BytesMut};
 
 use super::message::{PayloadId, SEGMENTS_MAX};
-use super::types::{CodecError, ObjectType, ObjectKind, ObjectValue, Versioned};
-use super::{ObjectNeed, ObjectKey, Version};
+use super::types::{CodecError, ObjectKind, ObjectType, ObjectValue, Versioned};
+use super::{ObjectKey, ObjectNeed, Version};
 
 /// Encoded bytes as they travel: in segments of equal length, of which the last may be shorter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

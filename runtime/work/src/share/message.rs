@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::api::FrameError;
-use super::{ObjectNeed, ObjectKey, Version};
+use super::{ObjectKey, ObjectNeed, Version};
 use crate::id::{JobId, NodeId};
 use crate::wire::{DATA_MAX, Kind, WireError, encode_into};
 

@@ -28,7 +28,8 @@ mod tests;
 mod types;
 
 pub use api::{
-    ObjectAction, Fact, FrameError, Needed, ShareConfig, ShareError, ShareStats, Ticket, Unavailable,
+    Fact, FrameError, Needed, ObjectAction, ShareConfig, ShareError, ShareStats, Ticket,
+    Unavailable,
 };
 pub use cell::HeldVersions;
 pub use shared::SharedObjects;

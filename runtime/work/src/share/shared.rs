@@ -16,8 +16,8 @@ use super::cell::Payload;
 use super::store::{PartKey, Store, StoreAction};
 use super::types::{encode, guarded};
 use super::{
-    ObjectAction, Merged, ObjectNeed, Needed, ObjectTypes, ShareConfig, ShareError, ShareStats, Ticket,
-    Unavailable, Version, Versioned,
+    Merged, Needed, ObjectAction, ObjectNeed, ObjectTypes, ShareConfig, ShareError, ShareStats,
+    Ticket, Unavailable, Version, Versioned,
 };
 use crate::id::{JobId, NodeId};
 use crate::membership::View;

@@ -82,8 +82,10 @@ type Decode = fn(&[u8]) -> Result<ObjectValue, CodecError>;
 type Encode = fn(&(dyn Any + Send + Sync)) -> Result<Bytes, CodecError>;
 type Apply = fn(&(dyn Any + Send + Sync), &[u8]) -> Result<ObjectValue, CodecError>;
 /// Returns `None` if the merge changes nothing.
-type Merge =
-    fn(&(dyn Any + Send + Sync), &(dyn Any + Send + Sync)) -> Result<Option<ObjectValue>, CodecError>;
+type Merge = fn(
+    &(dyn Any + Send + Sync),
+    &(dyn Any + Send + Sync),
+) -> Result<Option<ObjectValue>, CodecError>;
 
 /// The kind of a registered object, with the operations of that kind.
 #[derive(Clone, Copy)]
@@ -157,9 +159,9 @@ impl ObjectTypes {
     /// The registered names with `v` (versioned) or `m` (merged), in order, for a program's
     /// fingerprint.
     pub fn names(&self) -> impl Iterator<Item = (&'static str, char)> + '_ {
-        self.types
-            .values()
-            .map(|ty| (ty.name, if matches!(ty.shape, ObjectKind::Versioned(_)) { 'v' } else { 'm' }))
+        self.types.values().map(|ty| {
+            (ty.name, if matches!(ty.shape, ObjectKind::Versioned(_)) { 'v' } else { 'm' })
+        })
     }
 
     pub(crate) fn into_vec(self) -> Vec<ObjectType> {

@@ -18,7 +18,9 @@ use super::collective::{Clusters, Sharing};
 use super::group::ProcessReport;
 use super::local_process::LocalProcess;
 use super::mailbox::{MESSAGE_COST, Mailbox, UNREAD_MAX};
-use super::message::{GroupId, DataMessage, ForwardTarget, Configuration, RankAssignment, ProcessMessage};
+use super::message::{
+    Configuration, DataMessage, ForwardTarget, GroupId, ProcessMessage, RankAssignment,
+};
 use super::post::Dispatcher;
 use crate::wire;
 use crate::work::{Context, Stop};
@@ -243,7 +245,13 @@ impl ProcessHandle<'_> {
     }
 
     /// Sends a piece of state to rank `to` of the next configuration, as rank `from` of the last.
-    pub(crate) fn give(&self, next: &Configuration, from: u32, to: u32, body: Bytes) -> Result<(), Stop> {
+    pub(crate) fn give(
+        &self,
+        next: &Configuration,
+        from: u32,
+        to: u32,
+        body: Bytes,
+    ) -> Result<(), Stop> {
         let generation = next.generation;
         self.send(next, to, DataMessage { generation, from, tag: PIECE, number: 0, body })
     }
@@ -270,7 +278,12 @@ impl ProcessHandle<'_> {
         };
         let on = others.filter_map(onward).collect();
         self.wait_for_room()?;
-        self.post.send(&member.peer, &self.group, member.process, ProcessMessage::Pass { mail, on });
+        self.post.send(
+            &member.peer,
+            &self.group,
+            member.process,
+            ProcessMessage::Pass { mail, on },
+        );
         Ok(())
     }
 
@@ -451,7 +464,11 @@ impl<'c> Comm<'c> {
         self.check_rank(to)?;
         let number = self.number(to, tag);
         let generation = self.roster.generation;
-        self.at.send(&self.roster, to, DataMessage { generation, from: self.rank, tag, number, body })
+        self.at.send(
+            &self.roster,
+            to,
+            DataMessage { generation, from: self.rank, tag, number, body },
+        )
     }
 
     fn number(&self, to: u32, tag: u32) -> u64 {

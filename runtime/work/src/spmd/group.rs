@@ -12,7 +12,10 @@ use std::fmt;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::message::{CollectiveAction, StateSource, StepRate, Invitation, Configuration, RankAssignment, ProcessMessage};
+use super::message::{
+    CollectiveAction, Configuration, Invitation, ProcessMessage, RankAssignment, StateSource,
+    StepRate,
+};
 use super::timer::RetryTimer;
 use crate::id::{Incarnation, NodeId, Peer};
 
@@ -477,7 +480,11 @@ impl ProcessGroup {
 
     /// Makes the next configuration, with these processes in order of rank. None unless each is
     /// waiting or a member.
-    pub(crate) fn make_roster(&mut self, processes: &[u32], layout: Bytes) -> Option<Configuration> {
+    pub(crate) fn make_roster(
+        &mut self,
+        processes: &[u32],
+        layout: Bytes,
+    ) -> Option<Configuration> {
         let assignment = |process: &u32| {
             let entry = self.processes.get(process)?;
             let fits = matches!(entry.state, ProcessState::Waiting | ProcessState::Member);
@@ -504,7 +511,8 @@ impl ProcessGroup {
         }
         let recruit = Invitation { roster: roster.clone(), origin, point };
         let others = roster.members.iter().filter(|to| to.process != 0);
-        let out = others.map(|to| message_to(to, ProcessMessage::Recruit(recruit.clone()))).collect();
+        let out =
+            others.map(|to| message_to(to, ProcessMessage::Recruit(recruit.clone()))).collect();
         self.install(roster, BTreeSet::new());
         Some(out)
     }
@@ -555,7 +563,8 @@ impl ProcessGroup {
         let (generation, change) = (roster.generation, self.last_change);
         let propose = ProcessMessage::Propose { generation, change, deed: deed.clone() };
         let out = roster.members.iter().map(|to| message_to(to, propose.clone())).collect();
-        self.change = Some(PendingAction { number: change, deed, points: BTreeMap::new(), agreed: None });
+        self.change =
+            Some(PendingAction { number: change, deed, points: BTreeMap::new(), agreed: None });
         out
     }
 

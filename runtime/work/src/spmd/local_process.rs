@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::mailbox::Mailbox;
-use super::message::{CollectiveAction, DataMessage, Invitation, Configuration};
+use super::message::{CollectiveAction, Configuration, DataMessage, Invitation};
 use super::timer::RetryTimer;
 
 /// The next action of a process at a point of its progress.
@@ -104,7 +104,12 @@ impl LocalProcess {
 
     /// Handles a proposal: returns the next point at which this process can execute it. None if it
     /// does not take part in that configuration.
-    pub(crate) fn propose(&mut self, generation: u32, number: u32, deed: CollectiveAction) -> Option<u64> {
+    pub(crate) fn propose(
+        &mut self,
+        generation: u32,
+        number: u32,
+        deed: CollectiveAction,
+    ) -> Option<u64> {
         if generation != self.generation() || self.has_ended() {
             self.dropped += 1;
             return None;
@@ -116,7 +121,8 @@ impl LocalProcess {
             None if number <= self.proposed => None,
             None => {
                 self.proposed = number;
-                self.change = Some(AnnouncedAction { number, deed, named: self.next, agreed: None });
+                self.change =
+                    Some(AnnouncedAction { number, deed, named: self.next, agreed: None });
                 Some(self.next)
             }
         }
@@ -285,7 +291,8 @@ impl LocalProcess {
 
     /// Whether it must wait at this point; see [`LocalProcess::arrive`].
     pub(crate) fn holds(&self, point: u64) -> bool {
-        let waits_here = |change: &AnnouncedAction| change.agreed.is_none() && change.named <= point;
+        let waits_here =
+            |change: &AnnouncedAction| change.agreed.is_none() && change.named <= point;
         !self.has_ended() && self.change.as_ref().is_some_and(waits_here)
     }
 

@@ -154,7 +154,13 @@ mod tests {
             mailbox.put(DataMessage { generation: 1, from: 1, tag: 5, number, body: Bytes::new() });
             assert_eq!(mailbox.overflow(), None);
         }
-        mailbox.put(DataMessage { generation: 1, from: 1, tag: 5, number: last, body: Bytes::new() });
+        mailbox.put(DataMessage {
+            generation: 1,
+            from: 1,
+            tag: 5,
+            number: last,
+            body: Bytes::new(),
+        });
         assert_eq!(mailbox.overflow(), Some((1, 5)));
     }
 

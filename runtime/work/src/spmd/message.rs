@@ -336,7 +336,8 @@ mod tests {
         let body = Bytes::from_static(b"\x07\x08");
         let mail_body = body.clone();
         let mail = DataMessage { generation: 2, from: 1, tag: 6, number: 40, body };
-        let onward = |node: &str, process, number| ForwardTarget { node: node.into(), process, number };
+        let onward =
+            |node: &str, process, number| ForwardTarget { node: node.into(), process, number };
         let on = vec![onward("ams-2", 5, 39), onward("ams-3", 6, 0)];
         let pass = ProcessMessage::Pass { mail: mail.clone(), on };
         let pace = StepRate { step_s: 0.25, foreign: Some(0.5) };
@@ -347,11 +348,24 @@ mod tests {
             ("recruit", letter(4, ProcessMessage::Recruit(recruit))),
             (
                 "propose",
-                letter(4, ProcessMessage::Propose { generation: 1, change: 2, deed: CollectiveAction::Change(roster) }),
+                letter(
+                    4,
+                    ProcessMessage::Propose {
+                        generation: 1,
+                        change: 2,
+                        deed: CollectiveAction::Change(roster),
+                    },
+                ),
             ),
             ("mail", letter(4, ProcessMessage::Mail(mail))),
             ("pass", letter(4, pass)),
-            ("say", letter(0, ProcessMessage::Say { text: "half way".to_owned(), process: 4, number: 2 })),
+            (
+                "say",
+                letter(
+                    0,
+                    ProcessMessage::Say { text: "half way".to_owned(), process: 4, number: 2 },
+                ),
+            ),
             (
                 "artifact",
                 letter(
@@ -367,11 +381,23 @@ mod tests {
             ("done", letter(0, ProcessMessage::Done { process: 4, generation: 2 })),
             ("heard", letter(4, ProcessMessage::Heard { number: 3 })),
             ("ready", letter(0, ProcessMessage::Ready { process: 4, sitting: 9, heard: 1 })),
-            ("order", letter(4, ProcessMessage::Order { sitting: 9, number: 2, body: mail_body.clone() })),
-            ("answer", letter(0, ProcessMessage::Answer { process: 4, number: 5, body: mail_body })),
+            (
+                "order",
+                letter(4, ProcessMessage::Order { sitting: 9, number: 2, body: mail_body.clone() }),
+            ),
+            (
+                "answer",
+                letter(0, ProcessMessage::Answer { process: 4, number: 5, body: mail_body }),
+            ),
             (
                 "broken",
-                letter(0, ProcessMessage::Broken { node: "ams-2".into(), incarnation: Some(Incarnation(5)) }),
+                letter(
+                    0,
+                    ProcessMessage::Broken {
+                        node: "ams-2".into(),
+                        incarnation: Some(Incarnation(5)),
+                    },
+                ),
             ),
         ] {
             golden::check(home, Kind::PROCESS, name, &letter);

@@ -34,6 +34,6 @@ pub(crate) mod process_pool;
 mod tests;
 mod timer;
 
-pub use comm::{Comm, MESSAGE_MAX, INLINE_MESSAGE_MAX};
+pub use comm::{Comm, INLINE_MESSAGE_MAX, MESSAGE_MAX};
 pub(crate) use comm::{ProcessHandle, SAVE};
 pub use message::StepRate;

@@ -12,9 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::group::{ProcessGroup, OutgoingMessage, ProcessState, ProcessReport};
+use super::group::{OutgoingMessage, ProcessGroup, ProcessReport, ProcessState};
 use super::local_process::LocalProcess;
-use super::message::{GroupId, Envelope, DataMessage, ForwardTarget, ProcessMessage};
+use super::message::{DataMessage, Envelope, ForwardTarget, GroupId, ProcessMessage};
 use crate::id::{JobId, NodeId, Peer};
 use crate::membership::View;
 use crate::wire::{self, Kind};
@@ -135,7 +135,8 @@ impl Dispatcher {
                     let word = match word {
                         ProcessMessage::Pass { mail, on } => {
                             for ForwardTarget { node, process, number } in on {
-                                let mail = ProcessMessage::Mail(DataMessage { number, ..mail.clone() });
+                                let mail =
+                                    ProcessMessage::Mail(DataMessage { number, ..mail.clone() });
                                 if node == self.me.node {
                                     next.push((group.clone(), process, mail));
                                 } else {
@@ -166,11 +167,11 @@ impl Dispatcher {
             waker.wake();
         }
         for (group, node, to, word) in away {
-            self.send(&node, group, to, word);
+            self.send_frame(&node, group, to, word);
         }
     }
 
-    fn send(&self, node: &NodeId, group: GroupId, to: u32, word: ProcessMessage) {
+    fn send_frame(&self, node: &NodeId, group: GroupId, to: u32, word: ProcessMessage) {
         let letter = Envelope { job: self.job, group, to, word };
         match wire::encode(Kind::PROCESS, &letter) {
             Ok(body) => (self.carry)(node, body),
@@ -184,7 +185,7 @@ impl Dispatcher {
             let me = self.me.clone();
             self.handle(vec![(group.clone(), to, word)], &me);
         } else {
-            self.send(&peer.node, group.clone(), to, word);
+            self.send_frame(&peer.node, group.clone(), to, word);
         }
     }
 
@@ -263,7 +264,10 @@ impl Dispatcher {
         }
     }
 
-    fn with_groups(&self, mut action: impl FnMut(&mut PostState, u64) -> Option<Vec<OutgoingMessage>>) {
+    fn with_groups(
+        &self,
+        mut action: impl FnMut(&mut PostState, u64) -> Option<Vec<OutgoingMessage>>,
+    ) {
         let mut all = Vec::new();
         {
             let mut state = self.state();
@@ -419,7 +423,9 @@ impl PostState {
             (ProcessMessage::Here { process, .. }, None) => {
                 return vec![(from.clone(), process, ProcessMessage::Dismiss)];
             }
-            (ProcessMessage::Reach { process, change, point }, Some(g)) => g.reach(process, change, point),
+            (ProcessMessage::Reach { process, change, point }, Some(g)) => {
+                g.reach(process, change, point)
+            }
             (ProcessMessage::Whole { process, generation }, Some(g)) => {
                 g.mark_complete(process, generation);
                 Vec::new()
@@ -443,7 +449,8 @@ impl PostState {
                 vec![(from.clone(), process, ProcessMessage::Heard { number })]
             }
             (ProcessMessage::Artifact { name, bytes, process, number }, g) => {
-                g.into_iter().for_each(|g| g.report(ProcessReport::Artifact(name.clone(), bytes.clone())));
+                g.into_iter()
+                    .for_each(|g| g.report(ProcessReport::Artifact(name.clone(), bytes.clone())));
                 vec![(from.clone(), process, ProcessMessage::Heard { number })]
             }
             (ProcessMessage::Ready { process, sitting, heard }, Some(g)) => {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::ProcessHandle;
 use super::group::ProcessState;
 use super::message::{GroupId, ProcessMessage};
-use super::post::{JobMember, Dispatcher};
+use super::post::{Dispatcher, JobMember};
 use crate::id::{NodeId, Peer};
 use crate::work::{Context, Spawned, Stop, Task};
 

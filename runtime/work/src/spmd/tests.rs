@@ -9,9 +9,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::comm::PIECE;
-use super::group::{ProcessGroup, OutgoingMessage, ProcessState};
+use super::group::{OutgoingMessage, ProcessGroup, ProcessState};
 use super::local_process::{Call, LocalProcess, PointAction};
-use super::message::{CollectiveAction, DataMessage, StateSource, Invitation, ProcessMessage};
+use super::message::{CollectiveAction, DataMessage, Invitation, ProcessMessage, StateSource};
 use crate::id::{Incarnation, Peer};
 
 /// The number of processes, one per node. The root's is 0.
@@ -111,7 +111,9 @@ impl GroupWorld {
             ProcessMessage::Here { process, generation } => {
                 self.group.handle_here(process, &from, generation)
             }
-            ProcessMessage::Reach { process, change, point } => self.group.reach(process, change, point),
+            ProcessMessage::Reach { process, change, point } => {
+                self.group.reach(process, change, point)
+            }
             ProcessMessage::Whole { process, generation } => {
                 self.group.mark_complete(process, generation);
                 Vec::new()
@@ -130,7 +132,10 @@ impl GroupWorld {
                     ProcessMessage::Mail(mail) => to.local.mail(mail),
                     ProcessMessage::Propose { generation, change, deed } => {
                         if let Some(point) = to.local.propose(generation, change, deed) {
-                            self.send_to_root(process, ProcessMessage::Reach { process, change, point });
+                            self.send_to_root(
+                                process,
+                                ProcessMessage::Reach { process, change, point },
+                            );
                         }
                     }
                     _ => {}
@@ -165,7 +170,10 @@ impl GroupWorld {
                 let mailbox = process.local.mailbox();
                 if (0..givers).all(|from| mailbox.has(generation, from, PIECE, 1)) {
                     process.activity = Activity::At(point);
-                    self.send_to_root(number, ProcessMessage::Whole { process: number, generation });
+                    self.send_to_root(
+                        number,
+                        ProcessMessage::Whole { process: number, generation },
+                    );
                 }
             }
             Activity::At(point) => match process.local.arrive(point) {

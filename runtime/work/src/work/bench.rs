@@ -323,7 +323,11 @@ mod tests {
         let goal = BenchmarkGoal { min_length: Duration::from_secs(60), ..GOAL };
         let stop = move || asked.fetch_add(1, Ordering::Relaxed) >= 4;
         let run = run(&registry(), &sample(false), 2, goal, &real(), stop).unwrap();
-        assert!(run.repeats() >= 5 && !run.is_complete(Instant::now()), "{} repeats", run.repeats());
+        assert!(
+            run.repeats() >= 5 && !run.is_complete(Instant::now()),
+            "{} repeats",
+            run.repeats()
+        );
     }
 
     #[test]

@@ -118,10 +118,10 @@ mod tests {
 
     use serde::{Deserialize, Serialize};
 
-    use super::super::pool::{ProgressReport, Pool, PoolConfig, RealSeam, SavedRoot};
+    use super::super::pool::{Pool, PoolConfig, ProgressReport, RealSeam, SavedRoot};
     use super::super::registry::{Registry, encode_job};
     use super::super::solo::{self, SoloObserver, SoloReport};
-    use super::super::task::{StopCause, Failure, Halt, Job, Outcome, Task};
+    use super::super::task::{Failure, Halt, Job, Outcome, StopCause, Task};
     use super::super::{Context, bench};
     use super::*;
 
@@ -507,7 +507,10 @@ mod tests {
             for halt in [Halt::Leave, Halt::Cancelled] {
                 // No checkpoint contains the root's replacement for the second step's child.
                 let (stop, notes) = run_halted_root(Twist::Swallows, halt, threads);
-                assert!(matches!(*stop.0, StopCause::Halt(received) if received == halt), "{stop:?}");
+                assert!(
+                    matches!(*stop.0, StopCause::Halt(received) if received == halt),
+                    "{stop:?}"
+                );
                 let kept: Vec<u64> = notes.iter().filter_map(saved).map(|s| s.seq).collect();
                 assert_eq!(kept, [1, 2]);
             }
@@ -585,7 +588,8 @@ mod tests {
             more: &'static str,
             seq: u64,
         }
-        let later = FutureCheckpoint { state: root.state.clone(), next_child: 7, more: "new", seq: 3 };
+        let later =
+            FutureCheckpoint { state: root.state.clone(), next_child: 7, more: "new", seq: 3 };
         let bytes = rmp_serde::to_vec_named(&later).unwrap();
         assert_eq!(rmp_serde::from_slice::<SavedRoot>(&bytes).unwrap(), root);
     }

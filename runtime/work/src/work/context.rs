@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::batch::Batch;
 use super::checkpoint::{Checkpoint, RootMarks};
 use super::core::tree::TaskFrame;
-use super::core::worker::{Run, ComputeThread};
+use super::core::worker::{Run, TaskThread};
 use super::pool::{ProgressReport, SavedRoot, Waker};
 use super::registry::Registry;
 use super::task::{Halt, Outcome, Stop, Task};
@@ -31,16 +31,16 @@ pub const STATE_ARTIFACT: &str = "checkpoint";
 ///
 /// It is neither `Send` nor `Sync`, and user code never owns it, since it represents this task on
 /// this thread.
-pub struct Context<'w>(Scope<'w, ComputeThread>);
+pub struct Context<'w>(Scope<'w, TaskThread>);
 
-impl<'w> TaskContext<'w, ComputeThread> for Context<'w> {
+impl<'w> TaskContext<'w, TaskThread> for Context<'w> {
     #[inline(always)]
-    fn new(scope: Scope<'w, ComputeThread>) -> Self {
+    fn new(scope: Scope<'w, TaskThread>) -> Self {
         Self(scope)
     }
 
     #[inline(always)]
-    fn scope_mut(&mut self) -> &mut Scope<'w, ComputeThread> {
+    fn scope_mut(&mut self) -> &mut Scope<'w, TaskThread> {
         &mut self.0
     }
 }
@@ -52,7 +52,7 @@ impl<'w> Context<'w> {
     }
 
     #[inline(always)]
-    pub(super) fn worker(&self) -> &'w ComputeThread {
+    pub(super) fn worker(&self) -> &'w TaskThread {
         self.0.worker()
     }
 
@@ -479,7 +479,7 @@ impl<'w> Context<'w> {
 #[must_use = "the child's output is taken with `take`"]
 pub struct Spawned<'c, T> {
     at: usize,
-    scope: &'c Scope<'c, ComputeThread>,
+    scope: &'c Scope<'c, TaskThread>,
     task: PhantomData<*const T>,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::pool::{ProgressReport, Pool, PoolConfig, Seam};
+use super::pool::{Pool, PoolConfig, ProgressReport, Seam};
 use super::registry::{JobEntry, Registry};
 use super::solo::{SoloObserver, into_failure};
 use super::task::{Failure, Outcome};

@@ -77,9 +77,10 @@ pub use checkpoint::Checkpoint;
 pub use context::{Context, STATE_ARTIFACT, Spawned};
 pub use metering::MeteringSettings;
 pub use pool::{
-    CHECKPOINT_RATE, ProgressReport, Pool, PoolConfig, PoolCounts, RealSeam, SavedRoot, Seam, WORK_FLOOR,
+    CHECKPOINT_RATE, Pool, PoolConfig, PoolCounts, ProgressReport, RealSeam, SavedRoot, Seam,
+    WORK_FLOOR,
 };
-pub use registry::{JobEntry, Registry, NodeCounts, encode_job};
+pub use registry::{JobEntry, NodeCounts, Registry, encode_job};
 pub use springtide_forkjoin::layer::thread_cpu;
 pub use task::{Failure, Halt, InputError, Job, Outcome, Stop, Task};
 pub use throttle::{Throttle, ThrottledSeam};
@@ -91,10 +92,11 @@ pub use virtual_time::{ProcessorSpeed, VirtualSeam};
 pub use core::{LeaseCounts, LeaseId};
 #[doc(hidden)]
 pub use engine::{
-    AbsentNodeInbox, EngineReport, Engine, EngineConfig, EngineWatch, FinishedTask, LeasedTask, LOSSES_MAX, NodeLosses,
-    ReportHandler, RESULTS_BYTES, RootEnd, RootResults, StopRoot, Tables, WaitGraph,
+    AbsentNodeInbox, Engine, EngineConfig, EngineReport, EngineWatch, FinishedTask, LOSSES_MAX,
+    LeasedTask, NodeLosses, RESULTS_BYTES, ReportHandler, RootEnd, RootResults, StopRoot, Tables,
+    WaitGraph,
 };
 #[doc(hidden)]
 pub use pool::{CachedResult, Encoded, PoolObserver};
 #[doc(hidden)]
-pub use recover::{TaskIdentity, ResultLocation, RootStart};
+pub use recover::{ResultLocation, RootStart, TaskIdentity};

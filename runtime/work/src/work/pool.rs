@@ -17,7 +17,7 @@ use super::core::round::RoundShare;
 use super::core::shared::{Incoming, PoolState, RootWork, TopWork};
 use super::core::tree::{Base, root_base};
 use super::core::worker::{self, DeliveredEnd, locate};
-use super::recover::{TaskIdentity, ResultLocation, RootStart};
+use super::recover::{ResultLocation, RootStart, TaskIdentity};
 use super::registry::{JobEntry, Registry, RunEncoded, TaskEntry};
 use super::task::{Failure, Halt, Outcome, Stop};
 use crate::guard::panic_text;

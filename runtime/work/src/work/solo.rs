@@ -8,9 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::core::LeaseId;
-use super::pool::{ProgressReport, Pool, PoolConfig, PoolCounts, PoolObserver, RealSeam, SavedRoot, Seam};
+use super::pool::{
+    Pool, PoolConfig, PoolCounts, PoolObserver, ProgressReport, RealSeam, SavedRoot, Seam,
+};
 use super::registry::{JobEntry, Registry};
-use super::task::{StopCause, Failure, Outcome, Stop};
+use super::task::{Failure, Outcome, Stop, StopCause};
 use crate::id::{JobId, NodeId, Peer};
 use crate::meter::Times;
 use crate::share::{ObjectAction, ShareConfig, SharedObjects as Objects};

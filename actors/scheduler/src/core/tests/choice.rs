@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::choose::{FreeNode, SelectionInput, NodeExclusion, choose};
+use super::super::choose::{FreeNode, NodeExclusion, SelectionInput, choose};
 use super::*;
 use crate::policy::SchedulerRequest;
 
@@ -66,7 +66,8 @@ fn fastest_nodes_come_first_within_a_tolerance() {
 fn among_equals_preferred_clusters_then_latency_then_bandwidth_then_name() {
     let free: Vec<Free<'_>> =
         ["a-1", "b-1", "c-1", "d-1", "e-1", "f-1"].map(|id| (id, Some(1.0), HW)).to_vec();
-    let request = SchedulerRequest { prefer: vec!["e".into(), "c".into()], ..SchedulerRequest::default() };
+    let request =
+        SchedulerRequest { prefer: vec!["e".into(), "c".into()], ..SchedulerRequest::default() };
     let mut case = case(9, &free, request);
     let rtt = [("a", 0.03), ("b", 0.01), ("d", 0.03), ("c", 0.5), ("f", f64::NAN)];
     case.rtt_s = rtt.map(|(cluster, s)| (cluster.into(), s)).into();
@@ -142,7 +143,12 @@ fn any_case() -> impl Strategy<Value = SelectionInput> {
                 (NodeId::from(format!("{cluster}-{n}")), candidate)
             });
             let prefer = prefer.chars().map(|c| c.to_string().into()).collect();
-            let request = SchedulerRequest { min_speed, min_bandwidth, prefer, ..SchedulerRequest::default() };
+            let request = SchedulerRequest {
+                min_speed,
+                min_bandwidth,
+                prefer,
+                ..SchedulerRequest::default()
+            };
             SelectionInput { count, request, rtt_s, bandwidth, free: free.collect() }
         },
     )

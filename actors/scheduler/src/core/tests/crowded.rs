@@ -7,7 +7,8 @@ use crate::scheduler::CrowdedHost;
 #[test]
 fn nodes_of_one_host_are_added_up() {
     let mut grid = CoreTestGrid::of(2, 1);
-    let usable = |host: &str, key, processors| UsableProcessors { host: host.into(), key, processors };
+    let usable =
+        |host: &str, key, processors| UsableProcessors { host: host.into(), key, processors };
     let mut register = |node: &str, threads, usable: UsableProcessors| {
         let (cluster, _) = node.split_once('-').unwrap();
         grid.put(SchedulerEvent::Registered(NodeRegistration {

@@ -74,7 +74,10 @@ fn undelivered_order_to_leave_is_repeated_with_the_remaining_time() {
     let second = Duration::from_secs(1);
     assert_eq!(grid.core.work_due(), Some(grid.now + second));
     grid.now += second;
-    assert_eq!(grid.put(SchedulerEvent::Tick), ["ask job-1 at ams-1 to leave [del-1] in Some(500)"]);
+    assert_eq!(
+        grid.put(SchedulerEvent::Tick),
+        ["ask job-1 at ams-1 to leave [del-1] in Some(500)"]
+    );
     assert_eq!(grid.core.work_due(), None);
     // It drained itself before it stopped, and its next incarnation serves again.
     let output = grid.register("del-1", 2, OURS);
@@ -164,7 +167,8 @@ fn blocked_jobs_give_the_reason_and_let_others_pass() {
 #[test]
 fn node_under_measurement_is_drained_after_its_answer() {
     let mut grid = CoreTestGrid::with_job(1, 1, None);
-    let one = crate::policy::SchedulerRequest { count: 1, min_speed: Some(0.1), ..Default::default() };
+    let one =
+        crate::policy::SchedulerRequest { count: 1, min_speed: Some(0.1), ..Default::default() };
     assert_eq!(grid.request(1, one, true), ["measure del-1"]);
     assert_eq!(grid.drain(1, &["del-1"], None), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Draining);

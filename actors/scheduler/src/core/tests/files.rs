@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::files::{FetchResult, FileEntry, FilesReport};
-use crate::manager::{Kind, JobRequirements};
+use crate::manager::{JobRequirements, Kind};
 use crate::policy::malleability::Placement;
 
 pub(super) fn entry(name: &str, bytes: u64) -> FileEntry {
@@ -192,7 +192,8 @@ fn job_waits_for_a_removed_file() {
         assert_eq!(grid.after(Duration::from_secs(4)), [""; 0]);
     }
     assert_eq!(grid.after(ManagerSettings::default().scan_interval), [""; 0]);
-    let why = |grid: &CoreTestGrid| grid.core.detail(JobId(2), grid.now).unwrap().view.unwrap().reason;
+    let why =
+        |grid: &CoreTestGrid| grid.core.detail(JobId(2), grid.now).unwrap().view.unwrap().reason;
     assert!(why(&grid).contains("ams no cluster has the file bodies"), "{}", why(&grid));
     // Another file of that name is accepted: the job states only a name.
     assert_eq!(grid.has("ams", &[&entry("bodies", 7)]), ["assign job-2 ams-1"]);

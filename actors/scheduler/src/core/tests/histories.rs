@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use springtide_metrics::{SpeedMeasurement, SpecId};
+use springtide_metrics::{SpecId, SpeedMeasurement};
 
 use super::*;
 use crate::policy::SchedulerRequest;
 use crate::scheduler::{
-    Drain, ReleaseReason, MemberSilent, NodeFreed, RequestNodes, SpeedsMeasured, Subscribe, WithdrawNodes,
+    Drain, MemberSilent, NodeFreed, ReleaseReason, RequestNodes, SpeedsMeasured, Subscribe,
+    WithdrawNodes,
 };
 
 const NODES: [&str; 4] = ["ams-1", "ams-2", "del-1", "del-2"];
@@ -241,7 +242,9 @@ impl CoreWorld {
                 self.holds.retain(|node, _| !free.contains(node));
                 SchedulerEvent::JobOver { job, epoch, ended: None }
             }
-            HistoryStep::Cancel(n) => SchedulerEvent::Cancel { job: JobId(n as u64), reason: "test".into() },
+            HistoryStep::Cancel(n) => {
+                SchedulerEvent::Cancel { job: JobId(n as u64), reason: "test".into() }
+            }
             HistoryStep::ClientLost => SchedulerEvent::Link { node: "client-1".into(), up: false },
             HistoryStep::Request(n, count, bench, stale) => {
                 let job = *self.running().get(n)?;
@@ -304,8 +307,7 @@ impl CoreWorld {
                     .map(|node| Incarnation(self.incarnations[node]));
                 nodes.truncate(if itself { 1 } else { 4 });
                 self.last_drain += 1;
-                let order =
-                    Drain { nodes, reason: "test".into(), deadline_ms: None, incarnation };
+                let order = Drain { nodes, reason: "test".into(), deadline_ms: None, incarnation };
                 SchedulerEvent::Drain { drain: self.last_drain, order }
             }
             HistoryStep::Undrain(mask) => {
@@ -324,7 +326,12 @@ impl CoreWorld {
         Some(match pending {
             PendingReply::Assign(job, epoch, node) => {
                 let failed = AssignError::failed(&node, "test");
-                SchedulerEvent::Assigned { job, epoch, node, answer: if ok { Ok(()) } else { Err(failed) } }
+                SchedulerEvent::Assigned {
+                    job,
+                    epoch,
+                    node,
+                    answer: if ok { Ok(()) } else { Err(failed) },
+                }
             }
             PendingReply::Release(job, node, incarnation) => {
                 if self.incarnations[&node] == incarnation && self.holds.get(&node) == Some(&job) {
@@ -542,7 +549,11 @@ impl CoreWorld {
     fn settle(&mut self) -> Result<(), TestCaseError> {
         self.act(SchedulerEvent::Link { node: "client-1".into(), up: false })?;
         while !self.pending.is_empty() || !self.grid.core.status().jobs.is_empty() {
-            let step = if self.pending.is_empty() { HistoryStep::Over(0) } else { HistoryStep::Answer(0, true) };
+            let step = if self.pending.is_empty() {
+                HistoryStep::Over(0)
+            } else {
+                HistoryStep::Answer(0, true)
+            };
             if let Some(event) = self.event(step) {
                 self.act(event)?;
             }

@@ -112,7 +112,15 @@ fn node_that_its_job_removed_is_ordered_to_restart() {
     let (job, epoch, node, incarnation) = (JobId(1), Epoch(1), "lab-1".into(), Incarnation(1));
     let reason = "silent for 3 s".to_owned();
     let (by, voice) = (None, None);
-    let silent = MemberSilent { job, epoch, node, incarnation, reason, reporting_cluster: by, reporter: voice };
+    let silent = MemberSilent {
+        job,
+        epoch,
+        node,
+        incarnation,
+        reason,
+        reporting_cluster: by,
+        reporter: voice,
+    };
     let output = grid.put(SchedulerEvent::MemberSilent(silent));
     assert_eq!(output.len(), 1, "{output:?}");
     assert!(output[0].contains("lab-1"), "{output:?}");

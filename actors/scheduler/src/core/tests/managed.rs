@@ -7,8 +7,10 @@ use proptest::prelude::*;
 use super::super::pool::PoolNodeState;
 use super::*;
 use crate::files::{FetchResult, FileEntry, FilesReport};
-use crate::manager::{Approach, Kind, JobRequirements};
-use crate::scheduler::{ReleaseReason, JobEfficiency, NodeFreed, Resize, ResizeError, ResizeJob, ResizeAck};
+use crate::manager::{Approach, JobRequirements, Kind};
+use crate::scheduler::{
+    JobEfficiency, NodeFreed, ReleaseReason, Resize, ResizeAck, ResizeError, ResizeJob,
+};
 
 pub(super) fn needs(kind: Kind, min: u32, max: u32) -> Submit {
     Submit { need: Some(JobRequirements::one(kind, min, min, max)), ..submit(None, OURS, None) }
@@ -311,16 +313,19 @@ impl ManagedWorld {
     fn put(&mut self, event: SchedulerEvent) {
         for action in self.grid.core.handle(event, self.grid.now) {
             match action {
-                SchedulerAction::Assign { node, assign } => self.pending.push(OutstandingReply::Assigned(
-                    assign.spec.id,
-                    assign.spec.epoch,
-                    node,
-                )),
+                SchedulerAction::Assign { node, assign } => self
+                    .pending
+                    .push(OutstandingReply::Assigned(assign.spec.id, assign.spec.epoch, node)),
                 SchedulerAction::Release { node, incarnation, job, .. } => {
                     self.pending.push(OutstandingReply::Released(job, node, incarnation));
                 }
-                SchedulerAction::OfferGrowth(asking) | SchedulerAction::AskShrink { asking, .. } => {
-                    self.pending.push(OutstandingReply::Count(asking.job, asking.change, asking.count));
+                SchedulerAction::OfferGrowth(asking)
+                | SchedulerAction::AskShrink { asking, .. } => {
+                    self.pending.push(OutstandingReply::Count(
+                        asking.job,
+                        asking.change,
+                        asking.count,
+                    ));
                 }
                 SchedulerAction::BringFile { job, ask, file, .. } => {
                     self.pending.push(OutstandingReply::Brought(job, ask, file));
@@ -352,11 +357,14 @@ impl ManagedWorld {
                 self.put(SchedulerEvent::Answered { job, change, count });
             }
             OutstandingReply::Brought(job, ask, file) => {
-                let brought = FetchResult { from: Some("del".into()), bytes: file.bytes, seconds: 0.5 };
+                let brought =
+                    FetchResult { from: Some("del".into()), bytes: file.bytes, seconds: 0.5 };
                 let answer = if ok { Ok((file, brought)) } else { Err("no".to_owned()) };
                 self.put(SchedulerEvent::FileFetched { job, ask, answer });
             }
-            OutstandingReply::Grant(job, grant) => self.put(SchedulerEvent::GrantAcknowledged { job, grant, ok }),
+            OutstandingReply::Grant(job, grant) => {
+                self.put(SchedulerEvent::GrantAcknowledged { job, grant, ok })
+            }
         }
     }
 
@@ -415,7 +423,9 @@ impl ManagedWorld {
                 let epoch = self.grid.core.jobs.get(&id(job)).map_or(Epoch(1), |job| job.epoch);
                 self.put(SchedulerEvent::JobOver { job: id(job), epoch, ended: None });
             }
-            ManagedStep::Cancel(job) => self.put(SchedulerEvent::Cancel { job: id(job), reason: "no".to_owned() }),
+            ManagedStep::Cancel(job) => {
+                self.put(SchedulerEvent::Cancel { job: id(job), reason: "no".to_owned() })
+            }
             ManagedStep::Efficiency(job, efficiency) => {
                 let output =
                     JobEfficiency { job: id(job), epoch: Epoch(9), efficiency, processors: 4 };
@@ -446,7 +456,8 @@ impl ManagedWorld {
     fn register(&mut self, n: usize) {
         let name = NODES[n];
         let state = self.grid.core.nodes[&NodeId::from(name)].state;
-        self.incarnations[n] += u64::from(matches!(state, PoolNodeState::Starting | PoolNodeState::Broken));
+        self.incarnations[n] +=
+            u64::from(matches!(state, PoolNodeState::Starting | PoolNodeState::Broken));
         let (cluster, _) = name.split_once('-').unwrap();
         self.put(SchedulerEvent::Registered(NodeRegistration {
             cluster: cluster.into(),
@@ -490,7 +501,10 @@ impl ManagedWorld {
                             .get(&job.job)
                             .map(|job| job.view.coordinator.is_none())
                         {
-                            self.put(SchedulerEvent::Cancel { job: job.job, reason: "end".to_owned() });
+                            self.put(SchedulerEvent::Cancel {
+                                job: job.job,
+                                reason: "end".to_owned(),
+                            });
                         }
                     }
                 }
@@ -562,7 +576,8 @@ fn job_gets_only_nodes_that_meet_its_criteria() {
         let registration = grid.core.nodes[&NodeId::from(node)].registration.clone().unwrap();
         grid.core.speeds.benchmarked(unit, &registration, speed, grid.now).unwrap();
     }
-    let fast = crate::policy::SchedulerRequest { count: 4, min_speed: Some(2.0), ..Default::default() };
+    let fast =
+        crate::policy::SchedulerRequest { count: 4, min_speed: Some(2.0), ..Default::default() };
     let out = grid.request(1, fast, true);
     let out = [out, grid.after(ManagerSettings::default().poll_interval)].concat();
     assert_eq!(out, ["grant 1 of job-1 at ams-1: ams-3 and 3"]);

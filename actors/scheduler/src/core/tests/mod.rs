@@ -31,7 +31,9 @@ use springtide_metrics::BenchmarkSpec;
 use super::*;
 use crate::hardware::Hardware;
 use crate::job::{AssignError, JobParams};
-use crate::scheduler::{Drain, HandOver, MemberSilent, NodeState, NodeRegistration, SiteRegistration};
+use crate::scheduler::{
+    Drain, HandOver, MemberSilent, NodeRegistration, NodeState, SiteRegistration,
+};
 
 const OURS: u64 = 7;
 
@@ -98,16 +100,22 @@ impl CoreTestGrid {
     fn put(&mut self, event: SchedulerEvent) -> Vec<String> {
         // Actions that write to disk.
         let noted = |action: &&SchedulerAction| {
-            use SchedulerAction::{Restart, StoreStart, Forget, Limit, StoreDrain};
+            use SchedulerAction::{Forget, Limit, Restart, StoreDrain, StoreStart};
             matches!(
                 action,
-                Restart { .. } | StoreStart { .. } | Forget { .. } | Limit { .. } | StoreDrain { .. }
+                Restart { .. }
+                    | StoreStart { .. }
+                    | Forget { .. }
+                    | Limit { .. }
+                    | StoreDrain { .. }
             )
         };
         let actions = self.core.handle(event, self.now);
         self.noted.extend(actions.iter().filter(noted).map(text));
         // Audits depend on time only, and have tests of their own.
-        let output = |action: &&SchedulerAction| !noted(action) && !matches!(action, SchedulerAction::Audit { .. });
+        let output = |action: &&SchedulerAction| {
+            !noted(action) && !matches!(action, SchedulerAction::Audit { .. })
+        };
         actions.iter().filter(output).map(text).collect()
     }
 
@@ -178,7 +186,9 @@ impl CoreTestGrid {
 fn text(action: &SchedulerAction) -> String {
     match action {
         SchedulerAction::Assign { node, assign } => format!("assign {} {node}", assign.spec.id),
-        SchedulerAction::Grant(granted) => format!("grant {} {}", granted.job, granted.coordinator.node),
+        SchedulerAction::Grant(granted) => {
+            format!("grant {} {}", granted.job, granted.coordinator.node)
+        }
         SchedulerAction::Refuse { job, error } => format!("refuse {job}: {error}"),
         SchedulerAction::Release { node, job, .. } => format!("release {job} {node}"),
         SchedulerAction::Cancel { job, coordinator, .. } => format!("cancel {job} {coordinator}"),
@@ -190,7 +200,9 @@ fn text(action: &SchedulerAction) -> String {
             let program = program.as_ref().map_or("same", |path| path.to_str().unwrap());
             format!("replace {cluster} {nodes:?} {program}")
         }
-        SchedulerAction::RefuseGrowth { job, reason, .. } => format!("{job} gets no more: {reason}"),
+        SchedulerAction::RefuseGrowth { job, reason, .. } => {
+            format!("{job} gets no more: {reason}")
+        }
         SchedulerAction::StoreStart { job, .. } => format!("begin {job}"),
         SchedulerAction::Forget { job } => format!("forget {job}"),
         SchedulerAction::Restart { job, .. } => format!("restart {job}"),
@@ -340,7 +352,11 @@ fn job_survives_the_loss_of_nodes_and_of_its_root() {
     assert_eq!(grid.put(lost("ams-1")), ["epoch after 1 for job-1"]);
     let issued = |epoch| SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
     assert_eq!(grid.put(issued(2)), ["del-1 takes job-1 over under 2"]);
-    let answer = |node: &str, answer| SchedulerEvent::TakeOverAnswered { job: JobId(1), node: node.into(), answer };
+    let answer = |node: &str, answer| SchedulerEvent::TakeOverAnswered {
+        job: JobId(1),
+        node: node.into(),
+        answer,
+    };
     let actions = grid.put(answer("del-1", refused("it leaves")));
     assert_eq!(
         actions,
@@ -391,7 +407,11 @@ fn coordinator_hands_its_job_over() {
         SchedulerEvent::HandOver(HandOver { job, epoch, to: to.into(), reason })
     };
     let issued = |epoch| SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(epoch) };
-    let answer = |node: &str, answer| SchedulerEvent::TakeOverAnswered { job: JobId(1), node: node.into(), answer };
+    let answer = |node: &str, answer| SchedulerEvent::TakeOverAnswered {
+        job: JobId(1),
+        node: node.into(),
+        answer,
+    };
     let lost = |node: &str| SchedulerEvent::NodeLost {
         node: node.into(),
         reason: "killed by signal 9".into(),
@@ -443,7 +463,11 @@ fn unanswered_takeover_orders_are_repeated() {
         let (node, reason) = ("ams-1".into(), "killed by signal 9".into());
         let lost = SchedulerEvent::NodeLost { node, reason, returns: true };
         assert_eq!(grid.put(lost), ["epoch after 1 for job-1"]);
-        let answer = |answer| SchedulerEvent::TakeOverAnswered { job: JobId(1), node: "del-1".into(), answer };
+        let answer = |answer| SchedulerEvent::TakeOverAnswered {
+            job: JobId(1),
+            node: "del-1".into(),
+            answer,
+        };
         let unanswered = || answer(Err(TakeOverError::Unanswered("no answer".to_owned())));
         let odd = "odd: node del-1 does not take job-1 over: no answer";
         let mut epoch = 1;

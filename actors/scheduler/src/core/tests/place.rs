@@ -96,7 +96,8 @@ fn node_must_end_an_unknown_job() {
     grid.accept(1, &["ams-1"]);
     let (node, job) = (NodeId::from("del-1"), JobId(777));
     let answer = Err(AssignError::Busy { node: node.clone(), job });
-    let output = grid.put(SchedulerEvent::Assigned { job: JobId(1), epoch: Epoch(1), node, answer });
+    let output =
+        grid.put(SchedulerEvent::Assigned { job: JobId(1), epoch: Epoch(1), node, answer });
     assert!(output.contains(&"release job-777 del-1".to_owned()), "{output:?}");
     grid.released(1, "ams-1", true);
     grid.released(1, "del-1", true);
@@ -127,7 +128,11 @@ fn coordinator_of_a_failed_start_keeps_its_place_until_the_next_start() {
     let mut grid = CoreTestGrid::of(2, OURS);
     grid.submit(submit(None, OURS, None));
     let client = origin("client-1", "head", Role::Client);
-    grid.put(SchedulerEvent::NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true });
+    grid.put(SchedulerEvent::NodeLost {
+        node: "ams-1".into(),
+        reason: "killed".into(),
+        returns: true,
+    });
     for output in [false, true] {
         if output {
             grid.put(SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(2) });

@@ -6,7 +6,7 @@ use super::super::audit::AUDIT_EVERY;
 use super::managed::needs;
 use super::*;
 use crate::manager::Kind;
-use crate::scheduler::{ReleaseReason, JobAudit, NodeFreed, AuthorityError};
+use crate::scheduler::{AuthorityError, JobAudit, NodeFreed, ReleaseReason};
 
 const JOB: JobId = JobId(1);
 
@@ -119,7 +119,8 @@ fn ended_job_does_not_restart() {
     let mut grid = CoreTestGrid::of(1, OURS);
     grid.submit(needs(Kind::Rigid, 1, 1));
     grid.accept(1, &["ams-1"]);
-    let lost = SchedulerEvent::NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true };
+    let lost =
+        SchedulerEvent::NodeLost { node: "ams-1".into(), reason: "killed".into(), returns: true };
     let output = grid.put(lost);
     assert!(output.contains(&"epoch after 1 for job-1".to_owned()), "{output:?}");
     let output = grid.put(over(1, &[]));
@@ -166,7 +167,10 @@ fn audit_finds_a_job_without_coordinator() {
     // A missing answer is no reason to end a job.
     let mut grid = start();
     let (node, incarnation) = ("ams-1".into(), Incarnation(1));
-    assert_eq!(grid.put(SchedulerEvent::Audited { job: JOB, node, incarnation, found: None }), [""; 0]);
+    assert_eq!(
+        grid.put(SchedulerEvent::Audited { job: JOB, node, incarnation, found: None }),
+        [""; 0]
+    );
 }
 
 #[test]

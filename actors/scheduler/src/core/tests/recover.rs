@@ -5,9 +5,11 @@ use std::time::Duration;
 use super::super::recover::{GATHER, RETURN_TIMEOUT};
 use super::managed::needs;
 use super::*;
-use crate::manager::{Kind, JobRequirements};
+use crate::manager::{JobRequirements, Kind};
 use crate::policy::malleability::{PlacedPart, PlacementPlan};
-use crate::scheduler::{ReleaseReason, NodeFreed, Resize, ResizeJob, SiteReport, StubLoss, NodeWork};
+use crate::scheduler::{
+    NodeFreed, NodeWork, ReleaseReason, Resize, ResizeJob, SiteReport, StubLoss,
+};
 
 /// A restarted scheduler with the same sites and recovered jobs. Cluster vu has four nodes on
 /// demand.
@@ -19,7 +21,8 @@ struct RestartedGrid {
 
 pub(super) fn begun(cluster: &str, count: u32) -> Option<StartRecord> {
     let part = PlacedPart { component: 0, cluster: cluster.into(), count };
-    let placed = PlacementPlan { parts: vec![part], transfers: Vec::new(), why: "it fits".to_owned() };
+    let placed =
+        PlacementPlan { parts: vec![part], transfers: Vec::new(), why: "it fits".to_owned() };
     Some(StartRecord { placed, at: None })
 }
 
@@ -62,7 +65,13 @@ impl RestartedGrid {
         restarted
     }
 
-    fn recovered(&mut self, job: u64, epoch: u32, need: JobRequirements, begun: Option<StartRecord>) -> Vec<String> {
+    fn recovered(
+        &mut self,
+        job: u64,
+        epoch: u32,
+        need: JobRequirements,
+        begun: Option<StartRecord>,
+    ) -> Vec<String> {
         let submit = Box::new(Submit { need: Some(need), ..submit(None, OURS, None) });
         let (job, epoch) = (JobId(job), Epoch(epoch));
         let limit = self.limit;
@@ -76,11 +85,21 @@ impl RestartedGrid {
         let (cluster, keep_ms) = ("vu".into(), Some(5000));
         let (starts_programs, files) = (true, false);
         let at = None;
-        let site =
-            SiteRegistration { joins: false, cluster, nodes, starts_programs, keep_ms, stubs, files, at };
+        let site = SiteRegistration {
+            joins: false,
+            cluster,
+            nodes,
+            starts_programs,
+            keep_ms,
+            stubs,
+            files,
+            at,
+        };
         let mut out = self.grid.put(SchedulerEvent::SiteUp(site));
         let found = Ok((4, 0));
-        out.extend(self.grid.put(SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found })));
+        out.extend(
+            self.grid.put(SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found })),
+        );
         out
     }
 
@@ -158,9 +177,10 @@ fn late_nodes_are_lost_to_their_job() {
     assert!(out.contains(&"lost job-1 vu-1 vu-2".to_owned()), "{out:?}");
     assert!(out.contains(&"replace vu [vu-2] same".to_owned()), "{out:?}");
     // The end of a stub has no further effect.
-    restarted
-        .grid
-        .put(SchedulerEvent::StubGone(StubLoss { node: "vu-2".into(), reason: "it is gone".into() }));
+    restarted.grid.put(SchedulerEvent::StubGone(StubLoss {
+        node: "vu-2".into(),
+        reason: "it is gone".into(),
+    }));
 }
 
 #[test]
@@ -208,9 +228,11 @@ fn returning_job_can_end_or_be_cancelled() {
     restarted.recovered(2, 1, need(), begun("vu", 1));
     restarted.site(&["vu-1", "vu-2"]);
     restarted.comes("vu-1", 1, None);
-    let out = restarted.grid.put(SchedulerEvent::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
+    let out =
+        restarted.grid.put(SchedulerEvent::JobOver { job: JobId(1), epoch: Epoch(1), ended: None });
     assert_eq!(out, ["release job-1 vu-1"]);
-    let out = restarted.grid.put(SchedulerEvent::Cancel { job: JobId(2), reason: "enough".to_owned() });
+    let out =
+        restarted.grid.put(SchedulerEvent::Cancel { job: JobId(2), reason: "enough".to_owned() });
     assert_eq!(out, ["ended job-2: the job was cancelled: enough"]);
     assert_eq!(restarted.grid.noted, ["forget job-1", "forget job-2"]);
     assert!(restarted.grid.core.status().jobs.is_empty());
@@ -301,7 +323,9 @@ fn job_that_loses_all_nodes_restarts_twice_and_then_fails() {
                 assert_eq!(restarted.grid.core.status().jobs, []);
                 break;
             }
-            let out = restarted.grid.put(SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(epoch) });
+            let out = restarted
+                .grid
+                .put(SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(epoch) });
             assert_eq!(out, ["hold vu [vu-1]"]);
         }
         assert_eq!(restarted.grid.noted.iter().filter(|note| *note == "forget job-1").count(), 1);
@@ -312,7 +336,9 @@ fn job_that_loses_all_nodes_restarts_twice_and_then_fails() {
 fn orders_of_owners_outlast_the_scheduler() {
     let mut restarted = RestartedGrid::new();
     restarted.limit = Some(2);
-    restarted.grid.put(SchedulerEvent::Marked { nodes: [("vu-4".into(), "it smells".to_owned())].into() });
+    restarted
+        .grid
+        .put(SchedulerEvent::Marked { nodes: [("vu-4".into(), "it smells".to_owned())].into() });
     restarted.recovered(1, 1, need(), begun("vu", 1));
     restarted.recovered(2, 1, need(), None);
     restarted.site(&["vu-1"]);

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use springtide_metrics::{SpeedMeasurement, SpecId};
+use springtide_metrics::{SpecId, SpeedMeasurement};
 
 use super::*;
 use crate::policy::SchedulerRequest;
 use crate::scheduler::{
-    ReleaseReason, NodeFreed, RequestNodes, SpeedsMeasured, AuthorityError, Subscribe, WithdrawNodes,
+    AuthorityError, NodeFreed, ReleaseReason, RequestNodes, SpeedsMeasured, Subscribe,
+    WithdrawNodes,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,7 +24,12 @@ impl CoreTestGrid {
         grid
     }
 
-    pub(super) fn request(&mut self, job: u64, request: SchedulerRequest, bench: bool) -> Vec<String> {
+    pub(super) fn request(
+        &mut self,
+        job: u64,
+        request: SchedulerRequest,
+        bench: bool,
+    ) -> Vec<String> {
         let benchmark = bench.then(|| BenchmarkSpec::of_job("fib", bytes::Bytes::new()));
         let (rtt_s, bandwidth) = (BTreeMap::new(), BTreeMap::new());
         let (job, epoch) = (JobId(job), Epoch(1));
@@ -49,7 +55,11 @@ impl CoreTestGrid {
         let node = NodeId::from(node);
         let incarnation = self.incarnation_of(&node);
         let answer = speed.map(|speed| SpeedMeasurement { speed, relative_error: None });
-        self.put(SchedulerEvent::Measured { node, incarnation, answer: answer.map_err(str::to_owned) })
+        self.put(SchedulerEvent::Measured {
+            node,
+            incarnation,
+            answer: answer.map_err(str::to_owned),
+        })
     }
 
     pub(super) fn after(&mut self, time: Duration) -> Vec<String> {
@@ -101,7 +111,10 @@ fn running_job_gets_nodes_as_they_become_free() {
     grid.put(SchedulerEvent::Withdraw(WithdrawNodes { job, epoch, count: 2 }));
     assert_eq!(grid.core.asked(job), 1);
     // A node that left is free, and may return.
-    assert_eq!(grid.freed(1, "del-1", ReleaseReason::Left), ["grant 3 of job-1 at ams-1: del-1 and 0"]);
+    assert_eq!(
+        grid.freed(1, "del-1", ReleaseReason::Left),
+        ["grant 3 of job-1 at ams-1: del-1 and 0"]
+    );
     grid.granted(1, 3, true);
     // A node that refused must end the job before it is granted again.
     let refused = ReleaseReason::Refused { reason: "no threads".into(), busy: None };
@@ -154,7 +167,10 @@ fn queue_precedes_requests_and_bounds_hold() {
     grid.put(SchedulerEvent::Cancel { job: JobId(3), reason: "enough".into() });
     assert_eq!(grid.waits(1).unwrap(), "4 more nodes: no node is free");
     grid.granted(2, 1, true);
-    assert_eq!(grid.freed(2, "ams-2", ReleaseReason::Left), ["grant 3 of job-1 at ams-1: ams-2 and 3"]);
+    assert_eq!(
+        grid.freed(2, "ams-2", ReleaseReason::Left),
+        ["grant 3 of job-1 at ams-1: ams-2 and 3"]
+    );
     assert_eq!(grid.over(2), [""; 0]);
     assert_eq!(grid.state("del-1"), NodeState::Idle);
     assert_eq!(grid.waits(1).unwrap(), "3 more nodes: it has 3, as many as it may have");
@@ -287,7 +303,8 @@ fn node_that_was_slow_at_work_is_measured_again() {
     let (job, epoch) = (JobId(1), Epoch(1));
     let speeds =
         BTreeMap::from([("ams-2".into(), 0.5), ("ams-1".into(), -1.0), ("del-1".into(), 9.0)]);
-    let output = grid.put(SchedulerEvent::SpeedsMeasured(SpeedsMeasured { job, epoch, spec, speeds }));
+    let output =
+        grid.put(SchedulerEvent::SpeedsMeasured(SpeedsMeasured { job, epoch, spec, speeds }));
     assert_eq!(output, ["odd: job-1 measured a speed of -1 of node ams-1: not used"]);
     grid.freed(1, "ams-2", ReleaseReason::Left);
     let speeds = |grid: &CoreTestGrid| {
@@ -299,7 +316,8 @@ fn node_that_was_slow_at_work_is_measured_again() {
         ([("ams-2".into(), 0.5)].into(), Some(2.0)),
         "del-1 is no member of the job"
     );
-    let fast = SchedulerRequest { min_speed: Some(1.0), avoid_clusters: ["del".into()].into(), ..one };
+    let fast =
+        SchedulerRequest { min_speed: Some(1.0), avoid_clusters: ["del".into()].into(), ..one };
     assert_eq!(grid.request(1, fast.clone(), true), [""; 0]);
     grid.now += 61 * SECOND;
     assert_eq!(speeds(&grid), (BTreeMap::new(), Some(2.0)), "the node's own speed has expired");
@@ -457,14 +475,21 @@ fn subscribers_are_notified_once() {
 fn requests_end_with_their_job() {
     let mut grid = CoreTestGrid::with_job(1, 1, None);
     grid.more(1, 3);
-    let lost =
-        |node: &str| SchedulerEvent::NodeLost { node: node.into(), reason: "killed".into(), returns: true };
+    let lost = |node: &str| SchedulerEvent::NodeLost {
+        node: node.into(),
+        reason: "killed".into(),
+        returns: true,
+    };
     assert_eq!(grid.put(lost("ams-1")), ["epoch after 1 for job-1"]);
     let issued = SchedulerEvent::EpochIssued { job: JobId(1), epoch: Epoch(2) };
     assert_eq!(grid.put(issued), ["del-1 takes job-1 over under 2"]);
     // The grant had not reached it.
     let (job, node) = (JobId(1), "del-1".into());
-    let output = grid.put(SchedulerEvent::TakeOverAnswered { job, node, answer: refused("it knows no job-1") });
+    let output = grid.put(SchedulerEvent::TakeOverAnswered {
+        job,
+        node,
+        answer: refused("it knows no job-1"),
+    });
     assert!(
         output[1].starts_with("ended job-1: node ams-1 was lost: killed; no other"),
         "{output:?}"

@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::policy::provisioning::{Booking, SECOND, Time};
-use crate::reservation::{ReservationRequest, LedgerChange, ReservedSlot, ReservationPhase, ReservationRefusal, Reservation};
+use crate::reservation::{
+    LedgerChange, Reservation, ReservationPhase, ReservationRefusal, ReservationRequest,
+    ReservedSlot,
+};
 
 const CLOCK: Time = 1_700_000_000 * SECOND;
 
@@ -19,12 +22,18 @@ impl CoreTestGrid {
     }
 
     /// Reserves `count` nodes from second `start` on, for 100 seconds.
-    fn reserve(&mut self, cluster: &str, count: u32, start: u64) -> Result<Reservation, ReservationRefusal> {
+    fn reserve(
+        &mut self,
+        cluster: &str,
+        count: u32,
+        start: u64,
+    ) -> Result<Reservation, ReservationRefusal> {
         let start = self.core.wall(self.now) + start * SECOND;
         let booking = Booking { processors: count, start, end: start + 100 * SECOND };
         let parts = vec![ReservedSlot { cluster: cluster.into(), bookings: vec![booking] }];
         let (token, name) = (start + u64::from(count), "test".to_owned());
-        let ask = ReservationRequest { token, name, parts, max_cost: f64::INFINITY, lease_ms: None };
+        let ask =
+            ReservationRequest { token, name, parts, max_cost: f64::INFINITY, lease_ms: None };
         let (prepared, ..) = self.core.prepare(&ask, self.now);
         let id = (prepared?.id, token);
         let (committed, notes, _) = self.core.commit(id.0, id.1, self.now);
@@ -77,7 +86,8 @@ fn running_jobs_get_only_unreserved_nodes() {
     grid.accept(1, &["ams-1"]);
     grid.reserve("ams", 2, 1_000).unwrap();
     grid.reserve("del", 4, 1_000).unwrap();
-    let request = crate::policy::SchedulerRequest { count: 8, ..crate::policy::SchedulerRequest::default() };
+    let request =
+        crate::policy::SchedulerRequest { count: 8, ..crate::policy::SchedulerRequest::default() };
     let (job, epoch, benchmark) = (JobId(1), Epoch(1), None);
     let (rtt_s, bandwidth) = (BTreeMap::new(), BTreeMap::new());
     let asks = crate::scheduler::RequestNodes { job, epoch, request, benchmark, rtt_s, bandwidth };
@@ -123,12 +133,13 @@ fn new_scheduler_keeps_agreed_reservations_and_drops_expired_ones() {
 
 #[test]
 fn queued_job_leaves_nodes_to_jobs_of_a_reservation() {
-    use crate::manager::{Kind, JobRequirements};
+    use crate::manager::{JobRequirements, Kind};
 
     let mut grid = CoreTestGrid::clocked(4);
     let one = grid.reserve("ams", 2, 100).unwrap();
     assert_eq!(grid.submit(submit(Some(&[("ams", 3)]), OURS, None)), [""; 0]);
-    let need = JobRequirements { reservation: Some(one.id), ..JobRequirements::one(Kind::Rigid, 2, 2, 2) };
+    let need =
+        JobRequirements { reservation: Some(one.id), ..JobRequirements::one(Kind::Rigid, 2, 2, 2) };
     let own = Submit { need: Some(need), ..submit(None, OURS, None) };
     assert_eq!(grid.submit(own), [""; 0]);
     grid.now += std::time::Duration::from_secs(100);

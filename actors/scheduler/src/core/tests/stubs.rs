@@ -8,7 +8,7 @@ use super::super::pool::PoolNodeState;
 use super::managed::needs;
 use super::*;
 use crate::manager::{Approach, Kind};
-use crate::scheduler::{ReleaseReason, NodeFreed, SiteReport, StubLoss, NodeWork};
+use crate::scheduler::{NodeFreed, NodeWork, ReleaseReason, SiteReport, StubLoss};
 
 const KEEP: Duration = Duration::from_secs(5);
 
@@ -28,14 +28,18 @@ impl CoreTestGrid {
 
     fn polled(&mut self, size: u32, others: u32) -> Vec<String> {
         let found = Ok((size, others));
-        let mut out = self.put(SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found }));
+        let mut out =
+            self.put(SchedulerEvent::SitePolled(SiteReport { cluster: "vu".into(), found }));
         // Freed processors are gathered for a moment.
         out.extend(self.after(Duration::from_millis(500)));
         out
     }
 
     fn gone(&mut self, node: &str) -> Vec<String> {
-        self.put(SchedulerEvent::StubGone(StubLoss { node: node.into(), reason: "it was cancelled".into() }))
+        self.put(SchedulerEvent::StubGone(StubLoss {
+            node: node.into(),
+            reason: "it was cancelled".into(),
+        }))
     }
 }
 
@@ -79,7 +83,8 @@ fn processors_are_held_recruited_kept_and_released() {
 
 #[test]
 fn faster_local_user_costs_a_job_only_its_growth() {
-    let settings = ManagerSettings { hold_within: Duration::from_secs(20), ..ManagerSettings::default() };
+    let settings =
+        ManagerSettings { hold_within: Duration::from_secs(20), ..ManagerSettings::default() };
     let mut grid = CoreTestGrid::on_demand(6, settings);
     grid.polled(6, 0);
     assert_eq!(grid.submit(needs(Kind::Malleable, 2, 6)), ["hold vu [vu-1, vu-2]"]);
@@ -108,7 +113,8 @@ fn faster_local_user_costs_a_job_only_its_growth() {
 
 #[test]
 fn job_whose_nodes_do_not_arrive_waits_again() {
-    let settings = ManagerSettings { hold_within: Duration::from_secs(20), ..ManagerSettings::default() };
+    let settings =
+        ManagerSettings { hold_within: Duration::from_secs(20), ..ManagerSettings::default() };
     let mut grid = CoreTestGrid::on_demand(4, settings);
     grid.polled(4, 0);
     assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["hold vu [vu-1, vu-2]"]);
@@ -395,7 +401,8 @@ impl StubBatch {
                 SchedulerAction::Release { node, incarnation, job, .. } => {
                     self.pending_events.push(PendingEvent::Released(job, node, incarnation));
                 }
-                SchedulerAction::OfferGrowth(asking) | SchedulerAction::AskShrink { asking, .. } => {
+                SchedulerAction::OfferGrowth(asking)
+                | SchedulerAction::AskShrink { asking, .. } => {
                     self.pending_events.push(PendingEvent::Count(
                         asking.job,
                         asking.change,
@@ -439,7 +446,9 @@ impl StubBatch {
                         self.pending_events.push(PendingEvent::Starts(node));
                     }
                 }
-                SchedulerAction::StoreStart { job, begun } => self.store.get_mut(&job).unwrap().2 = Some(begun),
+                SchedulerAction::StoreStart { job, begun } => {
+                    self.store.get_mut(&job).unwrap().2 = Some(begun)
+                }
                 SchedulerAction::Forget { job } => drop(self.store.remove(&job)),
                 SchedulerAction::NewEpoch { job, known } => {
                     let epoch = Epoch(known.0 + 1);
@@ -492,7 +501,9 @@ impl StubBatch {
                 let count = ok.then_some(count.min(of));
                 self.put(SchedulerEvent::Answered { job, change, count });
             }
-            PendingEvent::Grant(job, grant) => self.put(SchedulerEvent::GrantAcknowledged { job, grant, ok }),
+            PendingEvent::Grant(job, grant) => {
+                self.put(SchedulerEvent::GrantAcknowledged { job, grant, ok })
+            }
             PendingEvent::Starts(node) => {
                 let runs = self.stubs[&node] == Stub::Runs;
                 if !runs && self.used() >= self.size {
@@ -555,13 +566,18 @@ impl StubBatch {
                 let epoch = self.grid.core.jobs.get(&id(job)).map_or(Epoch(1), |job| job.epoch);
                 self.put(SchedulerEvent::JobOver { job: id(job), epoch, ended: None });
             }
-            StubStep::Cancel(job) => self.put(SchedulerEvent::Cancel { job: id(job), reason: "no".to_owned() }),
+            StubStep::Cancel(job) => {
+                self.put(SchedulerEvent::Cancel { job: id(job), reason: "no".to_owned() })
+            }
             StubStep::Drain(n) => {
                 let nodes = vec![Self::node(n)];
-                let order = Drain { nodes, reason: "no".to_owned(), deadline_ms: None, incarnation: None };
+                let order =
+                    Drain { nodes, reason: "no".to_owned(), deadline_ms: None, incarnation: None };
                 self.put(SchedulerEvent::Drain { drain: 1, order });
             }
-            StubStep::Undrain(n) => self.put(SchedulerEvent::Undrain { nodes: vec![Self::node(n)] }),
+            StubStep::Undrain(n) => {
+                self.put(SchedulerEvent::Undrain { nodes: vec![Self::node(n)] })
+            }
             StubStep::Wait(ms) => {
                 self.grid.now += Duration::from_millis(ms);
                 self.put(SchedulerEvent::Tick);
@@ -708,7 +724,8 @@ fn stub_that_does_not_meet_the_criteria_is_released() {
     grid.accept(1, &["vu-1"]);
     let spec = BenchmarkSpec::of_job("fib", bytes::Bytes::new()).id();
     let unit = Unit::of(spec, JobId(1));
-    let fast = crate::policy::SchedulerRequest { count: 2, min_speed: Some(2.0), ..Default::default() };
+    let fast =
+        crate::policy::SchedulerRequest { count: 2, min_speed: Some(2.0), ..Default::default() };
     let out = grid.request(1, fast, true);
     assert_eq!([out, grid.after(Duration::from_secs(15))].concat(), ["hold vu [vu-2, vu-3]"]);
     assert_eq!(grid.machine("vu-2", "old", 1), [""; 0]);

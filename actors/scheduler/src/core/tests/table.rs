@@ -14,13 +14,13 @@ use crate::files::{FetchResult, FileEntry, FilesReport};
 use crate::manager::Kind as JobKind;
 use crate::policy::SchedulerRequest;
 use crate::scheduler::{
-    Drain, ReleaseReason, JobAudit, JobEfficiency, MemberSilent, NodeFreed, RequestNodes, Resize,
-    ResizeJob, RootAdvanced, SiteReport, SpeedsMeasured, StubLoss, StubDelay, Subscribe,
+    Drain, JobAudit, JobEfficiency, MemberSilent, NodeFreed, ReleaseReason, RequestNodes, Resize,
+    ResizeJob, RootAdvanced, SiteReport, SpeedsMeasured, StubDelay, StubLoss, Subscribe,
     WithdrawNodes,
 };
 use springtide_base::event_kinds;
 use springtide_base::state_table::{EventEffect, check};
-use springtide_metrics::{SpeedMeasurement, SpecId};
+use springtide_metrics::{SpecId, SpeedMeasurement};
 
 event_kinds!(Kind of SchedulerEvent {
     Expect {..}, SiteUp(..), SitePolled(..), StubWaits(..), StubGone(..), Recovered(..),
@@ -95,7 +95,10 @@ impl JobIs {
             Some((JobStage::Waiting, false)) => Self::Waiting,
             Some((JobStage::Waiting, true)) => Self::WaitingAgain,
             Some((JobStage::Gathering { .. }, _)) => Self::Gathering,
-            Some((JobStage::Claiming | JobStage::Failing(_) | JobStage::Running | JobStage::Over, _)) => {
+            Some((
+                JobStage::Claiming | JobStage::Failing(_) | JobStage::Running | JobStage::Over,
+                _,
+            )) => {
                 panic!("{managed:?} has nodes")
             }
             None if core.queue.iter().any(|waiting| waiting.job == id) => Self::Queued,
@@ -229,7 +232,9 @@ fn refused(core: &SchedulerCore, event: &SchedulerEvent) -> bool {
         SchedulerEvent::Request(request) => core.check(request.job, request.epoch).is_err(),
         SchedulerEvent::Withdraw(withdraw) => core.check(withdraw.job, withdraw.epoch).is_err(),
         SchedulerEvent::HandOver(order) => core.check(order.job, order.epoch).is_err(),
-        SchedulerEvent::Resize(order) | SchedulerEvent::Need { order, .. } => core.check_resize(order).is_err(),
+        SchedulerEvent::Resize(order) | SchedulerEvent::Need { order, .. } => {
+            core.check_resize(order).is_err()
+        }
         SchedulerEvent::Undrain { nodes } => core.check_nodes(nodes).is_err(),
         _ => false,
     }
@@ -278,7 +283,9 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             let (job, epoch, limit) = (JobId(77), Epoch(1), None);
             SchedulerEvent::Recovered(Box::new(RecoveredJob { job, epoch, submit, begun, limit }))
         }
-        Kind::Reserved => SchedulerEvent::Reserved(Vec::new(), crate::reservation::ReservationId(7)),
+        Kind::Reserved => {
+            SchedulerEvent::Reserved(Vec::new(), crate::reservation::ReservationId(7))
+        }
         Kind::Registered => SchedulerEvent::Registered(NodeRegistration {
             cluster,
             node,
@@ -290,7 +297,7 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             hardware: Hardware::default(),
             work: None,
         }),
-        Kind::Unheard => SchedulerEvent::LinkDown { node, why: reason },
+        Kind::LinkDown => SchedulerEvent::LinkDown { node, why: reason },
         Kind::NodeLost => SchedulerEvent::NodeLost { node, reason, returns: true },
         Kind::MemberSilent => {
             // The report about the job's coordinator comes from the other cluster.
@@ -303,7 +310,15 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
                 None => node,
             };
             let (by, voice) = (None, None);
-            SchedulerEvent::MemberSilent(MemberSilent { job, epoch, node, incarnation, reason, reporting_cluster: by, reporter: voice })
+            SchedulerEvent::MemberSilent(MemberSilent {
+                job,
+                epoch,
+                node,
+                incarnation,
+                reason,
+                reporting_cluster: by,
+                reporter: voice,
+            })
         }
         Kind::Submit => {
             let submit = Box::new(submit(Some(&[("del", 1)]), OURS, None));
@@ -323,7 +338,7 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             SchedulerEvent::Request(Box::new(asked))
         }
         Kind::Withdraw => SchedulerEvent::Withdraw(WithdrawNodes { job, epoch, count: 1 }),
-        Kind::GrantTold => SchedulerEvent::GrantAcknowledged { job, grant: 1, ok: true },
+        Kind::GrantAcknowledged => SchedulerEvent::GrantAcknowledged { job, grant: 1, ok: true },
         Kind::Freed => {
             let coordinates = held.is_some_and(|job| job.view.coordinator.as_ref() == Some(&node));
             let node = match held.filter(|_| coordinates) {
@@ -333,11 +348,21 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
                 }
                 None => node,
             };
-            SchedulerEvent::Freed(NodeFreed { job, epoch, node, incarnation, why: ReleaseReason::Left })
+            SchedulerEvent::Freed(NodeFreed {
+                job,
+                epoch,
+                node,
+                incarnation,
+                why: ReleaseReason::Left,
+            })
         }
-        Kind::HandOver => SchedulerEvent::HandOver(HandOver { job, epoch, to: "ams-2".into(), reason }),
-        Kind::Subscribe => SchedulerEvent::Subscribe(Subscribe { job, epoch, faster_than: Some(1.0) }),
-        Kind::Speeds => {
+        Kind::HandOver => {
+            SchedulerEvent::HandOver(HandOver { job, epoch, to: "ams-2".into(), reason })
+        }
+        Kind::Subscribe => {
+            SchedulerEvent::Subscribe(Subscribe { job, epoch, faster_than: Some(1.0) })
+        }
+        Kind::SpeedsMeasured => {
             let (spec, speeds) = (SpecId(7), BTreeMap::from([(node, 2.0)]));
             SchedulerEvent::SpeedsMeasured(SpeedsMeasured { job, epoch, spec, speeds })
         }
@@ -349,21 +374,28 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
             let order = Drain { nodes: vec![node], reason, deadline_ms: None, incarnation: None };
             SchedulerEvent::Drain { drain: 1, order }
         }
-        Kind::Marked => SchedulerEvent::Marked { nodes: BTreeMap::from([("bud-1".into(), reason)]) },
+        Kind::Marked => {
+            SchedulerEvent::Marked { nodes: BTreeMap::from([("bud-1".into(), reason)]) }
+        }
         Kind::Undrain => SchedulerEvent::Undrain { nodes: vec![node] },
         Kind::AskLeaveFailed => SchedulerEvent::AskLeaveFailed { job, nodes: vec![node] },
         Kind::EpochIssued => issued(job, epoch.0 + 1),
         // A node of another cluster than that of the lost one is asked first.
-        Kind::TookOver => SchedulerEvent::TakeOverAnswered { job, node: "del-1".into(), answer: Ok(()) },
+        Kind::TakeOverAnswered => {
+            SchedulerEvent::TakeOverAnswered { job, node: "del-1".into(), answer: Ok(()) }
+        }
         Kind::RootAdvanced => {
             let reached = RootProgress { iterations: 3, ..RootProgress::default() };
             SchedulerEvent::RootAdvanced(RootAdvanced { job, epoch, reached })
         }
         Kind::Answered => SchedulerEvent::Answered { job, change: 1, count: Some(1) },
         Kind::CloseFailed => SchedulerEvent::CloseFailed { nodes: vec![node] },
-        Kind::Efficiency => {
-            SchedulerEvent::EfficiencyMeasured(JobEfficiency { job, epoch, efficiency: 0.5, processors: 1 })
-        }
+        Kind::EfficiencyMeasured => SchedulerEvent::EfficiencyMeasured(JobEfficiency {
+            job,
+            epoch,
+            efficiency: 0.5,
+            processors: 1,
+        }),
         Kind::Resize | Kind::Need => {
             let by = Resize::Grow { count: 1, timeout_ms: None, cluster: None };
             let order = ResizeJob { job, by };
@@ -372,10 +404,11 @@ fn sample_of(kind: Kind, grid: &CoreTestGrid, job: JobId, node: NodeId) -> Sched
                 _ => SchedulerEvent::Resize(order),
             }
         }
-        Kind::FilesHere => {
-            SchedulerEvent::FilesReported(FilesReport { cluster: "ams".into(), files: Ok(Vec::new()) })
-        }
-        Kind::Brought => {
+        Kind::FilesReported => SchedulerEvent::FilesReported(FilesReport {
+            cluster: "ams".into(),
+            files: Ok(Vec::new()),
+        }),
+        Kind::FileFetched => {
             let file = FileEntry { name: "a".into(), bytes: 1, sum: "0".repeat(64) };
             let brought = FetchResult { from: None, bytes: 1, seconds: 1.0 };
             SchedulerEvent::FileFetched { job, ask: 1, answer: Ok((file, brought)) }
@@ -470,21 +503,21 @@ fn about(kind: Kind) -> TestSubject {
         | Kind::CancelFailed
         | Kind::Request
         | Kind::Withdraw
-        | Kind::GrantTold
+        | Kind::GrantAcknowledged
         | Kind::HandOver
         | Kind::Subscribe
         | Kind::EpochIssued
-        | Kind::TookOver
+        | Kind::TakeOverAnswered
         | Kind::RootAdvanced
         | Kind::Answered
-        | Kind::Efficiency
+        | Kind::EfficiencyMeasured
         | Kind::Resize
         | Kind::Need
-        | Kind::Brought => TestSubject::Job,
+        | Kind::FileFetched => TestSubject::Job,
         Kind::StubWaits
         | Kind::StubGone
         | Kind::Registered
-        | Kind::Unheard
+        | Kind::LinkDown
         | Kind::Link
         | Kind::Measured
         | Kind::Drain
@@ -495,7 +528,7 @@ fn about(kind: Kind) -> TestSubject {
         | Kind::Assigned
         | Kind::Released
         | Kind::Freed
-        | Kind::Speeds
+        | Kind::SpeedsMeasured
         | Kind::AskLeaveFailed
         | Kind::Audited => TestSubject::Both,
         Kind::Expect
@@ -505,7 +538,7 @@ fn about(kind: Kind) -> TestSubject {
         | Kind::Reserved
         | Kind::Submit
         | Kind::Marked
-        | Kind::FilesHere
+        | Kind::FilesReported
         | Kind::Poll
         | Kind::Tick => TestSubject::Grid,
     }
@@ -567,20 +600,20 @@ fn job_row(kind: Kind) -> [EventEffect; JobIs::ALL.len()] {
             let n = I(NOT_OPEN);
             [R, R, R, R, R, n, n, n, R, R, K]
         }
-        Kind::GrantTold => [I(SETTLED); 11],
+        Kind::GrantAcknowledged => [I(SETTLED); 11],
         Kind::Freed => {
             let r = I(RELEASED);
             [I(NO_JOB), I(WAITS), I(WAITS), I(WAITS), I(WAITS), H, H, H, r, r, K]
         }
         Kind::HandOver => [R, R, R, R, R, H, H, I(SOUGHT), R, R, K],
         Kind::Subscribe | Kind::RootAdvanced => of_coordinator(H, H, H, K),
-        Kind::Speeds => of_coordinator(H, H, H, I(AGAIN)),
+        Kind::SpeedsMeasured => of_coordinator(H, H, H, I(AGAIN)),
         Kind::AskLeaveFailed => [I(NOT_ASKED); 11],
         Kind::EpochIssued => {
             let f = I(FENCED);
             [f, f, f, f, f, f, f, H, f, H, f]
         }
-        Kind::TookOver => {
+        Kind::TakeOverAnswered => {
             let r = I(REPLACED);
             [r, r, r, r, r, r, r, H, r, r, r]
         }
@@ -589,13 +622,13 @@ fn job_row(kind: Kind) -> [EventEffect; JobIs::ALL.len()] {
             let p = I(PLAIN);
             [p, p, H, H, H, p, p, p, p, H, p]
         }
-        Kind::Efficiency => {
+        Kind::EfficiencyMeasured => {
             let p = I(PLAIN);
             let w = I(WAITS);
             [p, p, w, w, w, p, p, p, p, I(ENDING), I(AGAIN)]
         }
         Kind::Resize | Kind::Need => [R; 11],
-        Kind::Brought => [I(NO_CHANGE); 11],
+        Kind::FileFetched => [I(NO_CHANGE); 11],
         Kind::Audited => {
             let n = I(NOT_AUDITED);
             [n, n, n, n, n, n, H, n, n, n, n]
@@ -603,7 +636,7 @@ fn job_row(kind: Kind) -> [EventEffect; JobIs::ALL.len()] {
         Kind::StubWaits
         | Kind::StubGone
         | Kind::Registered
-        | Kind::Unheard
+        | Kind::LinkDown
         | Kind::Link
         | Kind::Measured
         | Kind::Drain
@@ -616,7 +649,7 @@ fn job_row(kind: Kind) -> [EventEffect; JobIs::ALL.len()] {
         | Kind::Reserved
         | Kind::Submit
         | Kind::Marked
-        | Kind::FilesHere
+        | Kind::FilesReported
         | Kind::Poll
         | Kind::Tick => panic!("{kind:?} is about no job"),
     }
@@ -632,8 +665,8 @@ fn node_row(kind: Kind) -> [EventEffect; NodeIs::ALL.len()] {
         Kind::StubWaits => [I(NO_STUB); 7],
         Kind::StubGone | Kind::Registered | Kind::Link | Kind::NodeLost => [H; 7],
         Kind::Drain | Kind::Undrain => [H; 7],
-        Kind::Unheard => [I(SITE_TELLS); 7],
-        Kind::MemberSilent | Kind::Freed | Kind::Speeds => busy_only(NO_JOB),
+        Kind::LinkDown => [I(SITE_TELLS); 7],
+        Kind::MemberSilent | Kind::Freed | Kind::SpeedsMeasured => busy_only(NO_JOB),
         Kind::Assigned => [I(COUNTED); 7],
         Kind::Released => [I(NOT_RELEASED); 7],
         Kind::Measured => {
@@ -652,17 +685,17 @@ fn node_row(kind: Kind) -> [EventEffect; NodeIs::ALL.len()] {
         | Kind::CancelFailed
         | Kind::Request
         | Kind::Withdraw
-        | Kind::GrantTold
+        | Kind::GrantAcknowledged
         | Kind::HandOver
         | Kind::Subscribe
         | Kind::EpochIssued
-        | Kind::TookOver
+        | Kind::TakeOverAnswered
         | Kind::RootAdvanced
         | Kind::Answered
-        | Kind::Efficiency
+        | Kind::EfficiencyMeasured
         | Kind::Resize
         | Kind::Need
-        | Kind::Brought
+        | Kind::FileFetched
         | Kind::Expect
         | Kind::SiteUp
         | Kind::SitePolled
@@ -670,7 +703,7 @@ fn node_row(kind: Kind) -> [EventEffect; NodeIs::ALL.len()] {
         | Kind::Reserved
         | Kind::Submit
         | Kind::Marked
-        | Kind::FilesHere
+        | Kind::FilesReported
         | Kind::Poll
         | Kind::Tick => panic!("{kind:?} is about no node"),
     }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::policy::provisioning::{Booking, SECOND as S, Terms, Time};
-use crate::reservation::{ReservationRequest, ReservedSlot, ReservationRefusal, Reservation, ReservationId};
+use crate::reservation::{
+    Reservation, ReservationId, ReservationRefusal, ReservationRequest, ReservedSlot,
+};
 
 const CLOCK: Time = 1_700_000_000 * S;
 
@@ -79,7 +81,10 @@ fn malleable_job_uses_future_reservations_and_releases_in_time() {
     assert_eq!(scene.size(1), 4);
     // At the reservation's start, the processors go to its job, regardless of the scan interval.
     advance_to(&mut scene, 931);
-    let need = JobRequirements { reservation: Some(ReservationId(1)), ..JobRequirements::one(Kind::Rigid, 6, 6, 6) };
+    let need = JobRequirements {
+        reservation: Some(ReservationId(1)),
+        ..JobRequirements::one(Kind::Rigid, 6, 6, 6)
+    };
     assert_eq!(scene.submit(2, need), []);
     let why = scene.manager.job(JobId(2)).unwrap().reason;
     assert!(why.contains("reservation 1 starts in 69 s"), "{why}");
@@ -102,7 +107,8 @@ fn only_releasable_processors_are_offered() {
     assert_eq!(slots(&mut scene, "a"), [(10, 0, DAY, true)]);
     scene.runs(1, "a", (2, 5, 8));
     assert_eq!(slots(&mut scene, "a"), [(8, 1, DAY + 1, true)]);
-    let hour = JobRequirements { time_ms: Some(3_600_000), ..JobRequirements::one(Kind::Rigid, 3, 3, 3) };
+    let hour =
+        JobRequirements { time_ms: Some(3_600_000), ..JobRequirements::one(Kind::Rigid, 3, 3, 3) };
     scene.submit(2, hour);
     scene.claimed(2, "a", 3);
     let busy = [(5, 2, DAY + 2, true), (3, 3602, DAY + 2, true)];
@@ -139,7 +145,8 @@ fn only_jobs_with_time_limits_run_before_a_reservation() {
     let mut scene = scene(by(Approach::Waiting, Policy::Fpsma), &[("a", 10)]);
     reserve(&mut scene, vec![part("a", 8, 1000, 2000)]).unwrap();
     assert_eq!(scene.submit(1, JobRequirements::one(Kind::Rigid, 3, 3, 3)), []);
-    let timed = |ms| JobRequirements { time_ms: Some(ms), ..JobRequirements::one(Kind::Rigid, 3, 3, 3) };
+    let timed =
+        |ms| JobRequirements { time_ms: Some(ms), ..JobRequirements::one(Kind::Rigid, 3, 3, 3) };
     assert_eq!(scene.submit(2, timed(1_000_001)), []);
     let out = scene.submit(3, timed(900_000));
     assert!(matches!(&out[..], [ManagerAction::Claim { job: JobId(3), .. }]), "{out:?}");
@@ -151,7 +158,8 @@ fn only_jobs_with_time_limits_run_before_a_reservation() {
     scene.tell(ManagerEvent::Ended { job: JobId(3) });
     scene.freed(3, "a", 3);
     let out = advance_to(&mut scene, 2001);
-    let placed = |action: &ManagerAction| matches!(action, ManagerAction::Claim { job: JobId(1), .. });
+    let placed =
+        |action: &ManagerAction| matches!(action, ManagerAction::Claim { job: JobId(1), .. });
     assert!(out.iter().any(placed), "{out:?}");
 }
 
@@ -161,19 +169,26 @@ fn overrunning_jobs_end_when_another_reservation_starts() {
     let first = reserve(&mut scene, vec![part("a", 4, 0, 100)]).unwrap();
     reserve(&mut scene, vec![part("a", 3, 150, 300)]).unwrap();
     for job in [1, 2] {
-        let need = JobRequirements { reservation: Some(first.id), ..JobRequirements::one(Kind::Rigid, 2, 2, 2) };
+        let need = JobRequirements {
+            reservation: Some(first.id),
+            ..JobRequirements::one(Kind::Rigid, 2, 2, 2)
+        };
         let out = scene.submit(job, need);
         assert!(matches!(&out[..], [ManagerAction::Claim { .. }]), "{out:?}");
         scene.claimed(job, "a", 2);
     }
-    let third = JobRequirements { reservation: Some(first.id), ..JobRequirements::one(Kind::Rigid, 1, 1, 1) };
+    let third = JobRequirements {
+        reservation: Some(first.id),
+        ..JobRequirements::one(Kind::Rigid, 1, 1, 1)
+    };
     assert_eq!(scene.submit(3, third), [], "the reservation has no more processors");
     let out = advance_to(&mut scene, 149);
     let ended = |action: &ManagerAction| match action {
         ManagerAction::End { job, .. } => Some(job.0),
         _ => None,
     };
-    let never = |action: &ManagerAction| matches!(action, ManagerAction::Fail { job: JobId(3), .. });
+    let never =
+        |action: &ManagerAction| matches!(action, ManagerAction::Fail { job: JobId(3), .. });
     assert!(out.iter().any(never), "a job without its reservation never starts: {out:?}");
     assert_eq!(out.iter().filter_map(ended).collect::<Vec<_>>(), [] as [u64; 0]);
     let out = advance_to(&mut scene, 150);
@@ -218,7 +233,10 @@ fn no_job_shrinks_for_a_job_that_reservations_exclude() {
 fn prepared_reservation_ends_no_running_job() {
     let mut scene = scene(by(Approach::Waiting, Policy::Fpsma), &[("a", 8)]);
     let first = reserve(&mut scene, vec![part("a", 4, 0, 50)]).unwrap();
-    let need = JobRequirements { reservation: Some(first.id), ..JobRequirements::one(Kind::Rigid, 4, 4, 4) };
+    let need = JobRequirements {
+        reservation: Some(first.id),
+        ..JobRequirements::one(Kind::Rigid, 4, 4, 4)
+    };
     scene.submit(1, need);
     scene.claimed(1, "a", 4);
     scene.runs(2, "a", (1, 4, 4));
@@ -231,7 +249,9 @@ fn prepared_reservation_ends_no_running_job() {
         lease_ms: None,
     };
     let id = (scene.manager.prepare(&ask).unwrap().id, 5);
-    let ended = |out: &[ManagerAction]| out.iter().any(|action| matches!(action, ManagerAction::End { .. }));
+    let ended = |out: &[ManagerAction]| {
+        out.iter().any(|action| matches!(action, ManagerAction::End { .. }))
+    };
     let out = advance_to(&mut scene, 62);
     assert!(!ended(&out), "{out:?}");
     // Nor after the agreement, as long as other jobs can release enough.

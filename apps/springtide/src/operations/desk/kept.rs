@@ -17,7 +17,7 @@ use springtide_runtime::event::Manifest;
 use springtide_runtime::records::RecordError;
 use springtide_runtime::work::Outcome;
 
-use super::entry::{JobEnd, ArchiveEntry, JobRecord, since_epoch};
+use super::entry::{ArchiveEntry, JobEnd, JobRecord, since_epoch};
 use super::records::{JobRecords, JobResult};
 use springtide_cli::run_end::conclude;
 

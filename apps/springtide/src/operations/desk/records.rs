@@ -15,14 +15,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use springtide_runtime::id::JobId;
 use springtide_runtime::records::{
-    BlobRef, NewRecord as Written, Files, RecordError, RecordLog, RecordSchema, RecordSettings,
+    BlobRef, Files, NewRecord as Written, RecordError, RecordLog, RecordSchema, RecordSettings,
 };
 use springtide_runtime::work::Outcome;
 
-use super::entry::{JobEnd, ArchiveEntry};
+use super::entry::{ArchiveEntry, JobEnd};
 
 const SCHEMA: RecordSchema = RecordSchema { name: "jobs", version: 1 };
-const SETTINGS: RecordSettings = RecordSettings::new("jobs", "submissions and results of jobs are forgotten");
+const SETTINGS: RecordSettings =
+    RecordSettings::new("jobs", "submissions and results of jobs are forgotten");
 
 /// The directory of the records in a grid's directory.
 pub(super) fn records_dir(dir: &Path) -> PathBuf {
@@ -271,7 +272,7 @@ impl OpenArchive {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use springtide_runtime::records::memory::{StorageFault, MemoryFiles};
+    use springtide_runtime::records::memory::{MemoryFiles, StorageFault};
 
     use super::*;
 

@@ -11,7 +11,7 @@ use springtide_runtime::id::{Epoch, Incarnation};
 use springtide_runtime::net::NetConfig;
 use springtide_runtime::net::tls::{Ca, NODE_VALIDITY};
 use springtide_runtime::records::Disk;
-use springtide_runtime::records::memory::{StorageFault, MemoryFiles};
+use springtide_runtime::records::memory::{MemoryFiles, StorageFault};
 use springtide_runtime::remote::{Refusal, Remote};
 use springtide_runtime::work::Outcome;
 
@@ -378,9 +378,10 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
     let mut thread = None;
     let head = endpoint(HEAD, HEAD_CLUSTER, "head");
     let before = (Vec::new(), Vec::new());
-    let head = Head::start_again(head, store, ManagerSettings::default(), before, |head, scheduler| {
-        thread = Some(JobArchive::open(reader, head, scheduler, &running, &BTreeMap::new()));
-    });
+    let head =
+        Head::start_again(head, store, ManagerSettings::default(), before, |head, scheduler| {
+            thread = Some(JobArchive::open(reader, head, scheduler, &running, &BTreeMap::new()));
+        });
     let senders = [
         endpoint("ada", "lab", "client"),
         endpoint("bob", "lab", "client"),
@@ -394,7 +395,8 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
         archive
     });
     let [ada, bob, operator, node] = &archives;
-    let numbers = |jobs: Vec<ArchiveEntry>| jobs.iter().map(|entry| entry.job.0).collect::<Vec<_>>();
+    let numbers =
+        |jobs: Vec<ArchiveEntry>| jobs.iter().map(|entry| entry.job.0).collect::<Vec<_>>();
     let named = |jobs: &[u64]| Selection {
         jobs: jobs.iter().copied().map(JobId).collect(),
         ..Selection::default()

@@ -20,7 +20,7 @@ use springtide_cli::print::print;
 use springtide_runtime::config::{Sources, TopologyConfig, load};
 use springtide_runtime::id::{Incarnation, NodeId, Peer};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY};
-use springtide_runtime::net::{Class, NetworkHandler, Net, NetConfig};
+use springtide_runtime::net::{Class, Net, NetConfig, NetworkHandler};
 use springtide_runtime::topology::Topology;
 use springtide_runtime::wire;
 use springtide_wan::fabric::{Namespaces, Port, RouterThread};

@@ -198,7 +198,9 @@ fn what<'a>(
     commands: &BTreeMap<String, String>,
 ) -> Result<Run<'a>, Failed> {
     if let Some(scale) = args.pretend {
-        return Ok(Run::What(TaskCommand::Pretend { seconds: task.runtime_s.unwrap_or(0.0) * scale }));
+        return Ok(Run::What(TaskCommand::Pretend {
+            seconds: task.runtime_s.unwrap_or(0.0) * scale,
+        }));
     }
     let program = match &task.command {
         Some(Command::Program { program, .. }) => Some(program.as_str()),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use springtide_actors::policy::provisioning::{Booking, NEVER, AvailabilityProfile, Time};
+use springtide_actors::policy::provisioning::{AvailabilityProfile, Booking, NEVER, Time};
 use springtide_actors::reservation::ReservedSlot;
 use springtide_runtime::id::ClusterId;
 

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use springtide_actors::client::JobUpdate as JobNews;
-use springtide_actors::files::{FileServer, ScanFiles, RemoveFiles};
+use springtide_actors::files::{FileServer, RemoveFiles, ScanFiles};
 use springtide_actors::job::{JobEndReport, JobError, JobParams};
 use springtide_actors::policy::Mode;
 use springtide_actors::policy::provisioning::{SECOND, Time, seconds};
-use springtide_actors::reservation::{ReservedSlot, ReservationRefusal, Reservation};
-use springtide_actors::scheduler::manager::{Kind, JobRequirements};
+use springtide_actors::reservation::{Reservation, ReservationRefusal, ReservedSlot};
+use springtide_actors::scheduler::manager::{JobRequirements, Kind};
 use springtide_actors::scheduler::{
-    CancelJob, CancelClientJobs, GetFiles, GetStatus, JobGrant, GridFiles, GridSlots, GridStatus,
+    CancelClientJobs, CancelJob, GetFiles, GetStatus, GridFiles, GridSlots, GridStatus, JobGrant,
     ReleaseSlots, Scheduler, Submit, SubmitError,
 };
 use springtide_cli::exit::{Exit, Failed};
@@ -315,7 +315,8 @@ impl Drive<'_> {
     fn submit(&mut self, (task, attempt): (usize, u32), cluster: Option<ClusterId>) {
         let (bag, config) = (&self.prepared.bag, &self.prepared.config);
         let (step, job) = (&bag.steps[task], &bag.jobs[task]);
-        let mut need = JobRequirements::one(Kind::Rigid, step.processors, step.processors, step.processors);
+        let mut need =
+            JobRequirements::one(Kind::Rigid, step.processors, step.processors, step.processors);
         need.placement = match job.files.is_empty() {
             true => config.scheduling.placement,
             false => springtide_runtime::config::Placing::CloseToFiles,

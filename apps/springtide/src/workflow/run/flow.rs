@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use springtide_actors::policy::provisioning::{NEVER, SECOND, AvailabilityProfile, Time, seconds};
+use springtide_actors::policy::provisioning::{AvailabilityProfile, NEVER, SECOND, Time, seconds};
 use springtide_actors::reservation::ReservedSlot;
 use springtide_runtime::id::ClusterId;
 
@@ -399,7 +399,9 @@ impl Flow {
 
     /// What is left of a cluster's reserved processors from now on: those that run keep theirs for as long as they were to take.
     fn line(&self, cluster: &ClusterId, now: Time) -> AvailabilityProfile {
-        let Some(reserved) = self.reserved.get(cluster) else { return AvailabilityProfile::default() };
+        let Some(reserved) = self.reserved.get(cluster) else {
+            return AvailabilityProfile::default();
+        };
         let mut line = reserved.clone();
         for (step, state) in self.steps.iter().zip(&self.states) {
             let State::Submitted { cluster: Some(at), since, plan, .. } = state else { continue };

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use springtide_actors::policy::provisioning::{Time, seconds};
-use springtide_actors::reservation::{ReservedSlot, ReservationId};
+use springtide_actors::reservation::{ReservationId, ReservedSlot};
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::outdir::Artefacts;

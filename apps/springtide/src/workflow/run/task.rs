@@ -89,7 +89,9 @@ impl Job for WorkflowTask {
             false => Some(cx.input_dir()?),
         };
         match &self.what {
-            TaskCommand::Program { program, arguments } => self.command(&room, program, arguments, cx)?,
+            TaskCommand::Program { program, arguments } => {
+                self.command(&room, program, arguments, cx)?
+            }
             TaskCommand::Pretend { seconds } => self.pretend(&room, *seconds, cx)?,
         }
         if let Some(dir) = dir {

@@ -33,7 +33,9 @@ impl Names {
                     true => one.key.to_owned(),
                     false => format!("{}.{}", one.table, one.key),
                 };
-                if matches!(one.type_name.as_str(), "BTreeMap<String,String>") || one.unset.is_table() {
+                if matches!(one.type_name.as_str(), "BTreeMap<String,String>")
+                    || one.unset.is_table()
+                {
                     tables.insert(path.clone());
                 }
                 keys.insert(path);

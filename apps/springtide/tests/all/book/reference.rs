@@ -6,8 +6,8 @@ use std::fmt::Write;
 
 use clap::{Arg, Command};
 use springtide_runtime::config::{
-    KeyDescription, GridConfig, JobsConfig, LinksConfig, NodeConfig, ProfileConfig, ScenarioConfig,
-    SiteConfig, TopologyConfig, KeyFallback, WorkloadConfig, describe,
+    GridConfig, JobsConfig, KeyDescription, KeyFallback, LinksConfig, NodeConfig, ProfileConfig,
+    ScenarioConfig, SiteConfig, TopologyConfig, WorkloadConfig, describe,
 };
 use springtide_runtime::event::Event;
 
@@ -164,7 +164,9 @@ fn type_words(key: &KeyDescription) -> String {
         KeyFallback::Tables => return "array of tables".to_owned(),
         _ => {}
     }
-    if let Some(bounds) = key.type_name.strip_prefix("Whole<").and_then(|rest| rest.strip_suffix('>')) {
+    if let Some(bounds) =
+        key.type_name.strip_prefix("BoundedInt<").and_then(|rest| rest.strip_suffix('>'))
+    {
         let bounds = bounds.replace('_', "").replace("CONFIGVERSION", "1");
         let (least, most) = bounds.split_once(',').expect("two bounds");
         return if least == most { least.to_owned() } else { format!("{least} to {most}") };
@@ -432,7 +434,7 @@ fn field_type(of: &str) -> String {
         "Incarnation" => "incarnation number",
         "TaskPath" => "path of a task",
         "Scope" => "`local` or `wide`",
-        "TaskEnd" => "`done`, `failed`, `handed_back` or `stopped`",
+        "StolenTaskEnd" => "`done`, `failed`, `handed_back` or `stopped`",
         "serde_json::Value" => "any JSON",
         "Vec<String>" => "list of texts",
         "Vec<NodeId>" => "list of nodes' names",

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::page::{Page, PageCommand, PageBlock};
+use super::page::{Page, PageBlock, PageCommand};
 
 /// Longer than any command of the book takes on a working host.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -65,7 +65,11 @@ fn fixtures_are_read() {
     let farm = fixtures::farm();
     assert_eq!(dims(&farm), ((1, 3, 3), (3, 6, 6), 3));
     assert_eq!(farm.first.columns[0], "F OATS");
-    let yields = [RandomElement::Technology(0, 0), RandomElement::Technology(1, 1), RandomElement::Technology(2, 2)];
+    let yields = [
+        RandomElement::Technology(0, 0),
+        RandomElement::Technology(1, 1),
+        RandomElement::Technology(2, 2),
+    ];
     let weather: &[(f64, &[f64])] =
         &[(0.5, &[2.2, 3.2, -1.8]), (0.3, &[1.7, 2.3, -1.2]), (0.2, &[2.2, 3.9, -1.8])];
     let cattle: &[(f64, &[f64])] = &[(0.75, &[110.0, 180.0]), (0.25, &[110.0, 230.0])];

@@ -39,7 +39,10 @@ fn independent_elements_in_every_form() {
         read_blocks("INDEP DISCRETE\n RHS R1 1 0.5\n RHS R2 3 0.5\n RHS R1 2 0.5\n RHS R2 4 0.5");
     let halves =
         |place, values: [f64; 2]| block(&[place], &[(0.5, &values[..1]), (0.5, &values[1..])]);
-    assert_eq!(turns, [halves(RandomElement::Rhs(0), [1.0, 2.0]), halves(RandomElement::Rhs(1), [3.0, 4.0])]);
+    assert_eq!(
+        turns,
+        [halves(RandomElement::Rhs(0), [1.0, 2.0]), halves(RandomElement::Rhs(1), [3.0, 4.0])]
+    );
     // Right-hand sides may be of a set of any name, and periods and rows be named by numbers.
     let core = CORE.replace("    RHS   ", "    DEMAND").replace("R1", "12");
     let text = stoch_file("INDEP DISCRETE\n DEMAND 12 1 0.25\n DEMAND 12 2 0.75");
@@ -68,7 +71,10 @@ fn blocks_change_their_first_outcome() {
     );
     let both = [(0.5, &[1.0, 2.0][..]), (0.5, &[3.0, 2.0])];
     assert_eq!(turns[0], block(&[RandomElement::Rhs(0), RandomElement::Rhs(1)], &both));
-    assert_eq!(turns[1], block(&[RandomElement::Technology(0, 0)], &[(0.5, &[7.0]), (0.5, &[8.0])]));
+    assert_eq!(
+        turns[1],
+        block(&[RandomElement::Technology(0, 0)], &[(0.5, &[7.0]), (0.5, &[8.0])])
+    );
     let add = read_blocks("BLOCKS DISCRETE ADD\n BL B 0.5\n RHS R1 1 R2 1\n BL B 0.5\n RHS R1 2");
     assert_eq!(add[0].outcomes[1].values, [6.0, 6.0]);
     // Beside independent elements.
@@ -107,7 +113,10 @@ fn scenarios_change_their_parents() {
 fn outcomes_of_probability_0_are_ignored_but_may_be_parents() {
     let lines = "SCENARIOS DISCRETE\n SC ONE ROOT 0.0\n RHS R1 1\n SC TWO ONE 1.0\n RHS R2 2";
     let (program, notes) = read_with_notes(CORE, TIME, &stoch_file(lines));
-    assert_eq!(program.random, [block(&[RandomElement::Rhs(0), RandomElement::Rhs(1)], &[(1.0, &[1.0, 2.0])])]);
+    assert_eq!(
+        program.random,
+        [block(&[RandomElement::Rhs(0), RandomElement::Rhs(1)], &[(1.0, &[1.0, 2.0])])]
+    );
     assert_eq!(
         notes,
         ["small.sto:3: an outcome of the scenarios has probability 0 and is ignored"]
@@ -161,7 +170,8 @@ fn costs_and_recourse_may_be_random() {
         "BLOCKS DISCRETE\n BL B 0.5\n Y1 COST 3.5 R1 2\n Y2 R1 7\n BL B 0.5\n Y1 COST 2.5\n \
         Y1 R1 0\nINDEP DISCRETE MULTIPLY\n Y2 COST 1 0.5\n Y2 COST -2 0.5",
     );
-    let places = [RandomElement::Cost(0), RandomElement::Recourse(0, 0), RandomElement::Recourse(0, 1)];
+    let places =
+        [RandomElement::Cost(0), RandomElement::Recourse(0, 0), RandomElement::Recourse(0, 1)];
     let outcomes: [(f64, &[f64]); 2] = [(0.5, &[3.5, 2.0, 7.0]), (0.5, &[2.5, 0.0, 7.0])];
     let other: [(f64, &[f64]); 2] = [(0.5, &[4.0]), (0.5, &[-8.0])];
     let random = read_clean(CORE, TIME, &text).random;

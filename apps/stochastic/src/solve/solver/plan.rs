@@ -164,7 +164,8 @@ impl SolvePlan {
         }
         if self.estimate > 0 {
             let seed = other_seed(sample.seed, "estimate", 0);
-            let drawn = ScenarioSample { sampling: Sampling::MonteCarlo, seed, scenarios: self.estimate };
+            let drawn =
+                ScenarioSample { sampling: Sampling::MonteCarlo, seed, scenarios: self.estimate };
             // With all scenarios the cost of a decision is exact.
             let exactly = self.only_estimate && sample.sampling == Sampling::All;
             let sample = if exactly { sample } else { drawn };
@@ -175,10 +176,15 @@ impl SolvePlan {
     }
 
     /// The replications of a sample; `first` is the number of the first one.
-    pub(super) fn replicate(&self, sample: ScenarioSample, first: u32) -> impl Iterator<Item = SolvePhase> {
+    pub(super) fn replicate(
+        &self,
+        sample: ScenarioSample,
+        first: u32,
+    ) -> impl Iterator<Item = SolvePhase> {
         let (tasks, epsilon) = (self.tasks, self.settings.epsilon);
         (first..first + self.replications).map(move |at| {
-            let sample = ScenarioSample { seed: other_seed(sample.seed, "replication", at), ..sample };
+            let sample =
+                ScenarioSample { seed: other_seed(sample.seed, "replication", at), ..sample };
             SolvePhase { purpose: Purpose::Replication(at), sample, tasks, epsilon }
         })
     }

@@ -122,7 +122,9 @@ impl Receiver {
     ) -> Result<Option<ReceivedPayload>, BulkError> {
         let peer = self.peer(from);
         let Some(id) = peer.current else { return Err(BulkError::ChunkWithoutTransfer) };
-        let Some(transfer) = peer.transfers.get_mut(&id) else { return Err(BulkError::ChunkWithoutTransfer) };
+        let Some(transfer) = peer.transfers.get_mut(&id) else {
+            return Err(BulkError::ChunkWithoutTransfer);
+        };
         if chunk.is_empty() || chunk.len() > transfer.len - transfer.received {
             let error = BulkError::Overrun { id, len: transfer.len };
             let freed = peer.drop_transfer(id);
@@ -167,7 +169,8 @@ impl Receiver {
     /// Drops the transfers of a peer whose link was lost or whose incarnation changed.
     pub(super) fn down(&mut self, node: &NodeId) {
         if let Some(peer) = self.peers.remove(node) {
-            let bytes = |transfer: &IncomingTransfer| transfer.buffer.as_ref().map_or(0, |_| transfer.len);
+            let bytes =
+                |transfer: &IncomingTransfer| transfer.buffer.as_ref().map_or(0, |_| transfer.len);
             self.memory -= peer.transfers.values().map(bytes).sum::<usize>();
         }
     }
@@ -209,7 +212,8 @@ impl IncomingTransfers {
         self.cancels.insert(id, error.reason());
         if len > 0 {
             let began = Duration::ZERO;
-            self.transfers.insert(id, IncomingTransfer { kind, len, received: 0, began, buffer: None });
+            self.transfers
+                .insert(id, IncomingTransfer { kind, len, received: 0, began, buffer: None });
         } else {
             self.current = None;
         }

@@ -290,8 +290,9 @@ fn malformed_frames_are_typed_errors() {
         Frame::new(Kind::BULK_BEGIN, wire::encode(Kind::BULK_BEGIN, &begin).unwrap())
     };
     let chunk = |len| Frame::new(Kind::BULK_CHUNK, vec![0; len]);
-    let part =
-        |id| Frame::new(Kind::BULK_PART, wire::encode(Kind::BULK_PART, &TransferHeader { id }).unwrap());
+    let part = |id| {
+        Frame::new(Kind::BULK_PART, wire::encode(Kind::BULK_PART, &TransferHeader { id }).unwrap())
+    };
     let errors = |frames: &[Frame]| receiver(&config, frames);
     let (e, memory, cancels) = errors(&[chunk(5)]);
     assert_eq!((e, memory, cancels), (vec![BulkError::ChunkWithoutTransfer], 0, 0));

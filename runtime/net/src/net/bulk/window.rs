@@ -255,7 +255,8 @@ impl Window {
             }
         }
         if self.probe == WindowProbe::Draining && left <= self.half() {
-            self.probe = WindowProbe::Sampling { since: now, left: PROBE_SAMPLES, min: Duration::MAX };
+            self.probe =
+                WindowProbe::Sampling { since: now, left: PROBE_SAMPLES, min: Duration::MAX };
         }
     }
 }

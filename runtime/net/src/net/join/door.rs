@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::visit::{HandshakeAction, HandshakeEvent, JoinHandshake};
 use super::{
-    ANSWER_GRACE, JoinCounts, JoinAuthorizer, JoinReason, JoinRefusal, JoinRefused, JoinRequest,
+    ANSWER_GRACE, JoinAuthorizer, JoinCounts, JoinReason, JoinRefusal, JoinRefused, JoinRequest,
 };
 use crate::net::NetError;
 use crate::net::callers::{Admission, AdmissionLimits, Callers};
@@ -252,7 +252,8 @@ impl EndpointState {
                                 _ = conn.closed() => HandshakeEvent::Gone,
                             }
                         };
-                        let event = timeout_at(deadline, judged).await.unwrap_or(HandshakeEvent::Late);
+                        let event =
+                            timeout_at(deadline, judged).await.unwrap_or(HandshakeEvent::Late);
                         next.extend(handshake.handle(event));
                     }
                     HandshakeAction::Grant(grant) => {

@@ -216,7 +216,7 @@ async fn malformed_requests_are_refused() {
 #[tokio::test]
 async fn a_silent_caller_is_disconnected_and_its_slot_is_freed() {
     let within = Duration::from_millis(300);
-    let grid = TestGrid::open(JoinLimits { max_callers: 1, timeout });
+    let grid = TestGrid::open(JoinLimits { max_callers: 1, timeout: within });
     let silent = async {
         grid.send_bytes(&[crate::net::tls::JOIN_ALPN], b"").await.unwrap();
     };

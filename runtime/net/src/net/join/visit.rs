@@ -54,7 +54,9 @@ impl JoinHandshake {
     /// Processes an event and returns the actions. A late or unexpected event has none.
     pub fn handle(&mut self, event: HandshakeEvent) -> Vec<HandshakeAction> {
         match (&self.0, event) {
-            (HandshakeState::Listening, HandshakeEvent::Received(Ok(request))) if request.version == VERSION => {
+            (HandshakeState::Listening, HandshakeEvent::Received(Ok(request)))
+                if request.version == VERSION =>
+            {
                 self.0 = HandshakeState::Judging;
                 vec![HandshakeAction::Judge(request)]
             }
@@ -187,11 +189,17 @@ mod tests {
                 assert!(!was_over || new.is_empty(), "{new:?}");
                 actions.extend(new);
             }
-            let count = |wanted: fn(&HandshakeAction) -> bool| actions.iter().filter(|a| wanted(a)).count();
+            let count =
+                |wanted: fn(&HandshakeAction) -> bool| actions.iter().filter(|a| wanted(a)).count();
             let judged = count(|a| matches!(a, HandshakeAction::Judge(_)));
-            let answers =
-                count(|a| matches!(a, HandshakeAction::Grant(_) | HandshakeAction::Refuse(_) | HandshakeAction::Close));
-            let counted = count(|a| matches!(a, HandshakeAction::Granted | HandshakeAction::Refused(_)));
+            let answers = count(|a| {
+                matches!(
+                    a,
+                    HandshakeAction::Grant(_) | HandshakeAction::Refuse(_) | HandshakeAction::Close
+                )
+            });
+            let counted =
+                count(|a| matches!(a, HandshakeAction::Granted | HandshakeAction::Refused(_)));
             assert!(judged <= 1 && answers <= 1 && counted <= 1, "{actions:?}");
             assert_eq!(counted, usize::from(handshake.is_over()), "{actions:?}");
             let grants = count(|a| matches!(a, HandshakeAction::Grant(_)));

@@ -27,8 +27,8 @@ use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::net::quic::{EndpointParts, Quic};
 use crate::net::tls::{Ca, EPHEMERAL_VALIDITY, Role};
 use crate::net::{
-    Address, Buffers, Class, Contact, Events, LinkPolicy, LinkStats, Net, NetConfig, NetError,
-    Protocols, RefusedCounts, SendError, Transport, LinkError,
+    Address, Buffers, Class, Contact, Events, LinkError, LinkPolicy, LinkStats, Net, NetConfig,
+    NetError, Protocols, RefusedCounts, SendError, Transport,
 };
 use crate::random::SplitMix;
 use crate::wire::Frame;

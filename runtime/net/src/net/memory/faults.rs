@@ -15,7 +15,9 @@
 
 use std::time::Duration;
 
-use super::state::{Call, NetworkEvent, NodeIndex, NodePhase, Notification, Packet, Payload, NetworkState};
+use super::state::{
+    Call, NetworkEvent, NetworkState, NodeIndex, NodePhase, Notification, Packet, Payload,
+};
 use crate::id::{ClusterId, Incarnation, NodeId};
 use crate::net::{Class, LinkState};
 use crate::wire::{Frame, Kind};
@@ -111,7 +113,8 @@ impl NetworkState {
     /// Whether the caller of a link has abandoned it in the meantime: a handshake needs more than
     /// its first message.
     fn is_abandoned(&self, event: &NetworkEvent) -> bool {
-        let NetworkEvent::Arrive(_, Packet { from, to, link, payload: Payload::Hello(_) }) = event else {
+        let NetworkEvent::Arrive(_, Packet { from, to, link, payload: Payload::Hello(_) }) = event
+        else {
             return false;
         };
         self.nodes[*from].ends.get(to).is_none_or(|end| end.link != *link)

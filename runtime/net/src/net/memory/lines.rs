@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::pipe::Pipe;
-use super::state::{Call, NetworkEvent, NodeIndex, NodeRef, Payload, NetworkState, Traffic};
+use super::state::{Call, NetworkEvent, NetworkState, NodeIndex, NodeRef, Payload, Traffic};
 use crate::checksum;
 use crate::id::{ClusterId, NodeId};
 use crate::net::{Class, LinkProfile, LinkState, LinkStats, RefusedCounts};

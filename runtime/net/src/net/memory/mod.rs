@@ -43,7 +43,7 @@ use self::dispatcher::Dispatcher;
 use self::endpoints::Endpoints;
 pub use self::faults::{FaultCounts, RepeatRule};
 pub use self::state::Traffic;
-use self::state::{NodeRef, NetworkState};
+use self::state::{NetworkState, NodeRef};
 use super::link::{DATAGRAM, LinkProfile};
 use super::{
     Address, BulkConfig, Class, Contact, Events, LinkStats, Net, NetConfig, NetError, Protocols,

@@ -13,10 +13,12 @@ use super::dispatcher::Simulation;
 use super::end::LinkEnd;
 use super::faults::{FaultCounts, RepeatRule, StoppedProcess};
 use super::lines::DIGEST;
-use super::pipe::{TransitMessage, Pipe};
+use super::pipe::{Pipe, TransitMessage};
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
 use crate::net::paths::Paths;
-use crate::net::{Class, Contact, Events, LinkState, RefuseReason, RefusedCounts, SendError, LinkError};
+use crate::net::{
+    Class, Contact, Events, LinkError, LinkState, RefuseReason, RefusedCounts, SendError,
+};
 use crate::random::SplitMix;
 use crate::wire::{Frame, HEADER_LEN};
 

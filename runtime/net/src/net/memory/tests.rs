@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::membership::{Member, Members};
-use crate::net::{NetworkHandler, SendError, Undelivered, LinkError};
+use crate::net::{LinkError, NetworkHandler, SendError, Undelivered};
 use crate::wire::Kind;
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -231,7 +231,8 @@ async fn a_full_queue_refuses_frames_and_reports_free_space() {
     net.join(peer("x", "a", 1)).unwrap();
     let peer = peer("x", "a", 1);
     let index = frames(&net).lock().by_name(&peer.node).unwrap();
-    let a = NodeTransport { core: frames(&net), me: NodeRef { peer, index }, events: events.clone() };
+    let a =
+        NodeTransport { core: frames(&net), me: NodeRef { peer, index }, events: events.clone() };
     a.start();
     a.learn(b.contact(), None);
     let to = NodeId::from("b");

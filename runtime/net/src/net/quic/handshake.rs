@@ -15,13 +15,13 @@ use tokio::time::timeout;
 
 use super::machine::{Conn, ConnectionEvent};
 use super::settings::Configs;
-use super::{Code, ConnState, Dial, DialState, EndpointState, PeerEntry, Greeted, PeerLink, relay};
+use super::{Code, ConnState, Dial, DialState, EndpointState, Greeted, PeerEntry, PeerLink, relay};
 use crate::id::{Incarnation, NodeId};
 use crate::net::callers::{Admission, AdmissionLimits, Callers};
 use crate::net::config::{HOST_INCOMING, MAX_INCOMING, UNVALIDATED_INCOMING};
 use crate::net::hello::{Expected, Hello, Refuse, Welcome, version_mismatch, version_text};
 use crate::net::tls::{NodeName, Role, SERVER_NAME, VERSIONS_ALPN};
-use crate::net::{Address, BAN_DURATION, Protocols, RefuseReason, VIOLATIONS_MAX, LinkError};
+use crate::net::{Address, BAN_DURATION, LinkError, Protocols, RefuseReason, VIOLATIONS_MAX};
 use crate::wire::{self, Frame, HEADER_LEN, Header, Kind};
 
 const ADMISSION_LIMITS: AdmissionLimits = AdmissionLimits {
@@ -377,13 +377,21 @@ impl EndpointState {
     }
 
     /// Connects to a peer and reports the outcome to the link's state machine.
-    pub(super) async fn dial(self: Arc<Self>, entry: Arc<PeerEntry>, dial: u64, state: Arc<DialState>) {
+    pub(super) async fn dial(
+        self: Arc<Self>,
+        entry: Arc<PeerEntry>,
+        dial: u64,
+        state: Arc<DialState>,
+    ) {
         let limit = self.config.connect_timeout();
         let route = self.route_to(&entry);
         state.relayed.store(route.is_some_and(relay::is_stand_in), Ordering::Release);
         let answer = match timeout(limit, self.call(&entry, route, dial, &state.connected)).await {
             Ok(answer) => answer,
-            Err(_) => Err(HandshakeFailure::transient(format!("no answer within {} ms", limit.as_millis()))),
+            Err(_) => Err(HandshakeFailure::transient(format!(
+                "no answer within {} ms",
+                limit.as_millis()
+            ))),
         };
         let key = Conn::Dialled(dial);
         let mut link = entry.lock();
@@ -520,7 +528,8 @@ impl EndpointState {
         send.write_all(&hello.body).await.map_err(|error| failed(error.to_string()))?;
         let frame = read_frame(&mut recv).await.map_err(failed)?;
         if frame.kind == Kind::REFUSE {
-            let refuse: Refuse = decode(Kind::REFUSE, &frame).map_err(HandshakeFailure::transient)?;
+            let refuse: Refuse =
+                decode(Kind::REFUSE, &frame).map_err(HandshakeFailure::transient)?;
             conn.close(Code::Refused.into(), b"the refusal was read");
             if refuse.reason == RefuseReason::StaleIncarnation {
                 self.events.superseded(&entry.node, refuse.known);
@@ -533,7 +542,10 @@ impl EndpointState {
                     | RefuseReason::Banned
             );
             let why = format!("refused ({:?}): {}", refuse.reason, refuse.detail);
-            return Err(HandshakeFailure { why: LinkError::refused(refuse.reason, why), fatal: !transient });
+            return Err(HandshakeFailure {
+                why: LinkError::refused(refuse.reason, why),
+                fatal: !transient,
+            });
         }
         let welcome: Welcome = decode(Kind::WELCOME, &frame)
             .map_err(|why| self.reject(&conn, RefuseReason::BadHello, why))?;

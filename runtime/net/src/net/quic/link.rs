@@ -18,7 +18,7 @@ use super::parse::FrameReader;
 use super::queue::{BATCH_FRAMES, TakeResult};
 use super::relay;
 use super::settings::UNI_STREAMS;
-use super::{Code, EndpointState, PeerEntry, Greeted};
+use super::{Code, EndpointState, Greeted, PeerEntry};
 use crate::id::Peer;
 use crate::net::Class;
 use crate::net::hello::{Goodbye, wire_version};

@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use crate::id::Incarnation;
-use crate::net::{RefuseReason, LinkError};
+use crate::net::{LinkError, RefuseReason};
 use crate::random::SplitMix;
 
 /// A connection to this peer.
@@ -203,7 +203,9 @@ impl LinkMachine {
                         out.push(ConnectionAction::Abandon(conn));
                         self.down("the node was forgotten".into(), &mut out);
                     }
-                    LinkPhase::Dialling(dial) => out.push(ConnectionAction::Abandon(Conn::Dialled(dial))),
+                    LinkPhase::Dialling(dial) => {
+                        out.push(ConnectionAction::Abandon(Conn::Dialled(dial)))
+                    }
                     LinkPhase::Idle | LinkPhase::Backoff(_) => {}
                 }
                 self.phase = LinkPhase::Idle;
@@ -256,7 +258,13 @@ impl LinkMachine {
         }
     }
 
-    fn hello(&mut self, conn: Conn, incarnation: Incarnation, dial: u64, out: &mut Vec<ConnectionAction>) {
+    fn hello(
+        &mut self,
+        conn: Conn,
+        incarnation: Incarnation,
+        dial: u64,
+        out: &mut Vec<ConnectionAction>,
+    ) {
         if self.incarnation.is_some_and(|known| incarnation < known) {
             out.push(ConnectionAction::Refuse { conn, reason: RefuseReason::StaleIncarnation });
             return;
@@ -282,7 +290,13 @@ impl LinkMachine {
         self.welcome(conn, dial, out);
     }
 
-    fn welcomed(&mut self, dial: u64, incarnation: Incarnation, dials: u64, out: &mut Vec<ConnectionAction>) {
+    fn welcomed(
+        &mut self,
+        dial: u64,
+        incarnation: Incarnation,
+        dials: u64,
+        out: &mut Vec<ConnectionAction>,
+    ) {
         if self.phase != LinkPhase::Dialling(dial) {
             return; // abandoned before
         }

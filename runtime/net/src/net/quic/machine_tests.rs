@@ -145,7 +145,10 @@ impl ConnectionWorld {
         {
             self.feed(me, ConnectionEvent::Failed { dial, why: "closed".into(), fatal: false });
         } else {
-            self.feed(me, ConnectionEvent::Lost { conn, why: "closed".into(), orderly: false, pending });
+            self.feed(
+                me,
+                ConnectionEvent::Lost { conn, why: "closed".into(), orderly: false, pending },
+            );
         }
     }
 
@@ -167,10 +170,17 @@ impl ConnectionWorld {
             Packet::Refuse(reason) => {
                 assert_eq!(reason, RefuseReason::Crossed);
                 self.wires.get_mut(&id).unwrap().open[me] = false;
-                self.feed(me, ConnectionEvent::Failed { dial, why: "refused".into(), fatal: false });
+                self.feed(
+                    me,
+                    ConnectionEvent::Failed { dial, why: "refused".into(), fatal: false },
+                );
             }
             Packet::Data(n) => {
-                assert_eq!(self.sides[me].machine.phase(), LinkPhase::Up(conn), "data outside a link");
+                assert_eq!(
+                    self.sides[me].machine.phase(),
+                    LinkPhase::Up(conn),
+                    "data outside a link"
+                );
                 self.sides[me].got.push(n);
             }
             Packet::Close => {
@@ -323,7 +333,11 @@ fn machine() -> LinkMachine {
 }
 
 fn hello(conn: u64, incarnation: u64, dial: u64) -> ConnectionEvent {
-    ConnectionEvent::Hello { conn: Conn::Accepted(conn), incarnation: Incarnation(incarnation), dial }
+    ConnectionEvent::Hello {
+        conn: Conn::Accepted(conn),
+        incarnation: Incarnation(incarnation),
+        dial,
+    }
 }
 
 #[test]
@@ -333,7 +347,10 @@ fn a_later_incarnation_replaces_a_link_and_an_earlier_one_is_refused() {
     assert_eq!(machine.phase(), LinkPhase::Up(Conn::Accepted(1)));
     let refused = machine.handle(hello(2, 4, 9));
     let conn = Conn::Accepted(2);
-    assert_eq!(refused, [ConnectionAction::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
+    assert_eq!(
+        refused,
+        [ConnectionAction::Refuse { conn, reason: RefuseReason::StaleIncarnation }]
+    );
     let actions = machine.handle(hello(3, 6, 1));
     let conn = Conn::Accepted(3);
     let why = "the node has a new incarnation".into();
@@ -355,8 +372,10 @@ fn the_queue_of_a_moved_peer_goes_to_its_later_incarnation() {
     machine.handle(hello(1, 5, 1));
     let up = Some(Conn::Accepted(1));
     let peer_moved = |incarnation, up| ConnectionEvent::Moved { up, incarnation, pending: true };
-    let down =
-        ConnectionAction::Down { incarnation: Incarnation(5), why: "the node is now elsewhere".into() };
+    let down = ConnectionAction::Down {
+        incarnation: Incarnation(5),
+        why: "the node is now elsewhere".into(),
+    };
     let closed = [ConnectionAction::Abandon(Conn::Accepted(1)), down, ConnectionAction::Dial(1)];
     assert_eq!(machine.handle(peer_moved(None, up)), closed);
     let welcomed = ConnectionEvent::Welcomed { dial: 1, incarnation: Incarnation(6), dials: 0 };
@@ -367,10 +386,16 @@ fn the_queue_of_a_moved_peer_goes_to_its_later_incarnation() {
     assert_eq!(machine.handle(peer_moved(None, Some(Conn::Accepted(1)))), []);
     assert_eq!(machine.handle(peer_moved(Some(Incarnation(6)), None)), []);
     let actions = machine.handle(peer_moved(Some(Incarnation(7)), None));
-    assert_eq!((&actions[0], &actions[2]), (&ConnectionAction::Abandon(conn), &ConnectionAction::Dial(2)));
+    assert_eq!(
+        (&actions[0], &actions[2]),
+        (&ConnectionAction::Abandon(conn), &ConnectionAction::Dial(2))
+    );
     let refused = machine.handle(hello(9, 6, 9));
     let conn = Conn::Accepted(9);
-    assert_eq!(refused, [ConnectionAction::Refuse { conn, reason: RefuseReason::StaleIncarnation }]);
+    assert_eq!(
+        refused,
+        [ConnectionAction::Refuse { conn, reason: RefuseReason::StaleIncarnation }]
+    );
 }
 
 #[test]
@@ -402,7 +427,9 @@ fn delays_double_up_to_a_bound_and_vary() {
     for _ in 0..12 {
         let Some(ConnectionAction::Dial(dial)) = actions.pop() else { panic!("{actions:?}") };
         let failed = ConnectionEvent::Failed { dial, why: "".into(), fatal: false };
-        let [ConnectionAction::Retry { after, serial }] = machine.handle(failed)[..] else { panic!() };
+        let [ConnectionAction::Retry { after, serial }] = machine.handle(failed)[..] else {
+            panic!()
+        };
         waits.push(after);
         actions = machine.handle(ConnectionEvent::Retry { serial, pending: true });
     }

@@ -31,7 +31,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use self::link::LiveLink;
-use self::machine::{ConnectionAction, Conn, ConnectionEvent, LinkMachine, LinkPhase};
+use self::machine::{Conn, ConnectionAction, ConnectionEvent, LinkMachine, LinkPhase};
 use self::queue::FrameQueue;
 use self::relay::{RelayedTraffic, Routes};
 use self::settings::Configs;
@@ -41,7 +41,7 @@ use super::hello::Refuse;
 use super::tls::{NodeIdentity, Role, TlsError};
 use super::{
     Address, Buffers, Class, Contact, Events, LinkPolicy, LinkState, LinkStats, NetConfig,
-    RefuseReason, RefusedCounts, SendError, Violations, Transport,
+    RefuseReason, RefusedCounts, SendError, Transport, Violations,
 };
 use crate::checksum::checksum_from;
 use crate::id::{ClusterId, Incarnation, NodeId, Peer};
@@ -51,7 +51,9 @@ use crate::wire::{Frame, Kind};
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// The socket cannot be opened.
-    #[error("cannot listen on {what}: {source}; choose another address or port range for the node")]
+    #[error(
+        "cannot listen on {address}: {source}; choose another address or port range for the node"
+    )]
     Bind {
         /// The address or port range.
         address: String,
@@ -847,7 +849,13 @@ impl EndpointState {
         }
     }
 
-    fn return_frames(&self, entry: &PeerEntry, class: Class, frames: VecDeque<Frame>, drained: bool) {
+    fn return_frames(
+        &self,
+        entry: &PeerEntry,
+        class: Class,
+        frames: VecDeque<Frame>,
+        drained: bool,
+    ) {
         // Relayed datagrams have no sender on this node.
         for frame in frames.into_iter().filter(|frame| frame.kind != Kind::RELAY) {
             self.events.undelivered(&entry.node, class, frame);

@@ -132,7 +132,12 @@ impl QuicNode {
         &self.quic.me().node
     }
 
-    pub fn send(&self, to: &QuicNode, class: Class, body: impl Into<Bytes>) -> Result<(), SendError> {
+    pub fn send(
+        &self,
+        to: &QuicNode,
+        class: Class,
+        body: impl Into<Bytes>,
+    ) -> Result<(), SendError> {
         self.quic.send(to.id(), class, Frame::new(Kind::TELL, body))
     }
 
@@ -392,7 +397,14 @@ async fn nodes_forget_the_incarnation_of_a_node_and_all_forget_that_of_a_head() 
         let config = NetConfig { forgets_nodes, ..NetConfig::default() };
         let a = QuicNode::open(&ca, "a", 1, config);
         let b = |incarnation| {
-            QuicNode::of_role(role, &ca, ("b", "c"), incarnation, NetConfig::default(), plain_socket)
+            QuicNode::of_role(
+                role,
+                &ca,
+                ("b", "c"),
+                incarnation,
+                NetConfig::default(),
+                plain_socket,
+            )
         };
         let first = b(11);
         a.learn(&first);
@@ -595,7 +607,11 @@ impl RawClient {
 
     /// Sends a frame on the control stream and returns the kind of the reply, or `None` if the
     /// connection is closed.
-    async fn exchange(&self, node: &QuicNode, frame: &Frame) -> Option<(Connection, SendStream, Kind)> {
+    async fn exchange(
+        &self,
+        node: &QuicNode,
+        frame: &Frame,
+    ) -> Option<(Connection, SendStream, Kind)> {
         let conn = self.connect(node).await.ok()?;
         let (mut send, mut recv) = conn.open_bi().await.ok()?;
         send.write_all(&frame.header()).await.ok()?;
@@ -766,8 +782,14 @@ async fn errors_in_the_settings_are_named() {
     let ca = grid();
     let identity = ca.issue(&"a".into(), &"c".into(), "node", EPHEMERAL_VALIDITY).unwrap();
     let open = |config| {
-        Quic::open(config, &identity, Incarnation(1), plain_socket, Arc::new(ReportedEvents::default()))
-            .map(drop)
+        Quic::open(
+            config,
+            &identity,
+            Incarnation(1),
+            plain_socket,
+            Arc::new(ReportedEvents::default()),
+        )
+        .map(drop)
     };
     let holder = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();

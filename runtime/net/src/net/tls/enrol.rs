@@ -26,8 +26,8 @@ use rustls::{
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{
-    BACKDATE, Ca, Dates, NODE_CERT, NodeIdentity, NodeName, PUBLIC, Role, SERVER_NAME, CertificateSubject,
-    TlsError, certificates, check_name, malformed, subject, write,
+    BACKDATE, Ca, CertificateSubject, Dates, NODE_CERT, NodeIdentity, NodeName, PUBLIC, Role,
+    SERVER_NAME, TlsError, certificates, check_name, malformed, subject, write,
 };
 use crate::id::{ClusterId, NodeId};
 

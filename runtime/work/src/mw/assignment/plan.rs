@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::worker::{Cost, QueuedBlock, AssignedWorker, seconds};
+use super::worker::{AssignedWorker, Cost, QueuedBlock, seconds};
 use super::{AssignmentTable, BlockId, WorkerOrder};
 use crate::mw::program::DispatchRule;
-use crate::mw::schedule::{self, Forecast, ScheduledJob, BlockShare, WorkerLoad};
+use crate::mw::schedule::{self, BlockShare, Forecast, ScheduledJob, WorkerLoad};
 
 /// The most workers with the same block.
 const COPIES_MAX: usize = 2;

@@ -100,7 +100,8 @@ impl Store {
 
     fn merge_in(&mut self, object: usize, value: ObjectValue) -> Result<bool, CodecError> {
         let ty = self.types[object];
-        let (Some(state), ObjectKind::Merged(merge)) = (self.merged.get_mut(&object), ty.shape) else {
+        let (Some(state), ObjectKind::Merged(merge)) = (self.merged.get_mut(&object), ty.shape)
+        else {
             return Ok(false);
         };
         let new = match &state.value {

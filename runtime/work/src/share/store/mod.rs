@@ -26,7 +26,7 @@ use self::part::ObjectPart;
 use super::api::{Fact, FrameError, ShareConfig, ShareStats, Ticket, Unavailable};
 use super::cell::{Cell, HeldVersions};
 use super::message::{Fetch, Merge, Message, Miss, Update};
-use super::types::{ObjectType, ObjectTypes, ObjectKind};
+use super::types::{ObjectKind, ObjectType, ObjectTypes};
 use super::{ObjectKey, Version};
 use crate::checksum::checksum_from;
 use crate::id::{ClusterId, JobId, NodeId};

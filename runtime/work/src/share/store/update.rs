@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::part::{ObjectPart, Relay, SegmentEffect, ObjectTransfer};
+use super::part::{ObjectPart, ObjectTransfer, Relay, SegmentEffect};
 use super::plan::{self, ReceiverGroup};
 use super::{Fact, FrameError, PartKey, Store, StoreAction};
 use crate::id::NodeId;
@@ -377,7 +377,13 @@ impl Store {
         }
     }
 
-    fn hold(&mut self, slot: PartKey, cell: Arc<Cell>, source: Option<(&NodeId, bool)>, now: Instant) {
+    fn hold(
+        &mut self,
+        slot: PartKey,
+        cell: Arc<Cell>,
+        source: Option<(&NodeId, bool)>,
+        now: Instant,
+    ) {
         let part = self.parts.entry(slot).or_default();
         part.held.insert(cell.version, cell.clone());
         if source.is_some() {

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::grid::*;
 use crate::id::{Epoch, JobId};
 use crate::share::message::{Fetch, Merge, Message, Miss, PayloadId, RANGES_MAX, Update};
-use crate::share::{Merged, ObjectNeed, ObjectKey, ObjectTypes, ShareConfig, SharedObjects, Version, Versioned};
+use crate::share::{
+    Merged, ObjectKey, ObjectNeed, ObjectTypes, ShareConfig, SharedObjects, Version, Versioned,
+};
 use crate::wire::{self, Kind};
 
 proptest! {

@@ -10,7 +10,7 @@ use super::tree::{Base, path_at};
 use super::worker::{DeliveredEnd, Delivery, Encoded};
 use crate::id::{Peer, TaskPath};
 use crate::meter::ThreadState;
-use crate::work::recover::{TaskIdentity, ResultLocation};
+use crate::work::recover::{ResultLocation, TaskIdentity};
 use crate::work::registry::wire_name;
 
 /// The identifier of a lease: an index in the owner's lease table and the generation of that entry.

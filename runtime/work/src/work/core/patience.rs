@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::shared::{PoolState, ROUND};
 use super::tree::TaskFrame;
-use super::worker::ComputeThread;
+use super::worker::TaskThread;
 use crate::meter::ThreadState;
 use crate::work::task::Stop;
 
@@ -36,7 +36,7 @@ impl Waker {
     }
 }
 
-impl ComputeThread {
+impl TaskThread {
     /// Waits until something is `ready` or `until` is reached; returns whether it is ready. The
     /// time counts as `state`. The party that makes it ready wakes this thread afterwards.
     ///

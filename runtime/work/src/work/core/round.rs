@@ -13,7 +13,7 @@ use springtide_forkjoin::layer::ComputeThread;
 use tokio::time::Instant;
 
 use super::shared::{PoolState, ROUND};
-use super::worker::ComputeThread;
+use super::worker::TaskThread;
 use crate::meter::ThreadState;
 
 /// The position of one share: its thread, and the stack it may use.
@@ -65,7 +65,7 @@ impl PoolState {
     }
 }
 
-impl ComputeThread {
+impl TaskThread {
     /// Executes this thread's share of the current round, once.
     #[cold]
     #[inline(never)]
@@ -121,7 +121,7 @@ impl RootClock {
     }
 }
 
-impl ComputeThread {
+impl TaskThread {
     /// Whether the calling code belongs to the root itself.
     #[inline]
     pub(crate) fn is_at_root(&self) -> bool {
@@ -164,7 +164,7 @@ impl ComputeThread {
 
 /// Undoes [`Worker::enter_root`] or [`Worker::leave_root`].
 pub(crate) struct RootGuard<'a> {
-    worker: &'a ComputeThread,
+    worker: &'a TaskThread,
     inside: bool,
 }
 

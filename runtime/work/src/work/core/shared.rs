@@ -15,7 +15,7 @@ use super::leases::{Lease, LeaseId};
 use super::round::{RootClock, Round};
 use super::tree::{Base, TaskFrame, halt_of, is_above, path_at};
 use super::watch::ThreadWatch;
-use super::worker::{Delivery, ComputeThread};
+use super::worker::{Delivery, TaskThread};
 use crate::id::{Peer, TaskPath};
 use crate::meter::{SharedAccount, UnitCounter};
 use crate::work::pool::{CachedResult, PoolConfig, PoolObserver, Seam};
@@ -81,7 +81,7 @@ pub(crate) struct ThreadData {
 }
 
 pub(crate) struct PoolState {
-    core: Arc<PoolCore<ComputeThread>>,
+    core: Arc<PoolCore<TaskThread>>,
     halt_reason: AtomicU32,
     /// Unfinished trees that were halted, or that a task of their own may halt.
     halted: Mutex<Vec<Weak<Base>>>,
@@ -111,10 +111,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Deref for PoolState {
-    type Target = PoolCore<ComputeThread>;
+    type Target = PoolCore<TaskThread>;
 
     #[inline(always)]
-    fn deref(&self) -> &PoolCore<ComputeThread> {
+    fn deref(&self) -> &PoolCore<TaskThread> {
         &self.core
     }
 }
@@ -159,7 +159,7 @@ impl PoolState {
     }
 
     /// The scheduler's part.
-    pub(crate) fn core(&self) -> &Arc<PoolCore<ComputeThread>> {
+    pub(crate) fn core(&self) -> &Arc<PoolCore<TaskThread>> {
         &self.core
     }
 
@@ -255,8 +255,8 @@ impl PoolState {
     pub(crate) fn lookup_cached(
         &self,
         thread: u32,
-        slot: HeldSlot<ComputeThread>,
-    ) -> Option<HeldSlot<ComputeThread>> {
+        slot: HeldSlot<TaskThread>,
+    ) -> Option<HeldSlot<TaskThread>> {
         let about = slot.about();
         let name = wire_name(about.name, about.batch);
         let path = path_at(slot.place());

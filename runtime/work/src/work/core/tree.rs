@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use springtide_forkjoin::layer;
 
-use super::worker::ComputeThread;
+use super::worker::TaskThread;
 use crate::id::TaskPath;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
@@ -17,7 +17,7 @@ use crate::work::registry::wire_name;
 use crate::work::task::{Halt, Task};
 
 /// The frame of a running task.
-pub(crate) type TaskFrame = layer::StackFrame<ComputeThread>;
+pub(crate) type TaskFrame = layer::StackFrame<TaskThread>;
 
 /// The base of a tree of tasks on this node: the job's root, or a task stolen from another node.
 #[derive(Debug)]
@@ -159,7 +159,7 @@ pub(crate) fn path_of(frame: &TaskFrame) -> TaskPath {
 }
 
 /// The path of the child at this place.
-pub(crate) fn path_at(place: layer::Place<'_, ComputeThread>) -> TaskPath {
+pub(crate) fn path_at(place: layer::Place<'_, TaskThread>) -> TaskPath {
     path_below(place.indices())
 }
 

@@ -35,7 +35,7 @@ use springtide_forkjoin::layer::ComputeThread;
 
 use super::shared::PoolState;
 use super::tree::{TaskFrame, keep_early, keep_output, path_of};
-use super::worker::ComputeThread;
+use super::worker::TaskThread;
 use crate::work::task::{Halt, Task};
 
 /// The word of a thread whose tick is due.
@@ -155,7 +155,7 @@ impl PoolState {
     }
 }
 
-impl ComputeThread {
+impl TaskThread {
     /// Whether the ended task in this frame must be examined.
     #[inline(always)]
     pub(super) fn is_watched(&self, frame: &TaskFrame) -> bool {

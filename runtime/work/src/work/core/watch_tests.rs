@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::LeaseId;
 use crate::id::{Incarnation, Peer, TaskPath};
 use crate::wire;
-use crate::work::pool::{ProgressReport, Pool, PoolConfig, WORK_FLOOR};
+use crate::work::pool::{Pool, PoolConfig, ProgressReport, WORK_FLOOR};
 use crate::work::solo::SoloObserver;
 use crate::work::task::{Halt, Stop, Task};
 use crate::work::{Context, Registry, RootStart, VirtualSeam};
@@ -115,7 +115,8 @@ fn stopped_after(ms: u64, steps: Vec<WatchStep>, threads: usize, run: u64) -> Ve
         // So that the start does not coincide with a tick.
         sleep(Duration::from_millis(3)).await;
         let path = TaskPath(vec![7]);
-        let body = wire::encode_payload(&WatchedRun { node: SteppedTask(steps), path: path.clone(), run });
+        let body =
+            wire::encode_payload(&WatchedRun { node: SteppedTask(steps), path: path.clone(), run });
         let (base, enter) = pool.admit("run", path, RootStart::default()).unwrap();
         let lease = LeaseId { index: 0, generation: 0 };
         pool.enter(base.clone(), enter.run, peer(), lease, body.unwrap());
@@ -153,7 +154,10 @@ fn outputs_of_long_tasks_are_kept_until_their_parents_end() {
         ),
         (
             "in place of those below it",
-            vec![Call(SteppedTask(vec![Call(leaf(60)), Join(leaf(60), leaf(60))])), Call(leaf(1000))],
+            vec![
+                Call(SteppedTask(vec![Call(leaf(60)), Join(leaf(60), leaf(60))])),
+                Call(leaf(1000)),
+            ],
             &["/7.0"],
         ),
         (
@@ -180,17 +184,32 @@ fn outputs_of_long_tasks_are_kept_until_their_parents_end() {
             &["/7.1", "/7.2"],
         ),
         ("after long code of the parent's own", vec![Own(210), Call(leaf(5)), Own(1000)], &[]),
-        ("whole when the tree had stopped", vec![Call(SteppedTask(vec![Blind(400)])), Own(1)], &["/7.0"]),
-        ("short and whole", vec![Blind(295), Call(SteppedTask(vec![Blind(10)])), Own(1)], &["/7.0"]),
+        (
+            "whole when the tree had stopped",
+            vec![Call(SteppedTask(vec![Blind(400)])), Own(1)],
+            &["/7.0"],
+        ),
+        (
+            "short and whole",
+            vec![Blind(295), Call(SteppedTask(vec![Blind(10)])), Own(1)],
+            &["/7.0"],
+        ),
         (
             "no answer, for it may have swallowed the stop",
             vec![Call(SteppedTask(vec![Swallow(leaf(1000)), Blind(50)])), Own(1)],
             &[],
         ),
-        ("nor as a finished sibling", vec![Join(SteppedTask(vec![Swallow(leaf(1000))]), leaf(1000))], &[]),
+        (
+            "nor as a finished sibling",
+            vec![Join(SteppedTask(vec![Swallow(leaf(1000))]), leaf(1000))],
+            &[],
+        ),
         (
             "long, of a join's second that spawns as the first did",
-            vec![Join(SteppedTask(vec![Spawn(leaf(5))]), SteppedTask(vec![Spawn(leaf(60))])), Call(leaf(1000))],
+            vec![
+                Join(SteppedTask(vec![Spawn(leaf(5))]), SteppedTask(vec![Spawn(leaf(60))])),
+                Call(leaf(1000)),
+            ],
             &["/7.1"],
         ),
         (

@@ -25,12 +25,12 @@ use crate::share::ObjectNeed;
 use crate::wire;
 use crate::work::checkpoint::RootMarks;
 use crate::work::context::Context;
-use crate::work::recover::{TaskIdentity, RootStart};
-use crate::work::task::{StopCause, Failure, Halt, Stop, Task};
+use crate::work::recover::{RootStart, TaskIdentity};
+use crate::work::task::{Failure, Halt, Stop, StopCause, Task};
 
 /// A compute thread of a node.
-pub(crate) struct ComputeThread {
-    core: ThreadCore<ComputeThread>,
+pub(crate) struct TaskThread {
+    core: ThreadCore<TaskThread>,
     shared: Arc<PoolState>,
     /// The number of halts that users' code on this thread has received.
     halts: Cell<u64>,
@@ -78,7 +78,7 @@ impl Delivery {
 
 // SAFETY: the core is a field, and `Context` keeps its scope.
 #[allow(unsafe_code)]
-unsafe impl ComputeThread for ComputeThread {
+unsafe impl ComputeThread for TaskThread {
     type Shared = ThreadData;
     type Tree = Base;
     type Context<'w> = Context<'w>;
@@ -234,7 +234,7 @@ unsafe impl ComputeThread for ComputeThread {
 /// A task of the program as a task of the scheduler.
 pub(crate) struct Run<T>(pub(crate) T);
 
-impl<T: Task> Fork<ComputeThread> for Run<T> {
+impl<T: Task> Fork<TaskThread> for Run<T> {
     type Output = T::Output;
     const ABOUT: &'static TaskAbout = &TaskAbout { name: T::NAME, batch: T::BATCH };
 
@@ -268,7 +268,7 @@ impl<T: Task> Fork<ComputeThread> for Run<T> {
         .map_err(|stop| locate(stop, T::NAME, || path_of(context.frame())))
     }
 
-    fn encode(&self, place: Place<'_, ComputeThread>) -> Result<Encoded, Failure> {
+    fn encode(&self, place: Place<'_, TaskThread>) -> Result<Encoded, Failure> {
         let failure = |message: String, panicked| Failure {
             name: T::NAME.to_owned(),
             path: path_at(place),
@@ -287,7 +287,7 @@ impl<T: Task> Fork<ComputeThread> for Run<T> {
     }
 
     /// Reports to the observer how long the outcome waited here.
-    fn decode(delivery: Delivery, worker: &ComputeThread) -> Result<T::Output, Stop> {
+    fn decode(delivery: Delivery, worker: &TaskThread) -> Result<T::Output, Stop> {
         let body = delivery.end.map_err(Stop::failure)?;
         worker.shared.observer.join_delayed(delivery.arrived.elapsed());
         wire::decode_payload(&body).map_err(|error| {
@@ -297,8 +297,8 @@ impl<T: Task> Fork<ComputeThread> for Run<T> {
 
     /// If the node leaves, the output is kept. Outputs of other nodes are in the engine's results.
     fn left_over(
-        worker: &ComputeThread,
-        place: Place<'_, ComputeThread>,
+        worker: &TaskThread,
+        place: Place<'_, TaskThread>,
         output: &T::Output,
         stop: Option<&Stop>,
     ) {
@@ -312,12 +312,12 @@ impl<T: Task> Fork<ComputeThread> for Run<T> {
         }
     }
 
-    fn panicked(place: Place<'_, ComputeThread>) {
+    fn panicked(place: Place<'_, TaskThread>) {
         note_panic(|| path_at(place), T::NAME);
     }
 }
 
-impl ComputeThread {
+impl TaskThread {
     #[inline(always)]
     pub(crate) fn shared(&self) -> &Arc<PoolState> {
         &self.shared
@@ -515,7 +515,7 @@ pub(crate) fn job_failure(message: String) -> Failure {
 pub(crate) fn run(shared: Arc<PoolState>, index: u32, seed: u64, stack_bytes: usize) {
     let observer = shared.observer.clone();
     let pool = shared.core().clone();
-    run_thread(pool, index, seed, stack_bytes, |core| ComputeThread {
+    run_thread(pool, index, seed, stack_bytes, |core| TaskThread {
         core,
         shared,
         halts: Cell::new(0),

@@ -7,7 +7,7 @@
 use bytes::Bytes;
 
 use crate::id::Peer;
-use crate::net::{Class, NetworkHandler, Net};
+use crate::net::{Class, Net, NetworkHandler};
 use crate::wire::{self, Kind};
 use crate::work::steal::{StealReply, StealRequest};
 

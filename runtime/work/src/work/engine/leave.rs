@@ -64,7 +64,7 @@ impl EngineShared {
 
     /// Returns an unfinished task, with its partial results, to its current owner.
     pub(super) fn return_stolen(&self, owner: &Peer, lease: LeaseId, stolen: Stolen) {
-        self.ended(&stolen.task.path, owner, TaskOutcome::HandedBack);
+        self.ended(&stolen.task.path, owner, StolenTaskEnd::HandedBack);
         let left = {
             let mut state = self.state();
             let left = state.partial_results_of(&stolen, &self.me);
@@ -204,7 +204,7 @@ impl EngineShared {
             (halted.collect::<Vec<_>>(), stopped, tickets, orphans)
         };
         for (path, owner) in stopped {
-            self.ended(&path, &owner, TaskOutcome::Stopped);
+            self.ended(&path, &owner, StolenTaskEnd::Stopped);
         }
         for ticket in forgotten {
             self.objects_ref().forget(Ticket(ticket));

@@ -77,7 +77,10 @@ mod tests {
         let of = |path: &&[u32]| {
             let peer =
                 Peer { node: node.into(), incarnation: Incarnation(1), cluster: "ams".into() };
-            (peer, TaskIdentity::trusted(TaskPath(path.to_vec()), "task".into(), RootStart::default()))
+            (
+                peer,
+                TaskIdentity::trusted(TaskPath(path.to_vec()), "task".into(), RootStart::default()),
+            )
         };
         paths.iter().map(of).collect()
     }

@@ -125,7 +125,7 @@ impl EngineShared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spmd::message::{Envelope, DataMessage, ProcessMessage};
+    use crate::spmd::message::{DataMessage, Envelope, ProcessMessage};
 
     /// Messages of a torn configuration do not stay in memory until the network has room.
     #[tokio::test]
@@ -172,7 +172,14 @@ mod tests {
         let letter = Envelope { job: JobId(1), group: group(1), to: 5, word: apart };
         engine.0.post.receive_frame(&me("ams-1"), letter);
         let kept = |engine: &Engine| -> Vec<_> {
-            engine.0.state().unsent.frames.iter().map(|(.., body)| data_message_header(body)).collect()
+            engine
+                .0
+                .state()
+                .unsent
+                .frames
+                .iter()
+                .map(|(.., body)| data_message_header(body))
+                .collect()
         };
         assert_eq!(kept(&engine), [Some((group(1), 2)), Some((group(2), 1)), None]);
         // A process that sends more than can be kept waits.

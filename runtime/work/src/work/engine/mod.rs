@@ -37,10 +37,13 @@ use tokio::time::Instant;
 use super::core::LeaseId;
 use super::core::tree::{Base, root_base};
 use super::metering::{Metering, MeteringSettings};
-use super::pool::{CachedResult, Encoded, ProgressReport, Pool, PoolConfig, PoolObserver, SavedRoot, Seam};
+use super::pool::{
+    CachedResult, Encoded, Pool, PoolConfig, PoolObserver, ProgressReport, SavedRoot, Seam,
+};
 use super::recover::messages::{Adopt, Audit, Handover, Orphans};
 use super::recover::{
-    TaskIdentity, KeptOutput, PartialResults, ResultLocation, ResultLocations, Results, RootStart, StoredResult,
+    KeptOutput, PartialResults, ResultLocation, ResultLocations, Results, RootStart, StoredResult,
+    TaskIdentity,
 };
 use super::registry::{JobEntry, Registry};
 use super::solo::into_failure;
@@ -48,24 +51,24 @@ use super::steal::{
     Abandon, Scope, StealPolicy, StealReply, StealRequest, StolenTask, TaskOutcome, TaskResult,
     TaskReturn, Thief, ThiefAction, Victim, WorkHint,
 };
-use super::task::{StopCause, Failure, Halt, Outcome, Stop};
-use crate::event::{self, Event, Recorder, TaskOutcome};
+use super::task::{Failure, Halt, Outcome, Stop, StopCause};
+use crate::event::{self, Event, Recorder, StolenTaskEnd};
 use crate::id::{ClusterId, Incarnation, JobId, NodeId, Peer, TaskPath};
 use crate::membership::View;
 use crate::meter::{
-    BenchmarkSpec, Counters, Histograms, BenchmarkOffer, PeriodMeasure, Statistics, ThreadState,
+    BenchmarkOffer, BenchmarkSpec, Counters, Histograms, PeriodMeasure, Statistics, ThreadState,
 };
-use crate::net::{Class, NetworkHandler, Net, SendError, Undelivered, LinkError};
+use crate::net::{Class, LinkError, Net, NetworkHandler, SendError, Undelivered};
 use crate::random::SplitMix;
 use crate::share::{
-    ObjectAction as ShareAction, Fact, HeldVersions, Needed, ShareConfig, SharedObjects as Objects, Ticket,
-    Unavailable,
+    Fact, HeldVersions, Needed, ObjectAction as ShareAction, ShareConfig, SharedObjects as Objects,
+    Ticket, Unavailable,
 };
 use crate::spmd::post::Dispatcher;
 use crate::wire::{self, Kind};
 
 use losses::Losses;
-pub use losses::{LeasedTask, LOSSES_MAX, NodeLosses};
+pub use losses::{LOSSES_MAX, LeasedTask, NodeLosses};
 use mail::new_post;
 
 /// The maximum number of tasks in one message about orphans, and of leases in one audit; both are

@@ -43,9 +43,9 @@ impl PoolObserver for EngineObserver {
             inner.driver.notify_one();
         }
         let (outcome, end) = match outcome {
-            Ok(body) => (TaskOutcome::Output(body), TaskOutcome::Done),
+            Ok(body) => (TaskOutcome::Output(body), StolenTaskEnd::Done),
             Err(stop) => match *stop.0 {
-                StopCause::Failed(failure) => (TaskOutcome::Failed(failure), TaskOutcome::Failed),
+                StopCause::Failed(failure) => (TaskOutcome::Failed(failure), StolenTaskEnd::Failed),
                 StopCause::Halt(Halt::Leave) => {
                     if let Some(stolen) = stolen {
                         inner.return_stolen(&owner, lease, stolen);
@@ -55,7 +55,7 @@ impl PoolObserver for EngineObserver {
                 // No other node needs the result.
                 StopCause::Halt(Halt::Cancelled | Halt::OwnerLost) => {
                     if let Some(stolen) = stolen {
-                        inner.ended(&stolen.task.path, &owner, TaskOutcome::Stopped);
+                        inner.ended(&stolen.task.path, &owner, StolenTaskEnd::Stopped);
                         inner.state().tree_ended(&stolen.task.path);
                     }
                     return;
@@ -172,7 +172,11 @@ impl PoolObserver for EngineObserver {
     fn abandoned(&self, thief: &Peer, lease: LeaseId) {
         let Some(inner) = self.inner.upgrade() else { return };
         inner.abandoned_leases.fetch_add(1, Ordering::Relaxed);
-        inner.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: inner.job, lease, successor: None });
+        inner.send(
+            &thief.node,
+            Kind::TASK_ABANDON,
+            &Abandon { job: inner.job, lease, successor: None },
+        );
     }
 
     fn disowned(&self, tree: &TaskPath, thief: &Peer, lease: LeaseId, task: TaskIdentity) {
@@ -195,11 +199,7 @@ impl PoolObserver for EngineObserver {
             }
             return;
         }
-        inner.send(
-            &thief.node,
-            Kind::TASK_ABANDON,
-            &Abandon { job: inner.job, lease, successor },
-        );
+        inner.send(&thief.node, Kind::TASK_ABANDON, &Abandon { job: inner.job, lease, successor });
     }
 
     fn task_done(&self, owner: &Peer, lease: LeaseId, body: &Bytes, time: Duration) {
@@ -209,7 +209,13 @@ impl PoolObserver for EngineObserver {
         let task = inner.state().stolen.get(&key).filter(|s| !s.process).map(|s| s.task.clone());
         let Some(task) = task else { return };
         let needs_objects = !task.needs.is_empty();
-        metering.offer(&BenchmarkOffer { name: &task.name, path: &task.path, body, time, needs_objects });
+        metering.offer(&BenchmarkOffer {
+            name: &task.name,
+            path: &task.path,
+            body,
+            time,
+            needs_objects,
+        });
     }
 
     fn task_ran(&self, time: Duration) {

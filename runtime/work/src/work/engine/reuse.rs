@@ -201,7 +201,7 @@ impl EngineShared {
 
     /// Returns a task that no thread has started, with the known pointers to its descendants.
     pub(super) fn return_unstarted(&self, owner: &Peer, task: StolenTask) {
-        self.ended(&task.path, owner, TaskOutcome::HandedBack);
+        self.ended(&task.path, owner, StolenTaskEnd::HandedBack);
         self.send_return(
             owner,
             task.lease,

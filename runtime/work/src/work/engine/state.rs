@@ -331,7 +331,8 @@ impl EngineState {
         let mut halted = Vec::new();
         // A task that read objects of an earlier epoch can never be the same task again.
         let epoch = self.view.epoch;
-        let current = |task: &TaskIdentity| task.needs.iter().all(|need| need.version.epoch >= epoch);
+        let current =
+            |task: &TaskIdentity| task.needs.iter().all(|need| need.version.epoch >= epoch);
         let found = self.results.for_owner(owner).filter(|task| current(task));
         let mut orphans: Vec<TaskIdentity> = found.cloned().collect();
         let keys: Vec<_> = self.stolen.keys().filter(|(node, _)| node == owner).cloned().collect();

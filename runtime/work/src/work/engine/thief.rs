@@ -92,7 +92,7 @@ impl EngineShared {
             Ok(Needed::Waiting) => {}
             Err(error) => {
                 if let Some((from, task)) = self.state().waiting.remove(&ticket) {
-                    self.ended(&task.path, &from, TaskOutcome::Failed);
+                    self.ended(&task.path, &from, StolenTaskEnd::Failed);
                 }
                 let outcome = TaskOutcome::Failed(job_failure(error.to_string()));
                 self.report(from, TaskResult { job: self.job, lease, outcome });
@@ -156,13 +156,13 @@ impl EngineShared {
         lease: LeaseId,
         failure: Failure,
     ) {
-        self.ended(path, from, TaskOutcome::Failed);
+        self.ended(path, from, StolenTaskEnd::Failed);
         let outcome = TaskOutcome::Failed(failure);
         self.report(from, TaskResult { job: self.job, lease, outcome });
     }
 
     /// Records that a task stolen from this node is no longer here.
-    pub(super) fn ended(&self, path: &TaskPath, from: &Peer, outcome: TaskOutcome) {
+    pub(super) fn ended(&self, path: &TaskPath, from: &Peer, outcome: StolenTaskEnd) {
         let (path, from, to) = (path.clone(), from.node.clone(), self.me.node.clone());
         self.recorder.record(Event::TaskEnded { job: self.job, path, from, to, outcome });
     }
@@ -191,7 +191,7 @@ impl EngineShared {
             };
             // The successor asks for the task and runs it.
             if let Some((ticket, (_, task))) = unstarted {
-                self.ended(&task.path, from, TaskOutcome::Stopped);
+                self.ended(&task.path, from, StolenTaskEnd::Stopped);
                 self.objects_ref().forget(Ticket(ticket));
             }
             return;
@@ -209,7 +209,7 @@ impl EngineShared {
             }
         };
         if let Some(stolen) = stolen {
-            self.ended(&stolen.task.path, from, TaskOutcome::Stopped);
+            self.ended(&stolen.task.path, from, StolenTaskEnd::Stopped);
             let mut state = self.state();
             state.counters.tasks.abandoned += 1;
             state.count_event("a task is stopped that nobody wants");

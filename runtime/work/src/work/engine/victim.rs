@@ -37,7 +37,7 @@ impl EngineShared {
             if let Some(task) = pool.take_back(from, path) {
                 let stolen = self.state().stolen.remove(&(from.node.clone(), task.lease));
                 if let Some(stolen) = stolen {
-                    self.ended(&stolen.task.path, from, TaskOutcome::HandedBack);
+                    self.ended(&stolen.task.path, from, StolenTaskEnd::HandedBack);
                 }
                 self.send_return(from, task.lease, PartialResults::default());
             }

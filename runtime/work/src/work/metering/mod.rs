@@ -27,9 +27,10 @@ use super::bench::BenchmarkError;
 use super::pool::Pool;
 use crate::id::{ClusterId, Peer};
 use crate::meter::{
-    BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkSettings, BenchmarkSpec,
-    LinkEstimator, LinkSettings, Load, SpeedPoint, BenchmarkOffer, PeriodMeasure, BenchmarkPlanner, LoadReader, LoadSample, Sampler,
-    SamplerSettings, SpeedMeter, SpeedSettings, ThreadState, Times,
+    BenchmarkAction, BenchmarkEvent, BenchmarkGoal, BenchmarkOffer, BenchmarkPlanner,
+    BenchmarkSettings, BenchmarkSpec, LinkEstimator, LinkSettings, Load, LoadReader, LoadSample,
+    PeriodMeasure, Sampler, SamplerSettings, SpeedMeter, SpeedPoint, SpeedSettings, ThreadState,
+    Times,
 };
 
 /// The number of counts of work units in a period; their variance gives the error of the speed.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, SpeedMeasurement, SpecId};
+use crate::meter::{BenchmarkGoal, BenchmarkRun, BenchmarkSpec, SpecId, SpeedMeasurement};
 use crate::work::bench::{self, BenchmarkError};
 use crate::work::core::round::SharePosition;
 use crate::work::here;
@@ -151,8 +151,9 @@ impl ActiveRun {
             }
             Ok((_, took)) => {
                 let measured = state.measured.as_mut();
-                let more = measured
-                    .is_some_and(|m| m.record_repeat(position.thread as usize, took, Instant::now()));
+                let more = measured.is_some_and(|m| {
+                    m.record_repeat(position.thread as usize, took, Instant::now())
+                });
                 more && !state.stopped
             }
             // A halted repeat gives no result.
@@ -204,7 +205,9 @@ impl ActiveRun {
             return Ok(RunResult::Measured { speed: None, whole: false });
         };
         let whole = all && measured.is_complete(now) && measured.active_threads() == self.threads;
-        let speed = measured.measurement().map(|speed| self.scale_to_node(speed, measured.active_threads()));
+        let speed = measured
+            .measurement()
+            .map(|speed| self.scale_to_node(speed, measured.active_threads()));
         Ok(RunResult::Measured { speed, whole })
     }
 

@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
 use super::super::{
-    Context, Engine, EngineConfig, Failure, Job, ProgressReport, Outcome, PoolConfig, RealSeam, Registry,
-    RootEnd, Seam, Stop, Task, VirtualSeam, encode_job, steal,
+    Context, Engine, EngineConfig, Failure, Job, Outcome, PoolConfig, ProgressReport, RealSeam,
+    Registry, RootEnd, Seam, Stop, Task, VirtualSeam, encode_job, steal,
 };
 use super::*;
 use crate::event::Recorder;
@@ -162,7 +162,8 @@ impl Job for Rounds {
 
     /// The same leaves, but few.
     fn benchmark(&self) -> Option<Self> {
-        let leaves = MeteredLeaves { count: 8, turns: 20_000, cost: Some(1e9), ..MeteredLeaves::default() };
+        let leaves =
+            MeteredLeaves { count: 8, turns: 20_000, cost: Some(1e9), ..MeteredLeaves::default() };
         Some(Self { rounds: 4, leaves, ..Self::default() })
     }
 }
@@ -315,7 +316,12 @@ fn in_virtual_time_speeds_are_proportional_to_those_of_the_threads() {
         for threads in [1, 2] {
             let nodes = [("a", "x", 1), ("b", "x", 2), ("c", "y", 4)];
             let grid = MeteredGrid::new(&nodes, threads, SECOND * 10);
-            let leaves = MeteredLeaves { count: 400, model_ms: 20, cost: Some(3.0), ..MeteredLeaves::default() };
+            let leaves = MeteredLeaves {
+                count: 400,
+                model_ms: 20,
+                cost: Some(3.0),
+                ..MeteredLeaves::default()
+            };
             // The root runs its own code for a third of its time; this must not make its node look
             // slower.
             let running =
@@ -410,14 +416,20 @@ fn a_sample_is_drawn_from_stolen_tasks_until_there_is_a_benchmark() {
 fn no_benchmark_runs_on_a_thread_that_waits_for_a_result() {
     on_tokio(true, || async {
         let grid = MeteredGrid::new(&[("a", "x", 1), ("b", "x", 4)], 1, SECOND);
-        let leaves = MeteredLeaves { count: 50, model_ms: 7, cost: Some(1.0), ..MeteredLeaves::default() };
+        let leaves =
+            MeteredLeaves { count: 50, model_ms: 7, cost: Some(1.0), ..MeteredLeaves::default() };
         let benchmark = Rounds { rounds: 1, leaves: leaves.some(8), ..Rounds::default() };
         let benchmark = BenchmarkSpec::of_job(Rounds::NAME, encode_job(benchmark).unwrap());
         let running = grid.run("a", Rounds { rounds: 100, leaves, ..Rounds::default() });
         assert_eq!(running.await.unwrap().unwrap().checksum, 100 * 50);
         // The work units give the node's speed, so the benchmark can wait.
         grid.end_period();
-        let leaves = MeteredLeaves { count: 2, model_ms: 10_000, cost: Some(1.0), ..MeteredLeaves::default() };
+        let leaves = MeteredLeaves {
+            count: 2,
+            model_ms: 10_000,
+            cost: Some(1.0),
+            ..MeteredLeaves::default()
+        };
         let mut running = grid.run("a", Rounds { rounds: 1, leaves, ..Rounds::default() });
         tokio::time::sleep(SECOND * 15).await;
         grid.engines["a"].set_benchmark(benchmark);
@@ -438,7 +450,8 @@ fn a_node_whose_tasks_take_twice_as_long_has_half_the_speed() {
         // Both sleep most of the time and run at once, so other load on the machine affects both
         // equally and little.
         let grid = |model_ms| {
-            let leaves = MeteredLeaves { count: 64, model_ms, cost: Some(1.0), ..MeteredLeaves::default() };
+            let leaves =
+                MeteredLeaves { count: 64, model_ms, cost: Some(1.0), ..MeteredLeaves::default() };
             let grid = MeteredGrid::new(&[("a", "x", 0)], 2, SECOND / 2);
             let running = grid.run("a", Rounds { rounds: u64::MAX, leaves, ..Rounds::default() });
             (grid, running)

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{TaskIdentity, PartialResults};
+use super::{PartialResults, TaskIdentity};
 use crate::id::{Epoch, JobId, Peer, TaskPath};
 use crate::work::LeaseId;
 
@@ -74,7 +74,7 @@ mod tests {
     use super::super::{KeptOutput, ResultLocation, RootStart};
     use super::*;
     use crate::id::Incarnation;
-    use crate::share::{ObjectNeed, ObjectKey, Version};
+    use crate::share::{ObjectKey, ObjectNeed, Version};
     use crate::wire::{Kind, decode, fuzz, golden};
 
     #[test]
@@ -97,7 +97,8 @@ mod tests {
         let path = TaskPath(vec![0, 1, 300]);
         let key = ObjectKey { name: "bodies".to_owned(), part: 1 };
         let needs = vec![ObjectNeed { key, version: Version { epoch: Epoch(1), n: 9 } }];
-        let task = TaskIdentity::of(path.clone(), "forces", b"\x01\x02\x03", &needs, RootStart::default());
+        let task =
+            TaskIdentity::of(path.clone(), "forces", b"\x01\x02\x03", &needs, RootStart::default());
         let (node, incarnation) = ("ams-1".into(), Incarnation(5));
         let holder = Peer { node, incarnation, cluster: "ams".into() };
         let tasks = vec![task.clone()];

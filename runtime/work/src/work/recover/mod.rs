@@ -102,7 +102,13 @@ impl PartialResults {
 
 impl TaskIdentity {
     /// The identity of a task, from its encoded form.
-    pub fn of(path: TaskPath, name: &str, body: &[u8], needs: &[ObjectNeed], start: RootStart) -> Self {
+    pub fn of(
+        path: TaskPath,
+        name: &str,
+        body: &[u8],
+        needs: &[ObjectNeed],
+        start: RootStart,
+    ) -> Self {
         Self { path, name: name.to_owned(), hash: hash(body).max(1), needs: needs.to_vec(), start }
     }
 
@@ -173,7 +179,8 @@ mod tests {
             incarnation: crate::id::Incarnation(n),
             cluster: "c".into(),
         };
-        let starts = [RootStart::of(&peer(1), 1), RootStart::of(&peer(1), 2), RootStart::of(&peer(2), 1)];
+        let starts =
+            [RootStart::of(&peer(1), 1), RootStart::of(&peer(1), 2), RootStart::of(&peer(2), 1)];
         let path = TaskPath(vec![1, 2]);
         for (at, mine) in starts.into_iter().enumerate() {
             let placed = TaskIdentity::trusted(path.clone(), "t".to_owned(), mine);

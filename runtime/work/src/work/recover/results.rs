@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::{TaskIdentity, RootStart};
+use super::{RootStart, TaskIdentity};
 use crate::id::{NodeId, TaskPath};
 
 /// The overhead of an entry in bytes, besides its result.
@@ -138,7 +138,10 @@ impl Results {
     }
 
     /// The tasks that were computed for a node, outermost first.
-    pub(crate) fn for_owner<'a>(&'a self, owner: &'a NodeId) -> impl Iterator<Item = &'a TaskIdentity> {
+    pub(crate) fn for_owner<'a>(
+        &'a self,
+        owner: &'a NodeId,
+    ) -> impl Iterator<Item = &'a TaskIdentity> {
         self.all().filter(move |finished| finished.owner == *owner).map(|f| &f.identity)
     }
 

@@ -68,7 +68,10 @@ impl ResultLocations {
     }
 
     /// The pointers at or below this path, outermost first.
-    pub(crate) fn below<'a>(&'a self, path: &'a TaskPath) -> impl Iterator<Item = &'a ResultLocation> {
+    pub(crate) fn below<'a>(
+        &'a self,
+        path: &'a TaskPath,
+    ) -> impl Iterator<Item = &'a ResultLocation> {
         let from = self.by_path.range(path.clone()..);
         from.take_while(move |(other, _)| other.is_at_or_below(path))
             .map(|(_, (_, _, place))| place)
@@ -114,7 +117,8 @@ mod tests {
     use crate::id::Incarnation;
 
     fn place(path: &[u32], holder: &str) -> ResultLocation {
-        let identity = TaskIdentity::of(TaskPath(path.to_vec()), "t", b"x", &[], RootStart::default());
+        let identity =
+            TaskIdentity::of(TaskPath(path.to_vec()), "t", b"x", &[], RootStart::default());
         let holder = Peer { node: holder.into(), incarnation: Incarnation(1), cluster: "c".into() };
         ResultLocation { identity, holder }
     }

@@ -433,7 +433,12 @@ impl Thief {
         ThiefAction::Request { to, id, scope, awaited }
     }
 
-    fn choose(&mut self, lane: usize, awaited: &[(TaskPath, NodeId)], now: Instant) -> VictimChoice {
+    fn choose(
+        &mut self,
+        lane: usize,
+        awaited: &[(TaskPath, NodeId)],
+        now: Instant,
+    ) -> VictimChoice {
         let resting = &mut self.lanes[lane];
         if resting.resting_until.is_some_and(|until| now >= until) {
             resting.wake(now);
