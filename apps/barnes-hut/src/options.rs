@@ -66,8 +66,7 @@ pub struct BarnesHut {
     #[arg(long, value_enum, default_value_t = Order::Quad)]
     pub order: Order,
 
-    /// Leave a checkpoint behind every K steps, from which the run goes on should its root's node
-    /// be lost; 0: never
+    /// Save a checkpoint every K steps, from which a lost root continues; 0: never
     #[arg(long, value_name = "K", default_value_t = 5)]
     pub checkpoint_every: u64,
 
@@ -87,7 +86,7 @@ pub struct BarnesHut {
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub snapshot_every: u64,
 
-    /// Format of snapshots
+    /// File format of the snapshots
     #[arg(long, value_enum, default_value_t = SnapshotFormat::Npy)]
     pub snapshot_format: SnapshotFormat,
 
@@ -95,7 +94,7 @@ pub struct BarnesHut {
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub picture_every: u64,
 
-    /// Draw a frame (PNG of the density) every K steps, and make a film of them at the end if
+    /// Draw a frame (PNG of the density) every K steps, and make a video of them at the end if
     /// ffmpeg is on the PATH; 0: never
     #[arg(long, value_name = "K", default_value_t = 0)]
     #[serde(default)]
@@ -399,7 +398,7 @@ pub enum Order {
     Mono,
     /// With its quadrupole moment: dearer, more exact
     Quad,
-    /// With its quadrupole moment, and from afar on a whole group of bodies at once: for exact
+    /// With its quadrupole moment, and at a distance on a whole group of bodies at once: for exact
     /// forces
     Series,
 }
@@ -420,7 +419,7 @@ pub enum Distribution {
     /// All nodes have all positions, and one moves the bodies: tasks that anybody may take
     #[default]
     Replicated,
-    /// Each process has a domain, moves its bodies and is told of others what it needs
+    /// Each process has a domain, moves its bodies and receives the data of others that it needs
     Domains,
 }
 

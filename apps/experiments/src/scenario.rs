@@ -127,7 +127,7 @@ pub fn show(name: Option<&str>) -> Result<(), Failed> {
 
 pub(crate) fn find(name: &str) -> Result<&'static Shipped, Failed> {
     shipped::find(name).ok_or_else(|| {
-        Failed::usage(format!("no scenario of this program is named {name}: see `sim list`"))
+        Failed::usage(format!("no built-in scenario is named {name}: see `sim list`"))
     })
 }
 
