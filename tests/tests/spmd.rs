@@ -639,7 +639,11 @@ fn shrinks_and_grows(mode: Mode) {
         let sizes = check(&ended, &job.program);
         assert_eq!(sizes, [(8, 8), (4, 4), (8, 8)], "{:?}", ended.said);
         assert_eq!(ended.iterations.len(), 300);
-        assert!(!ended.said.iter().any(|(_, text)| text.contains("anew")), "{:?}", ended.said);
+        assert!(
+            !ended.said.iter().any(|(_, text)| text.contains("restart from step")),
+            "{:?}",
+            ended.said
+        );
     });
 }
 

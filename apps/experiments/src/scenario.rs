@@ -33,7 +33,7 @@ pub struct ScenarioRun<'a> {
     pub scenario: &'a Path,
     /// The mode of adaptation; none: the file's.
     pub mode: Option<Mode>,
-    /// The random seed.
+    /// The seed of the random numbers.
     pub seed: u64,
     /// The interval between decisions; none: the file's.
     pub period: Option<Duration>,

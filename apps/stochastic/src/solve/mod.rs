@@ -60,10 +60,10 @@ pub struct Solve {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "model",
           requires_all = ["time", "stoch"])]
     pub core: Option<PathBuf>,
-    /// The time file
+    /// The time file of the program
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "core")]
     pub time: Option<PathBuf>,
-    /// The stochastic file
+    /// The stochastic file of the program
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "core")]
     pub stoch: Option<PathBuf>,
     /// Scenarios to draw [default: 1000]
