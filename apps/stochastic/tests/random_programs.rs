@@ -2,8 +2,8 @@
 //!
 //! Programs have costs of any sign, all senses of rows, ranges, free and bounded columns, and rows
 //! and columns in other units. Starts may break rows, scenarios may lack recourse, stages may be
-//! unbounded, and costs and matrices may be random. The oracle (`exact`) proves each of its verdicts.
-//! 2,000 programs in a normal run; more with
+//! unbounded, and costs and matrices may be random. The oracle (`exact`) proves each of its
+//! verdicts. 2,000 programs in a normal run; more with
 //!
 //! ```text
 //! SPRINGTIDE_PROGRAMS=100000 cargo test --release -p springtide-stochastic --test random_programs -- --nocapture
