@@ -112,10 +112,10 @@ pub struct ChoiceArgs {
     /// Maximum cost of the plan; a processor-second costs 1 where the offer sets no price
     #[arg(long, value_name = "COST", value_parser = budget)]
     budget: Option<f64>,
-    /// How tasks are placed on a set of slots
+    /// Method that places tasks on a set of slots
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Placing::Heft)]
     method: Placing,
-    /// How sets of slots are searched
+    /// Search among sets of slots
     #[arg(long, value_enum, value_name = "HOW", default_value_t = How::Pruned)]
     search: How,
     /// Sets of slots in a generation [default: 50; 10 for more than 1000 tasks]
