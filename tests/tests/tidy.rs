@@ -49,7 +49,8 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
     (
         "process::id()",
         "it differs from process to process, and so does its length in a message",
-        // The name of a file that nobody else has; who holds a real lease; the folder of a node on a real machine.
+        // The name of a file of one process; the holder of a real lease; the directory of a node on
+        // a real machine.
         &[
             "runtime/base/src/atomic_file.rs",
             "runtime/net/src/net/tls.rs",

@@ -139,8 +139,8 @@ fn create(args: &CreateArgs) -> Result<(), Failed> {
     };
     let (time, uses) = (seconds(ttl_s as f64), many(u64::from(entry.uses), "use"));
     eprintln!(
-        "token {id} is for {what}, good until {ends} ({time} from now), for {uses}; whoever has \
-        this line can join: take it back with `{program} token revoke {id} --config {shown}`"
+        "token {id} is for {what}, good until {ends} ({time} from now), for {uses}; everyone \
+        with this line can join: revoke it with `{program} token revoke {id} --config {shown}`"
     );
     if !head_runs {
         eprintln!(

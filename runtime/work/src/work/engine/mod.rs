@@ -641,7 +641,7 @@ impl Inner {
                     // The object is missing only here and now: the task's owner or other thieves
                     // may have it.
                     state.ask_again_at = Some(Instant::now() + REFUSAL_PAUSE);
-                    state.count_event("a task goes back for want of what it reads");
+                    state.count_event("a task is returned for lack of objects");
                     drop(state);
                     tracing::info!(%why, owner = %owner.node, "returned a task without objects");
                     return self.return_unstarted(&owner, task);
