@@ -275,8 +275,11 @@ impl Engine {
             post: inner.post.clone(),
         });
         let metered = config.metering.is_some();
+        // An incarnation may leave a job and join it again. A late result of a lease of its former
+        // engine must then match no lease of this one.
+        let age = inner.recorder.elapsed(Instant::now()).as_micros() as u64;
         // The lower half of a well mixed number is as good as the whole.
-        let first_lease_generation = SplitMix(me.incarnation.0).next() as u32;
+        let first_lease_generation = SplitMix(me.incarnation.0 ^ age.rotate_left(32)).next() as u32;
         let pool_config =
             PoolConfig { metered, work_floor, first_lease_generation, ..config.pool.clone() };
         let pool = Pool::start(&pool_config, registry, seam, observer)?;
