@@ -430,7 +430,7 @@ mod tests {
             (Kind::ALIVE, |bytes| wire::decode::<Heartbeat>(Kind::ALIVE, bytes).is_ok()),
             (Kind::HEARD, |bytes| wire::decode::<HeartbeatReply>(Kind::HEARD, bytes).is_ok()),
         ];
-        let corpus = wire::golden::corpus(env!("CARGO_MANIFEST_DIR"));
+        let corpus = wire::golden::corpus(concat!(env!("CARGO_MANIFEST_DIR"), "/protocol"));
         let corpus: Vec<_> =
             corpus.into_iter().filter(|(kind, _)| Heartbeats::KINDS.contains(kind)).collect();
         let tally = wire::fuzz::run(&corpus, &decoders, 9);

@@ -36,7 +36,7 @@ def main(binary, directory):
         result = json.loads(grid.text("job.out"))
         grid.say(f"exit {job.returncode}; checksum alone {alone}, grid {result['checksum']}, equal {alone == result['checksum']}")
         for line in grid.text("job.err").splitlines():
-            if any(part in line for part in ("leaves the job", "was lost", "joins the job", "takes its place")):
+            if any(part in line for part in ("leaves the job", "was lost", "joins the job", "succeeds it")):
                 print("   ", line)
         grid.tell_log()
         if job.returncode or alone != result["checksum"]:

@@ -76,7 +76,7 @@ fn domains_move_with_their_processes() {
     for (seed, order) in [(1, CellExpansion::Mono), (2, CellExpansion::Quad)] {
         let said = check(&VirtualGridConfig::of(&[2, 2], 2, seed), job(order, 90), script);
         let restarted =
-            said.iter().any(|text| text.starts_with("the processes begin anew from step "));
+            said.iter().any(|text| text.starts_with("the processes restart from step "));
         assert!(restarted, "{said:?}");
         assert!(said.iter().any(|text| text.contains(" 8 processes compute")), "{said:?}");
         assert!(said.iter().any(|text| text.contains(" 6 processes compute")), "{said:?}");

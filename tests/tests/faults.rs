@@ -298,7 +298,7 @@ fn results_of_a_task_follow_its_ancestor() {
 
 /// `SPRINGTIDE_LEAVES=200 SPRINGTIDE_LEAVES_SEED=1`: the number of histories and the first seed.
 ///
-/// In at most 1 of 100 histories a circle of waits is broken by repeating a task.
+/// In at most 1 of 100 histories a cycle of waits is broken by repeating a task.
 #[test]
 #[ignore = "a minute"]
 fn half_of_the_nodes_leave_at_random_moments() {

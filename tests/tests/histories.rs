@@ -147,7 +147,7 @@ fn a_node_that_returns_is_a_new_incarnation() {
         }
         history
     };
-    ends_well(history, &["fault: kill, and again", "link: refused: of a life that is over"]);
+    ends_well(history, &["fault: kill, and again", "link: refused: of a past incarnation"]);
 }
 
 /// ray#8330, and seed 2256 of the drawn histories: an answer to a former incarnation arrives when
@@ -223,7 +223,7 @@ fn a_steal_whose_answer_is_lost_with_its_link_is_found() {
     ends_well(
         history,
         &[
-            "engine: leases are asked after when a link is back",
+            "engine: leases are audited when a link is restored",
             "engine: a message that a broken link gave back is sent again",
         ],
     );
@@ -242,7 +242,7 @@ fn messages_of_a_replaced_root_are_refused() {
         }
         history
     };
-    ends_well(history, &["root: another took its place"]);
+    ends_well(history, &["root: another succeeds it"]);
 }
 
 /// A result that another root's task left at the same place is not used for this root's.
@@ -296,7 +296,7 @@ fn a_successor_that_was_stopped_until_the_job_was_over_frees_its_engine() {
             .at(200, Fault::StopRole(FaultRole::Cluster(cluster("c1")), secs(18)))
             .at(900, Fault::KillRole(FaultRole::Root))
     };
-    ends_well(history, &["fault: stop: cluster's coordinator", "root: another took its place"]);
+    ends_well(history, &["fault: stop: cluster's coordinator", "root: another succeeds it"]);
 }
 
 /// A root that computes for minutes without a call does not notice its order to stop: its successor
@@ -498,7 +498,7 @@ fn a_watcher_that_was_stopped_declares_no_node_dead() {
         assert_eq!(report.paths["member: lost by silence"], 0, "{:?}", report.said);
     }
     let history = |seed| quiet(seed, &[3, 3]).at(1500, Fault::StopRole(FaultRole::Root, secs(20)));
-    ends_well(history, &["fault: stop: root", "root: another took its place"]);
+    ends_well(history, &["fault: stop: root", "root: another succeeds it"]);
 }
 
 /// Lines are cut one by one and heal in another order.

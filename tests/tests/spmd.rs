@@ -369,7 +369,7 @@ fn lost_nodes_cost_the_steps_since_the_last_saved_state() {
         for said in [&ft.said, &nbody.said] {
             let from = said
                 .iter()
-                .filter_map(|text| text.strip_prefix("the processes begin anew from step "));
+                .filter_map(|text| text.strip_prefix("the processes restart from step "));
             let from = from.map(|text| text.split_once(": node c0-n0").expect("a cause").0);
             let from: Vec<u64> = from.map(|step| step.parse().expect("a number")).collect();
             assert!(from.len() >= 2 && from.iter().all(|step| *step > 0), "{said:?}");
@@ -402,7 +402,7 @@ async fn cut(controls: &Controls, (a, b): (&str, &str), time: Duration) {
 const LONG_CUT: Duration = Duration::from_secs(20);
 
 fn restarts(said: &[String]) -> usize {
-    said.iter().filter(|text| text.contains("begin anew")).count()
+    said.iter().filter(|text| text.contains("restart from step")).count()
 }
 
 /// A link breaks for a while, and messages are lost with it: a link of the root, or one between two
@@ -432,7 +432,7 @@ fn a_link_that_never_returns_fails_the_job_with_its_name() {
     let run =
         run_scripted(&VirtualGridConfig::of(&[1, 1, 1], 1, 1), slow(&NBODY, 2_000_000), script);
     let failure = run.outcome.expect_err("it cannot continue").message;
-    assert!(failure.contains("began anew from step") && failure.contains("10 times"), "{failure}");
+    assert!(failure.contains("restarted from step") && failure.contains("10 times"), "{failure}");
     assert!(
         failure.contains("between c1-n00 and c2-n00")
             || failure.contains("between c2-n00 and c1-n00"),
@@ -460,7 +460,7 @@ fn a_program_that_never_starts_fails_with_the_links_name() {
     let ft = Slow { action: Some(Action::MeetFirst), ..slow(&FT, 2_000_000) };
     let run = run_scripted(&VirtualGridConfig::of(&[2, 1, 1], 1, 1), ft, script);
     let failure = run.outcome.expect_err("it cannot continue").message;
-    assert!(failure.contains("began anew from step 0 10 times"), "{failure}");
+    assert!(failure.contains("restarted from step 0 10 times"), "{failure}");
     assert!(
         failure.contains("between c1-n00 and c2-n00")
             || failure.contains("between c2-n00 and c1-n00"),
@@ -646,7 +646,11 @@ fn shrinks_and_grows(mode: Mode) {
         let sizes = check(&ended, &job.program);
         assert_eq!(sizes, [(8, 8), (4, 4), (8, 8)], "{:?}", ended.said);
         assert_eq!(ended.iterations.len(), 300);
-        assert!(!ended.said.iter().any(|(_, text)| text.contains("anew")), "{:?}", ended.said);
+        assert!(
+            !ended.said.iter().any(|(_, text)| text.contains("restart from step")),
+            "{:?}",
+            ended.said
+        );
     });
 }
 
@@ -826,7 +830,7 @@ fn a_program_outlives_more_nodes_than_one_task_may_kill() {
         }
         let ended = run.ended(Duration::from_secs(3600)).await.expect("it ends");
         check(&ended, &job.program);
-        assert_eq!(times(&ended, "going on with"), 7, "{:?}", ended.said);
+        assert_eq!(times(&ended, "continuing with"), 7, "{:?}", ended.said);
     });
 }
 

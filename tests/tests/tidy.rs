@@ -38,8 +38,10 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
         "SystemTime",
         "it is no simulated time",
         // Records of real processes carry dates, which are shown; certificates hold by the calendar, of which simulated
-        // ones carry the length alone; and QUIC asks for dates of this type, which the simulated ones make of simulated time.
+        // ones carry the length alone; and QUIC asks for dates of this type, which the simulated ones make of simulated time. The
+        // fuzzer draws a seed that it prints.
         &[
+            "runtime/base/src/fuzz.rs",
             "runtime/work/src/event/recorder.rs",
             "runtime/net/src/net/tls.rs",
             "runtime/net/src/net/tls/enrol.rs",
@@ -49,7 +51,8 @@ const TRAPS: &[(&str, &str, &[&str])] = &[
     (
         "process::id()",
         "it differs from process to process, and so does its length in a message",
-        // The name of a file that nobody else has; who holds a real lease; the folder of a node on a real machine.
+        // The name of a file of one process; the holder of a real lease; the directory of a node on
+        // a real machine.
         &[
             "runtime/base/src/atomic_file.rs",
             "runtime/net/src/net/tls.rs",

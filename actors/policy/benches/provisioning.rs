@@ -63,7 +63,7 @@ fn four_sites(instance: &Value) {
         processors: task["processors"].as_u64().expect("processors") as u32,
         runtime: Runtime::Same(from_seconds(number(&task["runtime"]))),
     };
-    // A byte takes a microsecond: what is told as seconds of transfer are their microseconds as bytes.
+    // A byte takes a microsecond: a transfer of s seconds has s million bytes.
     let edges: Vec<Edge> = all
         .iter()
         .enumerate()

@@ -116,7 +116,7 @@ pub enum ProviderError {
         after: Duration,
     },
     /// The output of a provider's command is unintelligible.
-    #[error("`{command}` answered what is not understood: {said:?}: {reason}")]
+    #[error("`{command}` printed unintelligible output {said:?}: {reason}")]
     Unintelligible {
         /// The command, as a user would type it.
         command: String,

@@ -386,7 +386,7 @@ impl Coordinator {
         self.poison.record_deaths(dead, lives_on, Instant::now());
         let names: Vec<&str> = gone.iter().map(|node| node.as_str()).collect();
         let (names, left) = (names.join(", "), view.members.len());
-        let text = format!("node {names} was lost ({reason}): going on with {left} nodes");
+        let text = format!("node {names} was lost ({reason}): continuing with {left} nodes");
         self.notify_client(NoteKind::Text { text });
         self.change(view, ctx);
         if self.phase == CoordinatorPhase::Joining {

@@ -187,7 +187,7 @@ impl Coordinator {
         }
         self.announce_view(None, ctx);
         if !handed {
-            let text = format!("node {lost} was lost ({reason}): {me} takes its place");
+            let text = format!("node {lost} was lost ({reason}): {me} succeeds it");
             self.notify_client(NoteKind::Text { text });
         }
         for (node, incarnation) in strangers {
@@ -307,8 +307,8 @@ impl Coordinator {
         self.succeeds = None;
         self.joined = super::workers_by_cluster(&self.view);
         let from = match &root {
-            Some(kept) => format!("goes on from its checkpoint {}", kept.saved.seq),
-            None => "begins anew, with what is finished elsewhere".to_owned(),
+            Some(kept) => format!("continues from its checkpoint {}", kept.saved.seq),
+            None => "restarts, with the finished results of other nodes".to_owned(),
         };
         self.notify_client(NoteKind::Text { text: format!("the root {from}") });
         // Its keepers may be lost, or may not have received it.

@@ -131,7 +131,7 @@ pub struct Revocation {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevokeError {
     /// No process has joined under the name.
-    #[error("nobody has joined under the name {node}")]
+    #[error("no process has joined under the name {node}")]
     Unknown {
         /// The unknown name.
         node: NodeId,
@@ -332,9 +332,8 @@ impl EnrolmentState {
         now: i64,
     ) -> Result<NodeId, JoinRefusal> {
         let Some(most) = most else {
-            let why = format!(
-                "cluster {cluster} is none that nodes join: its `provider` is not \"join\""
-            );
+            let why =
+                format!("nodes do not join cluster {cluster}: its `provider` is not \"join\"");
             return Err(JoinRefusal::open(JoinReason::NoRoom, why));
         };
         let name = |n: u32| NodeId::from(format!("{cluster}-{n}"));

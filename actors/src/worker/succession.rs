@@ -17,7 +17,7 @@ impl Handler<StoreCheckpoint> for Worker {
         if current && running.kept.as_ref().is_none_or(|known| known.mark() < message.kept.mark()) {
             let checkpoint = message.kept.saved.seq;
             let job = message.job;
-            tracing::debug!(%job, checkpoint, "a checkpoint of the root is kept here");
+            tracing::debug!(%job, checkpoint, "keeps a checkpoint of the root");
             running.kept = Some(message.kept);
         }
     }

@@ -15,7 +15,7 @@ use crate::shared::Accuracy;
 /// Barnes-Hut N-body simulation. Units: G = 1.
 #[derive(Clone, Debug, PartialEq, Args, Serialize, Deserialize)]
 pub struct BarnesHut {
-    /// What to simulate when no file is given
+    /// Model to simulate if no file is given
     #[arg(long, value_enum, default_value_t = Model::Galaxies)]
     pub model: Model,
 
@@ -66,16 +66,15 @@ pub struct BarnesHut {
     #[arg(long, value_enum, default_value_t = CellExpansion::Quad)]
     pub order: CellExpansion,
 
-    /// Leave a checkpoint behind every K steps, from which the run goes on should its root's node
-    /// be lost; 0: never
+    /// Save a checkpoint every K steps, from which a lost root continues; 0: never
     #[arg(long, value_name = "K", default_value_t = 5)]
     pub checkpoint_every: u64,
 
-    /// Most bodies in a leaf of the tree
+    /// Maximum number of bodies in a leaf of the tree
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub leaf: u32,
 
-    /// Most bodies in a group, which shares one list of interactions
+    /// Maximum number of bodies in a group, which shares one list of interactions
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub group: u32,
 
@@ -87,7 +86,7 @@ pub struct BarnesHut {
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub snapshot_every: u64,
 
-    /// Format of snapshots
+    /// File format of the snapshots
     #[arg(long, value_enum, default_value_t = SnapshotFormat::Npy)]
     pub snapshot_format: SnapshotFormat,
 
@@ -95,7 +94,7 @@ pub struct BarnesHut {
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub picture_every: u64,
 
-    /// Draw a frame (PNG of the density) every K steps, and make a film of them at the end if
+    /// Draw a frame (PNG of the density) every K steps, and make a video of them at the end if
     /// ffmpeg is on the PATH; 0: never
     #[arg(long, value_name = "K", default_value_t = 0)]
     #[serde(default)]
@@ -111,7 +110,7 @@ pub struct BarnesHut {
     #[serde(default)]
     pub block_steps: Option<f64>,
 
-    /// Most halvings of a block time step
+    /// Maximum number of halvings of a block time step
     #[arg(long, value_name = "N", default_value_t = 6, requires = "block_steps")]
     #[serde(default)]
     pub max_rung: u32,
@@ -122,23 +121,23 @@ pub struct BarnesHut {
     #[serde(default)]
     pub check_forces: u64,
 
-    /// Bodies in that sample, which --seed chooses
+    /// Number of bodies in that sample, which --seed chooses
     #[arg(long, value_name = "N", default_value_t = 256)]
     #[serde(default)]
     pub check_bodies: u32,
 
-    /// Width of what pictures and frames show [default: three times as far as nearly all bodies are
-    /// from the middle at the start]
+    /// Width of the region in pictures and frames [default: three times the distance from the
+    /// middle within which nearly all bodies are at the start]
     #[arg(long, value_name = "LENGTH")]
     #[serde(default)]
     pub picture_width: Option<f64>,
 
-    /// How positions go to the nodes in each step; the result is the same
+    /// Form in which positions are sent to the nodes in each step; the result is the same
     #[arg(long, value_enum, default_value_t = Broadcast::Changes)]
     pub broadcast: Broadcast,
 
-    /// Who has which bodies: all nodes those of all, or each a domain of its own; domains pay from
-    /// some 100,000 bodies on
+    /// Distribution of the bodies: every node has all of them, or its own domain; domains pay from
+    /// about 100,000 bodies on
     #[arg(long, value_enum, default_value_t = Distribution::Replicated)]
     #[serde(default)]
     pub distribution: Distribution,
@@ -399,7 +398,7 @@ pub enum CellExpansion {
     Mono,
     /// With its quadrupole moment: dearer, more exact
     Quad,
-    /// With its quadrupole moment, and from afar on a whole group of bodies at once: for exact
+    /// With its quadrupole moment, and at a distance on a whole group of bodies at once: for exact
     /// forces
     Series,
 }
@@ -420,7 +419,7 @@ pub enum Distribution {
     /// All nodes have all positions, and one moves the bodies: tasks that anybody may take
     #[default]
     Replicated,
-    /// Each process has a domain, moves its bodies and is told of others what it needs
+    /// Each process has a domain, moves its bodies and receives the data of others that it needs
     Domains,
 }
 

@@ -15,7 +15,7 @@ use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop
 /// The job: `springtide run fib`.
 #[derive(Args, Serialize, Deserialize, Clone, Debug)]
 pub struct Fib {
-    /// Which number to compute.
+    /// Index of the number to compute.
     #[arg(long, default_value_t = 43)]
     pub n: u32,
     /// Numbers up to this index are computed without making tasks.

@@ -16,10 +16,10 @@ use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop
 /// The job: `springtide run integrate`.
 #[derive(Args, Serialize, Deserialize, Clone, Debug)]
 pub struct Integrate {
-    /// Error allowed, about.
+    /// Approximate maximum of the error.
     #[arg(long, default_value_t = 5e-14)]
     pub tolerance: f64,
-    /// About so many steps or fewer are done by one task, without making others.
+    /// Approximate number of steps up to which a task spawns no further tasks.
     #[arg(long, default_value_t = 10_000.0)]
     pub grain: f64,
 }

@@ -19,7 +19,7 @@ pub struct Queens {
     /// Rows and columns of the board.
     #[arg(long, default_value_t = 15)]
     pub size: u32,
-    /// With so many rows left or fewer, a task counts on alone.
+    /// Number of remaining rows up to which a task spawns no further tasks.
     #[arg(long, default_value_t = 11)]
     pub grain: u32,
 }

@@ -19,13 +19,13 @@ use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop
 /// The job: `springtide run tsp`.
 #[derive(Args, Serialize, Deserialize, Clone, Debug)]
 pub struct Tsp {
-    /// Number of cities.
+    /// Number of cities of the tour.
     #[arg(long, default_value_t = 22)]
     pub cities: u8,
-    /// Seed of their places.
+    /// Random seed of their positions.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// With so many cities left or fewer, a task searches on alone: making tasks of less is not
+    /// Number of remaining cities up to which a task spawns no further tasks: smaller tasks are not
     /// worth their cost.
     #[arg(long, default_value_t = 16)]
     pub grain: usize,

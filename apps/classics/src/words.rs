@@ -25,10 +25,10 @@ pub struct Words {
     /// The file's name in the directory of input files.
     #[arg(long, value_name = "NAME")]
     pub text: String,
-    /// So many bytes or fewer are read by one task.
+    /// Maximum number of bytes that one task reads.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     pub grain: u64,
-    /// So many of the most frequent words are told.
+    /// Number of most frequent words to report.
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 }

@@ -42,7 +42,7 @@ pub fn refuse(wrong: &[String]) -> Result<(), Failed> {
     }
     let wrong = wrong.join("\n  ");
     Err(Failed::usage(format!(
-        "the job cannot be adapted so (`config show --origin` tells what the config sets):\n  \
-        {wrong}"
+        "the parameters of adaptation are wrong (`config show --origin` shows those of the \
+        config):\n  {wrong}"
     )))
 }

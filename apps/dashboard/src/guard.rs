@@ -58,7 +58,7 @@ pub struct Guard {
 pub enum GuardError {
     /// Everybody could read it.
     #[error(
-        "the dashboard would be open to everybody who reaches {0}: give it a token \
+        "the dashboard would be open to everybody who can reach {0}: add a token \
         (`dashboard.token_file`, a file with at least 16 characters that only its owner may read), \
         or bind it to 127.0.0.1"
     )]

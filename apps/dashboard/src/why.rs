@@ -72,7 +72,7 @@ pub fn replay(run: &Path) -> Result<(), Failed> {
     let decisions = log.some_decisions()?;
     let count = policy::replay(decisions.iter().map(|taken| &taken.logged))
         .map_err(|divergence| diverged(&divergence, decisions.len()))?;
-    print(&format!("{} taken again: all came out the same\n", many(count, "decision")))?;
+    print(&format!("{} repeated: all are equal\n", many(count, "decision")))?;
     log.gap.iter().for_each(|gap| tell(gap));
     Ok(())
 }

@@ -215,7 +215,7 @@ fn a_run_is_shown_in_order_of_time_and_fits_the_terminal() {
         - out of [31mmemory\n",
         "44.0 s  node del-1 left in order\n        - drained",
         "removed cluster bud (its link is too slow for the application)",
-        "- cluster bud goes: its inter-cluster overhead is",
+        "- cluster bud is removed: its inter-cluster overhead is",
         "75.0 s  job-1 is coordinated by ams-2 under epoch 2, with 2 nodes",
         "80.0 s  job-1 ends well after 80.00 s, checksum 00000000000000ab",
     ] {
@@ -259,7 +259,7 @@ fn a_node_has_the_reasons_of_its_joins_losses_and_stays() {
         "10.1 s  grant bud-1, bud-2",
         "10.4 s  node bud-2 joined\n        - nodes were asked for at 10.0 s, period 1:",
         "efficiency is above 0.5",
-        "cluster bud goes: its inter-cluster overhead",
+        "cluster bud is removed: its inter-cluster overhead",
     ] {
         assert!(bud.contains(part), "{part} is not in\n{bud}");
     }

@@ -33,7 +33,7 @@ pub struct ScenarioRun<'a> {
     pub scenario: &'a Path,
     /// The mode of adaptation; none: the file's.
     pub mode: Option<Mode>,
-    /// The random seed.
+    /// The seed of the random numbers.
     pub seed: u64,
     /// The interval between decisions; none: the file's.
     pub period: Option<Duration>,
@@ -127,7 +127,7 @@ pub fn show(name: Option<&str>) -> Result<(), Failed> {
 
 pub(crate) fn find(name: &str) -> Result<&'static BuiltinFile, Failed> {
     shipped::find(name).ok_or_else(|| {
-        Failed::usage(format!("no scenario of this program is named {name}: see `sim list`"))
+        Failed::usage(format!("no built-in scenario is named {name}: see `sim list`"))
     })
 }
 

@@ -7,29 +7,30 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use springtide_actors::policy::provisioning::{Time, seconds};
 
-/// What is paid for and not used.
+/// Colour of processors that are paid for and idle.
 pub const WASTE: RGBColor = RGBColor(238, 220, 196);
-/// Outlines of what is had whole.
+/// Outline colour of slots that are reserved as a whole.
 pub const WHOLE: RGBColor = RGBColor(40, 40, 40);
-/// Outlines of what is had in part.
+/// Outline colour of slots that are reserved in part.
 pub const PART: RGBColor = RGBColor(165, 165, 165);
-/// Of all kinds that have no colour of their own.
+/// Colour of all kinds that have none of their own.
 const OTHERS: RGBColor = RGBColor(150, 150, 150);
-/// So many kinds have one: those of [`COLOURS`] that are not like outlines or text.
+/// Number of kinds with a colour of their own: one of [`COLOURS`] that differs from outlines and
+/// text.
 pub const KINDS: usize = 6;
 
-/// Size of most text.
+/// Font size of most texts, in pixels.
 const TEXT: i32 = 12;
-/// How wide a character is about, at that size.
+/// Approximate width of a character of that size, in pixels.
 const CHARACTER: i32 = 7;
 
-/// The colour of a kind by its place; those from [`KINDS`] on share one.
+/// Returns the colour of a kind by its index. Kinds from [`KINDS`] on share one.
 pub fn colour(kind: usize) -> RGBColor {
     const OWN: [usize; KINDS] = [0, 1, 2, 6, 4, 3];
     OWN.get(kind).map_or(OTHERS, |&at| COLOURS[at])
 }
 
-/// How a length of time is written along an axis: its unit's name and length in seconds.
+/// Returns the unit of a time axis of `span_s` seconds: its name and its length in seconds.
 pub fn unit(span_s: f64) -> (&'static str, f64) {
     match span_s {
         span if span > 4.0 * 86_400.0 => ("days", 86_400.0),
@@ -39,7 +40,7 @@ pub fn unit(span_s: f64) -> (&'static str, f64) {
     }
 }
 
-/// Round numbers from 0 to `most`, some eight of them, and how far they are apart.
+/// Returns about eight round numbers from 0 to `most`, at equal distances.
 pub fn ticks(most: f64) -> Vec<f64> {
     if !(most > 0.0 && most.is_finite()) {
         return vec![0.0];
@@ -51,13 +52,14 @@ pub fn ticks(most: f64) -> Vec<f64> {
     (0..=(most / step * (1.0 + 1e-9)) as usize).map(|n| n as f64 * step).collect()
 }
 
-/// A number without digits that say nothing.
+/// Formats a number with at most six decimals, without trailing zeros.
 pub fn plain(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A name in at most so many characters: its beginning and its end, where many names differ.
+/// Shortens a name to at most `most` characters: its beginning and its end, where many names
+/// differ.
 pub fn short(name: &str, most: usize) -> String {
     let count = name.chars().count();
     if count <= most {
@@ -69,7 +71,8 @@ pub fn short(name: &str, most: usize) -> String {
     start.chain("..".chars()).chain(name.chars().skip(count - end)).collect()
 }
 
-/// How much room labels of rows need, of these names and what is said of them beside: names keep their ends where they are too long.
+/// Returns the width that labels of rows need, in pixels, by their names and additional texts.
+/// Longer names are shortened in the middle.
 pub fn label_room<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> i32 {
     let of = |(name, more): (&str, &str)| name.chars().count().min(28) + more.chars().count() + 2;
     let most = labels.into_iter().map(of).max().unwrap_or(0);
@@ -78,26 +81,26 @@ pub fn label_room<'a>(labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> i
 
 /// An entry of a legend.
 pub struct LegendEntry {
-    /// What it says.
+    /// Text of the entry.
     pub text: String,
-    /// Its colour.
+    /// Colour of the mark.
     pub colour: RGBColor,
-    /// What is drawn in it.
+    /// Kind of the mark.
     pub mark: LegendSymbol,
 }
 
-/// What a legend shows of what is drawn.
+/// Kind of mark in a legend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LegendSymbol {
     /// A filled box.
     Box,
-    /// Its outline.
+    /// An outlined box.
     Outline,
     /// A thin line.
     Thread,
 }
 
-/// Where things are drawn: time goes right, rows go down.
+/// Area of a drawing: time runs to the right, rows run down.
 pub struct Canvas<'a, 'b> {
     area: &'b Area<'a>,
     left: i32,

@@ -26,7 +26,7 @@ pub struct Ft {
     /// Points along each side of the cube: a power of two.
     #[arg(long, default_value_t = 64)]
     pub size: u32,
-    /// Iterations.
+    /// Number of iterations to run.
     #[arg(long, default_value_t = 20)]
     pub iterations: u64,
     /// Seed of the random numbers.

@@ -18,10 +18,10 @@ use crate::slabs::{Slabs, pack};
 /// The job: `springtide run nbody`.
 #[derive(Args, Serialize, Deserialize, Clone, Debug, PartialEq)]
 pub struct Nbody {
-    /// Bodies.
+    /// Number of simulated bodies.
     #[arg(long, default_value_t = 2000)]
     pub bodies: u32,
-    /// Steps.
+    /// Number of time steps.
     #[arg(long, default_value_t = 40)]
     pub steps: u64,
     /// Length of a step.

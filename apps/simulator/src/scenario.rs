@@ -536,11 +536,10 @@ mod tests {
         let outcome = played.ended.outcome.as_ref().unwrap();
         assert_eq!(outcome.checksum, played.answer);
         let said = |part: &str| played.said.iter().find(|(_, text)| text.contains(part));
-        let (lost, resumed) =
-            (said("takes its place"), said("the root goes on from its checkpoint"));
+        let (lost, resumed) = (said("succeeds it"), said("the root continues from its checkpoint"));
         let took = resumed.unwrap().0 - lost.unwrap().0;
         assert!(took > Duration::from_secs(30), "{took:?}");
-        assert_eq!(said("the root begins anew"), None);
+        assert_eq!(said("the root restarts"), None);
     }
 
     #[test]

@@ -16,10 +16,11 @@ use serde::{Deserialize, Serialize};
 use springtide_runtime::remote_message;
 use springtide_runtime::work::{Context, InputError, Job, Outcome, Registry, Stop, Task};
 
-/// The job: which number below a limit has the longest Collatz sequence? Its fields are the options.
+/// The job: which number below a limit has the longest Collatz sequence? Its fields are the
+/// options.
 #[derive(Args, Serialize, Deserialize)]
 struct Collatz {
-    /// Numbers below this are looked at
+    /// Upper limit of the numbers
     #[arg(long, default_value_t = 1_000_000)]
     below: u64,
     /// Numbers per task

@@ -69,7 +69,7 @@ impl Program for Count {
         Ok(Counting { job: self.clone(), found })
     }
 
-    /// What a worker does: one block of a task.
+    /// Executes one block of a task.
     fn execute(
         &self,
         _: &mut (),
@@ -95,7 +95,8 @@ struct Counting {
 }
 
 impl Driver<Count> for Counting {
-    /// Also what a new master begins with after a loss: tasks of which the checkpoint says that they are done are left out.
+    /// Submits all tasks; after a loss of the master, those that the checkpoint does not list as
+    /// done.
     fn start(&mut self, master: &mut Master<'_, Count>) -> Result<(), Stop> {
         let units = self.job.below as f64 / f64::from(self.job.tasks * BLOCKS);
         let open = (0..self.job.tasks).filter(|&task| self.found[task as usize].is_none());

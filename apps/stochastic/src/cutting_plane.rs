@@ -1,8 +1,10 @@
 //! The cutting-plane model of the master problem, a linear program with one cost variable for each
 //! task:
 //!
-//! minimise c'x + the sum of theta(t) over the tasks t, subject to the first-stage rows, optimality
-//! cuts theta(t) >= g'x + a, feasibility cuts, and a box around x.
+//! minimise c'x + the sum of theta(t) over the tasks t.
+//!
+//! Its rows are the first-stage rows, optimality cuts theta(t) >= g'x + a, feasibility cuts, and a
+//! box around x.
 //!
 //! Optimality cuts without a multiplier leave the program for a pool; they return when a solution
 //! violates them. A model that was saved and resumed gives the same bits.
@@ -35,7 +37,7 @@ const MODEL_EXCESS_MAX: f64 = 1e-6;
 /// Rows that exclude each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conflict {
-    /// First-stage rows.
+    /// First-stage rows that take part.
     pub first: Vec<u32>,
     /// Scenarios, each with the second-stage rows whose feasibility cut takes part.
     pub scenarios: Vec<(u64, Vec<u32>)>,
@@ -135,7 +137,7 @@ struct CutStore {
     /// Whether each task has a cut.
     has_cut: Vec<bool>,
     /// Cuts since the last solve, by iterate and task: gradient, and value at the origin. They
-    /// enter the program in this order, whatever the order of their arrival.
+    /// enter the program in this order, not in that of their arrival.
     new: BTreeMap<(u32, u32), (Vec<f64>, f64)>,
     /// Valid cuts that did not bind in the last solve.
     pool: Vec<StoredCut>,
@@ -218,7 +220,7 @@ impl CuttingPlaneModel {
 
     // --- queries ---
 
-    /// The first stage.
+    /// The first stage of the program.
     pub fn first(&self) -> &Stage {
         &self.first
     }

@@ -331,8 +331,8 @@ mod tests {
         }
     }
 
-    /// Columns with names that differ in blanks alone or equal those of scenarios, and a row and a
-    /// column with the names that the files use themselves.
+    /// Names of columns differ in blanks alone or equal those of scenarios. A row and a column have
+    /// the names that the files use themselves.
     #[test]
     fn names_in_files_are_unique() {
         let mut model = fixtures::plants();

@@ -50,17 +50,17 @@ impl Columns {
         matrix
     }
 
-    /// Number of rows.
+    /// Number of the matrix's rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Number of columns.
+    /// Number of the matrix's columns.
     pub fn columns(&self) -> usize {
         self.starts.len().saturating_sub(1)
     }
 
-    /// Number of entries.
+    /// Number of stored entries.
     pub fn entries(&self) -> usize {
         self.index.len()
     }
@@ -119,7 +119,7 @@ impl Columns {
 /// where `below` and `above` are at least 0 and may be infinite. Both are 0 in an equation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
-    /// Names of columns.
+    /// Name of each column.
     pub columns: Vec<String>,
     /// Objective coefficient of each column.
     pub cost: Vec<f64>,
@@ -127,9 +127,9 @@ pub struct Stage {
     pub lower: Vec<f64>,
     /// Upper bound of each column, or infinity.
     pub upper: Vec<f64>,
-    /// Names of rows.
+    /// Name of each row.
     pub rows: Vec<String>,
-    /// Right-hand sides.
+    /// Right-hand side of each row.
     pub rhs: Vec<f64>,
     /// Largest shortfall of each row from its right-hand side.
     pub below: Vec<f64>,
@@ -225,7 +225,7 @@ pub enum RandomElement {
 /// One outcome of a block.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Realisation {
-    /// Its probability.
+    /// Probability of the outcome.
     pub probability: f64,
     /// Value of each of the block's places.
     pub values: Vec<f64>,
@@ -250,14 +250,14 @@ pub struct TwoStage {
     pub maximise: bool,
     /// The constant of the objective.
     pub offset: f64,
-    /// The first stage.
+    /// The first stage of the program.
     pub first: Stage,
     /// The second stage. Its random elements have the core file's values.
     pub second: Stage,
     /// Coefficients of first-stage columns in second-stage rows. Random elements have the core
     /// file's values.
     pub technology: Columns,
-    /// The random elements.
+    /// The random elements, by block.
     pub random: Vec<MatrixBlock>,
 }
 

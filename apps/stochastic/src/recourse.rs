@@ -57,7 +57,7 @@ impl Cut {
 pub struct FeasibilityCut {
     /// Coefficients by first-stage column.
     pub row: Vec<f64>,
-    /// The upper bound.
+    /// Upper bound of the product.
     pub upper: f64,
     /// The number of the scenario that lacks recourse at the decision.
     pub scenario: u64,
@@ -342,7 +342,7 @@ impl Recourse {
         Ok(bits)
     }
 
-    /// The model.
+    /// The two-stage program itself.
     pub fn model(&self) -> &TwoStage {
         &self.model
     }

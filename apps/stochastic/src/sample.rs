@@ -12,7 +12,7 @@ pub const SCENARIOS_MAX: u64 = 1 << 40;
 /// Increment of the state of [`SplitMix`] per number.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The sampling method.
+/// The method that draws scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sampling {
     /// Independent draws of each block's outcome.
@@ -142,7 +142,7 @@ impl Sampler {
         Ok(Self { sampling, count, start, blocks, cumulated })
     }
 
-    /// Number of scenarios.
+    /// Number of sampled scenarios.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -200,9 +200,9 @@ impl Sampler {
     }
 }
 
-/// A permutation of 0 to N - 1 with random access: a Feistel network over the smallest even number
-/// of bits that holds N, repeated until the result is below N, at most 4 times on average. Black,
-/// Rogaway: Ciphers with arbitrary finite domains (CT-RSA 2002).
+/// A permutation of 0 to N - 1 with random access. It is a Feistel network over the smallest even
+/// number of bits that holds N. It is repeated until the result is below N, at most 4 times on
+/// average. Black, Rogaway: Ciphers with arbitrary finite domains (CT-RSA 2002).
 #[derive(Clone, Debug)]
 struct Permutation {
     key: u64,
@@ -438,7 +438,7 @@ mod tests {
         assert_eq!(of(&more, 3).probability, 0.001);
     }
 
-    /// Whoever makes scenarios with another build must make these: change nothing here.
+    /// Other builds must make these same scenarios: change nothing here.
     #[test]
     fn scenarios_stay_what_they_are() {
         let model = program(&BLOCKS);

@@ -5,10 +5,12 @@
 //! returns the decisions to evaluate next. With a basket of one its iterates depend on the model,
 //! the tasks and the start alone.
 //!
-//! The method ends at a decision that the cutting-plane model confirms, or when the rows and
-//! feasibility cuts exclude every decision, or when an evaluation or a recession test shows that
-//! costs have no lower bound, or at its limit of iterates. A task's cost enters the model with its
-//! first cut; before that the model bounds nothing, so no decision is called optimal.
+//! The method ends at a decision that the cutting-plane model confirms, or at its limit of
+//! iterates. It also ends when the rows and feasibility cuts exclude every decision. The third end
+//! is an evaluation or a recession test that shows that costs have no lower bound.
+//!
+//! A task's cost enters the model with its first cut; before that the model bounds nothing, so no
+//! decision is called optimal.
 //!
 //! Must not know the linear program of the model, see `cutting_plane`, nor scenarios and workers.
 //!
@@ -49,7 +51,7 @@ pub struct TrustRegionSettings {
     pub sigma: f64,
     /// The largest radius that accepted steps lead to.
     pub radius_max: f64,
-    /// The most iterates.
+    /// Maximum number of iterates.
     pub iterations_max: u32,
 }
 
@@ -148,11 +150,11 @@ pub struct TrustRegionSnapshot {
 /// The outcome of an iterate, for reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IterateRecord {
-    /// Its number.
+    /// Number of the iterate.
     pub iterate: u32,
     /// Its cost; none if a scenario has no recourse.
     pub cost: Option<f64>,
-    /// The model's cost.
+    /// Cost that the model promised.
     pub promised: f64,
     /// Whether it became the incumbent.
     pub accepted: bool,
@@ -185,7 +187,7 @@ struct MethodState {
     end: Option<MethodEnd>,
 }
 
-/// The trust-region method.
+/// State machine of the trust-region method.
 #[derive(Clone, Debug)]
 pub struct TrustRegion {
     model: CuttingPlaneModel,
@@ -284,7 +286,7 @@ impl TrustRegion {
         self.state.incumbent.as_ref()
     }
 
-    /// The present radius.
+    /// The present radius of the trust region.
     pub fn radius(&self) -> f64 {
         self.state.radius
     }
@@ -402,7 +404,7 @@ impl TrustRegion {
 
     /// Judges an iterate whose tasks are all back. Without recourse in some scenario it is never
     /// accepted and says nothing about the radius; the feasibility cuts of all its tasks enter the
-    /// model at once, whichever was back first.
+    /// model at once, in any order of their return.
     fn complete(&mut self, iterate: u32) -> Result<Vec<Step>, RegionError> {
         let Some(mut open) = self.state.basket.remove(&iterate) else { return Ok(Vec::new()) };
         let (promised, radius) = (open.promised, self.state.radius);

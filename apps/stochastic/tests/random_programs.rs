@@ -1,9 +1,9 @@
 //! Random two-stage programs against an exact solution of their extensive forms.
 //!
-//! Programs of every kind: costs of any sign, all senses of rows, ranges, free and bounded columns,
-//! starts that break rows, scenarios without recourse, unbounded stages, random costs and matrices, and
-//! rows and columns in other units. The oracle (`exact`) proves each of its verdicts. 2,000 programs in a
-//! normal run; more with
+//! Programs have costs of any sign, all senses of rows, ranges, free and bounded columns, and rows
+//! and columns in other units. Starts may break rows, scenarios may lack recourse, stages may be
+//! unbounded, and costs and matrices may be random. The oracle (`exact`) proves each of its
+//! verdicts. 2,000 programs in a normal run; more with
 //!
 //! ```text
 //! SPRINGTIDE_PROGRAMS=100000 cargo test --release -p springtide-stochastic --test random_programs -- --nocapture

@@ -87,14 +87,14 @@ fn in_new_thread<T: Send>(
     let made = thread::scope(|scope| scope.spawn(what).join());
     made.unwrap_or_else(|_| {
         let source = io::Error::other("the thread that makes it panicked");
-        Err(FabricError { space: name.to_owned(), what: "a space", source })
+        Err(FabricError { space: name.to_owned(), what: "a namespace", source })
     })
 }
 
 /// Creates a namespace for the calling thread.
 fn space(name: &str) -> Result<Port, FabricError> {
     let failed = |what| move |source| FabricError { space: name.to_owned(), what, source };
-    sys::unshare(Namespace::Net).map_err(failed("a network space of its own"))?;
+    sys::unshare(Namespace::Net).map_err(failed("a network namespace"))?;
     let net = sys::own_net().map_err(failed("its file in /proc"))?;
     Ok(Port { name: name.to_owned(), net })
 }

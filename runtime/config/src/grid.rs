@@ -293,8 +293,8 @@ section! {
         /// Size of the finished results that each node keeps, so that they need not be computed
         /// again after a loss. "0B": none.
         results: Size = Is("\"64MiB\"");
-        /// Maximum mean rate of root checkpoints in bytes per second. Earlier requests are skipped.
-        /// "0B": no limit.
+        /// Maximum mean rate of root checkpoints in bytes per second. Checkpoints that would
+        /// exceed it are skipped. "0B": no limit.
         checkpoints: Size = Is("\"256KiB\"");
         /// Maximum share of a core for each compute thread, which rests for the remaining time.
         share: Option<f64> = Absent("0.5");
@@ -518,7 +518,7 @@ impl GridConfig {
     /// Checks a cluster whose nodes join by themselves.
     fn check_joined(&self, cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
         if self.join.bind.is_none() {
-            let reason = "provider \"join\" needs a door at which nodes join: set `join.bind`";
+            let reason = "provider \"join\" needs a join endpoint: set `join.bind`";
             checker.report(&format!("{path}.provider"), reason);
         }
         if cluster.site == SitePlace::Own {

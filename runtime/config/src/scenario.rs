@@ -378,10 +378,10 @@ impl ScenarioConfig {
         }
         let is_instant = what == Happening::Kill;
         if event.every.is_some() && event.lasts.is_none() && !is_instant {
-            checker.report(&at("every"), "what comes again must end first: add `lasts`");
+            checker.report(&at("every"), "an event must end before it repeats: add `lasts`");
         }
         if event.lasts.is_some() && event.every.is_none() && is_instant {
-            let reason = "a \"kill\" ends at once, and killed processes start anew by themselves: \
+            let reason = "a \"kill\" ends at once, and killed processes restart by themselves: \
                           leave `lasts` out, or say \"crash\"";
             checker.report(&at("lasts"), reason);
         }
@@ -411,7 +411,9 @@ impl ScenarioConfig {
             let reason = match (&event.cluster, event.role) {
                 (None, None) => Some("say where: add `cluster` or `role`"),
                 (None, Some(Role::ClusterCoordinator)) => Some("say of which: add `cluster`"),
-                (Some(_), Some(Role::Root)) => Some("the job has one root, in whichever cluster"),
+                (Some(_), Some(Role::Root)) => {
+                    Some("the job has one root in all: leave `cluster` out")
+                }
                 _ => None,
             };
             if let Some(reason) = reason {

@@ -82,12 +82,12 @@ impl fmt::Display for Reason {
             Measures { cluster } => {
                 write!(
                     f,
-                    "the link of cluster {cluster}, which is on the parole list, is measured again"
+                    "the link of cluster {cluster}, which is in quarantine, is measured again"
                 )
             }
             StillSlow { cluster, bandwidth, for_s } => write!(
                 f,
-                "cluster {cluster} stays on the parole list for {for_s:.0} s: its link was \
+                "cluster {cluster} stays in quarantine for {for_s:.0} s: its link was \
                  measured again and carries {}",
                 FormattedRate(Some(*bandwidth))
             ),
@@ -107,7 +107,7 @@ impl fmt::Display for Reason {
             }
             Above { e_max, wanted, expected } => write!(
                 f,
-                "efficiency is above {e_max}: the job can use {}, and {expected} are there or \
+                "efficiency is above {e_max}: the job can use {}, and {expected} are present or \
                  under way",
                 nodes(*wanted)
             ),
@@ -185,14 +185,14 @@ impl fmt::Display for Reason {
                 };
                 write!(
                     f,
-                    "cluster {cluster} goes: {whose} inter-cluster overhead is {inter:.3} (limit \
-                     {threshold}, the others {others:.3}) and {what}"
+                    "cluster {cluster} is removed: {whose} inter-cluster overhead is {inter:.3} \
+                     (limit {threshold}, the others {others:.3}) and {what}"
                 )
             }
             LinkNotBlamed { cluster, inter, others } => write!(
                 f,
                 "cluster {cluster} was not removed for its link: its inter-cluster overhead of \
-                 {inter:.3} is like the others' ({others:.3}), which speaks for too little work"
+                 {inter:.3} is like the others' ({others:.3}), which suggests too little work"
             ),
             LinkInDoubt { cluster, inter, node, share } => write!(
                 f,
@@ -334,7 +334,7 @@ impl fmt::Display for Reason {
                 write!(f, "the least speed of a node went from {} to {}", Maybe(*from), Maybe(*to))
             }
             Quarantined { who, cause, for_s, times } => {
-                write!(f, "{who} is on the parole list for {for_s:.0} s ({cause}, time {times})")
+                write!(f, "{who} is in quarantine for {for_s:.0} s ({cause}, time {times})")
             }
             QuarantineEnded { who, why } => write!(
                 f,

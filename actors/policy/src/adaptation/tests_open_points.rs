@@ -205,7 +205,7 @@ fn open_point_6_waiting_for_other_clusters_alone_is_no_bad_link() {
     let mut case = PolicyTestJob::of(&even);
     let decision = case.decide();
     assert_eq!(cluster_removed(&decision), None);
-    assert!(says(&decision, "which speaks for too little work"), "{}", text(&decision));
+    assert!(says(&decision, "which suggests too little work"), "{}", text(&decision));
     assert_eq!(case.memory.requirements, Requirements::default());
     // An exceptional cluster is removed after one bad period.
     let mut case = PolicyTestJob::of(&[even[0], even[1], WorkerGroup("c", 8, 1.0, 0.8, 0.78)]);

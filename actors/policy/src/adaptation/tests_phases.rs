@@ -277,11 +277,11 @@ fn an_unmeasured_link_is_measured_after_its_removal() {
     };
     // The term of 300 s ends after 30 periods of ten seconds.
     let (again, explanation) = tried(1e5);
-    let renewed = explanation.contains("cluster b stays on the parole list for 600 s");
+    let renewed = explanation.contains("cluster b stays in quarantine for 600 s");
     assert!(!again && renewed, "{explanation}");
     // A bandwidth equal to the others' cannot be the cause of the removal: the term ends.
     let (again, explanation) = tried(9e5);
-    assert!(again && !explanation.contains("stays on the parole list"), "{explanation}");
+    assert!(again && !explanation.contains("stays in quarantine"), "{explanation}");
 }
 
 /// An external load starts just after growth. It neither counts against the growth, nor do the

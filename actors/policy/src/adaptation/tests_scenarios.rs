@@ -367,7 +367,7 @@ fn decisions_are_explained_in_sentences() {
         "removed fs1-00, fs1-01",
         "node fs1-00 of cluster fs1 is removed: it is slow (badness 2",
         "only the 12 bad of 18 nodes are removed",
-        "node fs1-00 is on the parole list for 5400 s (it is slow, time 1)",
+        "node fs1-00 is in quarantine for 5400 s (it is slow, time 1)",
         "removing bad nodes helped: 36 nodes at efficiency 0.",
         "12 nodes asked for (replacing lost nodes)",
     ] {

@@ -249,12 +249,20 @@ fn of_two_clusters_the_one_behind_the_narrow_link_goes() {
     assert!(says(&decision, "another's inter-cluster overhead is 0.400"), "{}", text(&decision));
     // With equal links, the waiting cluster is to blame, and the root leaves it first.
     let decision = case(8e6, 4e6).decide();
-    assert!(says(&decision, "cluster a goes: its inter-cluster overhead"), "{}", text(&decision));
+    assert!(
+        says(&decision, "cluster a is removed: its inter-cluster overhead"),
+        "{}",
+        text(&decision)
+    );
     // The same holds where the other cluster does work.
     let mut busy = case(8e6, 1e5);
     busy.workers.get_mut(&"b".into()).unwrap().iter_mut().for_each(|w| w.overhead = 0.7);
     let decision = busy.decide();
-    assert!(says(&decision, "cluster a goes: its inter-cluster overhead"), "{}", text(&decision));
+    assert!(
+        says(&decision, "cluster a is removed: its inter-cluster overhead"),
+        "{}",
+        text(&decision)
+    );
 }
 
 /// A straggler on one node makes other clusters wait for it; their link must not be blamed. Found

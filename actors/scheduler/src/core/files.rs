@@ -280,7 +280,7 @@ fn describe_fetch(name: &str, to: &ClusterId, brought: &FetchResult) -> String {
     match &brought.from {
         Some(from) => {
             let FetchResult { bytes, seconds, .. } = brought;
-            format!("{name} was brought from {from} to {to}: {bytes} bytes in {seconds:.2} s")
+            format!("{name} was transferred from {from} to {to}: {bytes} bytes in {seconds:.2} s")
         }
         None => format!("{name} is in {to}"),
     }

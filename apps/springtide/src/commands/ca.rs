@@ -89,7 +89,7 @@ pub fn execute(command: &CaCommand) -> Result<(), Failed> {
             Ca::create(grid, dir)?;
             let shown = dir.display();
             eprintln!(
-                "made the authority of grid {grid} in {shown}; {shown}/ca.key must stay secret"
+                "created the authority of grid {grid} in {shown}; {shown}/ca.key must stay secret"
             );
         }
         CaCommand::Fingerprint { dir, config, json } => {

@@ -219,8 +219,8 @@ async fn revoke(node: &str, file: &Path, reason: &str) -> Result<(), Failed> {
     let nodes::Revocation { until, is_enforced } = nodes::revoke(node, file, reason).await?;
     if is_enforced {
         eprintln!(
-            "{node} is revoked: its link is closed, and it gets none, nor another certificate; its \
-            name is free again when its certificate ends, at {until}"
+            "{node} is revoked: its link is closed, and it gets no new one, and no certificate; \
+            its name is free again when its certificate ends, at {until}"
         );
     } else {
         eprintln!(

@@ -15,7 +15,7 @@ use springtide_runtime::net::tls::calendar;
 
 use crate::operations::grid_files::program_name;
 use crate::operations::process::{on_arbiter, start_log};
-use crate::operations::tokens::{self, NewToken, RevokedToken, TokenList, TokenSettings};
+use crate::operations::tokens::{self, CreatedToken, RevokedToken, TokenList, TokenSettings};
 use crate::options::GlobalArgs;
 use crate::output::tokens::{join_attempts, object, table};
 
@@ -106,7 +106,7 @@ pub fn execute(command: TokenCommand, global: &GlobalArgs) -> Result<(), Failed>
 
 fn create(args: &CreateArgs) -> Result<(), Failed> {
     let TokenRoleOption(role) = args.role;
-    let NewToken { entry, token, cluster, address, ttl_s, head_runs } =
+    let CreatedToken { entry, token, cluster, address, ttl_s, head_runs } =
         tokens::create(&TokenSettings {
             config: &args.config,
             cluster: args.cluster.as_deref(),
@@ -139,8 +139,8 @@ fn create(args: &CreateArgs) -> Result<(), Failed> {
     };
     let (time, uses) = (seconds(ttl_s as f64), many(u64::from(entry.uses), "use"));
     eprintln!(
-        "token {id} is for {what}, good until {ends} ({time} from now), for {uses}; whoever has \
-        this line can join: take it back with `{program} token revoke {id} --config {shown}`"
+        "token {id} is for {what}, good until {ends} ({time} from now), for {uses}; everyone \
+        with this line can join: revoke it with `{program} token revoke {id} --config {shown}`"
     );
     if !head_runs {
         eprintln!(

@@ -11,7 +11,7 @@ use crate::workflow::{check, plan, run};
 /// The subcommands of `workflow`.
 #[derive(Subcommand, Clone, Debug)]
 pub enum WorkflowCommand {
-    /// Read workflows, of whatever format, and tell what is in them
+    /// Read workflows of any format, and report their contents
     Check(check::CheckArgs),
     /// Choose slots that sites offer for a workflow: the plans that none betters in both time and
     /// cost, and one of them

@@ -158,8 +158,8 @@ async fn launch(
         StoreError::Lease(LeaseError::Held { holder, path }) => {
             let lease = path.display();
             Failed::failure(format!(
-                "this grid is up already ({holder}): use it, or end it first (it has locked \
-                {lease})"
+                "this grid is up already ({holder}): use it, or end it first (it holds the \
+                lock {lease})"
             ))
         }
         error => error.into(),

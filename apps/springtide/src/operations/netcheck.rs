@@ -144,9 +144,8 @@ impl Firewall {
     pub fn ask(&self) -> String {
         let Self { ports, head } = self;
         format!(
-            "ask whoever runs the firewall to let UDP through in both directions between all hosts \
-            of the grid: to ports {ports} of the nodes (`net.ports`) and to port {head} of the \
-            head"
+            "allow UDP in the firewall in both directions between all hosts of the grid: to ports \
+            {ports} of the nodes (`net.ports`) and to port {head} of the head"
         )
     }
 }

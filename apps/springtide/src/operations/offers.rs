@@ -1,6 +1,7 @@
-//! What sites offer, as a file: slots, sites and the links between them.
+//! The file of offers: sites, their slots and the links between them.
 //!
-//! `slots list --json` prints such a file, and `workflow plan --slots` reads one. Must not know how slots are had, nor what they are for.
+//! `slots list --json` prints such a file, and `workflow plan --slots` reads one. This module must
+//! not know how slots are reserved and used.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,29 +11,29 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use springtide_actors::policy::provisioning::{Price, SiteLinks, Slot, Time, from_seconds};
 
-/// Version of this form of file.
+/// Version of the file's format.
 pub const SCHEMA: u32 = 1;
 
-/// Latency in seconds and bytes a second of two sites that no link names: 20 ms of round trip, as links of scenarios have it where
-/// nothing is said, and 10 MB/s.
+/// Latency in seconds and bytes per second between two sites without a [`Link`]: 20 ms of round
+/// trip, the default of links in scenarios, and 10 MB/s.
 pub const OTHER_LINK: (f64, f64) = (0.01, 1.0e7);
 
-/// Largest file that is read, in bytes.
+/// Maximum size of the file, in bytes.
 const FILE_MAX: u64 = 64 << 20;
-/// More sites are a mistake.
+/// Maximum number of sites.
 const SITES_MAX: usize = 1000;
-/// Of all sites together: searches are lost among more.
+/// Maximum number of slots of all sites: searches among more do not end in useful time.
 const SLOTS_MAX: usize = 20_000;
-/// Most processors of a site.
+/// Maximum number of processors of a site.
 const PROCESSORS_MAX: u32 = 10_000_000;
-/// Latest second: some three hundred years.
+/// Maximum time in seconds, about three hundred years.
 const SECONDS_MAX: f64 = 1e10;
-/// Speeds lie within this and its inverse.
+/// Maximum speed; the minimum is its inverse.
 const SPEED_MAX: f64 = 1000.0;
-/// Highest price.
+/// Maximum price, of a slot or of a processor-second.
 const PRICE_MAX: f64 = 1e12;
 
-/// What sites offer at a moment.
+/// The offers of all sites at one moment.
 ///
 /// ```json
 /// {"schema":1,"origin_unix_s":1764061200.0,
@@ -41,74 +42,77 @@ const PRICE_MAX: f64 = 1e12;
 ///  "links":[{"a":"vu","b":"uva","latency_s":0.01,"bytes_per_s":1.0e6}]}
 /// ```
 ///
-/// `speed`, `epoch`, `rate`, `fixed`, `slots` and `links` may lack: 1, 0, 1, 0, none and none. Keys that are not here are mistakes.
+/// `speed`, `epoch`, `rate`, `fixed`, `slots` and `links` may be absent: 1, 0, 1, 0, none and none.
+/// Unknown keys are errors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offers {
-    /// [`SCHEMA`].
+    /// Version of the format, [`SCHEMA`].
     pub schema: u32,
-    /// When the times of slots count from, in seconds since the Unix epoch: the moment of the offers. A workflow that is planned on
-    /// them is submitted then.
+    /// Moment of the offers, in seconds since the Unix epoch. Times of slots count from it, and a
+    /// workflow that is planned on them is submitted then.
     pub origin_unix_s: f64,
-    /// Who offers.
+    /// Sites with their offers.
     pub sites: Vec<Site>,
-    /// How data goes between them, either way. Of sites that no link names: [`OTHER_LINK`].
+    /// Links between them. All other pairs of sites have [`OTHER_LINK`].
     #[serde(default)]
     pub links: Vec<Link>,
 }
 
-/// A site and what it offers.
+/// A site with its offers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Site {
-    /// No other has it.
+    /// Unique name of the site.
     pub name: String,
-    /// How many processors it has, others' jobs or not.
+    /// Number of its processors, idle or not.
     pub processors: u32,
-    /// How fast these are: what takes a second elsewhere takes `1 / speed` seconds here.
+    /// Speed of each processor: work of one second at speed 1 takes `1 / speed` seconds.
     #[serde(default = "one")]
     pub speed: f64,
-    /// Of its offers: grows whenever what is free has changed. An allocation of an earlier epoch may be refused.
+    /// Epoch of its offers, which grows with each change of the free processors. An allocation of
+    /// an earlier epoch may be refused.
     #[serde(default)]
     pub epoch: u64,
-    /// What it offers. Slots of one site do not overlap in processors: each may be had beside all others.
+    /// The offered slots. Those of one site have disjoint processors, so that all can be reserved
+    /// together.
     #[serde(default)]
     pub slots: Vec<Offer>,
 }
 
-/// Processors of a site for a while, at a price.
+/// An offered slot: processors of a site for a time, at a price.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
-    /// How many.
+    /// Number of its processors.
     pub processors: u32,
-    /// From when, in seconds after the origin.
+    /// Start, in seconds after the origin.
     pub start_s: f64,
-    /// Until when, in seconds after the origin.
+    /// End, in seconds after the origin.
     pub end_s: f64,
-    /// For a processor and second.
+    /// Price of a processor-second.
     #[serde(default = "one")]
     pub rate: f64,
-    /// Once for the slot, if anything of it is had.
+    /// Additional price of the slot, paid once if any part of it is reserved.
     #[serde(default)]
     pub fixed: f64,
-    /// It can be had in part; else whole or not at all.
+    /// Whether a part of it can be reserved.
     pub divisible: bool,
-    /// It can be had for longer.
+    /// Whether it can be reserved beyond its end.
     pub extensible: bool,
 }
 
-/// How data goes between two sites, either way.
+/// A link between two sites, in both directions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
-    /// One of them.
+    /// Name of the one site.
     pub a: String,
-    /// The other.
+    /// Name of the other site.
     pub b: String,
-    /// How long the first byte takes, in seconds.
+    /// Time of the first byte, in seconds.
     pub latency_s: f64,
-    /// How many come in a second.
+    /// Bandwidth in bytes per second.
     pub bytes_per_s: f64,
 }
 
@@ -116,41 +120,42 @@ fn one() -> f64 {
     1.0
 }
 
-/// Offers cannot be read.
+/// A file of offers cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{}: {cause}", file.display(), SourcePosition(*.at))]
 pub struct OffersError {
-    /// As it was named.
+    /// The file, as the user named it.
     pub file: PathBuf,
-    /// Line and column, from 1, where they are known.
+    /// Line and column, from 1, if they are known.
     pub at: Option<(usize, usize)>,
-    /// What is wrong, and what to do.
+    /// The cause, and its remedy.
     pub cause: OffersCause,
 }
 
-/// What is wrong with offers.
+/// A defect of a file of offers.
 #[derive(Debug, thiserror::Error)]
 pub enum OffersCause {
-    /// The system does not let it be read.
+    /// The file cannot be opened or read.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
-    /// It is larger than what is read.
-    #[error("is larger than {} MiB, the most that is read", FILE_MAX >> 20)]
+    /// The file exceeds the maximum size.
+    #[error("is larger than {} MiB, the maximum", FILE_MAX >> 20)]
     TooLarge,
-    /// It is no JSON, or not of this form.
+    /// It is no JSON, or has other keys.
     #[error("{0}: offers are one JSON object, as `slots list --json` prints it")]
     Json(String),
-    /// It has no number of its form, or another's.
+    /// The version of the format is absent or another one.
     #[error(
-        "the form of offers that is read has \"schema\": {SCHEMA}, found {0}: give what `slots list --json` of this version prints"
+        "the format of offers must have \"schema\": {SCHEMA}, found {0}: use the output of \
+        `slots list --json` of this version"
     )]
     Schema(String),
-    /// A value is not what it must be.
+    /// A value is out of range.
     #[error("{place}: {reason}")]
     Value {
-        /// Whose: a site, a slot of it by its number from 1, a link.
+        /// Its place: a site, a slot of a site by its number from 1, or a link.
         place: String,
-        /// What is wrong.
+        /// Description of the defect.
         reason: String,
     },
 }
@@ -172,7 +177,8 @@ impl Offers {
     /// Reads a file; `-` is standard input.
     ///
     /// # Errors
-    /// It cannot be read, is larger than 64 MiB, or is not of this form; with the place where there is one.
+    /// The file cannot be read, is larger than 64 MiB, or has another format; with the place of the
+    /// defect, if there is one.
     pub fn read(file: &Path) -> Result<Self, OffersError> {
         let read = || {
             let unreadable = |error| (None, OffersCause::Unreadable(error));
@@ -191,10 +197,10 @@ impl Offers {
         read().map_err(|(at, cause)| OffersError { file: file.to_owned(), at, cause })
     }
 
-    /// From a text; `file` names it in messages.
+    /// Reads a text; `file` names it in messages.
     ///
     /// # Errors
-    /// It is not of this form.
+    /// The text has another format.
     #[cfg(test)]
     pub fn parse(file: &Path, text: &[u8]) -> Result<Self, OffersError> {
         Self::of(text).map_err(|(at, cause)| OffersError { file: file.to_owned(), at, cause })
@@ -212,7 +218,7 @@ impl Offers {
             let said = said.strip_suffix(&end).unwrap_or(&said).to_owned();
             (at, OffersCause::Json(said))
         };
-        // What is of another form is told so before its keys are.
+        // A file of another version must be refused for its version, not for its keys.
         let Head { schema } = serde_json::from_slice(text).map_err(json)?;
         if schema.as_ref().and_then(serde_json::Value::as_u64) != Some(u64::from(SCHEMA)) {
             let found = schema.map_or_else(|| "none".to_owned(), |found| found.to_string());
@@ -223,10 +229,10 @@ impl Offers {
         Ok(offers)
     }
 
-    /// Whether the values can be meant.
+    /// Checks all values.
     ///
     /// # Errors
-    /// The first that cannot.
+    /// The first invalid value.
     pub fn check(&self) -> Result<(), OffersCause> {
         let wrong = |place: String, reason: String| Err(OffersCause::Value { place, reason });
         let offers = || "offers".to_owned();
@@ -279,7 +285,7 @@ impl Offers {
         Ok(())
     }
 
-    /// All slots, those of the first site first, in their order there.
+    /// Returns all slots, ordered by site, then by their order there.
     pub fn slots(&self) -> Vec<Slot> {
         let of = |(site, offers): (usize, &Site)| -> Vec<Slot> {
             offers.slots.iter().map(|slot| slot.of(site)).collect()
@@ -287,7 +293,7 @@ impl Offers {
         self.sites.iter().enumerate().flat_map(of).collect()
     }
 
-    /// How long data takes between sites.
+    /// Returns the transfer times between sites.
     pub fn links(&self) -> SiteLinks {
         let index = |name: &str| self.sites.iter().position(|site| site.name == name);
         let mut pairs = BTreeMap::new();
@@ -301,7 +307,8 @@ impl Offers {
         SiteLinks { pairs, other: Some((from_seconds(latency_s), bytes_per_s)) }
     }
 
-    /// Whether a processor-second costs 1 everywhere, and nothing else does: then costs are processor-seconds.
+    /// Whether a processor-second costs 1 everywhere and nothing else has a price, so that costs
+    /// are processor-seconds.
     pub fn is_plainly_priced(&self) -> bool {
         let mut slots = self.sites.iter().flat_map(|site| &site.slots);
         slots.all(|slot| slot.rate == 1.0 && slot.fixed == 0.0)
@@ -363,7 +370,7 @@ fn number(
     Err(OffersCause::Value { place: place(), reason })
 }
 
-/// A name as it can stand in a message.
+/// Shortens and escapes a name for a message.
 fn shown(name: &str) -> String {
     let start: String = name.chars().take(60).collect();
     format!("{}{}", start.escape_debug(), if start.len() < name.len() { "..." } else { "" })
@@ -402,7 +409,7 @@ mod tests {
         };
         let target = Target {
             name: "offers of sites",
-            test: "-p springtide --lib workflow::offers::tests::fuzz",
+            test: "-p springtide --lib operations::offers::tests::fuzz",
             words: &["{", "}", "[", "]", ":", ",", "\"", "null", "1e308", "-1", "true"],
             max_len: 8 << 10,
             found: &[],
@@ -438,13 +445,10 @@ mod tests {
         for (text, told) in [
             (String::new(), "o.json:1:0: EOF while parsing"),
             ("[1]".to_owned(), "o.json:1:"),
-            (
-                "{}".to_owned(),
-                "o.json: the form of offers that is read has \"schema\": 1, found none",
-            ),
+            ("{}".to_owned(), "o.json: the format of offers must have \"schema\": 1, found none"),
             (
                 with("\"schema\":1", "\"schema\":2"),
-                "o.json: the form of offers that is read has \"schema\": 1, found 2",
+                "o.json: the format of offers must have \"schema\": 1, found 2",
             ),
             (deep, "o.json:1:"),
             (

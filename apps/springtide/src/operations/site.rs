@@ -124,7 +124,8 @@ pub async fn run(
     // Of two processes, each would adopt the other's batch jobs and cancel them at its end.
     let _lease = Lease::take(&dir.join(LEASE)).map_err(|error| match error {
         LeaseError::Held { holder, path } => Failed::failure(format!(
-            "the site of cluster {name} runs already ({holder}): end it first (it has locked {})",
+            "the site of cluster {name} runs already ({holder}): end it first (it holds the lock \
+            {})",
             path.display()
         )),
         error => Failed::failure(error),

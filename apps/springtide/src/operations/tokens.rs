@@ -90,7 +90,7 @@ pub struct TokenSettings<'a> {
 }
 
 /// A token as it was created.
-pub struct NewToken {
+pub struct CreatedToken {
     /// The entry of the token store.
     pub entry: Token,
     /// The token, as its holder gets it.
@@ -140,7 +140,7 @@ fn cluster(config: &GridConfig, settings: &TokenSettings<'_>) -> Result<ClusterI
 ///
 /// # Errors
 /// The config, the authority or the token store cannot be read, or no such cluster exists.
-pub fn create(settings: &TokenSettings<'_>) -> Result<NewToken, Failed> {
+pub fn create(settings: &TokenSettings<'_>) -> Result<CreatedToken, Failed> {
     let grid_tokens = GridTokens::of(settings.config)?;
     let role = settings.role;
     let cluster = cluster(&grid_tokens.config, settings)?;
@@ -164,7 +164,7 @@ pub fn create(settings: &TokenSettings<'_>) -> Result<NewToken, Failed> {
     let NewToken { id, secret, .. } = minted;
     let token = JoinToken { authority: ca.fingerprint(), id, secret };
     let head_runs = HeadFile::read(&grid_tokens.dir)?.is_some();
-    Ok(NewToken { entry, token, cluster, address: at, ttl_s: ttl, head_runs })
+    Ok(CreatedToken { entry, token, cluster, address: at, ttl_s: ttl, head_runs })
 }
 
 /// The grid's enrolment, if a head answers.

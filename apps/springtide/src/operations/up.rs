@@ -184,7 +184,7 @@ async fn stay(
             notifier.ready(&format!("{} nodes", status.nodes()));
             notifier.keep_alive();
             talk.say(&format!("logs are in {}", dir.join("nodes").display()));
-            talk.say(&format!("what is decided is in {}", GridLog::path(&dir).display()));
+            talk.say(&format!("decisions are in {}", GridLog::path(&dir).display()));
             talk.say(&format!(
                 "run jobs with: run JOB --config {0}, or job submit JOB --config {0}; Ctrl-C ends \
                 the grid",

@@ -45,8 +45,11 @@ pub fn plan_text(line: &str, plan: &Result<PlacementPlan, PlanError>) -> String 
             }
             for transfer in &placed.transfers {
                 let PlacementTransfer { file, from, to, bytes, seconds: takes } = transfer;
-                let _ =
-                    write!(text, "\n  {file} ({}) is brought from {from} to {to}", size(*bytes));
+                let _ = write!(
+                    text,
+                    "\n  {file} ({}) is transferred from {from} to {to}",
+                    size(*bytes)
+                );
                 if takes.is_finite() {
                     let _ = write!(text, " in about {}", seconds(*takes));
                 }

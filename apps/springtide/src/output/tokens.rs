@@ -52,7 +52,8 @@ pub fn join_attempts(door: &JoinStatus) -> String {
         if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
     };
     format!(
-        "since the head was started: {} joined; refused at the door: {}; links refused: {}",
+        "since the head was started: {} joined; refused at the join endpoint: {}; links refused: \
+        {}",
         door.granted,
         list(&door.refused),
         list(&door.links_refused)
@@ -100,7 +101,7 @@ d4  node  lab      revoked  1/2   1970-01-01T00:01:39Z
     fn join_attempts_are_counted_by_reason() {
         let refused = [("used-up-token".to_owned(), 2)].into();
         let door = JoinStatus { granted: 1, refused, links_refused: Default::default() };
-        let expected = "since the head was started: 1 joined; refused at the door: 2 \
+        let expected = "since the head was started: 1 joined; refused at the join endpoint: 2 \
         used-up-token; links refused: none";
         assert_eq!(join_attempts(&door), expected);
     }

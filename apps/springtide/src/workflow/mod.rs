@@ -34,7 +34,7 @@ use self::planning::Needs;
 /// How a workflow's file is read, and what is taken instead of what it says.
 #[derive(Args, Clone, Debug, Default)]
 pub struct ReadArgs {
-    /// What the file is in: wfformat, dax, pegasus, dot or toml [default: what its name and content tell]
+    /// Format of the file: wfformat, dax, pegasus, dot or toml [default: detected from its name and content]
     #[arg(long, value_name = "FORMAT", value_parser = str::parse::<Format>)]
     pub format: Option<Format>,
     /// Runtimes and processors by a task's id, its name or its program: a table (CSV) with the columns name,runtime_s,processors, of

@@ -31,7 +31,7 @@ use springtide_experiments::provisioning::SearchMode;
 /// For `--help`.
 pub const EXIT_CODES: &str = "\
 Exit codes: 0 there is a plan; 2 a file or an option is wrong, or a runtime is not known; 3 no plan: a task has no place on what is \
-offered, or none holds to the deadline and the budget. The nearest one is told.";
+offered, or none holds to the deadline and the budget. The nearest one is reported.";
 
 /// Of larger workflows fewer sets of slots are tried, for each takes longer.
 const LARGE: usize = 1000;
@@ -70,10 +70,10 @@ pub struct PlanArgs {
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct OffersArgs {
-    /// What sites offer, as `slots list --json` prints it; `-` is standard input
+    /// Offers of the sites, as `slots list --json` prints them; `-` is standard input
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     slots: Option<PathBuf>,
-    /// What the grid of this config, which is up, offers now
+    /// Config of a running grid, whose present offers are used
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 }
@@ -103,19 +103,19 @@ impl From<OffersError> for Failed {
 /// What to choose by, and how to search.
 #[derive(Args, Clone, Debug)]
 pub struct ChoiceArgs {
-    /// How much cost weighs beside time, 0 to 1: 0 takes the fastest plan, 1 the cheapest
+    /// Weight of cost against time, 0 to 1: 0 takes the fastest plan, 1 the cheapest
     #[arg(long, value_name = "A", default_value_t = 0.5, value_parser = alpha)]
     alpha: f64,
-    /// The workflow must have ended by then: a time after its submission such as 90m, or a moment such as 2026-11-25T18:00Z
+    /// Latest end of the workflow: a time after its submission such as 90m, or a moment such as 2026-11-25T18:00Z
     #[arg(long, value_name = "TIME", value_parser = deadline)]
     deadline: Option<Deadline>,
-    /// The plan must not cost more; where nothing else is said a processor-second costs 1
+    /// Maximum cost of the plan; a processor-second costs 1 where the offer sets no price
     #[arg(long, value_name = "COST", value_parser = budget)]
     budget: Option<f64>,
-    /// How tasks are placed on a set of slots
+    /// Method that places tasks on a set of slots
     #[arg(long, value_enum, value_name = "HOW", default_value_t = Placing::Heft)]
     method: Placing,
-    /// How sets of slots are searched
+    /// Search among sets of slots
     #[arg(long, value_enum, value_name = "HOW", default_value_t = SearchMode::Pruned)]
     search: SearchMode,
     /// Sets of slots in a generation [default: 50; 10 for more than 1000 tasks]
@@ -124,7 +124,7 @@ pub struct ChoiceArgs {
     /// Generations after the first one [default: 40; 10 for more than 1000 tasks]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=100_000))]
     iterations: Option<u32>,
-    /// Of the search
+    /// Random seed of the search
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }

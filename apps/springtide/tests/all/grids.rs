@@ -192,7 +192,7 @@ fn a_job_survives_the_death_of_nodes_and_of_a_cluster() {
         std::thread::sleep(std::time::Duration::from_millis(150));
     }
     assert_eq!(running.wait().code(), Some(0), "{}", log());
-    assert_eq!(log().matches("going on with").count(), 3, "{}", log());
+    assert_eq!(log().matches("continuing with").count(), 3, "{}", log());
     let ours = json(&text(&temp.path().join("stdout.log")));
     assert_eq!(ours["result"]["solutions"], 14_772_512);
     assert_eq!(nodes(&out), []);
@@ -239,7 +239,7 @@ fn deaths_at_random() {
         let ours = json(&text(&temp.path().join("stdout.log")));
         assert_eq!(ours["checksum"], answer, "run {run}, seed {seed}: {}", log());
         assert_sound(&out);
-        lost += log().matches("going on with").count() + log().matches("takes its place").count();
+        lost += log().matches("continuing with").count() + log().matches("succeeds it").count();
     }
     println!("{runs} of {runs} right; {lost} nodes lost while their jobs ran; seed {seed}");
 }
@@ -255,7 +255,7 @@ fn a_stopped_root_is_replaced_by_a_vote_of_the_others() {
     let root = root.expect("the job runs");
     let (_, pid) = started.iter().find(|(node, _)| *node == root).unwrap();
     kill(*pid, "STOP");
-    until("it is taken over", || log().contains("takes its place"));
+    until("it is taken over", || log().contains("succeeds it"));
     assert!(log().contains(&format!("node {root} was lost (silent for")), "{}", log());
     until("the root runs elsewhere", || log().matches("the root runs on").count() == 2);
     running.signal("TERM");

@@ -71,7 +71,7 @@ fn a_jobs_file_is_moved_to_where_it_starts() {
     assert!(plan.out.contains("1 of del") && !plan.out.contains("brought"), "{}", plan.out);
     let plan = execute(&up, &[&["job", "plan"], &words[..], &near, &["--min", "2"]].concat());
     assert_eq!(plan.code, Some(0), "{}", plan.out);
-    let brought = "text.txt (1.43 MB) is brought from del to ams in about 1.4";
+    let brought = "text.txt (1.43 MB) is transferred from del to ams in about 1.4";
     assert!(plan.out.contains(brought) && plan.out.contains("2 of ams"), "{}", plan.out);
     let only = execute(&up, &[&["job", "plan"], &words[..], &["--on", "bud"]].concat());
     assert_eq!(only.code, Some(3), "{}", only.err);
@@ -85,7 +85,7 @@ fn a_jobs_file_is_moved_to_where_it_starts() {
     assert_eq!(grid["clusters"], serde_json::json!([{ "name": "ams", "workers": 2 }]));
     assert_eq!(fs::read_to_string(place(&up, "ams", "text.txt")).unwrap(), text());
     let why = execute(&up, &["job", "why", "1"]).out;
-    assert!(why.contains("text.txt was brought from del to ams"), "{why}");
+    assert!(why.contains("text.txt was transferred from del to ams"), "{why}");
     until("the grid knows", || clusters(&up, "text.txt") == ["ams", "del"]);
     // The same result as without a grid, with the file from a given directory.
     let dir = up.temp.path().to_str().unwrap();

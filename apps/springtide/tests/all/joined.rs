@@ -183,7 +183,7 @@ fn a_node_joins_works_renews_dies_comes_back_is_drained_and_revoked() {
     let lost = execute(&up, &["node", "revoke", "lab-3"]);
     assert_eq!(lost.code, Some(2), "{}", lost.err);
     assert!(
-        lost.err.contains("nobody has joined under the name lab-3: did you mean lab-1?"),
+        lost.err.contains("no process has joined under the name lab-3: did you mean lab-1?"),
         "{}",
         lost.err
     );
@@ -265,9 +265,9 @@ fn refusals_to_join_say_what_to_do() {
     refused(&[], Some("SPRINGTIDE1"), 2, "this is no join token");
     refused(&[], Some(&secret[..secret.len() - 2]), 2, "its secret must be");
     let other = format!("SPRINGTIDE1{}{}", "0".repeat(64), &secret[75..]);
-    refused(&[], Some(&other), 5, "nothing was said to it");
+    refused(&[], Some(&other), 5, "nothing was sent to it");
     let wrong = format!("{}{}", &secret[..secret.len() - 4], "0000");
-    refused(&[], Some(&wrong), 5, "this token is not good here");
+    refused(&[], Some(&wrong), 5, "this token is not valid");
     refused(&["--name", "lab-7"], Some(&secret), 5, "are named lab-1 to lab-2");
     refused(&["--bind", "0.0.0.0:0"], Some(&secret), 2, "add --advertise");
     assert!(!machine.dir.join("springtide-node/node.pem").exists());
@@ -291,14 +291,14 @@ fn refusals_to_join_say_what_to_do() {
     assert!(again.err.contains("has joined as lab-2 before"), "{}", again.err);
     refused(&["--dir", "two"], Some(&other), 5, "of another grid");
     // Both uses are spent: one by an address that is unreachable.
-    refused(&["--dir", "three"], Some(&secret), 5, "this token is not good here");
+    refused(&["--dir", "three"], Some(&secret), 5, "this token is not valid");
     let list = object(&execute(&up, &["token", "list", "--json"]));
     assert_eq!(list["tokens"][0]["state"], "used-up", "{list}");
     assert!(list["door"]["refused"]["used-up-token"].as_u64() == Some(1), "{list}");
 
     let (revoked, _) = token(&up, &[]);
     assert_eq!(execute(&up, &["token", "revoke", &revoked]).code, Some(0));
-    refused(&["--dir", "four"], Some(&revoked), 5, "this token is not good here");
+    refused(&["--dir", "four"], Some(&revoked), 5, "this token is not valid");
     let events = text(&up.dir.join("scheduler.events.jsonl"));
     until("the reason is an event", || {
         text(&up.dir.join("scheduler.events.jsonl")).contains("was not let in (revoked-token)")

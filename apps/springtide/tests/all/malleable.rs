@@ -32,16 +32,15 @@ fn a_job_survives_the_death_of_its_roots_node_and_continues_from_a_checkpoint() 
     // A node keeps no checkpoint of its own root.
     until("another node keeps a checkpoint", || {
         let logs = std::fs::read_dir(out.join("nodes")).into_iter().flatten().flatten();
-        logs.map(|log| text(&log.path()))
-            .any(|log| log.contains("a checkpoint of the root is kept"))
+        logs.map(|log| text(&log.path())).any(|log| log.contains("keeps a checkpoint of the root"))
     });
     let first = root(&log());
     let (_, pid) = nodes(&out).into_iter().find(|(node, _)| *node == first).unwrap();
     kill(pid, "KILL");
     assert_eq!(running.wait().code(), Some(0), "{}", log());
     let log = log();
-    assert!(log.contains("takes its place") && root(&log) != first, "{log}");
-    assert!(log.contains("the root goes on from its checkpoint"), "{log}");
+    assert!(log.contains("succeeds it") && root(&log) != first, "{log}");
+    assert!(log.contains("the root continues from its checkpoint"), "{log}");
     assert_eq!(checksum(&text(&temp.path().join("stdout.log"))), checksum(&alone.out));
     assert_eq!(nodes(&out), []);
 }

@@ -92,7 +92,7 @@ fn a_file_goes_from_one_site_to_the_other() {
         let why = execute(&up, &["job", "why", job]).out;
         assert_eq!(done.code, Some(0), "{}{why}", done.err);
         assert_eq!(object(&done)["result"]["words"], 300_000);
-        assert_eq!(why.contains("long.txt was brought from del to ams"), job == "3", "{why}");
+        assert_eq!(why.contains("long.txt was transferred from del to ams"), job == "3", "{why}");
     }
     let moved = up.temp.path().join("files/ams/long.txt");
     assert_eq!(fs::read_to_string(moved).unwrap(), content);

@@ -55,7 +55,7 @@ fn bodies_move_on_when_a_node_is_killed() {
     kill(pid, "KILL");
     assert_eq!(running.wait().code(), Some(0), "{}", output());
     let output = output();
-    assert!(output.contains("the processes begin anew from step"), "{output}");
+    assert!(output.contains("the processes restart from step"), "{output}");
     let checksum = result(&text(&temp.path().join("stdout.log")))["checksum"].clone();
     assert_eq!(checksum, alone(&job), "{output}");
     assert_eq!(nodes(&out), []);
@@ -133,7 +133,7 @@ fn a_transform_is_resized_among_other_jobs() {
     assert_eq!(done.code, Some(0), "{}", done.err);
     until("it has grown again", || size("1") == 4);
     until("all compute", || logs().matches("4 processes compute on 4 nodes").count() >= 2);
-    assert!(!logs().contains("begin anew"), "{}", logs());
+    assert!(!logs().contains("restart from step"), "{}", logs());
     assert_eq!(job(&["cancel", "1"]).code, Some(0));
     up.end();
 }

@@ -124,7 +124,7 @@ impl TestNetwork {
                 assert_eq!(self.wan(&["down"]).0, Some(0));
                 return None;
             }
-            let refusals = ["a space of users", "a network space of its own", "a TUN device"];
+            let refusals = ["a user namespace", "a network namespace", "a TUN device"];
             assert!(refusals.iter().any(|refusal| err.contains(refusal)), "{err}");
             Some(err.trim().to_owned())
         });

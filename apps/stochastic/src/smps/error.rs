@@ -270,7 +270,7 @@ pub struct ReadNote {
     pub file: PathBuf,
     /// The line, from 1, if the note belongs to one.
     pub line: Option<usize>,
-    /// The text.
+    /// Text of the note.
     pub text: String,
 }
 

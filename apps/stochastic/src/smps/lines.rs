@@ -6,7 +6,7 @@ use super::error::{LineError, Notes, SmpsErrorKind, quote};
 /// A line that is neither blank nor a comment.
 #[derive(Clone, Copy)]
 pub(super) struct DataLine<'a> {
-    /// From 1.
+    /// Number of the line, from 1.
     pub number: usize,
     pub text: &'a str,
 }

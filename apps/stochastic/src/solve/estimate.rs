@@ -90,9 +90,9 @@ impl Moments {
 pub struct Interval {
     /// The mean of the numbers.
     pub mean: f64,
-    /// The lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// The upper end.
+    /// Upper end of the interval.
     pub high: f64,
     /// The count of the numbers.
     pub count: u64,

@@ -60,10 +60,10 @@ pub struct Solve {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "model",
           requires_all = ["time", "stoch"])]
     pub core: Option<PathBuf>,
-    /// The time file
+    /// The time file of the program
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "core")]
     pub time: Option<PathBuf>,
-    /// The stochastic file
+    /// The stochastic file of the program
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "core")]
     pub stoch: Option<PathBuf>,
     /// Scenarios to draw [default: 1000]
@@ -118,7 +118,7 @@ pub struct Solve {
     /// 50), each group to the next idle worker
     #[arg(long, conflicts_with_all = ["tasks", "basket", "groups"])]
     pub rules_of_thumb: bool,
-    /// What to optimise the run for: time, or balanced:W, which weighs time against processor-hours
+    /// Objective of the run: time, or balanced:W, which weighs time against processor-hours
     /// and releases nodes that do not pay
     #[arg(long, value_name = "GOAL", default_value = "time")]
     pub objective: Objective,
@@ -129,7 +129,7 @@ pub struct Solve {
     /// Relative gap at which a sample counts as solved
     #[arg(long, value_name = "E", default_value_t = 1e-5)]
     pub epsilon: f64,
-    /// Most iterates of a sample
+    /// Maximum number of iterates of a sample
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     pub iterations: u32,
     /// First radius of the trust region [default: by the start]
@@ -161,8 +161,8 @@ pub struct Solve {
     /// Report each task that is back
     #[arg(long)]
     pub log_tasks: bool,
-    /// Most scenarios of a block; tasks are split between blocks [default: 10, and more of those
-    /// that are solved fast]
+    /// Maximum number of scenarios of a block; tasks are split between blocks [default: 10, and
+    /// more of those that are solved fast]
     #[arg(long, value_name = "N")]
     pub block: Option<u64>,
     /// Write the extensive form of the sample to this MPS file before solving

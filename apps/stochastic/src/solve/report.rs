@@ -507,7 +507,7 @@ mod tests {
         for (text, line, word) in [
             (format!("column,value\n{} 1", names[0]), 2, "no column and value"),
             (format!("{},1\n{},2\n", names[0], names[0]), 2, "already"),
-            (format!("{},1\nnobody,2\n", names[0]), 2, "no column of"),
+            (format!("{},1\nother,2\n", names[0]), 2, "no column of"),
             (format!("{},inf\n", names[0]), 1, "no number"),
             (format!("{},1\n\n", names[0]), 2, "no value for the column"),
         ] {

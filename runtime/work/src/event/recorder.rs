@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
@@ -66,6 +66,11 @@ impl Recorder {
         let ring = Mutex::new(Ring::default());
         let shared = RecorderState { node, incarnation, start, began_unix_us, capacity, ring };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Time from the recorder's start to `now`; zero before the start.
+    pub(crate) fn elapsed(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.shared.start)
     }
 
     /// Records an event at tokio's current time.

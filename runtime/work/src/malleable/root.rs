@@ -162,7 +162,7 @@ impl<'c, P: Program> Root<'c, P> {
         let from = self.saved.as_ref().map_or(0, |saved| saved.point);
         let cause = self.group(|group| (group.take_cause(), Vec::new()))?;
         let because = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
-        self.at.cx.report_text(format!("the processes begin anew from step {from}{because}"));
+        self.at.cx.report_text(format!("the processes restart from step {from}{because}"));
         // A lost node is not a member of the next configuration.
         let Some(ConfigurationEnd::Link(one, other)) = cause else { return Ok(()) };
         let reached = (from, self.reported);
@@ -172,10 +172,10 @@ impl<'c, P: Program> Root<'c, P> {
         self.link_failures += 1;
         if self.link_failures >= BREAKS_MAX {
             return Err(Stop::fail(format_args!(
-                "the processes began anew from step {from} {BREAKS_MAX} times without progress, \
-                 for links broke, the last time between {one} and {other}: check that these two \
-                 reach each other (`springtide net check --all-pairs`), or run the job without \
-                 one of them"
+                "the processes restarted from step {from} {BREAKS_MAX} times without progress, \
+                 because links broke, the last time between {one} and {other}: check that these \
+                 two reach each other (`springtide net check --all-pairs`), or run the job \
+                 without one of them"
             )));
         }
         let pause = pause_after(self.link_failures);

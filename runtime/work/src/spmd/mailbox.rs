@@ -23,7 +23,7 @@ pub(crate) struct Mailbox {
     queues: BTreeMap<(u32, u32, u32), Queue>,
     /// Unread bytes by configuration and sender, where there are any; see [`MESSAGE_COST`].
     unread: BTreeMap<(u32, u32), usize>,
-    /// Configuration, sender and tag of the first message dropped for want of room.
+    /// Configuration, sender and tag of the first message dropped for lack of room.
     overflow: Option<(u32, u32, u32)>,
     stale: u64,
 }
@@ -61,7 +61,7 @@ impl Mailbox {
         queue.unread.insert(number, body);
     }
 
-    /// Sender and tag of the first message dropped for want of room. The process then misses
+    /// Sender and tag of the first message dropped for lack of room. The process then misses
     /// messages.
     pub(crate) fn overflow(&self) -> Option<(u32, u32)> {
         self.overflow.map(|(_, from, tag)| (from, tag))

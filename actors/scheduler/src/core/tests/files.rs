@@ -80,7 +80,7 @@ fn job_starts_once_its_files_are_transferred() {
     let history = grid.history(2);
     for line in [
         "files are moved first: bodies from del to ams, stars from bud to ams",
-        "bodies was brought from del to ams: 1048576 bytes in 2.00 s",
+        "bodies was transferred from del to ams: 1048576 bytes in 2.00 s",
         "all its files are where it is placed",
     ] {
         assert!(history.contains(line), "{line}: {history}");

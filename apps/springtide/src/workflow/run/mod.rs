@@ -66,19 +66,19 @@ pub struct RunArgs {
     /// Leave the workflow's files in the clusters' directories
     #[arg(long)]
     pub keep: bool,
-    /// Tasks are reserved so many times their runtime
+    /// Reserved time of a task as a multiple of its runtime
     #[arg(long, value_name = "FACTOR", default_value_t = 1.2, value_parser = slack)]
     pub slack: f64,
-    /// And so much longer, for their start and their files
+    /// Additional reserved time of a task, for its start and its files
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
     pub overhead: Duration,
-    /// A task that fails is tried again so often
+    /// Maximum number of retries of a failed task
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub retries: u32,
-    /// The rest is planned so often at most
+    /// Maximum number of times that the rest is planned
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub plans: u32,
-    /// End it when it takes longer
+    /// Time after which the workflow is ended
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub timeout: Option<Duration>,
     /// Print the result as one JSON object

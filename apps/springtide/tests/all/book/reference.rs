@@ -456,9 +456,9 @@ fn field_type(of: &str) -> String {
 
 // ---- metrics
 
-/// A metric family.
+/// A metric family of the dashboard.
 pub struct Metric {
-    /// As it stands in `/metrics`.
+    /// The name of the family in `/metrics`.
     pub name: String,
     counter: bool,
     help: String,

@@ -283,7 +283,7 @@ proptest! {
         }
     }
 
-    /// The same right-hand sides give the same bits after a restart, whatever was solved between.
+    /// The same right-hand sides give the same bits after a restart, after any other solve.
     #[test]
     fn a_restart_gives_the_same_bits(seed: u64) {
         let mut simplex = random(seed, Pricing::Largest);

@@ -77,7 +77,7 @@ fn blocks_change_their_first_outcome() {
     );
     let add = read_blocks("BLOCKS DISCRETE ADD\n BL B 0.5\n RHS R1 1 R2 1\n BL B 0.5\n RHS R1 2");
     assert_eq!(add[0].outcomes[1].values, [6.0, 6.0]);
-    // Beside independent elements.
+    // Together with independent elements.
     assert_eq!(
         read_blocks("INDEP DISCRETE\n RHS R1 1 1\nBLOCKS DISCRETE\n BL B 1\n RHS R2 1").len(),
         2

@@ -29,7 +29,7 @@ const WARM_EPSILON: f64 = 10.0;
 pub struct ScenarioSample {
     /// How scenarios are drawn.
     pub sampling: Sampling,
-    /// The random seed.
+    /// The seed of the random numbers.
     pub seed: u64,
     /// The number of scenarios.
     pub scenarios: u64,
@@ -197,9 +197,11 @@ fn other_seed(seed: u64, purpose: &str, number: u32) -> u64 {
     SplitMix(mixed.next() ^ u64::from(number)).next()
 }
 
-/// The optimal decision for the means of all random elements, which is the usual start, and whether
-/// it shows that the costs of the program have a lower bound. Where that program has no optimum the
-/// decision is one of its points, or the one nearest to zero within the bounds.
+/// Returns the optimal decision for the means of all random elements, which is the usual start.
+///
+/// Where that program has no optimum the decision is one of its points, or the one nearest to zero
+/// within the bounds. The second value says whether it shows that the costs of the program have a
+/// lower bound.
 pub fn mean_decision(model: &TwoStage) -> (Vec<f64>, bool) {
     let n = model.first.cost.len();
     let problem = extensive_form(model, [(1.0, model.mean().collect())]);

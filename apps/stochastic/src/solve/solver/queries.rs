@@ -106,7 +106,7 @@ impl Solver {
         }
     }
 
-    /// The last decision.
+    /// The solver's last decision.
     pub fn x(&self) -> Vec<f64> {
         times(&self.state.x, &self.scaled.first)
     }

@@ -13,13 +13,13 @@ pub struct EvaluationRequest {
     pub phase: u32,
     /// The iterate of that phase.
     pub iterate: u32,
-    /// The sample.
+    /// The sample of the scenarios.
     pub sample: ScenarioSample,
     /// The number of tasks that the sample is divided into.
     pub tasks: u32,
     /// The most scenarios of a block.
     pub block: u64,
-    /// The decision.
+    /// The decision to evaluate.
     pub x: Vec<f64>,
     /// The basis from which scenarios are solved.
     pub root: Vec<u8>,

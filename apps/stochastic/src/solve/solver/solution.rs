@@ -15,15 +15,15 @@ const VIOLATION_MAX: f64 = 1e-6;
 pub struct SampleSolution {
     /// The purpose of the sample.
     pub purpose: Purpose,
-    /// The sample.
+    /// The sample of the scenarios.
     pub sample: ScenarioSample,
     /// The number of tasks that it was divided into.
     pub tasks: u32,
     /// The most scenarios of a block.
     pub block: u64,
-    /// The best decision.
+    /// The best decision found.
     pub x: Vec<f64>,
-    /// Its cost.
+    /// Cost of that decision.
     pub objective: f64,
     /// The cost of the decision that the sample began from, if that was evaluated: infinite if a
     /// scenario has no recourse.

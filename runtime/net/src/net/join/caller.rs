@@ -22,7 +22,7 @@ use crate::wire::{self, Frame, Kind};
 pub enum JoinError {
     /// No reply arrived.
     #[error(
-        "nobody answers at {at} ({why}): is the grid up, is this its `join.bind`, and does a \
+        "no reply from {at} ({why}): is the grid up, is this its `join.bind`, and does a \
          firewall let UDP through?"
     )]
     Unreachable {
@@ -33,9 +33,9 @@ pub enum JoinError {
     },
     /// The other side is not the head of the token's grid. Nothing was sent to it.
     #[error(
-        "who answers at {at} is not the head of the grid that this token is for ({why}); nothing \
-         was said to it: compare `springtide ca fingerprint` there with the token's sum, and this \
-         machine's clock with the head's"
+        "the process at {at} is not the head of the token's grid ({why}); nothing was sent to it: \
+         compare `springtide ca fingerprint` there with the token's sum, and this machine's clock \
+         with the head's"
     )]
     OtherGrid {
         /// Address of the join endpoint.
@@ -45,8 +45,7 @@ pub enum JoinError {
     },
     /// The other side is no join endpoint.
     #[error(
-        "what listens at {at} is no door at which nodes join (`join.bind` of the grid), or one of \
-         another version"
+        "the address {at} is no join endpoint (`join.bind` of the grid), or one of another version"
     )]
     NoDoor {
         /// Address of the join endpoint.

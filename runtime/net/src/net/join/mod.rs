@@ -162,8 +162,8 @@ impl JoinRefusal {
 }
 
 /// The text for every caller without a valid token.
-pub const NOT_GOOD: &str = "this token is not good here: it is unknown, used up, expired or \
-     revoked; ask whoever runs the grid for another (its log says which it is)";
+pub const NOT_GOOD: &str = "this token is not valid: it is unknown, used up, expired or \
+     revoked; ask the grid's operator for another (the head's log has the reason)";
 
 /// The future decision about a caller.
 pub type JoinDecision = Pin<Box<dyn Future<Output = Result<JoinGrant, JoinRefusal>> + Send>>;

@@ -115,7 +115,7 @@ impl EngineShared {
             return;
         }
         let Handover { task, output: Some(output), .. } = handover else {
-            self.state().count_event("what was done of a task follows it");
+            self.state().count_event("partial results are forwarded");
             return self.forward_results(from, handover);
         };
         self.state().count_event("a leaving node hands a result over");

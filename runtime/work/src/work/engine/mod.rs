@@ -278,8 +278,11 @@ impl Engine {
             post: inner.post.clone(),
         });
         let metered = config.metering.is_some();
+        // An incarnation may leave a job and join it again. A late result of a lease of its former
+        // engine must then match no lease of this one.
+        let age = inner.recorder.elapsed(Instant::now()).as_micros() as u64;
         // The lower half of a well mixed number is as good as the whole.
-        let first_lease_generation = SplitMix(me.incarnation.0).next() as u32;
+        let first_lease_generation = SplitMix(me.incarnation.0 ^ age.rotate_left(32)).next() as u32;
         let pool_config =
             PoolConfig { metered, work_floor, first_lease_generation, ..config.pool.clone() };
         let pool = Pool::start(&pool_config, registry, seam, observer)?;
@@ -644,7 +647,7 @@ impl EngineShared {
                     // The object is missing only here and now: the task's owner or other thieves
                     // may have it.
                     state.ask_again_at = Some(Instant::now() + REFUSAL_PAUSE);
-                    state.count_event("a task goes back for want of what it reads");
+                    state.count_event("a task is returned for lack of objects");
                     drop(state);
                     tracing::info!(%why, owner = %owner.node, "returned a task without objects");
                     return self.return_unstarted(&owner, task);

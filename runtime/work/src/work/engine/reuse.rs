@@ -150,16 +150,16 @@ impl EngineShared {
             AdoptedState::Running => self.state().count_event("a running orphan is taken over"),
             // The waiting parent runs it again, with its finished descendants.
             AdoptedState::Stuck(base) => {
-                self.state().count_event("a circle of waits is broken");
+                self.state().count_event("a cycle of waits is broken");
                 pool.halt_tree(&base, Halt::Leave);
             }
             AdoptedState::Given(to) => {
-                self.state().count_event("who asks for a task is sent to whom it was given");
+                self.state().count_event("a request for a task is forwarded to its new holder");
                 let asker = Some(from.clone());
                 self.send(&to.node, Kind::ADOPT, &Adopt { adopter: asker, ..adopt });
             }
             AdoptedState::PartialResults(left) => {
-                self.state().count_event("an orphan that was told of is not there");
+                self.state().count_event("an announced orphan is missing");
                 self.send_return(from, adopt.lease, left);
             }
         }
@@ -269,7 +269,7 @@ impl EngineShared {
             state.audits_due.values().map(|(due, _)| *due).min()
         };
         for (holder, lease, path) in audits {
-            self.state().count_event("a task that is awaited for long is asked after");
+            self.state().count_event("an awaited task is audited");
             self.send_audit(&holder.node, vec![(lease, path)], false);
         }
         for lease in left_behind {
@@ -298,7 +298,7 @@ impl EngineShared {
     pub(super) fn audit(&self, peer: &Peer) {
         let leases = self.pool_ref().leased_to(peer);
         for some in leases.chunks(LEASES_PER_MESSAGE) {
-            self.state().count_event("leases are asked after when a link is back");
+            self.state().count_event("leases are audited when a link is restored");
             self.send_audit(&peer.node, some.to_vec(), false);
         }
     }
@@ -311,7 +311,7 @@ impl EngineShared {
 
     pub(super) fn on_audit(&self, from: &Peer, audit: Audit) {
         if audit.receiver_was_dropped {
-            self.state().count_event("a member that was taken for dead asks after its leases");
+            self.state().count_event("a member that was declared dead audits its leases");
             self.audit(from);
         }
         for (lease, path) in audit.leases {

@@ -181,7 +181,7 @@ impl EngineShared {
             let unstarted = {
                 let mut state = self.state();
                 state.inherit(from, abandon.lease, successor);
-                state.count_event("a leaving owner names an heir");
+                state.count_event("a leaving owner names a successor");
                 let is = |(owner, task): &(Peer, StolenTask)| {
                     owner == from && task.lease == abandon.lease
                 };
@@ -212,7 +212,7 @@ impl EngineShared {
             self.ended(&stolen.task.path, from, StolenTaskEnd::Stopped);
             let mut state = self.state();
             state.counters.tasks.abandoned += 1;
-            state.count_event("a task is stopped that nobody wants");
+            state.count_event("an abandoned task is stopped");
             drop(state);
             self.pool_ref().halt_tree(&stolen.base, Halt::OwnerLost);
         }

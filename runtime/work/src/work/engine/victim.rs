@@ -100,13 +100,13 @@ impl EngineShared {
         match (moved, output) {
             (Some((task, successor)), Some(output)) => {
                 let left = PartialResults::default();
-                self.state().count_event("a result follows its task to the heir");
+                self.state().count_event("a result is forwarded to the successor");
                 self.hand_over(&successor, self.handover(task, Some(output), left));
             }
             _ => {
                 let mut state = self.state();
                 state.counters.results.duplicates += 1;
-                state.count_event("refused: a result nobody waits for");
+                state.count_event("refused: a result without a lease");
                 drop(state);
                 tracing::debug!(from = %from, lease = ?result.lease, "ignored a late result");
             }
