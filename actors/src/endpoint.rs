@@ -24,7 +24,7 @@ use crate::incarnation::Notices;
 const FACTS_MAX: usize = 4096;
 
 /// A router reports link events to every inbox with a range of kinds. No message and no
-/// `links::Door` has this kind.
+/// `links::LinkListener` has this kind.
 const INCIDENTS: Kind = Kind(u16::MAX - 100);
 
 /// Records peers' violations of the protocol.

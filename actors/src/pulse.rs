@@ -83,7 +83,7 @@ struct CoordinatorWatch {
 }
 
 impl Heartbeats {
-    /// The kinds of frames that [`Pulse`] handles.
+    /// The kinds of frames that [`Heartbeats`] handles.
     pub(crate) const KINDS: std::ops::RangeInclusive<Kind> = Kind::ALIVE..=Kind::HEARD;
 
     pub(crate) fn new(net: Net) -> Arc<Self> {
@@ -116,8 +116,8 @@ impl Heartbeats {
         parts.hosted = Some(HostedRole { job, view, detector, coordinator });
     }
 
-    /// Returns changes of liveness among the members. Must be called at each [`Patience::every`] of
-    /// [`Patience::CLUSTER`].
+    /// Returns changes of liveness among the members. Must be called at each [`SilenceLimits::every`] of
+    /// [`SilenceLimits::CLUSTER`].
     pub(crate) fn look(&self, coordinator: &Recipient<StaleView>) -> Vec<Finding> {
         let mut parts = self.parts();
         let hosted = parts.hosted.as_mut().filter(|hosted| hosted.coordinator == *coordinator);
@@ -130,7 +130,7 @@ impl Heartbeats {
     }
 
     /// Sends a heartbeat to the cluster's coordinator, if another node has that role. Must be
-    /// called at each [`Patience::every`] of [`Patience::CLUSTER`]. Returns the coordinator's
+    /// called at each [`SilenceLimits::every`] of [`SilenceLimits::CLUSTER`]. Returns the coordinator's
     /// silence once it counts as dead.
     pub(crate) fn beat(
         &self,

@@ -154,7 +154,7 @@ pub struct FileSource {
 /// The answer follows when the file is complete, without a time limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FetchFile {
-    /// Job that needs the file. [`DropFiles`] refers to it.
+    /// Job that needs the file. [`CancelFetches`] refers to it.
     pub job: JobId,
     /// The file to fetch.
     pub file: FileEntry,

@@ -165,9 +165,9 @@ pub struct Assign {
     pub spec: JobSpec,
     /// The members, including the receiver.
     pub view: View,
-    /// The submitter, whose actor [`CLIENT`] gets [`JobNote`]s and [`JobEnded`].
+    /// The submitter, whose actor [`CLIENT`] gets [`JobNote`]s and [`JobEndReport`].
     pub client: Contact,
-    /// The scheduler's node, whose actor [`SCHEDULER`] gets [`JobOver`].
+    /// The scheduler's node, whose actor [`SCHEDULER`] gets [`JobEndNotice`].
     pub scheduler: Contact,
     /// The job's benchmark, for a node of unknown speed that joins a running job.
     #[serde(default)]
@@ -318,7 +318,7 @@ pub enum NoteKind {
     /// The job's outcome, before its workers are released. It counts if no node is left to report
     /// the end.
     Outcome {
-        /// The outcome of the later [`JobEnded`].
+        /// The outcome of the later [`JobEndReport`].
         outcome: Box<Outcome>,
     },
     /// The period's statistics of the whole job, for observers.

@@ -255,7 +255,7 @@ pub trait Stub {
     /// The program's last lines of output, oldest first.
     fn last_lines(&self) -> Vec<String>;
 
-    /// Waits for the next change of state. Repeats [`StubNews::Ended`]. It may be dropped and
+    /// Waits for the next change of state. Repeats [`StubEvent::Ended`]. It may be dropped and
     /// called again without loss.
     fn news(&mut self) -> LocalFuture<'_, StubEvent>;
 
@@ -274,7 +274,7 @@ pub trait Stub {
     /// when that is free.
     fn release(&mut self, grace: Duration) -> LocalFuture<'_, StubEnd>;
 
-    /// Kills its program; [`StubNews::Ended`] follows.
+    /// Kills its program; [`StubEvent::Ended`] follows.
     fn kill(&mut self);
 
     /// Leaves the stub running without its holder, where the provider permits it: a later site

@@ -187,7 +187,7 @@ impl Coordinator {
             Err(())
         };
         ctx.spawn(handed.into_actor(self).map(move |handed, coordinator, ctx| match handed {
-            // The view of the new epoch ends this actor: see `Replaced`.
+            // The view of the new epoch ends this actor: see `StopReplaced`.
             Ok(true) => {}
             Ok(false) => ctx.stop(),
             Err(()) => coordinator.resume_here(left, ctx),

@@ -92,7 +92,7 @@ impl EnrolmentStore {
     /// Reads the book, which is empty where none was written yet.
     ///
     /// # Errors
-    /// [`BookError`] with the file.
+    /// [`EnrolmentStoreError`] with the file.
     pub fn read(&self) -> Result<EnrolmentState, EnrolmentStoreError> {
         self.check_form()?;
         let _lock = self.lock(false)?;
@@ -105,7 +105,7 @@ impl EnrolmentStore {
     /// processes that have locked it, so it must run on a thread that may block.
     ///
     /// # Errors
-    /// [`BookError`]; then nothing has changed.
+    /// [`EnrolmentStoreError`]; then nothing has changed.
     pub fn change<T>(
         &self,
         change: impl FnOnce(&mut EnrolmentState) -> T,

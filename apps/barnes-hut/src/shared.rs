@@ -253,7 +253,7 @@ impl Positions {
     /// the first result holds for all calls.
     ///
     /// # Errors
-    /// [`NoTree`] if the setup is for another number of bodies, or the positions could not be
+    /// [`TreeError`] if the setup is for another number of bodies, or the positions could not be
     /// decoded.
     pub fn tree(&self, setup: &Setup) -> Result<&BodyTree, TreeError> {
         if let Some(why) = self.broken {

@@ -217,8 +217,8 @@ impl Simulation {
     /// next forces.
     ///
     /// # Errors
-    /// [`Broken::NotFinite`].
-    /// [`Broken::NotFinite`].
+    /// [`SimulationError::NotFinite`].
+    /// [`SimulationError::NotFinite`].
     pub fn advance(&mut self) -> Result<(), SimulationError> {
         if self.wants_all() {
             self.report.step += 1;
@@ -244,7 +244,7 @@ impl Simulation {
     /// There is no kick before the first step.
     ///
     /// # Errors
-    /// [`Broken::WrongForces`], [`Broken::NotFinite`].
+    /// [`SimulationError::WrongForces`], [`SimulationError::NotFinite`].
     pub fn accept(
         &mut self,
         at: &Positions,
@@ -283,7 +283,7 @@ impl Simulation {
     /// next.
     ///
     /// # Errors
-    /// [`Broken::WrongForces`], [`Broken::NotFinite`].
+    /// [`SimulationError::WrongForces`], [`SimulationError::NotFinite`].
     pub fn accept_some(
         &mut self,
         at: &Positions,
@@ -410,7 +410,7 @@ pub fn accelerations(tree: &BodyTree, groups: &[u32]) -> Vec<u8> {
 /// Runs `steps` steps on this thread; calls `each` before the first step and after every step.
 ///
 /// # Errors
-/// [`Broken`].
+/// [`SimulationError`].
 pub fn run(
     bodies: Bodies,
     setup: &Setup,
@@ -424,7 +424,7 @@ pub fn run(
 /// Runs a simulation before its first step: see [`alone`].
 ///
 /// # Errors
-/// [`Broken`].
+/// [`SimulationError`].
 pub fn run_simulation(
     mut simulation: Simulation,
     setup: &Setup,

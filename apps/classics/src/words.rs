@@ -1,7 +1,7 @@
 //! Counts the words of a text: a job that reads a file.
 //!
 //! New here: input that is too large to send. The root gets the path of the file from
-//! [`Context::file`], and makes tasks that name only their parts of it. Each task reads its part on
+//! [`Context::input_file`], and makes tasks that name only their parts of it. Each task reads its part on
 //! its own node, from its cluster's copy. A job that is submitted with `--file NAME` starts where
 //! the file is, or after a transfer.
 //!

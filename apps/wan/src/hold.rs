@@ -278,7 +278,7 @@ struct Tied {
 /// Holds a network until a request or its time ends it; calls `ready` once the network can be used.
 ///
 /// # Errors
-/// [`HoldError`]; nothing is left.
+/// [`HolderError`]; nothing is left.
 pub fn hold(mut order: NetworkSpec, home: &Path, ready: impl FnOnce()) -> Result<(), HolderError> {
     let own_users = match order.network {
         Backend::Sockets => false,

@@ -337,7 +337,7 @@ pub fn read_message<T: DeserializeOwned>(from: &UnixStream) -> io::Result<Option
 /// Sends a request to a network and waits for the answer.
 ///
 /// # Errors
-/// [`PlaceError`]. A network that ends before its answer is not up.
+/// [`ControlError`]. A network that ends before its answer is not up.
 pub fn send_request(
     home: &Path,
     name: &str,
@@ -369,7 +369,7 @@ pub fn send_request(
 /// Asks a network for its state.
 ///
 /// # Errors
-/// [`PlaceError`].
+/// [`ControlError`].
 pub fn status(home: &Path, name: &str) -> Result<Status, ControlError> {
     match send_request(home, name, &ControlRequest::Status)? {
         ControlAnswer::Status(status) => Ok(*status),

@@ -40,7 +40,7 @@ fn done(result: c_int) -> io::Result<()> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Gives the calling thread a new namespace. [`Space::User`] applies to the process, which must
+/// Gives the calling thread a new namespace. [`Namespace::User`] applies to the process, which must
 /// have no other thread.
 ///
 /// # Errors
@@ -50,7 +50,7 @@ pub fn unshare(space: Namespace) -> io::Result<()> {
     done(unsafe { libc::unshare(space.flag()) })
 }
 
-/// Moves the calling thread (for [`Space::User`] the process) into a namespace.
+/// Moves the calling thread (for [`Namespace::User`] the process) into a namespace.
 ///
 /// # Errors
 /// The system does not allow it.

@@ -173,7 +173,7 @@ impl Checker<'_> {
         self.report_with_suggestion(path, reason, None);
     }
 
-    /// Like [`Checker::tell`], with the likely intended word.
+    /// Like [`Checker::report`], with the likely intended word.
     pub fn report_with_suggestion(
         &mut self,
         path: &str,
@@ -193,7 +193,7 @@ impl Checker<'_> {
         self.findings.problems.push(ConfigProblem { at, reason: reason.into(), meant });
     }
 
-    /// Like [`Checker::tell`], at the first of these paths that has a given value.
+    /// Like [`Checker::report`], at the first of these paths that has a given value.
     fn tell_at(&mut self, paths: &[&str], reason: impl Into<String>) {
         let given = |path: &&&str| {
             !matches!(tree::origin(self.tree, path), None | Some(ValueOrigin::Default))

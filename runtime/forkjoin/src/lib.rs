@@ -15,7 +15,7 @@ pub mod layer {
     pub use crate::core::cpu_clock::{process_cpu, thread_cpu};
     #[cfg(feature = "fibers")]
     pub use crate::core::fiber::{Fiber, Suspension, suspend};
-    pub use crate::core::frame::{Place, StackFrame};
+    pub use crate::core::frame::{Place, TaskFrame};
     pub use crate::core::layer::{Activity, ComputeThread, Fork, TaskContext};
     pub use crate::core::leases::{LeaseCounts, LeaseKey, LeaseTable};
     pub use crate::core::pool::{

@@ -59,7 +59,7 @@ pub struct Times {
     /// Nanoseconds spent in [`ThreadState::Working`].
     #[serde(skip_serializing_if = "is_default")]
     pub working_ns: u64,
-    /// Nanoseconds spent in [`ThreadState::Idle`].
+    /// Nanoseconds spent in [`ThreadState::IdleWorkers`].
     #[serde(skip_serializing_if = "is_default")]
     pub idle_ns: u64,
     /// Nanoseconds spent in [`ThreadState::WaitLocal`].

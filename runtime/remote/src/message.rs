@@ -55,7 +55,7 @@ macro_rules! receiver {
 
 /// Implements [`actix::Message`] and [`RemoteMessage`] for types.
 ///
-/// For example, `remote_message! { "submit" => Submit -> Result<Granted, SubmitError>; }`. The type
+/// For example, `remote_message! { "submit" => Submit -> Result<JobGrant, SubmitError>; }`. The type
 /// and its result must be serde types.
 #[macro_export]
 macro_rules! remote_message {

@@ -196,7 +196,7 @@ impl Sender<'_> {
     /// Checks a message's claim about its sender.
     ///
     /// # Errors
-    /// [`Refusal::Identity`].
+    /// [`Refusal::TaskIdentity`].
     pub fn holds(&self, claim: impl FnOnce(&Peer) -> bool) -> Result<(), Refusal> {
         if claim(self.peer) { Ok(()) } else { Err(Refusal::Identity) }
     }

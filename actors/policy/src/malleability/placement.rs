@@ -198,7 +198,7 @@ impl fmt::Display for PlacementError {
 /// Places a job's components by a policy. Without components, the placement is empty.
 ///
 /// # Errors
-/// [`NoPlace`] if a component fits nowhere.
+/// [`PlacementError`] if a component fits nowhere.
 pub fn place(
     policy: Placement,
     components: &[Component],

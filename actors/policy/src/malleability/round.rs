@@ -1,8 +1,8 @@
 //! One round of growing or shrinking the malleable jobs of a cluster: the requests to jobs and
 //! their order. Implements the paper's figures 4 and 5, and an efficiency-aware policy.
 //!
-//! A state machine: [`Round::asks`] returns the requests to send now, and answers arrive in any
-//! order. Independent of timeouts: a caller that stops waiting for a job calls [`Round::gone`].
+//! A state machine: [`Round::requests`] returns the requests to send now, and answers arrive in any
+//! order. Independent of timeouts: a caller that stops waiting for a job calls [`Round::drop_job`].
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};

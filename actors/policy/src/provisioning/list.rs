@@ -137,7 +137,7 @@ struct TaskPlacement {
 enum LaneChoice {
     /// Index of a single lane.
     One(usize),
-    /// Range of `Lister::parts` with several lanes.
+    /// Range of `ListScheduler::parts` with several lanes.
     Many { first: usize, count: usize },
 }
 
@@ -261,10 +261,10 @@ impl<'a> ListScheduler<'a> {
         Some(self.sum(chosen))
     }
 
-    /// Like [`Lister::outcome`], with the place of every task.
+    /// Like [`ListScheduler::outcome`], with the place of every task.
     ///
     /// # Errors
-    /// [`Unplaced`] for the first task without a place.
+    /// [`UnplacedTask`] for the first task without a place.
     pub fn schedule(&mut self, chosen: &SlotSet) -> Result<Schedule, UnplacedTask> {
         self.place_all(chosen).map_err(|task| self.unplaced(task))?;
         let plan = |(task, place): (usize, &TaskPlacement)| {

@@ -8,7 +8,7 @@
 //! - [`Slot`]: processors of a site for an interval at a price. Sites advertise the free part of
 //!   their [`Table`].
 //! - [`Dag`]: tasks with processors, runtimes per site and data between them.
-//! - [`Lister`]: list schedulers on slots (HEFT, greedy, Min-Min, Max-Min). They give a set's cost
+//! - [`ListScheduler`]: list schedulers on slots (HEFT, greedy, Min-Min, Max-Min). They give a set's cost
 //!   and makespan.
 //! - [`search`]: the sets of slots that are not dominated, by the paper's genetic search or the
 //!   pruned one. [`enumerate`] gives the exact front of small instances.

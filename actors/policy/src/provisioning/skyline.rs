@@ -30,7 +30,7 @@ impl AvailabilityProfile {
         skyline
     }
 
-    /// Resets the profile, like [`Skyline::new`].
+    /// Resets the profile, like [`AvailabilityProfile::new`].
     pub fn reset(&mut self, processors: u32, start: Time, end: Time) {
         self.starts.clear();
         self.free.clear();

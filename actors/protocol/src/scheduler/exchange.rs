@@ -3,10 +3,10 @@
 //! This module must not depend on how the scheduler decides, nor on how a coordinator uses its
 //! nodes.
 //!
-//! Life cycle of a node: it is *free* until a [`NodesGranted`] names it. From then on it belongs to
+//! Life cycle of a node: it is *free* until a [`NodeGrant`] names it. From then on it belongs to
 //! the job, until the coordinator sends [`NodeFreed`], or the node or the job ends. Messages of a
 //! coordinator carry its epoch. Those with an epoch older than the job's are ignored, or answered
-//! with [`Stale`].
+//! with [`AuthorityError`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ use crate::policy::{NodeOffer, SchedulerRequest};
 /// Request of a coordinator to the scheduler: `request.count` nodes *more* than are open already.
 ///
 /// All other fields replace those of the open request. The request stays open until it is granted
-/// or withdrawn, or the job ends. Granted nodes follow as [`NodesGranted`].
+/// or withdrawn, or the job ends. Granted nodes follow as [`NodeGrant`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestNodes {
     /// Job that requests nodes.
@@ -92,7 +92,7 @@ pub struct WithdrawNodes {
 /// Number of open nodes of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenNodes {
-    /// Requested nodes that have not reached the coordinator, including those of a [`NodesGranted`]
+    /// Requested nodes that have not reached the coordinator, including those of a [`NodeGrant`]
     /// under way.
     pub open: u32,
 }
@@ -147,7 +147,7 @@ pub struct JobEfficiency {
 
 /// Offer of the scheduler to a coordinator: more nodes of a cluster are available.
 ///
-/// The answer is the number that the job accepts. The nodes follow as [`NodesGranted`].
+/// The answer is the number that the job accepts. The nodes follow as [`NodeGrant`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferGrowth {
     /// Job that gets the offer.
@@ -238,7 +238,7 @@ pub struct GetSample {
 pub struct Offers {
     /// Free nodes that run the job's program and are not needed by a waiting job.
     pub offers: BTreeMap<ClusterId, NodeOffer>,
-    /// Number of open nodes, as in [`Requested`].
+    /// Number of open nodes, as in [`OpenNodes`].
     pub open: u32,
     /// Number of the grid's working nodes, free or not.
     pub existing: u32,
@@ -309,7 +309,7 @@ pub struct GrantedNode {
 
 /// Order of the scheduler to a coordinator: these nodes must leave the job in order.
 ///
-/// A granted node that has not joined yet is freed as [`Freed::Refused`]. Nodes that no longer
+/// A granted node that has not joined yet is freed as [`ReleaseReason::Refused`]. Nodes that no longer
 /// belong to the job are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskLeave {

@@ -93,7 +93,7 @@ impl SchedulerCore {
     /// Checks that a node at work belongs to its job.
     ///
     /// # Errors
-    /// [`Stale::NoMember`]: the node must leave the job.
+    /// [`AuthorityError::NoMember`]: the node must leave the job.
     pub fn confirm_member(
         &self,
         job: JobId,

@@ -248,7 +248,7 @@ pub enum SchedulerEvent {
         /// Processors that the job accepts or will release; absent: no answer.
         count: Option<u32>,
     },
-    /// A site did not receive [`Action::CloseStubs`], and the retry is due.
+    /// A site did not receive [`Action::EndStubs`], and the retry is due.
     CloseFailed {
         /// Nodes of the stubs.
         nodes: Vec<NodeId>,
@@ -266,7 +266,7 @@ pub enum SchedulerEvent {
     },
     /// A cluster's file server reports its files.
     FilesReported(FilesReport),
-    /// A file server answered [`Action::BringFile`], or did not.
+    /// A file server answered [`Action::FetchFile`], or did not.
     FileFetched {
         /// Job that needs the file.
         job: JobId,
@@ -376,8 +376,8 @@ pub enum SchedulerAction {
         /// Number of the job.
         job: JobId,
     },
-    /// Order the site to hold processors for these nodes. [`Event::Registered`] or
-    /// [`Event::StubGone`] follows for each.
+    /// Order the site to hold processors for these nodes. [`Event::NodeRegistration`] or
+    /// [`Event::StubLoss`] follows for each.
     HoldStubs {
         /// Cluster of the nodes.
         cluster: ClusterId,
@@ -388,7 +388,7 @@ pub enum SchedulerAction {
         /// Reason for the log.
         reason: String,
     },
-    /// Order the site to stop these nodes and release their processors. [`Event::StubGone`] follows
+    /// Order the site to stop these nodes and release their processors. [`Event::StubLoss`] follows
     /// for each.
     CloseStubs {
         /// Cluster of the nodes.
@@ -511,7 +511,7 @@ pub enum SchedulerAction {
         /// Reason of the refusal.
         reason: String,
     },
-    /// Order the cluster's file server to fetch a file; feed back [`Event::Brought`].
+    /// Order the cluster's file server to fetch a file; feed back [`Event::FetchResult`].
     BringFile {
         /// Job that needs the file.
         job: JobId,

@@ -187,7 +187,7 @@ impl SchedulerCore {
         }
     }
 
-    /// Processes the answer to [`Action::BringFile`], or its absence.
+    /// Processes the answer to [`Action::FetchFile`], or its absence.
     pub(super) fn file_fetched(
         &mut self,
         job: JobId,

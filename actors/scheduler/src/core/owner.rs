@@ -100,7 +100,7 @@ impl SchedulerCore {
     /// Computes where a job would be placed now.
     ///
     /// # Errors
-    /// [`NoPlace`], with the reason for each cluster.
+    /// [`PlacementError`], with the reason for each cluster.
     pub fn plan(&self, need: &JobRequirements) -> Result<PlacementPlan, PlacementError> {
         self.managing.manager.plan(need)
     }

@@ -127,7 +127,7 @@ pub enum ManagerEvent {
         /// Reason of the failure.
         reason: String,
     },
-    /// A job computes on processors of [`Action::Recruit`].
+    /// A job computes on processors of [`Action::Invitation`].
     Grown {
         /// Job that has grown.
         job: JobId,
@@ -198,7 +198,7 @@ pub enum ManagerEvent {
         /// Greatest number of processors; absent: no limit.
         most: Option<u32>,
     },
-    /// A job has ended; its processors become free one by one ([`Event::Freed`]).
+    /// A job has ended; its processors become free one by one ([`Event::ReleaseReason`]).
     Ended {
         /// Job that has ended.
         job: JobId,
@@ -321,7 +321,7 @@ pub enum ManagerAction {
         /// Reason of the release.
         reason: String,
     },
-    /// Ask a job to release processors; answered by [`Event::Answer`], and by [`Event::Freed`]
+    /// Ask a job to release processors; answered by [`Event::Answer`], and by [`Event::ReleaseReason`]
     /// later.
     Shrink {
         /// Job that is asked.
@@ -341,7 +341,7 @@ pub enum ManagerAction {
         /// Purpose of the release.
         why: String,
     },
-    /// Take processors from a job that did not release them in time; answered by [`Event::Freed`].
+    /// Take processors from a job that did not release them in time; answered by [`Event::ReleaseReason`].
     Force {
         /// Job that loses the processors.
         job: JobId,

@@ -334,7 +334,7 @@ impl Manager {
     /// Computes where a job would be placed now.
     ///
     /// # Errors
-    /// [`NoPlace`].
+    /// [`PlacementError`].
     pub fn plan(&self, need: &JobRequirements) -> Result<PlacementPlan, PlacementError> {
         let mut ground = self.capacities_now();
         self.adjust_rooms(need, &mut ground.rooms);

@@ -1,7 +1,7 @@
 //! The broker's side of reservations: requests offers, plans, reserves, and plans again if refused.
 //!
 //! A state machine without I/O and without a clock. The driver answers each [`Order`] with a
-//! [`News`], with [`News::Silent`] if the grid does not answer. This module must not depend on how
+//! [`News`], with [`News::NodeSilence`] if the grid does not answer. This module must not depend on how
 //! plans are made, nor on the transport to the grid.
 
 use std::collections::BTreeMap;

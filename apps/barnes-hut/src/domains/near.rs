@@ -1,7 +1,7 @@
 //! What a process knows of other domains: the sums of all roots, and of those that are near the cells that its own blocks may open,
 //! down to bodies.
 //!
-//! All know where blocks are and how far they look ([`Sink`]) when bodies were sorted, and so what they need of own roots. What is missing still, and
+//! All know where blocks are and how far they look ([`Subscriber`]) when bodies were sorted, and so what they need of own roots. What is missing still, and
 //! in the first step all, a process wishes for, and says where its blocks are and how far they look; from then on the holder tells it
 //! in each step what these need, always of the same cells and bodies ([`View`]), until bodies are sorted or dealt out anew. Sinks are somewhat wider than blocks are, so
 //! that wishes are rare after the first step. Processes of another cluster are told the same ([`Audience`]), whatever one of them needs of a

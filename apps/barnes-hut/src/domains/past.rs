@@ -43,7 +43,7 @@ pub(crate) struct PreviousStep {
     pub numbers: Vec<u32>,
     /// Of others' roots, by number then.
     pub heard: BTreeMap<usize, RemoteBranch>,
-    /// See [`Past::moved`].
+    /// See [`FormerViews::moved`].
     pub moved: [f64; 3],
 }
 

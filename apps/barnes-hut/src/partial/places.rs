@@ -38,7 +38,7 @@ impl FormerViews<'_> {
     pub(crate) const NONE: FormerViews<'static> =
         FormerViews { places: &|_| None, moved: [0.0; 3] };
 
-    /// Writes the references of a view's bodies, for [`Past::read`].
+    /// Writes the references of a view's bodies, for [`FormerViews::read`].
     pub(super) fn write(&self, known: &[Option<Reference>], to: &mut Vec<u8>) {
         let mut firsts: BTreeMap<u32, u32> =
             known.iter().flatten().map(|&(root, _)| (root, 0)).collect();

@@ -36,7 +36,7 @@ impl Subscriber {
         Self { extent, scale }
     }
 
-    /// Encodes the sink, for [`Sink::take`].
+    /// Encodes the sink, for [`Subscriber::take`].
     pub(crate) fn write(&self, to: &mut Vec<u8>) {
         let values = self.extent.iter().flatten().chain([&self.scale]);
         to.extend(values.flat_map(|value| value.to_le_bytes()));

@@ -33,7 +33,7 @@ pub struct Summed {
     pub saves: u32,
     /// The master's own work before each iteration, in microseconds.
     pub serial_us: u64,
-    /// Whether all workers get equal numbers of tasks: [`Dealing::Equal`].
+    /// Whether all workers get equal numbers of tasks: [`DispatchRule::Equal`].
     pub equal_split: bool,
     /// Whether the master's node has no worker: [`Settings::isolate`].
     pub isolate: bool,

@@ -41,7 +41,8 @@ use springtide_runtime::work::{Job, Registry};
 use springtide_simulator::GridState;
 use springtide_simulator::apps::ModelledJob;
 use springtide_simulator::scenario::{
-    EPOCH_US, SimulationParams, SimulationResult, model, params, run as run_scenario, scaled, simulate,
+    EPOCH_US, SimulationParams, SimulationResult, model, params, run as run_scenario, scaled,
+    simulate,
 };
 use springtide_simulator::stage::{ControlledGrid, ScenarioDriver, cluster_of};
 use springtide_simulator::submitter::Submitter;
@@ -551,7 +552,8 @@ async fn live(
         let start = start.saturating_sub(Duration::from_micros(EPOCH_US));
         let clock = |at: Instant| (start + at.saturating_duration_since(now)).as_secs_f64();
         // The process that holds the network changes its links over time.
-        let played = run_scenario(&stage, &submitter, job, params(config, &play_params), clock).await;
+        let played =
+            run_scenario(&stage, &submitter, job, params(config, &play_params), clock).await;
         played.map_err(|error| Failed::new(Exit::Timeout, error))
     };
     let played = tokio::select! {

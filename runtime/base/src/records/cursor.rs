@@ -65,7 +65,7 @@ impl Cursor {
     /// Returns the records appended since the last call.
     ///
     /// # Errors
-    /// [`RecordError::Behind`]: a compaction removed records before the cursor read them.
+    /// [`RecordError::Compacted`]: a compaction removed records before the cursor read them.
     /// [`RecordError::Damaged`], [`RecordError::Io`].
     pub fn poll(&mut self) -> Result<Vec<Record>, RecordError> {
         let mut found = Vec::new();

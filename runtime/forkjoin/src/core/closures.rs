@@ -4,7 +4,7 @@ use std::any::Any;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::frame::{Place, StackFrame};
+use super::frame::{Place, TaskFrame};
 use super::layer::{ComputeThread, Fork, TaskContext};
 use super::scope::Scope;
 use super::thread::{ThreadCore, run_top};
@@ -35,16 +35,16 @@ unsafe impl ComputeThread for Worker {
         &self.0
     }
 
-    fn handle_signals(&self, _parent: &StackFrame<Self>) -> Result<bool, Panic> {
+    fn handle_signals(&self, _parent: &TaskFrame<Self>) -> Result<bool, Panic> {
         self.wake_sleeper();
         Ok(false)
     }
 
-    fn handle_signals_of_spawn(&self, _parent: &StackFrame<Self>) {
+    fn handle_signals_of_spawn(&self, _parent: &TaskFrame<Self>) {
         self.wake_sleeper();
     }
 
-    fn halt_stop(&self, _frame: &StackFrame<Self>) -> Panic {
+    fn halt_stop(&self, _frame: &TaskFrame<Self>) -> Panic {
         unreachable!("only leased tasks are abandoned, and this layer has no leases")
     }
 

@@ -17,7 +17,7 @@ use super::layer::ComputeThread;
 ///
 /// It consists of two full words because every join writes two frames. A narrower store followed by
 /// a wide load stalls each join by some 15 cycles (measured: 70 % of the time of `fib`).
-pub struct StackFrame<W: ComputeThread> {
+pub struct TaskFrame<W: ComputeThread> {
     /// The parent's frame, or the tree for its top task.
     parent: *const (),
     /// The index among the parent's children; [`TOP`] for the top task.
@@ -27,7 +27,7 @@ pub struct StackFrame<W: ComputeThread> {
 
 const TOP: u64 = u64::MAX;
 
-impl<W: ComputeThread> StackFrame<W> {
+impl<W: ComputeThread> TaskFrame<W> {
     /// The frame of a tree's top task. The tree outlives it.
     pub(super) fn top(tree: &W::Tree) -> Self {
         Self { parent: std::ptr::from_ref(tree).cast(), index: TOP, layer: PhantomData }
@@ -115,7 +115,7 @@ impl<W: ComputeThread> StackFrame<W> {
 /// The place of a child in its tree.
 pub struct Place<'a, W: ComputeThread> {
     /// The frame of the child's parent, which waits for the child.
-    pub parent: &'a StackFrame<W>,
+    pub parent: &'a TaskFrame<W>,
     /// The index among the parent's children.
     pub index: u32,
 }

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use super::frame::StackFrame;
+use super::frame::TaskFrame;
 use super::layer::{ComputeThread, Fork, TaskContext};
 use super::scope::Scope;
 use super::slot::{HeldSlot, JoinSlot, SlotHeader, State};
@@ -16,7 +16,7 @@ use super::thread::{reclaim_or_drop, wait};
 #[inline(never)]
 pub(super) fn join<W: ComputeThread, A: Fork<W>, B: Fork<W>>(
     worker: &W,
-    parent: &StackFrame<W>,
+    parent: &TaskFrame<W>,
     index: u32,
     a: A,
     b: B,
@@ -33,7 +33,7 @@ pub(super) fn join<W: ComputeThread, A: Fork<W>, B: Fork<W>>(
         std::mem::forget(guard);
         return worker.run_looked_up(|| join_recovering(worker, parent, index, a, &slot, place));
     }
-    let mut context = W::Context::new(Scope::new(StackFrame::child(parent, index), worker));
+    let mut context = W::Context::new(Scope::new(TaskFrame::child(parent, index), worker));
     let left = a.run(&context)?;
     std::mem::forget(guard);
     if core.pop_at(place) {
@@ -60,7 +60,7 @@ pub(super) fn join<W: ComputeThread, A: Fork<W>, B: Fork<W>>(
 #[inline(never)]
 fn left_over<W: ComputeThread, A: Fork<W>>(
     worker: &W,
-    parent: &StackFrame<W>,
+    parent: &TaskFrame<W>,
     index: u32,
     output: A::Output,
     stop: W::Stop,
@@ -74,7 +74,7 @@ fn left_over<W: ComputeThread, A: Fork<W>>(
 #[inline(never)]
 fn join_recovering<W: ComputeThread, A: Fork<W>, B: Fork<W>>(
     worker: &W,
-    parent: &StackFrame<W>,
+    parent: &TaskFrame<W>,
     index: u32,
     a: A,
     slot: &JoinSlot<W, B>,
@@ -154,7 +154,7 @@ pub(super) unsafe fn lookup<W: ComputeThread>(worker: &W, slot: NonNull<SlotHead
 /// The child's.
 pub(super) fn call<W: ComputeThread, T: Fork<W>>(
     worker: &W,
-    parent: &StackFrame<W>,
+    parent: &TaskFrame<W>,
     index: u32,
     task: T,
 ) -> Result<T::Output, W::Stop> {
@@ -171,7 +171,7 @@ pub(super) fn call<W: ComputeThread, T: Fork<W>>(
 fn call_recovering<W: ComputeThread, T: Fork<W>>(
     worker: &W,
     task: T,
-    parent: &StackFrame<W>,
+    parent: &TaskFrame<W>,
     index: u32,
 ) -> Result<T::Output, W::Stop> {
     let core = worker.core();
@@ -191,7 +191,7 @@ fn call_recovering<W: ComputeThread, T: Fork<W>>(
 #[inline(never)]
 fn join_stolen<W: ComputeThread, B: Fork<W>>(
     worker: &W,
-    parent: &StackFrame<W>,
+    parent: &TaskFrame<W>,
     slot: &JoinSlot<W, B>,
     floor: isize,
 ) -> Result<B::Output, W::Stop> {
@@ -206,7 +206,7 @@ fn join_stolen<W: ComputeThread, B: Fork<W>>(
 /// The caller owns the slot, its state is final, and this is called once.
 pub(super) unsafe fn take_final<W: ComputeThread, T: Fork<W>>(
     worker: &W,
-    parent: &StackFrame<W>,
+    parent: &TaskFrame<W>,
     slot: &JoinSlot<W, T>,
 ) -> Result<T::Output, W::Stop> {
     match slot.header().state.load() {
@@ -227,10 +227,10 @@ pub(super) unsafe fn take_final<W: ComputeThread, T: Fork<W>>(
 fn run_child<W: ComputeThread, T: Fork<W>>(
     worker: &W,
     task: T,
-    parent: &StackFrame<W>,
+    parent: &TaskFrame<W>,
     index: u32,
 ) -> Result<T::Output, W::Stop> {
-    let context = W::Context::new(Scope::new(StackFrame::child(parent, index), worker));
+    let context = W::Context::new(Scope::new(TaskFrame::child(parent, index), worker));
     task.run(&context)
 }
 

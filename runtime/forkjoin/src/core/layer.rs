@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::frame::{Place, StackFrame};
+use super::frame::{Place, TaskFrame};
 use super::leases::LeaseKey;
 use super::scope::Scope;
 use super::slot::HeldSlot;
@@ -67,13 +67,13 @@ pub unsafe trait ComputeThread: Sized + 'static {
     ///
     /// # Errors
     /// The task must stop.
-    fn handle_signals(&self, parent: &StackFrame<Self>) -> Result<bool, Self::Stop>;
+    fn handle_signals(&self, parent: &TaskFrame<Self>) -> Result<bool, Self::Stop>;
 
     /// Handles signals that the task in `parent` saw when it spawned a child.
-    fn handle_signals_of_spawn(&self, parent: &StackFrame<Self>);
+    fn handle_signals_of_spawn(&self, parent: &TaskFrame<Self>);
 
     /// Whether children of the task in this frame have to be looked up.
-    fn looks_up(&self, _parent: &StackFrame<Self>) -> bool {
+    fn looks_up(&self, _parent: &TaskFrame<Self>) -> bool {
         false
     }
 
@@ -89,18 +89,18 @@ pub unsafe trait ComputeThread: Sized + 'static {
     }
 
     /// Whether the task in this frame must stop.
-    fn is_halted(&self, _frame: &StackFrame<Self>) -> bool {
+    fn is_halted(&self, _frame: &TaskFrame<Self>) -> bool {
         false
     }
 
     /// The stop of the task in this frame, one of whose children was abandoned.
-    fn halt_stop(&self, frame: &StackFrame<Self>) -> Self::Stop;
+    fn halt_stop(&self, frame: &TaskFrame<Self>) -> Self::Stop;
 
     /// A task on this stack receives the stop of a child that another thread ran.
     fn received_stop(&self) {}
 
     /// A task with this lease was abandoned; it was a child of the task in `parent`.
-    fn abandoned(&self, _parent: &StackFrame<Self>, _key: LeaseKey, _lease: Self::Lease) {}
+    fn abandoned(&self, _parent: &TaskFrame<Self>, _key: LeaseKey, _lease: Self::Lease) {}
 
     /// Runs a wait of the thread.
     fn wait(&self, wait: impl FnOnce()) {
@@ -109,13 +109,13 @@ pub unsafe trait ComputeThread: Sized + 'static {
 
     /// Handles what is due between two tasks. `waiting` is the frame of the task that waits, with
     /// whether it is halted.
-    fn poll(&self, _waiting: Option<(&StackFrame<Self>, bool)>) {}
+    fn poll(&self, _waiting: Option<(&TaskFrame<Self>, bool)>) {}
 
     /// The thread's activity changes.
     fn switch(&self, _activity: Activity) {}
 
     /// Runs other work above the waiting task in this frame.
-    fn run_above(&self, _waiting: &StackFrame<Self>, run: impl FnOnce()) {
+    fn run_above(&self, _waiting: &TaskFrame<Self>, run: impl FnOnce()) {
         run();
     }
 

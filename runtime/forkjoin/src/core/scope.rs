@@ -5,7 +5,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomPinned;
 use std::ptr::NonNull;
 
-use super::frame::StackFrame;
+use super::frame::TaskFrame;
 use super::join::{self, lookup, take_final};
 use super::layer::{ComputeThread, Fork};
 use super::slot::{JoinSlot, SlotHeader};
@@ -14,7 +14,7 @@ use super::thread::{reclaim_or_drop, wait};
 /// Ends a spawned child of the task in the frame; slots below the place stay in the deque.
 type Finish<W> = unsafe fn(
     &W,
-    &StackFrame<W>,
+    &TaskFrame<W>,
     isize,
     NonNull<SlotHeader<W>>,
 ) -> Result<(), <W as ComputeThread>::Stop>;
@@ -41,7 +41,7 @@ struct List<W: ComputeThread> {
 /// It owns the task's spawned children until each is collected or dropped, oldest first. It is
 /// neither `Send` nor `Sync`.
 pub struct Scope<'w, W: ComputeThread> {
-    frame: StackFrame<W>,
+    frame: TaskFrame<W>,
     worker: &'w W,
     /// `None` if there are no children, as for most tasks.
     list: UnsafeCell<Option<Box<List<W>>>>,
@@ -54,7 +54,7 @@ pub struct Scope<'w, W: ComputeThread> {
 
 impl<'w, W: ComputeThread> Scope<'w, W> {
     #[inline(always)]
-    pub(super) fn new(frame: StackFrame<W>, worker: &'w W) -> Self {
+    pub(super) fn new(frame: TaskFrame<W>, worker: &'w W) -> Self {
         let (list, next_child) = (UnsafeCell::new(None), Cell::new(0));
         Self { frame, worker, list, next_child, _pinned: PhantomPinned }
     }
@@ -74,7 +74,7 @@ impl<'w, W: ComputeThread> Scope<'w, W> {
 
     /// The frame of the task.
     #[inline(always)]
-    pub fn frame(&self) -> &StackFrame<W> {
+    pub fn frame(&self) -> &TaskFrame<W> {
         &self.frame
     }
 
@@ -254,7 +254,7 @@ fn drop_children<W: ComputeThread>(scope: &mut Scope<'_, W>) {
 /// `slot` is a spawned slot of a `T` that was neither collected nor dropped.
 unsafe fn collect<W: ComputeThread, T: Fork<W>>(
     worker: &W,
-    frame: &StackFrame<W>,
+    frame: &TaskFrame<W>,
     floor: isize,
     slot: NonNull<SlotHeader<W>>,
 ) -> Result<T::Output, W::Stop> {
@@ -270,7 +270,7 @@ unsafe fn collect<W: ComputeThread, T: Fork<W>>(
 /// As [`collect`].
 unsafe fn finish<W: ComputeThread, T: Fork<W>>(
     worker: &W,
-    frame: &StackFrame<W>,
+    frame: &TaskFrame<W>,
     floor: isize,
     slot: NonNull<SlotHeader<W>>,
 ) -> Result<(), W::Stop> {

@@ -33,7 +33,7 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use super::frame::{Place, StackFrame};
+use super::frame::{Place, TaskFrame};
 use super::layer::{ComputeThread, Fork, TaskContext};
 use super::scope::Scope;
 use super::sync::{AtomicU32, Ordering, UnsafeCell};
@@ -163,13 +163,13 @@ pub struct SlotHeader<W: ComputeThread> {
     pub(super) owner: u32,
     /// The index among the parent's children.
     pub(super) index: u32,
-    parent: *const StackFrame<W>,
+    parent: *const TaskFrame<W>,
     vtable: &'static VTable<W>,
 }
 
 impl<W: ComputeThread> SlotHeader<W> {
     /// The frame of the parent, which waits for the slot's task.
-    pub(super) fn parent(&self) -> &StackFrame<W> {
+    pub(super) fn parent(&self) -> &TaskFrame<W> {
         // SAFETY: `Slot::new` got the frame of a task that waits for the slot's task, so the frame
         // is alive as long as the slot.
         unsafe { &*self.parent }
@@ -211,7 +211,7 @@ impl<W: ComputeThread, T: Fork<W>> JoinSlot<W, T> {
     /// A slot of child `index` of the task in `parent`, owned by the thread `owner`. The parent
     /// waits for the child.
     #[inline(always)]
-    pub(super) fn new(task: T, parent: &StackFrame<W>, index: u32, owner: u32) -> Self {
+    pub(super) fn new(task: T, parent: &TaskFrame<W>, index: u32, owner: u32) -> Self {
         Self {
             header: SlotHeader {
                 state: SlotState::new(),
@@ -306,7 +306,7 @@ unsafe fn run<W: ComputeThread, T: Fork<W>>(header: NonNull<SlotHeader<W>>, work
     slot.header.state.start(core.index());
     // SAFETY: as above; a held slot has its task.
     let task = unsafe { slot.take_task() };
-    let frame = StackFrame::child(slot.header.parent, slot.header.index);
+    let frame = TaskFrame::child(slot.header.parent, slot.header.index);
     // An unwinding stack would leave the slot without an outcome.
     let guard = AbortGuard;
     let context = W::Context::new(Scope::new(frame, worker));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::frame::{Place, StackFrame};
+use super::frame::{Place, TaskFrame};
 use super::layer::{ComputeThread, Fork, TaskContext};
 use super::pool::{PoolCore, PoolLimits};
 use super::scope::Scope;
@@ -48,24 +48,24 @@ unsafe impl ComputeThread for Worker {
         &self.0
     }
 
-    fn handle_signals(&self, _parent: &StackFrame<Self>) -> Result<bool, &'static str> {
+    fn handle_signals(&self, _parent: &TaskFrame<Self>) -> Result<bool, &'static str> {
         let _no_process_asks = self.0.pool().notify();
         Ok(false)
     }
 
-    fn handle_signals_of_spawn(&self, _parent: &StackFrame<Self>) {
+    fn handle_signals_of_spawn(&self, _parent: &TaskFrame<Self>) {
         let _no_process_asks = self.0.pool().notify();
     }
 
-    fn is_halted(&self, frame: &StackFrame<Self>) -> bool {
+    fn is_halted(&self, frame: &TaskFrame<Self>) -> bool {
         frame.tree().halted.load(std::sync::atomic::Ordering::SeqCst)
     }
 
-    fn halt_stop(&self, _frame: &StackFrame<Self>) -> &'static str {
+    fn halt_stop(&self, _frame: &TaskFrame<Self>) -> &'static str {
         "halted"
     }
 
-    fn abandoned(&self, parent: &StackFrame<Self>, _key: super::leases::LeaseKey, _lease: u64) {
+    fn abandoned(&self, parent: &TaskFrame<Self>, _key: super::leases::LeaseKey, _lease: u64) {
         parent.tree().abandoned.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
 

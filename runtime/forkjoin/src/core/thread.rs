@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deque::Steal;
-use super::frame::StackFrame;
+use super::frame::TaskFrame;
 use super::layer::{Activity, ComputeThread, TaskContext};
 use super::leases::LeaseKey;
 use super::pool::{Injected, PoolCore, ThreadState};
@@ -37,7 +37,7 @@ pub struct ThreadCore<W: ComputeThread> {
     stack_bytes: usize,
     /// Tasks on this stack that wait for a child which runs elsewhere, while the thread runs other
     /// work above them.
-    waiting: RefCell<Vec<NonNull<StackFrame<W>>>>,
+    waiting: RefCell<Vec<NonNull<TaskFrame<W>>>>,
 }
 
 enum FoundWork<W: ComputeThread> {
@@ -208,7 +208,7 @@ impl<W: ComputeThread> ThreadCore<W> {
 
     /// Calls `visit` with the frames of the tasks that wait on this stack below other work,
     /// innermost first, until it returns false.
-    pub fn visit_waiting(&self, mut visit: impl FnMut(&StackFrame<W>) -> bool) {
+    pub fn visit_waiting(&self, mut visit: impl FnMut(&TaskFrame<W>) -> bool) {
         for frame in self.waiting.borrow().iter().rev() {
             // SAFETY: `execute_above` keeps a frame there only while it runs something above it, on
             // this stack.
@@ -226,7 +226,7 @@ pub fn run_top<W: ComputeThread, R>(
     tree: &W::Tree,
     run: impl FnOnce(&W::Context<'_>) -> R,
 ) -> R {
-    let context = W::Context::new(Scope::new(StackFrame::top(tree), worker));
+    let context = W::Context::new(Scope::new(TaskFrame::top(tree), worker));
     run(&context)
 }
 
@@ -449,7 +449,7 @@ fn execute<W: ComputeThread>(worker: &W, found: FoundWork<W>) {
 }
 
 /// Executes unrelated work above the waiting task in this frame.
-fn execute_above<W: ComputeThread>(worker: &W, waiting: &StackFrame<W>, found: FoundWork<W>) {
+fn execute_above<W: ComputeThread>(worker: &W, waiting: &TaskFrame<W>, found: FoundWork<W>) {
     /// Removes the frame again, also when the work above panics.
     struct PopGuard<'a, W: ComputeThread>(&'a ThreadCore<W>);
     impl<W: ComputeThread> Drop for PopGuard<'_, W> {

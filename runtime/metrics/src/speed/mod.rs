@@ -74,7 +74,7 @@ impl UnitCounter {
     /// refused.
     ///
     /// Returns whether a sample was requested since the last record; then call
-    /// [`UnitCounter::note`] at once.
+    /// [`UnitCounter::record`] at once.
     #[inline]
     pub fn add(&self, cost: f64) -> bool {
         if cost >= 0.0 && cost.is_finite() {
@@ -326,7 +326,7 @@ impl SpeedMeter {
     /// they did.
     ///
     /// # Errors
-    /// [`Nonsense`]: the measurement is counted as refused and not used.
+    /// [`InvalidSpeed`]: the measurement is counted as refused and not used.
     pub fn end_period(&mut self, now: Instant) -> Result<bool, InvalidSpeed> {
         let enough =
             self.settings.period.as_secs_f64() * f64::from(self.threads) * self.settings.min_busy;

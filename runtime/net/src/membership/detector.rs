@@ -110,7 +110,7 @@ impl Detector {
         self.watched.get(node).map(|watched| now.saturating_duration_since(watched.last_message))
     }
 
-    /// Checks all nodes and returns the changes. Call it every [`Patience::every`].
+    /// Checks all nodes and returns the changes. Call it every [`SilenceLimits::every`].
     pub fn check(&mut self, now: Instant) -> Vec<Finding> {
         // While this process did not run, it could not receive anything.
         let asleep =

@@ -109,7 +109,7 @@ pub trait NetworkHandler: Send + Sync {
     fn superseded(&self, _peer: &NodeId, _known: Option<Incarnation>) {}
     /// A bulk transfer of this size arrived from a peer in this interval; its payload follows.
     fn transferred(&self, _from: &Peer, _bytes: u64, _began: Instant, _ended: Instant) {}
-    /// A queued payload was certainly not delivered. Follows [`Inbox::down`].
+    /// A queued payload was certainly not delivered. Follows [`NetworkHandler::down`].
     fn undelivered(&self, _payload: Undelivered) {}
 }
 
@@ -390,7 +390,7 @@ impl Net {
     }
 
     /// Replaces the revoked certificates, by node and with a reason. Such nodes get no link
-    /// ([`RefuseReason::Revoked`]), and their links are closed.
+    /// ([`RefuseReason::Revocation`]), and their links are closed.
     pub fn revoke(&self, nodes: &BTreeMap<NodeId, String>) {
         self.0.transport.revoke(nodes);
     }
@@ -408,7 +408,7 @@ impl Net {
     /// Reports a malformed payload of `peer`, and closes its link with this reason. After
     /// [`STRIKES`] reports within [`STRIKES_WITHIN`] the peer gets no link for [`BAN`].
     ///
-    /// Decoders of payloads call it on the endpoint's thread, from within [`Inbox::frame`].
+    /// Decoders of payloads call it on the endpoint's thread, from within [`NetworkHandler::frame`].
     pub fn report_violation(&self, peer: &Peer, why: &str) {
         self.0.transport.report_violation(peer, why);
     }

@@ -53,7 +53,7 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
 
     /// The layout for these processes, in order of rank.
     ///
-    /// `now` is the present layout, under which they had the ranks of [`Hand::was`]. Called only on
+    /// `now` is the present layout, under which they had the ranks of [`ProcessInfo::previous_rank`]. Called only on
     /// the root's thread, and sent to the others. It must be valid for the number of hands, at
     /// least one, and for any `now`. For one unknown hand without a present layout it must always
     /// be the same: the layout of the whole state, used to save and redistribute it. A layout equal

@@ -8,8 +8,8 @@
 //! | MW | here |
 //! | --- | --- |
 //! | `MWDriver` | [`Driver`], and its operations in [`Master`] |
-//! | `MWDriver::setup_initial_tasks` | [`Driver::begin`] |
-//! | `MWDriver::act_on_completed_task` | [`Driver::done`] |
+//! | `MWDriver::setup_initial_tasks` | [`Driver::start`] |
+//! | `MWDriver::act_on_completed_task` | [`Driver::task_completed`] |
 //! | `MWDriver::addTask`, `addTasks` | [`Master::submit`], of a whole [`Batch`] |
 //! | `MWDriver::write_master_state`, `read_master_state` | [`Driver::state`], [`Program::driver`] |
 //! | `MWTask` | [`TaskSpec`] with a [`Program::Work`]; its result a [`Program::Output`] |
@@ -18,7 +18,7 @@
 //! | `MWWorker::execute_task` | [`Program::execute`] |
 //! | `pack_worker_init_data`, for each new worker | the [`Program`] and [`Batch::common`] |
 //! | worker classes, `set_task_key_function` | none: each task goes where it completes first |
-//! | the first task for the first idle worker | [`Dealing::Queue`], for comparison |
+//! | the first task for the first idle worker | [`DispatchRule::Queue`], for comparison |
 //! | `register_benchmark_task` | a worker's first task: [`Settings::bench_units`] |
 //!
 //! A worker is a process of [`spmd`](crate::spmd) and occupies a compute thread. It takes part in

@@ -84,7 +84,7 @@ pub trait Driver<P: Program> {
     /// the outputs by task number.
     ///
     /// # Errors
-    /// As for [`Driver::begin`].
+    /// As for [`Driver::start`].
     fn task_completed(
         &mut self,
         batch: BatchId,
@@ -169,7 +169,7 @@ pub struct AssignmentSettings {
     /// Whether an idle worker may repeat a block that another is late with; the first result
     /// counts. Default: true.
     pub copies: bool,
-    /// The rule that assigns tasks to workers. Default: [`Dealing::Earliest`].
+    /// The rule that assigns tasks to workers. Default: [`DispatchRule::Earliest`].
     pub dealing: DispatchRule,
     /// The number of successive deaths of nodes after which a task fails the job; 0: never.
     /// Default: 3.

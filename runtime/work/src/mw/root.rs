@@ -159,7 +159,7 @@ impl<'c, P: Program> Master<'c, P> {
 
     /// Submits a batch of tasks, and assigns them to the current workers.
     ///
-    /// They complete in any order; see [`Driver::done`].
+    /// They complete in any order; see [`Driver::task_completed`].
     ///
     /// # Errors
     /// There are no tasks, or two have the same number; a task has no blocks or an invalid number

@@ -156,7 +156,7 @@ impl SharedObjects {
     /// As [`Shared::get`], with the reason for a failure.
     ///
     /// # Errors
-    /// `Unregistered`, `Absent`, or `Value` if it does not decode.
+    /// `Unregistered`, `AbsentNodeInbox`, or `Value` if it does not decode.
     pub fn try_get<V: Versioned>(&self, part: u32, version: Version) -> Result<Arc<V>, ShareError> {
         let slot = self.slot::<V>(part)?;
         let (cell, chain, segment) = {

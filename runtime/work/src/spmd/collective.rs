@@ -135,7 +135,7 @@ impl Comm<'_> {
 
     /// Starts to share these bytes with all processes under this tag.
     ///
-    /// [`Comm::shared`] returns what all share. Until then the process may do other work.
+    /// [`Comm::take_shared`] returns what all share. Until then the process may do other work.
     ///
     /// # Errors
     /// The previous result under this tag has not been collected, the tag is 2^31 or above, or as
@@ -172,13 +172,13 @@ impl Comm<'_> {
         Ok(())
     }
 
-    /// Whether all shared bytes under this tag are here, so that [`Comm::shared`] does not wait.
+    /// Whether all shared bytes under this tag are here, so that [`Comm::take_shared`] does not wait.
     ///
     /// Call it from time to time during other work: it also forwards messages that neighbours wait
     /// for. Where messages are long it may wait briefly.
     ///
     /// # Errors
-    /// As for [`Comm::shared`].
+    /// As for [`Comm::take_shared`].
     pub fn is_share_ready(&self, tag: u32) -> Result<bool, Stop> {
         self.check_tag(tag)?;
         let (rank, clusters) = (self.rank(), self.clusters());

@@ -527,7 +527,7 @@ impl<'c> Comm<'c> {
         if self.has_ended() { Err(dissolved()) } else { Ok(()) }
     }
 
-    /// Spends modelled compute time; see [`Context::model`].
+    /// Spends modelled compute time; see [`Context::spend_modelled_time`].
     ///
     /// # Errors
     /// As for [`Comm::check`].
@@ -552,10 +552,10 @@ impl<'c> Comm<'c> {
         self.at.report(|process, number| ProcessMessage::Say { text, process, number });
     }
 
-    /// The path of an input file on this process's node; see [`Context::file`].
+    /// The path of an input file on this process's node; see [`Context::input_file`].
     ///
     /// # Errors
-    /// As for [`Context::file`].
+    /// As for [`Context::input_file`].
     pub fn file(&self, name: &str) -> Result<PathBuf, Stop> {
         self.at.cx.input_file(name)
     }

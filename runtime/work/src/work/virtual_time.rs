@@ -2,7 +2,7 @@
 //!
 //! The executor enters one of them at a time and continues when that one suspends. So virtual time
 //! cannot advance while a task computes, and one seed gives one history. Computing takes no virtual
-//! time; time declared by `Context::model` does.
+//! time; time declared by `Context::spend_modelled_time` does.
 //!
 //! It needs a current-thread runtime with a `LocalSet` (actix's) whose clock is paused.
 

@@ -8,7 +8,7 @@
 //!   here.
 //! - A sender repeats a message if it does not know whether the first one arrived, because a link
 //!   was lost or a reply is late. The receiver then gets it twice, the second time much later and
-//!   over another link ([`Repeat`]).
+//!   over another link ([`RepeatRule`]).
 //! - A stopped process (`SIGSTOP`, a swapping host, a migrating virtual machine) neither reads nor
 //!   writes. Its peers close their links after the idle timeout. When it resumes, it receives
 //!   everything that was sent in the meantime.

@@ -17,7 +17,7 @@ use crate::work::registry::wire_name;
 use crate::work::task::{Halt, Task};
 
 /// The frame of a running task.
-pub(crate) type TaskFrame = layer::StackFrame<TaskThread>;
+pub(crate) type TaskFrame = layer::TaskFrame<TaskThread>;
 
 /// The base of a tree of tasks on this node: the job's root, or a task stolen from another node.
 #[derive(Debug)]

@@ -116,7 +116,7 @@ impl EngineShared {
         self.report_kept(&state);
     }
 
-    /// Reports the kept amount to the processes: see [`Post::has_room`].
+    /// Reports the kept amount to the processes: see [`Dispatcher::has_room`].
     pub(super) fn report_kept(&self, state: &EngineState) {
         self.post.set_unsent(state.unsent.bytes, state.unsent.len());
     }

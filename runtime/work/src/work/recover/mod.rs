@@ -3,7 +3,7 @@
 //!
 //! A node keeps the results that it finished for others, and the locations of further results. Both
 //! are caches: bounded, and never needed for a correct answer. A result is reused only for a task
-//! that is equal in every respect ([`Identity`]). No I/O, no threads; the engine provides the input
+//! that is equal in every respect ([`TaskIdentity`]). No I/O, no threads; the engine provides the input
 //! and sends the messages.
 //!
 //! Source: the global result table of Wrzesinska et al., *Fault-tolerance, malleability and
@@ -54,7 +54,7 @@ pub struct TaskIdentity {
     /// The task's registered name.
     pub name: String,
     /// The hash of the encoded task (FNV-1a over words). 0 if unknown, a value that no task has:
-    /// see [`Identity::trusted`].
+    /// see [`TaskIdentity::trusted`].
     pub hash: u64,
     /// The shared objects that it reads, with their versions.
     pub needs: Vec<ObjectNeed>,
