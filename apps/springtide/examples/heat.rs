@@ -145,10 +145,8 @@ impl Program for Heat {
             0 => first_cell,
             _ => number(&comm.receive(rank - 1, TO_RIGHT)?)?,
         };
-        let right = match rank == last {
-            true => last_cell,
-            false => number(&comm.receive(rank + 1, TO_LEFT)?)?,
-        };
+        let right =
+            if rank == last { last_cell } else { number(&comm.receive(rank + 1, TO_LEFT)?)? };
         for at in 0..cells.len() {
             let (here, next) = (cells[at], cells.get(at + 1).copied().unwrap_or(right));
             cells[at] = here + RATE * ((left - here) + (next - here));

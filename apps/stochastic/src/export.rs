@@ -23,9 +23,10 @@ pub fn extensive_mps(
     scenarios: impl IntoIterator<Item = WeightedScenario>,
 ) -> String {
     let problem = extensive_form(model, scenarios);
-    let repeated = |first: &[String], second: &[String], at: usize| match at < first.len() {
-        true => word(&first[at]),
-        false => {
+    let repeated = |first: &[String], second: &[String], at: usize| {
+        if at < first.len() {
+            word(&first[at])
+        } else {
             let at = at - first.len();
             format!("{}_{}", word(&second[at % second.len()]), at / second.len() + 1)
         }
@@ -121,10 +122,7 @@ fn unused<'a>(name: &str, names: impl Iterator<Item = &'a String> + Clone) -> St
 }
 
 fn program_name(model: &TwoStage) -> String {
-    match model.name.trim().is_empty() {
-        true => "PROGRAM".to_owned(),
-        false => word(&model.name),
-    }
+    if model.name.trim().is_empty() { "PROGRAM".to_owned() } else { word(&model.name) }
 }
 
 fn sign(model: &TwoStage) -> f64 {
@@ -250,10 +248,7 @@ impl MpsWriter {
                 } else if lower != 0.0 || upper < 0.0 {
                     let _ = writeln!(bounds, " LO BND {name} {lower}");
                 }
-                match upper.is_finite() {
-                    true => writeln!(bounds, " UP BND {name} {upper}"),
-                    false => Ok(()),
-                }
+                if upper.is_finite() { writeln!(bounds, " UP BND {name} {upper}") } else { Ok(()) }
             }
         };
     }

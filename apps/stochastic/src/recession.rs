@@ -50,9 +50,10 @@ pub fn falling_direction(
     let n = program.first.cost.len();
     let certain = is_certain(model);
     let (cost, x) = if certain || sampler.count() <= WHOLE_MAX {
-        let problem = match certain {
-            true => extensive_form(&program, [(1.0, Vec::new())]),
-            false => extensive_form(&program, scenarios(&program, sampler)),
+        let problem = if certain {
+            extensive_form(&program, [(1.0, Vec::new())])
+        } else {
+            extensive_form(&program, scenarios(&program, sampler))
         };
         let mut simplex = Simplex::new(problem, Pricing::Steepest);
         match simplex.solve() {

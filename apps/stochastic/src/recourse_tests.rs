@@ -208,9 +208,10 @@ fn iterates_of_one_thread() {
         let mut all = Vec::new();
         for task in 0..tasks {
             let range = share(task)..share(task + 1);
-            all.push(match keeps {
-                true => recourse.evaluate_with(&sampler, range, &mut cache).unwrap(),
-                false => recourse.evaluate(&sampler, range).unwrap(),
+            all.push(if keeps {
+                recourse.evaluate_with(&sampler, range, &mut cache).unwrap()
+            } else {
+                recourse.evaluate(&sampler, range).unwrap()
             });
         }
         let took = began.elapsed().as_secs_f64();

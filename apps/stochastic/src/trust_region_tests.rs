@@ -156,9 +156,10 @@ fn feasibility_cuts_keep_iterates_where_every_scenario_has_recourse() {
             TrustRegion::new(stage.clone(), 7.0, 1, &start, TrustRegionSettings::default());
         let mut step = region.begin().unwrap();
         while let Step::Evaluate { iterate, x } = step {
-            let evaluation = match x[0] + x[1] >= 3.0 - 1e-7 {
-                true => function.cut(0, &x),
-                false => infeasible([-1.0, -1.0], -3.0),
+            let evaluation = if x[0] + x[1] >= 3.0 - 1e-7 {
+                function.cut(0, &x)
+            } else {
+                infeasible([-1.0, -1.0], -3.0)
             };
             step = region.take(iterate, 0, evaluation).unwrap().pop().unwrap();
         }

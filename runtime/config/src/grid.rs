@@ -567,10 +567,8 @@ impl GridConfig {
     fn check_slots(&self, checker: &mut Checker<'_>) {
         let mut check = |path: &str, key: &str, most: f64, value: Option<f64>| {
             if let Some(value) = value.filter(|value| !(0.0..=most).contains(value)) {
-                let words = match most < f64::MAX {
-                    true => "a part from 0 to 1",
-                    false => "a number from 0 on",
-                };
+                let words =
+                    if most < f64::MAX { "a part from 0 to 1" } else { "a number from 0 on" };
                 checker.report(&format!("{path}.{key}"), format!("must be {words}, found {value}"));
             }
         };

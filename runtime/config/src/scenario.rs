@@ -523,9 +523,10 @@ pub(super) fn check_delay(rtt: Option<Time>, path: &str, checker: &mut Checker<'
 /// # Errors
 /// A description of valid shares.
 pub fn allowed_share(share: f64) -> Result<f64, String> {
-    match (0.0..=1.0).contains(&share) {
-        true => Ok(share),
-        false => Err(format!("must lie within 0 and 1, found {share}")),
+    if (0.0..=1.0).contains(&share) {
+        Ok(share)
+    } else {
+        Err(format!("must lie within 0 and 1, found {share}"))
     }
 }
 
@@ -534,9 +535,10 @@ pub fn allowed_share(share: f64) -> Result<f64, String> {
 /// # Errors
 /// A description of valid delays.
 pub fn allowed_delay(delay: Time) -> Result<Time, String> {
-    match delay.get() <= DELAY_MAX {
-        true => Ok(delay),
-        false => Err(format!("must be at most \"10s\", found \"{delay}\"")),
+    if delay.get() <= DELAY_MAX {
+        Ok(delay)
+    } else {
+        Err(format!("must be at most \"10s\", found \"{delay}\""))
     }
 }
 

@@ -71,10 +71,7 @@ impl SshSection {
         let read = |(name, places): (&String, &String)| host(name, places);
         let hosts = self.hosts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let places = hosts.iter().map(|host| u64::from(host.places)).sum();
-        match places >= nodes {
-            true => Ok(hosts),
-            false => Err(SshHostsError::TooFew { places, nodes }),
-        }
+        if places >= nodes { Ok(hosts) } else { Err(SshHostsError::TooFew { places, nodes }) }
     }
 }
 

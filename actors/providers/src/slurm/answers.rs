@@ -178,9 +178,10 @@ impl StubComment {
 fn encode(bytes: &[u8], plain: &[u8]) -> String {
     let mut text = String::new();
     for byte in bytes {
-        match byte.is_ascii_alphanumeric() || plain.contains(byte) {
-            true => text.push(char::from(*byte)),
-            false => text.push_str(&format!("%{byte:02X}")),
+        if byte.is_ascii_alphanumeric() || plain.contains(byte) {
+            text.push(char::from(*byte))
+        } else {
+            text.push_str(&format!("%{byte:02X}"))
         }
     }
     text
@@ -394,12 +395,13 @@ pub(super) fn capacity<'a>(
         let ours = ours.get(machine.name.as_str()).copied().unwrap_or(0);
         // Stubs go on on a machine that takes no new ones: they are all that it has.
         let most = fits(machine).unwrap_or(u32::MAX);
-        let (size, free) = match machine.usable {
-            true => (
+        let (size, free) = if machine.usable {
+            (
                 (machine.total / threads).min(most).max(ours),
                 (machine.idle / threads).min(most.saturating_sub(ours)),
-            ),
-            false => (ours, 0),
+            )
+        } else {
+            (ours, 0)
         };
         capacity.size = capacity.size.saturating_add(size);
         let others = size.saturating_sub(ours).saturating_sub(free);

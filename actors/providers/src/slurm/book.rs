@@ -342,9 +342,10 @@ impl StubEntry {
         let cut = before.is_some_and(|(before, at)| {
             before.saturating_sub(now.saturating_duration_since(at)) > left + CUT
         });
-        let reason = match cut {
-            true => "its time was cut short: it is preempted, or its limit was changed",
-            false => "its time limit is near",
+        let reason = if cut {
+            "its time was cut short: it is preempted, or its limit was changed"
+        } else {
+            "its time limit is near"
         };
         self.sight.warned.get_or_insert_with(|| (left, reason.to_owned()));
     }

@@ -149,9 +149,10 @@ pub(super) fn shown(name: &str, args: &[OsString]) -> String {
     for arg in args {
         let arg = arg.to_string_lossy();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./,:@%+".contains(c);
-        match !arg.is_empty() && arg.chars().all(plain) {
-            true => text.extend([" ", &arg]),
-            false => text.extend([" '", &arg.replace('\'', "'\\''"), "'"]),
+        if !arg.is_empty() && arg.chars().all(plain) {
+            text.extend([" ", &arg])
+        } else {
+            text.extend([" '", &arg.replace('\'', "'\\''"), "'"])
         }
     }
     text

@@ -115,9 +115,10 @@ fn start(request: &NodeRequest) -> io::Result<Vec<u8>> {
         words.extend(["/bin/sh", "-c", "exec \"$0\" \"$@\""].map(OsString::from));
     }
     // A bare name is looked for there, on the path.
-    words.push(match program.components().count() > 1 {
-        true => std::path::absolute(program)?.into(),
-        false => program.into(),
+    words.push(if program.components().count() > 1 {
+        std::path::absolute(program)?.into()
+    } else {
+        program.into()
     });
     words.extend(["node", "run", "--config"].map(OsString::from));
     words.push(std::path::absolute(&request.config)?.into());

@@ -137,10 +137,8 @@ impl SlurmStub {
         // One that still waits to be started is replaced.
         let before = answers::told(&self.base, "next", self.id, self.next - 1);
         let replaces = is_there(&before);
-        let next = match replaces {
-            true => before,
-            false => answers::told(&self.base, "next", self.id, self.next),
-        };
+        let next =
+            if replaces { before } else { answers::told(&self.base, "next", self.id, self.next) };
         let begin = length(&request.log);
         let written = script::next(request).and_then(|text| write(&next, &text));
         written.map_err(|source| ProviderError::Log { log: next.clone(), source })?;
@@ -232,9 +230,10 @@ impl Stub for SlurmStub {
                     return StubEvent::Warned { within, reason };
                 }
                 let changed = self.sights.changed();
-                let changed = match self.killed {
-                    true => timeout(KILL_AGAIN, changed).await,
-                    false => Ok(changed.await),
+                let changed = if self.killed {
+                    timeout(KILL_AGAIN, changed).await
+                } else {
+                    Ok(changed.await)
                 };
                 match changed {
                     Ok(Ok(())) => {}

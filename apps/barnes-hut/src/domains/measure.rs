@@ -122,10 +122,8 @@ fn lists(tree: &BodyTree, computes: bool) -> [f64; 3] {
         let bodies = tree.bodies(group..group + 1);
         let count = bodies.len() as f64;
         out.clear();
-        let [points, quads, series] = match computes {
-            true => lists.one_group(bodies, &mut out),
-            false => lists.fill(bodies),
-        };
+        let [points, quads, series] =
+            if computes { lists.one_group(bodies, &mut out) } else { lists.fill(bodies) };
         let [points, quads, series] = [points, quads, series].map(|entries| entries as f64);
         sum = [sum[0] + points + quads + series, sum[1] + count * points, sum[2] + count * quads];
     }

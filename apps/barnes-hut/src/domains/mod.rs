@@ -180,10 +180,8 @@ impl Domains {
         let is_told = near.begin(foretold);
         let mut late = self.meet(near, (common, domain), is_told, step, layout, comm)?;
         // Those whose next places others are told of while the rest is computed.
-        let early = |near: &Near| match self.keeps_cells(step) {
-            true => near.seen_afar(&setup),
-            false => Vec::new(),
-        };
+        let early =
+            |near: &Near| if self.keeps_cells(step) { near.seen_afar(&setup) } else { Vec::new() };
         let mut first = early(near);
         let blocks = near.blocks().to_vec();
         let mut felt = vec![Vec::new(); blocks.len()];

@@ -232,10 +232,8 @@ impl Near {
         });
         let sums = CellSums::new(all.len(), setup, true);
         let is_sorted = !sinks.is_empty();
-        let sinks_of = |slot: usize| match is_sorted {
-            true => sinks[of_slot(cuts, slot)].to_vec(),
-            false => Vec::new(),
-        };
+        let sinks_of =
+            |slot: usize| if is_sorted { sinks[of_slot(cuts, slot)].to_vec() } else { Vec::new() };
         Self {
             firsts,
             slot,
@@ -561,9 +559,10 @@ impl Near {
         }
         let sink =
             |block: usize| (block as u32, Subscriber::new(self.extent(block), scales[block]));
-        let sinks: Vec<(u32, Subscriber)> = match self.told {
-            true => missed.iter().copied().map(sink).collect(),
-            false => (0..self.blocks.len()).map(sink).collect(),
+        let sinks: Vec<(u32, Subscriber)> = if self.told {
+            missed.iter().copied().map(sink).collect()
+        } else {
+            (0..self.blocks.len()).map(sink).collect()
         };
         self.told = true;
         for bodies in Subscriber::closed(sinks.iter().map(|(_, sink)| sink), tree, setup) {

@@ -99,9 +99,12 @@ fn words(read: &Read, summary: &Summary) -> String {
     };
     // What is little is told in seconds, all of it alike.
     let little = summary.kinds.iter().map(|kind| kind.processor_hours).sum::<f64>() < 1.0;
-    let took = |hours: f64| match little {
-        true => format!("{} processor-seconds", round(hours * 3600.0)),
-        false => format!("{} processor-hours", round(hours)),
+    let took = |hours: f64| {
+        if little {
+            format!("{} processor-seconds", round(hours * 3600.0))
+        } else {
+            format!("{} processor-hours", round(hours))
+        }
     };
     let work = summary.processor_hours.map(|hours| format!("{}, {most}", took(hours)));
     line("work", work.unwrap_or_else(unknown));

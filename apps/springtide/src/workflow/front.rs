@@ -110,9 +110,10 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
         ];
         for (most, across, label) in lines {
             let Some(most) = most else { continue };
-            let (range, ends) = match across {
-                true => (&y, [(x.start, most), (x.end, most)]),
-                false => (&x, [(most, y.start), (most, y.end)]),
+            let (range, ends) = if across {
+                (&y, [(x.start, most), (x.end, most)])
+            } else {
+                (&x, [(most, y.start), (most, y.end)])
             };
             if !range.contains(&most) {
                 continue;
@@ -123,9 +124,10 @@ pub fn svg(planned: &Planned<'_>) -> Result<String, FigureError> {
                 .map_err(drawing_error)?
                 .label(label)
                 .legend(move |(x, y)| {
-                    let ends = match across {
-                        true => [(x, y), (x + 14, y)],
-                        false => [(x + 7, y - 6), (x + 7, y + 6)],
+                    let ends = if across {
+                        [(x, y), (x + 14, y)]
+                    } else {
+                        [(x + 7, y - 6), (x + 7, y + 6)]
                     };
                     PathElement::new(ends, grey.stroke_width(1))
                 });

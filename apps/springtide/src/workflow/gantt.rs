@@ -223,9 +223,10 @@ fn bands(
     let row = (640 / bands.len().max(1) as i32).clamp(20, 90);
     // High rows have room for two lines of text.
     let is_high = row >= 38;
-    let left = match is_high {
-        true => bands.iter().flat_map(|band| [(&*band.name, ""), ("", &*band.more)]).collect(),
-        false => bands.iter().map(|band| (&*band.name, &*band.more)).collect::<Vec<_>>(),
+    let left = if is_high {
+        bands.iter().flat_map(|band| [(&*band.name, ""), ("", &*band.more)]).collect()
+    } else {
+        bands.iter().map(|band| (&*band.name, &*band.more)).collect::<Vec<_>>()
     };
     let left = label_room(left);
     let height = TOP + BOTTOM + row * bands.len() as i32;
@@ -323,9 +324,10 @@ fn shares(planned: &Planned<'_>) -> Result<String, FigureError> {
             }
             count => (format!("{}, {count} slots", site.name), None, "up to "),
         };
-        let more = match first.offer.divisible && slots.len() == 1 {
-            true => format!("{}, in part", procs(most.round() as u32)),
-            false => format!("{what}{}, {used} used", procs(most.round() as u32)),
+        let more = if first.offer.divisible && slots.len() == 1 {
+            format!("{}, in part", procs(most.round() as u32))
+        } else {
+            format!("{what}{}, {used} used", procs(most.round() as u32))
         };
         rows.push(Band { name, more, layers, outline });
     }
@@ -365,11 +367,12 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
     let needs = |task: usize| format!("{} p", planned.dag.task(task).processors);
     let by_start = format!("{} tasks, by start", report::number(count as u64));
-    let left = match count <= NAMED_ROWS_MAX {
-        true => (0..count)
+    let left = if count <= NAMED_ROWS_MAX {
+        (0..count)
             .map(|task| label_room([(&*planned.dag.task(task).name, &*needs(task))]))
-            .fold(0, i32::max),
-        false => label_room([(&*by_start, "")]),
+            .fold(0, i32::max)
+    } else {
+        label_room([(&*by_start, "")])
     };
     draw_figure((WIDTH, height as u32), |area| {
         let what = title(planned, "when tasks wait and run");

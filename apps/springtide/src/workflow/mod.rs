@@ -113,9 +113,10 @@ fn kinds(workflow: &Workflow) -> Vec<String> {
     let numbered = workflow.tasks.len() >= FEW && count * 2 > workflow.tasks.len();
     let kind = |name: &str| {
         let bare = name.trim_end_matches(|c: char| c.is_ascii_digit());
-        let bare = match bare.len() < name.len() {
-            true => bare.strip_suffix("ID").unwrap_or(bare).trim_end_matches(['_', '-', '.', ' ']),
-            false => name,
+        let bare = if bare.len() < name.len() {
+            bare.strip_suffix("ID").unwrap_or(bare).trim_end_matches(['_', '-', '.', ' '])
+        } else {
+            name
         };
         if numbered && !bare.is_empty() { bare.to_owned() } else { name.to_owned() }
     };
@@ -131,9 +132,10 @@ impl Read {
 
     /// What the workflow is called; the file's name if it says nothing.
     pub fn name(&self) -> String {
-        match self.workflow.name.is_empty() {
-            true => self.file.display().to_string(),
-            false => self.workflow.name.clone(),
+        if self.workflow.name.is_empty() {
+            self.file.display().to_string()
+        } else {
+            self.workflow.name.clone()
         }
     }
 

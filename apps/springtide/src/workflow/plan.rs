@@ -408,10 +408,7 @@ fn words(planned: &Planned<'_>) -> String {
             (false, false) => format!("{used} used"),
             (false, true) => format!("{} longer, {used} used", time(had.end - had.offer.end)),
         };
-        let (from, to) = match had.offer.divisible {
-            true => had.busy,
-            false => (had.offer.start, had.end),
-        };
+        let (from, to) = if had.offer.divisible { had.busy } else { (had.offer.start, had.end) };
         line(
             if at == 0 { "slots" } else { "" },
             format!(

@@ -187,9 +187,10 @@ pub fn dag(
     let even = speeds.windows(2).all(|two| two[0] == two[1]);
     let task = |Needs { name, runtime_s, processors }| {
         let on = |speed: f64| from_seconds(runtime_s / speed).max(1);
-        let runtime = match even {
-            true => Runtime::Same(on(speeds.first().copied().unwrap_or(1.0))),
-            false => Runtime::BySite(speeds.iter().copied().map(on).collect()),
+        let runtime = if even {
+            Runtime::Same(on(speeds.first().copied().unwrap_or(1.0)))
+        } else {
+            Runtime::BySite(speeds.iter().copied().map(on).collect())
         };
         DagTask { name, processors, runtime }
     };
@@ -257,14 +258,15 @@ pub fn plan(dag: &Dag, offers: &Offers, wish: &Wish) -> Result<Plan, NoPlan> {
     let (tried, feasible) = (found.evaluations, found.feasible);
     let plan =
         Plan { front, at, takes, schedule, places, slots: had, floor, chain, tried, feasible };
-    match is_held {
-        true => Ok(plan),
-        false => Err(NoPlan::Missed(Box::new(Missed {
+    if is_held {
+        Ok(plan)
+    } else {
+        Err(NoPlan::Missed(Box::new(Missed {
             constraint: wish.constraint,
             nearest: plan,
             fastest,
             cheapest,
-        }))),
+        })))
     }
 }
 

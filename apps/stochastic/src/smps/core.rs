@@ -287,10 +287,7 @@ fn bound_value(text: &str, line: usize) -> Result<f64, LineError> {
         Ok(value) if value.is_infinite() => value,
         _ => number(text, line)?,
     };
-    Ok(match value.abs() >= INFINITE {
-        true => f64::INFINITY.copysign(value),
-        false => value,
-    })
+    Ok(if value.abs() >= INFINITE { f64::INFINITY.copysign(value) } else { value })
 }
 
 /// Notes a right-hand side of a magnitude that means infinity in bounds.

@@ -311,9 +311,10 @@ pub(super) struct Notes {
 
 impl Notes {
     pub fn add(&mut self, line: impl Into<Option<usize>>, text: impl FnOnce() -> String) {
-        match self.kept.len() < NOTES_MAX {
-            true => self.kept.push((line.into(), text())),
-            false => self.dropped += 1,
+        if self.kept.len() < NOTES_MAX {
+            self.kept.push((line.into(), text()))
+        } else {
+            self.dropped += 1
         }
     }
 

@@ -55,9 +55,10 @@ impl<'a> DataLine<'a> {
         expected: &'static str,
     ) -> Result<Fields<'a>, LineError> {
         let fields = self.fields(format);
-        match counts.contains(&fields.len()) {
-            true => Ok(fields),
-            false => Err(self.wrong_fields(&fields, expected)),
+        if counts.contains(&fields.len()) {
+            Ok(fields)
+        } else {
+            Err(self.wrong_fields(&fields, expected))
         }
     }
 
@@ -231,9 +232,12 @@ impl<'a> Fields<'a> {
         if text.contains('\t') {
             return None;
         }
-        let offset = |column: usize| match text.is_ascii() {
-            true => column.min(text.len()),
-            false => text.char_indices().nth(column).map_or(text.len(), |(offset, _)| offset),
+        let offset = |column: usize| {
+            if text.is_ascii() {
+                column.min(text.len())
+            } else {
+                text.char_indices().nth(column).map_or(text.len(), |(offset, _)| offset)
+            }
         };
         let mut end = 0;
         let mut fields = [""; FIXED.len()];

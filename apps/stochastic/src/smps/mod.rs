@@ -67,14 +67,13 @@ impl Files {
             let ending = file.extension().and_then(OsStr::to_str)?.to_lowercase();
             KINDS.iter().position(|kind| kind.1.contains(&&*ending))
         };
-        let (directory, stem) = match path.is_dir() {
-            true => (path, None),
-            false => {
-                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                let is_one = path.is_file() && kind_of(path).is_some();
-                let stem = if is_one { path.file_stem() } else { path.file_name() };
-                (directory.unwrap_or(Path::new(".")), stem)
-            }
+        let (directory, stem) = if path.is_dir() {
+            (path, None)
+        } else {
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let is_one = path.is_file() && kind_of(path).is_some();
+            let stem = if is_one { path.file_stem() } else { path.file_name() };
+            (directory.unwrap_or(Path::new(".")), stem)
         };
         let mut found: [Option<PathBuf>; 3] = [const { None }; 3];
         let entries =
@@ -178,10 +177,7 @@ fn load(file: &Path) -> Result<Vec<u8>, SmpsError> {
     let mut bytes = Vec::new();
     // The metadata of pipes and devices has no length.
     open.take(TEXT_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    match bytes.len() as u64 > TEXT_MAX {
-        true => Err(too_large()),
-        false => Ok(bytes),
-    }
+    if bytes.len() as u64 > TEXT_MAX { Err(too_large()) } else { Ok(bytes) }
 }
 
 /// Decodes UTF-8 or else Latin-1, in which every byte is a character.

@@ -125,10 +125,7 @@ fn sum(values: impl Iterator<Item = f64>) -> f64 {
     let (mut sum, mut rest) = (0.0_f64, 0.0_f64);
     for value in values {
         let next = sum + value;
-        rest += match sum.abs() >= value.abs() {
-            true => (sum - next) + value,
-            false => (value - next) + sum,
-        };
+        rest += if sum.abs() >= value.abs() { (sum - next) + value } else { (value - next) + sum };
         sum = next;
     }
     sum + rest
@@ -335,9 +332,10 @@ impl<'a> StochReader<'a, '_> {
                 format!("the period {first} is the first: the element is random in the second")
             });
         }
-        match (0.0..=1.0).contains(&value) {
-            true => Ok(value),
-            false => Err(SmpsErrorKind::Probability(value).at(line.number)),
+        if (0.0..=1.0).contains(&value) {
+            Ok(value)
+        } else {
+            Err(SmpsErrorKind::Probability(value).at(line.number))
         }
     }
 

@@ -36,9 +36,10 @@ impl<'a> TimeFile<'a> {
             let names = reader.periods.iter().map(|period| period.name.to_owned()).collect();
             return Err(SmpsErrorKind::Periods { names }.at(line));
         };
-        let (rows, columns) = match reader.is_explicit {
-            true => reader.listed_stages()?,
-            false => (
+        let (rows, columns) = if reader.is_explicit {
+            reader.listed_stages()?
+        } else {
+            (
                 split("row", core.rows.len(), [first, second].map(|p| (p.row, p.line)), |row| {
                     let row = &core.rows[row];
                     (row.row_type != RowType::Free, row.name)
@@ -49,7 +50,7 @@ impl<'a> TimeFile<'a> {
                     [first, second].map(|p| (p.column, p.line)),
                     |column| (true, core.columns[column].name),
                 )?,
-            ),
+            )
         };
         Ok(Self { name: reader.name, periods: [first.name, second.name], rows, columns })
     }
@@ -207,9 +208,10 @@ impl<'a> TimeReader<'a, '_> {
     }
 
     fn period(&mut self, line: DataLine<'a>) -> Result<(), LineError> {
-        let (counts, expected): (&[usize], _) = match self.is_explicit {
-            true => (&[1, 3], "1: period"),
-            false => (&[3], "3: first column, first row and period"),
+        let (counts, expected): (&[usize], _) = if self.is_explicit {
+            (&[1, 3], "1: period")
+        } else {
+            (&[3], "3: first column, first row and period")
         };
         let fields = line.exact_fields(self.format(), counts, expected)?;
         if self.periods.len() == PERIODS_MAX {

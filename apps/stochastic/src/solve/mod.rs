@@ -271,9 +271,10 @@ impl Solve {
     /// The number of scenarios of the sample.
     fn count(&self) -> u64 {
         let all = self.program.as_ref().and_then(|program| program.scenarios());
-        match self.all_scenarios {
-            true => all.unwrap_or(u64::MAX),
-            false => self.scenarios.unwrap_or(SCENARIOS),
+        if self.all_scenarios {
+            all.unwrap_or(u64::MAX)
+        } else {
+            self.scenarios.unwrap_or(SCENARIOS)
         }
     }
 

@@ -250,14 +250,13 @@ impl Worker {
             }
             return Ok(TaskResult::Costs(costs));
         }
-        let evaluation = match mode.keeps_bases {
-            true => {
-                if self.kept.0 != Some(*sample) {
-                    self.kept = (Some(*sample), BasisCache::default());
-                }
-                self.recourse.evaluate_with(sampler, range, &mut self.kept.1)?
+        let evaluation = if mode.keeps_bases {
+            if self.kept.0 != Some(*sample) {
+                self.kept = (Some(*sample), BasisCache::default());
             }
-            false => self.recourse.evaluate(sampler, range)?,
+            self.recourse.evaluate_with(sampler, range, &mut self.kept.1)?
+        } else {
+            self.recourse.evaluate(sampler, range)?
         };
         Ok(TaskResult::Evaluation(evaluation))
     }

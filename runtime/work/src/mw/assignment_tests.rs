@@ -153,10 +153,7 @@ impl AssignmentWorld {
     }
 
     fn answer(&mut self, at: usize, keep: bool) {
-        let (worker, block_id) = match keep {
-            true => self.answers[at],
-            false => self.answers.swap_remove(at),
-        };
+        let (worker, block_id) = if keep { self.answers[at] } else { self.answers.swap_remove(at) };
         let lives = self.workers.contains_key(&worker);
         let seconds = 0.001 * f64::from(1 + worker * 7 % 5);
         let (worker, output) = (lives.then_some(worker), output(block_id));

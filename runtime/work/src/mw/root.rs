@@ -406,9 +406,10 @@ impl<'c, P: Program> Master<'c, P> {
                 let barred = isolated && known.peer.node == me;
                 if barred != known.leaving {
                     known.leaving = barred;
-                    events.push(match barred {
-                        true => AssignmentEvent::Leaving { worker },
-                        false => AssignmentEvent::Joined { worker, node: known.peer.node.clone() },
+                    events.push(if barred {
+                        AssignmentEvent::Leaving { worker }
+                    } else {
+                        AssignmentEvent::Joined { worker, node: known.peer.node.clone() }
                     });
                 }
                 return true;

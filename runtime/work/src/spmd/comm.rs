@@ -222,19 +222,18 @@ impl ProcessHandle<'_> {
         };
         self.wait_long(wide, &ready, long)?;
         self.check_room()?;
-        let mail = self.with_process(|local| match local.has_ended() {
-            false => local.mailbox().take(generation, from, tag),
-            true => None,
+        let mail = self.with_process(|local| {
+            if local.has_ended() { None } else { local.mailbox().take(generation, from, tag) }
         });
         Ok(mail.flatten())
     }
 
     /// Fails if messages were dropped because too many were unread.
     fn check_room(&self) -> Result<(), Stop> {
-        let full = self.with_process(|local| match local.has_ended() {
-            false => local.mailbox().overflow(),
-            true => None,
-        });
+        let full =
+            self.with_process(
+                |local| if local.has_ended() { None } else { local.mailbox().overflow() },
+            );
         let Some((from, tag)) = full.flatten() else { return Ok(()) };
         let tag = tag_name(tag);
         Err(Stop::fail(format_args!(

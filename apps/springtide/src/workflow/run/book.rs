@@ -27,9 +27,10 @@ pub fn parts(plan: &Plan, offers: &Offers, origin: Time) -> Vec<ReservedSlot> {
             let (processors, start, end) = (had.offer.processors, had.offer.start, had.end);
             vec![Booking { processors, start, end }]
         };
-        let mut bookings = match had.offer.divisible {
-            true => used.get(&had.slot).map_or_else(Vec::new, steps),
-            false => whole(),
+        let mut bookings = if had.offer.divisible {
+            used.get(&had.slot).map_or_else(Vec::new, steps)
+        } else {
+            whole()
         };
         for booking in &mut bookings {
             booking.start = booking.start.saturating_add(origin);

@@ -157,9 +157,10 @@ pub async fn drive(prepared: Prepared, global: GlobalArgs) -> Result<(), Failed>
         Err(error) => Err(error.into()),
     };
     let kept = drive.unfetched_names();
-    let done = done.map_err(|failed| match kept.is_empty() {
-        true => failed,
-        false => {
+    let done = done.map_err(|failed| {
+        if kept.is_empty() {
+            failed
+        } else {
             let message = format!(
                 "{}; what was not fetched is left in the clusters: {}",
                 failed.message,
@@ -226,9 +227,10 @@ impl Drive<'_> {
                     }
                     Order::GiveUp { task, why } => {
                         let id = &self.prepared.bag.steps[task].id;
-                        let why = match why.contains(id.as_str()) {
-                            true => why,
-                            false => format!("task {id}: {why}"),
+                        let why = if why.contains(id.as_str()) {
+                            why
+                        } else {
+                            format!("task {id}: {why}")
                         };
                         return Err(Failed::failure(why));
                     }
@@ -317,9 +319,10 @@ impl Drive<'_> {
         let (step, job) = (&bag.steps[task], &bag.jobs[task]);
         let mut need =
             JobRequirements::one(Kind::Rigid, step.processors, step.processors, step.processors);
-        need.placement = match job.files.is_empty() {
-            true => config.scheduling.placement,
-            false => springtide_runtime::config::Placing::CloseToFiles,
+        need.placement = if job.files.is_empty() {
+            config.scheduling.placement
+        } else {
+            springtide_runtime::config::Placing::CloseToFiles
         };
         need.components[0].files = job.files.clone();
         need.components[0].clusters = match cluster {
@@ -414,13 +417,14 @@ impl Drive<'_> {
     /// A task's job has ended.
     fn ended(&mut self, (task, attempt): (usize, u32), ended: JobEndReport) -> Vec<News> {
         match ended.outcome {
-            Ok(_) => match self.prepared.bag.jobs[task].writes {
-                true => {
+            Ok(_) => {
+                if self.prepared.bag.jobs[task].writes {
                     self.look(task);
                     Vec::new()
+                } else {
+                    vec![News::Done(task)]
                 }
-                false => vec![News::Done(task)],
-            },
+            }
             Err(
                 error @ (JobError::Start { .. }
                 | JobError::NodeLost { .. }

@@ -93,13 +93,12 @@ impl CompletedRun<'_> {
         if again > 0 {
             let _ = write!(out, ", {again} tried more than once");
         }
-        match self.best_effort {
-            true => out.push_str(", best effort"),
-            false => {
-                let (plans, cost) = (self.reserved.len(), self.cost());
-                let s = if plans == 1 { "" } else { "s" };
-                let _ = write!(out, ", {plans} reservation{s} at a cost of {cost:.2}");
-            }
+        if self.best_effort {
+            out.push_str(", best effort")
+        } else {
+            let (plans, cost) = (self.reserved.len(), self.cost());
+            let s = if plans == 1 { "" } else { "s" };
+            let _ = write!(out, ", {plans} reservation{s} at a cost of {cost:.2}");
         }
         let mut sites: std::collections::BTreeMap<String, usize> = Default::default();
         for ran in self.ran.iter().filter(|ran| ran.end.is_some()) {

@@ -84,10 +84,7 @@ impl Job for WorkflowTask {
             let from = cx.input_file(&file.kept)?;
             room.link(&from, &file.name).map_err(|error| self.failed(&error))?;
         }
-        let dir = match self.outputs.is_empty() {
-            true => None,
-            false => Some(cx.input_dir()?),
-        };
+        let dir = if self.outputs.is_empty() { None } else { Some(cx.input_dir()?) };
         match &self.what {
             TaskCommand::Program { program, arguments } => {
                 self.command(&room, program, arguments, cx)?
@@ -134,10 +131,7 @@ impl WorkflowTask {
                 Err(error) => return Err(self.failed(&error)),
             }
         };
-        match status.success() {
-            true => Ok(()),
-            false => Err(self.failed(&told(program, status, &said))),
-        }
+        if status.success() { Ok(()) } else { Err(self.failed(&told(program, status, &said))) }
     }
 
     fn pretend(&self, room: &Room, seconds: f64, cx: &Context) -> Result<(), Stop> {

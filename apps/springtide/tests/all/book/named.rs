@@ -29,9 +29,10 @@ impl Names {
         let (mut keys, mut tables) = (BTreeSet::new(), BTreeSet::new());
         for kind in KINDS {
             for one in (kind.keys)() {
-                let path = match one.table.is_empty() {
-                    true => one.key.to_owned(),
-                    false => format!("{}.{}", one.table, one.key),
+                let path = if one.table.is_empty() {
+                    one.key.to_owned()
+                } else {
+                    format!("{}.{}", one.table, one.key)
                 };
                 if matches!(one.type_name.as_str(), "BTreeMap<String,String>")
                     || one.unset.is_table()

@@ -244,9 +244,10 @@ fn described(out: &mut String, command: &Command, path: &str, shown: &OptionSele
         let flag = !arg.get_action().takes_values();
         let words = if flag || arg.is_hide_possible_values_set() { Vec::new() } else { words };
         let words: Vec<_> = words.iter().map(|word| word.get_name().to_owned()).collect();
-        let words = match words.is_empty() {
-            true => String::new(),
-            false => format!("; one of: {}", words.join(", ")),
+        let words = if words.is_empty() {
+            String::new()
+        } else {
+            format!("; one of: {}", words.join(", "))
         };
         let default = arg.get_default_values().iter().map(|value| value.to_string_lossy());
         let default = default.map(|value| format!("`{value}`")).collect::<Vec<_>>().join(" ");

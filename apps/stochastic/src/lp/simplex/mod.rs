@@ -172,10 +172,8 @@ impl Simplex {
     /// A program with the basis of its logical variables.
     pub fn new(problem: LinearProgram, pricing: Pricing) -> Self {
         let scale = Scale::new(&problem);
-        let problem = match scale.is_identity() {
-            true => problem,
-            false => problem.scaled(&scale.rows, &scale.columns),
-        };
+        let problem =
+            if scale.is_identity() { problem } else { problem.scaled(&scale.rows, &scale.columns) };
         let (n, m) = (problem.columns(), problem.rows());
         let row_bounds = (0..m).flat_map(|row| <[f64; 2]>::from(problem.row_bounds(row)));
         let bounds = problem.lower.iter().chain(&problem.upper).copied();

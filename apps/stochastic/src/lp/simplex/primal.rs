@@ -99,9 +99,10 @@ impl Simplex {
         let bound = |row: usize| {
             let rate = -sign * self.work.column[row];
             let (x, low, high) = (self.x[row], self.basic_low[row], self.basic_high[row]);
-            match rate < 0.0 {
-                true => (rate.abs(), (x - low).max(0.0), Position::Lower, low),
-                false => (rate.abs(), (high - x).max(0.0), Position::Upper, high),
+            if rate < 0.0 {
+                (rate.abs(), (x - low).max(0.0), Position::Lower, low)
+            } else {
+                (rate.abs(), (high - x).max(0.0), Position::Upper, high)
             }
         };
         let range = self.high[entering] - self.low[entering];
@@ -122,9 +123,8 @@ impl Simplex {
             if rate <= PIVOT_MIN || !room.is_finite() || room > limit * rate * ROUNDING_FACTOR {
                 continue;
             }
-            let better = best.is_none_or(|(most, _, known, _)| match bland {
-                true => self.head[row] < self.head[known],
-                false => rate > most,
+            let better = best.is_none_or(|(most, _, known, _)| {
+                if bland { self.head[row] < self.head[known] } else { rate > most }
             });
             if better {
                 best = Some((rate, room / rate, row, to));

@@ -423,11 +423,10 @@ fn bounds_follow_the_modifier() {
         (" ADD\n BL B 1\n MI BND Y1", false),
     ] {
         let text = stoch_file(&format!("{random}{lines}"));
-        match is_certain {
-            true => assert_eq!(read_with_notes(&core, TIME, &text).0.random.len(), 1, "{lines}"),
-            false => {
-                assert_fails(&core, TIME, &text, "small.sto:6: a bound of column \"Y1\" is random");
-            }
+        if is_certain {
+            assert_eq!(read_with_notes(&core, TIME, &text).0.random.len(), 1, "{lines}")
+        } else {
+            assert_fails(&core, TIME, &text, "small.sto:6: a bound of column \"Y1\" is random");
         }
     }
 }

@@ -59,9 +59,10 @@ impl AssignmentTable {
     fn give_benchmarks(&mut self, costs: &BTreeMap<u32, Cost>, now: Instant) {
         let stay = self.workers.values().filter(|worker| !worker.leaving).count().max(1);
         let open: f64 = self.pool.iter().map(|block_id| self.units_of(*block_id)).sum();
-        let enough = match self.pool.is_empty() {
-            true => self.settings.bench_units,
-            false => self.settings.bench_units.min(open / stay as f64),
+        let enough = if self.pool.is_empty() {
+            self.settings.bench_units
+        } else {
+            self.settings.bench_units.min(open / stay as f64)
         };
         let new = self.workers.iter().filter(|(_, worker)| !worker.known && worker.is_idle());
         for id in new.map(|(id, _)| *id).collect::<Vec<_>>() {
