@@ -768,7 +768,7 @@ fn what_would_do_nothing_in_a_scenario_is_refused_with_its_line() {
         ),
         (
             event("what = \"load\"\nshare = 0.5\ncluster = \"a\"\nevery = \"1s\""),
-            "x.toml:9:1: what comes",
+            "x.toml:9:1: an event must end before it repeats",
         ),
         (
             event("what = \"link\"\nbetween = [\"a\", \"b\"]"),

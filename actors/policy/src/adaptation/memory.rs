@@ -250,10 +250,13 @@ pub struct Memory {
     /// Quarantine list, in order of subject.
     pub quarantine: Vec<QuarantineEntry>,
     /// Capacity when the job last ran well.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_good: Option<Capacity>,
     /// Lost capacity that is being replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub refill: Option<Refill>,
     /// The last action, until it is judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub trial: Option<Trial>,
     /// Consecutive periods below the band.
     pub below: u32,
@@ -266,20 +269,26 @@ pub struct Memory {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaving_since_s: Option<f64>,
     /// Size beyond which growth did not help.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ceiling: Option<Limit>,
     /// Size to which shrinking did harm.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub floor: Option<Limit>,
     /// Move of the root under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub root_move: Option<RootMove>,
     /// Nodes added by harmful growth: the same number of the worst is to be removed.
     pub excess: u32,
     /// A bad node that stayed only because it held the root, and holds it no more.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pending_removal: Option<NodeId>,
     /// Migration that is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub migration: Option<Migration>,
     /// Time before which no migration starts, on the policy's own clock.
     pub migrate_after_s: f64,
     /// Tick since which a request has been unmet.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_since: Option<u64>,
 }
 

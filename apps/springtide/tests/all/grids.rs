@@ -402,7 +402,7 @@ fn a_grid_that_is_up_serves_run_after_run() {
         assert!(reached.len() == 2 && reached.iter().all(|node| node["ok"] == true), "{from}");
     }
     let table = run(&["net", "check", "--config", config, "--all-pairs"]).out;
-    for part in ["here", "ams-1", "packets of", "certificate of authority", "firewall: ask"] {
+    for part in ["here", "ams-1", "packets of", "certificate of authority", "firewall: allow UDP"] {
         assert!(table.contains(part), "{part}: {table}");
     }
 

@@ -211,7 +211,7 @@ pub struct ReadLog {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum LogLine {
-    Record(Record),
+    Record(Box<Record>),
     Mark(GapLine),
 }
 
@@ -257,7 +257,7 @@ pub fn read(path: &Path) -> Result<ReadLog, LogError> {
             Ok(_) if log.complete => {
                 return Err(bad(number, "there is a line after the end line".into()));
             }
-            Ok(LogLine::Record(record)) => log.records.push(record),
+            Ok(LogLine::Record(record)) => log.records.push(*record),
             Ok(LogLine::Mark(GapLine::Truncated { .. })) => log.facts_left_out = 1,
             Ok(LogLine::Mark(GapLine::End { records, facts_left_out })) => {
                 if records != log.records.len() as u64 {

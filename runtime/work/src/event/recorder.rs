@@ -115,7 +115,7 @@ impl Recorder {
     }
 
     /// Number of buffered records.
-    pub fn len(&self) -> usize {
+    pub fn buffered(&self) -> usize {
         let ring = self.lock();
         ring.decisions.len() + ring.facts.len()
     }
@@ -176,7 +176,7 @@ mod tests {
                         prop_assert_eq!(&last.event, &Event::Dropped { facts: lost as u64 });
                         prop_assert_eq!(last.t_us, at);
                     }
-                    prop_assert_eq!(recorder.len(), 0);
+                    prop_assert_eq!(recorder.buffered(), 0);
                     continue;
                 };
                 seq += 1;
