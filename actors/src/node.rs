@@ -75,7 +75,7 @@ pub type UserActors = Arc<dyn Fn(&Arc<Hub>) + Send + Sync>;
 /// An order of the host process to its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndOrder {
-    /// Leave the job in order, then end. If repeated, or followed by [`End::GridState`]: end at once.
+    /// Leave the job in order, then end. If repeated, or followed by [`EndOrder::Now`]: end at once.
     Leave(String),
     /// End at once, without leaving the job.
     Now(String),
@@ -95,7 +95,7 @@ pub struct NodeOptions {
     pub hardware: Hardware,
     /// Process id, for people.
     pub pid: u32,
-    /// Maximum time for [`End::Leave`]; zero makes it [`End::GridState`].
+    /// Maximum time for [`EndOrder::Leave`]; zero makes it [`EndOrder::Now`].
     pub leave_timeout: Duration,
     /// The users' own actors.
     pub actors: Option<UserActors>,

@@ -24,7 +24,7 @@ use springtide_runtime::records::{
 use crate::lease::{Lease, LeaseError};
 use springtide_scheduler::core::{RecoveredJob, StartRecord};
 
-/// Schema of [`Entry`] records.
+/// Schema of [`StoreRecord`] records.
 pub const SCHEMA: RecordSchema = RecordSchema { name: "scheduler", version: 1 };
 /// Settings of the record store.
 pub const SETTINGS: RecordSettings = RecordSettings::new(
@@ -351,7 +351,7 @@ impl Store {
         Ok(epoch)
     }
 
-    /// Stores a submission until the job has [ended](Store::over).
+    /// Stores a submission until the job has [ended](Store::record_end).
     ///
     /// # Errors
     /// [`StoreError`]; then it is not stored.
@@ -376,7 +376,7 @@ impl Store {
         self.append(StoreRecord::Submitted { job, submission })
     }
 
-    /// Records that a job is being started. Ignored for jobs that are not [stored](Store::keep).
+    /// Records that a job is being started. Ignored for jobs that are not [stored](Store::store_submission).
     ///
     /// # Errors
     /// [`StoreError`]; then it is not recorded.
@@ -389,7 +389,7 @@ impl Store {
     }
 
     /// Records the maximum of processors that a job's owner sets. Ignored for jobs that are not
-    /// [stored](Store::keep).
+    /// [stored](Store::store_submission).
     ///
     /// # Errors
     /// [`StoreError`]; then it is not recorded.
@@ -417,7 +417,7 @@ impl Store {
         &self.state.drained
     }
 
-    /// Stores the current state of a reservation until it has [ended](Store::unreserved).
+    /// Stores the current state of a reservation until it has [ended](Store::delete_reservation).
     ///
     /// # Errors
     /// [`StoreError`]; then it is not stored.

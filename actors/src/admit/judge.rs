@@ -188,7 +188,7 @@ where
     AdmissionResult::Refused
 }
 
-/// Makes an actor that implements [`AdmitsMessages`](crate::admit::Judges) handle a message with a rule
+/// Makes an actor that implements [`AdmitsMessages`](crate::admit::AdmitsMessages) handle a message with a rule
 /// only after its judgement.
 #[macro_export]
 macro_rules! judged {

@@ -15,7 +15,7 @@
 //! than that part of the acceleration. The acceleration in the block is estimated first (after V.
 //! Springel, MNRAS 364, 1105, 2005, who takes that of the step before).
 //!
-//! With [`Order::Series`], sources that are far also in proportion to the size of the group act on
+//! With [`CellExpansion::Series`], sources that are far also in proportion to the size of the group act on
 //! the whole group. They act by a Taylor series about its middle (see `series.rs`), the others by
 //! the lists. The choice depends on the group and its lists alone.
 //!

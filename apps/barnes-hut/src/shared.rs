@@ -194,7 +194,7 @@ impl Positions {
     /// Applies a change: the result has the bits of the argument of [`Positions::change_to`].
     ///
     /// A change of other positions gives positions of no bodies, which have [no
-    /// tree](NoTree::Malformed).
+    /// tree](TreeError::Malformed).
     pub fn changed(&self, change: PositionsChange) -> Self {
         let PositionsChange { delta, made } = change;
         if let Some(made) = made {

@@ -58,7 +58,7 @@ impl StepReport {
 pub struct InitialQuantities {
     /// Kinetic and potential energy.
     pub energy: f64,
-    /// The angular momentum: see [`Report::angular_momentum`].
+    /// The angular momentum: see [`StepReport::angular_momentum`].
     pub angular_momentum: [f64; 3],
     /// The unit of its error: the sum of mass times |position x velocity|.
     pub turning: f64,
@@ -421,7 +421,7 @@ pub fn run(
     run_simulation(Simulation::new(bodies, setup, dt), setup, steps, each)
 }
 
-/// Runs a simulation before its first step: see [`alone`].
+/// Runs a simulation before its first step: see [`run`].
 ///
 /// # Errors
 /// [`SimulationError`].

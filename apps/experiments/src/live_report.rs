@@ -22,7 +22,7 @@ use springtide_simulator::paper;
 const MODES: [(&str, RunKind); 3] =
     [("static", RunKind::Fixed), ("monitor", RunKind::Monitored), ("adaptive", RunKind::Adaptive)];
 
-/// The name of the file with a run's [`Report`].
+/// The name of the file with a run's [`LiveReport`].
 pub const REPORT: &str = "wan.json";
 
 /// The report of a live run: the content of its `wan.json`.

@@ -2,7 +2,7 @@
 //! submitted to it.
 //!
 //! This module only assembles the grid. Callers change it while a job runs through
-//! [`Grid::machines`] and [`Grid::network`].
+//! [`SimulatedGrid::machines`] and [`SimulatedGrid::network`].
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -219,7 +219,7 @@ impl SimulatedGrid {
         Ok(SimulatedRun { grid: self, run: self.submitter.submit(job, params, clusters).await? })
     }
 
-    /// The number of end notifications of a job since its [`Run`] was consumed.
+    /// The number of end notifications of a job since its [`SimulatedRun`] was consumed.
     pub async fn ended_again(&self, job: JobId) -> u64 {
         self.submitter.ended_again(job).await
     }

@@ -9,7 +9,7 @@
 //!
 //! - the network, by the link model ([`springtide_runtime::net::MemoryNet`]);
 //! - a process, as a set of actors on this one thread ([`machines`]);
-//! - a processor, as a number ([`springtide_runtime::work::Pace`]).
+//! - a processor, as a number ([`springtide_runtime::work::ProcessorSpeed`]).
 
 pub mod apps;
 pub mod batch;

@@ -63,7 +63,7 @@ pub struct ScenarioResults {
     pub ours: DefaultPeriodResults,
 }
 
-/// The lengths of a scenario's iterations: see [`Row::iterations`].
+/// The lengths of a scenario's iterations: see [`ScenarioResults::iterations`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Iterations {
     /// Iterations of the static run, seconds.
@@ -73,7 +73,7 @@ pub struct Iterations {
     pub adaptive: Vec<f64>,
 }
 
-/// Results with the default monitoring period: see [`Row::ours`].
+/// Results with the default monitoring period: see [`ScenarioResults::ours`].
 #[derive(Clone, Debug, Serialize)]
 pub struct DefaultPeriodResults {
     /// The monitoring period, seconds.

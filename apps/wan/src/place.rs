@@ -56,9 +56,9 @@ pub enum ControlRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlAnswer {
-    /// The answer to [`Request::Status`].
+    /// The answer to [`ControlRequest::Status`].
     Status(Box<Status>),
-    /// The answer to [`Request::Set`].
+    /// The answer to [`ControlRequest::Set`].
     Set(ChangeResult),
     /// The request was executed.
     Done,
@@ -272,7 +272,7 @@ fn is_up(socket: &Path) -> bool {
 /// The names of the networks that are up. Removes the files of killed ones.
 ///
 /// # Errors
-/// As of [`home`].
+/// As of [`networks_dir`].
 pub fn running_networks(home: &Path) -> Result<Vec<String>, ControlError> {
     let mut names = Vec::new();
     for entry in fs::read_dir(home).map_err(files(home))? {

@@ -2,7 +2,7 @@
 //! panic, an endless loop or a large allocation.
 //!
 //! For tests of every crate that reads files, messages or answers of other programs. The length of
-//! a run is [`COUNT`] inputs, or as many as `SPRINGTIDE_FUZZ_COUNT` states, or as long as
+//! a run is `COUNT` inputs, or as many as `SPRINGTIDE_FUZZ_COUNT` states, or as long as
 //! `SPRINGTIDE_FUZZ_SECONDS` states. `SPRINGTIDE_FUZZ_SEED` sets the seed, which is printed. A run
 //! with other environment than these is deterministic.
 //!

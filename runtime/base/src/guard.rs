@@ -30,7 +30,7 @@ pub fn call_user_code<R>(code: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(code)).map_err(|panic| panic_text(&*panic))
 }
 
-/// Whether this thread is in a call of [`users_code`], for panic hooks.
+/// Whether this thread is in a call of [`call_user_code`], for panic hooks.
 pub fn is_in_user_code() -> bool {
     // A thread whose locals are dropped runs no users' code.
     DEPTH.try_with(Cell::get).unwrap_or(0) > 0

@@ -59,7 +59,7 @@ pub struct Times {
     /// Nanoseconds spent in [`ThreadState::Working`].
     #[serde(skip_serializing_if = "is_default")]
     pub working_ns: u64,
-    /// Nanoseconds spent in [`ThreadState::IdleWorkers`].
+    /// Nanoseconds spent in [`ThreadState::Idle`].
     #[serde(skip_serializing_if = "is_default")]
     pub idle_ns: u64,
     /// Nanoseconds spent in [`ThreadState::WaitLocal`].

@@ -2,7 +2,7 @@
 //! nodes.
 //!
 //! Pure data and arithmetic: no network, no actors, no policy, and no clock (callers pass `now`).
-//! Only [`Probe`] reads files, those of the kernel. Data for the network is encoded with field
+//! Only [`LoadReader`] reads files, those of the kernel. Data for the network is encoded with field
 //! names and ignores unknown fields.
 
 mod account;

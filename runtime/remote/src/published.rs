@@ -196,7 +196,7 @@ impl Sender<'_> {
     /// Checks a message's claim about its sender.
     ///
     /// # Errors
-    /// [`Refusal::TaskIdentity`].
+    /// [`Refusal::Identity`].
     pub fn holds(&self, claim: impl FnOnce(&Peer) -> bool) -> Result<(), Refusal> {
         if claim(self.peer) { Ok(()) } else { Err(Refusal::Identity) }
     }
@@ -226,7 +226,7 @@ impl MessageOrigin {
 /// A message from another node with its origin, for an actor that checks the sender when it handles
 /// the message.
 ///
-/// See [`Published::accepts_judged`]. A handler that refuses the message calls [`Received::refuse`]
+/// See [`Published::accepts_judged`]. A handler that refuses the message calls [`ReceivedMessage::refuse`]
 /// and drops its reply.
 pub struct ReceivedMessage<M> {
     /// Sender of the message.

@@ -40,7 +40,7 @@ pub struct SharedParameters {
     pub span: u32,
     /// Periods for which a last report counts.
     pub stale: u32,
-    /// Factor of implausible speeds: [`Settings::nonsense_factor`].
+    /// Factor of implausible speeds: [`AdaptationSettings::nonsense_factor`].
     pub nonsense_factor: f64,
 }
 
@@ -233,7 +233,7 @@ impl ClusterAggregate {
     /// implausible numbers from its histories.
     ///
     /// A first report has no past to compare with. So a node does not count if its speed per thread
-    /// is [`Settings::nonsense_factor`] times the median of at least two others.
+    /// is [`AdaptationSettings::nonsense_factor`] times the median of at least two others.
     pub fn of(workers: &[WorkerStats], agreed: &SharedParameters) -> Self {
         let mut sum = Self::default();
         let mut counted = Vec::new();

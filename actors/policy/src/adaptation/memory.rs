@@ -300,7 +300,7 @@ impl Default for Memory {
 
 impl QuarantineEntry {
     /// Whether the current measurement ends the term. `now` is a node's speed, or a cluster's
-    /// bandwidth in bytes per second. `factor` is [`Settings::better_factor`].
+    /// bandwidth in bytes per second. `factor` is [`AdaptationSettings::better_factor`].
     pub fn is_better(&self, now: Option<f64>, factor: f64) -> bool {
         now.zip(self.measured).is_some_and(|(now, then)| is_rate(now) && now >= factor * then)
     }

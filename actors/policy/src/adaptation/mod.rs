@@ -40,7 +40,7 @@
 //!    last good capacity, else the first one (B6.2). The paper's text adds nodes above Emax = 0.5
 //!    only. Yet its scenarios 2, 3 (35 %) and 5 (30 %) add nodes, and 4 (40 %) does not: no rule
 //!    reproduces all of them. With this rule, 2, 3 and 5 end as in the paper and 4 ends better.
-//!    With [`Settings::refill`] off, the policy follows the paper's text, and 4 ends as in the
+//!    With [`AdaptationSettings::refill`] off, the policy follows the paper's text, and 4 ends as in the
 //!    paper.
 //! 9. The job never falls below its minimum (at least one node), exceeds its maximum, or loses its
 //!    last cluster (B6.9). A violated bound (after a crash or a changed bound) is corrected at
@@ -147,7 +147,7 @@ use turn::Turn;
 /// Decides one period by the module's rules.
 ///
 /// The caller executes `actions` in their order. It passes the memory to the next period and to
-/// every cluster coordinator. `settings` must be [valid](Settings::validate).
+/// every cluster coordinator. `settings` must be [valid](AdaptationSettings::validate).
 pub fn decide(
     snapshot: &Snapshot,
     memory: &Memory,

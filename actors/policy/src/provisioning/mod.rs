@@ -6,7 +6,7 @@
 //! provisioning protocols, execution and clocks: a [`Time`] counts from an origin of the caller.
 //!
 //! - [`Slot`]: processors of a site for an interval at a price. Sites advertise the free part of
-//!   their [`Table`].
+//!   their [`BookingTable`].
 //! - [`Dag`]: tasks with processors, runtimes per site and data between them.
 //! - [`ListScheduler`]: list schedulers on slots (HEFT, greedy, Min-Min, Max-Min). They give a set's cost
 //!   and makespan.

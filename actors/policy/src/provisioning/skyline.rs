@@ -15,7 +15,7 @@ pub struct AvailabilityProfile {
     free: Vec<u32>,
 }
 
-/// An empty profile, to which [`give`](Skyline::give) adds processors.
+/// An empty profile, to which [`give`](AvailabilityProfile::give) adds processors.
 impl Default for AvailabilityProfile {
     fn default() -> Self {
         Self::new(0, 0, NEVER)

@@ -102,7 +102,7 @@ impl Terms {
     /// the maximum of simultaneously reserved processors with it.
     ///
     /// # Errors
-    /// [`Denied`] with the violated limit.
+    /// [`Denial`] with the violated limit.
     pub fn grants(&self, ahead: Time, reserved: u32, processors: u32) -> Result<(), Denial> {
         if !self.advertise {
             return Err(Denial::NotAdvertised);

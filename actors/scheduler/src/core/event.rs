@@ -108,7 +108,7 @@ pub enum SchedulerEvent {
         /// The submission itself.
         submit: Box<Submit>,
     },
-    /// A worker answered [`Action::Assign`].
+    /// A worker answered [`SchedulerAction::Assign`].
     Assigned {
         /// Number of the job.
         job: JobId,
@@ -119,7 +119,7 @@ pub enum SchedulerEvent {
         /// Answer of the worker; a missing answer is an [`AssignError::Failed`].
         answer: Result<(), AssignError>,
     },
-    /// A worker answered [`Action::Release`], or the time limit passed.
+    /// A worker answered [`SchedulerAction::Release`], or the time limit passed.
     Released {
         /// Number of the job.
         job: JobId,
@@ -153,7 +153,7 @@ pub enum SchedulerEvent {
         /// Reason of the cancellation.
         reason: String,
     },
-    /// A job's coordinator did not receive [`Action::Cancel`].
+    /// A job's coordinator did not receive [`SchedulerAction::Cancel`].
     CancelFailed {
         /// Number of the job.
         job: JobId,
@@ -171,7 +171,7 @@ pub enum SchedulerEvent {
     Request(Box<RequestNodes>),
     /// A job's coordinator withdraws requested nodes.
     Withdraw(WithdrawNodes),
-    /// A job's coordinator acknowledged [`Action::GrantNodes`], or did not.
+    /// A job's coordinator acknowledged [`SchedulerAction::GrantNodes`], or did not.
     GrantAcknowledged {
         /// Number of the job.
         job: JobId,
@@ -188,7 +188,7 @@ pub enum SchedulerEvent {
     Subscribe(Subscribe),
     /// A job's coordinator reports speeds of its nodes.
     SpeedsMeasured(SpeedsMeasured),
-    /// A worker answered [`Action::Measure`].
+    /// A worker answered [`SchedulerAction::Measure`].
     Measured {
         /// Node of the worker.
         node: NodeId,
@@ -197,7 +197,7 @@ pub enum SchedulerEvent {
         /// Answer of the worker; a missing answer is an error, too.
         answer: Result<SpeedMeasurement, String>,
     },
-    /// Nodes are to be drained; answered by [`Action::Drained`].
+    /// Nodes are to be drained; answered by [`SchedulerAction::Drained`].
     Drain {
         /// Number of the drain.
         drain: u64,
@@ -209,26 +209,26 @@ pub enum SchedulerEvent {
         /// Nodes with the reasons of their drains.
         nodes: BTreeMap<NodeId, String>,
     },
-    /// Nodes may get jobs again, after a [check](super::Core::check_nodes).
+    /// Nodes may get jobs again, after a [check](super::SchedulerCore::check_nodes).
     Undrain {
         /// Names of the nodes.
         nodes: Vec<NodeId>,
     },
-    /// A job's coordinator did not receive [`Action::AskLeave`].
+    /// A job's coordinator did not receive [`SchedulerAction::AskLeave`].
     AskLeaveFailed {
         /// Number of the job.
         job: JobId,
         /// Nodes that were to leave.
         nodes: Vec<NodeId>,
     },
-    /// The epoch of [`Action::NewEpoch`] is on disk.
+    /// The epoch of [`SchedulerAction::NewEpoch`] is on disk.
     EpochIssued {
         /// Number of the job.
         job: JobId,
         /// The new epoch, on disk.
         epoch: Epoch,
     },
-    /// A worker answered [`Action::TakeOver`], or did not.
+    /// A worker answered [`SchedulerAction::TakeOver`], or did not.
     TakeOverAnswered {
         /// Number of the job.
         job: JobId,
@@ -239,7 +239,7 @@ pub enum SchedulerEvent {
     },
     /// A job's root has made progress.
     RootAdvanced(RootAdvanced),
-    /// A job's coordinator answered [`Action::OfferGrowth`] or [`Action::AskShrink`], or did not.
+    /// A job's coordinator answered [`SchedulerAction::OfferGrowth`] or [`SchedulerAction::AskShrink`], or did not.
     Answered {
         /// Number of the job.
         job: JobId,
@@ -248,14 +248,14 @@ pub enum SchedulerEvent {
         /// Processors that the job accepts or will release; absent: no answer.
         count: Option<u32>,
     },
-    /// A site did not receive [`Action::EndStubs`], and the retry is due.
+    /// A site did not receive [`SchedulerAction::CloseStubs`], and the retry is due.
     CloseFailed {
         /// Nodes of the stubs.
         nodes: Vec<NodeId>,
     },
     /// A job's coordinator has measured its efficiency.
     EfficiencyMeasured(JobEfficiency),
-    /// A job's owner changes its size, after a [check](super::Core::check_resize).
+    /// A job's owner changes its size, after a [check](super::SchedulerCore::check_resize).
     Resize(ResizeJob),
     /// A job requests processors for itself.
     Need {
@@ -266,7 +266,7 @@ pub enum SchedulerEvent {
     },
     /// A cluster's file server reports its files.
     FilesReported(FilesReport),
-    /// A file server answered [`Action::FetchFile`], or did not.
+    /// A file server answered [`SchedulerAction::BringFile`], or did not.
     FileFetched {
         /// Job that needs the file.
         job: JobId,
@@ -275,7 +275,7 @@ pub enum SchedulerEvent {
         /// The file and the result of its transfer, or the reason of the failure.
         answer: Result<(FileEntry, FetchResult), String>,
     },
-    /// The node of a job's coordinator answered [`Action::Audit`], or did not.
+    /// The node of a job's coordinator answered [`SchedulerAction::Audit`], or did not.
     Audited {
         /// Number of the job.
         job: JobId,
@@ -288,14 +288,14 @@ pub enum SchedulerEvent {
     },
     /// The manager must know the free processors by now.
     Poll,
-    /// The time of [`Core::due`](super::Core::due) has come.
+    /// The time of [`Core::due`](super::SchedulerCore::due) has come.
     Tick,
 }
 
 /// Outputs of the scheduler's core.
 #[derive(Clone, Debug)]
 pub enum SchedulerAction {
-    /// Assign a job to the node's worker; feed back [`Event::Assigned`].
+    /// Assign a job to the node's worker; feed back [`SchedulerEvent::Assigned`].
     Assign {
         /// Node of the worker.
         node: NodeId,
@@ -311,7 +311,7 @@ pub enum SchedulerAction {
         /// Reason of the refusal.
         error: SubmitError,
     },
-    /// Order the node's worker to end the job; feed back [`Event::Released`].
+    /// Order the node's worker to end the job; feed back [`SchedulerEvent::Released`].
     Release {
         /// Node of the worker.
         node: NodeId,
@@ -324,7 +324,7 @@ pub enum SchedulerAction {
         /// Epoch of the job: assignments with earlier epochs are void.
         epoch: Epoch,
     },
-    /// Order the job's coordinator to end it; feed back [`Event::CancelFailed`] on failure.
+    /// Order the job's coordinator to end it; feed back [`SchedulerEvent::CancelFailed`] on failure.
     Cancel {
         /// Number of the job.
         job: JobId,
@@ -376,8 +376,8 @@ pub enum SchedulerAction {
         /// Number of the job.
         job: JobId,
     },
-    /// Order the site to hold processors for these nodes. [`Event::NodeRegistration`] or
-    /// [`Event::StubLoss`] follows for each.
+    /// Order the site to hold processors for these nodes. [`SchedulerEvent::Registered`] or
+    /// [`SchedulerEvent::StubGone`] follows for each.
     HoldStubs {
         /// Cluster of the nodes.
         cluster: ClusterId,
@@ -388,7 +388,7 @@ pub enum SchedulerAction {
         /// Reason for the log.
         reason: String,
     },
-    /// Order the site to stop these nodes and release their processors. [`Event::StubLoss`] follows
+    /// Order the site to stop these nodes and release their processors. [`SchedulerEvent::StubGone`] follows
     /// for each.
     CloseStubs {
         /// Cluster of the nodes.
@@ -398,7 +398,7 @@ pub enum SchedulerAction {
         /// Reason for the log.
         reason: String,
     },
-    /// Notify the job's coordinator of granted nodes; feed back [`Event::GrantTold`].
+    /// Notify the job's coordinator of granted nodes; feed back [`SchedulerEvent::GrantAcknowledged`].
     GrantNodes {
         /// Number of the job.
         job: JobId,
@@ -415,7 +415,7 @@ pub enum SchedulerAction {
         /// Inputs of the selection.
         case: Box<SelectionInput>,
     },
-    /// Order the node's worker to run a benchmark; feed back [`Event::Measured`].
+    /// Order the node's worker to run a benchmark; feed back [`SchedulerEvent::Measured`].
     Measure {
         /// Node of the worker.
         node: NodeId,
@@ -424,7 +424,7 @@ pub enum SchedulerAction {
         /// Benchmark to run.
         spec: Box<BenchmarkSpec>,
     },
-    /// Order the job's coordinator to let nodes leave; feed back [`Event::AskLeaveFailed`] on
+    /// Order the job's coordinator to let nodes leave; feed back [`SchedulerEvent::AskLeaveFailed`] on
     /// failure.
     AskLeave {
         /// Number of the job.
@@ -475,23 +475,23 @@ pub enum SchedulerAction {
         /// Reason of the drain; absent: the node is in service.
         reason: Option<String>,
     },
-    /// Write the next epoch of a job to disk; feed back [`Event::EpochIssued`].
+    /// Write the next epoch of a job to disk; feed back [`SchedulerEvent::EpochIssued`].
     NewEpoch {
         /// Number of the job.
         job: JobId,
         /// Last known epoch of the job.
         known: Epoch,
     },
-    /// Order the node's worker to coordinate the job; feed back [`Event::TookOver`].
+    /// Order the node's worker to coordinate the job; feed back [`SchedulerEvent::TakeOverAnswered`].
     TakeOver {
         /// Node of the worker.
         node: NodeId,
         /// The order itself.
         order: Box<TakeOver>,
     },
-    /// Offer processors to the job's coordinator; feed back [`Event::Answered`].
+    /// Offer processors to the job's coordinator; feed back [`SchedulerEvent::Answered`].
     OfferGrowth(Box<ManagerQuestion>),
-    /// Order the job's coordinator to release nodes of its choice; feed back [`Event::Answered`].
+    /// Order the job's coordinator to release nodes of its choice; feed back [`SchedulerEvent::Answered`].
     AskShrink {
         /// The question itself.
         asking: Box<ManagerQuestion>,
@@ -511,7 +511,7 @@ pub enum SchedulerAction {
         /// Reason of the refusal.
         reason: String,
     },
-    /// Order the cluster's file server to fetch a file; feed back [`Event::FetchResult`].
+    /// Order the cluster's file server to fetch a file; feed back [`SchedulerEvent::FileFetched`].
     BringFile {
         /// Job that needs the file.
         job: JobId,
@@ -533,7 +533,7 @@ pub enum SchedulerAction {
     },
     /// Delete an ended reservation from disk, and record its bill.
     Unreserved(Box<ReservationBill>),
-    /// Ask the coordinator's node what it does for the job; feed back [`Event::Audited`].
+    /// Ask the coordinator's node what it does for the job; feed back [`SchedulerEvent::Audited`].
     Audit {
         /// Number of the job.
         job: JobId,

@@ -2,7 +2,7 @@
 //!
 //! A state machine without I/O and without a clock: events and the time in, actions out. It must
 //! not depend on how actions are executed. The driver returns the answer of each action that has
-//! one, also a failure, and feeds [`Event::Tick`] at [`Core::due`].
+//! one, also a failure, and feeds [`SchedulerEvent::Tick`] at [`SchedulerCore::due`].
 //!
 //! A job waits in the queue until all nodes of its submission are free. While it runs, its
 //! coordinator requests and releases nodes. At most one job holds a node, from the node's selection
@@ -420,7 +420,7 @@ impl SchedulerCore {
         std::mem::take(&mut self.holding_changes)
     }
 
-    /// Time at which [`Event::Tick`] is due, if no other event comes first.
+    /// Time at which [`SchedulerEvent::Tick`] is due, if no other event comes first.
     pub fn due(&self) -> Option<Instant> {
         let audits = self.jobs.values().filter_map(|job| job.audit_at);
         audits.chain(self.work_due()).min()

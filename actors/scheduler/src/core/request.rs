@@ -92,7 +92,7 @@ impl SchedulerCore {
     /// Finds a free node of a cluster that would be offered to a job.
     ///
     /// # Errors
-    /// As for [`Core::check`].
+    /// As for [`SchedulerCore::check`].
     pub fn sample(
         &self,
         id: JobId,

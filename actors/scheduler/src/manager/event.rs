@@ -59,7 +59,7 @@ pub enum ManagerEvent {
         /// Requirements of the job.
         need: Box<JobRequirements>,
     },
-    /// The transfers of [`Action::Move`] are complete.
+    /// The transfers of [`ManagerAction::TransferFiles`] are complete.
     Moved {
         /// Job that needs the files.
         job: JobId,
@@ -71,7 +71,7 @@ pub enum ManagerEvent {
         /// Reason of the failure.
         reason: String,
     },
-    /// A job runs on part or all of [`Action::Claim`]; the rest of the claim is free.
+    /// A job runs on part or all of [`ManagerAction::Claim`]; the rest of the claim is free.
     Claimed {
         /// Job that was started.
         job: JobId,
@@ -98,7 +98,7 @@ pub enum ManagerEvent {
         /// Reason of the failure.
         reason: String,
     },
-    /// A job's answer to [`Action::Offer`] or [`Action::Shrink`].
+    /// A job's answer to [`ManagerAction::Offer`] or [`ManagerAction::Shrink`].
     Answer {
         /// Job that answers.
         job: JobId,
@@ -107,7 +107,7 @@ pub enum ManagerEvent {
         /// Processors that the job accepts or will release; absent: it did not answer.
         count: Option<u32>,
     },
-    /// More processors of [`Action::Hold`] are held.
+    /// More processors of [`ManagerAction::Hold`] are held.
     Held {
         /// Job that the processors are held for.
         job: JobId,
@@ -116,7 +116,7 @@ pub enum ManagerEvent {
         /// Number of additional processors.
         count: u32,
     },
-    /// Processors of [`Action::Hold`] could not be held, and are free.
+    /// Processors of [`ManagerAction::Hold`] could not be held, and are free.
     NotHeld {
         /// Job that the processors were for.
         job: JobId,
@@ -127,7 +127,7 @@ pub enum ManagerEvent {
         /// Reason of the failure.
         reason: String,
     },
-    /// A job computes on processors of [`Action::Invitation`].
+    /// A job computes on processors of [`ManagerAction::Recruit`].
     Grown {
         /// Job that has grown.
         job: JobId,
@@ -147,7 +147,7 @@ pub enum ManagerEvent {
         /// Whether the job released them voluntarily. Such processors are not offered to it again.
         voluntary: bool,
     },
-    /// Processors of [`Action::Force`] cannot be taken, because the job cannot run without them.
+    /// Processors of [`ManagerAction::Force`] cannot be taken, because the job cannot run without them.
     NotForced {
         /// Job that keeps the processors.
         job: JobId,
@@ -163,7 +163,7 @@ pub enum ManagerEvent {
         /// Cluster of the root; absent: the root is being restarted.
         cluster: Option<ClusterId>,
     },
-    /// Processors of [`Action::Unhold`] are free.
+    /// Processors of [`ManagerAction::Unhold`] are free.
     Unheld {
         /// Job that the processors were held for.
         job: JobId,
@@ -183,7 +183,7 @@ pub enum ManagerEvent {
     },
     /// A running job requests more processors. The event replaces its last request.
     ///
-    /// Processors that the job has got since must be reported here before [`Event::Grown`].
+    /// Processors that the job has got since must be reported here before [`ManagerEvent::Grown`].
     /// Otherwise, the manager would grant them twice.
     GrowthRequested {
         /// Job that requests processors.
@@ -198,7 +198,7 @@ pub enum ManagerEvent {
         /// Greatest number of processors; absent: no limit.
         most: Option<u32>,
     },
-    /// A job has ended; its processors become free one by one ([`Event::ReleaseReason`]).
+    /// A job has ended; its processors become free one by one ([`ManagerEvent::Freed`]).
     Ended {
         /// Job that has ended.
         job: JobId,
@@ -248,14 +248,14 @@ pub struct ReservationBill {
 /// Outputs of the malleability manager.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ManagerAction {
-    /// Transfer a job's files; answered by [`Event::Moved`] or [`Event::MoveFailed`].
+    /// Transfer a job's files; answered by [`ManagerEvent::Moved`] or [`ManagerEvent::MoveFailed`].
     TransferFiles {
         /// Job that needs the files.
         job: JobId,
         /// Files, with source and target clusters.
         transfers: Vec<PlacementTransfer>,
     },
-    /// Start a job; answered by [`Event::Claimed`] or [`Event::ClaimFailed`].
+    /// Start a job; answered by [`ManagerEvent::Claimed`] or [`ManagerEvent::ClaimFailed`].
     ///
     /// Transfers of its files may still be under way.
     Claim {
@@ -271,7 +271,7 @@ pub enum ManagerAction {
         /// Reason of the failure.
         reason: String,
     },
-    /// Offer processors to a job; answered by [`Event::Answer`].
+    /// Offer processors to a job; answered by [`ManagerEvent::Answer`].
     Offer {
         /// Job that gets the offer.
         job: JobId,
@@ -286,7 +286,7 @@ pub enum ManagerAction {
         /// Reason of the offer.
         why: String,
     },
-    /// Hold processors for a job; answered by [`Event::Held`] and [`Event::NotHeld`].
+    /// Hold processors for a job; answered by [`ManagerEvent::Held`] and [`ManagerEvent::NotHeld`].
     Hold {
         /// Job that the processors are for.
         job: JobId,
@@ -297,7 +297,7 @@ pub enum ManagerAction {
         /// Number of processors.
         count: u32,
     },
-    /// Give held processors to a job; answered by [`Event::Grown`].
+    /// Give held processors to a job; answered by [`ManagerEvent::Grown`].
     Recruit {
         /// Job that gets the processors.
         job: JobId,
@@ -308,7 +308,7 @@ pub enum ManagerAction {
         /// Number of processors.
         count: u32,
     },
-    /// Release a complete or incomplete hold; answered by [`Event::Unheld`].
+    /// Release a complete or incomplete hold; answered by [`ManagerEvent::Unheld`].
     Unhold {
         /// Job that the processors were for.
         job: JobId,
@@ -321,7 +321,7 @@ pub enum ManagerAction {
         /// Reason of the release.
         reason: String,
     },
-    /// Ask a job to release processors; answered by [`Event::Answer`], and by [`Event::ReleaseReason`]
+    /// Ask a job to release processors; answered by [`ManagerEvent::Answer`], and by [`ManagerEvent::Freed`]
     /// later.
     Shrink {
         /// Job that is asked.
@@ -341,7 +341,7 @@ pub enum ManagerAction {
         /// Purpose of the release.
         why: String,
     },
-    /// Take processors from a job that did not release them in time; answered by [`Event::ReleaseReason`].
+    /// Take processors from a job that did not release them in time; answered by [`ManagerEvent::Freed`].
     Force {
         /// Job that loses the processors.
         job: JobId,

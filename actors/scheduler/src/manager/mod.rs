@@ -6,7 +6,7 @@
 //! Source: Buisson, Sonmez, Mohamed, Lammers, Epema, *Scheduling malleable applications in
 //! multicluster systems*, CLUSTER 2007. The manager counts processors by cluster. It must not
 //! depend on which nodes these are, nor on messages to sites and jobs. The driver answers each
-//! action, also with a failure, and feeds [`Event::Tick`] at [`Manager::due`].
+//! action, also with a failure, and feeds [`ManagerEvent::Tick`] at [`Manager::due`].
 //!
 //! Invariants:
 //! - A processor is in one account from its offer, claim or hold until it is reported free
@@ -320,7 +320,7 @@ impl Manager {
         out
     }
 
-    /// Time at which [`Event::Tick`] is due, if no other event comes first.
+    /// Time at which [`ManagerEvent::Tick`] is due, if no other event comes first.
     pub fn due(&self) -> Option<Instant> {
         let changes = self.jobs.values().filter_map(|job| job.change.as_ref().map(|c| c.until));
         let wants = self.jobs.values().filter_map(|job| job.want.as_ref().and_then(|w| w.until));

@@ -45,11 +45,11 @@ pub enum BrokerInput {
     /// The plan that follows from the offers: its parts and the highest acceptable cost. An error
     /// is the reason why there is no plan.
     Planned(Result<(Vec<ReservedSlot>, f64), String>),
-    /// Answer to [`Order::Prepare`], [`Order::Commit`] or [`Order::Confirm`].
+    /// Answer to [`BrokerAction::Prepare`], [`BrokerAction::Commit`] or [`BrokerAction::Confirm`].
     Answered(Result<Box<Reservation>, ReservationRefusal>),
     /// The grid did not answer.
     Silent,
-    /// The time of [`Order::Wait`] has passed.
+    /// The time of [`BrokerAction::Wait`] has passed.
     Waited,
 }
 

@@ -35,7 +35,7 @@ pub struct Summed {
     pub serial_us: u64,
     /// Whether all workers get equal numbers of tasks: [`DispatchRule::Equal`].
     pub equal_split: bool,
-    /// Whether the master's node has no worker: [`Settings::isolate`].
+    /// Whether the master's node has no worker: [`AssignmentSettings::isolate`].
     pub isolate: bool,
 }
 

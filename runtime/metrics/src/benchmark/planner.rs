@@ -121,7 +121,7 @@ pub enum BenchmarkEvent {
     /// The run has ended.
     Finished {
         /// Whether it had its full length; see
-        /// [`BenchmarkRun::is_complete`](super::BenchmarkRun::is_whole).
+        /// [`BenchmarkRun::is_complete`](super::BenchmarkRun::is_complete).
         whole: bool,
     },
     /// The run's work failed on this node. It is not repeated under this specification.

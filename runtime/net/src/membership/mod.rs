@@ -45,7 +45,7 @@ pub struct View {
     pub coordinator: Option<NodeId>,
     /// The node that hosts each cluster's coordinator.
     pub cluster_coordinators: BTreeMap<ClusterId, NodeId>,
-    /// Whether it lacks members: a [partial view](View::glimpse).
+    /// Whether it lacks members: a [partial view](View::partial_view).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
 }

@@ -5,17 +5,17 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Number of violations within [`STRIKES_WITHIN`] that cause a ban.
+/// Number of violations within [`VIOLATION_WINDOW`] that cause a ban.
 pub const VIOLATIONS_MAX: usize = 3;
-/// Interval within which [`STRIKES`] violations cause a ban.
+/// Interval within which [`VIOLATIONS_MAX`] violations cause a ban.
 pub const VIOLATION_WINDOW: Duration = Duration::from_secs(60);
-/// Duration of a ban after [`STRIKES`] violations.
+/// Duration of a ban after [`VIOLATIONS_MAX`] violations.
 pub const BAN_DURATION: Duration = Duration::from_secs(60);
 
 /// The violations of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Violations {
-    /// Times of the latest violations, at most [`STRIKES`].
+    /// Times of the latest violations, at most [[`VIOLATIONS_MAX`]].
     times: VecDeque<Duration>,
     banned_until: Option<Duration>,
     count: u64,

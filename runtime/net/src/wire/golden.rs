@@ -18,7 +18,7 @@ use super::{Encoding, Kind, WIRE_VERSION, decode, decode_payload, encode};
 ///
 /// Mutations of the bytes decode to a value or an error.
 ///
-/// Kinds with the encoding [`Encoding::RatedWorker`] must also ignore unknown fields, which a later
+/// Kinds with the encoding [`Encoding::Named`] must also ignore unknown fields, which a later
 /// version may send. The test inserts such a field into each map of the message.
 ///
 /// Call it with `env!("CARGO_MANIFEST_DIR")`. With `SPRINGTIDE_BLESS=1` in the environment it

@@ -95,7 +95,7 @@ pub trait Program: Clone + Serialize + DeserializeOwned + Send + 'static {
         to: (&Self::Layout, u32),
     ) -> Result<Bytes, Stop>;
 
-    /// The state of rank `to.1` in layout `to.0`, from the [pieces](Program::give) of all ranks of
+    /// The state of rank `to.1` in layout `to.0`, from the [pieces](Program::split_state) of all ranks of
     /// `from`, in order.
     ///
     /// # Errors

@@ -19,7 +19,7 @@
 //! | `pack_worker_init_data`, for each new worker | the [`Program`] and [`Batch::common`] |
 //! | worker classes, `set_task_key_function` | none: each task goes where it completes first |
 //! | the first task for the first idle worker | [`DispatchRule::Queue`], for comparison |
-//! | `register_benchmark_task` | a worker's first task: [`Settings::bench_units`] |
+//! | `register_benchmark_task` | a worker's first task: [`AssignmentSettings::bench_units`] |
 //!
 //! A worker is a process of [`spmd`](crate::spmd) and occupies a compute thread. It takes part in
 //! no configuration, but executes orders and sends answers. The loss of a worker costs only its own

@@ -265,7 +265,7 @@ impl<'c, P: Program> Master<'c, P> {
         self.table.planned()
     }
 
-    /// Sets whether workers may compute on the master's node; see [`Settings::isolate`].
+    /// Sets whether workers may compute on the master's node; see [`AssignmentSettings::isolate`].
     pub fn isolate(&mut self, isolate: bool) {
         self.settings.isolate = isolate;
         self.checked_at = None;

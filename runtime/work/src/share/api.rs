@@ -17,12 +17,12 @@ use crate::wire::{Kind, WireError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// An action that the store requests. The callback given to [`Shared::new`](super::Shared::new)
+/// An action that the store requests. The callback given to [`Shared::new`](super::SharedObjects::new)
 /// executes it, outside the store's lock, on the thread that called the store.
 #[derive(Debug)]
 pub enum ObjectAction {
     /// Send these bytes over the network. If it answers `Full`, or returns them undelivered, call
-    /// [`Shared::unsent`](super::Shared::unsent).
+    /// [`Shared::unsent`](super::SharedObjects::unsent).
     Send {
         /// The receiver of the message.
         to: NodeId,
@@ -47,19 +47,19 @@ pub enum ObjectAction {
         /// The reason why it is unavailable.
         why: Unavailable,
     },
-    /// Call [`Shared::tick`](super::Shared::tick) at this time or soon after. Earlier and
+    /// Call [`Shared::tick`](super::SharedObjects::tick) at this time or soon after. Earlier and
     /// additional ticks are harmless.
     Wake(Instant),
     /// A fact for the record.
     Event(Fact),
 }
 
-/// The answer to [`Shared::need`](super::Shared::need).
+/// The answer to [`Shared::need`](super::SharedObjects::need).
 #[derive(Debug)]
 pub enum Needed {
-    /// All versions are present; as [`Action::Ready`].
+    /// All versions are present; as [`ObjectAction::Ready`].
     Ready(HeldVersions),
-    /// [`Action::Ready`] or [`Action::Failed`] follows later.
+    /// [`ObjectAction::Ready`] or [`ObjectAction::Failed`] follows later.
     Waiting,
 }
 
@@ -169,7 +169,7 @@ pub enum FrameError {
     Value(#[from] CodecError),
 }
 
-/// The reason why a call on [`Shared`](super::Shared) failed.
+/// The reason why a call on [`Shared`](super::SharedObjects) failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
     /// The type is not registered.

@@ -227,7 +227,7 @@ impl HeldVersions {
     }
 
     /// Reads a kept version without the store's lock. `None` if it is not kept, has another type
-    /// than `V`, or does not decode ([`Shared::try_get`](super::Shared::try_get) returns the
+    /// than `V`, or does not decode ([`Shared::try_get`](super::SharedObjects::try_get) returns the
     /// reason).
     pub fn get<V: Versioned>(&self, part: u32, version: Version) -> Option<Arc<V>> {
         self.find(V::NAME, part, version)?.value().ok()?.downcast().ok()

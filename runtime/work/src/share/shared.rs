@@ -36,7 +36,7 @@ const CACHED_MAX: usize = 8;
 
 /// One node's replica of a job's shared objects. Cheap to clone, usable from every thread.
 ///
-/// Set the membership ([`Shared::view`]) before the first version is published: its epoch becomes
+/// Set the membership ([`SharedObjects::view`]) before the first version is published: its epoch becomes
 /// the version's, and versions of older epochs are refused.
 #[derive(Clone)]
 pub struct SharedObjects(Arc<ReplicaState>);
@@ -153,7 +153,7 @@ impl SharedObjects {
         self.try_get(part, version).ok()
     }
 
-    /// As [`Shared::get`], with the reason for a failure.
+    /// As [`SharedObjects::get`], with the reason for a failure.
     ///
     /// # Errors
     /// `Unregistered`, `AbsentNodeInbox`, or `Value` if it does not decode.
@@ -226,7 +226,7 @@ impl SharedObjects {
 
     /// Waits for these versions on behalf of a task. An existing ticket of this number is replaced.
     ///
-    /// The answer `Waiting` is followed by [`Action::Ready`] or [`Action::Failed`], possibly on
+    /// The answer `Waiting` is followed by [`ObjectAction::Ready`] or [`ObjectAction::Failed`], possibly on
     /// another thread before this call returns. So register the ticket before the call.
     ///
     /// # Errors
@@ -268,7 +268,7 @@ impl SharedObjects {
         self.with(|store, now| store.unsent(to, kind, body, now));
     }
 
-    /// Handles all due timers. Call it when an [`Action::Wake`] asks for it.
+    /// Handles all due timers. Call it when an [`ObjectAction::Wake`] asks for it.
     pub fn tick(&self) {
         self.with(|store, now| store.tick(now));
     }

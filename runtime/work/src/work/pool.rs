@@ -208,7 +208,7 @@ pub struct PoolConfig {
     /// At the default, a megabyte is sent every 4 s. This costs the nodes that write, forward and
     /// store it about 1 % of one core.
     pub checkpoint_rate: u64,
-    /// The directory of input files: see [`Context::input_file`](super::Context::file).
+    /// The directory of input files: see [`Context::input_file`](super::Context::input_file).
     pub files: Option<PathBuf>,
     /// The prefix of the threads' names.
     pub name: String,
