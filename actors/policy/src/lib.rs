@@ -20,7 +20,7 @@
 //! let benefit = Benefit::measured(0.5, 8);
 //! assert!((benefit.speedup(8) - 4.0).abs() < 1e-9);
 //! // It accepts nine of sixteen more: with ten its efficiency would be below 0.3.
-//! assert_eq!(benefit.takes(8, 16, 0.3), 9);
+//! assert_eq!(benefit.acceptable(8, 16, 0.3), 9);
 //! ```
 
 pub mod adaptation;

@@ -307,7 +307,7 @@ pub enum RefuseReason {
     /// Both sides opened a connection simultaneously and the other one stays, or the attempt was
     /// abandoned.
     Crossed,
-    /// The peer violated the protocol repeatedly: see `BAN`.
+    /// The peer violated the protocol repeatedly: see [`super::BAN_DURATION`].
     Banned,
     /// The endpoint is closing.
     Closing,

@@ -407,7 +407,7 @@ fn events() -> String {
 /// Whether a kind is never dropped, as the catalogue's `weight` says.
 fn weight(text: &str, name: &str) -> bool {
     let (_, all) = text.split_once("pub fn weight(&self)").expect("the weights");
-    let (decisions, _) = all.split_once("=> Weight::Decision").expect("those that are not dropped");
+    let (decisions, _) = all.split_once("=> Retention::Always").expect("those that are not dropped");
     decisions.contains(&format!("Event::{name} "))
 }
 
@@ -443,7 +443,7 @@ fn field_type(of: &str) -> String {
         "Vec<BookingRow>" => {
             "list of objects: `cluster`, `processors`, and `start_us` and `end_us` of the interval"
         }
-        "Vec<WorkerRow>" => {
+        "Vec<WorkerSample>" => {
             "list of objects: `n` the node, `t` hundredths of its time by state, `v` its speed"
         }
         "BTreeMap<ClusterId, u32>" => "numbers by cluster",
