@@ -407,7 +407,8 @@ fn events() -> String {
 /// Whether a kind is never dropped, as the catalogue's `weight` says.
 fn weight(text: &str, name: &str) -> bool {
     let (_, all) = text.split_once("pub fn weight(&self)").expect("the weights");
-    let (decisions, _) = all.split_once("=> Retention::Always").expect("those that are not dropped");
+    let (decisions, _) =
+        all.split_once("=> Retention::Always").expect("those that are not dropped");
     decisions.contains(&format!("Event::{name} "))
 }
 
