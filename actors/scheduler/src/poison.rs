@@ -252,11 +252,11 @@ impl PoisonDetector {
                 }
                 continue;
             }
-            let beside = |(_, other): (_, &Death)| {
+            let died_together = |(_, other): (_, &Death)| {
                 let apart = other.time.max(death.time) - other.time.min(death.time);
                 other.cluster == death.cluster && !other.leaving && apart < CLUSTER_WITHIN
             };
-            if death.may_be_the_clusters(now) && (self.patient || others.any(beside)) {
+            if death.may_be_the_clusters(now) && (self.patient || others.any(died_together)) {
                 pending.insert(incarnation, death.time + CLUSTER_WITHIN);
             } else {
                 counted.insert(incarnation);

@@ -362,7 +362,7 @@ impl PolicyWorld {
         }
         if !self.working().any(|(id, _)| *id == self.root) {
             // The root's node died; another node runs the root.
-            let successor = self.working().next().expect("somebody is left").0.clone();
+            let successor = self.working().next().expect("a working node").0.clone();
             self.root = successor;
         }
         let snapshot = self.snapshot();

@@ -36,8 +36,8 @@ fn overheads_are_means_over_an_iteration() {
     // Each period alone shows its phase.
     assert_eq!(history.close_period(1).unwrap().overhead, 0.0);
     // A new incarnation starts without a history.
-    let anew = WorkerStats { incarnation: Incarnation(1), ..worker([0.8, 0.0, 0.0]) };
-    assert_eq!(history.report(anew, &settings), None);
+    let restarted = WorkerStats { incarnation: Incarnation(1), ..worker([0.8, 0.0, 0.0]) };
+    assert_eq!(history.report(restarted, &settings), None);
     assert_eq!(history.close_period(10).unwrap().overhead, 0.8);
 }
 

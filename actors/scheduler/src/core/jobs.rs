@@ -504,7 +504,7 @@ impl SchedulerCore {
         self.cancel_jobs_of(client, reason, now, out);
     }
 
-    /// Clients with jobs that end with them. The scheduler's own process is none of them.
+    /// Clients with jobs that end with them. They exclude the scheduler's own process.
     pub fn waiting_clients(&self) -> BTreeSet<NodeId> {
         let queued = self.queue.iter().map(|waiting| &waiting.submit.client.node);
         let started = self.jobs.values().filter(|job| job.state != JobState::Ending);

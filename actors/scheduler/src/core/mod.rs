@@ -214,7 +214,7 @@ pub struct SchedulerCore {
     auditor: Auditor,
     /// The first count that would have become negative.
     shortfall: Option<Shortfall>,
-    /// Changes of which no action tells, for the log.
+    /// Changes that no action reports, for the log.
     holding_changes: Vec<HoldingChange>,
 }
 

@@ -347,18 +347,21 @@ pub fn places(file: &FileStatus) -> String {
     file.clusters.keys().map(ClusterId::as_str).collect::<Vec<_>>().join(", ")
 }
 
+/// A file with its clusters, each with a length from which its checksum follows.
+#[cfg(test)]
+pub(crate) fn status_for_test(name: &str, clusters: &[(&str, u64)]) -> FileStatus {
+    let one = |&(cluster, bytes): &(&str, u64)| {
+        let sum = format!("{bytes:064}");
+        (cluster.into(), FileEntry { name: name.to_owned(), bytes, sum })
+    };
+    FileStatus { name: name.to_owned(), clusters: clusters.iter().map(one).collect() }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::status_for_test as file;
     use super::*;
     use springtide_cli::exit::Exit;
-
-    fn file(name: &str, clusters: &[(&str, u64)]) -> FileStatus {
-        let one = |&(cluster, bytes): &(&str, u64)| {
-            let sum = format!("{bytes:064}");
-            (cluster.into(), FileEntry { name: name.to_owned(), bytes, sum })
-        };
-        FileStatus { name: name.to_owned(), clusters: clusters.iter().map(one).collect() }
-    }
 
     #[test]
     fn a_partial_file_is_continued_unless_it_is_too_long() {

@@ -43,17 +43,8 @@ pub fn list_text(files: &[FileStatus]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use springtide_actors::files::FileEntry;
-
     use super::*;
-
-    fn file(name: &str, clusters: &[(&str, u64)]) -> FileStatus {
-        let one = |&(cluster, bytes): &(&str, u64)| {
-            let sum = format!("{bytes:064}");
-            (cluster.into(), FileEntry { name: name.to_owned(), bytes, sum })
-        };
-        FileStatus { name: name.to_owned(), clusters: clusters.iter().map(one).collect() }
-    }
+    use crate::operations::inputs::status_for_test as file;
 
     #[test]
     fn files_are_listed_with_their_places() {

@@ -170,7 +170,7 @@ pub struct SlotHeader<W: ComputeThread> {
 impl<W: ComputeThread> SlotHeader<W> {
     /// The frame of the parent, which waits for the slot's task.
     pub(super) fn parent(&self) -> &TaskFrame<W> {
-        // SAFETY: `Slot::new` got the frame of a task that waits for the slot's task, so the frame
+        // SAFETY: `JoinSlot::new` got the frame of a task that waits for the slot's task, so the frame
         // is alive as long as the slot.
         unsafe { &*self.parent }
     }
@@ -270,7 +270,7 @@ impl<W: ComputeThread, T: Fork<W>> JoinSlot<W, T> {
     /// The delivered end of the task.
     ///
     /// # Safety
-    /// As [`Slot::take_outcome`], in `DELIVERED`.
+    /// As [`JoinSlot::take_outcome`], in `DELIVERED`.
     pub(super) unsafe fn take_delivery(&self) -> W::Delivery {
         // SAFETY: by the contract.
         match self.completion.with(|written| unsafe { (*written).assume_init_read() }) {
@@ -285,7 +285,7 @@ impl<W: ComputeThread, T: Fork<W>> JoinSlot<W, T> {
 unsafe fn slot<'a, W: ComputeThread, T: Fork<W>>(
     header: NonNull<SlotHeader<W>>,
 ) -> &'a JoinSlot<W, T> {
-    // SAFETY: headers in deques come from `Slot::<T>::pointer`, and the vtable belongs to the same
+    // SAFETY: headers in deques come from `JoinSlot::<T>::pointer`, and the vtable belongs to the same
     // `T`.
     unsafe { header.cast::<JoinSlot<W, T>>().as_ref() }
 }

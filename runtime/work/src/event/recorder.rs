@@ -122,7 +122,7 @@ impl Recorder {
 
     fn number(&self, ring: &mut Ring, event: Event, now: Instant) -> Record {
         ring.seq += 1;
-        let since = now.saturating_duration_since(self.shared.start);
+        let since = self.elapsed(now);
         Record {
             node: self.shared.node.clone(),
             incarnation: self.shared.incarnation,
