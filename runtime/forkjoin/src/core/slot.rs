@@ -170,8 +170,8 @@ pub struct SlotHeader<W: ComputeThread> {
 impl<W: ComputeThread> SlotHeader<W> {
     /// The frame of the parent, which waits for the slot's task.
     pub(super) fn parent(&self) -> &TaskFrame<W> {
-        // SAFETY: `JoinSlot::new` got the frame of a task that waits for the slot's task, so the frame
-        // is alive as long as the slot.
+        // SAFETY: `JoinSlot::new` got the frame of a task that waits for the slot's task, so the
+        // frame is alive as long as the slot.
         unsafe { &*self.parent }
     }
 
@@ -285,8 +285,8 @@ impl<W: ComputeThread, T: Fork<W>> JoinSlot<W, T> {
 unsafe fn slot<'a, W: ComputeThread, T: Fork<W>>(
     header: NonNull<SlotHeader<W>>,
 ) -> &'a JoinSlot<W, T> {
-    // SAFETY: headers in deques come from `JoinSlot::<T>::pointer`, and the vtable belongs to the same
-    // `T`.
+    // SAFETY: headers in deques come from `JoinSlot::<T>::pointer`, and the vtable belongs to the
+    // same `T`.
     unsafe { header.cast::<JoinSlot<W, T>>().as_ref() }
 }
 
