@@ -32,6 +32,12 @@ pub const SETTINGS: RecordSettings = RecordSettings::new(
     "jobs that have not ended, drained nodes and reservations are forgotten",
 );
 
+/// Greatest number of a job or a reservation. Half of the range stays free, so that no arithmetic
+/// on a number overflows.
+const NUMBER_MAX: u64 = u64::MAX / 2;
+/// Greatest epoch of a job, for the same reason.
+const EPOCH_MAX: u32 = u32::MAX / 2;
+
 /// Directory of the records in a grid's directory.
 pub fn records_dir(dir: &Path) -> PathBuf {
     dir.join("scheduler.records")
@@ -106,6 +112,29 @@ impl StoreRecord {
             Self::Drained { .. } | Self::Reserved { .. } | Self::Unreserved { .. } => None,
         }
     }
+
+    /// Refuses numbers that leave no room for later ones.
+    fn checked(self) -> Result<Self, String> {
+        if let Some(job) = self.job().filter(|job| job.0 > NUMBER_MAX) {
+            return Err(format!("its number of a job, {}, exceeds {NUMBER_MAX}", job.0));
+        }
+        if let Self::Epoch { epoch, .. } = &self
+            && epoch.0 > EPOCH_MAX
+        {
+            return Err(format!("its epoch, {}, exceeds {EPOCH_MAX}", epoch.0));
+        }
+        let reservation = match &self {
+            Self::Reserved { reservation } => reservation.id.0,
+            Self::Unreserved { id } => id.0,
+            _ => 0,
+        };
+        if reservation > NUMBER_MAX {
+            return Err(format!(
+                "its number of a reservation, {reservation}, exceeds {NUMBER_MAX}"
+            ));
+        }
+        Ok(self)
+    }
 }
 
 /// Why the store is unusable.
@@ -132,6 +161,12 @@ pub enum StoreError {
     /// Another scheduler holds the lease.
     #[error(transparent)]
     Lease(#[from] LeaseError),
+    /// No number follows the last one.
+    #[error("no {kind} number follows the last one")]
+    Exhausted {
+        /// What is numbered.
+        kind: &'static str,
+    },
 }
 
 /// The open store of a scheduler.
@@ -180,7 +215,7 @@ impl StoreState {
     fn of(contents: &Contents, dir: &Path) -> Result<Self, StoreError> {
         let mut state = Self::default();
         for record in contents.iter() {
-            let entry = record.decode(SCHEMA);
+            let entry = record.decode(SCHEMA).and_then(StoreRecord::checked);
             state.apply(&entry.map_err(|reason| record.unreadable(dir, SETTINGS, reason))?);
         }
         Ok(state)
@@ -313,7 +348,7 @@ impl Store {
     /// Issues numbers above `last` only. The store may be older than the jobs that are left.
     pub fn skip_numbers(&mut self, last: JobId) {
         // The first issued number records this.
-        self.state.last_job = self.state.last_job.max(last.0);
+        self.state.last_job = self.state.last_job.max(last.0.min(NUMBER_MAX));
     }
 
     /// A store in memory, for grids of tests and simulations that end with their process.
@@ -335,8 +370,11 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; then the number must not be used, and is not issued again.
     pub fn new_job(&mut self) -> Result<(JobId, Epoch), StoreError> {
-        self.state.last_job += 1;
-        let (job, epoch) = (JobId(self.state.last_job), Epoch(1));
+        if self.state.last_job >= NUMBER_MAX {
+            return Err(StoreError::Exhausted { kind: "job" });
+        }
+        let (job, epoch) = (JobId(self.state.last_job + 1), Epoch(1));
+        self.state.last_job = job.0;
         self.append(StoreRecord::Epoch { job, epoch })?;
         Ok((job, epoch))
     }
@@ -346,6 +384,9 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; then the epoch must not be used.
     pub fn new_epoch(&mut self, job: JobId, known: Epoch) -> Result<Epoch, StoreError> {
+        if known.0 >= EPOCH_MAX {
+            return Err(StoreError::Exhausted { kind: "epoch" });
+        }
         let epoch = Epoch(known.0 + 1);
         self.append(StoreRecord::Epoch { job, epoch })?;
         Ok(epoch)

@@ -125,6 +125,8 @@ fn scheduler(bytes: &[u8]) -> Result<(), String> {
     let (first, _) = store.new_job().map_err(|error| reason(error, &dir))?;
     let (second, _) = store.new_job().map_err(|error| reason(error, &dir))?;
     assert!(first < second);
+    let (job, epoch) = store.new_job().map_err(|error| reason(error, &dir))?;
+    store.new_epoch(job, epoch).map_err(|error| reason(error, &dir))?;
     let (nodes, reservations) = (store.drained_nodes().clone(), store.reservations().clone());
     drop(store);
     let again = Store::open(dir.path()).unwrap();
@@ -161,7 +163,12 @@ fn scheduler_stores() {
     let line = |entry: &StoreRecord| serde_json::to_string(entry).unwrap() + "\n";
     let text: String = entries.iter().map(line).collect();
     let target = target("fuzz::kept::scheduler_stores", scheduler);
-    run(Target { words: WORDS, max_len: 4 << 10, ..target }, vec![text.into_bytes()]);
+    let found: &[&[u8]] = &[
+        br#"{"kind":"over","job":18446744073709551615}"#,
+        br#"{"kind":"epoch","job":1,"epoch":18446744073709551615}"#,
+        br#"{"kind":"unreserved","id":18446744073709551615}"#,
+    ];
+    run(Target { words: WORDS, max_len: 4 << 10, found, ..target }, vec![text.into_bytes()]);
 }
 
 #[test]
