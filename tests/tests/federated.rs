@@ -36,6 +36,7 @@ const fn job(rounds: u32) -> ModelledJob {
         state_bytes: 0,
         result_bytes: 640,
         checkpoint_bytes: 64,
+        undeclared: false,
     }
 }
 

@@ -197,6 +197,7 @@ fn of_speeds(speeds: &[(u32, f64)], seed: u64) -> Layout {
         name: format!("c{at}").into(),
         nodes: *nodes,
         machine: Machine { threads: 1, speed: *speed },
+        unequal_threads: None,
     };
     let clusters = speeds.iter().enumerate().map(place).collect();
     Layout { clusters, ..layout(&[1], seed) }

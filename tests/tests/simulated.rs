@@ -35,6 +35,7 @@ pub(crate) fn layout(clusters: &[u32], seed: u64) -> Layout {
         name: format!("c{at}").into(),
         nodes: *nodes,
         machine: Machine { threads: 1, speed: 1.0 },
+        unequal_threads: None,
     };
     Layout {
         clusters: clusters.iter().enumerate().map(place).collect(),
@@ -63,6 +64,7 @@ pub(crate) const TREE: ModelledJob = ModelledJob {
     state_bytes: 0,
     result_bytes: 25_600,
     checkpoint_bytes: 0,
+    undeclared: false,
 };
 
 pub(crate) fn params(seed: u64) -> JobParams {

@@ -158,6 +158,7 @@ fn of_speeds(speeds: &[(u32, f64)]) -> Layout {
         name: format!("c{at}").into(),
         nodes: *nodes,
         machine: Machine { threads: 1, speed: *speed },
+        unequal_threads: None,
     };
     Layout { clusters: speeds.iter().enumerate().map(place).collect(), ..layout(&[1], 1) }
 }

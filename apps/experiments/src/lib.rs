@@ -9,6 +9,7 @@
 pub mod atr;
 pub mod faults;
 pub mod live_report;
+pub mod no_harm;
 pub mod paper;
 pub mod provisioning;
 pub mod scaling;

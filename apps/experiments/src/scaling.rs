@@ -246,6 +246,7 @@ fn play<J: Job>(
         name: format!("c{at}").into(),
         nodes: workers / clusters + u32::from(at < workers % clusters),
         machine: Machine { threads: 1, speed: 1.0 },
+        unequal_threads: None,
     };
     let rate = |rate: ByteRate| rate.bytes_per_second() as u64;
     // A queue without losses, so that the results do not depend on congestion.

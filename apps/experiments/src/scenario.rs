@@ -12,10 +12,10 @@ use springtide_cli::print::print;
 use springtide_cli::run_end::RunEnd;
 use springtide_runtime::config::{LinksConfig, ScenarioConfig, Sources, WorkloadConfig, load};
 use springtide_runtime::net::LinkUnit;
-use springtide_runtime::work::Job;
 use springtide_simulator::GridError;
-use springtide_simulator::apps::ModelledJob;
-use springtide_simulator::scenario::{SimulationParams, SimulationResult, params, simulate_over};
+use springtide_simulator::scenario::{
+    SimulationParams, SimulationResult, model, params, simulate_over,
+};
 use springtide_simulator::shipped::{self, BuiltinFile};
 
 /// Maximum size of a simulated run's log in bytes.
@@ -174,7 +174,7 @@ pub(crate) fn keep(
     manifest.mode = Some(settings.mode.word().to_owned());
     let mut out = OutDir::create(dir, &manifest, text, LOG_MAX)?;
     out.records(&played.records)?;
-    out.finish(&RunEnd::of(ModelledJob::NAME, &played.ended).json())
+    out.finish(&RunEnd::of(model(&config.app).name(), &played.ended).json())
 }
 
 fn result(

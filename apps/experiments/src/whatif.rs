@@ -243,6 +243,7 @@ fn grid(
             later: BoundedInt::nearest(0),
             speed: given.or(learned.copied()).unwrap_or(1.0),
             threads: Some(BoundedInt::nearest(config.threads_of(cluster))),
+            unequal_threads: None,
             delay: inside.map_or(grid.cluster[0].delay, |inside| inside.delay),
             uplink: inside.and_then(|inside| inside.uplink),
         }

@@ -14,7 +14,7 @@ use springtide_runtime::config::{
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::LinkUnit;
 
-use crate::apps::ModelledJob;
+use crate::apps::{AppModel, ModelledJob};
 use crate::scenario::{SimulationParams, seconds, simulate_job};
 
 /// The part of a grid that is left out.
@@ -91,13 +91,14 @@ pub fn predict(order: &PredictionRequest, without: &LeftOut) -> Prediction {
     }
     start_on_all_nodes(&mut grid);
     let how = SimulationParams { mode: order.mode, period: None, seed: order.seed };
-    let played = match simulate_job(&grid, order.model.clone(), &how, order.wire.clone()) {
-        Ok(played) => played,
-        Err(error) => {
-            predicted.error = Some(error.to_string());
-            return predicted;
-        }
-    };
+    let played =
+        match simulate_job(&grid, AppModel::Tree(order.model.clone()), &how, order.wire.clone()) {
+            Ok(played) => played,
+            Err(error) => {
+                predicted.error = Some(error.to_string());
+                return predicted;
+            }
+        };
     let report = &played.ended.report;
     predicted.iterations = report.iterations.clone();
     let workers = report.clusters.iter().map(|(name, part)| (name.clone(), part.workers));

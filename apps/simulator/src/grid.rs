@@ -14,6 +14,7 @@ use springtide_actors::head::{HEAD, HEAD_CLUSTER, Head, node_names};
 use springtide_actors::job::JobParams;
 use springtide_actors::scheduler::{JobGrant, Scheduler, SubmitError, manager};
 use springtide_actors::store::Store;
+use springtide_runtime::config::ThreadCounts;
 use springtide_runtime::event::{EventHash, Record};
 use springtide_runtime::id::{ClusterId, Incarnation, JobId, NodeId, Peer};
 use springtide_runtime::net::{MemoryConfig, MemoryNet};
@@ -32,6 +33,19 @@ pub struct SimulatedCluster {
     pub nodes: u32,
     /// The machine of each node.
     pub machine: Machine,
+    /// Threads of the nodes in turn, if they differ; instead of the machine's.
+    pub unequal_threads: Option<ThreadCounts>,
+}
+
+impl SimulatedCluster {
+    /// The nodes and their machines, in the order of their names.
+    fn machines(&self) -> impl Iterator<Item = (NodeId, Machine)> {
+        (0..).zip(node_names(&self.name, self.nodes)).map(|(index, node)| {
+            let threads = self.unequal_threads.as_ref().map(|threads| threads.of(index));
+            let threads = threads.unwrap_or(self.machine.threads);
+            (node, Machine { threads, ..self.machine })
+        })
+    }
 }
 
 /// The configuration of a grid.
@@ -156,12 +170,8 @@ impl SimulatedGrid {
         let submitter = Submitter::new(&endpoint, registry.fingerprint(), None);
         let mut head =
             Head::start(endpoint, Store::in_memory(), manager::ManagerSettings::default());
-        let of_cluster = |place: &SimulatedCluster| -> Vec<NodeId> {
-            node_names(&place.name, place.nodes).collect()
-        };
         let machines = layout.clusters.iter().flat_map(|place| {
-            let machine = (place.name.clone(), place.machine.clone());
-            of_cluster(place).into_iter().map(move |node| (node, machine.clone()))
+            place.machines().map(|(node, machine)| (node, (place.name.clone(), machine)))
         });
         let machines = Machines::new(
             network.clone(),
@@ -172,8 +182,9 @@ impl SimulatedGrid {
             layout.stoppable,
         );
         for place in &layout.clusters {
-            let request = |node| Machines::request(node, place.machine.threads);
-            let requests = of_cluster(place).into_iter().map(request).collect();
+            let request =
+                |(node, machine): (NodeId, Machine)| Machines::request(node, machine.threads);
+            let requests = place.machines().map(request).collect();
             head.start_site(place.name.clone(), requests, Rc::new(machines.clone()));
         }
         head.wait_for_nodes(|_, _| {}).await;

@@ -19,6 +19,7 @@ pub mod figure;
 pub mod forecast;
 pub mod grid;
 pub mod machines;
+pub mod no_harm;
 pub mod paper;
 mod process;
 pub mod provisioning;

@@ -142,6 +142,7 @@ pub fn learn(run: &Recorded) -> Result<LearnedModel, RecordedError> {
             state_bytes: bytes(run.published_bytes as f64 / f64::from(rounds)),
             result_bytes: bytes(run.result_bytes as f64 / shares(run).max(1e-6)),
             checkpoint_bytes: 0,
+            undeclared: false,
         },
         speeds,
         leaves,

@@ -19,8 +19,9 @@ use springtide_runtime::work::Registry;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::apps::{LeafPhase, ModelledJob, WorkDivision};
+use crate::apps::{AppModel, LeafPhase, ModelledJob, ModelledProcesses, WorkDivision};
 use crate::dead_end::{DeadEnd, GridState};
+use crate::faults::Summed;
 use crate::grid::{
     GridError, Layout, RecentEvents, SimulatedCluster, SimulatedGrid, simulate as run_simulation,
 };
@@ -109,7 +110,7 @@ impl SimulationResult {
 }
 
 /// Builds the job model that a section describes.
-pub fn model(app: &AppSection) -> ModelledJob {
+pub fn model(app: &AppSection) -> AppModel {
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let bodies = app.bodies.get();
     let (rounds, from) = (app.iterations.get(), app.then_from);
@@ -118,22 +119,52 @@ pub fn model(app: &AppSection) -> ModelledJob {
         until: app.then_until.map_or(rounds, |until| until.get() - 1),
         leaves: leaves.get(),
     });
-    ModelledJob {
-        shape: match app.kind {
-            App::BarnesHut => WorkDivision::Even,
-            App::Search => WorkDivision::Uneven,
-        },
-        rounds,
-        leaves: app.leaves.get(),
-        then,
-        work_us: micros(app.work.get()),
-        spread: (app.spread * 1000.0) as u32,
-        serial_us: micros(app.serial.get()),
-        each_us: micros(app.each.get()),
-        // The sizes of the real job's positions, forces, and positions with velocities.
-        state_bytes: bodies.saturating_mul(12),
-        result_bytes: bodies.saturating_mul(16),
-        checkpoint_bytes: bodies.saturating_mul(60),
+    let (work_us, serial_us) = (micros(app.work.get()), micros(app.serial.get()));
+    let (each_us, leaves) = (micros(app.each.get()), app.leaves.get());
+    // The sizes of the real job's positions, forces, and positions with velocities.
+    let state_bytes = bodies.saturating_mul(12);
+    let result_bytes = bodies.saturating_mul(16);
+    let checkpoint_bytes = bodies.saturating_mul(60);
+    let tree = |shape| {
+        AppModel::Tree(ModelledJob {
+            shape,
+            rounds,
+            leaves,
+            then,
+            work_us,
+            spread: (app.spread * 1000.0) as u32,
+            serial_us,
+            each_us,
+            state_bytes,
+            result_bytes,
+            checkpoint_bytes,
+            undeclared: !app.declared,
+        })
+    };
+    match app.kind {
+        App::BarnesHut => tree(WorkDivision::Even),
+        App::Search => tree(WorkDivision::Uneven),
+        App::MasterWorker => AppModel::Master(Summed {
+            iterations: rounds,
+            tasks: leaves,
+            then,
+            blocks: 1,
+            block_us: work_us / u64::from(leaves),
+            serial_us,
+            common_bytes: state_bytes,
+            result_bytes,
+            ..Summed::SMALL
+        }),
+        App::Spmd => AppModel::Processes(ModelledProcesses {
+            steps: rounds,
+            items: leaves,
+            then,
+            work_us,
+            serial_us,
+            each_us,
+            exchanged_bytes: state_bytes,
+            state_bytes: checkpoint_bytes,
+        }),
     }
 }
 
@@ -180,6 +211,7 @@ pub fn layout(config: &ScenarioConfig, seed: u64) -> Layout {
             threads: place.threads.unwrap_or(config.job.threads).get(),
             speed: place.speed,
         },
+        unequal_threads: place.unequal_threads.clone(),
     };
     let [between, _] = directions(&config.wide.line());
     Layout {
@@ -251,7 +283,7 @@ pub fn simulate_over(
 /// As of [`simulate`].
 pub fn simulate_job(
     config: &ScenarioConfig,
-    job: ModelledJob,
+    job: AppModel,
     how: &SimulationParams,
     wire: LinkUnit,
 ) -> Result<SimulationResult, GridError> {
@@ -260,12 +292,12 @@ pub fn simulate_job(
 
 async fn run_job(
     config: &ScenarioConfig,
-    model: ModelledJob,
+    model: AppModel,
     how: &SimulationParams,
     wire: LinkUnit,
 ) -> Result<SimulationResult, GridError> {
     let mut registry = Registry::new();
-    registry.job::<ModelledJob>();
+    AppModel::register(&mut registry);
     let mut layout = layout(config, how.seed);
     layout.network.wire = expect_links(wire, config);
     let grid = SimulatedGrid::start(&layout, registry).await;
@@ -290,7 +322,7 @@ async fn run_job(
 pub async fn run(
     stage: &Rc<ScenarioDriver>,
     submitter: &Submitter,
-    model: ModelledJob,
+    model: AppModel,
     params: JobParams,
     clock: impl Fn(Instant) -> f64,
 ) -> Result<SimulationResult, GridError> {
@@ -299,7 +331,7 @@ pub async fn run(
     let start = config.cluster.iter().filter(|place| place.start.get() > 0);
     let start: BTreeMap<_, _> = start.map(|place| (id(&place.name), place.start.get())).collect();
     let first = start.values().sum();
-    let run = submitter.submit(model, params, Some(start)).await?;
+    let run = model.submit(submitter, params, Some(start)).await?;
     let submitted_at = Instant::now();
     let start_s = clock(submitted_at);
     let job = run.granted().job;

@@ -204,6 +204,7 @@ fn values(table: &str, key: &str) -> SchemaValues {
         ("app", "leaves") => (["32", "16"], &[]),
         ("app", "spread") => (["0.5", "0.1"], &[]),
         ("app", "bodies") => (["20000", "0"], &[]),
+        ("app", "declared") => (["true", "false"], &[("adaptation", "mode", "\"adaptive\"")]),
         ("app", "then_from") => (["3", "5"], &[("app", "then_leaves", "4")]),
         ("app", "then_leaves") => (["4", "2"], &[("app", "then_from", "3")]),
         ("app", "then_until") => (["4", "5"], THEN),
@@ -218,6 +219,7 @@ fn values(table: &str, key: &str) -> SchemaValues {
         ("cluster", "later") => (["0", "1"], &[("adaptation", "mode", "\"adaptive\"")]),
         ("cluster", "speed") => (["1.0", "0.5"], &[]),
         ("cluster", "threads") => (["1", "2"], &[]),
+        ("cluster", "unequal_threads") => (["[1]", "[2, 1]"], &[]),
         ("cluster", "delay") => (["\"50us\"", "\"5ms\""], &[("cluster", "start", "2")]),
         ("cluster", "uplink") => (["\"1MB/s\"", "\"20kB/s\""], &[]),
         ("link", "between") => {

@@ -13,7 +13,7 @@ use springtide_cli::talk;
 use springtide_runtime::config::nearest;
 use springtide_runtime::remote::Hub;
 use springtide_runtime::work::{Job, Registry, encode_job};
-use springtide_simulator::apps::ModelledJob;
+use springtide_simulator::apps::AppModel;
 
 use crate::commands;
 use crate::program::{JobDefinition, Program};
@@ -29,8 +29,8 @@ impl App {
     pub fn new(name: &'static str, version: &'static str) -> Self {
         let mut registry = Registry::new();
         registry.version(version);
-        // Nodes of live scenarios run this job.
-        registry.job::<ModelledJob>();
+        // Nodes of live scenarios run these jobs.
+        AppModel::register(&mut registry);
         // Tasks of workflows are jobs.
         registry.job::<WorkflowTask>();
         Self { program: Program { name, version, registry, jobs: Vec::new(), actors: None } }

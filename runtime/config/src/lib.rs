@@ -54,7 +54,7 @@ pub use ssh::{SshHost, SshHostsError};
 pub use topology::{SiteSection, TopologyConfig};
 pub use units::{
     App, BoundedInt, ByteRate, Congestion, Format, Happening, HostPort, Level, Mode, Name, Pair,
-    Ports, Provider, Role, SitePlace, Size, Steal, Subnet, Time,
+    Ports, Provider, Role, SitePlace, Size, Steal, Subnet, ThreadCounts, Time,
 };
 
 pub use workload::{

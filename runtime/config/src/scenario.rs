@@ -15,7 +15,9 @@ use super::schema::{
     Fallback::{Absent, Elements, Is, Required, Section},
     section,
 };
-use super::units::{App, BoundedInt, ByteRate, Happening, Name, Pair, Role, Steal, Time};
+use super::units::{
+    App, BoundedInt, ByteRate, Happening, Name, Pair, Role, Steal, ThreadCounts, Time,
+};
 use super::{Checker, Config};
 
 /// A longer delay is a mistake of units.
@@ -60,7 +62,9 @@ section! {
     /// tree of tasks.
     AppSection {
         /// "barnes-hut": a balanced tree over bodies, whose positions all nodes need and whose
-        /// forces are returned; or "search": an irregular tree without data.
+        /// forces are returned; "search": an irregular tree without data; "master-worker": a master
+        /// that distributes tasks; or "spmd": a process on each thread, which exchange their parts
+        /// of the bodies in each iteration.
         kind: App = Is("\"barnes-hut\"");
         /// Number of iterations.
         iterations: BoundedInt<1, 1_000_000> = Is("15");
@@ -70,13 +74,18 @@ section! {
         serial: Time = Is("\"0s\"");
         /// Work of each node before each iteration, such as building a tree of all bodies.
         each: Time = Is("\"0s\"");
-        /// Number of tasks that are not divided further.
+        /// Number of tasks that are not divided further. Of "spmd": items, which the processes
+        /// share.
         leaves: BoundedInt<1, 10_000_000> = Is("1024");
         /// Relative variation of leaves around their mean, 0 to 1, as for crowded regions of space.
+        /// Only trees have one.
         spread: f64 = Is("0.5");
         /// Number of bodies, with 12 bytes each to the nodes and 16 back. 0: no data.
         bodies: BoundedInt<0, 100_000_000> = Is("0");
-        /// Iteration, counted from 1, from which on there are `then_leaves` tasks.
+        /// Whether tasks declare their cost, from which speeds are measured. Only trees need to.
+        declared: bool = Is("true");
+        /// Iteration, counted from 1, from which on there are `then_leaves` tasks. Of "spmd":
+        /// processes with work.
         then_from: Option<BoundedInt<1, 1_000_000>> = Absent("6");
         /// Changed number of tasks; see `then_from`.
         then_leaves: Option<BoundedInt<1, 10_000_000>> = Absent("8");
@@ -112,6 +121,8 @@ section! {
         speed: f64 = Is("1.0");
         /// Threads of each of its nodes; default: those of [job].
         threads: Option<BoundedInt<1, 4096>> = Absent("4");
+        /// Threads of its nodes in turn, from the first on, if they differ; instead of `threads`.
+        unequal_threads: Option<ThreadCounts> = Absent("[1, 4, 64]");
         /// Delay between two of its nodes.
         delay: Time = Is("\"50us\"");
         /// Bandwidth of its uplink in each direction; default: no limit.
@@ -575,6 +586,10 @@ impl Config for ScenarioConfig {
                 checker.report(&path("speed"), reason);
             }
             check_rate(place.uplink, &path("uplink"), checker);
+            if place.threads.is_some() && place.unequal_threads.is_some() {
+                let reason = "`threads` gives all nodes the same number: leave one of them out";
+                checker.report(&path("unequal_threads"), reason);
+            }
         }
         if self.cluster.iter().all(|place| place.start.get() == 0) {
             let reason = "the job starts on no node: give some [[cluster]] a `start`";
@@ -629,6 +644,14 @@ impl Config for ScenarioConfig {
         if !self.app.each.get().is_zero() && self.app.bodies.get() == 0 {
             let reason = "nodes prepare themselves for what is sent, and nothing is: add `bodies`";
             checker.report("app.each", reason);
+        }
+        if !self.app.each.get().is_zero() && self.app.kind == App::MasterWorker {
+            let reason = "workers of a \"master-worker\" do not prepare themselves: leave it out";
+            checker.report("app.each", reason);
+        }
+        if !self.app.declared && matches!(self.app.kind, App::MasterWorker | App::Spmd) {
+            let reason = format!("a \"{}\" declares no cost: leave it out", self.app.kind);
+            checker.report("app.declared", reason);
         }
         if self.job.period.get() < Duration::from_millis(100) {
             let reason =

@@ -519,6 +519,50 @@ impl Leaf for Pair {
     }
 }
 
+/// The maximum number of threads of a node.
+const THREADS_MAX: u32 = 4096;
+
+/// Numbers of threads of a cluster's nodes, in turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u32>", into = "Vec<u32>")]
+pub struct ThreadCounts(Vec<u32>);
+
+impl ThreadCounts {
+    /// The number of threads of the node with this index, from 0.
+    pub fn of(&self, index: u32) -> u32 {
+        self.0[index as usize % self.0.len()]
+    }
+}
+
+impl TryFrom<Vec<u32>> for ThreadCounts {
+    type Error = String;
+
+    fn try_from(counts: Vec<u32>) -> Result<Self, String> {
+        let fits = |count: &u32| (1..=THREADS_MAX).contains(count);
+        if !counts.is_empty() && counts.iter().all(fits) {
+            Ok(Self(counts))
+        } else {
+            Err(format!("must be numbers from 1 to {THREADS_MAX} such as [1, 64]"))
+        }
+    }
+}
+
+impl From<ThreadCounts> for Vec<u32> {
+    fn from(counts: ThreadCounts) -> Self {
+        counts.0
+    }
+}
+
+impl Leaf for ThreadCounts {
+    fn read(value: &Value) -> Result<Self, String> {
+        let counts = value.as_array().map(Vec::as_slice).unwrap_or_default();
+        let count = |value: &Value| value.as_integer().and_then(|count| u32::try_from(count).ok());
+        let counts = counts.iter().map(count).collect::<Option<Vec<_>>>();
+        Self::try_from(counts.unwrap_or_default())
+            .map_err(|reason| format!("{reason}, found {value}"))
+    }
+}
+
 /// Makes a choice of words: the enum, its words and its parser.
 macro_rules! choice {
     ($(#[$about:meta])* $name:ident {
@@ -596,6 +640,10 @@ choice! {
         BarnesHut = "barnes-hut",
         /// An irregular tree without data.
         Search = "search",
+        /// A master that distributes tasks and continues from their results.
+        MasterWorker = "master-worker",
+        /// Processes that take the same steps, each on its part of a state.
+        Spmd = "spmd",
     }
 }
 

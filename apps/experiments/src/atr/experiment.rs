@@ -253,6 +253,7 @@ impl Laboratory {
             name: name.into(),
             nodes,
             machine: Machine { threads: 1, speed: 1.0 },
+            unequal_threads: None,
         };
         let workers = u32::try_from(speeds.len()).unwrap_or(u32::MAX);
         let layout = Layout {

@@ -62,6 +62,8 @@ pub struct ModelledJob {
     pub result_bytes: u32,
     /// Bytes of a checkpoint.
     pub checkpoint_bytes: u32,
+    /// Whether leaves keep their cost to themselves, as tasks of unknown length do.
+    pub undeclared: bool,
 }
 
 /// The number that a leaf returns.
@@ -123,7 +125,7 @@ pub(crate) fn chain(checksum: u64, sum: u64) -> u64 {
 
 /// Zeros on the wire, represented by their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Zeros(u32);
+pub(crate) struct Zeros(pub(crate) u32);
 
 impl Serialize for Zeros {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -203,7 +205,8 @@ impl Task for ModelLeaves {
 
     fn cost(&self) -> Option<f64> {
         // Seconds of work of a leaf; a task that divides its work costs nothing itself.
-        (self.to - self.from == 1).then(|| self.model.leaf_us(self.round, self.from) as f64 * 1e-6)
+        let declares = self.to - self.from == 1 && !self.model.undeclared;
+        declares.then(|| self.model.leaf_us(self.round, self.from) as f64 * 1e-6)
     }
 
     fn needs(&self) -> Vec<ObjectNeed> {

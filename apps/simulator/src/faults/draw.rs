@@ -69,6 +69,7 @@ impl FaultHistory {
             name: format!("c{at}").into(),
             nodes: draw.from(1, 3) as u32,
             machine: Machine { threads: 1, speed: 1.0 },
+            unequal_threads: None,
         });
         let clusters: Vec<SimulatedCluster> = clusters.collect();
         let delay = draw.millis(1, 60);
@@ -250,6 +251,7 @@ fn layout(draw: &mut Draw, seed: u64) -> Layout {
                 threads: if draw.from(0, 3) == 0 { 2 } else { 1 },
                 speed: draw.from(5, 20) as f64 / 10.0,
             },
+            unequal_threads: None,
         }
     });
     let clusters = clusters.collect();
@@ -315,6 +317,7 @@ fn summed(draw: &mut Draw) -> HistoryJob {
         serial_us: *draw.of(&[0, 200_000]),
         equal_split: false,
         isolate: draw.from(0, 2) == 0,
+        ..Summed::SMALL
     })
 }
 

@@ -257,6 +257,7 @@ impl FaultHistory {
             name: format!("c{at}").into(),
             nodes: *nodes,
             machine: Machine { threads: 1, speed: 1.0 },
+            unequal_threads: None,
         };
         let layout = Layout {
             clusters: clusters.iter().enumerate().map(place).collect(),

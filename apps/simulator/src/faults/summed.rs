@@ -14,7 +14,7 @@ use springtide_runtime::mw::{
 use springtide_runtime::random::SplitMix;
 use springtide_runtime::work::{Checkpoint, Context, Job, Outcome, Registry, Stop};
 
-use crate::apps::{chain, hash};
+use crate::apps::{LeafPhase, Zeros, chain, hash};
 
 /// Iterations of tasks that are sums.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +23,8 @@ pub struct Summed {
     pub iterations: u32,
     /// The number of tasks of an iteration.
     pub tasks: u32,
+    /// Iterations whose work lies in another number of tasks.
+    pub then: Option<LeafPhase>,
     /// The number of blocks of a task.
     pub blocks: u32,
     /// Work of a block that is new to the worker, in microseconds; a unit is 1,000 microseconds.
@@ -37,6 +39,10 @@ pub struct Summed {
     pub equal_split: bool,
     /// Whether the master's node has no worker: [`AssignmentSettings::isolate`].
     pub isolate: bool,
+    /// Bytes that each worker gets in an iteration, besides its tasks.
+    pub common_bytes: u32,
+    /// Bytes of all results of an iteration.
+    pub result_bytes: u32,
 }
 
 impl Summed {
@@ -44,6 +50,7 @@ impl Summed {
     pub const SMALL: Self = Self {
         iterations: 6,
         tasks: 24,
+        then: None,
         blocks: 4,
         block_us: 100_000,
         warm: 100,
@@ -51,7 +58,19 @@ impl Summed {
         serial_us: 0,
         equal_split: false,
         isolate: false,
+        common_bytes: 0,
+        result_bytes: 0,
     };
+
+    fn tasks_in(&self, iteration: u32) -> u32 {
+        let phase = self.then.filter(|then| (then.from..then.until).contains(&iteration));
+        phase.map_or(self.tasks, |then| then.leaves).max(1)
+    }
+
+    /// Work of a new block in this iteration, in microseconds.
+    fn block_us_in(&self, iteration: u32) -> u64 {
+        self.block_us * u64::from(self.tasks) / u64::from(self.tasks_in(iteration))
+    }
 
     fn block(iterate: f64, task: u32, block: u32) -> f64 {
         SplitMix(hash(task, block) ^ iterate.to_bits()).unit() / 3.0
@@ -70,9 +89,9 @@ impl Summed {
     /// The checksum that a run must have.
     pub fn answer(&self) -> u64 {
         let mut state = MasterState::start();
-        for _ in 0..self.iterations {
+        for iteration in 0..self.iterations {
             let blocks = |task| (0..self.blocks).map(move |block| (task, block));
-            let (iterate, tasks) = (state.iterate, 0..self.tasks);
+            let (iterate, tasks) = (state.iterate, 0..self.tasks_in(iteration));
             let sums = tasks.map(|task| {
                 blocks(task).map(|(task, block)| Self::block(iterate, task, block)).sum()
             });
@@ -101,6 +120,21 @@ impl MasterState {
     }
 }
 
+/// What each worker gets in an iteration.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SumInput {
+    iterate: f64,
+    block_us: u64,
+    zeros: Zeros,
+}
+
+/// The result of a block.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BlockSum {
+    sum: f64,
+    zeros: Zeros,
+}
+
 /// The master's side of the job.
 pub struct SumDriver {
     job: Summed,
@@ -113,11 +147,16 @@ impl SumDriver {
     fn submit(&mut self, master: &mut Master<'_, Summed>) -> Result<(), Stop> {
         let job = &self.job;
         master.cx().spend_modelled_time(Duration::from_micros(job.serial_us))?;
-        self.sums = vec![None; job.tasks as usize];
-        let units = job.block_us as f64 / 1000.0 * f64::from(job.blocks);
+        let iteration = self.state.iteration;
+        let tasks = job.tasks_in(iteration);
+        self.sums = vec![None; tasks as usize];
+        let block_us = job.block_us_in(iteration);
+        let units = block_us as f64 / 1000.0 * f64::from(job.blocks);
         let spec = |id| TaskSpec { id, units, blocks: job.blocks, work: () };
-        let tasks = (0..job.tasks).map(spec).collect();
-        self.batch = Some(master.submit(Batch { common: self.state.iterate, tasks })?);
+        let tasks = (0..tasks).map(spec).collect();
+        let iterate = self.state.iterate;
+        let common = SumInput { iterate, block_us, zeros: Zeros(job.common_bytes) };
+        self.batch = Some(master.submit(Batch { common, tasks })?);
         Ok(())
     }
 }
@@ -133,7 +172,7 @@ impl Driver<Summed> for SumDriver {
         &mut self,
         batch: BatchId,
         task: u32,
-        outputs: Vec<f64>,
+        outputs: Vec<BlockSum>,
         master: &mut Master<'_, Summed>,
     ) -> Result<(), Stop> {
         let sum = &mut self.sums[task as usize];
@@ -142,7 +181,7 @@ impl Driver<Summed> for SumDriver {
                 "task {task} ended twice, or belongs to no open batch"
             )));
         }
-        *sum = Some(outputs.into_iter().sum());
+        *sum = Some(outputs.into_iter().map(|output| output.sum).sum());
         if self.sums.iter().any(Option::is_none) {
             return Ok(());
         }
@@ -175,9 +214,9 @@ impl Driver<Summed> for SumDriver {
 
 impl Program for Summed {
     const NAME: &'static str = "summed.worker";
-    type Common = f64;
+    type Common = SumInput;
     type Work = ();
-    type Output = f64;
+    type Output = BlockSum;
     type Worker = std::collections::BTreeSet<(u32, u32)>;
     type Driver = SumDriver;
     type State = MasterState;
@@ -210,16 +249,17 @@ impl Program for Summed {
     fn execute(
         &self,
         done_blocks: &mut Self::Worker,
-        iterate: &f64,
+        input: &SumInput,
         task: u32,
         _: &(),
         block: u32,
         cx: &Context,
-    ) -> Result<f64, Stop> {
+    ) -> Result<BlockSum, Stop> {
         let new = done_blocks.insert((task, block));
         let percent = if new { 100 } else { u64::from(self.warm) };
-        cx.spend_modelled_time(Duration::from_micros(self.block_us * percent / 100))?;
-        Ok(Self::block(*iterate, task, block))
+        cx.spend_modelled_time(Duration::from_micros(input.block_us * percent / 100))?;
+        let zeros = Zeros(self.result_bytes / (self.tasks * self.blocks).max(1));
+        Ok(BlockSum { sum: Self::block(input.iterate, task, block), zeros })
     }
 }
 

@@ -10,6 +10,7 @@ use springtide_cli::exit::Failed;
 use springtide_cli::options::{keyword_parser, time};
 use springtide_experiments::atr::{AtrArgs, atr};
 use springtide_experiments::faults;
+use springtide_experiments::no_harm::no_harm;
 use springtide_experiments::paper::paper;
 use springtide_experiments::provisioning::{ProvisioningArgs, provisioning};
 use springtide_experiments::scaling::{ScalingArgs, scaling};
@@ -102,6 +103,19 @@ pub enum SimCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Simulate random grids, jobs and faults: static, adaptive, and on the best fixed set of
+    /// nodes; adaptation must do no harm
+    NoHarm {
+        /// Seeds from A up to, but not including, B
+        #[arg(long, value_name = "A..B", default_value = "1..101", value_parser = seeds)]
+        seeds: Range<u64>,
+        /// Print the result as one JSON object
+        #[arg(long)]
+        json: bool,
+        /// Directory for the scenario files of the worst draws
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        out: Option<PathBuf>,
+    },
     /// Simulate one history of random faults again, and print its events
     Replay {
         /// Seed of the history
@@ -152,6 +166,7 @@ pub fn execute(command: SimCommand, version: &str, global: &GlobalArgs) -> Resul
         SimCommand::BarnesHut(args) => scaling(&args),
         SimCommand::Provisioning(args) => provisioning(&args),
         SimCommand::Faults { seeds, json } => faults::faults(seeds, json),
+        SimCommand::NoHarm { seeds, json, out } => no_harm(seeds, json, out.as_deref()),
         SimCommand::Replay { seed } => faults::replay(seed),
         SimCommand::List => scenario::list(),
         SimCommand::Show { name } => scenario::show(name.as_deref()),

@@ -37,9 +37,8 @@ use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::net::LinkProfile;
 use springtide_runtime::net::tls::Ca;
 use springtide_runtime::remote::Remote;
-use springtide_runtime::work::{Job, Registry};
+use springtide_runtime::work::Registry;
 use springtide_simulator::GridState;
-use springtide_simulator::apps::ModelledJob;
 use springtide_simulator::scenario::{
     EPOCH_US, SimulationParams, SimulationResult, model, params, run as run_scenario, scaled,
     simulate,
@@ -176,6 +175,13 @@ pub fn run(
     let play_params =
         SimulationParams { mode, period: Some(period.div_f64(args.time_scale)), seed: args.seed };
     scenario::check(&config, &play_params)?;
+    if let Some(place) = config.cluster.iter().find(|place| place.unequal_threads.is_some()) {
+        return Err(Failed::usage(format!(
+            "cluster {} has `unequal_threads`, which only `sim run` can give a cluster: use a \
+            cluster for each number of threads",
+            place.name
+        )));
+    }
     let scratch = Scratch::make()?;
     let lasts = config.job.limit.get().min(Duration::from_secs(24 * 3600)) + STARTUP_TIMEOUT;
     // First the parts that this host may not support, while there is nothing to remove.
@@ -263,11 +269,9 @@ pub fn run(
     if let Some(out) = &mut out {
         artefacts.add(out.records(&played.records));
         artefacts.add(out.own_file(REPORT, format!("{json}\n").as_bytes()).map(drop));
-        artefacts.add(
-            out.finish(
-                &springtide_cli::run_end::RunEnd::of(ModelledJob::NAME, &played.ended).json(),
-            ),
-        );
+        artefacts.add(out.finish(
+            &springtide_cli::run_end::RunEnd::of(model(&config.app).name(), &played.ended).json(),
+        ));
     }
     artefacts.print(args.json, json, || report_text(&report, &played))?;
     match &played.ended.outcome {
@@ -468,13 +472,6 @@ struct LiveSettings<'a> {
     version: &'a str,
 }
 
-/// Scales the cost of declared work to the fraction of a processor that a node of speed 1 has.
-fn on_share(model: ModelledJob, share: f64) -> ModelledJob {
-    let cost = |us: u64| (us as f64 * share).round() as u64;
-    let (work_us, serial_us) = (cost(model.work_us), cost(model.serial_us));
-    ModelledJob { work_us, serial_us, each_us: cost(model.each_us), ..model }
-}
-
 async fn live(
     setting: LiveSettings<'_>,
     registry: Arc<Registry>,
@@ -546,7 +543,8 @@ async fn live(
         let stage = ScenarioDriver::new(world.clone(), config);
         stage.claim_late_nodes().await;
         talk.say(&format!("{} nodes; the job starts ({})", status.nodes(), setting.version));
-        let job = on_share(model(&config.app), share);
+        // Declared work costs the fraction of a processor that a node of speed 1 has.
+        let job = model(&config.app).scaled(share);
         let (now, system) = (Instant::now(), SystemTime::now());
         let start = system.duration_since(UNIX_EPOCH).unwrap_or_default();
         let start = start.saturating_sub(Duration::from_micros(EPOCH_US));

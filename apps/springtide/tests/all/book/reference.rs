@@ -187,6 +187,7 @@ fn type_words(key: &KeyDescription) -> String {
         "Ports" => "two ports",
         "Pair" => "two names",
         "Subnet" => "network",
+        "ThreadCounts" => "list of whole numbers",
         "Points" => "list of points",
         "BTreeMap<String,String>" => "table of texts",
         other => panic!("reference.rs has no words for the type {other}: add them to `type_words`"),
