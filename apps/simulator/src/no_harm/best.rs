@@ -8,7 +8,9 @@ use springtide_runtime::config::{BoundedInt, PlaceSection, ScenarioConfig};
 use super::{RunTime, run_static};
 
 /// The maximum number of sets that are run.
-const TRIALS_MAX: usize = 8;
+const TRIALS_MAX: usize = 6;
+/// A set is better only if its time is at most this part of the best one so far.
+const BETTER: f64 = 0.95;
 /// A cluster whose bandwidth is below this, in bytes a second, is also left out.
 const NARROW: f64 = 2e6;
 
@@ -61,7 +63,7 @@ fn first_sets(config: &ScenarioConfig) -> Vec<NodeSet> {
 
 /// Searches the best set, from the initial one, whose time is known.
 ///
-/// A trial ends when it is slower than the best set so far.
+/// A trial ends when it is not clearly better than the best set so far.
 pub fn search(config: &ScenarioConfig, seed: u64, initial: f64) -> BestSet {
     let start: NodeSet = config.cluster.iter().map(|place| place.start.get()).collect();
     let mut best = BestSet { nodes: start.clone(), seconds: initial };
@@ -77,8 +79,8 @@ pub fn search(config: &ScenarioConfig, seed: u64, initial: f64) -> BestSet {
         for (place, count) in fixed.cluster.iter_mut().zip(&nodes) {
             place.start = BoundedInt::nearest(*count);
         }
-        if let RunTime { seconds, ended: true, .. } = run_static(&fixed, seed, Some(best.seconds))
-            && seconds < best.seconds
+        if let RunTime { seconds, ended: true, .. } =
+            run_static(&fixed, seed, Some(BETTER * best.seconds))
         {
             *best = BestSet { nodes, seconds };
         }

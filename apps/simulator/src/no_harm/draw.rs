@@ -10,17 +10,19 @@ use std::time::Duration;
 use springtide_runtime::random::SplitMix;
 
 /// The maximum number of threads of a grid.
-const THREADS_MAX: f64 = 200.0;
+const THREADS_MAX: f64 = 160.0;
 /// The maximum number of threads of a host.
 const HOST_MAX: f64 = 128.0;
 /// The maximum number of nodes of a grid.
-const NODES_MAX: u32 = 32;
+const NODES_MAX: u32 = 24;
 /// The maximum number of leaves that a run executes.
-const LEAVES_MAX: f64 = 24_000.0;
+const LEAVES_MAX: f64 = 10_000.0;
 /// The maximum product of nodes and expected seconds of the run on the initial nodes.
-const NODE_SECONDS_MAX: f64 = 30_000.0;
+const NODE_SECONDS_MAX: f64 = 12_000.0;
 /// The maximum number of bytes that all nodes get for data in a run.
-const PAYLOAD_MAX: f64 = 2e9;
+const PAYLOAD_MAX: f64 = 5e8;
+/// The least expected time of a run, in seconds, unless the job is to be shorter than any reaction.
+const SPAN_MIN: f64 = 120.0;
 /// The extremes of bandwidths, in bytes a second: 100 kB/s and 10 Gb/s.
 const BANDWIDTHS: (f64, f64) = (1e5, 1.25e9);
 /// The time limit of a run, as a multiple of its expected time, and the least one.
@@ -197,14 +199,19 @@ fn job(draw: &mut Draw, clusters: &[Cluster], text: &mut String) -> f64 {
     let power: f64 = clusters.iter().map(Cluster::power).sum();
     let threads: u32 = clusters.iter().map(|cluster| cluster.threads_of(cluster.start)).sum();
     let kind = draw.of(&["barnes-hut", "search", "search", "master-worker", "spmd"]);
-    let iteration = draw.log(0.1, 1000.0);
     // Leaves a thread: from too few for all threads to many.
     let grain = draw.log(0.5, 24.0);
-    let leaves = (f64::from(threads) * grain).clamp(4.0, LEAVES_MAX / 4.0);
+    let leaves = (f64::from(threads) * grain).clamp(4.0, LEAVES_MAX / 8.0);
     // Each process of "spmd" costs a message to some others in each step.
     let leaf_cost = if kind == "spmd" { f64::from(threads) * 4.0 } else { leaves };
-    let span = draw.log(150.0, 3000.0).min(NODE_SECONDS_MAX / f64::from(nodes));
-    let iterations = (span / iteration).max(3.0).min(LEAVES_MAX / leaf_cost).round().max(2.0);
+    let iterations_max = LEAVES_MAX / leaf_cost;
+    let iteration = draw.log(0.1, 1000.0);
+    let iteration = match draw.from(0, 9) {
+        0 => iteration,
+        _ => iteration.max(SPAN_MIN / iterations_max),
+    };
+    let span = draw.log(SPAN_MIN, 3000.0).min(NODE_SECONDS_MAX / f64::from(nodes));
+    let iterations = (span / iteration).max(3.0).min(iterations_max).round().max(2.0);
     let serial = iteration * draw.of(&[0.0, 0.0, 0.0, 0.02, 0.1, 0.3]);
     let work = (iteration - serial) * power;
     let _ = write!(
@@ -230,7 +237,7 @@ fn job(draw: &mut Draw, clusters: &[Cluster], text: &mut String) -> f64 {
     }
     if iterations >= 6.0 && draw.chance(0.3) {
         let from = draw.from(2, iterations as u32 / 2 + 1);
-        let then = (leaves * draw.of(&[0.02, 0.05, 0.1, 0.3, 3.0])).clamp(1.0, LEAVES_MAX / 4.0);
+        let then = (leaves * draw.of(&[0.02, 0.05, 0.1, 0.3, 3.0])).clamp(1.0, LEAVES_MAX / 8.0);
         let _ = write!(text, "then_from = {from}\nthen_leaves = {then:.0}\n");
         if draw.chance(0.5) {
             let _ = writeln!(text, "then_until = {}", draw.from(from + 1, iterations as u32));

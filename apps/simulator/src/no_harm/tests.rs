@@ -125,3 +125,22 @@ fn draws_are_scenarios_and_reach_all_kinds() {
     let rare: Vec<String> = rare.into_iter().map(|(what, _)| what.clone()).collect();
     assert!(rare.iter().all(|what| expected.contains(what)), "{rare:?}");
 }
+
+/// The draws that the normal tests run; each takes seconds without optimisation.
+const FEW: std::ops::Range<u64> = 1..5;
+
+#[test]
+fn draws_have_the_right_answers() {
+    for times in run_all(FEW, |times| println!("seed {}: {}", times.draw.seed, times.ratio())) {
+        let DrawTimes { draw, fixed, adaptive, best } = times;
+        assert!(!fixed.wrong && !adaptive.wrong, "seed {}: a wrong answer", draw.seed);
+        assert!(best.seconds <= fixed.seconds, "seed {}: {best:?}", draw.seed);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes; `sim no-harm` prints the draws that break a criterion"]
+fn adaptation_does_no_harm_in_a_hundred_draws() {
+    let verdict = judge(&run_all(1..101, |_| {}));
+    assert!(verdict.holds(), "{verdict:#?}");
+}
