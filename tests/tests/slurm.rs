@@ -298,7 +298,7 @@ async fn a_hanging_controller_ends_no_node_and_leaves_no_job() {
     assert_eq!(news(&mut stub).await, StubEvent::Active);
     cluster.says("vu-1", "hello").await;
 
-    let hasty = cluster.provider("answer_within = \"1s\"");
+    let hasty = cluster.provider("answer_timeout = \"1s\"");
     cluster.lab.signal_controller("vu", "STOP");
     let Err(error) = hasty.hold(&cluster.request("vu-2", LISTENS, "hello")).await else {
         panic!("it was submitted to a controller that stands still");

@@ -158,13 +158,13 @@ pub fn scaled(config: &ScenarioConfig, scale: f64) -> ScenarioConfig {
     for seconds in [
         &mut adapts.settle_s,
         &mut adapts.move_cost_s,
-        &mut adapts.parole_s,
-        &mut adapts.parole_cap_s,
+        &mut adapts.quarantine_s,
+        &mut adapts.quarantine_max_s,
     ] {
         *seconds /= scale;
     }
     for event in &mut scaled.event {
-        for at in [&mut event.at, &mut event.lasts, &mut event.every, &mut event.deadline] {
+        for at in [&mut event.at, &mut event.duration, &mut event.interval, &mut event.deadline] {
             *at = at.map(time);
         }
     }
@@ -402,7 +402,9 @@ mod tests {
     use crate::shipped;
 
     fn read(text: &str) -> ScenarioConfig {
-        load(&Sources::of_text("test.toml", text)).expect("it is right").value
+        let loaded = load(&Sources::of_text("test.toml", text)).expect("it is right");
+        assert_eq!(loaded.warnings, []);
+        loaded.value
     }
 
     const SMALL: &str = r#"
@@ -430,12 +432,12 @@ mod tests {
         cluster = "b"
         nodes = 1
         share = 0.5
-        lasts = "10s"
+        duration = "10s"
         [[event]]
         what = "crash"
         at = "30s"
         cluster = "b"
-        lasts = "20s"
+        duration = "20s"
         [[event]]
         what = "free"
         at = "5s"

@@ -67,7 +67,7 @@ pub(super) fn up_to_minimum(turn: &mut Turn<'_>) {
 /// Maximum nodes after a decision.
 fn most_after(turn: &Turn<'_>) -> u32 {
     let base = f64::from(turn.all.counted.max(turn.staying));
-    (base * turn.settings.most_growth).floor().min(f64::from(u32::MAX)) as u32
+    (base * turn.settings.growth_max).floor().min(f64::from(u32::MAX)) as u32
 }
 
 /// Nodes missing to the capacity that ran well: the smaller number of the two by count and by

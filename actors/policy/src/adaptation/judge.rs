@@ -116,7 +116,7 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
             limit(turn, true, &before);
         }
         Aim::Migrate => {
-            turn.memory.migrate_after_s = turn.memory.clock_s + turn.settings.parole_cap_s;
+            turn.memory.migrate_after_s = turn.memory.clock_s + turn.settings.quarantine_max_s;
         }
         Aim::Cure | Aim::Unlink => {
             acquit(turn, &trial);

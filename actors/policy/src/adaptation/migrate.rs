@@ -41,7 +41,7 @@ pub(super) fn proceed(turn: &mut Turn<'_>) -> bool {
         }
     }
     if nodes.is_empty() {
-        turn.memory.migrate_after_s = turn.memory.clock_s + turn.settings.parole_s;
+        turn.memory.migrate_after_s = turn.memory.clock_s + turn.settings.quarantine_s;
         turn.add_reason(Reason::NoneArrived);
         return true;
     }

@@ -186,7 +186,7 @@ fn releases(turn: &mut Turn<'_>) {
     let mut kept = Vec::new();
     for mut entry in std::mem::take(&mut turn.memory.quarantine) {
         probe_link(turn, &mut entry);
-        let why = if clock >= entry.until_s + settings.parole_cap_s {
+        let why = if clock >= entry.until_s + settings.quarantine_max_s {
             Some(QuarantineEndReason::Clean)
         } else if clock >= entry.until_s && clock - period < entry.until_s && entry.count > 0 {
             // Reported once, in the period of the end. A forgiven crash has no term.
@@ -252,7 +252,7 @@ fn probe_link(turn: &mut Turn<'_>, entry: &mut QuarantineEntry) {
         entry.until_s = clock + for_s;
         turn.add_reason(Reason::StillSlow { cluster: cluster.clone(), bandwidth, for_s });
     }
-    let interval = (turn.settings.parole_s * LOOKS).max(period);
+    let interval = (turn.settings.quarantine_s * LOOKS).max(period);
     if clock < entry.until_s && clock - entry.measured_at_s >= interval && !turn.is_better(entry) {
         entry.measured_at_s = clock;
         turn.add_reason(Reason::Measures { cluster: cluster.clone() });
@@ -276,7 +276,7 @@ fn root(turn: &mut Turn<'_>) {
 
 /// Deletes limits whose time is over or whose conditions have changed.
 fn limits(turn: &mut Turn<'_>, efficiency: f64) {
-    let (clock, cap) = (turn.memory.clock_s, turn.settings.parole_cap_s);
+    let (clock, cap) = (turn.memory.clock_s, turn.settings.quarantine_max_s);
     let memory = &mut turn.memory;
     memory.ceiling = memory
         .ceiling

@@ -68,7 +68,7 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
         turn.memory.refill = None;
         turn.add_reason(Reason::RefillOver { expected: turn.expected, given_up: true });
     }
-    let least = (f64::from(n) * settings.most_shrink).ceil() as u32;
+    let least = (f64::from(n) * settings.shrink_min).ceil() as u32;
     let ideal = (f64::from(n) * efficiency / settings.target()).round() as u32;
     let wanted = ideal.max(least).max(1).min(n);
     turn.add_reason(Reason::Below { e_min: settings.e_min, wanted, periods: turn.memory.below });

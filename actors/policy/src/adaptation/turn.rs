@@ -52,7 +52,7 @@ impl<'a> Turn<'a> {
     /// Starts a decision on a snapshot.
     pub fn new(snapshot: &'a Snapshot, memory: Memory, settings: &'a AdaptationSettings) -> Self {
         let known = memory.max_speed.filter(|&speed| is_rate(speed));
-        let factor = settings.nonsense_factor;
+        let factor = settings.implausible_factor;
         let (clusters, aside) = believed(&snapshot.clusters, &snapshot.members, known, factor);
         let all = JobAggregate::of(clusters.values().copied());
         let sum = |counts: &mut dyn Iterator<Item = u32>| counts.fold(0u32, u32::saturating_add);

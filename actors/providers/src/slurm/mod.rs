@@ -61,7 +61,7 @@ impl SlurmProvider {
         section: &SlurmSection,
         threads: u32,
     ) -> Self {
-        let within = section.answer_within.get();
+        let within = section.answer_timeout.get();
         let commands = Commands::new(section.conf.clone(), section.commands.clone(), within);
         // A node that would be warned from the start would never work.
         let leave_ahead = match section.time.map(|time| time.get()) {

@@ -86,10 +86,10 @@ impl Fake {
         Self { dir, provider }
     }
 
-    fn provider(dir: &Path, answer_within: &str) -> SlurmProvider {
+    fn provider(dir: &Path, answer_timeout: &str) -> SlurmProvider {
         let text = format!(
             "[[cluster]]\nname = \"vu\"\nprovider = \"slurm\"\n[cluster.slurm]\ncommands = {:?}\n\
-             poll = \"300ms\"\nanswer_within = \"{answer_within}\"\npartition = \"batch\"\ntime = \"90s\"\n\
+             poll = \"300ms\"\nanswer_timeout = \"{answer_timeout}\"\npartition = \"batch\"\ntime = \"90s\"\n\
              leave_ahead = \"20s\"\nmemory = \"1GiB\"\n",
             dir.display().to_string()
         );

@@ -153,7 +153,7 @@ impl Manager {
         if !self.may_change(id) || count == 0 {
             return self.drop_from_round(cluster, id);
         }
-        let within = self.settings.answer_within;
+        let within = self.settings.answer_timeout;
         let change =
             self.start_change(id, cluster, ResizeStep::Offered(count), (now, now + within));
         self.add_coming(id, cluster, count);
@@ -179,7 +179,7 @@ impl Manager {
         out: &mut Vec<ManagerAction>,
     ) {
         let step = ResizeStep::Acquiring { held: 0, of: count };
-        let change = self.start_change(id, cluster, step, (now, now + self.settings.hold_within));
+        let change = self.start_change(id, cluster, step, (now, now + self.settings.hold_timeout));
         self.add_coming(id, cluster, count);
         self.set_reason(id, why);
         out.push(ManagerAction::Hold { job: id, change, cluster: cluster.clone(), count });
@@ -207,9 +207,9 @@ impl Manager {
         if !self.may_change(id) {
             return self.drop_from_round(cluster, id);
         }
-        let ManagerSettings { release_within: within, answer_within, .. } = self.settings;
+        let ManagerSettings { release_timeout: within, answer_timeout, .. } = self.settings;
         let step = ResizeStep::Asked { count, mandatory, freed: 0 };
-        let change = self.start_change(id, cluster, step, (now, now + answer_within));
+        let change = self.start_change(id, cluster, step, (now, now + answer_timeout));
         self.set_reason(id, why.clone());
         let (job, cluster) = (id, cluster.clone());
         out.push(ManagerAction::Shrink {
@@ -218,7 +218,7 @@ impl Manager {
             cluster,
             count,
             mandatory,
-            answer_within,
+            answer_timeout,
             within,
             why,
         });
@@ -319,7 +319,7 @@ impl Manager {
             return self.close(id, cluster);
         }
         change.step = ResizeStep::Acquiring { held: 0, of: taken };
-        change.until = now + self.settings.hold_within;
+        change.until = now + self.settings.hold_timeout;
         let (change, cluster) = (change.number, cluster.clone());
         out.push(ManagerAction::Hold { job: id, change, cluster, count: taken });
     }
@@ -357,7 +357,7 @@ impl Manager {
             round.record_answer(id, owes + freed);
             round.record_release(id, freed);
         }
-        let within = self.settings.release_within;
+        let within = self.settings.release_timeout;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(change) = &mut job.change else { return };
         if owes == 0 {
@@ -431,7 +431,7 @@ impl Manager {
             return;
         }
         change.step = ResizeStep::Recruiting(of);
-        change.until = now + self.settings.recruit_within;
+        change.until = now + self.settings.recruit_timeout;
         out.push(ManagerAction::Recruit { job: id, change: number, cluster, count: of });
     }
 
@@ -641,9 +641,9 @@ impl Manager {
                 ResizeStep::Releasing { owes } => {
                     let job = self.jobs.get_mut(&id);
                     if let Some(change) = job.and_then(|job| job.change.as_mut()) {
-                        change.until = now + self.settings.release_within;
+                        change.until = now + self.settings.release_timeout;
                     }
-                    let within = self.settings.release_within;
+                    let within = self.settings.release_timeout;
                     let reason = format!("{id} did not release them within {within:?}");
                     out.push(ManagerAction::Force { job: id, cluster, count: owes, reason });
                 }

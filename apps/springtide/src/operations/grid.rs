@@ -276,8 +276,10 @@ fn enrol(
     let ca = Ca::load(&ca_dir(config, dir))?;
     let office = EnrolmentService::new(ca, EnrolmentStore::of(dir), calendar(), terms, recorder);
     let office = office.with_own(is_own(config), config.tls.validity.get());
-    let limits =
-        JoinLimits { max_callers: join.at_once.get() as usize, timeout: join.answer_within.get() };
+    let limits = JoinLimits {
+        max_callers: join.callers_max.get() as usize,
+        timeout: join.answer_timeout.get(),
+    };
     let opened = head.enrol(office, identity, join.bind.map(|bind| (bind, limits)));
     // A site process renews the files of its own cluster.
     let here = own_clusters(config).filter(|cluster| cluster.site != SitePlace::Own);
@@ -467,8 +469,8 @@ pub async fn stop(head: Head, dir: &Path, reason: &str) {
 /// The limits of a cluster's file server, if it has one.
 pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<FileServerSettings> {
     let limits = FileLimits {
-        max_bytes: config.files.largest.bytes(),
-        max_fetches: config.files.at_once.get() as usize,
+        max_bytes: config.files.size_max.bytes(),
+        max_fetches: config.files.transfers_max.get() as usize,
         scan_interval: config.files.poll.get(),
     };
     let dir = cluster.files.clone()?;

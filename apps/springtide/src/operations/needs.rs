@@ -12,11 +12,11 @@ use clap::Args;
 use springtide_actors::policy::malleability::Component;
 use springtide_actors::reservation::ReservationId;
 use springtide_actors::scheduler::manager::JobRequirements;
+use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::options::{keyword_parser, time};
 use springtide_runtime::config::{
-    GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Sources, ValueOrigin, load,
-    nearest,
+    GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Sources, ValueOrigin, nearest,
 };
 use springtide_runtime::id::ClusterId;
 

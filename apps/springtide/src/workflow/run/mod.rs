@@ -138,7 +138,7 @@ fn prepare(args: &RunArgs, programs: &Programs<'_>) -> Result<Prepared, Failed> 
         Some(file) => table(file)?,
         None => BTreeMap::new(),
     };
-    let bag = Bag::of(&read, args, config.files.largest.bytes(), &commands, programs)?;
+    let bag = Bag::of(&read, args, config.files.size_max.bytes(), &commands, programs)?;
     if let Some(dir) = &args.fetch {
         check_targets(dir, &read, &bag)?;
     }

@@ -270,7 +270,7 @@ impl Room {
             if bytes > largest {
                 // No other cluster could have it.
                 return Err(format!(
-                    "{} has {bytes} bytes, and no file may have more than {largest}: see `files.largest` of the grid's config",
+                    "{} has {bytes} bytes, and no file may have more than {largest}: see `files.size_max` of the grid's config",
                     file.name
                 ));
             }
