@@ -18,7 +18,7 @@ use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::Manager;
-use super::books::{AllocationStage, JobAccount};
+use super::accounts::{AllocationStage, JobAccount};
 use super::event::{ManagerAction, ReservationBill};
 use super::{JobRequirements, Kind, SiteOffer};
 use crate::policy::malleability::{ClusterCapacity, Direction};

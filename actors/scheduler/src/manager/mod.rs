@@ -10,7 +10,7 @@
 //!
 //! Invariants:
 //! - A processor is in one account from its offer, claim or hold until it is reported free
-//!   (`books`).
+//!   (`accounts`).
 //! - The manager never assigns more than a cluster has: foreign use, as last polled, and all
 //!   accounts.
 //! - Growth respects the reserve for local users and the caps; placement does not.
@@ -19,7 +19,7 @@
 //! - Each job has at most one change under way. Each wait has a time limit.
 //! - Processors under release count as available before another job is asked to shrink.
 
-mod books;
+mod accounts;
 mod calendar;
 mod change;
 mod event;
@@ -37,7 +37,7 @@ use tokio::time::Instant;
 pub use self::event::{GrowthRequest, ManagerAction, ManagerEvent, ReservationBill};
 pub use self::queue::GridOutlook;
 
-use self::books::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};
+use self::accounts::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};
 use self::calendar::ReservationCalendar;
 use self::queue::HeadReservation;
 use crate::audit::Auditor;
@@ -287,8 +287,10 @@ impl Manager {
                     job.benefit = Benefit::measured(efficiency, processors);
                     job.efficiency = Some(efficiency);
                     // Refusals from before the first measurement did not depend on the efficiency.
-                    if efficiency >= *job.refused_at.get_or_insert(efficiency) + REFUSAL_RESET {
-                        job.refused_at = Some(efficiency);
+                    if efficiency
+                        >= *job.refusal_efficiency.get_or_insert(efficiency) + REFUSAL_RESET
+                    {
+                        job.refusal_efficiency = Some(efficiency);
                         job.accounts.values_mut().for_each(|account| account.refused = 0);
                     }
                 }
