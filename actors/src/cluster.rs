@@ -134,12 +134,12 @@ impl ClusterCoordinator {
             match finding {
                 Finding::Suspect(node) => tracing::info!(%node, "silent: suspected"),
                 Finding::Back(node) => tracing::info!(%node, "alive again"),
-                Finding::Dead(node, silent) => {
-                    tracing::warn!(%node, ?silent, "silent: declared dead");
-                    let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+                Finding::Dead(node, silence) => {
+                    tracing::warn!(%node, silent = ?silence, "silent: declared dead");
+                    let silent_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
                     let job = self.spec.id;
-                    let silent = NodeSilence { job, node, silent_ms };
-                    self.send_to_coordinator(silent, SILENT_REPORT_RETRY, ctx);
+                    let report = NodeSilence { job, node, silent_ms };
+                    self.send_to_coordinator(report, SILENT_REPORT_RETRY, ctx);
                 }
             }
         }
@@ -236,13 +236,13 @@ impl ClusterCoordinator {
         self.upward.watch([(node.clone(), incarnation)], now);
         for finding in self.upward.check(now) {
             // Reported again after the same silence: other observers may agree only later.
-            let Finding::Dead(_, silent) = finding else { continue };
+            let Finding::Dead(_, silence) = finding else { continue };
             let report = MemberSilent {
                 job: self.spec.id,
                 epoch: self.view.epoch,
                 node: node.clone(),
                 incarnation,
-                reason: format!("silent for {:.1} s", silent.as_secs_f64()),
+                reason: format!("silent for {:.1} s", silence.as_secs_f64()),
                 reporting_cluster: Some(self.cluster.clone()),
                 reporter: Some((me.node.clone(), me.incarnation)),
             };
@@ -616,7 +616,7 @@ impl Handler<FinishCluster> for ClusterCoordinator {
         };
         Box::pin(answers.into_actor(self).map(|answers, coordinator, ctx| {
             let mut records = Vec::new();
-            let mut silent = BTreeMap::new();
+            let mut without_answer = BTreeMap::new();
             for (node, answer) in answers {
                 match answer {
                     Ok(Some(last)) => {
@@ -629,10 +629,10 @@ impl Handler<FinishCluster> for ClusterCoordinator {
                         records.extend(last.records);
                     }
                     Ok(None) => {
-                        silent.insert(node, "it does not know the job".to_owned());
+                        without_answer.insert(node, "it does not know the job".to_owned());
                     }
                     Err(error) => {
-                        silent.insert(node, error);
+                        without_answer.insert(node, error);
                     }
                 }
             }
@@ -644,7 +644,7 @@ impl Handler<FinishCluster> for ClusterCoordinator {
                 workers: coordinator.joined.len() as u32,
                 statistics,
                 records,
-                silent,
+                without_answer,
             }
         }))
     }

@@ -13,7 +13,7 @@ use springtide_net::membership::{Member, Members, View};
 use springtide_net::net::{Address, Buffers, Contact};
 use springtide_net::wire::{Kind, golden};
 use springtide_remote::RemoteMessage;
-use springtide_runtime::work::{
+use springtide_work::work::{
     FinishedTask, LeasedTask, NodeLosses, Outcome, ResultLocation, RootResults, RootStart,
     SavedRoot, TaskIdentity,
 };
@@ -463,7 +463,7 @@ fn messages_of_the_coordinator_tree() {
             workers: 2,
             statistics,
             records: Vec::new(),
-            silent: BTreeMap::from([("ams-2".into(), "gone".into())]),
+            without_answer: BTreeMap::from([("ams-2".into(), "gone".into())]),
         },
     );
 }
