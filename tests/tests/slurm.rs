@@ -52,7 +52,7 @@ impl TestCluster {
         );
         let config = load::<GridConfig>(&Sources::of_text("test", &text)).expect("a config").value;
         let section = config.cluster[0].slurm.as_ref().expect("a section");
-        SlurmProvider::new((&self.grid, &self.authority), &"vu".into(), section, 1)
+        SlurmProvider::new(&self.grid, &self.authority, &"vu".into(), section, 1)
     }
 
     /// The folder of its nodes' files: a path that a shell would misread if it could.

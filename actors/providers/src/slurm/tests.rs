@@ -95,7 +95,7 @@ impl Fake {
         );
         let config = load::<GridConfig>(&Sources::of_text("test", &text)).unwrap().value;
         let section = config.cluster[0].slurm.as_ref().unwrap();
-        SlurmProvider::new(("home", AUTHORITY), &"vu".into(), section, 2)
+        SlurmProvider::new("home", AUTHORITY, &"vu".into(), section, 2)
     }
 
     /// With commands that are given up soon.

@@ -114,8 +114,8 @@ pub struct JobRequest {
 /// # Errors
 /// The options contradict each other.
 pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Failed> {
-    let given = (args.min, args.start, args.max);
-    let sizes = JobSizes::of(args.kind, given, netconf::existing(config))
+    let all = netconf::existing(config);
+    let sizes = JobSizes::of(args.kind, args.min, args.start, args.max, all)
         .map_err(|(key, reason)| Failed::usage(format!("--{key}: {reason}")))?;
     let clusters =
         clusters_of(&args.on, config).map_err(|reason| Failed::usage(format!("--on: {reason}")))?;
