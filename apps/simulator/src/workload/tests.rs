@@ -34,8 +34,7 @@ fn run(name: &str, malleable: f64, policy: Policy, seed: u64) -> WorkloadOutcome
 #[test]
 fn shipped_workloads_are_the_papers() {
     for shipped in shipped::WORKLOADS {
-        let loaded =
-            load::<WorkloadConfig>(&Sources::of_text(shipped.name, shipped.text)).unwrap();
+        let loaded = load::<WorkloadConfig>(&Sources::of_text(shipped.name, shipped.text)).unwrap();
         assert_eq!(loaded.warnings, []);
         let config = loaded.value;
         assert_eq!(config.name.as_str(), shipped.name);

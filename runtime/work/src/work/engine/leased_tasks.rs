@@ -1,6 +1,7 @@
-//! The victim's side of the engine: answers requests, accepts results and returned tasks.
+//! The tasks that other nodes steal here: the engine answers requests, and accepts results and
+//! returned tasks.
 //!
-//! This module does not know how thieves choose victims.
+//! `steal::victim` decides whom to send hints. This module does not know how thieves choose victims.
 
 use super::*;
 
