@@ -164,9 +164,9 @@ impl Head {
         self.sites.insert(cluster, site);
     }
 
-    /// Lets `enrolment` renew and revoke certificates. With `join_endpoint`, opens the address at which nodes
-    /// join, which shows `identity`. Must be called when all sites are started. Returns the
-    /// address.
+    /// Lets `enrolment` renew and revoke certificates. With `join_endpoint`, opens the address at
+    /// which nodes join, and which shows `identity`. Must be called when all sites are started.
+    /// Returns the address.
     ///
     /// # Errors
     /// The address cannot be opened.

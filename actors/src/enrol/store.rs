@@ -1,4 +1,5 @@
-//! The enrolment state in a record store: read, changed and written by several processes, one at a time.
+//! The enrolment state in a record store: several processes read, change and write it, one at a
+//! time.
 //!
 //! ```text
 //! DIR/join.records/   the changes of the state

@@ -567,7 +567,8 @@ impl Worker {
         let job = running.spec.id;
         let found = self.pulse.beat(job, &running.view, &ctx.address().recipient());
         let Some(Silence { host: node, incarnation, duration: silence }) = found else { return };
-        tracing::warn!(%node, silent = ?silence, "the cluster's coordinator is silent; reporting it");
+        let what = "the cluster's coordinator is silent; reporting it";
+        tracing::warn!(%node, silent = ?silence, "{what}");
         let Some(coordinator) = &running.view.coordinator else { return };
         if *coordinator == node {
             // The node hosts both coordinators, so the scheduler is informed.

@@ -17,7 +17,7 @@ pub struct Slabs {
 /// A process of a division.
 #[derive(Clone, Copy, Debug)]
 pub struct SlabRank<'a> {
-    /// The division.
+    /// The division of the items.
     pub slabs: &'a Slabs,
     /// The rank of the process.
     pub rank: u32,

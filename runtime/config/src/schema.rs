@@ -115,7 +115,10 @@ impl ConfigSchema {
 /// `, alias "spelling";`.
 macro_rules! section {
     ($($(#[doc = $about:literal])+ $name:ident {
-        $($(#[doc = $doc:literal])+ $key:ident: $type:ty = $fallback:expr $(, alias $alias:literal)?;)*
+        $(
+            $(#[doc = $doc:literal])+
+            $key:ident: $type:ty = $fallback:expr $(, alias $alias:literal)?;
+        )*
     })*) => {
         $(
             $(#[doc = $about])+

@@ -847,7 +847,10 @@ fn variables(root: &'static ConfigSchema, keys: &[(&str, &str)]) -> (toml::Table
 
 proptest! {
     #[test]
-    fn earlier_spellings_give_the_same_values_with_a_warning(number in 0.0..1.0, count in 1u32..64) {
+    fn earlier_spellings_give_the_same_values_with_a_warning(
+        number in 0.0..1.0,
+        count in 1u32..64,
+    ) {
         let drawn = [
             format!("{number:?}"),
             format!("{count}"),
@@ -856,12 +859,13 @@ proptest! {
         ];
         for (root, field) in respelled() {
             let (key, alias) = (field.key, field.alias.unwrap_or_default());
-            let schema::KeyKind::Leaf { check, .. } = field.kind else { panic!("{key} has no value") };
+            let schema::KeyKind::Leaf { check, .. } = field.kind else { panic!("{key}") };
             let value = drawn.iter().find(|value| check(&tree::builtin(value)).is_ok());
             let value = value.unwrap_or_else(|| panic!("no value is drawn for {key}"));
             let [old, new] = [alias, key].map(|key| format!("{key} = {value}\n"));
 
-            let ((plain, plain_found), (aliased, found)) = (section(root, &new), section(root, &old));
+            let (plain, plain_found) = section(root, &new);
+            let (aliased, found) = section(root, &old);
             prop_assert_eq!(&plain, &aliased);
             prop_assert_eq!(&plain[key].to_string(), &tree::builtin(value).to_string());
             prop_assert!(plain_found.warnings.is_empty());

@@ -211,7 +211,7 @@ impl Read {
 pub struct Note {
     /// Text of the note.
     pub what: String,
-    /// Number of occurrences.
+    /// Number of times that it occurs.
     pub times: usize,
     /// Name of the first task or file with this note.
     pub first: String,
@@ -259,7 +259,7 @@ fn place(at: Option<Position>) -> (Option<u32>, Option<u32>) {
 /// A workflow in numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Number of tasks.
+    /// Number of the workflow's tasks.
     pub tasks: usize,
     /// Who waits for whom.
     pub edges: usize,

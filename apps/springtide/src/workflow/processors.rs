@@ -8,7 +8,7 @@ use std::fmt;
 /// Processors from a time to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Number of processors.
+    /// Number of processors in use.
     pub processors: u32,
     /// From when, in microseconds.
     pub start: u64,

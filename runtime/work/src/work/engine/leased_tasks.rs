@@ -1,7 +1,8 @@
 //! The tasks that other nodes steal here: the engine answers requests, and accepts results and
 //! returned tasks.
 //!
-//! `steal::victim` decides whom to send hints. This module does not know how thieves choose victims.
+//! `steal::victim` decides which nodes get hints. This module does not know how thieves choose
+//! victims.
 
 use super::*;
 
