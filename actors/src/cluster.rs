@@ -313,7 +313,13 @@ impl ClusterCoordinator {
             scale,
             links,
             rows: self.rows(self.spec.params.period().as_secs_f64()),
-            candidate: self.candidate.clone().filter(|_| !self.reply.proposed),
+            // A new coordinator gets the benchmark that the job has, so that speeds stay comparable.
+            candidate: self
+                .reply
+                .benchmark
+                .clone()
+                .or_else(|| self.candidate.clone())
+                .filter(|_| !self.reply.proposed),
             benchmark: self.reply.benchmark.as_ref().map(BenchmarkSpec::id),
         };
         let Some(node) = &self.view.coordinator else { return };

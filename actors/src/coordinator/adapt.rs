@@ -142,7 +142,8 @@ impl Adaptation {
     /// Whether the memory excludes a cluster.
     pub(super) fn keeps_out(&self, cluster: &ClusterId) -> bool {
         let measured = self.measured.get(cluster).map(|(bandwidth, _)| *bandwidth);
-        self.memory.keeps_out(cluster, measured, &self.settings)
+        let probe = || self.memory.links.probes.get(cluster)?.bandwidth;
+        self.memory.keeps_out(cluster, measured.or_else(probe), &self.settings)
     }
 
     /// Nodes that a cluster last reported as its worst, worst first.
@@ -504,24 +505,10 @@ impl Coordinator {
         // The scheduler knows speeds in the benchmark's unit only.
         let min_speed = request.min_speed.zip(unit).map(|(speed, unit)| speed / unit);
         let home = self.view.coordinator.as_ref().and_then(|node| self.view.cluster_of(node));
-        let mut rtt_s = BTreeMap::new();
-        let mut bandwidth: BTreeMap<ClusterId, f64> = BTreeMap::new();
-        for link in adapt.links() {
-            for (one, other) in [(&link.a, &link.b), (&link.b, &link.a)] {
-                if Some(one) == home
-                    && let Some(rtt) = link.rtt_s
-                {
-                    rtt_s.insert(other.clone(), rtt);
-                }
-                if let Some(rate) = link.bandwidth {
-                    let best = bandwidth.entry(other.clone()).or_insert(rate);
-                    *best = best.max(rate);
-                }
-            }
-        }
-        for (cluster, (rate, _)) in &adapt.measured {
-            bandwidth.entry(cluster.clone()).or_insert(*rate);
-        }
+        // The decision has recorded this period's estimates in the memory.
+        let rtt_s = home.map_or_else(BTreeMap::new, |home| adapt.memory.round_trips_from(home));
+        let members = self.view.members.clusters().map(|(cluster, _)| cluster.clone()).collect();
+        let bandwidth = adapt.memory.bandwidths(&members);
         let message = RequestNodes {
             job: self.spec.id,
             epoch: self.spec.epoch,
