@@ -164,6 +164,7 @@ impl ClusterCoordinator {
             .accepts_judged::<WorkerJoined>()
             .accepts_judged::<WorkerPeriod>()
             .accepts_judged::<GetMemory>()
+            .accepts_judged::<StoreMemory>()
             .accepts_judged::<InspectCluster>()
             .accepts_judged::<FinishCluster>()
             .accepts_judged::<FinishWithout>();
@@ -337,7 +338,20 @@ impl ClusterCoordinator {
     fn accept_reply(&mut self, mut reply: ClusterPeriodReply) {
         // The reply contains the benchmark only if it changed.
         reply.benchmark = reply.benchmark.or_else(|| self.reply.benchmark.take());
+        let stored = self.reply.memory.take();
         self.reply = reply;
+        // A reply may be overtaken by the memory of a later decision.
+        if let Some(memory) = stored {
+            self.store_memory(memory);
+        }
+    }
+
+    /// Stores the newer of this memory and the stored one.
+    fn store_memory(&mut self, memory: Memory) {
+        self.reply.memory = Some(match self.reply.memory.take() {
+            Some(stored) => Memory::newest(stored, memory),
+            None => memory,
+        });
     }
 
     /// Unit of the workers' speeds: from the coordinator, or the most suitable one.
@@ -580,6 +594,14 @@ impl Handler<GetMemory> for ClusterCoordinator {
 
     fn handle(&mut self, _: GetMemory, _: &mut Self::Context) -> Self::Result {
         MessageResult(self.reply.memory.clone())
+    }
+}
+
+impl Handler<StoreMemory> for ClusterCoordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: StoreMemory, _: &mut Self::Context) {
+        self.store_memory(message.memory);
     }
 }
 

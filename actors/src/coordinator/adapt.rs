@@ -8,10 +8,10 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::cluster::{ClusterPeriod, ClusterPeriodReply};
+use springtide_protocol::cluster::{ClusterPeriod, ClusterPeriodReply, StoreMemory};
 use springtide_protocol::job::NoteKind;
-use springtide_protocol::names::SCHEDULER;
-use springtide_protocol::receivers::Scheduler;
+use springtide_protocol::names::{SCHEDULER, cluster_coordinator_name};
+use springtide_protocol::receivers::{ClusterCoordinator, Scheduler};
 use springtide_protocol::scheduler::{
     BetterFree, GetOffers, GetSample, Offers, RequestNodes, SpeedsMeasured, Subscribe,
     WithdrawNodes,
@@ -406,6 +406,9 @@ impl Coordinator {
         self.decision_history.take_in(&logged);
         self.log_decision(&logged);
         self.adaptation.memory = next;
+        if !decision.actions.is_empty() {
+            self.store_memory(ctx);
+        }
         if let Some(efficiency) = decision.efficiency {
             self.adaptation.efficiency = Some((efficiency, decision.nodes));
             self.report_efficiency(efficiency, decision.nodes);
@@ -424,6 +427,21 @@ impl Coordinator {
         self.subscribe(ctx);
         // Keeps the run log up to date, and the recorder empty.
         self.notify_client(NoteKind::Events { records: self.recorder.drain() });
+    }
+
+    /// Sends the memory to the coordinators of the clusters, so that it survives this node's death
+    /// before the period ends.
+    fn store_memory(&self, ctx: &mut Context<Self>) {
+        let (job, epoch) = (self.spec.id, self.spec.epoch);
+        let period = self.spec.params.period();
+        for node in self.view.cluster_coordinators.values() {
+            let remote =
+                self.hub.remote::<ClusterCoordinator>(node, &cluster_coordinator_name(job));
+            let memory = self.adaptation.memory.clone();
+            let call = remote.send(StoreMemory { job, epoch, memory }).deadline(period).start();
+            // The reply to the cluster's next period has the memory too.
+            ctx.spawn(async move { drop(call.await) }.into_actor(self));
+        }
     }
 
     fn log_decision(&self, logged: &LoggedDecision) {
