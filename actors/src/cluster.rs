@@ -164,6 +164,7 @@ impl ClusterCoordinator {
             .accepts_judged::<WorkerJoined>()
             .accepts_judged::<WorkerPeriod>()
             .accepts_judged::<GetMemory>()
+            .accepts_judged::<StoreMemory>()
             .accepts_judged::<InspectCluster>()
             .accepts_judged::<FinishCluster>()
             .accepts_judged::<FinishWithout>();
@@ -313,7 +314,13 @@ impl ClusterCoordinator {
             scale,
             links,
             rows: self.rows(self.spec.params.period().as_secs_f64()),
-            candidate: self.candidate.clone().filter(|_| !self.reply.proposed),
+            // A new coordinator gets the benchmark that the job has, so that speeds stay comparable.
+            candidate: self
+                .reply
+                .benchmark
+                .clone()
+                .or_else(|| self.candidate.clone())
+                .filter(|_| !self.reply.proposed),
             benchmark: self.reply.benchmark.as_ref().map(BenchmarkSpec::id),
         };
         let Some(node) = &self.view.coordinator else { return };
@@ -331,7 +338,20 @@ impl ClusterCoordinator {
     fn accept_reply(&mut self, mut reply: ClusterPeriodReply) {
         // The reply contains the benchmark only if it changed.
         reply.benchmark = reply.benchmark.or_else(|| self.reply.benchmark.take());
+        let stored = self.reply.memory.take();
         self.reply = reply;
+        // A reply may be overtaken by the memory of a later decision.
+        if let Some(memory) = stored {
+            self.store_memory(memory);
+        }
+    }
+
+    /// Stores the newer of this memory and the stored one.
+    fn store_memory(&mut self, memory: Memory) {
+        self.reply.memory = Some(match self.reply.memory.take() {
+            Some(stored) => Memory::newest(stored, memory),
+            None => memory,
+        });
     }
 
     /// Unit of the workers' speeds: from the coordinator, or the most suitable one.
@@ -574,6 +594,14 @@ impl Handler<GetMemory> for ClusterCoordinator {
 
     fn handle(&mut self, _: GetMemory, _: &mut Self::Context) -> Self::Result {
         MessageResult(self.reply.memory.clone())
+    }
+}
+
+impl Handler<StoreMemory> for ClusterCoordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: StoreMemory, _: &mut Self::Context) {
+        self.store_memory(message.memory);
     }
 }
 

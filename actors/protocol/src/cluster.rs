@@ -155,6 +155,18 @@ pub struct GetMemory {
     pub job: JobId,
 }
 
+/// To a cluster's coordinator, by the job's coordinator: the memory of the policy after a decision
+/// with actions. A successor continues with it even if no period ends in between.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoreMemory {
+    /// The job of the memory.
+    pub job: JobId,
+    /// Epoch of the job's coordinator.
+    pub epoch: Epoch,
+    /// The memory; an older one than the stored is ignored.
+    pub memory: Memory,
+}
+
 impl ClusterFinalReport {
     /// The report of a cluster without joined workers.
     pub fn nothing(cluster: ClusterId) -> Self {
@@ -209,6 +221,7 @@ remote_message! {
     "cluster-joined" => ClusterReady;
     "cluster-period" => ClusterPeriod -> ClusterPeriodReply;
     "get-memory" => GetMemory -> Option<Memory>;
+    "store-memory" => StoreMemory;
     "finish-cluster" => FinishCluster -> ClusterFinalReport;
     "finish-without" => FinishWithout;
 }

@@ -20,7 +20,7 @@ use springtide_work::work::{
 
 use crate::cluster::{
     ClusterFinalReport, ClusterHeartbeat, ClusterPeriod, ClusterPeriodReply, ClusterReady,
-    FinishCluster, FinishWithout, GetMemory, NodeSilence, WorkerJoined, WorkerPeriod,
+    FinishCluster, FinishWithout, GetMemory, NodeSilence, StoreMemory, WorkerJoined, WorkerPeriod,
 };
 use crate::enrol::{GetJoinStatus, JoinStatus, ReloadEnrolment, RenewCertificate, RenewError};
 use crate::files::{RemoveFiles, ScanFiles};
@@ -358,6 +358,8 @@ fn messages_of_a_job() {
     let (task, path) = ("fib".to_owned(), TaskPath(vec![0, 1]));
     answer("job-error-poison", &JobError::Poison { task, path, holders });
     message(&GetMemory { job });
+    let memory = Memory { period: 3, tick: 3, clock_s: 30.0, ..Memory::default() };
+    message(&StoreMemory { job, epoch: Epoch(2), memory });
     let saved = SavedRoot { next_child: 7, seq: 2, state: vec![1, 2].into() };
     let kept = RootCheckpoint { epoch: Epoch(1), saved, iterations: 3 };
     message(&StoreCheckpoint { job, kept: kept.clone() });

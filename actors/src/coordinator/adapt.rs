@@ -8,10 +8,10 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::cluster::{ClusterPeriod, ClusterPeriodReply};
+use springtide_protocol::cluster::{ClusterPeriod, ClusterPeriodReply, StoreMemory};
 use springtide_protocol::job::NoteKind;
-use springtide_protocol::names::SCHEDULER;
-use springtide_protocol::receivers::Scheduler;
+use springtide_protocol::names::{SCHEDULER, cluster_coordinator_name};
+use springtide_protocol::receivers::{ClusterCoordinator, Scheduler};
 use springtide_protocol::scheduler::{
     BetterFree, GetOffers, GetSample, Offers, RequestNodes, SpeedsMeasured, Subscribe,
     WithdrawNodes,
@@ -142,7 +142,8 @@ impl Adaptation {
     /// Whether the memory excludes a cluster.
     pub(super) fn keeps_out(&self, cluster: &ClusterId) -> bool {
         let measured = self.measured.get(cluster).map(|(bandwidth, _)| *bandwidth);
-        self.memory.keeps_out(cluster, measured, &self.settings)
+        let probe = || self.memory.links.probes.get(cluster)?.bandwidth;
+        self.memory.keeps_out(cluster, measured.or_else(probe), &self.settings)
     }
 
     /// Nodes that a cluster last reported as its worst, worst first.
@@ -405,6 +406,9 @@ impl Coordinator {
         self.decision_history.take_in(&logged);
         self.log_decision(&logged);
         self.adaptation.memory = next;
+        if !decision.actions.is_empty() {
+            self.store_memory(ctx);
+        }
         if let Some(efficiency) = decision.efficiency {
             self.adaptation.efficiency = Some((efficiency, decision.nodes));
             self.report_efficiency(efficiency, decision.nodes);
@@ -423,6 +427,21 @@ impl Coordinator {
         self.subscribe(ctx);
         // Keeps the run log up to date, and the recorder empty.
         self.notify_client(NoteKind::Events { records: self.recorder.drain() });
+    }
+
+    /// Sends the memory to the coordinators of the clusters, so that it survives this node's death
+    /// before the period ends.
+    fn store_memory(&self, ctx: &mut Context<Self>) {
+        let (job, epoch) = (self.spec.id, self.spec.epoch);
+        let period = self.spec.params.period();
+        for node in self.view.cluster_coordinators.values() {
+            let remote =
+                self.hub.remote::<ClusterCoordinator>(node, &cluster_coordinator_name(job));
+            let memory = self.adaptation.memory.clone();
+            let call = remote.send(StoreMemory { job, epoch, memory }).deadline(period).start();
+            // The reply to the cluster's next period has the memory too.
+            ctx.spawn(async move { drop(call.await) }.into_actor(self));
+        }
     }
 
     fn log_decision(&self, logged: &LoggedDecision) {
@@ -504,24 +523,10 @@ impl Coordinator {
         // The scheduler knows speeds in the benchmark's unit only.
         let min_speed = request.min_speed.zip(unit).map(|(speed, unit)| speed / unit);
         let home = self.view.coordinator.as_ref().and_then(|node| self.view.cluster_of(node));
-        let mut rtt_s = BTreeMap::new();
-        let mut bandwidth: BTreeMap<ClusterId, f64> = BTreeMap::new();
-        for link in adapt.links() {
-            for (one, other) in [(&link.a, &link.b), (&link.b, &link.a)] {
-                if Some(one) == home
-                    && let Some(rtt) = link.rtt_s
-                {
-                    rtt_s.insert(other.clone(), rtt);
-                }
-                if let Some(rate) = link.bandwidth {
-                    let best = bandwidth.entry(other.clone()).or_insert(rate);
-                    *best = best.max(rate);
-                }
-            }
-        }
-        for (cluster, (rate, _)) in &adapt.measured {
-            bandwidth.entry(cluster.clone()).or_insert(*rate);
-        }
+        // The decision has recorded this period's estimates in the memory.
+        let rtt_s = home.map_or_else(BTreeMap::new, |home| adapt.memory.round_trips_from(home));
+        let members = self.view.members.clusters().map(|(cluster, _)| cluster.clone()).collect();
+        let bandwidth = adapt.memory.bandwidths(&members);
         let message = RequestNodes {
             job: self.spec.id,
             epoch: self.spec.epoch,

@@ -7,6 +7,7 @@ use springtide_base::id::{ClusterId, NodeId};
 
 use super::aggregate::{ClusterAggregate, JobAggregate, RatedWorker, believed};
 use super::decision::{AdaptationAction, Flag, Prediction, SchedulerRequest};
+use super::links::LinkRanking;
 use super::memory::{Aim, Measured, Memory, QuarantineEntry, QuarantineSubject, Term, Trial};
 use super::reason::{Reason, RootMoveReason};
 use super::settings::AdaptationSettings;
@@ -312,13 +313,12 @@ impl<'a> DecisionState<'a> {
         let mut prefer: Vec<&ClusterId> =
             in_use.filter(|id| !request.avoid_clusters.contains(*id)).collect();
         let root = self.snapshot.root.as_ref().map(|root| &root.cluster);
-        let rtt = |id: &ClusterId| {
-            root.and_then(|root| self.snapshot.rtt(root, id)).unwrap_or(f64::INFINITY)
-        };
-        let bandwidth = |id: &ClusterId| self.snapshot.uplink(id).unwrap_or(0.0);
-        prefer.sort_by(|a, b| {
-            let by_rtt = rtt(a).total_cmp(&rtt(b));
-            by_rtt.then(bandwidth(b).total_cmp(&bandwidth(a))).then_with(|| a.cmp(b))
+        let rtt = |id: &ClusterId| root.and_then(|root| self.snapshot.rtt(root, id));
+        let rtts: Vec<f64> = prefer.iter().filter_map(|id| rtt(id)).collect();
+        let rates: Vec<f64> = prefer.iter().filter_map(|id| self.snapshot.uplink(id)).collect();
+        let order = LinkRanking::new(rtts.iter(), rates.iter(), request.min_bandwidth);
+        prefer.sort_by_cached_key(|id| {
+            (order.rank(rtt(id), self.snapshot.uplink(id)), (*id).clone())
         });
         request.prefer = prefer.into_iter().cloned().collect();
         request

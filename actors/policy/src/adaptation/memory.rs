@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 
 use super::decision::{Prediction, RemovalCause};
+use super::links::LinkMemory;
 use super::settings::{AdaptationSettings, Weights};
 use super::snapshot::is_rate;
 
@@ -54,6 +55,9 @@ pub struct QuarantineEntry {
     /// Time of the removal or of the last measurement of the link, on the policy's own clock.
     #[serde(default)]
     pub measured_at_s: f64,
+    /// Number of periods by which the term was extended for a measurement of the link.
+    #[serde(default)]
+    pub extended: u32,
 }
 
 /// Capacity of a job while it ran well.
@@ -249,6 +253,8 @@ pub struct Memory {
     pub requirements: Requirements,
     /// Quarantine list, in order of subject.
     pub quarantine: Vec<QuarantineEntry>,
+    /// Knowledge of links between clusters.
+    pub links: LinkMemory,
     /// Capacity when the job last ran well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_good: Option<Capacity>,
@@ -346,6 +352,7 @@ impl Memory {
             max_speed: None,
             requirements: Requirements::default(),
             quarantine: Vec::new(),
+            links: LinkMemory::default(),
             last_good: None,
             refill: None,
             trial: None,
@@ -391,6 +398,7 @@ impl Memory {
             until_s,
             measured,
             measured_at_s: looked_s,
+            extended: 0,
         };
         match at {
             Ok(i) => self.quarantine[i] = entry.clone(),

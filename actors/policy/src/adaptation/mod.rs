@@ -84,7 +84,7 @@
 //!     node or link is measured better.
 //! 18. Within the band, the job migrates to better free nodes if the gain over the remaining run
 //!     exceeds the cost of moving.
-//! 19. A successor continues with the newest memory. A coordinator of an older epoch decides
+//! 19. A successor continues with the newest memory, which has all that was learned of links too. A coordinator of an older epoch decides
 //!     nothing (C24).
 //!
 //! The meter bounds the cost of benchmarks (B6.10); this module considers only their error.
@@ -95,6 +95,7 @@ mod decision_state;
 mod explain;
 mod grow;
 mod judge;
+mod links;
 mod memory;
 mod migrate;
 mod number;
@@ -132,6 +133,7 @@ pub use decision::{AdaptationAction, Decision, Flag, Prediction, RemovalCause, S
 pub use explain::{
     ADAPT, Divergence, Inputs, LoggedDecision, describe_action, explain, explain_node, replay,
 };
+pub use links::{LinkMemory, LinkRank, LinkRanking, Probe, RememberedLink};
 pub use memory::{
     Aim, Capacity, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX, QuarantineEntry,
     QuarantineSubject, Refill, Requirements, RootMove, Term, Trial,
@@ -172,6 +174,7 @@ pub fn decide(
     let presumed = aggregate::presumed(&snapshot.clusters, settings.named)
         .map(|clusters| Snapshot { clusters, ..snapshot.clone() });
     let snapshot = presumed.as_ref().unwrap_or(snapshot);
+    let snapshot = &links::complete(snapshot, &mut memory, settings);
     let mut turn = DecisionState::new(snapshot, memory, settings);
     observe::unsettled(&mut turn, fell_over);
     observe::observe(&mut turn);

@@ -1,6 +1,8 @@
 //! Updates the memory from a period: crashes, ends of terms, the root's move, capacity that ran
 //! well. Chooses no actions, so a run that is only monitored keeps all updates.
 
+use springtide_base::id::ClusterId;
+
 use super::decision::{AdaptationAction, RemovalCause};
 use super::decision_state::DecisionState;
 use super::memory::{
@@ -20,6 +22,12 @@ const LEAVING_S: f64 = 60.0;
 /// Interval of measuring a quarantined cluster's link, as a fraction of the first term.
 const LOOKS: f64 = 0.2;
 
+/// Maximum periods by which a term is extended for a measurement of the link.
+const EXTENSIONS_MAX: u32 = 3;
+
+/// Maximum measurements of unknown links in a period.
+const MEASURED_MAX: usize = 2;
+
 /// Updates the memory from the period.
 pub(super) fn observe(turn: &mut DecisionState<'_>) {
     if turn.all.counted > 0 {
@@ -29,6 +37,7 @@ pub(super) fn observe(turn: &mut DecisionState<'_>) {
     crashes(turn);
     orders(turn);
     releases(turn);
+    measure_unknown_links(turn);
     root(turn);
     let memory = &mut turn.memory;
     memory.requested_since =
@@ -249,9 +258,19 @@ fn probe_link(turn: &mut DecisionState<'_>, entry: &mut QuarantineEntry) {
             others.reduce(f64::min).is_some_and(|least| now * turn.settings.better_factor <= least)
         });
     }
+    if ends && known.is_none() && entry.extended < EXTENSIONS_MAX {
+        // The link may be as bad as it was: it is measured before its cluster is tried again.
+        entry.extended += 1;
+        entry.until_s = clock + period;
+        entry.measured_at_s = clock;
+        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
+        turn.actions.push(AdaptationAction::Measure { cluster: cluster.clone() });
+        return;
+    }
     let as_bad = entry.measured.is_some() && !turn.is_better(entry);
     if let Some(bandwidth) = known.filter(|_| ends && as_bad) {
         entry.count = entry.count.saturating_add(1);
+        entry.extended = 0;
         let for_s = term(entry.count, turn.settings);
         entry.until_s = clock + for_s;
         turn.add_reason(Reason::StillSlow { cluster: cluster.clone(), bandwidth, for_s });
@@ -261,6 +280,34 @@ fn probe_link(turn: &mut DecisionState<'_>, entry: &mut QuarantineEntry) {
         entry.measured_at_s = clock;
         turn.add_reason(Reason::Measures { cluster: cluster.clone() });
         turn.actions.push(AdaptationAction::Measure { cluster: cluster.clone() });
+    }
+}
+
+/// Measures unknown links of free nodes once the job has learned a minimum bandwidth, so that the
+/// next request knows which clusters suffice.
+fn measure_unknown_links(turn: &mut DecisionState<'_>) {
+    if turn.memory.requirements.min_bandwidth.is_none() {
+        return;
+    }
+    let (clock, settings) = (turn.memory.clock_s, turn.settings);
+    let interval = (settings.quarantine_s * LOOKS).max(turn.snapshot.period_s);
+    let quarantined = |cluster: &ClusterId| {
+        let who = QuarantineSubject::Cluster(cluster.clone());
+        turn.memory.quarantine.iter().any(|entry| entry.subject == who)
+    };
+    let ordered = |cluster: &ClusterId| {
+        let probe = turn.memory.links.probes.get(cluster);
+        probe.is_some_and(|probe| clock - probe.ordered_at_s < interval)
+    };
+    let offers = turn.snapshot.offers.iter();
+    let unknown = offers.filter(|(_, offer)| offer.free > 0 && offer.bandwidth.is_none());
+    let unknown = unknown.filter(|(cluster, _)| !ordered(cluster) && !quarantined(cluster));
+    let unknown: Vec<ClusterId> =
+        unknown.map(|(cluster, _)| cluster.clone()).take(MEASURED_MAX).collect();
+    for cluster in unknown {
+        turn.memory.links.probes.entry(cluster.clone()).or_default().ordered_at_s = clock;
+        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
+        turn.actions.push(AdaptationAction::Measure { cluster });
     }
 }
 

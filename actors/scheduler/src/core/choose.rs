@@ -10,12 +10,12 @@
 //! 2. Faster nodes come first. Speeds within 5 % of the fastest of their class are equal, which is
 //!    the precision of benchmarks. Nodes with a known speed precede others. The others rank by
 //!    clock and threads, or by threads alone if any clock is unknown.
-//! 3. Among equals, the clusters of `prefer` come first in its order. Then count low latency, high
-//!    bandwidth, and the name.
+//! 3. Among equals, the clusters of `prefer` come first in its order. Then counts the time of a
+//!    transfer by latency and bandwidth ([`LinkRanking`]), and then the name. An unknown value
+//!    counts as the median of the known ones: it is neither the best nor the worst.
 //!
 //! This module must not depend on the source of the data, nor on the use of the nodes.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, NodeId};
 
 use crate::hardware::Hardware;
-use crate::policy::SchedulerRequest;
+use crate::policy::{LinkRank, LinkRanking, SchedulerRequest};
 
 /// Relative difference below which two speeds are equal.
 const EQUAL_TOLERANCE: f64 = 0.05;
@@ -140,6 +140,9 @@ pub fn choose(case: &SelectionInput) -> SelectionResult {
     let value = |candidate: &FreeNode| candidate.known().unwrap_or(candidate.rating(by_threads));
     let tier = |candidate: &FreeNode| candidate.known().is_none();
     fit.sort_by(|(_, a), (_, b)| tier(a).cmp(&tier(b)).then_with(|| value(b).total_cmp(&value(a))));
+    let request = &case.request;
+    let links =
+        LinkRanking::new(case.rtt_s.values(), case.bandwidth.values(), request.min_bandwidth);
     let mut class = 0;
     let mut first: Option<&FreeNode> = None;
     let mut ranked: Vec<((usize, NodeRank, &NodeId), &NodeId, &FreeNode)> = Vec::new();
@@ -151,7 +154,7 @@ pub fn choose(case: &SelectionInput) -> SelectionResult {
         if !equal {
             (class, first) = (class + 1, Some(candidate));
         }
-        ranked.push(((class, place(case, candidate), id), id, candidate));
+        ranked.push(((class, rank(case, &links, candidate), id), id, candidate));
     }
     ranked.sort_by_key(|(rank, ..)| *rank);
     ranked.truncate(case.count as usize);
@@ -192,44 +195,18 @@ pub(super) fn refuse(
     candidate.known().filter(|&has| has < least).map(|has| NodeExclusion::Speed { has, least })
 }
 
-/// Rank by place in the preference, then latency, then bandwidth. Smaller is better.
-type NodeRank = (usize, OrderedFloat, Reverse<OrderedFloat>);
+/// Rank by place in the preference, then by the link. Smaller is better. Within the preference,
+/// only its order counts.
+type NodeRank = (usize, Option<LinkRank>);
 
-fn place(case: &SelectionInput, candidate: &FreeNode) -> NodeRank {
+fn rank(case: &SelectionInput, links: &LinkRanking, candidate: &FreeNode) -> NodeRank {
     let cluster = &candidate.cluster;
-    if let Some(at) = case.request.prefer.iter().position(|preferred| preferred == cluster) {
-        // Within the preference, only its order counts.
-        return (at, OrderedFloat(0.0), Reverse(OrderedFloat(0.0)));
+    if let Some(place) = case.request.prefer.iter().position(|preferred| preferred == cluster) {
+        return (place, None);
     }
-    let rtt = case.rtt_s.get(cluster).copied().filter(|rtt| rtt.is_finite() && *rtt >= 0.0);
-    let bandwidth = case.bandwidth.get(cluster).copied().filter(|&rate| is_rate(rate));
-    let (rtt, bandwidth) = (rtt.unwrap_or(f64::INFINITY), bandwidth.unwrap_or(0.0));
-    (case.request.prefer.len(), OrderedFloat(rtt), Reverse(OrderedFloat(bandwidth)))
+    let (rtt, bandwidth) = (case.rtt_s.get(cluster), case.bandwidth.get(cluster));
+    (case.request.prefer.len(), Some(links.rank(rtt.copied(), bandwidth.copied())))
 }
-
-/// A float with a total order.
-#[derive(Clone, Copy, Debug)]
-struct OrderedFloat(f64);
-
-impl Ord for OrderedFloat {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-impl PartialOrd for OrderedFloat {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for OrderedFloat {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for OrderedFloat {}
 
 fn explain<K>(
     case: &SelectionInput,
