@@ -314,7 +314,7 @@ impl ClusterCoordinator {
             scale,
             links,
             rows: self.rows(self.spec.params.period().as_secs_f64()),
-            // A new coordinator gets the benchmark that the job has, so that speeds stay comparable.
+            // A new coordinator gets the benchmark that the job has: speeds stay comparable.
             candidate: self
                 .reply
                 .benchmark

@@ -156,7 +156,7 @@ pub struct GetMemory {
 }
 
 /// To a cluster's coordinator, by the job's coordinator: the memory of the policy after a decision
-/// with actions. A successor continues with it even if no period ends in between.
+/// or an observation. A successor continues with it even if no period ends in between.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoreMemory {
     /// The job of the memory.

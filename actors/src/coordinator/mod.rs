@@ -369,7 +369,7 @@ impl Coordinator {
             }
             self.record_lost(node, member, reason, silence);
             if !member.leaving {
-                self.adaptation.crashed(node, &member.cluster);
+                self.adaptation.recent().crashed(node, &member.cluster);
             }
             gone.push(node);
         }
@@ -389,6 +389,9 @@ impl Coordinator {
         let text = format!("node {names} was lost ({reason}): continuing with {left} nodes");
         self.notify_client(NoteKind::Text { text });
         self.change(view, ctx);
+        if self.adapts() {
+            self.store_memory(ctx);
+        }
         if self.phase == CoordinatorPhase::Joining {
             self.joined.retain(|cluster, _| self.view.cluster_coordinators.contains_key(cluster));
             self.start_if_all_joined(ctx);

@@ -48,7 +48,7 @@ pub struct Probe {
     pub ordered_at_s: f64,
 }
 
-/// Knowledge of links.
+/// What the job knows of the links between clusters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinkMemory {
@@ -61,6 +61,22 @@ pub struct LinkMemory {
 }
 
 impl LinkMemory {
+    /// Whether nothing is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pairs.is_empty() && self.probes.is_empty()
+    }
+
+    /// Records a measurement, unless a later one is known or it is no positive number.
+    pub(super) fn record_probe(&mut self, cluster: &ClusterId, bandwidth: f64, at_s: f64) {
+        if !is_rate(bandwidth) {
+            return;
+        }
+        let probe = self.probes.entry(cluster.clone()).or_default();
+        if probe.bandwidth.is_none() || at_s >= probe.at_s {
+            (probe.bandwidth, probe.at_s) = (Some(bandwidth), at_s);
+        }
+    }
+
     /// Records the estimates and measurements of a snapshot, and forgets those older than
     /// `keep_s` seconds. `clock_s` is the policy's own clock.
     fn record(&mut self, snapshot: &Snapshot, clock_s: f64, keep_s: f64) {
@@ -87,13 +103,9 @@ impl LinkMemory {
             }
         }
         for (cluster, offer) in &snapshot.offers {
-            let measured = offer.bandwidth.filter(|&rate| is_rate(rate)).zip(offer.measured_s);
+            let measured = offer.bandwidth.zip(offer.measured_s);
             let Some((bandwidth, age_s)) = measured else { continue };
-            let probe = self.probes.entry(cluster.clone()).or_default();
-            let at_s = since(age_s);
-            if probe.bandwidth.is_none() || at_s >= probe.at_s {
-                (probe.bandwidth, probe.at_s) = (Some(bandwidth), at_s);
-            }
+            self.record_probe(cluster, bandwidth, since(age_s));
         }
         self.pairs.retain(|link| clock_s - link.at_s <= keep_s);
         self.probes.retain(|_, probe| clock_s - probe.at_s.max(probe.ordered_at_s) <= keep_s);
@@ -231,6 +243,13 @@ pub struct LinkRank {
     unknown: u8,
 }
 
+impl LinkRank {
+    /// Whether the bandwidth is known to be below the minimum.
+    pub fn is_below_minimum(&self) -> bool {
+        self.is_below_minimum
+    }
+}
+
 impl LinkRanking {
     /// Creates the order for known round-trip times in seconds and bandwidths in bytes per second.
     /// A bandwidth below `min_bandwidth` ranks last.
@@ -357,9 +376,11 @@ mod tests {
             let mut successor = received(&memory);
             let before = complete(last, &mut predecessor, &settings);
             let after = complete(&blank, &mut successor, &settings);
-            prop_assert_eq!(&predecessor.bandwidths(&BTreeSet::new()), &successor.bandwidths(&BTreeSet::new()));
+            let none = BTreeSet::new();
+            prop_assert_eq!(predecessor.bandwidths(&none), successor.bandwidths(&none));
             for from in ["a", "b", "c", "d", "e"].map(ClusterId::from) {
-                prop_assert_eq!(predecessor.round_trips_from(&from), successor.round_trips_from(&from));
+                let round_trips = |memory: &Memory| memory.round_trips_from(&from);
+                prop_assert_eq!(round_trips(&predecessor), round_trips(&successor));
                 for to in ["a", "b", "c", "d", "e"].map(ClusterId::from) {
                     // Of several estimates of one link, the last counts.
                     let several = last.links.iter().filter(|l| {

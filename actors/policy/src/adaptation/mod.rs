@@ -84,8 +84,9 @@
 //!     node or link is measured better.
 //! 18. Within the band, the job migrates to better free nodes if the gain over the remaining run
 //!     exceeds the cost of moving.
-//! 19. A successor continues with the newest memory, which has all that was learned of links too. A coordinator of an older epoch decides
-//!     nothing (C24).
+//! 19. A successor continues with the newest memory. It has all that was learned, of links too, and
+//!     all that was observed since the last decision: the same snapshot gives the same decision. A
+//!     coordinator of an older epoch decides nothing (C24).
 //!
 //! The meter bounds the cost of benchmarks (B6.10); this module considers only their error.
 
@@ -136,7 +137,7 @@ pub use explain::{
 pub use links::{LinkMemory, LinkRank, LinkRanking, Probe, RememberedLink};
 pub use memory::{
     Aim, Capacity, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX, QuarantineEntry,
-    QuarantineSubject, Refill, Requirements, RootMove, Term, Trial,
+    QuarantineSubject, RecentObservations, Refill, Requirements, RootMove, Term, Trial,
 };
 pub use number::ExactSum;
 pub use reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};

@@ -43,6 +43,7 @@ pub(super) fn observe(turn: &mut DecisionState<'_>) {
     memory.requested_since =
         (turn.snapshot.requested > 0).then(|| memory.requested_since.unwrap_or(memory.tick));
     let Some(efficiency) = turn.all.efficiency() else { return };
+    turn.memory.measured = Some(turn.measured());
     let bad = efficiency < turn.settings.e_min && !turn.is_unsettled();
     turn.memory.below = if bad { turn.memory.below.saturating_add(1) } else { 0 };
     let all = &turn.all;

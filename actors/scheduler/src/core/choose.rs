@@ -7,10 +7,11 @@
 //! 1. Excluded are avoided nodes and clusters, nodes *known* to be slower than the minimum, and
 //!    clusters whose *measured* bandwidth is below the minimum. A cluster that may be tried again
 //!    is not excluded. Unknown values exclude no node.
-//! 2. Faster nodes come first. Speeds within 5 % of the fastest of their class are equal, which is
+//! 2. Nodes of clusters whose measured bandwidth is below the minimum come last.
+//! 3. Faster nodes come first. Speeds within 5 % of the fastest of their class are equal, which is
 //!    the precision of benchmarks. Nodes with a known speed precede others. The others rank by
 //!    clock and threads, or by threads alone if any clock is unknown.
-//! 3. Among equals, the clusters of `prefer` come first in its order. Then counts the time of a
+//! 4. Among equals, the clusters of `prefer` come first in its order. Then counts the time of a
 //!    transfer by latency and bandwidth ([`LinkRanking`]), and then the name. An unknown value
 //!    counts as the median of the known ones: it is neither the best nor the worst.
 //!
@@ -138,11 +139,16 @@ pub fn choose(case: &SelectionInput) -> SelectionResult {
     let unknown = || fit.iter().filter(|(_, candidate)| candidate.known().is_none());
     let by_threads = unknown().any(|(_, candidate)| candidate.hardware.mhz == 0);
     let value = |candidate: &FreeNode| candidate.known().unwrap_or(candidate.rating(by_threads));
-    let tier = |candidate: &FreeNode| candidate.known().is_none();
-    fit.sort_by(|(_, a), (_, b)| tier(a).cmp(&tier(b)).then_with(|| value(b).total_cmp(&value(a))));
     let request = &case.request;
     let links =
         LinkRanking::new(case.rtt_s.values(), case.bandwidth.values(), request.min_bandwidth);
+    let link = |candidate: &FreeNode| {
+        let cluster = &candidate.cluster;
+        links.rank(case.rtt_s.get(cluster).copied(), case.bandwidth.get(cluster).copied())
+    };
+    let tier =
+        |candidate: &FreeNode| (link(candidate).is_below_minimum(), candidate.known().is_none());
+    fit.sort_by(|(_, a), (_, b)| tier(a).cmp(&tier(b)).then_with(|| value(b).total_cmp(&value(a))));
     let mut class = 0;
     let mut first: Option<&FreeNode> = None;
     let mut ranked: Vec<((usize, NodeRank, &NodeId), &NodeId, &FreeNode)> = Vec::new();
@@ -154,7 +160,7 @@ pub fn choose(case: &SelectionInput) -> SelectionResult {
         if !equal {
             (class, first) = (class + 1, Some(candidate));
         }
-        ranked.push(((class, rank(case, &links, candidate), id), id, candidate));
+        ranked.push(((class, rank(request, candidate, link(candidate)), id), id, candidate));
     }
     ranked.sort_by_key(|(rank, ..)| *rank);
     ranked.truncate(case.count as usize);
@@ -199,13 +205,11 @@ pub(super) fn refuse(
 /// only its order counts.
 type NodeRank = (usize, Option<LinkRank>);
 
-fn rank(case: &SelectionInput, links: &LinkRanking, candidate: &FreeNode) -> NodeRank {
-    let cluster = &candidate.cluster;
-    if let Some(place) = case.request.prefer.iter().position(|preferred| preferred == cluster) {
-        return (place, None);
+fn rank(request: &SchedulerRequest, candidate: &FreeNode, link: LinkRank) -> NodeRank {
+    match request.prefer.iter().position(|preferred| *preferred == candidate.cluster) {
+        Some(place) => (place, None),
+        None => (request.prefer.len(), Some(link)),
     }
-    let (rtt, bandwidth) = (case.rtt_s.get(cluster), case.bandwidth.get(cluster));
-    (case.request.prefer.len(), Some(links.rank(rtt.copied(), bandwidth.copied())))
 }
 
 fn explain<K>(
