@@ -26,7 +26,7 @@ use crate::policy::{
     ClusterAggregate, Memory, Mode, SharedParameters, Uplink, WorkerHistory, WorkerStats,
 };
 use crate::pulse::{Heartbeats, StaleView};
-use crate::worker_calls::{probe_indirectly, send_view};
+use crate::worker_calls::{ViewSender, probe_indirectly};
 pub use springtide_protocol::cluster::*;
 use springtide_protocol::job::JobSpec;
 use springtide_protocol::look::InspectCluster;
@@ -49,6 +49,8 @@ pub struct ClusterCoordinator {
     view: View,
     cluster: ClusterId,
     hub: Arc<Hub>,
+    /// Views on their way to workers.
+    views: ViewSender,
     /// The scheduler's node.
     scheduler: NodeId,
     /// Failure detector of the job's coordinator.
@@ -102,6 +104,7 @@ impl ClusterCoordinator {
             view,
             cluster,
             hub,
+            views: ViewSender::new(),
             scheduler,
             upward: Detector::new(SilenceLimits::WIDE, Instant::now()),
             probes: 0,
@@ -218,9 +221,10 @@ impl ClusterCoordinator {
 
     /// Sends the view to a worker that has an older one.
     fn send_view(&self, node: &NodeId, ctx: &mut Context<Self>) {
-        let sending = send_view(&self.hub, node, self.spec.id, &self.view, None);
         // A lost view is repeated when the worker reports under an older one.
-        ctx.spawn(async move { drop(sending.await) }.into_actor(self));
+        if let Some(sending) = self.views.send(&self.hub, node, self.spec.id, &self.view) {
+            ctx.spawn(async move { drop(sending.await) }.into_actor(self));
+        }
     }
 
     fn send_heartbeat(&mut self, ctx: &mut Context<Self>) {

@@ -222,7 +222,7 @@ fn answers_of_scheduler_and_site() {
         version: 1,
         members: Members::from_iter([("ams-1".into(), member)]),
         coordinator: Some("ams-1".into()),
-        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
+        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]).into(),
         partial: false,
     };
     let coordinator = contact("ams-1");
@@ -304,7 +304,7 @@ fn job_view() -> View {
         version: 2,
         members: Members::from_iter([("ams-1".into(), member)]),
         coordinator: Some("ams-1".into()),
-        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
+        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]).into(),
         partial: false,
     }
 }

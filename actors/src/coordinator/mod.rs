@@ -512,7 +512,7 @@ impl Coordinator {
     fn probe_silent_clusters(&mut self, ctx: &mut Context<Self>) {
         let now = Instant::now();
         self.probes = self.probes.wrapping_add(1);
-        for (cluster, node) in &self.view.cluster_coordinators {
+        for (cluster, node) in self.view.cluster_coordinators.iter() {
             let silence = self.detector.silence(node, now);
             let Some(member) = self.view.members.get(node) else { continue };
             if silence.is_none_or(|silence| silence < SilenceLimits::WIDE.suspect) {

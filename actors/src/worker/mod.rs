@@ -45,7 +45,7 @@ use crate::coordinator::{
 };
 use crate::policy::Mode;
 use crate::pulse::{Heartbeats, NoMember, Silence};
-use crate::worker_calls::{send_view, small_change};
+use crate::worker_calls::{SendingView, ViewSender, send_view, small_change};
 
 use springtide_protocol::cluster::{NodeSilence, WorkerJoined, WorkerPeriod, WorkerPeriodReply};
 use springtide_protocol::job::{
@@ -123,6 +123,8 @@ pub struct Worker {
     registry: Arc<Registry>,
     net: Net,
     hub: Arc<Hub>,
+    /// Views on their way to other workers.
+    views: ViewSender,
     router: Arc<Router>,
     pulse: Arc<Heartbeats>,
     /// Answers thieves while the node is in no job.
@@ -201,6 +203,7 @@ impl Worker {
             registry,
             net,
             hub,
+            views: ViewSender::new(),
             router,
             pulse,
             absent,
@@ -790,7 +793,14 @@ impl Handler<NewView> for Worker {
         let change = small_change(&former, &view);
         let others = view.in_cluster(&me.cluster).filter(|node| **node != me.node);
         for node in others {
-            let sending = send_view(&self.hub, node, message.job, &view, change.as_ref());
+            let sending: Option<SendingView> = match &change {
+                Some(_) => {
+                    let sending = send_view(&self.hub, node, message.job, &view, change.as_ref());
+                    Some(Box::pin(sending))
+                }
+                None => self.views.send(&self.hub, node, message.job, &view),
+            };
+            let Some(sending) = sending else { continue };
             let node = node.clone();
             let sending = async move {
                 if let Err(error) = sending.await {

@@ -65,6 +65,8 @@ pub struct SimulationResult {
     pub records: Vec<Record>,
     /// Digest of all events: equal for equal histories; 0 for live runs.
     pub digest: u64,
+    /// Number of events of the simulated network; 0 for live runs.
+    pub network_events: u64,
 }
 
 impl SimulationResult {
@@ -278,6 +280,7 @@ async fn run_job(
     flapping.iter().for_each(actix_rt::task::JoinHandle::abort);
     let mut played = played?;
     played.digest = grid.digest(&played.records);
+    played.network_events = grid.network().event_counts().events;
     Ok(played)
 }
 
@@ -365,6 +368,7 @@ pub async fn run(
         events,
         records: ended.records,
         digest: 0,
+        network_events: 0,
         ended: ended.ended,
     })
 }
