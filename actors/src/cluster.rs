@@ -556,7 +556,8 @@ impl Handler<WorkerPeriod> for ClusterCoordinator {
         let is_for_it = self.reply.benchmark_node.as_ref().is_none_or(|only| *only == node);
         let benchmark = benchmark.filter(|spec| is_for_it && message.benchmark != Some(spec.id()));
         let proposed = self.reply.proposed || self.candidate.is_some();
-        MessageResult(WorkerPeriodReply { proposed, benchmark })
+        let measurements = self.reply.memory.as_ref().map_or(0, |memory| memory.measurements);
+        MessageResult(WorkerPeriodReply { proposed, benchmark, measurements })
     }
 }
 

@@ -45,6 +45,7 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
         leaving: all.leaving,
         silent: all.silent,
         presumed: all.presumed,
+        error: all.efficiency_error().unwrap_or(0.0),
     };
     turn.add_reason(reason);
     limits(turn, efficiency);
