@@ -407,6 +407,7 @@ impl ClusterCoordinator {
             speed: known.map(|known| known.speed),
             speed_error: known.map_or(0.0, |known| known.relative_error.min(1.0)),
             overhead: total,
+            overhead_error: 0.0,
             overhead_intra: intra,
             overhead_inter: inter,
             age: 0,

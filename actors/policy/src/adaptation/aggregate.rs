@@ -13,11 +13,13 @@
 //!
 //! ```text
 //! (sum over i != f of (u_i r_i)^2) / (n speed_f)^2        the speeds
-//!     + ((E - u_f / (n speed_f)) r_f)^2                   the speed that the others relate to
+//!     + ((E - u_f / (n speed_f)) r_f)^2 (1 + ln(n) / 2)   the speed that the others relate to
 //!     + ((sum of speed_i w_i) / (n speed_f))^2            the overheads
 //! ```
 //!
-//! Errors of speeds are independent. Errors of overheads are not: one phase of the job makes all
+//! The fastest of `n` measured speeds is partly so by chance: by at most `sqrt(2 ln(n))` errors in
+//! the mean, if all are equal (the bound of the maximum of normal errors). Half of that is a part of
+//! the error, so that two errors include it. Errors of speeds are independent. Errors of overheads are not: one phase of the job makes all
 //! workers wait. So these add up. Source: propagation of errors to first order, e.g. J. R. Taylor,
 //! *An Introduction to Error Analysis*, chapter 3. A cluster sends the two sums and its fastest
 //! worker, so this too is independent of the division into clusters.
@@ -529,8 +531,9 @@ impl JobAggregate {
         let efficiency = self.efficiency()?;
         let most = f64::from(self.counted) * self.max_speed;
         let others = (efficiency - self.fastest.useful / most).max(0.0);
-        let (related, overheads) =
-            (others * self.fastest.speed_error, self.overhead_error / most);
+        let by_chance = (1.0 + f64::from(self.counted).ln() / 2.0).sqrt();
+        let related = others * self.fastest.speed_error * by_chance;
+        let overheads = self.overhead_error / most;
         let speeds = self.useful_variance.sqrt() / most;
         let error = (speeds * speeds + related * related + overheads * overheads).sqrt();
         Some(if error.is_finite() { error.min(1.0) } else { 1.0 })

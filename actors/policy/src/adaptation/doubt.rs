@@ -27,8 +27,7 @@ pub(super) fn waits(turn: &mut Turn<'_>, efficiency: f64) -> bool {
     if (e_min..=e_max).contains(&efficiency) {
         return false; // no decision depends on the bound
     }
-    let (now, period, limit) =
-        (turn.memory.clock_s, turn.snapshot.period_s, turn.settings.doubt_s);
+    let (now, period, limit) = (turn.memory.clock_s, turn.snapshot.period_s, turn.settings.doubt_s);
     let mut doubt = turn.memory.doubt.unwrap_or(Doubt { since_s: now, measured_s: None });
     if doubt.measured_s.is_none() && now - doubt.since_s + MEASURING * period >= limit {
         doubt.measured_s = Some(now);

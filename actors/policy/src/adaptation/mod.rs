@@ -116,6 +116,8 @@ mod case;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod tests_doubt;
+#[cfg(test)]
 mod tests_open_points;
 #[cfg(test)]
 mod tests_phases;
@@ -131,15 +133,16 @@ mod tests_traps;
 use std::collections::BTreeSet;
 
 pub use aggregate::{
-    ClusterAggregate, FastestWorker, IdleWorkers, JobAggregate, RatedWorker, SharedParameters, Uplink,
+    ClusterAggregate, FastestWorker, IdleWorkers, JobAggregate, RatedWorker, SharedParameters,
+    Uplink,
 };
 pub use decision::{AdaptationAction, Decision, Flag, Prediction, RemovalCause, SchedulerRequest};
 pub use explain::{
     ADAPT, Divergence, Inputs, LoggedDecision, describe_action, explain, explain_node, replay,
 };
 pub use memory::{
-    Aim, Capacity, Doubt, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX, QuarantineEntry,
-    QuarantineSubject, Refill, Requirements, RootMove, Term, Trial,
+    Aim, Capacity, Doubt, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX,
+    QuarantineEntry, QuarantineSubject, Refill, Requirements, RootMove, Term, Trial,
 };
 pub use number::ExactSum;
 pub use reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};

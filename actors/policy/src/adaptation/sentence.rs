@@ -74,7 +74,9 @@ impl fmt::Display for Reason {
                     (false, false) => "the size stays for now",
                 }
             ),
-            Efficiency { efficiency, nodes: n, stale, joining, leaving, silent, presumed, .. } => {
+            Efficiency {
+                efficiency, nodes: n, stale, joining, leaving, silent, presumed, ..
+            } => {
                 write!(f, "weighted average efficiency is {efficiency:.3} over {}", nodes(*n))?;
                 for (count, what) in [
                     (stale, "with an older report"),

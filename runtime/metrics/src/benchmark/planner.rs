@@ -296,8 +296,7 @@ impl BenchmarkPlanner {
             BenchmarkEvent::KnowsUnits(knows) => self.knows_units = knows,
             BenchmarkEvent::Uncertain => {
                 if self.need.is_none() && self.running.is_none() && self.spec.is_some() {
-                    self.need =
-                        Some(BenchmarkNeed { why: BenchmarkReason::Uncertain, since: now });
+                    self.need = Some(BenchmarkNeed { why: BenchmarkReason::Uncertain, since: now });
                 }
             }
             BenchmarkEvent::Finished { whole } => self.finished(whole, now),

@@ -251,6 +251,9 @@ struct BenchmarkLevel {
 /// The factor by which a task's time may exceed the remembered time.
 const TASK_FACTOR_MAX: u32 = 10;
 
+/// The multiple of the threshold of a jump beyond which it is no outlier.
+const SURE_JUMP: f64 = 2.0;
+
 /// The greatest variance of a signal: only the order of magnitude of the speed is known.
 const VARIANCE_MAX: f64 = 4.0;
 
@@ -265,6 +268,14 @@ impl FilterState {
     fn is_forgotten(&self, now: Instant, settings: &SpeedSettings) -> bool {
         now.saturating_duration_since(self.at) > settings.period * settings.forget_periods
     }
+}
+
+/// The relative error of a rate such that twice the error covers 95 % of cases. The scatter of a few
+/// batches is itself uncertain: the quantile of Student's distribution over that of the normal one,
+/// within 3 % from 5 batches on.
+fn safe_error(period: &Ratio) -> Option<f64> {
+    let freedom = f64::from(period.batches().saturating_sub(1));
+    period.relative_error().map(|error| error * (1.0 + 1.5 / freedom.max(1.0)))
 }
 
 /// Updates a signal by a measurement.
@@ -292,14 +303,18 @@ fn follow(
     let highest = past.highest.max(speed);
     let expected = past.variance_at(now, settings);
     let surprise = fresh.ln - past.ln;
-    *level =
-        Some(if surprise.abs() > settings.jump_threshold * (expected + fresh.variance).sqrt() {
-            FilterState { highest, ..fresh }
-        } else {
-            let gain = expected / (expected + fresh.variance);
-            let (ln, variance) = (past.ln + gain * surprise, (1.0 - gain) * expected);
-            FilterState { ln, variance, at: now.max(past.at), highest }
-        });
+    let deviation = (expected + fresh.variance).sqrt();
+    *level = Some(if surprise.abs() > SURE_JUMP * settings.jump_threshold * deviation {
+        FilterState { highest, ..fresh }
+    } else if surprise.abs() > settings.jump_threshold * deviation {
+        // It may be a jump or an outlier, so the error includes the past.
+        let doubt = surprise / settings.jump_threshold;
+        FilterState { highest, variance: fresh.variance.max(doubt * doubt), ..fresh }
+    } else {
+        let gain = expected / (expected + fresh.variance);
+        let (ln, variance) = (past.ln + gain * surprise, (1.0 - gain) * expected);
+        FilterState { ln, variance, at: now.max(past.at), highest }
+    });
     Ok(())
 }
 
@@ -371,7 +386,7 @@ impl SpeedMeter {
         let all = self.settings.period.as_secs_f64() * f64::from(self.threads);
         let is_busy = period.time().as_secs_f64() >= all * self.settings.min_pace_busy;
         if let Some(pace) = period.rate().filter(|_| is_busy) {
-            self.follow_pace(pace, period.relative_error(), now);
+            self.follow_pace(pace, safe_error(&period), now);
         }
     }
 
@@ -405,7 +420,7 @@ impl SpeedMeter {
         let period = std::mem::take(&mut self.period);
         let measured = SpeedMeasurement {
             speed: rate * f64::from(self.threads),
-            relative_error: period.relative_error(),
+            relative_error: safe_error(&period),
         };
         let taken = follow(&mut self.units, measured, now, &self.settings);
         self.after(taken, now).map(|()| true)
@@ -434,8 +449,7 @@ impl SpeedMeter {
         if let (Ok(()), Some(level)) = (&taken, level) {
             self.benchmark = Some(BenchmarkLevel { spec, level, has_pace });
             let period = self.settings.period;
-            let is_old =
-                |known: FilterState| now.saturating_duration_since(known.at) > period;
+            let is_old = |known: FilterState| now.saturating_duration_since(known.at) > period;
             if let Some(pace) = pace.filter(|_| self.pace.is_none_or(is_old)) {
                 // The node is idle, so nothing else shows its pace.
                 self.follow_pace(pace, measured.relative_error, now);
@@ -464,7 +478,8 @@ impl SpeedMeter {
             self.refused = self.refused.saturating_add(1);
             return taken;
         }
-        if let (Some(units), Some((spec, benchmark, _, at))) = (self.units, self.by_benchmark(now)) {
+        if let (Some(units), Some((spec, benchmark, _, at))) = (self.units, self.by_benchmark(now))
+        {
             let settled = |level: &FilterState| {
                 self.load_since.is_none_or(|since| level.at > since)
                     && !level.is_forgotten(now, &self.settings)
