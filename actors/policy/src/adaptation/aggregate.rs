@@ -18,8 +18,10 @@
 //! ```
 //!
 //! The fastest of `n` measured speeds is partly so by chance: by at most `sqrt(2 ln(n))` errors in
-//! the mean, if all are equal (the bound of the maximum of normal errors). Half of that is a part of
-//! the error, so that two errors include it. Errors of speeds are independent. Errors of overheads are not: one phase of the job makes all
+//! the mean, if all are equal. That is the bound of the maximum of normal errors. Half of it is a
+//! part of the error, so that two errors include it.
+//!
+//! Errors of speeds are independent. Errors of overheads are not: one phase of the job makes all
 //! workers wait. So these add up. Source: propagation of errors to first order, e.g. J. R. Taylor,
 //! *An Introduction to Error Analysis*, chapter 3. A cluster sends the two sums and its fastest
 //! worker, so this too is independent of the division into clusters.
@@ -479,7 +481,7 @@ pub struct JobAggregate {
     pub inter: f64,
     /// Speed of the fastest worker.
     pub max_speed: f64,
-    /// The fastest worker.
+    /// The fastest worker of all clusters.
     pub fastest: FastestWorker,
     /// Variance of the useful speed that follows from the speeds of all but the fastest worker.
     pub useful_variance: f64,

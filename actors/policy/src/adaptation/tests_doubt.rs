@@ -60,11 +60,14 @@ proptest! {
         let relative = |w: &WorkerStats| (w.speed_error.powi(2) + 0.01 * f64::from(w.age)).sqrt();
         let useful = |w: &WorkerStats| w.speed.unwrap() * (1.0 - w.overhead);
         let max = all.iter().map(|w| w.speed.unwrap()).fold(0.0, f64::max);
+        let order = |a: &WorkerStats, b: &WorkerStats| {
+            relative(a).total_cmp(&relative(b)).then(useful(a).total_cmp(&useful(b)))
+        };
         // Of several equally fast workers, the one with the least error.
         let fastest = all
             .iter()
             .filter(|w| w.speed == Some(max))
-            .min_by(|a, b| relative(a).total_cmp(&relative(b)).then(useful(a).total_cmp(&useful(b))))
+            .min_by(|a, b| order(a, b))
             .unwrap();
         let most = all.len() as f64 * max;
         let efficiency = all.iter().map(useful).sum::<f64>() / most;

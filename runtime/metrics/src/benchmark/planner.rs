@@ -6,9 +6,10 @@
 //!   another benchmark. If the kernel reports no load, it runs as often as the budget allows, as in
 //!   the paper.
 //! - It also runs again when the last run is older than a limit, since not every change shows in
-//!   the load, and when the job's efficiency is too uncertain for a decision. For these two the
-//!   budget lends one run. So the limit holds wherever a run costs at most the overhead over that
-//!   time: by default half a second in a minute, at 1 %. The mean cost stays within the overhead.
+//!   the load. The same follows when the job's efficiency is too uncertain for a decision. For
+//!   these two the budget lends one run. So the limit holds where a run costs at most the overhead
+//!   over that time: by default half a second in a minute, at 1 %. The mean cost stays within the
+//!   overhead.
 //! - An idle node runs freely. A busy one pays from a budget that grows with time. Neither repeats
 //!   a benchmark while its work units give its speed: a node that is idle for a moment mostly waits
 //!   for a result. If the budget does not suffice for a whole run, it waits for half a period. Then

@@ -270,9 +270,10 @@ impl FilterState {
     }
 }
 
-/// The relative error of a rate such that twice the error covers 95 % of cases. The scatter of a few
-/// batches is itself uncertain: the quantile of Student's distribution over that of the normal one,
-/// within 3 % from 5 batches on.
+/// The relative error of a rate such that twice the error covers 95 % of cases.
+///
+/// The scatter of a few batches is itself uncertain. The factor is the quantile of Student's
+/// distribution over that of the normal one, within 3 % from 5 batches on.
 fn safe_error(period: &Ratio) -> Option<f64> {
     let freedom = f64::from(period.batches().saturating_sub(1));
     period.relative_error().map(|error| error * (1.0 + 1.5 / freedom.max(1.0)))
