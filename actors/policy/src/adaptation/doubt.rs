@@ -34,7 +34,7 @@ pub(super) fn waits(turn: &mut Turn<'_>, efficiency: f64) -> bool {
         turn.memory.measurements = turn.memory.measurements.wrapping_add(1);
     }
     turn.memory.doubt = Some(doubt);
-    let settled_s = turn.settling(2) as f64 * period;
+    let settled_s = f64::from(turn.settings.settling(2).max(1)) * period;
     let has_result = doubt.measured_s.is_some_and(|at| now - at >= settled_s);
     let decides = has_result && now - doubt.since_s >= limit;
     let measures = doubt.measured_s == Some(now);

@@ -259,8 +259,8 @@ impl WorkerHistory {
 
     /// Adds the mean overhead of a window, and returns the standard error of such a mean.
     ///
-    /// It is the median of the differences between successive windows, which one change of the job
-    /// does not move. Zero while there is no earlier window.
+    /// It is from the median of the differences between successive windows, which one change of the
+    /// job does not move. Zero while there is no earlier window.
     fn window_error(&mut self, span: u32, overhead: f64) -> f64 {
         if self.windows.0 != span {
             self.windows = (span, VecDeque::new());
@@ -278,7 +278,9 @@ impl WorkerHistory {
         }
         changes.sort_by(f64::total_cmp);
         // For normal errors the median of |a - b| is 0.954 standard deviations of one of the two.
-        changes[(changes.len() - 1) / 2] / 0.954
+        let scatter = changes[(changes.len() - 1) / 2] / 0.954;
+        // No share with this mean has a larger standard deviation.
+        scatter.min((overhead * (1.0 - overhead)).max(0.0).sqrt())
     }
 
     /// Closes the period and returns its statistics, with overheads as means over the last `span`

@@ -151,8 +151,8 @@ pub struct SpeedSettings {
     /// The greatest age of a benchmark: see
     /// [`BenchmarkSettings::max_age`](crate::meter::BenchmarkSettings::max_age). Default: 60 s.
     pub max_age: Duration,
-    /// The relative error that a benchmark with a known pace gains in `max_age`. Default: 0.1. It
-    /// stands for what shows in no counter, such as the processor's frequency.
+    /// The relative error that a speed gains in `max_age`. Default: 0.1. It stands for what shows
+    /// in no counter, such as the processor's frequency.
     pub age_error: f64,
     /// The share of busy time below which the pace is not measured. Default: 0.2. Threads without
     /// work use processor time too, so the pace would be too high.
@@ -251,6 +251,9 @@ struct BenchmarkLevel {
 /// The factor by which a task's time may exceed the remembered time.
 const TASK_FACTOR_MAX: u32 = 10;
 
+/// The age in which a speed gains its error where its age has no limit.
+const USUAL_AGE: Duration = Duration::from_secs(60);
+
 /// The multiple of the threshold of a jump beyond which it is no outlier.
 const SURE_JUMP: f64 = 2.0;
 
@@ -258,11 +261,21 @@ const SURE_JUMP: f64 = 2.0;
 const VARIANCE_MAX: f64 = 4.0;
 
 impl FilterState {
-    /// The variance at `now`, including the drift since the measurement.
+    /// The variance at `now` against which a new measurement is weighed. It includes a drift that
+    /// keeps the filter quick.
     fn variance_at(&self, now: Instant, settings: &SpeedSettings) -> f64 {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         let periods = passed / settings.period.as_secs_f64().max(1e-3);
         (self.variance + settings.drift * settings.drift * periods).min(VARIANCE_MAX)
+    }
+
+    /// The variance at `now` to report: it grows with age, so that the error gains `age_error` in
+    /// the greatest age.
+    fn aged_variance(&self, now: Instant, settings: &SpeedSettings) -> f64 {
+        let age = now.saturating_duration_since(self.at).as_secs_f64();
+        let limit = Some(settings.max_age).filter(|limit| !limit.is_zero());
+        let ages = age / limit.unwrap_or(USUAL_AGE).as_secs_f64();
+        (self.variance + settings.age_error * settings.age_error * ages).min(VARIANCE_MAX)
     }
 
     fn is_forgotten(&self, now: Instant, settings: &SpeedSettings) -> bool {
@@ -342,9 +355,6 @@ pub struct SpeedMeter {
 }
 
 impl SpeedMeter {
-    /// The age in which a benchmark gains `age_error` where its age has no limit.
-    const USUAL_AGE: Duration = Duration::from_secs(60);
-
     /// A meter without measurements, of a node with this number of compute threads.
     pub fn new(threads: u32, settings: SpeedSettings) -> Self {
         Self {
@@ -462,16 +472,12 @@ impl SpeedMeter {
     /// The speed by the benchmark at the current pace, as its logarithm with the variance.
     fn by_benchmark(&self, now: Instant) -> Option<(SpecId, f64, f64, Instant)> {
         let BenchmarkLevel { spec, level, has_pace } = self.benchmark?;
-        let pace = self.pace.filter(|_| has_pace);
-        let Some(pace) = pace else {
-            return Some((spec, level.ln, level.variance_at(now, &self.settings), level.at));
-        };
-        let age = now.saturating_duration_since(level.at).as_secs_f64();
-        let limit = Some(self.settings.max_age).filter(|limit| !limit.is_zero());
-        let ages = age / limit.unwrap_or(Self::USUAL_AGE).as_secs_f64();
-        let grown = self.settings.age_error * self.settings.age_error * ages;
-        let variance = level.variance + grown + pace.variance_at(now, &self.settings);
-        Some((spec, level.ln + pace.ln, variance.min(VARIANCE_MAX), level.at))
+        let (mut ln, mut variance) = (level.ln, level.aged_variance(now, &self.settings));
+        if let Some(pace) = self.pace.filter(|_| has_pace) {
+            ln += pace.ln;
+            variance += pace.aged_variance(now, &self.settings);
+        }
+        Some((spec, ln, variance.min(VARIANCE_MAX), level.at))
     }
 
     fn after(&mut self, taken: Result<(), InvalidSpeed>, now: Instant) -> Result<(), InvalidSpeed> {
@@ -532,7 +538,7 @@ impl SpeedMeter {
     pub fn report(&self, now: Instant) -> Option<SpeedReport> {
         let benchmark = self.by_benchmark(now);
         let by_units = self.units.and_then(|units| {
-            let variance = units.variance_at(now, &self.settings);
+            let variance = units.aged_variance(now, &self.settings);
             let better = benchmark.is_some_and(|(_, _, other, _)| other < variance);
             (self.knows_units(now) || !better).then_some((units, variance))
         });
