@@ -168,6 +168,8 @@ struct RunningJob {
     reports: u64,
     /// The job's benchmark, once known.
     benchmark: Option<SpecId>,
+    /// Number of orders to measure the speed again that were carried out.
+    measurements: u32,
     /// Whether some worker has proposed a benchmark.
     proposed: bool,
     /// The newest checkpoint of the job's root that this node keeps.
@@ -377,6 +379,7 @@ impl Worker {
             inbox,
             reports: 0,
             benchmark: known,
+            measurements: 0,
             proposed: false,
             kept: None,
             bequest: None,
@@ -411,8 +414,10 @@ impl Worker {
                 ..PoolConfig::default()
             },
             share: ShareConfig { seed, ..ShareConfig::default() },
-            metering: (spec.params.mode != Mode::Static)
-                .then(|| MeteringSettings::new(spec.params.period(), seed)),
+            metering: (spec.params.mode != Mode::Static).then(|| {
+                let max_age = spec.params.settings.speed_max_age();
+                MeteringSettings::new(spec.params.period(), seed).with_max_age(max_age)
+            }),
             results_bytes: usize::try_from(spec.params.results_bytes).unwrap_or(usize::MAX),
         };
         // Notes reach the coordinator's task in order. The root writes them no faster than it
@@ -522,6 +527,11 @@ impl Worker {
                 return;
             };
             running.proposed |= reply.proposed;
+            // A lost reply, or a cluster coordinator without the memory, orders nothing.
+            if reply.measurements > running.measurements {
+                running.measurements = reply.measurements;
+                running.engine.measure_speed_again();
+            }
             if let Some(benchmark) = reply.benchmark {
                 running.benchmark = Some(benchmark.id());
                 running.engine.set_benchmark(benchmark);

@@ -270,6 +270,16 @@ impl RecentObservations {
     }
 }
 
+/// An efficiency that may be on either side of a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Doubt {
+    /// Time since which decisions wait, on the policy's own clock.
+    pub since_s: f64,
+    /// Time at which new measurements were ordered, on the policy's own clock.
+    #[serde(default)]
+    pub measured_s: Option<f64>,
+}
+
 /// Memory of the policy. A job starts with [`Memory::new`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -352,6 +362,16 @@ pub struct Memory {
     /// Tick since which a request has been unmet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_since: Option<u64>,
+    /// An efficiency that may be on either side of a bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<Doubt>,
+    /// Number of orders to measure all speeds again.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub measurements: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Default for Memory {
@@ -426,6 +446,8 @@ impl Memory {
             migration: None,
             migrate_after_s: 0.0,
             requested_since: None,
+            doubt: None,
+            measurements: 0,
         }
     }
 

@@ -55,6 +55,7 @@ pub(super) fn observe(turn: &mut DecisionState<'_>) {
         leaving: all.leaving,
         silent: all.silent,
         presumed: all.presumed,
+        error: all.efficiency_error().unwrap_or(0.0),
     };
     turn.add_reason(reason);
     limits(turn, efficiency);
