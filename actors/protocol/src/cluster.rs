@@ -8,7 +8,7 @@ use springtide_metrics::{
     BenchmarkSpec, LinkReport, NodeReport, PeriodMeasure, Scale, SpecId, Statistics,
 };
 use springtide_remote::remote_message;
-use springtide_runtime::event::{Record, WorkerSample};
+use springtide_work::event::{Record, WorkerSample};
 
 use crate::policy::{ClusterAggregate, Memory};
 use crate::worker::unknown_epoch;
@@ -170,8 +170,8 @@ pub struct StoreMemory {
 impl ClusterFinalReport {
     /// The report of a cluster without joined workers.
     pub fn nothing(cluster: ClusterId) -> Self {
-        let (statistics, records, silent) = Default::default();
-        Self { cluster, workers: 0, statistics, records, silent }
+        let (statistics, records, without_answer) = Default::default();
+        Self { cluster, workers: 0, statistics, records, without_answer }
     }
 }
 
@@ -209,7 +209,8 @@ pub struct ClusterFinalReport {
     /// Events recorded on them.
     pub records: Vec<Record>,
     /// Workers without an answer, with the reason.
-    pub silent: BTreeMap<NodeId, String>,
+    #[serde(rename = "silent")]
+    pub without_answer: BTreeMap<NodeId, String>,
 }
 
 remote_message! {

@@ -13,7 +13,7 @@ use springtide_net::membership::{Member, Members, View};
 use springtide_net::net::{Address, Buffers, Contact};
 use springtide_net::wire::{Kind, golden};
 use springtide_remote::RemoteMessage;
-use springtide_runtime::work::{
+use springtide_work::work::{
     FinishedTask, LeasedTask, NodeLosses, Outcome, ResultLocation, RootResults, RootStart,
     SavedRoot, TaskIdentity,
 };
@@ -222,7 +222,7 @@ fn answers_of_scheduler_and_site() {
         version: 1,
         members: Members::from_iter([("ams-1".into(), member)]),
         coordinator: Some("ams-1".into()),
-        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
+        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]).into(),
         partial: false,
     };
     let coordinator = contact("ams-1");
@@ -304,7 +304,7 @@ fn job_view() -> View {
         version: 2,
         members: Members::from_iter([("ams-1".into(), member)]),
         coordinator: Some("ams-1".into()),
-        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
+        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]).into(),
         partial: false,
     }
 }
@@ -465,7 +465,7 @@ fn messages_of_the_coordinator_tree() {
             workers: 2,
             statistics,
             records: Vec::new(),
-            silent: BTreeMap::from([("ams-2".into(), "gone".into())]),
+            without_answer: BTreeMap::from([("ams-2".into(), "gone".into())]),
         },
     );
 }

@@ -329,7 +329,7 @@ impl Coordinator {
                 // dead here.
                 if self.view.members.contains_key(node) {
                     let reason = format!("it was ordered to leave and did not answer: {error}");
-                    self.silent(std::slice::from_ref(node), &reason, Duration::ZERO, ctx);
+                    self.declare_dead(std::slice::from_ref(node), &reason, Duration::ZERO, ctx);
                 }
                 return;
             }

@@ -402,7 +402,7 @@ mod tests {
             version: 1,
             members: Members::from_iter([(me.node.clone(), member)]),
             coordinator: Some(me.node.clone()),
-            cluster_coordinators: BTreeMap::from([(me.cluster, me.node)]),
+            cluster_coordinators: BTreeMap::from([(me.cluster, me.node)]).into(),
             partial: false,
         };
         let spec = JobSpec {

@@ -65,6 +65,8 @@ pub struct SimulationResult {
     pub records: Vec<Record>,
     /// Digest of all events: equal for equal histories; 0 for live runs.
     pub digest: u64,
+    /// Number of events of the simulated network; 0 for live runs.
+    pub network_events: u64,
 }
 
 impl SimulationResult {
@@ -158,13 +160,13 @@ pub fn scaled(config: &ScenarioConfig, scale: f64) -> ScenarioConfig {
     for seconds in [
         &mut adapts.settle_s,
         &mut adapts.move_cost_s,
-        &mut adapts.parole_s,
-        &mut adapts.parole_cap_s,
+        &mut adapts.quarantine_s,
+        &mut adapts.quarantine_max_s,
     ] {
         *seconds /= scale;
     }
     for event in &mut scaled.event {
-        for at in [&mut event.at, &mut event.lasts, &mut event.every, &mut event.deadline] {
+        for at in [&mut event.at, &mut event.duration, &mut event.interval, &mut event.deadline] {
             *at = at.map(time);
         }
     }
@@ -278,6 +280,7 @@ async fn run_job(
     flapping.iter().for_each(actix_rt::task::JoinHandle::abort);
     let mut played = played?;
     played.digest = grid.digest(&played.records);
+    played.network_events = grid.network().event_counts().events;
     Ok(played)
 }
 
@@ -365,6 +368,7 @@ pub async fn run(
         events,
         records: ended.records,
         digest: 0,
+        network_events: 0,
         ended: ended.ended,
     })
 }
@@ -403,7 +407,9 @@ mod tests {
     use crate::shipped;
 
     fn read(text: &str) -> ScenarioConfig {
-        load(&Sources::of_text("test.toml", text)).expect("it is right").value
+        let loaded = load(&Sources::of_text("test.toml", text)).expect("it is right");
+        assert_eq!(loaded.warnings, []);
+        loaded.value
     }
 
     const SMALL: &str = r#"
@@ -431,12 +437,12 @@ mod tests {
         cluster = "b"
         nodes = 1
         share = 0.5
-        lasts = "10s"
+        duration = "10s"
         [[event]]
         what = "crash"
         at = "30s"
         cluster = "b"
-        lasts = "20s"
+        duration = "20s"
         [[event]]
         what = "free"
         at = "5s"

@@ -183,7 +183,7 @@ pub(super) fn complete(
     settings: &AdaptationSettings,
 ) -> Snapshot {
     let clock_s = memory.clock_s;
-    memory.links.record(snapshot, clock_s, settings.parole_cap_s);
+    memory.links.record(snapshot, clock_s, settings.quarantine_max_s);
     let mut snapshot = snapshot.clone();
     for known in &memory.links.pairs {
         let is_same = |link: &&mut LinkEstimate| {

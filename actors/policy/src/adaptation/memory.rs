@@ -490,7 +490,7 @@ impl Memory {
 /// The length of the `times`-th term, in seconds: doubling, capped.
 pub(super) fn term(times: u32, settings: &AdaptationSettings) -> f64 {
     let doublings = times.saturating_sub(1).min(64) as i32;
-    (settings.parole_s * 2f64.powi(doublings)).min(settings.parole_cap_s)
+    (settings.quarantine_s * 2f64.powi(doublings)).min(settings.quarantine_max_s)
 }
 
 #[cfg(test)]

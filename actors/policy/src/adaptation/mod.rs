@@ -92,6 +92,7 @@
 
 mod aggregate;
 mod decision;
+mod decision_state;
 mod explain;
 mod grow;
 mod judge;
@@ -105,7 +106,6 @@ mod sentence;
 mod settings;
 mod shrink;
 mod snapshot;
-mod turn;
 mod worker;
 
 #[cfg(test)]
@@ -145,7 +145,7 @@ pub use settings::{AdaptationSettings, Contradiction, Contradictions, JobBounds,
 pub use snapshot::{Crash, JobProgress, LinkEstimate, Mode, NodeOffer, RootNode, Snapshot};
 pub use worker::{Field, ImplausibleValue, WorkerHistory, WorkerStats};
 
-use turn::Turn;
+use decision_state::DecisionState;
 
 /// Decides one period by the module's rules.
 ///
@@ -176,7 +176,7 @@ pub fn decide(
         .map(|clusters| Snapshot { clusters, ..snapshot.clone() });
     let snapshot = presumed.as_ref().unwrap_or(snapshot);
     let snapshot = &links::complete(snapshot, &mut memory, settings);
-    let mut turn = Turn::new(snapshot, memory, settings);
+    let mut turn = DecisionState::new(snapshot, memory, settings);
     observe::unsettled(&mut turn, fell_over);
     observe::observe(&mut turn);
     judge::judge(&mut turn);
@@ -215,7 +215,7 @@ fn fence(snapshot: &Snapshot, memory: &Memory) -> Option<Reason> {
 }
 
 /// Applies the rules in their order; the first that applies decides the size.
-fn choose(turn: &mut Turn<'_>) {
+fn choose(turn: &mut DecisionState<'_>) {
     let leaving = &turn.snapshot.leaving;
     if turn.snapshot.root.as_ref().is_some_and(|root| leaving.contains(&root.node)) {
         turn.move_root(RootMoveReason::Leaving, &BTreeSet::new(), None);

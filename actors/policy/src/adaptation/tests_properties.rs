@@ -72,7 +72,7 @@ fn sound() -> impl Strategy<Value = Vec<(u8, WorkerStats)>> {
 /// Parameters without the comparison within a cluster, which a flat list cannot make.
 fn agreed(named: u32, max_speed: Option<f64>) -> SharedParameters {
     let settings =
-        AdaptationSettings { named, nonsense_factor: 1e30, ..AdaptationSettings::default() };
+        AdaptationSettings { named, implausible_factor: 1e30, ..AdaptationSettings::default() };
     SharedParameters { max_speed, ..SharedParameters::of(&Memory::new(&settings), &settings) }
 }
 

@@ -24,7 +24,7 @@ pub(super) const AS_WIDE: f64 = 4.0;
 const REASONS_MAX: usize = 200;
 
 /// Working state of one decision.
-pub(super) struct Turn<'a> {
+pub(super) struct DecisionState<'a> {
     /// Observed state of the job.
     pub snapshot: &'a Snapshot,
     /// Settings of the policy.
@@ -49,11 +49,11 @@ pub(super) struct Turn<'a> {
     pub prediction: Option<Prediction>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> DecisionState<'a> {
     /// Starts a decision on a snapshot.
     pub fn new(snapshot: &'a Snapshot, memory: Memory, settings: &'a AdaptationSettings) -> Self {
         let known = memory.max_speed.filter(|&speed| is_rate(speed));
-        let factor = settings.nonsense_factor;
+        let factor = settings.implausible_factor;
         let (clusters, aside) = believed(&snapshot.clusters, &snapshot.members, known, factor);
         let all = JobAggregate::of(clusters.values().copied());
         let sum = |counts: &mut dyn Iterator<Item = u32>| counts.fold(0u32, u32::saturating_add);
