@@ -184,6 +184,9 @@ impl Coordinator {
         let dead = gone.iter().filter(|(node, _)| !handed || **node != lost);
         for (node, member) in dead {
             self.record_lost(node, member, &reason, Duration::ZERO);
+            if !member.leaving {
+                self.adaptation.recent().crashed(node, &member.cluster);
+            }
         }
         self.announce_view(None, ctx);
         if !handed {

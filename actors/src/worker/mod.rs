@@ -569,8 +569,9 @@ impl Worker {
         let Some(running) = &self.running else { return };
         let job = running.spec.id;
         let found = self.pulse.beat(job, &running.view, &ctx.address().recipient());
-        let Some(Silence { host: node, incarnation, silent }) = found else { return };
-        tracing::warn!(%node, ?silent, "the cluster's coordinator is silent; reporting it");
+        let Some(Silence { host: node, incarnation, duration: silence }) = found else { return };
+        let what = "the cluster's coordinator is silent; reporting it";
+        tracing::warn!(%node, silent = ?silence, "{what}");
         let Some(coordinator) = &running.view.coordinator else { return };
         if *coordinator == node {
             // The node hosts both coordinators, so the scheduler is informed.
@@ -580,7 +581,7 @@ impl Worker {
                 epoch: running.view.epoch,
                 node,
                 incarnation,
-                reason: format!("silent for {:.1} s", silent.as_secs_f64()),
+                reason: format!("silent for {:.1} s", silence.as_secs_f64()),
                 reporting_cluster: Some(me.cluster.clone()),
                 reporter: Some((me.node.clone(), me.incarnation)),
             };
@@ -589,7 +590,7 @@ impl Worker {
             ctx.spawn(async move { drop(request.await) }.into_actor(self));
             return;
         }
-        let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+        let silent_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
         let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
         let request = remote.send(NodeSilence { job, node, silent_ms }).start();
         ctx.spawn(async move { drop(request.await) }.into_actor(self));

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use springtide_actors::policy::Mode;
 use springtide_cli::adaptation::check_settings;
+use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::SCHEMA;
 use springtide_cli::outdir::{Artefacts, OutDir, manifest};
 use springtide_cli::print::print;
 use springtide_cli::run_end::RunEnd;
-use springtide_runtime::config::{LinksConfig, ScenarioConfig, Sources, WorkloadConfig, load};
+use springtide_runtime::config::{LinksConfig, ScenarioConfig, Sources, WorkloadConfig};
 use springtide_runtime::net::LinkUnit;
 use springtide_runtime::work::Job;
 use springtide_simulator::GridError;

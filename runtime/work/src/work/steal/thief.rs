@@ -1,4 +1,5 @@
-//! The thief's side of stealing: which victim to ask, when, and what the node waits for meanwhile.
+//! The thief's decisions, without I/O: which victim to ask, when, and what the node waits for
+//! meanwhile.
 //!
 //! At most one request is outstanding inside the cluster and one between clusters, each matched to
 //! its answer by number. A scope whose victims had no work rests with backoff and jitter; a hint
