@@ -12,6 +12,7 @@ pub mod live_report;
 pub mod no_harm;
 pub mod paper;
 pub mod provisioning;
+pub mod scale;
 pub mod scaling;
 pub mod scenario;
 pub mod whatif;

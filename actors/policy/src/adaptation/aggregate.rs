@@ -5,6 +5,26 @@
 //! fastest worker. The job's efficiency is the sum of these sums over `n * max`, which equals the
 //! flat formula. Sums are exact ([`ExactSum`]), so the result is independent of the division into
 //! clusters.
+//!
+//! # Its error
+//!
+//! With `u_i = speed_i * (1 - overhead_i)`, relative errors `r_i` of speeds and standard errors
+//! `w_i` of overheads, the fastest worker `f` and efficiency `E`, its variance is
+//!
+//! ```text
+//! (sum over i != f of (u_i r_i)^2) / (n speed_f)^2        the speeds
+//!     + ((E - u_f / (n speed_f)) r_f)^2 (1 + ln(n) / 2)   the speed that the others relate to
+//!     + ((sum of speed_i w_i) / (n speed_f))^2            the overheads
+//! ```
+//!
+//! The fastest of `n` measured speeds is partly so by chance: by at most `sqrt(2 ln(n))` errors in
+//! the mean, if all are equal. That is the bound of the maximum of normal errors. Half of it is a
+//! part of the error, so that two errors include it.
+//!
+//! Errors of speeds are independent. Errors of overheads are not: one phase of the job makes all
+//! workers wait. So these add up. Source: propagation of errors to first order, e.g. J. R. Taylor,
+//! *An Introduction to Error Analysis*, chapter 3. A cluster sends the two sums and its fastest
+//! worker, so this too is independent of the division into clusters.
 
 use std::collections::BTreeMap;
 
@@ -40,8 +60,9 @@ pub struct SharedParameters {
     pub span: u32,
     /// Periods for which a last report counts.
     pub stale: u32,
-    /// Factor of implausible speeds: [`AdaptationSettings::nonsense_factor`].
-    pub nonsense_factor: f64,
+    /// Factor of implausible speeds: [`AdaptationSettings::implausible_factor`].
+    #[serde(rename = "nonsense_factor")]
+    pub implausible_factor: f64,
 }
 
 impl SharedParameters {
@@ -56,7 +77,7 @@ impl SharedParameters {
             grace: settings.grace().max(memory.span - 1),
             span: memory.span,
             stale: settings.stale,
-            nonsense_factor: settings.nonsense_factor,
+            implausible_factor: settings.implausible_factor,
         }
     }
 }
@@ -172,6 +193,44 @@ pub struct Uplink {
     pub used: Option<f64>,
 }
 
+/// The fastest counted worker: all speeds relate to its speed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FastestWorker {
+    /// Relative error of its speed.
+    #[serde(with = "float")]
+    pub speed_error: f64,
+    /// Its useful work per second.
+    #[serde(with = "float")]
+    pub useful: f64,
+    /// Its term of [`ClusterAggregate::useful_variance`].
+    #[serde(with = "float")]
+    pub useful_variance: f64,
+}
+
+impl FastestWorker {
+    /// Whether it precedes a worker of the same speed. So the choice is independent of the division
+    /// into clusters.
+    fn precedes(&self, other: &Self) -> bool {
+        let by_error = self.speed_error.total_cmp(&other.speed_error);
+        by_error.then(self.useful.total_cmp(&other.useful)).is_lt()
+    }
+
+    /// Replaces it by a worker that is faster, or as fast and precedes it.
+    fn replace(&mut self, max_speed: &mut f64, other: Self, speed: f64) {
+        if speed > *max_speed || speed == *max_speed && other.precedes(self) {
+            (*self, *max_speed) = (other, speed);
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        let finite = |x: f64| x.is_finite() && x >= 0.0;
+        (0.0..=1.0).contains(&self.speed_error)
+            && finite(self.useful)
+            && finite(self.useful_variance)
+    }
+}
+
 /// Statistics of a cluster in one period. This is all that the coordinator gets of it, of the same
 /// size for 4 workers as for 400.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -214,6 +273,15 @@ pub struct ClusterAggregate {
     /// Speed of the fastest counted worker.
     #[serde(with = "float")]
     pub max_speed: f64,
+    /// The fastest counted worker.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fastest: FastestWorker,
+    /// Sum of the squared errors of the counted workers' useful work that follow from their speeds.
+    #[serde(skip_serializing_if = "is_default")]
+    pub useful_variance: ExactSum,
+    /// Sum of speed * error of the overhead over the counted workers.
+    #[serde(skip_serializing_if = "is_default")]
+    pub overhead_error: ExactSum,
     /// The worst counted workers by the shared weights, worst first.
     #[serde(skip_serializing_if = "is_default")]
     pub worst: Vec<RatedWorker>,
@@ -233,7 +301,7 @@ impl ClusterAggregate {
     /// implausible numbers from its histories.
     ///
     /// A first report has no past to compare with. So a node does not count if its speed per thread
-    /// is [`AdaptationSettings::nonsense_factor`] times the median of at least two others.
+    /// is [`AdaptationSettings::implausible_factor`] times the median of at least two others.
     pub fn of(workers: &[WorkerStats], agreed: &SharedParameters) -> Self {
         let mut sum = Self::default();
         let mut counted = Vec::new();
@@ -268,7 +336,7 @@ impl ClusterAggregate {
         all.sort_by(f64::total_cmp);
         if all.len() >= 3 {
             // The lower median of an even number: a single outlier is never its own reference.
-            let most = agreed.nonsense_factor * all[(all.len() - 1) / 2];
+            let most = agreed.implausible_factor * all[(all.len() - 1) / 2];
             counted.retain(|worker| {
                 let odd = per_thread(worker) >= most;
                 if odd {
@@ -293,7 +361,16 @@ impl ClusterAggregate {
             sum.overhead.add(worker.overhead);
             sum.intra.add(worker.overhead_intra);
             sum.inter.add(worker.overhead_inter);
-            sum.max_speed = sum.max_speed.max(worker.speed.unwrap_or(0.0));
+            let (speed, variance) =
+                (worker.speed.unwrap_or(0.0), worker.useful_error() * worker.useful_error());
+            sum.useful_variance.add(variance);
+            sum.overhead_error.add(speed * worker.overhead_error);
+            let fastest = FastestWorker {
+                speed_error: worker.aged_error(),
+                useful: worker.useful(),
+                useful_variance: variance,
+            };
+            sum.fastest.replace(&mut sum.max_speed, fastest, speed);
         }
         let max_speed = agreed.max_speed.unwrap_or(sum.max_speed);
         let mut named: Vec<RatedWorker> = counted.iter().filter_map(RatedWorker::of).collect();
@@ -328,7 +405,8 @@ impl ClusterAggregate {
         (0..workers.min(IDLE_MAX)).for_each(|_| self.speed.add(speed));
         let own = [&mut self.overhead, &mut self.intra, &mut self.inter];
         own.into_iter().zip([&overhead, &intra, &inter]).for_each(|(sum, part)| sum.merge(part));
-        self.max_speed = self.max_speed.max(speed);
+        let fastest = FastestWorker { speed_error: 1.0, ..FastestWorker::default() };
+        self.fastest.replace(&mut self.max_speed, fastest, speed);
         let presumed =
             |(node, inter)| RatedWorker { node, speed, speed_error: 1.0, overhead: 1.0, inter };
         // No counted worker does less, so they precede the worst.
@@ -349,7 +427,15 @@ impl ClusterAggregate {
     /// Whether the numbers, received from the network, are consistent with valid reports.
     pub fn is_sound(&self) -> bool {
         let n = f64::from(self.counted);
-        let sums = [&self.useful, &self.speed, &self.overhead, &self.intra, &self.inter];
+        let sums = [
+            &self.useful,
+            &self.speed,
+            &self.overhead,
+            &self.intra,
+            &self.inter,
+            &self.useful_variance,
+            &self.overhead_error,
+        ];
         let at_most =
             |sum: &ExactSum, most: f64| (0.0..=most * (1.0 + 1e-9)).contains(&sum.value());
         let link = [self.uplink.bandwidth, self.uplink.used];
@@ -361,6 +447,9 @@ impl ClusterAggregate {
             }
             && at_most(&self.speed, n * self.max_speed)
             && at_most(&self.useful, self.speed.value())
+            && at_most(&self.useful_variance, n * self.max_speed * self.max_speed)
+            && at_most(&self.overhead_error, self.speed.value())
+            && self.fastest.is_sound()
             && [&self.overhead, &self.intra, &self.inter].iter().all(|sum| at_most(sum, n))
             && self.worst.iter().chain(&self.best).all(RatedWorker::is_sound)
             && self.idle.is_sound()
@@ -393,13 +482,19 @@ pub struct JobAggregate {
     pub inter: f64,
     /// Speed of the fastest worker.
     pub max_speed: f64,
+    /// The fastest worker of all clusters.
+    pub fastest: FastestWorker,
+    /// Variance of the useful speed that follows from the speeds of all but the fastest worker.
+    pub useful_variance: f64,
+    /// Standard error of the useful speed that follows from the overheads.
+    pub overhead_error: f64,
 }
 
 impl JobAggregate {
     /// Sums up the clusters' aggregates.
     pub fn of<'a>(clusters: impl IntoIterator<Item = &'a ClusterAggregate>) -> Self {
         let mut all = Self::default();
-        let mut sums: [ExactSum; 4] = Default::default();
+        let mut sums: [ExactSum; 6] = Default::default();
         for cluster in clusters {
             all.counted = all.counted.saturating_add(cluster.counted);
             all.stale = all.stale.saturating_add(cluster.stale);
@@ -407,11 +502,21 @@ impl JobAggregate {
             all.leaving = all.leaving.saturating_add(cluster.leaving);
             all.silent = all.silent.saturating_add(cluster.silent);
             all.presumed = all.presumed.saturating_add(cluster.presumed);
-            all.max_speed = all.max_speed.max(cluster.max_speed);
-            let parts = [&cluster.useful, &cluster.speed, &cluster.overhead, &cluster.inter];
+            all.fastest.replace(&mut all.max_speed, cluster.fastest, cluster.max_speed);
+            let parts = [
+                &cluster.useful,
+                &cluster.speed,
+                &cluster.overhead,
+                &cluster.inter,
+                &cluster.useful_variance,
+                &cluster.overhead_error,
+            ];
             sums.iter_mut().zip(parts).for_each(|(sum, part)| sum.merge(part));
         }
-        let [useful, speed, overhead, inter] = sums.map(|sum| sum.value());
+        sums[4].add(-all.fastest.useful_variance);
+        let [useful, speed, overhead, inter, variance, overhead_error] =
+            sums.map(|sum| sum.value());
+        (all.useful_variance, all.overhead_error) = (variance.max(0.0), overhead_error);
         let n = f64::from(all.counted.max(1));
         (all.useful, all.speed) = (useful, speed);
         (all.overhead, all.inter) = (overhead / n, inter / n);
@@ -422,6 +527,19 @@ impl JobAggregate {
     pub fn efficiency(&self) -> Option<f64> {
         let most = f64::from(self.counted) * self.max_speed;
         (most > 0.0).then(|| (self.useful / most).min(1.0))
+    }
+
+    /// Standard error of the efficiency, as the module states it; absent if no worker counts.
+    pub fn efficiency_error(&self) -> Option<f64> {
+        let efficiency = self.efficiency()?;
+        let most = f64::from(self.counted) * self.max_speed;
+        let others = (efficiency - self.fastest.useful / most).max(0.0);
+        let by_chance = (1.0 + f64::from(self.counted).ln() / 2.0).sqrt();
+        let related = others * self.fastest.speed_error * by_chance;
+        let overheads = self.overhead_error / most;
+        let speeds = self.useful_variance.sqrt() / most;
+        let error = (speeds * speeds + related * related + overheads * overheads).sqrt();
+        Some(if error.is_finite() { error.min(1.0) } else { 1.0 })
     }
 
     /// Mean speed of the counted workers; 0 without any.

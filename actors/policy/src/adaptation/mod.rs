@@ -26,6 +26,10 @@
 //!    more than the paper's threshold.
 //! 5. Bandwidths come from transfers above the meter's minimum size (B6.8). An unknown bandwidth
 //!    stays unknown, and nothing is learned from it.
+//!    An efficiency has a standard error: from the errors of speeds, which grow with age, and the
+//!    scatter of overheads between windows. While its interval of two standard errors includes the
+//!    bound of a decision, the size stays. A doubt that lasts orders new measurements of speeds,
+//!    and ends with a decision.
 //!
 //! **Size** (B6.1)
 //! 6. Above Emax: the job grows to the size that brings efficiency to the middle of the band if the
@@ -84,16 +88,20 @@
 //!     node or link is measured better.
 //! 18. Within the band, the job migrates to better free nodes if the gain over the remaining run
 //!     exceeds the cost of moving.
-//! 19. A successor continues with the newest memory. A coordinator of an older epoch decides
-//!     nothing (C24).
+//! 19. A successor continues with the newest memory. It has all that was learned, of links too, and
+//!     all that was observed since the last decision: the same snapshot gives the same decision. A
+//!     coordinator of an older epoch decides nothing (C24).
 //!
 //! The meter bounds the cost of benchmarks (B6.10); this module considers only their error.
 
 mod aggregate;
 mod decision;
+mod decision_state;
+mod doubt;
 mod explain;
 mod grow;
 mod judge;
+mod links;
 mod memory;
 mod migrate;
 mod number;
@@ -103,13 +111,14 @@ mod sentence;
 mod settings;
 mod shrink;
 mod snapshot;
-mod turn;
 mod worker;
 
 #[cfg(test)]
 mod case;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests_doubt;
 #[cfg(test)]
 mod tests_open_points;
 #[cfg(test)]
@@ -126,15 +135,18 @@ mod tests_traps;
 use std::collections::BTreeSet;
 
 pub use aggregate::{
-    ClusterAggregate, IdleWorkers, JobAggregate, RatedWorker, SharedParameters, Uplink,
+    ClusterAggregate, FastestWorker, IdleWorkers, JobAggregate, RatedWorker, SharedParameters,
+    Uplink,
 };
 pub use decision::{AdaptationAction, Decision, Flag, Prediction, RemovalCause, SchedulerRequest};
 pub use explain::{
     ADAPT, Divergence, Inputs, LoggedDecision, describe_action, explain, explain_node, replay,
 };
+pub use links::{LinkMemory, LinkRank, LinkRanking, Probe, RememberedLink};
 pub use memory::{
-    Aim, Capacity, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX, QuarantineEntry,
-    QuarantineSubject, Refill, Requirements, RootMove, Term, Trial,
+    Aim, Capacity, Doubt, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX,
+    QuarantineEntry, QuarantineSubject, RecentObservations, Refill, Requirements, RootMove, Term,
+    Trial,
 };
 pub use number::ExactSum;
 pub use reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};
@@ -142,7 +154,7 @@ pub use settings::{AdaptationSettings, Contradiction, Contradictions, JobBounds,
 pub use snapshot::{Crash, JobProgress, LinkEstimate, Mode, NodeOffer, RootNode, Snapshot};
 pub use worker::{Field, ImplausibleValue, WorkerHistory, WorkerStats};
 
-use turn::Turn;
+use decision_state::DecisionState;
 
 /// Decides one period by the module's rules.
 ///
@@ -172,15 +184,22 @@ pub fn decide(
     let presumed = aggregate::presumed(&snapshot.clusters, settings.named)
         .map(|clusters| Snapshot { clusters, ..snapshot.clone() });
     let snapshot = presumed.as_ref().unwrap_or(snapshot);
-    let mut turn = Turn::new(snapshot, memory, settings);
+    let snapshot = &links::complete(snapshot, &mut memory, settings);
+    let mut turn = DecisionState::new(snapshot, memory, settings);
     observe::unsettled(&mut turn, fell_over);
     observe::observe(&mut turn);
     judge::judge(&mut turn);
     if turn.all.efficiency() >= Some(settings.e_min) {
         observe::remember_good(&mut turn);
     }
-    let observed = turn.memory.clone();
+    let mut observed = turn.memory.clone();
     choose(&mut turn);
+    let changes = |action: &AdaptationAction| !matches!(action, AdaptationAction::Measure { .. });
+    if turn.actions.iter().any(changes) {
+        turn.memory.doubt = None;
+    }
+    // New measurements change no nodes, so a monitored run makes them too.
+    (observed.doubt, observed.measurements) = (turn.memory.doubt, turn.memory.measurements);
     let mut decision = Decision {
         efficiency: turn.all.efficiency(),
         nodes: turn.all.counted,
@@ -211,7 +230,7 @@ fn fence(snapshot: &Snapshot, memory: &Memory) -> Option<Reason> {
 }
 
 /// Applies the rules in their order; the first that applies decides the size.
-fn choose(turn: &mut Turn<'_>) {
+fn choose(turn: &mut DecisionState<'_>) {
     let leaving = &turn.snapshot.leaving;
     if turn.snapshot.root.as_ref().is_some_and(|root| leaving.contains(&root.node)) {
         turn.move_root(RootMoveReason::Leaving, &BTreeSet::new(), None);
@@ -248,6 +267,9 @@ fn choose(turn: &mut Turn<'_>) {
     // Precedes the band: the nodes to be replaced are still members, and may lower efficiency for a
     // while.
     if migrate::proceed(turn) {
+        return;
+    }
+    if doubt::waits(turn, efficiency) {
         return;
     }
     if efficiency < e_min {

@@ -64,7 +64,19 @@ impl fmt::Display for Reason {
                 "nothing was decided: no node is measured yet ({joining} in their grace period, \
                  {silent} silent)"
             ),
-            Efficiency { efficiency, nodes: n, stale, joining, leaving, silent, presumed } => {
+            Doubtful { efficiency, error, bound, measures, decides } => write!(
+                f,
+                "efficiency is {efficiency:.2} +- {error:.2}, which does not exclude the bound of \
+                 {bound:.2}: {}",
+                match (decides, measures) {
+                    (true, _) => "all speeds were measured again, and the best estimate decides",
+                    (false, true) => "the size stays, and all speeds are measured again",
+                    (false, false) => "the size stays for now",
+                }
+            ),
+            Efficiency {
+                efficiency, nodes: n, stale, joining, leaving, silent, presumed, ..
+            } => {
                 write!(f, "weighted average efficiency is {efficiency:.3} over {}", nodes(*n))?;
                 for (count, what) in [
                     (stale, "with an older report"),

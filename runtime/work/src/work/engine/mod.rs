@@ -7,6 +7,7 @@
 mod absent;
 mod books;
 mod inbox;
+mod leased_tasks;
 mod leave;
 mod losses;
 mod mail;
@@ -14,8 +15,7 @@ mod observer;
 mod reuse;
 mod root;
 mod state;
-mod thief;
-mod victim;
+mod stolen_tasks;
 
 use absent::{answer, refuse};
 use state::{Adopter, EngineState, Stolen, is_below};
@@ -432,6 +432,15 @@ impl Engine {
     pub fn set_benchmark(&self, spec: BenchmarkSpec) {
         if let Some(metering) = &self.0.metering {
             metering.benchmark(spec, self.0.pool_ref(), Instant::now());
+            self.0.driver.notify_one();
+        }
+    }
+
+    /// Measures the node's speed again, if no work units give it: the job's efficiency is too
+    /// uncertain for a decision.
+    pub fn measure_speed_again(&self) {
+        if let Some(metering) = &self.0.metering {
+            metering.measure_again(self.0.pool_ref(), Instant::now());
             self.0.driver.notify_one();
         }
     }
