@@ -178,6 +178,7 @@ fn layout(settings: &ScaleSettings) -> Layout {
         name: format!("c{number}").into(),
         nodes: share + u32::from(number < rest),
         machine: Machine { threads: 1, speed: 1.0 },
+        unequal_threads: None,
     };
     let between = LinkProfile::default().delay(Duration::from_millis(10));
     Layout {

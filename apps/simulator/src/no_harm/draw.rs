@@ -307,7 +307,7 @@ fn events(draw: &mut Draw, clusters: &[Cluster], span: f64, text: &mut String) {
             let _ = write!(text, "cluster = \"c{index}\"\nnodes = {nodes}\n");
         };
         let ends = |text: &mut String| {
-            let _ = writeln!(text, "lasts = {}", time(lasts));
+            let _ = writeln!(text, "duration = {}", time(lasts));
         };
         match kind {
             "quota" => {
@@ -327,7 +327,7 @@ fn events(draw: &mut Draw, clusters: &[Cluster], span: f64, text: &mut String) {
                 head(text, "load", at);
                 on(text);
                 let pause = time(draw.log(5.0, 100.0));
-                let _ = write!(text, "share = 0.3\nlasts = {pause}\nevery = {pause}\n");
+                let _ = write!(text, "share = 0.3\nduration = {pause}\ninterval = {pause}\n");
             }
             "uplink" => {
                 head(text, "uplink", at);
@@ -345,7 +345,7 @@ fn events(draw: &mut Draw, clusters: &[Cluster], span: f64, text: &mut String) {
                     let _ = writeln!(text, "rtt = {}", time(draw.log(0.01, 0.5)));
                     ends(text);
                 } else {
-                    let _ = writeln!(text, "lasts = {}", time(draw.log(1.0, 90.0)));
+                    let _ = writeln!(text, "duration = {}", time(draw.log(1.0, 90.0)));
                 }
             }
             "crash" | "claim" => {

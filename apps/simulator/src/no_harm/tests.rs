@@ -116,9 +116,9 @@ fn draws_are_scenarios_and_reach_all_kinds() {
         reach("data".into(), app.bodies.get() > 0);
         reach("another period".into(), config.job.period.get() != Duration::from_secs(10));
         let returns =
-            |what| config.event.iter().any(|event| event.what == what && event.lasts.is_some());
+            |what| config.event.iter().any(|event| event.what == what && event.duration.is_some());
         reach("machines that return".into(), returns(Happening::Crash));
-        reach("a flapping load".into(), config.event.iter().any(|event| event.every.is_some()));
+        reach("a flapping load".into(), config.event.iter().any(|event| event.interval.is_some()));
     }
     let rare: Vec<_> = reached.iter().filter(|(_, count)| **count < 10).collect();
     let expected: Vec<String> = [7, 9, 11].map(|count| format!("{count} clusters")).to_vec();
