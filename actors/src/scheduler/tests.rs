@@ -258,7 +258,7 @@ fn nodes_are_granted_to_a_running_job_and_released() {
         let stale = AuthorityError::Epoch { job, asked: Epoch(0), known: epoch };
         assert_eq!(grid.tell(ask(Epoch(0), 1)).await, Err(stale));
         // The only other node runs the benchmark, is granted, and joins.
-        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(OpenNodes { open: 1 }));
+        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(OpenNodes { open: 1.into() }));
         assert_eq!(grid.state("del-1", NodeState::Measuring).await, NodeState::Measuring);
         assert_eq!(grid.state("del-1", NodeState::Busy).await, NodeState::Busy);
         let mut open = 1;
@@ -288,15 +288,19 @@ fn nodes_are_granted_to_a_running_job_and_released() {
             deadline_ms: None,
             incarnation: None,
         };
-        let below = DrainError::BelowMinimum { job, min_nodes: 1, left: 0 };
+        let below = DrainError::BelowMinimum { job, min: 1.into(), left: 0.into() };
         assert_eq!(grid.tell(drain("ams-1")).await, Err(below));
         // Over the network, as the command does.
         let remote = grid.endpoints[1].hub.remote::<Scheduler>(&"head".into(), SCHEDULER);
         let empty = DrainResult { empty: vec![node.clone()], gone: Vec::new() };
         assert_eq!(remote.send(drain("del-1")).await, Ok(Ok(empty)));
-        assert_eq!(grid.tell(ask(epoch, 1)).await, Ok(OpenNodes { open: 1 }), "no node is free");
-        let withdraw = WithdrawNodes { job, epoch, count: 1 };
-        assert_eq!(grid.tell(withdraw).await, Ok(OpenNodes { open: 0 }));
+        assert_eq!(
+            grid.tell(ask(epoch, 1)).await,
+            Ok(OpenNodes { open: 1.into() }),
+            "no node is free"
+        );
+        let withdraw = WithdrawNodes { job, epoch, count: 1.into() };
+        assert_eq!(grid.tell(withdraw).await, Ok(OpenNodes { open: 0.into() }));
         assert_eq!(grid.tell(Undrain { nodes: vec![node] }).await, Ok(()));
         grid.tell(CancelJob { job, reason: "enough".into() }).await;
         assert_eq!(grid.state("ams-1", NodeState::Idle).await, NodeState::Idle);

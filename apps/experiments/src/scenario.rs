@@ -10,8 +10,11 @@ use springtide_cli::format::SCHEMA;
 use springtide_cli::outdir::{Artefacts, OutDir, manifest};
 use springtide_cli::print::print;
 use springtide_cli::run_end::RunEnd;
-use springtide_runtime::config::{LinksConfig, ScenarioConfig, Sources, WorkloadConfig, load};
+use springtide_runtime::config::{
+    LinksConfig, PlaceSection, ScenarioConfig, Sources, WorkloadConfig, load,
+};
 use springtide_runtime::net::LinkUnit;
+use springtide_runtime::processors::Processors;
 use springtide_runtime::work::Job;
 use springtide_simulator::GridError;
 use springtide_simulator::apps::ModelledJob;
@@ -158,7 +161,10 @@ pub fn read(scenario: &Path) -> Result<(ScenarioConfig, String), Failed> {
 /// All contradictions together.
 pub fn check(config: &ScenarioConfig, settings: &SimulationParams) -> Result<(), Failed> {
     let params = params(config, settings);
-    check_settings(&params, config.cluster.iter().map(|place| place.nodes.get()))
+    let size = |place: &PlaceSection| {
+        Processors(config.threads_of(place)).saturating_mul(place.nodes.get())
+    };
+    check_settings(&params, config.cluster.iter().map(size))
 }
 
 /// Writes the directory of a simulated run.

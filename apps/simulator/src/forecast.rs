@@ -129,17 +129,18 @@ fn leave_out(grid: &mut ScenarioConfig, without: &LeftOut) {
 
 /// Starts the job on all nodes, up to the maximum number, as a job without a request of its own.
 fn start_on_all_nodes(grid: &mut ScenarioConfig) {
-    let mut left = grid.adaptation.max_nodes.map_or(u32::MAX, BoundedInt::get);
+    let mut left = grid.adaptation.max_processors.map_or(u32::MAX, BoundedInt::get);
     let mut total = 0_u32;
-    for place in &mut grid.cluster {
+    let sizes: Vec<u32> = grid.cluster.iter().map(|place| grid.threads_of(place)).collect();
+    for (place, size) in grid.cluster.iter_mut().zip(sizes) {
         let PlaceSection { nodes, start, .. } = place;
-        *start = BoundedInt::nearest(nodes.get().min(left));
-        left -= start.get();
-        total = total.saturating_add(nodes.get());
+        *start = BoundedInt::nearest(nodes.get().min(left / size));
+        left -= start.get() * size;
+        total = total.saturating_add(nodes.get().saturating_mul(size));
     }
-    // Without a cluster, too few nodes may be left for the minimum of the whole grid.
-    let least = grid.adaptation.min_nodes.get().min(total);
-    grid.adaptation.min_nodes = BoundedInt::nearest(least);
+    // Without a cluster, too few processors may be left for the minimum of the whole grid.
+    let least = grid.adaptation.min_processors.get().min(total);
+    grid.adaptation.min_processors = BoundedInt::nearest(least);
 }
 
 /// The time limit of a predicted job: 100 times its recorded time, and at least an hour.

@@ -332,6 +332,11 @@ impl EventSection {
 }
 
 impl ScenarioConfig {
+    /// The compute threads of each node of a cluster: its processors.
+    pub fn threads_of(&self, place: &PlaceSection) -> u32 {
+        place.threads.unwrap_or(self.job.threads).get()
+    }
+
     /// A commented example with every key. It loads without error.
     pub fn template() -> String {
         super::template::<Self>(
@@ -580,15 +585,17 @@ impl Config for ScenarioConfig {
             let reason = "the job starts on no node: give some [[cluster]] a `start`";
             checker.report("cluster", reason);
         }
-        let starting =
-            |place: &PlaceSection| u64::from(place.start.get()) * u64::from(place.times.get());
+        let starting = |place: &PlaceSection| {
+            let nodes = u64::from(place.start.get()) * u64::from(place.times.get());
+            nodes * u64::from(self.threads_of(place))
+        };
         let starting: u64 = self.cluster.iter().map(starting).sum();
-        if starting < u64::from(self.adaptation.min_nodes.get()) {
+        if starting < u64::from(self.adaptation.min_processors.get()) {
             let reason = format!(
-                "the job starts on {starting} nodes, fewer than its minimum of {}",
-                self.adaptation.min_nodes.get()
+                "the job starts on {starting} processors, fewer than its minimum of {}",
+                self.adaptation.min_processors.get()
             );
-            checker.report("adaptation.min_nodes", reason);
+            checker.report("adaptation.min_processors", reason);
         }
         check_lines(&self.link, checker);
         for (i, line) in self.link.iter().enumerate() {

@@ -88,6 +88,10 @@ impl KeyType for BTreeMap<String, String> {
     const KIND: KeyKind = KeyKind::Texts;
 }
 
+/// Further spellings of keys, with the keys that they stand for.
+const RENAMED: [(&str, &str); 2] =
+    [("min_nodes", "min_processors"), ("max_nodes", "max_processors")];
+
 /// A typed section with a schema.
 pub(super) trait ConfigSection {
     const SCHEMA: ConfigSchema;
@@ -95,7 +99,9 @@ pub(super) trait ConfigSection {
 
 impl ConfigSchema {
     pub fn field(&self, key: &str) -> Option<&'static Field> {
-        self.fields.iter().find(|field| field.key == key)
+        let renamed = RENAMED.iter().find(|(old, _)| *old == key).map(|(_, new)| *new);
+        let is = |field: &&Field| field.key == key || Some(field.key) == renamed;
+        self.fields.iter().find(is)
     }
 }
 

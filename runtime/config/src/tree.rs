@@ -139,6 +139,14 @@ impl Layer<'_> {
         entries.sort_by_key(|(key, _)| key.span().start);
         for (key, value) in entries {
             match schema.field(key.get_ref()) {
+                Some(field) if field.key != key.get_ref() && table.contains_key(field.key) => {
+                    let reason = format!(
+                        "`{}` and `{}` are the same key: remove one",
+                        join(path, key.get_ref()),
+                        join(path, field.key)
+                    );
+                    self.problem((self.place)(key.span()), reason, None);
+                }
                 Some(field) => {
                     let (at, path) = ((self.place)(key.span()), join(path, field.key));
                     let findings = self.findings.problems.len();

@@ -151,7 +151,7 @@ impl PolicyTestJob {
                 AdaptationAction::Request(request) => {
                     let list = self.workers.values_mut().next().expect("a cluster");
                     let like = list[0].clone();
-                    for i in 0..request.count {
+                    for i in 0..request.count.get() {
                         let node: NodeId = format!("new{i}").as_str().into();
                         list.push(WorkerStats { node, speed: Some(speed), ..like.clone() });
                     }
@@ -160,7 +160,7 @@ impl PolicyTestJob {
                     let (node, cluster) = (to.clone(), cluster.clone());
                     self.snapshot.root = Some(RootNode { node, cluster });
                 }
-                AdaptationAction::Withdraw { .. } => self.snapshot.requested = 0,
+                AdaptationAction::Withdraw { .. } => self.snapshot.requested = 0.into(),
                 AdaptationAction::Measure { .. } => {}
             }
         }
@@ -178,7 +178,7 @@ pub(super) fn removed(decision: &Decision) -> Vec<String> {
 
 pub(super) fn asked(decision: &Decision) -> u32 {
     let counts = decision.actions.iter().map(|a| match a {
-        AdaptationAction::Request(request) => request.count,
+        AdaptationAction::Request(request) => request.count.get(),
         _ => 0,
     });
     counts.sum()

@@ -112,6 +112,15 @@ impl ExactSum {
         }
     }
 
+    /// Adds a term this many times, exactly.
+    pub fn add_times(&mut self, term: f64, times: u32) {
+        let factor = f64::from(times);
+        let product = term * factor;
+        self.add(product);
+        // What the product lost to rounding; 0 for one time.
+        self.add(term.mul_add(factor, -product));
+    }
+
     /// Adds all terms of another sum.
     pub fn merge(&mut self, other: &ExactSum) {
         other.0.iter().for_each(|&part| self.add(part));

@@ -1,6 +1,8 @@
 //! Updates the memory from a period: crashes, ends of terms, the root's move, capacity that ran
 //! well. Chooses no actions, so a run that is only monitored keeps all updates.
 
+use springtide_base::processors::Processors;
+
 use super::decision::{AdaptationAction, RemovalCause};
 use super::memory::{
     Capacity, Iterations, Memory, QuarantineEntry, QuarantineSubject, Refill, term,
@@ -22,7 +24,7 @@ const LOOKS: f64 = 0.2;
 
 /// Updates the memory from the period.
 pub(super) fn observe(turn: &mut Turn<'_>) {
-    if turn.all.counted > 0 {
+    if !turn.all.counted.is_zero() {
         turn.memory.max_speed = Some(turn.all.max_speed);
     }
     iterations(turn);
@@ -32,14 +34,14 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
     root(turn);
     let memory = &mut turn.memory;
     memory.requested_since =
-        (turn.snapshot.requested > 0).then(|| memory.requested_since.unwrap_or(memory.tick));
+        (!turn.snapshot.requested.is_zero()).then(|| memory.requested_since.unwrap_or(memory.tick));
     let Some(efficiency) = turn.all.efficiency() else { return };
     let bad = efficiency < turn.settings.e_min && !turn.is_unsettled();
     turn.memory.below = if bad { turn.memory.below.saturating_add(1) } else { 0 };
     let all = &turn.all;
     let reason = Reason::Efficiency {
         efficiency,
-        nodes: all.counted,
+        processors: all.counted,
         stale: all.stale,
         joining: all.joining,
         leaving: all.leaving,
@@ -104,9 +106,9 @@ fn iterations(turn: &mut Turn<'_>) {
 /// members are silent or leaving. The others wait for their tasks then. (A cluster behind 100 kB/s
 /// took 19 s to hand back its tasks; meanwhile four healthy nodes looked idle.)
 pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
-    let crashed = |crash: &Crash| !turn.snapshot.leaving.contains(&crash.node);
+    let crashed = |crash: &Crash| !turn.snapshot.leaving.contains_key(&crash.node);
     let lost = fell_over || turn.snapshot.crashes.iter().any(crashed);
-    let silent = turn.all.silent > 0 || turn.snapshot.is_silent();
+    let silent = !turn.all.silent.is_zero() || turn.snapshot.is_silent();
     let memory = &mut turn.memory;
     let (leaves, now) = (!turn.snapshot.leaving.is_empty(), memory.clock_s);
     memory.leaving_since_s = leaves.then(|| memory.leaving_since_s.unwrap_or(now));
@@ -127,7 +129,7 @@ pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
 fn crashes(turn: &mut Turn<'_>) {
     let crashes: Vec<_> = turn.snapshot.crashes.iter().collect();
     let unplanned: Vec<_> =
-        crashes.into_iter().filter(|c| !turn.snapshot.leaving.contains(&c.node)).collect();
+        crashes.into_iter().filter(|c| !turn.snapshot.leaving.contains_key(&c.node)).collect();
     if unplanned.is_empty() {
         return;
     }
@@ -162,7 +164,7 @@ fn orders(turn: &mut Turn<'_>) {
         turn.add_reason(Reason::Unjudged { aim: trial.aim, overtaken: true });
     }
     // The earlier size is no reference either.
-    turn.memory.excess = 0;
+    turn.memory.excess = Processors::ZERO;
     turn.memory.last_good = None;
 }
 
@@ -210,7 +212,7 @@ fn releases(turn: &mut Turn<'_>) {
     let back = turn.memory.quarantine.iter().find_map(|entry| {
         let QuarantineSubject::Cluster(cluster) = &entry.subject else { return None };
         let settled = turn.memory.tick > entry.tick + turn.settling(settings.cool_down);
-        let c = turn.clusters.get(cluster).filter(|c| settled && c.leaving == 0)?;
+        let c = turn.clusters.get(cluster).filter(|c| settled && c.leaving.is_zero())?;
         let well = c.mean_inter()? < settings.node_threshold;
         let has = turn.snapshot.uplink(cluster).filter(|&has| well && has < needed)?;
         Some((cluster.clone(), has))
@@ -229,7 +231,8 @@ fn releases(turn: &mut Turn<'_>) {
 /// removal, the first measurement counts if it is below the others'.
 fn probe_link(turn: &mut Turn<'_>, entry: &mut QuarantineEntry) {
     let QuarantineSubject::Cluster(cluster) = &entry.subject else { return };
-    let Some(offer) = turn.snapshot.offers.get(cluster).filter(|offer| offer.free > 0) else {
+    let Some(offer) = turn.snapshot.offers.get(cluster).filter(|offer| !offer.free.is_zero())
+    else {
         return;
     };
     if entry.cause != RemovalCause::Link {
@@ -291,13 +294,13 @@ fn limits(turn: &mut Turn<'_>, efficiency: f64) {
 /// Records the capacity of a period in which the job ran well and no change was under way.
 pub(super) fn remember_good(turn: &mut Turn<'_>) {
     let all = &turn.all;
-    let still = all.joining == 0
-        && all.leaving == 0
-        && all.silent == 0
-        && turn.snapshot.requested == 0
+    let still = all.joining.is_zero()
+        && all.leaving.is_zero()
+        && all.silent.is_zero()
+        && turn.snapshot.requested.is_zero()
         && turn.snapshot.leaving.is_empty();
     let Memory { refill, trial, migration, .. } = &turn.memory;
     if still && refill.is_none() && trial.is_none() && migration.is_none() {
-        turn.memory.last_good = Some(Capacity { nodes: all.counted, speed: all.speed });
+        turn.memory.last_good = Some(Capacity { processors: all.counted, speed: all.speed });
     }
 }

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{Incarnation, NodeId};
+use springtide_base::processors::Processors;
 
 use super::number::{float, maybe_float};
 use super::settings::AdaptationSettings;
@@ -19,7 +20,7 @@ pub(super) const SPEEDS: RangeInclusive<f64> = 1e-18..=1e18;
 /// Maximum periods over which overheads are averaged.
 pub(super) const SPAN_MAX: u32 = 32;
 
-/// Statistics of one worker in one period. A node with several threads reports the sum of their
+/// Statistics of one worker in one period. A node with several processors reports the sum of their
 /// speeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -28,7 +29,7 @@ pub struct WorkerStats {
     pub node: NodeId,
     /// Incarnation of this node.
     pub incarnation: Incarnation,
-    /// Number of compute threads.
+    /// Number of compute threads, one for each processor; 0 if it is unknown.
     pub threads: u32,
     /// Work units or benchmark runs per second, in the job's own unit; absent until measured.
     #[serde(with = "maybe_float")]
@@ -156,6 +157,16 @@ impl WorkerStats {
             Field::Intra => Some(self.overhead_intra),
             Field::Inter => Some(self.overhead_inter),
         }
+    }
+
+    /// Processors of the worker's node.
+    pub fn processors(&self) -> Processors {
+        Processors::of_node(self.threads)
+    }
+
+    /// Mean speed of its processors; 0 until measured.
+    pub(super) fn processor_speed(&self) -> f64 {
+        self.speed.unwrap_or(0.0) / f64::from(self.processors())
     }
 
     /// Useful work per second: speed times the fraction of time worked.

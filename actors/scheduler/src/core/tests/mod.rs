@@ -212,7 +212,11 @@ fn text(action: &SchedulerAction) -> String {
         SchedulerAction::CloseStubs { cluster, nodes, .. } => format!("close {cluster} {nodes:?}"),
         SchedulerAction::GrantNodes { job, grant, coordinator, nodes, open, .. } => {
             let nodes: Vec<&str> = nodes.iter().map(|granted| granted.node.as_str()).collect();
-            format!("grant {grant} of {job} at {coordinator}: {} and {open}", nodes.join(" "))
+            format!(
+                "grant {grant} of {job} at {coordinator}: {} and {}",
+                nodes.join(" "),
+                open.get()
+            )
         }
         SchedulerAction::Audit { job, node, .. } => format!("audit {job} at {node}"),
         SchedulerAction::Measure { node, .. } => format!("measure {node}"),
