@@ -3,16 +3,16 @@
 use springtide_base::processors::Processors;
 
 use super::decision::{AdaptationAction, Prediction};
+use super::decision_state::DecisionState;
 use super::memory::{Aim, Memory, Trial};
 use super::reason::{QuarantineEndReason, Reason};
-use super::turn::Turn;
 
 /// Tolerance that keeps a whole number from being lost to rounding: 0.6 * 20 / 0.4 is 30.
 const ROUNDING: f64 = 1e-9;
 
 /// Grows above the band, to the size that brings efficiency to the middle at constant useful
 /// capacity.
-pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
+pub(super) fn above(turn: &mut DecisionState<'_>, efficiency: f64) {
     let settings = turn.settings;
     let n = turn.all.counted;
     // The casts saturate.
@@ -50,7 +50,7 @@ pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
 
 /// Replaces lost capacity within the band, or below it to undo a harmful removal. Returns whether
 /// any is missing.
-pub(super) fn refill(turn: &mut Turn<'_>) -> bool {
+pub(super) fn refill(turn: &mut DecisionState<'_>) -> bool {
     let count = refill_count(turn);
     if !count.is_zero() {
         ask(turn, count, Aim::Refill);
@@ -62,21 +62,21 @@ pub(super) fn refill(turn: &mut Turn<'_>) -> bool {
 
 /// Requests the processors missing to the job's minimum. A node of any size that the job may have
 /// fits.
-pub(super) fn up_to_minimum(turn: &mut Turn<'_>) {
+pub(super) fn up_to_minimum(turn: &mut DecisionState<'_>) {
     let (expected, min) = (turn.expected, turn.min_processors());
     turn.add_reason(Reason::BelowMinimum { expected, min });
     ask_up_to(turn, min.saturating_sub(expected), Processors::MAX, Aim::Refill);
 }
 
 /// Maximum processors after a decision.
-fn most_after(turn: &Turn<'_>) -> Processors {
+fn most_after(turn: &DecisionState<'_>) -> Processors {
     let base = f64::from(turn.all.counted.max(turn.staying));
-    Processors((base * turn.settings.most_growth).floor().min(f64::from(u32::MAX)) as u32)
+    Processors((base * turn.settings.growth_max).floor().min(f64::from(u32::MAX)) as u32)
 }
 
 /// Processors missing to the capacity that ran well: the smaller number of the two by count and by
 /// speed.
-fn refill_count(turn: &mut Turn<'_>) -> Processors {
+fn refill_count(turn: &mut DecisionState<'_>) -> Processors {
     let Some(refill) = turn.memory.refill.clone() else { return Processors::ZERO };
     let mean = turn.all.mean_speed();
     let expected = turn.expected;
@@ -103,7 +103,7 @@ fn refill_count(turn: &mut Turn<'_>) -> Processors {
 ///
 /// A node with more processors than wanted fits if the predicted efficiency stays at Emin or above.
 /// No limit of growth may be exceeded.
-pub(super) fn ask(turn: &mut Turn<'_>, count: Processors, aim: Aim) {
+pub(super) fn ask(turn: &mut DecisionState<'_>, count: Processors, aim: Aim) {
     let limit = Memory::limit(&turn.memory.ceiling, turn.memory.clock_s);
     let room =
         limit.map_or(Processors::MAX, |limit| limit.processors.saturating_sub(turn.expected));
@@ -111,7 +111,7 @@ pub(super) fn ask(turn: &mut Turn<'_>, count: Processors, aim: Aim) {
     ask_up_to(turn, count, most, aim);
 }
 
-fn ask_up_to(turn: &mut Turn<'_>, count: Processors, most: Processors, aim: Aim) {
+fn ask_up_to(turn: &mut DecisionState<'_>, count: Processors, most: Processors, aim: Aim) {
     let room = turn.max_processors().saturating_sub(turn.expected);
     if room < count {
         turn.add_reason(Reason::AtMaximum { max: turn.max_processors() });
@@ -132,7 +132,7 @@ fn ask_up_to(turn: &mut Turn<'_>, count: Processors, most: Processors, aim: Aim)
 
 /// Adds the request without a trial. `min_speed` may be stricter than the learned one.
 pub(super) fn add_request(
-    turn: &mut Turn<'_>,
+    turn: &mut DecisionState<'_>,
     count: Processors,
     most: Processors,
     aim: Aim,
@@ -159,7 +159,7 @@ pub(super) fn add_request(
 
 /// Withdraws a request that stayed unmet for too long. The next decision makes a new one from
 /// current knowledge. Returns whether it did.
-pub(super) fn renew(turn: &mut Turn<'_>) -> bool {
+pub(super) fn renew(turn: &mut DecisionState<'_>) -> bool {
     let patience = u64::from(turn.settings.request_patience);
     let late = turn.memory.requested_since.is_some_and(|t| turn.memory.tick >= t + patience);
     if late {
@@ -169,7 +169,7 @@ pub(super) fn renew(turn: &mut Turn<'_>) -> bool {
 }
 
 /// Withdraws all requested processors that have not arrived.
-pub(super) fn withdraw(turn: &mut Turn<'_>, unmet: bool) {
+pub(super) fn withdraw(turn: &mut DecisionState<'_>, unmet: bool) {
     let count = turn.snapshot.requested;
     if !count.is_zero()
         && !turn.actions.iter().any(|a| matches!(a, AdaptationAction::Withdraw { .. }))
@@ -185,7 +185,7 @@ pub(super) fn withdraw(turn: &mut Turn<'_>, unmet: bool) {
 /// Uses the bound of Eager, Zahorjan and Lazowska (*Speedup versus efficiency in parallel systems*)
 /// as an equality: `e(n) = A / (n + A - 1)`. The average parallelism `A` follows from the current
 /// `e` and `n`. It is absent for one processor, and if none ever waits: the limit is unknown.
-fn parallelism(turn: &Turn<'_>) -> (Option<f64>, f64) {
+fn parallelism(turn: &DecisionState<'_>) -> (Option<f64>, f64) {
     let all = &turn.all;
     let busy = (all.useful / all.speed).clamp(0.0, 1.0);
     let parallelism = busy * (f64::from(all.counted) - 1.0) / (1.0 - busy);
@@ -194,7 +194,7 @@ fn parallelism(turn: &Turn<'_>) -> (Option<f64>, f64) {
 
 /// Greatest size at which the predicted efficiency is at least Emin. Without a known limit of
 /// parallelism it is unbounded: all processors are busy.
-fn usable(turn: &Turn<'_>) -> Processors {
+fn usable(turn: &DecisionState<'_>) -> Processors {
     let (Some(parallelism), _) = parallelism(turn) else { return Processors::MAX };
     // Efficiency is the busy fraction, weighted by the speeds.
     let least = turn.settings.e_min * turn.all.max_speed / turn.all.mean_speed();
@@ -206,7 +206,7 @@ fn usable(turn: &Turn<'_>) -> Processors {
 /// Predicts the effect of `count` more processors of mean speed.
 ///
 /// The prediction has at most the current efficiency and at least the current useful speed.
-fn predict(turn: &Turn<'_>, count: Processors) -> Prediction {
+fn predict(turn: &DecisionState<'_>, count: Processors) -> Prediction {
     let all = &turn.all;
     let processors = all.counted.saturating_add(count);
     if all.counted.is_zero() || all.speed <= 0.0 || all.max_speed <= 0.0 {
