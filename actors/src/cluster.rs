@@ -26,7 +26,7 @@ use crate::policy::{
     ClusterAggregate, Memory, Mode, SharedParameters, Uplink, WorkerHistory, WorkerStats,
 };
 use crate::pulse::{Heartbeats, StaleView};
-use crate::worker_calls::{probe_indirectly, send_view};
+use crate::worker_calls::{ViewSender, probe_indirectly};
 pub use springtide_protocol::cluster::*;
 use springtide_protocol::job::JobSpec;
 use springtide_protocol::look::InspectCluster;
@@ -49,6 +49,8 @@ pub struct ClusterCoordinator {
     view: View,
     cluster: ClusterId,
     hub: Arc<Hub>,
+    /// Views on their way to workers.
+    views: ViewSender,
     /// The scheduler's node.
     scheduler: NodeId,
     /// Failure detector of the job's coordinator.
@@ -102,6 +104,7 @@ impl ClusterCoordinator {
             view,
             cluster,
             hub,
+            views: ViewSender::new(),
             scheduler,
             upward: Detector::new(SilenceLimits::WIDE, Instant::now()),
             probes: 0,
@@ -134,12 +137,12 @@ impl ClusterCoordinator {
             match finding {
                 Finding::Suspect(node) => tracing::info!(%node, "silent: suspected"),
                 Finding::Back(node) => tracing::info!(%node, "alive again"),
-                Finding::Dead(node, silent) => {
-                    tracing::warn!(%node, ?silent, "silent: declared dead");
-                    let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+                Finding::Dead(node, silence) => {
+                    tracing::warn!(%node, silent = ?silence, "silent: declared dead");
+                    let silent_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
                     let job = self.spec.id;
-                    let silent = NodeSilence { job, node, silent_ms };
-                    self.send_to_coordinator(silent, SILENT_REPORT_RETRY, ctx);
+                    let report = NodeSilence { job, node, silent_ms };
+                    self.send_to_coordinator(report, SILENT_REPORT_RETRY, ctx);
                 }
             }
         }
@@ -164,6 +167,7 @@ impl ClusterCoordinator {
             .accepts_judged::<WorkerJoined>()
             .accepts_judged::<WorkerPeriod>()
             .accepts_judged::<GetMemory>()
+            .accepts_judged::<StoreMemory>()
             .accepts_judged::<InspectCluster>()
             .accepts_judged::<FinishCluster>()
             .accepts_judged::<FinishWithout>();
@@ -217,9 +221,10 @@ impl ClusterCoordinator {
 
     /// Sends the view to a worker that has an older one.
     fn send_view(&self, node: &NodeId, ctx: &mut Context<Self>) {
-        let sending = send_view(&self.hub, node, self.spec.id, &self.view, None);
         // A lost view is repeated when the worker reports under an older one.
-        ctx.spawn(async move { drop(sending.await) }.into_actor(self));
+        if let Some(sending) = self.views.send(&self.hub, node, self.spec.id, &self.view) {
+            ctx.spawn(async move { drop(sending.await) }.into_actor(self));
+        }
     }
 
     fn send_heartbeat(&mut self, ctx: &mut Context<Self>) {
@@ -236,13 +241,13 @@ impl ClusterCoordinator {
         self.upward.watch([(node.clone(), incarnation)], now);
         for finding in self.upward.check(now) {
             // Reported again after the same silence: other observers may agree only later.
-            let Finding::Dead(_, silent) = finding else { continue };
+            let Finding::Dead(_, silence) = finding else { continue };
             let report = MemberSilent {
                 job: self.spec.id,
                 epoch: self.view.epoch,
                 node: node.clone(),
                 incarnation,
-                reason: format!("silent for {:.1} s", silent.as_secs_f64()),
+                reason: format!("silent for {:.1} s", silence.as_secs_f64()),
                 reporting_cluster: Some(self.cluster.clone()),
                 reporter: Some((me.node.clone(), me.incarnation)),
             };
@@ -313,7 +318,13 @@ impl ClusterCoordinator {
             scale,
             links,
             rows: self.rows(self.spec.params.period().as_secs_f64()),
-            candidate: self.candidate.clone().filter(|_| !self.reply.proposed),
+            // A new coordinator gets the benchmark that the job has: speeds stay comparable.
+            candidate: self
+                .reply
+                .benchmark
+                .clone()
+                .or_else(|| self.candidate.clone())
+                .filter(|_| !self.reply.proposed),
             benchmark: self.reply.benchmark.as_ref().map(BenchmarkSpec::id),
         };
         let Some(node) = &self.view.coordinator else { return };
@@ -331,7 +342,20 @@ impl ClusterCoordinator {
     fn accept_reply(&mut self, mut reply: ClusterPeriodReply) {
         // The reply contains the benchmark only if it changed.
         reply.benchmark = reply.benchmark.or_else(|| self.reply.benchmark.take());
+        let stored = self.reply.memory.take();
         self.reply = reply;
+        // A reply may be overtaken by the memory of a later decision.
+        if let Some(memory) = stored {
+            self.store_memory(memory);
+        }
+    }
+
+    /// Stores the newer of this memory and the stored one.
+    fn store_memory(&mut self, memory: Memory) {
+        self.reply.memory = Some(match self.reply.memory.take() {
+            Some(stored) => Memory::newest(stored, memory),
+            None => memory,
+        });
     }
 
     /// Unit of the workers' speeds: from the coordinator, or the most suitable one.
@@ -579,6 +603,14 @@ impl Handler<GetMemory> for ClusterCoordinator {
     }
 }
 
+impl Handler<StoreMemory> for ClusterCoordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: StoreMemory, _: &mut Self::Context) {
+        self.store_memory(message.memory);
+    }
+}
+
 impl Handler<FinishCluster> for ClusterCoordinator {
     type Result = ResponseActFuture<Self, ClusterFinalReport>;
 
@@ -618,7 +650,7 @@ impl Handler<FinishCluster> for ClusterCoordinator {
         };
         Box::pin(answers.into_actor(self).map(|answers, coordinator, ctx| {
             let mut records = Vec::new();
-            let mut silent = BTreeMap::new();
+            let mut without_answer = BTreeMap::new();
             for (node, answer) in answers {
                 match answer {
                     Ok(Some(last)) => {
@@ -631,10 +663,10 @@ impl Handler<FinishCluster> for ClusterCoordinator {
                         records.extend(last.records);
                     }
                     Ok(None) => {
-                        silent.insert(node, "it does not know the job".to_owned());
+                        without_answer.insert(node, "it does not know the job".to_owned());
                     }
                     Err(error) => {
-                        silent.insert(node, error);
+                        without_answer.insert(node, error);
                     }
                 }
             }
@@ -646,7 +678,7 @@ impl Handler<FinishCluster> for ClusterCoordinator {
                 workers: coordinator.joined.len() as u32,
                 statistics,
                 records,
-                silent,
+                without_answer,
             }
         }))
     }

@@ -96,8 +96,8 @@ impl Endpoint {
         let router = Arc::new(Router::default());
         router.route(Hub::KINDS, hub.clone());
         let me = net.me();
-        let began = (Instant::now(), began_unix_us);
-        let recorder = Recorder::dated(me.node.clone(), me.incarnation, began, FACTS_MAX);
+        let (node, start) = (me.node.clone(), Instant::now());
+        let recorder = Recorder::dated(node, me.incarnation, start, began_unix_us, FACTS_MAX);
         let incidents = Arc::new(ViolationRecorder(recorder.clone()));
         router.route(INCIDENTS..=INCIDENTS, incidents);
         let denied = recorder.clone();

@@ -53,14 +53,14 @@ pub struct Head {
     /// Number of permanent nodes, by cluster.
     standing: BTreeMap<ClusterId, usize>,
     /// Endpoint where nodes join, if enabled.
-    door: Rc<RefCell<Option<JoinEndpoint>>>,
+    join_endpoint: Rc<RefCell<Option<JoinEndpoint>>>,
 }
 
 impl Head {
     /// Starts a scheduler with this store on this endpoint, and accepts links. `settings` determine
     /// the sharing of nodes among malleable jobs.
     pub fn start(endpoint: Endpoint, store: Store, settings: ManagerSettings) -> Self {
-        Self::start_again(endpoint, store, settings, (Vec::new(), Vec::new()), |_, _| ())
+        Self::start_again(endpoint, store, settings, Vec::new(), Vec::new(), |_, _| ())
     }
 
     /// Like [`Head::start`], with the jobs of a former head and the clusters whose sites will be
@@ -69,7 +69,8 @@ impl Head {
         endpoint: Endpoint,
         store: Store,
         settings: ManagerSettings,
-        (recovered, clusters): (Vec<RecoveredJob>, Vec<ClusterId>),
+        recovered: Vec<RecoveredJob>,
+        clusters: Vec<ClusterId>,
         before: impl FnOnce(&Endpoint, &Addr<Scheduler>),
     ) -> Self {
         let links = LinkChanges::listen(&endpoint.router, LinkListener::Scheduler);
@@ -125,7 +126,7 @@ impl Head {
             scheduler,
             sites: BTreeMap::new(),
             standing: BTreeMap::new(),
-            door: Rc::default(),
+            join_endpoint: Rc::default(),
         }
     }
 
@@ -163,36 +164,37 @@ impl Head {
         self.sites.insert(cluster, site);
     }
 
-    /// Lets `office` renew and revoke certificates. With `door`, opens the address at which nodes
-    /// join, which shows `identity`. Must be called when all sites are started. Returns the
-    /// address.
+    /// Lets `enrolment` renew and revoke certificates. With `join_endpoint`, opens the address at
+    /// which nodes join, and which shows `identity`. Must be called when all sites are started.
+    /// Returns the address.
     ///
     /// # Errors
     /// The address cannot be opened.
     pub fn enrol(
         &mut self,
-        office: EnrolmentService,
+        enrolment: EnrolmentService,
         identity: &NodeIdentity,
-        door: Option<(SocketAddr, JoinLimits)>,
+        join_endpoint: Option<(SocketAddr, JoinLimits)>,
     ) -> Result<Option<SocketAddr>, NetError> {
-        let office = Arc::new(office);
-        let opened =
-            door.map(|(bind, limits)| JoinEndpoint::open(bind, identity, office.clone(), limits));
+        let enrolment = Arc::new(enrolment);
+        let opened = join_endpoint
+            .map(|(bind, limits)| JoinEndpoint::open(bind, identity, enrolment.clone(), limits));
         let opened = opened.transpose()?;
         let address = opened.as_ref().map(JoinEndpoint::address);
-        *self.door.borrow_mut() = opened;
-        let door = Rc::clone(&self.door);
-        let counts = move || door.borrow().as_ref().map(JoinEndpoint::counts).unwrap_or_default();
+        *self.join_endpoint.borrow_mut() = opened;
+        let join_endpoint = Rc::clone(&self.join_endpoint);
+        let counts =
+            move || join_endpoint.borrow().as_ref().map(JoinEndpoint::counts).unwrap_or_default();
         let Endpoint { hub, net, .. } = &self.endpoint;
         let sites = self.sites.iter();
         let sites = sites.map(|(cluster, site)| (cluster.clone(), site.clone().recipient()));
-        EnrolmentActor::publish(office, hub, net, sites.collect(), Box::new(counts));
+        EnrolmentActor::publish(enrolment, hub, net, sites.collect(), Box::new(counts));
         Ok(address)
     }
 
     /// Address where nodes join, if enabled.
     pub fn join_address(&self) -> Option<SocketAddr> {
-        self.door.borrow().as_ref().map(JoinEndpoint::address)
+        self.join_endpoint.borrow().as_ref().map(JoinEndpoint::address)
     }
 
     /// Uses another certificate of the same head from now on.
@@ -200,8 +202,8 @@ impl Head {
     /// # Errors
     /// The certificate cannot be used.
     pub fn renew(&self, identity: &NodeIdentity) -> Result<(), TlsError> {
-        if let Some(door) = &*self.door.borrow() {
-            door.renew(identity)?;
+        if let Some(join_endpoint) = &*self.join_endpoint.borrow() {
+            join_endpoint.renew(identity)?;
         }
         self.endpoint.net.renew(identity)
     }
@@ -247,7 +249,7 @@ impl Head {
     /// Ends all nodes, each in order within `grace` or else killed, and closes the endpoint.
     /// Completes when no process is left.
     pub async fn stop(self, grace: Duration, reason: &str) {
-        drop(self.door.take());
+        drop(self.join_endpoint.take());
         let ends: Vec<_> = self.sites.values().map(|site| site.send(EndNodes { grace })).collect();
         for end in ends {
             // A stopped site has ended its nodes already.

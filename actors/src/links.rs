@@ -29,12 +29,12 @@ pub struct LinkChanges {
 }
 
 impl LinkChanges {
-    /// Registers a listener at `router`. `door` distinguishes the listeners of one node.
-    pub fn listen(router: &Router, door: LinkListener) -> Arc<LinkChanges> {
+    /// Registers a listener at `router`. `listener` distinguishes the listeners of one node.
+    pub fn listen(router: &Router, listener: LinkListener) -> Arc<LinkChanges> {
         let links = Arc::new(LinkChanges::default());
         // A router reports link events to every inbox with a range of kinds; no message has these
         // kinds.
-        let kind = Kind(u16::MAX - door as u16);
+        let kind = Kind(u16::MAX - listener as u16);
         router.route(kind..=kind, links.clone());
         links
     }

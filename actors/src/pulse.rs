@@ -160,14 +160,14 @@ impl Heartbeats {
         };
         let own = parts.own.insert(own);
         let found = own.detector.check(now).into_iter().find_map(|finding| match finding {
-            Finding::Dead(_, silent) => Some(silent),
+            Finding::Dead(_, silence) => Some(silence),
             Finding::Suspect(_) | Finding::Back(_) => None,
         });
-        if let Some(silent) = found {
+        if let Some(duration) = found {
             // Reported again after the same silence.
             let host = host.clone();
             own.detector.watch([(host.clone(), incarnation)], now);
-            return Some(Silence { host, incarnation, silent });
+            return Some(Silence { host, incarnation, duration });
         }
         let asks = deputy || own.heartbeats.is_multiple_of(ASK_EVERY);
         own.heartbeats += 1;
@@ -234,7 +234,7 @@ pub(crate) struct Silence {
     /// Incarnation of the node.
     pub(crate) incarnation: Incarnation,
     /// Length of the silence.
-    pub(crate) silent: Duration,
+    pub(crate) duration: Duration,
 }
 
 impl NetworkHandler for Heartbeats {

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from grid import Grid
 
-QUICK = '[scheduling]\npoll = "500ms"\nscan_every = "500ms"\n'
+QUICK = '[scheduling]\npoll = "500ms"\nscan_interval = "500ms"\n'
 LIMIT_S, SLOW_S = 60, 10
 TASK = '[[task]]\nid = "m{0}"\ncommand = ["sh", "-c", "echo {0} > o{0}"]\nruntime = 0.01\noutputs = ["o{0}"]\n[[file]]\nname = "o{0}"\nsize = 4\n'
 TRUE = '[[task]]\nid = "t{0}"\ncommand = ["true"]\nruntime = 0.01\n'

@@ -65,7 +65,7 @@ def main(binary, directory, kind):
                 quotas[node].take(pid)
             grid.node("drain", "ams-3", "bud-3")
             job = ["barnes-hut", "--bodies", "60000", "--theta", "0.2", "--steps", "100000"]
-            grid.run(*job, "--period", "3s", "--max-nodes", "5", "--set", "parole_s=40")
+            grid.run(*job, "--period", "3s", "--max-nodes", "5", "--set", "quarantine_s=40")
             began, root = time.monotonic(), grid.root()
             grid.say(f"the root runs on {root}; from here on seconds of the job")
             grid.began = began

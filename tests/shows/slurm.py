@@ -45,7 +45,7 @@ class Show:
 
     def config(self):
         lines = ["[stats]\nperiod = '2s'\n[adaptation]\nmode = 'monitor'",
-                 "[scheduling]\npolicy = 'egs'\npoll = '1s'\nscan_every = '1s'"]
+                 "[scheduling]\npolicy = 'egs'\npoll = '1s'\nscan_interval = '1s'"]
         for name, nodes in CLUSTERS.items():
             lines.append(f"[[cluster]]\nname = '{name}'\nnodes = {nodes}\nprovider = 'slurm'\n[cluster.slurm]\n"
                          f"conf = '{self.lab / name / 'slurm.conf'}'\npoll = '1s'\nkeep = '1s'")

@@ -24,7 +24,7 @@ from pathlib import Path
 from grid import Grid
 
 CLUSTERS = [("ams", 4), ("del", 3), ("lei", 3)]
-QUICK = '[scheduling]\npoll = "500ms"\nscan_every = "500ms"\n'
+QUICK = '[scheduling]\npoll = "500ms"\nscan_interval = "500ms"\n'
 OTHERS_S = 3.0
 
 

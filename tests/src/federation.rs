@@ -240,12 +240,12 @@ impl Federation {
         let (process, head) = FederationProcess::start(&self.network, peer, "head", |endpoint| {
             let jobs: Vec<JobId> = recovered.iter().map(|recovered| recovered.job).collect();
             let clusters = self.nodes.keys().cloned().collect();
-            let before = (recovered, clusters);
             Head::start_again(
                 endpoint.clone(),
                 store,
                 self.settings.clone(),
-                before,
+                recovered,
+                clusters,
                 |endpoint, _| {
                     let (links, mut news) = Client::publish_resuming(endpoint, jobs);
                     actix_rt::spawn(async move {

@@ -268,6 +268,7 @@ fn view_of(shape: &VirtualGridConfig) -> View {
         }
     }
     let coordinator = members.keys().next().cloned();
+    let cluster_coordinators = cluster_coordinators.into();
     View { epoch: Epoch(1), version: 1, members, coordinator, cluster_coordinators, partial: false }
 }
 

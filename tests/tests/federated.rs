@@ -77,7 +77,7 @@ fn growth_is_overlapped_with_the_work() {
             let registry = if spmd { crate::spmd::registry::<Nbody>() } else { registry() };
             let all = [("a", 4)];
             let settings =
-                ManagerSettings { hold_within: 120 * SECOND, ..ManagerSettings::default() };
+                ManagerSettings { hold_timeout: 120 * SECOND, ..ManagerSettings::default() };
             let grid = federation(&all, SECOND, settings, registry).await;
             // It starts at once; the additional processors arrive late.
             let need = JobRequirements::one(Kind::Malleable, 2, 2, 4);

@@ -123,10 +123,10 @@ impl JoinedGrid {
         let date = now.clone();
         let calendar: Calendar = Arc::new(move || date.load(Ordering::Relaxed));
         let recorder = head.endpoint.recorder.clone();
-        let office =
-            EnrolmentService::new(ca(), book.clone(), calendar, (clusters, validity), recorder);
+        let enrolment =
+            EnrolmentService::new(ca(), book.clone(), calendar, clusters, validity, recorder);
         let door = Some((LOOPBACK, JoinLimits::default()));
-        head.enrol(office, &identity, door).unwrap();
+        head.enrol(enrolment, &identity, door).unwrap();
         let (rows, lives) = (Vec::new(), Cell::new(1));
         Self { ca: ca(), head, book, now, probes, rows, lives, _dir: dir }
     }
@@ -142,14 +142,13 @@ impl JoinedGrid {
 
     async fn ask(&self, token: &JoinToken, node: Option<&str>) -> Result<JoinGrant, JoinError> {
         let request = NewKey::make().unwrap().request().unwrap();
-        join((LOOPBACK, self.door()), token, request, node.map(Into::into), LONG).await
+        join(LOOPBACK, self.door(), token, request, node.map(Into::into), LONG).await
     }
 
     async fn join(&self) -> NodeIdentity {
         let key = NewKey::make().unwrap();
         let request = key.request().unwrap();
-        let ends = (LOOPBACK, self.door());
-        let grant = join(ends, &self.token(1), request, None, LONG).await.unwrap();
+        let grant = join(LOOPBACK, self.door(), &self.token(1), request, None, LONG).await.unwrap();
         key.identity(&grant.certificate, &grant.authority).unwrap()
     }
 
@@ -455,7 +454,7 @@ async fn peers_without_a_valid_token_get_no_certificate() {
         let mut request = NewKey::make().unwrap().request().unwrap();
         let last = request.len() - 1;
         request[last] ^= 1;
-        no(join((LOOPBACK, grid.door()), &token, request, None, LONG).await)
+        no(join(LOOPBACK, grid.door(), &token, request, None, LONG).await)
     })
     .await;
     for (what, name) in [("another cluster's name", "ams-1"), ("the head's name", HEAD)] {
@@ -463,10 +462,9 @@ async fn peers_without_a_valid_token_get_no_certificate() {
             .await;
     }
     let (once, request) = (grid.token(1), NewKey::make().unwrap().request().unwrap());
-    join((LOOPBACK, grid.door()), &once, request.clone(), None, LONG).await.unwrap();
+    join(LOOPBACK, grid.door(), &once, request.clone(), None, LONG).await.unwrap();
     grid.case("a request that was granted, replayed", "door used-up-token", async |grid| {
-        let ends = (LOOPBACK, grid.door());
-        closed(join(ends, &once, request, None, LONG).await.unwrap_err())
+        closed(join(LOOPBACK, grid.door(), &once, request, None, LONG).await.unwrap_err())
     })
     .await;
     // Both uses at once, and a third: exactly two are accepted.

@@ -368,7 +368,7 @@ fn a_job_may_be_assigned_twice_and_a_released_node_is_silent() {
             version: 1,
             members,
             coordinator: Some(me.clone()),
-            cluster_coordinators: BTreeMap::from([("c0".into(), "c0-1".into())]),
+            cluster_coordinators: BTreeMap::from([("c0".into(), "c0-1".into())]).into(),
             partial: false,
         };
         let assign = |id| Assign {

@@ -52,7 +52,7 @@ impl TestCluster {
         );
         let config = load::<GridConfig>(&Sources::of_text("test", &text)).expect("a config").value;
         let section = config.cluster[0].slurm.as_ref().expect("a section");
-        SlurmProvider::new((&self.grid, &self.authority), &"vu".into(), section, 1)
+        SlurmProvider::new(&self.grid, &self.authority, &"vu".into(), section, 1)
     }
 
     /// The folder of its nodes' files: a path that a shell would misread if it could.
@@ -298,7 +298,7 @@ async fn a_hanging_controller_ends_no_node_and_leaves_no_job() {
     assert_eq!(news(&mut stub).await, StubEvent::Active);
     cluster.says("vu-1", "hello").await;
 
-    let hasty = cluster.provider("answer_within = \"1s\"");
+    let hasty = cluster.provider("answer_timeout = \"1s\"");
     cluster.lab.signal_controller("vu", "STOP");
     let Err(error) = hasty.hold(&cluster.request("vu-2", LISTENS, "hello")).await else {
         panic!("it was submitted to a controller that stands still");

@@ -8,7 +8,7 @@ use springtide_metrics::{
     BenchmarkSpec, LinkReport, NodeReport, PeriodMeasure, Scale, SpecId, Statistics,
 };
 use springtide_remote::remote_message;
-use springtide_runtime::event::{Record, WorkerSample};
+use springtide_work::event::{Record, WorkerSample};
 
 use crate::policy::{ClusterAggregate, Memory};
 use crate::worker::unknown_epoch;
@@ -162,11 +162,23 @@ pub struct GetMemory {
     pub job: JobId,
 }
 
+/// To a cluster's coordinator, by the job's coordinator: the memory of the policy after a decision
+/// or an observation. A successor continues with it even if no period ends in between.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoreMemory {
+    /// The job of the memory.
+    pub job: JobId,
+    /// Epoch of the job's coordinator.
+    pub epoch: Epoch,
+    /// The memory; an older one than the stored is ignored.
+    pub memory: Memory,
+}
+
 impl ClusterFinalReport {
     /// The report of a cluster without joined workers.
     pub fn nothing(cluster: ClusterId) -> Self {
-        let (statistics, records, silent) = Default::default();
-        Self { cluster, workers: 0, statistics, records, silent }
+        let (statistics, records, without_answer) = Default::default();
+        Self { cluster, workers: 0, statistics, records, without_answer }
     }
 }
 
@@ -204,7 +216,8 @@ pub struct ClusterFinalReport {
     /// Events recorded on them.
     pub records: Vec<Record>,
     /// Workers without an answer, with the reason.
-    pub silent: BTreeMap<NodeId, String>,
+    #[serde(rename = "silent")]
+    pub without_answer: BTreeMap<NodeId, String>,
 }
 
 remote_message! {
@@ -215,6 +228,7 @@ remote_message! {
     "cluster-joined" => ClusterReady;
     "cluster-period" => ClusterPeriod -> ClusterPeriodReply;
     "get-memory" => GetMemory -> Option<Memory>;
+    "store-memory" => StoreMemory;
     "finish-cluster" => FinishCluster -> ClusterFinalReport;
     "finish-without" => FinishWithout;
 }

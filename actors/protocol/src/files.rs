@@ -68,7 +68,7 @@ pub enum FileError {
     },
     /// The file exceeds the grid's limit.
     #[error(
-        "{name} has {bytes} bytes, above the limit of {largest}: see `files.largest` of the \
+        "{name} has {bytes} bytes, above the limit of {largest}: see `files.size_max` of the \
          grid's config"
     )]
     TooLarge {

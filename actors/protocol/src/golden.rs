@@ -13,14 +13,14 @@ use springtide_net::membership::{Member, Members, View};
 use springtide_net::net::{Address, Buffers, Contact};
 use springtide_net::wire::{Kind, golden};
 use springtide_remote::RemoteMessage;
-use springtide_runtime::work::{
+use springtide_work::work::{
     FinishedTask, LeasedTask, NodeLosses, Outcome, ResultLocation, RootResults, RootStart,
     SavedRoot, TaskIdentity,
 };
 
 use crate::cluster::{
     ClusterFinalReport, ClusterHeartbeat, ClusterPeriod, ClusterPeriodReply, ClusterReady,
-    FinishCluster, FinishWithout, GetMemory, NodeSilence, WorkerJoined, WorkerPeriod,
+    FinishCluster, FinishWithout, GetMemory, NodeSilence, StoreMemory, WorkerJoined, WorkerPeriod,
 };
 use crate::enrol::{GetJoinStatus, JoinStatus, ReloadEnrolment, RenewCertificate, RenewError};
 use crate::files::{RemoveFiles, ScanFiles};
@@ -222,7 +222,7 @@ fn answers_of_scheduler_and_site() {
         version: 1,
         members: Members::from_iter([("ams-1".into(), member)]),
         coordinator: Some("ams-1".into()),
-        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
+        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]).into(),
         partial: false,
     };
     let coordinator = contact("ams-1");
@@ -304,7 +304,7 @@ fn job_view() -> View {
         version: 2,
         members: Members::from_iter([("ams-1".into(), member)]),
         coordinator: Some("ams-1".into()),
-        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]),
+        cluster_coordinators: BTreeMap::from([("ams".into(), "ams-1".into())]).into(),
         partial: false,
     }
 }
@@ -358,6 +358,8 @@ fn messages_of_a_job() {
     let (task, path) = ("fib".to_owned(), TaskPath(vec![0, 1]));
     answer("job-error-poison", &JobError::Poison { task, path, holders });
     message(&GetMemory { job });
+    let memory = Memory { period: 3, tick: 3, clock_s: 30.0, ..Memory::default() };
+    message(&StoreMemory { job, epoch: Epoch(2), memory });
     let saved = SavedRoot { next_child: 7, seq: 2, state: vec![1, 2].into() };
     let kept = RootCheckpoint { epoch: Epoch(1), saved, iterations: 3 };
     message(&StoreCheckpoint { job, kept: kept.clone() });
@@ -463,7 +465,7 @@ fn messages_of_the_coordinator_tree() {
             workers: 2,
             statistics,
             records: Vec::new(),
-            silent: BTreeMap::from([("ams-2".into(), "gone".into())]),
+            without_answer: BTreeMap::from([("ams-2".into(), "gone".into())]),
         },
     );
 }

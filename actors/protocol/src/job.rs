@@ -14,7 +14,7 @@ use springtide_metrics::{BenchmarkSpec, Histograms, Statistics};
 use springtide_net::membership::View;
 use springtide_net::net::{Contact, RefuseReason};
 use springtide_remote::remote_message;
-use springtide_runtime::work::{CHECKPOINT_RATE, Failure, NodeLosses, Outcome, RESULTS_BYTES};
+use springtide_work::work::{CHECKPOINT_RATE, Failure, NodeLosses, Outcome, RESULTS_BYTES};
 
 pub use crate::names::{
     CHECKPOINTS, CLIENT, SCHEDULER, WORKER, cluster_coordinator_name, coordinator_name, site_name,
@@ -313,7 +313,7 @@ pub enum NoteKind {
     /// Recorded events of a node, for the run log.
     Events {
         /// Records to be written as JSON lines.
-        records: Vec<springtide_runtime::event::Record>,
+        records: Vec<springtide_work::event::Record>,
     },
     /// The job's outcome, before its workers are released. It counts if no node is left to report
     /// the end.
@@ -497,7 +497,7 @@ pub struct LostMember {
 pub struct TasksHeldAtDeath {
     /// The job of the tasks.
     pub job: JobId,
-    /// At most [`LOSSES_MAX`](springtide_runtime::work::LOSSES_MAX) tasks in all.
+    /// At most [`LOSSES_MAX`](springtide_work::work::LOSSES_MAX) tasks in all.
     pub losses: Vec<NodeLosses>,
 }
 

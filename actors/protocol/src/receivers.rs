@@ -42,7 +42,8 @@ receiver! {
     /// A cluster's coordinator for a job, published as
     /// [`cluster_coordinator_name`](crate::names::cluster_coordinator_name).
     ClusterCoordinator:
-    WorkerJoined, WorkerPeriod, GetMemory, InspectCluster, FinishCluster, FinishWithout,
+    WorkerJoined, WorkerPeriod, GetMemory, StoreMemory, InspectCluster, FinishCluster,
+    FinishWithout,
 }
 
 receiver! {

@@ -5,8 +5,8 @@ use springtide_base::id::{Epoch, Incarnation, JobId, NodeId};
 use springtide_metrics::NodeReport;
 use springtide_net::membership::{View, ViewChange};
 use springtide_remote::remote_message;
-use springtide_runtime::event::Record;
-use springtide_runtime::work::{RootResults, SavedRoot};
+use springtide_work::event::Record;
+use springtide_work::work::{RootResults, SavedRoot};
 
 use crate::policy::Memory;
 

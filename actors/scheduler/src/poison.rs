@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use springtide_base::id::{ClusterId, Incarnation, NodeId, TaskPath};
 use springtide_net::membership::Member;
-use springtide_runtime::work::LeasedTask;
+use springtide_work::work::LeasedTask;
 use tokio::time::Instant;
 
 use crate::job::{DeadHolder, JobError};

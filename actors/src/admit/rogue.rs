@@ -33,7 +33,7 @@ use super::{HasRule, RULES};
 use crate::client::{Client, JobUpdate, ReceivedNews};
 use crate::cluster::{
     ClusterCoordinator, ClusterHeartbeat, ClusterPeriod, ClusterReady, FinishCluster,
-    FinishWithout, GetMemory, NodeSilence, WorkerJoined, WorkerPeriod,
+    FinishWithout, GetMemory, NodeSilence, StoreMemory, WorkerJoined, WorkerPeriod,
 };
 use crate::coordinator::Coordinator;
 use crate::endpoint::Endpoint;
@@ -486,6 +486,8 @@ impl Forged {
         let (measure, candidate, benchmark) = (None, None, None);
         send!(WorkerPeriod { job, view, report, measure, candidate, benchmark });
         send!(GetMemory { job });
+        let memory = Memory { epoch, period: u64::MAX, ..Memory::default() };
+        send!(StoreMemory { job, epoch, memory });
         send!(InspectCluster { job });
         send!(FinishCluster { job, epoch });
         send!(FinishWithout { job, epoch, node: victim });

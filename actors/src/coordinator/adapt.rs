@@ -8,10 +8,10 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
-use springtide_protocol::cluster::{ClusterPeriod, ClusterPeriodReply};
+use springtide_protocol::cluster::{ClusterPeriod, ClusterPeriodReply, StoreMemory};
 use springtide_protocol::job::NoteKind;
-use springtide_protocol::names::SCHEDULER;
-use springtide_protocol::receivers::Scheduler;
+use springtide_protocol::names::{SCHEDULER, cluster_coordinator_name};
+use springtide_protocol::receivers::{ClusterCoordinator, Scheduler};
 use springtide_protocol::scheduler::{
     BetterFree, GetOffers, GetSample, Offers, RequestNodes, SpeedsMeasured, Subscribe,
     WithdrawNodes,
@@ -25,7 +25,8 @@ use tokio::time::Instant;
 use super::{Coordinator, CoordinatorPhase};
 use crate::policy::{
     self, AdaptationAction, AdaptationSettings, ClusterAggregate, Crash, Decision, Inputs,
-    LinkEstimate, LoggedDecision, Memory, Mode, NodeOffer, RootNode, SchedulerRequest, Snapshot,
+    LinkEstimate, LoggedDecision, Memory, Mode, NodeOffer, RecentObservations, RootNode,
+    SchedulerRequest, Snapshot,
 };
 use crate::probe;
 
@@ -55,21 +56,14 @@ pub(super) struct Adaptation {
     period: u64,
     clusters: BTreeMap<ClusterId, ClusterState>,
     offers: Offers,
-    crashes: Vec<Crash>,
-    /// Measured bandwidth to a cluster's free node, and the time of the measurement.
-    measured: BTreeMap<ClusterId, (f64, Instant)>,
+    /// Time of the last decision, or of the start.
+    decided: Instant,
     /// The job's benchmark, once known.
     benchmark: Option<BenchmarkSpec>,
     scale: Scale,
     /// A node that runs the benchmark although work units give its speed. Its two speeds give the
     /// ratio of the units, and so the value of nodes that have never worked for this job.
     benchmark_node: Option<NodeId>,
-    /// Last measured efficiency, and its number of nodes.
-    efficiency: Option<(f64, u32)>,
-    /// Whether the scheduler has changed the job's nodes on its own since the last period.
-    ordered: bool,
-    /// Accepted nodes that have not arrived yet.
-    taken: u32,
 }
 
 struct ClusterState {
@@ -109,39 +103,26 @@ impl Adaptation {
             period: 0,
             clusters: BTreeMap::new(),
             offers: Offers::default(),
-            crashes: Vec::new(),
-            measured: BTreeMap::new(),
+            decided: Instant::now(),
             benchmark,
             scale: Scale::default(),
             benchmark_node: None,
-            efficiency: None,
-            ordered: false,
-            taken: 0,
         }
     }
 
-    /// Records an accepted offer of nodes, or an order to release some.
-    pub(super) fn ordered(&mut self, taken: u32) {
-        self.ordered = true;
-        self.taken = taken;
-    }
-
-    /// Records arrived nodes: offered ones, if the scheduler offered any.
-    pub(super) fn came(&mut self, nodes: usize) {
-        if self.taken > 0 {
-            self.ordered = true;
-            self.taken = self.taken.saturating_sub(u32::try_from(nodes).unwrap_or(u32::MAX));
-        }
+    /// Observations since the last decision.
+    pub(super) fn recent(&mut self) -> &mut RecentObservations {
+        &mut self.memory.recent
     }
 
     /// Last measured weighted average efficiency, and its number of nodes.
     pub(super) fn efficiency(&self) -> Option<(f64, u32)> {
-        self.efficiency
+        self.memory.measured.map(|measured| (measured.efficiency, measured.nodes))
     }
 
     /// Whether the memory excludes a cluster.
     pub(super) fn keeps_out(&self, cluster: &ClusterId) -> bool {
-        let measured = self.measured.get(cluster).map(|(bandwidth, _)| *bandwidth);
+        let measured = self.memory.links.probes.get(cluster).and_then(|probe| probe.bandwidth);
         self.memory.keeps_out(cluster, measured, &self.settings)
     }
 
@@ -158,19 +139,22 @@ impl Adaptation {
         &self.memory
     }
 
-    /// Merges the memory of a predecessor.
+    /// Takes over the memory of a predecessor, and what was observed here since.
     pub(super) fn inherit(&mut self, memory: Memory) {
-        self.memory = Memory::newest(self.memory.clone(), memory);
+        let here = std::mem::replace(&mut self.memory, memory);
+        for Crash { node, cluster } in here.recent.crashes {
+            if self.memory.recent.crashes.iter().all(|known| known.node != node) {
+                self.memory.recent.crashed(&node, &cluster);
+            }
+        }
+        if here.recent.ordered {
+            self.memory.recent.ordered(here.recent.accepted);
+        }
     }
 
     /// Benchmark for a joining node.
     pub(super) fn benchmark(&self) -> Option<BenchmarkSpec> {
         self.wanted().filter(|_| self.benchmark_node.is_none())
-    }
-
-    /// Records the death of a member that was not ordered to leave.
-    pub(super) fn crashed(&mut self, node: &NodeId, cluster: &ClusterId) {
-        self.crashes.push(Crash { node: node.clone(), cluster: cluster.clone() });
     }
 
     /// Estimates of links, one for each pair of clusters, by the slower direction.
@@ -219,7 +203,7 @@ impl Adaptation {
     /// Benchmark for the nodes. Where work units give speeds at no cost, only one node runs it, and
     /// none before this is known. (A run takes half a second of each node.)
     fn wanted(&self) -> Option<BenchmarkSpec> {
-        let known = self.period >= UNITS_BY
+        let known = self.memory.tick >= UNITS_BY
             && (!self.has_declared_units() || self.benchmark_node.is_some());
         self.benchmark.clone().filter(|_| known)
     }
@@ -354,13 +338,9 @@ impl Coordinator {
             let in_unit = |(node, speed): (&NodeId, &f64)| Some((node.clone(), speed * unit?));
             let nodes = offer.nodes.iter().filter_map(in_unit);
             let speed = unit.zip(offer.speed).map(|(unit, speed)| unit * speed);
-            let mut offer = NodeOffer { nodes: nodes.collect(), speed, ..offer.clone() };
-            if let Some((bandwidth, at)) = adapt.measured.get(cluster) {
-                offer.bandwidth = Some(*bandwidth);
-                offer.measured_s = Some(now.saturating_duration_since(*at).as_secs_f64());
-            }
-            (cluster.clone(), offer)
+            (cluster.clone(), NodeOffer { nodes: nodes.collect(), speed, ..offer.clone() })
         });
+        let (crashes, ordered) = adapt.memory.recent.take();
         Snapshot {
             epoch: self.spec.epoch,
             period: adapt.period,
@@ -384,10 +364,10 @@ impl Coordinator {
                 .filter(|(_, member)| member.leaving)
                 .map(|(node, _)| node.clone())
                 .collect(),
-            crashes: std::mem::take(&mut adapt.crashes),
+            crashes,
             links: characteristic_links(adapt.links(), home.as_ref()),
             offers: offers.collect(),
-            ordered: std::mem::take(&mut adapt.ordered),
+            ordered,
             progress: self.root_progress.lock().unwrap_or_else(PoisonError::into_inner).progress,
         }
     }
@@ -404,9 +384,9 @@ impl Coordinator {
         let logged = LoggedDecision { inputs, decision: decision.clone() };
         self.decision_history.take_in(&logged);
         self.log_decision(&logged);
-        self.adaptation.memory = next;
+        (self.adaptation.memory, self.adaptation.decided) = (next, Instant::now());
+        self.store_memory(ctx);
         if let Some(efficiency) = decision.efficiency {
-            self.adaptation.efficiency = Some((efficiency, decision.nodes));
             self.report_efficiency(efficiency, decision.nodes);
         }
         for action in &decision.actions {
@@ -423,6 +403,21 @@ impl Coordinator {
         self.subscribe(ctx);
         // Keeps the run log up to date, and the recorder empty.
         self.notify_client(NoteKind::Events { records: self.recorder.drain() });
+    }
+
+    /// Sends the memory to the coordinators of the clusters, so that it survives this node's death
+    /// before the period ends.
+    pub(super) fn store_memory(&self, ctx: &mut Context<Self>) {
+        let (job, epoch) = (self.spec.id, self.spec.epoch);
+        let period = self.spec.params.period();
+        for node in self.view.cluster_coordinators.values() {
+            let remote =
+                self.hub.remote::<ClusterCoordinator>(node, &cluster_coordinator_name(job));
+            let memory = self.adaptation.memory.clone();
+            let call = remote.send(StoreMemory { job, epoch, memory }).deadline(period).start();
+            // The reply to the cluster's next period has the memory too.
+            ctx.spawn(async move { drop(call.await) }.into_actor(self));
+        }
     }
 
     fn log_decision(&self, logged: &LoggedDecision) {
@@ -484,11 +479,13 @@ impl Coordinator {
                 }
             }
         };
-        ctx.spawn(measure.into_actor(self).map(|bandwidth, coordinator, _| {
+        ctx.spawn(measure.into_actor(self).map(|bandwidth, coordinator, ctx| {
             if let Some(bandwidth) = bandwidth {
                 tracing::info!(%cluster, bandwidth, "the bandwidth to a cluster was measured");
-                let measured = (bandwidth, Instant::now());
-                coordinator.adaptation.measured.insert(cluster, measured);
+                let adapt = &mut coordinator.adaptation;
+                let since_s = adapt.decided.elapsed().as_secs_f64();
+                adapt.memory.record_probe(&cluster, bandwidth, since_s);
+                coordinator.store_memory(ctx);
             }
         }));
     }
@@ -504,24 +501,10 @@ impl Coordinator {
         // The scheduler knows speeds in the benchmark's unit only.
         let min_speed = request.min_speed.zip(unit).map(|(speed, unit)| speed / unit);
         let home = self.view.coordinator.as_ref().and_then(|node| self.view.cluster_of(node));
-        let mut rtt_s = BTreeMap::new();
-        let mut bandwidth: BTreeMap<ClusterId, f64> = BTreeMap::new();
-        for link in adapt.links() {
-            for (one, other) in [(&link.a, &link.b), (&link.b, &link.a)] {
-                if Some(one) == home
-                    && let Some(rtt) = link.rtt_s
-                {
-                    rtt_s.insert(other.clone(), rtt);
-                }
-                if let Some(rate) = link.bandwidth {
-                    let best = bandwidth.entry(other.clone()).or_insert(rate);
-                    *best = best.max(rate);
-                }
-            }
-        }
-        for (cluster, (rate, _)) in &adapt.measured {
-            bandwidth.entry(cluster.clone()).or_insert(*rate);
-        }
+        // The decision has recorded this period's estimates in the memory.
+        let rtt_s = home.map_or_else(BTreeMap::new, |home| adapt.memory.round_trips_from(home));
+        let members = self.view.members.clusters().map(|(cluster, _)| cluster.clone()).collect();
+        let bandwidth = adapt.memory.bandwidths(&members);
         let message = RequestNodes {
             job: self.spec.id,
             epoch: self.spec.epoch,

@@ -90,7 +90,7 @@ impl Coordinator {
     /// Accepts nodes that the scheduler grants.
     pub(super) fn nodes_granted(&mut self, granted: NodeGrant, ctx: &mut Context<Self>) {
         tracing::info!(nodes = granted.nodes.len(), open = granted.open, "nodes are granted");
-        self.adaptation.came(granted.nodes.len());
+        self.adaptation.recent().arrived(granted.nodes.len());
         self.changes.granted.extend(granted.nodes);
         self.assign_granted(ctx);
     }
@@ -329,7 +329,7 @@ impl Coordinator {
                 // dead here.
                 if self.view.members.contains_key(node) {
                     let reason = format!("it was ordered to leave and did not answer: {error}");
-                    self.silent(std::slice::from_ref(node), &reason, Duration::ZERO, ctx);
+                    self.declare_dead(std::slice::from_ref(node), &reason, Duration::ZERO, ctx);
                 }
                 return;
             }

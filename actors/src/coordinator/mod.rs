@@ -324,13 +324,13 @@ impl Coordinator {
         let _ = self.out.send(OutgoingReport::Note(note));
     }
 
-    fn record_lost(&self, node: &NodeId, member: &Member, reason: &str, silent: Duration) {
+    fn record_lost(&self, node: &NodeId, member: &Member, reason: &str, silence: Duration) {
         self.recorder.record(Event::NodeLost {
             node: node.clone(),
             cluster: member.cluster.clone(),
             incarnation: member.incarnation,
             why: reason.to_owned(),
-            silent_us: u64::try_from(silent.as_micros()).unwrap_or(u64::MAX),
+            silent_us: u64::try_from(silence.as_micros()).unwrap_or(u64::MAX),
             // The reason contains them where the site observed the end.
             last_lines: Vec::new(),
         });
@@ -358,7 +358,7 @@ impl Coordinator {
         &mut self,
         nodes: &[NodeId],
         reason: &str,
-        silent: Duration,
+        silence: Duration,
         ctx: &mut Context<Self>,
     ) {
         let mut gone = Vec::new();
@@ -367,9 +367,9 @@ impl Coordinator {
             if self.view.coordinator.as_ref() == Some(node) {
                 continue; // this node; the report is false
             }
-            self.record_lost(node, member, reason, silent);
+            self.record_lost(node, member, reason, silence);
             if !member.leaving {
-                self.adaptation.crashed(node, &member.cluster);
+                self.adaptation.recent().crashed(node, &member.cluster);
             }
             gone.push(node);
         }
@@ -389,6 +389,9 @@ impl Coordinator {
         let text = format!("node {names} was lost ({reason}): continuing with {left} nodes");
         self.notify_client(NoteKind::Text { text });
         self.change(view, ctx);
+        if self.adapts() {
+            self.store_memory(ctx);
+        }
         if self.phase == CoordinatorPhase::Joining {
             self.joined.retain(|cluster, _| self.view.cluster_coordinators.contains_key(cluster));
             self.start_if_all_joined(ctx);
@@ -444,11 +447,11 @@ impl Coordinator {
     }
 
     /// Declares silent members dead. The job continues without them, and their sites restart them.
-    fn silent(
+    fn declare_dead(
         &mut self,
         nodes: &[NodeId],
         reason: &str,
-        silent: Duration,
+        silence: Duration,
         ctx: &mut Context<Self>,
     ) {
         let known = nodes.iter().filter(|node| self.view.members.contains_key(*node));
@@ -473,7 +476,7 @@ impl Coordinator {
             };
             ctx.spawn(sending.into_actor(self));
         }
-        self.continue_without(&nodes, reason, silent, ctx);
+        self.continue_without(&nodes, reason, silence, ctx);
     }
 
     /// Watches the clusters' coordinators, except the one on this node.
@@ -494,11 +497,11 @@ impl Coordinator {
             return; // clusters stop reporting once they have finished
         }
         for finding in self.detector.check(Instant::now()) {
-            let Finding::Dead(node, silent) = finding else { continue };
+            let Finding::Dead(node, silence) = finding else { continue };
             let Some(cluster) = self.view.cluster_of(&node).cloned() else { continue };
             let members: Vec<NodeId> = self.view.in_cluster(&cluster).cloned().collect();
-            let reason = format!("cluster {cluster} silent for {:.1} s", silent.as_secs_f64());
-            self.silent(&members, &reason, silent, ctx);
+            let reason = format!("cluster {cluster} silent for {:.1} s", silence.as_secs_f64());
+            self.declare_dead(&members, &reason, silence, ctx);
         }
         self.probe_silent_clusters(ctx);
     }
@@ -509,7 +512,7 @@ impl Coordinator {
     fn probe_silent_clusters(&mut self, ctx: &mut Context<Self>) {
         let now = Instant::now();
         self.probes = self.probes.wrapping_add(1);
-        for (cluster, node) in &self.view.cluster_coordinators {
+        for (cluster, node) in self.view.cluster_coordinators.iter() {
             let silence = self.detector.silence(node, now);
             let Some(member) = self.view.members.get(node) else { continue };
             if silence.is_none_or(|silence| silence < SilenceLimits::WIDE.suspect) {
@@ -734,8 +737,8 @@ impl Coordinator {
                 self.recorder.record(event);
             }
             let there = self.view.in_cluster(&last.cluster);
-            ended.extend(there.filter(|node| !last.silent.contains_key(*node)).cloned());
-            for (node, why) in &last.silent {
+            ended.extend(there.filter(|node| !last.without_answer.contains_key(*node)).cloned());
+            for (node, why) in &last.without_answer {
                 tracing::warn!(%node, why, "a worker did not end the job in order");
             }
             records.extend(last.records);
@@ -996,15 +999,15 @@ impl Handler<NodeSilence> for Coordinator {
             return; // ended members are silent; the scheduler releases the others
         }
         let NodeSilence { node, silent_ms, .. } = message;
-        let silent = Duration::from_millis(silent_ms);
+        let silence = Duration::from_millis(silent_ms);
         let now = Instant::now();
         let here = self.detector.silence(&node, now);
-        if here.is_some_and(|here| here + SilenceLimits::WIDE.every < silent) {
+        if here.is_some_and(|here| here + SilenceLimits::WIDE.every < silence) {
             tracing::info!(%node, ?here, "silent to its workers, but not here");
             return;
         }
-        let reason = format!("silent for {:.1} s", silent.as_secs_f64());
-        self.silent(&[node], &reason, silent, ctx);
+        let reason = format!("silent for {:.1} s", silence.as_secs_f64());
+        self.declare_dead(&[node], &reason, silence, ctx);
     }
 }
 

@@ -283,7 +283,7 @@ impl Handler<OfferGrowth> for Coordinator {
         let takes = self.accepted_count(&offer);
         tracing::info!("{} of {} more nodes of {} are accepted", takes, offer.count, offer.cluster);
         if takes > 0 {
-            self.adaptation.ordered(takes);
+            self.adaptation.recent().ordered(takes);
         }
         takes
     }
@@ -295,7 +295,7 @@ impl Handler<AskShrink> for Coordinator {
     fn handle(&mut self, ask: AskShrink, ctx: &mut Self::Context) -> Self::Result {
         let nodes = self.nodes_to_release(&ask);
         if !nodes.is_empty() {
-            self.adaptation.ordered(0);
+            self.adaptation.recent().ordered(0);
         }
         self.remove(&nodes, &ask.why, Some(Duration::from_millis(ask.timeout_ms)), ctx);
         u32::try_from(nodes.len()).unwrap_or(u32::MAX)

@@ -184,6 +184,9 @@ impl Coordinator {
         let dead = gone.iter().filter(|(node, _)| !handed || **node != lost);
         for (node, member) in dead {
             self.record_lost(node, member, &reason, Duration::ZERO);
+            if !member.leaving {
+                self.adaptation.recent().crashed(node, &member.cluster);
+            }
         }
         self.announce_view(None, ctx);
         if !handed {
@@ -399,7 +402,7 @@ mod tests {
             version: 1,
             members: Members::from_iter([(me.node.clone(), member)]),
             coordinator: Some(me.node.clone()),
-            cluster_coordinators: BTreeMap::from([(me.cluster, me.node)]),
+            cluster_coordinators: BTreeMap::from([(me.cluster, me.node)]).into(),
             partial: false,
         };
         let spec = JobSpec {

@@ -1,13 +1,13 @@
 //! Enrolment: which processes may join the grid, under which name, and until when.
 //!
-//! `book` is the persistent state (tokens, issued and revoked names) and its decisions, without
+//! `state` is the persistent state (tokens, issued and revoked names) and its decisions, without
 //! I/O. `store` keeps it in a file that the command line writes too, so that tokens can be created
-//! without a running head. `office` judges requests and signs certificates. The actor here handles
+//! without a running head. `service` judges requests and signs certificates. The actor here handles
 //! renewals and revocations. Independent of jobs and of nodes' operation.
 
-mod book;
-mod office;
 mod renewal;
+mod service;
+mod state;
 mod store;
 
 use std::collections::BTreeMap;
@@ -21,18 +21,18 @@ use springtide_runtime::net::Net;
 use springtide_runtime::net::join::JoinCounts;
 use springtide_runtime::remote::Hub;
 
-pub use self::book::{
+pub use self::renewal::{Renewal, is_due, renew_at, renew_files, retry_in};
+pub use self::service::{Clusters, EnrolmentService, IsOwn, JoinTerms, NodeConfigWriter};
+pub use self::state::{
     EnrolmentState, IssuedName, Revocation, RevokeError, Token, TokenRole, TokenSpec, TokenState,
 };
-pub use self::office::{Clusters, EnrolmentService, IsOwn, JoinTerms, NodeConfigWriter};
-pub use self::renewal::{Renewal, is_due, renew_at, renew_files, retry_in};
 pub use self::store::{EnrolmentStore, EnrolmentStoreError};
 use crate::admit;
 pub use springtide_protocol::enrol::*;
 pub use springtide_protocol::names::ENROLMENT;
 use springtide_protocol::site::ExcludeNode;
 
-/// Interval of reading the book. The command line may have changed it without notice.
+/// Interval of reading the store. The command line may have changed it without notice.
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Returns the counts of requests to join.
@@ -40,7 +40,7 @@ pub type RequestCounter = Box<dyn Fn() -> JoinCounts>;
 
 /// The head's enrolment actor.
 pub struct EnrolmentActor {
-    office: Arc<EnrolmentService>,
+    service: Arc<EnrolmentService>,
     net: Net,
     sites: BTreeMap<ClusterId, Recipient<ExcludeNode>>,
     counts: RequestCounter,
@@ -51,14 +51,14 @@ pub struct EnrolmentActor {
 impl EnrolmentActor {
     /// Publishes the actor. `sites` are those of clusters that nodes join.
     pub fn publish(
-        office: Arc<EnrolmentService>,
+        service: Arc<EnrolmentService>,
         hub: &Arc<Hub>,
         net: &Net,
         sites: BTreeMap<ClusterId, Recipient<ExcludeNode>>,
         counts: RequestCounter,
     ) -> Addr<Self> {
         let (net, revoked) = (net.clone(), None);
-        let enrolment = Self { office, net, sites, counts, revoked }.start();
+        let enrolment = Self { service, net, sites, counts, revoked }.start();
         hub.publish(ENROLMENT, enrolment.clone())
             .accepts_from::<RenewCertificate>(admit::by_rule)
             .accepts_from::<ReloadEnrolment>(admit::by_rule)
@@ -66,14 +66,14 @@ impl EnrolmentActor {
         enrolment
     }
 
-    /// Applies changes of the book: revoked names are excluded.
+    /// Applies changes of the store: revoked names are excluded.
     fn apply_book(&mut self) {
-        let book = match self.office.book().read() {
-            Ok(book) => book,
+        let state = match self.service.store().read() {
+            Ok(state) => state,
             // Continuing with the known revocations is safer than without any.
             Err(error) => return tracing::error!("{error}"),
         };
-        let revoked = book.revoked((self.office.calendar())());
+        let revoked = state.revoked((self.service.calendar())());
         if self.revoked.as_ref() == Some(&revoked) {
             return;
         }
@@ -85,12 +85,12 @@ impl EnrolmentActor {
                 continue;
             }
             tracing::warn!("{node} is revoked: {why}");
-            self.office.recorder().record(Event::Decision {
+            self.service.recorder().record(Event::Decision {
                 decision: format!("revoke {node}"),
                 why: why.clone(),
                 inputs: serde_json::Value::Null,
             });
-            let site = book.given(node).and_then(|given| self.sites.get(&given.cluster));
+            let site = state.given(node).and_then(|given| self.sites.get(&given.cluster));
             if let Some(site) = site {
                 let reason = format!("its certificate is revoked: {why}");
                 // The site lives as long as the head.
@@ -113,9 +113,9 @@ impl Handler<RenewCertificate> for EnrolmentActor {
     type Result = ResponseFuture<Result<String, RenewError>>;
 
     fn handle(&mut self, ask: RenewCertificate, _: &mut Self::Context) -> Self::Result {
-        let (office, node) = (Arc::clone(&self.office), ask.node.clone());
-        // It waits for a disk, and for other processes that have locked the book.
-        let renewed = tokio::task::spawn_blocking(move || office.renew(&ask));
+        let (service, node) = (Arc::clone(&self.service), ask.node.clone());
+        // It waits for a disk, and for other processes that have locked the store.
+        let renewed = tokio::task::spawn_blocking(move || service.renew(&ask));
         Box::pin(async move {
             let failed = |error| RenewError::Failed { node, reason: format!("{error}") };
             renewed.await.unwrap_or_else(|error| Err(failed(error)))

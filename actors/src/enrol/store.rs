@@ -1,11 +1,12 @@
-//! The book in a record store: read, changed and written by several processes, one at a time.
+//! The enrolment state in a record store: several processes read, change and write it, one at a
+//! time.
 //!
 //! ```text
-//! DIR/join.records/   the changes of the book
+//! DIR/join.records/   the changes of the state
 //! DIR/join.lock       locked by the process that reads or changes it
 //! ```
 //!
-//! Independent of the book's contents.
+//! Independent of the state's contents.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -17,7 +18,7 @@ use springtide_runtime::records::{
     Contents, Disk, Files, NewRecord, RecordError, RecordLog, RecordSchema, RecordSettings, read,
 };
 
-use super::book::{EnrolmentChange, EnrolmentState};
+use super::state::{EnrolmentChange, EnrolmentState};
 
 /// Schema of a group of changes.
 const SCHEMA: RecordSchema = RecordSchema { name: "join", version: 1 };
@@ -26,7 +27,7 @@ const SETTINGS: RecordSettings = RecordSettings {
     ..RecordSettings::new("join", "every token and every revocation is forgotten")
 };
 
-/// Why the book is unusable.
+/// Why the store is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum EnrolmentStoreError {
     /// Its lock is unusable.
@@ -49,14 +50,14 @@ pub enum EnrolmentStoreError {
     },
 }
 
-/// Directory of the book.
+/// Directory of the store.
 #[derive(Clone, Debug)]
 pub struct EnrolmentStore {
     dir: PathBuf,
 }
 
 impl EnrolmentStore {
-    /// The book in this directory of a grid.
+    /// The store in this directory of a grid.
     pub fn of(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
@@ -65,7 +66,7 @@ impl EnrolmentStore {
         self.dir.join("join.records")
     }
 
-    /// Waits until no other process changes the book. None if it was never written.
+    /// Waits until no other process changes the state. None if it was never written.
     fn lock(&self, exclusive: bool) -> Result<Option<fs::File>, EnrolmentStoreError> {
         let path = self.dir.join("join.lock");
         let io = |source| EnrolmentStoreError::Io { path: path.clone(), source };
@@ -89,7 +90,7 @@ impl EnrolmentStore {
         if path.exists() { Err(EnrolmentStoreError::Former { path }) } else { Ok(()) }
     }
 
-    /// Reads the book, which is empty where none was written yet.
+    /// Reads the state, which is empty where none was written yet.
     ///
     /// # Errors
     /// [`EnrolmentStoreError`] with the file.
@@ -101,7 +102,7 @@ impl EnrolmentStore {
         Ok(book_of(&contents, &dir)?)
     }
 
-    /// Changes the book exclusively. When this returns, the change is on disk. Waits for other
+    /// Changes the state exclusively. When this returns, the change is on disk. Waits for other
     /// processes that have locked it, so it must run on a thread that may block.
     ///
     /// # Errors
@@ -117,13 +118,13 @@ impl EnrolmentStore {
 }
 
 fn book_of(contents: &Contents, dir: &Path) -> Result<EnrolmentState, RecordError> {
-    let mut book = EnrolmentState::default();
+    let mut state = EnrolmentState::default();
     for record in contents.iter() {
         let changes = record.decode::<Vec<EnrolmentChange>>(SCHEMA);
         let changes = changes.map_err(|reason| record.unreadable(dir, SETTINGS, reason))?;
-        changes.into_iter().for_each(|change| book.apply(change));
+        changes.into_iter().for_each(|change| state.apply(change));
     }
-    Ok(book)
+    Ok(state)
 }
 
 fn change_on<T>(
@@ -133,15 +134,15 @@ fn change_on<T>(
 ) -> Result<T, RecordError> {
     let (mut log, contents) = RecordLog::open(files, dir, SETTINGS)?;
     let before = book_of(&contents, dir)?;
-    let mut book = before.clone();
-    let changed = change(&mut book);
-    let changes = book.changes_since(&before);
+    let mut state = before.clone();
+    let changed = change(&mut state);
+    let changes = state.changes_since(&before);
     if !changes.is_empty() {
         // A single record: a crash keeps all changes or none.
         log.append(SCHEMA, &changes)?;
     }
     if log.is_compaction_due() {
-        let all = book.changes_since(&EnrolmentState::default());
+        let all = state.changes_since(&EnrolmentState::default());
         let entries: Result<Vec<NewRecord>, RecordError> =
             all.iter().map(|change| NewRecord::new(SCHEMA, &[change])).collect();
         if let Err(error) = entries.and_then(|entries| log.compact(&entries)) {
@@ -157,14 +158,14 @@ mod tests {
     use springtide_runtime::net::join::NewToken;
     use springtide_runtime::records::memory::{MemoryFiles, StorageFault};
 
-    use super::super::book::{TokenRole, TokenSpec};
+    use super::super::state::{TokenRole, TokenSpec};
     use super::*;
 
     fn create(file: &EnrolmentStore) -> String {
         let minted = NewToken::draw().unwrap();
         let (role, cluster) = (TokenRole::Node, "lab".into());
         let order = TokenSpec { role, cluster, ttl: 60, uses: 1 };
-        file.change(|book| book.create(&order, &minted, 1).id).unwrap()
+        file.change(|state| state.create(&order, &minted, 1).id).unwrap()
     }
 
     #[test]
@@ -218,7 +219,7 @@ mod tests {
         TokenSpec { role: TokenRole::Node, cluster: "lab".into(), ttl: 60, uses: 1 }
     }
 
-    fn book(files: &MemoryFiles) -> Result<EnrolmentState, RecordError> {
+    fn state(files: &MemoryFiles) -> Result<EnrolmentState, RecordError> {
         let dir = Path::new("grid/join.records");
         book_of(&read(files, dir, SETTINGS)?.unwrap_or_default(), dir)
     }
@@ -234,9 +235,9 @@ mod tests {
     fn every_flipped_bit_of_the_book_is_refused_and_left_alone() {
         let files = MemoryFiles::new(0);
         for number in 0..3 {
-            change(&files, |book| drop(book.create(&order(), &minted(number), 1))).unwrap();
+            change(&files, |state| drop(state.create(&order(), &minted(number), 1))).unwrap();
         }
-        change(&files, |book| _ = book.revoke_token("00000001", 2)).unwrap();
+        change(&files, |state| _ = state.revoke_token("00000001", 2)).unwrap();
         for path in files.paths() {
             for bit in 0..files.read(&path, 0).unwrap().len() * 8 {
                 let damaged = files.copy();
@@ -246,7 +247,7 @@ mod tests {
                 let names_damage = error.contains("00000001.log") && error.contains("is forgotten");
                 assert!(names_damage, "bit {bit}: {error}");
                 assert_eq!(damaged.read(&path, 0).unwrap(), before);
-                book(&damaged).unwrap_err();
+                state(&damaged).unwrap_err();
             }
         }
     }
@@ -257,10 +258,10 @@ mod tests {
                     after: &mut dyn FnMut(&EnrolmentState)|
          -> Result<(), RecordError> {
             for number in 0..4_u8 {
-                change(files, |book| drop(book.create(&order(), &minted(number), 1)))?;
-                after(&book(files)?);
-                change(files, |book| _ = book.revoke_token(&minted(number).id, 2))?;
-                after(&book(files)?);
+                change(files, |state| drop(state.create(&order(), &minted(number), 1)))?;
+                after(&state(files)?);
+                change(files, |state| _ = state.revoke_token(&minted(number).id, 2))?;
+                after(&state(files)?);
             }
             Ok(())
         };
@@ -271,9 +272,9 @@ mod tests {
                 let files = MemoryFiles::new(seed);
                 files.fault_at(step, StorageFault::Crash);
                 let mut states = vec![EnrolmentState::default()];
-                live(&files, &mut |book| states.push(book.clone())).unwrap_err();
+                live(&files, &mut |state| states.push(state.clone())).unwrap_err();
                 files.restart();
-                let found = book(&files).unwrap();
+                let found = state(&files).unwrap();
                 // All acknowledged changes, and perhaps the one under way.
                 let last = states.last().unwrap();
                 let changes = found.changes_since(last);

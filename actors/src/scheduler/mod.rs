@@ -180,8 +180,8 @@ impl Scheduler {
         let watched = clients.iter().map(|client| (client.clone(), Incarnation(0)));
         self.clients.watch(watched, now);
         for finding in self.clients.check(now) {
-            let Finding::Dead(node, silent) = finding else { continue };
-            let what = format!("client {node} has been silent for {:.1} s", silent.as_secs_f64());
+            let Finding::Dead(node, silence) = finding else { continue };
+            let what = format!("client {node} has been silent for {:.1} s", silence.as_secs_f64());
             tracing::warn!("{what}: its jobs end");
             self.recorder.record(GridEvent::Fault { part: "scheduler".to_owned(), what });
             self.feed(ctx, SchedulerEvent::Link { node, up: false });

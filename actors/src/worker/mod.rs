@@ -45,7 +45,7 @@ use crate::coordinator::{
 };
 use crate::policy::Mode;
 use crate::pulse::{Heartbeats, NoMember, Silence};
-use crate::worker_calls::{send_view, small_change};
+use crate::worker_calls::{SendingView, ViewSender, send_view, small_change};
 
 use springtide_protocol::cluster::{NodeSilence, WorkerJoined, WorkerPeriod, WorkerPeriodReply};
 use springtide_protocol::job::{
@@ -123,6 +123,8 @@ pub struct Worker {
     registry: Arc<Registry>,
     net: Net,
     hub: Arc<Hub>,
+    /// Views on their way to other workers.
+    views: ViewSender,
     router: Arc<Router>,
     pulse: Arc<Heartbeats>,
     /// Answers thieves while the node is in no job.
@@ -203,6 +205,7 @@ impl Worker {
             registry,
             net,
             hub,
+            views: ViewSender::new(),
             router,
             pulse,
             absent,
@@ -576,8 +579,9 @@ impl Worker {
         let Some(running) = &self.running else { return };
         let job = running.spec.id;
         let found = self.pulse.beat(job, &running.view, &ctx.address().recipient());
-        let Some(Silence { host: node, incarnation, silent }) = found else { return };
-        tracing::warn!(%node, ?silent, "the cluster's coordinator is silent; reporting it");
+        let Some(Silence { host: node, incarnation, duration: silence }) = found else { return };
+        let what = "the cluster's coordinator is silent; reporting it";
+        tracing::warn!(%node, silent = ?silence, "{what}");
         let Some(coordinator) = &running.view.coordinator else { return };
         if *coordinator == node {
             // The node hosts both coordinators, so the scheduler is informed.
@@ -587,7 +591,7 @@ impl Worker {
                 epoch: running.view.epoch,
                 node,
                 incarnation,
-                reason: format!("silent for {:.1} s", silent.as_secs_f64()),
+                reason: format!("silent for {:.1} s", silence.as_secs_f64()),
                 reporting_cluster: Some(me.cluster.clone()),
                 reporter: Some((me.node.clone(), me.incarnation)),
             };
@@ -596,7 +600,7 @@ impl Worker {
             ctx.spawn(async move { drop(request.await) }.into_actor(self));
             return;
         }
-        let silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+        let silent_ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
         let remote = self.hub.remote::<Coordinator>(coordinator, &coordinator_name(job));
         let request = remote.send(NodeSilence { job, node, silent_ms }).start();
         ctx.spawn(async move { drop(request.await) }.into_actor(self));
@@ -799,7 +803,14 @@ impl Handler<NewView> for Worker {
         let change = small_change(&former, &view);
         let others = view.in_cluster(&me.cluster).filter(|node| **node != me.node);
         for node in others {
-            let sending = send_view(&self.hub, node, message.job, &view, change.as_ref());
+            let sending: Option<SendingView> = match &change {
+                Some(_) => {
+                    let sending = send_view(&self.hub, node, message.job, &view, change.as_ref());
+                    Some(Box::pin(sending))
+                }
+                None => self.views.send(&self.hub, node, message.job, &view),
+            };
+            let Some(sending) = sending else { continue };
             let node = node.clone();
             let sending = async move {
                 if let Err(error) = sending.await {

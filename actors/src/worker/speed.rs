@@ -66,7 +66,7 @@ fn modelled(
     stop: impl Fn() -> bool,
 ) -> Result<SpeedMeasurement, String> {
     let goal = goal(USUAL_QUOTA_PERIOD);
-    let run = bench::run_here(registry, spec, goal, (seam, STACK), &stop);
+    let run = bench::run_here(registry, spec, goal, seam, STACK, &stop);
     let one = stopped_or_measured(run, &stop)?;
     Ok(SpeedMeasurement { speed: one.speed * f64::from(threads.max(1)), ..one })
 }

@@ -6,4 +6,4 @@ mod views;
 
 pub(crate) use assign::{assign_worker, send_assign};
 pub(crate) use probe::probe_indirectly;
-pub(crate) use views::{send_view, small_change, workers_by_cluster};
+pub(crate) use views::{SendingView, ViewSender, send_view, small_change, workers_by_cluster};

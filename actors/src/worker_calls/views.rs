@@ -3,7 +3,10 @@
 //!
 //! Independent of their origin.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +16,62 @@ use springtide_protocol::worker::{ChangeView, NewView};
 use springtide_runtime::id::{ClusterId, JobId, NodeId};
 use springtide_runtime::membership::{View, ViewChange};
 use springtide_runtime::remote::{Hub, RemoteError};
+use tokio::sync::Semaphore;
 
 /// Timeout of a view to a worker.
 const VIEW_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Maximum bytes of members in whole views that one role sends at once; a longer view is sent
+/// alone. A view of 10,000 members has 700 kB, and each worker of a cluster gets one.
+const WHOLE_VIEWS_BYTES: usize = 1 << 20;
+
+/// The pending transmission of a view.
+pub(crate) type SendingView = Pin<Box<dyn Future<Output = Result<(), RemoteError>>>>;
+
+/// Sends whole views to workers, a bounded number of bytes at once.
+pub(crate) struct ViewSender {
+    budget: Arc<Semaphore>,
+    /// The nodes whose views wait for others to arrive.
+    waiting: Rc<RefCell<BTreeSet<NodeId>>>,
+}
+
+impl ViewSender {
+    pub(crate) fn new() -> Self {
+        let budget = Arc::new(Semaphore::new(WHOLE_VIEWS_BYTES));
+        Self { budget, waiting: Rc::default() }
+    }
+
+    /// Sends the worker of a node the whole view, now if others leave room. `None` if an earlier
+    /// view for this node waits: the worker asks again if that one is too old.
+    pub(crate) fn send(
+        &self,
+        hub: &Arc<Hub>,
+        node: &NodeId,
+        job: JobId,
+        view: &View,
+    ) -> Option<SendingView> {
+        let bytes = view.members.encoded_len().clamp(1, WHOLE_VIEWS_BYTES);
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        if let Ok(permit) = self.budget.clone().try_acquire_many_owned(permits) {
+            let sending = send_view(hub, node, job, view, None);
+            return Some(Box::pin(async move {
+                let _permit = permit;
+                sending.await
+            }));
+        }
+        if !self.waiting.borrow_mut().insert(node.clone()) {
+            return None;
+        }
+        let (budget, waiting) = (self.budget.clone(), self.waiting.clone());
+        let (hub, node, view) = (hub.clone(), node.clone(), view.clone());
+        Some(Box::pin(async move {
+            // The semaphore is never closed.
+            let _permit = budget.acquire_many_owned(permits).await;
+            waiting.borrow_mut().remove(&node);
+            send_view(&hub, &node, job, &view, None).await
+        }))
+    }
+}
 
 /// Sends the worker of a node the view, as a `change` if there is one and the worker knows its
 /// base. The first message is under way when this returns; an error is the last message's.

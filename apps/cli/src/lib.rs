@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod adaptation;
+pub mod config;
 pub mod dates;
 pub mod exit;
 pub mod format;

@@ -11,6 +11,7 @@ pub mod faults;
 pub mod live_report;
 pub mod paper;
 pub mod provisioning;
+pub mod scale;
 pub mod scaling;
 pub mod scenario;
 pub mod whatif;

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use springtide_actors::policy::Mode;
 use springtide_cli::adaptation::check_settings;
+use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::format::SCHEMA;
 use springtide_cli::outdir::{Artefacts, OutDir, manifest};
 use springtide_cli::print::print;
 use springtide_cli::run_end::RunEnd;
-use springtide_runtime::config::{LinksConfig, ScenarioConfig, Sources, WorkloadConfig, load};
+use springtide_runtime::config::{LinksConfig, ScenarioConfig, Sources, WorkloadConfig};
 use springtide_runtime::net::LinkUnit;
 use springtide_runtime::work::Job;
 use springtide_simulator::GridError;
@@ -65,8 +66,9 @@ pub fn run(order: &ScenarioRun<'_>) -> Result<(), Failed> {
     if let Some(dir) = out {
         artefacts.add(keep(dir, &config, &text, &played, &settings, version));
     }
-    let result = result(&config, &settings, &played);
-    let text = || result_text(&config, &settings, &played, started.elapsed());
+    let took = started.elapsed();
+    let result = result(&config, &settings, &played, took);
+    let text = || result_text(&config, &settings, &played, took);
     artefacts.print(json, result, text)?;
     match &played.ended.outcome {
         Ok(outcome) if outcome.checksum == played.answer => Ok(()),
@@ -181,6 +183,7 @@ fn result(
     config: &ScenarioConfig,
     settings: &SimulationParams,
     played: &SimulationResult,
+    took: Duration,
 ) -> serde_json::Value {
     let at = |(at, text): &(Duration, String)| serde_json::json!([at.as_secs_f64(), text]);
     serde_json::json!({
@@ -194,6 +197,9 @@ fn result(
         "events": played.events.iter().map(at).collect::<Vec<_>>(),
         "decisions": played.actions().iter().map(at).collect::<Vec<_>>(),
         "digest": format!("{:016x}", played.digest),
+        "simulated_in_s": took.as_secs_f64(),
+        "network_events": played.network_events,
+        "events_per_s": per_second(played.network_events, took),
         "error": played.ended.outcome.as_ref().err().map(ToString::to_string),
     })
 }
@@ -216,14 +222,21 @@ fn result_text(
         played.nodes.iter().map(|(at, nodes)| format!("{nodes} from {at:.0} s")).collect();
     text.push_str(&format!(
         "iterations  {} s\nnodes       {}\n\
-        runtime     {:.0} s ({}, seed {}), simulated in {:.1} s; digest {:016x}\n",
+        runtime     {:.0} s ({}, seed {}), simulated in {:.1} s, {:.0} events a second; digest \
+        {:016x}\n",
         lengths.join(" "),
         nodes.join(", "),
         played.wall.as_secs_f64(),
         settings.mode.word(),
         settings.seed,
         took.as_secs_f64(),
+        per_second(played.network_events, took),
         played.digest
     ));
     text
+}
+
+/// The number of events a second; zero if no time passed.
+fn per_second(events: u64, took: Duration) -> f64 {
+    if took.is_zero() { 0.0 } else { events as f64 / took.as_secs_f64() }
 }

@@ -12,12 +12,13 @@ use clap::Args;
 use clap::ValueHint;
 use serde::Deserialize;
 use springtide_actors::policy::Mode;
+use springtide_cli::config::load;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::{SCHEMA, seconds, size};
 use springtide_cli::print::print;
 use springtide_runtime::config::{
     BoundedInt, ConfigError, ConfigProblem, GridConfig, LineSection, LinksConfig, Loaded, Name,
-    Pair, PlaceSection, ScenarioConfig, Sources, Time, load, nearest,
+    Pair, PlaceSection, ScenarioConfig, Sources, Time, nearest,
 };
 use springtide_runtime::event::{Event, RunDir, read};
 use springtide_runtime::id::ClusterId;

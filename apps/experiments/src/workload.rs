@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 use serde::Serialize;
+use springtide_cli::config::load;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::SCHEMA;
 use springtide_cli::options::keyword_parser;
 use springtide_cli::outdir::Artefacts;
 use springtide_runtime::config::{
-    Loaded, Malleability, Name, Placing, Precedence, Sources, WorkloadConfig, allowed_share, load,
+    Loaded, Malleability, Name, Placing, Precedence, Sources, WorkloadConfig, allowed_share,
 };
 use springtide_simulator::figure::FigureError;
 use springtide_simulator::shipped;

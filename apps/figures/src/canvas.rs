@@ -111,14 +111,16 @@ pub struct Canvas<'a, 'b> {
 }
 
 impl<'a, 'b> Canvas<'a, 'b> {
-    /// Room between margins, of a time from 0 to `span`, with a title above, a time axis below, and a legend to the right.
+    /// Room between the margins `left` and `right` (points), of a time from 0 to `span`. It has a
+    /// title above, a time axis below, and a legend to the right.
     ///
     /// # Errors
     /// It cannot be drawn.
     pub fn new(
         area: &'b Area<'a>,
         title: &str,
-        (left, right): (i32, i32),
+        left: i32,
+        right: i32,
         span: Time,
         legend: &[LegendEntry],
     ) -> Result<Self, FigureError> {

@@ -18,7 +18,7 @@ use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{InputError, Outcome, Stop};
 
 use crate::math::{Random, exp, turn};
-use crate::slabs::{Slabs, pack, unpack};
+use crate::slabs::{SlabRank, Slabs, pack, unpack};
 
 /// The job: `springtide run ft`.
 #[derive(Args, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -149,7 +149,7 @@ impl Program for Ft {
         (to, other): (&Slabs, u32),
     ) -> Result<Bytes, Stop> {
         let plane = Cube::new(self.size).plane;
-        let waves = from.share((rank, &state.waves), plane, (to, other));
+        let waves = from.share(rank, &state.waves, plane, SlabRank { slabs: to, rank: other });
         // Only rank 0 has sums. It passes them to rank 0, after its planes.
         let sums = if other == 0 { &state.sums[..] } else { &[] };
         Ok(pack(waves.iter().chain(sums).copied()))
@@ -162,13 +162,14 @@ impl Program for Ft {
         (to, rank): (&Slabs, u32),
     ) -> Result<Planes, Stop> {
         let plane = Cube::new(self.size).plane;
+        let to = SlabRank { slabs: to, rank };
         let (mut shares, mut sums) = (pieces.to_vec(), Vec::new());
         if let Some(first) = shares.first_mut() {
-            let planes = from.common(0, (to, rank)).len() * plane * size_of::<f64>();
+            let planes = from.common(0, to).len() * plane * size_of::<f64>();
             let rest = first.split_off(planes.min(first.len()));
             sums = unpack(&rest, rest.len() / size_of::<f64>())?;
         }
-        Ok(Planes { waves: from.joined(&shares, (to, rank), plane)?, sums })
+        Ok(Planes { waves: from.joined(&shares, to, plane)?, sums })
     }
 
     fn finish(&self, state: Planes, _: &Slabs, _: &Comm<'_>) -> Result<Outcome, Stop> {

@@ -13,7 +13,7 @@ use springtide_runtime::spmd::Comm;
 use springtide_runtime::work::{InputError, Outcome, Stop};
 
 use crate::math::Random;
-use crate::slabs::{Slabs, pack};
+use crate::slabs::{SlabRank, Slabs, pack};
 
 /// The job: `springtide run nbody`.
 #[derive(Args, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -180,7 +180,7 @@ impl Program for Nbody {
         (from, rank): (&Slabs, u32),
         (to, other): (&Slabs, u32),
     ) -> Result<Bytes, Stop> {
-        let share = from.share((rank, bodies), NUMBERS_PER_BODY, (to, other));
+        let share = from.share(rank, bodies, NUMBERS_PER_BODY, SlabRank { slabs: to, rank: other });
         Ok(pack(share.iter().copied()))
     }
 
@@ -188,9 +188,9 @@ impl Program for Nbody {
         &self,
         pieces: &[Bytes],
         from: &Slabs,
-        to: (&Slabs, u32),
+        (to, rank): (&Slabs, u32),
     ) -> Result<Vec<f64>, Stop> {
-        from.joined(pieces, to, NUMBERS_PER_BODY)
+        from.joined(pieces, SlabRank { slabs: to, rank }, NUMBERS_PER_BODY)
     }
 
     fn finish(&self, bodies: Vec<f64>, layout: &Slabs, comm: &Comm<'_>) -> Result<Outcome, Stop> {

@@ -14,6 +14,15 @@ pub struct Slabs {
     bounds: Vec<u32>,
 }
 
+/// A process of a division.
+#[derive(Clone, Copy, Debug)]
+pub struct SlabRank<'a> {
+    /// The division of the items.
+    pub slabs: &'a Slabs,
+    /// The rank of the process.
+    pub rank: u32,
+}
+
 impl Slabs {
     /// A division that is as equal as possible.
     pub fn equal(items: u32, processes: u32) -> Self {
@@ -55,19 +64,20 @@ impl Slabs {
     }
 
     /// The items that a process holds here and another holds under another division.
-    pub fn common(&self, rank: u32, other: (&Slabs, u32)) -> std::ops::Range<u32> {
-        let (mine, theirs) = (self.of(rank), other.0.of(other.1));
+    pub fn common(&self, rank: u32, other: SlabRank<'_>) -> std::ops::Range<u32> {
+        let (mine, theirs) = (self.of(rank), other.slabs.of(other.rank));
         let begin = mine.start.max(theirs.start);
         begin..mine.end.min(theirs.end).max(begin)
     }
 
-    /// Selects those numbers of a process, `width` per item, that another holds under another
-    /// division.
+    /// Selects those of the `numbers` of process `rank`, `width` per item, that another process
+    /// holds under another division.
     pub fn share<'a>(
         &self,
-        (rank, numbers): (u32, &'a [f64]),
+        rank: u32,
+        numbers: &'a [f64],
         width: usize,
-        to: (&Slabs, u32),
+        to: SlabRank<'_>,
     ) -> &'a [f64] {
         let (mine, common) = (self.of(rank), self.common(rank, to));
         let at = |n: u32| n.saturating_sub(mine.start) as usize * width;
@@ -82,7 +92,7 @@ impl Slabs {
     pub fn joined(
         &self,
         shares: &[Bytes],
-        to: (&Slabs, u32),
+        to: SlabRank<'_>,
         width: usize,
     ) -> Result<Vec<f64>, Stop> {
         let mut numbers = Vec::new();
@@ -165,7 +175,7 @@ mod tests {
                 prop_assert_eq!(all, (0..items).collect::<Vec<_>>());
             }
             for rank in 0..to.processes() {
-                let piece = |other| from.common(other, (&to, rank));
+                let piece = |other| from.common(other, SlabRank { slabs: &to, rank });
                 let pieces = (0..from.processes()).flat_map(piece);
                 prop_assert_eq!(pieces.collect::<Vec<_>>(), to.of(rank).collect::<Vec<_>>());
             }

@@ -158,7 +158,7 @@ mod tests {
     fn a_scenario_without_nodes_says_so() {
         let error = play_scenario(&format!("{A_GOES}{B_GOES}")).expect_err("it cannot end");
         let message = error.to_string();
-        for part in ["no node is left: all are off", "`lasts`", "20.000 s  a-1 to a-2: off"] {
+        for part in ["no node is left: all are off", "`duration`", "20.000 s  a-1 to a-2: off"] {
             assert!(message.contains(part), "{part} is not in\n{message}");
         }
         let claimed = "[[event]]\nwhat = \"claim\"\nat = \"5s\"\ncluster = \"b\"\n";
@@ -171,14 +171,14 @@ mod tests {
     /// it, and no member is left.
     #[test]
     fn a_scenario_whose_nodes_return_too_late_says_so() {
-        let error = play_scenario(&format!("{A_GOES}{B_GOES}lasts = \"10m\"\n"))
+        let error = play_scenario(&format!("{A_GOES}{B_GOES}duration = \"10m\"\n"))
             .expect_err("it cannot end");
         assert!(error.to_string().contains("the job is lost"), "{error}");
     }
 
     #[test]
     fn a_scenario_whose_nodes_return_ends() {
-        let back = "lasts = \"10m\"\n";
+        let back = "duration = \"10m\"\n";
         let played = play_scenario(&format!("{A_GOES}{back}{B_GOES}{back}")).expect("it ends");
         assert!(played.wall > Duration::from_secs(600), "{:?}", played.wall);
     }

@@ -70,7 +70,7 @@ pub enum GridError {
     /// The job cannot end: no node is left for it.
     #[error(
         "no node is left: {}, and no later event frees or starts one, so the job never ends. Let \
-         an event end (`lasts`), or let another free nodes. The last events:\n{last}",
+         an event end (`duration`), or let another free nodes. The last events:\n{last}",
         .claimed.as_ref().map_or("all are off".to_owned(), |claimed| {
             format!("{claimed} are wanted for something else, the others are off")
         })

@@ -23,6 +23,7 @@ pub mod paper;
 mod process;
 pub mod provisioning;
 pub mod recorded;
+pub mod scale;
 pub mod scenario;
 #[cfg(test)]
 mod schema_tests;

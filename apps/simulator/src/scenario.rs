@@ -65,6 +65,8 @@ pub struct SimulationResult {
     pub records: Vec<Record>,
     /// Digest of all events: equal for equal histories; 0 for live runs.
     pub digest: u64,
+    /// Number of events of the simulated network; 0 for live runs.
+    pub network_events: u64,
 }
 
 impl SimulationResult {
@@ -159,13 +161,13 @@ pub fn scaled(config: &ScenarioConfig, scale: f64) -> ScenarioConfig {
         &mut adapts.settle_s,
         &mut adapts.doubt_s,
         &mut adapts.move_cost_s,
-        &mut adapts.parole_s,
-        &mut adapts.parole_cap_s,
+        &mut adapts.quarantine_s,
+        &mut adapts.quarantine_max_s,
     ] {
         *seconds /= scale;
     }
     for event in &mut scaled.event {
-        for at in [&mut event.at, &mut event.lasts, &mut event.every, &mut event.deadline] {
+        for at in [&mut event.at, &mut event.duration, &mut event.interval, &mut event.deadline] {
             *at = at.map(time);
         }
     }
@@ -279,6 +281,7 @@ async fn run_job(
     flapping.iter().for_each(actix_rt::task::JoinHandle::abort);
     let mut played = played?;
     played.digest = grid.digest(&played.records);
+    played.network_events = grid.network().event_counts().events;
     Ok(played)
 }
 
@@ -366,6 +369,7 @@ pub async fn run(
         events,
         records: ended.records,
         digest: 0,
+        network_events: 0,
         ended: ended.ended,
     })
 }
@@ -397,13 +401,16 @@ pub fn seconds(events: &[(Duration, String)]) -> Vec<(f64, String)> {
 
 #[cfg(test)]
 mod tests {
+    use springtide_actors::policy::Inputs;
     use springtide_runtime::config::{Sources, load};
 
     use super::*;
     use crate::shipped;
 
     fn read(text: &str) -> ScenarioConfig {
-        load(&Sources::of_text("test.toml", text)).expect("it is right").value
+        let loaded = load(&Sources::of_text("test.toml", text)).expect("it is right");
+        assert_eq!(loaded.warnings, []);
+        loaded.value
     }
 
     const SMALL: &str = r#"
@@ -431,12 +438,12 @@ mod tests {
         cluster = "b"
         nodes = 1
         share = 0.5
-        lasts = "10s"
+        duration = "10s"
         [[event]]
         what = "crash"
         at = "30s"
         cluster = "b"
-        lasts = "20s"
+        duration = "20s"
         [[event]]
         what = "free"
         at = "5s"
@@ -497,6 +504,79 @@ mod tests {
         assert_eq!(at("a-4: free"), 5.0);
         assert_eq!(one.nodes[0], (0.0, 5));
         assert_eq!(one.nodes.last().map(|(_, nodes)| *nodes), Some(3), "{:?}", one.nodes);
+    }
+
+    /// The root moves, and its node dies twice, once a cluster is in quarantine for its link. Each
+    /// successor decides with the memory that its predecessor's last decision left. Only
+    /// measurements of links may be newer.
+    #[test]
+    fn successors_continue_with_the_memory_of_the_last_decision() {
+        let places = ["vu", "leiden", "uva", "delft"].map(|name| {
+            let start = if name == "delft" { 0 } else { 4 };
+            format!(
+                "[[cluster]]\nname = \"{name}\"\nnodes = 4\nstart = {start}\nuplink = \"50MB/s\"\n"
+            )
+        });
+        let config = read(&format!(
+            r#"
+            name = "successions"
+            [app]
+            kind = "barnes-hut"
+            iterations = 40
+            work = "20s"
+            serial = "1233ms"
+            each = "100ms"
+            leaves = 256
+            spread = 0.5
+            bodies = 53333
+            [wide]
+            rtt = "4ms"
+            bandwidth = "12MB/s"
+            [job]
+            period = "6s"
+            {}
+            [[event]]
+            what = "uplink"
+            at = "0s"
+            cluster = "uva"
+            bandwidth = "100kB/s"
+            [[event]]
+            what = "load"
+            at = "0s"
+            cluster = "leiden"
+            share = 0.2
+            [[event]]
+            what = "crash"
+            at = "47s"
+            role = "root"
+            [[event]]
+            what = "crash"
+            at = "80s"
+            role = "root"
+            "#,
+            places.concat()
+        ));
+        let how = SimulationParams { mode: Mode::Adaptive, period: None, seed: 1 };
+        let played = simulate(&config, &how).expect("it ends");
+        let outcome = played.ended.outcome.as_ref().expect("no failure");
+        assert_eq!(outcome.checksum, played.answer);
+        let decisions = played.decisions();
+        let (mut successions, mut with_quarantine) = (0, 0);
+        for pair in decisions.windows(2) {
+            let Inputs { snapshot, memory, settings } = &pair[0].inputs;
+            let (_, mut left) = policy::decide(snapshot, memory, settings);
+            let mut found = pair[1].inputs.memory.clone();
+            let probes = std::mem::take(&mut found.links.probes);
+            for (cluster, known) in std::mem::take(&mut left.links.probes) {
+                assert!(probes[&cluster].at_s >= known.at_s, "{cluster}: {known:?}");
+            }
+            assert_eq!(found, left, "after {:.1} s", snapshot.elapsed_s);
+            if pair[1].inputs.snapshot.epoch > snapshot.epoch {
+                successions += 1;
+                with_quarantine += u32::from(!left.quarantine.is_empty());
+            }
+        }
+        assert!(successions >= 3 && with_quarantine >= 2, "{:?}", played.said);
     }
 
     /// A large checkpoint over a slow link, as in the paper's scenario 5: the successor must not

@@ -78,8 +78,8 @@ fn values_of_event(key: &str) -> [&'static str; 2] {
     match key {
         "at" => ["\"6s\"", "\"9s\""],
         "iteration" => ["2", "4"],
-        "lasts" => ["\"2s\"", "\"4s\""],
-        "every" => ["\"3s\"", "\"6s\""],
+        "duration" => ["\"2s\"", "\"4s\""],
+        "interval" => ["\"3s\"", "\"6s\""],
         "cluster" => ["\"b\"", "\"c\""],
         "nodes" => ["1", "2"],
         "role" => ["\"root\"", "\"cluster-coordinator\""],
@@ -117,11 +117,11 @@ fn least_events(what: &str, key: &str) -> Vec<Vec<(&'static str, &'static str)>>
     let times: [&[(&str, &str)]; 4] = [
         &[("at", "\"4s\"")],
         &[("iteration", "3")],
-        &[("at", "\"4s\""), ("lasts", "\"3s\"")],
-        &[("at", "\"4s\""), ("lasts", "\"3s\""), ("every", "\"5s\"")],
+        &[("at", "\"4s\""), ("duration", "\"3s\"")],
+        &[("at", "\"4s\""), ("duration", "\"3s\""), ("interval", "\"5s\"")],
     ];
     match key {
-        "at" | "iteration" | "lasts" | "every" => {
+        "at" | "iteration" | "duration" | "interval" => {
             times.iter().map(|time| [places[0], *time].concat()).collect()
         }
         _ => places.iter().map(|place| [*place, times[0]].concat()).collect(),
@@ -176,7 +176,7 @@ fn every_key_of_every_kind_of_event_acts_or_is_refused() {
         }
     }
     // Keys that all kinds of events have.
-    for key in ["at", "iteration", "every"] {
+    for key in ["at", "iteration", "interval"] {
         kinds
             .iter()
             .for_each(|kind| assert!(acts.contains(&format!("{kind}.{key}")), "{kind}.{key}"));

@@ -254,14 +254,14 @@ impl ScenarioDriver {
     async fn repeat_event(&self, event: &EventSection, job: JobId, tell: impl Fn(String)) {
         loop {
             let undo = self.execute(event, job, &tell).await;
-            if let Some(lasts) = event.lasts {
-                sleep(lasts.get()).await;
+            if let Some(duration) = event.duration {
+                sleep(duration.get()).await;
                 if let Some(undo) = undo {
                     self.undo(undo, &tell).await;
                 }
             }
-            let Some(every) = event.every else { return };
-            sleep(every.get()).await;
+            let Some(interval) = event.interval else { return };
+            sleep(interval.get()).await;
         }
     }
 
@@ -348,8 +348,8 @@ impl ScenarioDriver {
                 let deadline = event.deadline.map(|deadline| deadline.get());
                 // The duration begins with the request, not with its completion.
                 let claim = self.claim(nodes.clone(), deadline);
-                match event.lasts {
-                    Some(lasts) => drop(timeout(lasts.get(), claim).await),
+                match event.duration {
+                    Some(duration) => drop(timeout(duration.get(), claim).await),
                     None => claim.await,
                 }
                 Some(Undo::Claim(nodes))

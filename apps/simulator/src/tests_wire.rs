@@ -68,7 +68,7 @@ fn both_wires_survive_a_cut_a_killed_root_and_crashed_machines() {
         what = "cut"
         at = "6s"
         between = ["a", "b"]
-        lasts = "5s"
+        duration = "5s"
         [[event]]
         what = "kill"
         at = "20s"
@@ -78,7 +78,7 @@ fn both_wires_survive_a_cut_a_killed_root_and_crashed_machines() {
         at = "25s"
         cluster = "b"
         nodes = 1
-        lasts = "20s"
+        duration = "20s"
     "#;
     let both = run_over_both(&format!("{GRID}{events}"), 1.25);
     for played in &both {

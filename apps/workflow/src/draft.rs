@@ -10,7 +10,7 @@ use crate::error::{Cause, WorkflowProblem};
 use crate::model::{self, Command, File, Occurrences, Position, Task, Workflow, WorkflowWarning};
 use crate::overrides::{Override, Overrides};
 use crate::text::nearest;
-use crate::values::{RUNTIME_MAX_S, RUNTIME_MIN_S};
+use crate::values::{ProcessorCount, RUNTIME_MAX_S, RUNTIME_MIN_S};
 
 /// The maximum number of edges of a workflow.
 pub const EDGES_MAX: usize = 10_000_000;
@@ -136,18 +136,13 @@ impl Draft {
         self.flop.insert(task, flop);
     }
 
-    /// Sets the number of processors of a task, and whether it was rounded up.
-    pub fn processors(
-        &mut self,
-        task: usize,
-        (processors, rounded): (u32, bool),
-        at: Option<Position>,
-    ) {
-        if rounded {
+    /// Sets the number of processors of a task.
+    pub fn processors(&mut self, task: usize, count: ProcessorCount, at: Option<Position>) {
+        if count.is_rounded {
             let id = self.tasks[task].id.clone();
             self.warn(WorkflowWarning::FractionOfProcessor, &id, at);
         }
-        self.tasks[task].processors = Some(processors);
+        self.tasks[task].processors = Some(count.processors);
     }
 
     /// Returns the index of a file, which is added if its name is new.

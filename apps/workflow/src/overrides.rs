@@ -91,11 +91,10 @@ impl Overrides {
                 .map(|text| Scalar::text(text).processors())
                 .transpose()
                 .map_err(wrong_value)?;
-            if processors.is_some_and(|(_, rounded)| rounded) {
+            if processors.is_some_and(|count| count.is_rounded) {
                 return Err(wrong_value("processors must be a whole number".to_owned()));
             }
-            let row =
-                Override { runtime_s, processors: processors.map(|(processors, _)| processors) };
+            let row = Override { runtime_s, processors: processors.map(|count| count.processors) };
             if self.table.insert(name.to_owned(), row).is_some() {
                 return Err(wrong_value(format!("there is a line for {} already", shown(name))));
             }

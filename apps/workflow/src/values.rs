@@ -18,6 +18,28 @@ pub const RUNTIME_MIN_S: f64 = 0.001;
 /// The smallest number beyond the range of `u64`.
 const U64_END: f64 = 18_446_744_073_709_551_616.0;
 
+/// The processors of a task, as a file gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessorCount {
+    /// The number of processors, at least 1.
+    pub processors: u32,
+    /// Whether the file gives a fraction, which is rounded up.
+    pub is_rounded: bool,
+}
+
+impl ProcessorCount {
+    /// A number that was not rounded.
+    pub fn exact(processors: u32) -> Self {
+        Self { processors, is_rounded: false }
+    }
+
+    /// The product of two numbers, if it is a number of processors.
+    pub fn times(self, other: Self) -> Option<Self> {
+        let processors = self.processors.checked_mul(other.processors)?;
+        Some(Self { processors, is_rounded: self.is_rounded || other.is_rounded })
+    }
+}
+
 /// A number, or a text that may contain one: formats write `4`, `4.0` and `"4"` for the same value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Scalar {
@@ -138,12 +160,15 @@ impl Scalar {
         }
     }
 
-    /// The processors of a task, and whether they were rounded up.
-    pub fn processors(&self) -> Result<(u32, bool), String> {
+    /// The processors of a task.
+    pub fn processors(&self) -> Result<ProcessorCount, String> {
         let number =
             self.number().map(f64::ceil).filter(|number| (1.0..4_294_967_296.0).contains(number));
         match number {
-            Some(number) => Ok((number as u32, self.number() != Some(number))),
+            Some(number) => {
+                let is_rounded = self.number() != Some(number);
+                Ok(ProcessorCount { processors: number as u32, is_rounded })
+            }
             None => Err(format!(
                 "a task's processors must be a number from 1 to {}, found {self}",
                 u32::MAX
@@ -238,9 +263,12 @@ mod tests {
     #[test]
     fn numbers_are_read_as_formats_write_them() {
         let text = Scalar::text;
-        assert_eq!(text(" 4 ").processors(), Ok((4, false)));
-        assert_eq!(text("4.0").processors(), Ok((4, false)));
-        assert_eq!(Scalar::Real(1.2).processors(), Ok((2, true)));
+        assert_eq!(text(" 4 ").processors(), Ok(ProcessorCount::exact(4)));
+        assert_eq!(text("4.0").processors(), Ok(ProcessorCount::exact(4)));
+        assert_eq!(
+            Scalar::Real(1.2).processors(),
+            Ok(ProcessorCount { processors: 2, is_rounded: true })
+        );
         assert_eq!(text("18446744073709551615").bytes(), Ok(u64::MAX));
         assert_eq!(text("4.222384e+06").bytes(), Ok(4_222_384));
         assert_eq!(Scalar::Real(0.1).bytes(), Ok(1));

@@ -132,21 +132,21 @@ section! {
         /// Discount on the rate for each day until the slot's start, as a share.
         discount_a_day: f64 = Is("0.0");
         /// Maximum discount.
-        discount_most: f64 = Is("0.5");
+        discount_max: f64 = Is("0.5"), alias "discount_most";
         /// Additional price of a reserved processor-second that is not used, as a share of the
         /// rate.
-        loose: f64 = Is("0.0");
+        unused_surcharge: f64 = Is("0.0"), alias "loose";
         /// Maximum time until the start of a slot; default: no limit.
-        most_ahead: Option<Time> = Absent("\"168h\"");
+        ahead_max: Option<Time> = Absent("\"168h\""), alias "most_ahead";
         /// Maximum share of a cluster's processors that may be reserved at a time.
-        most_share: f64 = Is("1.0");
+        share_max: f64 = Is("1.0"), alias "most_share";
         /// Interval at which `up` writes the offered slots to slots.json in its log directory;
         /// `slots list` asks at any time.
-        advertise_every: Time = Is("\"30s\"");
+        advertise_interval: Time = Is("\"30s\""), alias "advertise_every";
         /// Time limit for the commit of a prepared reservation.
-        commit_within: Time = Is("\"30s\"");
+        commit_timeout: Time = Is("\"30s\""), alias "commit_within";
         /// Time limit for the confirmation of a committed reservation.
-        confirm_within: Time = Is("\"60s\"");
+        confirm_timeout: Time = Is("\"60s\""), alias "confirm_within";
     }
 
     /// Reservations of one cluster and their prices; defaults as in [slots].
@@ -160,21 +160,21 @@ section! {
         /// Discount on the rate for each day until the start.
         discount_a_day: Option<f64> = Absent("0.1");
         /// Maximum discount.
-        discount_most: Option<f64> = Absent("0.5");
+        discount_max: Option<f64> = Absent("0.5"), alias "discount_most";
         /// Additional price of unused processor-seconds.
-        loose: Option<f64> = Absent("0.25");
+        unused_surcharge: Option<f64> = Absent("0.25"), alias "loose";
         /// Maximum time until the start.
-        most_ahead: Option<Time> = Absent("\"24h\"");
+        ahead_max: Option<Time> = Absent("\"24h\""), alias "most_ahead";
         /// Maximum share of its processors that may be reserved at a time.
-        most_share: Option<f64> = Absent("0.5");
+        share_max: Option<f64> = Absent("0.5"), alias "most_share";
     }
 
     /// Input files of jobs, which are copied between clusters before a job starts.
     FilesSection {
         /// Maximum size of a file.
-        largest: Size = Is("\"16GiB\"");
+        size_max: Size = Is("\"16GiB\""), alias "largest";
         /// Maximum number of simultaneous transfers into a cluster.
-        at_once: BoundedInt<1, 64> = Is("4");
+        transfers_max: BoundedInt<1, 64> = Is("4"), alias "at_once";
         /// Interval at which a cluster's directory is searched for new and removed files.
         poll: Time = Is("\"5s\"");
     }
@@ -203,7 +203,7 @@ section! {
         /// Interval at which the cluster is asked for free processors and the states of nodes.
         poll: Time = Is("\"2s\"");
         /// Time limit of a command.
-        answer_within: Time = Is("\"10s\"");
+        answer_timeout: Time = Is("\"10s\""), alias "answer_within";
         /// Time for which an idle node is kept.
         keep: Time = Is("\"2s\"");
     }
@@ -224,7 +224,7 @@ section! {
         /// starts with a slash.
         dir: PathBuf = Is("\".springtide\"");
         /// Time limit of a command.
-        answer_within: Time = Is("\"20s\"");
+        answer_timeout: Time = Is("\"20s\""), alias "answer_within";
     }
 
     /// The network of a process.
@@ -340,9 +340,9 @@ section! {
         /// Share of the mean speed below which a node is slow.
         slow_below: f64 = Is("0.5");
         /// Maximum number of nodes after a decision, as a multiple of the previous number.
-        most_growth: f64 = Is("2.0");
+        growth_max: f64 = Is("2.0"), alias "most_growth";
         /// Minimum number of nodes after a decision, as a share of the previous number.
-        most_shrink: f64 = Is("0.5");
+        shrink_min: f64 = Is("0.5"), alias "most_shrink";
         /// Successive periods below `e_min` before a node is removed.
         bad_periods: BoundedInt<0, 1_000_000> = Is("2");
         /// Periods without a further action after an action.
@@ -375,9 +375,9 @@ section! {
         /// Factor by which the gain of a move must exceed its cost.
         migrate_margin: f64 = Is("2.0");
         /// Quarantine in seconds of a node or cluster removed for cause; it doubles each time.
-        parole_s: f64 = Is("300.0");
+        quarantine_s: f64 = Is("300.0"), alias "parole_s";
         /// Maximum quarantine in seconds.
-        parole_cap_s: f64 = Is("3600.0");
+        quarantine_max_s: f64 = Is("3600.0"), alias "parole_cap_s";
         /// Factor of improved measurements that ends a quarantine early.
         better_factor: f64 = Is("1.5");
         /// Factor within which a weight stays of its initial value.
@@ -391,7 +391,7 @@ section! {
         /// Periods after which a prediction that never settles is dropped.
         check_patience: BoundedInt<0, 1_000_000> = Is("10");
         /// Factor above its past, or above other nodes, at which a speed is invalid.
-        nonsense_factor: f64 = Is("100.0");
+        implausible_factor: f64 = Is("100.0"), alias "nonsense_factor";
         /// Badness: alpha / speed + beta * inter-cluster overhead + gamma * in the worst cluster.
         weights: WeightsSection = Section;
     }
@@ -427,9 +427,9 @@ section! {
         validity: Time = Is("\"24h\"");
         /// Maximum number of simultaneous callers, half of them from one host at most; others are
         /// refused.
-        at_once: BoundedInt<1, 1000> = Is("32");
+        callers_max: BoundedInt<1, 1000> = Is("32"), alias "at_once";
         /// Time limit for a caller's exchange.
-        answer_within: Time = Is("\"10s\"");
+        answer_timeout: Time = Is("\"10s\""), alias "answer_within";
     }
 
     /// Log lines of processes.
@@ -501,9 +501,9 @@ const SLOT_NUMBERS: [SlotNumber; 6] = [
     ("rate", f64::MAX, |all| all.rate, |own| own.rate),
     ("fixed", f64::MAX, |all| all.fixed, |own| own.fixed),
     ("discount_a_day", 1.0, |all| all.discount_a_day, |own| own.discount_a_day),
-    ("discount_most", 1.0, |all| all.discount_most, |own| own.discount_most),
-    ("loose", f64::MAX, |all| all.loose, |own| own.loose),
-    ("most_share", 1.0, |all| all.most_share, |own| own.most_share),
+    ("discount_max", 1.0, |all| all.discount_max, |own| own.discount_max),
+    ("unused_surcharge", f64::MAX, |all| all.unused_surcharge, |own| own.unused_surcharge),
+    ("share_max", 1.0, |all| all.share_max, |own| own.share_max),
 ];
 
 impl GridConfig {
@@ -760,12 +760,12 @@ fn check_ssh(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) {
                 checker.report(&at, error.to_string());
             }
             let long = Duration::from_secs(1);
-            if ssh.answer_within.get() < long {
+            if ssh.answer_timeout.get() < long {
                 let reason = format!(
-                    "`ssh.answer_within` must be at least \"1s\", found \"{}\"",
-                    ssh.answer_within
+                    "`ssh.answer_timeout` must be at least \"1s\", found \"{}\"",
+                    ssh.answer_timeout
                 );
-                checker.report(&format!("{path}.ssh.answer_within"), reason);
+                checker.report(&format!("{path}.ssh.answer_timeout"), reason);
             }
             if ssh.dir.to_str().is_none_or(|dir| dir.contains('\0')) {
                 let reason = "`ssh.dir` must be a path in UTF-8 without NUL";
@@ -801,7 +801,7 @@ fn check_slurm(cluster: &ClusterSection, path: &str, checker: &mut Checker<'_>) 
         |key: &str, reason: String| checker.report(&format!("{path}.slurm.{key}"), reason);
     for (key, time, least, shown) in [
         ("poll", slurm.poll, Duration::from_millis(100), "100ms"),
-        ("answer_within", slurm.answer_within, Duration::from_secs(1), "1s"),
+        ("answer_timeout", slurm.answer_timeout, Duration::from_secs(1), "1s"),
         // Slurm counts this in seconds.
         ("leave_ahead", slurm.leave_ahead, Duration::from_secs(1), "1s"),
     ] {
@@ -877,7 +877,7 @@ fn check_join(join: &JoinSection, checker: &mut Checker<'_>) {
     }
     for (key, time, least, shown) in [
         ("validity", join.validity, Duration::from_secs(3), "3s"),
-        ("answer_within", join.answer_within, Duration::from_millis(100), "100ms"),
+        ("answer_timeout", join.answer_timeout, Duration::from_millis(100), "100ms"),
     ] {
         if time.get() < least {
             let reason = format!("`join.{key}` must be at least \"{shown}\", found \"{time}\"");

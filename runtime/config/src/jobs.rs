@@ -123,13 +123,16 @@ pub struct JobSizes {
 }
 
 impl JobSizes {
-    /// The numbers that follow from the given ones, on a grid of `all` processors.
+    /// The numbers that follow from the given ones, on a grid of `all` processors; absent ones
+    /// have defaults.
     ///
     /// # Errors
     /// They are inconsistent: the key and a description.
     pub fn of(
         kind: JobKind,
-        (min, start, max): (u32, Option<u32>, Option<u32>),
+        min: u32,
+        start: Option<u32>,
+        max: Option<u32>,
         all: u32,
     ) -> Result<Self, (&'static str, String)> {
         let rigid = kind == JobKind::Rigid;
@@ -157,24 +160,21 @@ impl JobSection {
     /// The components of the job, on a grid of `all` processors.
     ///
     /// # Errors
-    /// As for [`Sizes::of`], with the key's path below the job.
+    /// As for [`JobSizes::of`], with the key's path below the job.
     pub fn parts(&self, all: u32) -> Result<Vec<JobComponent<'_>>, (String, String)> {
         let (clusters, files) = (&*self.clusters.0, &*self.files.0);
         if self.component.is_empty() {
-            let given =
-                (self.min.get(), self.start.map(BoundedInt::get), self.max.map(BoundedInt::get));
-            let sizes = JobSizes::of(self.kind, given, all);
+            let (start, max) = (self.start.map(BoundedInt::get), self.max.map(BoundedInt::get));
+            let sizes = JobSizes::of(self.kind, self.min.get(), start, max, all);
             let sizes = sizes.map_err(|(key, reason)| (key.to_owned(), reason))?;
             let one = JobComponent { sizes, clusters, files, at: None };
             return Ok(vec![one; self.components.get() as usize]);
         }
         let part = |(at, one): (usize, &'_ ComponentSection)| {
-            let given = (
-                one.min.unwrap_or(self.min).get(),
-                one.start.or(self.start).map(BoundedInt::get),
-                one.max.or(self.max).map(BoundedInt::get),
-            );
-            let sizes = JobSizes::of(self.kind, given, all)
+            let min = one.min.unwrap_or(self.min).get();
+            let start = one.start.or(self.start).map(BoundedInt::get);
+            let max = one.max.or(self.max).map(BoundedInt::get);
+            let sizes = JobSizes::of(self.kind, min, start, max, all)
                 .map_err(|(key, reason)| (format!("component[{at}].{key}"), reason))?;
             Ok::<_, (String, String)>((at, sizes))
         };
@@ -411,8 +411,8 @@ jobs.toml:24:1: ";
 
     #[test]
     fn sizes_follow_from_what_is_given() {
-        let sizes = |kind, given| {
-            JobSizes::of(kind, given, 20).map(|sizes| (sizes.min, sizes.start, sizes.max))
+        let sizes = |kind, (min, start, max)| {
+            JobSizes::of(kind, min, start, max, 20).map(|sizes| (sizes.min, sizes.start, sizes.max))
         };
         assert_eq!(sizes(JobKind::Malleable, (2, None, None)), Ok((2, 2, 20)));
         assert_eq!(sizes(JobKind::Moldable, (2, None, Some(8))), Ok((2, 8, 8)));

@@ -42,7 +42,7 @@ pub use grid::{
 pub use jobs::{ArgumentList, ComponentSection, JobComponent, JobSection, JobSizes, JobsConfig};
 pub use links::{InsideSection, LinksConfig};
 pub use node::{HeadContact, IdentitySection, NodeConfig, NodeLogSection};
-pub use problem::{ConfigError, ConfigProblem, ValueOrigin, nearest};
+pub use problem::{ConfigError, ConfigProblem, SpellingWarning, ValueOrigin, nearest};
 pub use profile::{LinkProperties, ProfileConfig, profile, profiles};
 pub use reference::{KeyDescription, KeyFallback, describe};
 pub use scenario::{
@@ -141,6 +141,8 @@ impl Sources {
 pub struct Loaded<T> {
     /// The values of the config.
     pub value: T,
+    /// The keys that the sources give in an earlier spelling, in order of place.
+    pub warnings: Vec<SpellingWarning>,
     tree: ConfigTree,
 }
 
@@ -256,7 +258,9 @@ pub fn load<T: Config>(sources: &Sources) -> Result<Loaded<T>, ConfigError> {
                 value.check(&mut Checker { tree: &tree, fallback, findings: &mut findings });
             }
             if findings.problems.is_empty() {
-                return Ok(Loaded { value: value.expand(), tree });
+                let mut warnings = findings.warnings;
+                warnings.sort();
+                return Ok(Loaded { value: value.expand(), warnings, tree });
             }
         }
         // A missing required key is already reported. Otherwise schema and types would differ, and

@@ -63,6 +63,29 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
+/// A key in an earlier spelling, which is accepted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SpellingWarning {
+    /// The place of the key.
+    pub at: ValueOrigin,
+    /// The key as given.
+    pub given: String,
+    /// The spelling that the key has in templates and in the reference.
+    pub key: &'static str,
+}
+
+impl fmt::Display for SpellingWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.at {
+            ValueOrigin::File { file, line, .. } => write!(f, "{file}, line {line}: ")?,
+            ValueOrigin::Env(name) => write!(f, "environment variable {name}: ")?,
+            ValueOrigin::Flag(flag) => write!(f, "{flag}: ")?,
+            ValueOrigin::Default => {}
+        }
+        write!(f, "key `{}` is spelled `{}`", self.given, self.key)
+    }
+}
+
 /// The reason for which a config cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {

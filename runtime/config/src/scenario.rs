@@ -22,7 +22,7 @@ use super::{Checker, Config};
 const DELAY_MAX: Duration = Duration::from_secs(10);
 
 /// The least interval of a repeated event. One that recurs at once would never end.
-const EVERY_MIN: Duration = Duration::from_millis(100);
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 section! {
     /// A grid, a job and the events of a run.
@@ -174,12 +174,12 @@ section! {
         at: Option<Time> = Absent("\"200s\"");
         /// Number of completed iterations, instead of a time.
         iteration: Option<BoundedInt<1, 1_000_000>> = Absent("3");
-        /// Duration; default: without end. A "kill" is instantaneous, and `lasts` only delays its
-        /// `every`.
-        lasts: Option<Time> = Absent("\"10m\"");
+        /// Duration; default: without end. A "kill" is instantaneous, and `duration` only delays
+        /// its `interval`.
+        duration: Option<Time> = Absent("\"10m\""), alias "lasts";
         /// Interval from its end to its repetition, until the job ends. All kinds except "kill"
-        /// then need `lasts`.
-        every: Option<Time> = Absent("\"20m\"");
+        /// then need `duration`.
+        interval: Option<Time> = Absent("\"20m\""), alias "every";
         /// Affected cluster.
         cluster: Option<Name> = Absent("\"ams\"");
         /// Number of affected nodes, from the first on; default: all.
@@ -299,8 +299,8 @@ impl EventSection {
             what,
             at: None,
             iteration: None,
-            lasts: None,
-            every: None,
+            duration: None,
+            interval: None,
             cluster: None,
             nodes: None,
             role: None,
@@ -377,16 +377,16 @@ impl ScenarioConfig {
             checker.report(&at("at"), reason);
         }
         let is_instant = what == Happening::Kill;
-        if event.every.is_some() && event.lasts.is_none() && !is_instant {
-            checker.report(&at("every"), "an event must end before it repeats: add `lasts`");
+        if event.interval.is_some() && event.duration.is_none() && !is_instant {
+            checker.report(&at("interval"), "an event must end before it repeats: add `duration`");
         }
-        if event.lasts.is_some() && event.every.is_none() && is_instant {
+        if event.duration.is_some() && event.interval.is_none() && is_instant {
             let reason = "a \"kill\" ends at once, and killed processes restart by themselves: \
-                          leave `lasts` out, or say \"crash\"";
-            checker.report(&at("lasts"), reason);
+                          leave `duration` out, or say \"crash\"";
+            checker.report(&at("duration"), reason);
         }
-        if event.every.is_some_and(|every| every.get() < EVERY_MIN) {
-            checker.report(&at("every"), "must be at least \"100ms\"");
+        if event.interval.is_some_and(|interval| interval.get() < INTERVAL_MIN) {
+            checker.report(&at("interval"), "must be at least \"100ms\"");
         }
         let says_link = event.rtt.is_some() || event.loss.is_some() || event.bandwidth.is_some();
         if what == Happening::Link && !says_link {

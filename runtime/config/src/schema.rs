@@ -27,6 +27,8 @@ pub(super) struct ConfigSchema {
 #[derive(Debug)]
 pub(super) struct Field {
     pub key: &'static str,
+    /// The earlier spelling of the key, which files may still have.
+    pub alias: Option<&'static str>,
     /// The purpose of the key, as lines of a comment.
     pub about: &'static [&'static str],
     /// The type of the key, as written in Rust.
@@ -88,22 +90,35 @@ impl KeyType for BTreeMap<String, String> {
     const KIND: KeyKind = KeyKind::Texts;
 }
 
+/// The earlier spelling in a list of one or none.
+pub(super) const fn alias(spellings: &[&'static str]) -> Option<&'static str> {
+    match spellings {
+        [] => None,
+        [spelling, ..] => Some(spelling),
+    }
+}
+
 /// A typed section with a schema.
 pub(super) trait ConfigSection {
     const SCHEMA: ConfigSchema;
 }
 
 impl ConfigSchema {
+    /// The field with this key, or with this earlier spelling of it.
     pub fn field(&self, key: &str) -> Option<&'static Field> {
-        self.fields.iter().find(|field| field.key == key)
+        self.fields.iter().find(|field| field.key == key || field.alias == Some(key))
     }
 }
 
 /// Makes a typed section and its schema from lines `key: Type = fallback;`. Their doc comments
-/// become the template's comments.
+/// become the template's comments. A key with an earlier spelling ends its line with
+/// `, alias "spelling";`.
 macro_rules! section {
     ($($(#[doc = $about:literal])+ $name:ident {
-        $($(#[doc = $doc:literal])+ $key:ident: $type:ty = $fallback:expr;)*
+        $(
+            $(#[doc = $doc:literal])+
+            $key:ident: $type:ty = $fallback:expr $(, alias $alias:literal)?;
+        )*
     })*) => {
         $(
             $(#[doc = $about])+
@@ -117,6 +132,7 @@ macro_rules! section {
                 const SCHEMA: $crate::config::schema::ConfigSchema = $crate::config::schema::ConfigSchema {
                     fields: &[$($crate::config::schema::Field {
                         key: stringify!($key),
+                        alias: $crate::config::schema::alias(&[$($alias)?]),
                         about: &[$($doc),+],
                         of: stringify!($type),
                         kind: <$type as $crate::config::schema::KeyType>::KIND,

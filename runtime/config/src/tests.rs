@@ -293,6 +293,7 @@ fn the_templates_load_as_they_are_and_with_every_example() {
     let full = uncommented(&GridConfig::template());
     assert_ne!(full, GridConfig::template());
     let loaded = grid(&full).unwrap();
+    assert_eq!(loaded.warnings, []);
     assert!(loaded.value.net.ports.is_some() && loaded.value.run.timeout.is_some());
     let node = |text: &str| load::<NodeConfig>(&Sources::of_text("node.toml", text));
     assert_eq!(node(&NodeConfig::template()).unwrap().value.node.as_str(), "ams-1");
@@ -368,7 +369,7 @@ program = "/opt/springtide"
 env = { "A B" = "x", C_1 = "y" }
 [cluster.ssh]
 hosts = { n1 = "2", "me@[::1]:2222" = "3" }
-answer_within = "10ms"
+answer_timeout = "10ms"
 [[cluster]]
 name = "c"
 provider = "ssh"
@@ -388,7 +389,7 @@ grid.toml:4:1: provider \"ssh\" needs machines: add [cluster.ssh] with `hosts`
 grid.toml:10:9: no shell can set a variable named \"A B\": use letters, digits and underscores
 grid.toml:12:21: `ssh.hosts` has places for 5 nodes, and the cluster has 6: raise the numbers or \
 name more hosts
-grid.toml:13:1: `ssh.answer_within` must be at least \"1s\", found \"10ms\"
+grid.toml:13:1: `ssh.answer_timeout` must be at least \"1s\", found \"10ms\"
 grid.toml:19:11: `ssh.hosts`: \"n1\" must take a whole number of nodes, at least 1, found \"some\"
 grid.toml:22:1: `ssh.hosts` names no machine: give each with how many nodes it takes, { \
 \"n1.example.org\" = \"8\" }";
@@ -412,7 +413,7 @@ name = "b"
 provider = "slurm"
 [cluster.slurm]
 poll = "0s"
-answer_within = "0s"
+answer_timeout = "0s"
 leave_ahead = "0s"
 time = "0s"
 memory = "0B"
@@ -426,7 +427,7 @@ time = "1m"
 "#;
     let golden = r#"grid.toml:4:1: provider "slurm" needs [cluster.slurm]: add it, empty or not
 grid.toml:9:1: `slurm.poll` must be at least "100ms", found "0ns"
-grid.toml:10:1: `slurm.answer_within` must be at least "1s", found "0ns"
+grid.toml:10:1: `slurm.answer_timeout` must be at least "1s", found "0ns"
 grid.toml:11:1: `slurm.leave_ahead` must be at least "1s", found "0ns"
 grid.toml:12:1: `slurm.time` must be longer than nothing, found "0ns"
 grid.toml:13:1: `slurm.memory` must be at least "1MiB", found "0B"
@@ -637,7 +638,7 @@ many.toml:12:1: there is no cluster named \"c13\"; did you mean `c1`?";
 fn errors_of_a_workload_have_their_lines() {
     let template = WorkloadConfig::template();
     let read = |text: &str| load::<WorkloadConfig>(&Sources::of_text("many.toml", text));
-    read(&template).unwrap();
+    assert_eq!(read(&template).unwrap().warnings, []);
     let message = |text: &str, golden: &str| {
         assert_eq!(read(text).unwrap_err().to_string(), golden.trim_end());
     };
@@ -645,7 +646,7 @@ fn errors_of_a_workload_have_their_lines() {
 colour = "red"
 [scheduling]
 policy = "egal"
-most_shares = 0.5
+shares_max = 0.5
 poll = "0s"
 [[cluster]]
 name = "a"
@@ -759,15 +760,15 @@ fn what_would_do_nothing_in_a_scenario_is_refused_with_its_line() {
         load::<ScenarioConfig>(&Sources::of_text("x.toml", &text)).map(drop)
     };
     let event = |keys: &str| read(&format!("[[event]]\nat = \"5s\"\n{keys}"));
-    event("what = \"kill\"\ncluster = \"a\"\nevery = \"30s\"").unwrap();
-    event("what = \"kill\"\ncluster = \"a\"\nevery = \"30s\"\nlasts = \"1s\"").unwrap();
+    event("what = \"kill\"\ncluster = \"a\"\ninterval = \"30s\"").unwrap();
+    event("what = \"kill\"\ncluster = \"a\"\ninterval = \"30s\"\nduration = \"1s\"").unwrap();
     for (message, place) in [
         (
-            event("what = \"kill\"\ncluster = \"a\"\nlasts = \"1s\""),
+            event("what = \"kill\"\ncluster = \"a\"\nduration = \"1s\""),
             "x.toml:8:1: a \"kill\" ends at once",
         ),
         (
-            event("what = \"load\"\nshare = 0.5\ncluster = \"a\"\nevery = \"1s\""),
+            event("what = \"load\"\nshare = 0.5\ncluster = \"a\"\ninterval = \"1s\""),
             "x.toml:9:1: an event must end before it repeats",
         ),
         (
@@ -779,7 +780,7 @@ fn what_would_do_nothing_in_a_scenario_is_refused_with_its_line() {
             "x.toml:7:1: a link must be between two",
         ),
         (
-            event("what = \"kill\"\ncluster = \"a\"\nevery = \"1ms\""),
+            event("what = \"kill\"\ncluster = \"a\"\ninterval = \"1ms\""),
             "x.toml:8:1: must be at least \"100ms\"",
         ),
         (read("then_until = 4"), "x.toml:4:1: means nothing without `then_from`"),
@@ -789,4 +790,153 @@ fn what_would_do_nothing_in_a_scenario_is_refused_with_its_line() {
         let message = message.unwrap_err().to_string();
         assert!(message.starts_with(place), "{message}, not {place}");
     }
+}
+
+/// Every key with an earlier spelling, with its section.
+fn respelled() -> Vec<(&'static ConfigSchema, &'static schema::Field)> {
+    fn collect(
+        schema: &'static ConfigSchema,
+        all: &mut Vec<(&'static ConfigSchema, &'static schema::Field)>,
+    ) {
+        for field in schema.fields {
+            all.extend(field.alias.map(|_| (schema, field)));
+            if let schema::KeyKind::Section(inner) | schema::KeyKind::List(inner) = field.kind {
+                collect(inner, all);
+            }
+        }
+    }
+    let roots = [
+        root::<GridConfig>(),
+        root::<JobsConfig>(),
+        root::<LinksConfig>(),
+        root::<NodeConfig>(),
+        root::<ProfileConfig>(),
+        root::<ScenarioConfig>(),
+        root::<SiteConfig>(),
+        root::<TopologyConfig>(),
+        root::<WorkloadConfig>(),
+    ];
+    let mut all = Vec::new();
+    roots.into_iter().for_each(|root| collect(root, &mut all));
+    all
+}
+
+/// Reads a file of one section.
+fn section(root: &'static ConfigSchema, text: &str) -> (toml::Table, Findings) {
+    let (mut tree, mut findings) = (tree::defaults(root), Findings::default());
+    let place = |span: Range<usize>| {
+        let (line, column) = position(text, span.start);
+        ValueOrigin::File { file: "x.toml".into(), line, column }
+    };
+    let table = DeTable::parse(text).unwrap();
+    let mut layer = Layer { place: &place, root, whole: true, findings: &mut findings };
+    layer.table(root, table.get_ref(), &mut tree, "");
+    (tree::plain(&tree), findings)
+}
+
+/// Reads environment variables of one section.
+fn variables(root: &'static ConfigSchema, keys: &[(&str, &str)]) -> (toml::Table, Findings) {
+    let (mut tree, mut findings) = (tree::defaults(root), Findings::default());
+    for (key, value) in keys {
+        let place = |_| ValueOrigin::Env(key.to_uppercase());
+        let mut layer = Layer { place: &place, root, whole: true, findings: &mut findings };
+        layer.set(&mut tree, key, value);
+    }
+    (tree::plain(&tree), findings)
+}
+
+proptest! {
+    #[test]
+    fn earlier_spellings_give_the_same_values_with_a_warning(
+        number in 0.0..1.0,
+        count in 1u32..64,
+    ) {
+        let drawn = [
+            format!("{number:?}"),
+            format!("{count}"),
+            format!("\"{count}s\""),
+            format!("\"{count}MiB\""),
+        ];
+        for (root, field) in respelled() {
+            let (key, alias) = (field.key, field.alias.unwrap_or_default());
+            let schema::KeyKind::Leaf { check, .. } = field.kind else { panic!("{key}") };
+            let value = drawn.iter().find(|value| check(&tree::builtin(value)).is_ok());
+            let value = value.unwrap_or_else(|| panic!("no value is drawn for {key}"));
+            let [old, new] = [alias, key].map(|key| format!("{key} = {value}\n"));
+
+            let (plain, plain_found) = section(root, &new);
+            let (aliased, found) = section(root, &old);
+            prop_assert_eq!(&plain, &aliased);
+            prop_assert_eq!(&plain[key].to_string(), &tree::builtin(value).to_string());
+            prop_assert!(plain_found.warnings.is_empty());
+            prop_assert!(found.problems.is_empty() && plain_found.problems.is_empty());
+            let lines: Vec<_> = found.warnings.iter().map(ToString::to_string).collect();
+            prop_assert_eq!(lines, [format!("x.toml, line 1: key `{alias}` is spelled `{key}`")]);
+
+            let (set, found) = variables(root, &[(alias, value)]);
+            prop_assert_eq!(&plain, &set);
+            prop_assert_eq!(found.warnings.len(), 1);
+            let name = alias.to_uppercase();
+            let line = format!("environment variable {name}: key `{alias}` is spelled `{key}`");
+            prop_assert_eq!(found.warnings[0].to_string(), line);
+
+            for text in [format!("{old}{new}"), format!("{new}{old}")] {
+                let (_, found) = section(root, &text);
+                let lines: Vec<_> = found.problems.iter().map(ToString::to_string).collect();
+                let line = format!(
+                    "x.toml:2:1: `{key}` is given twice, as `{alias}` and as `{key}`; the other is \
+                     on line 1: leave `{alias}` out"
+                );
+                prop_assert_eq!(lines, [line]);
+            }
+            for keys in [[alias, key], [key, alias]] {
+                let (_, found) = variables(root, &keys.map(|key| (key, value.as_str())));
+                prop_assert_eq!(found.problems.len(), 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_earlier_spelling_names_one_key() {
+    let all = respelled();
+    assert!(all.len() > 20, "{}", all.len());
+    for (schema, field) in all {
+        let alias = field.alias.unwrap_or_default();
+        let named = schema.fields.iter().filter(|f| f.key == alias || f.alias == Some(alias));
+        assert_eq!(named.count(), 1, "`{alias}` stands for two keys");
+    }
+}
+
+#[test]
+fn earlier_spellings_load_with_warnings_in_order() {
+    let text = "[adaptation]\nparole_s = 60.0\nmost_growth = 3.0\n[[cluster]]\nname = \"a\"\n\
+        [cluster.slots]\nloose = 0.5\n";
+    let sources = Sources::of_text("grid.toml", text);
+    let sources = sources.with_flag("--set", "adaptation.most_shrink", "0.25");
+    let loaded = load::<GridConfig>(&sources).unwrap();
+    let AdaptationSection { quarantine_s, growth_max, shrink_min, .. } = loaded.value.adaptation;
+    assert_eq!((quarantine_s, growth_max, shrink_min), (60.0, 3.0, 0.25));
+    let lines: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+    let golden = [
+        "grid.toml, line 2: key `parole_s` is spelled `quarantine_s`",
+        "grid.toml, line 3: key `most_growth` is spelled `growth_max`",
+        "grid.toml, line 7: key `loose` is spelled `unused_surcharge`",
+        "--set: key `most_shrink` is spelled `shrink_min`",
+    ];
+    assert_eq!(lines, golden);
+    let shown = loaded.show(false);
+    assert!(shown.contains("quarantine_s = 60.0") && !shown.contains("parole_s"), "{shown}");
+
+    let twice = "[adaptation]\nparole_s = 60.0\nquarantine_s = 60.0\n[[cluster]]\nname = \"a\"\n";
+    assert_eq!(
+        errors(twice),
+        "grid.toml:3:1: `adaptation.quarantine_s` is given twice, as `parole_s` and as \
+         `quarantine_s`; the other is on line 2: leave `parole_s` out"
+    );
+    // A later layer wins over an earlier one, however it spells the key.
+    let mut layers = Sources::of_text("grid.toml", text);
+    layers.env = vec![("SPRINGTIDE_ADAPTATION__QUARANTINE_S".into(), "90.0".into())];
+    let loaded = load::<GridConfig>(&layers).unwrap();
+    assert_eq!(loaded.value.adaptation.quarantine_s, 90.0);
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
 
-use super::problem::{ConfigProblem, ValueOrigin, nearest};
+use super::problem::{ConfigProblem, SpellingWarning, ValueOrigin, nearest};
 use super::schema::{ConfigSchema, Fallback, Field, KeyKind};
 
 /// The values of a table by key.
@@ -119,6 +119,8 @@ pub(super) struct Findings {
     /// Dotted keys that are not reported as missing. Either an unknown key was likely meant to be
     /// one of them, or its value is reported.
     pub excused: Vec<String>,
+    /// The keys in an earlier spelling.
+    pub warnings: Vec<SpellingWarning>,
 }
 
 impl Layer<'_> {
@@ -137,10 +139,16 @@ impl Layer<'_> {
         // In order of place, not of name.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
+        let mut given = BTreeMap::new();
         for (key, value) in entries {
             match schema.field(key.get_ref()) {
                 Some(field) => {
                     let (at, path) = ((self.place)(key.span()), join(path, field.key));
+                    self.note_spelling(field, key.get_ref(), &at);
+                    if let Some(first) = given.insert(field.key, at.clone()) {
+                        self.given_twice(field, at, &first, &path);
+                        continue;
+                    }
                     let findings = self.findings.problems.len();
                     self.field(field, value, at, tree, &path);
                     // Problems within a section are excused by their own keys.
@@ -152,6 +160,29 @@ impl Layer<'_> {
                 None => self.unknown(schema, key, path),
             }
         }
+    }
+
+    /// Records that a key has its earlier spelling.
+    fn note_spelling(&mut self, field: &Field, key: &str, at: &ValueOrigin) {
+        if field.alias == Some(key) {
+            let warning = SpellingWarning { at: at.clone(), given: key.to_owned(), key: field.key };
+            self.findings.warnings.push(warning);
+        }
+    }
+
+    /// Reports a key that one source gives in both of its spellings.
+    fn given_twice(&mut self, field: &Field, at: ValueOrigin, first: &ValueOrigin, path: &str) {
+        let first = match first {
+            ValueOrigin::File { line, .. } => format!("on line {line}"),
+            other => format!("from {other}"),
+        };
+        let alias = field.alias.unwrap_or(field.key);
+        let reason = format!(
+            "`{path}` is given twice, as `{alias}` and as `{}`; the other is {first}: leave \
+             `{alias}` out",
+            field.key
+        );
+        self.problem(at, reason, None);
     }
 
     fn unknown(
@@ -323,6 +354,7 @@ impl Layer<'_> {
             let reason = format!("unknown key `{}` {place}", key.escape_debug());
             return self.problem(at, reason, nearest(&key, schema.fields.iter().map(|f| f.key)));
         };
+        self.note_spelling(field, &key, &at);
         let path = join(&path, field.key);
         if let KeyKind::Section(schema) = field.kind {
             section_of(tree, field, schema);
@@ -349,6 +381,15 @@ impl Layer<'_> {
             }
             (KeyKind::Texts, Some(ValueNode::Texts(texts))) if rest.len() == 1 => {
                 texts.extend(rest.pop().map(|key| (key, (text.to_owned(), at))));
+            }
+            // Two variables name one key only if they spell it differently.
+            (KeyKind::Leaf { .. }, Some(ValueNode::Leaf(_, first @ ValueOrigin::Env(_))))
+                if rest.is_empty()
+                    && field.alias.is_some()
+                    && matches!(at, ValueOrigin::Env(_)) =>
+            {
+                let first = first.clone();
+                self.given_twice(field, at, &first, &path);
             }
             (KeyKind::Leaf { check, .. }, _) if rest.is_empty() => {
                 // Plain text if the key takes text, else TOML.

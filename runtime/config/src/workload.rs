@@ -159,7 +159,7 @@ section! {
         ]);
         /// A job, or several equal ones. One table each.
         job: Vec<ArrivalSection> = Elements(&[
-            &[("count", "300"), ("every", "\"30s\""), ("malleable", "0.5")],
+            &[("count", "300"), ("interval", "\"30s\""), ("malleable", "0.5")],
         ]);
         /// Jobs of a trace, instead of programs and jobs.
         trace: TraceSection = Section;
@@ -179,7 +179,7 @@ section! {
         /// Interval at which each cluster is asked for its local users' processors.
         poll: Time = Is("\"15s\"");
         /// Interval of scans of the queue without an event.
-        scan_every: Time = Is("\"15s\"");
+        scan_interval: Time = Is("\"15s\""), alias "scan_every";
         /// Number of failed scans after which, with one more, a submission fails; default: never.
         tries: Option<BoundedInt<1, 1_000_000_000>> = Absent("1000");
         /// Processors of each cluster that growth leaves to local users.
@@ -187,21 +187,21 @@ section! {
         /// Processors in use in all clusters above which no job grows; default: no limit.
         cap: Option<BoundedInt<1, 1_000_000_000>> = Absent("110");
         /// Efficiency-aware: minimum gain of an additional processor, as a share of a single one's.
-        least_gain: f64 = Is("0.03");
+        gain_min: f64 = Is("0.03"), alias "least_gain";
         /// Efficiency-aware: maximum processors of a growing job, as a multiple of an equal share.
-        most_shares: f64 = Is("2.0");
+        shares_max: f64 = Is("2.0"), alias "most_shares";
         /// Time limit for a job's answer to an offer; later it gets nothing.
-        answer_within: Time = Is("\"10s\"");
+        answer_timeout: Time = Is("\"10s\""), alias "answer_within";
         /// Time for which a job that wants all nodes waits for those that are starting or
         /// unreachable. Then it starts with those present, and grows when the others come.
         start_wait: Time = Is("\"5s\"");
         /// Time limit for obtaining processors. Later ones are given up, and the job grows by the
         /// others.
-        hold_within: Time = Is("\"60s\"");
+        hold_timeout: Time = Is("\"60s\""), alias "hold_within";
         /// Time limit for a job to compute on new processors, after which it loses them.
-        recruit_within: Time = Is("\"2m\"");
+        recruit_timeout: Time = Is("\"2m\""), alias "recruit_within";
         /// Time limit for a shrinking job, after which processors are taken from it.
-        release_within: Time = Is("\"60s\"");
+        release_timeout: Time = Is("\"60s\""), alias "release_within";
         /// Time before the expected end of a job's transfers at which its processors are claimed.
         claim_ahead: Time = Is("\"5s\"");
     }
@@ -231,7 +231,7 @@ section! {
         /// Mean number of processors used by local users, outside of this scheduler.
         users: f64 = Is("0.0");
         /// Maximum number of processors of one of their requests; at most those of the cluster.
-        users_most: BoundedInt<1, 10_000_000> = Is("8");
+        users_max: BoundedInt<1, 10_000_000> = Is("8"), alias "users_most";
         /// Mean time of their requests.
         users_hold: Time = Is("\"5m\"");
     }
@@ -272,7 +272,7 @@ section! {
         /// Arrival time of the first job.
         at: Time = Is("\"0s\"");
         /// Time between two arrivals.
-        every: Time = Is("\"2m\"");
+        interval: Time = Is("\"2m\""), alias "every";
         /// Whether that time is the mean of exponentially distributed ones.
         random: bool = Is("false");
         /// Whether their number of processors can change: "rigid", "moldable" or "malleable".
@@ -518,12 +518,12 @@ impl ArrivalSection {
 impl SchedulingSection {
     /// The checks of this section in any config; `path` is that of the section.
     pub(super) fn check(&self, path: &str, checker: &mut Checker<'_>) {
-        check_share(Some(self.least_gain), &format!("{path}.least_gain"), checker);
-        if self.most_shares < 1.0 {
-            let reason = format!("must be at least 1, found {}", self.most_shares);
-            checker.report(&format!("{path}.most_shares"), reason);
+        check_share(Some(self.gain_min), &format!("{path}.gain_min"), checker);
+        if self.shares_max < 1.0 {
+            let reason = format!("must be at least 1, found {}", self.shares_max);
+            checker.report(&format!("{path}.shares_max"), reason);
         }
-        for (key, time) in [("poll", self.poll), ("scan_every", self.scan_every)] {
+        for (key, time) in [("poll", self.poll), ("scan_interval", self.scan_interval)] {
             if time.get().is_zero() {
                 checker.report(&format!("{path}.{key}"), "must be longer than 0s");
             }

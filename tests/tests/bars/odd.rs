@@ -125,7 +125,7 @@ impl GoodPeer {
         if self.role == ProcessKind::Door {
             let request = NewKey::make().unwrap().request().unwrap();
             let began = Instant::now();
-            let answer = join((loopback(), self.at), &self.token, request, None, LONG).await;
+            let answer = join(loopback(), self.at, &self.token, request, None, LONG).await;
             assert!(matches!(answer, Err(JoinError::Refused(_))), "the door: {answer:?}");
             return began.elapsed();
         }

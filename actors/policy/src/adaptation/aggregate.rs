@@ -60,8 +60,9 @@ pub struct SharedParameters {
     pub span: u32,
     /// Periods for which a last report counts.
     pub stale: u32,
-    /// Factor of implausible speeds: [`AdaptationSettings::nonsense_factor`].
-    pub nonsense_factor: f64,
+    /// Factor of implausible speeds: [`AdaptationSettings::implausible_factor`].
+    #[serde(rename = "nonsense_factor")]
+    pub implausible_factor: f64,
 }
 
 impl SharedParameters {
@@ -76,7 +77,7 @@ impl SharedParameters {
             grace: settings.grace().max(memory.span - 1),
             span: memory.span,
             stale: settings.stale,
-            nonsense_factor: settings.nonsense_factor,
+            implausible_factor: settings.implausible_factor,
         }
     }
 }
@@ -300,7 +301,7 @@ impl ClusterAggregate {
     /// implausible numbers from its histories.
     ///
     /// A first report has no past to compare with. So a node does not count if its speed per thread
-    /// is [`AdaptationSettings::nonsense_factor`] times the median of at least two others.
+    /// is [`AdaptationSettings::implausible_factor`] times the median of at least two others.
     pub fn of(workers: &[WorkerStats], agreed: &SharedParameters) -> Self {
         let mut sum = Self::default();
         let mut counted = Vec::new();
@@ -335,7 +336,7 @@ impl ClusterAggregate {
         all.sort_by(f64::total_cmp);
         if all.len() >= 3 {
             // The lower median of an even number: a single outlier is never its own reference.
-            let most = agreed.nonsense_factor * all[(all.len() - 1) / 2];
+            let most = agreed.implausible_factor * all[(all.len() - 1) / 2];
             counted.retain(|worker| {
                 let odd = per_thread(worker) >= most;
                 if odd {

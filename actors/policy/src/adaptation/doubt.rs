@@ -5,9 +5,9 @@
 //! decision. It takes at most [`AdaptationSettings::doubt_s`](super::AdaptationSettings::doubt_s)
 //! and the time of the measurements. Where a period is longer than that, a decision never waits.
 
+use super::decision_state::DecisionState;
 use super::memory::Doubt;
 use super::reason::Reason;
-use super::turn::Turn;
 
 /// Half the interval of an efficiency, in standard errors: 95 % for a normal error.
 const ERRORS: f64 = 2.0;
@@ -16,7 +16,7 @@ const ERRORS: f64 = 2.0;
 const MEASURING: f64 = 3.0;
 
 /// Whether an efficiency outside the band may be inside, and the decision waits for that.
-pub(super) fn waits(turn: &mut Turn<'_>, efficiency: f64) -> bool {
+pub(super) fn waits(turn: &mut DecisionState<'_>, efficiency: f64) -> bool {
     let (e_min, e_max) = (turn.settings.e_min, turn.settings.e_max);
     let error = ERRORS * turn.all.efficiency_error().unwrap_or(0.0);
     let includes = |bound: f64| (efficiency - bound).abs() <= error;

@@ -1,16 +1,16 @@
 //! Growth: above the band, replacement of lost capacity within it, and the job's minimum.
 
 use super::decision::{AdaptationAction, Prediction};
+use super::decision_state::DecisionState;
 use super::memory::{Aim, Memory, Trial};
 use super::reason::{QuarantineEndReason, Reason};
-use super::turn::Turn;
 
 /// Tolerance that keeps a whole number from being lost to rounding: 0.6 * 20 / 0.4 is 30.
 const ROUNDING: f64 = 1e-9;
 
 /// Grows above the band, to the size that brings efficiency to the middle at constant useful
 /// capacity.
-pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
+pub(super) fn above(turn: &mut DecisionState<'_>, efficiency: f64) {
     let settings = turn.settings;
     let n = turn.all.counted;
     let wanted = (f64::from(n) * efficiency / settings.target() + ROUNDING).floor() as u32;
@@ -47,7 +47,7 @@ pub(super) fn above(turn: &mut Turn<'_>, efficiency: f64) {
 
 /// Replaces lost capacity within the band, or below it to undo a harmful removal. Returns whether
 /// any is missing.
-pub(super) fn refill(turn: &mut Turn<'_>) -> bool {
+pub(super) fn refill(turn: &mut DecisionState<'_>) -> bool {
     let count = refill_count(turn);
     if count > 0 {
         ask(turn, count, Aim::Refill);
@@ -58,21 +58,21 @@ pub(super) fn refill(turn: &mut Turn<'_>) -> bool {
 }
 
 /// Requests the nodes missing to the job's minimum.
-pub(super) fn up_to_minimum(turn: &mut Turn<'_>) {
+pub(super) fn up_to_minimum(turn: &mut DecisionState<'_>) {
     let (expected, min) = (turn.expected, turn.min_nodes());
     turn.add_reason(Reason::BelowMinimum { expected, min });
     ask(turn, min - expected, Aim::Refill);
 }
 
 /// Maximum nodes after a decision.
-fn most_after(turn: &Turn<'_>) -> u32 {
+fn most_after(turn: &DecisionState<'_>) -> u32 {
     let base = f64::from(turn.all.counted.max(turn.staying));
-    (base * turn.settings.most_growth).floor().min(f64::from(u32::MAX)) as u32
+    (base * turn.settings.growth_max).floor().min(f64::from(u32::MAX)) as u32
 }
 
 /// Nodes missing to the capacity that ran well: the smaller number of the two by count and by
 /// speed.
-fn refill_count(turn: &mut Turn<'_>) -> u32 {
+fn refill_count(turn: &mut DecisionState<'_>) -> u32 {
     let Some(refill) = turn.memory.refill.clone() else { return 0 };
     let mean = turn.all.mean_speed();
     let expected = turn.expected;
@@ -94,7 +94,7 @@ fn refill_count(turn: &mut Turn<'_>) -> u32 {
 }
 
 /// Requests nodes, within the job's maximum, and starts a trial.
-pub(super) fn ask(turn: &mut Turn<'_>, count: u32, aim: Aim) {
+pub(super) fn ask(turn: &mut DecisionState<'_>, count: u32, aim: Aim) {
     let room = turn.max_nodes().saturating_sub(turn.expected);
     if room < count {
         turn.add_reason(Reason::AtMaximum { max: turn.max_nodes() });
@@ -114,7 +114,12 @@ pub(super) fn ask(turn: &mut Turn<'_>, count: u32, aim: Aim) {
 }
 
 /// Adds the request without a trial. `min_speed` may be stricter than the learned one.
-pub(super) fn add_request(turn: &mut Turn<'_>, count: u32, aim: Aim, min_speed: Option<f64>) {
+pub(super) fn add_request(
+    turn: &mut DecisionState<'_>,
+    count: u32,
+    aim: Aim,
+    min_speed: Option<f64>,
+) {
     let mut request = turn.requirements();
     request.count = count;
     if let Some(own) = min_speed {
@@ -136,7 +141,7 @@ pub(super) fn add_request(turn: &mut Turn<'_>, count: u32, aim: Aim, min_speed: 
 
 /// Withdraws a request that stayed unmet for too long. The next decision makes a new one from
 /// current knowledge. Returns whether it did.
-pub(super) fn renew(turn: &mut Turn<'_>) -> bool {
+pub(super) fn renew(turn: &mut DecisionState<'_>) -> bool {
     let patience = u64::from(turn.settings.request_patience);
     let late = turn.memory.requested_since.is_some_and(|t| turn.memory.tick >= t + patience);
     if late {
@@ -146,7 +151,7 @@ pub(super) fn renew(turn: &mut Turn<'_>) -> bool {
 }
 
 /// Withdraws all requested nodes that have not arrived.
-pub(super) fn withdraw(turn: &mut Turn<'_>, unmet: bool) {
+pub(super) fn withdraw(turn: &mut DecisionState<'_>, unmet: bool) {
     let count = turn.snapshot.requested;
     if count > 0 && !turn.actions.iter().any(|a| matches!(a, AdaptationAction::Withdraw { .. })) {
         turn.actions.push(AdaptationAction::Withdraw { count });
@@ -161,7 +166,7 @@ pub(super) fn withdraw(turn: &mut Turn<'_>, unmet: bool) {
 /// as an equality: `e(n) = A / (n + A - 1)`. The average parallelism `A` follows from the current
 /// `e` and `n`. The prediction has at most the current efficiency and at least the current useful
 /// speed.
-fn predict(turn: &Turn<'_>, count: u32) -> Prediction {
+fn predict(turn: &DecisionState<'_>, count: u32) -> Prediction {
     let all = &turn.all;
     let (n, speed) = (f64::from(all.counted), all.speed);
     let nodes = all.counted.saturating_add(count);

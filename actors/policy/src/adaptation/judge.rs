@@ -4,10 +4,10 @@
 //! It compares useful speed in absolute units, never efficiency, which jumps when the fastest node
 //! joins or leaves.
 
+use super::decision_state::DecisionState;
 use super::memory::{Aim, Capacity, Limit, Measured, Refill, Requirements, Term, Trial, term};
 use super::reason::{QuarantineEndReason, Reason};
 use super::shrink;
-use super::turn::Turn;
 
 /// Fraction of the predicted gain that successful growth must reach.
 const GAIN: f64 = 0.2;
@@ -17,7 +17,7 @@ const TAKEN_OVER: f64 = 0.5;
 const NOISE: f64 = 0.05;
 
 /// Compares the last action's prediction with the observation, once conditions have settled.
-pub(super) fn judge(turn: &mut Turn<'_>) {
+pub(super) fn judge(turn: &mut DecisionState<'_>) {
     let Some(mut trial) = turn.memory.trial.take() else { return };
     let age = turn.memory.tick - trial.tick;
     let waits = turn.snapshot.requested > 0 && age <= u64::from(turn.settings.request_patience);
@@ -49,7 +49,7 @@ pub(super) fn judge(turn: &mut Turn<'_>) {
     }
 }
 
-fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
+fn conclude(turn: &mut DecisionState<'_>, trial: Trial, observed: Measured) {
     let (aim, before, predicted) = (trial.aim, trial.before, trial.prediction);
     let gain = predicted.useful - before.useful;
     let grew = matches!(aim, Aim::Grow | Aim::Refill | Aim::Migrate);
@@ -116,7 +116,7 @@ fn conclude(turn: &mut Turn<'_>, trial: Trial, observed: Measured) {
             limit(turn, true, &before);
         }
         Aim::Migrate => {
-            turn.memory.migrate_after_s = turn.memory.clock_s + turn.settings.parole_cap_s;
+            turn.memory.migrate_after_s = turn.memory.clock_s + turn.settings.quarantine_max_s;
         }
         Aim::Cure | Aim::Unlink => {
             acquit(turn, &trial);
@@ -135,7 +135,7 @@ fn fastest(measured: &Measured) -> f64 {
 }
 
 /// Raises the weight of the term that chose the nodes if the choice helped, else lowers it.
-fn learn_weight(turn: &mut Turn<'_>, which: Term, helped: bool) {
+fn learn_weight(turn: &mut DecisionState<'_>, which: Term, helped: bool) {
     let (bound, step) = (turn.settings.weight_bound, turn.settings.weight_step);
     let first = turn.settings.weights;
     let weights = &mut turn.memory.weights;
@@ -153,7 +153,7 @@ fn learn_weight(turn: &mut Turn<'_>, which: Term, helped: bool) {
 }
 
 /// Records a size that is not tried again for a while, for longer each time.
-fn limit(turn: &mut Turn<'_>, growth: bool, before: &Measured) {
+fn limit(turn: &mut DecisionState<'_>, growth: bool, before: &Measured) {
     let clock = turn.memory.clock_s;
     let slot = if growth { &mut turn.memory.ceiling } else { &mut turn.memory.floor };
     let times = slot.map_or(1, |old| old.times.saturating_add(1));
@@ -164,7 +164,7 @@ fn limit(turn: &mut Turn<'_>, growth: bool, before: &Measured) {
 }
 
 /// Revokes the quarantine of nodes that were not the cause, and the requirements learned from them.
-fn acquit(turn: &mut Turn<'_>, trial: &Trial) {
+fn acquit(turn: &mut DecisionState<'_>, trial: &Trial) {
     let (gone, kept): (Vec<_>, Vec<_>) =
         std::mem::take(&mut turn.memory.quarantine).into_iter().partition(|e| e.tick == trial.tick);
     turn.memory.quarantine = kept;
@@ -186,7 +186,7 @@ fn acquit(turn: &mut Turn<'_>, trial: &Trial) {
 }
 
 /// Starts to restore the size before the removal.
-fn undo(turn: &mut Turn<'_>, before: &Measured) {
+fn undo(turn: &mut DecisionState<'_>, before: &Measured) {
     // If growth to that size was judged harmful, its end should have helped; so that judgement is
     // void.
     turn.memory.ceiling.take_if(|ceiling| ceiling.nodes < before.nodes);

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 
 use super::decision::{Prediction, RemovalCause};
+use super::links::LinkMemory;
 use super::settings::{AdaptationSettings, Weights};
-use super::snapshot::is_rate;
+use super::snapshot::{Crash, is_rate};
 
 /// Maximum entries of the quarantine list. The entries with the earliest end are dropped first.
 pub const QUARANTINE_MAX: usize = 256;
@@ -54,6 +55,9 @@ pub struct QuarantineEntry {
     /// Time of the removal or of the last measurement of the link, on the policy's own clock.
     #[serde(default)]
     pub measured_at_s: f64,
+    /// Number of periods by which the term was extended for a measurement of the link.
+    #[serde(default)]
+    pub extended: u32,
 }
 
 /// Capacity of a job while it ran well.
@@ -227,6 +231,55 @@ pub struct Doubt {
     pub measured_s: Option<f64>,
 }
 
+/// What a coordinator observes between two decisions. It is in the memory, so that a succession
+/// before the next decision does not lose it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecentObservations {
+    /// Number of observations since the last decision. Orders copies of a memory.
+    pub count: u64,
+    /// Members that were declared dead, and were not ordered to leave.
+    pub crashes: Vec<Crash>,
+    /// Whether the scheduler has given or reclaimed nodes on its own.
+    pub ordered: bool,
+    /// Nodes that the job has accepted from the scheduler, and that have not arrived.
+    pub accepted: u32,
+}
+
+impl RecentObservations {
+    /// Whether a successor would lose nothing without them.
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Records the death of a member that was not ordered to leave.
+    pub fn crashed(&mut self, node: &NodeId, cluster: &ClusterId) {
+        self.count += 1;
+        self.crashes.push(Crash { node: node.clone(), cluster: cluster.clone() });
+    }
+
+    /// Records an order of the scheduler: `accepted` nodes to come, or nodes to release.
+    pub fn ordered(&mut self, accepted: u32) {
+        self.count += 1;
+        self.ordered = true;
+        self.accepted = accepted;
+    }
+
+    /// Records arrived nodes: accepted ones, if any are to come.
+    pub fn arrived(&mut self, nodes: usize) {
+        if self.accepted > 0 {
+            let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+            self.ordered(self.accepted.saturating_sub(nodes));
+        }
+    }
+
+    /// Moves the observations into a snapshot. Accepted nodes are still to come.
+    pub fn take(&mut self) -> (Vec<Crash>, bool) {
+        self.count = 0;
+        (std::mem::take(&mut self.crashes), std::mem::take(&mut self.ordered))
+    }
+}
+
 /// Memory of the policy. A job starts with [`Memory::new`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -259,6 +312,15 @@ pub struct Memory {
     pub requirements: Requirements,
     /// Quarantine list, in order of subject.
     pub quarantine: Vec<QuarantineEntry>,
+    /// Knowledge of links between clusters.
+    #[serde(skip_serializing_if = "LinkMemory::is_empty")]
+    pub links: LinkMemory,
+    /// Observations since the last decision.
+    #[serde(skip_serializing_if = "RecentObservations::is_empty")]
+    pub recent: RecentObservations,
+    /// Last measured state of the job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
     /// Capacity when the job last ran well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_good: Option<Capacity>,
@@ -366,6 +428,9 @@ impl Memory {
             max_speed: None,
             requirements: Requirements::default(),
             quarantine: Vec::new(),
+            links: LinkMemory::default(),
+            recent: RecentObservations::default(),
+            measured: None,
             last_good: None,
             refill: None,
             trial: None,
@@ -386,9 +451,17 @@ impl Memory {
         }
     }
 
-    /// Returns the newer of two copies, by epoch, then period.
+    /// Returns the newer of two copies, by epoch, then period, then observations.
     pub fn newest(a: Memory, b: Memory) -> Memory {
-        if (b.epoch, b.period, b.tick) > (a.epoch, a.period, a.tick) { b } else { a }
+        let age = |memory: &Memory| (memory.epoch, memory.period, memory.tick, memory.recent.count);
+        if age(&b) > age(&a) { b } else { a }
+    }
+
+    /// Records the measured bandwidth to a free node of a cluster, in bytes per second. `since_s`
+    /// are the seconds since the last decision.
+    pub fn record_probe(&mut self, cluster: &ClusterId, bandwidth: f64, since_s: f64) {
+        self.recent.count += 1;
+        self.links.record_probe(cluster, bandwidth, self.clock_s + since_s);
     }
 
     /// Puts a subject into quarantine, with a longer term each time.
@@ -413,6 +486,7 @@ impl Memory {
             until_s,
             measured,
             measured_at_s: looked_s,
+            extended: 0,
         };
         match at {
             Ok(i) => self.quarantine[i] = entry.clone(),
@@ -438,7 +512,7 @@ impl Memory {
 /// The length of the `times`-th term, in seconds: doubling, capped.
 pub(super) fn term(times: u32, settings: &AdaptationSettings) -> f64 {
     let doublings = times.saturating_sub(1).min(64) as i32;
-    (settings.parole_s * 2f64.powi(doublings)).min(settings.parole_cap_s)
+    (settings.quarantine_s * 2f64.powi(doublings)).min(settings.quarantine_max_s)
 }
 
 #[cfg(test)]

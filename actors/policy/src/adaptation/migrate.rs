@@ -8,16 +8,16 @@
 use springtide_base::id::NodeId;
 
 use super::decision::{AdaptationAction, Prediction, RemovalCause};
+use super::decision_state::DecisionState;
 use super::grow;
 use super::memory::{Aim, Migration};
 use super::reason::Reason;
 use super::shrink;
 use super::snapshot::is_rate;
-use super::turn::Turn;
 
 /// Continues a migration under way. Returns whether there is one; then nothing else changes the
 /// size.
-pub(super) fn proceed(turn: &mut Turn<'_>) -> bool {
+pub(super) fn proceed(turn: &mut DecisionState<'_>) -> bool {
     let Some(migration) = turn.memory.migration.clone() else { return false };
     let age = turn.memory.tick - migration.tick;
     let arriving = turn.snapshot.requested > 0 && age < u64::from(turn.settings.request_patience);
@@ -41,7 +41,7 @@ pub(super) fn proceed(turn: &mut Turn<'_>) -> bool {
         }
     }
     if nodes.is_empty() {
-        turn.memory.migrate_after_s = turn.memory.clock_s + turn.settings.parole_s;
+        turn.memory.migrate_after_s = turn.memory.clock_s + turn.settings.quarantine_s;
         turn.add_reason(Reason::NoneArrived);
         return true;
     }
@@ -79,7 +79,7 @@ pub(super) fn proceed(turn: &mut Turn<'_>) -> bool {
 }
 
 /// Starts a migration if it is worthwhile.
-pub(super) fn consider(turn: &mut Turn<'_>) {
+pub(super) fn consider(turn: &mut DecisionState<'_>) {
     let settings = turn.settings;
     let busy_with_last =
         turn.memory.trial.is_some() || turn.all.joining > 0 || turn.all.leaving > 0;

@@ -88,17 +88,20 @@
 //!     node or link is measured better.
 //! 18. Within the band, the job migrates to better free nodes if the gain over the remaining run
 //!     exceeds the cost of moving.
-//! 19. A successor continues with the newest memory. A coordinator of an older epoch decides
-//!     nothing (C24).
+//! 19. A successor continues with the newest memory. It has all that was learned, of links too, and
+//!     all that was observed since the last decision: the same snapshot gives the same decision. A
+//!     coordinator of an older epoch decides nothing (C24).
 //!
 //! The meter bounds the cost of benchmarks (B6.10); this module considers only their error.
 
 mod aggregate;
 mod decision;
+mod decision_state;
 mod doubt;
 mod explain;
 mod grow;
 mod judge;
+mod links;
 mod memory;
 mod migrate;
 mod number;
@@ -108,7 +111,6 @@ mod sentence;
 mod settings;
 mod shrink;
 mod snapshot;
-mod turn;
 mod worker;
 
 #[cfg(test)]
@@ -140,9 +142,11 @@ pub use decision::{AdaptationAction, Decision, Flag, Prediction, RemovalCause, S
 pub use explain::{
     ADAPT, Divergence, Inputs, LoggedDecision, describe_action, explain, explain_node, replay,
 };
+pub use links::{LinkMemory, LinkRank, LinkRanking, Probe, RememberedLink};
 pub use memory::{
     Aim, Capacity, Doubt, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX,
-    QuarantineEntry, QuarantineSubject, Refill, Requirements, RootMove, Term, Trial,
+    QuarantineEntry, QuarantineSubject, RecentObservations, Refill, Requirements, RootMove, Term,
+    Trial,
 };
 pub use number::ExactSum;
 pub use reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};
@@ -150,7 +154,7 @@ pub use settings::{AdaptationSettings, Contradiction, Contradictions, JobBounds,
 pub use snapshot::{Crash, JobProgress, LinkEstimate, Mode, NodeOffer, RootNode, Snapshot};
 pub use worker::{Field, ImplausibleValue, WorkerHistory, WorkerStats};
 
-use turn::Turn;
+use decision_state::DecisionState;
 
 /// Decides one period by the module's rules.
 ///
@@ -180,7 +184,8 @@ pub fn decide(
     let presumed = aggregate::presumed(&snapshot.clusters, settings.named)
         .map(|clusters| Snapshot { clusters, ..snapshot.clone() });
     let snapshot = presumed.as_ref().unwrap_or(snapshot);
-    let mut turn = Turn::new(snapshot, memory, settings);
+    let snapshot = &links::complete(snapshot, &mut memory, settings);
+    let mut turn = DecisionState::new(snapshot, memory, settings);
     observe::unsettled(&mut turn, fell_over);
     observe::observe(&mut turn);
     judge::judge(&mut turn);
@@ -225,7 +230,7 @@ fn fence(snapshot: &Snapshot, memory: &Memory) -> Option<Reason> {
 }
 
 /// Applies the rules in their order; the first that applies decides the size.
-fn choose(turn: &mut Turn<'_>) {
+fn choose(turn: &mut DecisionState<'_>) {
     let leaving = &turn.snapshot.leaving;
     if turn.snapshot.root.as_ref().is_some_and(|root| leaving.contains(&root.node)) {
         turn.move_root(RootMoveReason::Leaving, &BTreeSet::new(), None);

@@ -93,8 +93,8 @@ impl PolicyWorld {
         }
         let settings = AdaptationSettings {
             period_s: 180.0,
-            parole_s: 5400.0,
-            parole_cap_s: 64_800.0,
+            quarantine_s: 5400.0,
+            quarantine_max_s: 64_800.0,
             grace: 1,
             ..AdaptationSettings::default()
         };

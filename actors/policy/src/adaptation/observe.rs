@@ -1,13 +1,15 @@
 //! Updates the memory from a period: crashes, ends of terms, the root's move, capacity that ran
 //! well. Chooses no actions, so a run that is only monitored keeps all updates.
 
+use springtide_base::id::ClusterId;
+
 use super::decision::{AdaptationAction, RemovalCause};
+use super::decision_state::DecisionState;
 use super::memory::{
     Capacity, Iterations, Memory, QuarantineEntry, QuarantineSubject, Refill, term,
 };
 use super::reason::{QuarantineEndReason, Reason};
 use super::snapshot::{Crash, JobProgress};
-use super::turn::Turn;
 use super::worker::SPAN_MAX;
 
 /// Change of efficiency at which a size that did not help may be tried again early.
@@ -20,8 +22,14 @@ const LEAVING_S: f64 = 60.0;
 /// Interval of measuring a quarantined cluster's link, as a fraction of the first term.
 const LOOKS: f64 = 0.2;
 
+/// Maximum periods by which a term is extended for a measurement of the link.
+const EXTENSIONS_MAX: u32 = 3;
+
+/// Maximum measurements of unknown links in a period.
+const MEASURED_MAX: usize = 2;
+
 /// Updates the memory from the period.
-pub(super) fn observe(turn: &mut Turn<'_>) {
+pub(super) fn observe(turn: &mut DecisionState<'_>) {
     if turn.all.counted > 0 {
         turn.memory.max_speed = Some(turn.all.max_speed);
     }
@@ -29,11 +37,13 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
     crashes(turn);
     orders(turn);
     releases(turn);
+    measure_unknown_links(turn);
     root(turn);
     let memory = &mut turn.memory;
     memory.requested_since =
         (turn.snapshot.requested > 0).then(|| memory.requested_since.unwrap_or(memory.tick));
     let Some(efficiency) = turn.all.efficiency() else { return };
+    turn.memory.measured = Some(turn.measured());
     let bad = efficiency < turn.settings.e_min && !turn.is_unsettled();
     turn.memory.below = if bad { turn.memory.below.saturating_add(1) } else { 0 };
     let all = &turn.all;
@@ -53,7 +63,7 @@ pub(super) fn observe(turn: &mut Turn<'_>) {
 
 /// Estimates the length of the job's iterations. Phases of an iteration differ, so a period within
 /// one does not represent the job.
-fn iterations(turn: &mut Turn<'_>) {
+fn iterations(turn: &mut DecisionState<'_>) {
     let Some(JobProgress { done, total: Some(_) }) = turn.snapshot.progress else { return };
     let memory = &mut turn.memory;
     let now = memory.clock_s;
@@ -104,7 +114,7 @@ fn iterations(turn: &mut Turn<'_>) {
 /// This is so shortly after a loss or after the root's node was lost (`fell_over`), and while
 /// members are silent or leaving. The others wait for their tasks then. (A cluster behind 100 kB/s
 /// took 19 s to hand back its tasks; meanwhile four healthy nodes looked idle.)
-pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
+pub(super) fn unsettled(turn: &mut DecisionState<'_>, fell_over: bool) {
     let crashed = |crash: &Crash| !turn.snapshot.leaving.contains(&crash.node);
     let lost = fell_over || turn.snapshot.crashes.iter().any(crashed);
     let silent = turn.all.silent > 0 || turn.snapshot.is_silent();
@@ -125,7 +135,7 @@ pub(super) fn unsettled(turn: &mut Turn<'_>, fell_over: bool) {
 }
 
 /// Records capacity lost to crashes for replacement. Leaves are intended, and do not count.
-fn crashes(turn: &mut Turn<'_>) {
+fn crashes(turn: &mut DecisionState<'_>) {
     let crashes: Vec<_> = turn.snapshot.crashes.iter().collect();
     let unplanned: Vec<_> =
         crashes.into_iter().filter(|c| !turn.snapshot.leaving.contains(&c.node)).collect();
@@ -155,7 +165,7 @@ fn crashes(turn: &mut Turn<'_>) {
 
 /// Handles changes by the scheduler: they are no actions of this policy, are not judged, and start
 /// no cool-down.
-fn orders(turn: &mut Turn<'_>) {
+fn orders(turn: &mut DecisionState<'_>) {
     if !turn.snapshot.ordered {
         return;
     }
@@ -169,7 +179,11 @@ fn orders(turn: &mut Turn<'_>) {
 
 /// Starts the replacement of lost capacity: up to the last good one, else up to `first`. A job that
 /// never ran well was given its first nodes on purpose.
-pub(super) fn begin_refill(turn: &mut Turn<'_>, cause: RemovalCause, first: Option<Capacity>) {
+pub(super) fn begin_refill(
+    turn: &mut DecisionState<'_>,
+    cause: RemovalCause,
+    first: Option<Capacity>,
+) {
     if !turn.settings.refill || turn.memory.refill.is_some() {
         return;
     }
@@ -180,14 +194,14 @@ pub(super) fn begin_refill(turn: &mut Turn<'_>, cause: RemovalCause, first: Opti
 }
 
 /// Ends terms of quarantine, and learns from a returned cluster that performs well.
-fn releases(turn: &mut Turn<'_>) {
+fn releases(turn: &mut DecisionState<'_>) {
     let settings = turn.settings;
     let clock = turn.memory.clock_s;
     let period = turn.snapshot.period_s;
     let mut kept = Vec::new();
     for mut entry in std::mem::take(&mut turn.memory.quarantine) {
         probe_link(turn, &mut entry);
-        let why = if clock >= entry.until_s + settings.parole_cap_s {
+        let why = if clock >= entry.until_s + settings.quarantine_max_s {
             Some(QuarantineEndReason::Clean)
         } else if clock >= entry.until_s && clock - period < entry.until_s && entry.count > 0 {
             // Reported once, in the period of the end. A forgiven crash has no term.
@@ -228,7 +242,7 @@ fn releases(turn: &mut Turn<'_>) {
 /// So the cluster is neither excluded for longer than its link is bad, nor tried in vain. A term is
 /// renewed if the link is measured to be as bad at its end. Where no bandwidth was known at the
 /// removal, the first measurement counts if it is below the others'.
-fn probe_link(turn: &mut Turn<'_>, entry: &mut QuarantineEntry) {
+fn probe_link(turn: &mut DecisionState<'_>, entry: &mut QuarantineEntry) {
     let QuarantineSubject::Cluster(cluster) = &entry.subject else { return };
     let Some(offer) = turn.snapshot.offers.get(cluster).filter(|offer| offer.free > 0) else {
         return;
@@ -246,14 +260,24 @@ fn probe_link(turn: &mut Turn<'_>, entry: &mut QuarantineEntry) {
             others.reduce(f64::min).is_some_and(|least| now * turn.settings.better_factor <= least)
         });
     }
+    if ends && known.is_none() && entry.extended < EXTENSIONS_MAX {
+        // The link may be as bad as it was: it is measured before its cluster is tried again.
+        entry.extended += 1;
+        entry.until_s = clock + period;
+        entry.measured_at_s = clock;
+        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
+        turn.actions.push(AdaptationAction::Measure { cluster: cluster.clone() });
+        return;
+    }
     let as_bad = entry.measured.is_some() && !turn.is_better(entry);
     if let Some(bandwidth) = known.filter(|_| ends && as_bad) {
         entry.count = entry.count.saturating_add(1);
+        entry.extended = 0;
         let for_s = term(entry.count, turn.settings);
         entry.until_s = clock + for_s;
         turn.add_reason(Reason::StillSlow { cluster: cluster.clone(), bandwidth, for_s });
     }
-    let interval = (turn.settings.parole_s * LOOKS).max(period);
+    let interval = (turn.settings.quarantine_s * LOOKS).max(period);
     if clock < entry.until_s && clock - entry.measured_at_s >= interval && !turn.is_better(entry) {
         entry.measured_at_s = clock;
         turn.add_reason(Reason::Measures { cluster: cluster.clone() });
@@ -261,9 +285,37 @@ fn probe_link(turn: &mut Turn<'_>, entry: &mut QuarantineEntry) {
     }
 }
 
+/// Measures unknown links of free nodes once the job has learned a minimum bandwidth, so that the
+/// next request knows which clusters suffice.
+fn measure_unknown_links(turn: &mut DecisionState<'_>) {
+    if turn.memory.requirements.min_bandwidth.is_none() {
+        return;
+    }
+    let (clock, settings) = (turn.memory.clock_s, turn.settings);
+    let interval = (settings.quarantine_s * LOOKS).max(turn.snapshot.period_s);
+    let quarantined = |cluster: &ClusterId| {
+        let who = QuarantineSubject::Cluster(cluster.clone());
+        turn.memory.quarantine.iter().any(|entry| entry.subject == who)
+    };
+    let ordered = |cluster: &ClusterId| {
+        let probe = turn.memory.links.probes.get(cluster);
+        probe.is_some_and(|probe| clock - probe.ordered_at_s < interval)
+    };
+    let offers = turn.snapshot.offers.iter();
+    let unknown = offers.filter(|(_, offer)| offer.free > 0 && offer.bandwidth.is_none());
+    let unknown = unknown.filter(|(cluster, _)| !ordered(cluster) && !quarantined(cluster));
+    let unknown: Vec<ClusterId> =
+        unknown.map(|(cluster, _)| cluster.clone()).take(MEASURED_MAX).collect();
+    for cluster in unknown {
+        turn.memory.links.probes.entry(cluster.clone()).or_default().ordered_at_s = clock;
+        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
+        turn.actions.push(AdaptationAction::Measure { cluster });
+    }
+}
+
 /// Checks whether the root has arrived. A move that takes too long is dropped, and may be requested
 /// again.
-fn root(turn: &mut Turn<'_>) {
+fn root(turn: &mut DecisionState<'_>) {
     let Some(moving) = turn.memory.root_move.clone() else { return };
     let late = turn.memory.tick > moving.tick + u64::from(turn.settings.request_patience);
     let there = turn.snapshot.root.as_ref().is_none_or(|root| root.node != moving.from);
@@ -276,8 +328,8 @@ fn root(turn: &mut Turn<'_>) {
 }
 
 /// Deletes limits whose time is over or whose conditions have changed.
-fn limits(turn: &mut Turn<'_>, efficiency: f64) {
-    let (clock, cap) = (turn.memory.clock_s, turn.settings.parole_cap_s);
+fn limits(turn: &mut DecisionState<'_>, efficiency: f64) {
+    let (clock, cap) = (turn.memory.clock_s, turn.settings.quarantine_max_s);
     let memory = &mut turn.memory;
     memory.ceiling = memory
         .ceiling
@@ -290,7 +342,7 @@ fn limits(turn: &mut Turn<'_>, efficiency: f64) {
 }
 
 /// Records the capacity of a period in which the job ran well and no change was under way.
-pub(super) fn remember_good(turn: &mut Turn<'_>) {
+pub(super) fn remember_good(turn: &mut DecisionState<'_>) {
     let all = &turn.all;
     let still = all.joining == 0
         && all.leaving == 0

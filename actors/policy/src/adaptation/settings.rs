@@ -29,6 +29,8 @@ impl Default for Weights {
 }
 
 /// Settings of the policy. They are constant over a run and logged with each decision.
+///
+/// Some fields keep other names in messages and logs, which other versions read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AdaptationSettings {
@@ -53,9 +55,11 @@ pub struct AdaptationSettings {
     /// Length of a statistics period, in seconds.
     pub period_s: f64,
     /// Maximum nodes after a decision, as a multiple of the nodes before it.
-    pub most_growth: f64,
+    #[serde(rename = "most_growth")]
+    pub growth_max: f64,
     /// Minimum nodes after a decision, as a fraction of the nodes before it.
-    pub most_shrink: f64,
+    #[serde(rename = "most_shrink")]
+    pub shrink_min: f64,
     /// Consecutive periods below `e_min` before a node is removed.
     pub bad_periods: u32,
     /// Periods without an action after an action.
@@ -89,9 +93,11 @@ pub struct AdaptationSettings {
     /// Factor by which the gain of a migration must exceed its cost.
     pub migrate_margin: f64,
     /// First term of quarantine, in seconds. It doubles with each return.
-    pub parole_s: f64,
+    #[serde(rename = "parole_s")]
+    pub quarantine_s: f64,
     /// Longest term of quarantine, in seconds. An entry is deleted this long after its term.
-    pub parole_cap_s: f64,
+    #[serde(rename = "parole_cap_s")]
+    pub quarantine_max_s: f64,
     /// A node or link that is measured better than at its removal by this factor leaves quarantine
     /// early.
     pub better_factor: f64,
@@ -108,7 +114,8 @@ pub struct AdaptationSettings {
     pub check_patience: u32,
     /// A speed is implausible at this multiple of the node's own past speed or of the other nodes'
     /// speed.
-    pub nonsense_factor: f64,
+    #[serde(rename = "nonsense_factor")]
+    pub implausible_factor: f64,
 }
 
 impl Default for AdaptationSettings {
@@ -122,8 +129,8 @@ impl Default for AdaptationSettings {
             node_threshold: 0.2,
             slow_below: 0.5,
             period_s: 10.0,
-            most_growth: 2.0,
-            most_shrink: 0.5,
+            growth_max: 2.0,
+            shrink_min: 0.5,
             bad_periods: 2,
             cool_down: 2,
             grace: 2,
@@ -138,15 +145,15 @@ impl Default for AdaptationSettings {
             migrate_factor: 1.5,
             move_cost_s: 10.0,
             migrate_margin: 2.0,
-            parole_s: 300.0,
-            parole_cap_s: 3600.0,
+            quarantine_s: 300.0,
+            quarantine_max_s: 3600.0,
             better_factor: 1.5,
             weight_bound: 4.0,
             weight_step: 1.25,
             request_patience: 6,
             check_periods: 2,
             check_patience: 10,
-            nonsense_factor: 100.0,
+            implausible_factor: 100.0,
         }
     }
 }
@@ -221,7 +228,7 @@ pub enum Contradiction {
         periods: u32,
     },
     /// The longest term of quarantine is shorter than the first.
-    #[error("parole_cap_s ({cap_s} s) must not be below parole_s ({first_s} s)")]
+    #[error("quarantine_max_s ({cap_s} s) must not be below quarantine_s ({first_s} s)")]
     Parole {
         /// First term, in seconds.
         first_s: f64,
@@ -257,8 +264,8 @@ impl From<&AdaptationSection> for AdaptationSettings {
             node_threshold: section.node_threshold,
             slow_below: section.slow_below,
             period_s: Self::default().period_s,
-            most_growth: section.most_growth,
-            most_shrink: section.most_shrink,
+            growth_max: section.growth_max,
+            shrink_min: section.shrink_min,
             bad_periods: section.bad_periods.get(),
             cool_down: section.cool_down.get(),
             grace: section.grace.get(),
@@ -273,15 +280,15 @@ impl From<&AdaptationSection> for AdaptationSettings {
             migrate_factor: section.migrate_factor,
             move_cost_s: section.move_cost_s,
             migrate_margin: section.migrate_margin,
-            parole_s: section.parole_s,
-            parole_cap_s: section.parole_cap_s,
+            quarantine_s: section.quarantine_s,
+            quarantine_max_s: section.quarantine_max_s,
             better_factor: section.better_factor,
             weight_bound: section.weight_bound,
             weight_step: section.weight_step,
             request_patience: section.request_patience.get(),
             check_periods: section.check_periods.get(),
             check_patience: section.check_patience.get(),
-            nonsense_factor: section.nonsense_factor,
+            implausible_factor: section.implausible_factor,
         }
     }
 }
@@ -335,16 +342,16 @@ impl AdaptationSettings {
         range("node_threshold", self.node_threshold, share(self.node_threshold), "from 0 to 1");
         range("slow_below", self.slow_below, share(self.slow_below), "from 0 to 1");
         range("period_s", self.period_s, self.period_s > 0.0, "above 0");
-        range("most_growth", self.most_growth, self.most_growth > 1.0, "above 1");
-        let shrink = self.most_shrink;
-        range("most_shrink", shrink, shrink > 0.0 && shrink < 1.0, "between 0 and 1");
+        range("growth_max", self.growth_max, self.growth_max > 1.0, "above 1");
+        let shrink = self.shrink_min;
+        range("shrink_min", shrink, shrink > 0.0 && shrink < 1.0, "between 0 and 1");
         range("bad_periods", self.bad_periods.into(), self.bad_periods >= 1, "at least 1");
         range("named", self.named.into(), (1..=1024).contains(&self.named), "from 1 to 1024");
         range("migrate_factor", self.migrate_factor, self.migrate_factor >= 1.0, "at least 1");
         range("move_cost_s", self.move_cost_s, self.move_cost_s >= 0.0, "0 or more");
         range("migrate_margin", self.migrate_margin, self.migrate_margin >= 1.0, "at least 1");
-        range("parole_s", self.parole_s, self.parole_s >= 0.0, "0 or more");
-        range("parole_cap_s", self.parole_cap_s, self.parole_cap_s >= 0.0, "0 or more");
+        range("quarantine_s", self.quarantine_s, self.quarantine_s >= 0.0, "0 or more");
+        range("quarantine_max_s", self.quarantine_max_s, self.quarantine_max_s >= 0.0, "0 or more");
         range("better_factor", self.better_factor, self.better_factor >= 1.0, "at least 1");
         range("weight_bound", self.weight_bound, self.weight_bound >= 1.0, "at least 1");
         range("settle_s", self.settle_s, self.settle_s >= 0.0, "0 or more");
@@ -355,7 +362,12 @@ impl AdaptationSettings {
         let patience = self.request_patience;
         range("request_patience", patience.into(), patience >= 1, "at least 1");
         range("check_periods", self.check_periods.into(), self.check_periods >= 1, "at least 1");
-        range("nonsense_factor", self.nonsense_factor, self.nonsense_factor > 1.0, "above 1");
+        range(
+            "implausible_factor",
+            self.implausible_factor,
+            self.implausible_factor > 1.0,
+            "above 1",
+        );
         if self.e_min >= self.e_max {
             found.push(Contradiction::Band { e_min: self.e_min, e_max: self.e_max });
         }
@@ -365,8 +377,8 @@ impl AdaptationSettings {
                 periods: self.check_periods,
             });
         }
-        if self.parole_cap_s < self.parole_s {
-            let (first_s, cap_s) = (self.parole_s, self.parole_cap_s);
+        if self.quarantine_max_s < self.quarantine_s {
+            let (first_s, cap_s) = (self.quarantine_s, self.quarantine_max_s);
             found.push(Contradiction::Parole { first_s, cap_s });
         }
         match job.benchmark_s {
@@ -410,10 +422,10 @@ mod tests {
             e_min: 0.6,
             e_max: 0.5,
             period_s: 2.0,
-            most_shrink: 1.5,
+            shrink_min: 1.5,
             slow_below: f64::NAN,
             check_patience: 1,
-            parole_cap_s: 1.0,
+            quarantine_max_s: 1.0,
             ..AdaptationSettings::default()
         };
         let job = JobBounds {
@@ -426,13 +438,13 @@ mod tests {
         let text = contradictions.to_string();
         for part in [
             "slow_below is NaN",
-            "most_shrink is 1.5: it must be between 0 and 1",
+            "shrink_min is 1.5: it must be between 0 and 1",
             "e_min (0.6) must be below e_max (0.5)",
             "the period (2 s) is not longer than a benchmark (3 s)",
             "minimum (8 nodes) is above its maximum (4)",
             "minimum (8 nodes) is above what the grid has (6)",
             "check_patience (1) must be above check_periods (2)",
-            "parole_cap_s (1 s) must not be below parole_s (300 s)",
+            "quarantine_max_s (1 s) must not be below quarantine_s (300 s)",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }

@@ -7,11 +7,11 @@ use springtide_base::id::{ClusterId, NodeId};
 
 use super::aggregate::{ClusterAggregate, RatedWorker};
 use super::decision::{AdaptationAction, Prediction, RemovalCause};
+use super::decision_state::{AS_WIDE, DecisionState};
 use super::grow;
 use super::memory::{Aim, Capacity, Memory, QuarantineSubject, Term, Trial};
 use super::observe::begin_refill;
 use super::reason::{Evidence, Reason, RootMoveReason, StayReason};
-use super::turn::{AS_WIDE, Turn};
 
 /// Factor by which a learned minimum exceeds the insufficient value.
 const MARGIN: f64 = 1.1;
@@ -55,7 +55,7 @@ impl RemovalCandidate {
 }
 
 /// Shrinks below the band.
-pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
+pub(super) fn below(turn: &mut DecisionState<'_>, efficiency: f64) {
     let settings = turn.settings;
     let n = turn.all.counted;
     // Withdraws requests unless they undo a harmful removal: one decision never both grows and
@@ -68,7 +68,7 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
         turn.memory.refill = None;
         turn.add_reason(Reason::RefillOver { expected: turn.expected, given_up: true });
     }
-    let least = (f64::from(n) * settings.most_shrink).ceil() as u32;
+    let least = (f64::from(n) * settings.shrink_min).ceil() as u32;
     let ideal = (f64::from(n) * efficiency / settings.target()).round() as u32;
     let wanted = ideal.max(least).max(1).min(n);
     turn.add_reason(Reason::Below { e_min: settings.e_min, wanted, periods: turn.memory.below });
@@ -101,7 +101,7 @@ pub(super) fn below(turn: &mut Turn<'_>, efficiency: f64) {
 
 /// Removes the bad node that stayed only because it held the root. The removal belongs to the
 /// previous action, so its cool-down does not apply. Returns whether it removes the node.
-pub(super) fn remove_owed(turn: &mut Turn<'_>) -> bool {
+pub(super) fn remove_owed(turn: &mut DecisionState<'_>) -> bool {
     let Some(node) = turn.memory.pending_removal.take() else { return false };
     let found = candidates(turn).into_iter().find(|c| c.named.node == node);
     let Some(still) = found.filter(|c| c.cause != RemovalCause::Surplus) else { return false };
@@ -122,7 +122,7 @@ pub(super) fn remove_owed(turn: &mut Turn<'_>) -> bool {
 
 /// Undoes harmful growth: removes the same number of the worst nodes, or only bad ones if there are
 /// any. Returns whether it removes any.
-pub(super) fn undo_growth(turn: &mut Turn<'_>) -> bool {
+pub(super) fn undo_growth(turn: &mut DecisionState<'_>) -> bool {
     let nodes = std::mem::take(&mut turn.memory.excess);
     if nodes == 0 {
         return false;
@@ -134,7 +134,7 @@ pub(super) fn undo_growth(turn: &mut Turn<'_>) -> bool {
 }
 
 /// Removes the nodes above the job's maximum.
-pub(super) fn down_to_maximum(turn: &mut Turn<'_>) {
+pub(super) fn down_to_maximum(turn: &mut DecisionState<'_>) {
     let (nodes, max) = (turn.staying, turn.max_nodes());
     turn.add_reason(Reason::AboveMaximum { nodes, max });
     grow::withdraw(turn, false);
@@ -142,7 +142,7 @@ pub(super) fn down_to_maximum(turn: &mut Turn<'_>) {
 }
 
 /// Removes slow nodes to make room for better free ones, where the job has no room for both.
-pub(super) fn make_room(turn: &mut Turn<'_>, count: u32) {
+pub(super) fn make_room(turn: &mut DecisionState<'_>, count: u32) {
     remove(turn, count, RemovalScope::Slow);
 }
 
@@ -152,7 +152,7 @@ pub(super) fn make_room(turn: &mut Turn<'_>, count: u32) {
 /// little work, all nodes wait with only an inter-cluster steal outstanding, and all clusters are
 /// above it. So the cluster must be exceptional, or its link must be measured to be the bottleneck.
 /// Only one cluster is blamed: a bad link makes the clusters at its other end wait too.
-fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
+fn bad_link(turn: &mut DecisionState<'_>) -> Option<ClusterId> {
     let (suspects, cleared) = suspects(turn);
     cleared.into_iter().for_each(|reason| turn.add_reason(reason));
     let Suspect { cluster: id, inter, others, evidence, .. } = most_suspect(turn, suspects)?;
@@ -166,17 +166,17 @@ fn bad_link(turn: &mut Turn<'_>) -> Option<ClusterId> {
 }
 
 /// Whether some cluster's link may be to blame for the overhead of all.
-pub(super) fn is_link_suspect(turn: &Turn<'_>) -> bool {
+pub(super) fn is_link_suspect(turn: &DecisionState<'_>) -> bool {
     !suspects(turn).0.is_empty()
 }
 
 /// Whether one node is so slow that all others may wait for it.
-pub(super) fn is_held_up(turn: &Turn<'_>) -> bool {
+pub(super) fn is_held_up(turn: &DecisionState<'_>) -> bool {
     straggler(turn, |_| true).is_some()
 }
 
 /// Whether some node is slow: it alone may reduce the work of all.
-pub(super) fn has_slow(turn: &Turn<'_>) -> bool {
+pub(super) fn has_slow(turn: &DecisionState<'_>) -> bool {
     let slowest = slowest(turn, |_| true);
     slowest.is_some_and(|(_, share)| share < turn.settings.slow_below)
 }
@@ -192,7 +192,7 @@ struct Suspect {
 }
 
 /// Returns the clusters whose links may be to blame, and the reasons that exonerate others.
-fn suspects(turn: &Turn<'_>) -> (Vec<Suspect>, Vec<Reason>) {
+fn suspects(turn: &DecisionState<'_>) -> (Vec<Suspect>, Vec<Reason>) {
     let settings = turn.settings;
     let mut suspects = Vec::new();
     let mut cleared = Vec::new();
@@ -244,7 +244,7 @@ fn suspects(turn: &Turn<'_>) -> (Vec<Suspect>, Vec<Reason>) {
 /// across a thin link has exceptional overhead. The nodes behind the thin link have no steals to
 /// wait for.
 fn bottleneck_of<'a>(
-    turn: &Turn<'a>,
+    turn: &DecisionState<'a>,
     id: &ClusterId,
     has: f64,
 ) -> Option<(&'a ClusterId, &'a ClusterAggregate)> {
@@ -259,7 +259,7 @@ fn bottleneck_of<'a>(
 
 /// Selects among the suspects with about the highest overhead. Takes the thinnest link if all are
 /// known, else the least productive cluster, preferably not the root's.
-fn most_suspect(turn: &Turn<'_>, mut suspects: Vec<Suspect>) -> Option<Suspect> {
+fn most_suspect(turn: &DecisionState<'_>, mut suspects: Vec<Suspect>) -> Option<Suspect> {
     let highest = suspects.iter().map(|suspect| suspect.inter).reduce(f64::max)?;
     suspects.retain(|suspect| suspect.inter >= ALIKE * highest);
     let known: Option<Vec<f64>> = suspects.iter().map(|suspect| suspect.has).collect();
@@ -281,12 +281,18 @@ fn most_suspect(turn: &Turn<'_>, mut suspects: Vec<Suspect>) -> Option<Suspect> 
 
 /// The slowest node of the clusters, if it is so slow that all others wait for its tasks. Across a
 /// link, this looks like a bad link. With its fraction of the mean speed.
-fn straggler<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'a NodeId, f64)> {
+fn straggler<'a>(
+    turn: &DecisionState<'a>,
+    of: impl Fn(&ClusterId) -> bool,
+) -> Option<(&'a NodeId, f64)> {
     slowest(turn, of).filter(|(_, share)| *share < turn.settings.slow_below * STRAGGLER)
 }
 
 /// The slowest node of the clusters, with its fraction of the mean speed.
-fn slowest<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'a NodeId, f64)> {
+fn slowest<'a>(
+    turn: &DecisionState<'a>,
+    of: impl Fn(&ClusterId) -> bool,
+) -> Option<(&'a NodeId, f64)> {
     let mean = turn.all.mean_speed();
     let clusters = turn.clusters.iter().filter(|(id, _)| of(id));
     let staying = clusters.flat_map(|(_, c)| &c.worst);
@@ -298,7 +304,7 @@ fn slowest<'a>(turn: &Turn<'a>, of: impl Fn(&ClusterId) -> bool) -> Option<(&'a 
 
 /// Removes a cluster in steps: moves the root, requests replacements up to the job's minimum, then
 /// removes the cluster.
-fn unlink(turn: &mut Turn<'_>, id: ClusterId) {
+fn unlink(turn: &mut DecisionState<'_>, id: ClusterId) {
     let Some(cluster) = turn.clusters.get(&id).copied() else { return };
     if turn.has_root(&id) {
         turn.move_root(RootMoveReason::BadCluster, &BTreeSet::new(), Some(&id));
@@ -340,7 +346,7 @@ fn unlink(turn: &mut Turn<'_>, id: ClusterId) {
 
 /// Raises the minimum bandwidth above that of a cluster removed for its link, but never above a
 /// bandwidth that suffices for a staying one.
-fn learn_bandwidth(turn: &mut Turn<'_>, removed: &ClusterId) {
+fn learn_bandwidth(turn: &mut DecisionState<'_>, removed: &ClusterId) {
     let Some(had) = turn.snapshot.uplink(removed) else { return };
     let stays = turn.clusters.iter().filter(|(id, c)| {
         let fine = c.mean_inter().is_some_and(|ic| ic <= turn.settings.cluster_threshold);
@@ -358,7 +364,7 @@ fn learn_bandwidth(turn: &mut Turn<'_>, removed: &ClusterId) {
 }
 
 fn add_to_quarantine(
-    turn: &mut Turn<'_>,
+    turn: &mut DecisionState<'_>,
     who: QuarantineSubject,
     cause: RemovalCause,
     measured: Option<f64>,
@@ -374,7 +380,7 @@ fn add_to_quarantine(
 }
 
 /// Removes `count` nodes.
-fn remove(turn: &mut Turn<'_>, count: u32, of: RemovalScope) {
+fn remove(turn: &mut DecisionState<'_>, count: u32, of: RemovalScope) {
     let force = of == RemovalScope::Any;
     let allowed = turn.staying.saturating_sub(turn.min_nodes());
     if allowed < count {
@@ -461,7 +467,7 @@ fn remove(turn: &mut Turn<'_>, count: u32, of: RemovalScope) {
 }
 
 /// Orders the chosen nodes to leave, and learns from the choice.
-fn remove_nodes(turn: &mut Turn<'_>, chosen: &[RemovalCandidate], aim: Aim) {
+fn remove_nodes(turn: &mut DecisionState<'_>, chosen: &[RemovalCandidate], aim: Aim) {
     let n = turn.all.counted;
     let removed = chosen.len() as u32;
     let names: BTreeSet<&NodeId> = chosen.iter().map(|c| &c.named.node).collect();
@@ -516,7 +522,7 @@ fn remove_nodes(turn: &mut Turn<'_>, chosen: &[RemovalCandidate], aim: Aim) {
 /// The minimum is the geometric mean of the two, since repeated measurements of a slow node differ.
 /// (With a minimum just above the removed speed, loaded nodes returned in the paper's scenario 2: a
 /// benchmark found them twice as fast as their work had.)
-fn learn_speed(turn: &mut Turn<'_>, chosen: &[RemovalCandidate], mean: f64) {
+fn learn_speed(turn: &mut DecisionState<'_>, chosen: &[RemovalCandidate], mean: f64) {
     let slow = chosen.iter().filter(|c| c.cause == RemovalCause::Slow).map(|c| c.named.speed);
     let Some(had) = slow.reduce(f64::max) else { return };
     let slow = turn.settings.slow_below * mean;
@@ -543,13 +549,13 @@ fn chosen_by(chosen: &[RemovalCandidate], aim: Aim) -> Option<Term> {
 }
 
 /// Whether a node is slow even at the upper end of its speed's error.
-pub(super) fn is_slow(turn: &Turn<'_>, named: &RatedWorker) -> bool {
+pub(super) fn is_slow(turn: &DecisionState<'_>, named: &RatedWorker) -> bool {
     let at_most = named.speed * (1.0 + named.speed_error);
     at_most < turn.settings.slow_below * turn.all.mean_speed()
 }
 
 /// All named workers that may be removed: bad ones before healthy ones, each worst first.
-fn candidates(turn: &Turn<'_>) -> Vec<RemovalCandidate> {
+fn candidates(turn: &DecisionState<'_>) -> Vec<RemovalCandidate> {
     let settings = turn.settings;
     let weights = turn.memory.weights;
     let (max, mean) = (turn.all.max_speed, turn.all.mean_speed());
@@ -595,7 +601,7 @@ fn candidates(turn: &Turn<'_>) -> Vec<RemovalCandidate> {
 /// The paper uses the sum of a cluster's speeds, by which a small healthy cluster is always the
 /// worst. This uses the mean. Among clusters of about equal badness, the smallest comes first, as
 /// by the sum: emptying it removes a link. The root's cluster comes last among equals.
-fn worst_cluster<'a>(turn: &Turn<'a>) -> Option<&'a ClusterId> {
+fn worst_cluster<'a>(turn: &DecisionState<'a>) -> Option<&'a ClusterId> {
     let rated = turn.clusters.iter().filter_map(|(id, c)| Some((*id, *c, c.mean_speed()?)));
     let rated: Vec<(&ClusterId, &ClusterAggregate, f64)> = rated.filter(|r| r.2 > 0.0).collect();
     if rated.len() < 2 {
@@ -618,7 +624,7 @@ fn worst_cluster<'a>(turn: &Turn<'a>) -> Option<&'a ClusterId> {
 }
 
 /// The fastest speed that stays, as far as it is known by name.
-pub(super) fn fastest_without(turn: &Turn<'_>, gone: &BTreeSet<&NodeId>) -> f64 {
+pub(super) fn fastest_without(turn: &DecisionState<'_>, gone: &BTreeSet<&NodeId>) -> f64 {
     let of = |c: &&ClusterAggregate| {
         let mut known = c.best.iter().chain(&c.worst);
         // If its fastest node is not among those named, it is not removed either.
@@ -632,7 +638,7 @@ pub(super) fn fastest_without(turn: &Turn<'_>, gone: &BTreeSet<&NodeId>) -> f64 
 }
 
 /// Predicts the effect of removing nodes: the others take over all of their work.
-pub(super) fn predict(turn: &Turn<'_>, removed: u32, max_speed: f64) -> Prediction {
+pub(super) fn predict(turn: &DecisionState<'_>, removed: u32, max_speed: f64) -> Prediction {
     let nodes = turn.all.counted.saturating_sub(removed);
     let useful = turn.all.useful;
     let most = f64::from(nodes) * max_speed;

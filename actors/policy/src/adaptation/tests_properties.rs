@@ -72,7 +72,7 @@ fn sound() -> impl Strategy<Value = Vec<(u8, WorkerStats)>> {
 /// Parameters without the comparison within a cluster, which a flat list cannot make.
 fn agreed(named: u32, max_speed: Option<f64>) -> SharedParameters {
     let settings =
-        AdaptationSettings { named, nonsense_factor: 1e30, ..AdaptationSettings::default() };
+        AdaptationSettings { named, implausible_factor: 1e30, ..AdaptationSettings::default() };
     SharedParameters { max_speed, ..SharedParameters::of(&Memory::new(&settings), &settings) }
 }
 
@@ -300,6 +300,70 @@ proptest! {
             prop_assert_eq!(next.tick, i as u64 + 1);
             memory = next;
         }
+    }
+}
+
+/// The memory as a successor receives it.
+fn received(memory: &Memory) -> Memory {
+    let bytes = rmp_serde::to_vec_named(memory).unwrap();
+    rmp_serde::from_slice(&bytes).unwrap()
+}
+
+/// One estimate for each pair of clusters, as a coordinator reports them.
+fn one_for_each_pair(links: &mut Vec<LinkEstimate>) {
+    let pair = |link: &LinkEstimate| {
+        let (a, b) = (link.a.clone(), link.b.clone());
+        if a < b { (a, b) } else { (b, a) }
+    };
+    let pairs: BTreeMap<_, _> = links.drain(..).map(|link| (pair(&link), link)).collect();
+    links.extend(pairs.into_values());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// A successor that has measured no link, and that gets no bandwidth with its offers, decides
+    /// like its predecessor: after any history, with the root in any cluster, and although free
+    /// nodes were measured and members died since the last decision.
+    #[test]
+    fn a_successor_decides_like_its_predecessor(
+        steps in prop::collection::vec(step(), 2..12),
+        probes in prop::collection::btree_map(0u8..6, 1e3f64..1e8, 0..3),
+    ) {
+        let settings = AdaptationSettings::default();
+        let mut memory = Memory::new(&settings);
+        let mut links = Vec::new();
+        let (last, former) = steps.split_last().unwrap();
+        for (i, step) in former.iter().enumerate() {
+            let mut snapshot = snapshot(step, i as u64 + 1, &memory, &settings);
+            one_for_each_pair(&mut snapshot.links);
+            links.clone_from(&snapshot.links);
+            memory = decide(&snapshot, &memory, &settings).1;
+        }
+        let mut snapshot = snapshot(last, 1, &memory, &settings);
+        snapshot.epoch = Epoch(2);
+        for (i, rate) in &probes {
+            memory.record_probe(&format!("c{i}").as_str().into(), *rate, 5.0);
+        }
+        for Crash { node, cluster } in std::mem::take(&mut snapshot.crashes) {
+            memory.recent.crashed(&node, &cluster);
+        }
+        if std::mem::take(&mut snapshot.ordered) {
+            memory.recent.ordered(3);
+        }
+        for offer in snapshot.offers.values_mut() {
+            offer.bandwidth = None;
+        }
+        let decided = |mut memory: Memory, links: &[LinkEstimate]| {
+            let (crashes, ordered) = memory.recent.take();
+            let links = links.to_vec();
+            let snapshot = Snapshot { links, crashes, ordered, ..snapshot.clone() };
+            let inputs = Inputs { snapshot, memory, settings: settings.clone() };
+            let (decision, _) = decide(&inputs.snapshot, &inputs.memory, &settings);
+            check(&inputs, &decision);
+            serde_json::to_string_pretty(&decision).unwrap()
+        };
+        prop_assert_eq!(decided(memory.clone(), &links), decided(received(&memory), &[]));
     }
 }
 

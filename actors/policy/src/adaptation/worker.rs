@@ -227,7 +227,7 @@ impl WorkerHistory {
         if self.last.as_ref().is_some_and(|last| last.incarnation < new.incarnation) {
             *self = Self::default();
         }
-        if let Some((field, value)) = new.check(self.best_speed, settings.nonsense_factor) {
+        if let Some((field, value)) = new.check(self.best_speed, settings.implausible_factor) {
             let instead = match &mut self.last {
                 Some(last) => {
                     (last.joined, last.leaving) = (new.joined, new.leaving);

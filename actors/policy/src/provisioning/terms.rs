@@ -25,14 +25,14 @@ pub struct Terms {
     /// Reduction of the rate for each day between now and the slot's start, as a fraction.
     pub discount_a_day: f64,
     /// Maximum reduction of the rate, as a fraction.
-    pub discount_most: f64,
+    pub discount_max: f64,
     /// Surcharge for each reserved processor-second without a job, as a fraction of the rate. It
     /// discourages excessive reservations.
-    pub loose: f64,
+    pub unused_surcharge: f64,
     /// Maximum time from now to the start of a granted slot.
-    pub most_ahead: Option<Time>,
+    pub ahead_max: Option<Time>,
     /// Maximum fraction of the processors that may be reserved simultaneously.
-    pub most_share: f64,
+    pub share_max: f64,
 }
 
 impl Default for Terms {
@@ -42,10 +42,10 @@ impl Default for Terms {
             rate: 1.0,
             fixed: 0.0,
             discount_a_day: 0.0,
-            discount_most: 0.5,
-            loose: 0.0,
-            most_ahead: None,
-            most_share: 1.0,
+            discount_max: 0.5,
+            unused_surcharge: 0.0,
+            ahead_max: None,
+            share_max: 1.0,
         }
     }
 }
@@ -79,12 +79,12 @@ impl fmt::Display for Denial {
             Self::TooFarAhead { ahead_s, most_s } => write!(
                 f,
                 "it starts in {ahead_s:.0} s, and the maximum is {most_s:.0} s ahead \
-                 (slots.most_ahead)"
+                 (slots.ahead_max)"
             ),
             Self::TooMuch { reserved, most } => write!(
                 f,
                 "{reserved} processors would be reserved at once, and the maximum is {most} \
-                 (slots.most_share)"
+                 (slots.share_max)"
             ),
         }
     }
@@ -94,7 +94,7 @@ impl Terms {
     /// Price of a slot that starts after this time from now.
     pub fn price(&self, ahead: Time) -> Price {
         let days = seconds(ahead) / DAY_S;
-        let less = (self.discount_a_day * days).clamp(0.0, self.discount_most.clamp(0.0, 1.0));
+        let less = (self.discount_a_day * days).clamp(0.0, self.discount_max.clamp(0.0, 1.0));
         Price { rate: self.rate * (1.0 - less), fixed: self.fixed }
     }
 
@@ -107,7 +107,7 @@ impl Terms {
         if !self.advertise {
             return Err(Denial::NotAdvertised);
         }
-        if let Some(most) = self.most_ahead.filter(|&most| ahead > most) {
+        if let Some(most) = self.ahead_max.filter(|&most| ahead > most) {
             return Err(Denial::TooFarAhead { ahead_s: seconds(ahead), most_s: seconds(most) });
         }
         let most = self.most_reserved(processors);
@@ -116,12 +116,12 @@ impl Terms {
 
     /// Maximum of reserved processors, out of `processors`.
     pub fn most_reserved(&self, processors: u32) -> u32 {
-        (f64::from(processors) * self.most_share.clamp(0.0, 1.0)).floor() as u32
+        (f64::from(processors) * self.share_max.clamp(0.0, 1.0)).floor() as u32
     }
 
     /// Surcharge for reserved but unused processor-seconds.
     pub fn penalty(&self, unused_s: f64) -> f64 {
-        unused_s.max(0.0) * self.rate * self.loose
+        unused_s.max(0.0) * self.rate * self.unused_surcharge
     }
 }
 
@@ -139,18 +139,18 @@ mod tests {
             assert!((is - should).abs() < 1e-12, "{is} is not {should}");
         }
         assert_eq!(terms.price(day).fixed, 5.0);
-        assert_eq!(Terms { loose: 0.25, ..terms }.penalty(8.0), 4.0);
+        assert_eq!(Terms { unused_surcharge: 0.25, ..terms }.penalty(8.0), 4.0);
     }
 
     #[test]
     fn a_provider_says_why_it_refuses() {
-        let terms = Terms { most_ahead: Some(10 * SECOND), most_share: 0.5, ..Terms::default() };
+        let terms = Terms { ahead_max: Some(10 * SECOND), share_max: 0.5, ..Terms::default() };
         assert_eq!(terms.grants(10 * SECOND, 3, 7), Ok(()));
         let late = terms.grants(11 * SECOND, 1, 7).unwrap_err();
         assert_eq!(late, Denial::TooFarAhead { ahead_s: 11.0, most_s: 10.0 });
         let much = terms.grants(0, 4, 7).unwrap_err();
         assert_eq!(much, Denial::TooMuch { reserved: 4, most: 3 });
-        assert!(much.to_string().contains("most_share"), "{much}");
+        assert!(much.to_string().contains("share_max"), "{much}");
         let closed = Terms { advertise: false, ..terms };
         assert_eq!(closed.grants(0, 1, 7), Err(Denial::NotAdvertised));
     }

@@ -10,7 +10,7 @@ use springtide_remote::{MessageOrigin, Refusal, RemoteMessage, Sender};
 
 use super::place::{Places, Principal, Rule};
 use super::*;
-use crate::cluster::{FinishCluster, FinishWithout, GetMemory, NodeSilence};
+use crate::cluster::{FinishCluster, FinishWithout, GetMemory, NodeSilence, StoreMemory};
 use crate::enrol::{GetJoinStatus, ReloadEnrolment};
 use crate::files::{CancelFetches, FetchFile, PutChunk, ReadChunk, RemoveFiles, ScanFiles};
 use crate::job::{
@@ -316,6 +316,10 @@ rules! {
         claim: period
     }
     GetMemory { roles: WORKERS, about: |m| MessageSubject::of(m.job), places: MEMBERS, confirmed: true }
+    StoreMemory {
+        roles: WORKERS, about: |m| MessageSubject::of(m.job).under(m.epoch),
+        places: COORDINATOR, confirmed: true
+    }
     FinishCluster {
         roles: WORKERS, about: |m| MessageSubject::of(m.job).under_any(named(m.epoch)),
         places: COORDINATOR, confirmed: true

@@ -152,14 +152,14 @@ impl Book {
         self.stubs.remove(&id);
     }
 
-    /// A submission is under way.
-    pub fn submit(&mut self, token: String) {
+    /// Records a submission that is under way.
+    pub fn submission_started(&mut self, token: String) {
         self.submitting.insert(token);
         self.stir();
     }
 
-    /// A submission succeeded: its stub is [wanted](Self::want).
-    pub fn submitted(&mut self, token: &str) {
+    /// Records that a submission succeeded: its stub is [wanted](Self::want).
+    pub fn submission_succeeded(&mut self, token: &str) {
         self.submitting.remove(token);
     }
 
@@ -507,7 +507,7 @@ mod tests {
     #[test]
     fn a_submission_that_failed_and_arrived_is_taken_back() {
         let (mut book, mut now) = book();
-        book.submit("t7".into());
+        book.submission_started("t7".into());
         let early = [job(7, SlurmJobState::Pending)];
         assert!(book.watches() && book.refuses(&early[0]));
         assert_eq!(ask(&mut book, &early, now), []);
@@ -527,7 +527,7 @@ mod tests {
     #[test]
     fn a_doubt_lasts_as_long_as_there_are_no_answers() {
         let (mut book, mut now) = book();
-        book.submit("t7".into());
+        book.submission_started("t7".into());
         book.doubt("t7".into(), now);
         for _ in 0..100 {
             now += Duration::from_secs(5);

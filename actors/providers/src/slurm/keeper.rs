@@ -109,9 +109,9 @@ impl Keeper {
         self.order(id, StubOrder::Cancel);
     }
 
-    /// A submission is under way.
-    pub fn submit(self: &Rc<Self>, token: String) {
-        self.book.borrow_mut().submit(token);
+    /// Records a submission that is under way: its batch job is wanted.
+    pub fn submission_started(self: &Rc<Self>, token: String) {
+        self.book.borrow_mut().submission_started(token);
         self.work();
     }
 

@@ -56,12 +56,13 @@ impl SlurmProvider {
     /// Only jobs of this user, grid and cluster are ever seen or touched. Grids may have the same name: `authority`, the certificate of
     /// this one's authority, tells them apart, and is the same for the next head of it.
     pub fn new(
-        (grid, authority): (&str, &str),
+        grid: &str,
+        authority: &str,
         cluster: &ClusterId,
         section: &SlurmSection,
         threads: u32,
     ) -> Self {
-        let within = section.answer_within.get();
+        let within = section.answer_timeout.get();
         let commands = Commands::new(section.conf.clone(), section.commands.clone(), within);
         // A node that would be warned from the start would never work.
         let leave_ahead = match section.time.map(|time| time.get()) {
@@ -158,15 +159,15 @@ impl SlurmProvider {
         let args = self.submission(request, &about)?;
         let batch = script::batch(request, &base).map_err(unwritten)?;
         // A submission of which nothing is heard, or nobody waits for any more, may have arrived all the same.
-        self.keeper.submit(token.clone());
+        self.keeper.submission_started(token.clone());
         let mut doubt = Doubt { keeper: &self.keeper, token: Some(token.clone()) };
         let answer = self.keeper.commands.run("sbatch", &args, &batch).await?;
         let id =
             answers::submitted(&answer).map_err(|misread| nonsense("sbatch", &args, misread))?;
         doubt.token = None;
         let sights = self.keeper.follow(id, None);
-        self.keeper.book.borrow_mut().submitted(&token);
-        Ok(Box::new(SlurmStub::new(Rc::clone(&self.keeper), id, sights, base, (log, begin))))
+        self.keeper.book.borrow_mut().submission_succeeded(&token);
+        Ok(Box::new(SlurmStub::new(Rc::clone(&self.keeper), id, sights, base, log, begin)))
     }
 
     /// Jobs of the last look, or of one now if this one was not among them.
@@ -196,7 +197,7 @@ impl SlurmProvider {
         let base = about.base.unwrap_or_else(|| request.config.clone());
         let log = about.log.unwrap_or_else(|| request.log.clone());
         let sights = self.keeper.follow(id, job.as_ref());
-        Ok(Box::new(SlurmStub::new(Rc::clone(&self.keeper), id, sights, base, (log, 0))))
+        Ok(Box::new(SlurmStub::new(Rc::clone(&self.keeper), id, sights, base, log, 0)))
     }
 
     async fn stubs(&self) -> Result<Vec<ExistingStub>, ProviderError> {

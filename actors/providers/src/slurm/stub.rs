@@ -58,9 +58,9 @@ impl SlurmStub {
         id: u64,
         sights: watch::Receiver<Sight>,
         base: PathBuf,
-        log: (PathBuf, u64),
+        log: PathBuf,
+        begin: u64,
     ) -> Self {
-        let (log, begin) = log;
         let mut next = 1;
         while is_there(&answers::told(&base, "ran", id, next)) {
             next += 1;

@@ -86,16 +86,16 @@ impl Fake {
         Self { dir, provider }
     }
 
-    fn provider(dir: &Path, answer_within: &str) -> SlurmProvider {
+    fn provider(dir: &Path, answer_timeout: &str) -> SlurmProvider {
         let text = format!(
             "[[cluster]]\nname = \"vu\"\nprovider = \"slurm\"\n[cluster.slurm]\ncommands = {:?}\n\
-             poll = \"300ms\"\nanswer_within = \"{answer_within}\"\npartition = \"batch\"\ntime = \"90s\"\n\
+             poll = \"300ms\"\nanswer_timeout = \"{answer_timeout}\"\npartition = \"batch\"\ntime = \"90s\"\n\
              leave_ahead = \"20s\"\nmemory = \"1GiB\"\n",
             dir.display().to_string()
         );
         let config = load::<GridConfig>(&Sources::of_text("test", &text)).unwrap().value;
         let section = config.cluster[0].slurm.as_ref().unwrap();
-        SlurmProvider::new(("home", AUTHORITY), &"vu".into(), section, 2)
+        SlurmProvider::new("home", AUTHORITY, &"vu".into(), section, 2)
     }
 
     /// With commands that are given up soon.

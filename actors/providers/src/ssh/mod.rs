@@ -76,7 +76,7 @@ struct SharedState {
     command: PathBuf,
     options: Vec<String>,
     dir: String,
-    answer_within: Duration,
+    answer_timeout: Duration,
     /// Host of each node.
     hosts: BTreeMap<NodeId, Arc<SshMachine>>,
     /// Number of started processes, so that each has its own directory.
@@ -144,7 +144,7 @@ impl SshProvider {
             command: section.command.clone(),
             options: section.options.iter().map(|(key, value)| format!("{key}={value}")).collect(),
             dir: shell::remote_path(dir),
-            answer_within: section.answer_within.get(),
+            answer_timeout: section.answer_timeout.get(),
             hosts: taken,
             started: Cell::new(0),
         };
@@ -185,14 +185,14 @@ impl SshProvider {
                 None => false,
             }
         };
-        match timeout(shared.answer_within, begun).await {
+        match timeout(shared.answer_timeout, begun).await {
             Ok(true) => {
                 brought.settled = true;
                 Ok((process, machine.clone()))
             }
             // Its output ended, so it is about to end.
             Ok(false) => {
-                let StubEnd { status: how, last_lines } = process.end(shared.answer_within).await;
+                let StubEnd { status: how, last_lines } = process.end(shared.answer_timeout).await;
                 let said = last_lines.join("\n");
                 Err(ProviderError::Failed {
                     command: shown(),
@@ -203,7 +203,7 @@ impl SshProvider {
             Err(_) => {
                 process.kill();
                 process.wait().await;
-                Err(ProviderError::Timeout { command: shown(), after: shared.answer_within })
+                Err(ProviderError::Timeout { command: shown(), after: shared.answer_timeout })
             }
         }
     }
@@ -218,7 +218,7 @@ impl SharedState {
         // ssh uses the first of repeated options, so the user's precede the defaults.
         command.args(self.options.iter().flat_map(|option| ["-o", option]));
         let (interval, missed) = PROBES;
-        let connect = self.answer_within.as_secs().max(1);
+        let connect = self.answer_timeout.as_secs().max(1);
         for option in [
             format!("ConnectTimeout={connect}"),
             format!("ServerAliveInterval={interval}"),
@@ -260,7 +260,7 @@ impl SharedState {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.process_group(0).kill_on_drop(true);
         let (program, shown) = (self.command.clone(), self.shown(host, "sh"));
-        let after = self.answer_within;
+        let after = self.answer_timeout;
         async move {
             let started = command.spawn();
             let mut child = started.map_err(|source| ProviderError::Start { program, source })?;

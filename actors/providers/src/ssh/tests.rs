@@ -62,7 +62,7 @@ impl SshWorld {
         let text = format!(
             "[[cluster]]\nname = \"a\"\nprovider = \"ssh\"\nprogram = \"/x\"\n[cluster.ssh]\n\
              hosts = {{ \"me@h:22\" = \"20\" }}\ncommand = {:?}\ndir = \"grid\"\n\
-             answer_within = \"60s\"\noptions = {{ Compression = \"yes\" }}\n",
+             answer_timeout = \"60s\"\noptions = {{ Compression = \"yes\" }}\n",
             self.path("ssh").display().to_string(),
         );
         SshProvider::new(&section(&text), nodes).unwrap()
@@ -71,7 +71,7 @@ impl SshWorld {
     fn hurried(&self) -> SshProvider {
         let provider = self.provider();
         let mut shared = Rc::into_inner(provider.shared).unwrap();
-        shared.answer_within = Duration::from_secs(1);
+        shared.answer_timeout = Duration::from_secs(1);
         SshProvider { shared: Rc::new(shared) }
     }
 

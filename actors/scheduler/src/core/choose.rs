@@ -7,15 +7,16 @@
 //! 1. Excluded are avoided nodes and clusters, nodes *known* to be slower than the minimum, and
 //!    clusters whose *measured* bandwidth is below the minimum. A cluster that may be tried again
 //!    is not excluded. Unknown values exclude no node.
-//! 2. Faster nodes come first. Speeds within 5 % of the fastest of their class are equal, which is
+//! 2. Nodes of clusters whose measured bandwidth is below the minimum come last.
+//! 3. Faster nodes come first. Speeds within 5 % of the fastest of their class are equal, which is
 //!    the precision of benchmarks. Nodes with a known speed precede others. The others rank by
 //!    clock and threads, or by threads alone if any clock is unknown.
-//! 3. Among equals, the clusters of `prefer` come first in its order. Then count low latency, high
-//!    bandwidth, and the name.
+//! 4. Among equals, the clusters of `prefer` come first in its order. Then counts the time of a
+//!    transfer by latency and bandwidth ([`LinkRanking`]), and then the name. An unknown value
+//!    counts as the median of the known ones: it is neither the best nor the worst.
 //!
 //! This module must not depend on the source of the data, nor on the use of the nodes.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, NodeId};
 
 use crate::hardware::Hardware;
-use crate::policy::SchedulerRequest;
+use crate::policy::{LinkRank, LinkRanking, SchedulerRequest};
 
 /// Relative difference below which two speeds are equal.
 const EQUAL_TOLERANCE: f64 = 0.05;
@@ -138,7 +139,15 @@ pub fn choose(case: &SelectionInput) -> SelectionResult {
     let unknown = || fit.iter().filter(|(_, candidate)| candidate.known().is_none());
     let by_threads = unknown().any(|(_, candidate)| candidate.hardware.mhz == 0);
     let value = |candidate: &FreeNode| candidate.known().unwrap_or(candidate.rating(by_threads));
-    let tier = |candidate: &FreeNode| candidate.known().is_none();
+    let request = &case.request;
+    let links =
+        LinkRanking::new(case.rtt_s.values(), case.bandwidth.values(), request.min_bandwidth);
+    let link = |candidate: &FreeNode| {
+        let cluster = &candidate.cluster;
+        links.rank(case.rtt_s.get(cluster).copied(), case.bandwidth.get(cluster).copied())
+    };
+    let tier =
+        |candidate: &FreeNode| (link(candidate).is_below_minimum(), candidate.known().is_none());
     fit.sort_by(|(_, a), (_, b)| tier(a).cmp(&tier(b)).then_with(|| value(b).total_cmp(&value(a))));
     let mut class = 0;
     let mut first: Option<&FreeNode> = None;
@@ -151,7 +160,7 @@ pub fn choose(case: &SelectionInput) -> SelectionResult {
         if !equal {
             (class, first) = (class + 1, Some(candidate));
         }
-        ranked.push(((class, place(case, candidate), id), id, candidate));
+        ranked.push(((class, rank(request, candidate, link(candidate)), id), id, candidate));
     }
     ranked.sort_by_key(|(rank, ..)| *rank);
     ranked.truncate(case.count as usize);
@@ -192,44 +201,16 @@ pub(super) fn refuse(
     candidate.known().filter(|&has| has < least).map(|has| NodeExclusion::Speed { has, least })
 }
 
-/// Rank by place in the preference, then latency, then bandwidth. Smaller is better.
-type NodeRank = (usize, OrderedFloat, Reverse<OrderedFloat>);
+/// Rank by place in the preference, then by the link. Smaller is better. Within the preference,
+/// only its order counts.
+type NodeRank = (usize, Option<LinkRank>);
 
-fn place(case: &SelectionInput, candidate: &FreeNode) -> NodeRank {
-    let cluster = &candidate.cluster;
-    if let Some(at) = case.request.prefer.iter().position(|preferred| preferred == cluster) {
-        // Within the preference, only its order counts.
-        return (at, OrderedFloat(0.0), Reverse(OrderedFloat(0.0)));
-    }
-    let rtt = case.rtt_s.get(cluster).copied().filter(|rtt| rtt.is_finite() && *rtt >= 0.0);
-    let bandwidth = case.bandwidth.get(cluster).copied().filter(|&rate| is_rate(rate));
-    let (rtt, bandwidth) = (rtt.unwrap_or(f64::INFINITY), bandwidth.unwrap_or(0.0));
-    (case.request.prefer.len(), OrderedFloat(rtt), Reverse(OrderedFloat(bandwidth)))
-}
-
-/// A float with a total order.
-#[derive(Clone, Copy, Debug)]
-struct OrderedFloat(f64);
-
-impl Ord for OrderedFloat {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
+fn rank(request: &SchedulerRequest, candidate: &FreeNode, link: LinkRank) -> NodeRank {
+    match request.prefer.iter().position(|preferred| *preferred == candidate.cluster) {
+        Some(place) => (place, None),
+        None => (request.prefer.len(), Some(link)),
     }
 }
-
-impl PartialOrd for OrderedFloat {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for OrderedFloat {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for OrderedFloat {}
 
 fn explain<K>(
     case: &SelectionInput,

@@ -168,7 +168,7 @@ impl ManagerState {
         Self {
             every: settings.poll_interval,
             start_wait: settings.start_wait,
-            hold_timeout: settings.hold_within,
+            hold_timeout: settings.hold_timeout,
             manager: Manager::new(settings, [], now),
             jobs: BTreeMap::new(),
             ledger: BTreeMap::new(),
@@ -480,7 +480,7 @@ impl SchedulerCore {
                 cluster,
                 count,
                 mandatory,
-                answer_within,
+                answer_timeout,
                 within,
                 why,
             } => {
@@ -488,7 +488,7 @@ impl SchedulerCore {
                     return Some(ManagerEvent::Answer { job, change, count: None });
                 };
                 let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
-                let within = answer_within;
+                let within = answer_timeout;
                 let asking =
                     ManagerQuestion { job, coordinator, change, cluster, count, within, why };
                 out.push(SchedulerAction::AskShrink {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use springtide_base::id::{Epoch, JobId, NodeId, TaskPath};
-use springtide_runtime::work::LeasedTask;
+use springtide_work::work::LeasedTask;
 use tokio::time::Instant;
 
 use super::event::{SchedulerAction, TakeOverError};

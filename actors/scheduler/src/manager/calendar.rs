@@ -18,7 +18,7 @@ use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
 use super::Manager;
-use super::books::{AllocationStage, JobAccount};
+use super::accounts::{AllocationStage, JobAccount};
 use super::event::{ManagerAction, ReservationBill};
 use super::{JobRequirements, Kind, SiteOffer};
 use crate::policy::malleability::{ClusterCapacity, Direction};
@@ -134,7 +134,7 @@ impl Manager {
 
     /// Time before the start of a reservation at which jobs must begin to shrink.
     fn lookahead(&self) -> Time {
-        from_duration(self.settings.answer_within + self.settings.release_within) + MARGIN
+        from_duration(self.settings.answer_timeout + self.settings.release_timeout) + MARGIN
     }
 
     /// Processors of a cluster that jobs of a reservation occupy.
@@ -634,7 +634,7 @@ fn slots(table: &BookingTable, now: Time, terms: &Terms) -> Vec<Slot> {
     if rest.processors() == 0 {
         return Vec::new();
     }
-    let limit = terms.most_ahead.map_or(Time::MAX, |most| now.saturating_add(most));
+    let limit = terms.ahead_max.map_or(Time::MAX, |most| now.saturating_add(most));
     let mut slots = rest.slots(0, now, |start| terms.price(start.saturating_sub(now)));
     slots.retain(|slot| slot.start <= limit);
     slots

@@ -5,7 +5,7 @@
 use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::books::{AllocationStage, PendingResize, ResizeStep};
+use super::accounts::{AllocationStage, PendingResize, ResizeStep};
 use super::event::ManagerAction;
 use super::{Approach, Manager, ManagerSettings};
 use crate::policy::malleability::{Direction, MalleableJob, Round};
@@ -153,10 +153,10 @@ impl Manager {
         if !self.may_change(id) || count == 0 {
             return self.drop_from_round(cluster, id);
         }
-        let within = self.settings.answer_within;
+        let within = self.settings.answer_timeout;
         let change =
             self.start_change(id, cluster, ResizeStep::Offered(count), (now, now + within));
-        self.add_coming(id, cluster, count);
+        self.add_pending(id, cluster, count);
         self.set_reason(id, why.clone());
         out.push(ManagerAction::Offer {
             job: id,
@@ -179,15 +179,15 @@ impl Manager {
         out: &mut Vec<ManagerAction>,
     ) {
         let step = ResizeStep::Acquiring { held: 0, of: count };
-        let change = self.start_change(id, cluster, step, (now, now + self.settings.hold_within));
-        self.add_coming(id, cluster, count);
+        let change = self.start_change(id, cluster, step, (now, now + self.settings.hold_timeout));
+        self.add_pending(id, cluster, count);
         self.set_reason(id, why);
         out.push(ManagerAction::Hold { job: id, change, cluster: cluster.clone(), count });
     }
 
-    fn add_coming(&mut self, id: JobId, cluster: &ClusterId, count: u32) {
+    fn add_pending(&mut self, id: JobId, cluster: &ClusterId, count: u32) {
         if let Some((known, account)) = self.account(id, cluster) {
-            account.coming += count;
+            account.pending += count;
             known.booked += count;
         }
     }
@@ -207,9 +207,9 @@ impl Manager {
         if !self.may_change(id) {
             return self.drop_from_round(cluster, id);
         }
-        let ManagerSettings { release_within: within, answer_within, .. } = self.settings;
+        let ManagerSettings { release_timeout: within, answer_timeout, .. } = self.settings;
         let step = ResizeStep::Asked { count, mandatory, freed: 0 };
-        let change = self.start_change(id, cluster, step, (now, now + answer_within));
+        let change = self.start_change(id, cluster, step, (now, now + answer_timeout));
         self.set_reason(id, why.clone());
         let (job, cluster) = (id, cluster.clone());
         out.push(ManagerAction::Shrink {
@@ -218,7 +218,7 @@ impl Manager {
             cluster,
             count,
             mandatory,
-            answer_within,
+            answer_timeout,
             within,
             why,
         });
@@ -298,7 +298,7 @@ impl Manager {
             out.push(ManagerAction::ProtocolViolation { what });
         }
         if let Some((known, account)) = self.account(id, cluster) {
-            account.subtract_coming(of - taken, known);
+            account.subtract_pending(of - taken, known);
             known.subtract_booked(of - taken);
             // A missing answer is no refusal.
             if taken == 0 && answer.is_some() {
@@ -306,7 +306,7 @@ impl Manager {
             }
         }
         if let Some(job) = self.jobs.get_mut(&id) {
-            job.refused_at = job.efficiency;
+            job.refusal_efficiency = job.efficiency;
         }
         self.dirty |= taken < of;
         if let Some(round) = self.rounds.get_mut(cluster) {
@@ -319,7 +319,7 @@ impl Manager {
             return self.close(id, cluster);
         }
         change.step = ResizeStep::Acquiring { held: 0, of: taken };
-        change.until = now + self.settings.hold_within;
+        change.until = now + self.settings.hold_timeout;
         let (change, cluster) = (change.number, cluster.clone());
         out.push(ManagerAction::Hold { job: id, change, cluster, count: taken });
     }
@@ -357,7 +357,7 @@ impl Manager {
             round.record_answer(id, owes + freed);
             round.record_release(id, freed);
         }
-        let within = self.settings.release_within;
+        let within = self.settings.release_timeout;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let Some(change) = &mut job.change else { return };
         if owes == 0 {
@@ -401,7 +401,7 @@ impl Manager {
         };
         let count = count.min(of - held);
         if let Some((known, account)) = self.account(id, &cluster) {
-            account.subtract_coming(count, known);
+            account.subtract_pending(count, known);
             known.subtract_booked(count);
         }
         self.set_reason(id, format!("{count} processors of {cluster} could not be held: {reason}"));
@@ -431,7 +431,7 @@ impl Manager {
             return;
         }
         change.step = ResizeStep::Recruiting(of);
-        change.until = now + self.settings.recruit_within;
+        change.until = now + self.settings.recruit_timeout;
         out.push(ManagerAction::Recruit { job: id, change: number, cluster, count: of });
     }
 
@@ -449,7 +449,7 @@ impl Manager {
         };
         let count = count.min(of);
         if let Some((known, account)) = self.account(id, &cluster) {
-            account.subtract_coming(of, known);
+            account.subtract_pending(of, known);
             account.size += count;
             if count > 0 {
                 (account.refused, account.declined) = (0, false);
@@ -478,7 +478,7 @@ impl Manager {
             return;
         }
         if let Some((_, account)) = self.account(id, cluster) {
-            account.going += count;
+            account.releasing += count;
         }
         let (cluster, reason) = (cluster.clone(), reason.to_owned());
         out.push(ManagerAction::Unhold { job: id, change, cluster, count, reason });
@@ -492,8 +492,8 @@ impl Manager {
         out: &mut Vec<ManagerAction>,
     ) {
         let Some((known, account)) = self.account(id, cluster) else { return };
-        let freed = count.min(account.going);
-        account.subtract_going(freed, known);
+        let freed = count.min(account.releasing);
+        account.subtract_releasing(freed, known);
         known.subtract_booked(freed);
         if freed < count {
             let what = format!(
@@ -534,7 +534,7 @@ impl Manager {
         self.dirty = true;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if let_go && !ordered {
-            job.refused_at = job.efficiency;
+            job.refusal_efficiency = job.efficiency;
         }
         if let Some(change) = &mut job.change
             && change.cluster == *cluster
@@ -583,11 +583,11 @@ impl Manager {
         {
             match step {
                 ResizeStep::Offered(of) => {
-                    account.subtract_coming(of, known);
+                    account.subtract_pending(of, known);
                     known.subtract_booked(of);
                 }
                 ResizeStep::Acquiring { of, .. } | ResizeStep::Recruiting(of) => {
-                    account.subtract_coming(of, known);
+                    account.subtract_pending(of, known);
                     self.unhold(id, number, &cluster, of, "the job has ended", out);
                 }
                 ResizeStep::Asked { .. } | ResizeStep::Releasing { .. } => {}
@@ -598,7 +598,7 @@ impl Manager {
             self.drop_from_round(cluster, id);
             let job = self.jobs.get_mut(&id);
             if let Some(account) = job.and_then(|job| job.accounts.get_mut(cluster)) {
-                account.size += std::mem::take(&mut account.coming);
+                account.size += std::mem::take(&mut account.pending);
             }
             self.close(id, cluster);
         }
@@ -622,7 +622,7 @@ impl Manager {
                 }
                 ResizeStep::Acquiring { held, of } => {
                     if let Some((known, account)) = self.account(id, &cluster) {
-                        account.subtract_coming(of - held, known);
+                        account.subtract_pending(of - held, known);
                     }
                     self.stall(id);
                     self.unhold(id, number, &cluster, of - held, "they were not held in time", out);
@@ -630,7 +630,7 @@ impl Manager {
                 }
                 ResizeStep::Recruiting(of) => {
                     if let Some((known, account)) = self.account(id, &cluster) {
-                        account.subtract_coming(of, known);
+                        account.subtract_pending(of, known);
                     }
                     if let Some(job) = self.jobs.get_mut(&id) {
                         job.change = None;
@@ -641,9 +641,9 @@ impl Manager {
                 ResizeStep::Releasing { owes } => {
                     let job = self.jobs.get_mut(&id);
                     if let Some(change) = job.and_then(|job| job.change.as_mut()) {
-                        change.until = now + self.settings.release_within;
+                        change.until = now + self.settings.release_timeout;
                     }
-                    let within = self.settings.release_within;
+                    let within = self.settings.release_timeout;
                     let reason = format!("{id} did not release them within {within:?}");
                     out.push(ManagerAction::Force { job: id, cluster, count: owes, reason });
                 }

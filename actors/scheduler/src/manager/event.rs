@@ -335,7 +335,7 @@ pub enum ManagerAction {
         /// Whether the job must release them.
         mandatory: bool,
         /// Time limit for the answer.
-        answer_within: Duration,
+        answer_timeout: Duration,
         /// Time limit for the whole release.
         within: Duration,
         /// Purpose of the release.

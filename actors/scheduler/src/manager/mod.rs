@@ -10,7 +10,7 @@
 //!
 //! Invariants:
 //! - A processor is in one account from its offer, claim or hold until it is reported free
-//!   (`books`).
+//!   (`accounts`).
 //! - The manager never assigns more than a cluster has: foreign use, as last polled, and all
 //!   accounts.
 //! - Growth respects the reserve for local users and the caps; placement does not.
@@ -19,7 +19,7 @@
 //! - Each job has at most one change under way. Each wait has a time limit.
 //! - Processors under release count as available before another job is asked to shrink.
 
-mod books;
+mod accounts;
 mod calendar;
 mod change;
 mod event;
@@ -37,7 +37,7 @@ use tokio::time::Instant;
 pub use self::event::{GrowthRequest, ManagerAction, ManagerEvent, ReservationBill};
 pub use self::queue::GridOutlook;
 
-use self::books::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};
+use self::accounts::{AllocationStage, ClusterAccount, ClusterUsage, JobAccount};
 use self::calendar::ReservationCalendar;
 use self::queue::HeadReservation;
 use crate::audit::Auditor;
@@ -80,15 +80,15 @@ pub struct ManagerSettings {
     /// Size of all jobs in all clusters above which no job grows.
     pub cap: Option<u32>,
     /// Time limit for a job's answer. Without an answer, it takes nothing.
-    pub answer_within: Duration,
+    pub answer_timeout: Duration,
     /// Time that a job for all nodes waits for nodes that are starting or unreachable.
     pub start_wait: Duration,
     /// Time limit for holding processors. The job grows by those held in time.
-    pub hold_within: Duration,
+    pub hold_timeout: Duration,
     /// Time limit for a job to compute on recruited processors, which it loses otherwise.
-    pub recruit_within: Duration,
+    pub recruit_timeout: Duration,
     /// Time limit for a mandatory release. Then the processors are taken from the job.
-    pub release_within: Duration,
+    pub release_timeout: Duration,
     /// Time before the expected end of file transfers at which a job's processors are claimed.
     pub claim_ahead: Duration,
     /// Assumed rates, in bytes per second, from the first cluster to the second, until measured.
@@ -98,9 +98,9 @@ pub struct ManagerSettings {
     /// Terms of each cluster's slots; without an entry, [`Terms::default`].
     pub terms: BTreeMap<ClusterId, Terms>,
     /// Time between prepare and commit of a reservation.
-    pub commit_within: Duration,
+    pub commit_timeout: Duration,
     /// Time between commit and confirmation of a reservation.
-    pub confirm_within: Duration,
+    pub confirm_timeout: Duration,
     /// Properties of the links between clusters, as reported to brokers.
     pub grid_links: Vec<GridLink>,
     /// Time of the manager's start, in microseconds of the Unix epoch. Reservations use this clock.
@@ -120,17 +120,17 @@ impl Default for ManagerSettings {
             reserves: BTreeMap::new(),
             caps: BTreeMap::new(),
             cap: None,
-            answer_within: Duration::from_secs(10),
+            answer_timeout: Duration::from_secs(10),
             start_wait: Duration::from_secs(5),
-            hold_within: Duration::from_secs(60),
-            recruit_within: Duration::from_secs(120),
-            release_within: Duration::from_secs(60),
+            hold_timeout: Duration::from_secs(60),
+            recruit_timeout: Duration::from_secs(120),
+            release_timeout: Duration::from_secs(60),
             claim_ahead: Duration::from_secs(5),
             links: Vec::new(),
             without_files: BTreeSet::new(),
             terms: BTreeMap::new(),
-            commit_within: StepTimeouts::default().commit,
-            confirm_within: StepTimeouts::default().confirm,
+            commit_timeout: StepTimeouts::default().commit,
+            confirm_timeout: StepTimeouts::default().confirm,
             grid_links: Vec::new(),
             clock_us: 0,
         }
@@ -139,23 +139,23 @@ impl Default for ManagerSettings {
 
 impl From<&SchedulingSection> for ManagerSettings {
     fn from(section: &SchedulingSection) -> Self {
-        let worth = GrowthLimits { min_gain: section.least_gain, max_shares: section.most_shares };
+        let worth = GrowthLimits { min_gain: section.gain_min, max_shares: section.shares_max };
         Self {
             approach: section.precedence,
             policy: section.policy,
             worth,
             poll_interval: section.poll.get(),
-            scan_interval: section.scan_every.get(),
+            scan_interval: section.scan_interval.get(),
             max_tries: section.tries.map(BoundedInt::get),
             reserve: section.reserve.get(),
             reserves: BTreeMap::new(),
             caps: BTreeMap::new(),
             cap: section.cap.map(BoundedInt::get),
-            answer_within: section.answer_within.get(),
+            answer_timeout: section.answer_timeout.get(),
             start_wait: section.start_wait.get(),
-            hold_within: section.hold_within.get(),
-            recruit_within: section.recruit_within.get(),
-            release_within: section.release_within.get(),
+            hold_timeout: section.hold_timeout.get(),
+            recruit_timeout: section.recruit_timeout.get(),
+            release_timeout: section.release_timeout.get(),
             claim_ahead: section.claim_ahead.get(),
             ..Self::default()
         }
@@ -202,7 +202,7 @@ impl Manager {
         let links = assumed.map(|(a, b, rate)| ((a.clone(), b.clone()), *rate)).collect();
         let without_files = settings.without_files.clone();
         let timeouts =
-            StepTimeouts { commit: settings.commit_within, confirm: settings.confirm_within };
+            StepTimeouts { commit: settings.commit_timeout, confirm: settings.confirm_timeout };
         Self {
             calendar: ReservationCalendar::new(timeouts),
             now: settings.clock_us,
@@ -287,8 +287,10 @@ impl Manager {
                     job.benefit = Benefit::measured(efficiency, processors);
                     job.efficiency = Some(efficiency);
                     // Refusals from before the first measurement did not depend on the efficiency.
-                    if efficiency >= *job.refused_at.get_or_insert(efficiency) + REFUSAL_RESET {
-                        job.refused_at = Some(efficiency);
+                    if efficiency
+                        >= *job.refusal_efficiency.get_or_insert(efficiency) + REFUSAL_RESET
+                    {
+                        job.refusal_efficiency = Some(efficiency);
                         job.accounts.values_mut().for_each(|account| account.refused = 0);
                     }
                 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use springtide_base::id::{ClusterId, JobId};
 use tokio::time::Instant;
 
-use super::books::{AllocationStage, JobAccount, PendingGrowth};
+use super::accounts::{AllocationStage, JobAccount, PendingGrowth};
 use super::event::{GrowthRequest, ManagerAction};
 use super::{Approach, Manager};
 use super::{JobRequirements, Kind};
@@ -294,7 +294,7 @@ impl Manager {
         job.set_bounds(&placed);
         for part in &placed.parts {
             if let Some((known, account)) = self.account(id, &part.cluster) {
-                account.coming += part.count;
+                account.pending += part.count;
                 known.booked += part.count;
             }
         }
@@ -383,9 +383,9 @@ impl Manager {
         let clusters: Vec<ClusterId> = job.accounts.keys().cloned().collect();
         for cluster in clusters {
             let Some((known, account)) = self.account(id, &cluster) else { continue };
-            let count = got.get(&cluster).copied().unwrap_or(0).min(account.coming);
-            known.subtract_booked(account.coming - count);
-            (account.coming, account.size) = (0, count);
+            let count = got.get(&cluster).copied().unwrap_or(0).min(account.pending);
+            known.subtract_booked(account.pending - count);
+            (account.pending, account.size) = (0, count);
         }
         self.dirty = true;
     }

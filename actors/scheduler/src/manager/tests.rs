@@ -285,9 +285,9 @@ fn refused_or_unanswered_shrink_is_forced() {
                 break *count;
             }
         };
-        let ManagerSettings { answer_within, release_within, .. } = ManagerSettings::default();
+        let ManagerSettings { answer_timeout, release_timeout, .. } = ManagerSettings::default();
         assert_eq!(forced, 2);
-        assert!(scene.now - begun <= answer_within + release_within);
+        assert!(scene.now - begun <= answer_timeout + release_timeout);
         let out = scene.freed(1, "a", 2);
         assert!(matches!(&out[..], [ManagerAction::Claim { job: JobId(2), .. }]), "{out:?}");
     }

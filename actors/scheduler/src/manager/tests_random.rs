@@ -478,7 +478,11 @@ impl ManagerWorld {
                     account.size, has,
                     "{id} has {has} of {cluster}, and its account has {account:?}"
                 );
-                assert_eq!((account.coming, account.going), (0, 0), "{id} in {cluster}: {job:?}");
+                assert_eq!(
+                    (account.pending, account.releasing),
+                    (0, 0),
+                    "{id} in {cluster}: {job:?}"
+                );
             }
             if matches!(job.stage, AllocationStage::Running) {
                 assert!(job.size() >= 1 || job.need.least() == 0, "{id} has no processors");

@@ -3,7 +3,7 @@
 use springtide_base::event_kinds;
 use springtide_base::state_table::{EventEffect, check};
 
-use super::books::ResizeStep;
+use super::accounts::ResizeStep;
 use super::*;
 
 const JOB: JobId = JobId(1);

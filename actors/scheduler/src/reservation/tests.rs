@@ -320,7 +320,7 @@ fn ask(token: u64, processors: u32, start: u64, end: u64) -> ReservationRequest 
 #[test]
 fn refusals_state_their_reason() {
     let mut book = ReservationLedger::new(StepTimeouts::default());
-    let site = sites(4, &Terms { most_share: 0.5, ..Terms::default() });
+    let site = sites(4, &Terms { share_max: 0.5, ..Terms::default() });
     let now = at_second(0);
     let refused = |book: &mut ReservationLedger, ask: ReservationRequest| {
         book.prepare(&ask, &site, now).unwrap_err()

@@ -150,7 +150,7 @@ fn made(
 fn site(section: &springtide_runtime::config::ProcessorsSection) -> WorkloadCluster {
     let users = Users {
         mean: section.users,
-        most: section.users_most.get().min(section.processors.get()),
+        most: section.users_max.get().min(section.processors.get()),
         hold: section.users_hold.get(),
     };
     WorkloadCluster {
@@ -199,8 +199,8 @@ fn jobs(config: &WorkloadConfig, seed: u64) -> Result<Vec<Arrival>, MakeError> {
             };
             let is_malleable = dice.unit() < section.malleable;
             jobs.push(arrival(section, program, shared, at, is_malleable)?);
-            let every = section.every.get();
-            at += if section.random { every.mul_f64(dice.exponential(1.0)) } else { every };
+            let interval = section.interval.get();
+            at += if section.random { interval.mul_f64(dice.exponential(1.0)) } else { interval };
         }
     }
     jobs.sort_by_key(|job| job.at);

@@ -34,8 +34,9 @@ fn run(name: &str, malleable: f64, policy: Policy, seed: u64) -> WorkloadOutcome
 #[test]
 fn shipped_workloads_are_the_papers() {
     for shipped in shipped::WORKLOADS {
-        let config =
-            load::<WorkloadConfig>(&Sources::of_text(shipped.name, shipped.text)).unwrap().value;
+        let loaded = load::<WorkloadConfig>(&Sources::of_text(shipped.name, shipped.text)).unwrap();
+        assert_eq!(loaded.warnings, []);
+        let config = loaded.value;
         assert_eq!(config.name.as_str(), shipped.name);
         let made = make(&config, Path::new(""), 1).unwrap();
         let (dense, half) = (shipped.name.contains("dense"), shipped.name.contains("mr"));

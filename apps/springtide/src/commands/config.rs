@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueHint};
+use springtide_cli::config::load;
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::write_file;
 use springtide_cli::print::print;
 use springtide_runtime::config::{
-    Config, GridConfig, JobsConfig, LinkSection, NetSection, NodeConfig, Sources, load,
+    Config, GridConfig, JobsConfig, LinkSection, NetSection, NodeConfig, Sources,
 };
 
 use crate::operations::grid_files::{ad_hoc, program_name};

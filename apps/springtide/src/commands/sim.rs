@@ -12,6 +12,7 @@ use springtide_experiments::atr::{AtrArgs, atr};
 use springtide_experiments::faults;
 use springtide_experiments::paper::paper;
 use springtide_experiments::provisioning::{ProvisioningArgs, provisioning};
+use springtide_experiments::scale::{ScaleArgs, scale};
 use springtide_experiments::scaling::{ScalingArgs, scaling};
 use springtide_experiments::scenario::{self, ScenarioRun};
 use springtide_experiments::whatif::{self, PredictionSettings, WhatIfArgs};
@@ -108,6 +109,8 @@ pub enum SimCommand {
         #[arg(value_name = "SEED")]
         seed: u64,
     },
+    /// Measure the simulator itself: processor time, memory and events by the number of workers
+    Scale(Box<ScaleArgs>),
     /// List the built-in scenarios and workloads
     List,
     /// Print the file of a built-in scenario or workload, or an example of a scenario with every
@@ -153,6 +156,7 @@ pub fn execute(command: SimCommand, version: &str, global: &GlobalArgs) -> Resul
         SimCommand::Provisioning(args) => provisioning(&args),
         SimCommand::Faults { seeds, json } => faults::faults(seeds, json),
         SimCommand::Replay { seed } => faults::replay(seed),
+        SimCommand::Scale(args) => scale(&args),
         SimCommand::List => scenario::list(),
         SimCommand::Show { name } => scenario::show(name.as_deref()),
     }

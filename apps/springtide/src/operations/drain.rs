@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use springtide_actors::job::SCHEDULER;
 use springtide_actors::scheduler::{Drain, DrainError, DrainResult, GetStatus, Scheduler, Undrain};
+use springtide_cli::config::load;
 use springtide_cli::exit::Failed;
 use springtide_cli::format::seconds;
 use springtide_cli::talk::Talk;
-use springtide_runtime::config::{GridConfig, Sources, load, nearest};
+use springtide_runtime::config::{GridConfig, Sources, nearest};
 use springtide_runtime::id::NodeId;
 use springtide_runtime::remote::Remote;
 use tokio::time::interval;

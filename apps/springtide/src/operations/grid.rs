@@ -122,8 +122,8 @@ pub fn provider_for(
         }
         (ProviderKind::Slurm, _, Some(slurm)) => {
             let (id, threads) = (ClusterId::from(name.as_str()), config.threads_of(cluster));
-            let grid = (config.grid.as_str(), authority);
-            Ok(Rc::new(SlurmProvider::new(grid, &id, slurm, threads)))
+            let grid = config.grid.as_str();
+            Ok(Rc::new(SlurmProvider::new(grid, authority, &id, slurm, threads)))
         }
         (ProviderKind::Ssh, None, _) => Err(lacks("ssh", " with `hosts`")),
         (ProviderKind::Slurm, _, None) => Err(lacks("slurm", ", empty or not")),
@@ -232,14 +232,15 @@ async fn launch(
     }
     let jobs: Vec<JobId> = recovered.iter().map(|found| found.job).collect();
     let names = config.cluster.iter().map(|cluster| ClusterId::from(cluster.name.as_str()));
-    let before = (recovered, names.collect());
+    let names: Vec<ClusterId> = names.collect();
     let lost = store.lost().clone();
     let mut archive = None;
-    let mut head = Head::start_again(endpoint, store, settings, before, |endpoint, scheduler| {
-        archive = archive_reader.map(|archive_reader| {
-            JobArchive::open(archive_reader, endpoint, scheduler, &jobs, &lost)
+    let mut head =
+        Head::start_again(endpoint, store, settings, recovered, names, |endpoint, scheduler| {
+            archive = archive_reader.map(|archive_reader| {
+                JobArchive::open(archive_reader, endpoint, scheduler, &jobs, &lost)
+            });
         });
-    });
     let (pid, host) = (std::process::id(), this_host());
     let mut file = HeadFile { schema: 1, address, pid, host, join: None };
     file.write(dir)?;
@@ -271,14 +272,23 @@ fn enrol(
         let terms = join_terms(plan, cluster, address)?;
         clusters.insert(ClusterId::from(cluster.name.as_str()), terms);
     }
-    let terms = (clusters, join.validity.get());
+    let validity = join.validity.get();
     let recorder = head.endpoint.recorder.clone();
     let ca = Ca::load(&ca_dir(config, dir))?;
-    let office = EnrolmentService::new(ca, EnrolmentStore::of(dir), calendar(), terms, recorder);
-    let office = office.with_own(is_own(config), config.tls.validity.get());
-    let limits =
-        JoinLimits { max_callers: join.at_once.get() as usize, timeout: join.answer_within.get() };
-    let opened = head.enrol(office, identity, join.bind.map(|bind| (bind, limits)));
+    let enrolment = EnrolmentService::new(
+        ca,
+        EnrolmentStore::of(dir),
+        calendar(),
+        clusters,
+        validity,
+        recorder,
+    );
+    let enrolment = enrolment.with_own(is_own(config), config.tls.validity.get());
+    let limits = JoinLimits {
+        max_callers: join.callers_max.get() as usize,
+        timeout: join.answer_timeout.get(),
+    };
+    let opened = head.enrol(enrolment, identity, join.bind.map(|bind| (bind, limits)));
     // A site process renews the files of its own cluster.
     let here = own_clusters(config).filter(|cluster| cluster.site != SitePlace::Own);
     let files = here.flat_map(|cluster| {
@@ -467,8 +477,8 @@ pub async fn stop(head: Head, dir: &Path, reason: &str) {
 /// The limits of a cluster's file server, if it has one.
 pub fn keeping(config: &GridConfig, cluster: &ClusterSection) -> Option<FileServerSettings> {
     let limits = FileLimits {
-        max_bytes: config.files.largest.bytes(),
-        max_fetches: config.files.at_once.get() as usize,
+        max_bytes: config.files.size_max.bytes(),
+        max_fetches: config.files.transfers_max.get() as usize,
         scan_interval: config.files.poll.get(),
     };
     let dir = cluster.files.clone()?;

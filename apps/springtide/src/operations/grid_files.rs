@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_actors::store::records_dir;
+use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed, cannot};
 use springtide_cli::outdir::write_file;
-use springtide_runtime::config::{GridConfig, Level, Loaded, Sources, load};
+use springtide_runtime::config::{GridConfig, Level, Loaded, Sources};
 use springtide_runtime::id::{ClusterId, NodeId};
 use springtide_runtime::net::tls::{Ca, EPHEMERAL_VALIDITY, NodeIdentity};
 

@@ -98,7 +98,7 @@ pub async fn run(args: &JoinArgs) -> Result<Option<PathBuf>, Failed> {
         Previous::Ended(name) => Some(name),
         _ => None,
     });
-    let grant = join((from, at), &token, key.request()?, wanted, JOIN_TIMEOUT).await?;
+    let grant = join(from, at, &token, key.request()?, wanted, JOIN_TIMEOUT).await?;
     let JoinGrant { certificate, authority, config: text } = grant;
     if Fingerprint::of_pem(&authority)? != token.authority {
         return Err(Failed::new(

@@ -12,11 +12,11 @@ use clap::Args;
 use springtide_actors::policy::malleability::Component;
 use springtide_actors::reservation::ReservationId;
 use springtide_actors::scheduler::manager::JobRequirements;
+use springtide_cli::config::load;
 use springtide_cli::exit::{Exit, Failed};
 use springtide_cli::options::{keyword_parser, time};
 use springtide_runtime::config::{
-    GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Sources, ValueOrigin, load,
-    nearest,
+    GridConfig, JobKind, JobSection, JobSizes, JobsConfig, Placing, Sources, ValueOrigin, nearest,
 };
 use springtide_runtime::id::ClusterId;
 
@@ -114,8 +114,8 @@ pub struct JobRequest {
 /// # Errors
 /// The options contradict each other.
 pub fn need(args: &NeedArgs, config: &GridConfig) -> Result<JobRequirements, Failed> {
-    let given = (args.min, args.start, args.max);
-    let sizes = JobSizes::of(args.kind, given, netconf::existing(config))
+    let all = netconf::existing(config);
+    let sizes = JobSizes::of(args.kind, args.min, args.start, args.max, all)
         .map_err(|(key, reason)| Failed::usage(format!("--{key}: {reason}")))?;
     let clusters =
         clusters_of(&args.on, config).map_err(|reason| Failed::usage(format!("--on: {reason}")))?;

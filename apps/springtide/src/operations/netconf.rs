@@ -217,8 +217,8 @@ pub fn scheduling(config: &GridConfig) -> ManagerSettings {
         caps,
         terms,
         grid_links: grid_links(config),
-        commit_within: config.slots.commit_within.get(),
-        confirm_within: config.slots.confirm_within.get(),
+        commit_timeout: config.slots.commit_timeout.get(),
+        confirm_timeout: config.slots.confirm_timeout.get(),
         ..ManagerSettings::from(&config.scheduling)
     }
 }
@@ -234,13 +234,13 @@ fn terms_of(config: &GridConfig, cluster: &ClusterSection) -> Terms {
         rate: share(|own| own.rate, all.rate),
         fixed: share(|own| own.fixed, all.fixed),
         discount_a_day: share(|own| own.discount_a_day, all.discount_a_day),
-        discount_most: share(|own| own.discount_most, all.discount_most),
-        loose: share(|own| own.loose, all.loose),
-        most_ahead: own
-            .and_then(|own| own.most_ahead)
-            .or(all.most_ahead)
+        discount_max: share(|own| own.discount_max, all.discount_max),
+        unused_surcharge: share(|own| own.unused_surcharge, all.unused_surcharge),
+        ahead_max: own
+            .and_then(|own| own.ahead_max)
+            .or(all.ahead_max)
             .map(|time| from_duration(time.get())),
-        most_share: share(|own| own.most_share, all.most_share),
+        share_max: share(|own| own.share_max, all.share_max),
     }
 }
 

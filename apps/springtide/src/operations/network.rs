@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use springtide_cli::config::load;
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::create_file;
-use springtide_runtime::config::{Sources, TopologyConfig, load};
+use springtide_runtime::config::{Sources, TopologyConfig};
 use springtide_wan::hold::{ProgramFilter, SHAPE};
 use springtide_wan::place::{self, Backend, ControlAnswer, ControlError, ControlRequest, Status};
 use springtide_wan::router::{PortKind, RouterChange};

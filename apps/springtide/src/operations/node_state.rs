@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use springtide_cli::config::load;
 use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::write_file;
-use springtide_runtime::config::{NodeConfig, Sources, load};
+use springtide_runtime::config::{NodeConfig, Sources};
 use springtide_runtime::net::tls::calendar;
 
 use super::grid_files::program_name;

@@ -16,9 +16,10 @@ use std::path::{Path, PathBuf};
 
 use springtide_actors::head::{HEAD, node_names};
 use springtide_actors::site_host::site_node;
+use springtide_cli::config::load;
 use springtide_cli::exit::Failed;
 use springtide_cli::outdir::write_file;
-use springtide_runtime::config::{ClusterSection, GridConfig, SiteConfig, Sources, load};
+use springtide_runtime::config::{ClusterSection, GridConfig, SiteConfig, Sources};
 use springtide_runtime::id::ClusterId;
 
 use super::grid_files::{LaunchPlan, absolute, make_private_dir};

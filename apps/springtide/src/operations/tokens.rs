@@ -11,8 +11,9 @@ use springtide_actors::enrol::{
     ReloadEnrolment, Token, TokenRole, TokenSpec, TokenState,
 };
 use springtide_actors::head::HEAD_CLUSTER;
+use springtide_cli::config::load;
 use springtide_cli::exit::Failed;
-use springtide_runtime::config::{GridConfig, Provider, SitePlace, Sources, load, nearest};
+use springtide_runtime::config::{GridConfig, Provider, SitePlace, Sources, nearest};
 use springtide_runtime::id::ClusterId;
 use springtide_runtime::net::join::{JoinToken, NewToken};
 use springtide_runtime::net::tls::{Ca, calendar};

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use springtide_actors::head::Head;
 use springtide_actors::scheduler::{GetSlots, GridStatus, NodeState};
+use springtide_cli::config::load;
 use springtide_cli::exit::{Failed, cannot};
 use springtide_cli::outdir::write_file;
 use springtide_cli::talk::Talk;
-use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources, load};
+use springtide_runtime::config::{ClusterSection, GridConfig, Loaded, SitePlace, Sources};
 use springtide_runtime::net::tls::calendar;
 use tokio::time::interval;
 
@@ -195,7 +196,7 @@ async fn stay(
             }
             let mut looks = interval(POLL_INTERVAL);
             let mut advertisements =
-                interval(config.value.slots.advertise_every.get().max(POLL_INTERVAL));
+                interval(config.value.slots.advertise_interval.get().max(POLL_INTERVAL));
             let slots_file = dir.join("slots.json");
             // This process issues the head's own certificate and renews it while it runs.
             let mut certificate = HeadCertificate::new(&authority);

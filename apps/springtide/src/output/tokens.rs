@@ -46,7 +46,7 @@ pub fn table(tokens: &[Token], now: i64) -> String {
 }
 
 /// The attempts to join since the head's start.
-pub fn join_attempts(door: &JoinStatus) -> String {
+pub fn join_attempts(status: &JoinStatus) -> String {
     let list = |counts: &std::collections::BTreeMap<String, u64>| {
         let parts: Vec<String> = counts.iter().map(|(why, n)| format!("{n} {why}")).collect();
         if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
@@ -54,9 +54,9 @@ pub fn join_attempts(door: &JoinStatus) -> String {
     format!(
         "since the head was started: {} joined; refused at the join endpoint: {}; links refused: \
         {}",
-        door.granted,
-        list(&door.refused),
-        list(&door.links_refused)
+        status.granted,
+        list(&status.refused),
+        list(&status.links_refused)
     )
 }
 
@@ -100,9 +100,9 @@ d4  node  lab      revoked  1/2   1970-01-01T00:01:39Z
     #[test]
     fn join_attempts_are_counted_by_reason() {
         let refused = [("used-up-token".to_owned(), 2)].into();
-        let door = JoinStatus { granted: 1, refused, links_refused: Default::default() };
+        let status = JoinStatus { granted: 1, refused, links_refused: Default::default() };
         let expected = "since the head was started: 1 joined; refused at the join endpoint: 2 \
         used-up-token; links refused: none";
-        assert_eq!(join_attempts(&door), expected);
+        assert_eq!(join_attempts(&status), expected);
     }
 }

@@ -15,7 +15,7 @@ use super::{Read, ReadArgs, Summary, place, read, shown};
 /// So many kinds of tasks are told to people.
 const KINDS_SHOWN: usize = 12;
 
-/// `workflow check ...`
+/// Options of `workflow check`.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
     /// Workflows: WfFormat (JSON), DAX (XML), Pegasus 5 (YAML), DOT, or Springtide's own (TOML)

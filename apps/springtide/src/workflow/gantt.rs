@@ -161,7 +161,7 @@ fn processors(planned: &Planned<'_>) -> Result<String, FigureError> {
     let (span, cut) = span(planned);
     draw_figure((WIDTH, height as u32), |area| {
         let what = title(planned, "what runs on which processors") + cut;
-        let canvas = Canvas::new(area, &what, (left, LEGEND), span, &legend)?;
+        let canvas = Canvas::new(area, &what, left, LEGEND, span, &legend)?;
         for (&site, (name, has)) in sites.iter().zip(&labels) {
             canvas.label(name, has, top[site] - GAP / 2 + 2)?;
             let every = [1, 2, 5, 10, 20, 50].into_iter().find(|n| n * row >= 13).unwrap_or(50);
@@ -232,7 +232,7 @@ fn bands(
     let height = TOP + BOTTOM + row * bands.len() as i32;
     let height = height.max(TOP + BOTTOM + 18 * legend.len() as i32 + 18);
     draw_figure((WIDTH, height as u32), |area| {
-        let canvas = Canvas::new(area, what, (left, LEGEND), span, legend)?;
+        let canvas = Canvas::new(area, what, left, LEGEND, span, legend)?;
         for (at, band) in bands.iter().enumerate() {
             let top = TOP + row * at as i32 + 3;
             let bottom = top + row - 6;
@@ -376,7 +376,7 @@ pub fn tasks(planned: &Planned<'_>) -> Result<String, FigureError> {
     };
     draw_figure((WIDTH, height as u32), |area| {
         let what = title(planned, "when tasks wait and run");
-        let canvas = Canvas::new(area, &what, (left, LEGEND), plan.is().makespan, &legend)?;
+        let canvas = Canvas::new(area, &what, left, LEGEND, plan.is().makespan, &legend)?;
         for (at, &task) in order.iter().enumerate() {
             let (top, place) = (TOP + row * at as i32, &plan.schedule.tasks[task]);
             let middle = top + row / 2;

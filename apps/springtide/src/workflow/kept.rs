@@ -18,19 +18,19 @@ use springtide_experiments::provisioning::SearchMode;
 /// A plan with all that it was made of.
 #[derive(Clone, Copy)]
 pub struct Planned<'a> {
-    /// The workflow's file.
+    /// The workflow as read from its file.
     pub read: &'a Read,
     /// The workflow in numbers.
     pub summary: &'a Summary,
     /// The workflow as the planner saw it.
     pub dag: &'a Dag,
-    /// What was offered.
+    /// The slots that the sites offered.
     pub offers: &'a Offers,
     /// Where the offers are from, for people.
     pub source: &'a str,
     /// What was asked for.
     pub wish: &'a Wish,
-    /// The plan.
+    /// The plan that was selected.
     pub plan: &'a Plan,
 }
 

@@ -209,16 +209,16 @@ impl Read {
 /// What was odd about a file, but could be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// What.
+    /// Text of the note.
     pub what: String,
-    /// How often.
+    /// Number of times that it occurs.
     pub times: usize,
-    /// First with this.
+    /// Name of the first task or file with this note.
     pub first: String,
-    /// Where that is.
+    /// Line of the first occurrence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// In characters.
+    /// Column of the first occurrence, in characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
 }
@@ -259,7 +259,7 @@ fn place(at: Option<Position>) -> (Option<u32>, Option<u32>) {
 /// A workflow in numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// How many tasks.
+    /// Number of the workflow's tasks.
     pub tasks: usize,
     /// Who waits for whom.
     pub edges: usize,
@@ -273,9 +273,9 @@ pub struct Summary {
     pub processor_hours: Option<f64>,
     /// Seconds of the longest chain, at a speed of 1, data taking no time.
     pub critical_path_s: Option<f64>,
-    /// Bytes between tasks.
+    /// Bytes that tasks pass to each other.
     pub bytes: u64,
-    /// How many files.
+    /// Number of different files.
     pub files: usize,
     /// Tasks by their program, those that take most first.
     pub kinds: Vec<Kind>,
@@ -284,9 +284,9 @@ pub struct Summary {
 /// Tasks of one program.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Kind {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
-    /// How many.
+    /// Number of its tasks.
     pub tasks: usize,
     /// Their processor-hours, those whose runtime is known.
     pub processor_hours: f64,

@@ -28,7 +28,7 @@ use crate::operations::process::on_arbiter;
 use crate::operations::slots::offers_now;
 use springtide_experiments::provisioning::SearchMode;
 
-/// For `--help`.
+/// Exit codes of `workflow plan`, for `--help`.
 pub const EXIT_CODES: &str = "\
 Exit codes: 0 there is a plan; 2 a file or an option is wrong, or a runtime is not known; 3 no plan: a task has no place on what is \
 offered, or none holds to the deadline and the budget. The nearest one is reported.";
@@ -46,7 +46,7 @@ const SLOTS_SHOWN: usize = 24;
 /// So many lines of overrides are proposed.
 const ROWS_SHOWN: usize = 8;
 
-/// `workflow plan ...`
+/// Options of `workflow plan`.
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
     /// The workflow: WfFormat (JSON), DAX (XML), Pegasus 5 (YAML), DOT, or Springtide's own (TOML)

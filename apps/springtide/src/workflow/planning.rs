@@ -30,9 +30,9 @@ pub struct Wish {
     pub method: Method,
     /// How sets of slots are searched.
     pub search: Search,
-    /// How long.
+    /// Time or number of plans of the search.
     pub budget: Budget,
-    /// Of the search.
+    /// Random seed of the search.
     pub seed: u64,
 }
 
@@ -75,7 +75,7 @@ pub struct Plan {
     pub at: usize,
     /// Which of them each trade-off takes among those that hold to the constraint.
     pub takes: [usize; TRADE_OFFS],
-    /// Where tasks run.
+    /// Start, end and site of each task.
     pub schedule: Schedule,
     /// By task: on which of its site's processors.
     pub places: Vec<Numbers>,
@@ -135,7 +135,7 @@ pub enum NoPlan {
 pub struct Blocked {
     /// What the scheduler says.
     pub why: UnplacedTask,
-    /// Which task.
+    /// Index of the task.
     pub task: usize,
     /// Before this it cannot start, even where all before it run where they are fastest and wait for nothing.
     pub ready: Time,
@@ -158,9 +158,9 @@ pub struct Missed {
     pub constraint: Constraint,
     /// The nearest: the fastest plan if no plan is in time, the cheapest if none is cheap enough, else what misses both by least.
     pub nearest: Plan,
-    /// The fastest plan.
+    /// Cost and makespan of the fastest plan.
     pub fastest: Objectives,
-    /// The cheapest plan.
+    /// Cost and makespan of the cheapest plan.
     pub cheapest: Objectives,
 }
 
@@ -171,7 +171,7 @@ pub struct Needs {
     pub name: String,
     /// At a speed of 1.
     pub runtime_s: f64,
-    /// All at once.
+    /// Processors that it needs at the same time.
     pub processors: u32,
 }
 

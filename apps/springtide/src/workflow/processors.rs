@@ -8,7 +8,7 @@ use std::fmt;
 /// Processors from a time to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// How many.
+    /// Number of processors in use.
     pub processors: u32,
     /// From when, in microseconds.
     pub start: u64,
@@ -25,7 +25,7 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// From 0 on.
+    /// The numbers from 0 to `count` - 1.
     pub fn first(count: u32) -> Self {
         Self { runs: if count > 0 { vec![(0, count)] } else { Vec::new() } }
     }
@@ -35,7 +35,7 @@ impl Numbers {
         &self.runs
     }
 
-    /// How many.
+    /// Returns the number of processors.
     pub fn count(&self) -> u32 {
         self.runs.iter().map(|(_, count)| count).sum()
     }

@@ -190,7 +190,8 @@ fn files_in_the_book_are_valid() {
 fn load(kind: &str, text: &str, whole: bool) -> Result<(), String> {
     fn as_kind<T: Config>(text: &str) -> Result<(), String> {
         let sources = Sources::of_text("this block", text);
-        config::load::<T>(&sources).map(drop).map_err(|error| error.to_string())
+        let loaded = config::load::<T>(&sources).map_err(|error| error.to_string())?;
+        loaded.warnings.first().map_or(Ok(()), |warning| Err(warning.to_string()))
     }
     // A part of a grid's config needs clusters.
     let clusters = "[[cluster]]\nname = \"ams\"\n[[cluster]]\nname = \"del\"\n";

@@ -142,6 +142,30 @@ fn configs_are_written_checked_and_shown() {
 }
 
 #[test]
+fn earlier_spellings_of_keys_load_with_a_warning() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("grid.toml");
+    let name = file.to_str().unwrap();
+    let text = "[[cluster]]\nname = \"ams\"\n[adaptation]\nmost_growth = 3.0\n";
+    std::fs::write(&file, text).unwrap();
+    let warning = format!("warning: {name}, line 4: key `most_growth` is spelled `growth_max`\n");
+    for command in ["check", "show"] {
+        let ended = run(&["config", command, name]);
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        assert_eq!(ended.err.matches(&warning).count(), 1, "{}", ended.err);
+        assert!(!ended.out.contains("most_growth"), "{}", ended.out);
+    }
+    std::fs::write(&file, format!("{text}growth_max = 3.0\n")).unwrap();
+    let both = run(&["config", "check", name]);
+    assert_eq!(both.code, Some(2));
+    assert!(
+        both.err.contains("grid.toml:5:1: `adaptation.growth_max` is given twice"),
+        "{}",
+        both.err
+    );
+}
+
+#[test]
 fn an_authority_issues_and_its_keys_are_private() {
     let temp = tempfile::tempdir().unwrap();
     let (ca, out) = (temp.path().join("ca"), temp.path().join("ams-1"));

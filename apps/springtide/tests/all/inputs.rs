@@ -17,7 +17,7 @@ fn text() -> String {
 }
 
 fn config(dir: &Path) -> String {
-    let mut config = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\n\
+    let mut config = "[scheduling]\npoll = \"300ms\"\nscan_interval = \"300ms\"\n\
     [files]\npoll = \"200ms\"\n[[link]]\nbetween = [\"ams\", \"del\"]\nbandwidth = \"8Mbit/s\"\n"
         .to_owned();
     for (name, nodes) in [("ams", 2), ("del", 1)] {

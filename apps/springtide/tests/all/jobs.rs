@@ -8,7 +8,7 @@ use crate::drains::Up;
 use crate::support::{CommandOutput, RunningCommand, nodes, program, run, text, until};
 
 /// Short intervals, so that free processors are detected soon.
-const QUICK: &str = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"";
+const QUICK: &str = "[scheduling]\npoll = \"300ms\"\nscan_interval = \"300ms\"";
 
 pub fn job(up: &Up, line: &[&str]) -> CommandOutput {
     let config = ["--config", up.file.to_str().unwrap()];

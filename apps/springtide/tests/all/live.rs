@@ -39,13 +39,13 @@ at = "500ms"
 cluster = "b"
 nodes = 1
 share = 0.5
-lasts = "1s"
+duration = "1s"
 [[event]]
 what = "uplink"
 at = "700ms"
 cluster = "b"
 bandwidth = "300kB/s"
-lasts = "1s"
+duration = "1s"
 [[event]]
 what = "kill"
 iteration = 2

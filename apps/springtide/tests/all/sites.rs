@@ -11,7 +11,7 @@ use crate::support::{CommandOutput, RunningCommand, nodes, program, run, text, u
 /// Cluster ams in the head's process, and del with a site process.
 fn config(dir: &Path) -> String {
     let mut config =
-        "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\n[files]\npoll = \"200ms\"\n"
+        "[scheduling]\npoll = \"300ms\"\nscan_interval = \"300ms\"\n[files]\npoll = \"200ms\"\n"
             .to_owned();
     for (name, site) in [("ams", "head"), ("del", "own")] {
         let files = dir.join("files").join(name);

@@ -42,7 +42,7 @@ impl SlurmGrid {
         };
         // The efficiency depends on the load of this host, so that it is not measured.
         let mut config =
-            "[scheduling]\npolicy = \"egs\"\npoll = \"500ms\"\nscan_every = \"500ms\"\n\
+            "[scheduling]\npolicy = \"egs\"\npoll = \"500ms\"\nscan_interval = \"500ms\"\n\
             [adaptation]\nmode = \"static\"\n"
                 .to_owned();
         for (name, nodes) in CLUSTERS {
@@ -224,10 +224,10 @@ fn a_cluster_whose_commands_fail_is_avoided_and_reports_why() {
     };
     fake("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1");
     let up = Up::by(&format!(
-        "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\n\
+        "[scheduling]\npoll = \"300ms\"\nscan_interval = \"300ms\"\n\
         [[cluster]]\nname = \"ams\"\nnodes = 2\n\
         [[cluster]]\nname = \"vu\"\nnodes = 9\nprovider = \"slurm\"\n\
-        [cluster.slurm]\ncommands = \"{}\"\npoll = \"300ms\"\nanswer_within = \"1s\"\n",
+        [cluster.slurm]\ncommands = \"{}\"\npoll = \"300ms\"\nanswer_timeout = \"1s\"\n",
         commands.path().display()
     ));
     let plan = || job(&up, &["plan", "queens", "--kind", "rigid", "--min", "3"]).out;
@@ -322,7 +322,7 @@ fn a_killed_site_recovers_its_batch_jobs() {
         Err(skipped) => return println!("{skipped}"),
     };
     let up = Up::by(&format!(
-        "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\n\
+        "[scheduling]\npoll = \"300ms\"\nscan_interval = \"300ms\"\n\
         [[cluster]]\nname = \"vu\"\nnodes = 3\nsite = \"own\"\nprovider = \"slurm\"\n\
         [cluster.slurm]\nconf = \"{}\"\npoll = \"300ms\"\nkeep = \"1s\"\n",
         lab.conf("vu").display()

@@ -108,8 +108,8 @@ fn a_job_that_panics_when_it_is_asked_runs_all_the_same() {
 fn a_transform_is_resized_among_other_jobs() {
     // The efficiency of such small steps depends on the load of this host, so that it is not
     // measured.
-    let config =
-        "[adaptation]\nmode = \"static\"\n[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"";
+    let config = "[adaptation]\nmode = \"static\"\n\
+        [scheduling]\npoll = \"300ms\"\nscan_interval = \"300ms\"";
     let up = Up::with(&[("ams", 5)], config);
     let job = |line: &[&str]| {
         let config = ["--config", up.file.to_str().unwrap()];

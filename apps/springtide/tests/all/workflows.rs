@@ -35,8 +35,8 @@ fn is_reserved(up: &Up, number: u64) -> bool {
 
 #[test]
 fn malleable_jobs_release_reserved_processors_in_time_and_a_new_head_knows_reservations() {
-    let lines = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\nanswer_within = \"2s\"\n\
-    release_within = \"5s\"\n[slots]\nrate = 2.0\nadvertise_every = \"300ms\"\n";
+    let lines = "[scheduling]\npoll = \"300ms\"\nscan_interval = \"300ms\"\n\
+    answer_timeout = \"2s\"\nrelease_timeout = \"5s\"\n[slots]\nrate = 2.0\nadvertise_interval = \"300ms\"\n";
     let mut up = Up::with(&[("ams", 3), ("del", 1)], lines);
     assert_eq!(now_free(&up, "ams"), 3);
     // Offers are also in a file.
@@ -90,7 +90,7 @@ fn malleable_jobs_release_reserved_processors_in_time_and_a_new_head_knows_reser
 }
 
 fn config(dir: &Path) -> String {
-    let mut config = "[scheduling]\npoll = \"300ms\"\nscan_every = \"300ms\"\n".to_owned();
+    let mut config = "[scheduling]\npoll = \"300ms\"\nscan_interval = \"300ms\"\n".to_owned();
     for (name, nodes) in [("ams", 2), ("bud", 1), ("del", 2)] {
         let files = dir.join("files").join(name);
         config += &format!(

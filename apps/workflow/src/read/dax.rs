@@ -13,7 +13,7 @@ use crate::error::{Cause, WorkflowProblem};
 use crate::format::Format;
 use crate::model::{Command, Position, Task};
 use crate::text::Text;
-use crate::values::Scalar;
+use crate::values::{ProcessorCount, Scalar};
 
 /// The maximum number of nodes of a document; a task with its files has ten to a hundred.
 const NODES_MAX: u32 = 20_000_000;
@@ -116,13 +116,13 @@ impl DaxReader<'_, '_> {
         let (processors, at) = match (cores, nodes, count) {
             (Some(cores), ..) => (number(cores)?, at(Some(cores))),
             (None, Some(nodes), _) => {
-                let ((nodes, rounded), place) = (number(nodes)?, at(Some(nodes)));
-                let (ppn, rounded_too) = ppn.map(number).transpose()?.unwrap_or((1, false));
-                let product = nodes.checked_mul(ppn);
+                let (nodes, place) = (number(nodes)?, at(Some(nodes)));
+                let ppn = ppn.map(number).transpose()?.unwrap_or(ProcessorCount::exact(1));
+                let product = nodes.times(ppn);
                 let product = product.ok_or_else(|| {
                     WorkflowProblem::value("no machine has this number of processors", place)
                 })?;
-                ((product, rounded || rounded_too), place)
+                (product, place)
             }
             (None, None, Some(count)) => (number(count)?, at(Some(count))),
             (None, None, None) => return Ok(()),

@@ -13,7 +13,7 @@ use crate::error::{Cause, WorkflowProblem, shown};
 use crate::format::Format;
 use crate::model::{Command, Position, Task};
 use crate::text::Text;
-use crate::values::Scalar;
+use crate::values::{ProcessorCount, Scalar};
 
 /// The maximum number of events of a document: a task with its files has about a hundred.
 const EVENTS_MAX: usize = 100_000_000;
@@ -161,13 +161,13 @@ fn job(draft: &mut Draft, job: PegasusJob, at: Option<Position>) -> Result<(), W
         draft.processors(task, number(cores)?, place(cores.referenced));
     } else if let Some(nodes) = &nodes {
         let at = place(nodes.referenced);
-        let (nodes, rounded) = number(nodes)?;
-        let (ppn, rounded_too) = ppn.as_ref().map(number).transpose()?.unwrap_or((1, false));
-        let product = nodes.checked_mul(ppn);
+        let nodes = number(nodes)?;
+        let ppn = ppn.as_ref().map(number).transpose()?.unwrap_or(ProcessorCount::exact(1));
+        let product = nodes.times(ppn);
         let product = product.ok_or_else(|| {
             WorkflowProblem::value("no machine has this number of processors", at)
         })?;
-        draft.processors(task, (product, rounded || rounded_too), at);
+        draft.processors(task, product, at);
     }
     Ok(())
 }

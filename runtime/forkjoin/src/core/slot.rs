@@ -1,5 +1,13 @@
 //! Join slots: child tasks in their parents' stack frames (spawned children: in boxes).
 //!
+//! # Owner and holder
+//!
+//! - The *owner* of a slot is the compute thread that created it in its frame, and that waits for
+//!   its task. It never changes; [`SlotHeader::owner`] is its index.
+//! - The *holder* of a slot is the one party that has its pointer: a deque, the injector, the lease
+//!   table, or a thread. It changes with each move of the pointer. Before a final state, only
+//!   the holder accesses the task.
+//!
 //! # States, and the parties that may change them
 //!
 //! | state | meaning | next state |
@@ -19,8 +27,8 @@
 //!
 //! At most one place holds a slot's pointer at a time: a deque, the injector, the lease table, or
 //! one thread. A thread dereferences the pointer only after it has removed it from its place. That
-//! thread is then the only holder, so no stale pointer is ever followed. [`HeldSlot`] is the proof
-//! that its owner is the holder, and that the task is in the slot.
+//! thread is then the holder, so no stale pointer is ever followed. A value of [`HeldSlot`] proves
+//! that the thread with this value is the holder, and that the task is in the slot.
 //!
 //! The owner leaves the frame only in the states `DONE`, `DELIVERED` and `ABANDONED`, or after it
 //! has removed the pointer itself. A thread that finishes a slot stores the state as its last
@@ -80,20 +88,20 @@ pub(crate) struct SlotState {
     state: AtomicU32,
     /// In `RUNNING`: the thread that runs the task, for leapfrogging. In `LEASED`: the index in the
     /// lease table.
-    holder: AtomicU32,
+    location: AtomicU32,
 }
 
 impl SlotState {
     #[inline(always)]
     pub(crate) fn new() -> Self {
-        Self { state: AtomicU32::new(QUEUED), holder: AtomicU32::new(0) }
+        Self { state: AtomicU32::new(QUEUED), location: AtomicU32::new(0) }
     }
 
     #[inline]
     pub(crate) fn load(&self) -> State {
         match self.state.load(Ordering::Acquire) {
-            RUNNING => State::Running { thread: self.holder.load(Ordering::Relaxed) },
-            LEASED => State::Leased { index: self.holder.load(Ordering::Relaxed) },
+            RUNNING => State::Running { thread: self.location.load(Ordering::Relaxed) },
+            LEASED => State::Leased { index: self.location.load(Ordering::Relaxed) },
             DONE => State::Done,
             DELIVERED => State::Delivered,
             ABANDONED => State::Abandoned,
@@ -104,7 +112,7 @@ impl SlotState {
 
     /// The holder starts the task on this thread.
     fn start(&self, thread: u32) {
-        self.holder.store(thread, Ordering::Relaxed);
+        self.location.store(thread, Ordering::Relaxed);
         self.state.store(RUNNING, Ordering::Release);
     }
 
@@ -120,7 +128,7 @@ impl SlotState {
 
     /// The holder puts the pointer into this entry of the lease table, whose lock it holds.
     pub(super) fn lease(&self, index: u32) {
-        self.holder.store(index, Ordering::Relaxed);
+        self.location.store(index, Ordering::Relaxed);
         self.state.store(LEASED, Ordering::SeqCst);
     }
 

@@ -16,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Member;
 use crate::id::{ClusterId, NodeId};
+use crate::random::SplitMix;
 use crate::wire::{self, Kind};
 
 /// Smaller tables are not shared with equal ones.
@@ -78,7 +79,12 @@ struct Index {
     staying: Vec<NodeId>,
     /// The ranges of the clusters in `staying`.
     ranges: BTreeMap<ClusterId, Range<usize>>,
+    /// See [`Members::ring`]; created on first use.
+    rings: [OnceLock<Vec<(u64, u32)>>; RINGS],
 }
+
+/// The number of random orders of the staying members.
+pub const RINGS: usize = 2;
 
 impl MemberTable {
     fn index(&self) -> &Index {
@@ -117,6 +123,28 @@ impl Members {
     /// The range of one cluster in [`Members::staying`].
     pub fn staying_in(&self, cluster: &ClusterId) -> Range<usize> {
         self.0.index().ranges.get(cluster).cloned().unwrap_or_default()
+    }
+
+    /// A random order of the staying members, which depends on their names alone: pairs of a
+    /// random number and an index in [`Members::staying`], in ascending order.
+    ///
+    /// The order of two members does not change when others join or leave.
+    ///
+    /// # Panics
+    /// `ring` is not below [`RINGS`].
+    pub fn ring(&self, ring: usize) -> &[(u64, u32)] {
+        let index = self.0.index();
+        index.rings[ring].get_or_init(|| {
+            let number = |(node, at): (&NodeId, u32)| (Self::ring_number(ring, node), at);
+            let mut order: Vec<_> = index.staying.iter().zip(0..).map(number).collect();
+            order.sort_unstable();
+            order
+        })
+    }
+
+    /// The number of a node in a [random order](Members::ring).
+    pub fn ring_number(ring: usize, node: &NodeId) -> u64 {
+        SplitMix::with_text(ring as u64, node.as_str()).next()
     }
 
     /// Whether both share one table, and so are certainly equal.
@@ -200,6 +228,11 @@ impl Members {
         let next = apply();
         remember(&next, Some((here, change.clone())));
         next
+    }
+
+    /// The number of bytes of the encoded members; zero if they do not encode.
+    pub fn encoded_len(&self) -> usize {
+        self.encoded().map_or(0, Bytes::len)
     }
 
     fn encoded(&self) -> Result<&Bytes, wire::WireError> {

@@ -5,6 +5,7 @@
 
 mod detector;
 mod members;
+mod roles;
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,8 @@ use crate::id::{ClusterId, Epoch, Incarnation, NodeId};
 use crate::net::Address;
 
 pub use detector::{Detector, Finding, SilenceLimits};
-pub use members::{Members, MembersChange};
+pub use members::{Members, MembersChange, RINGS};
+pub use roles::ClusterCoordinators;
 
 /// A member of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +46,7 @@ pub struct View {
     /// The node that hosts the job's coordinator and runs its root.
     pub coordinator: Option<NodeId>,
     /// The node that hosts each cluster's coordinator.
-    pub cluster_coordinators: BTreeMap<ClusterId, NodeId>,
+    pub cluster_coordinators: ClusterCoordinators,
     /// Whether it lacks members: a [partial view](View::partial_view).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
@@ -191,9 +193,8 @@ impl View {
         if change.base != (self.epoch, self.version) || self.partial {
             return None;
         }
-        let mut cluster_coordinators = self.cluster_coordinators.clone();
-        cluster_coordinators.retain(|cluster, _| !change.dropped_clusters.contains(cluster));
-        cluster_coordinators.extend(change.hosts.iter().map(|(c, n)| (c.clone(), n.clone())));
+        let hosts = &self.cluster_coordinators;
+        let cluster_coordinators = hosts.changed(&change.hosts, &change.dropped_clusters);
         Some(View {
             epoch: change.epoch,
             version: change.version,

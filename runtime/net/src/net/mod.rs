@@ -33,7 +33,7 @@ pub use self::bulk::{BulkConfig, BulkError};
 pub use self::config::{Congestion, IDLE_TIMEOUT, KEEP_ALIVE, LinkPolicy, NetConfig};
 pub use self::hello::Protocols;
 pub use self::link::{Link, LinkProfile};
-pub use self::memory::{JoinError, LinkUnit, MemoryConfig, MemoryNet};
+pub use self::memory::{EventCounts, JoinError, LinkUnit, MemoryConfig, MemoryNet};
 pub use self::paths::{Path, Paths};
 pub use self::quic::NetError;
 pub use self::router::Router;

@@ -52,15 +52,16 @@ impl Recorder {
     /// A recorder of one incarnation of a node. Times count from `start`; `capacity` bounds the
     /// buffered facts.
     pub fn new(node: NodeId, incarnation: Incarnation, start: Instant, capacity: usize) -> Self {
-        Self::dated(node, incarnation, (start, None), capacity)
+        Self::dated(node, incarnation, start, None, capacity)
     }
 
-    /// A recorder whose `start` has a wall-clock time as well, in microseconds since the Unix
-    /// epoch.
+    /// A recorder whose `start` also has a wall-clock time, `began_unix_us`: microseconds since the
+    /// Unix epoch.
     pub fn dated(
         node: NodeId,
         incarnation: Incarnation,
-        (start, began_unix_us): (Instant, Option<u64>),
+        start: Instant,
+        began_unix_us: Option<u64>,
         capacity: usize,
     ) -> Self {
         let ring = Mutex::new(Ring::default());

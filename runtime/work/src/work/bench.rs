@@ -115,7 +115,7 @@ impl<S: Fn() -> bool> BenchmarkThreads<S> {
     }
 }
 
-/// As [`run`], on the calling thread alone: one of this seam's, with a stack of this size.
+/// As [`run`], on the calling thread alone: one of this seam's, with a stack of `stack_bytes`.
 ///
 /// # Errors
 /// As [`run`]; or if the benchmark takes no time, as it may in virtual time.
@@ -123,7 +123,8 @@ pub fn run_here(
     registry: &Arc<Registry>,
     spec: &BenchmarkSpec,
     goal: BenchmarkGoal,
-    (seam, stack_bytes): (&Arc<dyn Seam>, usize),
+    seam: &Arc<dyn Seam>,
+    stack_bytes: usize,
     stop: impl Fn() -> bool,
 ) -> Result<BenchmarkRun, BenchmarkError> {
     let (entry, body) = prepare(registry, spec)?;

@@ -72,7 +72,8 @@ fn among_equals_preferred_clusters_then_latency_then_bandwidth_then_name() {
     let rtt = [("a", 0.03), ("b", 0.01), ("d", 0.03), ("c", 0.5), ("f", f64::NAN)];
     case.rtt_s = rtt.map(|(cluster, s)| (cluster.into(), s)).into();
     case.bandwidth = [("a", 1e6), ("d", 1e7), ("f", 1e9)].map(|(c, b)| (c.into(), b)).into();
-    assert_eq!(names(&case), ["e-1", "c-1", "b-1", "d-1", "a-1", "f-1"]);
+    assert_eq!(names(&case), ["e-1", "c-1", "b-1", "f-1", "d-1", "a-1"]);
+    // An unknown latency counts as the median of the known ones, so f's bandwidth decides.
     case.count = 2;
     assert_eq!(names(&case), ["e-1", "c-1"]);
     // Speed precedes all other criteria.
@@ -118,7 +119,7 @@ fn only_known_unfit_nodes_are_excluded() {
          job avoids it"
     );
     case.request.waive.insert("b".into());
-    assert_eq!(names(&case), ["b-1", "a-1", "a-3"], "among equals, only b's link is known");
+    assert_eq!(names(&case), ["a-1", "a-3", "b-1"], "b's link is known to be too slow, a's is not");
     // Invalid conditions are ignored.
     (case.request.min_speed, case.request.min_bandwidth) = (Some(f64::NAN), Some(f64::INFINITY));
     case.request.waive.clear();
@@ -154,7 +155,46 @@ fn any_case() -> impl Strategy<Value = SelectionInput> {
     )
 }
 
+/// Position of the first node of a cluster in the order of all nodes.
+fn position(case: &SelectionInput, cluster: &str) -> Option<usize> {
+    let all = choose(&SelectionInput { count: u32::MAX, ..case.clone() });
+    all.nodes.iter().position(|node| case.free[node].cluster.as_str() == cluster)
+}
+
 proptest! {
+    #[test]
+    fn a_good_measurement_never_lowers_a_rank(case in any_case()) {
+        let mut case = case;
+        case.rtt_s.remove(&ClusterId::from("a"));
+        case.bandwidth.remove(&ClusterId::from("a"));
+        let unknown = position(&case, "a");
+        // At least as good as each other link, and not below the minimum.
+        let valid = |x: &&f64| **x > 0.0 && x.is_finite();
+        let least = case.rtt_s.values().filter(valid).fold(1.0, |a: f64, b| a.min(*b));
+        let rates = case.bandwidth.values().chain(&case.request.min_bandwidth);
+        let most = rates.filter(valid).fold(1.0, |a: f64, b| a.max(*b));
+        case.rtt_s.insert("a".into(), least);
+        case.bandwidth.insert("a".into(), most);
+        prop_assert!(position(&case, "a") <= unknown);
+    }
+
+    #[test]
+    fn a_link_that_is_too_slow_never_precedes_an_unknown_one(
+        case in any_case(),
+        least in 1e3..1e9,
+        fraction in 0.01..0.99,
+    ) {
+        let mut case = case;
+        case.request.min_bandwidth = Some(least);
+        case.bandwidth.remove(&ClusterId::from("a"));
+        case.bandwidth.insert("b".into(), least * fraction);
+        // The quarantine of b is over, so that it may be tried again.
+        case.request.waive.insert("b".into());
+        if let (Some(unknown), Some(slow)) = (position(&case, "a"), position(&case, "b")) {
+            prop_assert!(unknown < slow);
+        }
+    }
+
     #[test]
     fn each_free_node_is_selected_or_explained_and_prefixes_are_consistent(case in any_case()) {
         let all = choose(&SelectionInput { count: u32::MAX, ..case.clone() });

@@ -116,7 +116,7 @@ fn processors_are_claimed_ahead_and_wait_for_the_files() {
     assert_eq!(grid.submit(reads(2, &["dust"])), ["bring dust to ams for job-3 from del (2)"]);
     assert_eq!(grid.state("ams-1"), NodeState::Held);
     // The transfer takes longer than the time limit for nodes.
-    assert_eq!(grid.after(2 * ManagerSettings::default().hold_within), [""; 0]);
+    assert_eq!(grid.after(2 * ManagerSettings::default().hold_timeout), [""; 0]);
     assert_eq!(grid.state("ams-2"), NodeState::Held);
     // A node is lost, and returns.
     let reason = "it crashed".to_owned();

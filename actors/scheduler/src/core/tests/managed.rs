@@ -85,7 +85,7 @@ fn job_that_does_not_release_in_time_loses_nodes() {
     assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["job-1 must release 2 of ams (2)"]);
     // Its coordinator does not answer, and releases nothing.
     grid.answer(1, 2, 0);
-    let out = grid.after(ManagerSettings::default().release_within);
+    let out = grid.after(ManagerSettings::default().release_timeout);
     let output: Vec<_> = out.iter().filter(|line| !line.starts_with("odd")).collect();
     assert_eq!(
         output,

@@ -84,7 +84,7 @@ fn processors_are_held_recruited_kept_and_released() {
 #[test]
 fn faster_local_user_costs_a_job_only_its_growth() {
     let settings =
-        ManagerSettings { hold_within: Duration::from_secs(20), ..ManagerSettings::default() };
+        ManagerSettings { hold_timeout: Duration::from_secs(20), ..ManagerSettings::default() };
     let mut grid = CoreTestGrid::on_demand(6, settings);
     grid.polled(6, 0);
     assert_eq!(grid.submit(needs(Kind::Malleable, 2, 6)), ["hold vu [vu-1, vu-2]"]);
@@ -114,7 +114,7 @@ fn faster_local_user_costs_a_job_only_its_growth() {
 #[test]
 fn job_whose_nodes_do_not_arrive_waits_again() {
     let settings =
-        ManagerSettings { hold_within: Duration::from_secs(20), ..ManagerSettings::default() };
+        ManagerSettings { hold_timeout: Duration::from_secs(20), ..ManagerSettings::default() };
     let mut grid = CoreTestGrid::on_demand(4, settings);
     grid.polled(4, 0);
     assert_eq!(grid.submit(needs(Kind::Rigid, 2, 2)), ["hold vu [vu-1, vu-2]"]);

@@ -198,7 +198,7 @@ fn overrunning_jobs_end_when_another_reservation_starts() {
 
 #[test]
 fn denying_site_offers_nothing_and_waste_costs_a_penalty() {
-    let terms = Terms { loose: 0.5, rate: 2.0, ..Terms::default() };
+    let terms = Terms { unused_surcharge: 0.5, rate: 2.0, ..Terms::default() };
     let closed = Terms { advertise: false, ..Terms::default() };
     let terms = [("a".into(), terms), ("b".into(), closed)].into();
     let settings = ManagerSettings { terms, ..by(Approach::Waiting, Policy::Fpsma) };

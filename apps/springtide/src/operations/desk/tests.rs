@@ -377,11 +377,10 @@ async fn a_client_lists_and_purges_its_own_jobs_and_the_operator_all() {
     let (store, running) = (Store::open(grid.temp.path()).unwrap(), [JobId(4), JobId(5)]);
     let mut thread = None;
     let head = endpoint(HEAD, HEAD_CLUSTER, "head");
-    let before = (Vec::new(), Vec::new());
-    let head =
-        Head::start_again(head, store, ManagerSettings::default(), before, |head, scheduler| {
-            thread = Some(JobArchive::open(reader, head, scheduler, &running, &BTreeMap::new()));
-        });
+    let (settings, jobs, clusters) = (ManagerSettings::default(), Vec::new(), Vec::new());
+    let head = Head::start_again(head, store, settings, jobs, clusters, |head, scheduler| {
+        thread = Some(JobArchive::open(reader, head, scheduler, &running, &BTreeMap::new()));
+    });
     let senders = [
         endpoint("ada", "lab", "client"),
         endpoint("bob", "lab", "client"),

@@ -22,9 +22,9 @@ const TAIL: usize = 80;
 /// A job that is a task.
 #[derive(Clone, Debug)]
 pub struct TaskJob {
-    /// The registered name.
+    /// The name under which the job is registered.
     pub name: &'static str,
-    /// The encoded job.
+    /// The job, encoded for its nodes.
     pub body: Bytes,
     /// Files that it needs, as they are called in clusters' directories.
     pub files: Vec<String>,
@@ -37,7 +37,7 @@ pub struct TaskJob {
 pub struct Bag {
     /// By task, for [`Flow`](super::flow::Flow).
     pub steps: Vec<Step>,
-    /// By task.
+    /// The job of each task, by the task's index.
     pub jobs: Vec<TaskJob>,
     /// By task: what a planner takes it to last, in seconds, and its processors.
     pub planned: Vec<(f64, u32)>,

@@ -18,9 +18,9 @@ const WAITING_MAX: usize = 256;
 /// A task, as far as its running is concerned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// For people.
+    /// Name of the task in messages.
     pub id: String,
-    /// All at once.
+    /// Processors that it needs at the same time.
     pub processors: u32,
     /// How long it is expected to run.
     pub takes: Time,
@@ -46,7 +46,7 @@ pub struct Agreed {
     pub parts: Vec<ReservedSlot>,
 }
 
-/// What it hears.
+/// An event of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum News {
     /// Begin; or nothing, but time has passed.
@@ -132,11 +132,11 @@ enum State {
 /// When and where a task ran.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ran {
-    /// Where.
+    /// Cluster of its last try.
     pub cluster: Option<ClusterId>,
     /// Since when, in its last try.
     pub start: Option<Time>,
-    /// Until when.
+    /// End of its last try.
     pub end: Option<Time>,
     /// How often it was tried.
     pub attempts: u32,
@@ -210,7 +210,7 @@ impl Flow {
         self.plans
     }
 
-    /// Takes news in.
+    /// Processes an event, and returns the orders that follow.
     pub fn handle(&mut self, news: News, now: Time) -> Vec<Order> {
         let mut out = Vec::new();
         if self.over {

@@ -29,12 +29,12 @@ use crate::options::GlobalArgs;
 
 pub use self::task::WorkflowTask;
 
-/// For `--help`.
+/// Exit codes of `workflow run`, for `--help`.
 pub const EXIT_CODES: &str = "\
 Exit codes: 0 all tasks are done; 1 a task has failed, or no grid is up; 2 a file or an option is wrong; 3 no plan can be reserved; \
 4 took longer than --timeout; 130 interrupted: what ran was ended, and what was reserved is released.";
 
-/// `workflow run ...`
+/// Options of `workflow run`.
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
     /// The workflow: WfFormat (JSON), DAX (XML), Pegasus 5 (YAML), DOT, or Springtide's own (TOML)
@@ -108,7 +108,7 @@ pub type Encode<'a> = dyn Fn(&str, &[String]) -> Result<(&'static str, Bytes), F
 
 /// What this program can run.
 pub struct Programs<'a> {
-    /// Of its registry.
+    /// Fingerprint of the program's registry.
     pub fingerprint: u64,
     /// A registered job of a name and options.
     pub encode: &'a Encode<'a>,
@@ -138,7 +138,7 @@ fn prepare(args: &RunArgs, programs: &Programs<'_>) -> Result<Prepared, Failed> 
         Some(file) => table(file)?,
         None => BTreeMap::new(),
     };
-    let bag = Bag::of(&read, args, config.files.largest.bytes(), &commands, programs)?;
+    let bag = Bag::of(&read, args, config.files.size_max.bytes(), &commands, programs)?;
     if let Some(dir) = &args.fetch {
         check_targets(dir, &read, &bag)?;
     }

@@ -18,11 +18,11 @@ use super::flow::{Ran, Step};
 /// Slots that were reserved.
 #[derive(Clone, Debug)]
 pub struct Reserved {
-    /// Under this number.
+    /// Number of the reservation.
     pub id: ReservationId,
-    /// When.
+    /// Time of the reservation.
     pub at: Time,
-    /// For what reason.
+    /// Reason of the reservation.
     pub why: String,
     /// For so many tasks.
     pub tasks: usize,
@@ -30,27 +30,27 @@ pub struct Reserved {
     pub makespan_s: f64,
     /// What the plan was to cost.
     pub planned_cost: f64,
-    /// What it cost.
+    /// Cost of what the workflow had reserved.
     pub cost: f64,
-    /// What it had.
+    /// Slots of the reservation.
     pub parts: Vec<ReservedSlot>,
 }
 
 /// A run that has ended.
 pub struct CompletedRun<'a> {
-    /// The workflow's name.
+    /// Name of the workflow.
     pub name: String,
     /// When it was submitted.
     pub began: Time,
     /// When it had ended.
     pub ended: Time,
-    /// Its tasks.
+    /// The tasks of the workflow.
     pub steps: &'a [Step],
     /// When and where they ran.
     pub ran: &'a [Ran],
     /// What was reserved for them.
     pub reserved: &'a [Reserved],
-    /// Nothing was.
+    /// Whether the tasks ran without reservations.
     pub best_effort: bool,
     /// Why it did not come to its end.
     pub failed: Option<&'a Failed>,

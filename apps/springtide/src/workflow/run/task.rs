@@ -52,20 +52,20 @@ pub enum TaskCommand {
     },
 }
 
-/// A task.
+/// A task of a workflow, as its node runs it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkflowTask {
-    /// Of the workflow.
+    /// Name of the workflow.
     pub workflow: String,
-    /// Its own.
+    /// Name of the task.
     pub id: String,
-    /// What it runs.
+    /// Command that it runs, or its stand-in.
     pub what: TaskCommand,
     /// Processors that it was given.
     pub processors: u32,
-    /// What it reads.
+    /// Files that it reads.
     pub inputs: Vec<FileAs>,
-    /// What it writes.
+    /// Files that it writes.
     pub outputs: Vec<FileAs>,
     /// Bytes that the grid lets a file have.
     pub largest: u64,
@@ -270,7 +270,7 @@ impl Room {
             if bytes > largest {
                 // No other cluster could have it.
                 return Err(format!(
-                    "{} has {bytes} bytes, and no file may have more than {largest}: see `files.largest` of the grid's config",
+                    "{} has {bytes} bytes, and no file may have more than {largest}: see `files.size_max` of the grid's config",
                     file.name
                 ));
             }

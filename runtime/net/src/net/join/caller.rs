@@ -11,7 +11,7 @@ use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, Endpoint, TransportErrorCode, VarInt};
 use tokio::time::timeout;
 
-use super::door::{ALPN_ALERT, read_frame, transport, write};
+use super::endpoint::{ALPN_ALERT, read_frame, transport, write};
 use super::{JoinGrant, JoinRefused, JoinRequest, JoinToken, VERSION};
 use crate::id::NodeId;
 use crate::net::tls::{SERVER_NAME, TlsError, pinned_config};
@@ -86,7 +86,8 @@ pub enum JoinError {
 /// # Errors
 /// [`JoinError`].
 pub async fn join(
-    (from, at): (SocketAddr, SocketAddr),
+    from: SocketAddr,
+    at: SocketAddr,
     token: &JoinToken,
     request: Vec<u8>,
     node: Option<NodeId>,

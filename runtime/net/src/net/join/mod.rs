@@ -3,12 +3,12 @@
 //! It is separate from the network of links: its socket, its protocol name (`springtide-join/1`)
 //! and its certificate check are its own. Nodes without a certificate thus never reach an actor. A
 //! [`JoinAuthorizer`] decides whether a token is valid and which name a node gets. The order of messages
-//! is a state machine without I/O (`visit`).
+//! is a state machine without I/O (`handshake`).
 
 mod caller;
-mod door;
+mod endpoint;
+mod handshake;
 mod token;
-mod visit;
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::caller::{JoinError, join};
-pub use self::door::{JoinEndpoint, JoinLimits};
+pub use self::endpoint::{JoinEndpoint, JoinLimits};
 pub use self::token::{JoinToken, NewToken, TokenError, matches_secret};
 use crate::id::NodeId;
 

@@ -51,7 +51,7 @@ impl JoinAuthorizer for SecretJudge {
 
 struct TestGrid {
     judge: Arc<SecretJudge>,
-    door: JoinEndpoint,
+    endpoint: JoinEndpoint,
     token: JoinToken,
     head: NodeIdentity,
 }
@@ -71,15 +71,15 @@ impl TestGrid {
         let token = JoinToken { authority: ca.fingerprint(), id, secret: secret.clone() };
         let (requests, refused) = (AtomicUsize::new(0), Mutex::default());
         let judge = Arc::new(SecretJudge { ca, secret, requests, refused });
-        let door = JoinEndpoint::open(LOOPBACK, &head, judge.clone(), limits).unwrap();
-        Self { judge, door, token, head }
+        let endpoint = JoinEndpoint::open(LOOPBACK, &head, judge.clone(), limits).unwrap();
+        Self { judge, endpoint, token, head }
     }
 
     async fn join(&self, token: &JoinToken, node: Option<&str>) -> Result<NodeIdentity, JoinError> {
         let key = NewKey::make().unwrap();
-        let ends = (LOOPBACK, self.door.address());
+        let at = self.endpoint.address();
         let request = key.request().unwrap();
-        let grant = join(ends, token, request, node.map(Into::into), LONG).await?;
+        let grant = join(LOOPBACK, at, token, request, node.map(Into::into), LONG).await?;
         Ok(key.identity(&grant.certificate, &grant.authority)?)
     }
 
@@ -89,12 +89,12 @@ impl TestGrid {
 
     async fn counts(&self, reason: JoinReason, times: u64) {
         let wait = async {
-            while self.door.counts().refused.get(&reason).copied().unwrap_or(0) < times {
+            while self.endpoint.counts().refused.get(&reason).copied().unwrap_or(0) < times {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
         let counted = tokio::time::timeout(LONG, wait).await;
-        counted.unwrap_or_else(|_| panic!("never: {reason}: {:?}", self.door.counts()));
+        counted.unwrap_or_else(|_| panic!("never: {reason}: {:?}", self.endpoint.counts()));
         assert!(self.judge.refused.lock().unwrap().contains(&reason));
     }
 
@@ -105,7 +105,7 @@ impl TestGrid {
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         let config = QuicClientConfig::try_from(config).unwrap();
         let config = quinn::ClientConfig::new(Arc::new(config));
-        let to = self.door.address();
+        let to = self.endpoint.address();
         let conn = endpoint.connect_with(config, to, "node.springtide").unwrap().await?;
         let (mut send, mut recv) = conn.open_bi().await?;
         if !bytes.is_empty() {
@@ -124,7 +124,7 @@ async fn a_node_joins_and_its_links_are_accepted() {
     let grid = TestGrid::open(JoinLimits::default());
     let identity = grid.join(&grid.token, Some("lab-7")).await.unwrap();
     assert_eq!(identity.name().to_string(), "springtide://lab/node/lab-7");
-    assert_eq!(grid.door.counts(), JoinCounts { granted: 1, refused: BTreeMap::new() });
+    assert_eq!(grid.endpoint.counts(), JoinCounts { granted: 1, refused: BTreeMap::new() });
     let net = |identity| Net::quic(NetConfig::default(), identity, Incarnation(1)).unwrap();
     let (head, node) = (net(&grid.head), net(&identity));
     let arrived = Arc::new(tokio::sync::Notify::new());
@@ -185,7 +185,7 @@ async fn other_protocols_are_refused_in_the_handshake() {
     links.start(Arc::new(IgnoringInbox));
     let crate::net::Address::Socket(at) = links.address() else { panic!() };
     let request = NewKey::make().unwrap().request().unwrap();
-    let error = join((LOOPBACK, at), &grid.token, request, None, LONG).await.unwrap_err();
+    let error = join(LOOPBACK, at, &grid.token, request, None, LONG).await.unwrap_err();
     assert!(matches!(error, JoinError::NoDoor { .. }), "{error}");
     assert_eq!(links.refused().get(&crate::net::RefuseReason::Alpn), Some(&1));
     links.close("done").await;
@@ -221,7 +221,7 @@ async fn a_silent_caller_is_disconnected_and_its_slot_is_freed() {
         grid.send_bytes(&[crate::net::tls::JOIN_ALPN], b"").await.unwrap();
     };
     let meanwhile = async {
-        while grid.door.callers() == 0 {
+        while grid.endpoint.callers() == 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let error = grid.join(&grid.token, None).await.unwrap_err();

@@ -59,6 +59,7 @@ pub(super) struct Datagrams {
     /// Time of the last event, which is finer than tokio's milliseconds.
     event_time: Duration,
     digest: u64,
+    events: u64,
 }
 
 impl Datagrams {
@@ -74,6 +75,7 @@ impl Datagrams {
             seq: 0,
             event_time: Duration::ZERO,
             digest: DIGEST,
+            events: 0,
         }
     }
 
@@ -200,6 +202,11 @@ impl Datagrams {
             .collect()
     }
 
+    /// Number of datagrams that arrived.
+    pub(super) fn events(&self) -> u64 {
+        self.events
+    }
+
     pub(super) fn digest(&self) -> u64 {
         self.digest
     }
@@ -219,6 +226,7 @@ impl Simulation for Datagrams {
         while self.next_at() == Some(at)
             && let Some((_, (from, to, datagram))) = self.in_transit.pop_first()
         {
+            self.events += 1;
             let socket = &mut self.sockets[to];
             if !socket.open {
                 continue;

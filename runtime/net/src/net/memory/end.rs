@@ -1,6 +1,7 @@
 //! One node's side of a link to another: its state, its queues by class, and its counters.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::MemoryConfig;
@@ -11,48 +12,51 @@ use crate::wire::Frame;
 const CLASSES: usize = Class::Bulk as usize + 1;
 
 /// One node's side of a link.
+///
+/// A large grid has several hundred thousand, so it is small, and what few links need is boxed.
 #[derive(Default)]
 pub(super) struct LinkEnd {
     pub(super) state: LinkState,
     /// Number of the attempt that this end belongs to.
     pub(super) link: u64,
     /// The peer as of its last hello.
-    pub(super) peer: Option<Peer>,
-    pub(super) strikes: Violations,
+    pub(super) peer: Option<Arc<Peer>>,
+    strikes: Option<Box<Violations>>,
     /// Frames in transit, by class.
-    pub(super) send_queues: [SendQueue; CLASSES],
+    send_queues: [SendQueue; CLASSES],
     /// Numbers of received frames and bytes, by class.
     received: [(u64, u64); CLASSES],
     /// Frames that wait for the link to come up.
     pub(super) pending: Vec<(Class, Frame)>,
     /// The peer's attempt, deferred in favour of this end's earlier one.
-    pub(super) deferred: Option<(u64, Peer)>,
-    /// The latest arrival time by class, to keep the order.
-    arrivals: [Option<Duration>; CLASSES],
+    pub(super) deferred: Option<Box<(u64, Arc<Peer>)>>,
+    /// The latest arrival time by class, to keep the order; zero before the first.
+    arrivals: [Duration; CLASSES],
     /// The latest incarnation of the peer among received frames.
     latest_incarnation: Incarnation,
     dialled_at: Option<Duration>,
     rtt: Option<Duration>,
-    ups: u64,
+    ups: u32,
 }
 
 /// The frames of one class in transit, with counters.
 #[derive(Default, PartialEq)]
 pub(super) struct SendQueue {
-    pub(super) frames: usize,
-    pub(super) bytes: usize,
-    refused: bool,
-    full: u64,
-    pub(super) dropped: u64,
+    bytes: usize,
     frames_out: u64,
     bytes_out: u64,
+    frames: u32,
+    full: u32,
+    pub(super) dropped: u32,
+    refused: bool,
 }
 
 impl SendQueue {
     /// Reserves space for a frame, unless a bound would be exceeded. An empty queue accepts any
     /// frame.
     pub(super) fn reserve(&mut self, len: usize, config: &MemoryConfig) -> bool {
-        let full = self.bytes + len > config.queue_bytes || self.frames >= config.queue_frames;
+        let full =
+            self.bytes + len > config.queue_bytes || self.frames as usize >= config.queue_frames;
         if self.frames > 0 && full {
             self.refused = true;
             self.full += 1;
@@ -70,7 +74,7 @@ impl SendQueue {
         self.bytes = self.bytes.saturating_sub(len);
         let drained = self.refused
             && self.bytes < config.queue_bytes / 2
-            && self.frames < config.queue_frames / 2;
+            && (self.frames as usize) < config.queue_frames / 2;
         if drained {
             self.refused = false;
         }
@@ -86,6 +90,20 @@ impl SendQueue {
 impl LinkEnd {
     pub(super) fn out(&mut self, class: Class) -> &mut SendQueue {
         &mut self.send_queues[class as usize]
+    }
+
+    pub(super) fn is_banned(&self, now: Duration) -> bool {
+        self.strikes.as_ref().is_some_and(|strikes| strikes.is_banned(now))
+    }
+
+    /// Records a violation of the peer. Returns whether it causes a ban.
+    pub(super) fn strike(&mut self, now: Duration) -> bool {
+        self.strikes.get_or_insert_default().strike(now)
+    }
+
+    /// Bytes in transit in a class, with headers.
+    pub(super) fn queued_bytes(&self, class: Class) -> usize {
+        self.send_queues[class as usize].bytes
     }
 
     pub(super) fn dial(&mut self, link: u64, now: Duration) {
@@ -104,7 +122,7 @@ impl LinkEnd {
     }
 
     /// Sets the link up and returns the pending frames.
-    pub(super) fn set_up(&mut self, peer: Peer, now: Duration) -> Vec<(Class, Frame)> {
+    pub(super) fn set_up(&mut self, peer: Arc<Peer>, now: Duration) -> Vec<(Class, Frame)> {
         self.state = LinkState::Up;
         self.deferred = None;
         self.peer = Some(peer);
@@ -129,10 +147,9 @@ impl LinkEnd {
     /// class, or of all classes.
     pub(super) fn in_order(&mut self, class: Class, arrival: Duration, all: bool) -> Duration {
         let last = self.arrivals.iter().max().filter(|_| all);
-        // `None` precedes all times.
         let before = *last.unwrap_or(&self.arrivals[class as usize]);
-        let arrival = before.map_or(arrival, |before| arrival.max(before));
-        self.arrivals[class as usize] = Some(arrival);
+        let arrival = arrival.max(before);
+        self.arrivals[class as usize] = arrival;
         arrival
     }
 
@@ -140,7 +157,7 @@ impl LinkEnd {
     pub(super) fn overtakes(&self, class: Class, arrival: Duration) -> bool {
         let mut others =
             self.arrivals.iter().enumerate().filter(|(other, _)| *other != class as usize);
-        others.any(|(_, at)| *at > Some(arrival))
+        others.any(|(_, at)| *at > arrival)
     }
 
     /// Whether a frame is of an earlier incarnation of the peer than one received before.
@@ -176,10 +193,10 @@ impl LinkEnd {
             let stats = ClassStats {
                 frames_out: out.frames_out,
                 bytes_out: out.bytes_out,
-                queued_frames: out.frames as u64,
+                queued_frames: out.frames.into(),
                 queued_bytes: out.bytes as u64,
-                full: out.full,
-                dropped: out.dropped,
+                full: out.full.into(),
+                dropped: out.dropped.into(),
                 frames_in,
                 bytes_in,
             };
@@ -187,16 +204,16 @@ impl LinkEnd {
         }
         let unknown = || Peer { incarnation: Incarnation(0), ..other.clone() };
         LinkStats {
-            peer: self.peer.clone().unwrap_or_else(unknown),
+            peer: self.peer.as_deref().cloned().unwrap_or_else(unknown),
             state: self.state,
             rtt: self.rtt,
             mtu: None,
             relayed: false,
             protocol: None,
             classes,
-            reconnects: self.ups.saturating_sub(1),
+            reconnects: self.ups.saturating_sub(1).into(),
             unknown_kinds: 0,
-            strikes: self.strikes.count(),
+            strikes: self.strikes.as_ref().map_or(0, |strikes| strikes.count()),
         }
     }
 }

@@ -193,7 +193,7 @@ impl NetworkState {
             tries: 0,
         };
         let at = now + repeat.max_delay.mul_f64(self.repeat_rng.unit());
-        self.schedule(at, NetworkEvent::RepeatedMessage(repeated));
+        self.schedule(at, NetworkEvent::RepeatedMessage(Box::new(repeated)));
     }
 
     pub(super) fn send_repeated(
@@ -210,7 +210,7 @@ impl NetworkState {
             return;
         }
         let ((from, incarnation), (to, _)) = (again.from, again.to);
-        let up = |end: &&super::end::LinkEnd| {
+        let up = |end: &&Box<super::end::LinkEnd>| {
             let peer = end.peer.as_ref();
             end.state == LinkState::Up && peer.is_some_and(|peer| peer.incarnation == incarnation)
         };
@@ -218,7 +218,7 @@ impl NetworkState {
         let Some(peer) = peer else {
             again.tries += 1;
             if again.tries <= TRIES_MAX {
-                self.schedule(now + RETRY_DELAY, NetworkEvent::RepeatedMessage(again));
+                self.schedule(now + RETRY_DELAY, NetworkEvent::RepeatedMessage(Box::new(again)));
             }
             return;
         };

@@ -11,8 +11,17 @@ use crate::net::{Class, LinkProfile, LinkState, LinkStats, RefusedCounts};
 
 impl NetworkState {
     pub(super) fn pipe(&mut self, from: NodeIndex, to: NodeIndex) -> usize {
+        let (one, other) = (self.nodes[from].cluster, self.nodes[to].cluster);
+        if let Some(Some(pipe)) = self.pipe_by_indices[one].get(other) {
+            return *pipe as usize;
+        }
         let clusters = (self.nodes[from].peer.cluster.clone(), self.nodes[to].peer.cluster.clone());
-        self.pipe_between(clusters)
+        let pipe = self.pipe_between(clusters);
+        let row = &mut self.pipe_by_indices[one];
+        row.resize(row.len().max(other + 1), None);
+        // A pipe with a larger number is found by the names of its clusters.
+        row[other] = u32::try_from(pipe).ok();
+        pipe
     }
 
     fn pipe_between(&mut self, clusters: (ClusterId, ClusterId)) -> usize {
@@ -113,10 +122,8 @@ impl NetworkState {
         let (Some(index), Some(peer)) = (self.running(me), self.by_name(to)) else { return 0 };
         let node = &self.nodes[index];
         match node.ends.get(&peer) {
-            Some(end) => {
-                self.config.queue_bytes.saturating_sub(end.send_queues[class as usize].bytes)
-            }
-            None if node.contacts.contains_key(to) => self.config.queue_bytes,
+            Some(end) => self.config.queue_bytes.saturating_sub(end.queued_bytes(class)),
+            None if node.contacts.contains(&peer) => self.config.queue_bytes,
             None => 0,
         }
     }

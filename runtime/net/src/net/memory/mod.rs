@@ -42,7 +42,7 @@ use tokio::time::sleep;
 use self::dispatcher::Dispatcher;
 use self::endpoints::Endpoints;
 pub use self::faults::{FaultCounts, RepeatRule};
-pub use self::state::Traffic;
+pub use self::state::{EventCounts, Traffic};
 use self::state::{NetworkState, NodeRef};
 use super::link::{DATAGRAM, LinkProfile};
 use super::{
@@ -284,6 +284,17 @@ impl MemoryNet {
     /// Counts of unusual events so far; zero with real endpoints.
     pub fn fault_counts(&self) -> FaultCounts {
         self.frames().map(|core| core.lock().oddities).unwrap_or_default()
+    }
+
+    /// Counts of the events so far.
+    pub fn event_counts(&self) -> EventCounts {
+        match &self.0 {
+            Backend::Frames(core) => core.lock().counts.clone(),
+            Backend::Quic(endpoints) => {
+                let events = endpoints.dispatcher.lock().events();
+                EventCounts { events, ..EventCounts::default() }
+            }
+        }
     }
 
     fn frames(&self) -> Option<&Arc<Core>> {

@@ -20,10 +20,13 @@ use crate::net::{
     Class, Contact, Events, LinkError, LinkState, RefuseReason, RefusedCounts, SendError,
 };
 use crate::random::SplitMix;
-use crate::wire::{Frame, HEADER_LEN};
+use crate::wire::{Frame, HEADER_LEN, Kind};
 
-/// Index of a node in [`State::nodes`]: one per name, for all incarnations.
+/// Index of a node in [`NetworkState::nodes`]: one per name, for all incarnations.
 pub(super) type NodeIndex = usize;
+
+/// Index of a cluster: one per name.
+pub(super) type ClusterIndex = usize;
 
 /// Length in bytes of a hello, a welcome or a goodbye.
 const HANDSHAKE_LEN: usize = 100;
@@ -35,9 +38,9 @@ pub(super) struct Call {
 }
 
 pub(super) enum Notification {
-    Frame(Peer, Class, Frame),
-    Up(Peer),
-    Down(Peer, LinkError),
+    Frame(Arc<Peer>, Class, Frame),
+    Up(Arc<Peer>),
+    Down(Arc<Peer>, LinkError),
     Drained(NodeId, Class),
     Undelivered(NodeId, Class, Frame),
 }
@@ -52,8 +55,8 @@ pub(super) struct Packet {
 }
 
 pub(super) enum Payload {
-    Hello(Peer),
-    Welcome(Peer),
+    Hello(Arc<Peer>),
+    Welcome(Arc<Peer>),
     Refuse(RefuseReason),
     Goodbye(String),
     Frame(Frame),
@@ -81,7 +84,7 @@ pub(super) enum NetworkEvent {
         since: u64,
     },
     /// A notification from outside the dispatcher.
-    Notify(Call),
+    Notify(Box<Call>),
     /// The linger time of a closing node is over.
     Linger(NodeIndex, Incarnation),
     /// A process has been stopped for the idle timeout.
@@ -90,7 +93,7 @@ pub(super) enum NetworkEvent {
         since: u64,
     },
     /// A sender repeats a message.
-    RepeatedMessage(super::faults::RepeatedMessage),
+    RepeatedMessage(Box<super::faults::RepeatedMessage>),
 }
 
 struct ScheduledEvent {
@@ -131,16 +134,36 @@ pub(super) struct NodeRef {
 }
 
 pub(super) struct NodeEntry {
-    pub(super) peer: Peer,
+    /// Shared with the links and messages of the node.
+    pub(super) peer: Arc<Peer>,
+    pub(super) cluster: ClusterIndex,
     pub(super) events: Option<Arc<dyn Events>>,
     pub(super) phase: NodePhase,
-    pub(super) contacts: BTreeMap<NodeId, NodeIndex>,
-    pub(super) ends: BTreeMap<NodeIndex, LinkEnd>,
+    pub(super) contacts: BTreeSet<NodeIndex>,
+    /// Boxed, since a map has room for more entries than it contains.
+    pub(super) ends: BTreeMap<NodeIndex, Box<LinkEnd>>,
     pub(super) refused: RefusedCounts,
     /// The deferred events, if the process is stopped.
     pub(super) stopped: Option<StoppedProcess>,
     /// Links with lower numbers belong to an earlier incarnation.
     pub(super) first_link: u64,
+}
+
+impl NodeEntry {
+    /// The entry of a node that has not joined.
+    fn absent(peer: Arc<Peer>, cluster: ClusterIndex) -> Self {
+        Self {
+            peer,
+            cluster,
+            events: None,
+            phase: NodePhase::Over,
+            contacts: BTreeSet::new(),
+            ends: BTreeMap::new(),
+            refused: RefusedCounts::new(),
+            stopped: None,
+            first_link: 0,
+        }
+    }
 }
 
 /// Traffic between two clusters in one direction.
@@ -154,12 +177,24 @@ pub struct Traffic {
     pub lost: u64,
 }
 
+/// Counts of what a simulated network has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventCounts {
+    /// Number of events: arrivals and timers of links.
+    pub events: u64,
+    /// Number of delivered frames by kind; empty for datagrams.
+    pub frames: BTreeMap<Kind, u64>,
+}
+
 pub(super) struct NetworkState {
     pub(super) config: MemoryConfig,
     pub(super) names: BTreeMap<NodeId, NodeIndex>,
     pub(super) nodes: Vec<NodeEntry>,
+    clusters: BTreeMap<ClusterId, ClusterIndex>,
     pub(super) pipes: Vec<Pipe<Packet>>,
     pub(super) pipe_by_clusters: BTreeMap<(ClusterId, ClusterId), usize>,
+    /// The same pipes by the indices of their clusters, for each message.
+    pub(super) pipe_by_indices: Vec<Vec<Option<u32>>>,
     pub(super) paths: Paths,
     pub(super) traffic: BTreeMap<usize, Traffic>,
     pub(super) outages: BTreeMap<usize, u64>,
@@ -170,6 +205,7 @@ pub(super) struct NetworkState {
     pub(super) oddities: FaultCounts,
     heap: BinaryHeap<Reverse<ScheduledEvent>>,
     pub(super) seq: u64,
+    pub(super) counts: EventCounts,
     pub(super) next_link: u64,
     /// Time of the last event, which is finer than tokio's milliseconds.
     pub(super) event_time: Duration,
@@ -190,6 +226,7 @@ impl Simulation for NetworkState {
         while self.next_at() == Some(at)
             && let Some(Reverse(scheduled)) = self.heap.pop()
         {
+            self.counts.events += 1;
             self.handle(scheduled.event, self.event_time, &mut calls);
         }
         calls
@@ -216,7 +253,9 @@ impl NetworkState {
             names: BTreeMap::new(),
             nodes: Vec::new(),
             pipes: Vec::new(),
+            clusters: BTreeMap::new(),
             pipe_by_clusters: BTreeMap::new(),
+            pipe_by_indices: Vec::new(),
             traffic: BTreeMap::new(),
             outages: BTreeMap::new(),
             repeats: BTreeMap::new(),
@@ -224,6 +263,7 @@ impl NetworkState {
             oddities: FaultCounts::default(),
             heap: BinaryHeap::new(),
             seq: 0,
+            counts: EventCounts::default(),
             next_link: 1,
             event_time: Duration::ZERO,
             digest: DIGEST,
@@ -234,15 +274,13 @@ impl NetworkState {
 
     /// Adds a node. A known name needs a later incarnation; the former one is killed.
     pub(super) fn join(&mut self, peer: Peer, now: Duration) -> Option<NodeIndex> {
+        let first_link = self.next_link;
+        let cluster = self.cluster_index(&peer.cluster);
+        let peer = Arc::new(peer);
         let node = NodeEntry {
-            peer: peer.clone(),
-            events: None,
             phase: NodePhase::Running,
-            contacts: BTreeMap::new(),
-            ends: BTreeMap::new(),
-            refused: RefusedCounts::new(),
-            stopped: None,
-            first_link: self.next_link,
+            first_link,
+            ..NodeEntry::absent(Arc::clone(&peer), cluster)
         };
         match self.names.get(&peer.node) {
             Some(&index) if self.nodes[index].peer.incarnation >= peer.incarnation => None,
@@ -258,6 +296,17 @@ impl NetworkState {
                 Some(index)
             }
         }
+    }
+
+    /// The index of a cluster, which is new at its first use.
+    fn cluster_index(&mut self, cluster: &ClusterId) -> ClusterIndex {
+        if let Some(index) = self.clusters.get(cluster) {
+            return *index;
+        }
+        let index = self.clusters.len();
+        self.clusters.insert(cluster.clone(), index);
+        self.pipe_by_indices.push(Vec::new());
+        index
     }
 
     pub(super) fn start(&mut self, me: &NodeRef, events: Arc<dyn Events>) {
@@ -293,21 +342,13 @@ impl NetworkState {
                 let node = contact.node.clone();
                 let peer =
                     Peer { node, incarnation: Incarnation(0), cluster: contact.cluster.clone() };
+                let cluster = self.cluster_index(&peer.cluster);
                 self.names.insert(contact.node.clone(), self.nodes.len());
-                self.nodes.push(NodeEntry {
-                    peer,
-                    events: None,
-                    phase: NodePhase::Over,
-                    contacts: BTreeMap::new(),
-                    ends: BTreeMap::new(),
-                    refused: RefusedCounts::new(),
-                    stopped: None,
-                    first_link: 0,
-                });
+                self.nodes.push(NodeEntry::absent(Arc::new(peer), cluster));
                 self.nodes.len() - 1
             }
         };
-        self.nodes[index].contacts.insert(contact.node.clone(), peer);
+        self.nodes[index].contacts.insert(peer);
         let end = self.nodes[index].ends.get(&peer);
         let known = end.and_then(|end| end.peer.as_ref()).map(|peer| peer.incarnation);
         let up = end.is_some_and(|end| end.state == LinkState::Up);
@@ -320,8 +361,8 @@ impl NetworkState {
     pub(super) fn known(&self, me: &NodeRef) -> Vec<NodeId> {
         let Some(index) = self.running(me) else { return Vec::new() };
         let node = &self.nodes[index];
-        let linked = node.ends.keys().map(|peer| &self.nodes[*peer].peer.node);
-        let known: BTreeSet<&NodeId> = node.contacts.keys().chain(linked).collect();
+        let known = node.contacts.iter().chain(node.ends.keys());
+        let known: BTreeSet<&NodeId> = known.map(|peer| &self.nodes[*peer].peer.node).collect();
         known.into_iter().cloned().collect()
     }
 
@@ -352,7 +393,7 @@ impl NetworkState {
             self.dial(node, peer, now);
         }
         for call in calls {
-            self.schedule(now.max(self.event_time), NetworkEvent::Notify(call));
+            self.schedule(now.max(self.event_time), NetworkEvent::Notify(Box::new(call)));
         }
     }
 
@@ -386,7 +427,7 @@ impl NetworkState {
             return Err(SendError::Closed);
         }
         let peer = match self.names.get(to) {
-            Some(peer) if node.contacts.contains_key(to) || node.ends.contains_key(peer) => *peer,
+            Some(peer) if node.contacts.contains(peer) || node.ends.contains_key(peer) => *peer,
             _ => return Err(SendError::Unknown(to.clone())),
         };
         let len = frame.body.len() + HEADER_LEN;
@@ -412,7 +453,7 @@ impl NetworkState {
     fn dial(&mut self, index: NodeIndex, peer: NodeIndex, now: Duration) {
         let link = self.next_link;
         self.next_link += 1;
-        let me = self.nodes[index].peer.clone();
+        let me = Arc::clone(&self.nodes[index].peer);
         let end = self.nodes[index].ends.entry(peer).or_default();
         end.dial(link, now);
         self.enqueue(
@@ -499,12 +540,13 @@ impl NetworkState {
             }
             NetworkEvent::ConnectTimeout { node, peer, link } => {
                 let end = self.nodes[node].ends.get_mut(&peer);
-                let tried =
-                    |end: &&mut LinkEnd| end.link == link && end.state == LinkState::Connecting;
+                let tried = |end: &&mut Box<LinkEnd>| {
+                    end.link == link && end.state == LinkState::Connecting
+                };
                 let Some(end) = end.filter(tried) else { return };
                 let deferred = end.deferred.take();
                 self.down(node, peer, "could not be reached", calls);
-                if let Some((link, other)) = deferred {
+                if let Some((link, other)) = deferred.map(|deferred| *deferred) {
                     self.accept_deferred(peer, node, link, other, now, calls);
                 }
             }
@@ -518,7 +560,7 @@ impl NetworkState {
                     self.handle_outage(pipe, calls);
                 }
             }
-            NetworkEvent::Notify(call) => calls.push(call),
+            NetworkEvent::Notify(call) => calls.push(*call),
             NetworkEvent::Linger(index, incarnation) => {
                 let node = &self.nodes[index];
                 if node.peer.incarnation == incarnation && node.phase == NodePhase::Closing {
@@ -526,7 +568,7 @@ impl NetworkState {
                 }
             }
             NetworkEvent::LongStop { node, since } => self.handle_long_stop(node, since, calls),
-            NetworkEvent::RepeatedMessage(again) => self.send_repeated(again, now, calls),
+            NetworkEvent::RepeatedMessage(again) => self.send_repeated(*again, now, calls),
         }
     }
 
@@ -562,7 +604,7 @@ impl NetworkState {
             }
             Payload::Frame(frame) => {
                 let end = self.nodes[to].ends.get_mut(&from);
-                let known = |end: &&mut LinkEnd| {
+                let known = |end: &&mut Box<LinkEnd>| {
                     end.link == link && matches!(end.state, LinkState::Up | LinkState::Connecting)
                 };
                 let Some(end) = end.filter(known) else {
@@ -572,11 +614,12 @@ impl NetworkState {
                 if end.state == LinkState::Connecting {
                     // On a link that reorders, jitter may let a frame overtake the welcome, which
                     // it implies.
-                    let peer = self.nodes[from].peer.clone();
+                    let peer = Arc::clone(&self.nodes[from].peer);
                     self.linked(to, from, link, &peer, now, calls);
                 }
                 let Some(end) = self.nodes[to].ends.get_mut(&from) else { return };
                 end.count_received(class, frame.body.len());
+                *self.counts.frames.entry(frame.kind).or_default() += 1;
                 if let Some(peer) = end.peer.clone() {
                     self.oddities.stale_deliveries += u64::from(end.is_stale(peer.incarnation));
                     self.maybe_repeat(from, to, class, &frame, now);
@@ -601,13 +644,13 @@ impl NetworkState {
         from: NodeIndex,
         to: NodeIndex,
         link: u64,
-        peer: Peer,
+        peer: Arc<Peer>,
         now: Duration,
         calls: &mut Vec<Call>,
     ) {
         let node = &mut self.nodes[to];
         let known = node.ends.get(&from).and_then(|end| end.peer.clone());
-        let banned = node.ends.get(&from).is_some_and(|end| end.strikes.is_banned(now));
+        let banned = node.ends.get(&from).is_some_and(|end| end.is_banned(now));
         let refuse = match &known {
             _ if node.phase != NodePhase::Running => Some(RefuseReason::Closing),
             _ if banned => Some(RefuseReason::Banned),
@@ -632,7 +675,7 @@ impl NetworkState {
                 // Both sides called: the earlier attempt stays, and its hello is in transit or has
                 // arrived.
                 LinkState::Connecting if end.link < link => {
-                    end.deferred = Some((link, peer));
+                    end.deferred = Some(Box::new((link, peer)));
                     return;
                 }
                 LinkState::Up if end.link > link => return,
@@ -640,7 +683,7 @@ impl NetworkState {
                 _ => {}
             }
         }
-        let me = self.nodes[to].peer.clone();
+        let me = Arc::clone(&self.nodes[to].peer);
         let end = self.nodes[to].ends.entry(from).or_default();
         end.join_attempt(link);
         // The welcome precedes the pending frames.
@@ -661,11 +704,11 @@ impl NetworkState {
         from: NodeIndex,
         to: NodeIndex,
         link: u64,
-        peer: Peer,
+        peer: Arc<Peer>,
         now: Duration,
         calls: &mut Vec<Call>,
     ) {
-        let waits = |end: &LinkEnd| end.link == link && end.state == LinkState::Connecting;
+        let waits = |end: &Box<LinkEnd>| end.link == link && end.state == LinkState::Connecting;
         if self.nodes[from].peer == peer && self.nodes[from].ends.get(&to).is_some_and(waits) {
             self.hello(from, to, link, peer, now, calls);
         }
@@ -677,7 +720,7 @@ impl NetworkState {
         node: NodeIndex,
         peer_ix: NodeIndex,
         link: u64,
-        peer: &Peer,
+        peer: &Arc<Peer>,
         now: Duration,
         calls: &mut Vec<Call>,
     ) {
@@ -685,8 +728,8 @@ impl NetworkState {
         if end.link != link || end.state != LinkState::Connecting {
             return;
         }
-        let pending = end.set_up(peer.clone(), now);
-        self.notify(node, Notification::Up(peer.clone()), calls);
+        let pending = end.set_up(Arc::clone(peer), now);
+        self.notify(node, Notification::Up(Arc::clone(peer)), calls);
         for (class, frame) in pending {
             let len = frame.body.len() + HEADER_LEN;
             let payload = Payload::Frame(frame);
@@ -713,9 +756,9 @@ impl NetworkState {
         len: usize,
         calls: &mut Vec<Call>,
     ) {
-        let name = self.nodes[to].peer.node.clone();
         let Some(end) = self.nodes[from].ends.get_mut(&to) else { return };
         if end.link == link && end.out(class).release(len, &self.config) {
+            let name = self.nodes[to].peer.node.clone();
             self.notify(from, Notification::Drained(name, class), calls);
         }
     }
@@ -730,7 +773,7 @@ impl NetworkState {
         let Some(events) = &node.events else { return };
         let call = Call { events: Arc::clone(events), notification };
         match &mut node.stopped {
-            Some(stopped) => stopped.defer(NetworkEvent::Notify(call)),
+            Some(stopped) => stopped.defer(NetworkEvent::Notify(Box::new(call))),
             None => calls.push(call),
         }
     }
@@ -749,11 +792,12 @@ impl NetworkState {
     }
 
     fn down_as(&mut self, node: NodeIndex, peer: NodeIndex, why: LinkError, calls: &mut Vec<Call>) {
-        let other = self.nodes[peer].peer.clone();
+        let other = Arc::clone(&self.nodes[peer].peer);
         let Some(end) = self.nodes[node].ends.get_mut(&peer) else { return };
-        let reported = end.peer.clone().unwrap_or(Peer { incarnation: Incarnation(0), ..other });
+        let unknown = || Arc::new(Peer { incarnation: Incarnation(0), ..(*other).clone() });
+        let reported = end.peer.clone().unwrap_or_else(unknown);
         let pending = end.reset();
-        self.notify(node, Notification::Down(reported.clone(), why), calls);
+        self.notify(node, Notification::Down(Arc::clone(&reported), why), calls);
         let unsent = self.remove_unsent(node, |packet| packet.to == peer);
         let unsent = unsent.into_iter().filter_map(|(class, packet)| match packet.payload {
             Payload::Frame(frame) => Some((class, frame)),
@@ -782,10 +826,10 @@ impl NetworkState {
     ) -> Option<bool> {
         let (index, other) = (self.running(me)?, self.by_name(&peer.node)?);
         let end = self.nodes[index].ends.get_mut(&other)?;
-        if end.state != LinkState::Up || end.peer.as_ref() != Some(peer) {
+        if end.state != LinkState::Up || end.peer.as_deref() != Some(peer) {
             return None;
         }
-        let (link, banned) = (end.link, end.strikes.strike(now.max(self.event_time)));
+        let (link, banned) = (end.link, end.strike(now.max(self.event_time)));
         let mut calls = Vec::new();
         self.down(index, other, why, &mut calls);
         let payload = Payload::Goodbye(why.to_owned());
@@ -796,14 +840,14 @@ impl NetworkState {
             now,
         );
         for call in calls {
-            self.schedule(now.max(self.event_time), NetworkEvent::Notify(call));
+            self.schedule(now.max(self.event_time), NetworkEvent::Notify(Box::new(call)));
         }
         Some(banned)
     }
 
     pub(super) fn forget(&mut self, me: &NodeRef, node: &NodeId, now: Duration) {
         let (Some(index), Some(peer)) = (self.running(me), self.by_name(node)) else { return };
-        self.nodes[index].contacts.remove(node);
+        self.nodes[index].contacts.remove(&peer);
         let Some(end) = self.nodes[index].ends.get(&peer) else { return };
         let (link, open) = (end.link, end.state != LinkState::Idle);
         if !open {
@@ -819,7 +863,7 @@ impl NetworkState {
             now,
         );
         for call in calls {
-            self.schedule(now.max(self.event_time), NetworkEvent::Notify(call));
+            self.schedule(now.max(self.event_time), NetworkEvent::Notify(Box::new(call)));
         }
     }
 

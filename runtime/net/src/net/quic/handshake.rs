@@ -445,7 +445,7 @@ impl EndpointState {
     fn record_attempt(&self, entry: &PeerEntry, relayed: bool, reached: bool) {
         let cluster = entry.lock().cluster.clone();
         let now = self.start.elapsed();
-        self.routes().record_attempt((&entry.node, &cluster), relayed, reached, now);
+        self.routes().record_attempt(&entry.node, &cluster, relayed, reached, now);
         if relayed && reached {
             tracing::info!(
                 node = %entry.node,

@@ -123,7 +123,8 @@ impl Routes {
     /// Records the outcome of an attempt.
     pub fn record_attempt(
         &mut self,
-        (node, cluster): (&NodeId, &ClusterId),
+        node: &NodeId,
+        cluster: &ClusterId,
         relayed: bool,
         reached: bool,
         now: Duration,

@@ -40,16 +40,15 @@ fn stand_in_addresses_are_distinguished_from_real_ones() {
 #[test]
 fn direct_and_relayed_attempts_alternate_until_one_succeeds() {
     let (node, cluster) = (NodeId::from("b-2"), ClusterId::from("b"));
-    let b2 = (&node, &cluster);
     let mut routes = Routes::default();
     routes.set_relays(&names(&[("b", "b-1")]));
     assert!(!routes.needs_relay(&node, &cluster, secs(0)), "directly first");
-    routes.record_attempt(b2, false, false, secs(5));
+    routes.record_attempt(&node, &cluster, false, false, secs(5));
     assert!(routes.needs_relay(&node, &cluster, secs(5)));
-    routes.record_attempt(b2, true, false, secs(10));
+    routes.record_attempt(&node, &cluster, true, false, secs(10));
     assert!(!routes.needs_relay(&node, &cluster, secs(10)), "then directly again");
-    routes.record_attempt(b2, false, false, secs(15));
-    routes.record_attempt(b2, true, true, secs(16));
+    routes.record_attempt(&node, &cluster, false, false, secs(15));
+    routes.record_attempt(&node, &cluster, true, true, secs(16));
     assert!(routes.needs_relay(&node, &cluster, secs(100)));
     assert!(!routes.needs_relay(&node, &cluster, secs(137)), "it may have become reachable");
 }
@@ -60,12 +59,12 @@ fn the_route_of_one_node_applies_to_its_cluster_except_its_relay() {
     let b = ClusterId::from("b");
     let mut routes = Routes::default();
     routes.set_relays(&names(&[("b", "b-1")]));
-    routes.record_attempt((&b2, &b), false, false, secs(5));
+    routes.record_attempt(&b2, &b, false, false, secs(5));
     assert!(!routes.needs_relay(&b3, &b, secs(5)), "a node that does not answer may be dead");
-    routes.record_attempt((&b2, &b), true, true, secs(6));
+    routes.record_attempt(&b2, &b, true, true, secs(6));
     assert!(routes.needs_relay(&b3, &b, secs(6)));
     assert!(!routes.needs_relay(&b1, &b, secs(6)));
-    routes.record_attempt((&b3, &b), false, true, secs(200));
+    routes.record_attempt(&b3, &b, false, true, secs(200));
     let b4 = NodeId::from("b-4");
     assert!(!routes.needs_relay(&b4, &b, secs(7)), "a node was reached directly since");
 }
@@ -88,7 +87,7 @@ impl BlockedPairs {
 
     fn open_with(&self, ca: &Ca, name: &str, cluster: &str, config: NetConfig) -> QuicNode {
         let blocked = self.clone();
-        let node = QuicNode::over(ca, (name, cluster), 1, config, move |socket: UdpSocket| {
+        let node = QuicNode::over(ca, name, cluster, 1, config, move |socket: UdpSocket| {
             let me = socket.local_addr()?;
             Ok(Arc::new(FilteredSocket { inner: plain_socket(socket)?, me, blocked }))
         });

@@ -86,23 +86,25 @@ pub(super) struct QuicNode {
 
 impl QuicNode {
     fn open(ca: &Ca, name: &str, incarnation: u64, config: NetConfig) -> Self {
-        Self::over(ca, (name, "c"), incarnation, config, plain_socket)
+        Self::over(ca, name, "c", incarnation, config, plain_socket)
     }
 
     pub fn over(
         ca: &Ca,
-        (name, cluster): (&str, &str),
+        name: &str,
+        cluster: &str,
         incarnation: u64,
         config: NetConfig,
         wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>>,
     ) -> Self {
-        Self::of_role("node", ca, (name, cluster), incarnation, config, wrap)
+        Self::of_role("node", ca, name, cluster, incarnation, config, wrap)
     }
 
     fn of_role(
         role: &str,
         ca: &Ca,
-        (name, cluster): (&str, &str),
+        name: &str,
+        cluster: &str,
         incarnation: u64,
         config: NetConfig,
         wrap: impl FnOnce(UdpSocket) -> io::Result<Arc<dyn quinn::AsyncUdpSocket>>,
@@ -397,14 +399,7 @@ async fn nodes_forget_the_incarnation_of_a_node_and_all_forget_that_of_a_head() 
         let config = NetConfig { forgets_nodes, ..NetConfig::default() };
         let a = QuicNode::open(&ca, "a", 1, config);
         let b = |incarnation| {
-            QuicNode::of_role(
-                role,
-                &ca,
-                ("b", "c"),
-                incarnation,
-                NetConfig::default(),
-                plain_socket,
-            )
+            QuicNode::of_role(role, &ca, "b", "c", incarnation, NetConfig::default(), plain_socket)
         };
         let first = b(11);
         a.learn(&first);

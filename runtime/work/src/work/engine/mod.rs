@@ -7,6 +7,7 @@
 mod absent;
 mod books;
 mod inbox;
+mod leased_tasks;
 mod leave;
 mod losses;
 mod mail;
@@ -14,8 +15,7 @@ mod observer;
 mod reuse;
 mod root;
 mod state;
-mod thief;
-mod victim;
+mod stolen_tasks;
 
 use absent::{answer, refuse};
 use state::{Adopter, EngineState, Stolen, is_below};

@@ -1,4 +1,5 @@
-//! The thief's side of stealing: which victim to ask, when, and what the node waits for meanwhile.
+//! The thief's decisions, without I/O: which victim to ask, when, and what the node waits for
+//! meanwhile.
 //!
 //! At most one request is outstanding inside the cluster and one between clusters, each matched to
 //! its answer by number. A scope whose victims had no work rests with backoff and jitter; a hint
@@ -181,7 +182,6 @@ pub struct Thief {
     lanes: [Lane; 2],
     pending: BTreeMap<u32, Pending>,
     next_id: u32,
-    seed: u64,
     random: u64,
     idle: bool,
     waiting: Option<ThreadState>,
@@ -202,7 +202,6 @@ impl Thief {
                 .map(|max| Lane::new(max, policy == StealPolicy::ClusterAware)),
             pending: BTreeMap::new(),
             next_id: 0,
-            seed,
             random: seed | 1,
             idle: false,
             waiting: None,
@@ -230,7 +229,7 @@ impl Thief {
                 (Some(Scope::Local), Victims::except(mine.clone(), me)),
                 (
                     Some(Scope::Wide),
-                    Victims::except(everywhere, mine).select(&self.me, all, self.seed),
+                    Victims::except(everywhere, mine).select(&self.me, &self.members),
                 ),
             ],
             StealPolicy::Random => [(None, Victims::except(everywhere, me)), (None, none)],

@@ -1,4 +1,5 @@
-//! The victim's side of stealing: thieves that got nothing, and hints to them when there is work.
+//! The victim's decisions, without I/O: thieves that got nothing, and hints to them when there is
+//! work.
 
 use std::collections::VecDeque;
 use std::time::Duration;

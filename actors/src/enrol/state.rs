@@ -147,7 +147,22 @@ pub struct EnrolmentState {
     names: BTreeMap<NodeId, IssuedName>,
 }
 
-/// A change of the book, as it is stored.
+/// An attempt to join by a token.
+#[derive(Clone, Copy, Debug)]
+pub struct JoinAttempt<'a> {
+    /// Identifier of the token.
+    pub token: &'a str,
+    /// Secret of the token, as presented.
+    pub secret: &'a str,
+    /// Requested name; absent: any.
+    pub node: Option<&'a NodeId>,
+    /// Date of the attempt, in seconds since 1970.
+    pub now: i64,
+    /// End of the certificate to issue, in seconds since 1970.
+    pub until: i64,
+}
+
+/// A change of the state, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum EnrolmentChange {
@@ -176,9 +191,9 @@ pub enum EnrolmentChange {
 }
 
 impl EnrolmentState {
-    /// The changes from another book to this one.
+    /// The changes from another state to this one.
     pub(super) fn changes_since(&self, before: &Self) -> Vec<EnrolmentChange> {
-        let token = |book: &Self, id: &str| book.tokens.iter().find(|one| one.id == id).cloned();
+        let token = |state: &Self, id: &str| state.tokens.iter().find(|one| one.id == id).cloned();
         let gone = before.tokens.iter().filter(|one| token(self, &one.id).is_none());
         let mut changes: Vec<EnrolmentChange> =
             gone.map(|one| EnrolmentChange::TokenForgotten { id: one.id.clone() }).collect();
@@ -253,17 +268,16 @@ impl EnrolmentState {
     /// atomically.
     ///
     /// `most` is the maximum number of nodes of the token's cluster; none: nodes do not join this
-    /// cluster. `until` is the end of the certificate.
+    /// cluster.
     ///
     /// # Errors
     /// The reason of the refusal; then nothing has changed.
     pub fn admit(
         &mut self,
-        (id, secret): (&str, &str),
-        asked: Option<&NodeId>,
+        attempt: &JoinAttempt<'_>,
         most: impl FnOnce(&ClusterId) -> Option<u32>,
-        (now, until): (i64, i64),
     ) -> Result<NodeName, JoinRefusal> {
+        let JoinAttempt { token: id, secret, node: asked, now, until } = *attempt;
         self.tidy(now);
         let at = self.judge(id, secret, now)?;
         let Token { role, cluster, .. } = &self.tokens[at];
@@ -437,19 +451,19 @@ mod tests {
     const DAY: i64 = 86_400;
 
     struct Fixture {
-        book: EnrolmentState,
+        state: EnrolmentState,
         now: i64,
     }
 
     impl Fixture {
         fn new() -> Self {
-            Self { book: EnrolmentState::default(), now: NOW }
+            Self { state: EnrolmentState::default(), now: NOW }
         }
 
         fn token(&mut self, role: TokenRole, uses: u32) -> NewToken {
             let minted = NewToken::draw().unwrap();
             let order = TokenSpec { role, cluster: "lab".into(), ttl: DAY, uses };
-            self.book.create(&order, &minted, self.now);
+            self.state.create(&order, &minted, self.now);
             minted
         }
 
@@ -457,15 +471,20 @@ mod tests {
         fn join(&mut self, token: &NewToken, asked: Option<&str>) -> Result<String, JoinRefusal> {
             let asked = asked.map(NodeId::from);
             let most = |cluster: &ClusterId| (cluster.as_str() == "lab").then_some(3);
-            let dates = (self.now, self.now + DAY);
-            let who = (token.id.as_str(), token.secret.as_str());
-            self.book.admit(who, asked.as_ref(), most, dates).map(|name| name.to_string())
+            let attempt = JoinAttempt {
+                token: &token.id,
+                secret: &token.secret,
+                node: asked.as_ref(),
+                now: self.now,
+                until: self.now + DAY,
+            };
+            self.state.admit(&attempt, most).map(|name| name.to_string())
         }
 
         fn reason(&mut self, token: &NewToken, asked: Option<&str>) -> (JoinReason, bool) {
-            let before = self.book.clone();
+            let before = self.state.clone();
             let refusal = self.join(token, asked).unwrap_err();
-            assert_eq!(self.book, before, "a refusal changes nothing");
+            assert_eq!(self.state, before, "a refusal changes nothing");
             (refusal.reason, refusal.text_for_caller.is_some())
         }
     }
@@ -487,7 +506,7 @@ mod tests {
         }
         // lab-2 renews; the others' certificates end.
         let name = NodeName { node: "lab-2".into(), cluster: "lab".into(), role: "node".into() };
-        fixture.book.renew(&name, NOW + 2 * DAY).unwrap();
+        fixture.state.renew(&name, NOW + 2 * DAY).unwrap();
         fixture.now += DAY;
         let token = fixture.token(TokenRole::Node, 5);
         assert_eq!(fixture.join(&token, Some("lab-3")).unwrap(), "springtide://lab/node/lab-3");
@@ -515,9 +534,9 @@ mod tests {
         let wrong = NewToken { id: late.id, ..wrong };
         assert_eq!(fixture.reason(&wrong, None), (JoinReason::WrongSecret, false));
         let revoked = fixture.token(TokenRole::Node, 2);
-        assert_eq!(fixture.book.revoke_token(&revoked.id, fixture.now), Some(TokenState::Good));
-        assert_eq!(fixture.book.revoke_token(&revoked.id, fixture.now), Some(TokenState::Revoked));
-        assert_eq!(fixture.book.revoke_token("none", fixture.now), None);
+        assert_eq!(fixture.state.revoke_token(&revoked.id, fixture.now), Some(TokenState::Good));
+        assert_eq!(fixture.state.revoke_token(&revoked.id, fixture.now), Some(TokenState::Revoked));
+        assert_eq!(fixture.state.revoke_token("none", fixture.now), None);
         assert_eq!(fixture.reason(&revoked, None), (JoinReason::RevokedToken, false));
     }
 
@@ -541,20 +560,20 @@ mod tests {
         let token = fixture.token(TokenRole::Node, 3);
         fixture.join(&token, None).unwrap();
         let node: NodeId = "lab-1".into();
-        let other = fixture.book.revoke(&"lab-2".into(), "stolen", NOW);
+        let other = fixture.state.revoke(&"lab-2".into(), "stolen", NOW);
         assert_eq!(
             other,
             Err(RevokeError::Unknown { node: "lab-2".into(), known: vec![node.clone()] })
         );
-        fixture.book.revoke(&node, "stolen", NOW).unwrap();
+        fixture.state.revoke(&node, "stolen", NOW).unwrap();
         let revoked = BTreeMap::from([(node.clone(), "stolen".to_owned())]);
-        assert_eq!(fixture.book.revoked(NOW), revoked);
+        assert_eq!(fixture.state.revoked(NOW), revoked);
         let name = NodeName { node, cluster: "lab".into(), role: "node".into() };
-        assert_eq!(fixture.book.renew(&name, NOW + 9 * DAY), Err(Some("stolen".to_owned())));
+        assert_eq!(fixture.state.renew(&name, NOW + 9 * DAY), Err(Some("stolen".to_owned())));
         // Its name is not issued meanwhile.
         assert_eq!(fixture.join(&token, None).unwrap(), "springtide://lab/node/lab-2");
         fixture.now += DAY + 3600;
-        assert_eq!(fixture.book.revoked(fixture.now), BTreeMap::new());
+        assert_eq!(fixture.state.revoked(fixture.now), BTreeMap::new());
         let token = fixture.token(TokenRole::Node, 1);
         assert_eq!(fixture.join(&token, None).unwrap(), "springtide://lab/node/lab-1");
     }
@@ -565,14 +584,14 @@ mod tests {
         let token = fixture.token(TokenRole::Node, 1);
         fixture.join(&token, None).unwrap();
         let own = NodeName { node: "lab-1".into(), cluster: "lab".into(), role: "node".into() };
-        fixture.book.renew(&own, NOW + 2 * DAY).unwrap();
-        assert_eq!(fixture.book.given(&own.node).unwrap().until, NOW + 2 * DAY);
+        fixture.state.renew(&own, NOW + 2 * DAY).unwrap();
+        assert_eq!(fixture.state.given(&own.node).unwrap().until, NOW + 2 * DAY);
         for other in [
             NodeName { node: "lab-2".into(), ..own.clone() },
             NodeName { cluster: "del".into(), ..own.clone() },
             NodeName { role: "client".into(), ..own.clone() },
         ] {
-            assert_eq!(fixture.book.renew(&other, NOW + 3 * DAY), Err(None), "{other}");
+            assert_eq!(fixture.state.renew(&other, NOW + 3 * DAY), Err(None), "{other}");
         }
     }
 
@@ -583,22 +602,22 @@ mod tests {
         fixture.join(&token, None).unwrap();
         fixture.now += KEEP_ENDED_S;
         fixture.token(TokenRole::Node, 1);
-        assert_eq!((fixture.book.tokens().len(), fixture.book.names().len()), (2, 1));
+        assert_eq!((fixture.state.tokens().len(), fixture.state.names().len()), (2, 1));
         fixture.now += DAY;
         fixture.token(TokenRole::Node, 1);
-        assert_eq!((fixture.book.tokens().len(), fixture.book.names().len()), (2, 0));
+        assert_eq!((fixture.state.tokens().len(), fixture.state.names().len()), (2, 0));
     }
 
     #[test]
     fn the_secret_is_not_in_the_book() {
         let mut fixture = Fixture::new();
         let token = fixture.token(TokenRole::Node, 1);
-        let changes = fixture.book.changes_since(&EnrolmentState::default());
+        let changes = fixture.state.changes_since(&EnrolmentState::default());
         let text = serde_json::to_string(&changes).unwrap();
         assert!(!text.contains(&token.secret) && text.contains(&token.id));
         let mut again = EnrolmentState::default();
         let changes: Vec<EnrolmentChange> = serde_json::from_str(&text).unwrap();
         changes.into_iter().for_each(|change| again.apply(change));
-        assert_eq!(again, fixture.book);
+        assert_eq!(again, fixture.state);
     }
 }

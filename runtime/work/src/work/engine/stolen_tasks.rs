@@ -1,6 +1,6 @@
-//! The thief's side of the engine: accepts stolen tasks, runs them and reports their outcomes.
+//! The tasks that this node stole: the engine accepts them, runs them and reports their outcomes.
 //!
-//! This module does not know how victims choose the tasks.
+//! `steal::thief` decides which node to ask. This module does not know how victims choose the tasks.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Judges requests to join or renew, and signs: first the book's decision is stored, then the
+//! Judges requests to join or renew, and signs: first the decision is stored, then the
 //! certificate is issued.
 //!
 //! Runs on threads that may wait for a disk. Independent of connections and actors.
@@ -15,6 +15,7 @@ use springtide_runtime::net::join::{
 };
 use springtide_runtime::net::tls::{Ca, Calendar, NodeName, check_request};
 
+use super::state::JoinAttempt;
 use super::store::EnrolmentStore;
 use super::{RenewCertificate, RenewError};
 
@@ -41,7 +42,7 @@ pub struct EnrolmentService(Arc<ServiceState>);
 
 struct ServiceState {
     ca: Ca,
-    book: EnrolmentStore,
+    store: EnrolmentStore,
     calendar: Calendar,
     clusters: Clusters,
     validity: Duration,
@@ -54,13 +55,14 @@ impl EnrolmentService {
     /// `recorder`.
     pub fn new(
         ca: Ca,
-        book: EnrolmentStore,
+        store: EnrolmentStore,
         calendar: Calendar,
-        (clusters, validity): (Clusters, Duration),
+        clusters: Clusters,
+        validity: Duration,
         recorder: Recorder,
     ) -> Self {
         let own = None;
-        Self(Arc::new(ServiceState { ca, book, calendar, clusters, validity, recorder, own }))
+        Self(Arc::new(ServiceState { ca, store, calendar, clusters, validity, recorder, own }))
     }
 
     /// Also renews certificates issued without a token, if `is_own` holds for their name, with this
@@ -72,8 +74,8 @@ impl EnrolmentService {
         self
     }
 
-    pub(super) fn book(&self) -> &EnrolmentStore {
-        &self.0.book
+    pub(super) fn store(&self) -> &EnrolmentStore {
+        &self.0.store
     }
 
     pub(super) fn calendar(&self) -> &Calendar {
@@ -108,7 +110,7 @@ impl EnrolmentService {
             tracing::info!("the certificate of {node} is renewed for {validity:?}");
             return signed.map_err(|error| failed(&error));
         }
-        let noted = self.0.book.change(|book| book.renew(&name, until));
+        let noted = self.0.store.change(|state| state.renew(&name, until));
         noted.map_err(|error| failed(&error))?.map_err(|why| match why {
             None => {
                 let (node, cluster, role) = (node.clone(), cluster.clone(), role.clone());
@@ -126,14 +128,15 @@ impl EnrolmentService {
         let (now, until) = self.dates();
         let failed = |why: String| JoinRefusal::open(JoinReason::Failed, why);
         let most = |cluster: &ClusterId| self.0.clusters.get(cluster).map(|terms| terms.node_limit);
-        let who = (request.token.as_str(), request.secret.as_str());
-        let admitted = self.0.book.change(|book| {
-            let mut after = book.clone();
-            let name = after.admit(who, request.node.as_ref(), most, (now, until))?;
+        let (token, secret) = (request.token.as_str(), request.secret.as_str());
+        let attempt = JoinAttempt { token, secret, node: request.node.as_ref(), now, until };
+        let admitted = self.0.store.change(|state| {
+            let mut after = state.clone();
+            let name = after.admit(&attempt, most)?;
             // Checked only with a valid token, which must not be used up by an invalid request.
             check_request(&request.request)
                 .map_err(|error| JoinRefusal::open(JoinReason::BadKey, error.to_string()))?;
-            *book = after;
+            *state = after;
             Ok(name)
         });
         // The caller must not learn about this machine's files.
@@ -160,9 +163,9 @@ impl EnrolmentService {
 
 impl JoinAuthorizer for EnrolmentService {
     fn authorize(&self, request: JoinRequest, from: SocketAddr) -> JoinDecision {
-        let office = self.clone();
+        let service = self.clone();
         Box::pin(async move {
-            let judged = tokio::task::spawn_blocking(move || office.admit(&request, from)).await;
+            let judged = tokio::task::spawn_blocking(move || service.admit(&request, from)).await;
             judged.unwrap_or_else(|error| {
                 Err(JoinRefusal::closed(JoinReason::Failed, error.to_string()))
             })

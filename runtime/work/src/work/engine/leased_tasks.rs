@@ -1,6 +1,8 @@
-//! The victim's side of the engine: answers requests, accepts results and returned tasks.
+//! The tasks that other nodes steal here: the engine answers requests, and accepts results and
+//! returned tasks.
 //!
-//! This module does not know how thieves choose victims.
+//! `steal::victim` decides which nodes get hints. This module does not know how thieves choose
+//! victims.
 
 use super::*;
 

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::visit::{HandshakeAction, HandshakeEvent, JoinHandshake};
+use super::handshake::{HandshakeAction, HandshakeEvent, JoinHandshake};
 use super::{
     ANSWER_GRACE, JoinAuthorizer, JoinCounts, JoinReason, JoinRefusal, JoinRefused, JoinRequest,
 };

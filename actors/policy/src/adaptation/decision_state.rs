@@ -7,6 +7,7 @@ use springtide_base::id::{ClusterId, NodeId};
 
 use super::aggregate::{ClusterAggregate, JobAggregate, RatedWorker, believed};
 use super::decision::{AdaptationAction, Flag, Prediction, SchedulerRequest};
+use super::links::LinkRanking;
 use super::memory::{Aim, Measured, Memory, QuarantineEntry, QuarantineSubject, Term, Trial};
 use super::reason::{Reason, RootMoveReason};
 use super::settings::AdaptationSettings;
@@ -23,7 +24,7 @@ pub(super) const AS_WIDE: f64 = 4.0;
 const REASONS_MAX: usize = 200;
 
 /// Working state of one decision.
-pub(super) struct Turn<'a> {
+pub(super) struct DecisionState<'a> {
     /// Observed state of the job.
     pub snapshot: &'a Snapshot,
     /// Settings of the policy.
@@ -48,11 +49,11 @@ pub(super) struct Turn<'a> {
     pub prediction: Option<Prediction>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> DecisionState<'a> {
     /// Starts a decision on a snapshot.
     pub fn new(snapshot: &'a Snapshot, memory: Memory, settings: &'a AdaptationSettings) -> Self {
         let known = memory.max_speed.filter(|&speed| is_rate(speed));
-        let factor = settings.nonsense_factor;
+        let factor = settings.implausible_factor;
         let (clusters, aside) = believed(&snapshot.clusters, &snapshot.members, known, factor);
         let all = JobAggregate::of(clusters.values().copied());
         let sum = |counts: &mut dyn Iterator<Item = u32>| counts.fold(0u32, u32::saturating_add);
@@ -312,13 +313,12 @@ impl<'a> Turn<'a> {
         let mut prefer: Vec<&ClusterId> =
             in_use.filter(|id| !request.avoid_clusters.contains(*id)).collect();
         let root = self.snapshot.root.as_ref().map(|root| &root.cluster);
-        let rtt = |id: &ClusterId| {
-            root.and_then(|root| self.snapshot.rtt(root, id)).unwrap_or(f64::INFINITY)
-        };
-        let bandwidth = |id: &ClusterId| self.snapshot.uplink(id).unwrap_or(0.0);
-        prefer.sort_by(|a, b| {
-            let by_rtt = rtt(a).total_cmp(&rtt(b));
-            by_rtt.then(bandwidth(b).total_cmp(&bandwidth(a))).then_with(|| a.cmp(b))
+        let rtt = |id: &ClusterId| root.and_then(|root| self.snapshot.rtt(root, id));
+        let rtts: Vec<f64> = prefer.iter().filter_map(|id| rtt(id)).collect();
+        let rates: Vec<f64> = prefer.iter().filter_map(|id| self.snapshot.uplink(id)).collect();
+        let order = LinkRanking::new(rtts.iter(), rates.iter(), request.min_bandwidth);
+        prefer.sort_by_cached_key(|id| {
+            (order.rank(rtt(id), self.snapshot.uplink(id)), (*id).clone())
         });
         request.prefer = prefer.into_iter().cloned().collect();
         request

@@ -1,7 +1,15 @@
 //! Accounts of processors: counts by job and cluster.
 //!
-//! This module must not depend on what jobs request. A processor is in one account from its promise
-//! to a job until it is reported free.
+//! This module must not depend on what jobs request. A processor is *booked*, in one account, from
+//! its promise to a job until it is reported free. It passes through these parts of the account:
+//!
+//! - `pending`: it is offered to the job, claimed or held for it, until the job uses or refuses it.
+//! - `size`: the job computes on it, until the job releases or loses it, or ends.
+//! - `releasing`: it was held, and is given back unused, until it is reported free.
+//!
+//! To *offer* asks a malleable job whether it takes processors; to *grant* gives them without a
+//! question. To *hold* obtains them from the cluster's site, and to *recruit* makes the job compute
+//! on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +30,7 @@ pub(super) struct ClusterUsage {
     pub(super) others: u32,
     /// Number of processors if all worked.
     pub(super) whole: u32,
-    /// Processors in accounts of jobs.
+    /// Processors in accounts of jobs: the sum of their parts in this cluster.
     pub(super) booked: u32,
     /// Reason why the cluster cannot be used.
     pub(super) closed: Option<String>,
@@ -51,9 +59,9 @@ pub(super) struct ClusterAccount {
     /// Processors that it computes on.
     pub(super) size: u32,
     /// Processors that are offered to it, claimed or held for it.
-    pub(super) coming: u32,
+    pub(super) pending: u32,
     /// Held processors that are being released.
-    pub(super) going: u32,
+    pub(super) releasing: u32,
     /// Largest offer at this size of which it took nothing, plus processors that it released
     /// itself.
     pub(super) refused: u32,
@@ -63,7 +71,7 @@ pub(super) struct ClusterAccount {
 
 impl ClusterAccount {
     pub(super) fn all(&self) -> u32 {
-        self.size + self.coming + self.going
+        self.size + self.pending + self.releasing
     }
 
     /// Subtracts from the processors that the job computes on. `cluster` is the account's.
@@ -72,15 +80,15 @@ impl ClusterAccount {
     }
 
     /// Subtracts from the processors that are offered, claimed or held.
-    pub(super) fn subtract_coming(&mut self, count: u32, cluster: &mut ClusterUsage) {
+    pub(super) fn subtract_pending(&mut self, count: u32, cluster: &mut ClusterUsage) {
         let name = || "the processors that a job gets".to_owned();
-        subtract(&mut self.coming, count, &mut cluster.shortfall, name);
+        subtract(&mut self.pending, count, &mut cluster.shortfall, name);
     }
 
     /// Subtracts from the processors that are being released.
-    pub(super) fn subtract_going(&mut self, count: u32, cluster: &mut ClusterUsage) {
+    pub(super) fn subtract_releasing(&mut self, count: u32, cluster: &mut ClusterUsage) {
         let name = || "the held processors that a job releases".to_owned();
-        subtract(&mut self.going, count, &mut cluster.shortfall, name);
+        subtract(&mut self.releasing, count, &mut cluster.shortfall, name);
     }
 }
 
@@ -118,9 +126,11 @@ pub(super) struct JobAccount {
     pub(super) bounds: BTreeMap<ClusterId, (u32, u32)>,
     pub(super) change: Option<PendingResize>,
     pub(super) benefit: Benefit,
-    /// Last reported efficiency, and the efficiency at its last refusal of processors.
+    /// Last reported efficiency.
     pub(super) efficiency: Option<f64>,
-    pub(super) refused_at: Option<f64>,
+    /// Efficiency at its last refusal of processors. They are offered again once the efficiency is
+    /// higher by [`REFUSAL_RESET`](super::REFUSAL_RESET).
+    pub(super) refusal_efficiency: Option<f64>,
     pub(super) want: Option<PendingGrowth>,
     /// Limit of its size, set by its owner.
     pub(super) limit: Option<u32>,
@@ -186,7 +196,7 @@ impl JobAccount {
             change: None,
             benefit: Benefit::default(),
             efficiency: None,
-            refused_at: None,
+            refusal_efficiency: None,
             want: None,
             limit: None,
             root: None,
@@ -242,19 +252,19 @@ impl JobAccount {
 
     /// Processors of a cluster that it promised to release, or is releasing.
     pub(super) fn owes(&self, cluster: &ClusterId) -> u32 {
-        let going = self.accounts.get(cluster).map_or(0, |account| account.going);
+        let releasing = self.accounts.get(cluster).map_or(0, |account| account.releasing);
         let ending = self.accounts.get(cluster).map_or(0, |account| account.size);
         match &self.change {
-            _ if self.stage == AllocationStage::Ending => going + ending,
+            _ if self.stage == AllocationStage::Ending => releasing + ending,
             Some(PendingResize {
                 cluster: c, step: ResizeStep::Releasing { owes, .. }, ..
-            }) if c == cluster => going + owes,
+            }) if c == cluster => releasing + owes,
             Some(PendingResize {
                 cluster: c,
                 step: ResizeStep::Asked { count, freed, .. },
                 ..
-            }) if c == cluster => going + count.saturating_sub(*freed),
-            _ => going,
+            }) if c == cluster => releasing + count.saturating_sub(*freed),
+            _ => releasing,
         }
     }
 }
