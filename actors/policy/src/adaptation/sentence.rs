@@ -69,7 +69,7 @@ impl fmt::Display for Reason {
                 "efficiency is {efficiency:.2} +- {error:.2}, which does not exclude the bound of \
                  {bound:.2}: {}",
                 match (decides, measures) {
-                    (true, _) => "all speeds were measured again, and the best estimate decides",
+                    (true, _) => "the wait for new measurements is over, and the estimate decides",
                     (false, true) => "the size stays, and all speeds are measured again",
                     (false, false) => "the size stays for now",
                 }

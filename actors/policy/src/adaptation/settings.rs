@@ -72,8 +72,7 @@ pub struct AdaptationSettings {
     /// `grace` and `near_end`, which are in periods.
     pub settle_s: f64,
     /// Seconds for which a decision waits at most while the efficiency may be on either side of its
-    /// bound. Then it waits for new measurements, and decides. 0: it does not wait for longer than
-    /// they take.
+    /// bound. Then it has new measurements, and decides. It never waits where a period is longer.
     pub doubt_s: f64,
     /// Greatest age of a measured speed, in seconds, where no work units give it; 0: no limit. It
     /// holds where a benchmark of five quota periods costs at most 1 % of this time.

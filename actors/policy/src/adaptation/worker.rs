@@ -260,7 +260,7 @@ impl WorkerHistory {
     /// Adds the mean overhead of a window, and returns the standard error of such a mean.
     ///
     /// It is from the median of the differences between successive windows, which one change of the
-    /// job does not move. Zero while there is no earlier window.
+    /// job does not move. Zero while there are fewer than three differences.
     fn window_error(&mut self, span: u32, overhead: f64) -> f64 {
         if self.windows.0 != span {
             self.windows = (span, VecDeque::new());
@@ -273,7 +273,7 @@ impl WorkerHistory {
         }
         let mut changes: Vec<f64> =
             windows.iter().zip(windows.iter().skip(lag)).map(|(a, b)| (b - a).abs()).collect();
-        if changes.is_empty() {
+        if changes.len() < 3 {
             return 0.0;
         }
         changes.sort_by(f64::total_cmp);
