@@ -193,19 +193,34 @@ pub struct Uplink {
     pub used: Option<f64>,
 }
 
-/// The fastest counted worker: all speeds relate to its speed.
+/// The fastest counted worker: all speeds relate to its speed. Its numbers travel without names,
+/// since a second of statistics must fit a thin link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(from = "[FiniteOrNot; 3]", into = "[FiniteOrNot; 3]")]
 pub struct FastestWorker {
     /// Relative error of its speed.
-    #[serde(with = "float")]
     pub speed_error: f64,
     /// Its useful work per second.
-    #[serde(with = "float")]
     pub useful: f64,
     /// Its term of [`ClusterAggregate::useful_variance`].
-    #[serde(with = "float")]
     pub useful_variance: f64,
+}
+
+/// A number that JSON carries even if it is not finite.
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct FiniteOrNot(#[serde(with = "float")] f64);
+
+impl From<[FiniteOrNot; 3]> for FastestWorker {
+    fn from([speed_error, useful, useful_variance]: [FiniteOrNot; 3]) -> Self {
+        Self { speed_error: speed_error.0, useful: useful.0, useful_variance: useful_variance.0 }
+    }
+}
+
+impl From<FastestWorker> for [FiniteOrNot; 3] {
+    fn from(worker: FastestWorker) -> Self {
+        [worker.speed_error, worker.useful, worker.useful_variance].map(FiniteOrNot)
+    }
 }
 
 impl FastestWorker {
@@ -277,10 +292,10 @@ pub struct ClusterAggregate {
     #[serde(skip_serializing_if = "is_default")]
     pub fastest: FastestWorker,
     /// Sum of the squared errors of the counted workers' useful work that follow from their speeds.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(rename = "variance", skip_serializing_if = "is_default")]
     pub useful_variance: ExactSum,
     /// Sum of speed * error of the overhead over the counted workers.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(rename = "spread", skip_serializing_if = "is_default")]
     pub overhead_error: ExactSum,
     /// The worst counted workers by the shared weights, worst first.
     #[serde(skip_serializing_if = "is_default")]

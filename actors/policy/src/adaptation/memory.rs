@@ -291,6 +291,7 @@ pub struct Memory {
     /// Number of decisions, over all epochs.
     pub tick: u64,
     /// The job's iterations, where it reports any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub iterations: Option<Iterations>,
     /// Periods in an iteration. Statistics over this number represent the job; over fewer, a phase
     /// of it.
