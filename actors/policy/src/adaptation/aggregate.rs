@@ -32,14 +32,15 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, NodeId};
 
 use super::memory::Memory;
-use super::number::{ExactSum, float, maybe_float};
+use super::number::{ExactSum, Float, float, maybe_float};
 use super::settings::{AdaptationSettings, Weights};
 use super::worker::{Field, ImplausibleValue, SPEEDS, WorkerStats};
 
 /// Maximum idle workers of a cluster. It bounds the time here if a faulty report claims more.
 const IDLE_MAX: u32 = 1 << 16;
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+/// Whether a value need not be sent, since the receiver assumes it.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
@@ -196,7 +197,7 @@ pub struct Uplink {
 /// The fastest counted worker: all speeds relate to its speed. Its numbers travel without names,
 /// since a second of statistics must fit a thin link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "[FiniteOrNot; 3]", into = "[FiniteOrNot; 3]")]
+#[serde(from = "[Float; 3]", into = "[Float; 3]")]
 pub struct FastestWorker {
     /// Relative error of its speed.
     pub speed_error: f64,
@@ -206,20 +207,15 @@ pub struct FastestWorker {
     pub useful_variance: f64,
 }
 
-/// A number that JSON carries even if it is not finite.
-#[derive(Serialize, Deserialize)]
-#[serde(transparent)]
-struct FiniteOrNot(#[serde(with = "float")] f64);
-
-impl From<[FiniteOrNot; 3]> for FastestWorker {
-    fn from([speed_error, useful, useful_variance]: [FiniteOrNot; 3]) -> Self {
+impl From<[Float; 3]> for FastestWorker {
+    fn from([speed_error, useful, useful_variance]: [Float; 3]) -> Self {
         Self { speed_error: speed_error.0, useful: useful.0, useful_variance: useful_variance.0 }
     }
 }
 
-impl From<FastestWorker> for [FiniteOrNot; 3] {
+impl From<FastestWorker> for [Float; 3] {
     fn from(worker: FastestWorker) -> Self {
-        [worker.speed_error, worker.useful, worker.useful_variance].map(FiniteOrNot)
+        [worker.speed_error, worker.useful, worker.useful_variance].map(Float)
     }
 }
 

@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 
+use super::aggregate::is_default;
 use super::decision::{Prediction, RemovalCause};
 use super::links::LinkMemory;
 use super::settings::{AdaptationSettings, Weights};
@@ -237,11 +238,6 @@ pub struct RecentObservations {
 }
 
 impl RecentObservations {
-    /// Whether a successor would lose nothing without them.
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Records the death of a member that was not ordered to leave.
     pub fn crashed(&mut self, node: &NodeId, cluster: &ClusterId) {
         self.count += 1;
@@ -317,7 +313,7 @@ pub struct Memory {
     #[serde(skip_serializing_if = "LinkMemory::is_empty")]
     pub links: LinkMemory,
     /// Observations since the last decision.
-    #[serde(skip_serializing_if = "RecentObservations::is_empty")]
+    #[serde(skip_serializing_if = "is_default")]
     pub recent: RecentObservations,
     /// Last measured state of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -367,12 +363,8 @@ pub struct Memory {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doubt: Option<Doubt>,
     /// Number of orders to measure all speeds again.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_default")]
     pub measurements: u32,
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 impl Default for Memory {

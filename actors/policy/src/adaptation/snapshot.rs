@@ -112,22 +112,20 @@ pub struct NodeOffer {
 mod float_map {
     use std::collections::BTreeMap;
 
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use serde::{Deserialize, Deserializer, Serializer};
     use springtide_base::id::NodeId;
 
-    #[derive(Serialize, Deserialize)]
-    #[serde(transparent)]
-    struct Wrapped(#[serde(with = "super::super::number::float")] f64);
+    use super::super::number::Float;
 
     pub fn serialize<S: Serializer>(map: &BTreeMap<NodeId, f64>, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(map.iter().map(|(node, &speed)| (node, Wrapped(speed))))
+        to.collect_map(map.iter().map(|(node, &speed)| (node, Float(speed))))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<BTreeMap<NodeId, f64>, D::Error> {
-        let wrapped = BTreeMap::<NodeId, Wrapped>::deserialize(from)?;
-        Ok(wrapped.into_iter().map(|(node, speed)| (node, speed.0)).collect())
+        let speeds = BTreeMap::<NodeId, Float>::deserialize(from)?;
+        Ok(speeds.into_iter().map(|(node, speed)| (node, speed.0)).collect())
     }
 }
 
