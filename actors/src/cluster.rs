@@ -431,6 +431,7 @@ impl ClusterCoordinator {
             speed: known.map(|known| known.speed),
             speed_error: known.map_or(0.0, |known| known.relative_error.min(1.0)),
             overhead: total,
+            overhead_error: 0.0,
             overhead_intra: intra,
             overhead_inter: inter,
             age: 0,
@@ -580,7 +581,8 @@ impl Handler<WorkerPeriod> for ClusterCoordinator {
         let is_for_it = self.reply.benchmark_node.as_ref().is_none_or(|only| *only == node);
         let benchmark = benchmark.filter(|spec| is_for_it && message.benchmark != Some(spec.id()));
         let proposed = self.reply.proposed || self.candidate.is_some();
-        MessageResult(WorkerPeriodReply { proposed, benchmark })
+        let measurements = self.reply.memory.as_ref().map_or(0, |memory| memory.measurements);
+        MessageResult(WorkerPeriodReply { proposed, benchmark, measurements })
     }
 }
 

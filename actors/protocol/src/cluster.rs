@@ -58,6 +58,13 @@ pub struct WorkerPeriodReply {
     pub proposed: bool,
     /// The job's benchmark, if the worker has another or none.
     pub benchmark: Option<BenchmarkSpec>,
+    /// Number of orders to measure all speeds again.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub measurements: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// To the coordinator: a node has been silent for too long. Sent by the node's cluster coordinator,

@@ -488,7 +488,7 @@ impl Coordinator {
                 }
             }
         };
-        ctx.spawn(measure.into_actor(self).map(|bandwidth, coordinator, ctx| {
+        ctx.spawn(measure.into_actor(self).map(move |bandwidth, coordinator, ctx| {
             if let Some(bandwidth) = bandwidth {
                 tracing::info!(%cluster, bandwidth, "the bandwidth to a cluster was measured");
                 let adapt = &mut coordinator.adaptation;

@@ -70,7 +70,7 @@ pub fn run(order: &ScenarioRun<'_>) -> Result<(), Failed> {
         artefacts.add(keep(dir, &config, &text, &played, &settings, version));
     }
     let took = started.elapsed();
-    let result = result(&config, &settings, &played, took);
+    let result = result(&config, &settings, &played);
     let text = || result_text(&config, &settings, &played, took);
     artefacts.print(json, result, text)?;
     match &played.ended.outcome {
@@ -189,7 +189,6 @@ fn result(
     config: &ScenarioConfig,
     settings: &SimulationParams,
     played: &SimulationResult,
-    took: Duration,
 ) -> serde_json::Value {
     let at = |(at, text): &(Duration, String)| serde_json::json!([at.as_secs_f64(), text]);
     serde_json::json!({
@@ -203,9 +202,7 @@ fn result(
         "events": played.events.iter().map(at).collect::<Vec<_>>(),
         "decisions": played.actions().iter().map(at).collect::<Vec<_>>(),
         "digest": format!("{:016x}", played.digest),
-        "simulated_in_s": took.as_secs_f64(),
         "network_events": played.network_events,
-        "events_per_s": per_second(played.network_events, took),
         "error": played.ended.outcome.as_ref().err().map(ToString::to_string),
     })
 }

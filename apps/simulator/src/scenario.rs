@@ -159,6 +159,7 @@ pub fn scaled(config: &ScenarioConfig, scale: f64) -> ScenarioConfig {
     let adapts = &mut scaled.adaptation;
     for seconds in [
         &mut adapts.settle_s,
+        &mut adapts.doubt_s,
         &mut adapts.move_cost_s,
         &mut adapts.quarantine_s,
         &mut adapts.quarantine_max_s,

@@ -354,6 +354,11 @@ section! {
         /// Seconds in which changes settle. They bound the periods of `cool_down`, `check_periods`,
         /// `grace` and `near_end`.
         settle_s: f64 = Is("20.0");
+        /// Seconds for which a decision waits at most while the efficiency may be on either side of
+        /// its bound. Then all speeds are measured again, and it decides.
+        doubt_s: f64 = Is("20.0");
+        /// Greatest age of a measured speed, in seconds, where no work units give it; 0: no limit.
+        speed_age_s: f64 = Is("60.0");
         /// Periods before the estimated end of the job without changes.
         near_end: BoundedInt<0, 1_000_000> = Is("2");
         /// Number of nodes that a cluster reports as its worst.

@@ -12,7 +12,7 @@ pub use seam::{RealSeam, Seam};
 /// workspace; it may change at any time.
 #[doc(hidden)]
 pub mod layer {
-    pub use crate::core::cpu_clock::{process_cpu, thread_cpu};
+    pub use crate::core::cpu_clock::{ThreadClock, process_cpu, thread_cpu};
     #[cfg(feature = "fibers")]
     pub use crate::core::fiber::{Fiber, Suspension, suspend};
     pub use crate::core::frame::{Place, TaskFrame};

@@ -3,8 +3,29 @@
 //! Weighted average efficiency is `(1/n) * sum speed_i * (1 - overhead_i)` over `n` processors,
 //! with speeds relative to the fastest processor. A worker with `k` processors has `k` equal terms.
 //! A cluster sends `n`, `sum abs_speed * (1 - overhead)` and the speed of its fastest processor.
-//! The job's efficiency is the sum of these sums over `n * max`, which equals the flat formula. Sums are exact ([`ExactSum`]), so the result is independent of the division into
-//! clusters.
+//! The job's efficiency is the sum of these sums over `n * max`, which equals the flat formula. Sums
+//! are exact ([`ExactSum`]), so the result is independent of the division into clusters.
+//!
+//! # Its error
+//!
+//! With `u_i = speed_i * (1 - overhead_i)` of whole workers, relative errors `r_i` of their speeds,
+//! standard errors `w_i` of their overheads, the worker `f` with the fastest processors, whose speed
+//! is `s`, and efficiency `E` over `n` processors, its variance is
+//!
+//! ```text
+//! (sum over i != f of (u_i r_i)^2) / (n s)^2        the speeds
+//!     + ((E - u_f / (n s)) r_f)^2 (1 + ln(n) / 2)   the speed that the others relate to
+//!     + ((sum of speed_i w_i) / (n s))^2            the overheads
+//! ```
+//!
+//! The fastest of `n` measured speeds is partly so by chance: by at most `sqrt(2 ln(n))` errors in
+//! the mean, if all are equal. That is the bound of the maximum of normal errors. Half of it is a
+//! part of the error, so that two errors include it.
+//!
+//! Errors of speeds are independent. Errors of overheads are not: one phase of the job makes all
+//! workers wait. So these add up. Source: propagation of errors to first order, e.g. J. R. Taylor,
+//! *An Introduction to Error Analysis*, chapter 3. A cluster sends the two sums and its fastest
+//! worker, so this too is independent of the division into clusters.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +34,7 @@ use springtide_base::id::{ClusterId, NodeId};
 use springtide_base::processors::Processors;
 
 use super::memory::Memory;
-use super::number::{ExactSum, float, maybe_float};
+use super::number::{ExactSum, Float, float, maybe_float};
 use super::settings::{AdaptationSettings, Weights};
 use super::worker::{Field, ImplausibleValue, SPEEDS, WorkerStats};
 
@@ -25,7 +46,8 @@ fn is_one_processor(processors: &Processors) -> bool {
     *processors == Processors::ONE
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+/// Whether a value need not be sent, since the receiver assumes it.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
@@ -201,6 +223,54 @@ pub struct Uplink {
     pub used: Option<f64>,
 }
 
+/// The fastest counted worker: all speeds relate to its speed. Its numbers travel without names,
+/// since a second of statistics must fit a thin link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "[Float; 3]", into = "[Float; 3]")]
+pub struct FastestWorker {
+    /// Relative error of its speed.
+    pub speed_error: f64,
+    /// Its useful work per second.
+    pub useful: f64,
+    /// Its term of [`ClusterAggregate::useful_variance`].
+    pub useful_variance: f64,
+}
+
+impl From<[Float; 3]> for FastestWorker {
+    fn from([speed_error, useful, useful_variance]: [Float; 3]) -> Self {
+        Self { speed_error: speed_error.0, useful: useful.0, useful_variance: useful_variance.0 }
+    }
+}
+
+impl From<FastestWorker> for [Float; 3] {
+    fn from(worker: FastestWorker) -> Self {
+        [worker.speed_error, worker.useful, worker.useful_variance].map(Float)
+    }
+}
+
+impl FastestWorker {
+    /// Whether it precedes a worker of the same speed. So the choice is independent of the division
+    /// into clusters.
+    fn precedes(&self, other: &Self) -> bool {
+        let by_error = self.speed_error.total_cmp(&other.speed_error);
+        by_error.then(self.useful.total_cmp(&other.useful)).is_lt()
+    }
+
+    /// Replaces it by a worker that is faster, or as fast and precedes it.
+    fn replace(&mut self, max_speed: &mut f64, other: Self, speed: f64) {
+        if speed > *max_speed || speed == *max_speed && other.precedes(self) {
+            (*self, *max_speed) = (other, speed);
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        let finite = |x: f64| x.is_finite() && x >= 0.0;
+        (0.0..=1.0).contains(&self.speed_error)
+            && finite(self.useful)
+            && finite(self.useful_variance)
+    }
+}
+
 /// Statistics of a cluster in one period. This is all that the coordinator gets of it, of the same
 /// size for 4 workers as for 400.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -241,6 +311,15 @@ pub struct ClusterAggregate {
     /// Speed of the fastest counted processor.
     #[serde(with = "float")]
     pub max_speed: f64,
+    /// The fastest counted worker.
+    #[serde(skip_serializing_if = "is_default")]
+    pub fastest: FastestWorker,
+    /// Sum of the squared errors of the counted workers' useful work that follow from their speeds.
+    #[serde(rename = "variance", skip_serializing_if = "is_default")]
+    pub useful_variance: ExactSum,
+    /// Sum of speed * error of the overhead over the counted workers.
+    #[serde(rename = "spread", skip_serializing_if = "is_default")]
+    pub overhead_error: ExactSum,
     /// The worst counted workers by the shared weights, worst first.
     #[serde(skip_serializing_if = "is_default")]
     pub worst: Vec<RatedWorker>,
@@ -324,7 +403,15 @@ impl ClusterAggregate {
             sum.overhead.add_times(worker.overhead, processors.get());
             sum.intra.add_times(worker.overhead_intra, processors.get());
             sum.inter.add_times(worker.overhead_inter, processors.get());
-            sum.max_speed = sum.max_speed.max(worker.processor_speed());
+            let variance = worker.useful_error() * worker.useful_error();
+            sum.useful_variance.add(variance);
+            sum.overhead_error.add(worker.speed.unwrap_or(0.0) * worker.overhead_error);
+            let fastest = FastestWorker {
+                speed_error: worker.aged_error(),
+                useful: worker.useful(),
+                useful_variance: variance,
+            };
+            sum.fastest.replace(&mut sum.max_speed, fastest, worker.processor_speed());
         }
         let max_speed = agreed.max_speed.unwrap_or(sum.max_speed);
         let mut named: Vec<RatedWorker> = counted.iter().filter_map(RatedWorker::of).collect();
@@ -357,7 +444,8 @@ impl ClusterAggregate {
         self.speed.add_times(speed, processors.get());
         let own = [&mut self.overhead, &mut self.intra, &mut self.inter];
         own.into_iter().zip([&overhead, &intra, &inter]).for_each(|(sum, part)| sum.merge(part));
-        self.max_speed = self.max_speed.max(speed);
+        let fastest = FastestWorker { speed_error: 1.0, ..FastestWorker::default() };
+        self.fastest.replace(&mut self.max_speed, fastest, speed);
         let presumed = |IdleWorker { node, processors, inter }| RatedWorker {
             node,
             processors,
@@ -384,7 +472,15 @@ impl ClusterAggregate {
     /// Whether the numbers, received from the network, are consistent with valid reports.
     pub fn is_sound(&self) -> bool {
         let n = f64::from(self.counted);
-        let sums = [&self.useful, &self.speed, &self.overhead, &self.intra, &self.inter];
+        let sums = [
+            &self.useful,
+            &self.speed,
+            &self.overhead,
+            &self.intra,
+            &self.inter,
+            &self.useful_variance,
+            &self.overhead_error,
+        ];
         let at_most =
             |sum: &ExactSum, most: f64| (0.0..=most * (1.0 + 1e-9)).contains(&sum.value());
         let link = [self.uplink.bandwidth, self.uplink.used];
@@ -396,6 +492,9 @@ impl ClusterAggregate {
             }
             && at_most(&self.speed, n * self.max_speed)
             && at_most(&self.useful, self.speed.value())
+            && at_most(&self.useful_variance, (n * self.max_speed).powi(2))
+            && at_most(&self.overhead_error, self.speed.value())
+            && self.fastest.is_sound()
             && [&self.overhead, &self.intra, &self.inter].iter().all(|sum| at_most(sum, n))
             && self.worst.iter().chain(&self.best).all(RatedWorker::is_sound)
             && self.idle.is_sound()
@@ -428,13 +527,19 @@ pub struct JobAggregate {
     pub inter: f64,
     /// Speed of the fastest processor.
     pub max_speed: f64,
+    /// The fastest worker of all clusters.
+    pub fastest: FastestWorker,
+    /// Variance of the useful speed that follows from the speeds of all but the fastest worker.
+    pub useful_variance: f64,
+    /// Standard error of the useful speed that follows from the overheads.
+    pub overhead_error: f64,
 }
 
 impl JobAggregate {
     /// Sums up the clusters' aggregates.
     pub fn of<'a>(clusters: impl IntoIterator<Item = &'a ClusterAggregate>) -> Self {
         let mut all = Self::default();
-        let mut sums: [ExactSum; 4] = Default::default();
+        let mut sums: [ExactSum; 6] = Default::default();
         for cluster in clusters {
             all.counted = all.counted.saturating_add(cluster.counted);
             all.stale = all.stale.saturating_add(cluster.stale);
@@ -442,11 +547,21 @@ impl JobAggregate {
             all.leaving = all.leaving.saturating_add(cluster.leaving);
             all.silent = all.silent.saturating_add(cluster.silent);
             all.presumed = all.presumed.saturating_add(cluster.presumed);
-            all.max_speed = all.max_speed.max(cluster.max_speed);
-            let parts = [&cluster.useful, &cluster.speed, &cluster.overhead, &cluster.inter];
+            all.fastest.replace(&mut all.max_speed, cluster.fastest, cluster.max_speed);
+            let parts = [
+                &cluster.useful,
+                &cluster.speed,
+                &cluster.overhead,
+                &cluster.inter,
+                &cluster.useful_variance,
+                &cluster.overhead_error,
+            ];
             sums.iter_mut().zip(parts).for_each(|(sum, part)| sum.merge(part));
         }
-        let [useful, speed, overhead, inter] = sums.map(|sum| sum.value());
+        sums[4].add(-all.fastest.useful_variance);
+        let [useful, speed, overhead, inter, variance, overhead_error] =
+            sums.map(|sum| sum.value());
+        (all.useful_variance, all.overhead_error) = (variance.max(0.0), overhead_error);
         let n = f64::from(all.counted.max(Processors::ONE));
         (all.useful, all.speed) = (useful, speed);
         (all.overhead, all.inter) = (overhead / n, inter / n);
@@ -457,6 +572,19 @@ impl JobAggregate {
     pub fn efficiency(&self) -> Option<f64> {
         let most = f64::from(self.counted) * self.max_speed;
         (most > 0.0).then(|| (self.useful / most).min(1.0))
+    }
+
+    /// Standard error of the efficiency, as the module states it; absent if no worker counts.
+    pub fn efficiency_error(&self) -> Option<f64> {
+        let efficiency = self.efficiency()?;
+        let most = f64::from(self.counted) * self.max_speed;
+        let others = (efficiency - self.fastest.useful / most).max(0.0);
+        let by_chance = (1.0 + f64::from(self.counted).ln() / 2.0).sqrt();
+        let related = others * self.fastest.speed_error * by_chance;
+        let overheads = self.overhead_error / most;
+        let speeds = self.useful_variance.sqrt() / most;
+        let error = (speeds * speeds + related * related + overheads * overheads).sqrt();
+        Some(if error.is_finite() { error.min(1.0) } else { 1.0 })
     }
 
     /// Mean speed of the counted processors; 0 without any.

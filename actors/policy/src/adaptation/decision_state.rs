@@ -94,6 +94,12 @@ impl<'a> DecisionState<'a> {
         turn
     }
 
+    /// Orders a measurement of the bandwidth to a cluster's free nodes.
+    pub fn measure(&mut self, cluster: &ClusterId) {
+        self.add_reason(Reason::Measures { cluster: cluster.clone() });
+        self.actions.push(AdaptationAction::Measure { cluster: cluster.clone() });
+    }
+
     /// Adds a reason to the decision.
     pub fn add_reason(&mut self, reason: Reason) {
         if self.reasons.len() < REASONS_MAX {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use springtide_base::id::{ClusterId, Epoch, NodeId};
 use springtide_base::processors::Processors;
 
+use super::aggregate::is_default;
 use super::decision::{Prediction, RemovalCause};
 use super::links::LinkMemory;
 use super::settings::{AdaptationSettings, Weights};
@@ -241,11 +242,6 @@ pub struct RecentObservations {
 }
 
 impl RecentObservations {
-    /// Whether a successor would lose nothing without them.
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Records the death of a member that was not ordered to leave.
     pub fn crashed(&mut self, node: &NodeId, cluster: &ClusterId) {
         self.count += 1;
@@ -274,6 +270,16 @@ impl RecentObservations {
     }
 }
 
+/// An efficiency that may be on either side of a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Doubt {
+    /// Time since which decisions wait, on the policy's own clock.
+    pub since_s: f64,
+    /// Time at which new measurements were ordered, on the policy's own clock.
+    #[serde(default)]
+    pub measured_s: Option<f64>,
+}
+
 /// Memory of the policy. A job starts with [`Memory::new`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -285,6 +291,7 @@ pub struct Memory {
     /// Number of decisions, over all epochs.
     pub tick: u64,
     /// The job's iterations, where it reports any.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub iterations: Option<Iterations>,
     /// Periods in an iteration. Statistics over this number represent the job; over fewer, a phase
     /// of it.
@@ -310,7 +317,7 @@ pub struct Memory {
     #[serde(skip_serializing_if = "LinkMemory::is_empty")]
     pub links: LinkMemory,
     /// Observations since the last decision.
-    #[serde(skip_serializing_if = "RecentObservations::is_empty")]
+    #[serde(skip_serializing_if = "is_default")]
     pub recent: RecentObservations,
     /// Last measured state of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -356,6 +363,12 @@ pub struct Memory {
     /// Tick since which a request has been unmet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_since: Option<u64>,
+    /// An efficiency that may be on either side of a bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub doubt: Option<Doubt>,
+    /// Number of orders to measure all speeds again.
+    #[serde(skip_serializing_if = "is_default")]
+    pub measurements: u32,
 }
 
 impl Default for Memory {
@@ -430,6 +443,8 @@ impl Memory {
             migration: None,
             migrate_after_s: 0.0,
             requested_since: None,
+            doubt: None,
+            measurements: 0,
         }
     }
 

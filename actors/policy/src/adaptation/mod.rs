@@ -27,6 +27,10 @@
 //!    more than the paper's threshold.
 //! 5. Bandwidths come from transfers above the meter's minimum size (B6.8). An unknown bandwidth
 //!    stays unknown, and nothing is learned from it.
+//!    An efficiency has a standard error: from the errors of speeds, which grow with age, and the
+//!    scatter of overheads between windows. While its interval of two standard errors includes the
+//!    bound of a decision, the size stays. A doubt that lasts orders new measurements of speeds,
+//!    and ends with a decision.
 //!
 //! **Size** (B6.1)
 //! 6. Above Emax: the job grows to the size that brings efficiency to the middle of the band if the
@@ -98,6 +102,7 @@
 mod aggregate;
 mod decision;
 mod decision_state;
+mod doubt;
 mod explain;
 mod grow;
 mod judge;
@@ -118,6 +123,8 @@ mod case;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
+mod tests_doubt;
+#[cfg(test)]
 mod tests_open_points;
 #[cfg(test)]
 mod tests_phases;
@@ -135,7 +142,8 @@ mod tests_traps;
 use std::collections::BTreeSet;
 
 pub use aggregate::{
-    ClusterAggregate, IdleWorker, IdleWorkers, JobAggregate, RatedWorker, SharedParameters, Uplink,
+    ClusterAggregate, FastestWorker, IdleWorker, IdleWorkers, JobAggregate, RatedWorker,
+    SharedParameters, Uplink,
 };
 pub use decision::{AdaptationAction, Decision, Flag, Prediction, RemovalCause, SchedulerRequest};
 pub use explain::{
@@ -143,8 +151,9 @@ pub use explain::{
 };
 pub use links::{LinkMemory, LinkRank, LinkRanking, Probe, RememberedLink};
 pub use memory::{
-    Aim, Capacity, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX, QuarantineEntry,
-    QuarantineSubject, RecentObservations, Refill, Requirements, RootMove, Term, Trial,
+    Aim, Capacity, Doubt, Iterations, Limit, Measured, Memory, Migration, QUARANTINE_MAX,
+    QuarantineEntry, QuarantineSubject, RecentObservations, Refill, Requirements, RootMove, Term,
+    Trial,
 };
 pub use number::ExactSum;
 pub use reason::{Evidence, QuarantineEndReason, Reason, RootMoveReason, StayReason};
@@ -192,8 +201,14 @@ pub fn decide(
     if turn.all.efficiency() >= Some(settings.e_min) {
         observe::remember_good(&mut turn);
     }
-    let observed = turn.memory.clone();
+    let mut observed = turn.memory.clone();
     choose(&mut turn);
+    let changes = |action: &AdaptationAction| !matches!(action, AdaptationAction::Measure { .. });
+    if turn.actions.iter().any(changes) {
+        turn.memory.doubt = None;
+    }
+    // New measurements change no nodes, so a monitored run makes them too.
+    (observed.doubt, observed.measurements) = (turn.memory.doubt, turn.memory.measurements);
     let mut decision = Decision {
         efficiency: turn.all.efficiency(),
         processors: turn.all.counted,
@@ -261,6 +276,9 @@ fn choose(turn: &mut DecisionState<'_>) {
     // Precedes the band: the nodes to be replaced are still members, and may lower efficiency for a
     // while.
     if migrate::proceed(turn) {
+        return;
+    }
+    if doubt::waits(turn, efficiency) {
         return;
     }
     if efficiency < e_min {

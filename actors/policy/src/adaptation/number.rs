@@ -51,22 +51,25 @@ pub mod float {
     }
 }
 
+/// A number that is written and read by [`float`], for use inside of other types.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Float(#[serde(with = "float")] pub f64);
+
 /// Serde like [`float`], for an optional number.
 pub mod maybe_float {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    #[derive(Serialize, Deserialize)]
-    #[serde(transparent)]
-    struct Wrapped(#[serde(with = "super::float")] f64);
+    use super::Float;
 
     /// Writes a number, a string for NaN and infinities, or nothing.
     pub fn serialize<S: Serializer>(value: &Option<f64>, to: S) -> Result<S::Ok, S::Error> {
-        value.map(Wrapped).serialize(to)
+        value.map(Float).serialize(to)
     }
 
     /// Reads a number, a string for NaN and infinities, or nothing.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-        Ok(Option::<Wrapped>::deserialize(from)?.map(|wrapped| wrapped.0))
+        Ok(Option::<Float>::deserialize(from)?.map(|number| number.0))
     }
 }
 

@@ -4,7 +4,7 @@
 use springtide_base::id::ClusterId;
 use springtide_base::processors::Processors;
 
-use super::decision::{AdaptationAction, RemovalCause};
+use super::decision::RemovalCause;
 use super::decision_state::DecisionState;
 use super::memory::{
     Capacity, Iterations, Memory, QuarantineEntry, QuarantineSubject, Refill, term,
@@ -56,6 +56,7 @@ pub(super) fn observe(turn: &mut DecisionState<'_>) {
         leaving: all.leaving,
         silent: all.silent,
         presumed: all.presumed,
+        error: all.efficiency_error().unwrap_or(0.0),
     };
     turn.add_reason(reason);
     limits(turn, efficiency);
@@ -266,8 +267,7 @@ fn probe_link(turn: &mut DecisionState<'_>, entry: &mut QuarantineEntry) {
         entry.extended += 1;
         entry.until_s = clock + period;
         entry.measured_at_s = clock;
-        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
-        turn.actions.push(AdaptationAction::Measure { cluster: cluster.clone() });
+        turn.measure(cluster);
         return;
     }
     let as_bad = entry.measured.is_some() && !turn.is_better(entry);
@@ -281,8 +281,7 @@ fn probe_link(turn: &mut DecisionState<'_>, entry: &mut QuarantineEntry) {
     let interval = (turn.settings.quarantine_s * LOOKS).max(period);
     if clock < entry.until_s && clock - entry.measured_at_s >= interval && !turn.is_better(entry) {
         entry.measured_at_s = clock;
-        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
-        turn.actions.push(AdaptationAction::Measure { cluster: cluster.clone() });
+        turn.measure(cluster);
     }
 }
 
@@ -309,8 +308,7 @@ fn measure_unknown_links(turn: &mut DecisionState<'_>) {
         unknown.map(|(cluster, _)| cluster.clone()).take(MEASURED_MAX).collect();
     for cluster in unknown {
         turn.memory.links.probes.entry(cluster.clone()).or_default().ordered_at_s = clock;
-        turn.add_reason(Reason::Measures { cluster: cluster.clone() });
-        turn.actions.push(AdaptationAction::Measure { cluster });
+        turn.measure(&cluster);
     }
 }
 

@@ -92,6 +92,22 @@ pub enum Reason {
         /// Counted processors that have not worked yet.
         #[serde(default)]
         presumed: Processors,
+        /// Standard error of the efficiency.
+        #[serde(default)]
+        error: f64,
+    },
+    /// The efficiency may be on either side of a bound.
+    Doubtful {
+        /// Weighted average efficiency, 0 to 1.
+        efficiency: f64,
+        /// Half the interval of the efficiency: two standard errors.
+        error: f64,
+        /// The bound that the interval includes.
+        bound: f64,
+        /// Whether all speeds are measured again.
+        measures: bool,
+        /// Whether the wait is over.
+        decides: bool,
     },
     /// The link of a quarantined cluster is measured again.
     Measures {

@@ -73,7 +73,26 @@ impl fmt::Display for Reason {
                 joining.get(),
                 silent.get()
             ),
-            Efficiency { efficiency, processors, stale, joining, leaving, silent, presumed } => {
+            Doubtful { efficiency, error, bound, measures, decides } => write!(
+                f,
+                "efficiency is {efficiency:.2} +- {error:.2}, which does not exclude the bound of \
+                 {bound:.2}: {}",
+                match (decides, measures) {
+                    (true, _) => "the wait for new measurements is over, and the estimate decides",
+                    (false, true) => "the size stays, and all speeds are measured again",
+                    (false, false) => "the size stays for now",
+                }
+            ),
+            Efficiency {
+                efficiency,
+                processors,
+                stale,
+                joining,
+                leaving,
+                silent,
+                presumed,
+                ..
+            } => {
                 write!(f, "weighted average efficiency is {efficiency:.3} over {processors}")?;
                 for (count, what) in [
                     (stale, "with an older report"),

@@ -1,6 +1,7 @@
 //! Settings of the policy, and their validation. Independent of any run.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use springtide_base::processors::Processors;
@@ -71,6 +72,12 @@ pub struct AdaptationSettings {
     /// Seconds in which an effect settles. It caps the waits of `cool_down`, `check_periods`,
     /// `grace` and `near_end`, which are in periods.
     pub settle_s: f64,
+    /// Seconds for which a decision waits at most while the efficiency may be on either side of its
+    /// bound. Then it has new measurements, and decides. It never waits where a period is longer.
+    pub doubt_s: f64,
+    /// Greatest age of a measured speed, in seconds, where no work units give it; 0: no limit. It
+    /// holds where a benchmark of five quota periods costs at most 1 % of this time.
+    pub speed_age_s: f64,
     /// The size stays if the job is estimated to end within this number of periods.
     pub near_end: u32,
     /// Number of worst workers that a cluster reports by name.
@@ -130,6 +137,8 @@ impl Default for AdaptationSettings {
             grace: 2,
             stale: 3,
             settle_s: 20.0,
+            doubt_s: 20.0,
+            speed_age_s: 60.0,
             near_end: 2,
             named: 16,
             refill: true,
@@ -263,6 +272,8 @@ impl From<&AdaptationSection> for AdaptationSettings {
             grace: section.grace.get(),
             stale: section.stale.get(),
             settle_s: section.settle_s,
+            doubt_s: section.doubt_s,
+            speed_age_s: section.speed_age_s,
             near_end: section.near_end.get(),
             named: section.named.get(),
             refill: section.refill,
@@ -294,6 +305,12 @@ impl AdaptationSettings {
     /// first moments do not affect the period.
     pub fn grace(&self) -> u32 {
         self.grace.min((self.settle_s / self.period_s) as u32)
+    }
+
+    /// The greatest age of a measured speed; zero: no limit.
+    pub fn speed_max_age(&self) -> Duration {
+        // The settings of a job come over the network.
+        Duration::try_from_secs_f64(self.speed_age_s).unwrap_or(Duration::ZERO)
     }
 
     /// The middle of the band, at which a change of size aims.
@@ -339,6 +356,9 @@ impl AdaptationSettings {
         range("better_factor", self.better_factor, self.better_factor >= 1.0, "at least 1");
         range("weight_bound", self.weight_bound, self.weight_bound >= 1.0, "at least 1");
         range("settle_s", self.settle_s, self.settle_s >= 0.0, "0 or more");
+        range("doubt_s", self.doubt_s, self.doubt_s >= 0.0, "0 or more");
+        let age = self.speed_age_s;
+        range("speed_age_s", age, (0.0..=1e6).contains(&age), "from 0 to 1000000");
         range("weight_step", self.weight_step, self.weight_step >= 1.0, "at least 1");
         let patience = self.request_patience;
         range("request_patience", patience.into(), patience >= 1, "at least 1");

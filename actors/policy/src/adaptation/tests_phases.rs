@@ -204,14 +204,7 @@ fn growth_is_not_judged_while_a_link_is_suspect() {
 /// in vain.
 #[test]
 fn the_link_of_a_cluster_in_quarantine_is_measured() {
-    let groups = [WorkerGroup("a", 10, 1.0, 0.55, 0.01), WorkerGroup("b", 4, 1.0, 0.95, 0.9)];
-    let mut case = PolicyTestJob::of(&groups);
-    case.uplink("b", 1e5);
-    case.each(|w| w.overhead = w.overhead.max(0.8));
-    let decision = case.decide();
-    assert_eq!(cluster_removed(&decision), Some("b"), "{}", text(&decision));
-    case.obey(&decision, 1.0);
-    case.each(|w| (w.overhead, w.overhead_inter) = (0.3, 0.01));
+    let mut case = PolicyTestJob::without_b();
     // Its free nodes, and the measured bandwidth to them.
     let offer = |bandwidth, measured_s| NodeOffer {
         free: 4.into(),

@@ -17,6 +17,12 @@ const SLACK: f64 = 0.01;
 /// Plausible speeds, in work units per second. The range keeps sums and ratios finite.
 pub(super) const SPEEDS: RangeInclusive<f64> = 1e-18..=1e18;
 
+/// Relative drift of a speed in a period without a report, as a standard deviation.
+const DRIFT: f64 = 0.1;
+
+/// Windows whose differences give the error of an overhead.
+const WINDOWS: usize = 8;
+
 /// Maximum periods over which overheads are averaged.
 pub(super) const SPAN_MAX: u32 = 32;
 
@@ -40,6 +46,9 @@ pub struct WorkerStats {
     /// Fraction of the period not spent on the job's work: idle, communicating, benchmarking.
     #[serde(with = "float")]
     pub overhead: f64,
+    /// Standard error of the overhead as a mean over its window: its scatter between windows.
+    #[serde(with = "float")]
+    pub overhead_error: f64,
     /// Part of it that waits for the own cluster.
     #[serde(with = "float")]
     pub overhead_intra: f64,
@@ -64,6 +73,7 @@ impl Default for WorkerStats {
             speed: None,
             speed_error: 0.0,
             overhead: 0.0,
+            overhead_error: 0.0,
             overhead_intra: 0.0,
             overhead_inter: 0.0,
             age: 0,
@@ -144,6 +154,9 @@ impl WorkerStats {
             return Some((Field::SpeedError, self.speed_error));
         }
         self.speed_error = self.speed_error.min(1.0);
+        // Computed here, not measured: a value out of range is no fault of the node.
+        self.overhead_error =
+            if self.overhead_error >= 0.0 { self.overhead_error.min(1.0) } else { 1.0 };
         let speed = self.speed?;
         let jump = best_speed.is_some_and(|best| speed >= factor * best);
         (!SPEEDS.contains(&speed) || jump).then_some((Field::Speed, speed))
@@ -169,6 +182,18 @@ impl WorkerStats {
         self.speed.unwrap_or(0.0) / f64::from(self.processors())
     }
 
+    /// Standard error of the useful work that follows from that of the speed. A report from an
+    /// earlier period has a larger one.
+    pub(super) fn useful_error(&self) -> f64 {
+        self.useful() * self.aged_error()
+    }
+
+    /// Relative error of the speed, with the drift since the report.
+    pub(super) fn aged_error(&self) -> f64 {
+        let drift = DRIFT * DRIFT * f64::from(self.age);
+        (self.speed_error * self.speed_error + drift).sqrt().min(1.0)
+    }
+
     /// Useful work per second: speed times the fraction of time worked.
     pub(super) fn useful(&self) -> f64 {
         self.speed.unwrap_or(0.0) * (1.0 - self.overhead)
@@ -187,6 +212,8 @@ pub struct WorkerHistory {
     last: Option<WorkerStats>,
     /// Overheads of the last periods, the newest last: total, intra-cluster and inter-cluster.
     recent: VecDeque<[f64; 3]>,
+    /// Mean overheads of the last windows, the newest last, and the periods in a window.
+    windows: (u32, VecDeque<f64>),
     best_speed: Option<f64>,
     /// Whether a valid report arrived in the current period.
     fresh: bool,
@@ -241,6 +268,32 @@ impl WorkerHistory {
         None
     }
 
+    /// Adds the mean overhead of a window, and returns the standard error of such a mean.
+    ///
+    /// It is from the median of the differences between successive windows, which one change of the
+    /// job does not move. Zero while there are fewer than three differences.
+    fn window_error(&mut self, span: u32, overhead: f64) -> f64 {
+        if self.windows.0 != span {
+            self.windows = (span, VecDeque::new());
+        }
+        let windows = &mut self.windows.1;
+        windows.push_back(overhead);
+        let lag = span as usize;
+        while windows.len() > lag + WINDOWS {
+            windows.pop_front();
+        }
+        let mut changes: Vec<f64> =
+            windows.iter().zip(windows.iter().skip(lag)).map(|(a, b)| (b - a).abs()).collect();
+        if changes.len() < 3 {
+            return 0.0;
+        }
+        changes.sort_by(f64::total_cmp);
+        // For normal errors the median of |a - b| is 0.954 standard deviations of one of the two.
+        let scatter = changes[(changes.len() - 1) / 2] / 0.954;
+        // No share with this mean has a larger standard deviation.
+        scatter.min((overhead * (1.0 - overhead)).max(0.0).sqrt())
+    }
+
     /// Closes the period and returns its statistics, with overheads as means over the last `span`
     /// periods.
     ///
@@ -261,6 +314,8 @@ impl WorkerHistory {
             |i: usize| self.recent.iter().rev().take(span).map(|o| o[i]).sum::<f64>() / span as f64;
         (counted.overhead, counted.overhead_intra, counted.overhead_inter) =
             (mean_of(0), mean_of(1), mean_of(2));
+        counted.overhead_error = self.window_error(span as u32, counted.overhead);
+        let Some(last) = self.last.as_mut() else { return Some(counted) };
         last.joined = last.joined.saturating_add(1);
         Some(counted)
     }

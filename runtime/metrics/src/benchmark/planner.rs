@@ -5,6 +5,11 @@
 //! - Later it runs again if the kernel's load has changed, the last run was cut short, or there is
 //!   another benchmark. If the kernel reports no load, it runs as often as the budget allows, as in
 //!   the paper.
+//! - It also runs again when the last run is older than a limit, since not every change shows in
+//!   the load. The same follows when the job's efficiency is too uncertain for a decision. For
+//!   these two the budget lends one run. So the limit holds where a run costs at most the overhead
+//!   over that time: by default half a second in a minute, at 1 %. The mean cost stays within the
+//!   overhead.
 //! - An idle node runs freely. A busy one pays from a budget that grows with time. Neither repeats
 //!   a benchmark while its work units give its speed: a node that is idle for a moment mostly waits
 //!   for a result. If the budget does not suffice for a whole run, it waits for half a period. Then
@@ -37,6 +42,9 @@ pub struct BenchmarkSettings {
     pub saved_runs: u32,
     /// The length of a statistics period. A change must show by the end of the next one.
     pub period: Duration,
+    /// The age of the last run at which the next one is due; zero: no limit. Default: 60 s. Where
+    /// the overhead pays for less than a run in this time, the age grows until it does.
+    pub max_age: Duration,
     /// Thresholds of significant changes of load.
     pub thresholds: LoadThresholds,
 }
@@ -48,6 +56,7 @@ impl Default for BenchmarkSettings {
             quota_periods: 5,
             saved_runs: 2,
             period: Duration::from_secs(10),
+            max_age: Duration::from_secs(60),
             thresholds: LoadThresholds::default(),
         }
     }
@@ -118,6 +127,8 @@ pub enum BenchmarkEvent {
     /// Whether work units give the node's speed; see
     /// [`SpeedMeter::knows_units`](crate::meter::SpeedMeter::knows_units).
     KnowsUnits(bool),
+    /// The job needs a new measurement: its efficiency is too uncertain for a decision.
+    Uncertain,
     /// The run has ended.
     Finished {
         /// Whether it had its full length; see
@@ -168,6 +179,17 @@ pub enum BenchmarkReason {
     CutShort,
     /// The kernel does not report whether the load has changed.
     LoadUnknown,
+    /// The last run is older than the limit.
+    Age,
+    /// The job's efficiency is too uncertain for a decision.
+    Uncertain,
+}
+
+impl BenchmarkReason {
+    /// Whether the budget lends a run.
+    fn is_lent(self) -> bool {
+        matches!(self, BenchmarkReason::Age | BenchmarkReason::Uncertain)
+    }
 }
 
 impl fmt::Display for BenchmarkReason {
@@ -180,6 +202,10 @@ impl fmt::Display for BenchmarkReason {
             BenchmarkReason::LoadUnknown => {
                 f.write_str("the system does not report whether its load has changed")
             }
+            BenchmarkReason::Age => f.write_str("the last benchmark is too old"),
+            BenchmarkReason::Uncertain => {
+                f.write_str("the job's efficiency is too uncertain for a decision")
+            }
         }
     }
 }
@@ -188,6 +214,8 @@ impl fmt::Display for BenchmarkReason {
 struct RunningBenchmark {
     /// The time from which the budget pays; none if the run is free.
     paid_since: Option<Instant>,
+    /// Whether the budget lends a whole run to it.
+    is_lent: bool,
     stopping: bool,
 }
 
@@ -213,6 +241,8 @@ pub struct BenchmarkPlanner {
     load: Option<Load>,
     /// The load at the start of the last run.
     measured_under: Option<Load>,
+    /// The end of the last run.
+    measured_at: Option<Instant>,
     /// Seconds of benchmarks that may be spent; negative after a run that exceeded its time.
     budget: f64,
     budget_at: Instant,
@@ -233,6 +263,7 @@ impl BenchmarkPlanner {
             leaving: false,
             load: None,
             measured_under: None,
+            measured_at: None,
             budget: 0.0,
             budget_at: now,
         };
@@ -264,6 +295,11 @@ impl BenchmarkPlanner {
             BenchmarkEvent::Idle => self.busy = false,
             BenchmarkEvent::Busy => self.busy = true,
             BenchmarkEvent::KnowsUnits(knows) => self.knows_units = knows,
+            BenchmarkEvent::Uncertain => {
+                if self.need.is_none() && self.running.is_none() && self.spec.is_some() {
+                    self.need = Some(BenchmarkNeed { why: BenchmarkReason::Uncertain, since: now });
+                }
+            }
             BenchmarkEvent::Finished { whole } => self.finished(whole, now),
             BenchmarkEvent::Failed => {
                 self.finished(true, now);
@@ -281,9 +317,19 @@ impl BenchmarkPlanner {
         if self.running.is_some() {
             self.watch(now, &mut out);
         } else {
+            let waits = self.need.is_some_and(|need| need.why != BenchmarkReason::CutShort);
+            if !waits && self.is_old_at().is_some_and(|old| old <= now) {
+                self.need = Some(BenchmarkNeed { why: BenchmarkReason::Age, since: now });
+            }
             self.start(now, &mut out);
         }
         out
+    }
+
+    /// The time at which the last run is too old; none without a run or a limit.
+    fn is_old_at(&self) -> Option<Instant> {
+        let limit = self.settings.max_age;
+        self.measured_at.filter(|_| !limit.is_zero()).map(|at| at + limit)
     }
 
     /// The full length of a run.
@@ -331,6 +377,7 @@ impl BenchmarkPlanner {
 
     fn finished(&mut self, whole: bool, now: Instant) {
         let Some(running) = self.running.take() else { return };
+        self.measured_at = Some(now);
         if let Some(since) = running.paid_since {
             self.budget -= now.saturating_duration_since(since).as_secs_f64();
         }
@@ -352,12 +399,14 @@ impl BenchmarkPlanner {
     /// Pays for a free run from the time when the node has work, and ends a paid run with the
     /// budget.
     fn watch(&mut self, now: Instant, out: &mut Vec<BenchmarkAction>) {
+        let lent = self.whole().as_secs_f64();
         let Some(running) = &mut self.running else { return };
         if running.stopping || !self.busy {
             return;
         }
         let since = *running.paid_since.get_or_insert(now);
-        let left = self.budget - now.saturating_duration_since(since).as_secs_f64();
+        let budget = self.budget + if running.is_lent { lent } else { 0.0 };
+        let left = budget - now.saturating_duration_since(since).as_secs_f64();
         if left <= 0.0 {
             self.stop(out);
         } else {
@@ -366,7 +415,12 @@ impl BenchmarkPlanner {
     }
 
     fn start(&mut self, now: Instant, out: &mut Vec<BenchmarkAction>) {
-        let (Some(spec), Some(need)) = (self.spec, self.need) else { return };
+        let (Some(spec), Some(need)) = (self.spec, self.need) else {
+            if let Some(old) = self.is_old_at().filter(|_| !self.leaving) {
+                out.push(BenchmarkAction::Wake { at: old });
+            }
+            return;
+        };
         if self.leaving || self.failed == Some(spec) {
             return;
         }
@@ -396,13 +450,18 @@ impl BenchmarkPlanner {
         let (least, most) = (self.quota_period.as_secs_f64(), whole.as_secs_f64());
         // A later result would be too late for the next period's report.
         let patience = need.since + self.settings.period / 2;
-        let goal = if self.budget >= most {
+        let is_lent = need.why.is_lent();
+        let goal = if is_lent && self.budget >= 0.0 {
+            let paid = seconds(self.budget + most);
+            BenchmarkGoal { max_length: whole.max(paid).min(goal.max_length), ..goal }
+        } else if self.budget >= most {
             BenchmarkGoal {
                 max_length: whole.max(seconds(self.budget)).min(goal.max_length),
                 ..goal
             }
         } else if now >= patience
             && self.budget >= least
+            && !is_lent
             && !matches!(need.why, BenchmarkReason::CutShort | BenchmarkReason::LoadUnknown)
         {
             let length = seconds(self.budget);
@@ -413,6 +472,7 @@ impl BenchmarkPlanner {
                     |enough: f64| now + seconds((enough - self.budget).max(0.0) / self.overhead());
                 let shorter = until(least).max(patience);
                 let at = match need.why {
+                    _ if is_lent => until(0.0),
                     BenchmarkReason::CutShort | BenchmarkReason::LoadUnknown => until(most),
                     _ => until(most).min(shorter),
                 };
@@ -434,7 +494,8 @@ impl BenchmarkPlanner {
     ) {
         self.need = None;
         self.measured_under = self.load;
-        self.running = Some(RunningBenchmark { paid_since, stopping: false });
+        let is_lent = why.is_lent();
+        self.running = Some(RunningBenchmark { paid_since, is_lent, stopping: false });
         out.push(BenchmarkAction::Run { spec, goal, reason: why });
     }
 }

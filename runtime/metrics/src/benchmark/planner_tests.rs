@@ -28,7 +28,13 @@ impl Bench {
 
     /// A busy node after its first measurement, with the full budget of one run.
     fn at_work() -> Self {
-        let mut bench = Self::new();
+        Self::with(BenchmarkSettings::default())
+    }
+
+    /// The same under these settings.
+    fn with(settings: BenchmarkSettings) -> Self {
+        let now = Instant::now();
+        let mut bench = Self { planner: BenchmarkPlanner::new(settings, now), now };
         bench.handle(BenchmarkEvent::Load(quiet()));
         assert_eq!(bench.reason(BenchmarkEvent::Spec(SPEC)), Some(BenchmarkReason::Joined));
         bench.now += SECOND / 2;
@@ -37,8 +43,12 @@ impl Bench {
         bench
     }
 
+    /// The actions, without the wake-up at which the last run is too old.
     fn handle(&mut self, event: BenchmarkEvent) -> Vec<BenchmarkAction> {
-        self.planner.handle(event, self.now)
+        let mut actions = self.planner.handle(event, self.now);
+        let old = self.planner.is_old_at().map(|at| BenchmarkAction::Wake { at });
+        actions.retain(|action| Some(*action) != old);
+        actions
     }
 
     fn reason(&mut self, event: BenchmarkEvent) -> Option<BenchmarkReason> {
@@ -98,9 +108,32 @@ fn a_node_that_works_and_tells_units_waits_with_its_first_run() {
 }
 
 #[test]
-fn while_the_load_is_what_it_was_nothing_runs() {
+fn while_the_load_is_what_it_was_only_age_repeats_a_run() {
     for busy in [true, false] {
         let mut bench = Bench::at_work();
+        bench.handle(if busy { BenchmarkEvent::Busy } else { BenchmarkEvent::Idle });
+        let (mut last, mut runs) = (bench.now, 0u32);
+        for period in 0..1000u32 {
+            bench.now += 10 * SECOND;
+            let noise = f64::from(period % 7) / 100.0;
+            let load = Load { foreign_cpu_share: Some(noise), ..Load::default() };
+            let actions = bench.handle(BenchmarkEvent::Load(load));
+            let Some(BenchmarkAction::Run { reason, .. }) = actions.first() else {
+                assert_eq!(actions, []);
+                continue;
+            };
+            assert_eq!(*reason, BenchmarkReason::Age);
+            assert!(bench.now - last >= 60 * SECOND && bench.now - last <= 70 * SECOND);
+            runs += 1;
+            bench.now += SECOND / 2;
+            last = bench.now;
+            bench.handle(BenchmarkEvent::Finished { whole: true });
+        }
+        assert!(runs > 100, "{runs}");
+        let mut bench = Bench::with(BenchmarkSettings {
+            max_age: Duration::ZERO,
+            ..BenchmarkSettings::default()
+        });
         bench.handle(if busy { BenchmarkEvent::Busy } else { BenchmarkEvent::Idle });
         for period in 0..1000u32 {
             bench.now += 10 * SECOND;
@@ -110,6 +143,40 @@ fn while_the_load_is_what_it_was_nothing_runs() {
             assert_eq!(bench.handle(BenchmarkEvent::Tick), []);
         }
     }
+}
+
+/// A budget that is spent lends one run, and no second one before it is paid back.
+#[test]
+fn an_old_or_uncertain_speed_is_measured_beyond_the_budget() {
+    for uncertain in [true, false] {
+        let mut bench = Bench::at_work();
+        bench.planner.budget = 0.0;
+        if uncertain {
+            assert_eq!(bench.reason(BenchmarkEvent::Uncertain), Some(BenchmarkReason::Uncertain));
+        } else {
+            bench.planner.measured_at = Some(bench.now - 61 * SECOND);
+            assert_eq!(bench.reason(BenchmarkEvent::Tick), Some(BenchmarkReason::Age));
+        }
+        // The run under way is not cut short by the empty budget.
+        bench.now += SECOND / 4;
+        assert!(!bench.handle(BenchmarkEvent::Tick).contains(&BenchmarkAction::Stop));
+        bench.now += SECOND / 4;
+        bench.handle(BenchmarkEvent::Finished { whole: true });
+        assert!(bench.planner.budget >= -0.5 && bench.planner.budget < -0.49);
+        let asked = bench.now;
+        let actions = bench.handle(BenchmarkEvent::Uncertain);
+        bench.until_run(actions, asked + 60 * SECOND).unwrap();
+        assert!(bench.now - asked >= 49 * SECOND, "{:?}", bench.now - asked);
+    }
+    // Without an overhead a busy node runs none, and work units make them needless.
+    let mut bench =
+        Bench::with(BenchmarkSettings { max_overhead: 0.0, ..BenchmarkSettings::default() });
+    bench.now += 1000 * SECOND;
+    assert_eq!(bench.reason(BenchmarkEvent::Uncertain), None);
+    let mut bench = Bench::at_work();
+    bench.handle(BenchmarkEvent::KnowsUnits(true));
+    bench.now += 1000 * SECOND;
+    assert_eq!(bench.reason(BenchmarkEvent::Uncertain), None);
 }
 
 #[test]
@@ -170,7 +237,7 @@ fn a_load_that_goes_away_again_needs_no_run() {
     ));
     bench.now += SECOND;
     assert_eq!(bench.handle(BenchmarkEvent::Load(hogged())), []);
-    bench.now += 100 * SECOND;
+    bench.now += 50 * SECOND;
     assert_eq!(bench.handle(BenchmarkEvent::Tick), []);
 }
 
@@ -272,6 +339,7 @@ fn contradictory_settings_are_refused_with_all_reasons() {
         quota_periods: 0,
         saved_runs: 0,
         period: Duration::ZERO,
+        max_age: Duration::ZERO,
         thresholds: LoadThresholds::default(),
     };
     assert_eq!(bad.check().len(), 4);
@@ -303,7 +371,8 @@ proptest! {
                 1 => BenchmarkEvent::Load(if flag { quiet() } else { hogged() }),
                 2 => BenchmarkEvent::Load(Load::default()),
                 3 | 4 => if flag { BenchmarkEvent::Idle } else { BenchmarkEvent::Busy },
-                5 => BenchmarkEvent::KnowsUnits(flag),
+                5 if flag => BenchmarkEvent::Uncertain,
+                5 => BenchmarkEvent::KnowsUnits(millis % 2 == 0),
                 _ => BenchmarkEvent::Tick,
             };
             // A run of full length ends by itself before the next event.
@@ -337,8 +406,9 @@ proptest! {
             }
             note(&actions, now, &mut running);
         }
-        // One run saved at the start, at most two, and the excess of runs that started idle.
-        let allowed = (now - start).mul_f64(overhead) + SECOND / 2 * (1 + ran.min(1)) + SECOND / 2;
+        // One run saved at the start, at most two, one lent, and the excess of runs that started
+        // idle.
+        let allowed = (now - start).mul_f64(overhead) + SECOND / 2 * (2 + ran.min(1)) + SECOND / 2;
         prop_assert!(spent <= allowed, "spent {spent:?} of {allowed:?}");
     }
 }

@@ -163,7 +163,17 @@ impl Load {
         }
     }
 
+    /// The part of the processors that others leave to this process, at least [`LEFT_MIN`].
+    fn left(&self) -> f64 {
+        let taken = self.foreign_cpu_share.unwrap_or(0.0) + self.steal_share.unwrap_or(0.0);
+        (1.0 - taken).max(LEFT_MIN)
+    }
+
     /// The first difference from `other` that may invalidate a speed measured under it.
+    ///
+    /// Foreign time and steal are compared with the larger share that is left to this process. A
+    /// foreign load that goes from 0.90 to 0.95 halves that share. Denied time and the quota are
+    /// compared in the same way.
     ///
     /// Values that only one of the two has are no difference. Foreign time, steal, throttling and
     /// the quota are always compared. Run queue and pressure include this process's own waiting. So
@@ -176,24 +186,28 @@ impl Load {
             ((after - before).abs() > threshold).then_some(LoadChange { part, before, after })
         };
         let t = thresholds;
+        let left = self.left().max(other.left());
         let foreign = change(
             LoadComponent::Foreign,
             other.foreign_cpu_share,
             self.foreign_cpu_share,
-            t.share,
+            t.share * left,
         );
-        let steal = || change(LoadComponent::Steal, other.steal_share, self.steal_share, t.steal);
+        let steal =
+            || change(LoadComponent::Steal, other.steal_share, self.steal_share, t.steal * left);
         let throttled = || {
+            let granted = |load: &Load| 1.0 - load.throttled_share.unwrap_or(0.0);
+            let granted = granted(self).max(granted(other)).max(LEFT_MIN);
             change(
                 LoadComponent::Throttled,
                 other.throttled_share,
                 self.throttled_share,
-                t.throttled,
+                t.throttled * granted,
             )
         };
         let quota = || {
-            let least = other.quota_cpus.unwrap_or(0.0) * t.quota;
-            change(LoadComponent::Quota, other.quota_cpus, self.quota_cpus, least)
+            let largest = other.quota_cpus.unwrap_or(0.0).max(self.quota_cpus.unwrap_or(0.0));
+            change(LoadComponent::Quota, other.quota_cpus, self.quota_cpus, largest * t.quota)
         };
         let own = change(LoadComponent::Foreign, other.own_cpu_share, self.own_cpu_share, t.share);
         let waiting = || match (own, self.pressure.and(other.pressure)) {
@@ -201,33 +215,42 @@ impl Load {
             (None, Some(_)) => {
                 change(LoadComponent::Pressure, other.pressure, self.pressure, t.pressure)
             }
-            (None, None) => change(
-                LoadComponent::Runnable,
-                other.runnable_per_cpu,
-                self.runnable_per_cpu,
-                t.runnable,
-            ),
+            (None, None) => {
+                let runnable = [other.runnable_per_cpu, self.runnable_per_cpu];
+                let fewest = runnable.into_iter().flatten().fold(f64::INFINITY, f64::min);
+                change(
+                    LoadComponent::Runnable,
+                    other.runnable_per_cpu,
+                    self.runnable_per_cpu,
+                    t.runnable * fewest.max(1.0),
+                )
+            }
         };
         foreign.or_else(steal).or_else(throttled).or_else(quota).or_else(waiting)
     }
 }
 
+/// The least share of the processors that others leave to this process. Clocks in ticks do not show
+/// smaller ones.
+const LEFT_MIN: f64 = 0.01;
+
 /// The thresholds of differences between loads. The defaults change a speed by about the error of a
 /// benchmark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadThresholds {
-    /// Difference of the foreign shares. Default: 0.1, that is a fifth of one of two processors.
+    /// Difference of the foreign shares, as a part of the share that is left. Default: 0.1.
     pub share: f64,
-    /// Difference of the stolen shares. Default: 0.05.
+    /// Difference of the stolen shares, as a part of the share that is left. Default: 0.05.
     pub steal: f64,
-    /// Difference of the throttled shares. Default: 0.05.
+    /// Difference of the throttled shares, as a part of the share that is granted. Default: 0.05.
     pub throttled: f64,
-    /// Difference of the quotas relative to the first. Default: 0.1.
+    /// Difference of the quotas, as a part of the larger one. Default: 0.1.
     pub quota: f64,
     /// Difference of the pressures. Default: 0.25. Pressure rises fast with one thread more than
     /// processors.
     pub pressure: f64,
-    /// Difference of the threads per processor. Default: 0.5.
+    /// Difference of the threads per processor, as a part of the smaller number, at least 1.
+    /// Default: 0.5.
     pub runnable: f64,
 }
 

@@ -4,7 +4,12 @@
 //! - *Work units*: where tasks declare a cost, the completed units over the busy time of threads.
 //! - *Benchmarks*: runs of a fixed small amount of work ([`crate::meter::BenchmarkSpec`]).
 //!
-//! Both count wall time, not processor time, for a foreign load makes the node slower. Each signal
+//! Both count wall time, not processor time, for a foreign load makes the node slower. A benchmark
+//! is rare, but the *pace* of the compute threads is known in every period: their processor time
+//! over their busy time. So the speed of a benchmark is kept per second of processor time, and the
+//! report multiplies it by the current pace. Nodes whose threads run alike then have like speeds.
+//!
+//! Each signal
 //! is followed by a Kalman filter of a local level in the logarithm of the speed (e.g. J. Durbin
 //! and S. J. Koopman, Time Series Analysis by State Space Methods, chapter 2). The speed drifts a
 //! little each period, so the error grows with age and the newest measurement has the most weight.
@@ -143,6 +148,17 @@ pub struct SpeedSettings {
     pub jump_threshold: f64,
     /// Factor above the highest speed of the past beyond which a speed is invalid. Default: 100.
     pub invalid_factor: f64,
+    /// The greatest age of a benchmark: see
+    /// [`BenchmarkSettings::max_age`](crate::meter::BenchmarkSettings::max_age). Default: 60 s.
+    pub max_age: Duration,
+    /// The relative error that a speed gains in `max_age`. Default: 0.1. It stands for what shows
+    /// in no counter, such as the processor's frequency.
+    pub age_error: f64,
+    /// The share of busy time below which the pace is not measured. Default: 0.2. Threads without
+    /// work use processor time too, so the pace would be too high.
+    pub min_pace_busy: f64,
+    /// The least relative error of the pace. Default: 0.02.
+    pub min_pace_error: f64,
     /// Periods of silence after which a signal has no past, so any next value is accepted. Default:
     /// 10.
     pub forget_periods: u32,
@@ -164,6 +180,10 @@ impl Default for SpeedSettings {
             unknown_error: 0.25,
             jump_threshold: 2.0,
             invalid_factor: 100.0,
+            max_age: Duration::from_secs(60),
+            age_error: 0.1,
+            min_pace_busy: 0.2,
+            min_pace_error: 0.02,
             forget_periods: 10,
             fresh_periods: 2,
             min_busy: 0.02,
@@ -219,23 +239,57 @@ struct FilterState {
     highest: f64,
 }
 
+/// The filtered speed of a benchmark.
+#[derive(Clone, Copy, Debug)]
+struct BenchmarkLevel {
+    spec: SpecId,
+    /// Per second of processor time if the pace was known, else per second of wall time.
+    level: FilterState,
+    has_pace: bool,
+}
+
 /// The factor by which a task's time may exceed the remembered time.
 const TASK_FACTOR_MAX: u32 = 10;
+
+/// The age in which a speed gains its error where its age has no limit.
+const USUAL_AGE: Duration = Duration::from_secs(60);
+
+/// The multiple of the threshold of a jump beyond which it is no outlier.
+const SURE_JUMP: f64 = 2.0;
 
 /// The greatest variance of a signal: only the order of magnitude of the speed is known.
 const VARIANCE_MAX: f64 = 4.0;
 
 impl FilterState {
-    /// The variance at `now`, including the drift since the measurement.
+    /// The variance at `now` against which a new measurement is weighed. It includes a drift that
+    /// keeps the filter quick.
     fn variance_at(&self, now: Instant, settings: &SpeedSettings) -> f64 {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         let periods = passed / settings.period.as_secs_f64().max(1e-3);
         (self.variance + settings.drift * settings.drift * periods).min(VARIANCE_MAX)
     }
 
+    /// The variance at `now` to report: it grows with age, so that the error gains `age_error` in
+    /// the greatest age.
+    fn aged_variance(&self, now: Instant, settings: &SpeedSettings) -> f64 {
+        let age = now.saturating_duration_since(self.at).as_secs_f64();
+        let limit = Some(settings.max_age).filter(|limit| !limit.is_zero());
+        let ages = age / limit.unwrap_or(USUAL_AGE).as_secs_f64();
+        (self.variance + settings.age_error * settings.age_error * ages).min(VARIANCE_MAX)
+    }
+
     fn is_forgotten(&self, now: Instant, settings: &SpeedSettings) -> bool {
         now.saturating_duration_since(self.at) > settings.period * settings.forget_periods
     }
+}
+
+/// The relative error of a rate such that twice the error covers 95 % of cases.
+///
+/// The scatter of a few batches is itself uncertain. The factor is the quantile of Student's
+/// distribution over that of the normal one, within 3 % from 5 batches on.
+fn safe_error(period: &Ratio) -> Option<f64> {
+    let freedom = f64::from(period.batches().saturating_sub(1));
+    period.relative_error().map(|error| error * (1.0 + 1.5 / freedom.max(1.0)))
 }
 
 /// Updates a signal by a measurement.
@@ -263,14 +317,18 @@ fn follow(
     let highest = past.highest.max(speed);
     let expected = past.variance_at(now, settings);
     let surprise = fresh.ln - past.ln;
-    *level =
-        Some(if surprise.abs() > settings.jump_threshold * (expected + fresh.variance).sqrt() {
-            FilterState { highest, ..fresh }
-        } else {
-            let gain = expected / (expected + fresh.variance);
-            let (ln, variance) = (past.ln + gain * surprise, (1.0 - gain) * expected);
-            FilterState { ln, variance, at: now.max(past.at), highest }
-        });
+    let deviation = (expected + fresh.variance).sqrt();
+    *level = Some(if surprise.abs() > SURE_JUMP * settings.jump_threshold * deviation {
+        FilterState { highest, ..fresh }
+    } else if surprise.abs() > settings.jump_threshold * deviation {
+        // It may be a jump or an outlier, so the error includes the past.
+        let doubt = surprise / settings.jump_threshold;
+        FilterState { highest, variance: fresh.variance.max(doubt * doubt), ..fresh }
+    } else {
+        let gain = expected / (expected + fresh.variance);
+        let (ln, variance) = (past.ln + gain * surprise, (1.0 - gain) * expected);
+        FilterState { ln, variance, at: now.max(past.at), highest }
+    });
     Ok(())
 }
 
@@ -282,7 +340,11 @@ pub struct SpeedMeter {
     /// The work units of this period.
     period: Ratio,
     units: Option<FilterState>,
-    benchmark: Option<(SpecId, FilterState)>,
+    benchmark: Option<BenchmarkLevel>,
+    /// Processor time over busy time of the compute threads in this period.
+    pace_period: Ratio,
+    /// The same, over the periods.
+    pace: Option<FilterState>,
     /// Units per second divided by benchmark speed, when both were last known under one load.
     exchange: Option<(SpecId, f64)>,
     load: Load,
@@ -301,6 +363,8 @@ impl SpeedMeter {
             period: Ratio::default(),
             units: None,
             benchmark: None,
+            pace_period: Ratio::default(),
+            pace: None,
             exchange: None,
             load: Load::default(),
             steady: None,
@@ -322,12 +386,41 @@ impl SpeedMeter {
         }
     }
 
+    /// Records the compute threads' processor time in a stretch of their busy time. Call it several
+    /// times a period, for the scatter gives the error.
+    pub fn pace(&mut self, cpu: Duration, busy: Duration) {
+        self.pace_period.push(cpu.as_secs_f64(), busy);
+    }
+
+    fn end_pace(&mut self, now: Instant) {
+        let period = std::mem::take(&mut self.pace_period);
+        let all = self.settings.period.as_secs_f64() * f64::from(self.threads);
+        let is_busy = period.time().as_secs_f64() >= all * self.settings.min_pace_busy;
+        if let Some(pace) = period.rate().filter(|_| is_busy) {
+            self.follow_pace(pace, safe_error(&period), now);
+        }
+    }
+
+    fn follow_pace(&mut self, pace: f64, error: Option<f64>, now: Instant) {
+        // A thread has one processor at most; the two clocks are read one after the other.
+        let speed = pace.min(1.0);
+        let relative_error = error.map(|error| error.max(self.settings.min_pace_error));
+        let measured = SpeedMeasurement { speed, relative_error };
+        // A pace is at most 1, however low it is at first, so it is never too high.
+        let known = self.pace.map(|level| FilterState { highest: 1.0, ..level });
+        self.pace = known;
+        if follow(&mut self.pace, measured, now, &self.settings).is_err() {
+            self.pace = known;
+        }
+    }
+
     /// Ends a period: its units become a measurement if there was enough busy time. Returns whether
     /// they did.
     ///
     /// # Errors
     /// [`InvalidSpeed`]: the measurement is counted as refused and not used.
     pub fn end_period(&mut self, now: Instant) -> Result<bool, InvalidSpeed> {
+        self.end_pace(now);
         let enough =
             self.settings.period.as_secs_f64() * f64::from(self.threads) * self.settings.min_busy;
         let Some(rate) = self.period.rate().filter(|_| self.period.time().as_secs_f64() >= enough)
@@ -338,13 +431,14 @@ impl SpeedMeter {
         let period = std::mem::take(&mut self.period);
         let measured = SpeedMeasurement {
             speed: rate * f64::from(self.threads),
-            relative_error: period.relative_error(),
+            relative_error: safe_error(&period),
         };
         let taken = follow(&mut self.units, measured, now, &self.settings);
         self.after(taken, now).map(|()| true)
     }
 
-    /// Records the result of a benchmark.
+    /// Records the result of a benchmark, with the processor time over the wall time of its threads
+    /// where known.
     ///
     /// # Errors
     /// As for [`SpeedMeter::end_period`].
@@ -352,15 +446,38 @@ impl SpeedMeter {
         &mut self,
         spec: SpecId,
         measured: SpeedMeasurement,
+        pace: Option<f64>,
         now: Instant,
     ) -> Result<(), InvalidSpeed> {
-        // Under another specification, a speed is another quantity.
-        let mut level = self.benchmark.filter(|(old, _)| *old == spec).map(|(_, level)| level);
-        let taken = follow(&mut level, measured, now, &self.settings);
+        let pace = pace.filter(|pace| pace.is_finite() && *pace > 0.0).map(|pace| pace.min(1.0));
+        let has_pace = pace.is_some();
+        // Under another specification, or without the pace, a speed is another quantity.
+        let same = |old: &BenchmarkLevel| old.spec == spec && old.has_pace == has_pace;
+        let mut level = self.benchmark.filter(same).map(|old| old.level);
+        let speed = measured.speed / pace.unwrap_or(1.0);
+        let at_full_pace = SpeedMeasurement { speed, ..measured };
+        let taken = follow(&mut level, at_full_pace, now, &self.settings);
         if let (Ok(()), Some(level)) = (&taken, level) {
-            self.benchmark = Some((spec, level));
+            self.benchmark = Some(BenchmarkLevel { spec, level, has_pace });
+            let period = self.settings.period;
+            let is_old = |known: FilterState| now.saturating_duration_since(known.at) > period;
+            if let Some(pace) = pace.filter(|_| self.pace.is_none_or(is_old)) {
+                // The node is idle, so nothing else shows its pace.
+                self.follow_pace(pace, measured.relative_error, now);
+            }
         }
         self.after(taken, now)
+    }
+
+    /// The speed by the benchmark at the current pace, as its logarithm with the variance.
+    fn by_benchmark(&self, now: Instant) -> Option<(SpecId, f64, f64, Instant)> {
+        let BenchmarkLevel { spec, level, has_pace } = self.benchmark?;
+        let (mut ln, mut variance) = (level.ln, level.aged_variance(now, &self.settings));
+        if let Some(pace) = self.pace.filter(|_| has_pace) {
+            ln += pace.ln;
+            variance += pace.aged_variance(now, &self.settings);
+        }
+        Some((spec, ln, variance.min(VARIANCE_MAX), level.at))
     }
 
     fn after(&mut self, taken: Result<(), InvalidSpeed>, now: Instant) -> Result<(), InvalidSpeed> {
@@ -368,14 +485,16 @@ impl SpeedMeter {
             self.refused = self.refused.saturating_add(1);
             return taken;
         }
-        if let (Some(units), Some((spec, benchmark))) = (self.units, self.benchmark) {
+        if let (Some(units), Some((spec, benchmark, _, at))) = (self.units, self.by_benchmark(now))
+        {
             let settled = |level: &FilterState| {
                 self.load_since.is_none_or(|since| level.at > since)
                     && !level.is_forgotten(now, &self.settings)
             };
-            // A benchmark of any age is valid while the load is unchanged.
-            let holds = self.load_since.is_none_or(|since| benchmark.at > since);
-            let ratio = (units.ln - benchmark.ln).exp();
+            // A benchmark of any age is valid while the load is unchanged, or at a known pace.
+            let has_pace = self.benchmark.is_some_and(|known| known.has_pace);
+            let holds = has_pace || self.load_since.is_none_or(|since| at > since);
+            let ratio = (units.ln - benchmark).exp();
             if settled(&units) && holds && ratio.is_finite() && ratio > 0.0 {
                 self.exchange = Some((spec, ratio));
             }
@@ -394,10 +513,14 @@ impl SpeedMeter {
         if self.load.changed_from(&steady, &self.settings.thresholds).is_some() {
             self.steady = Some(self.load);
             self.load_since = Some(now);
-            for level in
-                self.units.iter_mut().chain(self.benchmark.as_mut().map(|(_, level)| level))
-            {
+            for level in self.units.iter_mut().chain(&mut self.pace) {
                 level.variance = VARIANCE_MAX;
+            }
+            if let Some(BenchmarkLevel { level, has_pace, .. }) = &mut self.benchmark {
+                // At a known pace, others still share caches and execution units.
+                let unknown = self.settings.unknown_error * self.settings.unknown_error;
+                let changed = if *has_pace { unknown } else { VARIANCE_MAX };
+                level.variance = level.variance.max(changed);
             }
         }
     }
@@ -413,26 +536,29 @@ impl SpeedMeter {
     /// From work units if they are fresh, else from the more precise signal. A benchmark is
     /// converted to work units if this node has had both under one load.
     pub fn report(&self, now: Instant) -> Option<SpeedReport> {
-        let variance = |level: &FilterState| level.variance_at(now, &self.settings);
-        let by_units = self.units.filter(|units| {
-            let better = |(_, b): &(SpecId, FilterState)| variance(b) < variance(units);
-            self.knows_units(now) || !self.benchmark.as_ref().is_some_and(better)
+        let benchmark = self.by_benchmark(now);
+        let by_units = self.units.and_then(|units| {
+            let variance = units.aged_variance(now, &self.settings);
+            let better = benchmark.is_some_and(|(_, _, other, _)| other < variance);
+            (self.knows_units(now) || !better).then_some((units, variance))
         });
-        let (level, spec, source, factor) = match (by_units, self.benchmark) {
-            (Some(units), _) => (units, SpecId::DECLARED, SpeedSource::Units, 1.0),
-            (None, Some((spec, level))) => {
-                match self.exchange.filter(|(known, _)| *known == spec) {
-                    Some((_, factor)) => (level, SpecId::DECLARED, SpeedSource::Benchmark, factor),
-                    None => (level, spec, SpeedSource::Benchmark, 1.0),
-                }
+        let (ln, variance, at, spec, source, factor) = match (by_units, benchmark) {
+            (Some((units, variance)), _) => {
+                (units.ln, variance, units.at, SpecId::DECLARED, SpeedSource::Units, 1.0)
+            }
+            (None, Some((spec, ln, variance, at))) => {
+                let known = self.exchange.filter(|(known, _)| *known == spec);
+                let (spec, factor) =
+                    known.map_or((spec, 1.0), |(_, factor)| (SpecId::DECLARED, factor));
+                (ln, variance, at, spec, SpeedSource::Benchmark, factor)
             }
             (None, None) => return None,
         };
-        let age = now.saturating_duration_since(level.at).as_micros();
-        let speed = level.ln.exp() * factor;
+        let age = now.saturating_duration_since(at).as_micros();
+        let speed = ln.exp() * factor;
         (speed.is_finite() && speed > 0.0).then_some(SpeedReport {
             speed,
-            relative_error: variance(&level).sqrt(),
+            relative_error: variance.sqrt(),
             spec,
             source,
             load: self.load,

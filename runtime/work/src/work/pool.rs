@@ -537,6 +537,12 @@ impl Pool {
         )
     }
 
+    /// Processor time of the compute threads so far, summed. `None` in virtual time, where the
+    /// system does not report it, and before the start or after the end of a thread.
+    pub(crate) fn thread_cpu(&self) -> Option<Duration> {
+        self.shared.threads().iter().map(|thread| thread.layer.cpu.get()?.read()).sum()
+    }
+
     /// Each thread's state.
     pub(crate) fn states(&self) -> impl Iterator<Item = ThreadState> {
         self.shared.threads().iter().map(|thread| thread.layer.account.state())

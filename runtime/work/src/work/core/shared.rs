@@ -4,11 +4,11 @@
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use springtide_forkjoin::layer::{Counter, HeldSlot, PoolCore, PoolLimits, WANTED};
+use springtide_forkjoin::layer::{Counter, HeldSlot, PoolCore, PoolLimits, ThreadClock, WANTED};
 use tokio::time::Instant;
 
 use super::leases::{Lease, LeaseId};
@@ -76,6 +76,8 @@ pub(crate) struct ThreadData {
     pub(crate) watch: ThreadWatch,
     pub(crate) account: SharedAccount,
     pub(crate) root_clock: RootClock,
+    /// The clock of the thread's processor time, once it runs; none in virtual time.
+    pub(crate) cpu: OnceLock<ThreadClock>,
     /// The index of the awaited lease, plus one; 0 for none.
     pub(crate) awaits: AtomicU32,
 }
@@ -135,6 +137,7 @@ impl PoolState {
             watch: ThreadWatch::default(),
             account,
             root_clock: RootClock::default(),
+            cpu: OnceLock::new(),
             awaits: AtomicU32::new(0),
         });
         let signals = fork_time.map_or(0, |_| MODELLED) | if seam.rests() { RESTS } else { 0 };

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use springtide_forkjoin::layer::{
-    Activity, Awaited, ComputeThread, Fork, HeldSlot, LeaseKey, Place, ThreadCore, run_thread,
-    run_top,
+    Activity, Awaited, ComputeThread, Fork, HeldSlot, LeaseKey, Place, ThreadClock, ThreadCore,
+    run_thread, run_top,
 };
 use tokio::time::Instant;
 
@@ -515,6 +515,12 @@ pub(crate) fn job_failure(message: String) -> Failure {
 pub(crate) fn run(shared: Arc<PoolState>, index: u32, seed: u64, stack_bytes: usize) {
     let observer = shared.observer.clone();
     let pool = shared.core().clone();
+    if shared.seam().is_real()
+        && let Some(clock) = ThreadClock::of_this_thread()
+    {
+        // Each index has one thread, so the cell is empty.
+        let _ = shared.threads()[index as usize].layer.cpu.set(clock);
+    }
     run_thread(pool, index, seed, stack_bytes, |core| TaskThread {
         core,
         shared,

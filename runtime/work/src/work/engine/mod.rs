@@ -436,6 +436,15 @@ impl Engine {
         }
     }
 
+    /// Measures the node's speed again, if no work units give it: the job's efficiency is too
+    /// uncertain for a decision.
+    pub fn measure_speed_again(&self) {
+        if let Some(metering) = &self.0.metering {
+            metering.measure_again(self.0.pool_ref(), Instant::now());
+            self.0.driver.notify_one();
+        }
+    }
+
     /// A benchmark made of tasks that ran here, once there are enough, until the job has one.
     pub fn benchmark_candidate(&self) -> Option<BenchmarkSpec> {
         self.0.metering.as_ref()?.candidate()

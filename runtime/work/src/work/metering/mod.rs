@@ -11,6 +11,9 @@
 //! otherwise look slower by that share. The root's clock stops at each of its calls that can run
 //! other work (see `core::round`).
 //!
+//! The pace of the compute threads is read with the work units: their processor time over their
+//! busy time. It updates the speed of a benchmark in every period, and costs two clocks a thread.
+//!
 //! In virtual time the kernel is not read: the only load is the slowdown of the model.
 
 mod run;
@@ -69,6 +72,14 @@ impl MeteringSettings {
             seed,
         }
     }
+
+    /// These settings with this greatest age of a benchmark; zero: no limit.
+    #[must_use]
+    pub fn with_max_age(mut self, max_age: Duration) -> Self {
+        self.speed.max_age = max_age;
+        self.benchmark.max_age = max_age;
+        self
+    }
 }
 
 /// The measurements of one node in one job.
@@ -106,6 +117,8 @@ struct LastCounts {
     /// The last mark of each thread.
     marks: Vec<SpeedPoint>,
     refused: u64,
+    /// Processor time and busy time of all threads, where known.
+    pace: Option<(Duration, Duration)>,
 }
 
 impl Metering {
@@ -202,6 +215,11 @@ impl Metering {
         }
     }
 
+    /// Measures the node's speed again, since the job's efficiency is too uncertain for a decision.
+    pub(crate) fn measure_again(&self, pool: &Pool, now: Instant) {
+        self.state().plan(BenchmarkEvent::Uncertain, pool, now);
+    }
+
     /// Ends a statistics period and returns its measurements. `round_trips` are those of the
     /// network's live links, with the clusters of the peers.
     pub(crate) fn end_period(
@@ -274,10 +292,22 @@ impl MeteringState {
                 *before = mark;
             }
         }
+        self.count_pace(pool);
         let known = std::mem::replace(&mut self.last_counts.refused, refused);
         if refused > known {
             let refused = refused - known;
             tracing::warn!(refused, "tasks declared a cost that is negative or no number");
+        }
+    }
+
+    /// Reports the threads' processor time since the last count to the speed meter.
+    fn count_pace(&mut self, pool: &Pool) {
+        let times = pool.times();
+        let busy = Duration::from_nanos(times.working_ns.saturating_add(times.bench_ns));
+        let now = pool.thread_cpu().map(|cpu| (cpu, busy));
+        let before = std::mem::replace(&mut self.last_counts.pace, now);
+        if let (Some(before), Some(now)) = (before, now) {
+            self.speed.pace(now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
         }
     }
 
@@ -311,10 +341,10 @@ impl MeteringState {
                 tracing::warn!(spec = %run.spec(), why, "the job's benchmark failed here");
                 BenchmarkEvent::Failed
             }
-            RunResult::Measured { speed, whole } => {
-                tracing::info!(spec = %run.spec(), ?speed, whole, "a benchmark was run");
+            RunResult::Measured { speed, pace, whole } => {
+                tracing::info!(spec = %run.spec(), ?speed, ?pace, whole, "a benchmark was run");
                 if let Some(speed) = speed
-                    && let Err(nonsense) = self.speed.benchmark(run.spec(), speed, now)
+                    && let Err(nonsense) = self.speed.benchmark(run.spec(), speed, pace, now)
                 {
                     tracing::warn!("{nonsense}");
                 }

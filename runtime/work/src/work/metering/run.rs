@@ -19,6 +19,7 @@ use crate::work::here;
 use crate::work::pool::{Pool, Seam};
 use crate::work::registry::{JobEntry, Registry};
 use crate::work::task::Halt;
+use crate::work::thread_cpu;
 
 /// The time within which threads must arrive to take part, and within which a stopped run must end
 /// before it is halted.
@@ -27,8 +28,9 @@ const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The result of a run.
 #[derive(Debug)]
 pub(super) enum RunResult {
-    /// The measurement, if any, and whether it is complete.
-    Measured { speed: Option<SpeedMeasurement>, whole: bool },
+    /// The measurement, if any, with the processor time over the wall time of its threads where
+    /// known, and whether it is complete.
+    Measured { speed: Option<SpeedMeasurement>, pace: Option<f64>, whole: bool },
     /// The benchmark's work failed.
     Failed(String),
 }
@@ -55,6 +57,8 @@ struct ActiveRunState {
     halt_at: Instant,
     /// The measurement, from the first thread's arrival on.
     measured: Option<BenchmarkRun>,
+    /// Processor time and wall time of all repeats so far.
+    spent: (Duration, Duration),
     started: u32,
     ended: u32,
     interrupts_work: bool,
@@ -89,6 +93,7 @@ impl ActiveRun {
                 stopped: false,
                 halt_at: now + ARRIVAL_TIMEOUT + goal.max_length + ARRIVAL_TIMEOUT,
                 measured: None,
+                spent: (Duration::ZERO, Duration::ZERO),
                 started: 0,
                 ended: 0,
                 interrupts_work: false,
@@ -139,7 +144,9 @@ impl ActiveRun {
             state.running.insert(position.thread, pool.clone());
         };
         let here = (self.seam.clone(), position.thread as usize, position.stack_bytes);
+        let cpu = thread_cpu();
         let outcome = here::run(&self.registry, &self.entry, &self.body, here, started);
+        let cpu = thread_cpu().saturating_sub(cpu);
         let mut state = self.state();
         state.running.remove(&position.thread);
         match outcome {
@@ -150,6 +157,8 @@ impl ActiveRun {
                 false
             }
             Ok((_, took)) => {
+                state.spent.0 += cpu;
+                state.spent.1 += took;
                 let measured = state.measured.as_mut();
                 let more = measured.is_some_and(|m| {
                     m.record_repeat(position.thread as usize, took, Instant::now())
@@ -202,13 +211,16 @@ impl ActiveRun {
             return Ok(RunResult::Failed(failure));
         }
         let Some(measured) = &state.measured else {
-            return Ok(RunResult::Measured { speed: None, whole: false });
+            return Ok(RunResult::Measured { speed: None, pace: None, whole: false });
         };
         let whole = all && measured.is_complete(now) && measured.active_threads() == self.threads;
         let speed = measured
             .measurement()
             .map(|speed| self.scale_to_node(speed, measured.active_threads()));
-        Ok(RunResult::Measured { speed, whole })
+        let (cpu, wall) = state.spent;
+        let is_known = self.seam.is_real() && !cpu.is_zero() && !wall.is_zero();
+        let pace = is_known.then(|| (cpu.as_secs_f64() / wall.as_secs_f64()).min(1.0));
+        Ok(RunResult::Measured { speed, pace, whole })
     }
 
     /// The node's speed if some of its threads did not report. They are busy with similar work, so

@@ -548,3 +548,41 @@ fn a_benchmark_that_does_not_end_is_halted_with_the_node() {
         grid.close().await;
     });
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn processor_time_of_compute_threads_is_known_while_they_run_on_real_threads() {
+    use super::super::pool::Pool;
+    use super::super::solo::SoloObserver;
+    use super::super::task::Halt;
+    on_tokio(false, || async {
+        let mut registry = Registry::new();
+        registry.job::<Rounds>();
+        let registry = Arc::new(registry);
+        let start = |seam: Arc<dyn Seam>| {
+            let observer = Arc::new(SoloObserver::new(registry.clone(), |_: ProgressReport| {}));
+            let config = PoolConfig { threads: 2, stack_bytes: 1 << 20, ..PoolConfig::default() };
+            Pool::start(&config, registry.clone(), seam, observer).unwrap()
+        };
+        let pool = start(RealSeam::new());
+        let pause = || tokio::time::sleep(Duration::from_millis(1));
+        let before = loop {
+            match pool.thread_cpu() {
+                Some(cpu) => break cpu,
+                None => pause().await,
+            }
+        };
+        let leaves = MeteredLeaves { count: 64, turns: 10_000, ..MeteredLeaves::default() };
+        let endless = Rounds { rounds: u64::MAX, leaves, ..Rounds::default() };
+        let job = registry.find_job("rounds").unwrap();
+        pool.run_job(job, encode_job(endless).unwrap(), None, |_| {});
+        // The job computes for ever, so this ends unless the clocks stand still.
+        while pool.thread_cpu().unwrap() < before + Duration::from_millis(20) {
+            pause().await;
+        }
+        pool.halt(Halt::Cancelled);
+        pool.close();
+        pool.join();
+        assert_eq!(pool.thread_cpu(), None);
+    });
+}
