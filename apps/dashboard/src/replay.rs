@@ -193,8 +193,8 @@ impl<'a> ReplayState<'a> {
         self.look.progress = snapshot.progress.map(|progress| (progress, String::new()));
         self.look.links.clone_from(&snapshot.links);
         self.look.reasons = decision.reasons.iter().map(ToString::to_string).collect();
-        for (cluster, members) in &snapshot.members {
-            self.look.clusters.entry(cluster.clone()).or_default().workers = *members;
+        for cluster in snapshot.members.keys() {
+            self.look.clusters.entry(cluster.clone()).or_default();
         }
         if let Some(look) = DecisionSummary::of(&taken.logged) {
             self.model.decision(at, self.job, look);

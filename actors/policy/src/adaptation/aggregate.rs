@@ -92,24 +92,39 @@ impl SharedParameters {
 
 /// A worker that its cluster reports by name, as one of its worst or best.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "RatedWorkerFields", into = "RatedWorkerFields")]
 pub struct RatedWorker {
     /// Node of the worker.
     pub node: NodeId,
     /// Processors of the node.
-    #[serde(default = "one_processor", skip_serializing_if = "is_one_processor")]
     pub processors: Processors,
     /// Speed of all its processors together.
-    #[serde(with = "float")]
     pub speed: f64,
     /// Relative error of the speed.
-    #[serde(with = "float", default)]
     pub speed_error: f64,
     /// Overhead of the worker.
-    #[serde(with = "float")]
     pub overhead: f64,
     /// Inter-cluster overhead of the worker.
-    #[serde(with = "float")]
     pub inter: f64,
+}
+
+/// The fields of a [`RatedWorker`] in their order, and without names: a second of statistics must
+/// fit a thin link.
+#[derive(Serialize, Deserialize)]
+struct RatedWorkerFields(NodeId, Processors, [Float; 4]);
+
+impl From<RatedWorkerFields> for RatedWorker {
+    fn from(RatedWorkerFields(node, processors, numbers): RatedWorkerFields) -> Self {
+        let [speed, speed_error, overhead, inter] = numbers.map(|number| number.0);
+        Self { node, processors, speed, speed_error, overhead, inter }
+    }
+}
+
+impl From<RatedWorker> for RatedWorkerFields {
+    fn from(worker: RatedWorker) -> Self {
+        let RatedWorker { node, processors, speed, speed_error, overhead, inter } = worker;
+        Self(node, processors, [speed, speed_error, overhead, inter].map(Float))
+    }
 }
 
 impl RatedWorker {

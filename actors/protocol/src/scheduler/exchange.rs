@@ -393,8 +393,9 @@ pub enum DrainError {
     },
     /// A job needs the nodes.
     #[error(
-        "{job} needs {min} and would have {left}: drain fewer of its nodes, wait until \
-         it ends, or cancel it first"
+        "{job} needs {min} and would have {}: drain fewer of its nodes, wait until it ends, or \
+         cancel it first",
+        .left.get()
     )]
     BelowMinimum {
         /// Job that needs them.

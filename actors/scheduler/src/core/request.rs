@@ -54,29 +54,52 @@ impl OpenRequest {
         (!count.is_zero()).then(|| format!("{} more processor{s}: {why}", count.get()))
     }
 
-    /// Subtracts granted processors. Returns those that were open: a node may have more.
-    pub(super) fn subtract(&mut self, granted: Processors) -> Processors {
-        let open = granted.min(self.count);
-        self.count = self.count.saturating_sub(granted);
-        // Nothing is left of a request that is served.
-        let most = self.most.saturating_sub(granted).max(self.count);
-        self.most = if self.count.is_zero() { Processors::ZERO } else { most };
-        open
+    /// Subtracts withdrawn processors.
+    fn withdraw(&mut self, processors: Processors) {
+        self.count = self.count.saturating_sub(processors);
+        self.most = self.most.saturating_sub(processors).max(self.count);
+        if self.count.is_zero() {
+            self.most = Processors::ZERO;
+        }
     }
 
-    /// Adds processors that are requested again.
-    pub(super) fn add(&mut self, processors: Processors) {
-        self.count = self.count.saturating_add(processors);
-        self.most = self.most.saturating_add(processors);
+    /// Subtracts granted processors. Returns what the grant serves: a node may have more
+    /// processors than were open.
+    ///
+    /// The rest gets a greater node only where the sum comes nearer to the requested number, as in
+    /// one selection of nodes.
+    pub(super) fn serve(&mut self, granted: Processors) -> ServedRequest {
+        let before = (self.count, self.most);
+        self.withdraw(granted);
+        if !granted.is_zero() && !self.count.is_zero() {
+            let nearer = self.count.saturating_mul(2).saturating_sub(Processors::ONE);
+            self.most = self.most.min(nearer);
+        }
+        ServedRequest {
+            count: before.0.saturating_sub(self.count),
+            most: before.1.saturating_sub(self.most),
+        }
     }
+
+    /// Opens again what a grant has served.
+    fn reopen(&mut self, served: ServedRequest) {
+        self.count = self.count.saturating_add(served.count);
+        self.most = self.most.saturating_add(served.most);
+    }
+}
+
+/// The part of an open request that a grant serves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ServedRequest {
+    count: Processors,
+    most: Processors,
 }
 
 /// A grant that the coordinator has not acknowledged.
 #[derive(Debug)]
 pub(super) struct OpenGrant {
     pub(super) nodes: Vec<NodeId>,
-    /// Processors of the open request that it serves.
-    pub(super) served: Processors,
+    pub(super) served: ServedRequest,
 }
 
 #[derive(Debug)]
@@ -175,7 +198,7 @@ impl SchedulerCore {
         if self.check(id, epoch).is_ok()
             && let Some(job) = self.jobs.get_mut(&id)
         {
-            job.open.subtract(count);
+            job.open.withdraw(count);
         }
     }
 
@@ -302,7 +325,7 @@ impl SchedulerCore {
         self.exclude_reserved(&mut case.free);
         let mut choice = choose(&case);
         if count.is_zero() {
-            choice.why = format!("it has {has}, as many as it may have");
+            choice.why = format!("it has {}, as many as it may have", has.get());
         }
         let granted = choice.nodes.iter().filter_map(|node| {
             let registration = self.nodes.get(node)?.registration.as_ref()?;
@@ -316,7 +339,7 @@ impl SchedulerCore {
             return true;
         }
         let granted = nodes.iter().map(GrantedNode::processors).sum();
-        let served = job.open.subtract(granted);
+        let served = job.open.serve(granted);
         job.open.why = "no node is free".to_owned();
         let (open, why, case) = (job.open.count, choice.why, Box::new(case));
         let grant = self.add_members(id, &nodes, served);
@@ -372,13 +395,12 @@ impl SchedulerCore {
         });
     }
 
-    /// Makes nodes members of a running job, for `served` processors of its open request. Returns
-    /// the number of the grant.
+    /// Makes nodes members of a running job. Returns the number of the grant.
     pub(super) fn add_members(
         &mut self,
         id: JobId,
         nodes: &[GrantedNode],
-        served: Processors,
+        served: ServedRequest,
     ) -> u64 {
         self.last_grant += 1;
         let grant = self.last_grant;
@@ -459,7 +481,7 @@ impl SchedulerCore {
         {
             managed.ordered.count = managed.ordered.count.saturating_add(given.ordered);
         }
-        job.open.add(served);
+        job.open.reopen(served);
         job.open.not_before = Some(now + GRANT_RETRY_DELAY);
         job.open.why = "its coordinator did not take the last grant".to_owned();
         for node in nodes {

@@ -103,7 +103,7 @@ impl SchedulerCore {
         }
         let rest = nodes.iter().skip(ordered as usize).map(GrantedNode::processors).sum();
         let Some(job) = self.jobs.get_mut(&id) else { return nothing };
-        let served = job.open.subtract(rest);
+        let served = job.open.serve(rest);
         let open = job.open.count;
         let grant = self.add_members(id, &nodes, served);
         if let Some(managed) = self.managing.jobs.get_mut(&id) {

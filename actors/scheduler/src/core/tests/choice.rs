@@ -199,7 +199,7 @@ fn any_case() -> impl Strategy<Value = SelectionInput> {
 
 /// Position of the first node of a cluster in the order of all nodes.
 fn position(case: &SelectionInput, cluster: &str) -> Option<usize> {
-    let all = choose(&SelectionInput { count: u32::MAX, ..case.clone() });
+    let all = choose(&SelectionInput { count: Processors(u32::MAX), ..case.clone() });
     all.nodes.iter().position(|node| case.free[node].cluster.as_str() == cluster)
 }
 

@@ -233,7 +233,8 @@ fn text(action: &SchedulerAction) -> String {
             format!("{job} {must} release {count} of {cluster} ({change})")
         }
         SchedulerAction::BetterFree { job, offers, .. } => {
-            let free = offers.iter().map(|(cluster, offer)| format!("{} of {cluster}", offer.free));
+            let free =
+                offers.iter().map(|(cluster, offer)| format!("{} of {cluster}", offer.free.get()));
             format!("better for {job}: {}", free.collect::<Vec<_>>().join(", "))
         }
         SchedulerAction::Drained { drain, answer: Ok(drained) } => {

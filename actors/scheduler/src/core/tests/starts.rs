@@ -196,7 +196,7 @@ fn start_below_the_minimum_waits_for_nodes() {
     let reason = "it died of itself".to_owned();
     let output =
         grid.put(SchedulerEvent::NodeLost { node: "del-2".into(), reason, returns: false });
-    let why = "it needs at least 4 nodes, the grid has 3 that work: it died of itself";
+    let why = "it needs at least 4 processors, the grid has 3 that work: it died of itself";
     assert_eq!(output, [format!("refuse job-1: the job cannot be placed: {why}")]);
 }
 
